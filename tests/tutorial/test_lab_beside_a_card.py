@@ -47,12 +47,12 @@ print("done")
 # Its further arguments are those of `LabProcess`. The card is opened meanwhile, for which nobody here waits.
 ASK = """
 import os, sys, time
-from convswap.tutorial.lab.kernel import kernel_of
+from convswap.tutorial.lab.kernel import Request, kernel_of
 from convswap.tutorial.lab.process import LabProcess
 
-options = {"device": "cpu", "seconds": 10.0}
+asked = Request(kernel_of(sys.argv[1]), "ece408-2017-high", device="cpu")
 with LabProcess(*sys.argv[2:]) as process:
-    result = process.run(kernel_of(sys.argv[1]), "ece408-2017-high", options, print)
+    result = process.run(asked, print)
     for _ in range(0 if sys.argv[2:] else 300):
         if os.path.exists(os.environ["FAKE_LOG"]):
             break

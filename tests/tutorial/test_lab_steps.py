@@ -18,7 +18,7 @@ from convswap.runtime.device import Device
 from convswap.runtime.layers import conv_layers
 from convswap.runtime.library import LAB_ENTRY
 from convswap.runtime.sessions import CONVSWAP, make_session
-from convswap.tutorial.lab.kernel import kernel_of
+from convswap.tutorial.lab.kernel import Request, kernel_of
 from convswap.tutorial.lab.ranking import ranked, remember
 from convswap.tutorial.lab.report import class_csv, ranking_html
 from convswap.tutorial.lab.result import Fault, LabResult
@@ -29,7 +29,6 @@ from faulty_kernels import COURSE
 from op_sessions import conv_model
 from pretend_card import pretend_card, right_kernel
 
-OPTIONS = {"batch": 2, "device": None, "seconds": 10.0, "marks": True, "time": True}
 WHY_NO_COMPILER = _native.kernel_compiler()["why_not"]
 pytestmark = pytest.mark.skipif(bool(WHY_NO_COMPILER), reason=WHY_NO_COMPILER or "NVRTC is there")
 
@@ -49,7 +48,7 @@ def run(
     path.write_text(template(what))
     stages: list[str] = []
     bench_top = BenchTop(lambda stage, _seconds, **_shown: stages.append(stage))
-    result = bench_top.run(kernel_of(path), str(path), target, {**OPTIONS, **changed})
+    result = bench_top.run(Request(kernel_of(path), target, batch=2, **changed), str(path))
     assert stages[0] == "compiling mine.cu"
     return result
 
@@ -129,7 +128,7 @@ def test_card_is_opened_once_while_the_first_kernel_is_compiled(monkeypatch, tmp
     path.write_text(COURSE)
     bench_top = BenchTop(lambda *_, **__: None)
     for _ in range(2):
-        result = bench_top.run(kernel_of(path), str(path), "2019fa-conv2", {**OPTIONS, "time": False})
+        result = bench_top.run(Request(kernel_of(path), "2019fa-conv2", batch=2, time=False), str(path))
         assert result.fault is None
     assert done == ["cuda", "context", "target", "target"]
 
@@ -251,7 +250,7 @@ def test_kernel_that_took_the_card_down_leaves_no_worker_whatever_is_told(
     path.write_text(COURSE)
     top = BenchTop(lambda *_, **_shown: None)
     assert not top.is_lost
-    fault = top.run(kernel_of(path), str(path), "2017-conv1", OPTIONS).fault
+    fault = top.run(Request(kernel_of(path), "2017-conv1", batch=2), str(path)).fault
     assert fault is not None and fault.kind == ("crash" if said is None else said.kind)
     assert top.is_lost
 
@@ -261,7 +260,7 @@ def test_kernel_that_took_the_card_down_leaves_no_worker_whatever_is_told(
 
     pretend_card(monkeypatch, wrong)
     top = BenchTop(lambda *_, **_shown: None)
-    assert top.run(kernel_of(path), str(path), "2017-conv1", OPTIONS).fault.kind == "wrong"
+    assert top.run(Request(kernel_of(path), "2017-conv1", batch=2), str(path)).fault.kind == "wrong"
     assert not top.is_lost
 
 

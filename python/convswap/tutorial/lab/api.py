@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,11 @@ from convswap.errors import ConvswapError, require_count
 from convswap.progress import Progress, silent
 from convswap.runtime.cards import as_capability
 from convswap.tutorial.lab.counters import counted_hint
-from convswap.tutorial.lab.kernel import Kernel, kernel_of
+from convswap.tutorial.lab.kernel import SECONDS, USUAL_CAPABILITY, Request, kernel_of
 from convswap.tutorial.lab.process import LabProcess
 from convswap.tutorial.lab.result import Fault, LabResult
 
 DEFAULT_TARGET = "ece408-2017-high"
-# What one check of one kernel may take; it takes a thousandth.
-SECONDS = 10.0
 _MOST_SECONDS = 3600
 _OLDEST, _NEWEST = 75, 199
 
@@ -78,32 +76,18 @@ def run(
         raise ConvswapError(
             f"compute capability {capability / 10:.1f}: expected one from {_OLDEST / 10:.1f} on, such as 9.0"
         )
-    options = {
-        "batch": batch,
-        "device": device,
-        "seconds": seconds,
-        "marks": marks,
-        "time": time,
-        "compute_capability": capability,
-    }
+    asked = Request(kernel, target, batch, device, seconds, marks, time, capability or USUAL_CAPABILITY)
     if process is not None:
-        return _run(kernel, target, options, profile, progress or silent, process)
+        return _run(asked, profile, progress or silent, process)
     with LabProcess(device) as own:
-        return _run(kernel, target, options, profile, progress or silent, own)
+        return _run(asked, profile, progress or silent, own)
 
 
-def _run(
-    kernel: Kernel,
-    target: str,
-    options: Mapping[str, Any],
-    profile: bool,
-    progress: Progress,
-    process: LabProcess,
-) -> LabResult:
-    result = process.run(kernel, target, options, progress)
+def _run(asked: Request, profile: bool, progress: Progress, process: LabProcess) -> LabResult:
+    result = process.run(asked, progress)
     if not profile or result.fault is not None or result.card is None:
         return result
-    counters, why_not = process.counters(kernel, target, options, progress)
+    counters, why_not = process.counters(asked, progress)
     notes = (f"the card's counters were not read: {why_not}",) if why_not else ()
     return replace(
         result,

@@ -7,13 +7,18 @@ import os
 import re
 import struct
 from dataclasses import dataclass, field
+from typing import Any
 
 from convswap import _native
 from convswap.errors import ConvswapError, as_path
-from convswap.tutorial.lab.result import Fault
+from convswap.tutorial.lab.result import Fault, LabResult
 
 # What the catalog calls whatever kernel a session has of the user's.
 ALGORITHM = "lab"
+# What one check of one kernel may take; it takes a thousandth.
+SECONDS = 10.0
+# The card that is compiled for where there is none.
+USUAL_CAPABILITY = 90
 # Far more than anybody types; beyond it, it is another file.
 _MOST_BYTES = 1 << 20
 
@@ -47,6 +52,9 @@ class Kernel:
     text: str
     source: _native.LabSource = field(repr=False)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _kernel, (self.name, self.text)
+
     @property
     def digest(self) -> str:
         """What tells this text from every other: 16 hexadecimal digits."""
@@ -56,6 +64,29 @@ class Kernel:
     def interface(self) -> str:
         """What `forward` takes: "course" or "conv"."""
         return self.source.interface
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a kernel: to run in the place of the Convs of `target`; see `convswap.lab.run`.
+
+    `seconds` is what one check may take; `marks` says whether it is set beside the ladder, `time` whether it
+    is timed at all. `compute_capability` is compiled for without a card.
+    """
+
+    kernel: Kernel
+    target: str
+    batch: int | None = None
+    device: str | None = None
+    seconds: float = SECONDS
+    marks: bool = True
+    time: bool = True
+    compute_capability: int = USUAL_CAPABILITY
+
+    def result(self, **found: Any) -> LabResult:
+        """Return a result of it that has what was `found`."""
+        kernel = self.kernel
+        return LabResult(kernel.name, kernel.digest, kernel.interface, self.target, self.batch, **found)
 
 
 def kernel_of(source: str | os.PathLike[str]) -> Kernel:

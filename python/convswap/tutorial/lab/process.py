@@ -21,7 +21,7 @@ from typing import Any
 
 from convswap.errors import ConvswapError
 from convswap.progress import Progress
-from convswap.tutorial.lab.kernel import Kernel
+from convswap.tutorial.lab.kernel import Kernel, Request
 from convswap.tutorial.lab.result import Fault, LabResult, flood_of
 from convswap.tutorial.lab.worker import WITHOUT_CARD
 
@@ -52,8 +52,8 @@ class LabProcess:
     ) -> None:
         self.close()
 
-    def run(self, kernel: Kernel, target: str, options: Mapping[str, Any], progress: Progress) -> LabResult:
-        """Return what comes of `kernel`; faults, hangs and crashes are results, not errors.
+    def run(self, asked: Request, progress: Progress) -> LabResult:
+        """Return what comes of a kernel; faults, hangs and crashes are results, not errors.
 
         Raises:
             ConvswapError: the target or an option is none.
@@ -61,7 +61,7 @@ class LabProcess:
         worker = self._started()
         begin = time.perf_counter()
         printed_before = os.fstat(self._printed.fileno()).st_size
-        answer, stage = self._ask(kernel, target, options, progress)
+        answer, stage = self._ask(asked, progress)
         if "refused" in answer:
             raise ConvswapError(answer["refused"])
         if "result" in answer:
@@ -70,25 +70,14 @@ class LabProcess:
                 self.close()
             return result
         # It ended, or had to be.
-        fault = self._stopped(kernel, worker, answer, stage, printed_before)
+        fault = self._stopped(asked.kernel, worker, answer, stage, printed_before)
         self.close()
-        return LabResult(
-            kernel=kernel.name,
-            digest=kernel.digest,
-            interface=kernel.interface,
-            target=target,
-            batch=options.get("batch"),
-            card=None,
-            fault=fault,
-            seconds=time.perf_counter() - begin,
-        )
+        return asked.result(fault=fault, seconds=time.perf_counter() - begin)
 
-    def counters(
-        self, kernel: Kernel, target: str, options: Mapping[str, Any], progress: Progress
-    ) -> tuple[dict[str, float], str]:
+    def counters(self, asked: Request, progress: Progress) -> tuple[dict[str, float], str]:
         """Return the counters of a kernel that `run` found right, by name, or none and why."""
         self._started()
-        answer, _ = self._ask(kernel, target, options, progress, counters=True)
+        answer, _ = self._ask(asked, progress, counters=True)
         if "result" in answer:
             return answer["result"], ""
         if "refused" in answer:
@@ -142,19 +131,11 @@ class LabProcess:
         theirs.close()
         return self._worker
 
-    def _ask(
-        self,
-        kernel: Kernel,
-        target: str,
-        options: Mapping[str, Any],
-        progress: Progress,
-        counters: bool = False,
-    ) -> tuple[dict[str, Any], str]:
+    def _ask(self, asked: Request, progress: Progress, counters: bool = False) -> tuple[dict[str, Any], str]:
         """Return the answer and its stage; where there is none, one of the key "late", "ended" or "flood"."""
         printed_before = os.fstat(self._printed.fileno()).st_size
-        request = {"name": kernel.name, "text": kernel.text, "target": target, "options": dict(options)}
         try:
-            self._connection.send({**request, "counters": counters})
+            self._connection.send((asked, counters))
             return self._await(progress, printed_before)
         except ConnectionError:
             return {"ended": True}, "starting"

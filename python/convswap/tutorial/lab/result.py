@@ -81,7 +81,7 @@ class LabResult:
     interface: str
     target: str
     batch: int | None
-    card: str | None
+    card: str | None = None
     environment: Mapping[str, Any] = field(default_factory=dict)
     fault: Fault | None = None
     cases: int = 0

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from convswap import _native
 from convswap.errors import ConvswapError
@@ -26,7 +26,7 @@ from convswap.tutorial.lab.emulation_check import (
     find_host_compiler,
 )
 from convswap.tutorial.lab.hints import hint_for
-from convswap.tutorial.lab.kernel import Kernel, compile_kernel
+from convswap.tutorial.lab.kernel import Kernel, Request, compile_kernel
 from convswap.tutorial.lab.result import Fault, LabResult
 from convswap.tutorial.lab.targets import Target, check_target, open_target
 from convswap.tutorial.lab.warm_up import Opening
@@ -37,8 +37,6 @@ _HOST_COMPILER_SECONDS = 90.0
 # After which faults on a card all that this process has there is lost, or may be: what was written outside of
 # tensors shows later, in the next kernel's run.
 _LASTING = ("crash", "outside")
-# The card that is compiled for where there is none.
-USUAL_CAPABILITY = 90
 # The kernel runs a few times, and what it wrote is put back in between.
 _COUNTER_SECONDS = 60.0
 # So many times what a check may take, the compiler may.
@@ -68,44 +66,30 @@ class BenchTop:
         """Whether no other kernel should run here, whatever is told of the one that did."""
         return self._is_lost
 
-    def run(self, kernel: Kernel, path: str, target: str, options: Mapping[str, Any]) -> LabResult:
-        """Return what comes of `kernel`, whose file is `path`, in the place of the Convs of `target`.
-
-        `options`: "batch", a number or None; "device", "cuda", "cpu" or None; "seconds", what a check may
-        take; "marks", whether it is set beside the ladder; "time", whether it is timed at all;
-        "compute_capability", what is compiled for without a card.
+    def run(self, asked: Request, path: str) -> LabResult:
+        """Return what comes of a kernel, whose file is `path`.
 
         Raises:
             ConvswapError: the target or an option is none, or the launch line is not one for a card.
         """
         begin = time.perf_counter()
-        check_target(target)
-        device = choose_device(options.get("device"))
+        check_target(asked.target)
+        device = choose_device(asked.device)
         is_card = device.card is not None
-        result = LabResult(
-            kernel=kernel.name,
-            digest=kernel.digest,
-            interface=kernel.interface,
-            target=target,
-            batch=options.get("batch"),
-            card=device.title if is_card else None,
-            environment=environment(device),
-        )
+        result = asked.result(card=device.title if is_card else None, environment=environment(device))
         if is_card:
             self._opening = self._opening or Opening()
-        result = self._compiled(kernel, result, device, options)
+        result = self._compiled(asked, result, device)
         if result.fault is None:
             check = self._on_card if is_card else self._without_card
             try:
-                result = check(kernel, path, result, device, options)
+                result = check(asked, path, result, device)
             except _LaunchError as error:
                 result = replace(result, fault=Fault("launch", f"{error}."))
         return replace(result, seconds=time.perf_counter() - begin)
 
-    def counters(
-        self, kernel: Kernel, path: str, target: str, options: Mapping[str, Any]
-    ) -> dict[str, float]:
-        """Return the counters of `kernel`, which is right, for that layer of `target` that moves most bytes.
+    def counters(self, asked: Request, path: str) -> dict[str, float]:
+        """Return the counters of a kernel that is right, for that layer of the target that moves most bytes.
 
         Raises:
             ConvswapError: CUPTI is not installed, or refuses.
@@ -113,27 +97,23 @@ class BenchTop:
         from convswap.tutorial.lab.counters import counters_of
 
         self._tell("reading the card's counters", _COUNTER_SECONDS)
-        opened = open_target(target, kernel, options.get("batch"), choose_device("cuda"))
+        opened = open_target(asked.target, asked.kernel, asked.batch, choose_device("cuda"))
         return counters_of(path, layer_case(max(opened.taken, key=lambda one: one.problem.bytes)))
 
-    def _compiled(
-        self, kernel: Kernel, result: LabResult, device: Device, options: Mapping[str, Any]
-    ) -> LabResult:
-        capability = (device.card or {}).get("compute_capability") or options.get("compute_capability")
-        self._tell(f"compiling {kernel.name}", _COMPILE_CHECKS * float(options["seconds"]))
+    def _compiled(self, asked: Request, result: LabResult, device: Device) -> LabResult:
+        capability = (device.card or {}).get("compute_capability") or asked.compute_capability
+        self._tell(f"compiling {asked.kernel.name}", _COMPILE_CHECKS * asked.seconds)
         begin = time.perf_counter()
         try:
-            fault = compile_kernel(kernel, int(capability or USUAL_CAPABILITY))
+            fault = compile_kernel(asked.kernel, int(capability))
         except RuntimeError as error:
             raise ConvswapError(f"kernels cannot be compiled: {error}") from error
         return replace(result, fault=fault, compile_seconds=time.perf_counter() - begin)
 
-    def _without_card(
-        self, kernel: Kernel, _path: str, result: LabResult, device: Device, options: Mapping[str, Any]
-    ) -> LabResult:
+    def _without_card(self, asked: Request, _path: str, result: LabResult, device: Device) -> LabResult:
+        kernel, seconds = asked.kernel, asked.seconds
         cases = _cases(kernel)
         _check_launches(kernel, {str(case): case.problem for case in cases}, SHARED_BYTES)
-        seconds = float(options["seconds"])
         self._tell(_EMULATING, seconds + _HOST_COMPILER_SECONDS)
         emulation = _Emulation(kernel, cases, seconds)
         why = "" if device.reason == "asked for" else f": {device.reason}"
@@ -142,10 +122,8 @@ class BenchTop:
         checked = len(cases) if result.emulated and result.fault is None else 0
         return replace(result, cases=checked, notes=(note,))
 
-    def _on_card(
-        self, kernel: Kernel, path: str, result: LabResult, device: Device, options: Mapping[str, Any]
-    ) -> LabResult:
-        seconds = float(options["seconds"])
+    def _on_card(self, asked: Request, path: str, result: LabResult, device: Device) -> LabResult:
+        kernel, seconds = asked.kernel, asked.seconds
         cases = _cases(kernel)
         limit = int((device.card or {}).get("shared_memory_per_block", SHARED_BYTES))
         _check_launches(kernel, {str(case): case.problem for case in cases}, limit)
@@ -154,7 +132,7 @@ class BenchTop:
         self._tell("opening the card", 60)
         assert self._opening is not None
         self._opening.wait()
-        target = open_target(result.target, kernel, options.get("batch"), device)
+        target = open_target(asked.target, kernel, asked.batch, device)
         result = replace(result, batch=target.batch, notes=_left(target))
         _check_launches(kernel, {one.layer.name: one.problem for one in target.taken}, limit)
         self._tell("checking it on the card", 60)
@@ -174,34 +152,28 @@ class BenchTop:
                 return replace(result, fault=emulation.finish(result).fault or fault)
             worst = max(worst, error)
             result = replace(result, cases=result.cases + 1, relative_l2_error=worst)
-        result = self._timed(kernel, path, result, target, device, options)
+        result = self._timed(asked, path, result, target, device)
         if result.fault is None:
             self._tell(_EMULATING, seconds + _HOST_COMPILER_SECONDS)
             result = emulation.finish(result)
         return result
 
     def _timed(
-        self,
-        kernel: Kernel,
-        path: str,
-        result: LabResult,
-        target: Target,
-        device: Device,
-        options: Mapping[str, Any],
+        self, asked: Request, path: str, result: LabResult, target: Target, device: Device
     ) -> LabResult:
-        seconds = float(options["seconds"])
+        kernel, seconds = asked.kernel, asked.seconds
         self._tell(f"running {target.title} with it", 4 * seconds + 30)
         error = network_error(target, path, device)
         if error is not None and not error <= _NETWORK_TOLERANCE:
             known = error if math.isfinite(error) else None
             return replace(result, network_error=known, fault=_network_fault(kernel, target, error))
         result = replace(result, network_error=error)
-        if not options.get("time", True):
+        if not asked.time:
             return result
         self._times = self._times or CardTimes(device, GpuTimer())
         layers = []
         for one in target.taken:
-            names = able_marks(one) if options.get("marks", True) else [PROVIDER, BEST]
+            names = able_marks(one) if asked.marks else [PROVIDER, BEST]
             marks = {}
             for name in names:
                 # Whose kernels may have to be compiled.

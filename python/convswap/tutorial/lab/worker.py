@@ -2,10 +2,10 @@
 
     python -m convswap.tutorial.lab.worker DESCRIPTOR [--without-card]
 
-Receives requests from the connection of that descriptor, as `process.py` sends them, and answers with dicts:
-{"stage", "seconds", "shown"}, what begins, how long it may take, and whether the user is told; then
-{"result", "lost"}, the latter where no other kernel can run here, or {"refused"} with the message of bad
-input.
+Receives from the connection of that descriptor, as `process.py` sends them, requests, each with whether its
+counters are wanted, and answers with dicts: {"stage", "seconds", "shown"}, what begins, how long it may take,
+and whether the user is told; then {"result", "lost"}, the latter where no other kernel can run here, or
+{"refused"} with the message of bad input.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ import tempfile
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from convswap.tutorial.lab.kernel import Request
 
 # Tells that no request will need the card, so that none is opened.
 WITHOUT_CARD = "--without-card"
@@ -45,24 +48,22 @@ def main() -> int:
     bench_top = BenchTop(tell, opening)
     while True:
         try:
-            request = connection.recv()
+            request, of_counters = connection.recv()
         except EOFError:
             return 0
         try:
-            result = _serve(bench_top.counters if request["counters"] else bench_top.run, request)
+            result = _serve(bench_top.counters if of_counters else bench_top.run, request)
             connection.send({"result": result, "lost": bench_top.is_lost})
         except ConvswapError as error:
             connection.send({"refused": str(error)})
 
 
-def _serve(what: Callable[..., Any], request: dict[str, Any]) -> Any:
-    from convswap.tutorial.lab.kernel import kernel_of
-
+def _serve(what: Callable[[Request, str], object], request: Request) -> object:
     # A copy, since the user may save the file while it is read again; and its name is the user's.
     with tempfile.TemporaryDirectory(prefix="convswap-lab-") as folder:
-        path = Path(folder) / (Path(request["name"]).name or "kernel.cu")
-        path.write_text(request["text"], encoding="utf-8")
-        return what(kernel_of(path), str(path), request["target"], request["options"])
+        path = Path(folder) / (Path(request.kernel.name).name or "kernel.cu")
+        path.write_text(request.kernel.text, encoding="utf-8")
+        return what(request, str(path))
 
 
 if __name__ == "__main__":
