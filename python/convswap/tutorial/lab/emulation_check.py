@@ -20,7 +20,7 @@ from convswap import _native
 from convswap.runtime import library
 from convswap.tutorial.lab.checks import Case, Outcome, fault_of
 from convswap.tutorial.lab.kernel import Kernel
-from convswap.tutorial.lab.result import Fault, flood_of
+from convswap.tutorial.lab.result import PRINTED_SHOWN, Fault, flood_of
 
 # What a block of the largest card may have; the emulation has more.
 SHARED_BYTES = 232_448
@@ -28,7 +28,6 @@ SHARED_BYTES = 232_448
 SECONDS = 20
 # What a program may print or write: results, and a kernel's own words.
 _MOST_FILE_BYTES = 64 << 20
-_PRINTED_SHOWN = 200
 _FLOOD = 1 << 16
 
 _MAIN = Path(__file__).parent / "emulation" / "run_kernel.cc"
@@ -142,6 +141,19 @@ def _read_results(path: Path, most: int) -> Iterator[tuple[int, Outcome]]:
             yield number, Outcome(runs[0], runs[1], outside.get(number, {}), changed.get(number, {}))
 
 
+# What a program that a signal ended did, by the signal.
+_ENDED = {
+    signal.SIGFPE: "divides a whole number by zero: for {case}. A card gives any number then.",
+    signal.SIGILL: "reads or writes several numbers at once, as float4, at an address that is no multiple of "
+    "their size: for {case}. A row begins at such an address only where its width is a multiple too.",
+}
+_CRASHED = (
+    "crashes: for {case}, it reads or writes at an address that belongs to no tensor, or a thread needs more "
+    "memory for its own arrays and calls than it has. See every index that is computed, and functions that "
+    "call themselves."
+)
+
+
 def _stopped(kernel: Kernel, case: Case, status: int | None, printed: bytes, seconds: float) -> Fault:
     """Return the fault of a program that ended before the case did."""
     name, detail = kernel.name, {"case": str(case)}
@@ -157,29 +169,10 @@ def _stopped(kernel: Kernel, case: Case, status: int | None, printed: bytes, sec
     said = printed.decode(errors="replace").strip().splitlines()
     if status == 1 and said:
         return _reported(name, case, said[-1])
-    if status == -signal.SIGFPE:
-        return Fault(
-            "crash",
-            f"{name} divides a whole number by zero: for {case}. A card gives any number then.",
-            detail,
-        )
-    if status == -signal.SIGILL:
-        return Fault(
-            "crash",
-            f"{name} reads or writes several numbers at once, as float4, at an address that is no multiple "
-            f"of their size: for {case}. A row begins at such an address only where its width is a multiple "
-            "too.",
-            detail,
-        )
     if status == -signal.SIGABRT and said:
-        return Fault("crash", f"{name} stops itself: for {case}, {said[-1][:_PRINTED_SHOWN]}", detail)
-    return Fault(
-        "crash",
-        f"{name} crashes: for {case}, it reads or writes at an address that belongs to no tensor, or a "
-        "thread needs more memory for its own arrays and calls than it has. See every index that is "
-        "computed, and functions that call themselves.",
-        detail,
-    )
+        return Fault("crash", f"{name} stops itself: for {case}, {said[-1][:PRINTED_SHOWN]}", detail)
+    ended = next((text for number, text in _ENDED.items() if status == -number), _CRASHED)
+    return Fault("crash", f"{name} {ended.format(case=case)}", detail)
 
 
 # What the emulation says of itself, and what that means for the author.
@@ -203,16 +196,14 @@ def _reported(name: str, case: Case, said: str) -> Fault:
         if said.startswith(words):
             where = said.removeprefix(words).strip()
             return Fault(kind, f"{name}: for {case}, {where}, {meaning}.", {"case": str(case)})
-    return Fault("crash", f"{name}: for {case}, {said[:_PRINTED_SHOWN]}.", {"case": str(case)})
+    return Fault("crash", f"{name}: for {case}, {said[:PRINTED_SHOWN]}.", {"case": str(case)})
 
 
 def _flood(kernel: Kernel, printed: bytes) -> Fault | None:
     """Return the fault of a kernel that prints more than anybody reads."""
     if len(printed) <= _FLOOD:
         return None
-    lines = printed[:_MOST_FILE_BYTES].count(b"\n")
-    first = printed[:_PRINTED_SHOWN].decode(errors="replace").strip().splitlines()
-    return flood_of(kernel.name, lines, first[0] if first else "")
+    return flood_of(kernel.name, printed.decode(errors="replace"))
 
 
 class NotTranslatedError(Exception):

@@ -22,11 +22,10 @@ from typing import Any
 from convswap.errors import ConvswapError
 from convswap.progress import Progress
 from convswap.tutorial.lab.kernel import Kernel, Request
-from convswap.tutorial.lab.result import Fault, LabResult, flood_of
+from convswap.tutorial.lab.result import PRINTED_SHOWN, Fault, LabResult, flood_of
 from convswap.tutorial.lab.worker import WITHOUT_CARD
 
-# What of a kernel's own words is shown, and from where on there are too many.
-_PRINTED_SHOWN = 200
+# From where on a kernel's own words are too many.
 _FLOOD_BYTES = 1 << 18
 _STARTING_SECONDS = 60.0
 
@@ -174,7 +173,7 @@ class LabProcess:
     ) -> Fault:
         case = stage.removeprefix("checking ")
         if "flood" in answer:
-            return _flood(kernel.name, self._words(printed_before))
+            return flood_of(kernel.name, self._words(printed_before))
         if "late" in answer:
             if stage.startswith("compiling"):
                 return Fault(
@@ -194,9 +193,9 @@ class LabProcess:
         status = worker.wait()
         said = self._words(printed_before).strip().splitlines()
         if stage.startswith("starting") and said:
-            raise ConvswapError(f"the lab's process does not start: {said[-1][:_PRINTED_SHOWN]}")
+            raise ConvswapError(f"the lab's process does not start: {said[-1][:PRINTED_SHOWN]}")
         how = signal.Signals(-status).name if status < 0 else f"status {status}"
-        last = f" Its last words: {said[-1][:_PRINTED_SHOWN]}." if said else ""
+        last = f" Its last words: {said[-1][:PRINTED_SHOWN]}." if said else ""
         return Fault(
             "crash",
             f"{kernel.name} took its process down ({how}) while {stage}.{last} The driver, or the "
@@ -211,14 +210,9 @@ class LabProcess:
         if not lines:
             return result
         if len(words) >= _FLOOD_BYTES and result.fault is None:
-            return replace(result, fault=_flood(result.kernel, words))
-        note = f"{result.kernel} printed {len(lines):,} lines, the first: {lines[0][:_PRINTED_SHOWN]!r}"
+            return replace(result, fault=flood_of(result.kernel, words))
+        note = f"{result.kernel} printed {len(lines):,} lines, the first: {lines[0][:PRINTED_SHOWN]!r}"
         return replace(result, notes=(*result.notes, note))
 
     def _words(self, printed_before: int) -> str:
         return os.pread(self._printed.fileno(), _FLOOD_BYTES, printed_before).decode(errors="replace")
-
-
-def _flood(name: str, words: str) -> Fault:
-    lines = words.splitlines()
-    return flood_of(name, len(lines), lines[0][:_PRINTED_SHOWN])

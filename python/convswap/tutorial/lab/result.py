@@ -9,6 +9,8 @@ from typing import Any
 from convswap.output.files import finite
 
 SCHEMA = 1
+# So much of a line that a kernel prints is shown.
+PRINTED_SHOWN = 200
 
 
 @dataclass(frozen=True)
@@ -27,13 +29,14 @@ class Fault:
         return {"kind": self.kind, "text": self.text, **self.detail}
 
 
-def flood_of(name: str, lines: int, first: str) -> Fault:
-    """Return the fault of a kernel that prints more than anybody reads, from its `first` line on."""
+def flood_of(name: str, printed: str) -> Fault:
+    """Return the fault of a kernel that `printed` more than anybody reads."""
+    lines = printed.splitlines()
     return Fault(
         "output",
-        f"{name} prints more than {lines:,} lines, the first is {first!r}: a print takes thousands of times "
-        "as long as the arithmetic. Print of one thread alone, or nothing.",
-        {"lines": lines},
+        f"{name} prints more than {len(lines):,} lines, the first is {lines[0][:PRINTED_SHOWN]!r}: a print "
+        "takes thousands of times as long as the arithmetic. Print of one thread alone, or nothing.",
+        {"lines": len(lines)},
     )
 
 
