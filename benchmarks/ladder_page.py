@@ -23,7 +23,7 @@ from typing import Any
 from convswap.errors import ConvswapError
 from convswap.models import NETWORKS
 from convswap.output.tables import error, three_digits
-from convswap.tutorial.ladder.page import ladder_svg
+from convswap.tutorial.ladder.report import ladder_svg
 from convswap.tutorial.ladder.rung_texts import Page, read_pages
 
 HERE = Path(__file__).parent

@@ -13,8 +13,7 @@ from convswap.cli.main import main
 from convswap.models import NETWORKS
 from convswap.truth.closeness import TOLERANCES
 from convswap.tutorial.ladder import climb as ladder
-from convswap.tutorial.ladder.page import ladder_html
-from convswap.tutorial.ladder.report import print_ladder, registers, shared_memory
+from convswap.tutorial.ladder.report import ladder_html, print_ladder, registers, shared_memory
 from convswap.tutorial.ladder.rows import Ladder, Measured, Row, RungLayer
 from ladder_sources import PAGES
 from repeats import repeats

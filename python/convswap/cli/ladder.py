@@ -27,8 +27,7 @@ def run(options: argparse.Namespace) -> int:
     """Do what the options ask for; return the exit status."""
     from convswap.output.drawing import require_matplotlib
     from convswap.tutorial.ladder.climb import climb
-    from convswap.tutorial.ladder.page import ladder_html
-    from convswap.tutorial.ladder.report import print_ladder
+    from convswap.tutorial.ladder.report import ladder_html, print_ladder
 
     check_results({"--json": options.json, "--html": options.html})
     if options.html is not None:
