@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -244,24 +244,17 @@ def record(
     )
 
 
+@dataclass
 class _SideRun:
     """A side with its session, ready to run, and how long that took in milliseconds."""
 
-    def __init__(
-        self,
-        side: Side,
-        session: onnxruntime.InferenceSession,
-        clock: Callable[[], int],
-        once: _Run,
-        session_ms: float,
-    ) -> None:
-        self.side = side
-        self.session = session
-        self.clock = clock
-        self.once = once
-        self.session_ms = session_ms
-        self.first_run_ms = 0.0
-        self.milliseconds: list[float] = []
+    side: Side
+    session: onnxruntime.InferenceSession
+    clock: Clock
+    once: _Run
+    session_ms: float
+    first_run_ms: float
+    milliseconds: list[float] = field(default_factory=list)
 
 
 class _Recorder:
@@ -292,9 +285,7 @@ class _Recorder:
                 )
             check_session(session, side, self._device)
             once = bind(session)
-            ready = _SideRun(side, session, clock, once, session_ms)
-            ready.first_run_ms = _milliseconds(once)
-        return ready
+            return _SideRun(side, session, clock, once, session_ms, _milliseconds(once))
 
     def run(self, one: _SideRun, phase: str, number: int) -> None:
         """Run a side once and wait for it."""

@@ -81,14 +81,13 @@ def _print_times(result: LabResult, console: Console) -> None:
     rows = [(result.kernel, own), *result.marks.items()]
     moved = sum(layer.bytes for layer in result.layers)
     for name, time in sorted(rows, key=lambda row: -row[1]):
-        share = "-" if result.floor_ms is None else f"{100 * result.floor_ms / time:.1f}"
         is_own = name == result.kernel
         beside = "" if is_own else times_faster(time / own)
         shown = _shown(name)
         table.add_row(
             Text(f"> {shown}" if is_own else shown),
             milliseconds(time),
-            share,
+            _percent(result.floor_ms, time),
             three_digits(moved / time / 1e6),
             beside,
         )
@@ -170,8 +169,6 @@ def print_class(results: Sequence[LabResult], console: Console) -> None:
     """Print a class's kernels, the fastest first, and below what is wrong with the others."""
     table = plain_table("The class", "file", "right", "passed", ">ms", ">% of floor", ">GB/s")
     for result in in_order(results):
-        time, floor = result.milliseconds, result.floor_ms
-        share = "-" if time is None or floor is None else f"{100 * floor / time:.1f}"
         verdict = (
             "yes"
             if result.is_right
@@ -181,8 +178,8 @@ def print_class(results: Sequence[LabResult], console: Console) -> None:
             Text(result.kernel),
             verdict,
             passed(result),
-            milliseconds(time),
-            share,
+            milliseconds(result.milliseconds),
+            _percent(result.floor_ms, result.milliseconds),
             three_digits(result.gigabytes_per_second),
         )
     console.print(table)
@@ -228,12 +225,16 @@ def _ranking_tables(rows: Sequence[Ranked]) -> Iterator[Table]:
                 "" if row.is_mark else str(place),
                 Text(f"- {_shown(row.name)}" if row.is_mark else row.name),
                 milliseconds(row.milliseconds),
-                "-" if row.floor_ms is None else f"{100 * row.floor_ms / row.milliseconds:.1f}",
+                _percent(row.floor_ms, row.milliseconds),
                 three_digits(row.gigabytes_per_second),
                 "" if row.is_mark else row.digest[:8],
                 row.taken_at[:16].replace("T", " "),
             )
         yield table
+
+
+def _percent(floor_ms: float | None, time: float | None) -> str:
+    return "-" if floor_ms is None or time is None else f"{100 * floor_ms / time:.1f}"
 
 
 def _shown(name: str) -> str:
