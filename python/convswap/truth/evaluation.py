@@ -13,7 +13,7 @@ TF32's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -29,7 +29,7 @@ from convswap.graph.domain import op_name
 from convswap.graph.external_weights import SplitModel, as_split
 from convswap.graph.serialisation import subgraphs
 from convswap.truth.operators import OPERATORS
-from convswap.truth.provider_node import ProviderNode, free_names, widened
+from convswap.truth.provider_node import ProviderNode, names_read, widened
 from convswap.truth.rewriting import WIDER, copy_without_weights, retype, write_attributes_into_functions
 
 # The evaluator has these, but as Python loops over every pixel or time step.
@@ -123,7 +123,7 @@ class _Float64Evaluator(ReferenceEvaluator):
         self._operator: str | None = proto.name if is_operator else None
         super().__init__(proto, *arguments, **options)
         # In the order of the nodes: the names that each reads, in its subgraphs too.
-        self._reads = [tuple(_names_read(node)) for node in self.nodes_]
+        self._reads = [names_read(node) for node in self.nodes_]
         self._weights = self.shared.weights if isinstance(proto, onnx.ModelProto) else {}
 
     def _load_impl(self, node: onnx.NodeProto, *arguments: Any) -> Any:
@@ -207,12 +207,6 @@ def _evaluator_class(shared: _Shared) -> type[_Float64Evaluator]:
 
     Evaluator.shared = shared
     return Evaluator
-
-
-def _names_read(node: onnx.NodeProto) -> Iterator[str]:
-    yield from dict.fromkeys(name for name in node.input if name)
-    for graph in subgraphs(node):
-        yield from free_names(graph)
 
 
 def _last_used(

@@ -47,14 +47,7 @@ class ProviderNode:
         note: Callable[[onnx.NodeProto], None],
     ) -> None:
         self._node, self._opsets, self._functions, self._note = node, opsets, functions, note
-        self._names = list(
-            dict.fromkeys(
-                [
-                    *(name for name in node.input if name),
-                    *(name for graph in subgraphs(node) for name in free_names(graph)),
-                ]
-            )
-        )
+        self._names = names_read(node)
         # The newest one, and what it is for: a loop may bring another shape each time.
         self._session: tuple[object, onnxruntime.InferenceSession, Types] | None = None
 
@@ -124,18 +117,22 @@ class ProviderNode:
         return serialized
 
 
-def free_names(graph: onnx.GraphProto) -> list[str]:
+def names_read(node: onnx.NodeProto) -> list[str]:
+    """Return the names of the values that `node` reads, in its subgraphs too, each once."""
+    inner = (name for graph in subgraphs(node) for name in _free_names(graph))
+    return list(dict.fromkeys(name for name in (*node.input, *inner) if name))
+
+
+def _free_names(graph: onnx.GraphProto) -> list[str]:
     """Return the names of the values around `graph` that it or its own subgraphs read."""
     own = {value.name for value in graph.input}
     own.update(tensor.name for tensor in graph.initializer)
     own.update(sparse.values.name for sparse in graph.sparse_initializer)
     found = []
     for node in graph.node:
-        inner = [name for subgraph in subgraphs(node) for name in free_names(subgraph)]
-        found += [name for name in (*node.input, *inner) if name and name not in own]
+        found += [name for name in names_read(node) if name not in own]
         own.update(node.output)
-    found += [value.name for value in graph.output if value.name not in own]
-    return list(dict.fromkeys(found))
+    return [*found, *(value.name for value in graph.output if value.name not in own)]
 
 
 def widened(held: Any) -> Any:
