@@ -11,7 +11,7 @@ from rich.text import Text
 
 from convswap.comparison.result import Comparison, LayerResult, SideResult
 from convswap.graph.fusion.fuse import fusion_remarks
-from convswap.output.bar_page import Bar, BarPage, BarRow, bar_html
+from convswap.output.pages import Bar, BarPage, BarRow, bar_html
 from convswap.output.tables import error, milliseconds, plain_table, three_digits, times_faster, versions_line
 
 # Two measurements of the same differ by as much.

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from convswap.optimizing.result import NodeResult, Optimization, WholeResult
-from convswap.output.bar_page import Bar, BarPage, BarRow, bar_html
+from convswap.output.pages import Bar, BarPage, BarRow, bar_html
 from convswap.output.tables import error, plain_table, three_digits, times_faster, versions_line
 
 # More would be bars that nobody reads; the tables have them all.

@@ -1,10 +1,13 @@
-"""One page of HTML that needs nothing beside it, and tables for it."""
+"""Pages of HTML that need nothing beside them: of parts, or of one large number, bars and tables."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
+from jinja2 import Environment
+from markupsafe import Markup
 from rich.table import Table
 from rich.text import Text
 
@@ -66,3 +69,156 @@ def _text(shown: object) -> str:
 
 def _class(kind: str) -> str:
     return f' class="{kind}"' if kind else ""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar of one side, "default", "convswap" or "other": `share` of the longest one, from zero."""
+
+    side: str
+    share: float
+    text: str
+
+
+@dataclass(frozen=True)
+class BarRow:
+    """The bars of one thing that was timed; `floor` is a share as well."""
+
+    title: str
+    told: str
+    bars: tuple[Bar, ...]
+    floor: float | None = None
+
+
+@dataclass(frozen=True)
+class BarPage:
+    """What a page shows, from the top down; all of it is text.
+
+    `speedup` is the large number, `answer` says whether the answers agree, and `is_wrong` has it in red.
+    """
+
+    title: str
+    speedup: str
+    answer: str
+    is_wrong: bool
+    gain: str
+    circumstances: Sequence[str]
+    whole: Sequence[BarRow]
+    layers: Sequence[BarRow]
+    layers_note: str
+    tables: Iterable[Table]
+    remarks: Iterable[str]
+    made: str
+
+
+def bar_html(page: BarPage) -> str:
+    """Return the page as HTML."""
+    template = Environment(autoescape=True).from_string(ROWS + PAGE)
+    return template.render(
+        vars(page)
+        | {
+            "has_floor": any(row.floor is not None for row in page.layers),
+            "tables": Markup("\n").join(map(Markup, map(html_table, page.tables))),
+        }
+    )
+
+
+PAGE = """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{ title }}</title>
+<style>
+:root {
+  color-scheme: light dark;
+  --paper: #fff; --ink: #1c1c1a; --quiet: #62625c; --line: #d8d8d2; --wrong: #b00020;
+  --default: #a9a9a0; --convswap: #2f6f9f; --other: #c9b27a; --floor: #b04030;
+}
+@media (prefers-color-scheme: dark) {
+  :root {
+    --paper: #161614; --ink: #ececE6; --quiet: #a4a49c; --line: #3a3a36; --wrong: #ff8a80;
+    --default: #77776f; --convswap: #6fb1e0; --other: #a8925c; --floor: #ff9580;
+  }
+}
+* { box-sizing: border-box }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
+  max-width: 62rem; margin: 0 auto; padding: 1.5rem 1rem 3rem }
+h1 { font-size: 1.15rem; overflow-wrap: anywhere; margin: 0 0 1rem }
+h2 { font-size: 1.05rem; margin: 2.2rem 0 .4rem }
+p { margin: .3rem 0; overflow-wrap: anywhere }
+.gain { display: flex; flex-wrap: wrap; align-items: baseline; gap: .2rem .8rem }
+.gain b { font-size: 4rem; line-height: 1.05; font-weight: 700; letter-spacing: -.02em }
+.quiet, .note { color: var(--quiet); font-size: .88rem }
+.wrong { color: var(--wrong); font-weight: 700 }
+.bars { margin: .9rem 0; break-inside: avoid }
+.name { font-size: .88rem; overflow-wrap: anywhere }
+.name i { color: var(--quiet); font-style: normal }
+.bar { display: grid; grid-template-columns: 1fr 5.2rem; align-items: center; gap: .5rem; height: 1.15rem }
+.rail { position: relative; height: .8rem; border-left: 1px solid var(--quiet) }
+.fill { height: 100%; min-width: 1px; width: calc(var(--share) * 100%); background: var(--other) }
+.fill.default { background: var(--default) }
+.fill.convswap { background: var(--convswap) }
+.floor { position: absolute; top: -.15rem; bottom: -.15rem; width: 2px; background: var(--floor);
+  left: calc(var(--share) * 100%) }
+.ms { font-size: .82rem; font-variant-numeric: tabular-nums; white-space: nowrap }
+.legend { display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; font-size: .82rem; color: var(--quiet) }
+.legend span::before { content: ""; display: inline-block; width: .8em; height: .8em; margin-right: .4em;
+  background: var(--mark) }
+table { border-collapse: collapse; font-size: .82rem; display: block; overflow-x: auto;
+  margin: 1.2rem 0 .3rem }
+caption { text-align: left; font-weight: 600; padding-bottom: .3rem }
+th, td { padding: .2rem .6rem; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top;
+  font-variant-numeric: tabular-nums }
+.words { text-align: left; overflow-wrap: anywhere; min-width: 7rem }
+.new-part td { border-top: 2px solid var(--quiet) }
+@media print {
+  :root { --paper: #fff; --ink: #000; --quiet: #444; --line: #ccc; --default: #a9a9a0; --convswap: #2f6f9f;
+    --other: #c9b27a; --floor: #b04030; --wrong: #b00020 }
+  body { max-width: none; padding: 0 }
+  .fill, .floor, .legend span::before { print-color-adjust: exact; -webkit-print-color-adjust: exact }
+  table { display: table; font-size: .7rem }
+}
+</style>
+</head>
+<body>
+<h1>{{ title }}</h1>
+<div class="gain"><b>{{ speedup }}</b><span>as fast as the default provider</span></div>
+<p{% if is_wrong %} class="wrong"{% endif %}>{{ answer }}</p>
+<p>{{ gain }}</p>
+{% for line in circumstances %}<p class="quiet">{{ line }}</p>
+{% endfor %}
+<h2>The whole model</h2>
+<div class="note">Median milliseconds of a run; bars begin at zero.</div>
+{{ rows(whole) }}
+{% if layers %}
+<h2>Each convolution alone</h2>
+<div class="note">{{ layers_note }}</div>
+<div class="legend"><span style="--mark: var(--default)">default</span>\
+<span style="--mark: var(--convswap)">convswap</span>\
+{% if has_floor %}\
+<span style="--mark: var(--floor)">floor: the least time that the card can take</span>\
+{% endif %}</div>
+{{ rows(layers) }}
+{% endif %}
+<h2>All figures</h2>
+{{ tables }}
+{% for remark in remarks %}<p class="quiet">{{ remark }}</p>
+{% endfor %}
+{% if made %}<p class="quiet">{{ made }}</p>{% endif %}
+</body>
+</html>
+"""
+
+# A group of bars for each row: its name, what is told beside it, and a bar for each side.
+ROWS = """\
+{% macro rows(all) %}{% for row in all %}<div class="bars">
+<div class="name"><span class="title">{{ row.title }}</span>\
+{% if row.told %} <i>{{ row.told }}</i>{% endif %}</div>
+{% for bar in row.bars %}<div class="bar"><div class="rail">\
+<div class="fill {{ bar.side }}" style="--share: {{ bar.share }}"></div>\
+{% if row.floor is not none %}<div class="floor" style="--share: {{ row.floor }}"></div>{% endif %}</div>\
+<span class="ms">{{ bar.text }}</span></div>
+{% endfor %}</div>
+{% endfor %}{% endmacro %}"""
