@@ -9,7 +9,7 @@ import platform
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -48,7 +48,6 @@ ONNXRUNTIME_PACKAGES = (
 )
 CUDA_PROVIDER = "CUDAExecutionProvider"
 CPU_PROVIDER = "CPUExecutionProvider"
-# Of the name of an architecture that a build has no portable form for, as CMake calls it.
 OPTIONAL_PACKAGES = ("torch",)
 _MEND_CUDA = "run nvidia-smi, which tells of each card; restart the machine, or install the driver anew"
 
@@ -138,7 +137,9 @@ def _import_native() -> ModuleType | None:
 
 def _system() -> Iterator[Finding]:
     python = f"{platform.python_version()} at {sys.executable}"
-    yield Finding("Python", sys.version_info >= OLDEST_PYTHON, python, _unless_new_enough())
+    new_enough = sys.version_info >= OLDEST_PYTHON
+    advice = "install Python {}.{} or newer and make a new environment with it".format(*OLDEST_PYTHON)
+    yield Finding("Python", new_enough, python, "" if new_enough else advice)
     system = f"{platform.system()} {platform.machine()}"
     known = system == "Linux x86_64"
     yield Finding("system", known, platform.platform(), "" if known else "convswap runs on Linux x86-64")
@@ -148,12 +149,6 @@ def _system() -> Iterator[Finding]:
         yield Finding("convswap", False, f"{INSTALLED}, not installed", "pip install .")
         return
     yield Finding("convswap", True, f"{version} at {INSTALLED}")
-
-
-def _unless_new_enough() -> str:
-    if sys.version_info >= OLDEST_PYTHON:
-        return ""
-    return "install Python {}.{} or newer and make a new environment with it".format(*OLDEST_PYTHON)
 
 
 def _broken(reason: str, has_card: bool) -> Iterator[Finding]:
@@ -223,7 +218,7 @@ def _library(onnxruntime: ModuleType | None, native: ModuleType | None) -> Itera
 
 def _card_findings(cards: Sequence[Card], native: ModuleType | None) -> Iterator[Finding]:
     if not cards:
-        reason = _what_cuda_fails_with(native)
+        _, reason = _cuda_cards(native)
         nothing = "no NVIDIA card or driver: everything runs on the CPU"
         yield Finding("card", False if reason else None, reason or nothing, _MEND_CUDA if reason else "")
     for card in cards:
@@ -336,7 +331,7 @@ def _cards(native: ModuleType | None) -> list[Card]:
     if answer is None:
         return [
             Card(facts["name"], facts["compute_capability"], driver_of(facts) or "unknown")
-            for facts in _cuda_cards(native)
+            for facts in _cuda_cards(native)[0]
         ]
     rows = (line.rsplit(", ", 2) for line in answer.splitlines())
     # nvidia-smi says [N/A] of a card that it cannot ask.
@@ -347,20 +342,12 @@ def _cards(native: ModuleType | None) -> list[Card]:
     ]
 
 
-def _cuda_cards(native: ModuleType | None) -> list[Mapping[str, Any]]:
-    """Return the cards that CUDA sees; none where it fails, as another finding says."""
-    with suppress(ConvswapError):
-        return cuda_cards(native)
-    return []
-
-
-def _what_cuda_fails_with(native: ModuleType | None) -> str:
-    """Return with what CUDA fails when it is asked for its cards; "" where it does not."""
+def _cuda_cards(native: ModuleType | None) -> tuple[list[Mapping[str, Any]], str]:
+    """Return the cards that CUDA sees, and with what it fails when it is asked; "" where it does not."""
     try:
-        cuda_cards(native)
+        return cuda_cards(native), ""
     except ConvswapError as error:
-        return str(error)
-    return ""
+        return [], str(error)
 
 
 def _data() -> Iterator[Finding]:
@@ -427,7 +414,7 @@ def _optional_packages() -> Iterator[Finding]:
 def _cupti(native: ModuleType | None) -> Finding:
     """Say whether `convswap profile` has what it needs, which nothing else does."""
     name = "CUPTI"
-    devices = _cuda_cards(native)
+    devices, _ = _cuda_cards(native)
     driver_cuda = str(devices[0].get("driver_cuda", "")) if devices else ""
     version = installed_version()
     if driver_cuda and (reason := why_not_for(driver_cuda)):
