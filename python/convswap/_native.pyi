@@ -1,7 +1,7 @@
 """The compiled core of convswap: catalog, planner and direct calls."""
 
 from collections.abc import Sequence
-from typing import Literal, TypedDict, TypeVar
+from typing import Literal, TypedDict, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,31 @@ _Float = TypeVar("_Float", np.float32, np.float64)
 __version__: str
 tuning_header: str
 """The first line of every tuning table."""
+
+class ConvAttributes(TypedDict, total=False):
+    """The attributes of a node, ONNX's default for those left out; exists for type checkers alone."""
+
+    auto_pad: str
+    pads: Sequence[int]
+    strides: Sequence[int]
+    dilations: Sequence[int]
+    group: int
+    kernel_shape: Sequence[int]
+    activation: str
+    activation_alpha: float
+    activation_beta: float
+    pool: str
+    pool_kernel_shape: Sequence[int]
+    pool_strides: Sequence[int]
+    pool_pads: Sequence[int]
+    pool_ceil_mode: int
+    pool_count_include_pad: int
+    depthwise_pads: Sequence[int]
+    depthwise_strides: Sequence[int]
+    depthwise_dilations: Sequence[int]
+    depthwise_activation: str
+    depthwise_activation_alpha: float
+    depthwise_activation_beta: float
 
 class Problem:
     """A convolution and what is fused with it: attributes and shapes, everything an algorithm needs."""
@@ -26,27 +51,7 @@ class Problem:
         residual_shape: Sequence[int] | None = None,
         depthwise_shape: Sequence[int] | None = None,
         has_depthwise_bias: bool = False,
-        auto_pad: str = "NOTSET",
-        pads: Sequence[int] = (),
-        strides: Sequence[int] = (),
-        dilations: Sequence[int] = (),
-        group: int = 1,
-        kernel_shape: Sequence[int] = (),
-        activation: str = "None",
-        activation_alpha: float = ...,
-        activation_beta: float = ...,
-        pool: str = "None",
-        pool_kernel_shape: Sequence[int] = (),
-        pool_strides: Sequence[int] = (),
-        pool_pads: Sequence[int] = (),
-        pool_ceil_mode: int = 0,
-        pool_count_include_pad: int = 0,
-        depthwise_pads: Sequence[int] = (),
-        depthwise_strides: Sequence[int] = (),
-        depthwise_dilations: Sequence[int] = (),
-        depthwise_activation: str = "None",
-        depthwise_activation_alpha: float = ...,
-        depthwise_activation_beta: float = ...,
+        **attributes: Unpack[ConvAttributes],
     ) -> None:
         """Check that shapes and attributes fit together; raises ConvswapError where they do not."""
 
@@ -194,27 +199,7 @@ def conv(
     algorithm: str = "auto",
     threads: int = 0,
     instruction_set: str = "",
-    auto_pad: str = "NOTSET",
-    pads: Sequence[int] = (),
-    strides: Sequence[int] = (),
-    dilations: Sequence[int] = (),
-    group: int = 1,
-    kernel_shape: Sequence[int] = (),
-    activation: str = "None",
-    activation_alpha: float = ...,
-    activation_beta: float = ...,
-    pool: str = "None",
-    pool_kernel_shape: Sequence[int] = (),
-    pool_strides: Sequence[int] = (),
-    pool_pads: Sequence[int] = (),
-    pool_ceil_mode: int = 0,
-    pool_count_include_pad: int = 0,
-    depthwise_pads: Sequence[int] = (),
-    depthwise_strides: Sequence[int] = (),
-    depthwise_dilations: Sequence[int] = (),
-    depthwise_activation: str = "None",
-    depthwise_activation_alpha: float = ...,
-    depthwise_activation_beta: float = ...,
+    **attributes: Unpack[ConvAttributes],
 ) -> NDArray[_Float]:
     """Return the convolution of C-contiguous arrays, and what is fused with it, by a CPU algorithm.
 
@@ -366,27 +351,7 @@ def conv_device(
     pack: str = "",
     compiles: bool = True,
     files: dict[str, str] = ...,
-    auto_pad: str = "NOTSET",
-    pads: Sequence[int] = (),
-    strides: Sequence[int] = (),
-    dilations: Sequence[int] = (),
-    group: int = 1,
-    kernel_shape: Sequence[int] = (),
-    activation: str = "None",
-    activation_alpha: float = ...,
-    activation_beta: float = ...,
-    pool: str = "None",
-    pool_kernel_shape: Sequence[int] = (),
-    pool_strides: Sequence[int] = (),
-    pool_pads: Sequence[int] = (),
-    pool_ceil_mode: int = 0,
-    pool_count_include_pad: int = 0,
-    depthwise_pads: Sequence[int] = (),
-    depthwise_strides: Sequence[int] = (),
-    depthwise_dilations: Sequence[int] = (),
-    depthwise_activation: str = "None",
-    depthwise_activation_alpha: float = ...,
-    depthwise_activation_beta: float = ...,
+    **attributes: Unpack[ConvAttributes],
 ) -> float:
     """Compute y on the card, with what is fused; return a run's mean milliseconds.
 
