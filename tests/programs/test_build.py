@@ -88,13 +88,15 @@ def test_the_installed_package_is_complete() -> None:
     assert {"convswap/py.typed", "convswap/libconvswap.so", "convswap/_native.pyi"} <= files
     assert any(file.startswith("convswap/_native.") and file.endswith(".so") for file in files)
     assert {f"convswap/models/weights/{network}.trained.npz" for network in NETWORKS} <= files
-    # The rungs are read, by whoever climbs the ladder, and the lab checks kernels without a card; no other
-    # source is there.
-    sources = {file for file in files if file.endswith((".cc", ".cuh", ".h"))}
+    # The rungs are read, by whoever climbs the ladder, and the lab begins files and checks kernels without a
+    # card; no other source is there.
+    sources = {file for file in files if file.endswith((".cc", ".cu", ".cuh", ".h"))}
     assert {file for file in sources if not file.startswith("convswap/rungs/")} == {
         "convswap/emulation/cuda_emulation.h",
         "convswap/include/convswap/lab.h",
         "convswap/tutorial/lab/emulation/run_kernel.cc",
+        "convswap/tutorial/lab/templates/conv.cu",
+        "convswap/tutorial/lab/templates/course.cu",
     }
     assert "convswap/rungs/cpu/tutorial/ladder/01_loops.h" in sources
 
