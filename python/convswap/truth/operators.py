@@ -253,31 +253,23 @@ class _Windows:
         self._dilations = list(attributes.get("dilations") or [1] * rank)
         extent = [(k - 1) * d + 1 for k, d in zip(self._kernel, self._dilations, strict=True)]
         auto_pad = attributes.get("auto_pad") or "NOTSET"
-        if auto_pad.startswith("SAME"):
-            if any(dilation != 1 for dilation in self._dilations):
-                # ONNX Runtime pads for windows that are not dilated, and so has another shape than ONNX. The
-                # evaluator leaves to the CPU provider what an operator here does not do.
-                raise NotImplementedError("auto_pad SAME with dilations")
-            self.output = [-(-size // stride) for size, stride in zip(spatial, self._strides, strict=True)]
-            self._padding = [
-                _same_padding(out, stride, reach, size, auto_pad)
-                for out, stride, reach, size in zip(self.output, self._strides, extent, spatial, strict=True)
-            ]
+        is_same = auto_pad.startswith("SAME")
+        if is_same and any(dilation != 1 for dilation in self._dilations):
+            # ONNX Runtime pads for windows that are not dilated, and so has another shape than ONNX. The
+            # evaluator leaves to the CPU provider what an operator here does not do.
+            raise NotImplementedError("auto_pad SAME with dilations")
+        axes = list(zip(spatial, extent, self._strides, strict=True))
+        if is_same:
+            self._padding = [_same_padding(*axis, auto_pad) for axis in axes]
         else:
-            pads = list(attributes.get("pads") or [0] * 2 * rank) if auto_pad == "NOTSET" else [0] * 2 * rank
+            pads = (attributes.get("pads") if auto_pad == "NOTSET" else None) or [0] * 2 * rank
             self._padding = list(zip(pads[:rank], pads[rank:], strict=True))
-            ceil_mode = bool(attributes.get("ceil_mode"))
-            self.output = [
-                _window_count(size, padding, reach, stride, ceil_mode)
-                for size, padding, reach, stride in zip(
-                    spatial, self._padding, extent, self._strides, strict=True
-                )
-            ]
+        ceil_mode = bool(attributes.get("ceil_mode")) and not is_same
+        padded = list(zip(axes, self._padding, strict=True))
+        self.output = [_window_count(*axis, padding, ceil_mode) for axis, padding in padded]
         self._beyond = [
             max(0, (out - 1) * stride + reach - size - sum(padding))
-            for out, stride, reach, size, padding in zip(
-                self.output, self._strides, extent, spatial, self._padding, strict=True
-            )
+            for out, ((size, reach, stride), padding) in zip(self.output, padded, strict=True)
         ]
 
     def pad(self, values: np.ndarray, padding: float, beyond: float | None = None) -> np.ndarray:
@@ -303,13 +295,14 @@ class _Windows:
         ]
 
 
-def _same_padding(out: int, stride: int, reach: int, size: int, auto_pad: str) -> tuple[int, int]:
-    total = max((out - 1) * stride + reach - size, 0)
+def _same_padding(size: int, reach: int, stride: int, auto_pad: str) -> tuple[int, int]:
+    """Return the padding with which there are ceil(size / stride) windows."""
+    total = max((-(-size // stride) - 1) * stride + reach - size, 0)
     smaller, larger = total // 2, total - total // 2
     return (smaller, larger) if auto_pad == "SAME_UPPER" else (larger, smaller)
 
 
-def _window_count(size: int, padding: tuple[int, int], reach: int, stride: int, ceil_mode: bool) -> int:
+def _window_count(size: int, reach: int, stride: int, padding: tuple[int, int], ceil_mode: bool) -> int:
     room = size + sum(padding) - reach
     count = (-(-room // stride) if ceil_mode else room // stride) + 1
     # A window that would start in the padding at the end is left out.
