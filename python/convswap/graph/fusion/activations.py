@@ -19,17 +19,19 @@ import onnx_ir as ir
 from convswap.graph.constants import Constants
 from convswap.graph.epilogue import Activation, NotFusable, largest, read_float, read_text
 
-_WITHOUT_PARAMETERS = {
-    ("", "Relu"): "Relu",
-    ("", "Tanh"): "Tanh",
-    ("", "Sigmoid"): "Sigmoid",
-    ("", "HardSwish"): "HardSwish",
-    ("com.microsoft", "Gelu"): "Gelu",
+# Nodes that are an activation of FusedConv: its name, and the attributes that are its parameters, with ONNX's
+# defaults.
+_PLAIN: dict[tuple[str, str], tuple[str, dict[str, float]]] = {
+    ("", "Relu"): ("Relu", {}),
+    ("", "Tanh"): ("Tanh", {}),
+    ("", "Sigmoid"): ("Sigmoid", {}),
+    ("", "HardSwish"): ("HardSwish", {}),
+    ("com.microsoft", "Gelu"): ("Gelu", {}),
+    ("", "LeakyRelu"): ("LeakyRelu", {"alpha": 0.01}),
+    ("", "Elu"): ("Elu", {"alpha": 1.0}),
+    ("", "HardSigmoid"): ("HardSigmoid", {"alpha": 0.2, "beta": 0.5}),
 }
 _OTHERS = {
-    ("", "LeakyRelu"),
-    ("", "Elu"),
-    ("", "HardSigmoid"),
     ("", "Gelu"),
     ("", "Clip"),
     ("", "Max"),
@@ -38,8 +40,7 @@ _OTHERS = {
     ("com.microsoft", "QuickGelu"),
     ("com.microsoft", "FastGelu"),
 }
-ACTIVATION_OPS = frozenset(_WITHOUT_PARAMETERS) | frozenset(_OTHERS)
-
+ACTIVATION_OPS = frozenset(_PLAIN) | frozenset(_OTHERS)
 
 # Clip's bounds are attributes, float32 for data of every type, below this opset and inputs from there on.
 _CLIP_HAS_INPUTS = 11
@@ -81,14 +82,8 @@ def read_activation(
         return _clip(minimum, most if maximum is None else maximum, element_type)
     if node.inputs[0] is not value:
         raise NotFusable(f"it does not take {value.name!r} as its data")
-    if op in _WITHOUT_PARAMETERS:
-        return Activation(_WITHOUT_PARAMETERS[op])
-    if op == ("", "LeakyRelu"):
-        return Activation("LeakyRelu", read_float(node, "alpha", 0.01))
-    if op == ("", "Elu"):
-        return Activation("Elu", read_float(node, "alpha", 1.0))
-    if op == ("", "HardSigmoid"):
-        return Activation("HardSigmoid", read_float(node, "alpha", 0.2), read_float(node, "beta", 0.5))
+    if op in _PLAIN:
+        return Activation(_PLAIN[op][0], *_plain_parameters(node))
     if op == ("", "Gelu"):
         return _gelu(node)
     if op == ("com.microsoft", "FastGelu"):
@@ -99,6 +94,11 @@ def read_activation(
     if alpha != 1.0:
         raise NotFusable(f"its alpha is {alpha:g}; SiLU, which is fused, has 1")
     return Activation("SiLU")
+
+
+def _plain_parameters(node: ir.Node) -> tuple[float, ...]:
+    _, defaults = _PLAIN.get((node.domain, node.op_type), ("", {}))
+    return tuple(read_float(node, name, usual) for name, usual in defaults.items())
 
 
 def clip_bounds(node: ir.Node, value: ir.Value, constants: Constants) -> tuple[float | None, float | None]:
@@ -307,9 +307,7 @@ def _parameters(node: ir.Node, value: ir.Value, constants: Constants) -> tuple[f
         if minimum is None or maximum is None:
             raise NotFusable("no spelling has a Clip with one bound")
         return minimum, maximum
-    if node.op_type == "HardSigmoid":
-        return (read_float(node, "alpha", 0.2), read_float(node, "beta", 0.5))
-    return ()
+    return _plain_parameters(node)
 
 
 def _activation_of(region: _Region, value: ir.Value, tolerance: float) -> Activation | None:
