@@ -7,7 +7,7 @@ import onnx
 from convswap.graph.external_weights import as_split
 from convswap.runtime.sessions import make_session
 from onnx import TensorProto, helper, numpy_helper
-from swap_models import tensor_info, text_model
+from swap_models import text_model
 
 
 def constant(name: str, values) -> onnx.TensorProto:
@@ -46,10 +46,7 @@ def after_a_conv(
 def quantised_chain(depth: int, seed: int, side: int = 16, channels: int = 16) -> onnx.ModelProto:
     """Return `depth` Convs with 7-bit weights, so that none saturates, and rounded to 8 bits in between."""
     generator = np.random.default_rng(seed)
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d0"]),
-    ]
+    nodes = "q = QuantizeLinear(x, s, z)  d0 = DequantizeLinear(q, s, z)"
     tensors = [constant("s", np.float32(0.03)), constant("z", np.uint8(128))]
     width = 3
     for index in range(depth):
@@ -60,21 +57,14 @@ def quantised_chain(depth: int, seed: int, side: int = 16, channels: int = 16) -
             constant(f"ws{index}", scale),
             constant(f"wz{index}", np.zeros(channels, np.int8)),
         ]
-        nodes += [
-            helper.make_node(
-                "DequantizeLinear", [f"w{index}", f"ws{index}", f"wz{index}"], [f"wd{index}"], axis=0
-            ),
-            helper.make_node(
-                "Conv", [f"d{index}", f"wd{index}"], [f"c{index}"], name=f"conv{index}", pads=[1] * 4
-            ),
-            helper.make_node("QuantizeLinear", [f"c{index}", "s", "z"], [f"q{index}"]),
-            helper.make_node("DequantizeLinear", [f"q{index}", "s", "z"], [f"d{index + 1}"]),
-        ]
+        nodes += f"""
+          wd{index} = DequantizeLinear <axis = 0> (w{index}, ws{index}, wz{index})
+          [conv{index}] c{index} = Conv <pads = [1, 1, 1, 1]> (d{index}, wd{index})
+          q{index} = QuantizeLinear(c{index}, s, z)
+          d{index + 1} = DequantizeLinear(q{index}, s, z)"""
         width = channels
-    nodes.append(helper.make_node("Identity", [f"d{depth}"], ["y"]))
-    return built(
-        nodes, [tensor_info("x", 1, 3, side, side)], [tensor_info("y", 1, channels, side, side)], tensors
-    )
+    kinds = {"inputs": f"float[1, 3, {side}, {side}] x", "outputs": f"float[1, {channels}, {side}, {side}] y"}
+    return text_model(f"{nodes}  y = Identity(d{depth})", *tensors, **kinds, opset=17)
 
 
 def class_map(seed: int) -> onnx.ModelProto:

@@ -29,7 +29,7 @@ from convswap.truth.evaluation import Truth, evaluate
 from onnx import TensorProto, helper, numpy_helper
 from refused import refused
 from repeats import repeats
-from swap_models import make_model, tensor_info, weights
+from swap_models import ANY, tensor_info, text_model, weights
 
 # The package's function of the same name hides the module.
 orchestration = importlib.import_module("convswap.comparison.compare")
@@ -192,17 +192,9 @@ def test_model_fixed_to_a_batch_runs_at_that_batch():
 
 
 def test_images_that_fill_up_a_fixed_batch_do_not_count():
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"]),
-        helper.make_node("GlobalMaxPool", ["c"], ["p"]),
-        helper.make_node("Flatten", ["p"], ["y"]),
-    ]
-    model = make_model(
-        nodes,
-        [weights("w", 10, 1, 3, 3)],
-        inputs=[tensor_info("x", 4, 1, 16, 16)],
-        outputs=[tensor_info("y", 4, 10)],
-    )
+    nodes = "c = Conv(x, w)  p = GlobalMaxPool(c)  y = Flatten(p)"
+    kinds = {"inputs": "float[4, 1, 16, 16] x", "outputs": "float[4, 10] y"}
+    model = text_model(nodes, weights("w", 10, 1, 3, 3), **kinds)
     found = compare(model, device="cpu", data="synthetic", images=6)
     assert (found.images, found.batch) == (6, 4)
     # A share of 6 images, not of the 8 that ran.
@@ -218,36 +210,22 @@ def test_external_data_are_read(tmp_path):
 
 
 def test_several_inputs_of_several_types_are_fed():
-    nodes = [
-        helper.make_node("Conv", ["x", "w1"], ["c"], name="only"),
-        helper.make_node("Gather", ["table", "tokens"], ["row"]),
-        helper.make_node("Add", ["c", "row"], ["y"]),
-        helper.make_node("Not", ["flag"], ["other"]),
-    ]
-    model = make_model(
-        nodes,
-        [weights("w1", 4, 3, 3, 3), weights("table", 2, 1)],
-        inputs=[
-            tensor_info("x", "n", 3, 8, 8),
-            tensor_info("tokens", "n", element_type=TensorProto.INT64),
-            tensor_info("flag", 2, element_type=TensorProto.BOOL),
-        ],
-        outputs=[
-            tensor_info("y", None, None, None, None),
-            tensor_info("other", 2, element_type=TensorProto.BOOL),
-        ],
+    model = text_model(
+        "[only] c = Conv(x, w1)  row = Gather(table, tokens)  y = Add(c, row)  other = Not(flag)",
+        *(weights("w1", 4, 3, 3, 3), weights("table", 2, 1)),
+        inputs="float[n, 3, 8, 8] x, int64[n] tokens, bool[2] flag",
+        outputs=f"{ANY} y, bool[2] other",
     )
     found = compare(model, device="cpu")
     assert found.within_tolerance and found.swapped == 1
 
 
 def test_weights_computed_by_the_model_reach_the_layer():
-    nodes = [
-        helper.make_node("Tanh", ["w1"], ["w"]),
-        helper.make_node("Constant", [], ["b"], value=numpy_helper.from_array(np.ones(4, np.float32))),
-        helper.make_node("Conv", ["x", "w", "b"], ["y"], name="only", auto_pad="SAME_UPPER"),
-    ]
-    model = make_model(nodes, [weights("w1", 4, 3, 4, 4)], inputs=[tensor_info("x", "n", 3, 8, 8)])
+    nodes = """
+      w = Tanh(w1)
+      b = Constant <value = float[4] {1, 1, 1, 1}> ()
+      [only] y = Conv <auto_pad = "SAME_UPPER"> (x, w, b)"""
+    model = text_model(nodes, weights("w1", 4, 3, 4, 4), inputs="float[n, 3, 8, 8] x")
     (layer,) = compare(model, device="cpu").layers
     assert all(0 < error < 1e-6 for error in layer.relative_l2_error.values())
 
@@ -288,16 +266,11 @@ def test_convs_swapped_before_run_as_they_were_swapped(monkeypatch):
 
 
 def test_float16_weights_that_the_model_computes_make_a_float16_layer(monkeypatch):
-    nodes = [
-        helper.make_node("Cast", ["x"], ["half"], to=TensorProto.FLOAT16),
-        helper.make_node("Cast", ["w1"], ["w"], to=TensorProto.FLOAT16),
-        helper.make_node("Conv", ["half", "w"], ["y"], name="only"),
-    ]
-    model = make_model(
-        nodes,
-        [weights("w1", 4, 3, 3, 3)],
-        inputs=[tensor_info("x", "n", 3, 8, 8)],
-        outputs=[tensor_info("y", None, None, None, None, element_type=TensorProto.FLOAT16)],
+    model = text_model(
+        "half = Cast <to = 10> (x)  w = Cast <to = 10> (w1)  [only] y = Conv(half, w)",
+        weights("w1", 4, 3, 3, 3),
+        inputs="float[n, 3, 8, 8] x",
+        outputs="float16[?, ?, ?, ?] y",
     )
     (layer,) = conv_layers(swap(model).to_proto())
     assert layer.element_type == TensorProto.FLOAT16
@@ -391,17 +364,15 @@ def test_bad_argument_is_refused_in_one_line(arguments, message):
 
 
 def test_data_with_other_classes_than_the_model_are_refused():
-    nodes = [helper.make_node("Conv", ["x", "w"], ["y"])]
-    model = make_model(nodes, [weights("w", 3, 1, 3, 3)], inputs=[tensor_info("x", "n", 1, 16, 16)])
+    model = text_model("y = Conv(x, w)", weights("w", 3, 1, 3, 3), inputs="float[n, 1, 16, 16] x")
     with refused(r"10 classes, but the model's first output has shape \[4, 3, 14, 14\]"):
         compare(model, device="cpu", data="synthetic", images=4)
 
 
 def test_model_that_onnxruntime_cannot_run_is_refused_in_one_line():
     # Too small for a kernel of 3 x 3 without padding.
-    node = helper.make_node("Conv", ["x", "w"], ["y"])
-    declared = [tensor_info("x", "n", 3, "height", "width")]
-    model = make_model([node], [weights("w", 2, 3, 3, 3)], inputs=declared)
+    inputs = "float[n, 3, height, width] x"
+    model = text_model("y = Conv(x, w)", weights("w", 2, 3, 3, 3), inputs=inputs)
     with refused("ONNX Runtime cannot run the model"):
         compare(model, device="cpu", input_shape=(3, 1, 1))
 

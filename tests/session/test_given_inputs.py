@@ -24,7 +24,7 @@ from convswap.runtime.device import Device
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from pretend_collector import on_pretended_card
-from swap_models import make_model, tensor_info, weights
+from swap_models import tensor_info, text_model, weights
 from tuning_files import table
 
 __all__ = ["table"]
@@ -36,12 +36,8 @@ NOTE = "whole-number input 'size' [4] is fed zeros and ones; --inputs gives it r
 
 def resized() -> onnx.ModelProto:
     """Return a Conv of 3x3 behind a Resize of x [n, 3, 16, 16] to what the input size says."""
-    nodes = [
-        helper.make_node("Resize", ["x", "", "", "size"], ["r"]),
-        helper.make_node("Conv", ["r", "w"], ["y"], name="conv"),
-    ]
-    inputs = [tensor_info("x", "n", 3, 16, 16), tensor_info("size", 4, element_type=TensorProto.INT64)]
-    return make_model(nodes, [weights("w", 4, 3, 3, 3)], inputs=inputs)
+    nodes = "r = Resize(x, , , size)  [conv] y = Conv(r, w)"
+    return text_model(nodes, weights("w", 4, 3, 3, 3), inputs="float[n, 3, 16, 16] x, int64[4] size")
 
 
 def given(batch: int = 2) -> dict[str, np.ndarray]:
@@ -163,19 +159,19 @@ def test_a_model_that_made_up_numbers_do_not_suit_ends_with_the_option(here, cap
 # Inputs that are no tensors of numbers, or have a default
 
 
-OPTIONAL = helper.make_optional_type_proto
-TENSOR = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
-SEQUENCE = helper.make_sequence_type_proto(TENSOR)
+SEQUENCE, OPTIONAL = "seq(float[])", "optional(float[])"
 IMAGE = np.random.default_rng(0).standard_normal((1, 3, 8, 8))
 PLANE = np.full((1, 4, 6, 6), 3, np.float32)
 
 
-def beside_a_conv(*behind: onnx.NodeProto, inputs: list[onnx.ValueInfoProto], **constants) -> onnx.ModelProto:
+def beside_a_conv(behind: str, inputs: str = "", domains: str = "", **constants) -> onnx.ModelProto:
     """Return a Conv of x to c, and the nodes `behind` it, to y, with further `inputs`."""
-    nodes = [helper.make_node("Conv", ["x", "w"], ["c"], name="conv"), *behind]
     held = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
-    return make_model(
-        nodes, [weights("w", 4, 3, 3, 3), *held], inputs=[tensor_info("x", 1, 3, 8, 8), *inputs]
+    return text_model(
+        f"[conv] c = Conv(x, w)  {behind}",
+        *(weights("w", 4, 3, 3, 3), *held),
+        inputs=f"float[1, 3, 8, 8] x {inputs and ','} {inputs}",
+        domains=domains,
     )
 
 
@@ -198,34 +194,28 @@ def compared_with_onnx_runtime(model: onnx.ModelProto, given, fed: dict) -> None
         np.testing.assert_allclose(captured[side]["y"], expected, rtol=1e-4, atol=1e-4)
 
 
-def sum_of_a_sequence(kind: onnx.TypeProto) -> onnx.ModelProto:
-    nodes = [helper.make_node("ConcatFromSequence", ["s"], ["t"], axis=0)]
-    nodes.append(helper.make_node("ReduceSum", ["t", "axes"], ["r"]))
-    nodes.append(helper.make_node("Add", ["c", "r"], ["y"]))
-    if kind.HasField("optional_type"):
-        nodes.insert(0, helper.make_node("OptionalGetElement", ["o"], ["s"]))
-    name = "o" if kind.HasField("optional_type") else "s"
-    return beside_a_conv(*nodes, inputs=[helper.make_value_info(name, kind)], axes=np.array([0]))
+def sum_of_a_sequence(kind: str = SEQUENCE, name: str = "s") -> onnx.ModelProto:
+    get = "" if name == "s" else f"s = OptionalGetElement({name})"
+    nodes = f"{get}  t = ConcatFromSequence <axis = 0> (s)  r = ReduceSum(t, axes)  y = Add(c, r)"
+    return beside_a_conv(nodes, f"{kind} {name}", axes=np.array([0]))
 
 
-@pytest.mark.parametrize(("kind", "name"), [(SEQUENCE, "s"), (OPTIONAL(SEQUENCE), "o")], ids="so")
+@pytest.mark.parametrize(("kind", "name"), [(SEQUENCE, "s"), (f"optional({SEQUENCE})", "o")], ids="so")
 def test_sequences_are_fed_from_lists_and_from_files(kind, name, tmp_path):
     elements = [PLANE, 2 * PLANE, np.concatenate([PLANE, PLANE])]
     fed = {name: elements}
-    compared_with_onnx_runtime(sum_of_a_sequence(kind), {"x": IMAGE, name: elements}, fed)
+    compared_with_onnx_runtime(sum_of_a_sequence(kind, name), {"x": IMAGE, name: elements}, fed)
     parts = {f"{name}.{index}": values for index, values in enumerate(elements)}
-    compared_with_onnx_runtime(sum_of_a_sequence(kind), {"x": IMAGE, **parts}, fed)
+    compared_with_onnx_runtime(sum_of_a_sequence(kind, name), {"x": IMAGE, **parts}, fed)
     np.savez(tmp_path / "inputs.npz", x=IMAGE, **parts)
-    compared_with_onnx_runtime(sum_of_a_sequence(kind), tmp_path / "inputs.npz", fed)
-    plan = convswap.explain(sum_of_a_sequence(kind), device="cpu", inputs=tmp_path / "inputs.npz")
+    compared_with_onnx_runtime(sum_of_a_sequence(kind, name), tmp_path / "inputs.npz", fed)
+    plan = convswap.explain(sum_of_a_sequence(kind, name), device="cpu", inputs=tmp_path / "inputs.npz")
     assert len(plan.convs) == 1
 
 
 def test_a_sequence_without_elements_is_fed():
-    nodes = [helper.make_node("SequenceLength", ["s"], ["n"])]
-    nodes.append(helper.make_node("Cast", ["n"], ["f"], to=TensorProto.FLOAT))
-    nodes.append(helper.make_node("Add", ["c", "f"], ["y"]))
-    model = beside_a_conv(*nodes, inputs=[helper.make_value_info("s", SEQUENCE)])
+    nodes = "n = SequenceLength(s)  f = Cast <to = 1> (n)  y = Add(c, f)"
+    model = beside_a_conv(nodes, f"{SEQUENCE} s")
     compared_with_onnx_runtime(model, {"x": IMAGE, "s": []}, {"s": []})
 
 
@@ -245,23 +235,18 @@ def test_a_sequence_without_elements_is_fed():
 )
 def test_a_sequence_that_is_none_is_refused_in_one_line(given, expected):
     with pytest.raises(ConvswapError) as caught:
-        convswap.compare(sum_of_a_sequence(SEQUENCE), device="cpu", inputs={"x": IMAGE, **given})
+        convswap.compare(sum_of_a_sequence(), device="cpu", inputs={"x": IMAGE, **given})
     assert expected in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_an_optional_is_fed_an_array_or_nothing(tmp_path):
-    value = tensor_info("z")
-    value.type.tensor_type.ClearField("shape")
-    add = [helper.make_node("OptionalGetElement", ["o"], ["e"]), helper.make_node("Add", ["c", "e"], ["z"])]
-    there, absent = (
-        helper.make_graph(add, "there", [], [value]),
-        helper.make_graph([helper.make_node("Neg", ["c"], ["z"])], "absent", [], [value]),
-    )
-    nodes = [
-        helper.make_node("OptionalHasElement", ["o"], ["has"]),
-        helper.make_node("If", ["has"], ["y"], then_branch=there, else_branch=absent),
-    ]
-    model = beside_a_conv(*nodes, inputs=[helper.make_value_info("o", OPTIONAL(TENSOR))])
+    nodes = """
+      has = OptionalHasElement(o)
+      y = If <
+        then_branch = there () => (float[] z) { e = OptionalGetElement(o)  z = Add(c, e) },
+        else_branch = absent () => (float[] z) { z = Neg(c) }
+      > (has)"""
+    model = beside_a_conv(nodes, f"{OPTIONAL} o")
     compared_with_onnx_runtime(model, {"x": IMAGE, "o": PLANE}, {"o": PLANE})
     compared_with_onnx_runtime(model, {"x": IMAGE, "o": None}, {"o": None})
     np.savez(tmp_path / "inputs.npz", x=IMAGE)
@@ -269,38 +254,31 @@ def test_an_optional_is_fed_an_array_or_nothing(tmp_path):
 
 
 def test_names_of_the_model_are_no_names_that_are_made_for_it():
-    nodes = [
-        helper.make_node("Identity", ["c"], ["same"], name="o/Optional"),
-        helper.make_node("OptionalGetElement", ["o"], ["e"], name="s/SequenceConstruct"),
-        helper.make_node("ConcatFromSequence", ["s"], ["t"], axis=0),
-        helper.make_node("Sum", ["same", "e", "t", "s.0"], ["y"], name="o.value"),
-    ]
-    kinds = {"o": OPTIONAL(TENSOR), "s": SEQUENCE, "s.0": TENSOR}
-    model = beside_a_conv(*nodes, inputs=[helper.make_value_info(*each) for each in kinds.items()])
+    nodes = """
+      same = Identity(c)
+      e = OptionalGetElement(o)
+      t = ConcatFromSequence <axis = 0> (s)
+      y = Sum(same, e, t, part)"""
+    model = beside_a_conv(nodes, f"{OPTIONAL} o, {SEQUENCE} s, float[] part")
+    # Text has no such names.
+    names = ("o/Optional", "s/SequenceConstruct", "", "o.value")
+    for node, name in zip(model.graph.node[1:], names, strict=True):
+        node.name = name
+    model.graph.input[-1].name = model.graph.node[-1].input[-1] = "s.0"
     fed = {"o": PLANE, "s": [2 * PLANE], "s.0": 3 * PLANE}
     compared_with_onnx_runtime(model, {"x": IMAGE, **fed}, fed)
 
 
 def test_an_unknown_name_is_told_beside_those_of_the_model():
-    nodes = [
-        helper.make_node("OptionalGetElement", ["other"], ["e"]),
-        helper.make_node("Add", ["c", "e"], ["y"]),
-    ]
-    model = beside_a_conv(*nodes, inputs=[helper.make_value_info("other", OPTIONAL(TENSOR))])
+    model = beside_a_conv("e = OptionalGetElement(other)  y = Add(c, e)", f"{OPTIONAL} other")
     with pytest.raises(ConvswapError, match=r"unknown input 'othr'; did you mean 'other'\?"):
         convswap.compare(model, device="cpu", inputs={"x": IMAGE, "othr": PLANE})
 
 
 def test_strings_are_fed_to_both_sides(tmp_path):
-    encoder = helper.make_node(
-        "LabelEncoder", ["s"], ["e"], domain="ai.onnx.ml", keys_strings=["a", "é"], values_floats=[1.0, 2.0]
-    )
-    model = beside_a_conv(
-        encoder,
-        helper.make_node("Mul", ["c", "e"], ["y"]),
-        inputs=[tensor_info("s", 1, element_type=TensorProto.STRING)],
-    )
-    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    numbers = 'keys_strings = ["a", "é"], values_floats = [1.0, 2.0]'
+    nodes = f"e = ai.onnx.ml.LabelEncoder <{numbers}> (s)  y = Mul(c, e)"
+    model = beside_a_conv(nodes, "string[1] s", domains="ai.onnx.ml:3")
     words = np.array(["é"])
     compared_with_onnx_runtime(model, {"x": IMAGE, "s": words}, {"s": words})
     np.savez(tmp_path / "inputs.npz", x=IMAGE, s=words)
@@ -312,14 +290,10 @@ def test_strings_are_fed_to_both_sides(tmp_path):
 @pytest.mark.parametrize("kind", ["BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E5M2", "INT4", "UINT4"])
 def test_numbers_that_numpy_has_no_type_for_are_fed_to_both_sides(kind, monkeypatch, capsys, tmp_path):
     number = TensorProto.DataType.Value(kind)
-    model = beside_a_conv(
-        helper.make_node("Cast", ["s"], ["e"], to=TensorProto.FLOAT),
-        helper.make_node("Mul", ["c", "e"], ["y"]),
-        inputs=[tensor_info("s", 1, 4, 1, 1, element_type=number)],
-    )
+    model = beside_a_conv("e = Cast <to = 1> (s)  y = Mul(c, e)", f"{kind.lower()}[1, 4, 1, 1] s")
     model.opset_import[0].version = 21
     values = np.array([1, 2, 3, 5]).reshape(1, 4, 1, 1)
-    folded = beside_a_conv(helper.make_node("Mul", ["c", "e"], ["y"]), inputs=[], e=values.astype(np.float32))
+    folded = beside_a_conv("y = Mul(c, e)", e=values.astype(np.float32))
     given = {"x": IMAGE, "s": values}
     found = convswap.compare(model, device="cpu", inputs=given)
     same = convswap.compare(folded, device="cpu", inputs={"x": IMAGE})
@@ -343,8 +317,7 @@ def run_job(job, capsys):
 
 def with_default() -> onnx.ModelProto:
     """Return a Conv times k, which is 2 where a run is given nothing else."""
-    scale = helper.make_node("Mul", ["c", "k"], ["y"])
-    return beside_a_conv(scale, inputs=[tensor_info("k", 1)], k=np.array([2], np.float32))
+    return beside_a_conv("y = Mul(c, k)", "float[1] k", k=np.array([2], np.float32))
 
 
 @pytest.mark.parametrize("fuse", [False, True])
@@ -377,7 +350,7 @@ def test_a_default_that_cannot_be_changed_or_has_another_shape_is_refused():
 
 
 def test_sparse_initializers_count_in_a_comparison(monkeypatch):
-    model = beside_a_conv(helper.make_node("Add", ["c", "k"], ["y"]), inputs=[])
+    model = beside_a_conv("y = Add(c, k)")
     sparse = model.graph.sparse_initializer.add(dims=[1, 4, 1, 1])
     sparse.values.CopyFrom(numpy_helper.from_array(np.float32([7, 9]), "k"))
     sparse.indices.CopyFrom(numpy_helper.from_array(np.array([1, 3]), "k_indices"))

@@ -114,7 +114,7 @@ def test_sequence_map_sees_the_values_around_it(second_is_sequence):
         }}
       > (parts, {"parts" if second_is_sequence else "first"})"""
     tensors = [constant("zero", np.array(0)), constant("k", np.float32(0.5))]
-    model = text_model(nodes, *tensors, inputs=X, outputs="seq(float) y")
+    model = text_model(nodes, *tensors, inputs=X, outputs="seq(float[]) y")
     x = normal(0, *SHAPE)
     (got,) = evaluate(model, {"x": x}).outputs
     others = x if second_is_sequence else [x[0]] * len(x)
@@ -144,7 +144,7 @@ def test_branch_that_numpy_fails_in_is_left_whole_to_the_cpu_provider(monkeypatc
         raise IndexError("no such thing")
 
     monkeypatch.setattr("onnx.reference.ops.op_if.If._run", failing)
-    branch = """branch () => (seq(float) s) {
+    branch = """branch () => (seq(float[]) s) {
       inner = Constant <value = float {0.25}> ()
       a = Add(x, inner)
       m = Mul(a, k)
@@ -154,7 +154,7 @@ def test_branch_that_numpy_fails_in_is_left_whole_to_the_cpu_provider(monkeypatc
         f"y = If <then_branch = {branch}, else_branch = {branch}> (flag)",
         *(constant("flag", np.array(True)), constant("k", np.float32(0.5))),
         inputs=X,
-        outputs="seq(float) y",
+        outputs="seq(float[]) y",
     )
     truth = check(model, {"x": normal(0, *SHAPE)}, is_float64=False)
     assert truth.in_float32 == ("If with its subgraphs",)
