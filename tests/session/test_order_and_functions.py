@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import convswap
 import numpy as np
 import onnx
@@ -14,13 +12,13 @@ import swap_models as models
 from convswap.errors import ConvswapError
 from convswap.graph.swap import swap
 from convswap.planning.explain import explain
-from onnx import TensorProto, helper
+from swap_models import ANY, text_model
 
 CPU = ["CPUExecutionProvider"]
 X = models.input_array(*models.INPUT_SHAPE)
 W = models.weights("w", 3, 3, 3, 3)
-FLAG = models.tensor_info("flag", element_type=TensorProto.BOOL)
-PADS = {"pads": [1] * 4}
+WITH_FLAG = f"{models.IMAGE} x, bool flag"
+PADS = "<pads = [1, 1, 1, 1]>"
 FUSES = pytest.mark.parametrize("fuse", [False, True])
 
 
@@ -50,19 +48,15 @@ def assert_swapped_and_alike(model: onnx.ModelProto, names: set[str], *, fuse: b
 
 def backwards(*, computed_weights: bool = False) -> onnx.ModelProto:
     """Return two Convs, one with a residual, a bias and an activation, each node before those it reads."""
-    weight = "v" if computed_weights else "w"
-    return models.make_model(
-        [
-            helper.make_node("Relu", ["sum"], ["y"], name="relu"),
-            helper.make_node("Add", ["d", "n"], ["sum"], name="residual"),
-            helper.make_node("Conv", ["n", weight], ["d"], name="conv2", **PADS),
-            helper.make_node("Neg", ["s"], ["n"], name="neg"),
-            helper.make_node("Add", ["c", "bias"], ["s"], name="bias"),
-            helper.make_node("Identity", ["w"], ["v"], name="weight"),
-            helper.make_node("Conv", ["x", "w"], ["c"], name="conv1", **PADS),
-        ],
-        [W, models.weights("bias", 1, 3, 1, 1)],
-    )
+    nodes = f"""
+      [relu] y = Relu(sum)
+      [residual] sum = Add(d, n)
+      [conv2] d = Conv {PADS} (n, {"v" if computed_weights else "w"})
+      [neg] n = Neg(s)
+      [bias] s = Add(c, bias)
+      [weight] v = Identity(w)
+      [conv1] c = Conv {PADS} (x, w)"""
+    return text_model(nodes, W, models.weights("bias", 1, 3, 1, 1))
 
 
 @FUSES
@@ -89,9 +83,7 @@ def test_nodes_that_are_in_order_stay_where_they_are():
 
 @FUSES
 def test_calls_of_functions_may_come_before_what_they_read(fuse):
-    model = calling(
-        call("y", "h"), call("h", "n"), helper.make_node("Neg", ["x"], ["n"]), functions=[layer()]
-    )
+    model = text_model("y = local.Layer(h, w)  h = local.Layer(n, w)  n = Neg(x)", W, functions=layer())
     result = swap(model, fuse=fuse)
     assert (len(result.swapped), result.left) == (2, ())
     for found, expected in zip(results(result.to_proto(), ours=True), results(model), strict=True):
@@ -102,26 +94,16 @@ def test_calls_of_functions_may_come_before_what_they_read(fuse):
 def test_graphs_of_nodes_out_of_order_keep_their_own_types(fuse):
     """The Convs' inputs are declared nowhere, and the Ifs come in the wrong order."""
 
-    def conditional(result: str, node: onnx.NodeProto) -> onnx.NodeProto:
-        branches = {}
-        for key in ("then_branch", "else_branch"):
-            own = onnx.NodeProto()
-            own.CopyFrom(node)
-            own.name, own.output[0] = f"{result}_{key}", f"{result}_{key}_out"
-            last = helper.make_node("Abs", [own.output[0]], [f"{result}_{key}"])
-            info = models.tensor_info(f"{result}_{key}", *models.ANY_SHAPE)
-            branches[key] = helper.make_graph([own, last], key, [], [info])
-        return helper.make_node("If", ["flag"], [result], **branches)
+    def conditional(result: str, op: str) -> str:
+        branches = ", ".join(
+            f"{key} = {key} () => ({ANY} {result}_{key}) {{ [{result}_{key}] {result}_{key}_out = {op}"
+            f"  {result}_{key} = Abs({result}_{key}_out) }}"
+            for key in ("then_branch", "else_branch")
+        )
+        return f"{result} = If <{branches}> (flag)"
 
-    model = models.make_model(
-        [
-            conditional("y", helper.make_node("Conv", ["z", "v"], ["c"], **PADS)),
-            conditional("z", helper.make_node("Neg", ["x"], ["n"])),
-            helper.make_node("Identity", ["w"], ["v"]),
-        ],
-        [W],
-        inputs=[models.tensor_info("x", *models.INPUT_SHAPE), FLAG],
-    )
+    nodes = f"{conditional('y', f'Conv {PADS} (z, v)')}  {conditional('z', 'Neg(x)')}  v = Identity(w)"
+    model = text_model(nodes, W, inputs=WITH_FLAG)
     assert_swapped_and_alike(model, {"y_then_branch", "y_else_branch"}, fuse=fuse)
 
 
@@ -143,114 +125,78 @@ def test_nodes_that_read_each_other_in_a_circle_are_an_error():
 # Functions
 
 
-def with_reference(node: onnx.NodeProto, name: str, parameter: str) -> onnx.NodeProto:
-    """Let the attribute `name` of `node`, integers, be that which its function is given as `parameter`."""
-    node.attribute.add(name=name, type=onnx.AttributeProto.INTS, ref_attr_name=parameter)
-    return node
+CONV = "[conv] r = Conv <pads: ints = @p> (a, f)"
 
 
 def layer(
+    parameters: str = "",
+    nodes: str = CONV,
     *,
-    required: Sequence[str] = (),
-    defaults: Sequence[onnx.AttributeProto] = (),
+    name: str = "Layer",
+    inputs: str = "a, f",
     overload: str = "",
-    nodes: Sequence[onnx.NodeProto] | None = None,
-    inputs: Sequence[str] = ("a", "f"),
-) -> onnx.FunctionProto:
-    """Return the function `local.Layer`, by default a Conv whose pads are its attribute `p`."""
-    conv = with_reference(helper.make_node("Conv", ["a", "f"], ["r"], name="conv"), "pads", "p")
-    function = models.function("Layer", inputs, ["r"], [conv] if nodes is None else nodes)
-    function.attribute.extend(required)
-    function.attribute_proto.extend(defaults)
-    function.overload = overload
-    return function
+) -> str:
+    """Return the text of a function, by default of a Conv whose pads are its attribute `p`."""
+    of = f', overload: "{overload}"' if overload else ""
+    head = f'<domain: "local", opset_import: ["": {models.OPSET}, "local": 1]{of}>'
+    return f"{head} {name} {parameters} ({inputs}) => (r) {{ {nodes} }}\n"
 
 
-def call(output: str = "y", source: str = "x", name: str = "Layer", **attributes) -> onnx.NodeProto:
-    return helper.make_node(name, [source, "w"], [output], domain="local", **attributes)
-
-
-def calling(*nodes: onnx.NodeProto, functions: Sequence[onnx.FunctionProto], **how) -> onnx.ModelProto:
-    return models.make_model(nodes, [W], functions=list(functions), domains=["local"], **how)
-
-
-ONES = helper.make_attribute("p", [1] * 4)
-ZEROS = helper.make_attribute("p", [0] * 4)
+ONES, ZEROS = "[1, 1, 1, 1]", "[0, 0, 0, 0]"
 
 
 @FUSES
 @pytest.mark.parametrize(
     ("given", "parameters"),
     [
-        ({}, {"defaults": [ONES]}),
-        ({"p": [0] * 4}, {"defaults": [ONES]}),
-        ({"p": [1] * 4}, {"required": ["p"]}),
-        ({}, {"required": ["p"]}),
+        ("", f"<p: ints = {ONES}>"),
+        (f"<p = {ZEROS}>", f"<p: ints = {ONES}>"),
+        (f"<p = {ONES}>", "<p>"),
+        ("", "<p>"),
     ],
     ids=["default", "given beside a default", "given", "missing"],
 )
 def test_attributes_of_functions_are_given_or_default_or_missing(given, parameters, fuse):
-    model = calling(call(**given), functions=[layer(**parameters)])
+    model = text_model(f"y = local.Layer {given} (x, w)", W, functions=layer(parameters))
     assert_swapped_and_alike(model, {"conv"}, fuse=fuse)
 
 
 @FUSES
-@pytest.mark.parametrize(
-    "outer",
-    [{"attribute_proto": [helper.make_attribute("q", [1] * 4)]}, {"attribute": ["q"]}],
-    ids=["default", "missing"],
-)
+@pytest.mark.parametrize("outer", [f"<q: ints = {ONES}>", "<q>"], ids=["default", "missing"])
 def test_attributes_are_handed_on_by_functions_that_call_others(outer, fuse):
-    inner = with_reference(call("r", "a"), "p", "q")
-    inner.input[1] = "f"
-    function = models.function("Outer", ["a", "f"], ["r"], [inner])
-    for field, values in outer.items():
-        getattr(function, field).extend(values)
-    model = calling(call(name="Outer"), functions=[layer(defaults=[ZEROS]), function])
+    calls = layer(outer, "r = local.Layer <p: ints = @q> (a, f)", name="Outer")
+    functions = layer(f"<p: ints = {ZEROS}>") + calls
+    model = text_model("y = local.Outer(x, w)", W, functions=functions)
     assert_swapped_and_alike(model, {"conv"}, fuse=fuse)
 
 
 @FUSES
 def test_default_attributes_reach_the_branches_in_a_function(fuse):
-    branches = {}
-    for key in ("then_branch", "else_branch"):
-        conv = with_reference(helper.make_node("Conv", ["a", "f"], [key], name=key), "pads", "p")
-        branches[key] = helper.make_graph([conv], key, [], [models.tensor_info(key, *models.ANY_SHAPE)])
-    choice = helper.make_node("If", ["g"], ["r"], **branches)
-    function = layer(defaults=[ONES], nodes=[choice], inputs=["a", "f", "g"])
-    node = call()
-    node.input.append("flag")
-    inputs = [models.tensor_info("x", *models.INPUT_SHAPE), FLAG]
-    model = calling(node, functions=[function], inputs=inputs)
+    branches = ", ".join(
+        f"{key} = {key} () => ({ANY} {key}) {{ [{key}] {key} = Conv <pads: ints = @p> (a, f) }}"
+        for key in ("then_branch", "else_branch")
+    )
+    function = layer(f"<p: ints = {ONES}>", f"r = If <{branches}> (g)", inputs="a, f, g")
+    model = text_model("y = local.Layer(x, w, flag)", W, inputs=WITH_FLAG, functions=function)
     assert_swapped_and_alike(model, {"then_branch", "else_branch"}, fuse=fuse)
 
 
 @FUSES
 def test_an_input_that_a_call_leaves_out_is_left_out_in_the_conv(fuse):
-    conv = helper.make_node("Conv", ["a", "f", "b"], ["r"], name="conv", **PADS)
-    model = calling(call(), functions=[layer(nodes=[conv], inputs=["a", "f", "b"])])
+    function = layer(nodes=f"[conv] r = Conv {PADS} (a, f, b)", inputs="a, f, b")
+    model = text_model("y = local.Layer(x, w)", W, functions=function)
     assert_swapped_and_alike(model, {"conv"}, fuse=fuse)
 
 
 @FUSES
 def test_overloads_of_a_function_are_told_apart(fuse):
-    first = [helper.make_node("Conv", ["a", "f"], ["r"], name="first", **PADS)]
-    second = [
-        helper.make_node("Conv", ["a", "f"], ["q"], name="second", **PADS),
-        helper.make_node("Relu", ["q"], ["r"]),
+    functions = [
+        layer(nodes=f"[first] r = Conv {PADS} (a, f)", overload="one"),
+        layer(nodes=f"[second] q = Conv {PADS} (a, f)  r = Relu(q)", overload="two"),
+        layer(nodes="r = Abs(a)"),
     ]
-    without = [helper.make_node("Abs", ["a"], ["r"])]
-    model = calling(
-        call("h", overload="one"),
-        call("k", "h", overload="two"),
-        call("y", "k"),
-        functions=[
-            layer(nodes=first, overload="one"),
-            layer(nodes=second, overload="two"),
-            layer(nodes=without),
-        ],
-    )
-    model.ir_version = 10
+    nodes = "h = local.Layer:one(x, w)  k = local.Layer:two(h, w)  y = local.Layer(k, w)"
+    model = text_model(nodes, W, functions="".join(functions))
     assert_swapped_and_alike(model, {"first", "second"}, fuse=fuse)
     assert [function.overload for function in swap(model).to_proto().functions] == [""]
 
@@ -258,17 +204,14 @@ def test_overloads_of_a_function_are_told_apart(fuse):
 # Graphs that functions take as attributes
 
 
-def graph_of(name: str, *nodes: onnx.NodeProto) -> onnx.GraphProto:
-    return helper.make_graph(nodes, name, [], [models.tensor_info(nodes[-1].output[0])])
+def graph_of(result: str, nodes: str) -> str:
+    return f"graph () => (float {result}) {{ {nodes} }}"
 
 
-def constant(name: str, value: float) -> onnx.NodeProto:
-    return helper.make_node("Constant", [], [name], value_float=value)
-
-
-GIVEN = {"if_more": graph_of("more", constant("m", 5.0)), "if_less": graph_of("less", constant("l", 7.0))}
-
-
+GIVEN = {
+    "if_more": graph_of("m", "m = Constant <value_float = 5.0> ()"),
+    "if_less": graph_of("l", "l = Constant <value_float = 7.0> ()"),
+}
 REFERENCES = {"then_branch": "if_more", "else_branch": "if_less"}
 
 
@@ -279,35 +222,30 @@ def references(model: onnx.ModelProto) -> dict[str, str]:
     return {attribute.name: attribute.ref_attr_name for attribute in choice.attribute}
 
 
-def scaling(before: str = "Neg", **defaults: onnx.GraphProto) -> onnx.FunctionProto:
-    """Return the function `local.Scaled` of x and w: `before` of them, times what one of two graphs gives."""
-    choice = helper.make_node("If", ["is_more"], ["k"])
-    for name, parameter in REFERENCES.items():
-        choice.attribute.add(name=name, type=onnx.AttributeProto.GRAPH, ref_attr_name=parameter)
-    nodes = [
-        helper.make_node(before, ["a", "f"][: 1 + (before == "Conv")], ["b"], name="inner"),
-        helper.make_node("ReduceSum", ["a"], ["sum"], keepdims=0),
-        constant("zero", 0.0),
-        helper.make_node("Greater", ["sum", "zero"], ["is_more"]),
-        choice,
-        helper.make_node("Mul", ["b", "k"], ["r"]),
-    ]
-    return layer(
-        nodes=nodes,
-        required=[name for name in GIVEN if name not in defaults],
-        defaults=[helper.make_attribute(name, graph) for name, graph in defaults.items()],
-    )
+def scaled(
+    before: str = "Neg(a)",
+    *,
+    by_default: bool = False,
+    given: dict[str, str] = GIVEN,
+    outer: str = "[outer] c = Conv(x, w)",
+    functions: str = "",
+) -> onnx.ModelProto:
+    """Return a Conv and a call of a function of that and w, which takes graphs from the call or by default.
 
-
-def scaled(before: str = "Neg", *, by_default: bool = False, given=GIVEN) -> onnx.ModelProto:
-    """Return a Conv and a call of `scaling`, which takes its graphs from the call or by default."""
-    function = scaling(before, **(given if by_default else {}))
-    function.name = "Scaled"
-    return calling(
-        helper.make_node("Conv", ["x", "w"], ["c"], name="outer"),
-        call("y", "c", name="Scaled", **({} if by_default else given)),
-        functions=[function],
-    )
+    It gives `before` of them, times what one of the two graphs gives.
+    """
+    nodes = f"""
+      [inner] b = {before}
+      sum = ReduceSum <keepdims = 0> (a)
+      zero = Constant <value_float = 0.0> ()
+      is_more = Greater(sum, zero)
+      k = If <then_branch: graph = @if_more, else_branch: graph = @if_less> (is_more)
+      r = Mul(b, k)"""
+    defaults = ", ".join(f"{name}: graph = {graph}" for name, graph in given.items())
+    values = ", ".join(f"{name} = {graph}" for name, graph in given.items())
+    function = layer(f"<{defaults if by_default else ', '.join(given)}>", nodes, name="Scaled")
+    call = f"y = local.Scaled {'' if by_default else f'<{values}>'} (c, w)"
+    return text_model(f"{outer}  {call}", W, functions=function + functions)
 
 
 @FUSES
@@ -334,9 +272,7 @@ def test_a_file_whose_function_takes_graphs_is_compared_explained_and_saved(by_d
 @pytest.mark.parametrize("by_default", [False, True])
 def test_a_conv_in_a_function_that_takes_graphs_is_left_with_the_reason(by_default, fuse):
     """And one beside it, in a function that takes none, is swapped."""
-    model = scaled("Conv", by_default=by_default)
-    model.graph.node[0].CopyFrom(call("c"))
-    model.functions.append(layer())
+    model = scaled("Conv(a, f)", by_default=by_default, outer="c = local.Layer(x, w)", functions=layer())
     result = swap(model, fuse=fuse)
     assert result.swapped == ("conv",)
     assert [(left.node, left.reason) for left in result.left] == [
@@ -353,17 +289,15 @@ def test_a_conv_in_a_function_that_takes_graphs_is_left_with_the_reason(by_defau
 @FUSES
 def test_functions_that_are_called_in_a_graph_that_a_function_takes_stay(fuse):
     """onnx-ir's inliner does not look into such graphs."""
-    nodes = [constant("one", 1.0), helper.make_node("Once", ["one"], ["m"], domain="local")]
-    model = scaled(given={**GIVEN, "if_more": graph_of("more", *nodes)})
-    conv = [
-        helper.make_node("Constant", [], ["u"], value=models.weights("u", 1, 1, 1, 1)),
-        helper.make_node("Expand", ["a", "four"], ["e"]),
-        helper.make_node("Conv", ["e", "u"], ["d"], name="deep"),
-        helper.make_node("ReduceSum", ["d"], ["r"], keepdims=0),
-    ]
-    four = helper.make_tensor("four", TensorProto.INT64, [4], [1, 1, 2, 2])
-    conv.insert(0, helper.make_node("Constant", [], ["four"], value=four))
-    model.functions.append(models.function("Once", ["a"], ["r"], conv))
+    more = graph_of("m", "one = Constant <value_float = 1.0> ()  m = local.Once(one)")
+    nodes = """
+      four = Constant <value = int64[4] {1, 1, 2, 2}> ()
+      u = Constant <value = float[1, 1, 1, 1] {0.75}> ()
+      e = Expand(a, four)
+      [deep] d = Conv(e, u)
+      r = ReduceSum <keepdims = 0> (d)"""
+    once = layer(nodes=nodes, name="Once", inputs="a")
+    model = scaled(given={**GIVEN, "if_more": more}, functions=once)
     result = swap(model, fuse=fuse)
     assert result.swapped == ("outer",)
     assert [left.reason for left in result.left] == [
@@ -375,12 +309,12 @@ def test_functions_that_are_called_in_a_graph_that_a_function_takes_stay(fuse):
 
 @FUSES
 def test_a_conv_in_a_graph_that_a_function_takes_is_swapped(fuse):
-    nodes = [
-        helper.make_node("Constant", [], ["image"], value=models.weights("image", 1, 1, 2, 2)),
-        helper.make_node("Constant", [], ["u"], value=models.weights("u", 1, 1, 1, 1)),
-        helper.make_node("Conv", ["image", "u"], ["d"], name="given"),
-        helper.make_node("ReduceSum", ["d"], ["m"], keepdims=0),
-    ]
-    model = scaled(given={name: graph_of(name, *nodes) for name in GIVEN})
-    model.graph.node[1].attribute[1].g.node[2].name = "other"
-    assert_swapped_and_alike(model, {"outer", "given", "other"}, fuse=fuse)
+    def nodes(name: str) -> str:
+        return f"""
+          image = Constant <value = float[1, 1, 2, 2] {{1.0, 2.0, 3.0, 4.5}}> ()
+          u = Constant <value = float[1, 1, 1, 1] {{0.75}}> ()
+          [{name}] d = Conv(image, u)
+          m = ReduceSum <keepdims = 0> (d)"""
+
+    given = {"if_more": graph_of("m", nodes("given")), "if_less": graph_of("m", nodes("other"))}
+    assert_swapped_and_alike(scaled(given=given), {"outer", "given", "other"}, fuse=fuse)
