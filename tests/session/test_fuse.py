@@ -838,25 +838,24 @@ def test_without_fuse_nothing_is_fused():
 @pytest.mark.parametrize("branch_uses", ["its own", "outer"])
 def test_convs_in_subgraphs_are_fused_there(branch_uses):
     """The weights, and the residual, may be those of the graph around."""
-    own = [
-        tensor(name, values) for name, values in {"wb": array("wb", K, 3, 3, 3), **normalisation("n")}.items()
-    ]
-    nodes = [
-        conv("t", "x wb"),
-        normalise("t", "u"),
-        node("Add", "u r", "v"),
-        node("Relu", "v", "out"),
-    ]
-    inner = own if branch_uses == "its own" else []
-    branches = {
-        "then_branch": helper.make_graph(nodes, "then", [], [declare("out", None)], inner),
-        "else_branch": helper.make_graph([node("Neg", "r", "out2")], "else", [], [declare("out2", None)]),
-    }
-    original = model(
-        [conv("r", name="outer"), helper.make_node("If", ["flag"], ["y"], name="choice", **branches)],
-        inputs=[declare("x", (2, 3, 9, 8)), declare("flag", (), TensorProto.BOOL)],
-        tensors=[] if branch_uses == "its own" else own,
-    )
+    nodes = """
+      [outer] r = Conv <pads = [1, 1, 1, 1]> (x, w)
+      [choice] y = If <
+        else_branch = else () => (float[2, 4, 9, 8] out2) { [neg_out2] out2 = Neg(r) },
+        then_branch = then () => (float[2, 4, 9, 8] out) {
+          [conv] t = Conv <pads = [1, 1, 1, 1]> (x, wb)
+          u = BatchNormalization(t, n_scale, n_bias, n_mean, n_variance)
+          v = Add(u, r)
+          out = Relu(v)
+        }
+      > (flag)"""
+    outputs, inputs = "float[2, 4, 9, 8] y", "float[2, 3, 9, 8] x, bool flag"
+    w = tensor("w", array("w", K, 3, 3, 3))
+    original = swap_models.text_model(nodes, w, inputs=inputs, outputs=outputs)
+    own = {"wb": array("wb", K, 3, 3, 3), **normalisation("n")}
+    branch = original.graph.node[1].attribute[1].g
+    where = branch if branch_uses == "its own" else original.graph
+    where.initializer.extend(tensor(name, values) for name, values in own.items())
     result = swap(original, fuse=True)
     assert taken(result) == {"conv": ["FusedConv", "BatchNormalization", "Add", "Relu"]}
     # The Conv outside is the residual of the one inside, and read by the other branch.
@@ -871,46 +870,32 @@ def assert_same_outputs(original, result):
 
 
 def test_conv_in_a_loop_is_fused():
-    body = helper.make_graph(
-        [
-            node("Identity", "going", "going_out"),
-            conv("c", "state w3"),
-            node("Add", "state c", "s"),
-            node("Tanh", "s", "state_out"),
-        ],
-        "body",
-        [
-            declare("step", (), TensorProto.INT64),
-            declare("going", (), TensorProto.BOOL),
-            declare("state", (2, 3, 9, 8)),
-        ],
-        [declare("going_out", (), TensorProto.BOOL), declare("state_out", (2, 3, 9, 8))],
-    )
-    original = model(
-        [helper.make_node("Loop", ["trips", "always", "x"], ["y"], name="loop", body=body)],
-        {"w3": array("w3", 3, 3, 3, 3)},
-        tensors=[
-            numpy_helper.from_array(np.array(3), "trips"),
-            numpy_helper.from_array(np.array(True), "always"),
-        ],
-        y_shape=(2, 3, 9, 8),
-    )
+    kind = "float[2, 3, 9, 8]"
+    nodes = f"""
+      trips = Constant <value = int64 {{3}}> ()
+      always = Constant <value = bool {{1}}> ()
+      [loop] y = Loop <
+        body = body (int64 step, bool going, {kind} state) => (bool going_out, {kind} state_out) {{
+          going_out = Identity(going)
+          [conv] c = Conv <pads = [1, 1, 1, 1]> (state, w3)
+          s = Add(state, c)
+          state_out = Tanh(s)
+        }}
+      > (trips, always, x)"""
+    w3 = tensor("w3", array("w3", 3, 3, 3, 3))
+    original = swap_models.text_model(nodes, w3, outputs=f"{kind} y")
     result = swap(original, fuse=True)
     assert taken(result) == {"conv": ["FusedConv", "Add", "Tanh"]}
     assert_same_outputs(original, result)
 
 
 def test_conv_and_activation_in_a_function_are_fused_where_it_was_called():
-    layer = swap_models.function("Layer", ["a", "f"], ["r"], [conv("h", "a f"), node("Relu", "h", "r")])
-    call = {"domain": "local"}
-    original = model(
-        [
-            helper.make_node("Layer", ["x", "w3"], ["h1"], name="first", **call),
-            helper.make_node("Layer", ["h1", "w3"], ["y"], name="second", **call),
-        ],
-        {"w3": array("w3", 3, 3, 3, 3)},
-        functions=[layer],
-        domains=["local"],
+    function = """
+      <domain: "local", opset_import: ["": 20]>
+      Layer (a, f) => (r) { [conv] h = Conv <pads = [1, 1, 1, 1]> (a, f)  r = Relu(h) }"""
+    nodes = "[first] h1 = local.Layer(x, w3)  [second] y = local.Layer(h1, w3)"
+    original = swap_models.text_model(
+        nodes, tensor("w3", array("w3", 3, 3, 3, 3)), outputs="float[2, 3, 9, 8] y", functions=function
     )
     result = swap(original, fuse=True)
     assert [fused.op for fused in result.fused] == ["FusedConv", "FusedConv"]
