@@ -31,7 +31,7 @@ from convswap.runtime.device import Device
 from onnx import helper
 from pretend_collector import KERNEL_NANOSECONDS, TICK, PretendCollector, on_pretended_card
 from rich.console import Console
-from swap_models import conv_in_if, make_model, tensor_info, weights
+from swap_models import conv_in_if, text_model, weights
 from trace_rules import checked as checked_trace
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -209,18 +209,12 @@ def test_inputs_may_stay_on_the_device():
 
 
 def test_outputs_may_be_of_a_type_that_numpy_has_not():
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
-        helper.make_node("Cast", ["c"], ["y"], to=onnx.TensorProto.BFLOAT16),
-    ]
-    outputs = [
-        tensor_info("c", 1, 4, 6, 6),
-        tensor_info("y", 1, 4, 6, 6, element_type=onnx.TensorProto.BFLOAT16),
-    ]
-    graph = helper.make_graph(
-        nodes, "net", [tensor_info("x", 1, 3, 8, 8)], outputs, [weights("w", 4, 3, 3, 3)]
+    model = text_model(
+        "[conv] c = Conv(x, w)  y = Cast <to = 16> (c)",
+        weights("w", 4, 3, 3, 3),
+        inputs="float[1, 3, 8, 8] x",
+        outputs="float[1, 4, 6, 6] c, bfloat16[1, 4, 6, 6] y",
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     assert list(pretended(model, against="default").sides) == ["default", "convswap"]
 
 
@@ -251,12 +245,8 @@ def test_the_warm_up_tells_the_collector_what_to_prepare_for():
 
 def test_a_failing_run_ends_the_recording(tmp_path):
     """Reshape fails only when it is run, because its size depends on the data."""
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["a"], name="conv"),
-        helper.make_node("Reshape", ["a", "shape"], ["y"]),
-    ]
-    shape = helper.make_tensor("shape", onnx.TensorProto.INT64, [1], [7])
-    model = make_model(nodes, [weights("w", 1, 1, 1, 1), shape], inputs=[tensor_info("x", "n", 1, 4, 4)])
+    nodes = "shape = Constant <value_ints = [7]> ()  [conv] a = Conv(x, w)  y = Reshape(a, shape)"
+    model = text_model(nodes, weights("w", 1, 1, 1, 1), inputs="float[n, 1, 4, 4] x")
     collector = PretendCollector()
     with pytest.raises(ConvswapError, match="cannot run the model"):
         pretended(model, collector)
@@ -437,11 +427,8 @@ def test_the_copies_of_a_run_are_its_inputs_and_outputs(cuda, on_card):
 
 
 def conv_model(filter_size: int) -> onnx.ModelProto:
-    return make_model(
-        [helper.make_node("Conv", ["x", "w"], ["y"], name="conv")],
-        [weights("w", 24, 12, filter_size, filter_size)],
-        inputs=[tensor_info("x", "n", 12, 33, 33)],
-    )
+    w = weights("w", 24, 12, filter_size, filter_size)
+    return text_model("[conv] y = Conv(x, w)", w, inputs="float[n, 12, 33, 33] x")
 
 
 def conv_ms_by_cupti(found: Profile, side: str) -> float:

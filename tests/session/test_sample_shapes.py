@@ -17,24 +17,24 @@ from convswap.errors import ConvswapError
 from convswap.inputs.feeds import declared_inputs, input_shapes
 from convswap.inputs.sample_shapes import shape_notes, with_sample_shapes
 from onnx import TensorProto, helper
-from swap_models import ANY_SHAPE, make_model, tensor_info, weights
+from swap_models import ANY_SHAPE, make_model, tensor_info, text_model, weights
 
 
-def open_model(*sides: int | str, after: tuple[onnx.NodeProto, ...] = ()) -> onnx.ModelProto:
-    """Return a Conv of 3x3 from x [n, 3, *sides]; with `after`, which goes from c to y."""
-    conv = helper.make_node("Conv", ["x", "w"], ["c" if after else "y"], name="conv", pads=[1] * 4)
-    return make_model([conv, *after], [weights("w", 4, 3, 3, 3)], inputs=[tensor_info("x", "n", 3, *sides)])
+def open_model(*sides: int | str, after: str = "") -> onnx.ModelProto:
+    """Return a Conv of 3x3 from x [n, 3, *sides] to y; with `after`, which goes from c to y."""
+    inputs = f"float[n, 3, {', '.join(map(str, sides))}] x"
+    nodes = f"[conv] {'c' if after else 'y'} = Conv <pads = [1, 1, 1, 1]> (x, w)  {after}"
+    return text_model(nodes, weights("w", 4, 3, 3, 3), inputs=inputs)
 
 
 def pooled_model() -> onnx.ModelProto:
     """Return a model whose output is empty where its images are less than three high or wide."""
-    pool = helper.make_node("MaxPool", ["c"], ["y"], kernel_shape=[3, 3], strides=[2, 2])
-    return open_model("h", "w", after=(pool,))
+    return open_model("h", "w", after="y = MaxPool <kernel_shape = [3, 3], strides = [2, 2]> (c)")
 
 
 def of_20_by_30() -> onnx.ModelProto:
     """Return a model that can only be run with images of 20x30, though it leaves them open."""
-    model = open_model("h", "w", after=(helper.make_node("Add", ["c", "b"], ["y"]),))
+    model = open_model("h", "w", after="y = Add(c, b)")
     model.graph.initializer.append(weights("b", 1, 4, 20, 30))
     return model
 
@@ -183,13 +183,9 @@ def test_outputs_without_an_element_agree_with_nothing():
 
 
 def test_a_given_shape_may_suit_the_data_that_the_model_was_made_for():
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
-        helper.make_node("GlobalAveragePool", ["c"], ["mean"]),
-        helper.make_node("Flatten", ["mean"], ["y"]),
-    ]
-    inputs, outputs = [tensor_info("x", "n", 1, "s", "s")], [tensor_info("y", "n", 10)]
-    model = make_model(nodes, [weights("w", 10, 1, 3, 3)], inputs=inputs, outputs=outputs)
+    nodes = "[conv] c = Conv(x, w)  mean = GlobalAveragePool(c)  y = Flatten(mean)"
+    kinds = {"inputs": "float[n, 1, s, s] x", "outputs": "float[n, 10] y"}
+    model = text_model(nodes, weights("w", 10, 1, 3, 3), **kinds)
     model.metadata_props.add(key="convswap.dataset", value="synthetic")
     usual = {"device": "cpu", "images": 4, "time_layers": False}
     assert compare(model, **usual).dataset == "random"
@@ -212,14 +208,13 @@ def test_explain_and_tune_plan_for_what_is_asked_for(tmp_path, monkeypatch):
 
 def test_shapes_that_follow_only_from_a_run_are_of_what_is_asked_for():
     # As many pixels as there are whose value is not 0, by which no shape can be inferred.
-    nodes = [
-        helper.make_node("NonZero", ["x"], ["places"]),
-        helper.make_node("Cast", ["places"], ["floats"], to=TensorProto.FLOAT),
-        helper.make_node("Unsqueeze", ["floats", "axes"], ["image"]),
-        helper.make_node("Conv", ["image", "w"], ["y"], name="conv"),
-    ]
-    axes = onnx.numpy_helper.from_array(np.array([0, 1]), "axes")
-    model = make_model(nodes, [weights("w", 2, 1, 1, 1), axes], inputs=[tensor_info("x", "n", 3, "h", "w")])
+    nodes = """
+      places = NonZero(x)
+      floats = Cast <to = 1> (places)
+      axes = Constant <value_ints = [0, 1]> ()
+      image = Unsqueeze(floats, axes)
+      [conv] y = Conv(image, w)"""
+    model = text_model(nodes, weights("w", 2, 1, 1, 1), inputs="float[n, 3, h, l] x")
     planned = explain(model, device="cpu", input_shape=(3, 5, 7))
     assert "x=1x1x4x105" in planned.convs[0].problem
 

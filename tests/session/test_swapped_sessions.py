@@ -11,7 +11,7 @@ import pytest
 import swap_models as models
 from convswap.graph.swap import swap
 from convswap.runtime.library import register
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 
@@ -94,26 +94,25 @@ def test_swapped_model_with_external_data_runs_in_onnx_runtime(tmp_path):
 def test_a_model_with_quantised_values_and_a_float32_bias_loads_and_answers_as_before(is_quantised, tmp_path):
     generator = np.random.default_rng(0)
     w, b = generator.normal(size=(4, 3, 3, 3)), generator.normal(size=4)
-    tensors = {"s": np.float32(0.05), "z": np.uint8(128)}
-    tensors |= {"w": np.float32(w), "b": np.float32(b), "ws": np.float32(0.02), "wz": np.int8(0)}
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
-        helper.make_node("Conv", ["d", "wd" if is_quantised == "weights" else "w", "b"], ["c"], name="conv"),
-        helper.make_node("QuantizeLinear", ["c", "s", "z"], ["cq"]),
-        helper.make_node("DequantizeLinear", ["cq", "s", "z"], ["y"]),
-    ]
+    tensors = {"s": np.float32(0.05), "z": np.uint8(128), "w": np.float32(w), "b": np.float32(b)}
+    dequantise = ""
     if is_quantised == "weights":
-        tensors["wq"] = np.round(w / 0.02).astype(np.int8)
-        nodes.insert(0, helper.make_node("DequantizeLinear", ["wq", "ws", "wz"], ["wd"]))
-    graph = helper.make_graph(
+        tensors |= {"w": np.round(w / 0.02).astype(np.int8), "ws": np.float32(0.02), "wz": np.int8(0)}
+        dequantise = "wd = DequantizeLinear(w, ws, wz)"
+    nodes = f"""
+      {dequantise}
+      q = QuantizeLinear(x, s, z)
+      d = DequantizeLinear(q, s, z)
+      [conv] c = Conv(d, {"wd" if dequantise else "w"}, b)
+      cq = QuantizeLinear(c, s, z)
+      y = DequantizeLinear(cq, s, z)"""
+    original = models.text_model(
         nodes,
-        "quantised",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4, 6, 6])],
-        [numpy_helper.from_array(np.asarray(values), name) for name, values in tensors.items()],
+        *(numpy_helper.from_array(np.asarray(values), name) for name, values in tensors.items()),
+        inputs="float[1, 3, 8, 8] x",
+        outputs="float[1, 4, 6, 6] y",
+        opset=19,
     )
-    original = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
     swap(original, precision="ieee").save(tmp_path / "swapped.onnx")
     x = {"x": generator.normal(size=(1, 3, 8, 8)).astype(np.float32)}
     (expected,) = ReferenceEvaluator(original).run(None, x)

@@ -21,15 +21,16 @@ from convswap.errors import ConvswapError
 from convswap.planning.tune import TunedProblem, print_tuning
 from convswap.runtime.tuning import read_table
 from convswap.timing.trials import Trial, race
-from onnx import TensorProto, helper
+from onnx import TensorProto
 from op_sessions import make_session, run
 from rich.console import Console
 from swap_models import (
-    ANY_SHAPE,
+    ANY,
     conv_and_activation,
     input_array,
     make_model,
     tensor_info,
+    text_model,
     three_convs,
     weights,
 )
@@ -181,12 +182,10 @@ def test_convs_without_an_output_are_not_measured(table):
 
 
 def test_where_nothing_can_be_measured_the_reason_is_told(table):
-    conv = helper.make_node("Conv", ["x", "w"], ["y"], name="inner", pads=[1] * 4)
-    branch = helper.make_graph([conv], "branch", [], [tensor_info("y", *ANY_SHAPE)])
-    choice = helper.make_node("If", ["flag"], ["z"], then_branch=branch, else_branch=branch)
-    inputs = [tensor_info("x", 1, 2, 6, 7), tensor_info("flag", element_type=TensorProto.BOOL)]
-    outputs = [tensor_info("z", *ANY_SHAPE)]
-    model = make_model([choice], [weights("w", 2, 2, 3, 3)], inputs=inputs, outputs=outputs)
+    branch = f"branch () => ({ANY} y) {{ [inner] y = Conv <pads = [1, 1, 1, 1]> (x, w) }}"
+    nodes = f"z = If <then_branch = {branch}, else_branch = {branch}> (flag)"
+    kinds = {"inputs": "float[1, 2, 6, 7] x, bool flag", "outputs": f"{ANY} z"}
+    model = text_model(nodes, weights("w", 2, 2, 3, 3), **kinds)
     with pytest.raises(ConvswapError, match="no Conv that can be measured: 2 swapped Conv in subgraphs"):
         convswap.tune(model, device="cpu", runs=1)
 
