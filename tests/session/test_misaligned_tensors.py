@@ -16,6 +16,7 @@ from conv_cases import ConvCase, assert_within_rounding
 from convswap import _native
 from onnx import TensorProto, helper, numpy_helper
 from op_sessions import CASE, ROUNDING, B, W, X, case_model, check, conv_model, make_session, run
+from swap_models import text_model
 
 ODD_OFFSETS = (1, 2, 3)
 
@@ -74,27 +75,18 @@ def test_weights_of_every_size_of_element_may_be_at_odd_offsets(dtype, tmp_path)
 
 
 def test_a_weight_in_a_branch_of_the_graph_may_be_at_an_odd_offset_of_the_file(tmp_path):
-    branches = {
-        key: helper.make_graph(
-            [helper.make_node("Conv", ["x", "w"], [key], domain="convswap", name=key)],
-            key,
-            [],
-            [helper.make_tensor_value_info(key, TensorProto.FLOAT, None)],
-        )
-        for key in ("then_branch", "else_branch")
-    }
-    graph = helper.make_graph(
-        [helper.make_node("If", ["flag"], ["y"], **branches)],
-        "net",
-        [
-            helper.make_tensor_value_info("x", TensorProto.FLOAT, X.shape),
-            helper.make_tensor_value_info("flag", TensorProto.BOOL, []),
-        ],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(W, "w")],
+    branches = ", ".join(
+        f"{key} = graph () => (float[] {key}) {{ [{key}] {key} = convswap.Conv(x, w) }}"
+        for key in ("else_branch", "then_branch")
     )
-    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("convswap", 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+    made = text_model(
+        f"y = If <{branches}> (flag)",
+        numpy_helper.from_array(W, "w"),
+        inputs=f"float{list(X.shape)} x, bool flag",
+        outputs="float[] y",
+        domains="convswap",
+    )
+    model = made.SerializeToString()
     session = make_session(with_constants_at_odd_offsets(model, tmp_path))
     y = run(session, X, flag=np.array(True))
     assert_within_rounding(y, (X, W, None), *ROUNDING["cpu"])

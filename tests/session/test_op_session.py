@@ -17,7 +17,7 @@ from conv_cases import CASES, ConvCase, assert_within_rounding, case_id
 from convswap import _native
 from convswap.runtime.library import register
 from each_case import each
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from op_sessions import (
     CASE,
@@ -36,6 +36,7 @@ from op_sessions import (
     run,
     undeclared_model,
 )
+from swap_models import text_model
 
 
 def undeclared_model_before(follower: str, **attributes) -> bytes:
@@ -102,30 +103,15 @@ def test_empty_optional_bias_is_no_bias(device):
 
 
 def test_op_works_in_both_branches_of_an_if(device):
-    def branch(name: str, **attributes) -> onnx.GraphProto:
-        node = helper.make_node(
-            "Conv", ["x", "w"], [name], domain="convswap", name=f"conv_{name}", **attributes
-        )
-        return helper.make_graph(
-            [node], name, [], [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)]
-        )
-
-    graph = helper.make_graph(
-        [
-            helper.make_node(
-                "If", ["c"], ["y"], then_branch=branch("t"), else_branch=branch("e", strides=[2, 2])
-            )
-        ],
-        "net",
-        [
-            helper.make_tensor_value_info("c", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("x", TensorProto.FLOAT, CASE.x_shape),
-        ],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(W, "w")],
-    )
-    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("convswap", 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+    nodes = """
+      y = If <
+        else_branch = else () => (float[] e) { [conv_e] e = convswap.Conv <strides = [2, 2]> (x, w) },
+        then_branch = then () => (float[] t) { [conv_t] t = convswap.Conv(x, w) }
+      > (c)"""
+    inputs = f"bool c, float{list(CASE.x_shape)} x"
+    w = numpy_helper.from_array(W, "w")
+    made = text_model(nodes, w, inputs=inputs, outputs="float[] y", domains="convswap")
+    model = made.SerializeToString()
     options = onnxruntime.SessionOptions()
     register(options)
     session = onnxruntime.InferenceSession(model, options, providers=[PROVIDERS[device]])
