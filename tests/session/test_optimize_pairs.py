@@ -21,8 +21,9 @@ from convswap.optimizing.preparation import OptimizeOptions, SegmentInputs, prep
 from convswap.optimizing.trials import times_of_choices
 from convswap.runtime.device import Device
 from convswap.runtime.sessions import CONVSWAP, DEFAULT, make_session
-from fuse_models import array, conv, declare, model, node
+from fuse_models import array, declare, tensor
 from onnx import helper
+from swap_models import text_model
 
 C, K = 8, 6
 CPU = Device("cpu", "asked for")
@@ -31,26 +32,21 @@ NAMES = ("depthwise", "pointwise")
 
 def network() -> onnx.ModelProto:
     """Return the block of an inverted residual, whose Convs are the same in all but their names."""
-    nodes = [
-        conv("e", "x ew", "expand", pads=[0] * 4),
-        node("Relu", "e", "f"),
-        conv("d", "f dw", "depthwise", group=C),
-        node("Relu", "d", "r"),
-        conv("p", "r pw b", "pointwise", pads=[0] * 4),
-        node("Add", "x p", "y"),
-    ]
+    nodes = """
+      [expand] e = Conv <pads = [0, 0, 0, 0]> (x, ew)
+      [relu_f] f = Relu(e)
+      [depthwise] d = Conv <pads = [1, 1, 1, 1], group = 8> (f, dw)
+      [relu_r] r = Relu(d)
+      [pointwise] p = Conv <pads = [0, 0, 0, 0]> (r, pw, b)
+      [add_y] y = Add(x, p)"""
     constants = {
         "ew": array("ew", C, K, 1, 1),
         "dw": array("dw", C, 1, 3, 3),
         "pw": array("pw", K, C, 1, 1),
         "b": array("b", K),
     }
-    inputs = [declare("x", ("n", K, 9, 8))]
-    made = model(nodes, {"w": 0.0, **constants}, inputs=inputs)
-    kept = [tensor for tensor in made.graph.initializer if tensor.name != "w"]
-    del made.graph.initializer[:]
-    made.graph.initializer.extend(kept)
-    return made
+    tensors = (tensor(name, values) for name, values in constants.items())
+    return text_model(nodes, *tensors, inputs="float[n, 6, 9, 8] x", outputs="float[n, 6, 9, 8] y")
 
 
 @pytest.fixture(autouse=True)

@@ -384,17 +384,13 @@ def test_model_of_a_type_that_conv_does_not_have_is_an_error_that_says_so():
 
 
 def test_conv_of_unknown_element_type_is_left():
-    model = models.make_model(
-        [
-            helper.make_node("Secret", ["x"], ["h"], domain="elsewhere", name="secret"),
-            helper.make_node("Secret", ["x"], ["f"], domain="elsewhere", name="secret_weight"),
-            helper.make_node("Conv", ["h", "f"], ["g"], name="hidden"),
-            helper.make_node("Secret", ["g"], ["h2"], domain="elsewhere", name="secret_2"),
-            helper.make_node("Conv", ["h2", "w"], ["y"], name="conv"),
-        ],
-        [models.weights("w", 4, 3, 3, 3)],
-        domains=["elsewhere"],
-    )
+    nodes = """
+      h = elsewhere.Secret(x)
+      f = elsewhere.Secret(x)
+      [hidden] g = Conv(h, f)
+      h2 = elsewhere.Secret(g)
+      [conv] y = Conv(h2, w)"""
+    model = models.text_model(nodes, models.weights("w", 4, 3, 3, 3), domains="elsewhere")
     result = swap(model)
     assert result.swapped == ("conv",)
     assert "element type is unknown" in reasons(result)["hidden"]
