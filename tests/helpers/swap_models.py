@@ -83,6 +83,10 @@ def text_model(
         f"net ({inputs}) => ({outputs}) {{ {nodes} }} {functions}"
     )
     model.graph.initializer.extend(initializers)
+    # As tools write them: the parser sets the domain of ONNX's own ops to "".
+    for node in (*model.graph.node, *(node for function in model.functions for node in function.node)):
+        if not node.domain:
+            node.ClearField("domain")
     return model
 
 
