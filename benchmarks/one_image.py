@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 import onnxruntime
 from convswap.errors import ConvswapError
@@ -40,7 +39,7 @@ TOLERANCE = TOLERANCES["tf32"]
 class OneImage:
     """A session that is run on one image, always from and to the same memory, as a CUDA graph needs it."""
 
-    def __init__(self, model: onnx.ModelProto, ours: bool, graph: bool, feeds, device: Device) -> None:
+    def __init__(self, model: ir.Model, ours: bool, graph: bool, feeds, device: Device) -> None:
         side = CONVSWAP if ours else DEFAULT
         self._session = make_session(
             model, side.with_options({"enable_cuda_graph": "1"}) if graph else side, device
@@ -75,8 +74,8 @@ def times_of(network: str, device: Device, data: str | None, bursts: int, runs: 
     feeds = on_device(source_of(subject, 1, 1, device).first(1), device)
     models = {
         "default": subject.plain,
-        "swapped": ir.to_proto(swap(subject.model).model),
-        "fused": ir.to_proto(swap(subject.model, fuse=True).model),
+        "swapped": swap(subject.model).model,
+        "fused": swap(subject.model, fuse=True).model,
     }
     rows = []
     for graph in (False, True) if device.name == "cuda" else (False,):

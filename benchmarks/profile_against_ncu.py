@@ -87,9 +87,9 @@ def run_side(network: str, side: str, runs: int) -> None:
     device = choose_device("cuda")
     subject = open_subject(network, None)
     source = source_of(subject, None, None, device)
-    model = subject.plain if side == DEFAULT.name else ir.to_proto(swap(subject.model).model)
+    model = subject.plain if side == DEFAULT.name else swap(subject.model).model
     record(
-        {SIDES[side]: model},
+        {SIDES[side]: ir.to_proto(model)},
         source.first(source.batch),
         device,
         NcuWindow(),

@@ -26,6 +26,7 @@ import onnx
 import onnxruntime
 from convswap.cli.arguments import whole_numbers
 from convswap.errors import ConvswapError
+from convswap.graph.external_weights import AnyModel
 from convswap.graph.swap import swap
 from convswap.inputs.subject import Subject, open_subject, source_of
 from convswap.optimizing.optimize import optimize
@@ -44,9 +45,7 @@ BATCHES = "1,8"
 class CapturedRun:
     """A session that runs as a CUDA graph, from the memory of `feeds` to that of `outputs`."""
 
-    def __init__(
-        self, model: onnx.ModelProto, side: Side, feeds: Values, outputs: Values, device: Device
-    ) -> None:
+    def __init__(self, model: AnyModel, side: Side, feeds: Values, outputs: Values, device: Device) -> None:
         self._session = make_session(model, side.with_options({"enable_cuda_graph": "1"}), device)
         self._options = onnxruntime.RunOptions()
         # Without this entry ONNX Runtime's Python takes 40 us to find that it is not there.
@@ -79,8 +78,8 @@ def rows_of(file: Path, batches: Sequence[int], device: Device) -> list[dict]:
         found = optimize(str(file), output, batches=possible, device=device.name, inputs=inputs)
         models = {
             "default": subject.plain,
-            "swapped": swap(subject.plain).to_proto(),
-            "fused": swap(subject.plain, fuse=True).to_proto(),
+            "swapped": swap(subject.plain).model,
+            "fused": swap(subject.plain, fuse=True).model,
         }
         if found.written is not None:
             models["optimized"] = onnx.load(output)
@@ -106,7 +105,7 @@ def possible_batches(subject: Subject, batches: Sequence[int], device: Device) -
     return possible or None
 
 
-def one_batch(models: Mapping[str, onnx.ModelProto], source, device: Device) -> dict:
+def one_batch(models: Mapping[str, AnyModel], source, device: Device) -> dict:
     """Return the batch, the times of the models, and the errors of their outputs against the default's."""
     feeds = source.first(source.batch)
     sessions = {
@@ -136,7 +135,7 @@ def medians(runs: Mapping[str, Runner], device: Device) -> dict[str, float]:
 
 
 def captured_runs(
-    models: Mapping[str, onnx.ModelProto], feeds: Values, like: BoundRun, device: Device
+    models: Mapping[str, AnyModel], feeds: Values, like: BoundRun, device: Device
 ) -> dict[str, CapturedRun]:
     """Return each model as a CUDA graph, its outputs shaped as `like` left them; none where one fails."""
     captured = {}

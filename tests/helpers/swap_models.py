@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
+from convswap.graph.model_file import model_from_proto
 from onnx import TensorProto, helper, numpy_helper
 
 OPSET = 20
@@ -88,6 +90,13 @@ def text_model(
         if not node.domain:
             node.ClearField("domain")
     return model
+
+
+def model_fed(*inputs: onnx.ValueInfoProto, initializers: Sequence[onnx.TensorProto] = ()) -> ir.Model:
+    """Return a model with these inputs, the first of which it passes on."""
+    nodes = [helper.make_node("Identity", [inputs[0].name], ["answer"])]
+    outputs = [onnx.ValueInfoProto(name="answer")]
+    return model_from_proto(make_model(nodes, initializers, inputs=inputs, outputs=outputs))
 
 
 def two_convs() -> onnx.ModelProto:

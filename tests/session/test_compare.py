@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime
 import pytest
 from comparisons import checked, example, saved, small_model
@@ -329,7 +330,7 @@ def test_progress_names_every_step():
 
 def test_plain_model_is_the_model_before_the_swap():
     model = small_model()
-    back = plain_model(swap(model, algorithm="reference", precision="ieee").to_proto())
+    back = ir.to_proto(plain_model(swap(model, algorithm="reference", precision="ieee").model))
     assert [opset.domain for opset in back.opset_import] == [""]
     for was, now in zip(model.graph.node, back.graph.node, strict=True):
         assert (was.op_type, was.domain, list(was.input)) == (now.op_type, now.domain, list(now.input))

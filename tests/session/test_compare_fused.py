@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from comparisons import SCHEMA, checked
 from convswap.cli.main import main
@@ -367,7 +368,7 @@ def test_conv_in_a_branch_is_compared_as_part_of_the_whole():
         assert (found.swapped, found.layers) == (2, ())
         assert found.within_tolerance
         assert any("2 swapped Conv in subgraphs" in note for note in found.notes)
-    plain = plain_model(swap(given, fuse=True).to_proto())
+    plain = ir.to_proto(plain_model(swap(given, fuse=True).model))
     branches = [attribute.g for attribute in plain.graph.node[0].attribute]
     assert sorted(tuple(each.op_type for each in graph.node) for graph in branches) == [
         ("Conv", "Relu"),
@@ -447,7 +448,7 @@ def test_fused_convs_whose_type_no_constant_tells_stand_for_constants_of_that_ty
     given = model(nodes, {"a": array("a", FILTERS)}, element_type=TensorProto.FLOAT16)
     fused = swap(given, fuse=True).to_proto()
     assert ops(fused) == ["Tanh", "Neg", "FusedConv"]
-    plain = plain_model(fused)
+    plain = ir.to_proto(plain_model(ir.from_proto(fused)))
     kinds = {
         attribute.t.data_type
         for each in plain.graph.node

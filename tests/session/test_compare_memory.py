@@ -191,7 +191,7 @@ def test_free_memory_is_what_the_group_of_a_container_leaves(monkeypatch, tmp_pa
 def test_model_with_weights_apart_is_explained_as_with_its_weights(fuse, tmp_path):
     options = PlanOptions(batch=None, precision="ieee", algorithm="auto", fuse=fuse)
     whole = conv_problems(with_large_weights(), options, CPU)
-    apart = conv_problems(saved(with_large_weights(), tmp_path), options, CPU, weights_apart=True)
+    apart = conv_problems(saved(with_large_weights(), tmp_path), options, CPU)
     assert [conv.problem.text for conv in whole.convs] == [conv.problem.text for conv in apart.convs]
     assert len(whole.convs) == 1
 

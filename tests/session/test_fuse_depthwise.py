@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from convswap.comparison.compare import compare
 from convswap.errors import ConvswapError
@@ -140,7 +141,7 @@ def test_residual_block_of_an_inverted_bottleneck_is_two_nodes():
         "pointwise": ["FusedConv", "Conv", "Relu", "Add"],
     }
     assert counts(result.to_proto()) == {"Conv": 0, "FusedConv": 2}
-    assert (count_swapped(result.to_proto()), len(result.swapped)) == (3, 3)
+    assert (count_swapped(result.model), len(result.swapped)) == (3, 3)
 
 
 @pytest.mark.parametrize("front", ["NOTSET", "VALID"])
@@ -181,8 +182,8 @@ def test_what_was_swapped_or_fused_before_is_taken_and_stays_as_it_is_then():
     again = swap(result.to_proto(), fuse=True)
     assert (again.fused, again.not_fused, again.to_proto()) == ((), (), result.to_proto())
     # And of what it took the place of there are no nodes of ours on the default side.
-    (layer,) = conv_layers(result.to_proto(), unfused_model(apart.to_proto(), result))
-    assert [each.op_type for each in layer.model({"x": 4}, ours=False).graph.node] == [
+    (layer,) = conv_layers(result.to_proto(), unfused_model(apart.model, result))
+    assert [each.op_type for each in layer.model({"x": 4}, ours=False).message.graph.node] == [
         "Conv", "Relu", "Conv", "Tanh",
     ]  # fmt: skip
     assert layer.fused == ("Conv", "Relu", "Tanh")
@@ -211,8 +212,8 @@ def test_pair_in_a_branch_is_fused_there_with_the_weights_around_it():
     )
     result = swap(original, fuse=True)
     assert taken(result) == {"pointwise": ["FusedConv", "Conv", "Relu"]}
-    assert count_swapped(result.to_proto()) == 3
-    onnx.checker.check_model(plain_model(result.to_proto()), full_check=True)
+    assert count_swapped(result.model) == 3
+    onnx.checker.check_model(ir.to_proto(plain_model(result.model)), full_check=True)
 
 
 # What is left
@@ -340,10 +341,11 @@ def test_channels_that_are_not_known_are_told():
     kept = [tensor for tensor in proto.graph.initializer if tensor.name != "dw"]
     del proto.graph.initializer[:]
     proto.graph.initializer.extend(kept)
+    proto.graph.input.append(declare("dw", (None,) * 4))
     del proto.graph.value_info[:]
     words = "'dw', the depthwise weights of FusedConv 'pointwise', is not known; expected a constant"
     with pytest.raises(ConvswapError, match=words):
-        plain_model(proto)
+        plain_model(ir.from_proto(proto))
 
 
 @pytest.mark.parametrize("attribute", ["depthwise_activation", "activation"])
@@ -351,13 +353,13 @@ def test_unknown_activation_is_told_by_its_attribute(attribute):
     proto = swap(fused_pair(), fuse=True).to_proto()
     proto.graph.node[0].attribute.append(helper.make_attribute(attribute, "Rely"))
     with pytest.raises(ConvswapError, match=f"{attribute} of FusedConv 'pointwise' 'Rely'"):
-        plain_model(proto)
+        plain_model(ir.from_proto(proto))
 
 
 def test_layer_is_both_convolutions():
     original = fused_pair()
     result = swap(original, fuse=True)
-    for unfused in (None, unfused_model(original, result)):
+    for unfused in (None, unfused_model(ir.from_proto(original), result)):
         (layer,) = conv_layers(result.to_proto(), unfused)
         assert (layer.name, layer.fused, layer.convolutions, layer.fed) == (
             "pointwise", ("Conv", "Relu"), 2, ("x",),
@@ -367,7 +369,7 @@ def test_layer_is_both_convolutions():
         assert "of=(float32 tf32 x=2x6x9x8 w=6x1x3x3 bias=yes group=6" in problem.text
         arrays = layer.arrays({"x": np.zeros(X_SHAPE, np.float32)})
         assert arrays.depthwise.shape == (C, 1, 3, 3) and arrays.depthwise_bias.shape == (C,)
-        kinds = [each.op_type for each in layer.model({"x": 4}, ours=False).graph.node]
+        kinds = [each.op_type for each in layer.model({"x": 4}, ours=False).message.graph.node]
         assert kinds == ["Conv", "Relu", "Conv"]
 
 

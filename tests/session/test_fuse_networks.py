@@ -142,7 +142,7 @@ def test_large_network_is_fused_and_gives_the_same(name, device):
     size = LARGE_NETWORKS[name].image_size
     result = check_same(exported(name), device, images(1, 3, size, size))
     check_counts(name, result)
-    assert count_swapped(result.to_proto()) == len(result.swapped)
+    assert count_swapped(result.model) == len(result.swapped)
 
 
 @pytest.mark.extended

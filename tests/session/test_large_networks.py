@@ -18,6 +18,7 @@ from convswap.comparison.compare import compare
 from convswap.errors import ConvswapError
 from convswap.export import calibration
 from convswap.export.builder import build
+from convswap.graph.model_file import model_from_proto
 from convswap.inputs.feeds import RandomSource, declared_inputs
 from convswap.inputs.subject import Subject, batch_of, open_subject, source_of
 from convswap.models import (
@@ -428,7 +429,7 @@ def test_a_layer_that_does_not_fit_is_refused(layers):
 
 @pytest.mark.parametrize(("device", "images"), [("cpu", 8), ("cuda", 256)])
 def test_random_images_are_as_many_as_the_device_is_for(device, images, every_layer):
-    model = every_layer[1]
+    model = model_from_proto(every_layer[1])
     chosen = Device(device, "asked for")
     subject = Subject("every-layer", model, model, "random")
     source = source_of(subject, None, None, chosen)

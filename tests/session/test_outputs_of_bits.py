@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from convswap.graph.external_weights import as_split
 from convswap.graph.swap import DEFAULT_PRECISION, swap
 from convswap.optimizing.segments import segments_of
 from convswap.optimizing.trials import error_by
@@ -102,7 +103,7 @@ def conv_in_bfloat16() -> onnx.ModelProto:
 
 @pytest.fixture
 def segment():
-    return segments_of(ir.to_proto(swap(conv_in_bfloat16()).model), None, {})[0]
+    return segments_of(as_split(swap(conv_in_bfloat16()).model), None)[0]
 
 
 @pytest.fixture
@@ -113,9 +114,7 @@ def fed():
 
 
 def test_error_of_a_conv_in_bfloat16_is_its_rounding(segment, fed):
-    compared = SimpleNamespace(
-        device=CPU, layer_model=lambda layer, ranks, ours: layer.model(ranks, ours=ours)
-    )
+    compared = SimpleNamespace(device=CPU)
     session = make_session(segment.layer.model({"narrow": 4}, ours=True), CONVSWAP, CPU)
     found = orchestration._layer_errors(compared, segment.layer, {CONVSWAP: session}, fed)
     assert 1e-4 < found["convswap"] < 2.0**-8

@@ -443,6 +443,7 @@ def conv_ms_by_cupti(found: Profile, side: str) -> float:
 
 def ms_by_events(model: onnx.ModelProto, *, ours: bool) -> float:
     """Return the milliseconds of a run of 10,000 images without a profiler."""
+    from convswap.graph.model_file import model_from_proto
     from convswap.inputs.feeds import declared_inputs, random_feeds
     from convswap.runtime.device import choose_device
     from convswap.runtime.sessions import BoundRun, Side, make_session, on_device
@@ -452,7 +453,7 @@ def ms_by_events(model: onnx.ModelProto, *, ours: bool) -> float:
     side = Side("timed", ours=ours, provider_options=timer.provider_options)
     session = make_session(model, side, device)
     # The same values: a few very small ones, of which one seed has others than another, take a tile longer.
-    feeds = random_feeds(declared_inputs(model), 10_000, seed=0)
+    feeds = random_feeds(declared_inputs(model_from_proto(model)), 10_000, seed=0)
     run = BoundRun(session, on_device(feeds, device), device)
     run.once()
     return float(np.median([timer.milliseconds(lambda: run.start(5)) / 5 for _ in range(20)]))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from convswap import _native
 from convswap.errors import ConvswapError
@@ -164,7 +165,8 @@ def test_layer_of_a_suite_and_model_with_bias_are_targets(monkeypatch, tmp_path)
 def test_nodes_of_a_network_name_the_kernel_where_it_takes_them(tmp_path) -> None:
     kernel = kernel_of(COURSE.replace("// launch:", "// only: C > 1\n// launch:"))
     target = open_target("ece408-2019fa", kernel, None, Device("cpu", "asked for"))
-    named = {node.name: algorithm_of(node) for node in target.swapped.graph.node if node.op_type == "Conv"}
+    nodes = ir.to_proto(target.swapped).graph.node
+    named = {node.name: algorithm_of(node) for node in nodes if node.op_type == "Conv"}
     assert sorted(named.values()) == ["auto", "lab"]
     assert target.batch == 10_000 and [one.why_not[:12] for one in target.layers] == ["the file is ", ""]
     assert target.taken[0].shapes == {target.taken[0].layer.fed[0]: (10_000, 12, 33, 33)}

@@ -15,15 +15,13 @@ from convswap.inputs.given import GivenInputs, GivenSource, given_feeds, given_s
 from convswap.inputs.sample_shapes import shape_notes, telling_shapes
 from onnx import TensorProto, helper
 from PIL import ExifTags, Image
-from swap_models import make_model, tensor_info
+from swap_models import model_fed, tensor_info
 
 INT64 = TensorProto.INT64
 
 
 def declared(*infos: onnx.ValueInfoProto) -> tuple[Input, ...]:
-    return declared_inputs(
-        make_model([helper.make_node("Identity", [infos[0].name], ["y"])], [], inputs=infos)
-    )
+    return declared_inputs(model_fed(*infos))
 
 
 IMAGES = declared(tensor_info("x", "n", 3, "h", "w"))

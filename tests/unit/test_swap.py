@@ -312,7 +312,9 @@ def test_branches_may_have_weights_of_one_name_and_other_channels():
         )
     fused = swap(model, fuse=True)
     assert len(fused.fused) == 2
-    groups = [attributes(node).get("group") for node in all_nodes(plain_model(fused.to_proto()).graph)]
+    groups = [
+        attributes(node).get("group") for node in all_nodes(ir.to_proto(plain_model(fused.model)).graph)
+    ]
     assert [group for group in groups if group not in (None, 1)] == [3, 6]
 
 

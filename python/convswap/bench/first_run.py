@@ -9,7 +9,6 @@ each, which fills the system's file cache, does not count.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -18,17 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 from rich.console import Console
 from rich.text import Text
 
 from convswap.errors import ConvswapError
 from convswap.graph.algorithms import check_algorithm
+from convswap.graph.model_file import save_model
 from convswap.graph.plain_model import plain_model
 from convswap.graph.swap import DEFAULT_PRECISION, swap
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
-from convswap.inputs.subject import OneRun, one_run, open_model
+from convswap.inputs.subject import OneRun, UserModel, one_run, open_model
 from convswap.inputs.tensor_inputs import with_tensor_inputs
 from convswap.output.tables import milliseconds, plain_table, print_notes
 from convswap.progress import Progress, silent
@@ -44,7 +43,7 @@ Job = Mapping[str, Any]
 
 
 def first_run(
-    model: str | os.PathLike[str] | onnx.ModelProto,
+    model: UserModel,
     *,
     batch: int | None = None,
     device: str | None = None,
@@ -70,11 +69,11 @@ def first_run(
     if processes < 1:
         raise ConvswapError(f"processes must be at least 1, but {processes} was given")
     chosen = choose_device(device)
-    title, proto = open_model(model)
-    proto, inputs = with_tensor_inputs(proto, inputs)
-    fed = one_run(proto, batch=batch, device=chosen, input_shape=input_shape, given=inputs)
+    title, opened = open_model(model)
+    opened, inputs = with_tensor_inputs(opened, inputs)
+    fed = one_run(opened, batch=batch, device=chosen, input_shape=input_shape, given=inputs)
     shapes = {name: list(shape) for name, shape in fed.shapes.items()}
-    swapped = swap(proto, algorithm=algorithm, precision=precision).to_proto()
+    swapped = swap(opened, algorithm=algorithm, precision=precision).model
     check_algorithm(algorithm, chosen.name)
     with (
         sessions_with(op_libraries),
@@ -83,10 +82,9 @@ def first_run(
         common: dict[str, Any] = {"device": chosen.name, "precision": precision, "input_shapes": shapes}
         common |= {"values": _saved_values(fed, Path(folder)), "op_libraries": op_libraries_in_use()}
         jobs = {}
-        for side, own in zip(SIDES, (plain_model(proto), swapped), strict=True):
+        for side, own in zip(SIDES, (plain_model(opened), swapped), strict=True):
             path = Path(folder) / f"{side}.onnx"
-            # Beside the model, for it may be larger than a message of protobuf.
-            onnx.save_model(own, path, save_as_external_data=True, location=f"{side}.data")
+            save_model(own, path)
             jobs[side] = {"model": str(path), "ours": side == "convswap", **common}
         with fed.telling():
             found = _alternate(jobs, processes, progress or silent)

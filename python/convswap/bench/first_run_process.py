@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 
 from convswap.errors import ConvswapError, short_of_memory
+from convswap.graph.model_file import model_from_proto
 from convswap.inputs.feeds import Feeds, declared_inputs, random_feeds
 from convswap.runtime.device import choose_device
 from convswap.runtime.library import sessions_with
@@ -66,7 +67,7 @@ def _timed(asked: Mapping[str, Any]) -> dict[str, float]:
 
 def _feeds(model: onnx.ModelProto, asked: Mapping[str, Any]) -> Feeds:
     """Return the values that a user gave, or seeded random ones of the shapes asked for."""
-    inputs = declared_inputs(model)
+    inputs = declared_inputs(model_from_proto(model))
     if asked.get("values") is not None:
         with np.load(asked["values"]) as arrays:
             found = {one.name: arrays[f"arr_{index}"] for index, one in enumerate(inputs)}

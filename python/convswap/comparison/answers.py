@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 from convswap.comparison.judgement import OutputErrors
 from convswap.comparison.preparation import Compared
 from convswap.errors import ConvswapError
+from convswap.graph.domain import ONNX_DOMAINS
 from convswap.graph.names import UniqueNames, names_in
 from convswap.graph.serialisation import copy_of, nodes_of_model
 from convswap.inputs.feeds import Feeds
@@ -252,7 +253,7 @@ def nudged(model: onnx.ModelProto, nudge: float, seed: int) -> onnx.ModelProto:
     nodes = []
     for node in copy.graph.node:
         nodes.append(node)
-        if node.op_type != "Conv" or node.domain not in ("", "ai.onnx") or len(node.input) < 2:
+        if node.op_type != "Conv" or node.domain not in ONNX_DOMAINS or len(node.input) < 2:
             continue
         kind = kinds.get(node.input[1], int(onnx.TensorProto.FLOAT))
         factor, own = taken.take("nudge"), taken.take(node.output[0])
@@ -276,7 +277,7 @@ def seeded(model: onnx.ModelProto) -> onnx.ModelProto:
     copy = copy_of(model)
     for node in nodes_of_model(copy):
         kind = _SEED_TYPES.get(node.op_type)
-        if kind is None or node.domain not in ("", "ai.onnx"):
+        if kind is None or node.domain not in ONNX_DOMAINS:
             continue
         kept = [attribute for attribute in node.attribute if attribute.name != "seed"]
         del node.attribute[:]

@@ -15,7 +15,6 @@ from convswap.comparison.judgement import ConvsAlone, Judgement, conv_is_right, 
 from convswap.comparison.preparation import (
     Compared,
     CompareOptions,
-    Model,
     Plan,
     check_memory,
     plan_memory,
@@ -27,6 +26,7 @@ from convswap.inputs.feeds import Feeds, Source, input_shapes
 from convswap.inputs.given import Given
 from convswap.inputs.predictions import predicted_classes
 from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes
+from convswap.inputs.subject import UserModel
 from convswap.progress import Progress, silent
 from convswap.runtime.device import Device, choose_device, environment
 from convswap.runtime.layers import Capture, ConvLayer
@@ -62,7 +62,7 @@ _Shapes = Mapping[str, Sequence[int]]
 
 
 def compare(
-    model: Model,
+    model: UserModel,
     *,
     data: str | None = None,
     images: int | None = None,
@@ -132,13 +132,13 @@ def compare(
     return compare_with(model, options, progress)
 
 
-def compare_with(model: Model, options: CompareOptions, progress: Progress | None = None) -> Comparison:
+def compare_with(model: UserModel, options: CompareOptions, progress: Progress | None = None) -> Comparison:
     """Do what `compare` does, with its errors."""
     with sessions_with(options.op_libraries):
         return _compare_with(model, options, progress or silent)
 
 
-def _compare_with(model: Model, options: CompareOptions, report: Progress) -> Comparison:
+def _compare_with(model: UserModel, options: CompareOptions, report: Progress) -> Comparison:
     options.check()
     device = choose_device(options.device)
     report("reading the model and the data")
@@ -429,7 +429,7 @@ def _layer_sessions(
 ) -> dict[Side, onnxruntime.InferenceSession]:
     return {
         side: make_session(
-            compared.layer_model(layer, ranks, ours=side.ours),
+            layer.model(ranks, ours=side.ours),
             side,
             compared.device,
             only_device=side.ours or not layer.fused,
@@ -446,7 +446,7 @@ def _layer_errors(
 ) -> dict[str, float]:
     """Return the relative L2 error of one layer on each side, against float64."""
     checked = {name: host_array(value, compared.device) for name, value in inputs.items()}
-    truth = evaluate(compared.layer_model(layer, _ranks(inputs), ours=False), checked).outputs[0]
+    truth = evaluate(layer.model(_ranks(inputs), ours=False), checked).outputs[0]
     errors = {
         side.name: relative_l2_error(run(session, checked)[0], truth) for side, session in sessions.items()
     }

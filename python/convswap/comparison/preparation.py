@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -14,13 +14,13 @@ import onnxruntime
 from convswap.comparison.judgement import Measure
 from convswap.errors import ConvswapError, unknown_name
 from convswap.graph.algorithms import check_algorithm
-from convswap.graph.external_weights import SplitModel, taken_apart
+from convswap.graph.external_weights import SplitModel, as_split
 from convswap.graph.replaced import unfused_model
 from convswap.graph.swap import DEFAULT_PRECISION, FLOAT16_ON_CPU, PRECISIONS, SwapResult, swap
 from convswap.inputs.feeds import Source, declared_inputs
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
-from convswap.inputs.subject import Subject, no_labels, open_subject, source_of
+from convswap.inputs.subject import Subject, UserModel, no_labels, open_subject, source_of
 from convswap.runtime.device import Device
 from convswap.runtime.layers import Capture, ConvLayer, conv_layers
 from convswap.runtime.library import OpLibraries
@@ -39,9 +39,6 @@ from convswap.truth.closeness import ROUNDING, TOLERANCES
 
 _QUANTISING = ("QuantizeLinear", "DynamicQuantizeLinear")
 _STORED = {int(onnx.TensorProto.FLOAT16): "float16", int(onnx.TensorProto.BFLOAT16): "bfloat16"}
-
-
-Model = str | os.PathLike[str] | onnx.ModelProto
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,6 @@ class Compared:
     subject: Subject
     source: Source
     swapping: SwapResult
-    swapped: SplitModel
     layers: Sequence[ConvLayer]
     sides: tuple[Side, ...]
 
@@ -125,7 +121,8 @@ class Compared:
     @property
     def quantises(self) -> bool:
         """Whether the model rounds values to steps, in its main graph or in a function."""
-        nodes = [*self.subject.plain.graph.node, *(n for f in self.subject.plain.functions for n in f.node)]
+        plain = self.subject.plain
+        nodes = [*plain.graph, *(node for function in plain.functions.values() for node in function)]
         return any(node.op_type in _QUANTISING or node.op_type.startswith("QLinear") for node in nodes)
 
     @property
@@ -137,18 +134,15 @@ class Compared:
         }
         return kinds | ({self.options.precision} if self.swapping.swapped else set())
 
-    @property
+    @functools.cached_property
     def plain(self) -> SplitModel:
-        """The model that the default side runs."""
-        return SplitModel(self.subject.plain, self.subject.weights)
+        """The model that the default side runs, as sessions take it."""
+        return as_split(self.subject.plain)
 
-    def layer_model(self, layer: ConvLayer, ranks: Mapping[str, int], *, ours: bool) -> SplitModel:
-        """Return the model of a layer alone; on the default side, of what it replaces.
-
-        A weight that something was folded into is another than the one as given, of the same name.
-        """
-        around = self.swapped if ours or layer.replaced is None else self.plain
-        return around._replace(message=layer.model(ranks, ours=ours))
+    @functools.cached_property
+    def swapped(self) -> SplitModel:
+        """The model that our side runs, as sessions take it."""
+        return as_split(self.swapping.model)
 
     def model(self, side: Side) -> SplitModel:
         """Return what `side` runs."""
@@ -160,28 +154,26 @@ class Compared:
 
     def capture(self) -> Capture:
         """Return what gives the layers their inputs."""
-        return Capture(self.swapped, self.layers, self.device)
+        return Capture(self.swapping.model, self.layers, self.device)
 
 
-def prepare(model: Model, options: CompareOptions, device: Device) -> Compared:
+def prepare(model: UserModel, options: CompareOptions, device: Device) -> Compared:
     """Return `model` as both sides run it, with its data; the errors are those of `compare`."""
-    given = options.data, options.input_shape, options.inputs
-    subject = open_subject(model, *given, weights_apart=True, tensor_inputs=True)
+    subject = open_subject(model, options.data, options.input_shape, options.inputs)
     source = source_of(subject, options.images, options.batch, device)
     if options.labelled and source.labels is None:
         raise no_labels(subject.dataset)
     swapping = swap(
-        SplitModel(subject.model, subject.weights).whole(),
+        subject.model,
         algorithm=options.algorithm,
         precision=options.precision,
         only=options.only,
         fuse=options.fuse,
     )
     check_algorithm(options.algorithm, device.name)
-    swapped = taken_apart(swapping.model)
     sides = (DEFAULT, our_side(device, options.precision), *other_sides(device, options.against))
-    layers = conv_layers(swapped.message, unfused_model(subject.model, swapping))
-    return Compared(options, device, subject, source, swapping, swapped, layers, sides)
+    layers = conv_layers(swapping.model, unfused_model(subject.model, swapping))
+    return Compared(options, device, subject, source, swapping, layers, sides)
 
 
 @dataclass(frozen=True)
@@ -206,7 +198,7 @@ def plan_memory(compared: Compared) -> Plan:
     Raises:
         ConvswapError: the memory does not suffice even for one side at a time.
     """
-    arrays, free = list(compared.subject.weights.values()), free_memory()
+    arrays, free = list(compared.plain.weights.values()), free_memory()
     weights = sum(values.nbytes for values in arrays)
     if free is None:
         return Plan(weights, free)
@@ -243,7 +235,7 @@ def check_memory(compared: Compared, plan: Plan, shapes: Mapping[str, Sequence[i
 
 
 def _too_large(compared: Compared, needed: int, free: int) -> ConvswapError:
-    weights = sum(values.nbytes for values in compared.subject.weights.values())
+    weights = sum(values.nbytes for values in compared.plain.weights.values())
     return too_large(
         "comparing",
         f"weights of {in_bytes(weights)} and batches of {compared.source.batch}",

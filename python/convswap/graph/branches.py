@@ -13,6 +13,7 @@ import onnx
 from onnx import helper
 
 from convswap.graph.constants import PASSING_OPS
+from convswap.graph.domain import ONNX_DOMAINS
 from convswap.graph.names import UniqueNames, names_in
 from convswap.graph.serialisation import copy_of
 
@@ -20,7 +21,6 @@ from convswap.graph.serialisation import copy_of
 Path = tuple[tuple[str, str], ...]
 
 _ATTRIBUTES = ("then_branch", "else_branch")
-_ONNX = ("", "ai.onnx")
 
 
 @dataclass(frozen=True)
@@ -141,10 +141,10 @@ def _declared(name: str, element_type: int) -> onnx.ValueInfoProto:
 
 
 def _branches(node: onnx.NodeProto) -> dict[str, onnx.GraphProto]:
-    if node.domain not in _ONNX or node.op_type != "If":
+    if node.domain not in ONNX_DOMAINS or node.op_type != "If":
         return {}
     return {attribute.name: attribute.g for attribute in node.attribute if attribute.name in _ATTRIBUTES}
 
 
 def _passes_constants(node: onnx.NodeProto) -> bool:
-    return node.domain in _ONNX and (("", node.op_type) in PASSING_OPS or node.op_type == "Constant")
+    return node.domain in ONNX_DOMAINS and (("", node.op_type) in PASSING_OPS or node.op_type == "Constant")

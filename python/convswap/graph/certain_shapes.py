@@ -294,7 +294,7 @@ def _without_our_ops(model: ir.Model) -> ir.Model:
     if not has_fused:
         return model
     try:
-        return from_proto(plain_model(to_proto(model)))
+        return plain_model(model)
     except ConvswapError:
         # ONNX's operators cannot stand for one of them: nothing is known behind it.
         return model

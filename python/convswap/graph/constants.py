@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 # From this version of the format on, an initializer that is a graph input too is only a default.
-_FIRST_IR_WITH_DEFAULTS = 4
+FIRST_IR_WITH_DEFAULTS = 4
 
 
 # Nodes that pass on what is constant; old exporters put them between weights and what uses them.
@@ -17,7 +17,7 @@ class Constants:
     """The constant values of a model: initializers and Constant nodes, also behind Identity and Unsqueeze."""
 
     def __init__(self, model: ir.Model) -> None:
-        self.inputs_may_be_constant = model.ir_version < _FIRST_IR_WITH_DEFAULTS
+        self.inputs_may_be_constant = model.ir_version < FIRST_IR_WITH_DEFAULTS
 
     def tensor(self, value: ir.Value | None) -> ir.TensorProtocol | None:
         """Return the tensor that `value` is in every run; None where there is no such tensor."""

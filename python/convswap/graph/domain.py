@@ -9,6 +9,8 @@ import onnx_ir as ir
 
 DOMAIN = "convswap"
 DOMAIN_VERSION = 1
+# Both names of ONNX's own domain.
+ONNX_DOMAINS = ("", "ai.onnx")
 FUSED_OP = "FusedConv"
 OUR_OPS = ("Conv", FUSED_OP)
 SUPPORTED_ELEMENT_TYPES = frozenset(

@@ -56,8 +56,14 @@ class SplitModel(NamedTuple):
         return {name: self.weights[name] for name in names}
 
 
-def as_split(model: onnx.ModelProto | SplitModel) -> SplitModel:
-    """Return `model`, which holds its weights itself where it is a message."""
+# A message holds its weights itself: small models are made as such.
+AnyModel = ir.Model | SplitModel | onnx.ModelProto
+
+
+def as_split(model: AnyModel) -> SplitModel:
+    """Return `model` as a session takes it and the float64 evaluation; see `taken_apart`."""
+    if isinstance(model, ir.Model):
+        return taken_apart(model)
     return model if isinstance(model, SplitModel) else SplitModel(model)
 
 

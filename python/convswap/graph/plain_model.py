@@ -7,18 +7,20 @@ as ONNX Runtime folds them itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableSequence, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from convswap.errors import ConvswapError, unknown_name
-from convswap.graph.domain import DOMAIN, FUSED_OP, is_ours
+from convswap.graph.constants import Constants
+from convswap.graph.domain import DOMAIN, FUSED_OP, ONNX_DOMAINS, is_our_conv, is_ours
 from convswap.graph.epilogue import largest
-from convswap.graph.serialisation import copy_of, nodes_of_model, subgraphs
+from convswap.graph.names import nodes_of
+from convswap.graph.serialisation import copy_of
 
 # What says how a Conv of ours is computed, and not what it computes.
 OWN_ATTRIBUTES = ("algorithm", "precision", "tuned")
@@ -46,7 +48,7 @@ _POOLS = ("None", "MaxPool", "AveragePool")
 _OLDEST_OPSET = 7
 
 
-def plain_model(model: onnx.ModelProto) -> onnx.ModelProto:
+def plain_model(model: ir.Model) -> ir.Model:
     """Return a copy of `model` with every Conv of ours, in subgraphs too, turned back into ONNX's.
 
     A FusedConv becomes the nodes that it stands for.
@@ -54,12 +56,19 @@ def plain_model(model: onnx.ModelProto) -> onnx.ModelProto:
     Raises:
         ConvswapError: a FusedConv is none that ONNX's operators of the model's opset can stand for.
     """
-    copy = copy_of(model)
-    _remove_our_domain(copy.opset_import)
-    _make_plain(copy.graph.node, onnx_opset(copy.opset_import), _Known().inside(copy.graph))
-    for function in copy.functions:
-        _remove_our_domain(function.opset_import)
-        _make_plain(function.node, onnx_opset(function.opset_import), _Known().with_constants(function.node))
+    copy = model.clone()
+    constants = Constants(copy)
+    bodies: list[ir.Model | ir.Function] = [copy, *copy.functions.values()]
+    for body in bodies:
+        opset = next((body.opset_imports[name] for name in ONNX_DOMAINS if name in body.opset_imports), 1)
+        body.opset_imports.pop(DOMAIN, None)
+        for node in list(ir.traversal.RecursiveGraphIterator(body.graph)):
+            if is_our_conv(node):
+                node.domain = ""
+                for name in OWN_ATTRIBUTES:
+                    node.attributes.pop(name, None)
+            elif is_ours(node):
+                _expand(node, opset, constants)
     return copy
 
 
@@ -82,21 +91,24 @@ def plain_nodes(
 def plain_conv(node: onnx.NodeProto) -> onnx.NodeProto:
     """Return the Conv of ONNX that `node`, a Conv of ours, stands for."""
     plain = copy_of(node)
-    _become_plain_conv(plain)
+    plain.domain = ""
+    for index in reversed(range(len(plain.attribute))):
+        if plain.attribute[index].name in OWN_ATTRIBUTES:
+            del plain.attribute[index]
     return plain
 
 
-def count_swapped(model: onnx.ModelProto) -> int:
+def count_swapped(model: ir.Model) -> int:
     """Return how many Convs of ours `model` has, fused or not, in subgraphs and functions too.
 
     A node with a depthwise Conv in front counts as two.
     """
-    return sum(map(count_convolutions, nodes_of_model(model)))
+    return sum(count_convolutions(ir.to_proto(node)) for node in nodes_of(model) if is_ours(node))
 
 
 def onnx_opset(opsets: Iterable[onnx.OperatorSetIdProto]) -> int:
     """Return the version of ONNX's own operators among `opsets`; 1 where they have none."""
-    return next((opset.version for opset in opsets if opset.domain in ("", "ai.onnx")), 1)
+    return next((opset.version for opset in opsets if opset.domain in ONNX_DOMAINS), 1)
 
 
 def count_convolutions(node: onnx.NodeProto) -> int:
@@ -106,84 +118,42 @@ def count_convolutions(node: onnx.NodeProto) -> int:
     return 2 if node.op_type == FUSED_OP and depthwise_weights(node) else 1
 
 
-@dataclass(frozen=True)
-class _Known:
-    """What a graph and those around it tell of their values, by name; two branches may have equal names.
-
-    That is their element types, and the extents of their first axes.
-    """
-
-    types: Mapping[str, int] = field(default_factory=dict)
-    lengths: Mapping[str, int] = field(default_factory=dict)
-
-    def inside(self, graph: onnx.GraphProto) -> _Known:
-        """Return what is known in `graph`, of itself and of the graphs around it, of which this knows."""
-        types, lengths = dict(self.types), dict(self.lengths)
-        for value in (*graph.input, *graph.value_info, *graph.output):
-            declared = value.type.tensor_type
-            if declared.elem_type:
-                types[value.name] = declared.elem_type
-            if declared.shape.dim and declared.shape.dim[0].dim_value > 0:
-                lengths[value.name] = declared.shape.dim[0].dim_value
-        return (
-            _Known(types, lengths)
-            ._with({tensor.name: tensor for tensor in graph.initializer})
-            .with_constants(graph.node)
+def _expand(node: ir.Node, opset: int, constants: Constants) -> None:
+    """Put ONNX's nodes in the place of `node`, a FusedConv."""
+    values = {value.name: value for value in node.inputs if value is not None}
+    element_type, lengths = _element_type(node, constants), {}
+    for name, value in values.items():
+        shape = value.shape if (tensor := constants.own_tensor(value)) is None else tensor.shape
+        if name and shape and isinstance(shape[0], int) and shape[0] > 0:
+            lengths[name] = shape[0]
+    expanded = []
+    for proto in expand_fused(ir.to_proto(node), opset, element_type, lengths):
+        expanded.append(
+            ir.Node(
+                "",
+                proto.op_type,
+                [values.get(name) for name in proto.input],
+                [ir.serde.deserialize_attribute(attribute) for attribute in proto.attribute],
+                name=proto.name,
+                outputs=[ir.Value(name=proto.output[0])],
+            )
         )
-
-    def with_constants(self, nodes: Iterable[onnx.NodeProto]) -> _Known:
-        """Return this with what Constants among `nodes` tell."""
-        return self._with(
-            {
-                node.output[0]: attribute.t
-                for node in nodes
-                if node.op_type == "Constant"
-                for attribute in node.attribute
-                if attribute.name == "value"
-            }
-        )
-
-    def _with(self, tensors: Mapping[str, onnx.TensorProto]) -> _Known:
-        return _Known(
-            {**self.types, **{name: tensor.data_type for name, tensor in tensors.items()}},
-            {**self.lengths, **{name: tensor.dims[0] for name, tensor in tensors.items() if tensor.dims}},
-        )
+        values[proto.output[0]] = expanded[-1].outputs[0]
+    graph = node.graph
+    assert graph is not None
+    ir.convenience.replace_nodes_and_values(graph, node, [node], expanded, node.outputs, expanded[-1].outputs)
 
 
-def _remove_our_domain(opsets: MutableSequence[onnx.OperatorSetIdProto]) -> None:
-    for index in reversed(range(len(opsets))):
-        if opsets[index].domain == DOMAIN:
-            del opsets[index]
-
-
-def _make_plain(nodes: MutableSequence[onnx.NodeProto], opset: int, known: _Known) -> None:
-    for index in reversed(range(len(nodes))):
-        node = nodes[index]
-        for graph in subgraphs(node):
-            _make_plain(graph.node, opset, known.inside(graph))
-        if not is_ours(node):
-            continue
-        if node.op_type != FUSED_OP:
-            _become_plain_conv(node)
-            continue
-        expanded = plain_nodes(node, opset, _element_type(node, known.types), known.lengths)
-        del nodes[index]
-        for replacement in reversed(expanded):
-            nodes.insert(index, replacement)
-
-
-def _become_plain_conv(node: onnx.NodeProto) -> None:
-    node.domain = ""
-    for index in reversed(range(len(node.attribute))):
-        if node.attribute[index].name in OWN_ATTRIBUTES:
-            del node.attribute[index]
-
-
-def _element_type(node: onnx.NodeProto, types: Mapping[str, int]) -> int:
+def _element_type(node: ir.Node, constants: Constants) -> int:
     """Return the element type of `node`, of whose values `swap` makes one a constant or declares it."""
     # Weights and bias first, whose types are certain.
-    values = (*node.input[1:3], *node.input, *node.output)
-    return next((types[name] for name in values if name in types), int(onnx.TensorProto.FLOAT))
+    for value in (*node.inputs[1:3], *node.inputs, *node.outputs):
+        if value is not None:
+            tensor = constants.own_tensor(value)
+            known = value.dtype if tensor is None else tensor.dtype
+            if known is not None:
+                return int(known)
+    return int(onnx.TensorProto.FLOAT)
 
 
 def expand_fused(

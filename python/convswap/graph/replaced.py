@@ -6,32 +6,34 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
+import onnx_ir as ir
 
 from convswap.graph.constants import PASSING_OPS
-from convswap.graph.domain import is_ours
+from convswap.graph.domain import ONNX_DOMAINS, is_ours
+from convswap.graph.external_weights import SplitModel, Weights
 from convswap.graph.plain_model import onnx_opset, plain_nodes
 from convswap.graph.serialisation import copy_of
 from convswap.graph.swap import SwapResult, swap
 
 _CONSTANT_OPS = PASSING_OPS | {("", "Constant")}
-# Both names of ONNX's own domain.
-_ONNX = ("", "ai.onnx")
 
 
 @dataclass(frozen=True)
 class Replaced:
     """Nodes of ONNX, in order, that one fused node stands for, and the constants that they read, by name.
 
-    `beside` has the ops that it computes beside its own convolution, without what only passes constants on:
-    those in front, of which the first is a depthwise Conv, and those that follow.
+    `weights` has the constants that are large. `beside` has the ops that it computes beside its own
+    convolution, without what only passes constants on: those in front, of which the first is a depthwise
+    Conv, and those that follow.
     """
 
     nodes: tuple[onnx.NodeProto, ...]
     constants: Mapping[str, onnx.TensorProto]
+    weights: Weights
     beside: tuple[str, ...]
 
 
-def unfused_model(model: onnx.ModelProto, result: SwapResult) -> onnx.ModelProto | None:
+def unfused_model(model: ir.Model, result: SwapResult) -> ir.Model | None:
     """Return the model before the fusing of which `result` tells, None where nothing was fused.
 
     `model` is what was swapped. Its values have the same names as those of `result` that are still there: it
@@ -39,11 +41,11 @@ def unfused_model(model: onnx.ModelProto, result: SwapResult) -> onnx.ModelProto
     """
     if not result.fused:
         return None
-    return swap(model, fold=False).to_proto() if model.functions else model
+    return swap(model, fold=False).model if model.functions else model
 
 
 def find_replaced(
-    convs: Iterable[onnx.NodeProto], constants: Collection[str], unfused: onnx.ModelProto
+    convs: Iterable[onnx.NodeProto], constants: Collection[str], unfused: SplitModel
 ) -> dict[str, Replaced]:
     """Return, by the name of its output, what each of `convs` replaces that took in others.
 
@@ -51,10 +53,11 @@ def find_replaced(
     is the model before they were fused: what computes an output there, from the inputs that the fused node
     has, is what the node stands for.
     """
-    tensors = constants_of(unfused.graph)
-    nodes = list(unfused.graph.node)
+    message, weights = unfused
+    tensors = constants_of(message.graph)
+    nodes = list(message.graph.node)
     producers = {output: index for index, node in enumerate(nodes) for output in node.output if output}
-    opset = onnx_opset(unfused.opset_import)
+    opset = onnx_opset(message.opset_import)
     lengths = {name: tensor.dims[0] for name, tensor in tensors.items() if tensor.dims}
     found = {}
     for conv in convs:
@@ -69,7 +72,7 @@ def find_replaced(
             # The last, which is its own.
             del ops[len(ops) - 1 - ops[::-1].index("Conv")]
         constants_read = {name: tensor for name, tensor in tensors.items() if name in read}
-        found[conv.output[0]] = Replaced(tuple(plain), constants_read, tuple(ops))
+        found[conv.output[0]] = Replaced(tuple(plain), constants_read, weights, tuple(ops))
     return found
 
 
@@ -100,14 +103,14 @@ def _plain(
 
 def _passes_constants(node: onnx.NodeProto) -> bool:
     # No data pass through such a node: a Conv does not take it in.
-    return node.domain in _ONNX and ("", node.op_type) in _CONSTANT_OPS
+    return node.domain in ONNX_DOMAINS and ("", node.op_type) in _CONSTANT_OPS
 
 
 def constants_of(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
     """Return the constants of `graph` by name: its initializers, and what its Constant nodes hold."""
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
-        if node.op_type == "Constant" and node.domain in _ONNX:
+        if node.op_type == "Constant" and node.domain in ONNX_DOMAINS:
             for attribute in node.attribute:
                 if attribute.name == "value":
                     tensors[node.output[0]] = _named(attribute.t, node.output[0])

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from onnx import numpy_helper
 
 from convswap.errors import ConvswapError
+from convswap.graph.domain import ONNX_DOMAINS
 
 # Of the metadata of values: its type, as onnx writes it. Metadata are what onnx-ir keeps wherever it takes a
 # value.
@@ -48,11 +49,22 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
     with quiet_onnx_ir():
         proto = ir.to_proto(model)
     for value in _values(proto):
-        for index in reversed(range(len(value.metadata_props))):
-            if value.metadata_props[index].key == _TYPE_KEY:
-                value.type.ParseFromString(b64decode(value.metadata_props[index].value))
-                del value.metadata_props[index]
+        _restore_type(value)
     return proto
+
+
+def value_to_proto(value: ir.Value) -> onnx.ValueInfoProto:
+    """Return what a model says of `value`, with its type, as `to_proto` has it."""
+    proto = ir.serde.serialize_value(value)
+    _restore_type(proto)
+    return proto
+
+
+def _restore_type(value: onnx.ValueInfoProto) -> None:
+    for index in reversed(range(len(value.metadata_props))):
+        if value.metadata_props[index].key == _TYPE_KEY:
+            value.type.ParseFromString(b64decode(value.metadata_props[index].value))
+            del value.metadata_props[index]
 
 
 @contextlib.contextmanager
@@ -158,7 +170,7 @@ def has_sparse_tensors(model: onnx.ModelProto) -> bool:
 
 def _sparse_constants(model: onnx.ModelProto) -> Iterator[onnx.AttributeProto]:
     for node in nodes_of_model(model):
-        if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+        if node.op_type == "Constant" and node.domain in ONNX_DOMAINS:
             yield from (one for one in node.attribute if one.HasField("sparse_tensor"))
 
 

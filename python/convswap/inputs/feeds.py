@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from convswap.errors import ConvswapError, require_count
+from convswap.graph.serialisation import value_to_proto
 from convswap.runtime.values import is_numpys
 
 Feeds = dict[str, np.ndarray]
@@ -73,14 +74,14 @@ class Input:
         return f"{self.name!r} [{', '.join(sizes)}]"
 
 
-def declared_inputs(model: onnx.ModelProto) -> tuple[Input, ...]:
+def declared_inputs(model: ir.Model) -> tuple[Input, ...]:
     """Return the inputs that a run of `model` must be given; those with an initializer are left out.
 
     Raises:
         ConvswapError: an input is no tensor, or has an element type that none can be fed of.
     """
-    given = {tensor.name for tensor in model.graph.initializer}
-    return tuple(declared_input(value) for value in model.graph.input if value.name not in given)
+    defaults, inputs = model.graph.initializers, model.graph.inputs
+    return tuple(declared_input(value_to_proto(value)) for value in inputs if value.name not in defaults)
 
 
 def declared_input(value: onnx.ValueInfoProto) -> Input:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
 import onnxruntime
 
 from convswap.data import datasets
 from convswap.errors import ConvswapError
 from convswap.inputs.feeds import ImageSource, Source
-from convswap.inputs.subject import CLASSES, no_labels, open_subject, source_of
+from convswap.inputs.subject import CLASSES, UserModel, no_labels, open_subject, source_of
 from convswap.output.drawing import new_figure
 from convswap.runtime.device import Device
 from convswap.runtime.sessions import DEFAULT, make_session, run_named
@@ -61,9 +59,7 @@ class Predictions:
         return int(np.sum(self.predicted == self.labels))
 
 
-def predict(
-    model: str | os.PathLike[str] | onnx.ModelProto, *, data: str | None = None, images: int
-) -> Predictions:
+def predict(model: UserModel, *, data: str | None = None, images: int) -> Predictions:
     """Run `model`, a network's name or an ONNX file, on the first `images` test images of `data`.
 
     It runs on the CPU with ONNX Runtime's own provider. `data` is by default what the model was made for.

@@ -6,7 +6,7 @@ import gc
 import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import onnx
 import onnx_ir as ir
@@ -14,10 +14,9 @@ import onnx_ir as ir
 from convswap.data import datasets
 from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.export import export_network
-from convswap.graph.external_weights import Weights, lift_large_constants, taken_apart
+from convswap.graph.external_weights import lift_large_constants, taken_apart
 from convswap.graph.model_file import is_there, load_model, model_from_proto, model_path
 from convswap.graph.plain_model import count_swapped, plain_model
-from convswap.graph.serialisation import has_sparse_tensors, to_proto
 from convswap.inputs.feeds import (
     Feeds,
     ImageSource,
@@ -35,6 +34,9 @@ from convswap.inputs.tensor_inputs import with_tensor_inputs
 from convswap.models.networks import ALL_NETWORKS, NETWORKS, RANDOM
 from convswap.runtime.device import Device
 
+# A network's name, the path of an ONNX file, or a model that holds its weights itself.
+UserModel = str | os.PathLike[str] | onnx.ModelProto
+
 DATA = ("fashion-mnist", "synthetic", RANDOM)
 CLASSES = 10
 # What the course's networks are for.
@@ -48,119 +50,87 @@ _DEFAULT_RANDOM_IMAGES = {"cuda": 256, "cpu": 8}
 
 @dataclass(frozen=True)
 class Subject:
-    """A model with its weights in memory, and the name of its data.
+    """A model and the name of its data; see `open_model` for its weights.
 
     `model` is as given, for our side; `plain` has every Conv as ONNX has it, for the default side, and is the
     same object where `swapped_before`, the number of Convs that were swapped in `model` already, is 0.
     `missing` names the data set that the model was made for, where it would have to be downloaded first.
     `input_shape` is that of a sample, as it was asked for; see `with_sample_shapes`. `given` has the
-    values that the user gave for the inputs, where `dataset` is "given". `weights` has the large ones by name
-    where they were asked for apart: both models are without them then.
+    values that the user gave for the inputs, where `dataset` is "given".
     """
 
     title: str
-    model: onnx.ModelProto
-    plain: onnx.ModelProto
+    model: ir.Model
+    plain: ir.Model
     dataset: str
     missing: str | None = None
     swapped_before: int = 0
     input_shape: InputShape | None = None
     given: Given | None = None
-    weights: Weights = field(default_factory=dict)
 
 
 def open_subject(
-    model: str | os.PathLike[str] | onnx.ModelProto,
-    data: str | None,
-    input_shape: InputShape | None = None,
-    given: Given | None = None,
-    *,
-    weights_apart: bool = False,
-    tensor_inputs: bool = False,
+    model: UserModel, data: str | None, input_shape: InputShape | None = None, given: Given | None = None
 ) -> Subject:
     """Return the model called or stored as `model`, and `data` or what suits it.
 
     A network's name has it exported; anything else is the path of an ONNX file. Convs that were swapped
     before stay so in `Subject.model`, and are turned back in `Subject.plain`, so that the default side can
     run them. A sample of `input_shape` may suit data that an open one does not. What is `given` for the
-    inputs takes the place of a data set. With `weights_apart` the large weights are in `Subject.weights` and
-    nowhere else. With `tensor_inputs` the model takes in sequences, optionals and values for inputs with a
-    default, and is no longer one to write; see `with_tensor_inputs`.
+    inputs takes the place of a data set; a model that takes sequences, optionals and values for inputs with a
+    default is no longer one to write then, see `with_tensor_inputs`.
 
     Raises:
         ConvswapError: there is no such network or file, or no such data set, or what was given does not suit
             the model.
     """
-    if given is not None:
-        if data is not None:
-            raise ConvswapError(f"data set {data} and inputs were both given; leave one of them out")
-        title, proto, weights = open_apart(model) if weights_apart else (*open_model(model), {})
-        if tensor_inputs:
-            proto, given = with_tensor_inputs(proto, given)
-        before = count_swapped(proto)
-        plain = plain_model(proto) if before else proto
-        return Subject(title, proto, plain, GIVEN, None, before, input_shape, given, weights)
+    if given is not None and data is not None:
+        raise ConvswapError(f"data set {data} and inputs were both given; leave one of them out")
     if data is not None and data not in DATA:
         raise unknown_name("data set", data, DATA)
-    if isinstance(model, str) and model in NETWORKS:
+    labelled = None
+    if isinstance(model, str) and model in NETWORKS and given is None:
         labelled = data if data in _DEFAULT_IMAGES else _best_available()
+    title, opened = open_model(model, labelled)
+    missing: str | None = None
+    if given is not None:
+        opened, given = with_tensor_inputs(opened, given)
+        data = GIVEN
+    elif labelled is not None:
         missing = _BEST if data is None and labelled != _BEST else None
-        network, weights = _apart(export_network(model, data=labelled), weights_apart)
-        return Subject(
-            model, network, network, data or labelled, missing, input_shape=input_shape, weights=weights
-        )
-    if isinstance(model, str) and model in ALL_NETWORKS:
-        network, weights = _apart(export_network(model), weights_apart)
-        return Subject(model, network, network, data or RANDOM, input_shape=input_shape, weights=weights)
-    title, proto, weights = open_apart(model) if weights_apart else (*open_model(model), {})
-    return replace(_file_subject(title, proto, data, input_shape), weights=weights)
+        data = data or labelled
+    elif isinstance(model, str) and model in ALL_NETWORKS:
+        data = data or RANDOM
+    elif data is None:
+        data, missing = _suiting_data(opened, with_sample_shapes(declared_inputs(opened), input_shape))
+    before = count_swapped(opened)
+    plain = plain_model(opened) if before else opened
+    return Subject(title, opened, plain, data, missing, before, input_shape, given)
 
 
-def open_apart(
-    model: str | os.PathLike[str] | onnx.ModelProto,
-) -> tuple[str, onnx.ModelProto, Weights]:
-    """Return what `open_model` does, but the model without its large weights, and those by name.
+def open_model(model: UserModel, data: str | None = None) -> tuple[str, ir.Model]:
+    """Return a title for the model called or stored as `model`, and the model.
 
-    Raises:
-        ConvswapError: there is no such network or file.
-    """
-    is_network = isinstance(model, str) and model in ALL_NETWORKS
-    if is_network or isinstance(model, onnx.ModelProto):
-        title, proto = open_model(model)
-        return title, *_apart(proto, True)
-    # From the file, where they stay and are mapped into memory.
-    proto, weights = _lifted_apart(_file_model(model))
-    # What was read refers to itself, and would stay, weights and all, until Python looks for such things.
-    gc.collect()
-    return str(model), proto, weights
-
-
-def _apart(model: onnx.ModelProto, wanted: bool) -> tuple[onnx.ModelProto, Weights]:
-    return _lifted_apart(model_from_proto(model)) if wanted else (model, {})
-
-
-def _lifted_apart(model: ir.Model) -> tuple[onnx.ModelProto, Weights]:
-    lift_large_constants(model)
-    return taken_apart(model)
-
-
-def open_model(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[str, onnx.ModelProto]:
-    """Return a title for the model called or stored as `model`, and the model with its weights in memory.
-
-    For commands that need none of its data: a network comes with the weights that the package has.
+    Large weights are mapped where they are in a file of their own, all others are in memory once. A network
+    comes with the weights that the package has, trained on `data` if that is given.
 
     Raises:
         ConvswapError: there is no such network or file.
     """
     if isinstance(model, onnx.ModelProto):
-        title = model.graph.name or "the model"
-        return title, to_proto(model_from_proto(model)) if has_sparse_tensors(model) else model
-    if isinstance(model, str) and model in ALL_NETWORKS:
-        return model, export_network(model)
-    proto = to_proto(ir.external_data.load_to_model(_file_model(model)))
-    # As above.
-    gc.collect()
-    return str(model), proto
+        title, read = model.graph.name or "the model", model_from_proto(model)
+    elif isinstance(model, str) and model in ALL_NETWORKS:
+        title, read = model, model_from_proto(export_network(model, data=data))
+    else:
+        title, read = str(model), _file_model(model)
+    lift_large_constants(read)
+    split = taken_apart(read)
+    del read
+    if not isinstance(model, onnx.ModelProto):
+        # What was read has the message that it was read from, with all weights, and refers to itself: it
+        # would stay until Python looks for such things.
+        gc.collect()
+    return title, split.whole()
 
 
 def _file_model(model: str | os.PathLike[str]) -> ir.Model:
@@ -170,7 +140,7 @@ def _file_model(model: str | os.PathLike[str]) -> ir.Model:
     return load_model(model)
 
 
-def batch_of(model: onnx.ModelProto, inputs: tuple[Input, ...], batch: int | None, device: Device) -> int:
+def batch_of(model: ir.Model, inputs: tuple[Input, ...], batch: int | None, device: Device) -> int:
     """Return how many samples a run of `model` takes: `batch`, or what `compare` would take by itself.
 
     `inputs` are those of the model, with the shapes that samples have.
@@ -231,27 +201,16 @@ def _best_available() -> str:
     return _BEST if datasets.available(_BEST) else "synthetic"
 
 
-def _file_subject(
-    title: str, model: onnx.ModelProto, data: str | None, input_shape: InputShape | None
-) -> Subject:
-    """Return the subject with `data`, or the data set that the model's properties name, where it fits."""
-    before = count_swapped(model)
-    inputs = with_sample_shapes(declared_inputs(model), input_shape)
-    dataset, missing = (data, None) if data is not None else _suiting_data(model, inputs)
-    plain = plain_model(model) if before else model
-    return Subject(title, model, plain, dataset, missing, before, input_shape)
-
-
-def _usual_random_images(model: onnx.ModelProto, device: Device) -> int:
+def _usual_random_images(model: ir.Model, device: Device) -> int:
     return _DEFAULT_RANDOM_IMAGES[device.name] if _made_for(model) == RANDOM else 1
 
 
-def _made_for(model: onnx.ModelProto) -> str | None:
+def _made_for(model: ir.Model) -> str | None:
     """Return the data that the model's properties name."""
-    return {entry.key: entry.value for entry in model.metadata_props}.get("convswap.dataset")
+    return model.metadata_props.get("convswap.dataset")
 
 
-def _suiting_data(model: onnx.ModelProto, inputs: tuple[Input, ...]) -> tuple[str, str | None]:
+def _suiting_data(model: ir.Model, inputs: tuple[Input, ...]) -> tuple[str, str | None]:
     """Return the data set for `model`, and the one it was made for where that would have to be downloaded."""
     named = _made_for(model)
     if named not in _DEFAULT_IMAGES or not _takes_images(inputs):
@@ -303,7 +262,7 @@ class OneRun:
 
 
 def one_run(
-    model: onnx.ModelProto,
+    model: ir.Model,
     *,
     batch: int | None,
     device: Device,

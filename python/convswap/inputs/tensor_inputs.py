@@ -14,20 +14,20 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from onnx import helper
 
 from convswap.errors import ConvswapError, unknown_name
-from convswap.graph.names import UniqueNames, names_in
-from convswap.graph.serialisation import copy_of
+from convswap.graph.constants import FIRST_IR_WITH_DEFAULTS
+from convswap.graph.names import UniqueNames, values_of
+from convswap.graph.serialisation import value_to_proto
 from convswap.inputs.feeds import declared_input
 from convswap.inputs.given import Given, Value, as_array, check_shape, values_by_name
 
-# From this version of the format on, an initializer that is a graph input too is only a default.
-_FIRST_IR_WITH_DEFAULTS = 4
 _WITHOUT_TENSORS = ("sequence_type", "optional_type")
 
 
-def with_tensor_inputs(model: onnx.ModelProto, given: Given | None) -> tuple[onnx.ModelProto, Given | None]:
+def with_tensor_inputs(model: ir.Model, given: Given | None) -> tuple[ir.Model, Given | None]:
     """Return `model` with inputs that are tensors, and what they are given.
 
     Both are returned as they are where nothing but tensors without a default is given.
@@ -35,86 +35,82 @@ def with_tensor_inputs(model: onnx.ModelProto, given: Given | None) -> tuple[onn
     Raises:
         ConvswapError: a value that was given cannot be read or does not suit its input.
     """
-    defaults = {tensor.name for tensor in model.graph.initializer}
-    inputs = list(model.graph.input)
-    parted = [value for value in inputs if value.type.WhichOneof("value") in _WITHOUT_TENSORS]
-    defaulted = [value for value in inputs if value.name in defaults]
-    if given is None or not (parted or defaulted):
+    if given is None:
         return model, given
-    values = values_by_name(given, [value.name for value in inputs if value.name not in defaults])
+    defaults, inputs = model.graph.initializers, model.graph.inputs
+    types = {str(value.name): value_to_proto(value).type for value in inputs}
+    parted = [name for name, kind in types.items() if kind.WhichOneof("value") in _WITHOUT_TENSORS]
+    defaulted = [name for name in types if name in defaults]
+    if not (parted or defaulted):
+        return model, given
+    values = values_by_name(given, [name for name in types if name not in defaults])
     if values is None:  # Images, of which a model has one input.
         return model, given
-    _check_names(model, values)
-    replaced = [value for value in defaulted if value.name in values]
+    for name in values:
+        if name not in types and not any(_element_of(sequence, name) for sequence in parted):
+            raise unknown_name("input", name, types)
+    replaced = [name for name in defaulted if name in values]
     if not (parted or replaced):
         return model, given
-    copy = copy_of(model)
+    copy = model.clone()
     change = _Change(copy, values)
-    for value in replaced:
-        change.drop_default(value)
-    for value in parted:
-        change.make_of_tensors(value)
+    for name in replaced:
+        change.drop_default(name)
+    for name in parted:
+        change.make_of_tensors(name, types[name])
     return copy, change.values
-
-
-def _check_names(model: onnx.ModelProto, values: Mapping[str, Value]) -> None:
-    """Refuse a value for what `model` does not take, while its inputs are called as in its file."""
-    known = {value.name: value.type.WhichOneof("value") in _WITHOUT_TENSORS for value in model.graph.input}
-    for name in values:
-        if name not in known and not any(
-            _element_of(sequence, name) for sequence, has_elements in known.items() if has_elements
-        ):
-            raise unknown_name("input", name, known)
 
 
 class _Change:
     """A model whose inputs are made tensors one by one, and the values that it is given meanwhile."""
 
-    def __init__(self, model: onnx.ModelProto, values: Mapping[str, Value]) -> None:
-        self._model = model
+    def __init__(self, model: ir.Model, values: Mapping[str, Value]) -> None:
+        self._model, self._graph = model, model.graph
         self.values: dict[str, Any] = dict(values)
-        self._inputs = {value.name for value in model.graph.input}
-        self._taken = UniqueNames(names_in(model.graph))
+        self._inputs = {str(value.name): value for value in model.graph.inputs}
+        self._taken = UniqueNames(
+            each.name for graph in model.graphs() for each in (*values_of(graph), *graph)
+        )
 
-    def drop_default(self, value: onnx.ValueInfoProto) -> None:
-        """Make `value`, an input with an initializer, one without."""
-        graph = self._model.graph
-        if self._model.ir_version < _FIRST_IR_WITH_DEFAULTS:
+    def drop_default(self, name: str) -> None:
+        """Make `name`, an input with an initializer, one without."""
+        if self._model.ir_version < FIRST_IR_WITH_DEFAULTS:
             raise ConvswapError(
-                f"input {value.name!r} was given a value, but the model, of IR version "
+                f"input {name!r} was given a value, but the model, of IR version "
                 f"{self._model.ir_version}, has one for it that cannot be changed; leave it out"
             )
-        (index,) = (i for i, tensor in enumerate(graph.initializer) if tensor.name == value.name)
-        del graph.initializer[index]
-        self._remove_input(value.name)
-        array = as_array(value.name, self.values[value.name])
-        check_shape(array.shape, declared_input(value), None)
-        self._add_input(value.name, value.type.tensor_type.elem_type, array)
+        value = self._inputs[name]
+        self._graph.initializers.pop(name)
+        value.const_value = None
+        array = as_array(name, self.values[name])
+        check_shape(array.shape, declared_input(value_to_proto(value)), None)
+        self._graph.inputs.remove(value)
+        self._add_input(value, array)
 
-    def make_of_tensors(self, value: onnx.ValueInfoProto) -> None:
-        """Put nodes that make `value`, a sequence or an optional, in the place of that input."""
-        self._remove_input(value.name)
-        self._model.graph.value_info.append(value)
-        if value.type.HasField("sequence_type"):
-            self._make_sequence(value.name, value.name, value.type.sequence_type.elem_type)
+    def make_of_tensors(self, name: str, kind: onnx.TypeProto) -> None:
+        """Put nodes that make `name`, a sequence or an optional, in the place of that input."""
+        value = self._inputs[name]
+        self._graph.inputs.remove(value)
+        if kind.HasField("sequence_type"):
+            self._put_in_front(self._sequence(name, kind.sequence_type.elem_type, value))
             return
-        inner = value.type.optional_type.elem_type
-        elements = self._elements(value.name) if inner.HasField("sequence_type") else None
-        held = elements if elements is not None else self.values.get(value.name)
+        inner = kind.optional_type.elem_type
+        elements = self._elements(name) if inner.HasField("sequence_type") else None
+        held = elements if elements is not None else self.values.get(name)
         if held is None:
-            self.values.pop(value.name, None)
-            self._put_in_front("Optional", [], value.name, type=inner)
+            self.values.pop(name, None)
+            self._put_in_front(self._node("Optional", [], value, type=inner))
             return
-        made = self._taken.take(f"{value.name}.value")
+        made = ir.Value(name=self._taken.take(f"{name}.value"))
         if inner.HasField("sequence_type"):
-            self._make_sequence(value.name, made, inner.sequence_type.elem_type)
+            sequence = self._sequence(name, inner.sequence_type.elem_type, made)
+            self._put_in_front(sequence, self._node("Optional", sequence.outputs, value))
         else:
-            self._feed(value.name, made, inner, self.values.pop(value.name))
-        # In front of the nodes before it, so that it is put behind what makes its input.
-        self._put_in_front("Optional", [made], value.name, after=made)
+            self._feed(name, made, inner, self.values.pop(name))
+            self._put_in_front(self._node("Optional", [made], value))
 
-    def _make_sequence(self, name: str, output: str, element: onnx.TypeProto) -> None:
-        """Make `output`, the sequence that was given for the input `name`, of its elements."""
+    def _sequence(self, name: str, element: onnx.TypeProto, output: ir.Value) -> ir.Node:
+        """Return what makes `output`, the sequence that was given for the input `name`, of its elements."""
         elements = self._elements(name)
         if elements is None:
             raise ConvswapError(
@@ -124,13 +120,12 @@ class _Change:
         elements_and_more = {name, *self._given_elements(name)}
         self.values = {other: held for other, held in self.values.items() if other not in elements_and_more}
         if not elements:
-            self._put_in_front("SequenceEmpty", [], output, dtype=element.tensor_type.elem_type)
-            return
-        names = []
+            return self._node("SequenceEmpty", [], output, dtype=element.tensor_type.elem_type)
+        inputs = []
         for index, held in enumerate(elements):
-            names.append(self._taken.take(f"{name}.{index}"))
-            self._feed(name, names[-1], element, held)
-        self._put_in_front("SequenceConstruct", names, output)
+            inputs.append(ir.Value(name=self._taken.take(f"{name}.{index}")))
+            self._feed(name, inputs[-1], element, held)
+        return self._node("SequenceConstruct", inputs, output)
 
     def _elements(self, name: str) -> Sequence[Any] | None:
         """Return the elements that were given for the sequence `name`, None for none."""
@@ -154,7 +149,7 @@ class _Change:
         """Return what may be elements of the sequence `name`, and is no other input."""
         return [other for other in self.values if _element_of(name, other) and other not in self._inputs]
 
-    def _feed(self, name: str, tensor: str, kind: onnx.TypeProto, held: Any) -> None:
+    def _feed(self, name: str, tensor: ir.Value, kind: onnx.TypeProto, held: Any) -> None:
         """Make an input `tensor` for what was given as the input `name`, or as a part of it."""
         if not kind.HasField("tensor_type"):
             raise ConvswapError(
@@ -163,24 +158,32 @@ class _Change:
             )
         array = as_array(name, held)
         check_shape(array.shape, declared_input(onnx.ValueInfoProto(name=name, type=kind)), None)
-        self._add_input(tensor, kind.tensor_type.elem_type, array)
+        tensor.type = ir.TensorType(ir.DataType(kind.tensor_type.elem_type))
+        self._add_input(tensor, array)
 
-    def _add_input(self, name: str, element_type: int, array: np.ndarray) -> None:
+    def _add_input(self, value: ir.Value, array: np.ndarray) -> None:
         """Add a last input: the first one tells the batch. Its shape is fixed, so that it has no samples."""
-        self._model.graph.input.append(helper.make_tensor_value_info(name, element_type, array.shape))
-        self.values[name] = array
+        value.shape = ir.Shape(array.shape)
+        self._graph.inputs.append(value)
+        self.values[str(value.name)] = array
 
-    def _remove_input(self, name: str) -> None:
-        (index,) = (i for i, value in enumerate(self._model.graph.input) if value.name == name)
-        del self._model.graph.input[index]
+    def _node(self, op: str, inputs: Sequence[ir.Value], output: ir.Value, **attributes: Any) -> ir.Node:
+        """Return a node that computes `output`, or what takes the place of that where it was an input."""
+        name = self._taken.take(f"{output.name}/{op}")
+        written = [
+            ir.serde.deserialize_attribute(helper.make_attribute(key, held))
+            for key, held in attributes.items()
+        ]
+        made = ir.Value(name=output.name, type=output.type, shape=output.shape)
+        made.metadata_props.update(output.metadata_props)
+        ir.convenience.replace_all_uses_with(output, made, replace_graph_outputs=True)
+        return ir.Node("", op, inputs, written, name=name, outputs=[made])
 
-    def _put_in_front(
-        self, op: str, inputs: Sequence[str], output: str, *, after: str = "", **attributes: Any
-    ) -> None:
-        nodes = self._model.graph.node
-        made_by = [index for index, node in enumerate(nodes) if after and after in node.output]
-        node = helper.make_node(op, inputs, [output], name=self._taken.take(f"{output}/{op}"), **attributes)
-        nodes.insert(made_by[0] + 1 if made_by else 0, node)
+    def _put_in_front(self, *nodes: ir.Node) -> None:
+        for first in self._graph:
+            self._graph.insert_before(first, nodes)
+            return
+        self._graph.extend(nodes)
 
 
 def _element_of(name: str, other: str) -> bool:

@@ -17,12 +17,12 @@ from convswap.graph.model_file import check_model_target, files_of
 from convswap.graph.swap import SwapResult, swap_chosen
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes
-from convswap.inputs.subject import open_model
+from convswap.inputs.subject import UserModel, open_model
 from convswap.optimizing.choice import DEFAULT_WAY, speedup
 from convswap.optimizing.kept import KeptMeasurements
 from convswap.optimizing.measuring import Measured, Measuring, measure_convs, with_fastest_algorithms
 from convswap.optimizing.pairs import MeasuredPair, gaining_pairs
-from convswap.optimizing.preparation import MATCH, Model, OptimizeOptions, Prepared, SegmentInputs, prepare
+from convswap.optimizing.preparation import MATCH, OptimizeOptions, Prepared, SegmentInputs, prepare
 from convswap.optimizing.result import NodeResult, Optimization
 from convswap.optimizing.whole import NOT_TAKEN, Whole, best_whole
 from convswap.output.files import check_writable
@@ -36,7 +36,7 @@ _INNER = "it is in a subgraph, where it cannot be measured alone"
 
 
 def optimize(
-    model: Model,
+    model: UserModel,
     output: str | os.PathLike[str] | None = None,
     *,
     batches: int | Sequence[int] | None = None,
@@ -86,7 +86,7 @@ def optimize(
 
 
 def optimize_with(
-    model: Model,
+    model: UserModel,
     output: str | os.PathLike[str] | None,
     options: OptimizeOptions,
     progress: Progress | None = None,
@@ -109,7 +109,7 @@ def optimize_with(
 
 
 def _found(
-    model: Model, options: OptimizeOptions, report: Progress
+    model: UserModel, options: OptimizeOptions, report: Progress
 ) -> tuple[Optimization, SwapResult | None]:
     """Return what is found, nothing written, and the model to write; None where it does not gain."""
     device = choose_device(options.device)
@@ -148,12 +148,12 @@ def _measure(
     return measured, gaining_pairs(measured, measuring)
 
 
-def _to_write(whole: Whole, prepared: Prepared, model: Model) -> SwapResult | None:
+def _to_write(whole: Whole, prepared: Prepared, model: UserModel) -> SwapResult | None:
     """Return the model with what was taken, if it gains."""
     if not (whole.gains and whole.answers_agree and whole.taken is not None):
         return None
     # With inputs, what ran may have had tensors in the place of its sequences, optionals and defaults.
-    as_given = prepared.original.whole() if prepared.options.inputs is None else open_model(model)[1]
+    as_given = prepared.original if prepared.options.inputs is None else open_model(model)[1]
     return swap_chosen(as_given, whole.taken, NOT_TAKEN)
 
 

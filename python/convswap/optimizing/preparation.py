@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx
+import onnx_ir as ir
 import onnxruntime
 
 from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.graph.branches import Inner, home_of, with_inner_values
-from convswap.graph.external_weights import SplitModel, moved_apart
+from convswap.graph.external_weights import SplitModel, Weights, as_split, moved_apart
 from convswap.graph.plain_model import plain_model
 from convswap.graph.replaced import unfused_model
-from convswap.graph.swap import PRECISIONS, Left, swap, swap_apart
+from convswap.graph.swap import PRECISIONS, Left, SwapResult, swap, swap_apart
 from convswap.inputs.feeds import Feeds, Source, declared_inputs
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
-from convswap.inputs.subject import Subject, open_subject, source_of
+from convswap.inputs.subject import Subject, UserModel, open_subject, source_of
 from convswap.optimizing.segments import Segment, Shapes, pairs_of, segments_of
 from convswap.runtime.device import Device
 from convswap.runtime.layers import Capture, ConvLayer
@@ -36,8 +35,6 @@ from convswap.runtime.memory import (
     while_made,
 )
 from convswap.runtime.sessions import DEFAULT, BoundRun, make_session, on_device, shapes_of
-
-Model = str | os.PathLike[str] | onnx.ModelProto
 
 # "match": for every Conv a precision that is as accurate as the default provider is on that Conv.
 MATCH = "match"
@@ -78,22 +75,26 @@ class OptimizeOptions:
 class Prepared:
     """A model, what a swap of all its Convs would be, and its data at every batch.
 
-    `original` is the model, `inlined` the same without functions that have Convs: the Convs of `segments`,
-    which have each by itself, and of `pairs`, depthwise ones with the 1x1 Convs behind them, are fed values
-    of it. `swapped` names the Convs that can be swapped, `left` has the others, `notes` are the swap's.
+    `inlined` is the model without functions that have Convs: the Convs of `segments`, which have each by
+    itself, and of `pairs`, depthwise ones with the 1x1 Convs behind them, are fed values of it. `swapped`
+    names the Convs that can be swapped, `left` has the others, `notes` are the swap's.
     """
 
     options: OptimizeOptions
     device: Device
     subject: Subject
     sources: Mapping[int, Source]  # by batch
-    original: SplitModel
-    inlined: SplitModel
+    inlined: ir.Model
     swapped: tuple[str, ...]
     left: tuple[Left, ...]
     notes: tuple[str, ...]
     segments: tuple[Segment, ...]
     pairs: tuple[Segment, ...] = ()
+
+    @property
+    def original(self) -> ir.Model:
+        """The model as it was."""
+        return self.subject.model
 
     def capture(self, layers: Sequence[ConvLayer]) -> Capture:
         """Return what gives `layers`, of the main graph, their inputs."""
@@ -111,11 +112,9 @@ class Prepared:
         return declared_inputs(self.subject.model), source.inputs, source.batch
 
 
-def prepare(model: Model, options: OptimizeOptions, device: Device) -> Prepared:
+def prepare(model: UserModel, options: OptimizeOptions, device: Device) -> Prepared:
     """Return `model` prepared; the errors are those of `optimize`."""
-    subject = open_subject(
-        model, None, options.input_shape, options.inputs, weights_apart=True, tensor_inputs=True
-    )
+    subject = open_subject(model, None, options.input_shape, options.inputs)
     if subject.swapped_before:
         raise ConvswapError(
             f"'{subject.title}' has {subject.swapped_before} Conv swapped already; give the model as it was"
@@ -126,34 +125,41 @@ def prepare(model: Model, options: OptimizeOptions, device: Device) -> Prepared:
         for batch in options.batches or (None,)
     ]
     # A depthwise Conv and the one behind it stay two here: each is measured by itself, then both together.
-    original = SplitModel(subject.plain, subject.weights)
+    original = as_split(subject.model)
     check_model(original, device)
-    swapping = swap_apart(original.whole())
-    swapped = moved_apart(swapping.model).message
-    unfused = unfused_model(original.message, swapping)
+    swapping = swap_apart(subject.model)
+    unfused = unfused_model(subject.model, swapping)
+    swapped, before = _swapped_and_before(swapping, unfused, original.weights)
     return Prepared(
         options=options,
         device=device,
         subject=subject,
         sources={source.batch: source for source in sources},
-        original=original,
-        inlined=original._replace(message=swapped if unfused is None else unfused),
+        inlined=swapped.whole() if unfused is None else unfused,
         swapped=swapping.swapped,
         left=swapping.left,
         notes=swapping.notes,
-        segments=segments_of(swapped, unfused, original.weights),
-        pairs=_pairs(original),
+        segments=segments_of(swapped, before),
+        pairs=_pairs(subject.model, original.weights),
     )
 
 
-def _pairs(original: SplitModel) -> tuple[Segment, ...]:
-    swapping = swap(original.whole(), fuse=True)
-    swapped = moved_apart(swapping.model).message
+def _swapped_and_before(
+    swapping: SwapResult, unfused: ir.Model | None, weights: Weights
+) -> tuple[SplitModel, SplitModel | None]:
+    """Return the swapped model, with no other large `weights` than the model had, and `unfused`."""
+    swapped = moved_apart(swapping.model)._replace(weights=weights)
+    return swapped, None if unfused is None else as_split(unfused)
+
+
+def _pairs(original: ir.Model, weights: Weights) -> tuple[Segment, ...]:
+    swapping = swap(original, fuse=True)
+    swapped, before = _swapped_and_before(swapping, unfused_model(original, swapping), weights)
     # No other Conv is taken in.
     fronts = {one.node: one.taken[0][1] for one in swapping.fused if one.taken[0][0] == "Conv"}
     if not fronts:
         return ()
-    return pairs_of(swapped, unfused_model(original.message, swapping), fronts, original.weights)
+    return pairs_of(swapped, before, fronts)
 
 
 def check_model(model: SplitModel, device: Device) -> None:
@@ -249,16 +255,17 @@ class _AtBatch:
 class _BranchCapture:
     """What `Capture` is for the main graph, for segments in the branches of Ifs."""
 
-    def __init__(self, whole: SplitModel, segments: Sequence[Segment], device: Device) -> None:
-        self._graph, self._device = whole.message.graph, device
+    def __init__(self, whole: ir.Model, segments: Sequence[Segment], device: Device) -> None:
+        self._graph, self._device = as_split(whole).message.graph, device
         wanted = {
             home: segment.layer.element_type
             for segment in segments
             for home in (_result(segment), *self._homes(segment).values())
             if home is not None
         }
-        model, self._outputs = with_inner_values(plain_model(whole.message), wanted)
-        self._session = make_session(whole._replace(message=model), DEFAULT, device, optimizes=False)
+        split = as_split(plain_model(whole))
+        message, self._outputs = with_inner_values(split.message, wanted)
+        self._session = make_session(split._replace(message=message), DEFAULT, device, optimizes=False)
 
     def inputs(self, segment: Segment, feeds: Values) -> Values | None:
         """Return what `segment` is fed when the model is fed `feeds`; None where its branch is not run."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import onnx
+import onnx_ir as ir
 
 from convswap.graph.branches import Path, branch_model, branch_paths
 from convswap.graph.domain import is_ours
@@ -26,14 +27,13 @@ Shapes = Mapping[str, Sequence[int]]
 class Segment:
     """A Conv and the nodes that it can take in; `layer` has taken in all of them.
 
-    `depthwise` is the name of the depthwise Conv in front, where that is among them. `weights` has the large
-    ones of the model as it was, which are in no message.
+    The large weights that it has are those of the model as it was, without those that something was folded
+    into. `depthwise` is the name of the depthwise Conv in front, where that is among them.
     """
 
     layer: ConvLayer
     path: Path = ()  # to the branch that it is in
     depthwise: str = ""
-    weights: Weights = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -54,11 +54,11 @@ class Segment:
     def weights_digest(self) -> str:
         """What tells its constants from others."""
         digest = hashlib.sha256()
-        constants = (self.layer.replaced or self.layer).constants
-        for name in sorted(constants):
-            digest.update(constants[name].SerializeToString(deterministic=True))
-            if is_apart(constants[name]):
-                digest.update(self.weights[name].data)
+        before = self.layer.replaced or self.layer
+        for name, tensor in sorted(before.constants.items()):
+            digest.update(tensor.SerializeToString(deterministic=True))
+            if is_apart(tensor):
+                digest.update(before.weights[name].data)
         return digest.hexdigest()[:16]
 
     def _names(self, attribute: str) -> bool:
@@ -73,21 +73,21 @@ class Segment:
         """Return the segment as it was, for inputs of `shapes`."""
         model = self.layer.model(shapes, ours=False)
         names = (self.depthwise, self.name) if self.depthwise else (self.name,)
-        convs = [node for node in model.graph.node if node.op_type == "Conv"]
+        convs = [node for node in model.message.graph.node if node.op_type == "Conv"]
         for node, name in zip(convs, names, strict=True):
             node.name = name
-        return SplitModel(model, self.weights)
+        return model
 
     def our_model(self, shapes: Shapes, choice: NodeChoice) -> SplitModel:
         """Return the segment with its Conv swapped, and fused up to a stage."""
-        return swapped_model(self.default_model(shapes), {self.name: choice}, "it is another")[0]
+        return swapped_model(self.default_model(shapes).whole(), {self.name: choice}, "it is another")[0]
 
     def our_layer(self, shapes: Shapes, choice: NodeChoice) -> ConvLayer:
         """Return our op of `our_model`, with all that it takes in.
 
         It is asked for there, since a Conv that takes in something also gets a bias.
         """
-        (layer,) = conv_layers(self.our_model(shapes, choice).message)
+        (layer,) = conv_layers(self.our_model(shapes, choice))
         return layer
 
     def conv_alone(self, precision: str) -> ConvLayer:
@@ -106,44 +106,41 @@ class Segment:
 
     def weights_alone(self, shapes: Shapes) -> Weights:
         """Return the large weights of `conv_alone`, by their names, for inputs of `shapes`."""
-        names = [str(name) for name in self.layer.node.input[1:3]]
-        folded = [name for name in names if name not in self.weights and is_apart(self.layer.constants[name])]
+        weights, names = self.layer.weights, [str(name) for name in self.layer.node.input[1:3]]
+        folded = [name for name in names if name not in weights and is_apart(self.layer.constants[name])]
         if not folded:
-            return self.weights
+            return weights
         our = self.our_model(shapes, NodeChoice(last=Stage.FOLDED))
-        (layer,) = conv_layers(our.message)
+        (layer,) = conv_layers(our)
         same = dict(zip(names, layer.node.input[1:3], strict=True))
-        return {**self.weights, **{name: our.weights[same[name]] for name in folded}}
+        return {**weights, **{name: our.weights[same[name]] for name in folded}}
 
 
-def segments_of(
-    swapped: onnx.ModelProto, unfused: onnx.ModelProto | None, weights: Weights
-) -> tuple[Segment, ...]:
+def segments_of(swapped: SplitModel, unfused: SplitModel | None) -> tuple[Segment, ...]:
     """Return the segments that can be measured alone: those of the main graph and of branches of Ifs.
 
-    `swapped` and `unfused` are as for `conv_layers`, `weights` the large ones of the model that was swapped.
-    In a branch the weights have to be constant.
+    `swapped` and `unfused` are as for `conv_layers`. In a branch the weights have to be constant.
     """
-    found = [Segment(layer, weights=weights) for layer in conv_layers(swapped, unfused)]
-    for path in branch_paths(swapped.graph):
-        branch = _with_constant_weights(branch_model(swapped, path))
+    found = [Segment(layer) for layer in conv_layers(swapped, unfused)]
+    for path in branch_paths(swapped.message.graph):
+        branch = _with_constant_weights(branch_model(swapped.message, path))
         if not any(is_ours(node) for node in branch.graph.node):
             continue
-        before = None if unfused is None else branch_model(unfused, path)
-        found += [Segment(layer, path, weights=weights) for layer in conv_layers(branch, before)]
+        before = unfused and unfused._replace(message=branch_model(unfused.message, path))
+        found += [Segment(layer, path) for layer in conv_layers(swapped._replace(message=branch), before)]
     return tuple(found)
 
 
 def pairs_of(
-    swapped: onnx.ModelProto, unfused: onnx.ModelProto | None, fronts: Mapping[str, str], weights: Weights
+    swapped: SplitModel, unfused: SplitModel | None, fronts: Mapping[str, str]
 ) -> tuple[Segment, ...]:
     """Return the segments of the main graph that have a depthwise Conv in front.
 
-    `swapped`, `unfused` and `weights` are as for `segments_of`; `fronts` has the name of that Conv,
-    by the name of the one behind it.
+    `swapped` and `unfused` are as for `conv_layers`; `fronts` has the name of that Conv, by the name of the
+    one behind it.
     """
     return tuple(
-        Segment(layer, depthwise=fronts[layer.name], weights=weights)
+        Segment(layer, depthwise=fronts[layer.name])
         for layer in conv_layers(swapped, unfused)
         if layer.convolutions == 2 and layer.name in fronts
     )
@@ -159,11 +156,11 @@ def _with_constant_weights(branch: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def swapped_model(
-    model: SplitModel, choices: Mapping[str, NodeChoice], why_others: str
+    model: ir.Model, choices: Mapping[str, NodeChoice], why_others: str
 ) -> tuple[SplitModel, SwapResult]:
     """Return `model` as `swap_chosen` swaps it, and what was swapped, whose model is without weights."""
     with freed_at_once():
-        result = swap_chosen(model.whole(), choices, why_others)
+        result = swap_chosen(model, choices, why_others)
         return moved_apart(result.model), result
 
 

@@ -97,7 +97,7 @@ def times_of_choices(
     for number, choices in enumerate(ways):
         model = segment.default_model(shapes)
         if choices:
-            model, _ = swapped_model(model, choices, "it is as fast as it was")
+            model, _ = swapped_model(model.whole(), choices, "it is as fast as it was")
         runs[number] = _copies_run(model, copies, CONVSWAP if choices else DEFAULT, inputs, device)
     return list(_in_turn(runs, copies).values())
 
@@ -162,13 +162,14 @@ class _Judged:
         data_name = str(alone.node.input[0])
         operations = alone.problem({name: values.shape for name, values in self._fed.items()}).operations
         self._fed[data_name] = _part(self._fed[data_name], operations, alone)
-        arrays = alone.arrays(self._fed, self._weights)
+        arrays = replace(alone, weights=self._weights).arrays(self._fed)
         self._truth = reference_conv(arrays.x, arrays.w, arrays.bias, alone.attributes)
 
     def error(self, layer: ConvLayer, side: Side) -> float:
         """Return the relative L2 error of `layer` on that part."""
-        model = layer.model({name: values.ndim for name, values in self._fed.items()}, ours=side.ours)
-        session = make_session(SplitModel(model, self._weights), side, self._device)
+        ranks = {name: values.ndim for name, values in self._fed.items()}
+        model = replace(layer, weights=self._weights).model(ranks, ours=side.ours)
+        session = make_session(model, side, self._device)
         return relative_l2_error(run(session, self._fed)[0], self._truth)
 
     def by_rule(

@@ -179,7 +179,7 @@ class _Original:
         problems += [one.problems[0] for one in self._measured if one.segment.path]
         if sum(problem.operations for problem in problems) > _TRUTH_OPERATIONS:
             return None
-        names = [value.name for value in prepared.original.message.graph.output]
+        names = [str(value.name) for value in prepared.original.graph.outputs]
         try:
             return named_arrays(names, evaluate(prepared.original, prepared.sample).outputs)
         except (ConvswapError, ValueError, IndexError):

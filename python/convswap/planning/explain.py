@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import onnx
 from rich.console import Console
 from rich.text import Text
 
@@ -18,6 +16,7 @@ from convswap.graph.fusion.fuse import fusion_remarks
 from convswap.graph.swap import DEFAULT_PRECISION
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
+from convswap.inputs.subject import UserModel
 from convswap.output.tables import milliseconds, plain_table, print_notes, three_digits, versions_line
 from convswap.planning.problems import PlannedConv, PlannedModel, PlanOptions, conv_problems, naming_conv
 from convswap.runtime.cards import as_capability
@@ -78,7 +77,7 @@ class ModelPlan(PlannedModel):
 
 
 def explain(
-    model: str | os.PathLike[str] | onnx.ModelProto,
+    model: UserModel,
     *,
     batch: int | None = None,
     device: str | None = None,
@@ -112,7 +111,7 @@ def explain(
     capability = None if compute_capability is None else as_capability(compute_capability)
     planned_for, run_on = _devices(device, capability)
     options = PlanOptions(batch, precision, algorithm, fuse, input_shape, inputs, op_libraries)
-    problems = conv_problems(model, options, planned_for, run_on=run_on, weights_apart=True)
+    problems = conv_problems(model, options, planned_for, run_on=run_on)
     convs = tuple(_plan(conv, planned_for, capability or 0) for conv in problems.convs)
     is_tuned = any(conv.layer.setting("algorithm", AUTO) == TUNED for conv in problems.convs)
     return ModelPlan(

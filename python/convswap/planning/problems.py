@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import onnx
 import onnx_ir as ir
 
 from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.graph.algorithms import check_algorithm
-from convswap.graph.external_weights import SplitModel, taken_apart
 from convswap.graph.fusion.fuse import Fused, NotFused
-from convswap.graph.model_file import model_from_proto
 from convswap.graph.names import values_of
 from convswap.graph.plain_model import count_swapped, plain_model
 from convswap.graph.replaced import unfused_model
@@ -24,7 +20,7 @@ from convswap.graph.swap import Left, swap
 from convswap.graph.value_types import ValueTypes
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
-from convswap.inputs.subject import OneRun, one_run, open_apart, open_model
+from convswap.inputs.subject import OneRun, UserModel, one_run, open_model
 from convswap.inputs.tensor_inputs import with_tensor_inputs
 from convswap.runtime.device import Device
 from convswap.runtime.layers import Capture, ConvLayer, conv_layers
@@ -108,34 +104,30 @@ class ConvProblems:
 
 
 def conv_problems(
-    model: str | os.PathLike[str] | onnx.ModelProto,
+    model: UserModel,
     options: PlanOptions,
     device: Device,
     *,
     run_on: Device | None = None,
-    weights_apart: bool = False,
 ) -> ConvProblems:
     """Swap `model`, called or stored so, and return what its Convs compute in a run.
 
     `device` is planned for; where a shape follows only from a run, that run is on `run_on`, by default
-    `device` too. With `weights_apart` the layers are without their large weights, which is for those who
-    compute nothing: they are in memory once then.
+    `device` too.
 
     Raises:
         ConvswapError: an argument is not known or out of range, or the model cannot be read, swapped or run.
     """
     check_algorithm(options.algorithm, device.name)
-    title, proto, weights = open_apart(model) if weights_apart else (*open_model(model), {})
-    proto, inputs = with_tensor_inputs(proto, options.inputs)
-    fed = one_run(proto, batch=options.batch, device=device, input_shape=options.input_shape, given=inputs)
-    whole = SplitModel(proto, weights).whole() if weights else proto
-    swapping = swap(whole, algorithm=options.algorithm, precision=options.precision, fuse=options.fuse)
-    swapped = taken_apart(swapping.model) if weights_apart else SplitModel(swapping.to_proto())
-    layers = conv_layers(swapped.message, unfused_model(proto, swapping))
+    title, opened = open_model(model)
+    opened, inputs = with_tensor_inputs(opened, options.inputs)
+    fed = one_run(opened, batch=options.batch, device=device, input_shape=options.input_shape, given=inputs)
+    swapping = swap(opened, algorithm=options.algorithm, precision=options.precision, fuse=options.fuse)
+    layers = conv_layers(swapping.model, unfused_model(opened, swapping))
     with fed.telling(), sessions_with(options.op_libraries):
-        shapes = _shapes(swapped, layers, fed, run_on or device)
+        shapes = _shapes(swapping.model, layers, fed, run_on or device)
         convs = tuple(_planned(layer, shapes) for layer in layers)
-    inner = count_swapped(swapped.message) - sum(layer.convolutions for layer in layers)
+    inner = count_swapped(swapping.model) - sum(layer.convolutions for layer in layers)
     in_subgraphs = f"{inner} swapped Conv in subgraphs are left out: what they are fed is not known"
     return ConvProblems(
         title=title,
@@ -163,27 +155,29 @@ def naming_conv(name: str) -> Iterator[None]:
         raise ConvswapError(f"Conv {name!r}: {error}") from error
 
 
-def _shapes(swapped: SplitModel, layers: Sequence[ConvLayer], fed: OneRun, device: Device) -> Shapes:
+def _shapes(swapped: ir.Model, layers: Sequence[ConvLayer], fed: OneRun, device: Device) -> Shapes:
     """Return the shape of every value that `layers`, those of `swapped`, are fed.
 
     Inferred where ONNX's shape inference finds them, which takes no time whatever the batch; else from a run
     with what is fed, since a shape may depend on them.
     """
     wanted = {name for layer in layers for name in layer.fed}
-    known = _inferred(plain_model(swapped.message), fed.shapes, wanted)
+    known = _inferred(plain_model(swapped), fed.shapes, wanted)
     if wanted <= known.keys():
         return known
     return Capture(swapped, layers, device).shapes(on_device(fed.feeds(), device))
 
 
-def _inferred(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]], wanted: Collection[str]) -> Shapes:
-    """Return those shapes of the values called `wanted` that follow from inputs of `shapes`."""
-    whole = model_from_proto(model)
-    for value in whole.graph.inputs:
+def _inferred(model: ir.Model, shapes: Mapping[str, Sequence[int]], wanted: Collection[str]) -> Shapes:
+    """Return those shapes of the values called `wanted` that follow from inputs of `shapes`.
+
+    `model` has these inputs from then on.
+    """
+    for value in model.graph.inputs:
         if value.name in shapes:
             value.shape = ir.Shape(shapes[str(value.name)])
-    types = ValueTypes(whole)
+    types = ValueTypes(model)
     known = {
-        str(value.name): types.extents(value) for value in values_of(whole.graph) if value.name in wanted
+        str(value.name): types.extents(value) for value in values_of(model.graph) if value.name in wanted
     }
     return {name: extents for name, extents in known.items() if extents is not None}

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import onnx
 from rich.console import Console
 from rich.text import Text
 
@@ -20,6 +19,7 @@ from convswap.graph.names import name_pattern
 from convswap.graph.swap import DEFAULT_PRECISION
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
+from convswap.inputs.subject import UserModel
 from convswap.output.tables import plain_table, print_notes, times_faster, versions_line
 from convswap.planning.problems import (
     ConvProblems,
@@ -91,7 +91,7 @@ class Tuning(PlannedModel):
 
 
 def tune(
-    model: str | os.PathLike[str] | onnx.ModelProto,
+    model: UserModel,
     *,
     batch: int | None = None,
     device: str | None = None,

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import onnx
 from rich.console import Console
 from rich.text import Text
 
@@ -20,7 +19,7 @@ from convswap.graph.swap import DEFAULT_PRECISION
 from convswap.inputs.feeds import declared_inputs, fixed_batch
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
-from convswap.inputs.subject import open_model
+from convswap.inputs.subject import UserModel, open_model
 from convswap.output.files import check_writable, write_bytes
 from convswap.planning.problems import ConvProblems, PlanOptions, conv_problems, naming_conv
 from convswap.progress import Progress, note, silent
@@ -49,7 +48,7 @@ class Warmed:
 
 
 def warm(
-    model: str | os.PathLike[str] | onnx.ModelProto,
+    model: UserModel,
     *,
     batches: int | Sequence[int] | None = None,
     compute_capabilities: int | str | Sequence[int | str] | None = None,
@@ -117,9 +116,7 @@ def warm(
     )
 
 
-def _usual_batches(
-    model: str | os.PathLike[str] | onnx.ModelProto, inputs: Given | None
-) -> Sequence[int | None]:
+def _usual_batches(model: UserModel, inputs: Given | None) -> Sequence[int | None]:
     """Return the batches to plan where none was asked for; None for that of the model or of `inputs`."""
     if inputs is not None or fixed_batch(declared_inputs(open_model(model)[1])) is not None:
         return (None,)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import onnx
+import onnx_ir as ir
 
 from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.graph.algorithms import check_algorithm
-from convswap.graph.model_file import model_from_proto
 from convswap.graph.names import node_names
 from convswap.graph.serialisation import to_proto
 from convswap.graph.swap import DEFAULT_PRECISION, PRECISIONS, swap
 from convswap.inputs.feeds import declared_inputs
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes
-from convswap.inputs.subject import open_subject, source_of
+from convswap.inputs.subject import UserModel, open_subject, source_of
 from convswap.profiling.cupti_collector import connect
 from convswap.profiling.recording import record
 from convswap.profiling.records import KERNEL, RUN, Collector
@@ -29,7 +28,7 @@ from convswap.runtime.sessions import AGAINST, DEFAULT, Side, other_sides, our_s
 
 
 def profile(
-    model: str | os.PathLike[str] | onnx.ModelProto,
+    model: UserModel,
     *,
     data: str | None = None,
     images: int | None = None,
@@ -77,14 +76,12 @@ def profile(
     report = progress or silent
     with sessions_with(op_libraries):
         report("reading the model and the data")
-        subject = open_subject(model, data, input_shape, inputs, tensor_inputs=True)
+        subject = open_subject(model, data, input_shape, inputs)
         source = source_of(subject, images, batch, device)
         shaped = declared_inputs(subject.model), source.inputs, source.batch
         swapping = swap(subject.model, algorithm=algorithm, precision=precision, only=only, fuse=fuse)
         check_algorithm(algorithm, device.name)
-        models: dict[Side, onnx.ModelProto] = {
-            our_side(device, precision): _with_node_names(swapping.to_proto())
-        }
+        models: dict[Side, onnx.ModelProto] = {our_side(device, precision): _with_node_names(swapping.model)}
         if against is not None:
             others = (DEFAULT, *other_sides(device, against))
             models = {**dict.fromkeys(others, _with_node_names(subject.plain)), **models}
@@ -167,9 +164,9 @@ def _notes(timeline: Timeline) -> Iterator[str]:
         )
 
 
-def _with_node_names(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of `proto` whose nodes have the names that `node_names` gives; not those of functions."""
-    model = model_from_proto(proto)
-    for node, name in node_names(model).items():
+def _with_node_names(model: ir.Model) -> onnx.ModelProto:
+    """Return `model` with nodes that have the names that `node_names` gives; not those of functions."""
+    copy = model.clone()
+    for node, name in node_names(copy).items():
         node.name = name
-    return to_proto(model)
+    return to_proto(copy)

@@ -7,19 +7,19 @@ node, on the default side the nodes that it stands for.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime
 from onnx import helper, numpy_helper
 
 from convswap import _native
 from convswap.graph.algorithms import AUTO
 from convswap.graph.domain import DOMAIN, FUSED_OP, is_ours
-from convswap.graph.external_weights import SplitModel, Weights, as_split, is_apart
-from convswap.graph.model_file import model_from_proto
+from convswap.graph.external_weights import AnyModel, SplitModel, Weights, as_split, is_apart
 from convswap.graph.plain_model import (
     OWN_ATTRIBUTES,
     count_convolutions,
@@ -59,7 +59,8 @@ class ConvArrays:
 class ConvLayer:
     """A swapped Conv of a model's main graph: the node, and its inputs by name, constant where known.
 
-    `replaced` has the nodes that it took the place of when it was fused, where those are known.
+    `weights` has the constants that are large, which are in no message. `replaced` has the nodes that it took
+    the place of when it was fused, where those are known.
     """
 
     node: onnx.NodeProto
@@ -67,6 +68,7 @@ class ConvLayer:
     opsets: tuple[onnx.OperatorSetIdProto, ...]
     ir_version: int
     element_type: int
+    weights: Weights = field(default_factory=dict)
     replaced: Replaced | None = None
 
     @property
@@ -106,13 +108,10 @@ class ConvLayer:
             if attribute.name not in OWN_ATTRIBUTES
         }
 
-    def arrays(self, feeds: Mapping[str, np.ndarray], weights: Weights | None = None) -> ConvArrays:
-        """Return the arrays of the node's inputs, given those that are not constant.
-
-        `weights` has those that are not in the message of a model that was taken apart.
-        """
+    def arrays(self, feeds: Mapping[str, np.ndarray]) -> ConvArrays:
+        """Return the arrays of the node's inputs, given those that are not constant."""
         given = {
-            name: (weights or {})[name] if is_apart(tensor) else numpy_helper.to_array(tensor)
+            name: self.weights[name] if is_apart(tensor) else numpy_helper.to_array(tensor)
             for name, tensor in self.constants.items()
         }
         given.update(feeds)
@@ -178,13 +177,15 @@ class ConvLayer:
             **self.attributes,
         )
 
-    def model(self, shapes: Mapping[str, int | Sequence[int]], *, ours: bool) -> onnx.ModelProto:
+    def model(self, shapes: Mapping[str, int | Sequence[int]], *, ours: bool) -> SplitModel:
         """Return the model of this layer alone, of our one node or of the ones of ONNX's that it replaces.
 
         Its fed inputs have the given shapes; of those that are a rank alone the extents are open, so that it
         runs with any batch.
         """
-        nodes, constants = ((self.node,), self.constants) if ours else self._default_side
+        nodes, constants, weights = (
+            ((self.node,), self.constants, self.weights) if ours else self._default_side
+        )
         graph = helper.make_graph(
             list(nodes),
             "layer",
@@ -198,16 +199,17 @@ class ConvLayer:
         opsets = [opset for opset in self.opsets if ours or opset.domain != DOMAIN]
         model = helper.make_model(graph, opset_imports=opsets)
         model.ir_version = self.ir_version
-        return model
+        return SplitModel(model, weights)
 
     @property
-    def _default_side(self) -> tuple[Sequence[onnx.NodeProto], Mapping[str, onnx.TensorProto]]:
+    def _default_side(self) -> tuple[Sequence[onnx.NodeProto], Mapping[str, onnx.TensorProto], Weights]:
         """What the default side runs, and the constants that it reads."""
+        # A weight that something was folded into is another than the one as given, of the same name.
         if self.replaced is not None:
-            return self.replaced.nodes, self.replaced.constants
+            return self.replaced.nodes, self.replaced.constants, self.replaced.weights
         lengths = {name: tensor.dims[0] for name, tensor in self.constants.items() if tensor.dims}
         nodes = plain_nodes(self.node, onnx_opset(self.opsets), self.element_type, lengths)
-        return nodes, self.constants
+        return nodes, self.constants, self.weights
 
 
 def _extents(shape: int | Sequence[int]) -> Sequence[int | None]:
@@ -222,27 +224,29 @@ _TYPE_NAMES: dict[int, str] = {
 }
 
 
-def conv_layers(swapped: onnx.ModelProto, unfused: onnx.ModelProto | None = None) -> tuple[ConvLayer, ...]:
+def conv_layers(swapped: AnyModel, unfused: AnyModel | None = None) -> tuple[ConvLayer, ...]:
     """Return the swapped Convs of the main graph of `swapped`, fused or not, in order.
 
     `unfused` is the model as it was before Convs were fused; without it a FusedConv stands for ONNX's nodes
     that compute the same. Those in subgraphs are left out: what a branch or a loop feeds them cannot be taken
     out of a session.
     """
-    tensors = constants_of(swapped.graph)
-    convs = [node for node in swapped.graph.node if is_ours(node)]
+    message, weights = split = as_split(swapped)
+    tensors = constants_of(message.graph)
+    convs = [node for node in message.graph.node if is_ours(node)]
     computed = {node.input[1] for node in convs} - tensors.keys()
-    inferred = _inferred_types(swapped, computed)
-    replaced = {} if unfused is None else find_replaced(convs, tensors.keys(), unfused)
+    inferred = _inferred_types(split, computed)
+    replaced = {} if unfused is None else find_replaced(convs, tensors.keys(), as_split(unfused))
     return tuple(
         ConvLayer(
             node=node,
             constants={name: tensors[name] for name in node.input if name in tensors},
-            opsets=tuple(swapped.opset_import),
-            ir_version=swapped.ir_version,
+            opsets=tuple(message.opset_import),
+            ir_version=message.ir_version,
             element_type=tensors[node.input[1]].data_type
             if node.input[1] in tensors
             else inferred[node.input[1]],
+            weights=weights,
             replaced=replaced.get(node.output[0]),
         )
         for node in convs
@@ -252,14 +256,9 @@ def conv_layers(swapped: onnx.ModelProto, unfused: onnx.ModelProto | None = None
 class Capture:
     """Gives the inputs that the layers get while the default side runs the whole model."""
 
-    def __init__(
-        self,
-        swapped: onnx.ModelProto | SplitModel,
-        layers: Sequence[ConvLayer],
-        device: Device,
-    ) -> None:
-        split = as_split(swapped)
-        model = plain_model(split.message)
+    def __init__(self, swapped: ir.Model, layers: Sequence[ConvLayer], device: Device) -> None:
+        split = as_split(plain_model(swapped))
+        model = split.message
         self._device = device
         self._graph_inputs = {value.name for value in model.graph.input}
         self._captured = [
@@ -272,7 +271,7 @@ class Capture:
             onnx.ValueInfoProto(name=name) for name in self._captured if name not in present
         )
         # Each run is for a few values: not worth the memory of weights in the order of other kernels.
-        self._session = make_session(split._replace(message=model), DEFAULT, device, optimizes=False)
+        self._session = make_session(split, DEFAULT, device, optimizes=False)
 
     def inputs(
         self, layer: ConvLayer, feeds: Mapping[str, onnxruntime.OrtValue]
@@ -299,7 +298,7 @@ class Capture:
         return values
 
 
-def _inferred_types(swapped: onnx.ModelProto, names: Collection[str]) -> dict[str, int]:
+def _inferred_types(swapped: SplitModel, names: Collection[str]) -> dict[str, int]:
     """Return the element types of the values called `names`, of a Conv's weights that the model computes.
 
     `swap` swaps no Conv whose type is unknown; one that another program wrote is float32 then.
@@ -307,7 +306,7 @@ def _inferred_types(swapped: onnx.ModelProto, names: Collection[str]) -> dict[st
     if not names:
         return {}
     # Nothing can be inferred through our op, so that the model is taken with ONNX's.
-    model = model_from_proto(plain_model(swapped))
+    model = plain_model(swapped.whole())
     types = ValueTypes(model)
     found = dict.fromkeys(names, int(onnx.TensorProto.FLOAT))
     for node in model.graph:

@@ -14,8 +14,8 @@ import onnxruntime
 from onnx import helper
 
 from convswap.errors import ConvswapError
-from convswap.graph.domain import DOMAIN, OUR_OPS
-from convswap.graph.external_weights import SplitModel, Weights, as_split
+from convswap.graph.domain import DOMAIN, ONNX_DOMAINS, OUR_OPS
+from convswap.graph.external_weights import AnyModel, Weights, as_split
 from convswap.graph.serialisation import copy_of
 from convswap.runtime.device import Device
 from convswap.runtime.library import register, register_op_libraries, set_entry
@@ -107,7 +107,7 @@ def our_side(device: Device, precision: str) -> Side:
 
 
 def make_session(
-    model: onnx.ModelProto | SplitModel,
+    model: AnyModel,
     side: Side,
     device: Device,
     *,
@@ -222,7 +222,7 @@ def check_session(session: onnxruntime.InferenceSession, side: Side, device: Dev
     report = getattr(session, "get_provider_graph_assignment_info", None)
     if report is None:
         return
-    domains, ops = ((DOMAIN,), OUR_OPS) if side.ours else (("", "ai.onnx"), ("Conv",))
+    domains, ops = ((DOMAIN,), OUR_OPS) if side.ours else (ONNX_DOMAINS, ("Conv",))
     for part in report():
         for node in part.get_nodes():
             if node.op_type in ops and node.domain in domains and part.ep_name != device.provider:

@@ -25,8 +25,8 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import RuntimeContextError
 
 from convswap.errors import ConvswapError
-from convswap.graph.domain import op_name
-from convswap.graph.external_weights import SplitModel, as_split
+from convswap.graph.domain import ONNX_DOMAINS, op_name
+from convswap.graph.external_weights import AnyModel, as_split
 from convswap.graph.serialisation import subgraphs
 from convswap.truth.operators import OPERATORS
 from convswap.truth.provider_node import ProviderNode, names_read, widened
@@ -56,7 +56,7 @@ class Truth:
     in_float32: tuple[str, ...]
 
 
-def evaluate(model: onnx.ModelProto | SplitModel, feeds: Mapping[str, np.ndarray]) -> Truth:
+def evaluate(model: AnyModel, feeds: Mapping[str, np.ndarray]) -> Truth:
     """Return the outputs of `model`, which is not changed, for `feeds`, in float64.
 
     Raises:
@@ -119,7 +119,7 @@ class _Float64Evaluator(ReferenceEvaluator):
         options["new_ops"] = list(OPERATORS)
         self._instead: dict[int, ProviderNode] = {}
         # Of ONNX's own functions, which stand for one of its operators.
-        is_operator = isinstance(proto, onnx.FunctionProto) and proto.domain in ("", "ai.onnx")
+        is_operator = isinstance(proto, onnx.FunctionProto) and proto.domain in ONNX_DOMAINS
         self._operator: str | None = proto.name if is_operator else None
         super().__init__(proto, *arguments, **options)
         # In the order of the nodes: the names that each reads, in its subgraphs too.

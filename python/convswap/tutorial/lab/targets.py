@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import onnx
-from onnx import helper
+import onnx_ir as ir
 
 from convswap import _native
 from convswap.errors import ConvswapError, require_count, unknown_name
@@ -53,8 +52,8 @@ class Target:
     title: str
     batch: int
     layers: tuple[TargetLayer, ...]
-    swapped: onnx.ModelProto | None = None
-    plain: onnx.ModelProto | None = None
+    swapped: ir.Model | None = None
+    plain: ir.Model | None = None
     feeds: Mapping[str, np.ndarray] | None = None
 
     @property
@@ -119,7 +118,7 @@ def _model_target(name: str, kernel: Kernel, batch: int | None, device: Device) 
     subject = open_subject(name, "random")
     source = source_of(subject, NETWORK_SAMPLES, NETWORK_SAMPLES, device)
     feeds = source.first(source.batch)
-    swapped = swap(subject.model).to_proto()
+    swapped = swap(subject.model).model
     layers = conv_layers(swapped)
     # Of one sample, since all that a run of many differs by is its first extent.
     shapes = Capture(swapped, layers, device).shapes(on_device(feeds, device))
@@ -138,10 +137,8 @@ def _target_layer(layer: ConvLayer, shapes: Mapping[str, Sequence[int]], kernel:
     return TargetLayer(layer, known, kernel.source.why_not(layer.problem(known)))
 
 
-def _take(swapped: onnx.ModelProto, outputs: set[str]) -> None:
+def _take(swapped: ir.Model, outputs: set[str]) -> None:
     """Have the kernel compute the Convs with these `outputs`; our own compute the others."""
-    for node in swapped.graph.node:
-        if node.output and node.output[0] in outputs:
-            kept = [attribute for attribute in node.attribute if attribute.name != "algorithm"]
-            del node.attribute[:]
-            node.attribute.extend([*kept, helper.make_attribute("algorithm", ALGORITHM)])
+    for node in swapped.graph:
+        if node.outputs and node.outputs[0].name in outputs:
+            node.attributes["algorithm"] = ir.AttrString("algorithm", ALGORITHM)

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 import onnxruntime
 from onnx import helper
@@ -64,14 +63,15 @@ def apart_session(
     layer: ConvLayer, ranks: Mapping[str, int], device: Device, options: Mapping[str, str], algorithm: str
 ) -> onnxruntime.InferenceSession:
     """Return a session of what a fused layer takes the place of: our Conv by `algorithm`, and ONNX's ops."""
-    model = layer.model(ranks, ours=False)
+    split = layer.model(ranks, ours=False)
+    model = split.message
     model.opset_import.append(helper.make_opsetid(DOMAIN, DOMAIN_VERSION))
     conv = model.graph.node[0]
     conv.domain = DOMAIN
     conv.attribute.append(helper.make_attribute("algorithm", algorithm))
     precision = layer.setting("precision", DEFAULT_PRECISION)
     conv.attribute.append(helper.make_attribute("precision", precision))
-    return make_session(model, CONVSWAP.with_options(options), device)
+    return make_session(split, CONVSWAP.with_options(options), device)
 
 
 def truth_of(layer: ConvLayer, fed: Arrays) -> np.ndarray:
@@ -151,7 +151,7 @@ class _Ground:
         source = source_of(subject, images, images or IMAGES, device)
         if source.labels is None:
             raise no_labels(subject.dataset)
-        swapped = ir.to_proto(swap(subject.model).model)
+        swapped = swap(subject.model).model
         layers = conv_layers(swapped)
         capture = Capture(swapped, layers, device)
         feeds = on_device(source.first(source.images), device)
@@ -167,9 +167,9 @@ class _Ground:
     def climb(self, page: Page, all_images: int, before: str) -> Row:
         """Return the row of a rung; `before` names the algorithm of the one before it."""
         tolerance = TOLERANCES[page.precision]
-        swapped = ir.to_proto(
-            swap(self.subject.model, algorithm=page.name, precision=page.precision, fuse=page.fuses).model
-        )
+        swapped = swap(
+            self.subject.model, algorithm=page.name, precision=page.precision, fuse=page.fuses
+        ).model
         layers = conv_layers(swapped)
         for layer in layers:
             problem = layer.problem(self._shapes(layer))
@@ -185,7 +185,7 @@ class _Ground:
         )
         return Row(page, tolerance, measured)
 
-    def _network(self, swapped: onnx.ModelProto) -> tuple[float, float | None]:
+    def _network(self, swapped: ir.Model) -> tuple[float, float | None]:
         """Return the milliseconds of the network, and its top-1 accuracy on the images of the run."""
         session = make_session(swapped, CONVSWAP.with_options(self._options), self.device)
         bound = BoundRun(session, self.feeds, self.device)

@@ -18,6 +18,7 @@ import onnx_ir as ir
 from convswap.errors import ConvswapError, batch_sizes, unknown_name
 from convswap.export import export_network
 from convswap.graph.algorithms import check_algorithm
+from convswap.graph.model_file import model_from_proto
 from convswap.graph.swap import DEFAULT_PRECISION, swap
 from convswap.inputs.feeds import Feeds, declared_inputs, random_feeds
 from convswap.profiling.profile import connected_card
@@ -174,7 +175,7 @@ def study(
     swapped = ir.to_proto(swap(model, algorithm=algorithm, precision=precision, fuse=fuse).model)
     models: dict[Side, onnx.ModelProto] = {DEFAULT: model, our_side(device, precision): swapped}
     report("loading what both sides need")
-    inputs = declared_inputs(model)
+    inputs = declared_inputs(model_from_proto(model))
     for side, own in models.items():
         # The first session of a process loads libraries, which is the set-up of no batch.
         _row(collector, device, side, own, random_feeds(inputs, 1, seed=0), 1, runs=1)
