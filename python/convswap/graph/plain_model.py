@@ -85,17 +85,12 @@ def plain_nodes(
     """
     if node.op_type == FUSED_OP:
         return expand_fused(node, opset, element_type, lengths)
-    return [plain_conv(node)]
-
-
-def plain_conv(node: onnx.NodeProto) -> onnx.NodeProto:
-    """Return the Conv of ONNX that `node`, a Conv of ours, stands for."""
     plain = copy_of(node)
     plain.domain = ""
     for index in reversed(range(len(plain.attribute))):
         if plain.attribute[index].name in OWN_ATTRIBUTES:
             del plain.attribute[index]
-    return plain
+    return [plain]
 
 
 def count_swapped(model: ir.Model) -> int:

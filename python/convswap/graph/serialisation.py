@@ -149,7 +149,9 @@ def with_dense_tensors(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
         ConvswapError: one is in a file of its own, or would be of 2 GiB or more.
         ValueError: one is inconsistent.
     """
-    if not has_sparse_tensors(model):
+    if not any(graph.sparse_initializer for graph in graphs_of_model(model)) and not any(
+        _sparse_constants(model)
+    ):
         return model
     copy = copy_of(model)
     for graph in graphs_of_model(copy):
@@ -161,11 +163,6 @@ def with_dense_tensors(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
         attribute.name, attribute.type = "value", onnx.AttributeProto.TENSOR
         attribute.t.CopyFrom(dense)
     return copy
-
-
-def has_sparse_tensors(model: onnx.ModelProto) -> bool:
-    """Return whether `model` has sparse initializers or constants, in its main graph or elsewhere."""
-    return any(graph.sparse_initializer for graph in graphs_of_model(model)) or any(_sparse_constants(model))
 
 
 def _sparse_constants(model: onnx.ModelProto) -> Iterator[onnx.AttributeProto]:
