@@ -14,11 +14,7 @@ from emulate import FORMATS
 
 pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
-PLANNING, COMPARE, EMULATE = (
-    BENCHMARKS / "planning.py",
-    BENCHMARKS / "compare_builds.py",
-    TOOLS / "emulate.py",
-)
+COMPARE, EMULATE = BENCHMARKS / "compare_builds.py", TOOLS / "emulate.py"
 INSTALLED = Path(convswap.__file__).parents[1]
 
 
@@ -47,7 +43,6 @@ def run(program: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
         (COMPARE, ["nowhere", "nowhere"], "nowhere has no convswap/_native.*: expected a folder"),
         (COMPARE, [INSTALLED, INSTALLED, "--batch", "1,x"], "'x': expected a whole number from 1 on"),
         (COMPARE, [INSTALLED, INSTALLED, "--precision", "f8"], "'f8': expected some of tf32, ieee, float16"),
-        (PLANNING, ["--compute-capability", "9"], "--compute-capability 9: expected one from 75 on"),
     ],
 )
 def test_wrong_input_gets_one_clear_line(program: Path, arguments: list[object], words: str) -> None:
@@ -63,14 +58,6 @@ def test_every_format_that_emulate_names_is_one_of_the_build() -> None:
     for family, formats in FORMATS.items():
         own = named[f"formats_of_{family}"].replace("${tensor_core_formats}", named["tensor_core_formats"])
         assert set(own.split()) == set(formats), family
-
-
-def test_planning_is_timed_without_a_card() -> None:
-    done = run(PLANNING)
-    assert done.returncode == 0, done.stderr
-    rows = done.stdout.splitlines()
-    assert "2020-conv2" in done.stdout and rows[-1].startswith("the longest: ")
-    assert all(float(value) > 0 for value in rows[1].split()[1:])
 
 
 @pytest.mark.gpu
