@@ -56,9 +56,6 @@ one_by_one = alone or large
 kept = $(shell getconf GNU_LIBC_VERSION | awk '$$2 >= 2.36 {print "MALLOC_MMAP_THRESHOLD_=500000000 MALLOC_TRIM_THRESHOLD_=2000000000"}')
 shared_cores = $(if $(parallel),OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(kept))
 
-bench = $(python) -m convswap.cli bench course --device cuda --against all
-algorithms = $(python) -m convswap.cli bench course --device cuda --against algorithms --batch 1,8,64,512,4096,10000
-
 .PHONY: all help dev compare check single_parts test test-all extended instruction_sets tables wheel lint sanitize \
   clean changed_options
 .DELETE_ON_ERROR:
@@ -118,21 +115,10 @@ extended: all $(stamps)/oldest $(stamps)/torch
 	$(call run_tests,extended)
 
 tables: all
-	$(python) benchmarks/compare_networks.py benchmarks/h200/compare --device cuda
-	$(python) benchmarks/compare_networks.py benchmarks/h200/compare-fused --device cuda --fuse
-	$(python) benchmarks/one_image.py benchmarks/h200/one-image.json --device cuda
 	$(python) tests/helpers/real_models.py build/real-models/timed
-	$(python) benchmarks/real_models.py benchmarks/h200/real-models.json --models build/real-models/timed --device cuda
-	$(bench) --json benchmarks/h200/bench-course.json
-	$(bench) --batch 1,8,64,512,4096 --json benchmarks/h200/bench-small.json
-	$(algorithms) --json benchmarks/h200/bench-algorithms.json
-	$(algorithms) --precision ieee --json benchmarks/h200/bench-algorithms-ieee.json
-	$(algorithms) --precision float16 --json benchmarks/h200/bench-algorithms-float16.json
-	$(bench) --precision ieee --json benchmarks/h200/bench-ieee.json
-	$(bench) --precision float16 --json benchmarks/h200/bench-float16.json
-	$(python) -m convswap.cli study alexnet --runs 10 --json benchmarks/h200/study-alexnet.json -o docs/tutorial/alexnet-study.png
+	$(python) benchmarks/results.py
 	$(python) benchmarks/readme_tables.py
-	$(python) benchmarks/ladder_page.py --measure
+	$(python) benchmarks/ladder_page.py
 
 wheel: $(stamps)/packages
 	$(python) tools/make_wheel.py

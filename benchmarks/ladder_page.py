@@ -1,10 +1,7 @@
 """Write docs/tutorial/ladder.md and its plot from the rungs' files and the results.
 
-The results are what these commands wrote on the card that the folder is named after, for each network:
-
-    convswap ladder NETWORK --json benchmarks/h200/ladder/NETWORK.json
-
-With `--measure` they are run first. `python benchmarks/ladder_page.py` reads the texts from custom_op, so
+The results are those that `python benchmarks/results.py 'ladder/*'` measured.
+`python benchmarks/ladder_page.py` reads the texts from custom_op, so
 that a page says what the file says, and all figures from the results of ece408-2017-high, those of the other
 networks for a table at the end. Without results the page has the texts alone.
 """
@@ -12,10 +9,7 @@ networks for a table at the end. Without results the page has the texts alone.
 from __future__ import annotations
 
 import argparse
-import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,11 +19,12 @@ from convswap.models import NETWORKS
 from convswap.output.tables import error, three_digits
 from convswap.tutorial.ladder.report import ladder_svg
 from convswap.tutorial.ladder.rung_texts import Page, read_pages
+from results import H200, Results
 
 HERE = Path(__file__).parent
 NETWORK = "ece408-2017-high"
 UNMEASURED = """\
-These pages have no figures yet. `python benchmarks/ladder_page.py --measure` makes them, and says with them
+These pages have no figures yet. `make tables` makes them, and says with them
 why a rung is slower than the one before, where one is.
 """
 # What all results must have in common.
@@ -39,19 +34,16 @@ SAME = ("card", "driver", "cuda", "onnxruntime", "convswap")
 def main() -> None:
     """Write the page and the plot."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--results", type=Path, default=HERE / "h200" / "ladder")
-    parser.add_argument("--measure", action="store_true", help="run the ladder of every course network first")
+    parser.add_argument("--results", type=Path, default=H200, metavar="FILE")
     parser.add_argument(
         "--docs", type=Path, default=HERE.parent / "docs" / "tutorial", help="default: docs/tutorial"
     )
     options = parser.parse_args()
-    if options.measure:
-        measure(options.results)
     try:
         pages = read_pages(HERE.parent / "custom_op")
     except ConvswapError as mistake:
         raise SystemExit(str(mistake)) from mistake
-    found = results(options.results, pages)
+    found = results(Results(options.results), pages)
     options.docs.mkdir(parents=True, exist_ok=True)
     written = [options.docs / "ladder.md"]
     written[0].write_text(page_text(pages, found), encoding="utf-8")
@@ -61,40 +53,25 @@ def main() -> None:
     print(", ".join(map(str, written)))
 
 
-def measure(folder: Path) -> None:
-    """Run the ladder of every course network, in processes of their own; end the program where one fails."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for network in NETWORKS:
-        arguments = ["ladder", network, "--json", str(folder / f"{network}.json")]
-        status = subprocess.run([sys.executable, "-m", "convswap.cli", *arguments], check=False).returncode
-        if status:
-            raise SystemExit(f"{command(network, folder)} failed with status {status}")
-
-
-def results(folder: Path, pages: Sequence[Page]) -> dict[str, dict[str, Any]]:
+def results(kept: Results, pages: Sequence[Page]) -> dict[str, dict[str, Any]]:
     """Return what `convswap ladder` found, by network.
 
     Ends the program where answers were wrong, results do not go together, or are of other rungs.
     """
-    files = {name: folder / f"{name}.json" for name in NETWORKS}
-    found = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
+    found = {name: kept[f"ladder/{name}"] for name in NETWORKS if f"ladder/{name}" in kept}
     for name, each in found.items():
         if not each["within_tolerance"]:
             raise SystemExit(f"answers of {name} are wrong; a time for a wrong answer says nothing")
         if [rung["algorithm"] for rung in each["rungs"]] != [page.name for page in pages]:
-            raise SystemExit(f"{files[name]} is of other rungs; measure again: {command(name, folder)}")
+            again = f"python benchmarks/results.py ladder/{name}"
+            raise SystemExit(f"ladder/{name} is of other rungs; measure again: {again}")
     kinds = {tuple(each["environment"][name] for name in SAME) for each in found.values()}
     if len(kinds) > 1:
         listed = "; ".join(sorted(", ".join(map(str, kind)) for kind in kinds))
-        raise SystemExit(f"the results in {folder} are of different kinds: {listed}")
-    if found and NETWORK not in found:
-        raise SystemExit(f"no results of {NETWORK}; make them with: {command(NETWORK, folder)}")
+        raise SystemExit(f"the results in {kept.file} are of different kinds: {listed}")
+    if found:
+        kept.require([f"ladder/{NETWORK}"])
     return found
-
-
-def command(network: str, folder: Path) -> str:
-    """Return what makes the results of a network."""
-    return f"convswap ladder {network} --json {folder / network}.json"
 
 
 def page_text(pages: Sequence[Page], found: Mapping[str, Mapping[str, Any]]) -> str:

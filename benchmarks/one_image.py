@@ -1,7 +1,7 @@
 """Time networks on one image: by default, swapped and fused, with and without a CUDA graph.
 
-    python benchmarks/one_image.py benchmarks/h200/one-image.json
-    python benchmarks/one_image.py benchmarks/h200/one-image-large.json resnet50 vgg16 alexnet
+    python benchmarks/one_image.py --json FILE
+    python benchmarks/one_image.py --json FILE resnet50 vgg16 alexnet
     python benchmarks/readme_tables.py
 
 A run is what a program waits for that answers one image at a time: ONNX Runtime's own call, with input and
@@ -98,7 +98,7 @@ def times_of(network: str, device: Device, data: str | None, bursts: int, runs: 
 def main() -> int:
     """Time the networks and write the file; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("file", type=Path, metavar="FILE", help="where the results go")
+    parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="where the results go")
     parser.add_argument(
         "networks", nargs="*", default=[], metavar="NETWORK", help="default: all of the course"
     )
@@ -112,14 +112,14 @@ def main() -> int:
             raise ConvswapError("--bursts and --runs must be at least 1")
         names = [find(name).name for name in options.networks] or list(NETWORKS)
         device = choose_device(options.device)
-        options.file.parent.mkdir(parents=True, exist_ok=True)
-        check_writable(options.file)
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        check_writable(options.json)
         rows = []
         for number, name in enumerate(names, start=1):
             print(f"{name}, {number} of {len(names)}", file=sys.stderr, flush=True)
             rows += times_of(name, device, options.data, options.bursts, options.runs)
         found = {"environment": environment(device), "bursts": options.bursts, "runs": options.runs}
-        write_json(options.file, found | {"rows": rows})
+        write_json(options.json, found | {"rows": rows})
     except (ConvswapError, OSError) as error:
         print(error, file=sys.stderr)
         return 2

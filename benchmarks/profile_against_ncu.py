@@ -1,6 +1,6 @@
 """Set the kernels' times of `convswap profile` beside those of Nsight Compute.
 
-    python benchmarks/profile_against_ncu.py benchmarks/h200/profile-against-ncu.json ece408-2019fa
+    python benchmarks/profile_against_ncu.py --json FILE ece408-2019fa
 
 Nsight Compute runs each kernel by itself, from when the one before has ended and the card has come to rest.
 In a profile a kernel follows the one before at once, as it does without a profiler; so each network is
@@ -188,7 +188,7 @@ def main() -> int:
         run_side(network, side, int(runs))
         return 0
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("file", type=Path, metavar="FILE", help="where the results go")
+    parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="where the results go")
     parser.add_argument("networks", nargs="+", metavar="NETWORK", help="a network's name")
     parser.add_argument("--runs", type=int, default=RUNS, metavar="N", help=f"of each side; default: {RUNS}")
     options = parser.parse_args()
@@ -200,15 +200,15 @@ def main() -> int:
         for network in options.networks:
             find(network)
         device = choose_device("cuda")
-        options.file.parent.mkdir(parents=True, exist_ok=True)
-        check_writable(options.file)
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        check_writable(options.json)
         rows = []
         for network in options.networks:
             print(network, file=sys.stderr, flush=True)
             rows += rows_of(network, options.runs)
         print_rows(rows)
         found = {"environment": environment(device), "runs": options.runs, "rows": rows}
-        write_json(options.file, found)
+        write_json(options.json, found)
     except (ConvswapError, OSError) as error:
         print(error, file=sys.stderr)
         return 2

@@ -1,44 +1,28 @@
-"""Write the measured tables of README.md and docs/ from the results beside this file.
-
-The results are what these commands wrote on the card that the folder is named after:
-
-    python benchmarks/compare_networks.py benchmarks/h200/compare
-    python benchmarks/compare_networks.py benchmarks/h200/compare-fused --fuse
-    python benchmarks/one_image.py benchmarks/h200/one-image.json
-    python benchmarks/real_models.py benchmarks/h200/real-models.json --models FOLDER
-    convswap bench course --against all --json benchmarks/h200/bench-course.json
-    convswap bench course --against all --batch 1,8,64,512,4096 --json benchmarks/h200/bench-small.json
-    convswap bench course --against algorithms --batch 1,8,64,512,4096,10000 \\
-        --json benchmarks/h200/bench-algorithms.json
-    convswap bench course --against all --precision ieee --json benchmarks/h200/bench-ieee.json
-    convswap bench course --against all --precision float16 --json benchmarks/h200/bench-float16.json
-    convswap bench many-channels --json benchmarks/h200/bench-many-channels.json
-    convswap bench one-d --json benchmarks/h200/bench-one-d.json
-    convswap bench three-d --json benchmarks/h200/bench-three-d.json
-    convswap study alexnet --runs 10 --json benchmarks/h200/study-alexnet.json
-    python benchmarks/profile_against_ncu.py benchmarks/h200/profile-against-ncu.json NETWORK...
+"""Write the measured tables of README.md and docs/ from benchmarks/h200.json, which results.py writes.
 
 `python benchmarks/readme_tables.py` replaces what stands between `<!-- NAME -->` and `<!-- /NAME -->`, for
-each table of TABLES that a page has a place for. The places of `fused`, `one-image` and `real-models`
-stay empty until there are such results. A network without results is no row of the tables of all networks,
-and named below.
+each table of TABLES that a page has a place for, with the card and the commit of its results below. The
+places of `fused`, `one-image` and `real-models` stay empty until there are such results. A network without
+results is no row of the tables of all networks, and named below.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import re
+import shlex
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from convswap.models import ALL_NETWORKS, NETWORKS
+from results import H200, Results
 
 HERE = Path(__file__).parent
-FUSED, ONE_IMAGE, REAL_MODELS = "compare-fused", "one-image.json", "real-models.json"
+FUSED, ONE_IMAGE, REAL_MODELS = "compare-fused", "one-image", "real-models"
 SIDES = ("default", "swapped", "fused")
 STUDIED = ("copy_in", "convolution", "fully_connected", "max_pool", "copy_out", "other", "total", "set_up")
 # Those of the first page: of the course, and such as people run.
@@ -55,22 +39,17 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def comparisons(results: Path, names: Iterable[str], *, fused: bool = False) -> list[dict[str, Any]]:
+def comparisons(results: Results, names: Iterable[str], *, fused: bool = False) -> list[dict[str, Any]]:
     """Return what `compare`, or `compare --fuse`, found for each of the networks.
 
     All are of one machine and in one precision. Ends the program where results are missing or do not go
     together, or where answers were wrong.
     """
-    names = list(names)
-    folder = results / (FUSED if fused else "compare")
-    files = {name: folder / f"{name}.json" for name in names}
-    if missing := [name for name, file in files.items() if not file.exists()]:
-        again = f"python benchmarks/compare_networks.py {folder} {' '.join(missing)}"
-        raise SystemExit(
-            f"no results of {', '.join(missing)}; make them with: {again}{' --fuse' if fused else ''}"
-        )
-    found = [json.loads(file.read_text()) for file in files.values()]
-    # Files from before there was --fuse do not say that they are without.
+    folder = FUSED if fused else "compare"
+    sections = [f"{folder}/{name}" for name in names]
+    results.require(sections)
+    found = [results[name] for name in sections]
+    # Results from before there was --fuse do not say that they are without.
     if other := [each["model"] for each in found if each["options"].get("fuse", False) != fused]:
         raise SystemExit(
             f"the results of {', '.join(other)} in {folder} are {'not fused' if fused else 'fused'}"
@@ -81,7 +60,7 @@ def comparisons(results: Path, names: Iterable[str], *, fused: bool = False) -> 
     return found
 
 
-def check_same_kind(found: Iterable[dict[str, Any]], folder: Path) -> None:
+def check_same_kind(found: Iterable[dict[str, Any]], folder: str) -> None:
     """End the program where results are not of one machine, its software and one precision."""
     kinds = {(each["precision"], *(each["environment"][name] for name in SAME)) for each in found}
     if len(kinds) > 1:
@@ -89,20 +68,12 @@ def check_same_kind(found: Iterable[dict[str, Any]], folder: Path) -> None:
         raise SystemExit(f"the results in {folder} are of different kinds: {listed}")
 
 
-def read(results: Path, name: str) -> Any:
-    """Return what is in a file of results; ends the program where there is none."""
-    file = results / name
-    if not file.exists():
-        raise SystemExit(f"there is no {file}; the commands that make the results are in the help")
-    return json.loads(file.read_text(encoding="utf-8"))
-
-
 def three_digits(number: float) -> str:
     """Return `number`, above zero, with three digits that count, or all those before the point."""
     return f"{number:.{max(0, 2 - math.floor(math.log10(number)))}f}"
 
 
-def front(results: Path) -> str:
+def front(results: Results) -> str:
     """Some networks of the course and some that people run, as they are, swapped and fused."""
     plain, taken_in = comparisons(results, FRONT), comparisons(results, FRONT, fused=True)
     rows = []
@@ -135,7 +106,7 @@ def front(results: Path) -> str:
     return table([*headings, "same class"], rows)
 
 
-def networks(results: Path) -> str:
+def networks(results: Results) -> str:
     """The course's networks against two settings, slowest default first."""
     rows = []
     for found in sorted(
@@ -161,12 +132,12 @@ def networks(results: Path) -> str:
     return table([*headings, "accuracy default", "accuracy convswap", "same class"], rows)
 
 
-def all_networks(results: Path) -> str:
+def all_networks(results: Results) -> str:
     """Every network that has been compared; the others are named below.
 
     The large ones know no class: their accuracy is a dash.
     """
-    names = [name for name in ALL_NETWORKS if (results / "compare" / f"{name}.json").exists()]
+    names = [name for name in ALL_NETWORKS if f"compare/{name}" in results]
     missing = [name for name in ALL_NETWORKS if name not in names]
     rows = []
     for found in comparisons(results, names or ALL_NETWORKS):
@@ -191,14 +162,14 @@ def all_networks(results: Path) -> str:
     return table([*headings, "relative L2 error", "default", "convswap", "speedup"], rows) + below
 
 
-def fused(results: Path) -> str:
+def fused(results: Results) -> str:
     """Every network swapped alone, and fused too; what has not been compared fused is named below."""
-    names = [name for name in ALL_NETWORKS if (results / FUSED / f"{name}.json").exists()]
+    names = [name for name in ALL_NETWORKS if f"{FUSED}/{name}" in results]
     if not names:
         return ""
     missing = [name for name in ALL_NETWORKS if name not in names]
     alone, together = comparisons(results, names), comparisons(results, names, fused=True)
-    check_same_kind([*alone, *together], results)
+    check_same_kind([*alone, *together], "compare and compare-fused")
     rows = []
     for plain, each in zip(alone, together, strict=True):
         if any(plain[key] != each[key] for key in ("images", "batch", "dataset")):
@@ -223,10 +194,13 @@ def fused(results: Path) -> str:
 The same networks with `--fuse`, medians in ms; *Convs fused* are those that took in others or, in front of a
 1x1 Conv, were taken in, and each speedup is over the default in the same run:
 
-{table([*headings, "same class fused", "relative L2 error fused"], rows)}
+{table([*headings, "same class fused", "relative L2 error fused"], rows)}{
+        f'''
 
-Made by `python benchmarks/compare_networks.py benchmarks/h200/{FUSED} --device cuda --fuse`.\
-{f" Not compared fused yet: {', '.join(missing)}." if missing else ""}"""
+Not compared fused yet: {', '.join(missing)}.'''
+        if missing
+        else ""
+    }"""
 
 
 def convs_fused(result: Mapping[str, Any]) -> int:
@@ -235,11 +209,9 @@ def convs_fused(result: Mapping[str, Any]) -> int:
     return len(result["fused"]) + taken_in
 
 
-def layers(results: Path) -> str:
+def layers(results: Results) -> str:
     """The convolutions of the course suite, each run waited for, and ours also back to back."""
-    back_to_back = {
-        (row["layer"], row["batch"]): row["convswap_ms"] for row in read(results, "bench-algorithms.json")
-    }
+    back_to_back = {(row["layer"], row["batch"]): row["convswap_ms"] for row in results["bench-algorithms"]}
     rows = [
         [
             row["layer"],
@@ -252,13 +224,13 @@ def layers(results: Path) -> str:
             f"{back_to_back[row['layer'], row['batch']]:.3f}",
             f"{row['relative_l2_error']:.1e}",
         ]
-        for row in read(results, "bench-course.json")
+        for row in results["bench-course"]
     ]
     headings = ["layer", "default", "best other setting", "convswap", "speedup", "floor", "of the floor"]
     return table([*headings, "back to back", "relative L2 error"], rows)
 
 
-def other_layers(results: Path) -> str:
+def other_layers(results: Results) -> str:
     """The layers of other networks, of one, two and three dimensions, each at its usual batch."""
     rows = [
         [
@@ -272,15 +244,15 @@ def other_layers(results: Path) -> str:
             f"{row['relative_l2_error']:.1e}",
         ]
         for suite in OTHER_SUITES
-        for row in read(results, f"bench-{suite}.json")
+        for row in results[f"bench-{suite}"]
     ]
     headings = ["layer", "batch", "algorithm", "default", "convswap", "speedup", "of the floor"]
     return table([*headings, "relative L2 error"], rows)
 
 
-def small_batches(results: Path) -> str:
+def small_batches(results: Results) -> str:
     """How many times the faster of default and HEURISTIC each course layer is as fast, for each batch."""
-    found = read(results, "bench-small.json")
+    found = results["bench-small"]
     batches = list(dict.fromkeys(row["batch"] for row in found))
     speedups: dict[str, list[float]] = {}
     for row in found:
@@ -292,11 +264,10 @@ def small_batches(results: Path) -> str:
     return table(headings, [*rows, ["geometric mean", *(f"{mean:.2f}x" for mean in means)]])
 
 
-def precisions(results: Path) -> str:
+def precisions(results: Results) -> str:
     """The course layers in ieee, beside the default without TF32, and in float16."""
     ieee, half = (
-        {row["layer"]: row for row in read(results, f"bench-{precision}.json")}
-        for precision in ("ieee", "float16")
+        {row["layer"]: row for row in results[f"bench-{precision}"]} for precision in ("ieee", "float16")
     )
     rows = []
     for layer, row in ieee.items():
@@ -320,12 +291,11 @@ def precisions(results: Path) -> str:
     return table(headings, rows)
 
 
-def one_image(results: Path) -> str:
+def one_image(results: Results) -> str:
     """The course's networks on one image."""
-    file = results / ONE_IMAGE
-    if not file.exists():
+    if ONE_IMAGE not in results:
         return ""
-    found = json.loads(file.read_text())["rows"]
+    found = results[ONE_IMAGE]["rows"]
     columns = [(graph, side) for graph in sorted({row["cuda_graph"] for row in found}) for side in SIDES]
     times: dict[str, list[float]] = {}
     for network in dict.fromkeys(row["network"] for row in found):
@@ -337,17 +307,14 @@ def one_image(results: Path) -> str:
     return f"""\
 One image at a time, microseconds until the answer is there, as it is and with a CUDA graph:
 
-{table(["network", *headings], rows)}
-
-Made by `python benchmarks/one_image.py benchmarks/h200/{ONE_IMAGE}`."""
+{table(["network", *headings], rows)}"""
 
 
-def real_models(results: Path) -> str:
+def real_models(results: Results) -> str:
     """Models that people ship; a dash where optimize leaves a model as it is."""
-    file = results / REAL_MODELS
-    if not file.exists():
+    if REAL_MODELS not in results:
         return ""
-    found = json.loads(file.read_text())
+    found = results[REAL_MODELS]
     rows = []
     for row in found["rows"]:
         times = row["ms"]
@@ -383,14 +350,13 @@ error is that of the optimized model against the default:
 
 {table(headings, rows)}
 
-Made by `python benchmarks/real_models.py benchmarks/h200/{REAL_MODELS} --models FOLDER`, where
-`python tests/helpers/real_models.py FOLDER` wrote the models and their inputs."""
+`python tests/helpers/real_models.py FOLDER` writes the models and their inputs."""
 
 
-def study(results: Path) -> str:
+def study(results: Results) -> str:
     """The parts of a run of AlexNet, at those batches that are powers of four."""
     rows = []
-    for row in read(results, "study-alexnet.json")["rows"]:
+    for row in results["study-alexnet"]["rows"]:
         if math.log2(row["batch"]) % 2 == 0:
             times = [row[f"{part}_ms"] for part in STUDIED]
             told = ["-" if one is None else three_digits(one) if one else "0" for one in times]
@@ -405,10 +371,10 @@ def short_name(kernel: str) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
 
 
-def against_ncu(results: Path) -> str:
+def against_ncu(results: Results) -> str:
     """The times of long kernels by the profiler and by Nsight Compute."""
     rows = []
-    for row in read(results, "profile-against-ncu.json")["rows"]:
+    for row in results["profile-against-ncu"]["rows"]:
         if row["ncu_us"] is None:
             continue
         times = [row["profile_us"], row["profile_apart_us"]]
@@ -440,7 +406,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--results", type=Path, default=HERE / "h200", help="default: benchmarks/h200")
+    parser.add_argument(
+        "--results", type=Path, default=H200, metavar="FILE", help="default: benchmarks/h200.json"
+    )
     parser.add_argument("--readme", type=Path, help="one page; default: README.md and those of docs/")
     options = parser.parse_args()
     root = HERE.parent
@@ -448,12 +416,22 @@ def main() -> None:
         [options.readme] if options.readme else [root / "README.md", *sorted((root / "docs").glob("*.md"))]
     )
     for page in pages:
-        written = fill(page, options.results)
+        written = fill(page, Results(options.results))
         if written or page == options.readme:
             print(f"{page}: {', '.join(written) or 'no table'}")
 
 
-def fill(page: Path, results: Path) -> list[str]:
+def made_by(results: Results) -> str:
+    """Return what measured the sections that a table used, and where they come from."""
+    groups = dict.fromkeys(name.partition("/")[0] for name in results.used if "/" in name)
+    commands = dict.fromkeys(results.sections[name]["command"] for name in results.used if "/" not in name)
+    if groups:
+        commands[f"python benchmarks/results.py {shlex.join(f'{group}/*' for group in groups)}"] = None
+    told = f"Made by {', '.join(f'`{command}`' for command in commands)}. {results.origin()}"
+    return textwrap.fill(told, 120, break_long_words=False, break_on_hyphens=False)
+
+
+def fill(page: Path, results: Results) -> list[str]:
     """Replace the tables that `page` has places for; return the names of those that are not empty."""
     text = page.read_text(encoding="utf-8")
     written = []
@@ -466,7 +444,7 @@ def fill(page: Path, results: Path) -> list[str]:
             raise SystemExit(f"{page} has {places[0]} places {begin} and {places[1]} {end}; expected 1")
         content = make(results)
         if content:
-            content += "\n"
+            content += f"\n\n{made_by(results)}\n"
             written.append(name)
         pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
         text = pattern.sub(lambda _, lines=f"{begin}\n{content}{end}": lines, text)

@@ -1,7 +1,7 @@
 """Time models that people ship: by default, swapped, fused, and as `convswap optimize` leaves them.
 
     python tests/helpers/real_models.py build/real-models/timed
-    python benchmarks/real_models.py benchmarks/h200/real-models.json --models build/real-models/timed
+    python benchmarks/real_models.py --json FILE --models build/real-models/timed
     python benchmarks/readme_tables.py
 
 Each is a file FOLDER/NAME.onnx with its inputs in FOLDER/NAME.npz; the first command, which needs a network,
@@ -155,7 +155,7 @@ def captured_runs(
 def main() -> int:
     """Time the models and write the file; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("file", type=Path, metavar="FILE", help="where the results go")
+    parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="where the results go")
     parser.add_argument("names", nargs="*", default=[], metavar="NAME", help="default: all in the folder")
     parser.add_argument(
         "--models", type=Path, required=True, metavar="FOLDER", help="has NAME.onnx and NAME.npz of each"
@@ -167,13 +167,13 @@ def main() -> int:
         batches = whole_numbers("--batches", options.batches, BATCHES)
         files = files_of(options.models, options.names)
         device = choose_device(options.device)
-        options.file.parent.mkdir(parents=True, exist_ok=True)
-        check_writable(options.file)
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        check_writable(options.json)
         rows = []
         for number, file in enumerate(files, start=1):
             print(f"{file.stem}, {number} of {len(files)}", file=sys.stderr, flush=True)
             rows += rows_of(file, batches, device)
-        write_json(options.file, {"environment": environment(device), "device": device.name, "rows": rows})
+        write_json(options.json, {"environment": environment(device), "device": device.name, "rows": rows})
     except (ConvswapError, OSError) as error:
         print(error, file=sys.stderr)
         return 2

@@ -1,6 +1,6 @@
 """Times depthwise convolutions and the 1x1 convolutions behind them, in one kernel and in two, on a card.
 
-    python benchmarks/separable_pairs.py benchmarks/h200/separable-pairs.json [--batch 64,1]
+    python benchmarks/separable_pairs.py --json FILE [--batch 64,1]
 
 The pairs are those of MobileNetV2, of PP-OCRv4's detector and of large images, these with batch 1 alone.
 Each time is of a run among many back to back, by the card's clock, the median of rounds in which the sides
@@ -129,7 +129,7 @@ def told(row: dict[str, Any]) -> str:
 def main() -> int:
     """Print a row for each pair and write them all; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("json", metavar="FILE")
+    parser.add_argument("--json", required=True, metavar="FILE")
     parser.add_argument("--batch", default="64,1")
     parser.add_argument("--precision", default="tf32,float16")
     options = parser.parse_args()

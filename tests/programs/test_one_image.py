@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from build_tools import run_script
+from build_tools import run_script, write_results
 
 pytestmark = pytest.mark.extended
 
@@ -15,7 +15,7 @@ NETWORKS = ("ece408-2019sp", "ece408-2017-low")
 def measured(file, device, networks, *more):
     options = ["--device", device, "--data", "synthetic", "--bursts", 2, "--runs", 2, *more]
     # Networks may stand on both sides of the options.
-    answer = run_script("one_image", file, *networks[:1], *options, *networks[1:])
+    answer = run_script("one_image", "--json", file, *networks[:1], *options, *networks[1:])
     assert answer.returncode == 0, answer.stderr
     return json.loads(file.read_text())
 
@@ -41,10 +41,10 @@ def test_the_table_has_a_row_for_each_network_and_one_for_all(tmp_path):
         for network in NETWORKS
         for graph in (False, True)
     ]
-    (tmp_path / "one-image.json").write_text(json.dumps({"rows": rows}))
+    kept = write_results(tmp_path / "h200.json", **{"one-image": {"rows": rows}})
     page = tmp_path / "page.md"
     page.write_text("<!-- one-image -->\nold\n<!-- /one-image -->\n")
-    answer = run_script("readme_tables", "--results", tmp_path, "--readme", page)
+    answer = run_script("readme_tables", "--results", kept, "--readme", page)
     assert (answer.returncode, answer.stdout) == (0, f"{page}: one-image\n"), answer.stderr
     table = [line for line in page.read_text().splitlines() if line.startswith("|")]
     assert table[0] == (
@@ -68,7 +68,7 @@ def test_the_table_has_a_row_for_each_network_and_one_for_all(tmp_path):
     ],
 )
 def test_what_cannot_be_timed_is_told_in_a_line(tmp_path, arguments, told):
-    answer = run_script("one_image", tmp_path / "one.json", *arguments)
+    answer = run_script("one_image", "--json", tmp_path / "one.json", *arguments)
     assert answer.returncode == 2
     assert answer.stderr.splitlines()[-1].startswith(told)
     assert "Traceback" not in answer.stderr and not (tmp_path / "one.json").exists()

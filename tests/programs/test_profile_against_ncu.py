@@ -57,7 +57,7 @@ def test_long_kernels_get_a_row_with_both_profiles_and_ncu(tool, monkeypatch, tm
     monkeypatch.setattr(tool, "choose_device", lambda name: None)
     monkeypatch.setattr(tool, "environment", lambda device: {"card": "none"})
     file = tmp_path / "new" / "found.json"
-    monkeypatch.setattr(sys, "argv", ["profile_against_ncu", str(file), "ece408-2019fa"])
+    monkeypatch.setattr(sys, "argv", ["profile_against_ncu", "--json", str(file), "ece408-2019fa"])
     assert tool.main() == 0
     default, ours = json.loads(file.read_text())["rows"]
     assert default == {
@@ -77,7 +77,9 @@ def test_long_kernels_get_a_row_with_both_profiles_and_ncu(tool, monkeypatch, tm
 
 def test_without_nsight_compute_one_line_says_so(tool, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(tool.shutil, "which", lambda name: None)
-    monkeypatch.setattr(sys, "argv", ["profile_against_ncu", str(tmp_path / "found.json"), "ece408-2019fa"])
+    monkeypatch.setattr(
+        sys, "argv", ["profile_against_ncu", "--json", str(tmp_path / "found.json"), "ece408-2019fa"]
+    )
     assert tool.main() == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("there is no ncu; install Nsight Compute")
@@ -97,7 +99,7 @@ def test_wrong_input_is_refused_before_anything_runs(arguments, told, tool, monk
     monkeypatch.setattr(tool, "choose_device", lambda name: None)
     monkeypatch.setattr(tool, "rows_of", None)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["profile_against_ncu", *arguments])
+    monkeypatch.setattr(sys, "argv", ["profile_against_ncu", "--json", *arguments])
     assert tool.main() == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert told in line

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import pytest
-from build_tools import REPOSITORY, run_script, script
+from build_tools import REPOSITORY, run_script, script, write_results
 from convswap.models import ALL_NETWORKS, LARGE_NETWORKS, NETWORKS
 
 pytestmark = pytest.mark.extended
@@ -16,44 +17,39 @@ PLACE = "Before.\n<!-- all-networks -->\nold\n<!-- /all-networks -->\nAfter.\n"
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What the script finds for one network, small, on the CPU."""
-    folder = tmp_path_factory.mktemp("found") / "new" / "compare"
-    answer = run_script(
-        "compare_networks", folder, NETWORK, "--device", "cpu", "--images", 30, "--data", "synthetic"
-    )
-    assert answer.returncode == 0, answer.stderr
-    assert [file.name for file in folder.iterdir()] == [f"{NETWORK}.json"]
-    return json.loads((folder / f"{NETWORK}.json").read_text())
+    """What a small comparison of one network finds, on the CPU."""
+    file = tmp_path_factory.mktemp("found") / "h200.json"
+    results = script("results").Results(file)
+    command = f"convswap compare {NETWORK} --device cpu --images 30 --data synthetic"
+    assert script("results").measure("compare/one", command, results, "abcdef01") == 0
+    section = script("results").Results(file).sections["compare/one"]
+    assert (section["command"], section["commit"]) == (command, "abcdef01")
+    return section["found"]
 
 
 @pytest.fixture
 def results(found, tmp_path):
-    """A folder of results: of each network the same, and of the large ones no accuracy, as on random data."""
-    folder = tmp_path / "results"
-    (folder / "compare").mkdir(parents=True)
-    for name in ALL_NETWORKS:
-        large = {"accuracy": {"default": None, "convswap": None}, "images": 256, "batch": 8}
-        one = {**found, "model": name} | (large if name in LARGE_NETWORKS else {})
-        (folder / "compare" / f"{name}.json").write_text(json.dumps(one))
-    return folder
+    """A file of results: of each network the same, and of the large ones no accuracy, as on random data."""
+    large = {"accuracy": {"default": None, "convswap": None}, "images": 256, "batch": 8}
+    every = {
+        f"compare/{name}": {**found, "model": name} | (large if name in LARGE_NETWORKS else {})
+        for name in ALL_NETWORKS
+    }
+    return write_results(tmp_path / "h200.json", **every)
 
 
 @pytest.fixture
 def fused_results(results):
-    """The same folder with results of --fuse beside the others: in half the time, 3 Convs of 4 fused."""
-    folder = results / "compare-fused"
-    folder.mkdir()
+    """The same with results of --fuse beside the others: in half the time, 3 Convs of 4 fused."""
     taken = {"node": "conv1", "op": "FusedConv", "taken": [{"op": "Tanh", "node": "tanh1"}]}
-    for file in sorted((results / "compare").iterdir()):
-        one = json.loads(file.read_text())
-        times = {
-            "default": one["time_ms"]["default"],
-            "convswap": {**one["time_ms"]["convswap"], "median": one["time_ms"]["convswap"]["median"] / 2},
-        }
-        one |= {"time_ms": times, "speedup": 2 * one["speedup"], "fused": [taken] * 3, "swapped": 4}
-        one["options"] |= {"fuse": True}
-        one["top1_agreement"] = 0.75
-        (folder / file.name).write_text(json.dumps(one))
+    sections = json.loads(results.read_text())
+    for name in ALL_NETWORKS:
+        one = copy.deepcopy(sections[f"compare/{name}"]["found"])
+        one["time_ms"]["convswap"]["median"] /= 2
+        one["options"]["fuse"] = True
+        one |= {"speedup": 2 * one["speedup"], "fused": [taken] * 3, "swapped": 4, "top1_agreement": 0.75}
+        sections[f"compare-fused/{name}"] = sections[f"compare/{name}"] | {"found": one}
+    results.write_text(json.dumps(sections))
     return results
 
 
@@ -65,19 +61,24 @@ def readme(tmp_path):
 
 
 def change(results, network, folder="compare", **changes):
-    file = results / folder / f"{network}.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    sections = json.loads(results.read_text())
+    sections[f"{folder}/{network}"]["found"] |= changes
+    results.write_text(json.dumps(sections))
 
 
 def test_the_table_has_a_row_for_every_network_and_accuracies_where_they_are_known(found, results, readme):
     answer = run_script("readme_tables", "--results", results, "--readme", readme)
     assert (answer.returncode, answer.stdout) == (0, f"{readme}: all-networks\n"), answer.stderr
-    before, begin, heading, rule, *rows, end, after = readme.read_text().splitlines()
+    before, begin, heading, rule, *rows, _, origin, end, after = readme.read_text().splitlines()
     assert (before, begin, end, after) == (
         "Before.",
         "<!-- all-networks -->",
         "<!-- /all-networks -->",
         "After.",
+    )
+    assert origin == (
+        "Made by `python benchmarks/results.py 'compare/*'`. Results of one a card, driver 1.2: "
+        "commit abcdef01 of 2026-11-29."
     )
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in (heading, *rows)]
     assert {len(row) for row in cells} == {rule.count("---")} == {9}
@@ -103,12 +104,14 @@ def test_the_table_has_a_row_for_every_network_and_accuracies_where_they_are_kno
 
 
 def test_a_network_without_results_is_no_row_and_named_below(results, readme):
-    (results / "compare" / "vgg16.json").unlink()
+    sections = json.loads(results.read_text())
+    del sections["compare/vgg16"]
+    results.write_text(json.dumps(sections))
     answer = run_script("readme_tables", "--results", results, "--readme", readme)
     assert (answer.returncode, answer.stdout) == (0, f"{readme}: all-networks\n"), answer.stderr
     page = readme.read_text()
     assert "| vgg16 |" not in page and page.count("\n| ") == len(ALL_NETWORKS) + 1
-    assert page.endswith("\n\nNot compared yet: vgg16.\n<!-- /all-networks -->\nAfter.\n")
+    assert "\n\nNot compared yet: vgg16.\n" in page
 
 
 def test_results_of_another_machine_or_precision_do_not_mix(found, results, readme):
@@ -192,9 +195,9 @@ def test_small_batches_are_set_against_the_faster_of_default_and_heuristic(tmp_p
         bench_row("b", 1, default_ms=4.0, others_ms={"heuristic": 8.0, "nhwc": 0.1}, convswap_ms=8.0),
         bench_row("b", 64, default_ms=3.0, others_ms={"heuristic": 3.0, "nhwc": 0.1}, convswap_ms=0.25),
     ]
-    (tmp_path / "bench-small.json").write_text(json.dumps(rows))
+    kept = write_results(tmp_path / "h200.json", **{"bench-small": rows})
     readme.write_text("<!-- small-batches -->\n<!-- /small-batches -->\n")
-    answer = run_script("readme_tables", "--results", tmp_path, "--readme", readme)
+    answer = run_script("readme_tables", "--results", kept, "--readme", readme)
     assert answer.returncode == 0, answer.stderr
     assert cells_of(readme) == [
         ["layer", "batch 1", "batch 64"],
@@ -207,10 +210,9 @@ def test_small_batches_are_set_against_the_faster_of_default_and_heuristic(tmp_p
 def test_ieee_is_set_against_the_default_without_tf32_and_float16_against_its_own(tmp_path, readme):
     ieee = bench_row("a", default_ms=1.0, others_ms={"no_tf32": 6.0}, convswap_ms=2.0)
     half = bench_row("a", default_ms=5.0, best_other_ms=4.0, others_ms={}, convswap_ms=0.5)
-    for precision, row in (("ieee", ieee), ("float16", half)):
-        (tmp_path / f"bench-{precision}.json").write_text(json.dumps([row]))
+    kept = write_results(tmp_path / "h200.json", **{"bench-ieee": [ieee], "bench-float16": [half]})
     readme.write_text("<!-- precisions -->\n<!-- /precisions -->\n")
-    answer = run_script("readme_tables", "--results", tmp_path, "--readme", readme)
+    answer = run_script("readme_tables", "--results", kept, "--readme", readme)
     assert answer.returncode == 0, answer.stderr
     (row,) = cells_of(readme)[1:]
     assert row == ["a", "6.00", "2.00", "3.0x", "1.2e-07", "5.00", "4.00", "0.50", "10.0x", "50 %"]
@@ -224,9 +226,9 @@ def test_the_study_has_a_row_for_every_power_of_four_and_dashes_where_it_failed(
         for side in ("default", "convswap")
     ]
     rows[-1] |= {f"{part}_ms": None for part in parts}
-    (tmp_path / "study-alexnet.json").write_text(json.dumps({"rows": rows}))
+    kept = write_results(tmp_path / "h200.json", **{"study-alexnet": {"rows": rows}})
     readme.write_text("<!-- study -->\n<!-- /study -->\n")
-    answer = run_script("readme_tables", "--results", tmp_path, "--readme", readme)
+    answer = run_script("readme_tables", "--results", kept, "--readme", readme)
     assert answer.returncode == 0, answer.stderr
     headings, *rows = cells_of(readme)
     assert headings == ["batch", "side", *(part.replace("_", " ") for part in parts)]
@@ -234,13 +236,21 @@ def test_the_study_has_a_row_for_every_power_of_four_and_dashes_where_it_failed(
     assert rows[2][2:6] == ["0", "0.400", "0.800", "1.20"] and rows[3][2:] == ["-"] * len(parts)
 
 
-@pytest.mark.parametrize("name", ["small-batches", "precisions", "layers", "study", "against-ncu"])
-def test_a_missing_file_is_named(name, tmp_path, readme):
+@pytest.mark.parametrize("name", ["small-batches", "study"])
+def test_a_missing_section_is_named_with_what_measures_it(name, tmp_path, readme):
     readme.write_text(f"<!-- {name} -->\n<!-- /{name} -->\n")
-    answer = run_script("readme_tables", "--results", tmp_path, "--readme", readme)
+    answer = run_script("readme_tables", "--results", tmp_path / "none.json", "--readme", readme)
     assert answer.returncode == 1
     (line,) = answer.stderr.splitlines()
-    assert line.startswith(f"there is no {tmp_path}/") and line.endswith("are in the help")
+    assert line.startswith(f"{tmp_path}/none.json has no ") and "python benchmarks/results.py " in line
+
+
+def test_command_that_fails_leaves_its_section_as_it_was(tmp_path):
+    kept = write_results(tmp_path / "h200.json", one=[1])
+    before = kept.read_text()
+    own = script("results")
+    assert own.measure("one", "convswap bench nothing", own.Results(kept), "abcdef01") == 2
+    assert kept.read_text() == before
 
 
 PAGES = {
@@ -251,16 +261,12 @@ PAGES = {
 }
 
 
-# Not measured yet where it is missing; its table is then left out.
-REAL_MODELS = REPOSITORY / "benchmarks" / "h200" / "real-models.json"
-
-
 @pytest.mark.parametrize("name", PAGES)
 def test_the_tables_of_a_page_are_what_the_results_give(name, tmp_path):
     page = (REPOSITORY / name).read_text(encoding="utf-8")
     copy = tmp_path / "page.md"
     copy.write_text(page, encoding="utf-8")
-    tables = [table for table in PAGES[name].split(", ") if table != "real-models" or REAL_MODELS.exists()]
+    tables = PAGES[name].split(", ")
     answer = run_script("readme_tables", "--readme", copy)
     assert (answer.returncode, answer.stdout) == (0, f"{copy}: {', '.join(tables)}\n"), answer.stderr
     assert copy.read_text(encoding="utf-8") == page

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import onnx
 import pytest
-from build_tools import run_script
+from build_tools import run_script, write_results
 from comparisons import small_model
 from convswap.truth.closeness import TOLERANCES
 
@@ -29,7 +29,7 @@ def folder(tmp_path):
 
 
 def measured(folder, file, device, *more):
-    answer = run_script("real_models", file, "--models", folder, "--device", device, *more)
+    answer = run_script("real_models", "--json", file, "--models", folder, "--device", device, *more)
     assert answer.returncode == 0, answer.stderr
     return json.loads(file.read_text())
 
@@ -59,7 +59,7 @@ def test_every_model_has_a_row_for_each_batch_that_it_takes(folder, tmp_path, de
 )
 def test_what_cannot_be_timed_is_told_in_a_line(folder, tmp_path, arguments, told):
     file = tmp_path / "real.json"
-    answer = run_script("real_models", file, "--models", folder, *arguments)
+    answer = run_script("real_models", "--json", file, "--models", folder, *arguments)
     assert answer.returncode == 2
     assert answer.stderr.splitlines()[-1].startswith(told.format(folder=folder))
     assert "Traceback" not in answer.stderr and not file.exists()
@@ -87,10 +87,11 @@ def test_the_table_has_dashes_where_the_model_stays_as_it_is(tmp_path):
         },
     ]
     environment = {"card": "NVIDIA H200", "onnxruntime": "1.32.0"}
-    (tmp_path / "real-models.json").write_text(json.dumps({"environment": environment, "rows": rows}))
+    found = {"environment": environment, "rows": rows}
+    kept = write_results(tmp_path / "h200.json", **{"real-models": found})
     page = tmp_path / "page.md"
     page.write_text("<!-- real-models -->\nold\n<!-- /real-models -->\n")
-    answer = run_script("readme_tables", "--results", tmp_path, "--readme", page)
+    answer = run_script("readme_tables", "--results", kept, "--readme", page)
     assert (answer.returncode, answer.stdout) == (0, f"{page}: real-models\n"), answer.stderr
     assert "on one NVIDIA H200 with ONNX Runtime 1.32.0" in page.read_text()
     table = [line for line in page.read_text().splitlines() if line.startswith("|")]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from statistics import geometric_mean
 
 import pytest
-from build_tools import REPOSITORY
 from convswap import _native
 from convswap.timing.suites import SUITES, SuiteLayer
+from results import Results
 
-# Of the files that `python benchmarks/rule.py SUITE --json FILE` wrote: how many rows there are, how many of
-# them may be more than MISSED above the best, the most in the geometric mean, and of any row.
+# Of the sections that `python benchmarks/rule.py SUITE --json FILE` gave: how many rows there are, how many
+# of them may be more than MISSED above the best, the most in the geometric mean, and of any row.
 MISSED = 1.05
-RULE_FILES = {
+RULE_SECTIONS = {
     "course": (126, 2, 1.01, 1.06),
     "fused": (68, 1, 1.01, 1.12),
     "small-groups": (90, 4, 1.01, 1.24),
@@ -37,16 +36,16 @@ def problem_of(row: dict, layer: SuiteLayer) -> _native.Problem:
     )
 
 
-@pytest.mark.parametrize("kept", RULE_FILES)
+@pytest.mark.parametrize("kept", RULE_SECTIONS)
 def test_the_rule_is_near_the_best_that_was_measured(kept):
     layers = {layer.name: layer for layer in SUITES[kept.removesuffix("-ieee")]}
     above = []
-    for row in json.loads((REPOSITORY / f"benchmarks/h200/rule-{kept}.json").read_text())["rows"]:
+    for row in Results()[f"rule-{kept}"]["rows"]:
         problem = problem_of(row, layers[row["layer"]])
         chosen = _native.choose(problem, "cuda", compute_capability=90)
         assert chosen in row["ms"], (row["layer"], row["batch"], row["precision"])
         above.append(row["ms"][chosen] / min(row["ms"].values()))
-    rows, most_missed, mean, worst = RULE_FILES[kept]
+    rows, most_missed, mean, worst = RULE_SECTIONS[kept]
     assert len(above) == rows
     assert sum(each > MISSED for each in above) <= most_missed
     assert geometric_mean(above) < mean

@@ -34,7 +34,7 @@ constexpr int kTensorCores = 4;  // of a multiprocessor
 double multiplication_slots(int bundle) { return bundle == 4 ? 6 : 4; }
 
 // What several groups take of what the sum has for them, which was fitted to layers of one: the geometric
-// mean of the suite small-groups (benchmarks/h200/rule-small-groups.json).
+// mean of the suite small-groups (rule-small-groups in benchmarks/h200.json).
 constexpr double kOfGroups = 0.93;
 
 class Tiler {

@@ -193,7 +193,7 @@ class Tiler {
 
   // Nanoseconds, by arithmetic, with prepared weights. The constants are fitted to what all alternatives of
   // the suites' layers took on an H200 (benchmarks/many_channels.md, version 10), but for kPlace; bands,
-  // splits, kApart and kFilling later to the times of benchmarks/h200/rule-*.json. What a block does for a
+  // splits, kApart and kFilling later to the times of rule-* in benchmarks/h200.json. What a block does for a
   // work, and what memory does, adds up rather than overlaps.
   double cost(const Tiling& tiling) const {
     constexpr double kNanosecond = 1.75;  // cycles

@@ -365,7 +365,7 @@ class Tiler {
     const double draining =
         0.0256 * of_tile.stored_lines * std::min(tiles, multiprocessors * tiling.warpgroups);
     // Of several groups, which the fit had none of, by the suite small-groups
-    // (benchmarks/h200/rule-small-groups.json).
+    // (rule-small-groups in benchmarks/h200.json).
     const double several = problem_.is_grouped() && problem_.type == ElementType::float32 ? 1.15 : 1;
     const double computing = waves *
                              (turns * several * (busy_warpgroups * of_tile.shared + of_tile.alone) +

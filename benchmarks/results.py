@@ -1,0 +1,205 @@
+"""The measurements behind the pages: a file for each card, with a section for each command that measured.
+
+    python benchmarks/results.py                                  # all that `make tables` shows, for hours
+    python benchmarks/results.py bench-course 'compare/*'         # some sections
+    python benchmarks/results.py --file benchmarks/other-card.json
+
+A section has what its command wrote as JSON ("found"), the command, the date, the card and the driver, and
+the commit: that of the checkout, with a + where files differ from it, and of sections from before this file
+the one that added them, whose kernels may be newer. null is unknown. Each command runs in a process of its
+own. One that fails leaves its section as it was; the others run all the same, and the exit status tells.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import fnmatch
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from convswap.models import ALL_NETWORKS, NETWORKS
+from convswap.output.files import write_text
+
+ROOT = Path(__file__).resolve().parents[1]
+H200 = ROOT / "benchmarks" / "h200.json"
+# Of each of the large networks, with random data; their Convs alone would take minutes.
+_LARGE = "--images 64 --no-layers"
+_COMPARE = {name: "--data fashion-mnist" if name in NETWORKS else _LARGE for name in ALL_NETWORKS}
+_BATCHES = "--batch 1,8,64,512,4096,10000"
+_BENCH = "convswap bench course --against all --device cuda"
+_ALGORITHMS = f"convswap bench course --against algorithms {_BATCHES} --device cuda"
+# What `make tables` measures; each command is given --json FILE.
+SECTIONS = {
+    **{
+        f"compare/{name}": f"convswap compare {name} --device cuda --against all {own}"
+        for name, own in _COMPARE.items()
+    },
+    **{
+        f"compare-fused/{name}": f"convswap compare {name} --device cuda --against default {own} --fuse"
+        for name, own in _COMPARE.items()
+    },
+    "one-image": "python benchmarks/one_image.py --device cuda",
+    "real-models": "python benchmarks/real_models.py --models build/real-models/timed --device cuda",
+    "bench-course": _BENCH,
+    "bench-small": f"{_BENCH} --batch 1,8,64,512,4096",
+    "bench-algorithms": _ALGORITHMS,
+    "bench-algorithms-ieee": f"{_ALGORITHMS} --precision ieee",
+    "bench-algorithms-float16": f"{_ALGORITHMS} --precision float16",
+    "bench-ieee": f"{_BENCH} --precision ieee",
+    "bench-float16": f"{_BENCH} --precision float16",
+    **{f"bench-{suite}": f"convswap bench {suite}" for suite in ("many-channels", "one-d", "three-d")},
+    "study-alexnet": "convswap study alexnet --runs 10 -o docs/tutorial/alexnet-study.png",
+    **{f"ladder/{name}": f"convswap ladder {name}" for name in NETWORKS},
+}
+# What is measured by name alone: the planner's rule, which tests hold, and what needs Nsight Compute.
+_RULE = "python benchmarks/rule.py"
+BY_NAME = {
+    "rule-course": f"{_RULE} course {_BATCHES} --precision tf32,float16,ieee --rounds 3",
+    "rule-fused": f"{_RULE} fused --batch 1,32 --precision tf32,float16 --rounds 3",
+    "rule-small-groups": f"{_RULE} small-groups --batch 1,16,64 --precision tf32,float16 --rounds 3",
+    "rule-first-layers": f"{_RULE} first-layers --batch 1,8,64 --precision tf32,float16 --rounds 3 "
+    "--within 4",
+    "rule-other-layers": f"{_RULE} many-channels one-d three-d --batch 1,8,64,256 "
+    "--precision tf32,float16,bfloat16",
+    "profile-against-ncu": "python benchmarks/profile_against_ncu.py ece408-2019fa ece408-2018fa",
+    "separable-pairs": "python benchmarks/separable_pairs.py",
+}
+
+
+class Results:
+    """The sections of a file, those of no file while there is none; `used` names those that were read."""
+
+    def __init__(self, file: Path = H200) -> None:
+        self.file = file
+        self.sections: dict[str, dict[str, Any]] = {}
+        self.used: dict[str, None] = {}
+        if file.exists():
+            self.sections = json.loads(file.read_text(encoding="utf-8"))
+
+    def __contains__(self, name: str) -> bool:
+        """Whether there is such a section."""
+        return name in self.sections
+
+    def __getitem__(self, name: str) -> Any:
+        """Return what a section's command found; ends the program where there is none."""
+        self.require([name])
+        self.used[name] = None
+        return self.sections[name]["found"]
+
+    def require(self, names: Iterable[str]) -> None:
+        """End the program where there is no such section."""
+        if missing := [name for name in names if name not in self.sections]:
+            again = f"python benchmarks/results.py {' '.join(missing)}"
+            raise SystemExit(f"{self.file} has no {', '.join(missing)}; measure with: {again}")
+
+    def origin(self) -> str:
+        """Say in a line where the sections come from that were used since the last call."""
+        groups: dict[tuple[Any, ...], list[str]] = {}
+        for name in self.used:
+            section = self.sections[name]
+            key = tuple(section.get(each) or "unknown" for each in ("card", "driver", "commit", "date"))
+            groups.setdefault(key, []).append(name)
+        self.used.clear()
+        parts: dict[str, list[str]] = {}
+        for (card, driver, commit, date), names in groups.items():
+            few = len(groups) > 1 and len(names) < 5
+            of = f" ({', '.join(f'`{name}`' for name in names)})" if few else ""
+            parts.setdefault(f"{card}, driver {driver}", []).append(f"commit {commit} of {date}{of}")
+        told = (f"{where}: {', '.join(commits)}" for where, commits in parts.items())
+        return f"Results of one {'; one '.join(told)}."
+
+    def put(self, name: str, command: str, found: Any, commit: str) -> None:
+        """Set a section and write the file."""
+        environment = found.get("environment", {}) if isinstance(found, dict) else {}
+        card, driver = card_and_driver()
+        self.sections[name] = {
+            "commit": commit,
+            "date": datetime.date.today().isoformat(),
+            "card": environment.get("card") or card,
+            "driver": environment.get("driver") or driver,
+            "command": command,
+            "found": found,
+        }
+        write_text(self.file, file_text(self.sections))
+
+
+def file_text(sections: Mapping[str, Any]) -> str:
+    """Return sections as JSON: a line for each row of a list, and for each value that is beside one."""
+    return _lines(dict(sections), "") + "\n"
+
+
+def _lines(value: Any, indent: str) -> str:
+    # The file, its sections, and what was found.
+    if isinstance(value, dict) and len(indent) < 3:
+        rows = [f"{json.dumps(key)}: {_lines(each, indent + ' ')}" for key, each in value.items()]
+        return "{\n" + ",\n".join(f"{indent} {row}" for row in rows) + f"\n{indent}}}"
+    if isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
+        return "[\n" + ",\n".join(f"{indent} {json.dumps(row)}" for row in value) + f"\n{indent}]"
+    return json.dumps(value)
+
+
+def card_and_driver() -> tuple[str | None, str | None]:
+    """Return the names of the first card and of its driver; None where there is none."""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        return None, None
+    card, _, driver = told.partition(", ")
+    return card, driver
+
+
+def checked_out() -> str:
+    """Return the commit of this checkout, with a + where files differ from it."""
+    told = [
+        subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+        for command in (("rev-parse", "--short=8", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
+    ]
+    # This file's own results are no difference.
+    changed = [line for line in told[1].splitlines() if not line.endswith(".json")]
+    return told[0] + ("+" if changed else "")
+
+
+def measure(name: str, command: str, results: Results, commit: str) -> int:
+    """Run a section's command and keep what it wrote; return the exit status."""
+    program, *arguments = shlex.split(command)
+    start = ["-m", "convswap.cli"] if program == "convswap" else []
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "found.json"
+        line = [sys.executable, *start, *arguments, "--json", str(file)]
+        status = subprocess.run(line, cwd=ROOT, check=False).returncode
+        if status == 0:
+            results.put(name, command, json.loads(file.read_text(encoding="utf-8")), commit)
+    return status
+
+
+def main() -> int:
+    """Measure the sections of the command line; return the highest exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="SECTION", help="or a pattern; default: all of the pages")
+    parser.add_argument("--file", type=Path, default=H200, help="default: benchmarks/h200.json")
+    options = parser.parse_args()
+    known = SECTIONS | BY_NAME
+    patterns = options.names or list(SECTIONS)
+    if unknown := [each for each in patterns if not fnmatch.filter(known, each)]:
+        parser.error(f"no section is called {', '.join(unknown)}; there are: {', '.join(known)}")
+    names = [name for name in known if any(fnmatch.fnmatchcase(name, each) for each in patterns)]
+    results, commit, statuses = Results(options.file), checked_out(), {}
+    for number, name in enumerate(names, start=1):
+        print(f"{name}, {number} of {len(names)}", file=sys.stderr, flush=True)
+        statuses[name] = measure(name, known[name], results, commit)
+    for name, status in statuses.items():
+        if status:
+            print(f"{name}: not measured, status {status}; its section is as it was", file=sys.stderr)
+    return max(statuses.values(), key=abs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
