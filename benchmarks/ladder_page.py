@@ -19,7 +19,7 @@ from convswap.models import NETWORKS
 from convswap.output.tables import error, three_digits
 from convswap.tutorial.ladder.report import ladder_svg
 from convswap.tutorial.ladder.rung_texts import Page, read_pages
-from results import H200, Results
+from results import H200, Results, check_same_kind
 
 HERE = Path(__file__).parent
 NETWORK = "ece408-2017-high"
@@ -27,8 +27,6 @@ UNMEASURED = """\
 These pages have no figures yet. `make tables` makes them, and says with them
 why a rung is slower than the one before, where one is.
 """
-# What all results must have in common.
-SAME = ("card", "driver", "cuda", "onnxruntime", "convswap")
 
 
 def main() -> None:
@@ -65,10 +63,7 @@ def results(kept: Results, pages: Sequence[Page]) -> dict[str, dict[str, Any]]:
         if [rung["algorithm"] for rung in each["rungs"]] != [page.name for page in pages]:
             again = f"python benchmarks/results.py ladder/{name}"
             raise SystemExit(f"ladder/{name} is of other rungs; measure again: {again}")
-    kinds = {tuple(each["environment"][name] for name in SAME) for each in found.values()}
-    if len(kinds) > 1:
-        listed = "; ".join(sorted(", ".join(map(str, kind)) for kind in kinds))
-        raise SystemExit(f"the results in {kept.file} are of different kinds: {listed}")
+    check_same_kind(found.values(), "ladder")
     if found:
         kept.require([f"ladder/{NETWORK}"])
     return found

@@ -19,7 +19,8 @@ from statistics import fmean
 from typing import Any
 
 from convswap.models import ALL_NETWORKS, NETWORKS
-from results import H200, Results
+from convswap.output.tables import three_digits
+from results import H200, Results, check_same_kind
 
 HERE = Path(__file__).parent
 FUSED, ONE_IMAGE, REAL_MODELS = "compare-fused", "one-image", "real-models"
@@ -29,8 +30,6 @@ STUDIED = ("copy_in", "convolution", "fully_connected", "max_pool", "copy_out", 
 FRONT = ("ece408-2019fa", "ece408-2018fa", "ece408-2020", "resnet50", "vgg16", "mobilenet-v2")
 OTHER_SUITES = ("many-channels", "one-d", "three-d")
 LONGEST_NAME = 36
-# What the figures of one table must have in common.
-SAME = ("card", "driver", "cuda", "onnxruntime", "convswap")
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -58,19 +57,6 @@ def comparisons(results: Results, names: Iterable[str], *, fused: bool = False) 
     if wrong := [each["model"] for each in found if not each["within_tolerance"]]:
         raise SystemExit(f"the answers of {', '.join(wrong)} differ; a time for a wrong answer says nothing")
     return found
-
-
-def check_same_kind(found: Iterable[dict[str, Any]], folder: str) -> None:
-    """End the program where results are not of one machine, its software and one precision."""
-    kinds = {(each["precision"], *(each["environment"][name] for name in SAME)) for each in found}
-    if len(kinds) > 1:
-        listed = "; ".join(sorted(", ".join(map(str, kind)) for kind in kinds))
-        raise SystemExit(f"the results in {folder} are of different kinds: {listed}")
-
-
-def three_digits(number: float) -> str:
-    """Return `number`, above zero, with three digits that count, or all those before the point."""
-    return f"{number:.{max(0, 2 - math.floor(math.log10(number)))}f}"
 
 
 def front(results: Results) -> str:

@@ -28,6 +28,8 @@ from convswap.models import ALL_NETWORKS, NETWORKS
 from convswap.output.files import write_text
 
 ROOT = Path(__file__).resolve().parents[1]
+# What the figures of one table must have in common.
+SAME = ("card", "driver", "cuda", "onnxruntime", "convswap")
 H200 = ROOT / "benchmarks" / "h200.json"
 # Of each of the large networks, with random data; their Convs alone would take minutes.
 _LARGE = "--images 64 --no-layers"
@@ -128,6 +130,14 @@ class Results:
             "found": found,
         }
         write_text(self.file, file_text(self.sections))
+
+
+def check_same_kind(found: Iterable[Mapping[str, Any]], sections: str) -> None:
+    """End the program where results are not of one machine, its software and one precision."""
+    kinds = {(each.get("precision", ""), *(each["environment"][name] for name in SAME)) for each in found}
+    if len(kinds) > 1:
+        listed = "; ".join(sorted(", ".join(map(str, kind)) for kind in kinds))
+        raise SystemExit(f"the results in {sections} are of different kinds: {listed}")
 
 
 def file_text(sections: Mapping[str, Any]) -> str:

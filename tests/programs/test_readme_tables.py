@@ -275,10 +275,3 @@ def test_the_tables_of_a_page_are_what_the_results_give(name, tmp_path):
 def test_every_table_has_a_place_on_one_page():
     places = [name for tables in PAGES.values() for name in tables.split(", ")]
     assert sorted(places) == sorted(script("readme_tables").TABLES)
-
-
-@pytest.mark.parametrize(
-    ("number", "text"), [(0.01234, "0.0123"), (2.284, "2.28"), (96.12, "96.1"), (1234.6, "1235")]
-)
-def test_times_have_three_digits_that_count(number, text):
-    assert script("readme_tables").three_digits(number) == text
