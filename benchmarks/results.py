@@ -6,8 +6,9 @@
 
 A section has what its command wrote as JSON ("found"), the command, the date, the card and the driver, and
 the commit: that of the checkout, with a + where files differ from it, and of sections from before this file
-the one that added them, whose kernels may be newer. null is unknown. Each command runs in a process of its
-own. One that fails leaves its section as it was; the others run all the same, and the exit status tells.
+the one that added them, whose kernels may be newer, and the command of today. null is unknown.
+Each command runs in a process of its own. One that fails leaves its section as it was; the others run all the
+same, and the exit status tells.
 """
 
 from __future__ import annotations
