@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(4 * kWarpgroup, 1)
   const int share = layer.input_plane / 4 / bands;  // of the input that a tile reads
   float* const own = shared + warpgroup * tiles.filters * room;
   for (int i = thread; i < tiles.filters * room; i += kWarpgroup) own[i] = noise(i + blockIdx.x * 977);
-  convswap::show_to_copies_and_products();
+  convswap::fence_proxy_async();
   __syncthreads();
 
   float seen = 0;
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(4 * kWarpgroup, 1)
     const float4* const source = x + n * (layer.input_plane / 4) + band * share;
     for (int i = thread; i < share; i += kWarpgroup) seen += source[i].x;
     for (int k = 0; k < layer.filters; k += tiles.filters) {
-      convswap::wait_until_bulk_stores_have_read();
+      convswap::tma_store_wait_group_read();
       asm volatile("bar.sync %0, %1;" ::"r"(warpgroup + 1), "n"(kWarpgroup) : "memory");
       if (thread < min(tiles.filters, layer.filters - k)) {
         long long from = (n * layer.filters + k + thread) * plane + begin;
@@ -116,13 +116,13 @@ __global__ void __launch_bounds__(4 * kWarpgroup, 1)
         }
         // Copies begin and end with 16 bytes; what is left between them is for nobody here.
         from = (from + 3) / 4 * 4;
-        convswap::bulk_store(y + from, own + thread * room + from % kLine,
+        convswap::tma_store_1d(y + from, own + thread * room + from % kLine,
                              static_cast<unsigned>(to - from) / 4 * 16, tiles.leaves_first);
       }
-      convswap::commit_bulk_stores();
+      convswap::tma_store_commit_group();
     }
   }
-  convswap::wait_until_bulk_stores_have_read();
+  convswap::tma_store_wait_group_read();
   if (seen == 0.5f) y[0] = seen;  // so that the loads are needed
 }
 

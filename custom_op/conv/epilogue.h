@@ -1,6 +1,6 @@
 #pragma once
 
-#include "conv/anywhere.h"
+#include "conv/host_device.h"
 
 namespace convswap {
 
@@ -49,12 +49,12 @@ struct Epilogue {
 };
 
 // Whether the activation at most makes what is less than 0 a 0.
-CONVSWAP_ANYWHERE inline bool is_floored(const Epilogue& epilogue) {
+CONVSWAP_HOST_DEVICE inline bool is_floored(const Epilogue& epilogue) {
   return epilogue.activation == Activation::none || epilogue.activation == Activation::relu;
 }
 
 // Whether the activation is SiLU or HardSwish, which kernels compute without a call.
-CONVSWAP_ANYWHERE inline bool is_swish(const Epilogue& epilogue) {
+CONVSWAP_HOST_DEVICE inline bool is_swish(const Epilogue& epilogue) {
   return epilogue.activation == Activation::silu || epilogue.activation == Activation::hard_swish;
 }
 

@@ -9,19 +9,19 @@ namespace convswap {
 
 // As <cmath> has them, by the names that NVRTC knows too.
 namespace elementary {
-CONVSWAP_ANYWHERE inline float exp(float x) { return ::expf(x); }
-CONVSWAP_ANYWHERE inline double exp(double x) { return ::exp(x); }
-CONVSWAP_ANYWHERE inline float expm1(float x) { return ::expm1f(x); }
-CONVSWAP_ANYWHERE inline double expm1(double x) { return ::expm1(x); }
-CONVSWAP_ANYWHERE inline float tanh(float x) { return ::tanhf(x); }
-CONVSWAP_ANYWHERE inline double tanh(double x) { return ::tanh(x); }
-CONVSWAP_ANYWHERE inline float erf(float x) { return ::erff(x); }
-CONVSWAP_ANYWHERE inline double erf(double x) { return ::erf(x); }
+CONVSWAP_HOST_DEVICE inline float exp(float x) { return ::expf(x); }
+CONVSWAP_HOST_DEVICE inline double exp(double x) { return ::exp(x); }
+CONVSWAP_HOST_DEVICE inline float expm1(float x) { return ::expm1f(x); }
+CONVSWAP_HOST_DEVICE inline double expm1(double x) { return ::expm1(x); }
+CONVSWAP_HOST_DEVICE inline float tanh(float x) { return ::tanhf(x); }
+CONVSWAP_HOST_DEVICE inline double tanh(double x) { return ::tanh(x); }
+CONVSWAP_HOST_DEVICE inline float erf(float x) { return ::erff(x); }
+CONVSWAP_HOST_DEVICE inline double erf(double x) { return ::erf(x); }
 
 // 1 / x of a number that is at least 1, or infinite. The card divides in some ten instructions; its own
 // reciprocal is one, off by a unit in the last place at most, and 0 where it is below what a float has in
 // full.
-CONVSWAP_ANYWHERE inline float reciprocal(float x) {
+CONVSWAP_HOST_DEVICE inline float reciprocal(float x) {
 #ifdef __CUDA_ARCH__
   float result;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
@@ -30,12 +30,12 @@ CONVSWAP_ANYWHERE inline float reciprocal(float x) {
   return 1 / x;
 #endif
 }
-CONVSWAP_ANYWHERE inline double reciprocal(double x) { return 1 / x; }
+CONVSWAP_HOST_DEVICE inline double reciprocal(double x) { return 1 / x; }
 }  // namespace elementary
 
 // The parameters as the formulas take them. NaN stays NaN: each comparison is false for it.
 template <typename Sum>
-CONVSWAP_ANYWHERE inline Sum activate(Activation activation, Sum alpha, Sum beta, Sum x) {
+CONVSWAP_HOST_DEVICE inline Sum activate(Activation activation, Sum alpha, Sum beta, Sum x) {
   // As ONNX defines Clip: `most` wins if it is less than `least`.
   const auto clip = [](Sum value, Sum least, Sum most) {
     value = value < least ? least : value;
@@ -73,7 +73,7 @@ CONVSWAP_ANYWHERE inline Sum activate(Activation activation, Sum alpha, Sum beta
 }
 
 // Whether a larger x never has a smaller activation: then the largest of a pool's window may be taken first.
-CONVSWAP_ANYWHERE inline bool is_increasing(const Epilogue& epilogue) {
+CONVSWAP_HOST_DEVICE inline bool is_increasing(const Epilogue& epilogue) {
   switch (epilogue.activation) {
     case Activation::none:
     case Activation::relu:
@@ -96,7 +96,7 @@ CONVSWAP_ANYWHERE inline bool is_increasing(const Epilogue& epilogue) {
 struct PoolWindow {
   int64_t begin, end, counted;
 
-  CONVSWAP_ANYWHERE PoolWindow(const Pool& pool, int axis, int64_t position, int64_t extent) {
+  CONVSWAP_HOST_DEVICE PoolWindow(const Pool& pool, int axis, int64_t position, int64_t extent) {
     const int64_t first = position * pool.stride[axis] - pool.pad_begin[axis];
     const int64_t last = first + pool.kernel[axis];
     const int64_t padded = extent + pool.pad_end[axis];
@@ -111,8 +111,8 @@ struct PoolWindow {
 
 // The pool over a window of rows and columns, of what value_at(row, column) gives.
 template <typename Sum, typename ValueAt>
-CONVSWAP_ANYWHERE inline Sum pooled(PoolKind kind, const PoolWindow& rows, const PoolWindow& columns,
-                                    ValueAt value_at) {
+CONVSWAP_HOST_DEVICE inline Sum pooled(PoolKind kind, const PoolWindow& rows, const PoolWindow& columns,
+                                       ValueAt value_at) {
   Sum result = kind == PoolKind::max ? -static_cast<Sum>(infinity()) : Sum(0);
   for (int64_t row = rows.begin; row < rows.end; ++row) {
     for (int64_t column = columns.begin; column < columns.end; ++column) {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "conv/anywhere.h"
+#include "conv/host_device.h"
 
 namespace convswap {
 
@@ -13,8 +13,8 @@ struct Float16 {
   unsigned short bits;
 
   Float16() = default;
-  CONVSWAP_ANYWHERE explicit Float16(float value);
-  CONVSWAP_ANYWHERE explicit operator float() const;
+  CONVSWAP_HOST_DEVICE explicit Float16(float value);
+  CONVSWAP_HOST_DEVICE explicit operator float() const;
 };
 
 // The upper half of a float: 1 sign, 8 exponent, 7 mantissa bits.
@@ -22,12 +22,12 @@ struct BFloat16 {
   unsigned short bits;
 
   BFloat16() = default;
-  CONVSWAP_ANYWHERE explicit BFloat16(float value);
-  CONVSWAP_ANYWHERE explicit operator float() const;
+  CONVSWAP_HOST_DEVICE explicit BFloat16(float value);
+  CONVSWAP_HOST_DEVICE explicit operator float() const;
 };
 
 // The bits of a float as those of a bfloat16. A carry out of the mantissa is right.
-CONVSWAP_ANYWHERE inline unsigned rounded_to_bfloat16(unsigned bits) {
+CONVSWAP_HOST_DEVICE inline unsigned rounded_to_bfloat16(unsigned bits) {
   if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fff;  // NaN, as the card gives it
   const unsigned is_odd = bits >> 16 & 1;
   return (bits + 0x7fff + is_odd) >> 16;

@@ -7,7 +7,7 @@ namespace convswap {
 // Calls back with the activation as a constant of the compiler, so that a loop does not ask for it at each
 // step.
 template <typename Call>
-CONVSWAP_ANYWHERE inline void with_activation(Activation activation, Call call) {
+CONVSWAP_HOST_DEVICE inline void with_activation(Activation activation, Call call) {
   switch (activation) {
     case Activation::none:
       return call(Constant<Activation::none>());

@@ -1,7 +1,7 @@
 // Kernels with a fault each, and one without: `faults NAME` runs one, for what the emulation says of it.
 
-#include "cuda/primitives/async_copy.cuh"
-#include "cuda/primitives/shared_store.cuh"
+#include "cuda/primitives/cp_async.cuh"
+#include "cuda/primitives/shared_memory.cuh"
 #include "cuda/primitives/tma.cuh"
 #include "cuda_emulation.h"
 
@@ -35,7 +35,7 @@ void meet_in_part() {
 }
 
 void copy_misaligned() {
-  if (threadIdx.x == 0) convswap::copy_async_16_bytes(shared, input + 1);
+  if (threadIdx.x == 0) convswap::cp_async_16(shared, input + 1);
 }
 
 void store_misaligned() {
@@ -43,20 +43,20 @@ void store_misaligned() {
 }
 
 void store_in_bulk_misaligned() {
-  if (threadIdx.x == 0) convswap::bulk_store(output + 4, shared + 4, 16, false);
+  if (threadIdx.x == 0) convswap::tma_store_1d(output + 4, shared + 4, 16, false);
 }
 
 void end_without_waiting() {
-  if (threadIdx.x == 0) convswap::bulk_store(output, shared, 16, false);
+  if (threadIdx.x == 0) convswap::tma_store_1d(output, shared, 16, false);
 }
 
 // The first 16 bytes of shared memory are what counts the bytes that come to the next.
 void load_in_bulk(const unsigned* from) {
-  convswap::TransactionBarrier* const barrier = reinterpret_cast<convswap::TransactionBarrier*>(shared);
+  convswap::TmaMbarrier* const barrier = reinterpret_cast<convswap::TmaMbarrier*>(shared);
   if (threadIdx.x != 0) return;
-  convswap::make_transaction_barrier(barrier);
-  convswap::bulk_load(shared + 16, from, 16, barrier);
-  convswap::arrive(barrier);
+  convswap::tma_mbarrier_init(barrier);
+  convswap::tma_load_1d_expect_tx(shared + 16, from, 16, barrier);
+  convswap::mbarrier_arrive(barrier);
 }
 
 void load_in_bulk_misaligned() { load_in_bulk(input + 1); }
@@ -68,10 +68,10 @@ void change_source() {
   unsigned* const words = reinterpret_cast<unsigned*>(shared);
   words[threadIdx.x] = input[threadIdx.x];
   __syncthreads();
-  if (threadIdx.x == 0) convswap::bulk_store(output, shared, 16, false);
+  if (threadIdx.x == 0) convswap::tma_store_1d(output, shared, 16, false);
   if (threadIdx.x == 1) words[1] = 0;
   __syncthreads();
-  convswap::wait_until_bulk_stores_have_read();
+  convswap::tma_store_wait_group_read();
 }
 
 }  // namespace

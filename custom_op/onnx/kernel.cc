@@ -75,14 +75,14 @@ ConvSpec read_spec(OpKind op, const Attributes& attributes, ElementType type, Pr
   return read_spec(attributes, type, word ? parse_precision(*word) : precision, op == OpKind::fused_conv);
 }
 
-std::shared_ptr<const KnownRun> RecentRuns::find(const NodeInputs::Keys& keys, int device_index) const {
+std::shared_ptr<const CachedRun> ShapeCache::find(const NodeInputs::Keys& keys, int device_index) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = std::ranges::find_if(
       runs_, [&](const auto& run) { return run != nullptr && run->is_of(keys, device_index); });
   return found == runs_.end() ? nullptr : *found;
 }
 
-void RecentRuns::add(std::shared_ptr<const KnownRun> run) {
+void ShapeCache::add(std::shared_ptr<const CachedRun> run) {
   const std::lock_guard<std::mutex> lock(mutex_);
   runs_[next_].swap(run);  // the former is destroyed when the lock is free
   next_ = (next_ + 1) % runs_.size();
@@ -110,7 +110,7 @@ ConvKernel::ConvKernel(const OpVariant& variant, const OrtKernelInfo* info, std:
 
 void ConvKernel::compute(OrtKernelContext* context) {
   const InputTensors tensors = inputs_.of(context);
-  const std::shared_ptr<const KnownRun> run = known_run(context, tensors);
+  const std::shared_ptr<const CachedRun> run = known_run(context, tensors);
   const OrtApi& api = own_.api;
   OrtValue* y = nullptr;
   check(api, api.KernelContext_GetOutput(context, 0, run->result.data(), run->result.size(), &y));
@@ -130,21 +130,21 @@ void ConvKernel::compute(OrtKernelContext* context) {
   const ConvTensors on_card =
       conv_tensors(tensors, aligned_data(y), [&](const OrtValue* tensor) { return aligned_data(tensor); });
   execution.prepared_weights = prepared(*run, context, tensors[kW], on_card.w, execution.stream);
-  execution.weights_stay = inputs_.has_constants_only(tensors);
+  execution.weights_are_constant = inputs_.has_constants_only(tensors);
   run->plan->run(on_card, execution);
 }
 
 // What is known of runs of such inputs, found out where it is not.
-std::shared_ptr<const KnownRun> ConvKernel::known_run(const OrtKernelContext* context,
-                                                      const InputTensors& tensors) {
+std::shared_ptr<const CachedRun> ConvKernel::known_run(const OrtKernelContext* context,
+                                                       const InputTensors& tensors) {
   const NodeInputs::Keys keys = inputs_.keys(tensors);
   const int index = device_index(tensors[kX]);
-  if (std::shared_ptr<const KnownRun> known = recent_runs_.find(keys, index)) return known;
+  if (std::shared_ptr<const CachedRun> known = recent_runs_.find(keys, index)) return known;
 
   const ConvProblem problem = make_problem(spec_, shapes_of(own_.api, tensors));
   const Device& device =
       own_.device == DeviceKind::cpu ? cpu_device() : cuda_device(index, own_.origin, lends_scratch_);
-  auto run = std::make_shared<KnownRun>(keys, device, problem.result_shape());
+  auto run = std::make_shared<CachedRun>(keys, device, problem.result_shape());
   if (problem.result_elements() > 0) {
     run->plan =
         plans_->get(problem, device, [&](const Offer& offer) { tell_of_compiling(context, device, offer); });
@@ -183,7 +183,7 @@ std::optional<Shape> ConvKernel::depthwise_result(const PerInput<DeclaredInput>&
 }
 
 // The weights as the plan of the run wants them prepared; null where it takes them as they are.
-const void* ConvKernel::prepared(const KnownRun& run, const OrtKernelContext* context,
+const void* ConvKernel::prepared(const CachedRun& run, const OrtKernelContext* context,
                                  const OrtValue* weights, const void* data, void* stream) {
   if (!run.takes_prepared_weights) return nullptr;
   if (const void* const known = run.prepared_weights; known != nullptr) return known;

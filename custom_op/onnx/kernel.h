@@ -34,8 +34,8 @@ struct OpVariant {
 ConvSpec read_spec(OpKind op, const Attributes& attributes, ElementType type, Precision precision);
 
 // What a node has found out for the shapes of one run, for every run that has them too.
-struct KnownRun {
-  KnownRun(const NodeInputs::Keys& own_keys, const Device& own_device, Shape own_result)
+struct CachedRun {
+  CachedRun(const NodeInputs::Keys& own_keys, const Device& own_device, Shape own_result)
       : keys(own_keys), device(own_device), result(std::move(own_result)) {}
 
   bool is_of(const NodeInputs::Keys& other, int device_index) const {
@@ -53,15 +53,15 @@ struct KnownRun {
 
 // The last few runs of a node that differed: a server has some batch sizes that come again and again, and
 // then nothing is looked up or computed. Safe for concurrent runs.
-class RecentRuns {
+class ShapeCache {
  public:
   // Null where none of them is.
-  std::shared_ptr<const KnownRun> find(const NodeInputs::Keys& keys, int device_index) const;
-  void add(std::shared_ptr<const KnownRun> run);
+  std::shared_ptr<const CachedRun> find(const NodeInputs::Keys& keys, int device_index) const;
+  void add(std::shared_ptr<const CachedRun> run);
 
  private:
   mutable std::mutex mutex_;
-  std::array<std::shared_ptr<const KnownRun>, 4> runs_;
+  std::array<std::shared_ptr<const CachedRun>, 4> runs_;
   std::size_t next_ = 0;
 };
 
@@ -78,11 +78,11 @@ class ConvKernel {
   void compute(OrtKernelContext* context);
 
  private:
-  std::shared_ptr<const KnownRun> known_run(const OrtKernelContext* context, const InputTensors& tensors);
+  std::shared_ptr<const CachedRun> known_run(const OrtKernelContext* context, const InputTensors& tensors);
   void check_shapes(const PerInput<DeclaredInput>& inputs) const;
   std::optional<Shape> depthwise_result(const PerInput<DeclaredInput>& inputs) const;
   void plan_ahead(const OrtKernelInfo* info, const PerInput<DeclaredInput>& inputs) const;
-  const void* prepared(const KnownRun& run, const OrtKernelContext* context, const OrtValue* weights,
+  const void* prepared(const CachedRun& run, const OrtKernelContext* context, const OrtValue* weights,
                        const void* data, void* stream);
   void tell_of_compiling(const OrtKernelContext* context, const Device& device, const Offer& offer) const;
   void log_warning(const OrtKernelContext* context, const std::string& text) const;
@@ -97,7 +97,7 @@ class ConvKernel {
   const std::shared_ptr<PlanCache> plans_;  // which work in the background looks for
   const bool is_tuned_;
   const NodeInputs inputs_;
-  RecentRuns recent_runs_;
+  ShapeCache recent_runs_;
   std::optional<AlignedConstants> aligned_constants_;  // of the CPU
   PreparedWeights prepared_weights_;
 };

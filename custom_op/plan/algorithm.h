@@ -42,7 +42,7 @@ struct Execution {
   const void* prepared_weights = nullptr;
   // CUDA algorithms: no kernel before in the stream still writes weights or biases, of a depthwise
   // convolution in front neither, as with a model's constants.
-  bool weights_stay = false;
+  bool weights_are_constant = false;
 };
 
 // What a plan makes of weights before it multiplies them, once for all runs where they stay the same.

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kMostWaitAtEnd{900};
 
-struct Crew {
+struct ThreadPool {
   std::mutex mutex;
   std::condition_variable work_came, work_ended;
   std::deque<std::function<void()>> soon, late;
@@ -30,8 +30,8 @@ struct Crew {
 };
 
 // Never destroyed: its threads may outlast the end of main().
-Crew& crew() {
-  static Crew& own = *new Crew;
+ThreadPool& crew() {
+  static ThreadPool& own = *new ThreadPool;
   return own;
 }
 
@@ -39,7 +39,7 @@ unsigned most_threads() { return std::max(1u, std::thread::hardware_concurrency(
 unsigned most_late() { return std::max(1u, most_threads() / 2); }
 
 // What a thread does next; the lock is held. False where there is nothing for it.
-bool take(Crew& own, std::function<void()>& work, bool& is_late) {
+bool take(ThreadPool& own, std::function<void()>& work, bool& is_late) {
   is_late = own.soon.empty();
   if (is_late && (own.late.empty() || own.doing_late >= most_late())) return false;
   std::deque<std::function<void()>>& from = is_late ? own.late : own.soon;
@@ -49,7 +49,7 @@ bool take(Crew& own, std::function<void()>& work, bool& is_late) {
   return true;
 }
 
-void work_for(Crew& own) {
+void work_for(ThreadPool& own) {
   std::unique_lock<std::mutex> lock(own.mutex);
   for (;;) {
     std::function<void()> work;
@@ -60,7 +60,7 @@ void work_for(Crew& own) {
     if (own.is_ending) return;
     lock.unlock();
     {
-      const Unfinished unfinished;
+      const TaskGuard unfinished;
       try {
         work();
       } catch (const std::exception&) {
@@ -74,7 +74,7 @@ void work_for(Crew& own) {
 }
 
 void end_with_process(int status, void*) {
-  Crew& own = crew();
+  ThreadPool& own = crew();
   if (own.process != getpid()) return;
   std::unique_lock<std::mutex> lock(own.mutex);
   own.is_ending = true;
@@ -109,14 +109,14 @@ void watch_process_end() {
 }  // namespace
 
 // In a process that was forked a lock may be held by a thread that is not there.
-Unfinished::Unfinished() {
+TaskGuard::TaskGuard() {
   if (crew().process != getpid()) return;
   watch_process_end();
   const std::lock_guard<std::mutex> lock(crew().mutex);
   ++crew().unfinished;
 }
 
-Unfinished::~Unfinished() {
+TaskGuard::~TaskGuard() {
   if (crew().process != getpid()) return;
   const std::lock_guard<std::mutex> lock(crew().mutex);
   --crew().unfinished;
@@ -124,7 +124,7 @@ Unfinished::~Unfinished() {
 }
 
 void in_background(When when, std::function<void()> work) {
-  Crew& own = crew();
+  ThreadPool& own = crew();
   if (own.process != getpid()) return;
   watch_process_end();
   const std::lock_guard<std::mutex> lock(own.mutex);

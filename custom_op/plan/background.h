@@ -16,12 +16,12 @@ void in_background(When when, std::function<void()> work);
 // While one is there, something is under way that the end of the process must not meet: the end then waits
 // for it, a second at most, and after that skips what else would be done at the end, such as the destructors
 // of libraries that are still at work. Work in the background has one.
-class Unfinished {
+class TaskGuard {
  public:
-  Unfinished();
-  ~Unfinished();
-  Unfinished(const Unfinished&) = delete;
-  Unfinished& operator=(const Unfinished&) = delete;
+  TaskGuard();
+  ~TaskGuard();
+  TaskGuard(const TaskGuard&) = delete;
+  TaskGuard& operator=(const TaskGuard&) = delete;
 };
 
 }  // namespace convswap

@@ -260,7 +260,7 @@ double conv_device(const DeviceInputs& inputs, DeviceArray& y, const ConvSpec& s
   if (form.bytes > 0) plan->prepare(w.pointer(), prepared.pointer(), nullptr);
   const Execution execution{.scratch = scratch.pointer(),
                             .prepared_weights = form.bytes > 0 ? prepared.pointer() : nullptr,
-                            .weights_stay = true};
+                            .weights_are_constant = true};
   return stopwatch.milliseconds(runs, [&] { plan->run(tensors, execution); }) / runs;
 }
 

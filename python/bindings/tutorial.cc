@@ -20,7 +20,7 @@ namespace py = pybind11;
 namespace convswap::bindings {
 namespace {
 
-py::tuple extents_of(const Extents& extents) { return py::make_tuple(extents.x, extents.y, extents.z); }
+py::tuple extents_of(const Dim3& extents) { return py::make_tuple(extents.x, extents.y, extents.z); }
 
 py::tuple launch_shape(const lab::Source& source, const ConvProblem& problem, int64_t shared_limit) {
   const lab::LaunchShape shape = source.launch_for(problem, shared_limit);

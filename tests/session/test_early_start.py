@@ -193,17 +193,17 @@ def test_many_channels_makes_its_barriers_before_it_waits_and_nothing_else():
         for each in re.finditer(ENTRY, path.read_text(encoding="utf-8"), re.DOTALL)
         if "multiply_tiles<" in each[1]
     )
-    before, _, behind = entry.partition("wait_for_kernels_before();")
+    before, _, behind = entry.partition("griddepcontrol_wait();")
     assert "produce_tiles<" in behind and "multiply_tiles<" in behind
     assert set(re.findall(r"problem\.(\w+)", before)) <= {"weight_stages", "image_stages"}
     assert not re.search(r"load\(|copy|prefetch|return", before)
     # Its producers wait themselves, ahead of all but copies of weights that stay.
     text = path.with_name("producers.cuh").read_text(encoding="utf-8")
-    before, _, behind = text.partition("wait_for_kernels_before();")
+    before, _, behind = text.partition("griddepcontrol_wait();")
     before = before[before.rindex("produce_tiles(") :]
     assert "copy_pixels<" in behind and "tell_of_tile(" in behind
     assert re.findall(r"copy_\w+|tell\w+|load\w*\(", before) == ["copy_weights"]
-    assert before.index("problem.weights_stay") < before.index("copy_weights")
+    assert before.index("problem.weights_are_constant") < before.index("copy_weights")
 
 
 def test_every_kernel_that_may_start_early_waits_first():
@@ -219,10 +219,10 @@ def test_every_kernel_that_may_start_early_waits_first():
             found += 1
             if "multiply_tiles<" in entry[1]:
                 continue
-            before, _, _ = entry[1].partition("wait_for_kernels_before();")
+            before, _, _ = entry[1].partition("griddepcontrol_wait();")
             assert before != entry[1], f"{path}: a kernel does not wait"
             # Weights that stay are read before.
-            before, _, of_weights = before.partition("wait_for_weights(")
+            before, _, of_weights = before.partition("griddepcontrol_wait_unless(")
             assert not of_weights or re.search(r"filters?\b[.(]|filters?\(", of_weights), of_weights
             assert not re.search(r"pixels\.|loader|slots|[Ss]tore|\.[xyzb]\b", of_weights), of_weights
             # What comes before is of the kernel's arguments and of its own place alone, and no way round it.

@@ -3,8 +3,8 @@
 // What the plan of depthwise and its kernel agree on, and what the kernel is told; depthwise.cc explains the
 // words.
 
-#include "conv/anywhere.h"
-#include "cuda/epilogue/following.h"
+#include "conv/host_device.h"
+#include "cuda/epilogue/epilogue_params.h"
 #include "cuda/primitives/fast_divisor.cuh"
 #include "cuda/primitives/geometry.h"
 
@@ -16,11 +16,11 @@ constexpr int kMostThreads = 256;
 constexpr int kMostTogether = 4;
 
 // The parts of a block's shared memory: places of planes in x, then the window, filters, biases.
-CONVSWAP_ANYWHERE constexpr int source_words(int window_planes) { return (2 * window_planes + 3) / 4 * 4; }
+CONVSWAP_HOST_DEVICE constexpr int source_words(int window_planes) { return (2 * window_planes + 3) / 4 * 4; }
 
 template <typename T>
 struct Arguments : Tensors<T>, Geometry {
-  Following following;
+  EpilogueParams following;
 
   // A plane is one depth of one filter's output for one image. It needs `filter_depth` planes of x.
   int planes;

@@ -54,7 +54,7 @@ struct Family {
   static Arguments arguments_of(const ConvProblem& problem, const Device&, const Tiling& tiling) {
     Arguments to{};
     static_cast<Geometry&>(to) = geometry_of(problem);
-    to.following = following_of(problem.epilogue);
+    to.following = epilogue_params_of(problem.epilogue);
 
     to.planes = narrow(problem.batch * problem.out_channels * problem.output[0]);
     to.output_depth = FastDivisor(narrow(problem.output[0]));
@@ -95,7 +95,7 @@ struct Family {
   static int threads(const Tiling& tiling) { return tiling.threads; }
   static int64_t shared_bytes(const Tiling& tiling) { return tiling.shared_bytes; }
 
-  static Extents grid_of(const ConvProblem&, const Device&, const Tiling& tiling, const Launch&) {
+  static Dim3 grid_of(const ConvProblem&, const Device&, const Tiling& tiling, const Launch&) {
     return {static_cast<unsigned>(tiling.blocks)};
   }
 

@@ -45,7 +45,7 @@ template <int kRows, int kWidth>
 struct SlidingSums {
   float weights[kRows][kWidth];
   float bias;
-  float sums[kRows] = {};  // of output row i in place i % kRows
+  float accumulators[kRows] = {};  // of output row i in place i % kRows
 
   __device__ SlidingSums(const float* filter, float own_bias) : bias(own_bias) {
 #pragma unroll
@@ -57,38 +57,39 @@ struct SlidingSums {
   // kRest.
   template <int kRest>
   __device__ float add_row(const float* row) {
-    sums[kRest] = bias;
+    accumulators[kRest] = bias;
 #pragma unroll
     for (int s = 0; s < kWidth; ++s) {
       const float pixel = row[s];
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) sums[(kRest - r + kRows) % kRows] += pixel * weights[r][s];
+      for (int r = 0; r < kRows; ++r) accumulators[(kRest - r + kRows) % kRows] += pixel * weights[r][s];
     }
-    return sums[(kRest + 1) % kRows];
+    return accumulators[(kRest + 1) % kRows];
   }
 };
 
 // The rows from the kStep-th of kSteps on, of which the first leaves the rest kFirst divided by kRows; `then`
 // is told of each and its sum, and whether to go on.
 template <int kFirst, int kStep, int kSteps, int kRows, int kWidth, typename Then>
-__device__ inline void add_rows(SlidingSums<kRows, kWidth>& sums, const float* row, int pitch, Then then) {
+__device__ inline void add_rows(SlidingSums<kRows, kWidth>& accumulators, const float* row, int pitch,
+                                Then then) {
   if constexpr (kStep < kSteps) {
-    if (!then(kStep, sums.template add_row<(kFirst + kStep) % kRows>(row))) return;
-    add_rows<kFirst, kStep + 1, kSteps>(sums, row + pitch, pitch, then);
+    if (!then(kStep, accumulators.template add_row<(kFirst + kStep) % kRows>(row))) return;
+    add_rows<kFirst, kStep + 1, kSteps>(accumulators, row + pitch, pitch, then);
   }
 }
 
 template <int kRows, int kWidth, typename T>
 __device__ inline void walk_down(const Arguments<T>& a, int outputs, const float* corner, const float* filter,
                                  float bias, const Results<T>& results) {
-  SlidingSums<kRows, kWidth> sums(filter, bias);
+  SlidingSums<kRows, kWidth> accumulators(filter, bias);
   // The first rows end no output's sum.
-  add_rows<0, 0, kRows - 1>(sums, corner, a.window_pitch, [](int, float) { return true; });
+  add_rows<0, 0, kRows - 1>(accumulators, corner, a.window_pitch, [](int, float) { return true; });
   const float* row = corner + (kRows - 1) * a.window_pitch;
   int offset = 0;
 #pragma unroll 1
   for (; outputs > 0; outputs -= kRows, row += kRows * a.window_pitch) {
-    add_rows<kRows - 1, 0, kRows>(sums, row, a.window_pitch, [&](int step, float sum) {
+    add_rows<kRows - 1, 0, kRows>(accumulators, row, a.window_pitch, [&](int step, float sum) {
       results.write(sum, offset);
       offset += a.output_width;
       return step + 1 < outputs;
@@ -129,11 +130,11 @@ __device__ inline void walk_any(const Arguments<T>& a, int outputs, const float*
   const int next_y = a.step_columns > 0 ? a.step_columns : a.output_width;
 #pragma unroll 1
   for (int first = 0; first < outputs; first += kAtATime) {
-    float sums[kAtATime];
+    float accumulators[kAtATime];
     const float* pixels[kAtATime];
 #pragma unroll
     for (int j = 0; j < kAtATime; ++j) {
-      sums[j] = bias;
+      accumulators[j] = bias;
       pixels[j] = corner + min(first + j, outputs - 1) * next;
     }
     const float* tap = filter;
@@ -146,13 +147,13 @@ __device__ inline void walk_any(const Arguments<T>& a, int outputs, const float*
         for (int s = 0; s < a.filter_width; ++s, offset += a.dilation_width) {
           const float weight = *tap++;
 #pragma unroll
-          for (int j = 0; j < kAtATime; ++j) sums[j] += pixels[j][offset] * weight;
+          for (int j = 0; j < kAtATime; ++j) accumulators[j] += pixels[j][offset] * weight;
         }
       }
     }
 #pragma unroll
     for (int j = 0; j < kAtATime; ++j) {
-      if (first + j < outputs) results.write(sums[j], (first + j) * next_y);
+      if (first + j < outputs) results.write(accumulators[j], (first + j) * next_y);
     }
   }
 }
@@ -184,13 +185,13 @@ template <typename T, int kRows, int kWidth, bool kSlides>
 __global__ void __launch_bounds__(kMostThreads) kernel(const __grid_constant__ Arguments<T> a) {
   const Tile tile(a);
   const BlockMemory memory(a, shared);
-  wait_for_weights(a.weights_stay);
+  griddepcontrol_wait_unless(a.weights_are_constant);
   const Filters<T> filters(a, tile);
-  wait_for_kernels_before();
+  griddepcontrol_wait();
   load_window(a, tile, memory);
   filters.store(memory);
   __syncthreads();
-  let_next_kernel_start();
+  griddepcontrol_launch_dependents();
   for (int number = static_cast<int>(threadIdx.x); number < a.strips;
        number += static_cast<int>(blockDim.x)) {
     const Strip strip(a, tile, number);

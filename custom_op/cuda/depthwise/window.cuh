@@ -4,7 +4,7 @@
 
 #include "cuda/depthwise/arguments.h"
 #include "cuda/primitives/global_memory.cuh"
-#include "cuda/primitives/shared_store.cuh"
+#include "cuda/primitives/shared_memory.cuh"
 #include "cuda/primitives/small_float_pairs.cuh"
 
 namespace convswap::depthwise {
@@ -76,16 +76,13 @@ struct Columns<float, 4> {
 template <typename Small>
 struct Columns<Small, 1> {
   using Words = unsigned short;
-  static __device__ unsigned numbers(unsigned short word) {
-    return __float_as_uint(lower_of_pair<Small>(word));
-  }
+  static __device__ unsigned numbers(unsigned short word) { return __float_as_uint(unpack_low<Small>(word)); }
 };
 template <typename Small>
 struct Columns<Small, 2> {
   using Words = unsigned;
   static __device__ uint2 numbers(unsigned pair) {
-    return make_uint2(__float_as_uint(lower_of_pair<Small>(pair)),
-                      __float_as_uint(upper_of_pair<Small>(pair)));
+    return make_uint2(__float_as_uint(unpack_low<Small>(pair)), __float_as_uint(unpack_high<Small>(pair)));
   }
 };
 template <typename Small>
@@ -138,8 +135,8 @@ __device__ inline void load_following_planes(const Arguments<T>& a, const Tile& 
     }
 #pragma unroll
     for (int j = 0; j < kAtATime; ++j) {
-      store_at_if(first_line + j * a.lines_together < lines, window + 4 * places[j],
-                  Loaded::numbers(words[j]));
+      store_shared_at_if(first_line + j * a.lines_together < lines, window + 4 * places[j],
+                         Loaded::numbers(words[j]));
     }
   }
 }

@@ -1,8 +1,8 @@
 #pragma once
 
 #include "conv/epilogue_math.h"
-#include "cuda/epilogue/following.h"
-#include "cuda/primitives/nan_extremes.cuh"
+#include "cuda/epilogue/epilogue_params.h"
+#include "cuda/primitives/nan_min_max.cuh"
 
 namespace convswap {
 
@@ -44,16 +44,16 @@ __device__ inline void activate_swish(const Epilogue& epilogue, float (&values)[
 }
 
 template <int kCount>
-__device__ inline void limit_values(const Following& following, float (&values)[kCount]) {
+__device__ inline void limit_values(const EpilogueParams& following, float (&values)[kCount]) {
 #pragma unroll
-  for (float& value : values) value = smaller_or_nan(larger_or_nan(value, following.least), following.most);
+  for (float& value : values) value = min_nan(max_nan(value, following.least), following.most);
 }
 
 // Where values are many, and nothing follows but what limits and what is_swish is true of: asks once which,
 // and calls `for_each` with what does it to some of them.
 template <typename ForEach>
-__device__ inline void finish_many(const Following& following, ForEach for_each) {
-  if (following.only_limits) {
+__device__ inline void finish_many(const EpilogueParams& following, ForEach for_each) {
+  if (following.only_clamps) {
     for_each([&](auto& values) { limit_values(following, values); });
   } else if (following.epilogue.activation == Activation::silu) {
     for_each([&](auto& values) { activate_inlined<Activation::silu>(following.epilogue, values); });
@@ -64,8 +64,8 @@ __device__ inline void finish_many(const Following& following, ForEach for_each)
 
 // Whatever activation follows.
 template <int kCount>
-__device__ inline void finish_values(const Following& following, float (&values)[kCount]) {
-  if (following.only_limits) {
+__device__ inline void finish_values(const EpilogueParams& following, float (&values)[kCount]) {
+  if (following.only_clamps) {
     limit_values(following, values);
   } else {
     activate_values<Activation::silu, Activation::hard_swish>(following.epilogue, values);

@@ -83,7 +83,7 @@ struct Family {
   static int threads(const Tiling&) { return kThreads; }
   static int64_t shared_bytes(const Tiling&) { return 0; }
 
-  static Extents grid_of(const ConvProblem&, const Device&, const Tiling& tiling, const Launch&) {
+  static Dim3 grid_of(const ConvProblem&, const Device&, const Tiling& tiling, const Launch&) {
     return {static_cast<unsigned>(std::min(kMostBlocks, tiling.units))};
   }
 

@@ -197,8 +197,8 @@ __device__ inline void pool_activated(const Arguments<T>& problem) {
 // kPools: the problem has a pool.
 template <typename T, bool kPools>
 __global__ void kernel(const Arguments<T> problem) {
-  using Sum = typename SumOf<T>::Type;
-  wait_for_kernels_before();
+  using Sum = typename AccumulatorOf<T>::Type;
+  griddepcontrol_wait();
   if constexpr (kPools) {
     if (problem.epilogue.pool.kind == PoolKind::max && is_increasing(problem.epilogue)) {
       activate_largest<T, Sum>(problem);

@@ -3,8 +3,8 @@
 // What the plan of few_channels and its kernel agree on, and what the kernel is told; few_channels.cc
 // explains the words.
 
-#include "conv/anywhere.h"
-#include "cuda/epilogue/following.h"
+#include "conv/host_device.h"
+#include "cuda/epilogue/epilogue_params.h"
 #include "cuda/primitives/fast_divisor.cuh"
 #include "cuda/primitives/geometry.h"
 #include "cuda/primitives/naive_conv.h"
@@ -21,7 +21,7 @@ constexpr int kBundlesPerStep = 4;  // bundles of filter rows in one multiplicat
 constexpr int kStagedWords = 4 * 2 * kQuadsPerUnit * kQuad;  // of one warp
 
 constexpr int kMostBundle = 4;
-CONVSWAP_ANYWHERE constexpr int staged_line_words(int bundle) { return 2 * bundle + 4; }
+CONVSWAP_HOST_DEVICE constexpr int staged_line_words(int bundle) { return 2 * bundle + 4; }
 
 // A bundle of filter rows: where its pixels lie, and its weights.
 struct FilterBundle {
@@ -63,7 +63,7 @@ struct BlockState {
 // The parts of a block's shared memory. The weights come first, which costs the kernel no register. (NVRTC
 // would load an Offset that is always 0 from global memory.)
 struct SharedOffsets {
-  static CONVSWAP_ANYWHERE unsigned* weights(unsigned char* shared) {
+  static CONVSWAP_HOST_DEVICE unsigned* weights(unsigned char* shared) {
     return reinterpret_cast<unsigned*>(shared);
   }
   Offset<unsigned> staged;       // the input, converted
@@ -133,8 +133,8 @@ struct Arguments : Tensors<Element>, Geometry {
   long long next_filters;
   unsigned first_folds;  // which of the eight are the first of their output rows, a bit for each
 
-  Following following;
-  Definition definition;  // for data with infinities or NaN; behind what is always read
+  EpilogueParams following;
+  NaiveConv definition;  // for data with infinities or NaN; behind what is always read
 };
 
 }  // namespace convswap::few_channels

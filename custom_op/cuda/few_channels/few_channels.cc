@@ -87,7 +87,7 @@ struct Family {
     const ConvProblem folded = folded_problem_of(problem, pass);
     Arguments to{};
     static_cast<Geometry&>(to) = geometry_of(problem);
-    to.definition = definition_of(problem);
+    to.definition = naive_conv_of(problem);
     to.log2_folds = std::countr_zero(static_cast<unsigned>(tiling.folds));
     to.folded_filters = narrow(folded.filters_per_group());
     to.folded_filter_height = narrow(folded.filter[1]);
@@ -98,7 +98,7 @@ struct Family {
     to.accumulates = pass.first_channel > 0;
     to.activates = problem.epilogue.activation != Activation::none &&
                    pass.first_channel + pass.channels == problem.channels_per_group();
-    to.following = following_of(problem.epilogue);
+    to.following = epilogue_params_of(problem.epilogue);
     to.input_elements = problem.batch * problem.in_channels * problem.input_size();
 
     to.tile_images = tiling.tile_images();
@@ -172,8 +172,8 @@ struct Family {
   static int threads(const Pass& pass) { return 32 * pass.tiling.warps; }
   static int64_t shared_bytes(const Pass& pass) { return pass.tiling.shared_bytes; }
 
-  static Extents grid_of(const ConvProblem& problem, const Device& device, const Pass& pass,
-                         const Launch& launch) {
+  static Dim3 grid_of(const ConvProblem& problem, const Device& device, const Pass& pass,
+                      const Launch& launch) {
     const int resident = resident_blocks(launch);
     if (resident == 0) throw std::runtime_error("few_channels: a block does not fit on " + device.name);
     const int64_t rows = problem.group * pass.tiling.filter_splits;
@@ -258,7 +258,7 @@ class FewChannels final : public AlgorithmByTiling<PassesPlan, best_passes> {
   bool fuses(const ConvProblem& problem) const override {
     const Epilogue& epilogue = problem.epilogue;
     return !epilogue.has_residual && epilogue.pool.kind == PoolKind::none &&
-           (only_limits(epilogue) || is_swish(epilogue));
+           (only_clamps(epilogue) || is_swish(epilogue));
   }
 
  private:

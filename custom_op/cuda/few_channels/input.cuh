@@ -3,9 +3,9 @@
 // A tile of the output, and what of the input it reads.
 
 #include "cuda/few_channels/arguments.h"
-#include "cuda/primitives/async_copy.cuh"
+#include "cuda/primitives/cp_async.cuh"
 #include "cuda/primitives/registers.cuh"
-#include "cuda/primitives/shared_store.cuh"
+#include "cuda/primitives/shared_memory.cuh"
 #include "cuda/primitives/tensor_core_formats.cuh"
 
 namespace convswap::few_channels {
@@ -117,7 +117,7 @@ template <typename Element>
 __device__ inline void copy_tile(const Arguments<Element>& problem, const Tile& tile, int first_channel,
                                  Element* raw) {
   constexpr int kChunk = 16 / sizeof(Element);
-  const unsigned thread = computed_here(threadIdx.x);
+  const unsigned thread = optimization_barrier(threadIdx.x);
   const InputWindow window(problem, tile);
   const int warps = blockDim.x / 32;
   const int sharers = problem.copy_sharers.divisor;
@@ -146,7 +146,7 @@ __device__ inline void copy_tile(const Arguments<Element>& problem, const Tile& 
       const Element* const from = source + j;
 #pragma unroll
       for (int copy = 0; copy < kCopies; ++copy) {
-        if (j + copy * kStep < whole) copy_async_16_bytes(to + copy * kStep, from + copy * kStep);
+        if (j + copy * kStep < whole) cp_async_16(to + copy * kStep, from + copy * kStep);
       }
     }
     // The last chunk of the tensor, or all of them where x is not aligned.

@@ -26,8 +26,8 @@ __device__ __noinline__ void compute_as_defined(const Arguments<Element>& proble
     const int p = first_row + i / columns % rows;
     const int k = first_filter + i / (columns * rows) % filters;
     const long long n = tile.n + i / (columns * rows) / filters;
-    float sum = defined_sum<Element, float>(problem, problem.definition, n, k, 0, p, q, problem.first_channel,
-                                            problem.pass_channels);
+    float sum = naive_conv_sum<Element, float>(problem, problem.definition, n, k, 0, p, q,
+                                               problem.first_channel, problem.pass_channels);
     Element* y =
         problem.y + ((n * problem.out_channels + k) * problem.output_height + p) * problem.output_width + q;
     if (problem.b != nullptr) sum += static_cast<float>(problem.b[k]);
@@ -102,7 +102,7 @@ class Block {
 
  private:
   // The parts of shared memory, found each time: a register is worth more than an addition.
-  __device__ unsigned char* shared() const { return shared_ + computed_here(0u); }
+  __device__ unsigned char* shared() const { return shared_ + optimization_barrier(0u); }
   template <typename Part>
   __device__ Part* part(Offset<Part> offset) const {
     return offset.in(shared());
@@ -123,7 +123,7 @@ class Block {
   // Starts the copy of a tile's input, if there is such a tile.
   __device__ void copy(int index) const {
     if (index < problem_.tiles) copy_tile(problem_, Tile(problem_, index), share_.first_channel, raw());
-    commit_copies();
+    cp_async_commit_group();
   }
 
   // Stages a window of the weights. Where the guess does not hold, they are measured, which tells how many
@@ -186,7 +186,7 @@ class Block {
     if (index == blockIdx.x || !share_lines(problem_, tile, Tile(problem_, index - gridDim.x))) {
       find_lines<kBundle>(problem_, tile, share_.first_channel, lines());
     }
-    wait_for_copies<0>();
+    cp_async_wait_group<0>();
     __syncthreads();
     if (threadIdx.x == 0) state().work = work_of(problem_, tile, share_.first_filter);
     return stage_tile<Format, kBundle, false>(problem_, tile, lines(), raw(), BinadeWindow(top_),
@@ -240,7 +240,7 @@ __global__ void __launch_bounds__(kMostThreads, 1)
 #error "few_channels needs compute capability 8.0 or newer"
 #else
   extern __shared__ __align__(16) unsigned char shared[];
-  wait_for_kernels_before();
+  griddepcontrol_wait();
   Block<Format, kBundle, kTaps, kTiles> block(problem, shared);
   block.set_up();
   block.compute_tiles();

@@ -5,9 +5,9 @@
 #include "cuda/epilogue/activations.cuh"
 #include "cuda/few_channels/arguments.h"
 #include "cuda/primitives/global_memory.cuh"
+#include "cuda/primitives/mma.cuh"
 #include "cuda/primitives/registers.cuh"
-#include "cuda/primitives/shared_store.cuh"
-#include "cuda/primitives/tensor_core.cuh"
+#include "cuda/primitives/shared_memory.cuh"
 #include "cuda/primitives/tensor_core_formats.cuh"
 
 namespace convswap::few_channels {
@@ -45,7 +45,7 @@ struct Unit {
   static constexpr int kWords = kBundle / 2;  // of one pixel and bundle
   static constexpr int kStepWeights = kTaps * kTiles * 32 * kWords;
 
-  float sums[kQuad][kTiles][4];  // pixel of the quad, tile, the tensor core's four
+  float accumulators[kQuad][kTiles][4];  // pixel of the quad, tile, the tensor core's four
 
   // The quad of a lane. With bundles of two rows, a quarter-warp's quads must lie two apart for its loads to
   // fall into different banks.
@@ -62,7 +62,7 @@ struct Unit {
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) sums[i][tile][j] = 0.0f;
+        for (int j = 0; j < 4; ++j) accumulators[i][tile][j] = 0.0f;
       }
     }
     bundles += lane % 4;
@@ -81,7 +81,7 @@ struct Unit {
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) sums[i][tile][j] *= factor;
+        for (int j = 0; j < 4; ++j) accumulators[i][tile][j] *= factor;
       }
     }
   }
@@ -110,9 +110,9 @@ struct Unit {
 #pragma unroll
           for (int tile = 0; tile < kTiles; ++tile) {
             if constexpr (kWords == 2) {
-              multiply_add_16_deep<Number>(sums[i][tile], a[0], a[1], a[2], a[3], b[tile][0], b[tile][1]);
+              mma_m16n8k16<Number>(accumulators[i][tile], a[0], a[1], a[2], a[3], b[tile][0], b[tile][1]);
             } else {
-              multiply_add_8_deep<Number>(sums[i][tile], a[0], a[1], b[tile][0]);
+              mma_m16n8k8<Number>(accumulators[i][tile], a[0], a[1], b[tile][0]);
             }
           }
         }
@@ -131,16 +131,16 @@ struct Unit {
         const float first = rests[filter], second = rests[filter + 1];
 #pragma unroll
         for (int i = 0; i < kQuad; ++i) {
-          sums[i][tile][0] *= first, sums[i][tile][2] *= first;
-          sums[i][tile][1] *= second, sums[i][tile][3] *= second;
+          accumulators[i][tile][0] *= first, accumulators[i][tile][2] *= first;
+          accumulators[i][tile][1] *= second, accumulators[i][tile][3] *= second;
         }
       }
 #pragma unroll
       for (int i = 0; i < kQuad; ++i) {
-        sums[i][tile][0] = fmaf(sums[i][tile][0], both.x, both.y);
-        sums[i][tile][1] = fmaf(sums[i][tile][1], both.z, both.w);
-        sums[i][tile][2] = fmaf(sums[i][tile][2], both.x, both.y);
-        sums[i][tile][3] = fmaf(sums[i][tile][3], both.z, both.w);
+        accumulators[i][tile][0] = fmaf(accumulators[i][tile][0], both.x, both.y);
+        accumulators[i][tile][1] = fmaf(accumulators[i][tile][1], both.z, both.w);
+        accumulators[i][tile][2] = fmaf(accumulators[i][tile][2], both.x, both.y);
+        accumulators[i][tile][3] = fmaf(accumulators[i][tile][3], both.z, both.w);
       }
     }
   }
@@ -151,7 +151,7 @@ struct Unit {
 #pragma unroll
       for (int i = 0; i < kQuad; ++i) {
 #pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) finish(sums[i][tile]);
+        for (int tile = 0; tile < kTiles; ++tile) finish(accumulators[i][tile]);
       }
     });
   }
@@ -199,7 +199,7 @@ struct Unit {
         for (int i = 0; i < kWidth; ++i) values[i] += Format::to_float(y[i]);
       }
       if (target.activates) {
-        if (problem.following.only_limits) {
+        if (problem.following.only_clamps) {
           limit_values(problem.following, values);
         } else {  // seldom, and here in the code many times
 #pragma unroll
@@ -221,7 +221,7 @@ struct Unit {
   template <bool kAccumulates>
   __device__ void store_quads(const Arguments<Element>& problem, const QuadPlace* places,
                               const Target& target) const {
-    const unsigned lane = computed_here(threadIdx.x) % 32;
+    const unsigned lane = optimization_barrier(threadIdx.x) % 32;
     const int quad = target.first + quad_of(lane);
     const int first_filter = lane % 4 * 2;
     const QuadPlace place = places[min(quad, target.tile.quads[0] - 1)];
@@ -242,12 +242,13 @@ struct Unit {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const bool is_filter = tile * kFiltersPerTile + j < left;
-        unsigned long long address = j == 0 ? y : address_beyond(y, problem.odd_filter, sizeof(Element));
+        unsigned long long address = j == 0 ? y : address_at(y, problem.odd_filter, sizeof(Element));
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int k = half * 2 + j;
-          float values[kQuad] = {sums[0][tile][k], sums[1][tile][k], sums[2][tile][k], sums[3][tile][k]};
-          if (half == 1) address = address_beyond(address, problem.half_offset, sizeof(Element));
+          float values[kQuad] = {accumulators[0][tile][k], accumulators[1][tile][k], accumulators[2][tile][k],
+                                 accumulators[3][tile][k]};
+          if (half == 1) address = address_at(address, problem.half_offset, sizeof(Element));
           put<kAccumulates>(problem, target, is_filter ? inside[half] & 1u << j : 0u, address, values);
         }
       }
@@ -267,7 +268,7 @@ struct Unit {
     constexpr int kPixels = kQuad * kQuadsPerUnit;
     constexpr int kRounds = 2 / kWidth;
     constexpr int kFilters = kFiltersPerTile / 2;  // at a time
-    const unsigned lane = computed_here(threadIdx.x) % 32;
+    const unsigned lane = optimization_barrier(threadIdx.x) % 32;
     const int quad_in_unit = lane * kWidth % kPixels / kQuad;
     const int quad = target.first + quad_in_unit;
     const int pixel = lane * kWidth % kQuad;
@@ -294,8 +295,8 @@ struct Unit {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int k = half * 2 + j;
-          store_shared(own + half * kPixels, sums[0][tile][k], sums[1][tile][k], sums[2][tile][k],
-                       sums[3][tile][k]);
+          store_shared(own + half * kPixels, accumulators[0][tile][k], accumulators[1][tile][k],
+                       accumulators[2][tile][k], accumulators[3][tile][k]);
         }
         __syncwarp();
         // All are loaded before the first is stored, so that their latencies overlap.
@@ -314,12 +315,12 @@ struct Unit {
         for (int round = 0; round < kRounds; ++round) {
           const unsigned stored = inside[round] & filters;
           unsigned long long first = y;
-          if (j == 1) first = address_beyond(first, problem.odd_filter, sizeof(Element));
-          if (round == 1) first = address_beyond(first, problem.half_offset, sizeof(Element));
+          if (j == 1) first = address_at(first, problem.odd_filter, sizeof(Element));
+          if (round == 1) first = address_at(first, problem.half_offset, sizeof(Element));
 #pragma unroll
           for (int t = 0; t < kFilters; ++t) {
             const unsigned long long address =
-                t == 0 ? first : address_beyond(first, problem.even_filters[t], sizeof(Element));
+                t == 0 ? first : address_at(first, problem.even_filters[t], sizeof(Element));
             put<kAccumulates>(problem, target, stored & 1u << (2 * t + j), address, values[t][round]);
           }
         }

@@ -37,8 +37,8 @@ bool is_aligned(const void* data, const ConvProblem& problem, int elements) {
   return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(elements * size_of(problem.type)) == 0;
 }
 
-Definition definition_of(const ConvProblem& problem) {
-  Definition to{};
+NaiveConv naive_conv_of(const ConvProblem& problem) {
+  NaiveConv to{};
   to.in_channels = problem.in_channels;
   to.out_channels = problem.out_channels;
   to.channels_per_group = problem.channels_per_group();
@@ -54,7 +54,7 @@ Definition definition_of(const ConvProblem& problem) {
   return to;
 }
 
-Following following_of(const Epilogue& epilogue) {
+EpilogueParams epilogue_params_of(const Epilogue& epilogue) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const bool clips = epilogue.activation == Activation::clip;
   const float least = clips ? epilogue.alpha : epilogue.activation == Activation::relu ? 0.0f : -kInfinity;

@@ -3,7 +3,7 @@
 // What plans tell kernels of a problem.
 
 #include "conv/problem.h"
-#include "cuda/epilogue/following.h"
+#include "cuda/epilogue/epilogue_params.h"
 #include "cuda/primitives/geometry.h"
 #include "cuda/primitives/naive_conv.h"
 #include "plan/algorithm.h"
@@ -21,14 +21,14 @@ Geometry geometry_of(const ConvProblem& problem);
 bool is_aligned(const void* data, const ConvProblem& problem, int elements);
 
 inline Tensors<void> tensors_of(const ConvTensors& tensors, const Execution& execution) {
-  return {tensors.x, tensors.w, tensors.b, tensors.z, tensors.y, execution.weights_stay};
+  return {tensors.x, tensors.w, tensors.b, tensors.z, tensors.y, execution.weights_are_constant};
 }
 
-Definition definition_of(const ConvProblem& problem);
+NaiveConv naive_conv_of(const ConvProblem& problem);
 
-Following following_of(const Epilogue& epilogue);
+EpilogueParams epilogue_params_of(const Epilogue& epilogue);
 
 // Whether its activation does nothing but limit.
-inline bool only_limits(const Epilogue& epilogue) { return following_of(epilogue).only_limits; }
+inline bool only_clamps(const Epilogue& epilogue) { return epilogue_params_of(epilogue).only_clamps; }
 
 }  // namespace convswap

@@ -13,7 +13,7 @@ inline double number(int64_t value) { return static_cast<double>(value); }
 // is_swish (cuda/epilogue/activations.cuh): fitted to sliding_rows on an H200, as is a call. Nothing for what
 // only limits: kernels do that whatever they compute.
 inline double activation_cycles(const Epilogue& epilogue) {
-  if (only_limits(epilogue)) return 0;
+  if (only_clamps(epilogue)) return 0;
   constexpr double kSiLU = 17, kHardSwish = 13, kCalled = 115;
   switch (epilogue.activation) {
     case Activation::silu:

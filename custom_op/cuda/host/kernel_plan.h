@@ -21,7 +21,7 @@ inline std::string text_of(const Launch& launch) {
 
 // The grid of blocks that stay, at most one on each multiprocessor: so many rows, whose blocks share the
 // works.
-inline Extents grid_of_resident_blocks(int64_t works, int64_t rows, const Device& device) {
+inline Dim3 grid_of_resident_blocks(int64_t works, int64_t rows, const Device& device) {
   const int64_t share = std::max<int64_t>(1, device.multiprocessors / rows);
   return {static_cast<unsigned>(std::min(works, share)), static_cast<unsigned>(rows)};
 }

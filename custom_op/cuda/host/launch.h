@@ -22,16 +22,16 @@ class DeviceGuard {
 };
 
 // How many blocks a grid has, or threads a block, along each axis.
-struct Extents {
+struct Dim3 {
   unsigned x, y, z;
 
-  constexpr Extents(unsigned along_x = 1, unsigned along_y = 1, unsigned along_z = 1)
+  constexpr Dim3(unsigned along_x = 1, unsigned along_y = 1, unsigned along_z = 1)
       : x(along_x), y(along_y), z(along_z) {}
   int64_t count() const { return int64_t{x} * y * z; }
 };
 
 // When a kernel starts: once the one before it in the stream has ended; or early, while that one comes to its
-// end, so that the start costs no time of its own. An early kernel must begin with wait_for_kernels_before()
+// end, so that the start costs no time of its own. An early kernel must begin with griddepcontrol_wait()
 // (dependent_launch.cuh).
 enum class Start { in_turn, early };
 // What an early start saves on an H200, by which the estimates of all algorithms are less than what they were
@@ -42,7 +42,7 @@ constexpr double kEarlierNanoseconds = 1150;
 // A kernel and how it is started.
 struct Launch {
   const void* kernel = nullptr;  // of find_kernel: a device's
-  Extents grid, block;
+  Dim3 grid, block;
   std::size_t shared_bytes = 0;  // beside what the kernel declares
   Start start = Start::in_turn;
 };

@@ -110,10 +110,10 @@ struct SlotState {
 
 // What the block keeps in shared memory beside images, weights and results.
 struct BlockState {
-  TransactionBarrier loaded[kMostStages];
-  ArrivalBarrier converted[kSlots], multiplied[kSlots];
-  ArrivalBarrier written[kMostBuffers], stored[kMostBuffers];
-  ArrivalBarrier turns[kConsumerWarpgroups];
+  TmaMbarrier loaded[kMostStages];
+  Mbarrier converted[kSlots], multiplied[kSlots];
+  Mbarrier written[kMostBuffers], stored[kMostBuffers];
+  Mbarrier turns[kConsumerWarpgroups];
   SlotState slots[kSlots];
   unsigned most, least_less_one;  // of an image that did not fit the scale
   unsigned weight_windows;
@@ -122,7 +122,7 @@ struct BlockState {
 // The parts of shared memory.
 struct SharedOffsets {
   // That are not held in registers. They come first, which costs the kernel no register.
-  static CONVSWAP_ANYWHERE constexpr Offset<unsigned> weights() { return {}; }
+  static CONVSWAP_HOST_DEVICE constexpr Offset<unsigned> weights() { return {}; }
   Offset<unsigned char> slots, stages, results, unread;
   Offset<PixelPlaces> pixels;
   Offset<int> outputs;
@@ -164,7 +164,7 @@ struct Arguments : Tensors<Element>, Geometry {
   // are aligned so.
   alignas(8) unsigned step_places[kMostSteps];
 
-  Definition definition;  // for data with infinities or NaN; behind what is always read
+  NaiveConv definition;  // for data with infinities or NaN; behind what is always read
 };
 
 }  // namespace convswap::implicit_gemm

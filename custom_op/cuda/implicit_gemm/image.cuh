@@ -4,7 +4,7 @@
 // where the tensor core reads it.
 
 #include "cuda/implicit_gemm/arguments.h"
-#include "cuda/primitives/shared_store.cuh"
+#include "cuda/primitives/shared_memory.cuh"
 #include "cuda/primitives/tensor_core_formats.cuh"
 #include "cuda/primitives/tma.cuh"
 
@@ -56,8 +56,8 @@ struct Chunk {
 // Loads a chunk by one thread. Copies move what is aligned, and more than the chunk at its ends; but nothing
 // from beside x, whose first and last elements the thread then moves itself.
 template <typename Element>
-__device__ inline void start_load(const Arguments<Element>& problem, const Chunk<Element>& chunk,
-                                  unsigned char* stage, TransactionBarrier* loaded) {
+__device__ inline void tma_load_1d(const Arguments<Element>& problem, const Chunk<Element>& chunk,
+                                   unsigned char* stage, TmaMbarrier* loaded) {
   constexpr int kOfAlignment = Chunk<Element>::kOfAlignment;
   Element* const to = reinterpret_cast<Element*>(stage);
   const int beyond = chunk.beyond(problem);
@@ -73,10 +73,10 @@ __device__ inline void start_load(const Arguments<Element>& problem, const Chunk
     for (int i = max(max(beyond, end_copied), first_copied); i < end; ++i) to[i] = problem.x[boundary + i];
   }
   if (end_copied > first_copied) {
-    bulk_load(to + first_copied, problem.x + boundary + first_copied,
-              (end_copied - first_copied) * sizeof(Element), loaded);
+    tma_load_1d_expect_tx(to + first_copied, problem.x + boundary + first_copied,
+                          (end_copied - first_copied) * sizeof(Element), loaded);
   }
-  arrive(loaded);
+  mbarrier_arrive(loaded);
 }
 
 // What is to be converted, and to where.

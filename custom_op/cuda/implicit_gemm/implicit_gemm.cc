@@ -81,7 +81,7 @@ struct Family {
   static Arguments arguments_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
     Arguments to{};
     static_cast<Geometry&>(to) = geometry_of(problem);
-    to.definition = definition_of(problem);
+    to.definition = naive_conv_of(problem);
     to.input_elements = problem.batch * problem.in_channels * problem.input_size();
     to.block_filters = tiling.filters;
     to.filter_blocks = tiling.filter_blocks;
@@ -140,8 +140,7 @@ struct Family {
   static int threads(const Tiling&) { return kThreads; }
   static int64_t shared_bytes(const Tiling& tiling) { return tiling.shared_bytes; }
 
-  static Extents grid_of(const ConvProblem& problem, const Device& device, const Tiling& tiling,
-                         const Launch&) {
+  static Dim3 grid_of(const ConvProblem& problem, const Device& device, const Tiling& tiling, const Launch&) {
     return grid_of_resident_blocks(problem.batch, problem.group * tiling.filter_blocks, device);
   }
 

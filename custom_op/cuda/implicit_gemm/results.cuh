@@ -2,10 +2,10 @@
 
 // The way of the results: from the sums to shared memory, where they lie as in y, and from there to y.
 
-#include "conv/anywhere.h"
+#include "conv/host_device.h"
 #include "cuda/implicit_gemm/arguments.h"
 #include "cuda/primitives/naive_conv.cuh"
-#include "cuda/primitives/shared_store.cuh"
+#include "cuda/primitives/shared_memory.cuh"
 #include "cuda/primitives/tensor_core_formats.cuh"
 #include "cuda/primitives/tma.cuh"
 
@@ -91,20 +91,20 @@ class Writing {
   // `unread`: of this thread, behind all results.
   template <typename Format>
   __device__ void write(SharedAddress results, SharedAddress unread, bool is_far, bool is_ragged,
-                        bool writes_pairs, float (&sums)[kTiles][4]) {
+                        bool writes_pairs, float (&accumulators)[kTiles][4]) {
     if (Format::kIsScaled && is_far) {
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) sums[t][i] *= rests_[i / 2];
+        for (int i = 0; i < 4; ++i) accumulators[t][i] *= rests_[i / 2];
       }
     }
     if (writes_pairs) {
-      write_as<Format, true, true>(results, unread, sums);
+      write_as<Format, true, true>(results, unread, accumulators);
     } else if (is_ragged) {
-      write_as<Format, true, false>(results, unread, sums);
+      write_as<Format, true, false>(results, unread, accumulators);
     } else {
-      write_as<Format, false, false>(results, unread, sums);
+      write_as<Format, false, false>(results, unread, accumulators);
     }
   }
 
@@ -114,7 +114,8 @@ class Writing {
   // kIsRagged: some columns may be of the last rows, of which not all folds have one. kPairs: neighbouring
   // results are both outputs or none, and aligned as one.
   template <typename Format, bool kIsRagged, bool kPairs>
-  __device__ void write_as(SharedAddress results, SharedAddress unread, const float (&sums)[kTiles][4]) {
+  __device__ void write_as(SharedAddress results, SharedAddress unread,
+                           const float (&accumulators)[kTiles][4]) {
 #pragma unroll
     for (int first = 0; first < kTiles; first += kAtOnce) {
       if (first > 0) fetch(first);
@@ -130,14 +131,15 @@ class Writing {
         for (int t = 0; t < kAtOnce && first + t < kTiles; ++t) {
           const int4 places = places_[t / 2];
           const int place[] = {t % 2 == 0 ? places.x : places.z, t % 2 == 0 ? places.y : places.w};
-          const float results[] = {result_of(sums[first + t][2 * i]), result_of(sums[first + t][2 * i + 1])};
+          const float results[] = {result_of(accumulators[first + t][2 * i]),
+                                   result_of(accumulators[first + t][2 * i + 1])};
           if constexpr (kPairs) {
-            store_at(address_of(place[0]), Format::pack(results));
+            store_shared_at(address_of(place[0]), Format::pack(results));
           } else {
 #pragma unroll
             for (int j = 0; j < 2; ++j) {
               const float result[] = {results[j]};
-              store_at(address_of(place[j]), Format::pack(result));
+              store_shared_at(address_of(place[j]), Format::pack(result));
             }
           }
         }
@@ -182,18 +184,18 @@ __device__ inline void store_results(const Arguments<Element>& problem, int imag
   const bool adds = storing != Storing::store;
   if (lane == 0 && body > 0) {
     if constexpr (kAreSame<Element, float>) {
-      if (adds) bulk_add(to + head, from + head, body * sizeof(Element));
+      if (adds) tma_reduce_add_1d(to + head, from + head, body * sizeof(Element));
     }
-    if (!adds) bulk_store(to + head, from + head, body * sizeof(Element), problem.leaves_first);
+    if (!adds) tma_store_1d(to + head, from + head, body * sizeof(Element), problem.leaves_first);
   }
-  commit_bulk_stores();
+  tma_store_commit_group();
   for (int i = lane; i < elements - body; i += 32) {
     const int at = i < head ? i : i + body;
     to[at] =
         adds ? static_cast<Element>(static_cast<float>(to[at]) + static_cast<float>(from[at])) : from[at];
   }
   // Copies that add may come next.
-  if (storing == Storing::add_exactly) show_global_to_copies();
+  if (storing == Storing::add_exactly) fence_proxy_async_global();
 }
 
 // An image with infinities or NaN, which the tensor core would multiply with zeros: by all consumers.
@@ -207,8 +209,8 @@ __device__ inline void compute_as_defined(const Arguments<Element>& problem, int
     const int element = i - filter * problem.output_plane;
     const long long k = first_filter + filter;
     const long long plane = (static_cast<long long>(image) * problem.out_channels + k) * problem.output_plane;
-    float sum = defined_sum<Element, float>(problem, problem.definition, image, k, 0, element / width,
-                                            element % width, 0, problem.channels);
+    float sum = naive_conv_sum<Element, float>(problem, problem.definition, image, k, 0, element / width,
+                                               element % width, 0, problem.channels);
     if (problem.b != nullptr) sum += static_cast<float>(problem.b[k]);
     problem.y[plane + element] = static_cast<Element>(sum);
   }

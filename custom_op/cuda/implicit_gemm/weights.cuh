@@ -106,9 +106,9 @@ struct HeldWeights {
 #pragma unroll
     for (int first = 0; first < kHeldSteps; first += kStagedSteps) {
       const int steps = max(0, min(kStagedSteps, problem.steps_held - first));
-      sync_threads(kConsumerBarrier, kConsumers);
+      named_barrier_sync(kConsumerBarrier, kConsumers);
       weights.stage(problem, 0, first, steps, room);
-      sync_threads(kConsumerBarrier, kConsumers);
+      named_barrier_sync(kConsumerBarrier, kConsumers);
 #pragma unroll
       for (int i = 0; i < kStagedSteps; ++i) {
 #pragma unroll

@@ -3,7 +3,7 @@
 // What the plan of many_channels and its kernel agree on, and what the kernel is told; many_channels.cc
 // explains the words.
 
-#include "cuda/epilogue/following.h"
+#include "cuda/epilogue/epilogue_params.h"
 #include "cuda/primitives/fast_divisor.cuh"
 #include "cuda/primitives/geometry.h"
 #include "cuda/primitives/mbarrier.h"
@@ -99,11 +99,11 @@ struct Head {
 
 // What the block keeps in shared memory beside images and weights.
 struct BlockState {
-  TransactionBarrier loaded[kMostImageStages];
-  TransactionBarrier weights_loaded[kMostWeightStages];
-  TransactionBarrier told[kHeadStages];
-  ArrivalBarrier multiplied[kMostImageStages], weights_multiplied[kMostWeightStages];
-  ArrivalBarrier stored[kHeadStages];
+  TmaMbarrier loaded[kMostImageStages];
+  TmaMbarrier weights_loaded[kMostWeightStages];
+  TmaMbarrier told[kHeadStages];
+  Mbarrier multiplied[kMostImageStages], weights_multiplied[kMostWeightStages];
+  Mbarrier stored[kHeadStages];
   ImageStage images[kMostImageStages];
   Head heads[kHeadStages];
   int low_stage;  // in which producers convert what lies below the windows of chunks
@@ -180,8 +180,8 @@ struct Arguments : Tensors<Element>, Geometry {
   // then of the next two.
   unsigned short step_places[kMostSteps];
 
-  Following following;
-  Definition definition;  // for data with infinities or NaN; behind what is always read
+  EpilogueParams following;
+  NaiveConv definition;  // for data with infinities or NaN; behind what is always read
 };
 
 }  // namespace convswap::many_channels

@@ -244,7 +244,7 @@ class Tiler {
   double activating() const {
     constexpr double kCalled = 1.6, kSiLU = 0.15, kHardSwish = 0.115;
     const Epilogue& epilogue = problem_.epilogue;
-    if (only_limits(epilogue)) return 0;
+    if (only_clamps(epilogue)) return 0;
     const int64_t filters = problem_.filters_per_group();
     const int64_t of_last = filters % kRows;
     const int64_t waited_for =

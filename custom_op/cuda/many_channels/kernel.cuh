@@ -8,7 +8,7 @@
 #include "cuda/primitives/mbarrier.cuh"
 #include "cuda/primitives/tma.cuh"
 #include "cuda/primitives/warpgroup.cuh"
-#include "cuda/primitives/warpgroup_multiply.cuh"
+#include "cuda/primitives/wgmma.cuh"
 
 namespace convswap::many_channels {
 
@@ -17,8 +17,8 @@ namespace convswap::many_channels {
 template <typename Format>
 __global__ void __launch_bounds__(kPreparers, kPreparersOfMultiprocessor / kPreparers)
     prepare(const __grid_constant__ Arguments<typename Format::Element> problem) {
-  wait_for_kernels_before();
-  let_next_kernel_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   extern __shared__ __align__(128) unsigned char shared[];
   PreparedState& state = *reinterpret_cast<PreparedState*>(shared);
   if (threadIdx.x == 0) state.most = 0u, state.least_less_one = ~0u;
@@ -32,12 +32,12 @@ __global__ void __launch_bounds__(kPreparers, kPreparersOfMultiprocessor / kPrep
 
 // Multiplies sums by a power of two.
 template <int kTiles>
-__device__ inline void scale_sums(float (&sums)[kTiles][4], int exponent) {
+__device__ inline void scale_sums(float (&accumulators)[kTiles][4], int exponent) {
   const PowerOfTwo power(exponent);
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) sums[t][i] = sums[t][i] * power.factor * power.rest;
+    for (int i = 0; i < 4; ++i) accumulators[t][i] = accumulators[t][i] * power.factor * power.rest;
   }
 }
 
@@ -49,14 +49,14 @@ struct InUse {
 // How far a warpgroup has come in the rings of pixels and weights, and what products that may not have ended
 // yet are taken from: those of the last group, and of the one before.
 struct Operands {
-  OpenRing images, weights;
+  DynamicPipelineState images, weights;
   InUse last, before;
 };
 
 // Lets producers load what comes next to stages that no product is taken from any more.
 __device__ inline void release(BlockState& state, InUse& own) {
-  if (own.image >= 0) arrive(&state.multiplied[own.image]);
-  if (own.weights >= 0) arrive(&state.weights_multiplied[own.weights]);
+  if (own.image >= 0) mbarrier_arrive(&state.multiplied[own.image]);
+  if (own.weights >= 0) mbarrier_arrive(&state.weights_multiplied[own.weights]);
   own = {};
 }
 
@@ -65,26 +65,26 @@ __device__ inline void release(BlockState& state, InUse& own) {
 // between. `state` is passed on, or the compiler would find the block's anew for every group.
 template <typename Number, int kTiles, typename Element>
 __device__ inline void add_chunk(const Arguments<Element>& problem, BlockState& state, int first_column,
-                                 Operands& operands, float (&sums)[kTiles][4]) {
-  OpenRing &images = operands.images, &weights = operands.weights;
-  const SharedMatrix image =
-      SharedMatrix::at(image_stage(problem, images.stage), problem.bundle_places.divisor)
+                                 Operands& operands, float (&accumulators)[kTiles][4]) {
+  DynamicPipelineState &images = operands.images, &weights = operands.weights;
+  const SmemDescriptor image =
+      SmemDescriptor::at(image_stage(problem, images.stage), problem.bundle_places.divisor)
           .advanced(first_column)
-          .of_warp();
+          .warp_uniform();
   int first = 0;
   do {
-    wait(&state.weights_loaded[weights.stage], weights.phase);
-    SharedMatrix filters = SharedMatrix::at(weight_stage(problem, weights.stage), kRows).of_warp();
+    mbarrier_wait(&state.weights_loaded[weights.stage], weights.phase);
+    SmemDescriptor filters = SmemDescriptor::at(weight_stage(problem, weights.stage), kRows).warp_uniform();
     const int end = min(first + problem.group_steps, problem.steps);
-    begin_warpgroup_products();
+    wgmma_fence();
 #pragma unroll 1
     do {
-      add_warpgroup_product<Number, kTiles>(sums, filters, image.advanced(problem.step_places[first]));
+      wgmma<Number, kTiles>(accumulators, filters, image.advanced(problem.step_places[first]));
       filters = filters.advanced(kStepUnits);
     } while (++first < end);
-    end_warpgroup_products();
+    wgmma_commit_group();
     // Two groups are under way, so that the tensor core has one while a warp comes here.
-    await_warpgroup_products_but_the_last<2>();
+    wgmma_wait<2>();
     release(state, operands.before);
     operands.before = operands.last;
     operands.last = {-1, weights.stage};
@@ -98,31 +98,32 @@ __device__ inline void add_chunk(const Arguments<Element>& problem, BlockState& 
 // the last chunk.
 template <typename Format, int kTiles, typename Element = typename Format::Element>
 __device__ inline ImageStage sum_up_chunks(const Arguments<Element>& problem, BlockState& state,
-                                           int first_column, Operands& operands, float (&sums)[kTiles][4]) {
-  const OpenRing& images = operands.images;
+                                           int first_column, Operands& operands,
+                                           float (&accumulators)[kTiles][4]) {
+  const DynamicPipelineState& images = operands.images;
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) sums[t][i] = 0.0f;
+    for (int i = 0; i < 4; ++i) accumulators[t][i] = 0.0f;
   }
-  wait(&state.loaded[images.stage], images.phase);
+  mbarrier_wait(&state.loaded[images.stage], images.phase);
   ImageStage own = state.images[images.stage];
   // Chunks of one scale after the other.
   for (bool is_last = false; !is_last;) {
     const int exponent = own.exponent;
-    begin_warpgroup_products(sums);
+    wgmma_fence(accumulators);
     do {
-      add_chunk<typename Format::Number>(problem, state, first_column, operands, sums);
+      add_chunk<typename Format::Number>(problem, state, first_column, operands, accumulators);
       is_last = own.is_last;
       if (is_last) break;
-      wait(&state.loaded[images.stage], images.phase);
+      mbarrier_wait(&state.loaded[images.stage], images.phase);
       own = state.images[images.stage];
       // A vote shows the compiler that all lanes go the same way: else it would wait after every product.
     } while (!Format::kIsScaled || __all_sync(~0u, own.exponent == exponent));
-    await_warpgroup_products(sums);
+    wgmma_wait_all(accumulators);
     release(state, operands.before);
     release(state, operands.last);
-    if (Format::kIsScaled && !is_last) scale_sums(sums, own.exponent - exponent);
+    if (Format::kIsScaled && !is_last) scale_sums(accumulators, own.exponent - exponent);
   }
   return own;
 }
@@ -134,14 +135,14 @@ __device__ inline void multiply_tiles(const Arguments<Element>& problem, int war
   constexpr int kColumns = kTiles * kTileColumns;
   BlockState& state = state_of_block(problem);
   const int first_column = warpgroup * kColumns;
-  float* const staged = shared_part(problem.shared.results) + threadIdx.x / 32 * kStagedFloats;
+  float* const staged = shared_memory_at(problem.shared.results) + threadIdx.x / 32 * kStagedFloats;
   Operands operands;
-  OpenRing heads;
+  DynamicPipelineState heads;
   const Works works(problem);
   for (int work = works.first; work < works.end; ++work) {
-    float sums[kTiles][4];
-    const ImageStage last = sum_up_chunks<Format>(problem, state, first_column, operands, sums);
-    wait(&state.told[heads.stage], heads.phase);
+    float accumulators[kTiles][4];
+    const ImageStage last = sum_up_chunks<Format>(problem, state, first_column, operands, accumulators);
+    mbarrier_wait(&state.told[heads.stage], heads.phase);
     const Head& head = state.heads[heads.stage];
     const int* const outputs = outputs_of_head(problem, heads.stage) + first_column;
     if (Format::kIsScaled && last.defines) {
@@ -151,11 +152,11 @@ __device__ inline void multiply_tiles(const Arguments<Element>& problem, int war
         leave_undefined<Format>(problem, head, outputs, kColumns);
       }
     } else {
-      store_results<Format>(problem, head, last.exponent, outputs, sums, staged);
+      store_results<Format>(problem, head, last.exponent, outputs, accumulators, staged);
     }
     // The copy of the next tile's outputs comes over what was read of these.
-    show_to_copies_and_products();
-    arrive(&state.stored[heads.stage]);
+    fence_proxy_async();
+    mbarrier_arrive(&state.stored[heads.stage]);
     heads.advance(kHeadStages);
   }
 }
@@ -164,8 +165,8 @@ __device__ inline void multiply_tiles(const Arguments<Element>& problem, int war
 template <typename Format>
 __global__ void __launch_bounds__(kCombiners)
     combine(const __grid_constant__ Arguments<typename Format::Element> problem) {
-  wait_for_kernels_before();
-  let_next_kernel_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const long long at = static_cast<long long>(blockIdx.x) * kCombiners + threadIdx.x;
   if (at < problem.results) combine_result<Format>(problem, at);
 }
@@ -180,23 +181,23 @@ __global__ void __launch_bounds__(kThreads, 1)
   BlockState& state = state_of_block(problem);
   if (threadIdx.x == 0) {
     for (int i = 0; i < problem.weight_stages; ++i) {
-      make_transaction_barrier(&state.weights_loaded[i]);
-      make_arrival_barrier(&state.weights_multiplied[i], kConsumers);
+      tma_mbarrier_init(&state.weights_loaded[i]);
+      mbarrier_init(&state.weights_multiplied[i], kConsumers);
     }
     for (int i = 0; i < problem.image_stages; ++i) {
-      make_transaction_barrier(&state.loaded[i]);
-      make_arrival_barrier(&state.multiplied[i], kConsumers);
+      tma_mbarrier_init(&state.loaded[i]);
+      mbarrier_init(&state.multiplied[i], kConsumers);
     }
     for (int i = 0; i < kHeadStages; ++i) {
-      make_transaction_barrier(&state.told[i]);
-      make_arrival_barrier(&state.stored[i], kConsumers);
+      tma_mbarrier_init(&state.told[i]);
+      mbarrier_init(&state.stored[i], kConsumers);
     }
   }
   __syncthreads();
-  const int warpgroup = warpgroup_of_block();
+  const int warpgroup = warpgroup_index();
   if (warpgroup < kConsumerWarpgroups) {
-    wait_for_kernels_before();
-    let_next_kernel_start();
+    griddepcontrol_wait();
+    griddepcontrol_launch_dependents();
     multiply_tiles<Format, kTiles>(problem, warpgroup);
   } else {
     produce_tiles<Format>(problem);  // which waits, too

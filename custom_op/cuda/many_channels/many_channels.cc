@@ -95,8 +95,8 @@ constexpr int64_t kMostPaddedBytes = int64_t{64} << 20;
 Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   Arguments<void> to{};
   static_cast<Geometry&>(to) = geometry_of(problem);
-  to.definition = definition_of(problem);
-  to.following = following_of(problem.epilogue);
+  to.definition = naive_conv_of(problem);
+  to.following = epilogue_params_of(problem.epilogue);
   to.blocks_of_group = FastDivisor(narrow(tiling.filter_blocks));
   to.works_of_part = FastDivisor(narrow(tiling.works_of_part(problem)));
   to.splits = FastDivisor(narrow(tiling.splits));
@@ -185,12 +185,12 @@ class ManyChannelsPlan final : public Plan {
     outputs_ = tiling.band_tiles * tiling.parts * tiling.columns();
     prepare_ = {find_kernel(names[0], device, sizeof(Arguments<void>)),
                 {},
-                Extents(kPreparers),
+                Dim3(kPreparers),
                 static_cast<std::size_t>(PreparedState::bytes(tiling.prepared_span * tiling.phases())),
                 Start::in_turn};
     multiply_ = {find_kernel(names[1], device, sizeof(Arguments<void>)),
                  {},
-                 Extents(kThreads),
+                 Dim3(kThreads),
                  static_cast<std::size_t>(tiling.shared_bytes),
                  Start::in_turn};
     allow_shared_memory(prepare_.kernel, device.shared_memory_per_block);
@@ -200,8 +200,8 @@ class ManyChannelsPlan final : public Plan {
     take_band(0, true, arguments_, prepare_, multiply_);
     if (tiling.splits == 1) return;
     combine_ = {find_kernel(names[2], device, sizeof(Arguments<void>)),
-                Extents(static_cast<unsigned>(ceil_divide(problem.result_elements(), int64_t{kCombiners}))),
-                Extents(kCombiners), 0, Start::in_turn};
+                Dim3(static_cast<unsigned>(ceil_divide(problem.result_elements(), int64_t{kCombiners}))),
+                Dim3(kCombiners), 0, Start::in_turn};
     combine_.start = earliest_start(combine_.kernel);
   }
 
@@ -224,7 +224,7 @@ class ManyChannelsPlan final : public Plan {
     take_prepared(prepared, arguments);
     arguments.weight_blocks = narrow(rows_);
     Launch launch = prepare_;
-    launch.grid = Extents(static_cast<unsigned>(rows_));
+    launch.grid = Dim3(static_cast<unsigned>(rows_));
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_.index);
     enqueue(launch, stream, parameters);
@@ -241,7 +241,7 @@ class ManyChannelsPlan final : public Plan {
     arguments.pixel_ranges = reinterpret_cast<PixelRange*>(weights + prepared_form().bytes);
     arguments.partial_sums = reinterpret_cast<float*>(arguments.pixel_ranges + ranges_);
     const bool has_weights = execution.prepared_weights != nullptr;
-    arguments.weights_stay = has_weights;
+    arguments.weights_are_constant = has_weights;
     take_prepared(has_weights ? const_cast<void*>(execution.prepared_weights) : weights, arguments);
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_.index);
@@ -295,9 +295,9 @@ class ManyChannelsPlan final : public Plan {
     arguments.first_tile = narrow(tile);
     arguments.weight_blocks = with_weights ? narrow(rows_) : 0;
     arguments.shares = narrow(shares);
-    prepare.grid = Extents(static_cast<unsigned>(arguments.weight_blocks + all * shares));
+    prepare.grid = Dim3(static_cast<unsigned>(arguments.weight_blocks + all * shares));
     const int64_t works = tiles * arguments.works_of_tile.divisor;
-    multiply.grid = Extents(static_cast<unsigned>(std::min<int64_t>(works, device_.multiprocessors)));
+    multiply.grid = Dim3(static_cast<unsigned>(std::min<int64_t>(works, device_.multiprocessors)));
     arguments.works_of_block = narrow(works / multiply.grid.x);
     arguments.longer_blocks = narrow(works % multiply.grid.x);
   }
@@ -328,7 +328,7 @@ class ManyChannels final : public AlgorithmByTiling<ManyChannelsPlan, best_tilin
   bool fuses(const ConvProblem& problem) const override {
     const Epilogue& epilogue = problem.epilogue;
     return epilogue.pool.kind == PoolKind::none &&
-           (only_limits(epilogue) ||
+           (only_clamps(epilogue) ||
             (is_swish(epilogue) && problem.filters_per_group() >= kLeastFiltersOfSwish) ||
             !epilogue_stage(DeviceKind::cuda)->why_not(problem).empty());
   }

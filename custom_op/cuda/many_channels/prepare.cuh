@@ -6,8 +6,8 @@
 #include "cuda/many_channels/share.cuh"
 #include "cuda/primitives/global_memory.cuh"
 #include "cuda/primitives/mbarrier.cuh"
+#include "cuda/primitives/pipeline_state.cuh"
 #include "cuda/primitives/registers.cuh"
-#include "cuda/primitives/ring.cuh"
 #include "cuda/primitives/tensor_core_formats.cuh"
 #include "cuda/primitives/tma.cuh"
 #include "cuda/primitives/warpgroup.cuh"
@@ -57,7 +57,7 @@ __device__ inline void load_channels(Element (&values)[kBundleChannels], unsigne
     values[c] = Format::zero();
     if (exists && (c < kLeast || c < channels)) {
       values[c] =
-          *global_computed_here(reinterpret_cast<const Element*>(address_beyond(pixel, c, channel_bytes)));
+          *optimization_barrier_global(reinterpret_cast<const Element*>(address_at(pixel, c, channel_bytes)));
     }
   }
 }
@@ -84,7 +84,7 @@ __device__ inline void convert_pixels(const Arguments<Element>& problem, const E
     const PixelSource own = source(place);
     const int plane = own.plane + chunk.depth_tap * problem.dilation_depth;
     const bool exists = plane >= 0 && plane < problem.input_depth;
-    const unsigned long long pixel = address_beyond(
+    const unsigned long long pixel = address_at(
         global_address(from + static_cast<long long>(own.element) * static_cast<int>(sizeof(Element))),
         bundle * kBundleChannels, problem.channel_bytes);
     const int channels = problem.channels - chunk.channel - bundle * kBundleChannels;
@@ -186,7 +186,7 @@ __device__ __noinline__ void convert_low(const Arguments<Element>& problem, cons
   convert_pixels<Format, true>(problem, image_of(problem, tile, share.group), Chunk(problem, number), bundle,
                                source, {static_cast<int>(threadIdx.x) - kConsumers, kProducers},
                                BinadeWindow(top), stage, range);
-  show_to_copies_and_products();
+  fence_proxy_async();
 }
 
 // Where the prepared weights of a block of filters begin, for a chunk of a window.
@@ -263,18 +263,18 @@ __device__ inline unsigned weight_windows(const Arguments<Element>& problem, int
 // Has the weights of chunks, from one on, copied as far ahead as there is room: by a warp.
 template <typename Element>
 __device__ inline void copy_weights(const Arguments<Element>& problem, int block, int window, int chunk,
-                                    int chunks, OpenRing& ring) {
+                                    int chunks, DynamicPipelineState& ring) {
   BlockState& state = state_of_block(problem);
   const unsigned char* from = prepared_chunk(problem, block, window, chunk);
   constexpr int kStepBytes = kStepUnits * 16;
   for (; chunks > 0; --chunks) {
     for (int left = problem.steps; left > 0; left -= problem.group_steps) {
       const int bytes = min(problem.group_steps, left) * kStepBytes;
-      wait(&state.weights_multiplied[ring.stage], ring.phase ^ 1);
-      if (is_elected()) {
-        TransactionBarrier* const loaded = &state.weights_loaded[ring.stage];
-        arrive_for_loads(loaded, bytes);
-        start_load(weight_stage(problem, ring.stage), from, bytes, loaded);
+      mbarrier_wait(&state.weights_multiplied[ring.stage], ring.phase ^ 1);
+      if (elect_one()) {
+        TmaMbarrier* const loaded = &state.weights_loaded[ring.stage];
+        mbarrier_arrive_expect_tx(loaded, bytes);
+        tma_load_1d(weight_stage(problem, ring.stage), from, bytes, loaded);
       }
       from += bytes;
       ring.advance(problem.weight_stages);

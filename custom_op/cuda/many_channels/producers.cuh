@@ -53,16 +53,17 @@ struct Pass {
 
 // Tells consumers of a tile: by a warp.
 template <typename Element>
-__device__ inline void tell_of_tile(const Arguments<Element>& problem, const Share& share, OpenRing& heads) {
+__device__ inline void tell_of_tile(const Arguments<Element>& problem, const Share& share,
+                                    DynamicPipelineState& heads) {
   BlockState& state = state_of_block(problem);
-  wait(&state.stored[heads.stage], heads.phase ^ 1);
-  if (is_elected()) {
+  mbarrier_wait(&state.stored[heads.stage], heads.phase ^ 1);
+  if (elect_one()) {
     state.heads[heads.stage] = {TileStart(problem, share.tile).image, share.group, share.filter_block,
                                 share.first_row(), share.split};
     const int bytes = problem.columns * static_cast<int>(sizeof(int));
-    arrive_for_loads(&state.told[heads.stage], bytes);
-    start_load(outputs_of_head(problem, heads.stage), prepared_outputs(problem, share), bytes,
-               &state.told[heads.stage]);
+    mbarrier_arrive_expect_tx(&state.told[heads.stage], bytes);
+    tma_load_1d(outputs_of_head(problem, heads.stage), prepared_outputs(problem, share), bytes,
+                &state.told[heads.stage]);
   }
   heads.advance(kHeadStages);
 }
@@ -70,7 +71,7 @@ __device__ inline void tell_of_tile(const Arguments<Element>& problem, const Sha
 // Has the pixels of a tile's chunks copied as far ahead as there is room: by a warp.
 template <typename Format, typename Element = typename Format::Element>
 __device__ inline void copy_pixels(const Arguments<Element>& problem, const Share& share,
-                                   const TileValues<Format>& values, Pass pass, OpenRing& ring) {
+                                   const TileValues<Format>& values, Pass pass, DynamicPipelineState& ring) {
   BlockState& state = state_of_block(problem);
   const long long first = first_prepared(problem, share.prepared, share.group) + share.first_chunk;
   const unsigned char* from = prepared_pixels(problem, first) + share.part * problem.columns * kPlaceBytes;
@@ -84,16 +85,16 @@ __device__ inline void copy_pixels(const Arguments<Element>& problem, const Shar
       top = __shfl_sync(~0u, range.top, i % 32);
       if (top == PixelRange::kZeros) top = values.top;
     }
-    wait(&state.multiplied[ring.stage], ring.phase ^ 1);
-    if (is_elected()) {
-      TransactionBarrier* const loaded = &state.loaded[ring.stage];
+    mbarrier_wait(&state.multiplied[ring.stage], ring.phase ^ 1);
+    if (elect_one()) {
+      TmaMbarrier* const loaded = &state.loaded[ring.stage];
       state.images[ring.stage] = {Format::kIsScaled ? scale_exponent(top) + pass.window * kBinades : 0,
                                   pass.is_last && i + 1 == share.chunks && values.low == 0, values.defines};
-      arrive_for_loads(loaded, problem.image_stage_bytes);
+      mbarrier_arrive_expect_tx(loaded, problem.image_stage_bytes);
       unsigned char* const to = image_stage(problem, ring.stage);
       for (int piece = 0; piece < problem.pieces; ++piece) {
-        start_load(to + piece * problem.piece_bytes, from + piece * problem.piece_distance,
-                   problem.piece_bytes, loaded);
+        tma_load_1d(to + piece * problem.piece_bytes, from + piece * problem.piece_distance,
+                    problem.piece_bytes, loaded);
       }
     }
     from += problem.prepared_bytes;
@@ -104,11 +105,11 @@ __device__ inline void copy_pixels(const Arguments<Element>& problem, const Shar
 // Converts what lies below the windows of chunks, by all producers.
 template <typename Format, typename Element = typename Format::Element>
 __device__ __noinline__ void produce_low_windows(const Arguments<Element>& problem, const Share& share,
-                                                 const TileValues<Format>& values, Pass pass, OpenRing& ring,
-                                                 OpenRing& weights) {
+                                                 const TileValues<Format>& values, Pass pass,
+                                                 DynamicPipelineState& ring, DynamicPipelineState& weights) {
   BlockState& state = state_of_block(problem);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const auto sync = [] { sync_threads(kProducerBarrier, kProducers); };
+  const auto sync = [] { named_barrier_sync(kProducerBarrier, kProducers); };
   const PixelRange* const ranges =
       problem.pixel_ranges + first_prepared(problem, share.prepared, share.group);
   int done = 0;
@@ -119,7 +120,7 @@ __device__ __noinline__ void produce_low_windows(const Arguments<Element>& probl
       // Others may be so far ahead that they would take a phase for the one after the next, and they do not
       // know the stage.
       if (warp == kPixelWarp) {
-        wait(&state.multiplied[ring.stage], ring.phase ^ 1);
+        mbarrier_wait(&state.multiplied[ring.stage], ring.phase ^ 1);
         if (lane == 0) state.low_stage = ring.stage;
       }
       sync();
@@ -130,7 +131,7 @@ __device__ __noinline__ void produce_low_windows(const Arguments<Element>& probl
         if (lane == 0) {
           state.images[ring.stage] = {scale_exponent(top) + pass.window * kBinades,
                                       pass.is_last && done == values.low, false};
-          arrive(&state.loaded[ring.stage]);
+          mbarrier_arrive(&state.loaded[ring.stage]);
         }
         ring.advance(problem.image_stages);
       }
@@ -146,18 +147,18 @@ __device__ __noinline__ void produce_low_windows(const Arguments<Element>& probl
 template <typename Format, typename Element = typename Format::Element>
 __device__ inline void produce_tiles(const Arguments<Element>& problem) {
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
-  OpenRing pixels, weights, heads;
+  DynamicPipelineState pixels, weights, heads;
   const Works works(problem);
   // Of weights that have been prepared for all runs, those of the first chunks do not wait for the pixels.
   int ahead = 0;
-  if (!Format::kIsScaled && problem.weights_stay && warp == kWeightWarp && works.first < works.end) {
+  if (!Format::kIsScaled && problem.weights_are_constant && warp == kWeightWarp && works.first < works.end) {
     const Share share(problem, works.first);
     const int stages_of_chunk = (problem.steps + problem.group_steps - 1) / problem.group_steps;
     ahead = min(share.chunks, problem.weight_stages / stages_of_chunk);
     copy_weights(problem, share.block, 0, share.first_chunk, ahead, weights);
   }
-  wait_for_kernels_before();
-  let_next_kernel_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   for (int work = works.first; work < works.end; ++work) {
     const Share share(problem, work);
     if (warp == kWeightWarp) tell_of_tile(problem, share, heads);

@@ -6,7 +6,7 @@
 #include "cuda/many_channels/share.cuh"
 #include "cuda/primitives/global_memory.cuh"
 #include "cuda/primitives/naive_conv.cuh"
-#include "cuda/primitives/nan_extremes.cuh"
+#include "cuda/primitives/nan_min_max.cuh"
 #include "cuda/primitives/registers.cuh"
 #include "cuda/primitives/tensor_core_formats.cuh"
 
@@ -50,7 +50,7 @@ class Column {
   __device__ void store_limited(float least, float most) const {
 #pragma unroll
     for (int i = 0; i < kRowsOfWarp; ++i) {
-      store(i, smaller_or_nan(larger_or_nan(staged_[i * kStagedPitch], least), most));
+      store(i, min_nan(max_nan(staged_[i * kStagedPitch], least), most));
     }
   }
   // Also with a residual, or with fewer rows: so many residuals are loaded before anything is stored, which
@@ -66,8 +66,8 @@ class Column {
 #pragma unroll
         for (int i = 0; i < kRowsAtOnce; ++i) {
           if (first + i < rows_) {
-            values[i] += Format::to_float(*global_computed_here(
-                reinterpret_cast<const Element*>(address_beyond(residual_, first + i, plane_bytes_))));
+            values[i] += Format::to_float(*optimization_barrier_global(
+                reinterpret_cast<const Element*>(address_at(residual_, first + i, plane_bytes_))));
           }
         }
       }
@@ -81,7 +81,7 @@ class Column {
 
  private:
   __device__ void store(int row, float value) const {
-    *global_computed_here(reinterpret_cast<Stored*>(address_beyond(to_, row, plane_bytes_))) =
+    *optimization_barrier_global(reinterpret_cast<Stored*>(address_at(to_, row, plane_bytes_))) =
         static_cast<Stored>(value);
   }
 
@@ -96,7 +96,7 @@ class Column {
 // results of a warp pass through `staged`, its part of shared memory.
 template <typename Format, int kTiles, typename Element = typename Format::Element>
 __device__ inline void store_results(const Arguments<Element>& problem, const Head& head, int exponent,
-                                     const int* outputs, float (&sums)[kTiles][4], float* staged) {
+                                     const int* outputs, float (&accumulators)[kTiles][4], float* staged) {
   constexpr int kTilesAtOnce = kStagedColumns / kTileColumns;
   constexpr int kParts = (kTiles + kTilesAtOnce - 1) / kTilesAtOnce;
   const int lane = threadIdx.x % 32;
@@ -115,14 +115,14 @@ __device__ inline void store_results(const Arguments<Element>& problem, const He
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) sums[t][j] *= rows_of_lane[j / 2].scale.rest;
+      for (int j = 0; j < 4; ++j) accumulators[t][j] *= rows_of_lane[j / 2].scale.rest;
     }
   }
-  const Following& following = problem.following;
+  const EpilogueParams& following = problem.following;
   const int first_filter = head.filter_block * kRows + first_row;
   const int rows = problem.filters - first_filter;
   const bool has_residual = problem.z != nullptr, is_split = problem.splits.divisor > 1;
-  const bool is_plain = following.only_limits && rows >= kRowsOfWarp && !has_residual;
+  const bool is_plain = following.only_clamps && rows >= kRowsOfWarp && !has_residual;
   const long long plane = (head.image * problem.out_channels + head.group * problem.filters + first_filter) *
                           problem.output_plane;
 #pragma unroll
@@ -130,7 +130,7 @@ __device__ inline void store_results(const Arguments<Element>& problem, const He
     __syncwarp();
 #pragma unroll
     for (int t = 0; t < kTilesAtOnce && part * kTilesAtOnce + t < kTiles; ++t) {
-      const float (&of_tile)[4] = sums[part * kTilesAtOnce + t];
+      const float (&of_tile)[4] = accumulators[part * kTilesAtOnce + t];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const Row<Format>& row = rows_of_lane[i];
@@ -152,7 +152,7 @@ __device__ inline void store_results(const Arguments<Element>& problem, const He
     const Column<Format, Element> column(problem, problem.y, at, rows, staged + lane);
     if (is_plain) [[likely]] {
       column.store_limited(following.least, following.most);
-    } else if (following.only_limits) {
+    } else if (following.only_clamps) {
       column.template store_any<8>(has_residual,
                                    [&](float (&values)[8]) { limit_values(following, values); });
     } else if (is_swish(following.epilogue)) {
@@ -179,7 +179,7 @@ __device__ __noinline__ void compute_as_defined(const Arguments<Element>& proble
     const int depth = line / problem.output_height, row = line - depth * problem.output_height;
     const long long n = head.image + image, k = head.group * problem.filters + filter;
     problem.y[(n * problem.out_channels + k) * problem.output_plane + element] = static_cast<Element>(
-        defined_value<Element, float>(problem, problem.definition, n, k, depth, row, column));
+        naive_conv_value<Element, float>(problem, problem.definition, n, k, depth, row, column));
   }
 }
 
@@ -187,12 +187,12 @@ __device__ __noinline__ void compute_as_defined(const Arguments<Element>& proble
 template <typename Format, typename Element = typename Format::Element>
 __device__ __noinline__ void leave_undefined(const Arguments<Element>& problem, const Head& head,
                                              const int* outputs, int columns) {
-  float* const sums = problem.partial_sums + head.split * problem.results;
+  float* const accumulators = problem.partial_sums + head.split * problem.results;
   for (int i = threadIdx.x % 128; i < kRows * columns; i += 128) {
     const int output = outputs[i % columns], filter = head.filter_block * kRows + i / columns;
     if (output == kNoOutput || filter >= problem.filters) continue;
     const long long plane = head.image * problem.out_channels + head.group * problem.filters + filter;
-    sums[plane * problem.output_plane + output] = __uint_as_float(kUndefinedSum);
+    accumulators[plane * problem.output_plane + output] = __uint_as_float(kUndefinedSum);
   }
 }
 
@@ -203,8 +203,8 @@ __device__ inline void combine_result(const Arguments<Element>& problem, long lo
   const int element = static_cast<int>(at - plane * problem.output_plane);
   const long long image = plane / problem.out_channels;
   const int filter = static_cast<int>(plane - image * problem.out_channels);
-  float sums[] = {0.0f};
-  float& sum = sums[0];
+  float accumulators[] = {0.0f};
+  float& sum = accumulators[0];
   bool is_defined = true;
   for (int split = 0; split < static_cast<int>(problem.splits.divisor); ++split) {
     const float own = problem.partial_sums[split * problem.results + at];
@@ -215,12 +215,12 @@ __device__ inline void combine_result(const Arguments<Element>& problem, long lo
     const int line = element / problem.output_width, column = element - line * problem.output_width;
     const int depth = line / problem.output_height, row = line - depth * problem.output_height;
     problem.y[at] = static_cast<Element>(
-        defined_value<Element, float>(problem, problem.definition, image, filter, depth, row, column));
+        naive_conv_value<Element, float>(problem, problem.definition, image, filter, depth, row, column));
     return;
   }
   if (problem.b != nullptr) sum += Format::to_float(problem.b[filter]);
   if (problem.z != nullptr) sum += Format::to_float(problem.z[at]);
-  finish_values(problem.following, sums);
+  finish_values(problem.following, accumulators);
   problem.y[at] = static_cast<Element>(sum);
 }
 

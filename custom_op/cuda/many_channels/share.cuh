@@ -3,25 +3,25 @@
 // What a block works on: places of the outputs, and filters.
 
 #include "cuda/many_channels/arguments.h"
-#include "cuda/primitives/shared_part.cuh"
+#include "cuda/primitives/shared_memory_at.cuh"
 
 namespace convswap::many_channels {
 
 template <typename Element>
 __device__ inline BlockState& state_of_block(const Arguments<Element>& problem) {
-  return *shared_part(problem.shared.state);
+  return *shared_memory_at(problem.shared.state);
 }
 template <typename Element>
 __device__ inline unsigned char* image_stage(const Arguments<Element>& problem, int stage) {
-  return shared_part(problem.shared.images) + stage * problem.image_stage_bytes;
+  return shared_memory_at(problem.shared.images) + stage * problem.image_stage_bytes;
 }
 template <typename Element>
 __device__ inline unsigned char* weight_stage(const Arguments<Element>& problem, int stage) {
-  return shared_part(problem.shared.weights) + stage * problem.weight_stage_bytes;
+  return shared_memory_at(problem.shared.weights) + stage * problem.weight_stage_bytes;
 }
 template <typename Element>
 __device__ inline int* outputs_of_head(const Arguments<Element>& problem, int head) {
-  return shared_part(problem.shared.outputs) + head * problem.columns;
+  return shared_memory_at(problem.shared.outputs) + head * problem.columns;
 }
 
 // A place of the outputs, or of a phase of the padded input: images counted from that of the tile's first

@@ -7,7 +7,7 @@ namespace convswap::naive {
 
 template <typename T>
 struct Arguments : Tensors<T> {
-  Definition definition;
+  NaiveConv definition;
   long long outputs;  // elements of y
 };
 

@@ -11,8 +11,8 @@ namespace convswap::naive {
 
 template <typename T>
 __global__ void kernel(Arguments<T> problem) {
-  wait_for_kernels_before();
-  const Definition& definition = problem.definition;
+  griddepcontrol_wait();
+  const NaiveConv& definition = problem.definition;
   const long long threads = static_cast<long long>(gridDim.x) * blockDim.x;
   for (long long i = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x; i < problem.outputs;
        i += threads) {
@@ -24,8 +24,8 @@ __global__ void kernel(Arguments<T> problem) {
     const long long k = rest % definition.out_channels;
     const long long n = rest / definition.out_channels;
 
-    problem.y[i] =
-        static_cast<T>(defined_result<T, typename SumOf<T>::Type>(problem, definition, n, k, o, p, q));
+    problem.y[i] = static_cast<T>(
+        naive_conv_output<T, typename AccumulatorOf<T>::Type>(problem, definition, n, k, o, p, q));
   }
 }
 

@@ -39,7 +39,7 @@ struct Family {
 
   static Arguments arguments_of(const ConvProblem& problem, const Device&, Tiling) {
     Arguments to{};
-    to.definition = definition_of(problem);
+    to.definition = naive_conv_of(problem);
     to.outputs = problem.result_elements();
     return to;
   }
@@ -47,7 +47,7 @@ struct Family {
   static int threads(Tiling) { return kThreads; }
   static int64_t shared_bytes(Tiling) { return 0; }
 
-  static Extents grid_of(const ConvProblem& problem, const Device&, Tiling, const Launch&) {
+  static Dim3 grid_of(const ConvProblem& problem, const Device&, Tiling, const Launch&) {
     return {static_cast<unsigned>(std::min(kMostBlocks, ceil_divide(problem.result_elements(), kThreads)))};
   }
 

@@ -3,7 +3,7 @@
 // What the plan of pointwise and its kernel agree on, and what the kernel is told; pointwise.cc explains the
 // words.
 
-#include "cuda/epilogue/following.h"
+#include "cuda/epilogue/epilogue_params.h"
 #include "cuda/primitives/fast_divisor.cuh"
 #include "cuda/primitives/geometry.h"
 
@@ -30,7 +30,7 @@ struct Arguments : Tensors<Element> {
   int tiles;                    // of pixels
   int chunks;                   // of the channels
   FastDivisor blocks_of_group;  // of filters
-  Following following;
+  EpilogueParams following;
 };
 
 }  // namespace convswap::pointwise

@@ -8,7 +8,7 @@
 #include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/global_memory.cuh"
 #include "cuda/primitives/warpgroup.cuh"
-#include "cuda/primitives/warpgroup_multiply.cuh"
+#include "cuda/primitives/wgmma.cuh"
 
 namespace convswap::pointwise {
 
@@ -34,30 +34,30 @@ class Results {
     }
   }
 
-  __device__ void store(float (&sums)[kTiles][4], const float* bias) const {
+  __device__ void store(float (&accumulators)[kTiles][4], const float* bias) const {
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
       const float2 pair = *reinterpret_cast<const float2*>(bias + t * kTileFilters + filter_);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) sums[t][2 * i] += pair.x, sums[t][2 * i + 1] += pair.y;
+      for (int i = 0; i < 2; ++i) accumulators[t][2 * i] += pair.x, accumulators[t][2 * i + 1] += pair.y;
     }
     if (problem_.z != nullptr) {
       if (problem_.stores_pairs) {
-        add_pairs(sums);
+        add_pairs(accumulators);
       } else {
-        add_each(sums);
+        add_each(accumulators);
       }
     }
     if (problem_.following.epilogue.activation != Activation::none) {
       finish_many(problem_.following, [&](auto finish) {
 #pragma unroll
-        for (int t = 0; t < kTiles; ++t) finish(sums[t]);
+        for (int t = 0; t < kTiles; ++t) finish(accumulators[t]);
       });
     }
     if (problem_.stores_pairs) {
-      store_pairs(sums);
+      store_pairs(accumulators);
     } else {
-      store_each(sums);
+      store_each(accumulators);
     }
   }
 
@@ -67,7 +67,7 @@ class Results {
 
   __device__ bool is_filter(int t, int j) const { return t * kTileFilters + j < left_; }
 
-  __device__ void add_pairs(float (&sums)[kTiles][4]) const {
+  __device__ void add_pairs(float (&accumulators)[kTiles][4]) const {
     const Element* from = problem_.z + at_[0];
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
@@ -78,13 +78,13 @@ class Results {
         const bool is_there = exist_[0] && is_filter(t, j);
         const float2 both = Of::floats_of(*reinterpret_cast<const Pair*>(
             is_there ? from + j * static_cast<long long>(plane_) : problem_.z));
-        sums[t][j] += both.x, sums[t][2 + j] += both.y;
+        accumulators[t][j] += both.x, accumulators[t][2 + j] += both.y;
       }
       from += kTileFilters * static_cast<long long>(plane_);
     }
   }
 
-  __device__ void add_each(float (&sums)[kTiles][4]) const {
+  __device__ void add_each(float (&accumulators)[kTiles][4]) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const Element* from = problem_.z + at_[i];
@@ -94,7 +94,7 @@ class Results {
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           const bool is_there = exist_[i] && is_filter(t, j);
-          sums[t][2 * i + j] +=
+          accumulators[t][2 * i + j] +=
               static_cast<float>(*(is_there ? from + j * static_cast<long long>(plane_) : problem_.z));
         }
         from += kTileFilters * static_cast<long long>(plane_);
@@ -102,19 +102,20 @@ class Results {
     }
   }
 
-  __device__ void store_pairs(const float (&sums)[kTiles][4]) const {
+  __device__ void store_pairs(const float (&accumulators)[kTiles][4]) const {
     unsigned long long to = global_address(problem_.y + at_[0]);
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        store_global_if(exist_[0] && is_filter(t, j), beyond(to, j), Of::pair_of(sums[t][j], sums[t][2 + j]));
+        store_global_if(exist_[0] && is_filter(t, j), beyond(to, j),
+                        Of::pair_of(accumulators[t][j], accumulators[t][2 + j]));
       }
       to = beyond(to, kTileFilters);
     }
   }
 
-  __device__ void store_each(const float (&sums)[kTiles][4]) const {
+  __device__ void store_each(const float (&accumulators)[kTiles][4]) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       unsigned long long to = global_address(problem_.y + at_[i]);
@@ -122,7 +123,8 @@ class Results {
       for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-          store_global_if(exist_[i] && is_filter(t, j), beyond(to, j), Of::one_of(sums[t][2 * i + j]));
+          store_global_if(exist_[i] && is_filter(t, j), beyond(to, j),
+                          Of::one_of(accumulators[t][2 * i + j]));
         }
         to = beyond(to, kTileFilters);
       }
@@ -131,7 +133,7 @@ class Results {
 
   // In another plane.
   __device__ unsigned long long beyond(unsigned long long address, unsigned planes) const {
-    return address_beyond(address, planes, plane_ * static_cast<unsigned>(sizeof(Element)));
+    return address_at(address, planes, plane_ * static_cast<unsigned>(sizeof(Element)));
   }
 
   const Arguments<Element>& problem_;
@@ -158,40 +160,40 @@ __global__ void __launch_bounds__(128 * kWarpgroups, 1)
   const int group = problem.blocks_of_group.quotient_of_any(blockIdx.y);
   const int first = (blockIdx.y - group * static_cast<int>(problem.blocks_of_group.divisor)) * kFilters;
   const int first_of_all = group * problem.filters + first;
-  wait_for_weights(problem.weights_stay);
+  griddepcontrol_wait_unless(problem.weights_are_constant);
   filters.start_copies(problem, cores, first, first_of_all);
-  wait_for_kernels_before();
-  let_next_kernel_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const Element bias = filters.bias_of_thread(problem, first, first_of_all);
   const int stride = gridDim.x * kWarpgroups;
-  int tile = blockIdx.x * kWarpgroups + warpgroup_of_block();
+  int tile = blockIdx.x * kWarpgroups + warpgroup_index();
   const ThreadPixels own(problem.stores_pairs);
   ChunkLoader<Element, kSteps> loader(problem, own, group, tile, stride);
-  const SharedMatrix all_weights = SharedMatrix::at(filters.weights, kFilters).of_warp();
-  float sums[kTiles][4];
+  const SmemDescriptor all_weights = SmemDescriptor::at(filters.weights, kFilters).warp_uniform();
+  float accumulators[kTiles][4];
   const auto clear = [&] {
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) sums[t][i] = 0.0f;
+      for (int i = 0; i < 4; ++i) accumulators[t][i] = 0.0f;
     }
   };
   int chunk = 0;
   const auto multiply = [&](Chunk<kSteps>& current) {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) Numbers<Element>::finish(current[step]);
-    SharedMatrix weights = all_weights.advanced(chunk * (kSteps * kCoresOfStep * kFilters));
-    begin_warpgroup_products(sums);
+    SmemDescriptor weights = all_weights.advanced(chunk * (kSteps * kCoresOfStep * kFilters));
+    wgmma_fence(accumulators);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      add_warpgroup_product<typename Numbers<Element>::Product, kTiles>(sums, current[step], weights);
+      wgmma<typename Numbers<Element>::Product, kTiles>(accumulators, current[step], weights);
       weights = weights.advanced(kCoresOfStep * kFilters);
     }
-    finish_warpgroup_products(sums);
+    wgmma_commit_and_wait(accumulators);
   };
   const auto finish_chunk = [&] {
     if (++chunk < problem.chunks) return;
-    Results<kTiles, Element>(problem, own, tile, first, first_of_all).store(sums, filters.bias);
+    Results<kTiles, Element>(problem, own, tile, first, first_of_all).store(accumulators, filters.bias);
     clear();
     chunk = 0;
     tile += stride;

@@ -5,12 +5,12 @@
 
 #include "conv/small_floats.h"
 #include "cuda/pointwise/arguments.h"
-#include "cuda/primitives/async_copy.cuh"
+#include "cuda/primitives/cp_async.cuh"
+#include "cuda/primitives/mma.cuh"
 #include "cuda/primitives/small_float_pairs.cuh"
-#include "cuda/primitives/tensor_core.cuh"
 #include "cuda/primitives/tma.cuh"
 #include "cuda/primitives/warpgroup.cuh"
-#include "cuda/primitives/warpgroup_multiply.cuh"
+#include "cuda/primitives/wgmma.cuh"
 
 namespace convswap::pointwise {
 
@@ -23,7 +23,7 @@ struct Numbers;
 
 template <>
 struct Numbers<float> {
-  using Product = TensorFloat32;
+  using Product = Tf32;
   static constexpr int kLoads = 2;
   static __device__ int channel_of(int quarter, int load) { return quarter + 4 * load; }
 
@@ -48,7 +48,7 @@ struct Numbers<float> {
   }
   static constexpr bool kRoundsWeights = true;
   static __device__ unsigned of_weights(unsigned word) {
-    return __float_as_uint(rounded_to_tf32(__uint_as_float(word)));
+    return __float_as_uint(round_to_tf32(__uint_as_float(word)));
   }
 
   // Results of two neighbouring pixels, and of one.
@@ -90,9 +90,9 @@ struct Numbers {
     return lower | upper << 16;
   }
 
-  static __device__ Pair pair_of(float first, float second) { return rounded_pair<Small>(first, second); }
+  static __device__ Pair pair_of(float first, float second) { return pack_rounded<Small>(first, second); }
   static __device__ float2 floats_of(Pair pair) {
-    return make_float2(lower_of_pair<Small>(pair), upper_of_pair<Small>(pair));
+    return make_float2(unpack_low<Small>(pair), unpack_high<Small>(pair));
   }
   static __device__ unsigned short one_of(float result) { return Small(result).bits; }
 };
@@ -125,7 +125,7 @@ struct ThreadPixels {
   __device__ explicit ThreadPixels(bool are_pairs)
       : distance(are_pairs ? 1 : 8), quarter(static_cast<int>(threadIdx.x) % 4) {
     const int row = static_cast<int>(threadIdx.x) % 32 / 4;
-    first = thread_of_warpgroup() / 32 * 16 + (are_pairs ? 2 * row : row);
+    first = warpgroup_thread() / 32 * 16 + (are_pairs ? 2 * row : row);
   }
 
   __device__ unsigned number(int tile, int i) const {
@@ -242,10 +242,10 @@ class InSlot {
   static_assert(kSteps * Of::kLoads * kWarpgroupThreads * sizeof(Pair) == kSteps * kSlotStepBytes);
 
   __device__ explicit InSlot(unsigned char* slot)
-      : own_(reinterpret_cast<Pair*>(slot) + thread_of_warpgroup()) {}
+      : own_(reinterpret_cast<Pair*>(slot) + warpgroup_thread()) {}
 
   __device__ void load_pair(int step, int load, const Element* from, bool is_there) const {
-    copy_async<sizeof(Pair)>(place(step, load), from, is_there);
+    cp_async_zfill<sizeof(Pair)>(place(step, load), from, is_there);
   }
   // Where a tensor turns out not to be aligned, which is not known when the tiling is chosen.
   __device__ void load_each(int step, int load, const Element* first, const Element* second,
@@ -274,7 +274,7 @@ template <typename Element, int kSteps, int kSlots>
 class Slots {
  public:
   __device__ explicit Slots(unsigned char* all)
-      : first_(all + warpgroup_of_block() * (kSlots * kSteps * kSlotStepBytes)) {}
+      : first_(all + warpgroup_index() * (kSlots * kSteps * kSlotStepBytes)) {}
 
   // Starts the copies of all slots but one.
   template <typename Loader>
@@ -287,7 +287,7 @@ class Slots {
   template <typename Loader>
   __device__ void take_next(Loader& loader, Chunk<kSteps>& to) {
     start(loader, next_ == 0 ? kSlots - 1 : next_ - 1);
-    wait_for_copies<kSlots - 1>();
+    cp_async_wait_group<kSlots - 1>();
     slot(next_).take(to);
     if (++next_ == kSlots) next_ = 0;
   }
@@ -300,7 +300,7 @@ class Slots {
   template <typename Loader>
   __device__ void start(Loader& loader, int number) const {
     loader.load_next(slot(number));
-    commit_copies();
+    cp_async_commit_group();
   }
 
   unsigned char* first_;
@@ -330,12 +330,12 @@ struct Filters {
         to = make_uint4(Of::word_at(from, left, 0), Of::word_at(from, left, 1), Of::word_at(from, left, 2),
                         Of::word_at(from, left, 3));
       } else if (left > 0) {
-        copy_async_16_bytes(&to, from);
+        cp_async_16(&to, from);
       } else {
         to = make_uint4(0u, 0u, 0u, 0u);
       }
     });
-    commit_copies();
+    cp_async_commit_group();
   }
 
   // Of the thread's filter, where it has one.
@@ -351,14 +351,14 @@ struct Filters {
   __device__ void finish(int cores, Element bias_of_own) const {
     using Of = Numbers<Element>;
     if (threadIdx.x < kFilters) bias[threadIdx.x] = static_cast<float>(bias_of_own);
-    wait_for_copies<kLater>();
+    cp_async_wait_group<kLater>();
     if constexpr (Of::kRoundsWeights) {
       for_each(cores, [](int, int, uint4& own) {
         own = make_uint4(Of::of_weights(own.x), Of::of_weights(own.y), Of::of_weights(own.z),
                          Of::of_weights(own.w));
       });
     }
-    show_to_copies_and_products();
+    fence_proxy_async();
     __syncthreads();
   }
 

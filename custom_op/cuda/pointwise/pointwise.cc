@@ -74,7 +74,7 @@ struct Family {
     to.tiles = narrow(tiling.tiles);
     to.chunks = narrow(tiling.chunks);
     to.blocks_of_group = FastDivisor(narrow(tiling.filter_blocks));
-    to.following = following_of(problem.epilogue);
+    to.following = epilogue_params_of(problem.epilogue);
     return to;
   }
 
@@ -87,7 +87,7 @@ struct Family {
   static int threads(const Tiling& tiling) { return 128 * tiling.instance.warpgroups; }
   static int64_t shared_bytes(const Tiling& tiling) { return tiling.shared_bytes; }
 
-  static Extents grid_of(const ConvProblem& problem, const Device&, const Tiling& tiling, const Launch&) {
+  static Dim3 grid_of(const ConvProblem& problem, const Device&, const Tiling& tiling, const Launch&) {
     return {static_cast<unsigned>(tiling.columns),
             static_cast<unsigned>(problem.group * tiling.filter_blocks)};
   }
@@ -105,7 +105,7 @@ class Pointwise final : public AlgorithmByTiling<KernelPlan<Family>, cheapest_ti
   bool rounds_depthwise() const override { return true; }
   bool fuses(const ConvProblem& problem) const override {
     return problem.epilogue.pool.kind == PoolKind::none &&
-           (only_limits(problem.epilogue) || is_swish(problem.epilogue));
+           (only_clamps(problem.epilogue) || is_swish(problem.epilogue));
   }
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "conv/anywhere.h"
+#include "conv/host_device.h"
 
 namespace convswap {
 
@@ -12,10 +12,10 @@ struct FastDivisor {
   unsigned factor = 0;
 
   FastDivisor() = default;
-  CONVSWAP_ANYWHERE explicit FastDivisor(unsigned d)
+  CONVSWAP_HOST_DEVICE explicit FastDivisor(unsigned d)
       : divisor(d), factor(d == 1 ? 0u : static_cast<unsigned>((0x100000000ull + d - 1) / d)) {}
 
-  CONVSWAP_ANYWHERE unsigned quotient(unsigned n) const {
+  CONVSWAP_HOST_DEVICE unsigned quotient(unsigned n) const {
 #ifdef __CUDA_ARCH__
     return factor == 0 ? n : __umulhi(n, factor);
 #else
@@ -24,7 +24,7 @@ struct FastDivisor {
   }
 
   // Exact for every n: where n * d is larger, the product is one too many at most.
-  CONVSWAP_ANYWHERE unsigned quotient_of_any(unsigned n) const {
+  CONVSWAP_HOST_DEVICE unsigned quotient_of_any(unsigned n) const {
     const unsigned q = quotient(n);
     return q - (q * static_cast<unsigned long long>(divisor) > n ? 1u : 0u);
   }

@@ -13,7 +13,7 @@ struct Tensors {
   const Element* b;  // null without bias
   const Element* z;  // null without residual
   Element* y;
-  bool weights_stay;  // w and b: no kernel before in the stream still writes them
+  bool weights_are_constant;  // w and b: no kernel before in the stream still writes them
 };
 
 // Of data with two spatial axes; of one, the height is 1. A plane is the height times the width. What kernels

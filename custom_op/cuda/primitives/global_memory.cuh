@@ -66,8 +66,7 @@ __device__ inline unsigned long long global_address(const void* pointer) {
 }
 
 // `address` and so many times `size` further on, as one instruction.
-__device__ inline unsigned long long address_beyond(unsigned long long address, unsigned count,
-                                                    unsigned size) {
+__device__ inline unsigned long long address_at(unsigned long long address, unsigned count, unsigned size) {
   asm("mad.wide.u32 %0, %1, %2, %0;" : "+l"(address) : "r"(count), "r"(size));
   return address;
 }
@@ -78,7 +77,7 @@ __device__ inline void prefetch(const void* global) {
 }
 
 // The same into the first-level cache of the multiprocessor.
-__device__ inline void prefetch_near(const void* global) {
+__device__ inline void prefetch_l1(const void* global) {
   asm volatile("prefetch.global.L1 [%0];" ::"l"(global));
 }
 

@@ -10,20 +10,20 @@ namespace convswap {
 
 // What sums of products of T are kept in.
 template <typename T>
-struct SumOf {
+struct AccumulatorOf {
   using Type = float;
 };
 template <>
-struct SumOf<double> {
+struct AccumulatorOf<double> {
   using Type = double;
 };
 
 // The sum of one output, without its bias, over some of its group's channels. T is the element type, Sum what
 // its products are summed in.
 template <typename T, typename Sum>
-__device__ inline Sum defined_sum(const Tensors<T>& tensors, const Definition& problem, long long n,
-                                  long long k, long long o, long long p, long long q,
-                                  long long first_of_group, long long channels) {
+__device__ inline Sum naive_conv_sum(const Tensors<T>& tensors, const NaiveConv& problem, long long n,
+                                     long long k, long long o, long long p, long long q,
+                                     long long first_of_group, long long channels) {
   const long long size = problem.filter[0] * problem.filter[1] * problem.filter[2];
   const long long first_channel = k / problem.filters_per_group * problem.channels_per_group + first_of_group;
   const long long d0 = o * problem.stride[0] - problem.pad[0];
@@ -54,9 +54,9 @@ __device__ inline Sum defined_sum(const Tensors<T>& tensors, const Definition& p
 
 // An output of the convolution with all that follows but the pool.
 template <typename T, typename Sum>
-__device__ inline Sum defined_value(const Tensors<T>& tensors, const Definition& problem, long long n,
-                                    long long k, long long o, long long p, long long q) {
-  Sum value = defined_sum<T, Sum>(tensors, problem, n, k, o, p, q, 0, problem.channels_per_group);
+__device__ inline Sum naive_conv_value(const Tensors<T>& tensors, const NaiveConv& problem, long long n,
+                                       long long k, long long o, long long p, long long q) {
+  Sum value = naive_conv_sum<T, Sum>(tensors, problem, n, k, o, p, q, 0, problem.channels_per_group);
   if (tensors.b != nullptr) value += static_cast<Sum>(tensors.b[k]);
   if (tensors.z != nullptr) {
     const long long plane = (n * problem.out_channels + k) * problem.output[0] + o;
@@ -68,13 +68,13 @@ __device__ inline Sum defined_value(const Tensors<T>& tensors, const Definition&
 
 // An element of y.
 template <typename T, typename Sum>
-__device__ inline Sum defined_result(const Tensors<T>& tensors, const Definition& problem, long long n,
-                                     long long k, long long o, long long p, long long q) {
+__device__ inline Sum naive_conv_output(const Tensors<T>& tensors, const NaiveConv& problem, long long n,
+                                        long long k, long long o, long long p, long long q) {
   const Pool& pool = problem.epilogue.pool;
-  if (pool.kind == PoolKind::none) return defined_value<T, Sum>(tensors, problem, n, k, o, p, q);
+  if (pool.kind == PoolKind::none) return naive_conv_value<T, Sum>(tensors, problem, n, k, o, p, q);
   return pooled<Sum>(pool.kind, PoolWindow(pool, 0, p, problem.output[1]),
                      PoolWindow(pool, 1, q, problem.output[2]), [&](int64_t row, int64_t column) {
-                       return defined_value<T, Sum>(tensors, problem, n, k, o, row, column);
+                       return naive_conv_value<T, Sum>(tensors, problem, n, k, o, row, column);
                      });
 }
 

@@ -8,7 +8,7 @@
 namespace convswap {
 
 // All but the tensors; three axes, as of a ConvProblem.
-struct Definition {
+struct NaiveConv {
   long long in_channels, out_channels, channels_per_group, filters_per_group;
   long long input[3], filter[3], output[3], result[3], stride[3], dilation[3], pad[3];
   Epilogue epilogue;

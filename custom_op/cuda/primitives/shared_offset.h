@@ -1,6 +1,6 @@
 #pragma once
 
-#include "conv/anywhere.h"
+#include "conv/host_device.h"
 
 namespace convswap {
 
@@ -9,7 +9,7 @@ template <typename T>
 struct Offset {
   int bytes = 0;
 
-  CONVSWAP_ANYWHERE T* in(unsigned char* shared) const { return reinterpret_cast<T*>(shared + bytes); }
+  CONVSWAP_HOST_DEVICE T* in(unsigned char* shared) const { return reinterpret_cast<T*>(shared + bytes); }
 };
 
 }  // namespace convswap

@@ -186,7 +186,7 @@ struct ScaledFloat16Pairs : Float32Elements, OnePart {
   static constexpr bool kIsScaled = true;
 
   static __device__ unsigned pair(float first, float second, float scale, int) {
-    return rounded_pair<Float16>(first * scale, second * scale);
+    return pack_rounded<Float16>(first * scale, second * scale);
   }
 };
 
@@ -205,11 +205,11 @@ struct TwoScaledFloat16 : Float32Elements {
 
   static __device__ unsigned pair(float first, float second, float scale, int part) {
     first *= scale, second *= scale;
-    unsigned both = rounded_pair<Float16>(first, second);
+    unsigned both = pack_rounded<Float16>(first, second);
     if (part == 1) {
       // Exact differences of less than 2^4.
-      both = rounded_pair<Float16>((first - lower_of_pair<Float16>(both)) / kCorrectionScale,
-                                   (second - upper_of_pair<Float16>(both)) / kCorrectionScale);
+      both = pack_rounded<Float16>((first - unpack_low<Float16>(both)) / kCorrectionScale,
+                                   (second - unpack_high<Float16>(both)) / kCorrectionScale);
     }
     return both;
   }
@@ -230,10 +230,10 @@ struct SmallFloats : OnePart {
 
   static __device__ unsigned short pack(const float (&values)[1]) { return Small(values[0]).bits; }
   static __device__ unsigned pack(const float (&values)[2]) {
-    return rounded_pair<Small>(values[0], values[1]);
+    return pack_rounded<Small>(values[0], values[1]);
   }
   static __device__ uint2 pack(const float (&values)[4]) {
-    return make_uint2(rounded_pair<Small>(values[0], values[1]), rounded_pair<Small>(values[2], values[3]));
+    return make_uint2(pack_rounded<Small>(values[0], values[1]), pack_rounded<Small>(values[2], values[3]));
   }
 };
 

@@ -3,7 +3,7 @@
 // What the plan of row_windows and its kernel agree on, and what the kernel is told; row_windows.cc explains
 // the words.
 
-#include "cuda/epilogue/following.h"
+#include "cuda/epilogue/epilogue_params.h"
 #include "cuda/primitives/fast_divisor.cuh"
 #include "cuda/primitives/geometry.h"
 #include "cuda/primitives/mbarrier.h"
@@ -113,7 +113,7 @@ struct alignas(16) Segment {
 
 // In shared memory.
 struct BlockState {
-  ArrivalBarrier windows_are_there[kSlots], windows_are_free[kSlots];
+  Mbarrier windows_are_there[kSlots], windows_are_free[kSlots];
 };
 
 struct SharedOffsets {
@@ -126,7 +126,7 @@ struct SharedOffsets {
 
 template <typename Element>
 struct Arguments : Tensors<Element>, Geometry {
-  Following following;
+  EpilogueParams following;
   SharedOffsets shared;
   int block_filters, folds;  // of a block; of a filter the rows of a product, one for each output row
   int row_phases;            // rows of the image from a group of output rows to the next
@@ -144,7 +144,7 @@ struct Arguments : Tensors<Element>, Geometry {
   unsigned
       step_places[kMostSteps];  // of a product's first place, and in the upper half how far its second is
   DepthPlace depth[kMostSteps * kPlacesOfStep];
-  Definition definition;  // for sums that are not finite; behind what is always read
+  NaiveConv definition;  // for sums that are not finite; behind what is always read
 };
 
 }  // namespace convswap::row_windows

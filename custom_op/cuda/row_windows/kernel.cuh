@@ -7,8 +7,8 @@
 #include "cuda/primitives/global_memory.cuh"
 #include "cuda/primitives/mbarrier.cuh"
 #include "cuda/primitives/naive_conv.cuh"
+#include "cuda/primitives/pipeline_state.cuh"
 #include "cuda/primitives/registers.cuh"
-#include "cuda/primitives/ring.cuh"
 #include "cuda/primitives/tma.cuh"
 #include "cuda/primitives/warpgroup.cuh"
 #include "cuda/row_windows/operands.cuh"
@@ -51,7 +51,7 @@ template <typename Element>
 __device__ __noinline__ void store_as_defined(const Arguments<Element>& problem, int image, int filter,
                                               int row, int column, long long at) {
   problem.y[at] = static_cast<Element>(
-      defined_value<Element, float>(problem, problem.definition, image, filter, 0, row, column));
+      naive_conv_value<Element, float>(problem, problem.definition, image, filter, 0, row, column));
 }
 
 // What a thread has of the products of all bands: of two rows, of every eight columns two neighbours.
@@ -84,32 +84,32 @@ class Results {
   }
 
   // Sums begin with the bias, which so meets the tensor core's truncated additions.
-  __device__ void begin(float (&sums)[kTiles][4]) const {
+  __device__ void begin(float (&accumulators)[kTiles][4]) const {
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) sums[t][i] = bias_[i / 2];
+      for (int i = 0; i < 4; ++i) accumulators[t][i] = bias_[i / 2];
     }
   }
 
   // `outputs`: of the first column.
-  __device__ void store(float (&sums)[kTiles][4], const int* outputs) const {
+  __device__ void store(float (&accumulators)[kTiles][4], const int* outputs) const {
     const int* const own = outputs + static_cast<int>(threadIdx.x) % 4 * 2;
-    const unsigned long long undefined = not_finite(sums);
+    const unsigned long long undefined = not_finite(accumulators);
     if (problem_.following.epilogue.activation != Activation::none) {
       finish_many(problem_.following, [&](auto finish) {
 #pragma unroll
-        for (int t = 0; t < kTiles; ++t) finish(sums[t]);
+        for (int t = 0; t < kTiles; ++t) finish(accumulators[t]);
       });
     }
     if (problem_.stored_together == 8) {
-      if constexpr (sizeof(Element) == 2) store_eights(sums, own);
+      if constexpr (sizeof(Element) == 2) store_eights(accumulators, own);
     } else if (problem_.stored_together == 4) {
-      store_fours(sums, own);
+      store_fours(accumulators, own);
     } else if (problem_.stored_together == 2) {
-      store_pairs(sums, own);
+      store_pairs(accumulators, own);
     } else {
-      store_each(sums, own);
+      store_each(accumulators, own);
     }
     // Behind the lane beside this one, which may have stored it.
     __syncwarp();
@@ -148,7 +148,7 @@ class Results {
   }
 
   // Four lanes have a row's eight columns of each tile: of every four tiles each takes one.
-  __device__ void store_eights(const float (&sums)[kTiles][4], const int* own) const {
+  __device__ void store_eights(const float (&accumulators)[kTiles][4], const int* own) const {
 #pragma unroll
     for (int t = 0; t < kTiles; t += 4) {
       const int output = first_of_eight(t, own);
@@ -156,7 +156,8 @@ class Results {
       for (int i = 0; i < 2; ++i) {
         unsigned pairs[4];
 #pragma unroll
-        for (int j = 0; j < 4; ++j) pairs[j] = Of::pair_of(sums[t + j][2 * i], sums[t + j][2 * i + 1]);
+        for (int j = 0; j < 4; ++j)
+          pairs[j] = Of::pair_of(accumulators[t + j][2 * i], accumulators[t + j][2 * i + 1]);
         transpose_among_four_lanes(pairs);
         store_global_if(is_output(i, output), address_of(i, output),
                         make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]));
@@ -170,15 +171,15 @@ class Results {
 
   // Neighbouring lanes have neighbouring columns: of every two tiles the even lane takes the four of the
   // first, the other those of the second.
-  __device__ void store_fours(const float (&sums)[kTiles][4], const int* own) const {
+  __device__ void store_fours(const float (&accumulators)[kTiles][4], const int* own) const {
     const bool is_odd = threadIdx.x % 2 == 1;
 #pragma unroll
     for (int t = 0; t < kTiles; t += 2) {
       const int output = own[is_odd ? (t + 1) * kTileColumns - 2 : t * kTileColumns];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const auto first = Of::pair_of(sums[t][2 * i], sums[t][2 * i + 1]);
-        const auto second = Of::pair_of(sums[t + 1][2 * i], sums[t + 1][2 * i + 1]);
+        const auto first = Of::pair_of(accumulators[t][2 * i], accumulators[t][2 * i + 1]);
+        const auto second = Of::pair_of(accumulators[t + 1][2 * i], accumulators[t + 1][2 * i + 1]);
         const auto given = Of::beside(is_odd ? first : second);
         store_global_if(is_output(i, output), address_of(i, output),
                         Of::four_of(is_odd ? given : first, is_odd ? second : given));
@@ -186,36 +187,36 @@ class Results {
     }
   }
 
-  __device__ void store_pairs(const float (&sums)[kTiles][4], const int* own) const {
+  __device__ void store_pairs(const float (&accumulators)[kTiles][4], const int* own) const {
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
       const int output = own[t * kTileColumns];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         store_global_if(is_output(i, output), address_of(i, output),
-                        Of::pair_of(sums[t][2 * i], sums[t][2 * i + 1]));
+                        Of::pair_of(accumulators[t][2 * i], accumulators[t][2 * i + 1]));
       }
     }
   }
 
-  __device__ void store_each(const float (&sums)[kTiles][4], const int* own) const {
+  __device__ void store_each(const float (&accumulators)[kTiles][4], const int* own) const {
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int output = own[t * kTileColumns + i % 2];
-        store_global_if(is_output(i / 2, output), address_of(i / 2, output), Of::one_of(sums[t][i]));
+        store_global_if(is_output(i / 2, output), address_of(i / 2, output), Of::one_of(accumulators[t][i]));
       }
     }
   }
 
   // A bit for each sum that is not finite.
-  static __device__ unsigned long long not_finite(const float (&sums)[kTiles][4]) {
+  static __device__ unsigned long long not_finite(const float (&accumulators)[kTiles][4]) {
     float sick[4] = {};  // what is finite adds nothing
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) sick[i] = fmaf(sums[t][i], 0.0f, sick[i]);
+      for (int i = 0; i < 4; ++i) sick[i] = fmaf(accumulators[t][i], 0.0f, sick[i]);
     }
     unsigned long long found = 0;
     if (sick[0] + sick[1] + (sick[2] + sick[3]) == 0.0f) return found;
@@ -223,7 +224,7 @@ class Results {
     for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        found |= static_cast<unsigned long long>(!(fabsf(sums[t][i]) < infinity())) << (t * 4 + i);
+        found |= static_cast<unsigned long long>(!(fabsf(accumulators[t][i]) < infinity())) << (t * 4 + i);
       }
     }
     return found;
@@ -307,11 +308,11 @@ class Producer {
       if (tile_ < problem_.tiles) own_.take(Band(problem_, tile_));
     }
     if (tile_ < problem_.tiles) next.load(own_, parts_.segments + first_);
-    if (begins) wait(&parts_.state.windows_are_free[ring_.stage()], ring_.phase() ^ 1);
+    if (begins) mbarrier_wait(&parts_.state.windows_are_free[ring_.stage()], ring_.phase() ^ 1);
     there.put(parts_.slot(ring_.stage()));
     if (ends) {
-      show_to_copies_and_products();
-      arrive(&parts_.state.windows_are_there[ring_.stage()]);
+      fence_proxy_async();
+      mbarrier_arrive(&parts_.state.windows_are_there[ring_.stage()]);
       ring_.advance();
     }
   }
@@ -320,7 +321,7 @@ class Producer {
   const Arguments<Element>& problem_;
   const Parts<Element>& parts_;
   OwnNumbers<Element> own_;
-  Ring<kSlots> ring_;
+  PipelineState<kSlots> ring_;
   int tile_, first_ = warp();  // of what was loaded last
 };
 
@@ -360,34 +361,34 @@ __device__ inline void produce(const Arguments<Element>& problem, const Parts<El
 template <typename Element>
 __device__ inline void consume(const Arguments<Element>& problem, const Parts<Element>& parts,
                                const Share& share) {
-  const int warpgroup = warpgroup_of_block() - kProducers / kWarpgroup;
-  const SharedMatrix all_weights = SharedMatrix::at(parts.weights, kRows).of_warp();
+  const int warpgroup = warpgroup_index() - kProducers / kWarpgroup;
+  const SmemDescriptor all_weights = SmemDescriptor::at(parts.weights, kRows).warp_uniform();
   Results<Element> results(problem, share, parts.bias);
-  Ring<kSlots> ring;
+  PipelineState<kSlots> ring;
   for (int tile = blockIdx.x; tile < problem.tiles; tile += gridDim.x, ring.advance()) {
     results.take(Band(problem, tile));
-    wait(&parts.state.windows_are_there[ring.stage()], ring.phase());
-    const SharedMatrix windows = SharedMatrix::at(parts.slot(ring.stage()), 0).of_warp();
+    mbarrier_wait(&parts.state.windows_are_there[ring.stage()], ring.phase());
+    const SmemDescriptor windows = SmemDescriptor::at(parts.slot(ring.stage()), 0).warp_uniform();
     // In turns through all bands, of which each may have an odd number.
     int chunk = (ring.uses * problem.column_chunks + warpgroup) % kConsumerWarpgroups;
-    if (chunk >= problem.column_chunks) arrive(&parts.state.windows_are_free[ring.stage()]);
+    if (chunk >= problem.column_chunks) mbarrier_arrive(&parts.state.windows_are_free[ring.stage()]);
     for (; chunk < problem.column_chunks; chunk += kConsumerWarpgroups) {
-      float sums[kTiles][4];
-      results.begin(sums);
-      SharedMatrix weights = all_weights;
-      const SharedMatrix columns = windows.advanced(chunk * kColumns);
-      begin_warpgroup_products(sums);
+      float accumulators[kTiles][4];
+      results.begin(accumulators);
+      SmemDescriptor weights = all_weights;
+      const SmemDescriptor columns = windows.advanced(chunk * kColumns);
+      wgmma_fence(accumulators);
 #pragma unroll 1
       for (int step = 0; step < problem.steps; ++step) {
-        add_warpgroup_product<typename Numbers<Element>::Product, kTiles>(
-            sums, weights, columns.advanced(problem.step_places[step]));
+        wgmma<typename Numbers<Element>::Product, kTiles>(accumulators, weights,
+                                                          columns.advanced(problem.step_places[step]));
         weights = weights.advanced(kPlacesOfStep * kRows);
       }
-      finish_warpgroup_products(sums);
+      wgmma_commit_and_wait(accumulators);
       if (chunk + kConsumerWarpgroups >= problem.column_chunks) {
-        arrive(&parts.state.windows_are_free[ring.stage()]);
+        mbarrier_arrive(&parts.state.windows_are_free[ring.stage()]);
       }
-      results.store(sums, parts.outputs + chunk * kColumns);
+      results.store(accumulators, parts.outputs + chunk * kColumns);
     }
   }
 }
@@ -400,12 +401,12 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Ar
   extern __shared__ __align__(128) unsigned char shared[];
   const Parts<Element> parts(problem, shared);
   const Share share(problem);
-  wait_for_kernels_before();
-  let_next_kernel_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   if (threadIdx.x == 0) {
     for (int i = 0; i < kSlots; ++i) {
-      make_arrival_barrier(&parts.state.windows_are_there[i], kProducers);
-      make_arrival_barrier(&parts.state.windows_are_free[i], kConsumers);
+      mbarrier_init(&parts.state.windows_are_there[i], kProducers);
+      mbarrier_init(&parts.state.windows_are_free[i], kConsumers);
     }
   }
   // Places that no band has windows for are read for columns that are none: they stay zeros.
@@ -414,16 +415,16 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Ar
   }
   if (threadIdx.x < kProducers) find_segments(problem, parts.segments);
   __syncthreads();
-  if (warpgroup_of_block() < kProducers / kWarpgroup) {
-    leave_registers<kRegistersOfProducers>();
+  if (warpgroup_index() < kProducers / kWarpgroup) {
+    setmaxnreg_dec<kRegistersOfProducers>();
     produce(problem, parts, share);
   } else {
-    take_registers<kRegistersOfConsumers>();
+    setmaxnreg_inc<kRegistersOfConsumers>();
     const int thread = static_cast<int>(threadIdx.x) - kProducers;
     find_outputs(problem, thread, parts.outputs);
     put_weights(problem, share, thread, parts.weights, parts.bias);
-    show_to_copies_and_products();
-    sync_threads(kConsumerBarrier, kConsumers);
+    fence_proxy_async();
+    named_barrier_sync(kConsumerBarrier, kConsumers);
     consume(problem, parts, share);
   }
 #endif

@@ -4,9 +4,9 @@
 
 #include "conv/small_floats.h"
 #include "cuda/primitives/global_memory.cuh"
+#include "cuda/primitives/mma.cuh"
 #include "cuda/primitives/small_float_pairs.cuh"
-#include "cuda/primitives/tensor_core.cuh"
-#include "cuda/primitives/warpgroup_multiply.cuh"
+#include "cuda/primitives/wgmma.cuh"
 #include "cuda/row_windows/arguments.h"
 
 namespace convswap::row_windows {
@@ -17,13 +17,13 @@ struct Numbers;
 
 template <>
 struct Numbers<float> {
-  using Product = TensorFloat32;
+  using Product = Tf32;
   static constexpr int kOfWindow = kPlaceBytes / 4;
   static __device__ void load_one(bool condition, unsigned long long address, unsigned& to) {
     load_global_if(condition, address, to);
   }
   static __device__ unsigned word_of(unsigned bits) {
-    return __float_as_uint(rounded_to_tf32(__uint_as_float(bits)));
+    return __float_as_uint(round_to_tf32(__uint_as_float(bits)));
   }
   static __device__ uint4 window_of(const unsigned (&numbers)[kOfWindow]) {
     return make_uint4(word_of(numbers[0]), word_of(numbers[1]), word_of(numbers[2]), word_of(numbers[3]));
@@ -63,12 +63,12 @@ struct Numbers {
   }
   static __device__ uint4 window_of(const float (&numbers)[kOfWindow]) {
     return make_uint4(
-        rounded_pair<Small>(numbers[0], numbers[1]), rounded_pair<Small>(numbers[2], numbers[3]),
-        rounded_pair<Small>(numbers[4], numbers[5]), rounded_pair<Small>(numbers[6], numbers[7]));
+        pack_rounded<Small>(numbers[0], numbers[1]), pack_rounded<Small>(numbers[2], numbers[3]),
+        pack_rounded<Small>(numbers[4], numbers[5]), pack_rounded<Small>(numbers[6], numbers[7]));
   }
 
   using Pair = unsigned;
-  static __device__ Pair pair_of(float first, float second) { return rounded_pair<Small>(first, second); }
+  static __device__ Pair pair_of(float first, float second) { return pack_rounded<Small>(first, second); }
   static __device__ Pair beside(Pair pair) { return __shfl_xor_sync(0xffffffffu, pair, 1); }
   using Four = uint2;
   static __device__ Four four_of(Pair first, Pair second) { return make_uint2(first, second); }

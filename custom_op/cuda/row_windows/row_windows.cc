@@ -59,7 +59,7 @@ struct Family {
   static Arguments arguments_of(const ConvProblem& problem, const Device&, const Tiling& tiling) {
     Arguments to{};
     static_cast<Geometry&>(to) = geometry_of(problem);
-    to.following = following_of(problem.epilogue);
+    to.following = epilogue_params_of(problem.epilogue);
     to.shared = tiling.shared;
     to.block_filters = narrow(tiling.block_filters);
     to.folds = narrow(tiling.folds);
@@ -79,7 +79,7 @@ struct Family {
     to.filter_blocks = FastDivisor(narrow(tiling.filter_blocks));
     std::ranges::copy(tiling.step_places, to.step_places);
     std::ranges::copy(tiling.depth, to.depth);
-    to.definition = definition_of(problem);
+    to.definition = naive_conv_of(problem);
     return to;
   }
 
@@ -98,8 +98,7 @@ struct Family {
   static int threads(const Tiling&) { return kThreads; }
   static int64_t shared_bytes(const Tiling& tiling) { return tiling.shared_bytes; }
 
-  static Extents grid_of(const ConvProblem& problem, const Device& device, const Tiling& tiling,
-                         const Launch&) {
+  static Dim3 grid_of(const ConvProblem& problem, const Device& device, const Tiling& tiling, const Launch&) {
     return grid_of_resident_blocks(problem.batch * tiling.bands, problem.group * tiling.filter_blocks,
                                    device);
   }
@@ -117,7 +116,7 @@ class RowWindows final : public AlgorithmByTiling<KernelPlan<Family>, cheapest_t
   bool fuses(const ConvProblem& problem) const override {
     const Epilogue& epilogue = problem.epilogue;
     return !epilogue.has_residual && epilogue.pool.kind == PoolKind::none &&
-           (only_limits(epilogue) || is_swish(epilogue));
+           (only_clamps(epilogue) || is_swish(epilogue));
   }
 
  private:

@@ -152,7 +152,7 @@ class Nvrtc final : public Compiler {
   }
 
   KernelCode compile(const KernelRequest& request) const override {
-    const Unfinished unfinished;
+    const TaskGuard unfinished;
     std::vector<const char*> texts, names;
     for (std::size_t i = 0; i < kKernelSourceCount; ++i) {
       texts.push_back(kKernelSources[i].text);

@@ -3,7 +3,7 @@
 // What the plan of separable and its kernel agree on, and what the kernel is told; separable.cc explains the
 // words.
 
-#include "cuda/epilogue/following.h"
+#include "cuda/epilogue/epilogue_params.h"
 #include "cuda/primitives/fast_divisor.cuh"
 #include "cuda/primitives/geometry.h"
 
@@ -47,7 +47,7 @@ template <typename T>
 struct Arguments : Tensors<T> {
   const T* d;   // the filters of the depthwise convolution
   const T* db;  // null without bias
-  Following between, behind;
+  EpilogueParams between, behind;
 
   int depth;    // channels
   int filters;  // of the convolution behind

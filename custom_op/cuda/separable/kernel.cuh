@@ -12,7 +12,7 @@ namespace convswap::separable {
 // Two neighbours as they lie in memory.
 template <typename T>
 __device__ inline void store_pair(bool is_wanted, unsigned long long to, float first, float second) {
-  store_global_if(is_wanted, to, rounded_pair<T>(first, second));
+  store_global_if(is_wanted, to, pack_rounded<T>(first, second));
 }
 template <>
 __device__ inline void store_pair<float>(bool is_wanted, unsigned long long to, float first, float second) {
@@ -22,7 +22,7 @@ __device__ inline void store_pair<float>(bool is_wanted, unsigned long long to, 
 // Bias, residual and activation of a warp's sums, and out they go.
 template <typename T, typename S, int kFilterTiles>
 __device__ inline void write(const Arguments<T>& a, int image, int tile_row, int tile_column, int warp,
-                             int lane, const float (&sums)[kFilterTiles][S::kTiles][4]) {
+                             int lane, const float (&accumulators)[kFilterTiles][S::kTiles][4]) {
   const long long plane = static_cast<long long>(a.output_height) * a.output_width;
 #pragma unroll
   for (int f = 0; f < kFilterTiles; ++f) {
@@ -39,7 +39,7 @@ __device__ inline void write(const Arguments<T>& a, int image, int tile_row, int
         if (pixel >= S::kPixels || row >= a.output_height || column >= a.output_width) continue;
         const bool has_second = column + 1 < a.output_width;
         const long long at = of_plane + static_cast<long long>(row) * a.output_width + column;
-        float pair[] = {sums[f][t][2 * half] + bias, sums[f][t][2 * half + 1] + bias};
+        float pair[] = {accumulators[f][t][2 * half] + bias, accumulators[f][t][2 * half + 1] + bias};
         if (a.z != nullptr) {
           pair[0] += static_cast<float>(a.z[at]);
           if (has_second) pair[1] += static_cast<float>(a.z[at + 1]);
@@ -64,8 +64,8 @@ __device__ inline int place_of(int channel) {
 }
 
 template <typename T, typename S, int kFilterTiles>
-__device__ inline void multiply_add(float (&sums)[kFilterTiles][S::kTiles][4], const float* results, int warp,
-                                    int lane,
+__device__ inline void multiply_add(float (&accumulators)[kFilterTiles][S::kTiles][4], const float* results,
+                                    int warp, int lane,
                                     const typename sliced_k::Filters<T, kFilterTiles>::Step& weights) {
   using Of = sliced_k::Numbers<T>;
 #pragma unroll
@@ -75,7 +75,8 @@ __device__ inline void multiply_add(float (&sums)[kFilterTiles][S::kTiles][4], c
     const typename Of::Four pixel = Of::four_of(numbers);
 #pragma unroll
     for (int f = 0; f < kFilterTiles; ++f) {
-      Of::multiply_add(sums[f][t], Of::four_of(weights[2 * f]), Of::four_of(weights[2 * f + 1]), pixel);
+      Of::multiply_add(accumulators[f][t], Of::four_of(weights[2 * f]), Of::four_of(weights[2 * f + 1]),
+                       pixel);
     }
   }
 }
@@ -100,9 +101,9 @@ __global__ void __launch_bounds__((Shape<kStride, kRows, kDown, kAcross>::kThrea
   const int row = of_channel / S::kAcross * kRows, column = of_channel % S::kAcross * kColumns;
   const sliced_k::Filters<T, kFilterTiles> filters(a, 0, 0, lane);
   Window<T, S> window(a, image, tile_row + row, tile_column + column, channel);
-  wait_for_kernels_before();
-  let_next_kernel_start();
-  float sums[kFilterTiles][S::kTiles][4] = {};
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  float accumulators[kFilterTiles][S::kTiles][4] = {};
   window.load();
   float* const own = both + place_of<S>(channel) + row * S::kTileColumns + column;
   int first = 0;
@@ -116,9 +117,9 @@ __global__ void __launch_bounds__((Shape<kStride, kRows, kDown, kAcross>::kThrea
     if (first < a.depth) window.load();
     // Of the half that is written next all have read, since they have waited for each other once more.
     __syncthreads();
-    multiply_add<T, S, kFilterTiles>(sums, both + half, warp, lane, weights);
+    multiply_add<T, S, kFilterTiles>(accumulators, both + half, warp, lane, weights);
   }
-  write<T, S, kFilterTiles>(a, image, tile_row, tile_column, warp, lane, sums);
+  write<T, S, kFilterTiles>(a, image, tile_row, tile_column, warp, lane, accumulators);
 #endif
 }
 

@@ -50,8 +50,8 @@ struct Family {
   static Arguments arguments_of(const ConvProblem& problem, const Device&, const Tiling& tiling) {
     const ConvProblem& before = problem.before.front();
     Arguments to{};
-    to.between = following_of(before.epilogue);
-    to.behind = following_of(problem.epilogue);
+    to.between = epilogue_params_of(before.epilogue);
+    to.behind = epilogue_params_of(problem.epilogue);
     to.depth = narrow(problem.in_channels);
     to.filters = narrow(problem.out_channels);
     to.input_height = narrow(before.input[1]), to.input_width = narrow(before.input[2]);
@@ -71,7 +71,7 @@ struct Family {
   static int threads(const Tiling& tiling) { return tiling.instance.threads(); }
   static int64_t shared_bytes(const Tiling& tiling) { return shared_bytes_of(tiling.instance); }
 
-  static Extents grid_of(const ConvProblem&, const Device&, const Tiling& tiling, const Launch&) {
+  static Dim3 grid_of(const ConvProblem&, const Device&, const Tiling& tiling, const Launch&) {
     return {static_cast<unsigned>(tiling.blocks)};
   }
 

@@ -6,9 +6,9 @@
 #include "conv/small_floats.h"
 #include "cuda/epilogue/activations.cuh"
 #include "cuda/primitives/global_memory.cuh"
-#include "cuda/primitives/nan_extremes.cuh"
+#include "cuda/primitives/mma.cuh"
+#include "cuda/primitives/nan_min_max.cuh"
 #include "cuda/primitives/small_float_pairs.cuh"
-#include "cuda/primitives/tensor_core.cuh"
 #include "cuda/separable/arguments.h"
 
 namespace convswap::separable {
@@ -24,10 +24,10 @@ struct Raw {
   static __device__ Four joined(const unsigned (&words)[4]) {
     return make_uint2(words[0] | words[1] << 16, words[2] | words[3] << 16);
   }
-  static __device__ float number(unsigned word) { return lower_of_pair<T>(word); }
+  static __device__ float number(unsigned word) { return unpack_low<T>(word); }
   static __device__ float number(const Four& four, int i) {
     const unsigned pair = i < 2 ? four.x : four.y;
-    return i % 2 == 0 ? lower_of_pair<T>(pair) : upper_of_pair<T>(pair);
+    return i % 2 == 0 ? unpack_low<T>(pair) : unpack_high<T>(pair);
   }
   // A result as it lies in shared memory: rounded when it is multiplied.
   static __device__ float rounded(float value) { return value; }
@@ -45,7 +45,7 @@ struct Raw<float> {
   static __device__ float number(const Four& four, int i) {
     return __uint_as_float(i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w);
   }
-  static __device__ float rounded(float value) { return rounded_to_tf32(value); }
+  static __device__ float rounded(float value) { return round_to_tf32(value); }
 };
 
 template <typename T, typename S>
@@ -91,16 +91,16 @@ class Window {
   }
 
   // Puts the results of what was loaded to `to`, rows of kTileColumns.
-  __device__ void put(const Following& finish, float* to) const {
-    float sums[S::kRows][kColumns];
-    convolve(sums);
+  __device__ void put(const EpilogueParams& finish, float* to) const {
+    float accumulators[S::kRows][kColumns];
+    convolve(accumulators);
     // Behind the last channel, where weights are zeros, whatever an activation makes of 0.
-    if (finish.only_limits) {
+    if (finish.only_clamps) {
       const float least = is_there_ ? finish.least : 0.0f, most = is_there_ ? finish.most : 0.0f;
 #pragma unroll
       for (int i = 0; i < S::kRows; ++i) {
         const auto result = [&](int j) {
-          return Raw<T>::rounded(smaller_or_nan(larger_or_nan(sums[i][j], least), most));
+          return Raw<T>::rounded(min_nan(max_nan(accumulators[i][j], least), most));
         };
         *row_of(to, i) = make_float4(result(0), result(1), result(2), result(3));
       }
@@ -108,7 +108,8 @@ class Window {
     }
 #pragma unroll
     for (int i = 0; i < S::kRows; ++i) {
-      *row_of(to, i) = make_float4(sums[i][0], sums[i][1], sums[i][2], sums[i][3]);
+      *row_of(to, i) =
+          make_float4(accumulators[i][0], accumulators[i][1], accumulators[i][2], accumulators[i][3]);
     }
     if (!is_there_) return;
     // The formulas stand in the code once for all rows, since they take the compiler long.
@@ -144,14 +145,14 @@ class Window {
     return reinterpret_cast<float4*>(results + row * S::kTileColumns);
   }
 
-  __device__ void convolve(float (&sums)[S::kRows][kColumns]) const {
+  __device__ void convolve(float (&accumulators)[S::kRows][kColumns]) const {
     float taps[kTaps * kTaps];
 #pragma unroll
     for (int i = 0; i < kTaps * kTaps; ++i) taps[i] = Raw<T>::number(taps_[i]);
 #pragma unroll
     for (int i = 0; i < S::kRows; ++i) {
 #pragma unroll
-      for (int j = 0; j < kColumns; ++j) sums[i][j] = Raw<T>::number(addend_);
+      for (int j = 0; j < kColumns; ++j) accumulators[i][j] = Raw<T>::number(addend_);
     }
 #pragma unroll
     for (int from = 0; from < S::kInputRows; ++from) {
@@ -166,7 +167,8 @@ class Window {
         for (int j = 0; j < kColumns; ++j) {
 #pragma unroll
           for (int tap = 0; tap < kTaps; ++tap) {
-            sums[i][j] = fmaf(pixels[j * S::kStride + tap], taps[tap_row * kTaps + tap], sums[i][j]);
+            accumulators[i][j] =
+                fmaf(pixels[j * S::kStride + tap], taps[tap_row * kTaps + tap], accumulators[i][j]);
           }
         }
       }

@@ -3,7 +3,7 @@
 // What the plan of sliced_k and its kernel agree on, and what the kernel is told; sliced_k.cc explains the
 // words.
 
-#include "cuda/epilogue/following.h"
+#include "cuda/epilogue/epilogue_params.h"
 #include "cuda/primitives/fast_divisor.cuh"
 #include "cuda/primitives/geometry.h"
 #include "cuda/primitives/naive_conv.h"
@@ -35,7 +35,7 @@ constexpr int steps_at_once(int filter_tiles, int pixel_tiles, int warps, bool s
 
 template <typename T>
 struct Arguments : Tensors<T>, Geometry {
-  Following following;
+  EpilogueParams following;
   int depth, steps;           // of a filter: channels times taps, and how many steps they are
   unsigned pixels;            // of the output, through all images
   FastDivisor plane, width;   // of the output
@@ -43,7 +43,7 @@ struct Arguments : Tensors<T>, Geometry {
   FastDivisor filter_blocks;  // of a group
   // Whether four numbers of a filter are one load, and a thread's pixels of a channel.
   bool loads_weights_together, loads_pixels_together;
-  Definition definition;  // for sums that are not finite; behind what is always read
+  NaiveConv definition;  // for sums that are not finite; behind what is always read
 };
 
 }  // namespace convswap::sliced_k

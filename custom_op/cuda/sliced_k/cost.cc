@@ -26,7 +26,7 @@ struct Costs {
   double one_tap, taps, pixels;   // of a step: what addresses take, of filters of several taps also by pixels
   double single_weights;          // of a step: a tile of filters that are loaded number by number
   double single_pixels;           // the same of pixels, of filters of one tap
-  double sums;                    // of a warp's sums of a product of two tiles
+  double accumulators;            // of a warp's sums of a product of two tiles
   double resident;                // blocks of four warps that a multiprocessor seems to have at once
 };
 constexpr Costs kCosts[] = {{680, 578, 45.4, 70.5, 33.4, 31.5, 2.59, 15.6, 4.37, 10.2, 2},
@@ -65,7 +65,7 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
       kActivation * activation_cycles(problem.epilogue) * results / std::max(1, device.multiprocessors);
   return costs.launch + activating +
          waves * (costs.blocks + costs.load * of_warp * loads + costs.own_sums * products) +
-         blocks * (steps * addresses + costs.sums * own.warps * products);
+         blocks * (steps * addresses + costs.accumulators * own.warps * products);
 }
 
 }  // namespace

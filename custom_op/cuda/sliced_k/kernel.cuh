@@ -80,7 +80,7 @@ class Pixels {
     const bool is_there = channel < a_.depth;
     const unsigned plane = a_.input_plane * static_cast<unsigned>(sizeof(Element));
     if (a_.loads_pixels_together) {
-      const unsigned long long from = address_beyond(own_[0], channel, plane);
+      const unsigned long long from = address_at(own_[0], channel, plane);
       const bool exists = is_there && row_[0] >= 0;
       constexpr int kBytes = kPixelTiles * static_cast<int>(sizeof(Element));
       if constexpr (kBytes == 2) {
@@ -103,7 +103,7 @@ class Pixels {
 #pragma unroll
     for (int t = 0; t < kPixelTiles; ++t) {
       to[t][i] = 0;
-      Of::load_one(is_there && row_[t] >= 0, address_beyond(own_[t], channel, plane), to[t][i]);
+      Of::load_one(is_there && row_[t] >= 0, address_at(own_[t], channel, plane), to[t][i]);
     }
   }
 
@@ -137,8 +137,8 @@ class Pixels {
 // is multiplied also with the smaller part of another, which may be zero or have the other sign.
 template <typename Element>
 __device__ __noinline__ float sum_as_defined(const Arguments<Element>& a, const Pixel& pixel, int filter) {
-  return defined_sum<Element, float>(a, a.definition, pixel.image, filter, 0, pixel.row, pixel.column, 0,
-                                     a.channels);
+  return naive_conv_sum<Element, float>(a, a.definition, pixel.image, filter, 0, pixel.row, pixel.column, 0,
+                                        a.channels);
 }
 
 // The sums of a block's warps meet in shared memory, a tile of each warp behind the other, and are added in
@@ -150,9 +150,9 @@ struct Meeting {
   static constexpr int kPitch = sums_pitch(kPixelTiles);
   static constexpr int kThreads = kWarps * kWarp;
 
-  // Of a warp, by the lanes that have them (cuda/primitives/tensor_core.cuh), tile beside tile.
+  // Of a warp, by the lanes that have them (cuda/primitives/mma.cuh), tile beside tile.
   static __device__ void put(float* shared, int warp, int lane,
-                             const float (&sums)[kFilterTiles][kPixelTiles][4]) {
+                             const float (&accumulators)[kFilterTiles][kPixelTiles][4]) {
     float* const own = shared + warp * (kFilters * kPitch) + lane / 4 * kPitch + lane % 4 * 2;
 #pragma unroll
     for (int f = 0; f < kFilterTiles; ++f) {
@@ -161,7 +161,8 @@ struct Meeting {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           float* const to = own + (f * kTileFilters + half * 8) * kPitch + t * kTilePixels;
-          *reinterpret_cast<float2*>(to) = make_float2(sums[f][t][2 * half], sums[f][t][2 * half + 1]);
+          *reinterpret_cast<float2*>(to) =
+              make_float2(accumulators[f][t][2 * half], accumulators[f][t][2 * half + 1]);
         }
       }
     }
@@ -181,8 +182,8 @@ struct Meeting {
     const int left = a.filters - first_filter;
 #pragma unroll 1
     for (int f = static_cast<int>(threadIdx.x) / kPixels; f < kFilters && f < left; f += kThreads / kPixels) {
-      float sums[] = {0.0f};
-      float& sum = sums[0];
+      float accumulators[] = {0.0f};
+      float& sum = accumulators[0];
 #pragma unroll
       for (int warp = 0; warp < kWarps; ++warp) sum += shared[(warp * kFilters + f) * kPitch + place];
       const int filter = group * a.filters + first_filter + f;
@@ -193,7 +194,7 @@ struct Meeting {
       const long long at =
           (static_cast<long long>(pixel.image) * a.out_channels + filter) * a.output_plane + pixel.place;
       if (a.z != nullptr) sum += static_cast<float>(a.z[at]);
-      finish_values(a.following, sums);
+      finish_values(a.following, accumulators);
       a.y[at] = static_cast<Element>(sum);
     }
   }
@@ -207,7 +208,7 @@ struct Step {
 };
 
 template <typename Format, int kFilterTiles, int kPixelTiles, typename OwnStep>
-__device__ inline void multiply_add(float (&sums)[kFilterTiles][kPixelTiles][4], const OwnStep& step,
+__device__ inline void multiply_add(float (&accumulators)[kFilterTiles][kPixelTiles][4], const OwnStep& step,
                                     bool together) {
   using Of = Numbers<Format>;
   typename Of::Four upper[kFilterTiles], lower[kFilterTiles];
@@ -220,7 +221,7 @@ __device__ inline void multiply_add(float (&sums)[kFilterTiles][kPixelTiles][4],
   for (int t = 0; t < kPixelTiles; ++t) {
     const typename Of::Four pixel = Of::four_of(step.pixels, t, together);
 #pragma unroll
-    for (int f = 0; f < kFilterTiles; ++f) Of::multiply_add(sums[f][t], upper[f], lower[f], pixel);
+    for (int f = 0; f < kFilterTiles; ++f) Of::multiply_add(accumulators[f][t], upper[f], lower[f], pixel);
   }
 }
 
@@ -242,7 +243,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   const unsigned first_pixel = blockIdx.x * OwnMeeting::kPixels;
   const OwnFilters filters(a, group, first_filter, lane);
   const OwnPixels pixels(a, group, first_pixel, lane);
-  wait_for_weights(a.weights_stay);
+  griddepcontrol_wait_unless(a.weights_are_constant);
   // Some steps are being loaded while one is multiplied.
   constexpr int kStages = steps_at_once(kFilterTiles, kPixelTiles, kWarps, Numbers<Format>::kSplits);
   Step<OwnFilters, OwnPixels> steps[kStages];
@@ -253,16 +254,16 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     }
   };
   each_at_first([&](int step, Step<OwnFilters, OwnPixels>& to) { filters.load(step, to.filters); });
-  wait_for_kernels_before();
-  let_next_kernel_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   each_at_first([&](int step, Step<OwnFilters, OwnPixels>& to) { pixels.load(step, to.pixels); });
-  float sums[kFilterTiles][kPixelTiles][4];
+  float accumulators[kFilterTiles][kPixelTiles][4];
 #pragma unroll
   for (int f = 0; f < kFilterTiles; ++f) {
 #pragma unroll
     for (int t = 0; t < kPixelTiles; ++t) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) sums[f][t][i] = 0.0f;
+      for (int i = 0; i < 4; ++i) accumulators[f][t][i] = 0.0f;
     }
   }
   const auto load = [&](int step, Step<OwnFilters, OwnPixels>& to) {
@@ -276,11 +277,11 @@ __global__ void __launch_bounds__(kWarps* kWarp)
       const int step = first + i * kWarps;
       if (step >= a.steps) break;
       load(step + (kStages - 1) * kWarps, steps[(i + kStages - 1) % kStages]);
-      multiply_add<Format>(sums, steps[i], a.loads_pixels_together);
+      multiply_add<Format>(accumulators, steps[i], a.loads_pixels_together);
     }
   }
   float* const all_sums = reinterpret_cast<float*>(shared);
-  OwnMeeting::put(all_sums, warp, lane, sums);
+  OwnMeeting::put(all_sums, warp, lane, accumulators);
   __syncthreads();
   OwnMeeting::template store<Numbers<Format>::kSplits>(a, all_sums, group, first_filter, first_pixel);
 #endif

@@ -11,8 +11,8 @@
 
 #include "conv/small_floats.h"
 #include "cuda/primitives/global_memory.cuh"
+#include "cuda/primitives/mma.cuh"
 #include "cuda/primitives/small_float_pairs.cuh"
-#include "cuda/primitives/tensor_core.cuh"
 #include "cuda/sliced_k/arguments.h"
 
 namespace convswap {
@@ -66,18 +66,18 @@ struct Numbers<float> {
   }
 
   // Of rows l / 4 of a tile of filters, and of those eight further on.
-  static __device__ void multiply_add(float (&sums)[4], const Four& upper, const Four& lower,
+  static __device__ void multiply_add(float (&accumulators)[4], const Four& upper, const Four& lower,
                                       const Four& pixel) {
 #pragma unroll
     for (int i = 0; i < 4; i += 2) {
       const float a[] = {upper.numbers[i], lower.numbers[i], upper.numbers[i + 1], lower.numbers[i + 1]};
       const float b[] = {pixel.numbers[i], pixel.numbers[i + 1]};
-      multiply_add_tf32(sums, a, b);
+      mma_m16n8k8_tf32(accumulators, a, b);
     }
   }
 
  private:
-  static __device__ float rounded(unsigned bits) { return rounded_to_tf32(__uint_as_float(bits)); }
+  static __device__ float rounded(unsigned bits) { return round_to_tf32(__uint_as_float(bits)); }
 };
 
 template <>
@@ -100,7 +100,7 @@ struct Numbers<Tf32Pairs> : Numbers<float> {
   // Three of the four products: what is left out is 2^-22 of the whole at most. The tensor core truncates
   // where it adds, the more the larger the sum is: so it adds up this step alone, and the small products
   // apart from the large ones.
-  static __device__ void multiply_add(float (&sums)[4], const Four& upper, const Four& lower,
+  static __device__ void multiply_add(float (&accumulators)[4], const Four& upper, const Four& lower,
                                       const Four& pixel) {
     float large[4] = {}, small[4] = {};
 #pragma unroll
@@ -109,12 +109,12 @@ struct Numbers<Tf32Pairs> : Numbers<float> {
       const float less_of_filter[] = {upper.small[i], lower.small[i], upper.small[i + 1], lower.small[i + 1]};
       const float of_pixel[] = {pixel.large[i], pixel.large[i + 1]};
       const float less_of_pixel[] = {pixel.small[i], pixel.small[i + 1]};
-      multiply_add_tf32(small, less_of_filter, of_pixel);
-      multiply_add_tf32(small, of_filter, less_of_pixel);
-      multiply_add_tf32(large, of_filter, of_pixel);
+      mma_m16n8k8_tf32(small, less_of_filter, of_pixel);
+      mma_m16n8k8_tf32(small, of_filter, less_of_pixel);
+      mma_m16n8k8_tf32(large, of_filter, of_pixel);
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) sums[i] += large[i] + small[i];
+    for (int i = 0; i < 4; ++i) accumulators[i] += large[i] + small[i];
   }
 
  private:
@@ -123,8 +123,8 @@ struct Numbers<Tf32Pairs> : Numbers<float> {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float number = __uint_as_float(words[i]);
-      to.large[i] = rounded_to_tf32(number);
-      to.small[i] = rounded_to_tf32(number - to.large[i]);
+      to.large[i] = round_to_tf32(number);
+      to.small[i] = round_to_tf32(number - to.large[i]);
     }
     return to;
   }
@@ -160,13 +160,13 @@ struct Numbers {
   }
 
   static __device__ Four four_of(const float (&numbers)[4]) {
-    return {{rounded_pair<Small>(numbers[0], numbers[1]), rounded_pair<Small>(numbers[2], numbers[3])}};
+    return {{pack_rounded<Small>(numbers[0], numbers[1]), pack_rounded<Small>(numbers[2], numbers[3])}};
   }
 
-  static __device__ void multiply_add(float (&sums)[4], const Four& upper, const Four& lower,
+  static __device__ void multiply_add(float (&accumulators)[4], const Four& upper, const Four& lower,
                                       const Four& pixel) {
-    multiply_add_16_deep<Small>(sums, upper.pairs[0], lower.pairs[0], upper.pairs[1], lower.pairs[1],
-                                pixel.pairs[0], pixel.pairs[1]);
+    mma_m16n8k16<Small>(accumulators, upper.pairs[0], lower.pairs[0], upper.pairs[1], lower.pairs[1],
+                        pixel.pairs[0], pixel.pairs[1]);
   }
 
  private:
@@ -215,7 +215,7 @@ class Filters {
     const unsigned row = depth_ * static_cast<unsigned>(sizeof(Element));
 #pragma unroll
     for (int f = 0; f < kCount; ++f) {
-      const unsigned long long of_filter = address_beyond(from, f * 8, row);
+      const unsigned long long of_filter = address_at(from, f * 8, row);
       const bool is_there = f * 8 < left_;
       if constexpr (kTogether) {
         to[f] = {};

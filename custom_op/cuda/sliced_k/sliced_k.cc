@@ -55,8 +55,8 @@ struct Family {
   static Arguments arguments_of(const ConvProblem& problem, const Device&, const Tiling& tiling) {
     Arguments to{};
     static_cast<Geometry&>(to) = geometry_of(problem);
-    to.following = following_of(problem.epilogue);
-    to.definition = definition_of(problem);
+    to.following = epilogue_params_of(problem.epilogue);
+    to.definition = naive_conv_of(problem);
     to.depth = narrow(depth_of(problem));
     to.steps = narrow(ceil_divide(depth_of(problem), int64_t{kStepDepth}));
     to.pixels = static_cast<unsigned>(problem.batch * problem.output_size());
@@ -77,7 +77,7 @@ struct Family {
   static int threads(const Tiling& tiling) { return tiling.instance.warps * kWarp; }
   static int64_t shared_bytes(const Tiling& tiling) { return shared_bytes_of(tiling.instance); }
 
-  static Extents grid_of(const ConvProblem& problem, const Device&, const Tiling& tiling, const Launch&) {
+  static Dim3 grid_of(const ConvProblem& problem, const Device&, const Tiling& tiling, const Launch&) {
     return {static_cast<unsigned>(tiling.pixel_blocks),
             static_cast<unsigned>(problem.group * tiling.filter_blocks)};
   }

@@ -3,8 +3,8 @@
 // What the plan of sliding_rows and its kernel agree on, and what the kernel is told; sliding_rows.cc
 // explains the words.
 
-#include "conv/anywhere.h"
-#include "cuda/epilogue/following.h"
+#include "conv/host_device.h"
+#include "cuda/epilogue/epilogue_params.h"
 #include "cuda/primitives/fast_divisor.cuh"
 #include "cuda/primitives/geometry.h"
 
@@ -14,7 +14,7 @@ constexpr int kWarp = 32;
 constexpr int kBlockWarps = 4;
 
 // Output rows that a row of x is part of.
-CONVSWAP_ANYWHERE constexpr int sums_of_row(int taps, int stride) { return (taps + stride - 1) / stride; }
+CONVSWAP_HOST_DEVICE constexpr int sums_of_row(int taps, int stride) { return (taps + stride - 1) / stride; }
 
 // Filters of kTaps x kTaps that go kStride columns and rows further for each output, with kLeft columns of
 // padding before the first. A lane computes kOutputs neighbouring columns.
@@ -25,27 +25,29 @@ struct Slide {
   static constexpr int right =
       kTaps - kStride > kLeft ? kTaps - kStride - kLeft : 0;  // and needs behind them
   static constexpr int needed = kLeft + piece + right;
-  static constexpr int sums = sums_of_row(kTaps, kStride);
-  static constexpr int period = sums * kStride;  // rows of x until their places come again
+  static constexpr int accumulators = sums_of_row(kTaps, kStride);
+  static constexpr int period = accumulators * kStride;  // rows of x until their places come again
 };
 
 // How many lanes away the columns are that a piece needs beyond one of its ends.
-CONVSWAP_ANYWHERE constexpr int lanes_beyond(int columns, int piece) { return (columns + piece - 1) / piece; }
+CONVSWAP_HOST_DEVICE constexpr int lanes_beyond(int columns, int piece) {
+  return (columns + piece - 1) / piece;
+}
 
 // Rows of x that are asked for before their use: 1, or whole periods. Of 16 bits a row is half as many bytes
 // under way, and many taps leave few registers.
-CONVSWAP_ANYWHERE constexpr int rows_ahead(int taps, int period, int element_bytes) {
+CONVSWAP_HOST_DEVICE constexpr int rows_ahead(int taps, int period, int element_bytes) {
   if (element_bytes == 4) return taps > 3 ? 1 : period;
   return taps > 3 ? period : 2 * period;
 }
 constexpr int kMostAhead = 8;
 
 // Blocks that a multiprocessor holds at once, for which the compiler leaves enough registers.
-CONVSWAP_ANYWHERE constexpr int blocks_at_once(int taps) { return taps > 5 ? 4 : taps > 3 ? 5 : 6; }
+CONVSWAP_HOST_DEVICE constexpr int blocks_at_once(int taps) { return taps > 5 ? 4 : taps > 3 ? 5 : 6; }
 
 template <typename T>
 struct Arguments : Tensors<T> {
-  Following following;
+  EpilogueParams following;
 
   int input_height, input_width, output_height, output_width, pad_height;
   int planes;                             // of the output, one for each filter of each image

@@ -76,13 +76,13 @@ struct Together<float, 4> {
 template <typename Small>
 struct Together<Small, 1> {
   using Words = unsigned short;
-  static __device__ float column(unsigned short word, int) { return lower_of_pair<Small>(word); }
+  static __device__ float column(unsigned short word, int) { return unpack_low<Small>(word); }
 };
 template <typename Small>
 struct Together<Small, 2> {
   using Words = unsigned;
   static __device__ float column(unsigned pair, int i) {
-    return i == 0 ? lower_of_pair<Small>(pair) : upper_of_pair<Small>(pair);
+    return i == 0 ? unpack_low<Small>(pair) : unpack_high<Small>(pair);
   }
 };
 template <typename Small>
@@ -153,7 +153,7 @@ __device__ inline unsigned bits_of(Small value) {
 template <typename Small>
 __device__ inline unsigned pair_of(float first, float second) {
 #if __CUDA_ARCH__ >= 800
-  return rounded_pair<Small>(first, second);
+  return pack_rounded<Small>(first, second);
 #else
   return bits_of(Small(first)) | bits_of(Small(second)) << 16;
 #endif
@@ -183,10 +183,10 @@ __device__ inline void store_together(bool is_wanted, unsigned long long to, con
 // `inside`.
 template <typename T, int kOutputs>
 __device__ inline void write_row(const Arguments<T>& a, long long first, int inside, bool is_wanted,
-                                 const float (&sums)[kOutputs]) {
+                                 const float (&accumulators)[kOutputs]) {
   float values[kOutputs];
 #pragma unroll
-  for (int i = 0; i < kOutputs; ++i) values[i] = sums[i];
+  for (int i = 0; i < kOutputs; ++i) values[i] = accumulators[i];
   if (a.z != nullptr) {
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) {
@@ -280,12 +280,13 @@ class Strip {
       ask(first + kStep + kAhead, own);
 #pragma unroll
       for (int r = kStep % S::stride; r < S::taps; r += S::stride) {
-        float (&sums)[S::outputs] = sums_[place_of((kStep - r) / S::stride)];
+        float (&accumulators)[S::outputs] = accumulators_[place_of((kStep - r) / S::stride)];
 #pragma unroll
         for (int i = 0; i < S::outputs; ++i) {
-          if (r == 0) sums[i] = bias_;
+          if (r == 0) accumulators[i] = bias_;
 #pragma unroll
-          for (int s = 0; s < S::taps; ++s) sums[i] += row.columns[i * S::stride + s] * weights_[r][s];
+          for (int s = 0; s < S::taps; ++s)
+            accumulators[i] += row.columns[i * S::stride + s] * weights_[r][s];
         }
       }
       constexpr int kBegun = kStep - (S::taps - 1);  // when the output row began whose last row this is
@@ -294,14 +295,16 @@ class Strip {
         const bool has_begun = kBegun >= 0 || first > 0;
         const long long line = static_cast<long long>(at_.plane) * a_.output_height + output;
         write_row(a_, line * a_.output_width + at_.column, a_.output_width - at_.column,
-                  at_.writes && has_begun, sums_[place_of((kBegun + S::period) / S::stride)]);
+                  at_.writes && has_begun, accumulators_[place_of((kBegun + S::period) / S::stride)]);
       }
       steps<kStep + 1>(first, count);
     }
   }
 
   // Where the sums of an output row are, counted from one whose first row of x begins a period.
-  static constexpr __device__ int place_of(int output) { return (output + S::sums) % S::sums; }
+  static constexpr __device__ int place_of(int output) {
+    return (output + S::accumulators) % S::accumulators;
+  }
 
   const Arguments<T>& a_;
   const Lane<S>& at_;
@@ -310,7 +313,7 @@ class Strip {
   unsigned long long x_;  // where the lane's piece of that row begins
   float weights_[S::taps][S::taps];
   float bias_;
-  float sums_[S::sums][S::outputs] = {};
+  float accumulators_[S::accumulators][S::outputs] = {};
   Piece<T, S::piece, kTogether> ahead_[kAhead];
 };
 
@@ -320,16 +323,16 @@ __global__ void __launch_bounds__(kBlockWarps* kWarp, blocks_at_once(kTaps))
     kernel(const __grid_constant__ Arguments<T> a) {
   using S = Slide<kTaps, kStride, kLeft, kOutputs>;
   const Lane<S> at(a);
-  wait_for_weights(a.weights_stay);
+  griddepcontrol_wait_unless(a.weights_are_constant);
   const Filter<T, S> filter(a, at);
-  wait_for_kernels_before();
+  griddepcontrol_wait();
   if (kTogether == 1 || a.loads_together) {
     Strip<T, S, kTogether, rows_ahead(kTaps, S::period, sizeof(T))> strip(a, at, filter);
-    let_next_kernel_start();
+    griddepcontrol_launch_dependents();
     strip.run();
   } else {  // where a user's x begins between two columns that would be loaded together
     Strip<T, S, 1, 1> strip(a, at, filter);
-    let_next_kernel_start();
+    griddepcontrol_launch_dependents();
     strip.run();
   }
 }

@@ -49,7 +49,7 @@ struct Family {
 
   static Arguments arguments_of(const ConvProblem& problem, const Device&, const Tiling& tiling) {
     Arguments to{};
-    to.following = following_of(problem.epilogue);
+    to.following = epilogue_params_of(problem.epilogue);
     to.input_height = narrow(problem.input[1]), to.input_width = narrow(problem.input[2]);
     to.output_height = narrow(problem.output[1]), to.output_width = narrow(problem.output[2]);
     to.pad_height = narrow(problem.pad_begin[1]);
@@ -74,7 +74,7 @@ struct Family {
   static int threads(const Tiling&) { return kBlockWarps * kWarp; }
   static int64_t shared_bytes(const Tiling&) { return 0; }
 
-  static Extents grid_of(const ConvProblem&, const Device&, const Tiling& tiling, const Launch&) {
+  static Dim3 grid_of(const ConvProblem&, const Device&, const Tiling& tiling, const Launch&) {
     return {static_cast<unsigned>(tiling.blocks)};
   }
 

@@ -154,7 +154,7 @@ struct Place {
 template <int kTaps, typename T, typename Sum, int kFilters, int kColumns>
 __device__ inline void add_channels(const Arguments<T>& a, const Place& place, int channels,
                                     const Sum* window, const Sum* weights,
-                                    Sums<Sum, kFilters, kColumns>& sums) {
+                                    Sums<Sum, kFilters, kColumns>& accumulators) {
   const Sum* const corner =
       window + place.row * a.stride_height * a.window_pitch + place.column * a.stride_width;
   const int next_row = a.stride_height * a.window_pitch;
@@ -162,10 +162,10 @@ __device__ inline void add_channels(const Arguments<T>& a, const Place& place, i
 #pragma unroll 1
   for (int u = place.split; u < channels * a.filter_height; u += a.splits) {
     const int c = static_cast<int>(a.rows_of_filter.quotient(u)), r = u - c * a.filter_height;
-    sums.template add_row<kTaps>(corner + c * a.window_plane + r * a.dilation_height * a.window_pitch,
-                                 next_row, next_column,
-                                 weights + u * a.filter_width * a.weight_pitch + place.filter, a.weight_pitch,
-                                 a.filter_width, a.dilation_width);
+    accumulators.template add_row<kTaps>(corner + c * a.window_plane + r * a.dilation_height * a.window_pitch,
+                                         next_row, next_column,
+                                         weights + u * a.filter_width * a.weight_pitch + place.filter,
+                                         a.weight_pitch, a.filter_width, a.dilation_width);
   }
 }
 
@@ -177,8 +177,8 @@ struct TileSums {
   const Sum* results;
   int size, split;  // of a filter's, of all
 
-  __device__ TileSums(const Arguments<T>& arguments, const Sum* sums)
-      : a(arguments), results(sums), size(a.rows * a.columns), split(a.filters_of_block * size) {}
+  __device__ TileSums(const Arguments<T>& arguments, const Sum* accumulators)
+      : a(arguments), results(accumulators), size(a.rows * a.columns), split(a.filters_of_block * size) {}
 
   __device__ Sum at(int index) const {
     Sum sum = results[index];
@@ -236,9 +236,9 @@ template <typename T, typename Sum>
 __device__ __noinline__ void write_many_outputs(const Arguments<T>& a, const Sum* results, long long first,
                                                 int first_filter, int filters, int rows, int columns) {
   constexpr int kTogether = 4;
-  const TileSums<T, Sum> sums(a, results);
+  const TileSums<T, Sum> accumulators(a, results);
   const Activate<Sum> activate(a.epilogue);
-  const int count = filters * sums.size, threads = static_cast<int>(blockDim.x);
+  const int count = filters * accumulators.size, threads = static_cast<int>(blockDim.x);
   for (int begin = static_cast<int>(threadIdx.x); begin < count; begin += kTogether * threads) {
     Sum values[kTogether];
     long long to[kTogether];
@@ -246,11 +246,11 @@ __device__ __noinline__ void write_many_outputs(const Arguments<T>& a, const Sum
 #pragma unroll
     for (int j = 0; j < kTogether; ++j) {
       const int i = begin + j * threads;
-      const OutputPlace place(a, sums.size, i, first, rows, columns);
+      const OutputPlace place(a, accumulators.size, i, first, rows, columns);
       to[j] = place.to, exist[j] = i < count && place.exists;
       values[j] = Sum(0);
       if (!exist[j]) continue;
-      values[j] = sums.at(i);
+      values[j] = accumulators.at(i);
       if (a.b != nullptr) values[j] += static_cast<Sum>(a.b[first_filter + place.filter]);
       if (a.z != nullptr) values[j] += static_cast<Sum>(a.z[place.to]);
     }
@@ -264,7 +264,7 @@ __device__ __noinline__ void write_many_outputs(const Arguments<T>& a, const Sum
 
 // Writes what a tile gives of y whose elements are pooled of its outputs, with all that comes before.
 template <typename T, typename Sum>
-__device__ inline void write_pooled(const Arguments<T>& a, const TileSums<T, Sum>& sums,
+__device__ inline void write_pooled(const Arguments<T>& a, const TileSums<T, Sum>& accumulators,
                                     long long first_plane, int first_filter, int filters, int tile_row,
                                     int tile_column) {
   const Epilogue& epilogue = a.epilogue;
@@ -283,8 +283,8 @@ __device__ inline void write_pooled(const Arguments<T>& a, const TileSums<T, Sum
         first_plane + static_cast<long long>(k) * static_cast<int>(a.output_depth.divisor);
     const Sum bias = a.b == nullptr ? Sum(0) : static_cast<Sum>(a.b[first_filter + k]);
     const auto value_at = [&](int64_t row, int64_t column) {
-      Sum value = sums.at(k * sums.size + (static_cast<int>(row) - first_row) * a.columns +
-                          static_cast<int>(column) - first_column);
+      Sum value = accumulators.at(k * accumulators.size + (static_cast<int>(row) - first_row) * a.columns +
+                                  static_cast<int>(column) - first_column);
       value += bias;
       if (a.z != nullptr)
         value += static_cast<Sum>(a.z[(plane * a.output_height + row) * a.output_width + column]);
@@ -308,24 +308,24 @@ __device__ inline void write_results(const Arguments<T>& a, const Sum* results, 
   const long long first_plane =
       (static_cast<long long>(n) * a.out_channels + first_filter) * static_cast<int>(a.output_depth.divisor) +
       depth;
-  const TileSums<T, Sum> sums(a, results);
+  const TileSums<T, Sum> accumulators(a, results);
   if (a.epilogue.pool.kind != PoolKind::none) {
-    write_pooled(a, sums, first_plane, first_filter, filters, tile_row, tile_column);
+    write_pooled(a, accumulators, first_plane, first_filter, filters, tile_row, tile_column);
     return;
   }
   const int row = tile_row * a.rows, column = tile_column * a.columns;
   const long long first = (first_plane * a.output_height + row) * a.output_width + column;
   const int rows = a.output_height - row, columns = a.output_width - column;
-  const int count = filters * sums.size, threads = static_cast<int>(blockDim.x);
+  const int count = filters * accumulators.size, threads = static_cast<int>(blockDim.x);
   if (count > kFewOutputs * threads) {
     write_many_outputs(a, results, first, first_filter, filters, rows, columns);
     return;
   }
   const Activate<Sum> activate(a.epilogue);
   for (int i = static_cast<int>(threadIdx.x); i < count; i += threads) {
-    const OutputPlace place(a, sums.size, i, first, rows, columns);
+    const OutputPlace place(a, accumulators.size, i, first, rows, columns);
     if (!place.exists) continue;
-    Sum value = sums.at(i);
+    Sum value = accumulators.at(i);
     if (a.b != nullptr) value += static_cast<Sum>(a.b[first_filter + place.filter]);
     if (a.z != nullptr) value += static_cast<Sum>(a.z[place.to]);
     a.y[place.to] = static_cast<T>(activate(value));
@@ -340,9 +340,9 @@ constexpr int resident_blocks(int registers_of_results) {
 
 template <typename T, int kFilters, int kColumns>
 __global__ void __launch_bounds__(kMostThreads, resident_blocks(2 * kFilters * kColumns *
-                                                                sizeof(typename SumOf<T>::Type) / 4))
+                                                                sizeof(typename AccumulatorOf<T>::Type) / 4))
     kernel(const __grid_constant__ Arguments<T> a) {
-  using Sum = typename SumOf<T>::Type;
+  using Sum = typename AccumulatorOf<T>::Type;
   int tiles_before, tile_row, tile_column, image_plane, group, filter_block;
   divide(a.tiles_across, static_cast<int>(blockIdx.x), tiles_before, tile_column);
   divide(a.tiles_down, tiles_before, image_plane, tile_row);
@@ -362,12 +362,12 @@ __global__ void __launch_bounds__(kMostThreads, resident_blocks(2 * kFilters * k
   place.row *= 2, place.filter = filter_of_tile * kFilters;
   const bool is_at_work = place.split < a.splits;
 
-  wait_for_kernels_before();
+  griddepcontrol_wait();
   // Biases are added last, when waiting for them would cost most.
-  if (a.b != nullptr && thread < filters) prefetch_near(a.b + first_filter + thread);
+  if (a.b != nullptr && thread < filters) prefetch_l1(a.b + first_filter + thread);
   Sum* const window = reinterpret_cast<Sum*>(shared);
   Sum* const weights = window + a.channels_at_a_time * a.window_plane;
-  Sums<Sum, kFilters, kColumns> sums;
+  Sums<Sum, kFilters, kColumns> accumulators;
   for (int first_channel = 0; first_channel < a.channels; first_channel += a.channels_at_a_time) {
     const int channels = min(a.channels_at_a_time, a.channels - first_channel);
     int n, depth;  // found again each time, which costs no register
@@ -384,15 +384,15 @@ __global__ void __launch_bounds__(kMostThreads, resident_blocks(2 * kFilters * k
     if (!is_at_work) continue;
     const int unrolled = a.dilation_width == 1 ? a.filter_width : 0;
     if (unrolled == 1) {
-      add_channels<1>(a, place, channels, window, weights, sums);
+      add_channels<1>(a, place, channels, window, weights, accumulators);
     } else if (unrolled == 3) {
-      add_channels<3>(a, place, channels, window, weights, sums);
+      add_channels<3>(a, place, channels, window, weights, accumulators);
     } else if (unrolled == 5) {
-      add_channels<5>(a, place, channels, window, weights, sums);
+      add_channels<5>(a, place, channels, window, weights, accumulators);
     } else if (unrolled == 7) {
-      add_channels<7>(a, place, channels, window, weights, sums);
+      add_channels<7>(a, place, channels, window, weights, accumulators);
     } else {
-      add_channels<0>(a, place, channels, window, weights, sums);
+      add_channels<0>(a, place, channels, window, weights, accumulators);
     }
   }
 
@@ -406,7 +406,7 @@ __global__ void __launch_bounds__(kMostThreads, resident_blocks(2 * kFilters * k
         const int filter = place.split * a.filters_of_block + place.filter + k;
         const int at = (filter * a.rows + place.row + i) * a.columns + place.column;
 #pragma unroll
-        for (int j = 0; j < kColumns; ++j) results[at + j * across] = sums.of[k][i][j];
+        for (int j = 0; j < kColumns; ++j) results[at + j * across] = accumulators.of[k][i][j];
       }
     }
   }

@@ -99,7 +99,7 @@ struct Family {
   static int threads(const Tiling& tiling) { return tiling.threads; }
   static int64_t shared_bytes(const Tiling& tiling) { return tiling.shared_bytes; }
 
-  static Extents grid_of(const ConvProblem& problem, const Device&, const Tiling& tiling, const Launch&) {
+  static Dim3 grid_of(const ConvProblem& problem, const Device&, const Tiling& tiling, const Launch&) {
     const int64_t tiles = problem.batch * problem.output[0] * ceil_divide(problem.output[1], tiling.rows) *
                           ceil_divide(problem.output[2], tiling.columns);
     return {static_cast<unsigned>(tiles),

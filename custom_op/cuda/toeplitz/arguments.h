@@ -3,7 +3,7 @@
 // What the plan of toeplitz and its kernel agree on, and what the kernel is told; toeplitz.cc explains the
 // words.
 
-#include "conv/anywhere.h"
+#include "conv/host_device.h"
 #include "cuda/primitives/fast_divisor.cuh"
 #include "cuda/primitives/geometry.h"
 #include "cuda/primitives/mbarrier.h"
@@ -27,7 +27,7 @@ struct StepCores {
 };
 
 // Warpgroups of a block, as many as their sums leave registers for.
-CONVSWAP_ANYWHERE constexpr int most_warpgroups(int tiles) { return tiles > 8 ? 3 : 4; }
+CONVSWAP_HOST_DEVICE constexpr int most_warpgroups(int tiles) { return tiles > 8 ? 3 : 4; }
 
 // What remains to be computed of results in shared memory before they go to y.
 enum class Finish {
@@ -51,7 +51,7 @@ struct StagedItem {
 
 // What a warpgroup keeps for itself.
 struct WarpgroupState {
-  TransactionBarrier copies;      // of the next tile's input
+  TmaMbarrier copies;             // of the next tile's input
   unsigned most, least_less_one;  // of a tile that did not fit the scale
 };
 
@@ -70,7 +70,7 @@ struct ResultPlaces {
 // The parts of shared memory. The matrix comes first, and the cores of a warpgroup's part do, which costs the
 // kernel no register.
 struct SharedOffsets {
-  static CONVSWAP_ANYWHERE constexpr Offset<unsigned> matrix() { return {}; }
+  static CONVSWAP_HOST_DEVICE constexpr Offset<unsigned> matrix() { return {}; }
   Offset<StagedItem> items;
   Offset<int> tops;
   Offset<WeightState> weight_state;
@@ -78,7 +78,7 @@ struct SharedOffsets {
   int warpgroup_bytes;
 
   // Of a warpgroup's own part, from where that begins.
-  static CONVSWAP_ANYWHERE constexpr Offset<unsigned> cores() { return {}; }
+  static CONVSWAP_HOST_DEVICE constexpr Offset<unsigned> cores() { return {}; }
   Offset<unsigned char> results, stored;  // elements, and where they lie apart float32
   Offset<FilterScale> scales;
   Offset<WarpgroupState> state;
@@ -143,7 +143,7 @@ struct Arguments : Tensors<Element>, Geometry {
   // are aligned so.
   alignas(8) unsigned step_places[kMostSteps];
 
-  Definition definition;  // for data with infinities or NaN; behind what is always read
+  NaiveConv definition;  // for data with infinities or NaN; behind what is always read
 };
 
 }  // namespace convswap::toeplitz

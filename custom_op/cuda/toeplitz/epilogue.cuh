@@ -18,13 +18,13 @@ __device__ inline void activate_commonest(const Epilogue& epilogue, float (&valu
 // the convolution's output.
 template <typename Element>
 struct PlaneSums {
-  const float* sums;
+  const float* accumulators;
   int pitch;
   const Element* residual;  // null where there is none
   int height, width;        // of the output's plane
 
   __device__ float at(int row, int column) const {
-    const float value = sums[row * pitch + column];
+    const float value = accumulators[row * pitch + column];
     return residual == nullptr ? value : value + static_cast<float>(residual[row * width + column]);
   }
 };
@@ -49,10 +49,11 @@ struct Window {
     float largest = -infinity();
 #pragma unroll
     for (int h = 0; h < kSize; ++h) {
-      const float* const sums = plane.sums + min(max(row + h, 0), plane.height - 1) * plane.pitch;
+      const float* const accumulators =
+          plane.accumulators + min(max(row + h, 0), plane.height - 1) * plane.pitch;
 #pragma unroll
       for (int v = 0; v < kSize; ++v) {
-        largest = larger_or_nan(sums[min(max(column + v, 0), plane.width - 1)], largest);
+        largest = max_nan(accumulators[min(max(column + v, 0), plane.width - 1)], largest);
       }
     }
     return largest;
@@ -64,7 +65,7 @@ struct Window {
         row < plane.height && row + height > 0 && column < plane.width && column + width > 0;
     if (height == 2 && width == 2 && is_inside && plane.residual == nullptr) return largest_at_once<2>(plane);
     float largest = -infinity();
-    for_each(plane, [&](float sum) { largest = larger_or_nan(sum, largest); });
+    for_each(plane, [&](float sum) { largest = max_nan(sum, largest); });
     return largest;
   }
 };
@@ -75,7 +76,7 @@ __device__ inline float pooled_activations(const Epilogue& epilogue, const Plane
                                            const Window& window) {
   if (epilogue.pool.kind == PoolKind::max) {
     float largest = -infinity();
-    window.for_each(plane, [&](float sum) { largest = larger_or_nan(activated(epilogue, sum), largest); });
+    window.for_each(plane, [&](float sum) { largest = max_nan(activated(epilogue, sum), largest); });
     return largest;
   }
   float sum_of_all = 0.0f;
@@ -93,7 +94,7 @@ __device__ inline void finish_everything(const Arguments<Element>& problem, cons
   const bool activates_last =
       pool.kind == PoolKind::none || (pool.kind == PoolKind::max && is_increasing(epilogue));
   const int rows = tile.images * results.filters * tile.y_rows;
-  for (int i = thread_of_warpgroup() / 32; i < rows; i += kWarpgroupThreads / 32) {
+  for (int i = warpgroup_thread() / 32; i < rows; i += kWarpgroupThreads / 32) {
     const int plane_index = i / tile.y_rows;
     const int y_row = i - plane_index * tile.y_rows;
     const int image = plane_index / results.filters;
@@ -144,7 +145,7 @@ __device__ inline void activate_results(const Arguments<Element>& problem, const
                   (results.tile.y_rows - 1) * places.row + results.tile.y_columns;
   const float4* const from = reinterpret_cast<const float4*>(static_cast<float*>(results.waiting) - beyond);
   Element* const to = results.stored - beyond;
-  for (int i = thread_of_warpgroup(); 4 * i < end; i += kWarpgroupThreads) {
+  for (int i = warpgroup_thread(); 4 * i < end; i += kWarpgroupThreads) {
     const float4 four = from[i];
     float values[] = {four.x, four.y, four.z, four.w};
     activate_commonest(epilogue, values);

@@ -3,7 +3,7 @@
 // Where a tile lies, in the convolution's output and in y, which a pool makes smaller.
 
 #include "cuda/primitives/global_memory.cuh"
-#include "cuda/primitives/shared_store.cuh"
+#include "cuda/primitives/shared_memory.cuh"
 #include "cuda/primitives/tensor_core_formats.cuh"
 #include "cuda/primitives/tma.cuh"
 #include "cuda/primitives/warpgroup.cuh"
@@ -188,7 +188,7 @@ struct InputRows {
 // which the compiler shall know.
 template <bool kFinishes, typename Element>
 __device__ inline bool start_copies(const Arguments<Element>& problem, int index, int first_channel,
-                                    Element* raw, TransactionBarrier* barrier) {
+                                    Element* raw, TmaMbarrier* barrier) {
   if (kFinishes || !problem.copies_input || index >= problem.tiles) return false;
   constexpr int kChunk = InputRows<Element>::kChunk;
   const Tile tile = Tile::of<kFinishes>(problem, index);
@@ -197,17 +197,18 @@ __device__ inline bool start_copies(const Arguments<Element>& problem, int index
   const long long end = rows.start + (tile.images - 1) * image_elements +
                         (problem.channels - 1) * problem.input_plane + rows.elements;
   if ((end + kChunk - 1 & ~(kChunk - 1ll)) > problem.input_elements) return false;
-  if (thread_of_warpgroup() == 0) {
+  if (warpgroup_thread() == 0) {
     for (int image = 0; image < tile.images; ++image) {
       for (int c = 0; c < problem.channels; ++c) {
         const long long begin = rows.start + image * image_elements + c * problem.input_plane;
         const int head = static_cast<int>(begin) & (kChunk - 1);
         const int count = head + rows.elements + kChunk - 1 & ~(kChunk - 1);
-        bulk_load(raw + (rows.beyond() + image * problem.source_image + c * problem.source_plane - head),
-                  problem.x + (begin - head), count * sizeof(Element), barrier);
+        tma_load_1d_expect_tx(
+            raw + (rows.beyond() + image * problem.source_image + c * problem.source_plane - head),
+            problem.x + (begin - head), count * sizeof(Element), barrier);
       }
     }
-    arrive(barrier);
+    mbarrier_arrive(barrier);
   }
   return true;
 }
@@ -268,7 +269,7 @@ __device__ inline ValueRange<Element> stage_bundles(const Arguments<Element>& pr
         problem.x + ((tile.n + image) * problem.in_channels + first_channel) * problem.input_plane;
     unsigned* const target = cores + image * problem.image_cores * 4;
 #pragma unroll 1
-    for (int item = first_item + thread_of_warpgroup(); item < items; item += kAtOnce * kWarpgroupThreads) {
+    for (int item = first_item + warpgroup_thread(); item < items; item += kAtOnce * kWarpgroupThreads) {
       CoreRow<Element> core_rows[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
@@ -322,7 +323,7 @@ __device__ inline void prefetch_tile(const Arguments<Element>& problem, const Ti
   for (int image = 0; image < tile.images; ++image) {
     const Element* const source =
         problem.x + ((tile.n + image) * problem.in_channels + first_channel) * problem.input_plane;
-    for (int i = thread_of_warpgroup(); i < problem.channels * lines; i += kWarpgroupThreads) {
+    for (int i = warpgroup_thread(); i < problem.channels * lines; i += kWarpgroupThreads) {
       const int channel = problem.lines_per_channel.quotient_of_any(i);
       const int element = first + (i - channel * lines) * kLineElements;
       if (element < end) prefetch(source + channel * problem.input_plane + element);
@@ -334,7 +335,7 @@ __device__ inline void prefetch_tile(const Arguments<Element>& problem, const Ti
 template <typename Element>
 __device__ inline ValueRange<Element> reduce_warpgroup(ValueRange<Element> range, int warpgroup,
                                                        WarpgroupState* state) {
-  return reduce_threads(range, *state, thread_of_warpgroup() == 0, [&] { sync_warpgroup(warpgroup); });
+  return reduce_threads(range, *state, warpgroup_thread() == 0, [&] { sync_warpgroup(warpgroup); });
 }
 
 }  // namespace convswap::toeplitz

@@ -4,8 +4,8 @@
 
 #include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/naive_conv.cuh"
-#include "cuda/primitives/ring.cuh"
-#include "cuda/primitives/warpgroup_multiply.cuh"
+#include "cuda/primitives/pipeline_state.cuh"
+#include "cuda/primitives/wgmma.cuh"
 #include "cuda/toeplitz/epilogue.cuh"
 #include "cuda/toeplitz/input.cuh"
 #include "cuda/toeplitz/results.cuh"
@@ -19,7 +19,7 @@ __device__ __noinline__ void compute_as_defined(const Arguments<Element>& proble
                                                 int first_filter) {
   const Tile tile = Tile::of<kFinishes>(problem, index);
   const int count = tile.images * problem.filters * tile.y_rows * tile.y_columns;
-  for (int i = thread_of_warpgroup(); i < count; i += kWarpgroupThreads) {
+  for (int i = warpgroup_thread(); i < count; i += kWarpgroupThreads) {
     const int q = tile.first_column + i % tile.y_columns;
     const int p = tile.y_row + i / tile.y_columns % tile.y_rows;
     const int k = first_filter + i / (tile.y_columns * tile.y_rows) % problem.filters;
@@ -31,44 +31,44 @@ __device__ __noinline__ void compute_as_defined(const Arguments<Element>& proble
                                                  plane + first + problem.y_misalignment);
     if (element < stored.first || element >= stored.end) continue;
     problem.y[plane + p * problem.y_width + q] =
-        static_cast<Element>(defined_result<Element, float>(problem, problem.definition, n, k, 0, p, q));
+        static_cast<Element>(naive_conv_output<Element, float>(problem, problem.definition, n, k, 0, p, q));
   }
 }
 
 // Nothing may stay infinite that is left as it is when others are staged: it meets weights of zero.
 template <typename Element>
 __device__ inline void clear_cores(const Arguments<Element>& problem, unsigned* cores) {
-  for (int i = thread_of_warpgroup(); i < problem.cores_bytes / 4; i += kWarpgroupThreads) cores[i] = 0u;
+  for (int i = warpgroup_thread(); i < problem.cores_bytes / 4; i += kWarpgroupThreads) cores[i] = 0u;
 }
 
 // The Toeplitz matrix of a filter block.
 template <typename Format, int kTiles, typename Element = typename Format::Element>
-__device__ inline SharedMatrix block_matrix(const Arguments<Element>& problem, unsigned char* shared,
-                                            int block) {
-  return SharedMatrix::at(problem.shared.matrix().in(shared), kTiles * 8)
+__device__ inline SmemDescriptor block_matrix(const Arguments<Element>& problem, unsigned char* shared,
+                                              int block) {
+  return SmemDescriptor::at(problem.shared.matrix().in(shared), kTiles * 8)
       .advanced(block * Format::kParts * problem.steps * kTiles * 16);
 }
 
 // Begins sums = kRows rows of the input, from `cores` on, times the matrix of one filter block; what is left
-// is to wait for them (await_warpgroup_products).
+// is to wait for them (wgmma_wait_all).
 template <typename Format, int kTiles, typename Element = typename Format::Element>
-__device__ inline void begin_sums(const Arguments<Element>& problem, SharedMatrix cores, SharedMatrix matrix,
-                                  float (&sums)[kTiles][4]) {
+__device__ inline void begin_sums(const Arguments<Element>& problem, SmemDescriptor cores,
+                                  SmemDescriptor matrix, float (&accumulators)[kTiles][4]) {
   constexpr unsigned kStepUnits = kTiles * 16;  // of 16 bytes
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) sums[t][j] = 0.0f;
+    for (int j = 0; j < 4; ++j) accumulators[t][j] = 0.0f;
   }
-  begin_warpgroup_products(sums);
-  cores = cores.of_warp(), matrix = matrix.of_warp();
-  const auto correct = [&] { scale_warpgroup_sums(sums, Format::kCorrectionScale); };
+  wgmma_fence(accumulators);
+  cores = cores.warp_uniform(), matrix = matrix.warp_uniform();
+  const auto correct = [&] { scale_accumulators(accumulators, Format::kCorrectionScale); };
   for_each_term<Format, Format::kTerms>(correct, [&](int term) {
-    const SharedMatrix a = cores.advanced(Format::pixel_part(term) * problem.part_cores);
-    const SharedMatrix b = matrix.advanced(Format::weight_part(term) * problem.steps * kStepUnits);
+    const SmemDescriptor a = cores.advanced(Format::pixel_part(term) * problem.part_cores);
+    const SmemDescriptor b = matrix.advanced(Format::weight_part(term) * problem.steps * kStepUnits);
     const auto add = [&](int step) {
-      add_warpgroup_product<typename Format::Number, kTiles>(sums, a.advanced(problem.step_places[step]),
-                                                             b.advanced(step * kStepUnits));
+      wgmma<typename Format::Number, kTiles>(accumulators, a.advanced(problem.step_places[step]),
+                                             b.advanced(step * kStepUnits));
     };
     // What is left over of two at a time comes first: after a loop with a rest the compiler waits for every
     // product.
@@ -79,7 +79,7 @@ __device__ inline void begin_sums(const Arguments<Element>& problem, SharedMatri
       add(step + 1);
     }
   });
-  end_warpgroup_products();
+  wgmma_commit_group();
 }
 
 // Computes a tile that is followed by something and does not go the usual way. Where its input spans several
@@ -91,7 +91,7 @@ template <typename Format, int kTiles, typename Element = typename Format::Eleme
 __device__ __noinline__ void compute_apart(const Arguments<Element>& problem, int index, int top,
                                            int windows) {
   extern __shared__ __align__(128) unsigned char shared[];
-  const int warpgroup = warpgroup_of_block(), group = blockIdx.y;
+  const int warpgroup = warpgroup_index(), group = blockIdx.y;
   unsigned char* const own =
       problem.shared.warpgroups.in(shared) + warpgroup * problem.shared.warpgroup_bytes;
   const Tile tile = Tile::of<true>(problem, index);
@@ -108,12 +108,12 @@ __device__ __noinline__ void compute_apart(const Arguments<Element>& problem, in
   const Element *const no_bias = nullptr, *const not_copied = nullptr;
   const int chunks = (problem.product_rows + kRows - 1) / kRows;
   for (int block = 0; block < problem.filter_blocks; ++block) {
-    if (block > 0) wait_until_bulk_stores_have_read();
+    if (block > 0) tma_store_wait_group_read();
     const int first = block * problem.filters_per_block;
     const int filters = min(problem.filters_per_block, problem.filters - first);
     const Results<Element> results =
         Results<Element>::template of<true>(problem, tile, first_filter + first, filters, own);
-    const SharedMatrix matrix = block_matrix<Format, kTiles>(problem, shared, block);
+    const SmemDescriptor matrix = block_matrix<Format, kTiles>(problem, shared, block);
     const FilterScale* const block_scales = scales + block * (kTiles * kTileColumns >> problem.log2_outputs);
 #pragma unroll 1
     for (int i = 0; i < tile.images * chunks; ++i) {
@@ -133,21 +133,21 @@ __device__ __noinline__ void compute_apart(const Arguments<Element>& problem, in
         seen = stage_tile<Format, true>(problem, tile, group * problem.channels, BinadeWindow(window_top),
                                         items, false, not_copied, part, cores);
         find_scales<Format, kTiles>(problem, tops, 0, window_top, no_bias, true, scales);
-        show_to_copies_and_products();
+        fence_proxy_async();
         seen = reduce_warpgroup(seen, warpgroup, &state);
-        float sums[kTiles][4];
+        float accumulators[kTiles][4];
         begin_sums<Format, kTiles>(
-            problem, SharedMatrix::at(cores, 0).advanced(image * problem.image_cores + first_row), matrix,
-            sums);
-        await_warpgroup_products(sums);
+            problem, SmemDescriptor::at(cores, 0).advanced(image * problem.image_cores + first_row), matrix,
+            accumulators);
+        wgmma_wait_all(accumulators);
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) {
           const ColumnScales scale(problem, results, block_scales, t * kTileColumns + 2 * (threadIdx.x % 4),
                                    0);
-          whole[t][0] += sums[t][0] * scale.first.rest * scale.first.factor;
-          whole[t][1] += sums[t][1] * scale.second.rest * scale.second.factor;
-          whole[t][2] += sums[t][2] * scale.first.rest * scale.first.factor;
-          whole[t][3] += sums[t][3] * scale.second.rest * scale.second.factor;
+          whole[t][0] += accumulators[t][0] * scale.first.rest * scale.first.factor;
+          whole[t][1] += accumulators[t][1] * scale.second.rest * scale.second.factor;
+          whole[t][2] += accumulators[t][2] * scale.first.rest * scale.first.factor;
+          whole[t][3] += accumulators[t][3] * scale.second.rest * scale.second.factor;
         }
         window_top -= kBinades;
       } while (seen.most != 0 && window_top >= seen.bottom());
@@ -163,7 +163,7 @@ __device__ __noinline__ void compute_apart(const Arguments<Element>& problem, in
     if (problem.finish != Finish::nothing) {
       finish(problem, index, first_filter + first, filters, own);
     }
-    show_to_copies_and_products();
+    fence_proxy_async();
     sync_warpgroup(warpgroup);
     store_in_bulk<true>(problem, results);
   }
@@ -175,7 +175,7 @@ __device__ __noinline__ void compute_apart(const Arguments<Element>& problem, in
 template <bool kFinishes, typename Element>
 __device__ inline int tile_at(const Arguments<Element>& problem, int place) {
   if (kFinishes) return place;
-  const int warpgroups = blockDim.x / kWarpgroupThreads, warpgroup = warpgroup_of_block();
+  const int warpgroups = blockDim.x / kWarpgroupThreads, warpgroup = warpgroup_index();
   const int of_turn = blockIdx.x + gridDim.x * warpgroup;
   const bool is_full = place - of_turn + static_cast<int>(gridDim.x) * warpgroups <= problem.tiles;
   return is_full ? place - of_turn + static_cast<int>(blockIdx.x) * warpgroups + warpgroup : place;
@@ -191,7 +191,7 @@ class Warpgroup {
  public:
   __device__ Warpgroup(const Arguments<Element>& problem, unsigned char* shared)
       : problem_(problem),
-        number_(warpgroup_of_block()),
+        number_(warpgroup_index()),
         first_channel_(blockIdx.y * problem.channels),
         first_filter_(blockIdx.y * problem.filters),
         shared_(shared),
@@ -205,13 +205,13 @@ class Warpgroup {
     for (int i = threadIdx.x; i < problem_.filters; i += blockDim.x) tops()[i] = kFirstTop;
     clear_cores(problem_, cores());
     // Beside the copies too, since what lies there meets weights of zero.
-    for (int i = thread_of_warpgroup(); i < problem_.raw_bytes / 4; i += kWarpgroupThreads) {
+    for (int i = warpgroup_thread(); i < problem_.raw_bytes / 4; i += kWarpgroupThreads) {
       reinterpret_cast<unsigned*>(raw_)[i] = 0u;
     }
-    show_to_copies_and_products();
-    if (thread_of_warpgroup() == 0) {
+    fence_proxy_async();
+    if (warpgroup_thread() == 0) {
       state().most = 0u, state().least_less_one = ~0u;
-      make_transaction_barrier(&state().copies);
+      tma_mbarrier_init(&state().copies);
     }
     if (threadIdx.x == 0) weight_state().windows = 1;
     __syncthreads();
@@ -233,7 +233,7 @@ class Warpgroup {
         copy(tile_at<kFinishes>(problem_, first_place));
       }
     }
-    wait_until_bulk_stores_have_read();
+    tma_store_wait_group_read();
   }
 
  private:
@@ -254,7 +254,7 @@ class Warpgroup {
     bool are_measured = window > 0;
     do {
       const ValueRange<Element> range = stage_weights<Format, kTiles>(problem_, w, tops(), window, matrix());
-      show_to_copies_and_products();
+      fence_proxy_async();
       if (__syncthreads_and(are_measured || fits<Format>(range, kFirstTop))) return;
       measure_weights(w);
       are_measured = true;
@@ -283,7 +283,7 @@ class Warpgroup {
     const int index = tile_at<kFinishes>(problem_, place);
     const Tile tile = Tile::of<kFinishes>(problem_, index);
     const ValueRange<Element> range = convert(tile);
-    const bool all_fit = sync_warpgroup_and(number_, fits<Format>(range, top_) && can_multiply_);
+    const bool all_fit = sync_warpgroup_all(number_, fits<Format>(range, top_) && can_multiply_);
     const int next = tile_at<kFinishes>(problem_, next_place);
     copy(next);
     const int windows = all_fit ? 1 : find_windows(range);
@@ -319,13 +319,13 @@ class Warpgroup {
   // Converts a tile's input by the guess; returns what the thread has seen.
   __device__ ValueRange<Element> convert(const Tile& tile) {
     if (is_copied_) {
-      wait(&state().copies, copies_.phase());
+      mbarrier_wait(&state().copies, copies_.phase());
       copies_.advance();
     }
     const ValueRange<Element> range = stage_tile<Format, false>(
         problem_, tile, first_channel_, BinadeWindow(top_), items_, is_copied_, raw_, {}, cores());
-    show_to_copies_and_products();
-    wait_until_bulk_stores_have_read();
+    fence_proxy_async();
+    tma_store_wait_group_read();
     return range;
   }
 
@@ -343,7 +343,7 @@ class Warpgroup {
     sync_warpgroup(number_);
     stage_tile<Format, true>(problem_, tile, first_channel_, BinadeWindow(window_top), items_, false, raw_,
                              {0, tile.images, 0, problem_.input_rows}, cores());
-    show_to_copies_and_products();
+    fence_proxy_async();
     scaled_for_ = window_top + 1;
     sync_warpgroup(number_);
   }
@@ -354,14 +354,14 @@ class Warpgroup {
     const bool is_near =
         find_scales<Format, kTiles>(problem_, tops(), weight_window, window_top, bias, true, scales());
     scaled_for_ = window_top;
-    is_far_ = !sync_warpgroup_and(number_, is_near);
+    is_far_ = !sync_warpgroup_all(number_, is_near);
   }
 
   // Computes a filter block's results of the converted window, and stores them or adds them to what is
   // stored. `is_first`, `is_only`: of all windows of the pixels and the weights.
   __device__ void compute_block(const Tile& tile, int index, int block, bool is_first, bool is_only) {
     if (block > 0) {
-      wait_until_bulk_stores_have_read();
+      tma_store_wait_group_read();
       sync_warpgroup(number_);
     }
     const int first = first_filter_ + block * problem_.filters_per_block;
@@ -374,7 +374,7 @@ class Warpgroup {
       sync_warpgroup(number_);
       finish(problem_, index, first, filters, own_);
     }
-    show_to_copies_and_products();
+    fence_proxy_async();
     sync_warpgroup(number_);
     if (kFinishes || is_only) {
       store_in_bulk<kFinishes>(problem_, results);
@@ -386,21 +386,21 @@ class Warpgroup {
   // Multiplies the converted window by the matrix of a filter block. Results come to where they wait.
   __device__ void multiply(const Results<Element>& results, int block) {
     constexpr int kColumns = kTiles * kTileColumns;
-    const SharedMatrix weights = block_matrix<Format, kTiles>(problem_, shared_, block);
+    const SmemDescriptor weights = block_matrix<Format, kTiles>(problem_, shared_, block);
     const FilterScale* const block_scales = scales() + block * (kColumns >> problem_.log2_outputs);
     const Writing writing = writing_of<kTiles>(problem_, results);
 #pragma unroll 1
     for (int image = 0; image < results.tile.images; ++image) {
 #pragma unroll 1
       for (int first_row = 0; first_row < problem_.product_rows; first_row += kRows) {
-        float sums[kTiles][4];
+        float accumulators[kTiles][4];
         begin_sums<Format, kTiles>(
-            problem_, SharedMatrix::at(cores(), 0).advanced(image * problem_.image_cores + first_row),
-            weights, sums);
+            problem_, SmemDescriptor::at(cores(), 0).advanced(image * problem_.image_cores + first_row),
+            weights, accumulators);
         const Prepared<kTiles, kFinishes> prepared(problem_, results, writing, image, first_row,
                                                    block_scales);
-        await_warpgroup_products(sums);
-        write_results<Format, false>(problem_, results, prepared, is_far_, sums);
+        wgmma_wait_all(accumulators);
+        write_results<Format, false>(problem_, results, prepared, is_far_, accumulators);
       }
     }
   }
@@ -417,7 +417,7 @@ class Warpgroup {
   int scaled_for_ = kFirstTop + 1;  // the window that the scales were last found for
   bool is_far_ = false;             // one factor does not hold what undoes them
   bool is_copied_ = false;          // the input of the next tile, or is being
-  Ring<1> copies_;
+  PipelineState<1> copies_;
 };
 
 // Persistent blocks of some warpgroups, which take tiles on their own; grid.y is the groups. kFinishes:
@@ -429,7 +429,7 @@ __global__ void __launch_bounds__(most_warpgroups(kTiles) * kWarpgroupThreads, 1
 #error "toeplitz has code for compute capability 9.0 alone: compile it for sm_90a"
 #else
   extern __shared__ __align__(128) unsigned char shared[];
-  wait_for_kernels_before();
+  griddepcontrol_wait();
   Warpgroup<Format, kTiles, kFinishes> warpgroup(problem, shared);
   warpgroup.set_up();
   warpgroup.compute_tiles();

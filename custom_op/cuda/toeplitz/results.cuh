@@ -2,9 +2,9 @@
 
 // The way of a tile's results: from the sums to shared memory, where they lie as in y, and from there to y.
 
-#include "conv/anywhere.h"
-#include "cuda/primitives/nan_extremes.cuh"
-#include "cuda/primitives/shared_store.cuh"
+#include "conv/host_device.h"
+#include "cuda/primitives/nan_min_max.cuh"
+#include "cuda/primitives/shared_memory.cuh"
 #include "cuda/primitives/tensor_core_formats.cuh"
 #include "cuda/primitives/tma.cuh"
 #include "cuda/primitives/warpgroup.cuh"
@@ -130,17 +130,17 @@ template <bool kFinishes, typename Element>
 __device__ inline float result_of(const Arguments<Element>& problem, const FilterScale& scale, float sum) {
   const float result = sum * scale.factor + scale.bias;
   if constexpr (!kFinishes) return result;
-  return smaller_or_nan(larger_or_nan(result, problem.least), problem.most);
+  return min_nan(max_nan(result, problem.least), problem.most);
 }
 
 // Stored: the type of the results as they wait.
 template <typename Format, typename Stored>
 __device__ inline void store_result(SharedAddress target, float result) {
   if constexpr (kAreSame<Stored, float>) {
-    store_at(target, __float_as_uint(result));
+    store_shared_at(target, __float_as_uint(result));
   } else {
     const float results[] = {result};
-    store_at(target, Format::pack(results));
+    store_shared_at(target, Format::pack(results));
   }
 }
 
@@ -151,7 +151,7 @@ struct SumPlace {
   template <typename Element>
   __device__ SumPlace(const Arguments<Element>& problem, int first, int i) {
     const int lane = threadIdx.x % 32;
-    const int m = first + thread_of_warpgroup() / 32 * 16 + lane / 4 + 8 * i;
+    const int m = first + warpgroup_thread() / 32 * 16 + lane / 4 + 8 * i;
     core_row = problem.pitch.quotient(m);
     core = m - core_row * static_cast<int>(problem.pitch.divisor);
     column = (core << problem.log2_outputs) + (2 * (lane % 4) & ((1 << problem.log2_outputs) - 1));
@@ -208,7 +208,7 @@ template <typename Format, int kTiles, bool kFinishes, Writing kWriting, typenam
           typename Element = typename Format::Element>
 __device__ inline void write_sums(const Arguments<Element>& problem, const Results<Element>& results,
                                   const Prepared<kTiles, kFinishes>& prepared,
-                                  const float (&sums)[kTiles][4]) {
+                                  const float (&accumulators)[kTiles][4]) {
   constexpr int kSize = sizeof(Stored);
   const OwnPlaces& places = prepared.places;
   const int pair = 2 * (threadIdx.x % 4);
@@ -222,11 +222,11 @@ __device__ inline void write_sums(const Arguments<Element>& problem, const Resul
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         if (scale.is_first && scale.first_fold < places.rows_left[i]) {
-          store(places.waiting[i] + scale.first.offset, scale.first, sums[t][2 * i]);
+          store(places.waiting[i] + scale.first.offset, scale.first, accumulators[t][2 * i]);
         }
         if (scale.is_second && scale.second_fold < places.rows_left[i] &&
             (places.second_rows_left[i] > 0 || problem.log2_outputs == 0)) {
-          store(places.waiting[i] + scale.second.offset, scale.second, sums[t][2 * i + 1]);
+          store(places.waiting[i] + scale.second.offset, scale.second, accumulators[t][2 * i + 1]);
         }
       }
     }
@@ -240,18 +240,18 @@ __device__ inline void write_sums(const Arguments<Element>& problem, const Resul
       for (int i = 0; i < 2; ++i) {
         const SharedAddress target = places.waiting[i] + scale.offset;
         if constexpr (kArePairs) {
-          const float both[] = {result_of<kFinishes>(problem, scale, sums[t][2 * i]),
-                                result_of<kFinishes>(problem, scale, sums[t][2 * i + 1])};
+          const float both[] = {result_of<kFinishes>(problem, scale, accumulators[t][2 * i]),
+                                result_of<kFinishes>(problem, scale, accumulators[t][2 * i + 1])};
           if (fold < places.rows_left[i]) {
             if constexpr (kAreSame<Stored, float>) {
-              store_at(target, make_uint2(__float_as_uint(both[0]), __float_as_uint(both[1])));
+              store_shared_at(target, make_uint2(__float_as_uint(both[0]), __float_as_uint(both[1])));
             } else {
-              store_at(target, Format::pack(both));
+              store_shared_at(target, Format::pack(both));
             }
           }
         } else {
-          if (fold < places.rows_left[i]) store(target, scale, sums[t][2 * i]);
-          if (fold < places.second_rows_left[i]) store(target + kSize, scale, sums[t][2 * i + 1]);
+          if (fold < places.rows_left[i]) store(target, scale, accumulators[t][2 * i]);
+          if (fold < places.second_rows_left[i]) store(target + kSize, scale, accumulators[t][2 * i + 1]);
         }
       }
     });
@@ -264,25 +264,25 @@ __device__ inline void write_sums(const Arguments<Element>& problem, const Resul
 template <typename Format, int kTiles, bool kAverages, typename Stored,
           typename Element = typename Format::Element>
 __device__ inline void write_pooled(const Arguments<Element>& problem, const Results<Element>& results,
-                                    const Prepared<kTiles, true>& prepared, const float (&sums)[kTiles][4]) {
+                                    const Prepared<kTiles, true>& prepared,
+                                    const float (&accumulators)[kTiles][4]) {
   const int pair = 2 * (threadIdx.x % 4);
   const OwnPlaces& places = prepared.places;
   const auto both = [&](const FilterScale& scale, float a, float b) {
     return kAverages ? result_of<true>(problem, scale, a) + result_of<true>(problem, scale, b)
-                     : larger_or_nan(a, b);
+                     : max_nan(a, b);
   };
   const auto store = [&](SharedAddress target, const FilterScale& scale, float a, float b) {
     store_result<Format, Stored>(
-        target + scale.offset,
-        kAverages ? 0.25f * (a + b) : result_of<true>(problem, scale, larger_or_nan(a, b)));
+        target + scale.offset, kAverages ? 0.25f * (a + b) : result_of<true>(problem, scale, max_nan(a, b)));
   };
   if (problem.log2_outputs == 3) {
     // A tile of columns is a fold: the window's rows are sums of the same thread.
     prepared.scales.template for_each_tile<2>([&](int t, const FilterScale& scale) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float upper = both(scale, sums[t][2 * i], sums[t][2 * i + 1]);
-        const float lower = both(scale, sums[t + 1][2 * i], sums[t + 1][2 * i + 1]);
+        const float upper = both(scale, accumulators[t][2 * i], accumulators[t][2 * i + 1]);
+        const float lower = both(scale, accumulators[t + 1][2 * i], accumulators[t + 1][2 * i + 1]);
         if (places.rows_left[i] > 0 && t / 2 < results.filters) store(places.waiting[i], scale, upper, lower);
       }
     });
@@ -295,8 +295,8 @@ __device__ inline void write_pooled(const Arguments<Element>& problem, const Res
   const bool is_inside = (is_lower ? places.rows_left[1] : places.rows_left[0]) > 0;
   prepared.scales.for_each_tile([&](int t, const FilterScale& scale) {
     const int filter_fold = (t * kTileColumns + pair) >> problem.log2_outputs;
-    const float first_row = both(scale, sums[t][0], sums[t][1]);
-    const float second_row = both(scale, sums[t][2], sums[t][3]);
+    const float first_row = both(scale, accumulators[t][0], accumulators[t][1]);
+    const float second_row = both(scale, accumulators[t][2], accumulators[t][3]);
     const float given = __shfl_xor_sync(~0u, is_lower ? first_row : second_row, distance);
     if (is_inside && filter_fold / 2 < results.filters) {
       store(waiting, scale, is_lower ? second_row : first_row, given);
@@ -308,19 +308,21 @@ __device__ inline void write_pooled(const Arguments<Element>& problem, const Res
 template <typename Format, int kTiles, bool kFinishes, bool kIsRare, typename Stored,
           typename Element = typename Format::Element>
 __device__ inline void write_as(const Arguments<Element>& problem, const Results<Element>& results,
-                                const Prepared<kTiles, kFinishes>& prepared, const float (&sums)[kTiles][4]) {
+                                const Prepared<kTiles, kFinishes>& prepared,
+                                const float (&accumulators)[kTiles][4]) {
   if constexpr (kFinishes) {
     if (problem.pools_sums) {
       if (problem.definition.epilogue.pool.kind == PoolKind::average) {
-        write_pooled<Format, kTiles, true, Stored>(problem, results, prepared, sums);
+        write_pooled<Format, kTiles, true, Stored>(problem, results, prepared, accumulators);
       } else {
-        write_pooled<Format, kTiles, false, Stored>(problem, results, prepared, sums);
+        write_pooled<Format, kTiles, false, Stored>(problem, results, prepared, accumulators);
       }
       return;
     }
   }
   const auto write = [&](auto writing) {
-    write_sums<Format, kTiles, kFinishes, decltype(writing)::value, Stored>(problem, results, prepared, sums);
+    write_sums<Format, kTiles, kFinishes, decltype(writing)::value, Stored>(problem, results, prepared,
+                                                                            accumulators);
   };
   using enum Writing;
   if constexpr (kIsRare) return write(Constant<any>());
@@ -343,23 +345,23 @@ template <typename Format, bool kIsRare, int kTiles, bool kFinishes,
           typename Element = typename Format::Element>
 __device__ inline void write_results(const Arguments<Element>& problem, const Results<Element>& results,
                                      const Prepared<kTiles, kFinishes>& prepared, bool is_far,
-                                     float (&sums)[kTiles][4]) {
+                                     float (&accumulators)[kTiles][4]) {
   if (Format::kIsScaled && is_far) {
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
       const ColumnScales scale(problem, results, prepared.scales.all,
                                t * kTileColumns + 2 * (threadIdx.x % 4), 0);
-      sums[t][0] *= scale.first.rest, sums[t][1] *= scale.second.rest;
-      sums[t][2] *= scale.first.rest, sums[t][3] *= scale.second.rest;
+      accumulators[t][0] *= scale.first.rest, accumulators[t][1] *= scale.second.rest;
+      accumulators[t][2] *= scale.first.rest, accumulators[t][3] *= scale.second.rest;
     }
   }
   if constexpr (kFinishes && sizeof(Element) < sizeof(float)) {
     if (problem.lies_apart) {
-      write_as<Format, kTiles, kFinishes, kIsRare, float>(problem, results, prepared, sums);
+      write_as<Format, kTiles, kFinishes, kIsRare, float>(problem, results, prepared, accumulators);
       return;
     }
   }
-  write_as<Format, kTiles, kFinishes, kIsRare, Element>(problem, results, prepared, sums);
+  write_as<Format, kTiles, kFinishes, kIsRare, Element>(problem, results, prepared, accumulators);
 }
 
 // Which results of a filter the tile stores, of those that follow each other in y: all, or where tiles
@@ -434,7 +436,7 @@ __device__ inline void for_each_segment(const Arguments<Element>& problem, const
                                         Store store) {
   const int count = Segment<kFinishes, Element>::count(problem, results);
   constexpr int kWarps = kWarpgroupThreads / 32;
-  for (int i = threadIdx.x % 32 * kWarps + thread_of_warpgroup() / 32; i < results.tile.images * count;
+  for (int i = threadIdx.x % 32 * kWarps + warpgroup_thread() / 32; i < results.tile.images * count;
        i += kWarpgroupThreads) {
     const int image = i / count;
     store(Segment<kFinishes, Element>(problem, results, image, i - image * count));
@@ -446,12 +448,12 @@ template <bool kFinishes, typename Element>
 __device__ inline void store_in_bulk(const Arguments<Element>& problem, const Results<Element>& results) {
   for_each_segment<kFinishes>(problem, results, [&](const Segment<kFinishes, Element>& segment) {
     if (segment.body > 0) {
-      bulk_store(segment.to + segment.head, segment.from + segment.head, segment.body * sizeof(Element),
-                 !kFinishes && problem.leaves_first);
+      tma_store_1d(segment.to + segment.head, segment.from + segment.head, segment.body * sizeof(Element),
+                   !kFinishes && problem.leaves_first);
     }
     for (int i = 0; i < segment.elements - segment.body; ++i) segment.store_edge(i);
   });
-  commit_bulk_stores();
+  tma_store_commit_group();
 }
 
 // The same by ordinary stores, for data of more than one window: what is in y is kept and added to. An
@@ -462,7 +464,7 @@ __device__ __noinline__ void store_by_threads(const Arguments<Element>& problem,
   const Results<Element> results = Results<Element>::template of<false>(
       problem, Tile::of<false>(problem, index), first_filter, filters, own);
   const int count = results.tile.images * Segment<false, Element>::count(problem, results);
-  for (int i = thread_of_warpgroup() / 32; i < count; i += kWarpgroupThreads / 32) {
+  for (int i = warpgroup_thread() / 32; i < count; i += kWarpgroupThreads / 32) {
     const int image = i / Segment<false, Element>::count(problem, results);
     const Segment<false, Element> segment(problem, results, image,
                                           i - image * Segment<false, Element>::count(problem, results));

@@ -84,7 +84,7 @@ struct Family {
   static Arguments arguments_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
     Arguments to{};
     static_cast<Geometry&>(to) = geometry_of(problem);
-    to.definition = definition_of(problem);
+    to.definition = naive_conv_of(problem);
     to.input_elements = problem.batch * problem.in_channels * problem.input_size();
     to.is_unpadded = is_unpadded(problem, tiling.cut);
     to.dilation_height_divisor = FastDivisor(to.dilation_height);
@@ -116,8 +116,7 @@ struct Family {
   static int threads(const Tiling& tiling) { return kWarpgroupThreads * tiling.warpgroups; }
   static int64_t shared_bytes(const Tiling& tiling) { return tiling.shared_bytes; }
 
-  static Extents grid_of(const ConvProblem& problem, const Device& device, const Tiling& tiling,
-                         const Launch&) {
+  static Dim3 grid_of(const ConvProblem& problem, const Device& device, const Tiling& tiling, const Launch&) {
     return grid_of_resident_blocks(tiling.tile_count, problem.group, device);
   }
 

@@ -74,7 +74,7 @@ __device__ inline bool find_scales(const Arguments<Element>& problem, const int*
                                    int top, const Element* bias, bool are_scaled, FilterScale* scales) {
   const int per_block = kTiles * kTileColumns >> problem.log2_outputs;
   bool is_near = true;
-  for (int i = thread_of_warpgroup(); i < problem.filter_blocks * per_block; i += kWarpgroupThreads) {
+  for (int i = warpgroup_thread(); i < problem.filter_blocks * per_block; i += kWarpgroupThreads) {
     const int block = i / per_block;
     const int within = i % per_block;
     const int in_block = within >> problem.log2_folds;

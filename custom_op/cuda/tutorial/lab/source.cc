@@ -79,7 +79,7 @@ void check_extents(const char* what, const std::array<int64_t, 3>& extents,
   }
 }
 
-Extents narrowed(const std::array<int64_t, 3>& extents) {
+Dim3 narrowed(const std::array<int64_t, 3>& extents) {
   return {static_cast<unsigned>(extents[0]), static_cast<unsigned>(extents[1]),
           static_cast<unsigned>(extents[2])};
 }

@@ -27,7 +27,7 @@ namespace convswap::lab {
 enum class Interface { course, conv };
 
 struct LaunchShape {
-  Extents grid, block;
+  Dim3 grid, block;
   int64_t shared_bytes = 0;
 };
 

@@ -6,8 +6,8 @@ namespace {
 const KnownKernels known(ladder::kernels_of("04_shared_memory", {"ladder::shared_memory"}));
 
 ladder::RungLaunch launch(const ConvProblem& problem) {
-  const Extents grid{static_cast<unsigned>(problem.batch), static_cast<unsigned>(problem.out_channels)};
-  return {"shared_memory", "ladder::shared_memory", grid, Extents{32, 32},
+  const Dim3 grid{static_cast<unsigned>(problem.batch), static_cast<unsigned>(problem.out_channels)};
+  return {"shared_memory", "ladder::shared_memory", grid, Dim3{32, 32},
           sizeof(float) * problem.in_channels * (problem.input_size() + problem.filter_size())};
 }
 

@@ -6,8 +6,8 @@ namespace {
 const KnownKernels known(ladder::kernels_of("05_flat_blocks", {"ladder::flat_blocks"}));
 
 ladder::RungLaunch launch(const ConvProblem& problem) {
-  const Extents grid{static_cast<unsigned>(problem.batch), static_cast<unsigned>(problem.out_channels)};
-  return {"flat_blocks", "ladder::flat_blocks", grid, Extents{1024},
+  const Dim3 grid{static_cast<unsigned>(problem.batch), static_cast<unsigned>(problem.out_channels)};
+  return {"flat_blocks", "ladder::flat_blocks", grid, Dim3{1024},
           sizeof(float) * problem.in_channels * (problem.input_size() + problem.filter_size())};
 }
 

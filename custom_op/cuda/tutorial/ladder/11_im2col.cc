@@ -31,9 +31,9 @@ class Im2col final : public ladder::Rung {
       const unsigned writers = ladder::blocks_for(columns * taps(problem), kThreads);
       found.push_back({"write_columns", "ladder::write_columns", writers, kThreads, 0, first, images});
       found.push_back({"multiply_columns", "ladder::multiply_columns",
-                       Extents{ladder::blocks_for(columns, ladder::kTile), rows},
-                       Extents{ladder::kTile, ladder::kTile},
-                       2 * sizeof(float) * ladder::kTile * ladder::kTile, first, images});
+                       Dim3{ladder::blocks_for(columns, ladder::kTile), rows},
+                       Dim3{ladder::kTile, ladder::kTile}, 2 * sizeof(float) * ladder::kTile * ladder::kTile,
+                       first, images});
     }
     return found;
   }

@@ -8,9 +8,9 @@ const KnownKernels known(ladder::kernels_of("12_fused_im2col", {"ladder::fused_i
 
 ladder::RungLaunch launch(const ConvProblem& problem) {
   constexpr int kTile = ladder::kFusedTile;
-  const Extents grid{ladder::blocks_for(problem.batch * problem.output_size(), kTile),
-                     ladder::blocks_for(problem.out_channels, kTile)};
-  return {"fused_im2col", "ladder::fused_im2col", grid, Extents{kTile, kTile},
+  const Dim3 grid{ladder::blocks_for(problem.batch * problem.output_size(), kTile),
+                  ladder::blocks_for(problem.out_channels, kTile)};
+  return {"fused_im2col", "ladder::fused_im2col", grid, Dim3{kTile, kTile},
           2 * sizeof(float) * kTile * kTile};
 }
 

@@ -20,8 +20,8 @@ class TensorCores final : public ladder::Rung {
   }
 
   std::vector<ladder::RungLaunch> launches(const ConvProblem& problem) const override {
-    const Extents grid{ladder::blocks_for(problem.batch * problem.output_size(), ladder::kTensorColumns),
-                       ladder::blocks_for(problem.out_channels, ladder::kTensorFilters)};
+    const Dim3 grid{ladder::blocks_for(problem.batch * problem.output_size(), ladder::kTensorColumns),
+                    ladder::blocks_for(problem.out_channels, ladder::kTensorFilters)};
     return {{"tensor_cores", "ladder::tensor_cores", grid, ladder::kTensorThreads,
              sizeof(float) * ladder::kTensorSharedFloats}};
   }

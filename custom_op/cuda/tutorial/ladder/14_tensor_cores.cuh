@@ -10,7 +10,7 @@
 // and the hardware says who holds what. Lane 4g + t has, of 16 filters x 8 taps, filters g and g + 8 at taps
 // t and t + 4; of 8 taps x 8 columns, taps t and t + 4 of column g; and of the sums, filters g and g + 8 of
 // columns 2t and 2t + 1. So each thread fetches its own from shared memory, all 32 multiply together
-// (`multiply_add_tf32`, in cuda/primitives/tensor_core.cuh, is the instruction), and in the end each puts its
+// (`mma_m16n8k8_tf32`, in cuda/primitives/mma.cuh, is the instruction), and in the end each puts its
 // sums where the others find them, since neighbouring threads shall write neighbouring results.
 //
 // What goes in is rounded to TF32: the range of float32, but 10 bits after the point instead of 23. The sums
@@ -29,10 +29,10 @@
 // Precision: tf32
 //
 // No copy: its instructions are in other files of the library; read
-// custom_op/cuda/primitives/tensor_core.cuh
+// custom_op/cuda/primitives/mma.cuh
 
 #include "cpu/tutorial/ladder/convolution.h"
-#include "cuda/primitives/tensor_core.cuh"
+#include "cuda/primitives/mma.cuh"
 #include "cuda/tutorial/ladder/sizes.h"
 
 namespace convswap::ladder {
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kTensorThreads) tensor_cores(Convolution conv)
     for (int i = threadIdx.x; i < kTensorFilters * kTensorTaps; i += kTensorThreads) {
       const int k = first_filter + i / kTensorTaps, tap = first + i % kTensorTaps;
       const bool is_there = k < conv.filters && tap < taps;
-      filter_tile[i] = is_there ? rounded_to_tf32(conv.w[k * taps + tap]) : 0.0f;
+      filter_tile[i] = is_there ? round_to_tf32(conv.w[k * taps + tap]) : 0.0f;
     }
     for (int i = threadIdx.x; i < kTensorTaps * kTensorColumns; i += kTensorThreads) {
       const int column = first_column + i % kTensorColumns, tap = first + i / kTensorColumns;
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kTensorThreads) tensor_cores(Convolution conv)
       const int c = tap / (conv.filter_width * conv.filter_height);
       const bool is_there = column < columns && tap < taps;
       const int pixel = ((n * conv.channels + c) * conv.height + p + r) * conv.width + q + s;
-      column_tile[i] = is_there ? rounded_to_tf32(conv.x[pixel]) : 0.0f;
+      column_tile[i] = is_there ? round_to_tf32(conv.x[pixel]) : 0.0f;
     }
     __syncthreads();
     const float* const own_filters = filter_tile + g * kTensorTaps + t;
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kTensorThreads) tensor_cores(Convolution conv)
       const float* const own_column =
           column_tile + t * kTensorColumns + first_of_warp + i * kColumnsAtOnce + g;
       const float pixels[] = {own_column[0], own_column[4 * kTensorColumns]};
-      multiply_add_tf32(sums[i], filters, pixels);
+      mma_m16n8k8_tf32(sums[i], filters, pixels);
     }
     __syncthreads();
   }

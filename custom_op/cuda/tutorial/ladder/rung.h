@@ -21,7 +21,7 @@ namespace convswap::ladder {
 struct RungLaunch {
   std::string name;    // for people
   std::string kernel;  // the instance (cuda/host/kernels.h)
-  Extents grid, block;
+  Dim3 grid, block;
   std::size_t shared_bytes = 0;
   int64_t first_image = 0;
   int64_t images = 0;

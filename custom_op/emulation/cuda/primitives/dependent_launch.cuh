@@ -2,8 +2,8 @@
 
 namespace convswap {
 
-inline void wait_for_kernels_before() {}
-inline void wait_for_weights(bool) {}
-inline void let_next_kernel_start() {}
+inline void griddepcontrol_wait() {}
+inline void griddepcontrol_wait_unless(bool) {}
+inline void griddepcontrol_launch_dependents() {}
 
 }  // namespace convswap

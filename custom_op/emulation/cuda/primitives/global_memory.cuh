@@ -26,11 +26,11 @@ void store_global_if(unsigned condition, unsigned long long address, Words words
 inline unsigned long long global_address(const void* pointer) {
   return reinterpret_cast<unsigned long long>(pointer);
 }
-inline unsigned long long address_beyond(unsigned long long address, unsigned count, unsigned size) {
+inline unsigned long long address_at(unsigned long long address, unsigned count, unsigned size) {
   return address + static_cast<unsigned long long>(count) * size;
 }
 
 inline void prefetch(const void*) {}
-inline void prefetch_near(const void*) {}
+inline void prefetch_l1(const void*) {}
 
 }  // namespace convswap

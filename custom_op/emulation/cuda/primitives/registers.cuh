@@ -2,15 +2,15 @@
 
 namespace convswap {
 
-inline unsigned computed_here(unsigned value) { return value; }
+inline unsigned optimization_barrier(unsigned value) { return value; }
 template <typename T>
-T* global_computed_here(T* address) {
+T* optimization_barrier_global(T* address) {
   return address;
 }
 
 template <int kRegisters>
-void leave_registers() {}
+void setmaxnreg_dec() {}
 template <int kRegisters>
-void take_registers() {}
+void setmaxnreg_inc() {}
 
 }  // namespace convswap

@@ -5,16 +5,16 @@
 
 namespace convswap {
 
-inline int warpgroup_of_block() { return static_cast<int>(threadIdx.x) / kWarpgroupThreads; }
-inline int thread_of_warpgroup() { return static_cast<int>(threadIdx.x) % kWarpgroupThreads; }
+inline int warpgroup_index() { return static_cast<int>(threadIdx.x) / kWarpgroupThreads; }
+inline int warpgroup_thread() { return static_cast<int>(threadIdx.x) % kWarpgroupThreads; }
 inline void sync_warpgroup(int) { emulation::meet_warpgroup(); }
-inline bool sync_warpgroup_and(int, bool agrees) { return emulation::meet_warpgroup_and(agrees); }
+inline bool sync_warpgroup_all(int, bool agrees) { return emulation::meet_warpgroup_and(agrees); }
 
-inline void sync_threads(int barrier, int threads) { emulation::meet_named(barrier, threads, true); }
-inline bool sync_threads_and(int barrier, int threads, bool agrees) {
+inline void named_barrier_sync(int barrier, int threads) { emulation::meet_named(barrier, threads, true); }
+inline bool named_barrier_sync_all(int barrier, int threads, bool agrees) {
   return emulation::meet_named(barrier, threads, agrees);
 }
 
-inline bool is_elected() { return threadIdx.x % 32 == 0; }
+inline bool elect_one() { return threadIdx.x % 32 == 0; }
 
 }  // namespace convswap

@@ -5,9 +5,9 @@
 // what does not say where it belongs (-default-device).
 
 #ifdef __CUDACC__
-#define CONVSWAP_ANYWHERE __host__ __device__
+#define CONVSWAP_HOST_DEVICE __host__ __device__
 #else
-#define CONVSWAP_ANYWHERE
+#define CONVSWAP_HOST_DEVICE
 #endif
 
 #ifndef __CUDACC_RTC__
@@ -32,7 +32,7 @@ inline constexpr bool kAreSame = false;
 template <typename A>
 inline constexpr bool kAreSame<A, A> = true;
 
-CONVSWAP_ANYWHERE inline float infinity() {
+CONVSWAP_HOST_DEVICE inline float infinity() {
 #ifdef __CUDA_ARCH__
   return __int_as_float(0x7f800000);
 #else

@@ -9,49 +9,49 @@ namespace convswap {
 // t), (g + 8, t), (g, t + 4), (g + 8, t + 4); b0 and b1 (word t, column g), (t + 4, g); sums (row g, column
 // 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1). Products are exact and sums float32, truncated.
 template <typename Number>
-__device__ inline void multiply_add_16_deep(float (&sums)[4], unsigned a0, unsigned a1, unsigned a2,
-                                            unsigned a3, unsigned b0, unsigned b1);
+__device__ inline void mma_m16n8k16(float (&accumulators)[4], unsigned a0, unsigned a1, unsigned a2,
+                                    unsigned a3, unsigned b0, unsigned b1);
 
 template <>
-__device__ inline void multiply_add_16_deep<Float16>(float (&sums)[4], unsigned a0, unsigned a1, unsigned a2,
-                                                     unsigned a3, unsigned b0, unsigned b1) {
+__device__ inline void mma_m16n8k16<Float16>(float (&accumulators)[4], unsigned a0, unsigned a1, unsigned a2,
+                                             unsigned a3, unsigned b0, unsigned b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "+f"(accumulators[0]), "+f"(accumulators[1]), "+f"(accumulators[2]), "+f"(accumulators[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 template <>
-__device__ inline void multiply_add_16_deep<BFloat16>(float (&sums)[4], unsigned a0, unsigned a1, unsigned a2,
-                                                      unsigned a3, unsigned b0, unsigned b1) {
+__device__ inline void mma_m16n8k16<BFloat16>(float (&accumulators)[4], unsigned a0, unsigned a1, unsigned a2,
+                                              unsigned a3, unsigned b0, unsigned b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "+f"(accumulators[0]), "+f"(accumulators[1]), "+f"(accumulators[2]), "+f"(accumulators[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 // The same of half the depth: a (16x8) is a0 and a1, b (8x8) is b0.
 template <typename Number>
-__device__ inline void multiply_add_8_deep(float (&sums)[4], unsigned a0, unsigned a1, unsigned b0);
+__device__ inline void mma_m16n8k8(float (&accumulators)[4], unsigned a0, unsigned a1, unsigned b0);
 
 template <>
-__device__ inline void multiply_add_8_deep<Float16>(float (&sums)[4], unsigned a0, unsigned a1, unsigned b0) {
+__device__ inline void mma_m16n8k8<Float16>(float (&accumulators)[4], unsigned a0, unsigned a1, unsigned b0) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "+f"(accumulators[0]), "+f"(accumulators[1]), "+f"(accumulators[2]), "+f"(accumulators[3])
       : "r"(a0), "r"(a1), "r"(b0));
 }
 
 template <>
-__device__ inline void multiply_add_8_deep<BFloat16>(float (&sums)[4], unsigned a0, unsigned a1,
-                                                     unsigned b0) {
+__device__ inline void mma_m16n8k8<BFloat16>(float (&accumulators)[4], unsigned a0, unsigned a1,
+                                             unsigned b0) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, "
       "%3};"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "+f"(accumulators[0]), "+f"(accumulators[1]), "+f"(accumulators[2]), "+f"(accumulators[3])
       : "r"(a0), "r"(a1), "r"(b0));
 }
 
 // To TF32, 10 bits after the point: to nearest, ties away from zero.
-__device__ inline float rounded_to_tf32(float value) {
+__device__ inline float round_to_tf32(float value) {
   unsigned bits;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
   return __uint_as_float(bits);
@@ -61,10 +61,10 @@ __device__ inline float rounded_to_tf32(float value) {
 // compute capability 8.0. With g = lane / 4 and t = lane % 4, a[0] to a[3] are (row g, column t), (g + 8, t),
 // (g, t + 4), (g + 8, t + 4); b[0] and b[1] (row t, column g), (t + 4, g); sums (row g, column 2t),
 // (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1).
-__device__ inline void multiply_add_tf32(float (&sums)[4], const float (&a)[4], const float (&b)[2]) {
+__device__ inline void mma_m16n8k8_tf32(float (&accumulators)[4], const float (&a)[4], const float (&b)[2]) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "+f"(accumulators[0]), "+f"(accumulators[1]), "+f"(accumulators[2]), "+f"(accumulators[3])
       : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
         "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
 }

@@ -5,7 +5,7 @@ namespace convswap {
 // How far a role has come in a ring of stages, which all roles go round in the same order. The barriers of a
 // stage have phases, 0 and 1 in turns, and that of its first use is 0.
 template <int kStages>
-struct Ring {
+struct PipelineState {
   int uses = 0;
 
   __device__ int stage() const { return uses % kStages; }
@@ -14,7 +14,7 @@ struct Ring {
 };
 
 // The same of as many stages as the kernel is told.
-struct OpenRing {
+struct DynamicPipelineState {
   int stage = 0;
   unsigned phase = 0;
 

@@ -3,25 +3,25 @@
 #include <array>
 #include <numeric>
 
-#include "cuda/primitives/tensor_core.cuh"
+#include "cuda/primitives/mma.cuh"
 #include "cuda_emulation.h"
 
 namespace convswap {
 
 // The address and the distance of the halves, in units of 16 bytes.
-struct SharedMatrix {
+struct SmemDescriptor {
   const unsigned char* start;
   unsigned leading;
 
-  static SharedMatrix at(const void* shared, unsigned leading) {
+  static SmemDescriptor at(const void* shared, unsigned leading) {
     if (reinterpret_cast<uintptr_t>(shared) % 16 != 0) emulation::fail("a matrix that is not aligned");
     return {static_cast<const unsigned char*>(shared), leading};
   }
-  SharedMatrix advanced(unsigned units) const {
+  SmemDescriptor advanced(unsigned units) const {
     if (leading + (units >> 16) >= 1u << 14) emulation::fail("halves of a matrix that lie too far apart");
     return {start + (units & 0xffffu) * 16, leading + (units >> 16)};
   }
-  SharedMatrix of_warp() const { return *this; }
+  SmemDescriptor warp_uniform() const { return *this; }
 
   // Two neighbours along the depth, of one row.
   unsigned pair(int row, int depth) const {
@@ -34,38 +34,38 @@ struct SharedMatrix {
 // Whether a thread has begun products that it has not ended.
 inline std::array<bool, 1024> products_are_open;
 
-inline void begin_warpgroup_products() {
+inline void wgmma_fence() {
   emulation::meet_warpgroup();
   products_are_open[emulation::current] = true;
 }
 template <int kTiles>
-void begin_warpgroup_products(float (&)[kTiles][4]) {
-  begin_warpgroup_products();
+void wgmma_fence(float (&)[kTiles][4]) {
+  wgmma_fence();
 }
-inline void end_warpgroup_products() { products_are_open[emulation::current] = false; }
+inline void wgmma_commit_group() { products_are_open[emulation::current] = false; }
 template <int kTiles>
-void await_warpgroup_products(float (&)[kTiles][4]) {
+void wgmma_wait_all(float (&)[kTiles][4]) {
   if (products_are_open[emulation::current]) emulation::fail("products that are waited for before they end");
   emulation::meet_warpgroup();
 }
 template <int kCalls>
-void await_warpgroup_products_but_the_last() {
+void wgmma_wait() {
   if (products_are_open[emulation::current]) emulation::fail("products that are waited for before they end");
   emulation::meet_warpgroup();
 }
 template <int kTiles>
-void finish_warpgroup_products(float (&sums)[kTiles][4]) {
-  end_warpgroup_products();
-  await_warpgroup_products(sums);
+void wgmma_commit_and_wait(float (&accumulators)[kTiles][4]) {
+  wgmma_commit_group();
+  wgmma_wait_all(accumulators);
 }
 
 template <int kTiles>
-void scale_warpgroup_sums(float (&sums)[kTiles][4], float factor) {
-  finish_warpgroup_products(sums);
-  for (auto& tile : sums) {
+void scale_accumulators(float (&accumulators)[kTiles][4], float factor) {
+  wgmma_commit_and_wait(accumulators);
+  for (auto& tile : accumulators) {
     for (float& sum : tile) sum *= factor;
   }
-  begin_warpgroup_products(sums);
+  wgmma_fence(accumulators);
 }
 
 constexpr int kDepth = 16;  // of a product
@@ -82,7 +82,7 @@ void numbers_of(double (&numbers)[kDepth], Pair pair) {
 
 // sums += a * b, where a(row, depth) gives two neighbours along the depth.
 template <typename Number, int kTiles, typename First>
-void add_product(float (&sums)[kTiles][4], First a, SharedMatrix b) {
+void add_product(float (&accumulators)[kTiles][4], First a, SmemDescriptor b) {
   if (!products_are_open[emulation::current]) emulation::fail("a product that has not been begun");
   // The four warps are given the same matrix.
   emulation::meet_warpgroup_with(b.start);
@@ -98,18 +98,18 @@ void add_product(float (&sums)[kTiles][4], First a, SharedMatrix b) {
       double column[kDepth];
       numbers_of<Number>(column, [&](int depth) { return b.pair(tile * 8 + lane % 4 * 2 + i, depth); });
       for (int j = 0; j < 2; ++j) {
-        float& sum = sums[tile][j * 2 + i];
+        float& sum = accumulators[tile][j * 2 + i];
         sum = static_cast<float>(std::inner_product(column, column + kDepth, rows[j], double{sum}));
       }
     }
   }
 }
 
-struct TensorFloat32 {};
+struct Tf32 {};
 
 // sums += a * b of TF32, eight deep, where a(row, depth) gives the bits of a number.
 template <int kTiles, typename First>
-void add_tensor_float32_product(float (&sums)[kTiles][4], First a, SharedMatrix b) {
+void add_tensor_float32_product(float (&accumulators)[kTiles][4], First a, SmemDescriptor b) {
   if (!products_are_open[emulation::current]) emulation::fail("a product that has not been begun");
   emulation::meet_warpgroup_with(b.start);
   const auto number = [](unsigned bits) { return double{__uint_as_float(bits & ~0x1fffu)}; };
@@ -118,23 +118,23 @@ void add_tensor_float32_product(float (&sums)[kTiles][4], First a, SharedMatrix 
   for (int tile = 0; tile < kTiles; ++tile) {
     for (int i = 0; i < 4; ++i) {
       const int column = tile * 8 + lane % 4 * 2 + i % 2;
-      double sum = sums[tile][i];
+      double sum = accumulators[tile][i];
       for (int depth = 0; depth < 8; ++depth) {
         unsigned weight;
         std::memcpy(&weight, b.start + depth / 4 * b.leading * 16 + column * 16 + depth % 4 * 4, 4);
         sum += number(a(first_row + i / 2 * 8, depth)) * number(weight);
       }
-      sums[tile][i] = static_cast<float>(sum);
+      accumulators[tile][i] = static_cast<float>(sum);
     }
   }
 }
 
 template <typename Number, int kTiles>
-void add_warpgroup_product(float (&sums)[kTiles][4], SharedMatrix a, SharedMatrix b) {
+void wgmma(float (&accumulators)[kTiles][4], SmemDescriptor a, SmemDescriptor b) {
   emulation::meet_warpgroup_with(a.start);
-  if constexpr (std::is_same_v<Number, TensorFloat32>) {
+  if constexpr (std::is_same_v<Number, Tf32>) {
     add_tensor_float32_product(
-        sums,
+        accumulators,
         [&](int row, int depth) {
           unsigned bits;
           std::memcpy(&bits, a.start + depth / 4 * a.leading * 16 + row * 16 + depth % 4 * 4, 4);
@@ -142,22 +142,22 @@ void add_warpgroup_product(float (&sums)[kTiles][4], SharedMatrix a, SharedMatri
         },
         b);
   } else {
-    add_product<Number>(sums, [&](int row, int depth) { return a.pair(row, depth); }, b);
+    add_product<Number>(accumulators, [&](int row, int depth) { return a.pair(row, depth); }, b);
   }
 }
 
 template <typename Number, int kTiles>
-void add_warpgroup_product(float (&sums)[kTiles][4], const unsigned (&a)[4], SharedMatrix b) {
+void wgmma(float (&accumulators)[kTiles][4], const unsigned (&a)[4], SmemDescriptor b) {
   emulation::Warp& warp = emulation::warp();
   std::copy_n(a, 4, warp.a[emulation::lane()]);
   emulation::meet_warp();
-  if constexpr (std::is_same_v<Number, TensorFloat32>) {
+  if constexpr (std::is_same_v<Number, Tf32>) {
     add_tensor_float32_product(
-        sums,
+        accumulators,
         [&](int row, int depth) { return warp.a[row % 8 * 4 + depth % 4][row % 16 / 8 + depth / 4 * 2]; }, b);
   } else {
     add_product<Number>(
-        sums,
+        accumulators,
         [&](int row, int depth) { return warp.a[row % 8 * 4 + depth % 8 / 2][row % 16 / 8 + depth / 8 * 2]; },
         b);
   }
@@ -165,9 +165,9 @@ void add_warpgroup_product(float (&sums)[kTiles][4], const unsigned (&a)[4], Sha
 }
 
 template <typename Number, int kTiles>
-void set_warpgroup_product(float (&sums)[kTiles][4], const unsigned (&a)[4], SharedMatrix b) {
-  for (auto& tile : sums) std::fill_n(tile, 4, 0.0f);
-  add_warpgroup_product<Number>(sums, a, b);
+void wgmma_overwrite(float (&accumulators)[kTiles][4], const unsigned (&a)[4], SmemDescriptor b) {
+  for (auto& tile : accumulators) std::fill_n(tile, 4, 0.0f);
+  wgmma<Number>(accumulators, a, b);
 }
 
 }  // namespace convswap

@@ -15,7 +15,7 @@ double number_at(unsigned word, int half) {
 
 // sums (16x8) += a (16 x 8 kWords) * b (8 kWords x 8), which lie in the lanes as custom_op's own header says.
 template <typename Number, int kWords>
-void multiply_add(float (&sums)[4], const unsigned* a, const unsigned* b) {
+void multiply_add(float (&accumulators)[4], const unsigned* a, const unsigned* b) {
   emulation::Warp& warp = emulation::warp();
   const int lane = emulation::lane();
   std::copy_n(a, 2 * kWords, warp.a[lane]);
@@ -24,7 +24,7 @@ void multiply_add(float (&sums)[4], const unsigned* a, const unsigned* b) {
   for (int j = 0; j < 4; ++j) {
     const int row = lane / 4 + j / 2 * 8;
     const int column = lane % 4 * 2 + j % 2;
-    double sum = sums[j];
+    double sum = accumulators[j];
     for (int word = 0; word < kWords; ++word) {
       for (int t = 0; t < 4; ++t) {
         const unsigned x = warp.a[row % 8 * 4 + t][word * 2 + row / 8];
@@ -32,27 +32,27 @@ void multiply_add(float (&sums)[4], const unsigned* a, const unsigned* b) {
         for (int half = 0; half < 2; ++half) sum += number_at<Number>(x, half) * number_at<Number>(y, half);
       }
     }
-    sums[j] = static_cast<float>(sum);
+    accumulators[j] = static_cast<float>(sum);
   }
   emulation::meet_warp();
 }
 
 template <typename Number>
-void multiply_add_16_deep(float (&sums)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
-                          unsigned b1) {
+void mma_m16n8k16(float (&accumulators)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
+                  unsigned b1) {
   const unsigned a[] = {a0, a1, a2, a3};
   const unsigned b[] = {b0, b1};
-  multiply_add<Number, 2>(sums, a, b);
+  multiply_add<Number, 2>(accumulators, a, b);
 }
 
 template <typename Number>
-void multiply_add_8_deep(float (&sums)[4], unsigned a0, unsigned a1, unsigned b0) {
+void mma_m16n8k8(float (&accumulators)[4], unsigned a0, unsigned a1, unsigned b0) {
   const unsigned a[] = {a0, a1};
-  multiply_add<Number, 1>(sums, a, &b0);
+  multiply_add<Number, 1>(accumulators, a, &b0);
 }
 
 // To nearest, ties away from zero.
-inline float rounded_to_tf32(float value) {
+inline float round_to_tf32(float value) {
   const unsigned bits = std::bit_cast<unsigned>(value);
   return std::isfinite(value) ? std::bit_cast<float>((bits + 0x1000u) & ~0x1fffu) : value;
 }
@@ -66,7 +66,7 @@ inline double checked_tf32(unsigned word) {
   return value;
 }
 
-inline void multiply_add_tf32(float (&sums)[4], const float (&a)[4], const float (&b)[2]) {
+inline void mma_m16n8k8_tf32(float (&accumulators)[4], const float (&a)[4], const float (&b)[2]) {
   emulation::Warp& warp = emulation::warp();
   const int lane = emulation::lane();
   for (int i = 0; i < 4; ++i) warp.a[lane][i] = std::bit_cast<unsigned>(a[i]);
@@ -75,13 +75,13 @@ inline void multiply_add_tf32(float (&sums)[4], const float (&a)[4], const float
   for (int j = 0; j < 4; ++j) {
     const int row = lane / 4 + j / 2 * 8;
     const int column = lane % 4 * 2 + j % 2;
-    double sum = sums[j];
+    double sum = accumulators[j];
     for (int depth = 0; depth < 8; ++depth) {
       const unsigned x = warp.a[row % 8 * 4 + depth % 4][depth / 4 * 2 + row / 8];
       const unsigned y = warp.b[column * 4 + depth % 4][depth / 4];
       sum += checked_tf32(x) * checked_tf32(y);
     }
-    sums[j] = static_cast<float>(sum);
+    accumulators[j] = static_cast<float>(sum);
   }
   emulation::meet_warp();
 }

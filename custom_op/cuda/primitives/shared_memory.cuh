@@ -23,30 +23,30 @@ __device__ inline void store_shared(float* target, float a, float b, float c, fl
 }
 
 // To an address that was computed once, with offsets of its own.
-__device__ inline void store_at(SharedAddress target, unsigned short word) {
+__device__ inline void store_shared_at(SharedAddress target, unsigned short word) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(target), "h"(word) : "memory");
 }
-__device__ inline void store_at(SharedAddress target, unsigned word) {
+__device__ inline void store_shared_at(SharedAddress target, unsigned word) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(target), "r"(word) : "memory");
 }
-__device__ inline void store_at(SharedAddress target, uint2 words) {
+__device__ inline void store_shared_at(SharedAddress target, uint2 words) {
   asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(target), "r"(words.x), "r"(words.y) : "memory");
 }
 
 // The same where a condition holds, as one predicated instruction.
-__device__ inline void store_at_if(bool condition, SharedAddress target, unsigned word) {
+__device__ inline void store_shared_at_if(bool condition, SharedAddress target, unsigned word) {
   asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p st.shared.u32 [%1], %2; }" ::"r"(
                    static_cast<unsigned>(condition)),
                "r"(target), "r"(word)
                : "memory");
 }
-__device__ inline void store_at_if(bool condition, SharedAddress target, uint2 words) {
+__device__ inline void store_shared_at_if(bool condition, SharedAddress target, uint2 words) {
   asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p st.shared.v2.u32 [%1], {%2, %3}; }" ::"r"(
                    static_cast<unsigned>(condition)),
                "r"(target), "r"(words.x), "r"(words.y)
                : "memory");
 }
-__device__ inline void store_at_if(bool condition, SharedAddress target, uint4 words) {
+__device__ inline void store_shared_at_if(bool condition, SharedAddress target, uint4 words) {
   asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p st.shared.v4.u32 [%1], {%2, %3, %4, %5}; }" ::"r"(
                    static_cast<unsigned>(condition)),
                "r"(target), "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w)

@@ -8,7 +8,7 @@ namespace FAMILY {
 extern unsigned char shared[];
 }
 template <typename Part>
-Part* shared_part(Offset<Part> offset) {
+Part* shared_memory_at(Offset<Part> offset) {
   return offset.in(FAMILY::shared);
 }
 

@@ -24,13 +24,13 @@ inline void store_shared(float* target, float a, float b, float c, float d) {
 using SharedAddress = uintptr_t;
 inline SharedAddress shared_address(const void* shared) { return reinterpret_cast<uintptr_t>(shared); }
 template <typename Words>
-void store_at(SharedAddress target, Words words) {
+void store_shared_at(SharedAddress target, Words words) {
   store_shared(reinterpret_cast<void*>(target), words);
 }
 
 template <typename Words>
-void store_at_if(bool condition, SharedAddress target, Words words) {
-  if (condition) store_at(target, words);
+void store_shared_at_if(bool condition, SharedAddress target, Words words) {
+  if (condition) store_shared_at(target, words);
 }
 
 }  // namespace convswap

@@ -3,7 +3,7 @@
 namespace convswap {
 
 // The larger and the smaller of two, or NaN where one of them is; fmaxf would drop it.
-__device__ inline float larger_or_nan(float a, float b) {
+__device__ inline float max_nan(float a, float b) {
 #if __CUDA_ARCH__ >= 800
   float result;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
@@ -12,7 +12,7 @@ __device__ inline float larger_or_nan(float a, float b) {
   return a > b || a != a ? a : b;
 #endif
 }
-__device__ inline float smaller_or_nan(float a, float b) {
+__device__ inline float min_nan(float a, float b) {
 #if __CUDA_ARCH__ >= 800
   float result;
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));

@@ -11,16 +11,16 @@
 namespace convswap {
 
 // What has been asked for arrives as late as it may: when the thread that asked waits for its group.
-struct AsyncCopy {
+struct CpAsync {
   void* to;
   const void* from;
   int bytes;
 };
-struct AsyncCopies {
-  std::vector<AsyncCopy> open;
-  std::deque<std::vector<AsyncCopy>> groups;
+struct CpAsyncGroups {
+  std::vector<CpAsync> open;
+  std::deque<std::vector<CpAsync>> groups;
 };
-inline std::map<int, AsyncCopies> async_copies;  // of each thread
+inline std::map<int, CpAsyncGroups> async_copies;  // of each thread
 // A block may not end before all has arrived.
 inline const bool copies_are_checked_at_the_end = [] {
   emulation::block_ends.push_back([] {
@@ -43,23 +43,23 @@ inline void ask_for(void* shared, const void* global, int bytes) {
   std::memset(shared, 0xFF, static_cast<std::size_t>(bytes));
   async_copies[emulation::current].open.push_back({shared, global, bytes});
 }
-inline void copy_async_16_bytes(void* shared, const void* global) { ask_for(shared, global, 16); }
+inline void cp_async_16(void* shared, const void* global) { ask_for(shared, global, 16); }
 template <int kBytes>
-void copy_async(void* shared, const void* global, bool is_there) {
+void cp_async_zfill(void* shared, const void* global, bool is_there) {
   static_assert(kBytes == 4 || kBytes == 8);
   alignas(kBytes) static constexpr unsigned char kZeros[kBytes] = {};
   ask_for(shared, is_there ? global : kZeros, kBytes);
 }
-inline void commit_copies() {
-  AsyncCopies& own = async_copies[emulation::current];
+inline void cp_async_commit_group() {
+  CpAsyncGroups& own = async_copies[emulation::current];
   own.groups.push_back(std::move(own.open));
   own.open.clear();
 }
 template <int kPending>
-void wait_for_copies() {
-  AsyncCopies& own = async_copies[emulation::current];
+void cp_async_wait_group() {
+  CpAsyncGroups& own = async_copies[emulation::current];
   for (; own.groups.size() > kPending; own.groups.pop_front()) {
-    for (const AsyncCopy& copy : own.groups.front()) std::memcpy(copy.to, copy.from, copy.bytes);
+    for (const CpAsync& copy : own.groups.front()) std::memcpy(copy.to, copy.from, copy.bytes);
   }
 }
 
