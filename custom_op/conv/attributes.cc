@@ -44,16 +44,16 @@ std::string pair_text(const int64_t (&values)[2]) {
   return std::to_string(values[0]) + "x" + std::to_string(values[1]);
 }
 
-// There is no default that would be right for all: those of ONNX's own operators differ.
+// Required, because the defaults of ONNX's operators differ.
 float parameter(const ActivationFacts& facts, std::string_view attribute, std::optional<float> given) {
-  // With NaN a problem would not be equal to itself, and no plan be found again.
+  // With NaN a problem would not equal itself, and the plan cache would miss.
   if (given && !std::isnan(*given)) return *given;
   throw InvalidArgument(attribute_message(
       "activation", facts.name,
       "a number as " + std::string(attribute) + " beside it, but there is " + (given ? "NaN" : "none")));
 }
 
-// The largest finite number of the type, which is Clip's bound if none is given.
+// Returns the type's largest finite number, the default bound of Clip.
 float largest(ElementType type) {
   switch (type) {
     case ElementType::float32:
@@ -71,7 +71,7 @@ float largest(ElementType type) {
       "float32, which lacks the largest float64"));
 }
 
-// Absent, all are `otherwise`.
+// Checks an attribute's values and copies them; an absent attribute gives `length` times `otherwise`.
 void fill(std::string_view attribute, const std::vector<int64_t>& values, size_t length, int64_t least,
           int64_t otherwise, int64_t* to) {
   if (values.empty()) {
@@ -121,7 +121,7 @@ DepthwiseSpec read_depthwise(const Attributes& attributes, ElementType type) {
 int64_t pool_extent(const Pool& pool, size_t axis, int64_t input) {
   const int64_t padded = pool.pad_begin[axis] + input + pool.pad_end[axis];
   const int64_t room = padded - pool.kernel[axis], stride = pool.stride[axis];
-  // Rounded towards zero, as in ONNX Runtime, where there is no room either.
+  // The division rounds a negative `room` towards zero, as ONNX Runtime does.
   int64_t count = room / stride + 1;
   if (count < 0) {
     throw InvalidArgument("pool_kernel_shape: its window reaches over " + std::to_string(pool.kernel[axis]) +
@@ -129,7 +129,7 @@ int64_t pool_extent(const Pool& pool, size_t axis, int64_t input) {
                           " and the padded output of " + "the convolution has " + std::to_string(padded) +
                           "; expected a smaller window");
   }
-  // A window that would begin beyond the image and its first padding does not count.
+  // A window that begins beyond the image and its leading padding does not count.
   const bool has_rest = room > 0 && room % stride != 0;
   if (pool.rounds_up && has_rest && count * stride < pool.pad_begin[axis] + input) ++count;
   return count;
@@ -144,7 +144,7 @@ void set_activation(Epilogue& epilogue, ElementType type, Activation kind, std::
   }
   const auto facts = std::find_if(std::begin(kActivations), std::end(kActivations),
                                   [&](const ActivationFacts& each) { return each.activation == kind; });
-  // What the activation does not read is 0, so that it does not tell two problems apart.
+  // Unused parameters are 0, so that equal problems compare equal.
   epilogue.alpha = facts->parameters > 0 ? parameter(*facts, "activation_alpha", alpha) : 0;
   epilogue.beta = facts->parameters > 1 ? parameter(*facts, "activation_beta", beta) : 0;
 }
@@ -199,7 +199,7 @@ Pool make_pool(PoolKind kind, const std::vector<int64_t>& kernel_shape, const st
   std::copy_n(edges, 2, pool.pad_begin);
   std::copy_n(edges + 2, 2, pool.pad_end);
   for (size_t axis = 0; axis < 2; ++axis) {
-    // A window all of padding would have no maximum and no average.
+    // A window of nothing but padding has no maximum and no average.
     if (std::max(pool.pad_begin[axis], pool.pad_end[axis]) >= pool.kernel[axis]) {
       throw InvalidArgument(
           attribute_message("pool_pads", list_text(pads), "less than the window " + list_text(kernel_shape)));

@@ -1,6 +1,6 @@
 #pragma once
 
-// A convolution and its epilogue as the attributes of an op give them, and the epilogue as text.
+// Reads a convolution and its epilogue from a node's attributes, and writes an epilogue as text.
 
 #include <cstddef>
 #include <optional>
@@ -16,23 +16,25 @@ namespace convswap {
 Activation parse_activation(std::string_view word);
 PoolKind parse_pool_kind(std::string_view word);
 
-// Sets the activation of data of type `type`. A bound of Clip that is left out is the type's lowest or
-// largest number, as in ONNX. Throws InvalidArgument if another parameter is left out, or a parameter is NaN.
+// Sets the activation for elements of `type`. An omitted bound of Clip is the type's lowest or largest
+// number, as in ONNX. Throws InvalidArgument if any other parameter is omitted, or a parameter is NaN.
 void set_activation(Epilogue& epilogue, ElementType type, Activation kind, std::optional<float> alpha,
                     std::optional<float> beta);
 
-// The pool of the attributes; empty lists are absent ones. Throws InvalidArgument.
+// Makes the pool from its attributes; an empty list is an absent attribute. Throws InvalidArgument.
 Pool make_pool(PoolKind kind, const std::vector<int64_t>& kernel_shape, const std::vector<int64_t>& strides,
                const std::vector<int64_t>& pads, bool rounds_up, bool counts_padding);
 
-// Of a convolution's output that long. As in ONNX Runtime, a window that is larger than the padded output is
-// one or none; throws InvalidArgument where the formula gives less.
+// Returns the number of pool windows along `axis` for `input` convolution outputs. As in ONNX Runtime, a
+// window larger than the padded output counts as one or none. Throws InvalidArgument if the formula is
+// negative.
 int64_t pool_extent(const Pool& pool, size_t axis, int64_t input);
 
-// "Relu", "residual LeakyRelu(0.01) MaxPool 2x2 strides=2x2 pads=0x0x0x0"; empty where it is.
+// Returns "Relu" or "residual LeakyRelu(0.01) MaxPool 2x2 strides=2x2 pads=0x0x0x0"; "" for an empty
+// epilogue.
 std::string text_of(const Epilogue& epilogue);
 
-// The attributes of a node; absent ones are empty.
+// The attributes of a node. An absent attribute gives an empty optional or list.
 class Attributes {
  public:
   virtual ~Attributes() = default;
@@ -42,8 +44,8 @@ class Attributes {
   virtual std::optional<std::string> text(const char* name) const = 0;
 };
 
-// The conv spec that the attributes of an ONNX Conv describe, and where it is fused those that a FusedConv
-// has beside them, of its epilogue and of a depthwise convolution in front. Throws InvalidArgument.
+// Reads the conv spec of an ONNX Conv. With `is_fused` the node is a FusedConv, which also has attributes for
+// its epilogue and for a depthwise convolution in front. Throws InvalidArgument.
 ConvSpec read_spec(const Attributes& attributes, ElementType type, Precision precision, bool is_fused);
 
 }  // namespace convswap

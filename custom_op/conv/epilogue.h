@@ -4,12 +4,12 @@
 
 namespace convswap {
 
-// As the ONNX operators of these names, but SiLU, x * sigmoid(x), and GeluTanh, Gelu with approximate="tanh".
+// The ONNX operators of these names. SiLU is x * sigmoid(x); GeluTanh is Gelu with approximate="tanh".
 enum class Activation {
   none,
   relu,
   leaky_relu,  // alpha: the slope below zero
-  clip,        // alpha: the least, beta: the most; infinite: no bound
+  clip,        // alpha: minimum, beta: maximum; an infinity is no bound
   tanh,
   sigmoid,
   hard_sigmoid,  // alpha: the slope, beta: the value at zero
@@ -17,26 +17,26 @@ enum class Activation {
   silu,
   gelu,
   gelu_tanh,
-  elu,  // alpha: what it tends to below zero, negated
+  elu,  // alpha: the scale below zero; the limit at -infinity is -alpha
 };
 
 enum class PoolKind { none, max, average };
 
-// A pool over the two spatial axes of an image, rows first, as ONNX's MaxPool and AveragePool.
+// ONNX's MaxPool or AveragePool over the two spatial axes of an image, rows first.
 struct Pool {
   PoolKind kind = PoolKind::none;
   int64_t kernel[2] = {1, 1};
   int64_t stride[2] = {1, 1};
   int64_t pad_begin[2] = {0, 0};
   int64_t pad_end[2] = {0, 0};
-  bool rounds_up = false;       // a last window that is not whole counts (ceil_mode)
-  bool counts_padding = false;  // an average's padding counts as zeros (count_include_pad)
+  bool rounds_up = false;       // ceil_mode: an incomplete last window counts
+  bool counts_padding = false;  // count_include_pad: an average divides by the padding, too
 
   bool operator==(const Pool&) const = default;
 };
 
-// What follows a convolution and is computed with it: y = pool(activation(sums + bias + residual)), rounded
-// to the element type once, at the end. attributes.h has what the host makes it of.
+// The operations fused behind a convolution: y = pool(activation(accumulators + bias + residual)), rounded to
+// the element type once, at the end. attributes.h reads it from a node's attributes.
 struct Epilogue {
   Activation activation = Activation::none;
   float alpha = 0;
@@ -48,12 +48,12 @@ struct Epilogue {
   bool is_empty() const { return *this == Epilogue{}; }
 };
 
-// Whether the activation at most makes what is less than 0 a 0.
+// True for ReLU and for no activation.
 CONVSWAP_HOST_DEVICE inline bool is_floored(const Epilogue& epilogue) {
   return epilogue.activation == Activation::none || epilogue.activation == Activation::relu;
 }
 
-// Whether the activation is SiLU or HardSwish, which kernels compute without a call.
+// True for SiLU and HardSwish, which kernels inline.
 CONVSWAP_HOST_DEVICE inline bool is_swish(const Epilogue& epilogue) {
   return epilogue.activation == Activation::silu || epilogue.activation == Activation::hard_swish;
 }

@@ -1,13 +1,13 @@
 #pragma once
 
-// What an epilogue computes, the same on the CPU and on the card. Sum is what sums are kept in: float, or
+// The arithmetic of an epilogue, the same on the CPU and on the card. Sum is the accumulator type: float, or
 // double for float64 data.
 
 #include "conv/epilogue.h"
 
 namespace convswap {
 
-// As <cmath> has them, by the names that NVRTC knows too.
+// Functions of <cmath>, overloaded for float and double under names that NVRTC knows, too.
 namespace elementary {
 CONVSWAP_HOST_DEVICE inline float exp(float x) { return ::expf(x); }
 CONVSWAP_HOST_DEVICE inline double exp(double x) { return ::exp(x); }
@@ -18,9 +18,8 @@ CONVSWAP_HOST_DEVICE inline double tanh(double x) { return ::tanh(x); }
 CONVSWAP_HOST_DEVICE inline float erf(float x) { return ::erff(x); }
 CONVSWAP_HOST_DEVICE inline double erf(double x) { return ::erf(x); }
 
-// 1 / x of a number that is at least 1, or infinite. The card divides in some ten instructions; its own
-// reciprocal is one, off by a unit in the last place at most, and 0 where it is below what a float has in
-// full.
+// Returns 1 / x for x >= 1, also for infinity. On the card a division takes about ten instructions and this
+// reciprocal one. Its error is at most 1 ulp, and subnormal results are flushed to 0.
 CONVSWAP_HOST_DEVICE inline float reciprocal(float x) {
 #ifdef __CUDA_ARCH__
   float result;
@@ -33,10 +32,11 @@ CONVSWAP_HOST_DEVICE inline float reciprocal(float x) {
 CONVSWAP_HOST_DEVICE inline double reciprocal(double x) { return 1 / x; }
 }  // namespace elementary
 
-// The parameters as the formulas take them. NaN stays NaN: each comparison is false for it.
+// Applies the activation; alpha and beta as in enum Activation. NaN stays NaN: every comparison with it is
+// false.
 template <typename Sum>
 CONVSWAP_HOST_DEVICE inline Sum activate(Activation activation, Sum alpha, Sum beta, Sum x) {
-  // As ONNX defines Clip: `most` wins if it is less than `least`.
+  // ONNX's Clip: the maximum wins if it is below the minimum.
   const auto clip = [](Sum value, Sum least, Sum most) {
     value = value < least ? least : value;
     return value > most ? most : value;
@@ -72,7 +72,7 @@ CONVSWAP_HOST_DEVICE inline Sum activate(Activation activation, Sum alpha, Sum b
   return x;
 }
 
-// Whether a larger x never has a smaller activation: then the largest of a pool's window may be taken first.
+// True for a monotonic activation: max pooling may then come before it.
 CONVSWAP_HOST_DEVICE inline bool is_increasing(const Epilogue& epilogue) {
   switch (epilogue.activation) {
     case Activation::none:
@@ -91,8 +91,7 @@ CONVSWAP_HOST_DEVICE inline bool is_increasing(const Epilogue& epilogue) {
   }
 }
 
-// The part of the convolution's output that a window of a pool covers along one axis, and how many positions
-// count for its average.
+// The range of convolution outputs that a pool window covers along one axis, and the divisor of its average.
 struct PoolWindow {
   int64_t begin, end, counted;
 
@@ -102,14 +101,14 @@ struct PoolWindow {
     const int64_t padded = extent + pool.pad_end[axis];
     begin = first < 0 ? 0 : first;
     end = last < extent ? last : extent;
-    // Positions beyond the padding do not count. Without ceil_mode a window reaches there only where it is
-    // larger than all that it pools, and ONNX Runtime divides by the whole of it.
+    // Positions beyond the padding do not count. Without ceil_mode a window reaches beyond it only if the
+    // window is larger than the padded image. ONNX Runtime then divides by the whole window.
     const int64_t counted_end = pool.rounds_up && last > padded ? padded : last;
     counted = pool.counts_padding ? counted_end - first : end - begin;
   }
 };
 
-// The pool over a window of rows and columns, of what value_at(row, column) gives.
+// Returns the maximum or the average of value_at(row, column) over a window.
 template <typename Sum, typename ValueAt>
 CONVSWAP_HOST_DEVICE inline Sum pooled(PoolKind kind, const PoolWindow& rows, const PoolWindow& columns,
                                        ValueAt value_at) {
@@ -119,7 +118,7 @@ CONVSWAP_HOST_DEVICE inline Sum pooled(PoolKind kind, const PoolWindow& rows, co
       const Sum value = value_at(row, column);
       if (kind == PoolKind::average) {
         result += value;
-      } else if (value > result || value != value) {  // a NaN stays
+      } else if (value > result || value != value) {  // NaN propagates
         result = value;
       }
     }

@@ -6,7 +6,7 @@
 namespace convswap {
 namespace {
 
-// Levenshtein's distance: how many letters to insert, delete or replace.
+// Levenshtein distance: the fewest letters to insert, delete or replace.
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -59,7 +59,7 @@ std::string unknown_name_message(std::string_view kind, std::string_view given,
   const auto nearest = std::min_element(known.begin(), known.end(), [&](const auto& a, const auto& b) {
     return edit_distance(given, a) < edit_distance(given, b);
   });
-  // Beyond half its letters a name is not a slip of the keyboard.
+  // A name of which more than half the letters differ is no typing error.
   if (nearest != known.end() && edit_distance(given, *nearest) * 2 <= nearest->size()) {
     return message + "did you mean '" + *nearest + "'?";
   }

@@ -8,15 +8,14 @@
 
 namespace convswap {
 
-// What the user gave cannot be computed. The message is one line that names what was given, what was
-// expected and what to do.
+// The user's input cannot be computed. The message is one line: the given value, the expected value and the
+// remedy.
 class InvalidArgument : public std::runtime_error {
  public:
   explicit InvalidArgument(const std::string& message) : std::runtime_error(message) {}
 };
 
-// One function for each kind of message, so that every error names what was given, what was expected and,
-// where there is something to do, what to do.
+// One function builds each kind of message, with an example above it.
 
 // "[1, 3, 224, 224]"
 std::string list_text(const std::vector<int64_t>& values);

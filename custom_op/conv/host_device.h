@@ -1,8 +1,8 @@
 #pragma once
 
-// For what both the host's compiler and NVRTC compile. The latter has no headers but ours, so that what they
-// take from the standard library is here under names that both know; and it is told to take for the card
-// what does not say where it belongs (-default-device).
+// Definitions for code that both the host compiler and NVRTC compile. NVRTC has no standard headers, so this
+// header gives both compilers the few library names that such code uses. NVRTC runs with -default-device:
+// functions without a specifier are device functions.
 
 #ifdef __CUDACC__
 #define CONVSWAP_HOST_DEVICE __host__ __device__
@@ -21,7 +21,7 @@ namespace convswap {
 using int64_t = long;
 #endif
 
-// A value that the compiler knows, as a type.
+// A compile-time value as a type, like std::integral_constant.
 template <auto kValue>
 struct Constant {
   static constexpr auto value = kValue;

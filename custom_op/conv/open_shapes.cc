@@ -17,7 +17,7 @@ bool has_open(const std::optional<Shape>& shape) {
   return shape && std::find(shape->begin(), shape->end(), kOpen) != shape->end();
 }
 
-// Of the filters that the weights leave open there are as many as biases, if these tell, else one a group.
+// An open number of filters is that of the biases if known, else one per group.
 int64_t filters_of(const ConvSpec& spec, const std::optional<Shape>& bias) {
   return bias && bias->size() == 1 ? known_or(*bias, 0, spec.group) : spec.group;
 }
@@ -39,21 +39,21 @@ OpenShapes OpenShapes::filled(const ConvSpec& spec) const {
                                        : known_or(spec.kernel_shape, axis - 2, 1);
     filters[axis] = known_or(filters, axis, extent);
   }
-  // Before anything is multiplied: a model may state any number.
+  // Checked before any multiplication: a model may declare any number.
   check_spec(spec);
   check_weights(spec, filters);
 
   for (size_t axis = 0; axis < image.size(); ++axis) {
     int64_t extent = 1;
     if (axis == 1) {
-      // Where it leaves 64 bits make_problem says so.
+      // make_problem reports an overflow of 64 bits.
       if (__builtin_mul_overflow(filters[1], spec.group, &extent)) extent = 1;
-      // Nor can the image be wrong where the weights do not tell how many they take.
+      // Without the weights' channel count the image's cannot be wrong.
       if (!has_channels) image[axis] = extent;
     } else if (const size_t i = axis - 2; axis > 1 && i < spatial_rank) {
       const int64_t dilation = i < spec.dilations.size() ? spec.dilations[i] : 1;
       const int64_t stride = i < spec.strides.size() ? spec.strides[i] : 1;
-      // A whole window of the pool.
+      // At least one whole pool window.
       const int64_t outputs = i < 2 ? spec.epilogue.pool.kernel[i] : 1;
       extent = (filters[axis] - 1) * dilation + (outputs - 1) * stride + 1;
     }
@@ -78,8 +78,7 @@ void check_open_shapes(const ConvSpec& spec, const OpenShapes& shapes) {
     make_problem(spec, *whole.x, *whole.w, whole.bias);
   } catch (const InvalidArgument& error) {
     if (!is_open) throw;
-    throw InvalidArgument(std::string(error.what()) +
-                          "; for what the model leaves open stands what would fit");
+    throw InvalidArgument(std::string(error.what()) + "; open dimensions were replaced by ones that fit");
   }
 }
 

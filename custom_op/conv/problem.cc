@@ -10,11 +10,11 @@
 namespace convswap {
 namespace {
 
-// What memory moves at least, wherever one byte of it is asked for.
+// The smallest unit that memory transfers.
 constexpr int64_t kSectorBytes = 32;
 
-// How many units of so many neighbours along an axis of the input the outputs read; all of them where it
-// would take long to count.
+// Counts the input segments of `unit` elements along `axis` that some output reads. Returns all of them if
+// the count would take long.
 int64_t units_read(const ConvProblem& problem, int axis, int64_t unit) {
   constexpr int64_t kMostCounted = 1 << 16;
   const int64_t all = ceil_divide(problem.input[axis], unit);
@@ -67,12 +67,12 @@ void resolve_axis(const ConvSpec& spec, size_t attribute_axis, size_t spatial_ra
   problem.output[axis] = (padded - reach) / stride + 1;
 }
 
-// So few that no product or sum of the shape arithmetic leaves 64 bits.
+// Limits the number of elements, so that shape arithmetic stays within 64 bits.
 void check_elements(std::string_view tensor, const Shape& shape) {
   int64_t elements = 1;
   for (const int64_t extent : shape) {
     if (extent < 0) throw InvalidArgument(shape_message(tensor, shape, "no negative dimension"));
-    // Empty tensors too must have extents that can be counted with.
+    // The extents of empty tensors are limited, too.
     if (__builtin_mul_overflow(elements, std::max<int64_t>(extent, 1), &elements) ||
         elements > std::numeric_limits<int64_t>::max() / 64) {
       throw InvalidArgument(shape_message(tensor, shape, "fewer than 2^57 elements"));
@@ -80,7 +80,7 @@ void check_elements(std::string_view tensor, const Shape& shape) {
   }
 }
 
-// Fills what the epilogue's pool leaves of the convolution's output.
+// Sets the result's extents behind the epilogue's pool.
 void resolve_result(ConvProblem& problem) {
   problem.result = problem.output;
   check_elements("output", problem.result_shape());
@@ -95,7 +95,8 @@ void resolve_result(ConvProblem& problem) {
   }
 }
 
-// Of the values between a depthwise convolution and the one behind it, which are neither written nor read.
+// Returns the bytes of the intermediate tensor behind a depthwise convolution, once written and once read. A
+// fused node moves none of them.
 int64_t bytes_between(const ConvProblem& depthwise) {
   return 2 * depthwise.result_elements() * size_of(depthwise.type);
 }
@@ -179,7 +180,7 @@ std::string ConvProblem::text() const {
     first.insert(first.end(), second.begin(), second.end());
     return extents_text(first);
   };
-  // The precision is one of float32; other types ignore it.
+  // Only float32 has a precision.
   const bool has_precision = type == ElementType::float32;
   return std::string(name_of(type)) + (has_precision ? " " + std::string(name_of(precision)) : "") +
          " x=" + joined({batch, in_channels}, spatial(input)) +
@@ -192,7 +193,7 @@ std::string ConvProblem::text() const {
 }
 
 size_t ConvProblemHash::operator()(const ConvProblem& problem) const {
-  // FNV-1a over the values, not the bytes of the struct: padding bytes are not defined.
+  // FNV-1a over the values: the struct's padding bytes are undefined.
   uint64_t hash = 14695981039346656037ull;
   const auto mix = [&hash](int64_t value) {
     hash = (hash ^ static_cast<uint64_t>(value)) * 1099511628211ull;
@@ -230,7 +231,7 @@ ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w,
         "as many dimensions as the input of shape " + list_text(x) + ": (K, C / group, filter...)"));
   }
   int64_t channels = 0;
-  // Weights without filters may be of any group and have any number of channels.
+  // Weights without filters pass check_elements with any number of channels.
   if (__builtin_mul_overflow(w[1], spec.group, &channels)) {
     throw InvalidArgument(shape_message(
         "weights", w,

@@ -11,11 +11,11 @@
 
 namespace convswap {
 
-// One value per spatial axis: depth, height, width. Data of lower rank have leading axes of extent 1, so
-// that an algorithm that knows three axes knows them all.
+// One value per spatial axis: depth, height, width. Data of lower rank have leading axes of extent 1, so an
+// algorithm for three axes computes every rank.
 using Axes = std::array<int64_t, 3>;
 
-// A spec and one concrete input shape: everything an algorithm needs to know.
+// A spec and one concrete input shape: everything that an algorithm needs to know.
 struct ConvProblem {
   ElementType type = ElementType::float32;
   Precision precision = Precision::tf32;
@@ -33,9 +33,9 @@ struct ConvProblem {
   Axes pad_begin{0, 0, 0};
   Axes pad_end{0, 0, 0};
   Epilogue epilogue;
-  Axes result{1, 1, 1};  // of y: `output` is the convolution's, before the epilogue's pool
-  // The depthwise convolution that is computed with it, whose result, rounded to the element type, is what
-  // this one convolves: none or one. The channels and the extents of the input above are those of its result.
+  Axes result{1, 1, 1};  // of y; `output` is of the convolution, before the epilogue's pool
+  // The depthwise convolution in front, none or one. Its result, rounded to the element type, is the input of
+  // this convolution: in_channels and `input` describe that result.
   std::vector<ConvProblem> before;
 
   bool operator==(const ConvProblem&) const = default;
@@ -51,29 +51,29 @@ struct ConvProblem {
 
   // One channel and one filter in each group.
   bool is_depthwise() const { return channels_per_group() == 1 && filters_per_group() == 1; }
-  // Several groups, of more than that.
+  // Several groups with several channels or filters each.
   bool is_grouped() const { return group > 1 && !is_depthwise(); }
 
-  // The convolution alone, of its own input, or without what follows it.
+  // This convolution without the depthwise one in front, or without its epilogue.
   ConvProblem without_depthwise() const;
   ConvProblem without_epilogue() const;
 
-  // Multiplications and additions, padding counted as data; 2^63 - 1 where they are more.
+  // Multiplications and additions, with padding counted as data; at most 2^63 - 1.
   int64_t operations() const;
 
   // Bytes of all tensors.
   int64_t tensor_bytes() const;
 
-  // Bytes that must move if every tensor is read or written once; of the input those rows, and of these those
-  // sectors of 32 bytes, that outputs read.
+  // Bytes that must move if every tensor is read or written once. Of the input only the rows, and their
+  // 32-byte sectors, count that some output reads.
   int64_t bytes() const;
 
-  // Of y: (N, K, result...), with spatial_rank spatial axes.
+  // The shape of y: (N, K, result...), with spatial_rank spatial axes.
   Shape result_shape() const;
 
-  // One line that two problems share only where no algorithm can tell them apart, padding resolved:
-  // "float32 tf32 x=10x1x28x28 w=4x1x5x5 bias=no group=1 strides=1x1 dilations=1x1 pads=0x0x0x0", and what is
-  // fused: "then=residual Relu", "of=(float32 tf32 x=...)" for a depthwise convolution in front.
+  // One line that identifies the problem for every algorithm, with padding resolved: "float32 tf32
+  // x=10x1x28x28 w=4x1x5x5 bias=no group=1 strides=1x1 dilations=1x1 pads=0x0x0x0". An epilogue adds
+  // "then=residual Relu", a depthwise convolution in front "of=(float32 tf32 x=...)".
   std::string text() const;
 };
 
@@ -81,16 +81,16 @@ struct ConvProblemHash {
   size_t operator()(const ConvProblem& problem) const;
 };
 
-// Resolves padding and checks every shape. `x` is (N, C, spatial...), `w` is (K, C / group, filter...);
-// `bias`, where there is one, (K), and `residual` the shape of the convolution's output. Padding follows the
-// ONNX operator: with SAME_UPPER and SAME_LOWER the output has ceil(input / stride) positions and an odd pad
-// goes to the end or to the beginning. Throws InvalidArgument.
+// Resolves padding and checks every shape. `x` is (N, C, spatial...), `w` is (K, C / group, filter...),
+// `bias` is (K), and `residual` has the shape of the convolution's output. Padding follows the ONNX operator:
+// with SAME_UPPER and SAME_LOWER the output has ceil(input / stride) positions, and the extra row or column
+// of an odd padding goes to the end or to the beginning. Throws InvalidArgument.
 ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w,
                          const std::optional<Shape>& bias = std::nullopt,
                          const std::optional<Shape>& residual = std::nullopt);
 
-// The shapes of a node's inputs. `depthwise` is (C, 1, filter...), of a depthwise convolution of x in front,
-// `depthwise_bias` (C).
+// The shapes of a node's inputs. `depthwise`, (C, 1, filter...), and `depthwise_bias`, (C), are those of a
+// depthwise convolution of x in front.
 struct InputShapes {
   Shape x, w;
   std::optional<Shape> bias, residual, depthwise, depthwise_bias;

@@ -6,7 +6,7 @@ namespace convswap {
 namespace {
 
 constexpr uint32_t kInfinity = 0x7f800000;  // of a float
-constexpr uint32_t kNotANumber = 0x7fff;    // as the card gives it
+constexpr uint32_t kNotANumber = 0x7fff;    // the NaN that the card returns
 
 // Drops the low `count` bits of a magnitude, rounding to nearest, ties to even.
 uint32_t drop_bits(uint32_t magnitude, int count) {
@@ -29,7 +29,7 @@ Float16::Float16(float value) {
   } else if (magnitude >= kTooLarge) {
     half = 0x7c00;
   } else if (magnitude >= kSmallestNormal) {
-    // The rebased exponent and the mantissa round as one number; a carry out of either is right.
+    // The rebased exponent and the mantissa round as one number, so carries propagate correctly.
     half = drop_bits(magnitude - (112u << 23), 13);
   } else if (const uint32_t exponent = magnitude >> 23; exponent >= 102) {
     // Below 2^-14 the mantissa, with its leading one, counts units of 2^-24.

@@ -4,9 +4,9 @@
 
 namespace convswap {
 
-// The 16-bit floating types as stored, converted to and from float: on the card by its own instructions,
-// elsewhere in plain integer arithmetic, since this must build with compilers that have neither type.
-// Rounding is to nearest, ties to even; NaN stays NaN.
+// The 16-bit floating-point types as stored, with conversions to and from float. The card has instructions
+// for them; elsewhere they are integer arithmetic, since the host compiler may have neither type. Rounding is
+// to nearest, ties to even; NaN stays NaN.
 
 // IEEE binary16: 1 sign, 5 exponent, 10 mantissa bits.
 struct Float16 {
@@ -26,9 +26,10 @@ struct BFloat16 {
   CONVSWAP_HOST_DEVICE explicit operator float() const;
 };
 
-// The bits of a float as those of a bfloat16. A carry out of the mantissa is right.
+// Converts the bits of a float to those of a bfloat16. A carry out of the mantissa correctly raises the
+// exponent.
 CONVSWAP_HOST_DEVICE inline unsigned rounded_to_bfloat16(unsigned bits) {
-  if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fff;  // NaN, as the card gives it
+  if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fff;  // the NaN that the card returns
   const unsigned is_odd = bits >> 16 & 1;
   return (bits + 0x7fff + is_odd) >> 16;
 }

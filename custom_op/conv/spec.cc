@@ -38,8 +38,7 @@ void check_length(std::string_view attribute, const std::vector<int64_t>& values
   }
 }
 
-// `reason` says what the lengths follow from; it is put into words only when they do not, since every run of
-// a node comes by here.
+// `reason` explains the expected lengths. It is a callback because every run of a node comes through here.
 void check_lengths(const ConvSpec& spec, size_t spatial_rank, const std::function<std::string()>& reason) {
   check_length("kernel_shape", spec.kernel_shape, spatial_rank, reason);
   check_length("strides", spec.strides, spatial_rank, reason);
@@ -47,7 +46,7 @@ void check_lengths(const ConvSpec& spec, size_t spatial_rank, const std::functio
   check_length("pads", spec.pads, 2 * spatial_rank, reason);
 }
 
-// The number of spatial axes that the first attribute present implies; 0 where none is.
+// Returns the number of spatial axes that the first present attribute implies; 0 without any.
 size_t implied_spatial_rank(const ConvSpec& spec) {
   if (!spec.kernel_shape.empty()) return spec.kernel_shape.size();
   if (!spec.strides.empty()) return spec.strides.size();

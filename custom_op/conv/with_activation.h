@@ -4,8 +4,7 @@
 
 namespace convswap {
 
-// Calls back with the activation as a constant of the compiler, so that a loop does not ask for it at each
-// step.
+// Calls `call` with the activation as a compile-time constant, so that a loop does not branch on it.
 template <typename Call>
 CONVSWAP_HOST_DEVICE inline void with_activation(Activation activation, Call call) {
   switch (activation) {

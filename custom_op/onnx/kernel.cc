@@ -95,7 +95,7 @@ ConvKernel::ConvKernel(const OpVariant& variant, const OrtKernelInfo* info, std:
       spec_(read_spec(own_.op, KernelAttributes(own_.api, info), own_.type, own_.precision)),
       plans_(std::make_shared<PlanCache>(
           KernelAttributes(own_.api, info).text("algorithm").value_or(std::string(kAuto)),
-          Preferences(KernelAttributes(own_.api, info).text("tuned").value_or("")))),
+          TuningHints(KernelAttributes(own_.api, info).text("tuned").value_or("")))),
       is_tuned_(plans_->algorithm() == kTuned),
       inputs_(own_.api, info),
       prepared_weights_(own_.api) {

@@ -23,74 +23,74 @@ struct ThreadPool {
   std::mutex mutex;
   std::condition_variable work_came, work_ended;
   std::deque<std::function<void()>> soon, late;
-  unsigned threads = 0, idle = 0, unfinished = 0;
-  unsigned doing_late = 0;  // threads at work on what is late
+  unsigned threads = 0, idle = 0, guards = 0;
+  unsigned doing_late = 0;  // threads that do late work
   bool is_ending = false;
   const pid_t process = getpid();
 };
 
 // Never destroyed: its threads may outlast the end of main().
-ThreadPool& crew() {
-  static ThreadPool& own = *new ThreadPool;
-  return own;
+ThreadPool& thread_pool() {
+  static ThreadPool& pool = *new ThreadPool;
+  return pool;
 }
 
-unsigned most_threads() { return std::max(1u, std::thread::hardware_concurrency()); }
-unsigned most_late() { return std::max(1u, most_threads() / 2); }
+unsigned max_threads() { return std::max(1u, std::thread::hardware_concurrency()); }
+unsigned max_late_threads() { return std::max(1u, max_threads() / 2); }
 
-// What a thread does next; the lock is held. False where there is nothing for it.
-bool take(ThreadPool& own, std::function<void()>& work, bool& is_late) {
-  is_late = own.soon.empty();
-  if (is_late && (own.late.empty() || own.doing_late >= most_late())) return false;
-  std::deque<std::function<void()>>& from = is_late ? own.late : own.soon;
+// Takes the next work for a thread; the caller holds the lock. Returns false if there is none.
+bool take(ThreadPool& pool, std::function<void()>& work, bool& is_late) {
+  is_late = pool.soon.empty();
+  if (is_late && (pool.late.empty() || pool.doing_late >= max_late_threads())) return false;
+  std::deque<std::function<void()>>& from = is_late ? pool.late : pool.soon;
   work = std::move(from.front());
   from.pop_front();
-  if (is_late) ++own.doing_late;
+  if (is_late) ++pool.doing_late;
   return true;
 }
 
-void work_for(ThreadPool& own) {
-  std::unique_lock<std::mutex> lock(own.mutex);
+void run_worker(ThreadPool& pool) {
+  std::unique_lock<std::mutex> lock(pool.mutex);
   for (;;) {
     std::function<void()> work;
     bool is_late = false;
-    ++own.idle;
-    own.work_came.wait(lock, [&] { return own.is_ending || take(own, work, is_late); });
-    --own.idle;
-    if (own.is_ending) return;
+    ++pool.idle;
+    pool.work_came.wait(lock, [&] { return pool.is_ending || take(pool, work, is_late); });
+    --pool.idle;
+    if (pool.is_ending) return;
     lock.unlock();
     {
-      const TaskGuard unfinished;
+      const TaskGuard guard;
       try {
         work();
       } catch (const std::exception&) {
       }
-      work = nullptr;  // with what it holds
+      work = nullptr;  // destroys its captures outside the lock
     }
     lock.lock();
-    if (is_late) --own.doing_late;
-    own.work_came.notify_one();
+    if (is_late) --pool.doing_late;
+    pool.work_came.notify_one();
   }
 }
 
 void end_with_process(int status, void*) {
-  ThreadPool& own = crew();
-  if (own.process != getpid()) return;
-  std::unique_lock<std::mutex> lock(own.mutex);
-  own.is_ending = true;
-  own.soon.clear();
-  own.late.clear();
-  own.work_came.notify_all();
-  if (own.work_ended.wait_for(lock, kMostWaitAtEnd, [&] { return own.unfinished == 0; })) return;
-  // The compiler cannot be told to give up while it compiles in several threads (NVRTC 13.0 aborts), and its
-  // destructors would take from under them what they work on.
+  ThreadPool& pool = thread_pool();
+  if (pool.process != getpid()) return;
+  std::unique_lock<std::mutex> lock(pool.mutex);
+  pool.is_ending = true;
+  pool.soon.clear();
+  pool.late.clear();
+  pool.work_came.notify_all();
+  if (pool.work_ended.wait_for(lock, kMostWaitAtEnd, [&] { return pool.guards == 0; })) return;
+  // NVRTC cannot be cancelled while it compiles in several threads (13.0 aborts), and its destructors would
+  // free data that those threads use.
   std::fflush(nullptr);
   _exit(status);
 }
 
-// Destroyed at the end of its thread; that of the main thread at the end of the process, before any function
-// that is registered for it. A function registered then is the first that is called. So nothing of the end
-// comes before ours, whatever libraries register while they are at work: the compiler does.
+// Registers end_with_process as the very first exit handler. A thread-local object of the main thread is
+// destroyed before any exit handler runs, and exit handlers run in reverse order of registration. Handlers
+// that libraries such as NVRTC register in between therefore run later.
 struct EndOfThread {
   ~EndOfThread() {
     if (gettid() == getpid()) static_cast<void>(on_exit(end_with_process, nullptr));
@@ -98,7 +98,8 @@ struct EndOfThread {
   void watch() {}
 };
 
-// In every thread that begins something, since one of them is likely the main one; and once for all others.
+// Called by every thread that starts work, since one of them is likely the main thread. The static
+// registration covers the case that none is.
 void watch_process_end() {
   static thread_local EndOfThread end;
   end.watch();
@@ -108,39 +109,39 @@ void watch_process_end() {
 
 }  // namespace
 
-// In a process that was forked a lock may be held by a thread that is not there.
+// A forked process does nothing: a thread that does not exist there may hold the lock.
 TaskGuard::TaskGuard() {
-  if (crew().process != getpid()) return;
+  if (thread_pool().process != getpid()) return;
   watch_process_end();
-  const std::lock_guard<std::mutex> lock(crew().mutex);
-  ++crew().unfinished;
+  const std::lock_guard<std::mutex> lock(thread_pool().mutex);
+  ++thread_pool().guards;
 }
 
 TaskGuard::~TaskGuard() {
-  if (crew().process != getpid()) return;
-  const std::lock_guard<std::mutex> lock(crew().mutex);
-  --crew().unfinished;
-  crew().work_ended.notify_all();
+  if (thread_pool().process != getpid()) return;
+  const std::lock_guard<std::mutex> lock(thread_pool().mutex);
+  --thread_pool().guards;
+  thread_pool().work_ended.notify_all();
 }
 
 void in_background(When when, std::function<void()> work) {
-  ThreadPool& own = crew();
-  if (own.process != getpid()) return;
+  ThreadPool& pool = thread_pool();
+  if (pool.process != getpid()) return;
   watch_process_end();
-  const std::lock_guard<std::mutex> lock(own.mutex);
-  if (own.is_ending) return;
-  (when == When::soon ? own.soon : own.late).push_back(std::move(work));
-  const std::size_t may_begin = most_late() - std::min(most_late(), own.doing_late);
-  const std::size_t waiting = own.soon.size() + std::min(own.late.size(), may_begin);
-  if (own.idle < waiting && own.threads < most_threads()) {
+  const std::lock_guard<std::mutex> lock(pool.mutex);
+  if (pool.is_ending) return;
+  (when == When::soon ? pool.soon : pool.late).push_back(std::move(work));
+  const std::size_t may_begin = max_late_threads() - std::min(max_late_threads(), pool.doing_late);
+  const std::size_t waiting = pool.soon.size() + std::min(pool.late.size(), may_begin);
+  if (pool.idle < waiting && pool.threads < max_threads()) {
     try {
-      std::thread([&own] { work_for(own); }).detach();
-      ++own.threads;
+      std::thread([&pool] { run_worker(pool); }).detach();
+      ++pool.threads;
     } catch (const std::system_error&) {
-      // The process may have no more threads: then those that are there do it, or nobody.
+      // The process may have no more threads. Existing threads do the work, or none does.
     }
   }
-  own.work_came.notify_one();
+  pool.work_came.notify_one();
 }
 
 }  // namespace convswap

@@ -4,18 +4,18 @@
 
 namespace convswap {
 
-// When work is done that nobody waits for yet: `soon` before all that is `late`, which at most half of the
-// cores do at a time, so that the others stay the user's.
+// Priority of background work. Work that is `soon` precedes all `late` work. At most half of the cores do
+// `late` work at a time, so that the user keeps the others.
 enum class When { soon, late };
 
-// Has `work` done by a thread of the library's own, of which there are at most as many as cores. What it
-// throws is dropped: whoever needs its result does it again, and is told. In a process that was forked, and
-// in one that ends, nothing is done.
+// Runs `work` on a thread of the library's pool, which has at most as many threads as cores. Exceptions are
+// dropped: the caller that needs the result repeats the work and gets the exception. A forked process, and a
+// process that ends, do nothing.
 void in_background(When when, std::function<void()> work);
 
-// While one is there, something is under way that the end of the process must not meet: the end then waits
-// for it, a second at most, and after that skips what else would be done at the end, such as the destructors
-// of libraries that are still at work. Work in the background has one.
+// Work that must finish before the process exits. The exit waits for all guards, at most a second. After that
+// it skips what else happens at exit, such as the destructors of libraries that are still at work. Background
+// work holds a guard.
 class TaskGuard {
  public:
   TaskGuard();

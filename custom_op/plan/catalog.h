@@ -7,13 +7,13 @@
 
 namespace convswap {
 
-// Every algorithm of this build, in the order of catalog.def, but for those that need a session's file.
+// All algorithms of this build in the order of catalog.def, except those that need a session file.
 const std::vector<const Algorithm*>& catalog();
 
-// The algorithm with this name for this kind of device; null where there is none.
+// Finds an algorithm by name and kind of device; null if there is none.
 const Algorithm* find_algorithm(std::string_view name, DeviceKind kind);
 
-// The files that sessions may bring along, each for one algorithm.
+// The session files of all algorithms.
 std::vector<const SessionFile*> session_files();
 
 }  // namespace convswap

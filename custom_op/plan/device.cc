@@ -18,8 +18,8 @@ const Device& cpu_device() {
 }
 
 Device typical_cuda_device(int compute_capability) {
-  // By NVIDIA's descriptions of the architectures, of the T4, A100, GeForce RTX 3090 and 4090, H100, B200 and
-  // GeForce RTX 5090, each for the generations up to the next.
+  // T4, A100, GeForce RTX 3090 and 4090, H100, B200 and GeForce RTX 5090, from NVIDIA's descriptions of the
+  // architectures. Each stands for the generations up to the next.
   struct Card {
     int compute_capability, multiprocessors, cache_megabytes;
   };
@@ -29,7 +29,7 @@ Device typical_cuda_device(int compute_capability) {
   for (const Card& later : kCards) {
     if (later.compute_capability <= compute_capability) card = &later;
   }
-  // Shared memory by the CUDA C++ Programming Guide's table of technical specifications.
+  // Shared memory: CUDA C++ Programming Guide, table of technical specifications.
   constexpr int kKilobyte = 1024;
   Device device{DeviceKind::cuda, 0, "a card of compute capability " + std::to_string(compute_capability)};
   device.is_here = false;

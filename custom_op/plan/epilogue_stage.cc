@@ -11,26 +11,26 @@ namespace {
 
 class TwoStepPlan final : public TwoPlans {
  public:
-  // `between_bytes`: of the convolution's result, where that is not y.
+  // `between_bytes`: the size of the convolution's output; 0 if it is y itself.
   TwoStepPlan(std::unique_ptr<Plan> convolution, std::unique_ptr<Plan> epilogue, std::size_t between_bytes)
       : TwoPlans(std::move(convolution), std::move(epilogue), true),
-        own_bytes_(aligned(first_->scratch_bytes())),
+        convolution_bytes_(aligned(first_->scratch_bytes())),
         between_bytes_(between_bytes) {}
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {
-    void* const between = between_bytes_ > 0 ? static_cast<char*>(execution.scratch) + own_bytes_ : tensors.y;
+    void* const between = between_bytes_ > 0 ? static_cast<char*>(execution.scratch) + convolution_bytes_ : tensors.y;
     first_->run({tensors.x, tensors.w, tensors.b, between, nullptr, tensors.d, tensors.db}, execution);
     second_->run({between, nullptr, nullptr, tensors.y, tensors.z}, execution);
   }
 
-  // Behind the convolution's own, the result.
-  std::size_t scratch_bytes() const override { return own_bytes_ + between_bytes_; }
+  // The convolution's own scratch memory, then its output.
+  std::size_t scratch_bytes() const override { return convolution_bytes_ + between_bytes_; }
 
  private:
-  std::size_t own_bytes_, between_bytes_;
+  std::size_t convolution_bytes_, between_bytes_;
 };
 
-// The problem in two steps: `convolution`, a plan of the problem without its epilogue, and then `epilogue`.
+// Joins a plan of the problem without its epilogue and a plan of the epilogue.
 std::unique_ptr<Plan> in_two_steps(std::unique_ptr<Plan> convolution, std::unique_ptr<Plan> epilogue,
                                    const ConvProblem& problem) {
   const bool pools = problem.epilogue.pool.kind != PoolKind::none;

@@ -10,29 +10,29 @@
 
 namespace convswap {
 
-// What follows a convolution, computed by itself, for the algorithms whose own code ends with the
-// convolution: in place in y, or, where a pool makes y smaller than the convolution's output, from scratch
+// An epilogue in a kernel of its own, for algorithms that compute only the convolution. It works in place in
+// y. With a pool, which makes y smaller than the convolution's output, it reads that output from scratch
 // memory.
 class EpilogueStage {
  public:
   virtual ~EpilogueStage() = default;
 
-  // Empty where a problem's epilogue may be computed of the convolution's results in memory; otherwise why
-  // not, in words a user can act on.
+  // Returns why a problem's epilogue cannot be a separate kernel, in words that a user can act on; "" if it
+  // can.
   virtual std::string why_not(const ConvProblem& problem) const = 0;
 
-  // About how long it takes, in milliseconds. Requires an empty why_not, as the next does.
+  // The estimated time in milliseconds. estimate() and make() require an empty why_not().
   virtual double estimate(const ConvProblem& problem, const Device& device) const = 0;
   virtual std::unique_ptr<Plan> make(const ConvProblem& problem, const Device& device) const = 0;
 
-  // The kernels that its plan will start, as an offer names them.
+  // The kernel instances that its plan launches, as in Offer::kernels.
   virtual std::vector<std::string> kernels(const ConvProblem& problem) const = 0;
 };
 
-// The stage of a kind of device; null where all of its algorithms compute what follows themselves.
+// The epilogue stage of a kind of device; null if all of its algorithms compute epilogues themselves.
 const EpilogueStage* epilogue_stage(DeviceKind kind);
 
-// Two plans, one after the other, of which one is the convolution's, whose weights may be prepared.
+// Two plans in turn. One of them is the convolution's, whose weights may be prepared.
 class TwoPlans : public Plan {
  public:
   PreparedForm prepared_form() const final { return convolution_.prepared_form(); }
@@ -48,22 +48,21 @@ class TwoPlans : public Plan {
         second_(std::move(second)),
         convolution_(convolution_is_first ? *first_ : *second_) {}
 
-  // As memory for anything begins.
+  // Rounds up to 256 bytes, the alignment of device memory.
   static std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
   const std::unique_ptr<Plan> first_, second_;
   const Plan& convolution_;  // one of them
 };
 
-// For a plan that takes memory beside its tensors where none is lent.
+// The refusal of a plan that needs scratch memory on a device that lends none.
 Offer refuse_scratch();
 
-// What the algorithm offers for the whole problem: where it computes the convolution alone, with the device's
-// stage for what follows.
+// The algorithm's offer for the whole problem. If the algorithm computes only a part, the offer adds the
+// device's epilogue stage and a plan for the depthwise convolution in front.
 Offer offer_of(const Algorithm& algorithm, const ConvProblem& problem, const Device& device);
 
-// What the algorithm chooses among for the whole problem, as Algorithm::alternatives; where it computes a
-// part of it alone, what it offers.
+// Algorithm::alternatives for the whole problem. If the algorithm computes only a part, its single offer.
 std::vector<Offer> alternatives_of(const Algorithm& algorithm, const ConvProblem& problem,
                                    const Device& device, std::size_t most);
 

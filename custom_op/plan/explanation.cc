@@ -33,10 +33,10 @@ std::string why_taken(const Choice& choice, std::optional<double> milliseconds,
   return choice.why_not_measured.empty() ? rule : choice.why_not_measured + "; by rule: " + rule;
 }
 
-// Why one that could compute the problem was not taken. `is_earlier`: it comes before the one that was.
-// `taken` and `own` were measured, `estimate` was not.
-std::string why_passed_over(const Choice& choice, bool is_earlier, std::optional<double> taken,
-                            std::optional<double> own, std::optional<double> estimate) {
+// Returns why an algorithm that supports the problem was not selected. `is_earlier`: it precedes the selected
+// one in the catalog. `selected` and `measured` are measured times of the selected and this algorithm.
+std::string why_passed_over(const Choice& choice, bool is_earlier, std::optional<double> selected,
+                            std::optional<double> measured, std::optional<double> estimate) {
   if (choice.by_name) {
     return is_earlier ? "comes earlier in the catalog's order, but another was asked for by name"
                       : "another was asked for by name";
@@ -48,27 +48,27 @@ std::string why_passed_over(const Choice& choice, bool is_earlier, std::optional
     }
     return "estimated slower: " + milliseconds_text(*estimate) + "; not measured";
   }
-  // The rule takes by estimate, and without one where there is nobody else.
+  // The rule selects an algorithm without an estimate only if no other supports the problem.
   if (!choice.measured && choice.offer.milliseconds) return "for what no other can compute; not measured";
   if (!choice.measured) return "comes later in the catalog's order; not measured";
-  if (!own) return "not measured";
-  if (*own >= *taken) return "measured slower: " + milliseconds_text(*own);
+  if (!measured) return "not measured";
+  if (*measured >= *selected) return "measured slower: " + milliseconds_text(*measured);
   return std::string(choice.by_node ? "the file" : "the table") +
-         " names another, measured: " + milliseconds_text(*own);
+         " names another, measured: " + milliseconds_text(*measured);
 }
 
 }  // namespace
 
 Explanation explain(const ConvProblem& problem, const Device& device, std::string_view requested,
-                    const Preferences& own_preferences) {
-  const Choice choice = choose(problem, device, requested, own_preferences);
-  const std::optional<double> taken = time_of(choice.measured, choice.algorithm.name());
+                    const TuningHints& hints) {
+  const Choice choice = choose(problem, device, requested, hints);
+  const std::optional<double> selected = time_of(choice.measured, choice.algorithm.name());
   const char* const decided_by = choice.by_name    ? "name"
                                  : choice.by_node  ? "file"
                                  : choice.measured ? "tuned"
                                                    : "rule";
-  const std::string why = why_taken(choice, taken, choice.offer.milliseconds);
-  Explanation explanation{choice.algorithm, choice.offer.make, decided_by, why, taken, {}};
+  const std::string why = why_taken(choice, selected, choice.offer.milliseconds);
+  Explanation explanation{choice.algorithm, choice.offer.make, decided_by, why, selected, {}};
   bool is_earlier = true;
   for (const Algorithm* algorithm : catalog()) {
     if (algorithm->device_kind() != device.kind) continue;
@@ -78,11 +78,11 @@ Explanation explain(const ConvProblem& problem, const Device& device, std::strin
     }
     if (algorithm->by_name_alone()) continue;
     const Offer offer = offer_of(*algorithm, problem, device);
-    const std::optional<double> own = time_of(choice.measured, algorithm->name());
+    const std::optional<double> measured = time_of(choice.measured, algorithm->name());
     const bool supports = !offer.is_refusal();
     const std::string why_not =
-        supports ? why_passed_over(choice, is_earlier, taken, own, offer.milliseconds) : offer.why_not;
-    explanation.others.push_back({std::string(algorithm->name()), supports, why_not, own});
+        supports ? why_passed_over(choice, is_earlier, selected, measured, offer.milliseconds) : offer.why_not;
+    explanation.others.push_back({std::string(algorithm->name()), supports, why_not, measured});
   }
   return explanation;
 }

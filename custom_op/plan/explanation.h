@@ -11,26 +11,26 @@
 
 namespace convswap {
 
-// Another algorithm of the catalog, and why it was not taken.
+// An algorithm that was not selected, with the reason.
 struct OtherAlgorithm {
   std::string name;
-  bool supports = false;  // it could compute the problem
+  bool supports = false;  // true if it can compute the problem
   std::string why_not;
-  std::optional<double> milliseconds;  // as the tuning table or the node has it, where that decided
+  std::optional<double> milliseconds;  // measured: from the tuning table or the node, if that decided
 };
 
-// Why a problem is computed as it is, in words for people.
+// The reasons of a plan as text for users.
 struct Explanation {
   const Algorithm& algorithm;
   std::function<std::unique_ptr<Plan>()> make;
-  std::string decided_by;  // "name", "rule", "tuned" or, for the node's own preferences, "file"
+  std::string decided_by;  // "name", "rule", "tuned", or "file" for the node's own hints
   std::string why;
-  std::optional<double> milliseconds;  // as the tuning table or the node has it, where that decided
-  std::vector<OtherAlgorithm> others;  // of those the rule chooses among, in the catalog's order
+  std::optional<double> milliseconds;  // measured: from the tuning table or the node, if that decided
+  std::vector<OtherAlgorithm> others;  // the planner's other candidates, in the catalog's order
 };
 
-// Explains what `choose` answers, and throws what it throws.
+// Explains the choice of `choose`, and throws the same exceptions.
 Explanation explain(const ConvProblem& problem, const Device& device, std::string_view requested,
-                    const Preferences& own = {});
+                    const TuningHints& hints = {});
 
 }  // namespace convswap

@@ -5,8 +5,8 @@
 
 namespace convswap {
 
-// Carries the first exception of several threads to the one that waits for them: an exception that leaves a
-// thread's function ends the process.
+// Carries the first exception of several threads to the thread that waits for them. An exception that leaves
+// a thread's function would end the process.
 class FirstError {
  public:
   template <typename Function>

@@ -11,20 +11,21 @@
 namespace convswap {
 namespace {
 
-// A server that sees every image size must not grow for ever; planning again is cheap beside a run.
+// Bounds the memory of a server that sees every image size. Planning again is cheap compared with a run.
 constexpr size_t kMostPlans = 4096;
 
-// With so many letters of its name, an algorithm that is taken by name alone is meant, should it be misspelt.
+// A misspelt name that shares this many leading letters with an algorithm selected by name alone means that
+// one.
 constexpr size_t kMeantBy = 4;
 
 struct Best {
-  const Algorithm* algorithm = nullptr;  // null where none supports the problem
+  const Algorithm* algorithm = nullptr;  // null if none supports the problem
   Offer offer;
-  std::optional<double> weighed;  // its estimate, as it is compared
+  std::optional<double> weighed;  // the estimate with its penalty
 };
 
-// How many times as fast as one that does not round has to be what rounds a depthwise convolution to TF32:
-// cuDNN does not, and where long ones follow each other, as in filters of sound, outputs tell the difference.
+// Penalty on the estimate of an algorithm that rounds a depthwise convolution to TF32. cuDNN does not round
+// there, and the errors of long filters in a row, as in audio models, become visible.
 constexpr double kRoundedDepthwise = 1.3;
 
 std::optional<double> weighed(const ConvProblem& problem, const Algorithm& algorithm, const Offer& offer) {
@@ -34,15 +35,15 @@ std::optional<double> weighed(const ConvProblem& problem, const Algorithm& algor
   return *offer.milliseconds * (problem.is_depthwise() && rounds ? kRoundedDepthwise : 1);
 }
 
-// The better one of `best` and an offer of the algorithm, the former where neither has an estimate.
+// Replaces `best` if the offer's estimate is lower. Without estimates the earlier algorithm stays.
 void take_better(Best& best, const ConvProblem& problem, const Algorithm& algorithm, Offer offer) {
-  const std::optional<double> own = weighed(problem, algorithm, offer);
-  if (best.algorithm != nullptr && (!own || (best.weighed && *own >= *best.weighed))) return;
-  best = {&algorithm, std::move(offer), own};
+  const std::optional<double> estimate = weighed(problem, algorithm, offer);
+  if (best.algorithm != nullptr && (!estimate || (best.weighed && *estimate >= *best.weighed))) return;
+  best = {&algorithm, std::move(offer), estimate};
 }
 
-// Of those that support the problem the one estimated fastest, or the catalog's first where none has an
-// estimate. `reasons` says of the others why not, algorithm by algorithm.
+// Returns the supported algorithm with the lowest estimate, or the catalog's first if none has an estimate.
+// Appends to `reasons` why each unsupported algorithm refused.
 Best best_by_rule(const ConvProblem& problem, const Device& device, std::string& reasons) {
   Best best;
   for (const Algorithm* algorithm : catalog()) {
@@ -57,7 +58,8 @@ Best best_by_rule(const ConvProblem& problem, const Device& device, std::string&
     take_better(best, problem, *algorithm, std::move(offer));
   }
   if (!problem.before.empty()) {
-    // The others get the same depthwise convolution in front: the best of them alone is the best with it.
+    // All other algorithms get the same plan for the depthwise convolution, so the best for the rest is the
+    // best.
     Best rest = best_by_rule(problem.without_depthwise(), device, reasons);
     if (rest.algorithm != nullptr) {
       Offer whole = with_depthwise(*rest.algorithm, std::move(rest.offer), problem, device);
@@ -78,8 +80,8 @@ Choice choose_by_name(const ConvProblem& problem, const Device& device, std::str
   return {algorithm, std::move(offer), true, std::nullopt, {}};
 }
 
-// The names of the algorithms for a kind of device that `requested` may mean, in the catalog's order: those
-// that the rule chooses among, or those that are taken by name alone and begin as it does.
+// Returns the algorithm names that `requested` may mean, in the catalog's order: the planner's candidates, or
+// the algorithms selected by name alone if one of them begins like `requested`.
 std::vector<std::string> names_like(std::string_view requested, DeviceKind kind) {
   std::vector<std::string> by_rule, by_name;
   for (const Algorithm* algorithm : catalog()) {
@@ -92,9 +94,8 @@ std::vector<std::string> names_like(std::string_view requested, DeviceKind kind)
   return means_by_name ? by_name : by_rule;
 }
 
-// What the entry's algorithm, null where the catalog has none of its name, offers; a refusal where it cannot
-// be taken. The table, like a model, is a file that anyone may edit, and another build of the same version
-// may have other algorithms.
+// Returns the offer of a tuning entry's algorithm, or a refusal. `named` is null if the catalog has no such
+// name: tables and models can be edited, and other builds of this version may have other algorithms.
 Offer offer_of_named(const Algorithm* named, const TuningEntry& entry, const ConvProblem& problem,
                      const Device& device) {
   const std::string names = "the tuning table names '" + entry.algorithm + "', which ";
@@ -122,7 +123,7 @@ class DepthwiseFirstPlan final : public TwoPlans {
     second_->run({between, tensors.w, tensors.b, tensors.y, tensors.z}, execution);
   }
 
-  // The convolution's own, the depthwise convolution's own, and what is between them.
+  // The convolution's scratch memory, the depthwise convolution's, and the intermediate tensor.
   std::size_t scratch_bytes() const override {
     return aligned(second_->scratch_bytes()) + aligned(first_->scratch_bytes()) + between_bytes_;
   }
@@ -155,10 +156,10 @@ void check_algorithm_name(std::string_view requested, DeviceKind kind) {
 }
 
 Choice choose(const ConvProblem& problem, const Device& device, std::string_view requested,
-              const Preferences& own) {
+              const TuningHints& hints) {
   check_algorithm_name(requested, device.kind);
   if (!leaves_choice(requested)) return choose_by_name(problem, device, requested);
-  if (const TuningEntry* const entry = own.find(problem, device)) {
+  if (const TuningEntry* const entry = hints.find(problem, device)) {
     const Algorithm* const named = find_algorithm(entry->algorithm, device.kind);
     Offer offer = offer_of_named(named, *entry, problem, device);
     if (!offer.is_refusal()) return {*named, std::move(offer), false, *entry, {}, true};
@@ -219,7 +220,7 @@ std::shared_ptr<const Plan> PlanCache::get(const ConvProblem& problem, const Dev
     const std::shared_lock<std::shared_mutex> reading(mutex_);
     if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
   }
-  const Choice choice = choose(problem, device, algorithm_, own_);
+  const Choice choice = choose(problem, device, algorithm_, hints_);
   if (before_making) before_making(choice.offer);
   std::shared_ptr<const Plan> plan = choice.offer.make();
   const std::unique_lock<std::shared_mutex> writing(mutex_);

@@ -48,7 +48,7 @@ std::optional<std::pair<std::string, double>> parse_time(std::string_view text) 
   return std::pair(std::string(words[0]), milliseconds);
 }
 
-// What is wrong with the line; empty where it is sound, and `entry` is then what it says.
+// Parses a line into `entry`. Returns what is wrong with the line; "" if it is valid.
 std::string parse_line(std::string_view line, TuningEntry& entry) {
   if (!std::all_of(line.begin(), line.end(), is_printable)) return "has bytes that are no printable ASCII";
   const std::vector<std::string_view> fields = split(line, kBetweenFields);
@@ -60,17 +60,17 @@ std::string parse_line(std::string_view line, TuningEntry& entry) {
   }
   entry = {
       std::string(fields[0]), std::string(fields[1]), std::string(fields[2]), std::string(fields[3]), {}};
-  bool has_own_time = false;
+  bool names_a_measured_algorithm = false;
   for (const std::string_view part : split(fields[4], kBetweenTimes)) {
     const auto time = parse_time(part);
     if (!time) return "has times that are not a name and milliseconds each";
-    has_own_time = has_own_time || time->first == entry.algorithm;
+    names_a_measured_algorithm = names_a_measured_algorithm || time->first == entry.algorithm;
     entry.milliseconds.push_back(*time);
   }
-  return has_own_time ? "" : "has no time of the algorithm that it names";
+  return names_a_measured_algorithm ? "" : "has no time of the algorithm that it names";
 }
 
-// What a field can hold: a card's name is the driver's to choose.
+// Returns `text` as a field can hold it. The driver chooses a card's name, which may have any characters.
 std::string field_text(std::string_view text) {
   std::string field;
   for (const char letter : text) {
@@ -81,9 +81,9 @@ std::string field_text(std::string_view text) {
   return field;
 }
 
-// The processor's own name for itself, such as "AMD EPYC 7763 64-Core Processor".
+// The processor's brand string, such as "AMD EPYC 7763 64-Core Processor".
 std::string processor_name() {
-  // The brand string: 48 bytes in three leaves of CPUID, by the manuals of Intel and AMD.
+  // 48 bytes in three CPUID leaves, by the manuals of Intel and AMD.
   constexpr unsigned kFirstLeaf = 0x80000002;
   constexpr unsigned kLeaves = 3;
   unsigned registers[4 * kLeaves]{};
@@ -96,12 +96,12 @@ std::string processor_name() {
   return name;
 }
 
-// A line has a few hundred bytes; what is larger than tens of thousands of them is another file.
+// A line has a few hundred bytes. A file beyond tens of thousands of lines is no tuning table.
 constexpr off_t kMostTableBytes = 16 << 20;
-// To read the file while others replace it.
+// Attempts to read the file while other processes replace it.
 constexpr int kMostAttempts = 8;
 
-// What tells one state of a file from the next.
+// Identifies a state of a file.
 struct FileState {
   std::string path;
   bool exists = false;
@@ -139,14 +139,14 @@ std::string key_of(std::string_view device, std::string_view version, std::strin
   return std::string(device) + '\n' + std::string(version) + '\n' + std::string(problem);
 }
 
-// One reading of the file, never changed after it is made.
+// The immutable content of one reading of the file.
 struct Reading {
   FileState state;
   TuningTable table;
   std::unordered_map<std::string, size_t> entry_of;
 
   explicit Reading(const std::string& path) {
-    // Whoever writes replaces the file: what is the same before and after was read whole.
+    // Writers replace the file. If its state is the same before and after, the reading is complete.
     for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
       state = state_of(path);
       table = read_table(state);
@@ -181,7 +181,7 @@ std::shared_ptr<const Reading> current_reading() {
   return last;
 }
 
-// `text` is the problem's: made once, since it is longer than what it is compared with.
+// True if the entry is about the problem with this `text`, for this version of convswap.
 bool is_about(const TuningEntry& entry, std::string_view text) {
   return entry.version == CONVSWAP_VERSION && entry.problem == text;
 }
@@ -201,7 +201,7 @@ TuningTable parse_tuning_table(std::string_view text) {
   for (size_t i = 1; i < lines.size(); ++i) {
     if (lines[i].empty() || lines[i].front() == '#') continue;
     TuningEntry entry;
-    // What follows the last line feed was meant to be longer.
+    // A last line without a line feed was cut off.
     const std::string fault = i + 1 == lines.size() ? "is cut off" : parse_line(lines[i], entry);
     if (fault.empty()) {
       table.entries.push_back(std::move(entry));
@@ -224,7 +224,7 @@ std::vector<TuningEntry> parse_tuning_lines(std::string_view lines) {
 
 std::string tuning_device(const Device& device) {
   if (device.kind == DeviceKind::cuda) return field_text("cuda " + device.name);
-  // Once, because a virtual machine takes its time over CPUID.
+  // Computed once: CPUID is slow in a virtual machine.
   static const std::string processor =
       field_text("cpu " + processor_name() + " " + std::string(direct_instruction_sets().front()));
   return processor;
@@ -247,7 +247,7 @@ std::optional<TuningEntry> find_tuned(const ConvProblem& problem, const Device& 
 
 std::string take_tuning_warning() { return table_warning().take(); }
 
-const TuningEntry* Preferences::find(const ConvProblem& problem, const Device& device) const {
+const TuningEntry* TuningHints::find(const ConvProblem& problem, const Device& device) const {
   if (entries_.empty()) return nullptr;
   const std::string text = problem.text(), name = tuning_device(device);
   const auto found = std::find_if(entries_.rbegin(), entries_.rend(), [&](const TuningEntry& entry) {
@@ -256,7 +256,7 @@ const TuningEntry* Preferences::find(const ConvProblem& problem, const Device& d
   return found == entries_.rend() ? nullptr : &*found;
 }
 
-std::vector<std::string> Preferences::anywhere(const ConvProblem& problem, DeviceKind kind) const {
+std::vector<std::string> TuningHints::anywhere(const ConvProblem& problem, DeviceKind kind) const {
   std::vector<std::string> names;
   if (entries_.empty()) return names;
   const std::string text = problem.text(), prefix = std::string(name_of(kind)) + " ";

@@ -8,7 +8,7 @@
 namespace convswap {
 namespace {
 
-// Empty where there is none.
+// Returns "" without a home folder.
 std::string home_folder() {
   if (std::string home = environment("HOME"); !home.empty()) return home;
   passwd entry{};
@@ -27,7 +27,7 @@ std::string environment(const char* name) {
 
 std::string user_cache_folder() {
   std::string cache = environment("XDG_CACHE_HOME");
-  // By the XDG Base Directory Specification a relative path counts as none.
+  // The XDG Base Directory Specification ignores relative paths.
   if (cache.empty() || cache.front() != '/') {
     const std::string home = home_folder();
     if (home.empty()) return {};

@@ -4,11 +4,11 @@
 
 namespace convswap {
 
-// convswap's folder among the user's caches: in $XDG_CACHE_HOME, else in ~/.cache. Empty where there is no
-// home folder. It need not be there yet.
+// convswap's folder in the user's cache folder, $XDG_CACHE_HOME or ~/.cache; it may not exist yet. Empty
+// without a home folder.
 std::string user_cache_folder();
 
-// The value of a variable of the environment; empty where it is not set.
+// The value of an environment variable; empty if it is not set.
 std::string environment(const char* name);
 
 }  // namespace convswap

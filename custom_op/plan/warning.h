@@ -7,8 +7,7 @@
 
 namespace convswap {
 
-// One line that waits for somebody to take it, once. Sessions ask after every run, and need no lock to learn
-// that there is nothing to say.
+// A one-line warning that is taken once. Sessions ask after every run; without a warning that needs no lock.
 class Warning {
  public:
   void set(std::string line) {
@@ -17,7 +16,7 @@ class Warning {
     waits_ = true;
   }
 
-  // Empty where there is none.
+  // Returns the warning and clears it; "" if there is none.
   std::string take() {
     if (!waits_) return {};
     const std::lock_guard<std::mutex> lock(mutex_);

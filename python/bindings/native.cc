@@ -66,7 +66,7 @@ std::string choose(const ConvProblem& problem, const std::string& device, const 
                    int index, int compute_capability, bool lends_scratch, const std::string& tuned) {
   Device asked = asked_device(device, index, compute_capability);
   asked.lends_scratch = lends_scratch;
-  return std::string(convswap::choose(problem, asked, algorithm, Preferences(tuned)).algorithm.name());
+  return std::string(convswap::choose(problem, asked, algorithm, TuningHints(tuned)).algorithm.name());
 }
 
 std::map<std::string, std::optional<double>> estimates(const ConvProblem& problem, const std::string& device,
@@ -87,7 +87,7 @@ std::vector<std::string> kernels_of(const ConvProblem& problem, const std::strin
                                     const std::string& algorithm, int index, int compute_capability,
                                     const std::string& tuned) {
   const Device asked = asked_device(device, index, compute_capability);
-  const Preferences own(tuned);
+  const TuningHints own(tuned);
   std::vector<Offer> offers;
   offers.push_back(convswap::choose(problem, asked, algorithm, own).offer);
   if (!asked.is_here && leaves_choice(algorithm)) {
@@ -121,7 +121,7 @@ py::list facts_of(const Plan& plan) {
 py::dict explain_problem(const ConvProblem& problem, const std::string& device, const std::string& algorithm,
                          int index, int compute_capability, const std::string& tuned) {
   const Device asked = asked_device(device, index, compute_capability);
-  const Explanation explanation = explain(problem, asked, algorithm, Preferences(tuned));
+  const Explanation explanation = explain(problem, asked, algorithm, TuningHints(tuned));
   py::list others;
   for (const OtherAlgorithm& other : explanation.others) {
     py::dict facts;
