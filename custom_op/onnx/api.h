@@ -1,8 +1,8 @@
 #pragma once
 
-// A thin face on the C API of ONNX Runtime: every status becomes an exception, every handle has an owner.
-// Only the C header is used, and only what API version 17 has, so that one build runs with ONNX Runtime 1.17
-// and every newer one, whichever headers it was built with.
+// A thin wrapper of ONNX Runtime's C API: every status becomes an exception, every handle has an owner. It
+// uses only the C header and only functions of API version 17. One build therefore runs with ONNX Runtime
+// 1.17 and every newer one, whichever headers it was built with.
 
 #include <onnxruntime_c_api.h>
 
@@ -17,7 +17,7 @@ namespace convswap {
 
 inline constexpr uint32_t kApiVersion = 17;
 
-// A call to ONNX Runtime that failed, with its own code and message.
+// A failed call to ONNX Runtime, with its code and message.
 class OnnxRuntimeError : public std::runtime_error {
  public:
   OnnxRuntimeError(OrtErrorCode code, const std::string& message)
@@ -28,10 +28,10 @@ class OnnxRuntimeError : public std::runtime_error {
   OrtErrorCode code_;
 };
 
-// Throws OnnxRuntimeError where `status` is an error; releases it either way.
+// Throws OnnxRuntimeError if `status` is an error; releases it in either case.
 void check(const OrtApi& api, OrtStatus* status);
 
-// The status for the exception being handled; call it only inside a catch block. `context` begins the
+// Makes the status for the exception being handled; call it only inside a catch block. `context` begins the
 // message: "convswap.Conv node 'conv1'".
 OrtStatus* status_of_current_exception(const OrtApi& api, const std::string& context) noexcept;
 
@@ -47,11 +47,11 @@ struct ReleaseTypeInfo {
 };
 using TypeInfo = std::unique_ptr<OrtTypeInfo, ReleaseTypeInfo>;
 
-// Unknown dimensions are -1.
+// Both return -1 for an unknown dimension.
 Shape shape_of(const OrtApi& api, const OrtTensorTypeAndShapeInfo* info);
 Shape shape_of(const OrtApi& api, const OrtValue* tensor);
 
-// The constant that an input of a node is; null where it is none.
+// Returns a node's constant input; null if the input is not constant.
 const OrtValue* constant_input(const OrtApi& api, const OrtKernelInfo* info, size_t index);
 
 }  // namespace convswap

@@ -13,8 +13,8 @@ namespace {
                         expected + ", or no such attribute");
 }
 
-// The getters answer an absent attribute and one of another type with the same error code; only the message
-// tells them apart. Absent is a default, another type is the user's mistake.
+// Returns whether the attribute is present, and throws if it has another type. The getters return the same
+// error code for both cases; only the message differs.
 bool is_present(const OrtApi& api, OrtStatus* status, const char* name, const char* expected) {
   if (status == nullptr) return true;
   const std::string message = api.GetErrorMessage(status);
@@ -23,7 +23,7 @@ bool is_present(const OrtApi& api, OrtStatus* status, const char* name, const ch
   return false;
 }
 
-// The number that bytes are; nothing where they are none.
+// Reads a number from its bytes; empty if the size does not fit.
 template <typename T>
 std::optional<T> number_of(const std::string& bytes) {
   if (bytes.size() != sizeof(T)) return std::nullopt;
@@ -57,7 +57,7 @@ std::vector<int64_t> KernelAttributes::integers(const char* name) const {
                   kExpected)) {
     return {};
   }
-  // To this getter an attribute of any other type, a single integer too, is a list of no integers.
+  // This getter returns an empty list for an attribute of any other type, a single integer included.
   if (size == 0) throw_wrong_type(name, kExpected);
   std::vector<int64_t> values(size);
   check(api_, api_.KernelInfoGetAttributeArray_int64(info_, name, values.data(), &size));
@@ -74,7 +74,7 @@ std::optional<std::string> KernelAttributes::text(const char* name) const {
   return std::string(value.c_str());
 }
 
-// The bytes of the attribute; empty where it is absent.
+// Returns the attribute's bytes; empty if it is absent.
 std::string InferenceAttributes::read(const char* name, OrtOpAttrType type) const {
   const OrtOpAttr* attribute = nullptr;
   if (OrtStatus* status = api_.ShapeInferContext_GetAttribute(context_, name, &attribute);
@@ -84,7 +84,7 @@ std::string InferenceAttributes::read(const char* name, OrtOpAttrType type) cons
   }
   size_t size = 0;
   if (OrtStatus* status = api_.ReadOpAttr(attribute, type, nullptr, 0, &size); status != nullptr) {
-    api_.ReleaseStatus(status);  // says only that the buffer is too small
+    api_.ReleaseStatus(status);  // the expected error: the buffer is too small
   }
   std::string bytes(size, '\0');
   if (size > 0) check(api_, api_.ReadOpAttr(attribute, type, bytes.data(), size, &size));
@@ -102,7 +102,7 @@ std::optional<float> InferenceAttributes::real(const char* name) const {
 std::vector<int64_t> InferenceAttributes::integers(const char* name) const {
   const std::string bytes = read(name, ORT_OP_ATTR_INTS);
   std::vector<int64_t> values(bytes.size() / sizeof(int64_t));
-  // Unlike memcpy, it takes the null data of an absent attribute.
+  // Unlike memcpy, std::copy_n accepts the null data of an absent attribute.
   std::copy_n(bytes.data(), values.size() * sizeof(int64_t), reinterpret_cast<char*>(values.data()));
   return values;
 }

@@ -9,8 +9,8 @@
 
 namespace convswap {
 
-// The attributes of a node, which ONNX Runtime shows through one interface while it infers shapes and through
-// another when it creates the kernel.
+// A node's attributes. ONNX Runtime has one interface for them at kernel creation and another for shape
+// inference.
 class KernelAttributes final : public Attributes {
  public:
   KernelAttributes(const OrtApi& api, const OrtKernelInfo* info) : api_(api), info_(info) {}

@@ -16,14 +16,14 @@ std::optional<Shape> declared_shape(const OrtApi& api, const OrtKernelInfo* info
   if (const OrtValue* const constant = constant_input(api, info, index)) return shape_of(api, constant);
   OrtTypeInfo* raw = nullptr;
   if (OrtStatus* status = api.KernelInfo_GetInputTypeInfo(info, index, &raw); status != nullptr) {
-    api.ReleaseStatus(status);  // says only that there is no type
+    api.ReleaseStatus(status);  // the expected error: there is no type
     return std::nullopt;
   }
   const TypeInfo type(raw, {&api});
-  const OrtTensorTypeAndShapeInfo* tensor = nullptr;  // the type's: not ours to release
+  const OrtTensorTypeAndShapeInfo* tensor = nullptr;  // owned by `type`
   check(api, api.CastTypeInfoToTensorInfo(type.get(), &tensor));
   Shape shape = tensor == nullptr ? Shape{} : shape_of(api, tensor);
-  // Of no known rank; or a scalar, of which ONNX Runtime says the same.
+  // An unknown rank, or a scalar: ONNX Runtime reports both alike.
   if (shape.empty()) return std::nullopt;
   return shape;
 }

@@ -11,20 +11,20 @@
 
 namespace convswap {
 
-// The inputs of a node in the op's order: the image, weights and bias, the residual, and the weights and bias
-// of a depthwise convolution in front. All after the weights may be left out.
+// A node's inputs in the op's order: image, weights, bias, residual, and the weights and bias of a depthwise
+// convolution in front. All inputs after the weights are optional.
 enum Input : size_t { kX, kW, kB, kZ, kD, kDb, kInputs };
 
 template <typename T>
 using PerInput = std::array<T, kInputs>;
 
-// A node's inputs of one run; null where one is left out.
+// A node's input tensors of one run; null for an absent input.
 using InputTensors = PerInput<const OrtValue*>;
 
 // The shapes of a run's inputs.
 InputShapes shapes_of(const OrtApi& api, const InputTensors& tensors);
 
-// Tensors whose memory is what `data_of` says of each input.
+// The tensors of a run, with the addresses that `data_of` returns for the inputs.
 template <typename DataOf>
 ConvTensors conv_tensors(const InputTensors& inputs, void* y, DataOf data_of) {
   return {.x = data_of(inputs[kX]),
@@ -36,21 +36,19 @@ ConvTensors conv_tensors(const InputTensors& inputs, void* y, DataOf data_of) {
           .db = data_of(inputs[kDb])};
 }
 
-// An input as the model tells of it: one that is left out has no name, and of one that is given the shape may
-// be unknown.
+// An input as the model declares it.
 struct DeclaredInput {
-  bool is_given = false;
-  std::optional<Shape> shape;  // of a constant, or as it is declared
+  bool is_given = false;       // an absent input has no name
+  std::optional<Shape> shape;  // of a constant, or declared; empty if unknown
 };
 PerInput<DeclaredInput> declared_inputs(const OrtApi& api, const OrtKernelInfo* info);
 
-// A shape in no memory but its own, so that it is soon compared. Of more axes than a convolution has, only
-// their number is kept.
+// A shape without heap memory, for fast comparisons. Beyond the axes of a convolution only the rank is kept.
 class ShapeKey {
  public:
   static constexpr size_t kMostAxes = 5;
 
-  ShapeKey() = default;  // of an input that is left out
+  ShapeKey() = default;  // an absent input
   ShapeKey(const OrtApi& api, const OrtValue* tensor);
 
   bool operator==(const ShapeKey&) const = default;
@@ -60,21 +58,21 @@ class ShapeKey {
   std::array<int64_t, kMostAxes> extents_{};
 };
 
-// A node's inputs, of which the shapes of constants are known before a run.
+// A node's inputs. The shapes of constants are read once.
 class NodeInputs {
  public:
   using Keys = PerInput<ShapeKey>;
 
   NodeInputs(const OrtApi& api, const OrtKernelInfo* info);
 
-  // Throws OnnxRuntimeError where X or W is missing.
+  // Throws OnnxRuntimeError if X or W is missing.
   InputTensors of(const OrtKernelContext* context) const;
 
-  // The shapes of a run's inputs; those of constants are not asked for again.
+  // The shapes of a run's inputs.
   Keys keys(const InputTensors& tensors) const;
 
   bool has_constant_weights() const { return constants_[kW].has_value(); }
-  // All weights and biases, those of a depthwise convolution in front too.
+  // True if all weights and biases are constant, those of a depthwise convolution in front included.
   bool has_constants_only(const InputTensors& tensors) const;
 
  private:

@@ -31,8 +31,8 @@ ParallelFor session_threads(const OrtApi& api, const OrtKernelContext* context) 
   };
 }
 
-// The batches that plans are made for ahead of time: that of the shape, or where it is open some that are
-// usual; none where another extent is open too.
+// The batches to plan ahead: the declared batch, or common ones if it is open. None if another dimension is
+// open.
 std::vector<int64_t> batches_to_plan(const Shape& x) {
   const auto is_open = [](int64_t extent) { return extent < 0; };
   if (x.size() < 3 || std::any_of(x.begin() + 1, x.end(), is_open)) return {};
@@ -40,8 +40,7 @@ std::vector<int64_t> batches_to_plan(const Shape& x) {
   return {x[0]};
 }
 
-// The card that the session is on: the only one, or that which its weights lie on; nothing where neither
-// tells.
+// The session's card: the only card, or the one that holds its weights. Empty if neither is known.
 std::optional<int> device_of_session(const OrtApi& api, const OrtKernelInfo* info) {
   const int cards = cuda_device_count();
   if (cards <= 1) return cards == 1 ? std::optional<int>(0) : std::nullopt;
@@ -57,8 +56,8 @@ std::optional<int> device_of_session(const OrtApi& api, const OrtKernelInfo* inf
   return index;
 }
 
-// Makes the plan of a node for inputs of such shapes. Only whether there is a residual counts of it: its
-// shape follows from the others.
+// Makes the plan of a node for these input shapes. A residual's shape is replaced by the one that the other
+// inputs imply.
 void make_plan(PlanCache& plans, const ConvSpec& spec, InputShapes shapes, const Device& device) {
   if (shapes.residual) {
     shapes.residual.reset();
@@ -84,41 +83,42 @@ std::shared_ptr<const CachedRun> ShapeCache::find(const NodeInputs::Keys& keys, 
 
 void ShapeCache::add(std::shared_ptr<const CachedRun> run) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  runs_[next_].swap(run);  // the former is destroyed when the lock is free
+  runs_[next_].swap(run);  // the old entry is destroyed outside the lock
   next_ = (next_ + 1) % runs_.size();
 }
 
 ConvKernel::ConvKernel(const OpVariant& variant, const OrtKernelInfo* info, std::string title)
-    : own_(variant),
+    : variant_(variant),
       title_(std::move(title)),
-      lends_scratch_(lends_scratch(own_.base)),
-      spec_(read_spec(own_.op, KernelAttributes(own_.api, info), own_.type, own_.precision)),
+      lends_scratch_(lends_scratch(variant_.base)),
+      spec_(read_spec(variant_.op, KernelAttributes(variant_.api, info), variant_.type, variant_.precision)),
       plans_(std::make_shared<PlanCache>(
-          KernelAttributes(own_.api, info).text("algorithm").value_or(std::string(kAuto)),
-          TuningHints(KernelAttributes(own_.api, info).text("tuned").value_or("")))),
+          KernelAttributes(variant_.api, info).text("algorithm").value_or(std::string(kAuto)),
+          TuningHints(KernelAttributes(variant_.api, info).text("tuned").value_or("")))),
       is_tuned_(plans_->algorithm() == kTuned),
-      inputs_(own_.api, info),
-      prepared_weights_(own_.api) {
-  // On a card ONNX Runtime copies constants to memory of its own.
-  if (own_.device == DeviceKind::cpu) aligned_constants_.emplace(own_.api, info, size_of(own_.type));
+      inputs_(variant_.api, info),
+      prepared_weights_(variant_.api) {
+  // For a card ONNX Runtime copies constants to aligned memory.
+  if (variant_.device == DeviceKind::cpu)
+    aligned_constants_.emplace(variant_.api, info, size_of(variant_.type));
   check_spec(spec_);
-  check_algorithm_name(plans_->algorithm(), own_.device);
-  const PerInput<DeclaredInput> inputs = declared_inputs(own_.api, info);
+  check_algorithm_name(plans_->algorithm(), variant_.device);
+  const PerInput<DeclaredInput> inputs = declared_inputs(variant_.api, info);
   check_shapes(inputs);
-  if (own_.device == DeviceKind::cuda) plan_ahead(info, inputs);
+  if (variant_.device == DeviceKind::cuda) plan_ahead(info, inputs);
 }
 
 void ConvKernel::compute(OrtKernelContext* context) {
   const InputTensors tensors = inputs_.of(context);
-  const std::shared_ptr<const CachedRun> run = known_run(context, tensors);
-  const OrtApi& api = own_.api;
+  const std::shared_ptr<const CachedRun> run = cached_run(context, tensors);
+  const OrtApi& api = variant_.api;
   OrtValue* y = nullptr;
   check(api, api.KernelContext_GetOutput(context, 0, run->result.data(), run->result.size(), &y));
   if (is_tuned_) log_warning(context, take_tuning_warning());
-  if (own_.device == DeviceKind::cuda) log_warning(context, take_kernel_store_warning());
+  if (variant_.device == DeviceKind::cuda) log_warning(context, take_kernel_store_warning());
   if (run->plan == nullptr) return;
 
-  const Scratch scratch(own_.base, api, context, tensors[kX], run->scratch_bytes, own_.device);
+  const Scratch scratch(variant_.base, api, context, tensors[kX], run->scratch_bytes, variant_.device);
   Execution execution = execution_of(context, scratch.pointer());
   if (aligned_constants_) {
     AlignedTensors aligned(api, *aligned_constants_, size_of(spec_.type));
@@ -134,35 +134,35 @@ void ConvKernel::compute(OrtKernelContext* context) {
   run->plan->run(on_card, execution);
 }
 
-// What is known of runs of such inputs, found out where it is not.
-std::shared_ptr<const CachedRun> ConvKernel::known_run(const OrtKernelContext* context,
-                                                       const InputTensors& tensors) {
+// Returns the cached run for these input shapes, and makes it if there is none.
+std::shared_ptr<const CachedRun> ConvKernel::cached_run(const OrtKernelContext* context,
+                                                        const InputTensors& tensors) {
   const NodeInputs::Keys keys = inputs_.keys(tensors);
   const int index = device_index(tensors[kX]);
-  if (std::shared_ptr<const CachedRun> known = recent_runs_.find(keys, index)) return known;
+  if (std::shared_ptr<const CachedRun> known = shape_cache_.find(keys, index)) return known;
 
-  const ConvProblem problem = make_problem(spec_, shapes_of(own_.api, tensors));
+  const ConvProblem problem = make_problem(spec_, shapes_of(variant_.api, tensors));
   const Device& device =
-      own_.device == DeviceKind::cpu ? cpu_device() : cuda_device(index, own_.origin, lends_scratch_);
+      variant_.device == DeviceKind::cpu ? cpu_device() : cuda_device(index, variant_.origin, lends_scratch_);
   auto run = std::make_shared<CachedRun>(keys, device, problem.result_shape());
   if (problem.result_elements() > 0) {
     run->plan =
-        plans_->get(problem, device, [&](const Offer& offer) { tell_of_compiling(context, device, offer); });
+        plans_->get(problem, device, [&](const Offer& offer) { log_compiling(context, device, offer); });
     run->scratch_bytes = run->plan->scratch_bytes();
-    run->takes_prepared_weights = own_.device == DeviceKind::cuda && inputs_.has_constant_weights() &&
+    run->takes_prepared_weights = variant_.device == DeviceKind::cuda && inputs_.has_constant_weights() &&
                                   run->plan->prepared_form().bytes > 0;
   }
-  recent_runs_.add(run);
+  shape_cache_.add(run);
   return run;
 }
 
-// Checks what the model tells of the shapes.
+// Checks the declared shapes.
 void ConvKernel::check_shapes(const PerInput<DeclaredInput>& inputs) const {
   check_open_shapes(spec_, {inputs[kD].is_given ? depthwise_result(inputs) : inputs[kX].shape,
                             inputs[kW].shape, inputs[kB].shape});
 }
 
-// Of the depthwise convolution in front, as far as the model tells.
+// Returns the shape behind the depthwise convolution in front, as far as the model declares it.
 std::optional<Shape> ConvKernel::depthwise_result(const PerInput<DeclaredInput>& inputs) const {
   const auto is_whole = [](const std::optional<Shape>& shape) {
     return shape && std::find(shape->begin(), shape->end(), kOpen) == shape->end();
@@ -182,7 +182,7 @@ std::optional<Shape> ConvKernel::depthwise_result(const PerInput<DeclaredInput>&
   return result;
 }
 
-// The weights as the plan of the run wants them prepared; null where it takes them as they are.
+// Returns the weights in the plan's prepared form; null if the plan uses them unpacked.
 const void* ConvKernel::prepared(const CachedRun& run, const OrtKernelContext* context,
                                  const OrtValue* weights, const void* data, void* stream) {
   if (!run.takes_prepared_weights) return nullptr;
@@ -191,10 +191,10 @@ const void* ConvKernel::prepared(const CachedRun& run, const OrtKernelContext* c
              prepared_weights_.get(*run.plan, run.device.index, context, weights, data, stream);
 }
 
-// Has plans made, and their kernels compiled, before the first run asks for them: of the shapes that the
-// model tells, and where its batch is open, of usual ones.
+// Makes plans and compiles their kernels in the background before the first run, for the declared shapes or,
+// with an open batch, for common batches.
 void ConvKernel::plan_ahead(const OrtKernelInfo* info, const PerInput<DeclaredInput>& inputs) const {
-  const std::optional<int> index = device_of_session(own_.api, info);
+  const std::optional<int> index = device_of_session(variant_.api, info);
   const std::optional<Shape>&x = inputs[kX].shape, &w = inputs[kW].shape;
   const bool is_unclear =
       std::ranges::any_of(inputs, [](const DeclaredInput& input) { return input.is_given && !input.shape; });
@@ -204,7 +204,7 @@ void ConvKernel::plan_ahead(const OrtKernelInfo* info, const PerInput<DeclaredIn
     const bool is_open = (*x)[0] != batch;
     shapes.x[0] = batch;
     const auto work = [node_plans = std::weak_ptr(plans_), spec = spec_, shapes = std::move(shapes),
-                       origin = own_.origin, lends = lends_scratch_, index = *index] {
+                       origin = variant_.origin, lends = lends_scratch_, index = *index] {
       const std::shared_ptr<PlanCache> plans = node_plans.lock();
       if (plans == nullptr) return;  // the session has been closed
       make_plan(*plans, spec, shapes, cuda_device(index, origin, lends));
@@ -213,29 +213,29 @@ void ConvKernel::plan_ahead(const OrtKernelInfo* info, const PerInput<DeclaredIn
   }
 }
 
-// A run that waits for the compiler says so, in the first of a process.
-void ConvKernel::tell_of_compiling(const OrtKernelContext* context, const Device& device,
-                                   const Offer& offer) const {
-  static std::atomic<bool> is_told{false};
-  if (own_.device == DeviceKind::cpu || is_told) return;
+// Logs once per process that a run has to wait for the compiler.
+void ConvKernel::log_compiling(const OrtKernelContext* context, const Device& device,
+                               const Offer& offer) const {
+  static std::atomic<bool> is_logged{false};
+  if (variant_.device == DeviceKind::cpu || is_logged) return;
   const std::string what = what_is_compiled(device, offer);
-  if (!what.empty() && !is_told.exchange(true)) log_warning(context, what);
+  if (!what.empty() && !is_logged.exchange(true)) log_warning(context, what);
 }
 
-// A line of ONNX Runtime's log, for what costs time and never an answer, such as a damaged tuning table;
-// none where the text is empty.
+// Writes a line into ONNX Runtime's log about something that costs time but no answer, such as a damaged
+// tuning table. An empty text writes nothing.
 void ConvKernel::log_warning(const OrtKernelContext* context, const std::string& text) const {
   if (text.empty()) return;
-  const OrtApi& api = own_.api;
+  const OrtApi& api = variant_.api;
   const OrtLogger* logger = nullptr;
   check(api, api.KernelContext_GetLogger(context, &logger));
   check(api, api.Logger_LogMessage(logger, ORT_LOGGING_LEVEL_WARNING, text.c_str(), "onnx/kernel.cc",
                                    __LINE__, "convswap"));
 }
 
-// Of a card, where no copy is made: memory that a user bound may begin anywhere.
+// Returns a tensor's address on a card, where no copy is made. Throws if a user bound misaligned memory.
 void* ConvKernel::aligned_data(const OrtValue* tensor) const {
-  void* const data = data_of(own_.api, tensor);
+  void* const data = data_of(variant_.api, tensor);
   if (!is_aligned(data, size_of(spec_.type))) {
     throw InvalidArgument("a tensor begins at an address that is no multiple of its elements' " +
                           std::to_string(size_of(spec_.type)) + " bytes: bind memory that does");
@@ -243,23 +243,23 @@ void* ConvKernel::aligned_data(const OrtValue* tensor) const {
   return data;
 }
 
-// The number of the card that a tensor is on; of the processor's, 0.
+// The index of the card that holds a tensor; 0 on the CPU.
 int ConvKernel::device_index(const OrtValue* tensor) const {
   int index = 0;
-  if (own_.device == DeviceKind::cpu) return index;
+  if (variant_.device == DeviceKind::cpu) return index;
   const OrtMemoryInfo* memory = nullptr;
-  check(own_.api, own_.api.GetTensorMemoryInfo(tensor, &memory));
-  check(own_.api, own_.api.MemoryInfoGetId(memory, &index));
+  check(variant_.api, variant_.api.GetTensorMemoryInfo(tensor, &memory));
+  check(variant_.api, variant_.api.MemoryInfoGetId(memory, &index));
   return index;
 }
 
 Execution ConvKernel::execution_of(OrtKernelContext* context, void* scratch) const {
   Execution execution;
   execution.scratch = scratch;
-  if (own_.device == DeviceKind::cpu) {
-    execution.parallel_for = session_threads(own_.api, context);
+  if (variant_.device == DeviceKind::cpu) {
+    execution.parallel_for = session_threads(variant_.api, context);
   } else {
-    check(own_.api, own_.api.KernelContext_GetGPUComputeStream(context, &execution.stream));
+    check(variant_.api, variant_.api.KernelContext_GetGPUComputeStream(context, &execution.stream));
   }
   return execution;
 }

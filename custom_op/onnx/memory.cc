@@ -18,8 +18,8 @@ constexpr uint32_t kScratchSince = 18;
 using GetScratchBuffer = OrtStatus*(ORT_API_CALL*)(const OrtKernelContext*, const OrtMemoryInfo*, size_t,
                                                    void**);
 
-// KernelContext_GetScratchBuffer, which headers of version 17 do not declare. The table of functions only
-// ever grows at its end: version 18 put two behind the last of version 17, of which this is the second.
+// Returns KernelContext_GetScratchBuffer, which headers of version 17 do not declare. The API table only
+// grows at its end. Version 18 appended two functions to version 17; this is the second of them.
 GetScratchBuffer scratch_function(const OrtApiBase& base) {
   const OrtApi* const api = base.GetApi(kScratchSince);
   if (api == nullptr) {
@@ -27,26 +27,26 @@ GetScratchBuffer scratch_function(const OrtApiBase& base) {
                            "ONNX Runtime " + std::string(base.GetVersionString()) +
                                " lends no scratch memory: install onnxruntime-gpu 1.18 or newer");
   }
-  constexpr size_t kLastOf17 = offsetof(OrtApi, SessionOptionsAppendExecutionProvider_OpenVINO_V2);
-  constexpr size_t kPlace = kLastOf17 + 2 * sizeof(GetScratchBuffer);
+  constexpr size_t kLastOffset17 = offsetof(OrtApi, SessionOptionsAppendExecutionProvider_OpenVINO_V2);
+  constexpr size_t kOffset = kLastOffset17 + 2 * sizeof(GetScratchBuffer);
 #if ORT_API_VERSION >= 18
-  static_assert(kPlace == offsetof(OrtApi, KernelContext_GetScratchBuffer));
+  static_assert(kOffset == offsetof(OrtApi, KernelContext_GetScratchBuffer));
 #endif
   GetScratchBuffer function = nullptr;
-  std::memcpy(&function, reinterpret_cast<const char*>(api) + kPlace, sizeof function);
+  std::memcpy(&function, reinterpret_cast<const char*>(api) + kOffset, sizeof function);
   return function;
 }
 
 bool is_captured(void* stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   const CUresult result = driver().cuStreamIsCapturing(static_cast<CUstream>(stream), &status);
-  // The null stream while another, which waits for it, is captured.
+  // The null stream, while a stream that waits for it is captured.
   if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return true;
   check_driver(result, "cuStreamIsCapturing");
   return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-// A cache line, as ONNX Runtime's own allocator of the CPU aligns at least.
+// A cache line, the least alignment of ONNX Runtime's own CPU allocator.
 constexpr std::align_val_t kAlignment{64};
 
 HostMemory allocate(size_t bytes) { return HostMemory(new (kAlignment) std::byte[bytes]); }
@@ -80,7 +80,7 @@ void ArenaMemory::allocate(size_t bytes) {
 }
 
 bool lends_scratch(const OrtApiBase& base) {
-  // GetApi of a version that is not there writes an error to the log.
+  // Not by GetApi(18): for an unknown version it writes an error to the log.
   unsigned major = 0, minor = 0;
   if (std::sscanf(base.GetVersionString(), "%u.%u", &major, &minor) != 2) return false;
   return major > 1 || minor >= kScratchSince;
@@ -97,7 +97,7 @@ Scratch::Scratch(const OrtApiBase& base, const OrtApi& api, const OrtKernelConte
   const GetScratchBuffer get_scratch_buffer = scratch_function(base);
   memory_.emplace(api, context, beside);
   void* pointer = nullptr;
-  // ONNX Runtime throws where there is not enough: its exception, like a status, becomes the run's.
+  // ONNX Runtime throws if memory is short. The exception becomes the run's error, as a status does.
   check(api, get_scratch_buffer(context, memory_->info(), bytes, &pointer));
   memory_->adopt(pointer);
 }
@@ -117,12 +117,12 @@ const void* PreparedWeights::get(const Plan& plan, int device, const OrtKernelCo
     memory = std::make_unique<ArenaMemory>(api_, context, weights);
     memory->allocate(form.bytes);
   } catch (const std::exception&) {
-    // Each run prepares them then, out of memory that it borrows.
+    // Each run then packs the weights into scratch memory.
     forms_.emplace(form.name, nullptr);
     return nullptr;
   }
   plan.prepare(data, memory->pointer(), stream);
-  // Other runs, on other streams, may take them as soon as the lock is free.
+  // Runs on other streams may use them once the lock is free.
   CONVSWAP_CHECK_DRIVER(driver().cuStreamSynchronize(static_cast<CUstream>(stream)));
   return forms_.emplace(form.name, std::move(memory)).first->second->pointer();
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Memory of a node's runs: out of the session's arena, and on the CPU aligned copies of tensors that are not.
+// Memory for a node's runs: from the session's arena, and on the CPU aligned copies of misaligned tensors.
 
 #include <cstddef>
 #include <memory>
@@ -15,19 +15,19 @@
 
 namespace convswap {
 
-// Memory out of a session's arena, which goes back there with the object.
+// Memory from a session's arena, returned when the object is destroyed.
 class ArenaMemory {
  public:
-  // None yet. `beside`: a tensor in the memory that is wanted. Throws OnnxRuntimeError where there is no such
-  // arena.
+  // Finds the arena and allocates nothing. `beside` is a tensor in the wanted kind of memory. Throws
+  // OnnxRuntimeError if there is no such arena.
   ArenaMemory(const OrtApi& api, const OrtKernelContext* context, const OrtValue* beside);
   ~ArenaMemory();
   ArenaMemory(const ArenaMemory&) = delete;
   ArenaMemory& operator=(const ArenaMemory&) = delete;
 
-  // Throws OnnxRuntimeError where there is not enough. Once.
+  // Throws OnnxRuntimeError if there is not enough memory. Call allocate() or adopt() once.
   void allocate(size_t bytes);
-  // Takes over what the arena has given. Once.
+  // Takes ownership of memory that the arena has already given.
   void adopt(void* pointer) { pointer_ = pointer; }
 
   const OrtMemoryInfo* info() const { return info_; }
@@ -45,17 +45,15 @@ class ArenaMemory {
   void* pointer_ = nullptr;
 };
 
-// Whether this ONNX Runtime lends memory of a stream: 1.18 and newer do.
+// True if this ONNX Runtime lends stream-ordered scratch memory, from 1.18 on.
 bool lends_scratch(const OrtApiBase& base);
 
-// Memory for one run of a kernel, out of the session's arena, while the object lives. On a card it belongs to
-// the run's stream, so that it may be given back as soon as the work is enqueued: another stream gets it
-// later.
+// Scratch memory for one run, from the session's arena, for the object's lifetime. On a card it is ordered by
+// the run's stream: it may be returned as soon as the work is enqueued.
 class Scratch {
  public:
-  // `beside`: a tensor in the memory that is wanted. No memory where `bytes` is 0. Throws OnnxRuntimeError
-  // where there is not enough, and for a card where ONNX Runtime is older than 1.18, which knows no memory of
-  // a stream.
+  // `beside` is a tensor in the wanted kind of memory. Allocates nothing for 0 bytes. Throws OnnxRuntimeError
+  // if there is not enough memory, and for a card with ONNX Runtime below 1.18.
   Scratch(const OrtApiBase& base, const OrtApi& api, const OrtKernelContext* context, const OrtValue* beside,
           size_t bytes, DeviceKind kind);
 
@@ -65,60 +63,60 @@ class Scratch {
   std::optional<ArenaMemory> memory_;
 };
 
-// The weights of one node that stays the same for the life of its session, as plans have prepared them: out
-// of the session's arena, freed with the node. Safe for concurrent runs.
+// The constant weights of one node in their prepared forms, in the session's arena, freed with the node.
+// Thread-safe.
 class PreparedWeights {
  public:
   explicit PreparedWeights(const OrtApi& api) : api_(api) {}
 
-  // The weights in the plan's form, which are prepared on `stream` where no plan has done so yet; their
-  // memory is where `weights` are. Null where the plan takes them as they are, where there is no memory for
-  // them, and while the stream is captured, since what is captured would be done in every replay.
+  // Returns the weights in the plan's form, in the same kind of memory as `weights`. Enqueues the packing on
+  // `stream` if no plan of the form has done so. Returns null if the plan uses the weights unpacked, without
+  // memory, and while the stream is captured: a captured packing would repeat in every replay.
   const void* get(const Plan& plan, int device, const OrtKernelContext* context, const OrtValue* weights,
                   const void* data, void* stream);
 
  private:
   const OrtApi& api_;
   std::mutex mutex_;
-  std::unordered_map<std::string, std::unique_ptr<ArenaMemory>> forms_;  // null: there was no memory
+  std::unordered_map<std::string, std::unique_ptr<ArenaMemory>> forms_;  // null if memory was short
 };
 
-// Memory of the host in which elements of every type may begin.
+// Host memory aligned for every element type.
 struct FreeHostMemory {
   void operator()(std::byte* memory) const;
 };
 using HostMemory = std::unique_ptr<std::byte[], FreeHostMemory>;
 
-// Where a tensor begins; null where there is no tensor.
+// A tensor's address; null for a null tensor.
 void* data_of(const OrtApi& api, const OrtValue* tensor);
 
-// Whether elements of `element_bytes` may begin at `data`.
+// True if `data` is aligned for elements of `element_bytes`.
 bool is_aligned(const void* data, size_t element_bytes);
 
-// The constant inputs of one node on the CPU that begin between two elements: ONNX Runtime maps weights where
-// their file has them, at whatever offset. Copied once, when the session is made; then only read, so that
-// concurrent runs share them.
+// Aligned copies of a node's misaligned constant inputs on the CPU. ONNX Runtime maps weights at whatever
+// offset their file has them. The copies are made with the session and then only read, so concurrent runs
+// share them.
 class AlignedConstants {
  public:
   AlignedConstants(const OrtApi& api, const OrtKernelInfo* info, size_t element_bytes);
 
-  // The copy of the constant that begins at `data`; null where there is none.
+  // Returns the copy of the constant at `data`; null if there is none.
   const void* copy_of(const void* data) const;
 
  private:
   std::unordered_map<const void*, HostMemory> copies_;
 };
 
-// The tensors of one run on the CPU, or copies of those that begin between two elements: a user may bind
-// memory that begins anywhere.
+// The tensors of one run on the CPU, with aligned copies of misaligned ones: a user may bind memory at any
+// address.
 class AlignedTensors {
  public:
   AlignedTensors(const OrtApi& api, const AlignedConstants& constants, size_t element_bytes)
       : api_(api), constants_(constants), element_bytes_(element_bytes) {}
 
-  // Where an input can be read; null where there is none.
+  // An aligned address of the input; null for a null tensor.
   const void* input(const OrtValue* tensor);
-  // Where an output can be written; `finish` brings it to the tensor.
+  // An aligned address for the output; finish() copies it to the tensor.
   void* output(const OrtValue* tensor);
   void finish() const;
 

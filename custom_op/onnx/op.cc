@@ -40,8 +40,8 @@ ONNXTensorElementDataType onnx_type(ElementType type) {
 }
 
 struct InputInfo {
-  OrtTensorTypeAndShapeInfo* info = nullptr;  // the context's: not ours to release
-  std::optional<Shape> shape;                 // none where not even the rank is known
+  OrtTensorTypeAndShapeInfo* info = nullptr;  // owned by the context
+  std::optional<Shape> shape;                 // empty for an unknown rank
 
   InputInfo(const OrtApi& api, const OrtShapeInferContext* context, size_t index) {
     check(api, api.ShapeInferContext_GetInputTypeShape(context, index, &info));
@@ -49,8 +49,8 @@ struct InputInfo {
   }
 };
 
-// The output shape with kOpen for what cannot be known yet: that of inputs that fit, of which what depends on
-// an open extent is forgotten.
+// The output shape, with kOpen for dimensions that depend on an open one. It is computed with fitting values
+// in place of the open dimensions.
 Shape output_shape(const ConvSpec& spec, const std::optional<Shape>& x, const std::optional<Shape>& w) {
   const OpenShapes whole = OpenShapes{x, w, {}}.filled(spec);
   Shape output = make_problem(spec, *whole.x, *whole.w).result_shape();
@@ -66,7 +66,7 @@ Shape output_shape(const ConvSpec& spec, const std::optional<Shape>& x, const st
   return output;
 }
 
-// What the depthwise convolution in front makes of the image, as far as its weights are known.
+// The output shape of the depthwise convolution in front, as far as its weights are known.
 std::optional<Shape> depthwise_output(const ConvSpec& spec, const std::optional<Shape>& x,
                                       const std::optional<Shape>& weights) {
   if (weights && is_known(*weights, 0)) {
@@ -77,8 +77,8 @@ std::optional<Shape> depthwise_output(const ConvSpec& spec, const std::optional<
   return output;
 }
 
-// A name for each unknown dimension: an unnamed one would be taken for a dimension of size -1. The batch
-// keeps its name. Every other name is new, because ONNX Runtime takes equal names for equal sizes.
+// Names each unknown dimension: ONNX Runtime takes an unnamed one for a dimension of size -1. The batch keeps
+// its name. Every other name is new, because ONNX Runtime takes equal names for equal sizes.
 std::vector<std::string> dimension_names(const OrtApi& api, const InputInfo& x, const Shape& output) {
   static std::atomic<uint64_t> unknown_dimensions{0};
   std::vector<const char*> input_names(x.shape ? x.shape->size() : 0, "");
@@ -92,19 +92,19 @@ std::vector<std::string> dimension_names(const OrtApi& api, const InputInfo& x, 
   return names;
 }
 
-// Sets the type and, as far as it is known, the shape of the output of a node with that spec.
+// Sets the output's type and, as far as it is known, its shape.
 void infer_conv_shape(const OrtApi& api, OrtShapeInferContext* context, const ConvSpec& spec) {
   const InputInfo x(api, context, 0);
   const InputInfo w(api, context, 1);
   std::optional<Shape> image = x.shape;
   size_t inputs = 0;
   check(api, api.ShapeInferContext_GetInputCount(context, &inputs));
-  // One that is left out has no type, of which ONNX Runtime tells no shape.
+  // An absent input has no type, and ONNX Runtime reports no shape.
   if (inputs > 4) {
     const InputInfo weights(api, context, 4);
     if (weights.shape || !spec.depthwise.is_empty()) image = depthwise_output(spec, image, weights.shape);
   }
-  // Without a rank there is nothing to say: an output without dimensions would be taken for a scalar.
+  // Without a rank no shape is set: ONNX Runtime takes an output without dimensions for a scalar.
   if (!image && !w.shape) return;
 
   const Shape shape = output_shape(spec, image, w.shape);
@@ -154,8 +154,8 @@ OrtStatus* compute(void* kernel, OrtKernelContext* context) noexcept {
   }
 }
 
-// Always succeeds: ONNX Runtime neither reads nor releases the status. The kernel finds the same fault and
-// reports it with the node's name.
+// Always returns success: ONNX Runtime neither reads nor releases the status. The kernel's constructor finds
+// the same error and reports it with the node's name.
 OrtStatus* infer_shape(const OrtCustomOp* op, OrtShapeInferContext* context) noexcept {
   try {
     const OrtApi& api = static_cast<const ConvOp*>(op)->variant.api;

@@ -4,7 +4,7 @@
 
 namespace convswap {
 
-// An op as ONNX Runtime sees it: a table of functions, one op object for each kind of device and element
+// An op as ONNX Runtime sees it: a table of functions. There is one object per op, kind of device and element
 // type.
 struct ConvOp : public OrtCustomOp {
   explicit ConvOp(const OpVariant& own);

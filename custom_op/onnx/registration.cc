@@ -1,5 +1,5 @@
-// What the library adds to an application's session options, and the one exported symbol: what ONNX Runtime
-// calls when an application registers the library.
+// Registers the library's ops with an application's session options. RegisterCustomOps, which ONNX Runtime
+// calls, is the only exported symbol.
 
 #include <cstdint>
 #include <deque>
@@ -17,8 +17,8 @@ namespace {
 
 constexpr char kDomain[] = "convswap";
 
-// The ops and domains of one ONNX Runtime, for sessions whose kernels come from the same place. They are
-// never destroyed: sessions use them until the process ends.
+// The ops and domains of one ONNX Runtime for one origin of kernels. They are never destroyed: sessions use
+// them until the process ends.
 class Registry {
  public:
   Registry(const OrtApiBase& base, const OrtApi& api, const KernelOrigin* origin) {
@@ -48,7 +48,7 @@ class Registry {
   }
 
  private:
-  // Which never move: ONNX Runtime keeps their addresses.
+  // Deques, because ONNX Runtime keeps the addresses of ops.
   std::deque<ConvOp> convs_, ieee_convs_, fused_convs_;
   OrtCustomOpDomain* domain_ = nullptr;
   OrtCustomOpDomain *tf32_domain_ = nullptr, *ieee_domain_ = nullptr;  // ONNX's own
@@ -64,7 +64,8 @@ const Registry& registry_of(const OrtApiBase& base, const OrtApi& api, const Ker
   return *registry;
 }
 
-// ONNX Runtime refuses to make a session with a domain that is there twice, so each leaves a mark.
+// Adds a domain once: ONNX Runtime creates no session with a duplicate domain. The config entry `mark`
+// records it.
 void add_domain_once(const OrtApi& api, OrtSessionOptions* options, OrtCustomOpDomain* domain,
                      const char* mark) {
   if (has_entry(api, options, mark)) return;
@@ -72,22 +73,21 @@ void add_domain_once(const OrtApi& api, OrtSessionOptions* options, OrtCustomOpD
   check(api, api.AddSessionConfigEntry(options, mark, "1"));
 }
 
-// The one domain of that name stays what it is, and sessions of these options take their kernels from where
-// it does.
+// Throws if the options were registered with another origin of kernels: the first domain of that name stays.
 void check_same_origin(const OrtApi& api, OrtSessionOptions* options, const KernelOrigin* origin) {
   constexpr char kMark[] = "convswap.registered.origin";
-  const std::string own = std::to_string(reinterpret_cast<std::uintptr_t>(origin));
+  const std::string address = std::to_string(reinterpret_cast<std::uintptr_t>(origin));
   if (!has_entry(api, options, "convswap.registered")) {
-    check(api, api.AddSessionConfigEntry(options, kMark, own.c_str()));
-  } else if (entry(api, options, kMark) != own) {
+    check(api, api.AddSessionConfigEntry(options, kMark, address.c_str()));
+  } else if (entry(api, options, kMark) != address) {
     throw OnnxRuntimeError(ORT_INVALID_ARGUMENT,
                            "these session options were registered with another " + kernel_origin_entries() +
                                ": set them before convswap is registered, in new options");
   }
 }
 
-// Adds the domain `convswap` with its ops Conv and FusedConv to the session options; in the override mode
-// also our op as Conv of the ONNX domain, which then replaces ONNX Runtime's own. Throws.
+// Adds the domain `convswap` with its ops Conv and FusedConv to the session options. In the override mode it
+// also adds our op as Conv of the ONNX domain, which replaces ONNX Runtime's own. Throws.
 void register_ops(const OrtApiBase& base, const OrtApi& api, OrtSessionOptions* options) {
   const KernelOrigin* const origin = kernel_origin_of(api, options);
   check_same_origin(api, options, origin);
@@ -100,7 +100,7 @@ void register_ops(const OrtApiBase& base, const OrtApi& api, OrtSessionOptions* 
   const auto mark_of = [](Precision each) {
     return "convswap.registered.override." + std::string(name_of(each));
   };
-  // The one domain of that name stays what it is, and sessions of these options compute as it does.
+  // The first domain of that name stays, and with it its precision.
   const Precision other = precision == Precision::ieee ? Precision::tf32 : Precision::ieee;
   if (has_entry(api, options, mark_of(other).c_str())) {
     throw OnnxRuntimeError(ORT_INVALID_ARGUMENT,
@@ -117,7 +117,7 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* ORT_API_CALL
 RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) {
   const OrtApi* api = base->GetApi(convswap::kApiVersion);
   if (api == nullptr) {
-    // Every ONNX Runtime has version 1 of the API, which can make a status.
+    // Every ONNX Runtime has version 1 of the API, which can create a status.
     const std::string message = "convswap needs ONNX Runtime 1." + std::to_string(convswap::kApiVersion) +
                                 " or newer and this is " + base->GetVersionString() +
                                 ": install a newer onnxruntime or onnxruntime-gpu";

@@ -16,7 +16,7 @@ constexpr char kOverrideEntry[] = "convswap.override";
 constexpr char kPrecisionEntry[] = "convswap.precision";
 constexpr char kKernelsEntry[] = "convswap.kernels";
 constexpr char kDisabledEntry[] = "optimization.disable_specified_optimizers";
-// Since this version ONNX Runtime has sessions without certain optimisers.
+// The first version of ONNX Runtime that can disable single optimisers.
 constexpr uint32_t kDisablesOptimizersSince = 18;
 // ONNX Runtime takes at most 1024 bytes, in newer versions more.
 constexpr size_t kLongestName = 1000;
@@ -28,7 +28,7 @@ struct Recorder {
 
 thread_local Recorder recorder;
 
-// The name without what is too long, cut between two characters of UTF-8.
+// Cuts a long name between two UTF-8 characters.
 std::string shortened(const std::string& name) {
   if (name.size() <= kLongestName) return name;
   size_t end = kLongestName;
@@ -44,7 +44,7 @@ bool contains(const std::string& list, const std::string& name) {
   return false;
 }
 
-// For an entry whose value is none of those expected.
+// The error for an unknown value of an entry.
 OnnxRuntimeError unknown_value(const char* key, const std::string& given, const char* expected) {
   return {ORT_INVALID_ARGUMENT,
           "session config entry " + std::string(key) + " is '" + given + "'; expected " + expected};
@@ -118,8 +118,8 @@ void keep_conv_nodes(const OrtApiBase& base, const OrtApi& api, OrtSessionOption
             ", whose optimizers would replace Conv nodes first: install a newer onnxruntime "
             "or onnxruntime-gpu, or swap the model instead");
   }
-  // They turn a Conv of the CPU provider into another op: with an activation, with the addition that follows
-  // a Conv with bias, or in a blocked layout.
+  // On the CPU provider these replace a Conv by another op: with an activation, with the addition behind a
+  // Conv with bias, or in a blocked layout.
   disable_optimizers(
       api, options, {"ConvActivationFusion", "ConvAddActivationFusion", "NchwcTransformer", kTakesOurDomain});
 }

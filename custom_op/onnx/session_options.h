@@ -7,67 +7,67 @@
 #include "cuda/runtime/kernel_origin.h"
 #include "onnx/api.h"
 
-// What a program says in a session's options, as config entries that it sets before it registers the library,
-// and what the library says there in turn.
+// Session config entries. A program sets them in the session options before it registers the library.
 //
-// Where the kernels of a card come from:
+// Origin of a card's kernels:
 //
 //   convswap.pack = FILE        a pack of kernels
-//   convswap.compile = never    nothing is compiled; auto or absent: what no pack has
+//   convswap.compile = never    compiles nothing; auto or absent: compiles kernels that no pack has
 //
-// and the entries of plan/catalog.h's session_files, each a file that one algorithm computes with.
+// and the entries of session_files() in plan/catalog.h, each the file that one algorithm needs.
 //
-// The override mode: our op in the place of ONNX Runtime's own Conv, for unmodified models.
+// The override mode replaces ONNX Runtime's own Conv by our op, for unmodified models:
 //
 //   convswap.override = 1      the override mode; 0 or absent: only the op convswap.Conv
-//   convswap.precision = ieee  of Conv nodes in the override mode, which have no such attribute; tf32 or
+//   convswap.precision = ieee  precision of Conv nodes in the override mode, which have no such attribute;
+//   tf32 or
 //                              absent: ONNX Runtime's own default on CUDA
-//   convswap.kernels = record  begins to note the node of each kernel that is made by this thread
-//   convswap.kernels = read    ends that, and sets convswap.kernels.count and, to the names of the nodes, cut
-//                              to 1000 bytes, convswap.kernels.0, .1, ...
+//   convswap.kernels = record  starts to record the node name of each kernel that this thread creates
+//   convswap.kernels = read    stops recording; sets convswap.kernels.count and the node names, cut to 1000
+//   bytes,
+//                              as convswap.kernels.0, .1, ...
 //
-// A session makes its kernels in the thread that creates it. So a program that records, creates a session and
-// reads learns which Conv nodes really are ours, which ONNX Runtime does not tell.
+// A session creates its kernels in the thread that creates the session. A program that records, creates a
+// session and reads thus learns which Conv nodes run on our op; ONNX Runtime does not tell.
 
 namespace convswap {
 
-// Whether the session options have a config entry of that key.
+// True if the session options have this config entry.
 bool has_entry(const OrtApi& api, const OrtSessionOptions* options, const char* key);
 
-// Its value; nothing where there is none.
+// Returns a config entry's value; empty if there is none.
 std::optional<std::string> entry(const OrtApi& api, const OrtSessionOptions* options, const char* key);
 
-// The entries of where kernels come from, in words: "convswap.pack or convswap.compile".
+// The names of the entries for the kernels' origin as text: "convswap.pack or convswap.compile".
 std::string kernel_origin_entries();
 
-// What `options` say of where kernels come from. Null where they say nothing. Throws where an entry has
-// another value, or a file is not what it should be.
+// Reads the kernels' origin from `options`; null without such entries. Throws for an unknown value or an
+// invalid file.
 const KernelOrigin* kernel_origin_of(const OrtApi& api, const OrtSessionOptions* options);
 
-// Whether `options` ask for the override mode. Throws OnnxRuntimeError where the value is neither 0 nor 1.
+// True if `options` ask for the override mode. Throws OnnxRuntimeError if the value is neither 0 nor 1.
 bool override_requested(const OrtApi& api, const OrtSessionOptions* options);
 
-// The precision that `options` ask for in the override mode. Throws OnnxRuntimeError where the value is no
-// precision.
+// The precision of the override mode. Throws OnnxRuntimeError if the value is no precision.
 Precision override_precision(const OrtApi& api, const OrtSessionOptions* options);
 
-// Adds optimisers to those that sessions of `options` do without, beside what the user disabled. ONNX Runtime
-// does not look at names that it has no optimiser of. Throws.
+// Disables optimisers for sessions of `options`, in addition to those that the user disabled. ONNX Runtime
+// ignores unknown names. Throws.
 void disable_optimizers(const OrtApi& api, OrtSessionOptions* options,
                         std::initializer_list<const char*> names);
 
-// Beside a node called Conv, of any domain, this optimiser puts others into that same domain, where those
-// have no kernels: a quantised model whose bias is float32 would not load.
+// This optimiser adds nodes beside a Conv of any domain, in the domain of the Conv. In our domain they have
+// no kernels, and a quantised model with a float32 bias would not load.
 inline constexpr char kTakesOurDomain[] = "WeightBiasQuantization";
 
-// Has sessions of `options` do without the optimisers that take Conv nodes before a kernel is looked for.
-// Throws where this ONNX Runtime, below 1.18, knows no such setting.
+// Disables the optimisers that replace Conv nodes before kernels are looked up. Throws for ONNX Runtime below
+// 1.18, which has no such setting.
 void keep_conv_nodes(const OrtApiBase& base, const OrtApi& api, OrtSessionOptions* options);
 
-// Does what the entry convswap.kernels of `options` asks for. Throws.
+// Carries out the entry convswap.kernels of `options`. Throws.
 void answer_kernels(const OrtApi& api, OrtSessionOptions* options);
 
-// Notes that this thread made a kernel for the node of this name.
+// Records that this thread created a kernel for the node of this name.
 void note_kernel(const std::string& node);
 
 }  // namespace convswap

@@ -18,7 +18,8 @@ class TwoStepPlan final : public TwoPlans {
         between_bytes_(between_bytes) {}
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {
-    void* const between = between_bytes_ > 0 ? static_cast<char*>(execution.scratch) + convolution_bytes_ : tensors.y;
+    void* const between =
+        between_bytes_ > 0 ? static_cast<char*>(execution.scratch) + convolution_bytes_ : tensors.y;
     first_->run({tensors.x, tensors.w, tensors.b, between, nullptr, tensors.d, tensors.db}, execution);
     second_->run({between, nullptr, nullptr, tensors.y, tensors.z}, execution);
   }

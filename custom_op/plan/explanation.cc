@@ -81,7 +81,8 @@ Explanation explain(const ConvProblem& problem, const Device& device, std::strin
     const std::optional<double> measured = time_of(choice.measured, algorithm->name());
     const bool supports = !offer.is_refusal();
     const std::string why_not =
-        supports ? why_passed_over(choice, is_earlier, selected, measured, offer.milliseconds) : offer.why_not;
+        supports ? why_passed_over(choice, is_earlier, selected, measured, offer.milliseconds)
+                 : offer.why_not;
     explanation.others.push_back({std::string(algorithm->name()), supports, why_not, measured});
   }
   return explanation;
