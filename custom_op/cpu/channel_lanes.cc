@@ -1,10 +1,10 @@
 // The path of `direct` for depthwise filters on small images, vectorised over channels.
 //
-// Rows of 7 or 14 pixels leave part of a vector empty, and what is to be done for each row and each channel
-// takes longer than to compute it. Here as many channels as a vector has lanes are transposed into an image
-// of vectors, one for each pixel, padded with zeros, so that each tap of each output is one multiplication of
-// whole vectors, whatever the stride and the dilation; the results are transposed back. Padding is multiplied
-// like data, as in position_lanes.cc.
+// Rows of 7 or 14 pixels leave part of a vector empty, and the overhead per row and channel exceeds the
+// arithmetic. So a vector holds one pixel of as many channels as it has lanes. The input is transposed into a
+// zero-padded image of such vectors. Each tap of each output is then one multiplication of whole vectors, for
+// any stride and dilation. The results are transposed back. Padding is multiplied like data, as in
+// position_lanes.cc.
 
 #include <algorithm>
 #include <string>
@@ -17,15 +17,15 @@
 namespace convswap {
 namespace {
 
-// Of the padded image: with the results it should stay in the nearest caches.
-constexpr double kMostImageBytes = 64 * 1024;
-// Longer rows fill their vectors, and transposing would take longer than to copy them.
-constexpr int64_t kLongestRow = 20;
-// Handing a task to another thread takes about as long as so many operations.
-constexpr int64_t kFewestOperations = 50'000;
-constexpr int64_t kEnoughTasks = 32;
+// Largest padded image: with its results it should stay in the L1 and L2 caches.
+constexpr double kMaxImageBytes = 64 * 1024;
+// Longer rows fill vectors by themselves, and transposing costs more than copying rows.
+constexpr int64_t kMaxRow = 20;
+// Operations that take about as long as handing a task to another thread.
+constexpr int64_t kMinOperations = 50'000;
+constexpr int64_t kMaxTasks = 32;
 
-// Of the padded image along one axis: what the outputs read, and all of the input.
+// The padded image's extent along an axis: everything that outputs read, and all of the input.
 int64_t padded_extent(const ConvProblem& problem, size_t axis) {
   const int64_t read = (problem.output[axis] - 1) * problem.stride[axis] +
                        (problem.filter[axis] - 1) * problem.dilation[axis] + 1;
@@ -45,12 +45,12 @@ class ChannelLanesPlan final : public Plan {
     const int64_t lanes = kernels.lanes;
     for (int64_t h = problem.pad_begin[1]; h < problem.pad_begin[1] + problem.input[1]; ++h) {
       for (int64_t w = problem.pad_begin[2]; w < problem.pad_begin[2] + problem.input[2]; ++w) {
-        pixel_places_.push_back(h * pitch_ + w * lanes);
+        pixel_offsets_.push_back(h * pitch_ + w * lanes);
       }
     }
     for (int64_t p = 0; p < problem.output[1]; ++p) {
       for (int64_t q = 0; q < problem.output[2]; ++q) {
-        output_places_.push_back(p * problem.stride[1] * pitch_ + q * problem.stride[2] * lanes);
+        output_offsets_.push_back(p * problem.stride[1] * pitch_ + q * problem.stride[2] * lanes);
       }
     }
     for (int64_t r = 0; r < problem.filter[1]; ++r) {
@@ -62,14 +62,14 @@ class ChannelLanesPlan final : public Plan {
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {
     const int64_t jobs = problem_.batch * blocks_;
-    const int64_t wanted = std::max<int64_t>(1, problem_.operations() / kFewestOperations);
-    const int64_t tasks = std::min({jobs, wanted, kEnoughTasks});
+    const int64_t wanted = std::max<int64_t>(1, problem_.operations() / kMinOperations);
+    const int64_t tasks = std::min({jobs, wanted, kMaxTasks});
     const int64_t each = jobs / tasks, more = jobs % tasks;
     execution.parallel_for(tasks, [&](std::ptrdiff_t task) {
       thread_local Memory memory;
       memory.resize(image_elements_, problem_.output_size() * kernels_.lanes,
                     problem_.filter_size() * kernels_.lanes, kernels_.lanes);
-      // The padding, which nothing else is written to; another plan may have used the memory.
+      // Zeroes the padding, which nothing else writes; another plan may have used the buffer.
       std::fill_n(memory.image.data(), image_elements_, 0.0f);
       const int64_t first = task * each + std::min<int64_t>(task, more);
       for (int64_t job = first; job < first + each + (task < more); ++job) {
@@ -83,7 +83,7 @@ class ChannelLanesPlan final : public Plan {
   }
 
  private:
-  // What a thread keeps for the next run, vectors of channels all.
+  // A thread's buffers, kept for the next run; all hold vectors of channels.
   struct Memory {
     std::vector<float> image, results, weights, bias;
 
@@ -95,12 +95,12 @@ class ChannelLanesPlan final : public Plan {
     }
   };
 
-  // The channels of one vector of one image.
+  // Computes one vector of channels of one image.
   void compute(const ConvTensors& tensors, int64_t n, int64_t first_channel, Memory& memory) const {
     const int64_t channels = std::min<int64_t>(kernels_.lanes, problem_.in_channels - first_channel);
     const int64_t taps = problem_.filter_size(), outputs = problem_.output_size();
     const int64_t plane = n * problem_.in_channels + first_channel;
-    kernels_.to_lanes({channels, problem_.input_size(), problem_.input_size(), pixel_places_.data()},
+    kernels_.to_lanes({channels, problem_.input_size(), problem_.input_size(), pixel_offsets_.data()},
                       static_cast<const float*>(tensors.x) + plane * problem_.input_size(),
                       memory.image.data());
     kernels_.to_lanes({channels, taps, taps, nullptr},
@@ -109,7 +109,7 @@ class ChannelLanesPlan final : public Plan {
       memory.bias[lane] = static_cast<const float*>(tensors.b)[first_channel + lane];
     }
     if (tensors.b == nullptr) std::fill_n(memory.bias.begin(), kernels_.lanes, 0.0f);
-    kernels_.compute({memory.image.data(), outputs, output_places_.data(), taps, tap_offsets_.data(),
+    kernels_.compute({memory.image.data(), outputs, output_offsets_.data(), taps, tap_offsets_.data(),
                       memory.weights.data(), memory.bias.data(), activation_.clips, activation_.least,
                       activation_.most, memory.results.data()});
     float* const y = static_cast<float*>(tensors.y) + plane * outputs;
@@ -128,22 +128,22 @@ class ChannelLanesPlan final : public Plan {
   const int64_t pitch_;   // elements from one row of the padded image to the next
   const int64_t image_elements_;
   const SplitActivation activation_;
-  std::vector<int64_t> pixel_places_, output_places_, tap_offsets_;
+  std::vector<int64_t> pixel_offsets_, output_offsets_, tap_offsets_;
 };
 
 }  // namespace
 
 bool suits_channel_lanes(const ConvProblem& problem, const ChannelLanesKernels& kernels) {
   if (!problem.is_depthwise() || problem.type != ElementType::float32) return false;
-  // With padding before it the only plane of outputs may lie beside the only one of inputs.
+  // With depth padding the only output plane may not cover the only input plane.
   if (problem.input[0] != 1 || problem.filter[0] != 1 || problem.output[0] != 1) return false;
   if (problem.pad_begin[0] != 0) return false;
   if (problem.epilogue.pool.kind != PoolKind::none || problem.output_elements() == 0) return false;
-  if (problem.output_size() < kOutputsAtOnce || problem.output[2] > kLongestRow) return false;
+  if (problem.output_size() < kOutputsPerPass || problem.output[2] > kMaxRow) return false;
   if (2 * problem.in_channels < kernels.lanes) return false;
   const double pixels =
       static_cast<double>(padded_extent(problem, 1)) * static_cast<double>(padded_extent(problem, 2));
-  return pixels * kernels.lanes * sizeof(float) <= kMostImageBytes;
+  return pixels * kernels.lanes * sizeof(float) <= kMaxImageBytes;
 }
 
 std::unique_ptr<Plan> make_channel_lanes_plan(const ConvProblem& problem, const ChannelLanesKernels& kernels,

@@ -3,33 +3,32 @@
 #include "cpu/activation_lanes.h"
 #include "cpu/lanes.h"
 
-// As position_lanes_kernel.h, this header is compiled once per instruction set.
+// Like position_lanes_kernel.h, this header is compiled once per instruction set.
 
 namespace convswap {
 
-// Planes of so many channels, at most as many as a vector has lanes, and the same with the channels of a
-// pixel in the lanes of one vector.
+// A transposition between planes of channels and an array with one vector of channels per pixel.
 struct ChannelPlanes {
-  int64_t channels, pixels;
-  int64_t plane;          // from a channel to the next
-  const int64_t* places;  // of each pixel's vector; null: they follow each other
+  int64_t channels, pixels;  // at most as many channels as a vector has lanes
+  int64_t plane;             // distance of two channels' planes
+  const int64_t* offsets;    // of each pixel's vector; null: consecutive
 };
 
-// Outputs of all channels of a vector.
+// The outputs of one vector of channels.
 struct ChannelOutputs {
   const float* image;
-  int64_t outputs;        // at least as many as are computed at once
-  const int64_t* places;  // where the first tap of each reads
+  int64_t outputs;         // at least kOutputsPerPass
+  const int64_t* offsets;  // of each output's first tap in the image
   int64_t taps;
-  const int64_t* tap_offsets;  // where each tap reads, from the first
-  const float* weights;        // a vector of each tap
+  const int64_t* tap_offsets;  // relative to the first tap
+  const float* weights;        // a vector per tap
   const float* bias;           // a vector
-  bool clips;                  // what is stored, to [least, most]
+  bool clips;                  // clamps results to [least, most]
   float least, most;           // least <= most
-  float* results;              // a vector of each output
+  float* results;              // a vector per output
 };
 
-constexpr int kOutputsAtOnce = 8;
+constexpr int kOutputsPerPass = 8;
 
 struct ChannelLanesKernels {
   int lanes;
@@ -45,8 +44,8 @@ const ChannelLanesKernels& channel_lanes_kernels_baseline();
 
 namespace {
 
-// Swaps the blocks off the diagonal of each square of blocks of kSize, for kSize = 1, 2, 4, ...: Eklundh,
-// "A Fast Computer Method for Matrix Transposing" (1972).
+// Transposes a square matrix in registers. For kSize = 1, 2, 4, ... it swaps the off-diagonal blocks of kSize
+// in each square of four: Eklundh, "A Fast Computer Method for Matrix Transposing" (1972).
 template <int kLanes, int kSize = 1>
 __attribute__((always_inline)) inline void transpose(typename Lanes<kLanes>::Vector (&rows)[kLanes]) {
   if constexpr (kSize < kLanes) {
@@ -69,8 +68,8 @@ __attribute__((always_inline)) inline void transpose(typename Lanes<kLanes>::Vec
   }
 }
 
-// Calls back with the first of as many pixels as a vector has lanes, the last so far back that they end with
-// the plane, and with how many there are where it has fewer.
+// Calls call(first pixel, pixels) for squares of kLanes pixels. The last square is moved back to end with the
+// plane; a plane of fewer pixels is one smaller square.
 template <int kLanes, typename Call>
 __attribute__((always_inline)) inline void for_each_square(int64_t pixels, Call call) {
   const int64_t last = pixels < kLanes ? 0 : pixels - kLanes;
@@ -79,14 +78,14 @@ __attribute__((always_inline)) inline void for_each_square(int64_t pixels, Call 
 }
 
 template <int kLanes>
-void to_lanes(const ChannelPlanes& what, const float* planes, float* vectors) {
+void to_lanes(const ChannelPlanes& args, const float* planes, float* vectors) {
   typedef Lanes<kLanes> L;
-  for_each_square<kLanes>(what.pixels, [&](int64_t first, int pixels) {
+  for_each_square<kLanes>(args.pixels, [&](int64_t first, int pixels) {
     typename L::Vector square[kLanes];
 #pragma GCC unroll 16
     for (int lane = 0; lane < kLanes; ++lane) {
-      const float* const from = planes + lane * what.plane + first;
-      square[lane] = lane >= what.channels ? typename L::Vector{}
+      const float* const from = planes + lane * args.plane + first;
+      square[lane] = lane >= args.channels ? typename L::Vector{}
                      : pixels == kLanes    ? L::load(from)
                                            : Part<kLanes>(0, pixels).load(from);
     }
@@ -94,16 +93,16 @@ void to_lanes(const ChannelPlanes& what, const float* planes, float* vectors) {
 #pragma GCC unroll 16
     for (int pixel = 0; pixel < kLanes; ++pixel) {
       if (pixel >= pixels) break;
-      const int64_t place = what.places == nullptr ? (first + pixel) * kLanes : what.places[first + pixel];
-      L::store(vectors + place, square[pixel]);
+      const int64_t offset = args.offsets == nullptr ? (first + pixel) * kLanes : args.offsets[first + pixel];
+      L::store(vectors + offset, square[pixel]);
     }
   });
 }
 
 template <int kLanes>
-void to_planes(const ChannelPlanes& what, const float* vectors, float* planes) {
+void to_planes(const ChannelPlanes& args, const float* vectors, float* planes) {
   typedef Lanes<kLanes> L;
-  for_each_square<kLanes>(what.pixels, [&](int64_t first, int pixels) {
+  for_each_square<kLanes>(args.pixels, [&](int64_t first, int pixels) {
     typename L::Vector square[kLanes];
 #pragma GCC unroll 16
     for (int pixel = 0; pixel < kLanes; ++pixel) {
@@ -112,8 +111,8 @@ void to_planes(const ChannelPlanes& what, const float* vectors, float* planes) {
     transpose<kLanes>(square);
 #pragma GCC unroll 16
     for (int lane = 0; lane < kLanes; ++lane) {
-      if (lane >= what.channels) break;
-      float* const to = planes + lane * what.plane + first;
+      if (lane >= args.channels) break;
+      float* const to = planes + lane * args.plane + first;
       if (pixels == kLanes) {
         L::store(to, square[lane]);
       } else {
@@ -123,31 +122,31 @@ void to_planes(const ChannelPlanes& what, const float* vectors, float* planes) {
   });
 }
 
-// Each tap's weights are loaded once for kOutputsAtOnce outputs.
+// Computes all outputs. Each tap's weights are loaded once for kOutputsPerPass outputs.
 template <int kLanes>
-void compute_channels(const ChannelOutputs& what) {
+void compute_channels(const ChannelOutputs& args) {
   typedef Lanes<kLanes> L;
-  const auto bias = L::load(what.bias);
-  for (int64_t i = 0; i < what.outputs; i += kOutputsAtOnce) {
-    // The last so far back that they end with the others.
-    const int64_t first = i + kOutputsAtOnce <= what.outputs ? i : what.outputs - kOutputsAtOnce;
-    const float* sources[kOutputsAtOnce];
-    typename L::Vector sums[kOutputsAtOnce];
+  const auto bias = L::load(args.bias);
+  for (int64_t i = 0; i < args.outputs; i += kOutputsPerPass) {
+    // The last pass is moved back to end with the last output.
+    const int64_t first = i + kOutputsPerPass <= args.outputs ? i : args.outputs - kOutputsPerPass;
+    const float* sources[kOutputsPerPass];
+    typename L::Vector sums[kOutputsPerPass];
 #pragma GCC unroll 8
-    for (int j = 0; j < kOutputsAtOnce; ++j) {
-      sources[j] = what.image + what.places[first + j];
+    for (int j = 0; j < kOutputsPerPass; ++j) {
+      sources[j] = args.image + args.offsets[first + j];
       sums[j] = bias;
     }
-    for (int64_t tap = 0; tap < what.taps; ++tap) {
-      const auto weights = L::load(what.weights + tap * kLanes);
-      const int64_t offset = what.tap_offsets[tap];
+    for (int64_t tap = 0; tap < args.taps; ++tap) {
+      const auto weights = L::load(args.weights + tap * kLanes);
+      const int64_t offset = args.tap_offsets[tap];
 #pragma GCC unroll 8
-      for (int j = 0; j < kOutputsAtOnce; ++j) sums[j] += L::load(sources[j] + offset) * weights;
+      for (int j = 0; j < kOutputsPerPass; ++j) sums[j] += L::load(sources[j] + offset) * weights;
     }
 #pragma GCC unroll 8
-    for (int j = 0; j < kOutputsAtOnce; ++j) {
-      if (what.clips) sums[j] = clipped<kLanes>(sums[j], what.least, what.most);
-      L::store(what.results + (first + j) * kLanes, sums[j]);
+    for (int j = 0; j < kOutputsPerPass; ++j) {
+      if (args.clips) sums[j] = clipped<kLanes>(sums[j], args.least, args.most);
+      L::store(args.results + (first + j) * kLanes, sums[j]);
     }
   }
 }

@@ -1,7 +1,9 @@
-// The CPU's algorithm: float32 sums by vectors of the widest kind that the processor has. What the lanes of a
-// vector stand for depends on the problem: columns of a row for filters of few channels (row_lanes.cc),
-// channels for depthwise ones on small images (channel_lanes.cc), positions of an image for all others
-// (position_lanes.cc).
+// The CPU's algorithm: float32 accumulators in the processor's widest vectors. The vectorised dimension
+// depends on the problem:
+//
+//   row_lanes.cc        columns of a row, for filters of few channels
+//   channel_lanes.cc    channels, for depthwise filters on small images
+//   position_lanes.cc   positions of an image, for all others
 
 #include "cpu/direct.h"
 
@@ -15,10 +17,10 @@
 namespace convswap {
 namespace {
 
-// Each thread keeps the memory of its image for the next run.
-constexpr int64_t kMostImageElements = 64 << 20;
+// Bounds the image buffer, which each thread keeps for the next run.
+constexpr int64_t kMaxImageElements = 64 << 20;
 
-constexpr const char* kMostVariable = "CONVSWAP_MAX_INSTRUCTION_SET";
+constexpr const char* kMaxVariable = "CONVSWAP_MAX_INSTRUCTION_SET";
 
 struct InstructionSet {
   std::string_view name;
@@ -39,17 +41,17 @@ std::vector<InstructionSet> compiled_instruction_sets() {
   };
 }
 
-// Those up to $CONVSWAP_MAX_INSTRUCTION_SET, which has tests compute what a lesser processor would.
+// The instruction sets up to $CONVSWAP_MAX_INSTRUCTION_SET. Tests set it to cover other processors.
 std::vector<InstructionSet> allowed_instruction_sets() {
   const std::vector<InstructionSet> all = compiled_instruction_sets();
-  const std::string most = environment(kMostVariable);
-  if (most.empty()) return all;
-  const auto best = std::ranges::find_if(all, [&](const InstructionSet& set) { return set.name == most; });
+  const std::string name = environment(kMaxVariable);
+  if (name.empty()) return all;
+  const auto best = std::ranges::find_if(all, [&](const InstructionSet& set) { return set.name == name; });
   if (best != all.end()) return {best, all.end()};
   std::vector<std::string> known;
   for (const InstructionSet& set : all) known.emplace_back(set.name);
-  throw InvalidArgument(std::string(kMostVariable) + ": " +
-                        unknown_name_message("instruction set", most, known));
+  throw InvalidArgument(std::string(kMaxVariable) + ": " +
+                        unknown_name_message("instruction set", name, known));
 }
 
 const std::vector<InstructionSet>& instruction_sets() {
@@ -66,10 +68,10 @@ class Direct final : public Algorithm {
     if (problem.type == ElementType::float64) {
       return Offer::refusal("it computes in float32 and the data are float64");
     }
-    if (least_image_elements(problem) > kMostImageElements) {
+    if (least_image_elements(problem) > kMaxImageElements) {
       return Offer::refusal(
           "the part of the image that one row of results needs, with its channels and dilation, exceeds " +
-          std::to_string(kMostImageElements * 4 >> 20) + " MiB");
+          std::to_string(kMaxImageElements * 4 >> 20) + " MiB");
     }
     return {
         {}, std::nullopt, [problem] { return make_direct_plan(problem, direct_instruction_sets().front()); }};

@@ -4,7 +4,7 @@
 
 namespace convswap {
 
-// 8 floats to a vector; 6 filters x 2 vectors of sums leave room in the 16 registers for the operands.
+// 8 floats per vector. Accumulators of 6 filters x 2 vectors leave registers for the operands, of 16.
 const PositionLanesKernels& position_lanes_kernels_avx2() {
   static constexpr PositionLanesKernels kernels = kernels_for<8, 2>();
   return kernels;

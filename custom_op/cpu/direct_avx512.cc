@@ -4,7 +4,7 @@
 
 namespace convswap {
 
-// 16 floats to a vector; 6 filters x 4 vectors of sums leave room in the 32 registers for the operands.
+// 16 floats per vector. Accumulators of 6 filters x 4 vectors leave registers for the operands, of 32.
 const PositionLanesKernels& position_lanes_kernels_avx512() {
   static constexpr PositionLanesKernels kernels = kernels_for<16, 4>();
   return kernels;

@@ -4,7 +4,7 @@
 
 namespace convswap {
 
-// 4 floats to a vector; 6 filters x 2 vectors of sums leave room in the 16 registers for the operands.
+// 4 floats per vector. Accumulators of 6 filters x 2 vectors leave registers for the operands, of 16.
 const PositionLanesKernels& position_lanes_kernels_baseline() {
   static constexpr PositionLanesKernels kernels = kernels_for<4, 2>();
   return kernels;

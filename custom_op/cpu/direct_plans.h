@@ -1,7 +1,7 @@
 #pragma once
 
-// The plans of `direct`, by what the lanes of a vector stand for: positions of an image, columns of a row, or
-// channels. `instruction_set` is the kernels', for people.
+// The plans of `direct`, by vectorised dimension: positions of an image, columns of a row, or channels.
+// `instruction_set` is the name of the kernels' instruction set, for describe().
 
 #include <cstdint>
 #include <memory>
@@ -15,26 +15,25 @@
 
 namespace convswap {
 
-// Floats of the least memory that a plan of position lanes needs for the problem.
+// The smallest image buffer, in floats, with which a position-lanes plan can compute the problem.
 double least_image_elements(const ConvProblem& problem);
 
-// For any problem whose data are no float64. The row kernels copy rows.
+// Supports every problem but float64. It uses the row kernels to copy rows.
 std::unique_ptr<Plan> make_position_lanes_plan(const ConvProblem& problem,
                                                const PositionLanesKernels& kernels,
                                                const RowLanesKernels& row_kernels,
                                                std::string_view instruction_set);
 
-// For problems that row lanes suit, on vectors of so many floats.
+// `lanes` is the number of floats in a vector.
 bool suits_row_lanes(const ConvProblem& problem, int lanes);
 std::unique_ptr<Plan> make_row_lanes_plan(const ConvProblem& problem, const RowLanesKernels& kernels,
                                           std::string_view instruction_set);
 
-// For problems that channel lanes suit.
 bool suits_channel_lanes(const ConvProblem& problem, const ChannelLanesKernels& kernels);
 std::unique_ptr<Plan> make_channel_lanes_plan(const ConvProblem& problem, const ChannelLanesKernels& kernels,
                                               std::string_view instruction_set);
 
-// Makes room for so many floats in memory that a thread keeps for the next run; what is there stays.
+// Grows a thread's buffer, which it keeps for the next run, to `elements`; the content stays.
 inline void grow(std::vector<float>& memory, int64_t elements) {
   if (static_cast<int64_t>(memory.size()) < elements) memory.resize(elements);
 }

@@ -6,8 +6,8 @@
 #include <immintrin.h>
 #endif
 
-// Vectors of floats. As position_lanes_kernel.h, this header is compiled once per instruction set and
-// includes nothing that defines an inline function, but for the compiler's own, which are always inlined.
+// Vectors of floats. Like position_lanes_kernel.h, this header is compiled once per instruction set. It
+// includes no header with inline functions, except the compiler's intrinsics, which are always inlined.
 
 namespace convswap {
 namespace {
@@ -22,7 +22,7 @@ struct Lanes {
   static void store(float* to, const Vector& values) { *reinterpret_cast<Unaligned*>(to) = values; }
 };
 
-// NaN stays NaN.
+// Clamps to [least, most]; NaN stays NaN.
 template <int kLanes>
 inline typename Lanes<kLanes>::Vector clipped(typename Lanes<kLanes>::Vector value, float least, float most) {
   typedef typename Lanes<kLanes>::Vector Vector;
@@ -30,8 +30,8 @@ inline typename Lanes<kLanes>::Vector clipped(typename Lanes<kLanes>::Vector val
   return value > most ? most - Vector{} : value;
 }
 
-// The lanes from `begin` to `end`, of which the others are neither read nor written; both may lie beyond the
-// vector.
+// A mask of the lanes from `begin` to `end`; both may lie outside the vector. Masked-off lanes are neither
+// read nor written.
 template <int kLanes>
 struct Part {
   typedef Lanes<kLanes> L;
@@ -41,7 +41,7 @@ struct Part {
 
   static int limit(int64_t lane) { return lane < 0 ? 0 : lane > kLanes ? kLanes : static_cast<int>(lane); }
 
-  // Zeros in the other lanes.
+  // Loads the lanes, with zeros in the others.
   typename L::Vector load(const float* from) const {
 #if defined(__AVX512F__)
     if constexpr (kLanes == 16) return _mm512_maskz_loadu_ps(mask(), from);

@@ -1,9 +1,9 @@
 // Convolution vectorised over output positions.
 //
-// The idea: copy the part of the image that a band of output rows needs into a padded *phase image*, in
-// which rows (and columns) with the same coordinate modulo the stride lie together. There every problem,
-// whatever its stride, dilation and padding, is a stride-1 convolution without padding: with positions
-// numbered i = p * pitch + q, tap (c, t, r, s) of every position reads phase_image[offset(c, t, r, s) + i],
+// The idea: copy the part of the image that a band of output rows needs into a padded *phase image*, in which
+// rows (and columns) with the same coordinate modulo the stride lie together. There every problem, whatever
+// its stride, dilation and padding, is a stride-1 convolution without padding: with positions numbered i = p
+// * pitch + q, tap (c, t, r, s) of every position reads phase_image[offset(c, t, r, s) + i],
 //
 //   offset = plane(c, t, (r * dilation) % stride, (s * dilation) % stride)
 //            + (r * dilation / stride) * pitch + s * dilation / stride

@@ -34,8 +34,7 @@ struct OutputRows {
 };
 
 // Rows of an image that are copied into a strip or a phase image, each to `columns` places of a row of its
-// planes. What lies
-// behind these may be overwritten, so far as a vector reaches.
+// planes. What lies behind these may be overwritten, so far as a vector reaches.
 struct StripRows {
   const float* source;  // what is at column 0 of the first phase; only [begin, end) of it are there
   int64_t source_pitch;
