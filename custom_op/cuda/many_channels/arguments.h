@@ -1,7 +1,7 @@
 #pragma once
 
-// What the plan of many_channels and its kernel agree on, and what the kernel is told; many_channels.cc
-// explains the words.
+// Arguments and shared-memory layout of the many_channels kernels, shared by the plan (host) and the kernels.
+// many_channels.cc explains the algorithm and its terms.
 
 #include "cuda/epilogue/epilogue_params.h"
 #include "cuda/primitives/fast_divisor.cuh"
@@ -12,176 +12,177 @@
 
 namespace convswap::many_channels {
 
-constexpr int kPlaceBytes = 16;                      // eight channels of a pixel
-constexpr int kBundleChannels = 8;                   // of a place
-constexpr int kRows = 64;                            // of a product: filters
-constexpr int kDepth = 16;                           // of a product: two bundles
-constexpr int kTileColumns = 8;                      // places
-constexpr int kStepUnits = kRows * kDepth * 2 / 16;  // of 16 bytes, that the weights of a product take
-constexpr int kMostSteps = 256;                      // of a chunk of channels
-constexpr int kMostPhases = 16;                      // that taps read, of rows times columns
-constexpr int kMostStepsOfGroup = 5;                 // whose weights come as one copy
+constexpr int kVectorBytes = 16;                        // eight channels of a pixel
+constexpr int kVectorChannels = 8;                      // channels in a vector
+constexpr int kWgmmaM = 64;                             // M of a wgmma: filters
+constexpr int kWgmmaK = 16;                             // K of a wgmma: two channel blocks
+constexpr int kTileColumns = 8;                         // N is a multiple of eight positions
+constexpr int kStepUnits = kWgmmaM * kWgmmaK * 2 / 16;  // 16-byte units of the weights of one wgmma
+constexpr int kMaxSteps = 256;                          // wgmmas of a chunk of channels
+constexpr int kMaxPhases = 16;                          // row phases times column phases that taps read
+constexpr int kMaxStepsPerStage = 5;                    // steps whose weights one TMA load brings
 
-// Two warpgroups multiply, each the half of a tile; two warps behind them have the copies made, one of
-// pixels, the other of weights and of where results go. Both convert what lies below the windows of chunks.
+// Two consumer warpgroups issue wgmmas, each for half of the tile's columns. Two producer warps issue TMA
+// loads: one loads pixels, the other loads weights and output offsets. Both producer warps convert values
+// below the chunks' binade windows.
 constexpr int kConsumerWarpgroups = 2;
-constexpr int kConsumers = 128 * kConsumerWarpgroups;
-constexpr int kProducers = 64;
-constexpr int kThreads = kConsumers + kProducers;
-constexpr int kPixelWarp = kConsumers / 32, kWeightWarp = kPixelWarp + 1;
-// A barrier of their own, behind those of the block's three warpgroups (warpgroup.cuh).
+constexpr int kConsumerThreads = 128 * kConsumerWarpgroups;
+constexpr int kProducerThreads = 64;
+constexpr int kThreads = kConsumerThreads + kProducerThreads;
+constexpr int kPixelWarp = kConsumerThreads / 32, kWeightWarp = kPixelWarp + 1;
+// Named barrier of the producers, after those of the block's three warpgroups (warpgroup.cuh).
 constexpr int kProducerBarrier = 4;
-// Of the kernel that prepares weights and pixels, each block of which takes a filter or chunks of a tile.
-constexpr int kPreparers = 512, kPreparersOfMultiprocessor = 3 * kPreparers;
+// Threads of the kernel `prepare`. A block prepares the weights of one filter, or chunks of a tile's pixels.
+constexpr int kPrepareThreads = 512, kPrepareThreadsPerSm = 3 * kPrepareThreads;
 
-constexpr int kLeastWeightStages = 4, kMostWeightStages = 8;
-constexpr int kMostImageStages = 6;
-// Of what consumers are told of a tile: of the one that they store, and of the next.
-constexpr int kHeadStages = 2;
-// Windows of binades (tensor_core_formats.cuh) that the weights of a filter may span, and binades that the
-// values of a tile may: the sums must not leave float32 while they are scaled for one or the other.
-constexpr int kMostWeightWindows = 2;
-constexpr int kMostBinades = 80;
-// Windows of a chunk below its first, which are converted and multiplied behind all chunks.
-constexpr int kMostLowWindows = 2;
+constexpr int kMinWeightStages = 4, kMaxWeightStages = 8;
+constexpr int kMaxImageStages = 6;
+// Two stages: the tile whose results are being stored, and the next tile.
+constexpr int kTileInfoStages = 2;
+// Limits on the binade windows (tensor_core_formats.cuh) of a filter's weights and on the binades of a tile's
+// values. Beyond them the accumulators could leave the float32 range while they are rescaled.
+constexpr int kMaxWeightWindows = 2;
+constexpr int kMaxBinades = 80;
+// Binade windows of a chunk below its first. They are converted and multiplied after all chunks.
+constexpr int kMaxLowWindows = 2;
 
-// Of the results of a warp, 16 rows of 32 columns pass through shared memory at a time. The distance of rows
-// lets four of them lie in different banks.
-constexpr int kRowsOfWarp = 16;
+// A warp's results pass through shared memory in parts of 16 rows and 32 columns. The pitch places four
+// consecutive rows in different banks.
+constexpr int kWarpRows = 16;
 constexpr int kStagedColumns = 32;
 constexpr int kStagedPitch = 40;
-constexpr int kStagedFloats = kRowsOfWarp * kStagedPitch;
+constexpr int kStagedFloats = kWarpRows * kStagedPitch;
 constexpr int kNoOutput = -1;
-// The bits of a sum that a split could not compute: a NaN that no arithmetic gives.
-constexpr unsigned kUndefinedSum = 0x7fe5ca1eu;
-// Of the kernel that adds the sums of splits.
-constexpr int kCombiners = 256;
+// Bits that mark a sum that a split could not compute: a NaN payload that no arithmetic produces.
+constexpr unsigned kInvalidSumBits = 0x7fe5ca1eu;
+// Threads of a block of the kernel `combine`, which adds the sums of the splits.
+constexpr int kCombineThreads = 256;
 
-// What a chunk of pixels is to those who multiply it.
-struct ImageStage {
-  int exponent;  // of the scale of pixels and weights
-  bool is_last;  // of its tile
-  bool defines;  // the tile is to be computed as the definition says
+// Description of an image stage for the consumers.
+struct ImageStageInfo {
+  int exponent;         // scale exponent of pixels and weights together
+  bool is_last;         // last chunk of its tile
+  bool use_naive_conv;  // compute the tile with naive_conv_value instead of wgmma
 };
 
-// How a filter's weights were converted: for each window by the scale of its uppermost binade, less 29 for
-// each window before.
+// Scale of a filter's converted weights. The scale of window i is that of binade top - 29 i.
 struct FilterRange {
   int top;
-  unsigned windows;  // ~0: they cannot be multiplied
+  unsigned windows;  // binade windows; ~0: wgmma cannot compute the filter
 };
 
-// Of a prepared chunk of a tile's pixels, which binades its values lie in: the scale is of the window that
-// begins at `top`, and what lies below it is not in what has been prepared.
+// Binades of a prepared chunk of a tile's pixels. The chunk is scaled for the window that begins at `top`;
+// values below that window are zeros in the prepared chunk.
 struct alignas(8) PixelRange {
   int top, bottom;
 
-  // Of a chunk with infinities or NaN, and of one that is all zeros, which any scale serves.
-  static constexpr int kNotFinite = 1 << 10, kZeros = -(1 << 10);
+  // Values of `top` for a chunk with infinities or NaN, and for a chunk of zeros, which any scale serves.
+  static constexpr int kNotFinite = 1 << 10, kAllZeros = -(1 << 10);
 };
 
-// Where a pixel of a chunk's first channel lies in the input, and in which plane of it, for the first tap of
-// the depth.
+// Source of a vector: the pixel's offset in the input at the chunk's first channel, for the first depth tap.
 struct alignas(8) PixelSource {
-  int element;  // in a channel of the tile's first image
-  int plane;    // kNoPlane: it is padding within planes
+  int element;  // offset in a channel of the tile's first image
+  int plane;    // input plane; kNoPlane: padding within a plane
 };
-// No plane of the input is as far from any output's as that of what is no pixel.
+// Plane index of padding. No depth tap can move it into the input.
 constexpr int kNoPlane = -(1 << 30);
 
-// What consumers are told of a tile.
-struct Head {
-  long long image;          // its first
-  int group, filter_block;  // of the group
-  int first_row;            // of all rows of all blocks of filters
+// Description of a tile for the consumers' epilogue.
+struct TileInfo {
+  long long image;          // first image of the tile
+  int group, filter_block;  // filter_block: within the group
+  int first_row;            // index of the first filter row, counted over the filter blocks of all groups
   int split;
 };
 
-// What the block keeps in shared memory beside images and weights.
+// mbarriers and stage descriptions in shared memory.
 struct BlockState {
-  TmaMbarrier loaded[kMostImageStages];
-  TmaMbarrier weights_loaded[kMostWeightStages];
-  TmaMbarrier told[kHeadStages];
-  Mbarrier multiplied[kMostImageStages], weights_multiplied[kMostWeightStages];
-  Mbarrier stored[kHeadStages];
-  ImageStage images[kMostImageStages];
-  Head heads[kHeadStages];
-  int low_stage;  // in which producers convert what lies below the windows of chunks
+  TmaMbarrier image_full[kMaxImageStages];
+  TmaMbarrier weights_full[kMaxWeightStages];
+  TmaMbarrier tile_ready[kTileInfoStages];
+  Mbarrier image_empty[kMaxImageStages], weights_empty[kMaxWeightStages];
+  Mbarrier tile_done[kTileInfoStages];
+  ImageStageInfo image_info[kMaxImageStages];
+  TileInfo tile_info[kTileInfoStages];
+  int low_stage;  // stage into which producers convert a low window
 };
 
-// The parts of shared memory.
+// Offsets of the parts of shared memory.
 struct SharedOffsets {
   Offset<unsigned char> images, weights;
-  Offset<int> outputs;    // of kHeadStages times the columns
-  Offset<float> results;  // of each consumer warp: kStagedFloats
+  Offset<int> output_offsets;  // kTileInfoStages times the columns
+  Offset<float> staging;       // kStagedFloats for each consumer warp
   Offset<BlockState> state;
 };
 
-// What the kernel that prepares keeps there: of all threads what they have seen together, of a part of a tile
-// where its pixels lie, as many as a bundle has places.
-struct PreparedState {
+// Shared memory of the kernel `prepare`: the block's reduced value range (ValueRange), then the sources of a
+// prepared tile's vectors in one channel block.
+struct PrepareState {
   unsigned most, least_less_one;
   PixelSource sources[1];
 
   static constexpr long long bytes(long long places) {
-    return static_cast<long long>(sizeof(PreparedState)) +
+    return static_cast<long long>(sizeof(PrepareState)) +
            places * static_cast<long long>(sizeof(PixelSource));
   }
 };
 
 template <typename Element>
 struct Arguments : Tensors<Element>, Geometry {
-  // Prepared by the first kernel for the second: of a band's tiles, groups and chunks the pixels, of all
-  // rows, also of those without a filter, the weights.
+  // Written by `prepare`, read by `kernel`. Pixels: for each tile of the band, group and chunk. Weights: for
+  // all filter rows, including rows that pad the last filter block.
   unsigned char* prepared_pixels;
   PixelRange* pixel_ranges;
-  // Of splits the sums of each, of all of y, for the third kernel.
-  float* partial_sums;
-  long long results;      // elements of y
-  int* prepared_outputs;  // of the columns of a tile: where their results lie in a plane of its first image
+  // Sums of each split, each with the shape of y. Read by `combine`.
+  float* split_accumulators;
+  long long y_elements;
+  // Offset of the result of each column of a tile, from plane 0 of the tile's first image.
+  int* output_offsets;
   unsigned char* prepared_weights;
   FilterRange* filter_ranges;
 
-  int first_tile;     // of the band
-  int weight_blocks;  // of the first kernel, which prepare weights; the others take chunks of tiles
-  int shares;         // that the chunks of a tile and a group make for the first kernel
+  int first_tile;             // of the band
+  int weight_blocks;          // first blocks of `prepare`, which prepare weights; the others prepare pixels
+  int blocks_per_tile_group;  // blocks of `prepare` that share the chunks of a tile and group
   int groups;
-  int parts;                   // of a prepared tile: so many tiles of blocks
-  int chunks, chunk_channels;  // of the channels of a group, once for each tap of the depth
-  int steps;                   // of a chunk
-  int group_steps;             // whose weights come as one copy, the last of a chunk perhaps of fewer
-  int columns;                 // of a tile
-  int strip_columns;           // of the output, that a strip has
-  FastDivisor slices;          // of an image: strips times output planes
-  FastDivisor output_depth;    // output planes
-  FastDivisor pitch, rows;     // places from row to row, and rows from slice to slice
-  FastDivisor depth_taps;      // a chunk is of some channels and one of these
+  int subtiles;                   // tiles of `kernel` in a prepared tile
+  int chunks, chunk_channels;     // of a group, for every depth tap
+  int steps;                      // wgmmas of a chunk
+  int stage_steps;                // steps of a weight stage; the last stage of a chunk may have fewer
+  int columns;                    // of a tile
+  int strip_columns;              // output columns of a strip
+  FastDivisor slices;             // of an image: strips times output planes
+  FastDivisor output_depth;       // output planes
+  FastDivisor pitch, slice_rows;  // positions of a row, and rows of a slice
+  FastDivisor depth_taps;         // a chunk belongs to one depth tap
   int input_depth, stride_depth, dilation_depth, pad_depth;
-  FastDivisor bundle_places;                   // in all phases
-  FastDivisor span;                            // places of a phase of a bundle
-  FastDivisor prepared_places, prepared_span;  // the same of a prepared tile
-  FastDivisor column_phases;                   // of those of rows, each
-  int works_of_block;                          // at least; so many blocks have one more
-  int longer_blocks;
-  FastDivisor works_of_tile;    // parts times groups times blocks of filters
-  FastDivisor works_of_part;    // groups times blocks of filters times splits
-  FastDivisor splits;           // of the chunks of a tile, each a work of its own
-  FastDivisor blocks_of_group;  // of filters
+  FastDivisor channel_block_vectors;  // vectors of a channel block, over all phases
+  FastDivisor phase_vectors;          // vectors of one phase of a channel block
+  FastDivisor prepared_channel_block_vectors, prepared_phase_vectors;  // the same for a prepared tile
+  FastDivisor column_phases;                                           // for each row phase
+  int work_tiles_per_block;                                            // minimum
+  int blocks_with_extra_tile;
+  FastDivisor work_tiles_per_prepared_tile;  // subtiles times groups times filter blocks times splits
+  FastDivisor work_tiles_per_subtile;        // groups times filter blocks times splits
+  FastDivisor splits;                        // of a tile's chunks; each split is a work tile
+  FastDivisor filter_blocks_per_group;
 
-  unsigned channel_bytes;  // from channel to channel of the input
+  unsigned channel_stride_bytes;  // distance of the input's channels
   int image_stages, weight_stages;
   int image_stage_bytes, weight_stage_bytes;
-  int prepared_bytes;                       // of a chunk of a prepared tile
-  int pieces, piece_bytes, piece_distance;  // of what of it a block copies, and how far apart they lie
+  int prepared_bytes;  // of a chunk of a prepared tile
+  // TMA loads of an image stage, their size, and the distance of their sources.
+  int copies, copy_bytes, copy_stride;
   SharedOffsets shared;
-  // The first row and column of the padded input that a phase has.
-  int phase_rows[kMostPhases], phase_columns[kMostPhases];
-  // How far a step's first bundle lies from the place of an output. Steps go over the taps of two bundles,
-  // then of the next two.
-  unsigned short step_places[kMostSteps];
+  // First row and column of each phase in the padded input.
+  int phase_rows[kMaxPhases], phase_columns[kMaxPhases];
+  // Offset of a step's first channel block from an output's position, in vectors. Steps go over the taps of
+  // two channel blocks, then over the taps of the next two.
+  unsigned short step_offsets[kMaxSteps];
 
-  EpilogueParams following;
-  NaiveConv definition;  // for data with infinities or NaN; behind what is always read
+  EpilogueParams epilogue_params;
+  NaiveConv naive_conv;  // for data with infinities or NaN; last, because it is rarely read
 };
 
 }  // namespace convswap::many_channels

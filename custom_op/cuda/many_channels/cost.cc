@@ -1,5 +1,4 @@
-// Chooses what a block of many_channels does: the cheapest by estimate among some candidates, without any
-// measurement.
+// Chooses the tiling of many_channels with the lowest estimated time, without measuring.
 
 #include <algorithm>
 #include <array>
@@ -16,37 +15,37 @@
 namespace convswap::many_channels {
 namespace {
 
-// Pixels of more bytes are prepared band after band.
-constexpr int64_t kMostPreparedBytes = int64_t{1} << 30;
-constexpr int64_t kMostSplits = 16;
-// Of prepared tiles: what the kernel that prepares them keeps of each in shared memory.
-constexpr int64_t kMostPreparedPlaces = 8000;
+// Larger inputs are prepared in bands.
+constexpr int64_t kMaxPreparedBytes = int64_t{1} << 30;
+constexpr int64_t kMaxSplits = 16;
+// PixelSources of a prepared tile that the kernel `prepare` keeps in shared memory.
+constexpr int64_t kMaxPreparedVectors = 8000;
 
-// The taps of one spatial axis: what of the padded input they read.
+// Phases and shifts of the filter taps along one spatial axis of the padded input.
 struct AxisTaps {
-  std::vector<int64_t> phases;    // that any tap reads, by their first row or column; 0 comes first
-  std::vector<int64_t> phase_of;  // of each tap: the number of its phase
-  std::vector<int64_t> shift_of;  // and how many rows or columns of the phase it lies behind the output's
-  int64_t least_pitch = 0;        // such that padding behind a row and before the next may be one
-  int64_t most_shift = 0;
+  std::vector<int64_t> phases;    // first row or column of each phase that a tap reads; 0 comes first
+  std::vector<int64_t> phase_of;  // index of each tap's phase
+  std::vector<int64_t> shift_of;  // distance of each tap from the output, in rows or columns of its phase
+  int64_t min_pitch = 0;  // least pitch with which padding after a row and before the next can be shared
+  int64_t max_shift = 0;
 };
 
 AxisTaps taps_of(const ConvProblem& problem, int axis) {
   AxisTaps taps;
   const int64_t stride = problem.stride[axis], pad = problem.pad_begin[axis];
-  taps.least_pitch = problem.output[axis];
+  taps.min_pitch = problem.output[axis];
   for (int64_t tap = 0; tap < problem.filter[axis]; ++tap) {
     const int64_t offset = tap * problem.dilation[axis], phase = offset % stride, shift = offset / stride;
     auto found = std::find(taps.phases.begin(), taps.phases.end(), phase);
     if (found == taps.phases.end()) found = taps.phases.insert(taps.phases.end(), phase);
     taps.phase_of.push_back(found - taps.phases.begin());
     taps.shift_of.push_back(shift);
-    taps.most_shift = std::max(taps.most_shift, shift);
-    // What the phase has before the data, and where these end.
+    taps.max_shift = std::max(taps.max_shift, shift);
+    // Padding of the phase before the data, and the end of the data.
     const int64_t before = pad > phase ? ceil_divide(pad - phase, stride) : 0;
     const int64_t end =
         problem.input[axis] + pad > phase ? ceil_divide(problem.input[axis] + pad - phase, stride) : 0;
-    taps.least_pitch = std::max({taps.least_pitch, end, problem.output[axis] + shift - before});
+    taps.min_pitch = std::max({taps.min_pitch, end, problem.output[axis] + shift - before});
   }
   return taps;
 }
@@ -66,119 +65,120 @@ class Tiler {
   }
 
   std::vector<Tiling> cheapest() const {
-    std::map<std::array<int64_t, 3>, Tiling> of_kind;
+    std::map<std::array<int64_t, 3>, Tiling> best_by_kind;
     for_each([&](const Tiling& tiling) {
-      Tiling& own = of_kind[{tiling.tiles, tiling.chunk_channels, tiling.splits}];
-      if (tiling.cost < own.cost) own = tiling;
+      Tiling& best = best_by_kind[{tiling.tiles, tiling.chunk_channels, tiling.splits}];
+      if (tiling.cost < best.cost) best = tiling;
     });
     std::vector<Tiling> all;
-    for (auto& [kind, tiling] : of_kind) all.push_back(std::move(tiling));
+    for (auto& [kind, tiling] : best_by_kind) all.push_back(std::move(tiling));
     std::ranges::stable_sort(all, {}, &Tiling::cost);
     return all;
   }
 
  private:
-  // Calls visit(tiling) for each that fits, with its cost.
+  // Calls visit(tiling) for each tiling that fits, with its cost.
   template <typename Visit>
   void for_each(Visit visit) const {
     const int64_t taps = problem_.filter[1] * problem_.filter[2];
-    if (taps > kMostSteps || rows_.phases.size() * columns_.phases.size() > kMostPhases) return;
+    if (taps > kMaxSteps || rows_.phases.size() * columns_.phases.size() > kMaxPhases) return;
     for (const int64_t strips : {1, 2, 3, 4, 5, 6, 8, 10, 12, 16}) {
       if (strips > 1 && strips > ceil_divide(problem_.output[2], 16)) break;
       for (int64_t pairs = 1; pairs <= 4; pairs *= 2) {
-        if (pairs > 1 && (pairs * taps > kMostSteps || pairs * kDepth >= 2 * problem_.channels_per_group())) {
+        if (pairs > 1 && (pairs * taps > kMaxSteps || pairs * kWgmmaK >= 2 * problem_.channels_per_group())) {
           break;
         }
         for (const Instance& instance : kInstances) {
-          // Larger tiles are prepared for what they share at their ends; where they have many pieces, these
-          // would take longer to prepare and to copy.
-          for (const int64_t parts : {1, 2, 4}) {
+          // Larger prepared tiles share the vectors at their tiles' ends. With several phases or channel
+          // blocks they would need many TMA loads, and take longer to prepare and to load.
+          for (const int64_t subtiles : {1, 2, 4}) {
             Tiling tiling;
             tiling.tiles = instance.tiles;
-            tiling.parts = parts;
+            tiling.subtiles = subtiles;
             tiling.strips = strips;
-            tiling.chunk_channels = pairs * kDepth;
+            tiling.chunk_channels = pairs * kWgmmaK;
             if (!complete(tiling)) break;
-            // Splits are for works that do not fill the card.
-            for (; tiling.splits <= kMostSplits && tiling.splits <= tiling.chunks; tiling.splits *= 2) {
-              if (tiling.splits > 1 && tiling.works(problem_) > device_.multiprocessors) break;
+            // Splits are for problems with fewer work tiles than multiprocessors.
+            for (; tiling.splits <= kMaxSplits && tiling.splits <= tiling.chunks; tiling.splits *= 2) {
+              if (tiling.splits > 1 && tiling.work_tiles(problem_) > device_.multiprocessors) break;
               tiling.cost = cost(tiling);
               visit(tiling);
             }
-            if (rows_.most_shift + columns_.most_shift == 0 || pairs * tiling.phases() > 1) break;
+            if (rows_.max_shift + columns_.max_shift == 0 || pairs * tiling.phases() > 1) break;
           }
         }
       }
     }
   }
 
-  // Fills in what follows from the choices; false where it does not fit into shared memory.
+  // Computes everything that follows from the choices. Returns false if the tiling does not fit into shared
+  // memory.
   bool complete(Tiling& tiling) const {
     const int64_t width = problem_.output[2];
     tiling.strip_columns = ceil_divide(width, tiling.strips);
-    tiling.pitch = tiling.strips == 1 ? columns_.least_pitch : tiling.strip_columns + columns_.most_shift;
+    tiling.pitch = tiling.strips == 1 ? columns_.min_pitch : tiling.strip_columns + columns_.max_shift;
     if (ceil_divide(width, tiling.strip_columns) != tiling.strips) return false;
-    tiling.rows = rows_.least_pitch;
+    tiling.slice_rows = rows_.min_pitch;
     tiling.column_phases = static_cast<int64_t>(columns_.phases.size());
     for (const int64_t row : rows_.phases) {
       for (const int64_t column : columns_.phases) {
         tiling.phase_rows.push_back(row), tiling.phase_columns.push_back(column);
       }
     }
-    const int64_t more = rows_.most_shift * tiling.pitch + columns_.most_shift;
-    tiling.span = tiling.columns() + more;
-    tiling.prepared_span = tiling.parts * tiling.columns() + more;
+    const int64_t overhang = rows_.max_shift * tiling.pitch + columns_.max_shift;
+    tiling.phase_vectors = tiling.columns() + overhang;
+    tiling.prepared_phase_vectors = tiling.subtiles * tiling.columns() + overhang;
     tiling.chunks = ceil_divide(problem_.channels_per_group(), tiling.chunk_channels) * problem_.filter[0];
-    for (int64_t pair = 0; pair < tiling.chunk_channels / kDepth; ++pair) {
+    for (int64_t pair = 0; pair < tiling.chunk_channels / kWgmmaK; ++pair) {
       for (int64_t r = 0; r < problem_.filter[1]; ++r) {
         for (int64_t s = 0; s < problem_.filter[2]; ++s) {
           const int64_t phase =
               rows_.phase_of[r] * static_cast<int64_t>(columns_.phases.size()) + columns_.phase_of[s];
-          tiling.step_places.push_back(2 * pair * tiling.bundle_places() + phase * tiling.span +
-                                       rows_.shift_of[r] * tiling.pitch + columns_.shift_of[s]);
+          tiling.step_offsets.push_back(2 * pair * tiling.channel_block_vectors() +
+                                        phase * tiling.phase_vectors + rows_.shift_of[r] * tiling.pitch +
+                                        columns_.shift_of[s]);
         }
       }
     }
-    tiling.steps = static_cast<int64_t>(tiling.step_places.size());
-    tiling.filter_blocks = ceil_divide(problem_.filters_per_group(), int64_t{kRows});
-    const int64_t lines = problem_.batch * tiling.strips * problem_.output[0] * tiling.rows;
-    // Behind the last output row of the last slice there is none.
-    tiling.prepared_tiles = ceil_divide((lines - tiling.rows + problem_.output[1]) * tiling.pitch,
-                                        tiling.parts * tiling.columns());
-    // Descriptors of matrices have 14 bits for addresses and distances.
-    if (tiling.bundle_places() >= 1 << 14) return false;
-    if (tiling.prepared_span * tiling.phases() > kMostPreparedPlaces) return false;
+    tiling.steps = static_cast<int64_t>(tiling.step_offsets.size());
+    tiling.filter_blocks = ceil_divide(problem_.filters_per_group(), int64_t{kWgmmaM});
+    const int64_t lines = problem_.batch * tiling.strips * problem_.output[0] * tiling.slice_rows;
+    // No positions follow the last output row of the last slice.
+    tiling.prepared_tiles = ceil_divide((lines - tiling.slice_rows + problem_.output[1]) * tiling.pitch,
+                                        tiling.subtiles * tiling.columns());
+    // Shared-memory descriptors of wgmma have 14 bits for addresses and distances.
+    if (tiling.channel_block_vectors() >= 1 << 14) return false;
+    if (tiling.prepared_phase_vectors * tiling.phases() > kMaxPreparedVectors) return false;
     const int64_t tile_bytes = tiling.prepared_chunks(problem_) * tiling.prepared_chunk_bytes();
-    tiling.band_tiles =
-        std::min(tiling.prepared_tiles, std::max<int64_t>(1, kMostPreparedBytes / tile_bytes));
-    tiling.group_steps = ceil_divide(tiling.steps, ceil_divide(tiling.steps, int64_t{kMostStepsOfGroup}));
-    return places(tiling);
+    tiling.band_tiles = std::min(tiling.prepared_tiles, std::max<int64_t>(1, kMaxPreparedBytes / tile_bytes));
+    tiling.stage_steps = ceil_divide(tiling.steps, ceil_divide(tiling.steps, int64_t{kMaxStepsPerStage}));
+    return lay_out_shared_memory(tiling);
   }
 
-  // Gives shared memory its parts; as many stages as there is room for.
-  bool places(Tiling& tiling) const {
-    const int64_t most = device_.shared_memory_per_block;
-    const int64_t all_groups = tiling.chunks * ceil_divide(tiling.steps, tiling.group_steps);
+  // Lays out shared memory with as many stages as fit.
+  bool lay_out_shared_memory(Tiling& tiling) const {
+    const int64_t limit = device_.shared_memory_per_block;
+    const int64_t all_groups = tiling.chunks * ceil_divide(tiling.steps, tiling.stage_steps);
     const auto fits = [&](int image_stages, int weight_stages) {
-      if (image_stages > std::min<int64_t>(kMostImageStages, std::max<int64_t>(3, tiling.chunks + 1)))
+      if (image_stages > std::min<int64_t>(kMaxImageStages, std::max<int64_t>(3, tiling.chunks + 1)))
         return false;
       if (weight_stages >
-          std::min<int64_t>(kMostWeightStages, std::max<int64_t>(kLeastWeightStages, all_groups + 1)))
+          std::min<int64_t>(kMaxWeightStages, std::max<int64_t>(kMinWeightStages, all_groups + 1)))
         return false;
-      SharedLayout block(128, most);
+      SharedLayout block(128, limit);
       SharedOffsets& shared = tiling.shared;
       shared.images = block.place<unsigned char>(image_stages * tiling.image_stage_bytes());
       shared.weights = block.place<unsigned char>(weight_stages * tiling.weight_stage_bytes());
-      shared.outputs = block.place<int>(kHeadStages * tiling.columns());
-      shared.results = block.place<float>(kConsumers / 32 * kStagedFloats);
+      shared.output_offsets = block.place<int>(kTileInfoStages * tiling.columns());
+      shared.staging = block.place<float>(kConsumerThreads / 32 * kStagedFloats);
       shared.state = block.place<BlockState>(1);
-      if (block.end() > most) return false;
+      if (block.end() > limit) return false;
       tiling.image_stages = image_stages, tiling.weight_stages = weight_stages;
       tiling.shared_bytes = block.end();
       return true;
     };
-    // A chunk's stage is free again when two groups more are under way.
-    if (!fits(tiling.steps > tiling.group_steps ? 2 : 3, kLeastWeightStages)) return false;
+    // A chunk's stage is released when two later wgmma groups are in flight.
+    if (!fits(tiling.steps > tiling.stage_steps ? 2 : 3, kMinWeightStages)) return false;
     const auto grows_by = [&](int image_stages, int weight_stages) {
       return fits(tiling.image_stages + image_stages, tiling.weight_stages + weight_stages);
     };
@@ -212,9 +212,9 @@ class Tiler {
                             number(tiling.prepared_chunk_bytes());
     // Of few chunks not all of memory's rate can be asked for: a thread waits for each of its places.
     const double rounds = std::ceil(number(tiling.prepared_tiles * tiling.prepared_chunks(problem_)) /
-                                    (device_.multiprocessors * (kPreparersOfMultiprocessor / kPreparers)));
+                                    (device_.multiprocessors * (kPrepareThreadsPerSm / kPrepareThreads)));
     const double waiting =
-        kPlace * rounds * number(tiling.prepared_chunk_bytes()) / (kPlaceBytes * kPreparers);
+        kPlace * rounds * number(tiling.prepared_chunk_bytes()) / (kVectorBytes * kPrepareThreads);
     // Of a strided row each thread takes what lies apart.
     const double loaded = x_bytes * (problem_.stride[2] > 1 ? kApart : 1);
     const double preparing = std::max((loaded + prepared) / kPrepared, waiting);
@@ -222,20 +222,21 @@ class Tiler {
     // Fewer works of wide tiles overlap less.
     multiplying *= 1 + 0.34 * std::max(tiling.tiles - 20, 0) / 12;
     // Two groups keep their stages: there is hardly a chunk ahead.
-    if (tiling.image_stages < (tiling.steps <= tiling.group_steps ? 4 : 3)) multiplying *= 1.27;
+    if (tiling.image_stages < (tiling.steps <= tiling.stage_steps ? 4 : 3)) multiplying *= 1.27;
     const double loading = number(tiling.image_stage_bytes() + tiling.steps * kStepUnits * 16) / kLoadedBytes;
-    const int64_t of_work = ceil_divide(tiling.chunks, tiling.splits);
+    const int64_t chunks_per_work_tile = ceil_divide(tiling.chunks, tiling.splits);
     // One chunk or two are not enough to go on with while results are stored.
-    const double filling = of_work <= 2 ? kFilling * number(tiling.tiles) : 0;
-    const double work = number(of_work) * (multiplying + loading + kChunk) + kWork + filling;
-    const double works = std::ceil(number(tiling.works(problem_)) / device_.multiprocessors);
+    const double filling = chunks_per_work_tile <= 2 ? kFilling * number(tiling.tiles) : 0;
+    const double work_tile =
+        number(chunks_per_work_tile) * (multiplying + loading + kChunk) + kWork + filling;
+    const double work_tiles = std::ceil(number(tiling.work_tiles(problem_)) / device_.multiprocessors);
     // Where places are no outputs, or planes no whole half sectors of memory, results begin anywhere in a
     // sector.
-    const bool are_whole =
-        rows_.most_shift + columns_.most_shift == 0 && problem_.output_size() * size() % kHalfSector == 0;
-    const double storing = y_bytes * (are_whole ? 1 : 2) / kStored + prepared / kCopied;
+    const bool whole_half_sectors =
+        rows_.max_shift + columns_.max_shift == 0 && problem_.output_size() * size() % kHalfSector == 0;
+    const double storing = y_bytes * (whole_half_sectors ? 1 : 2) / kStored + prepared / kCopied;
     const double splits = tiling.splits == 1 ? 0 : kSplits + number(tiling.splits) * y_bytes / kStored;
-    return bands + preparing + works * work / kNanosecond + storing + activating() + splits;
+    return bands + preparing + work_tiles * work_tile / kNanosecond + storing + activating() + splits;
   }
 
   // Activations that do not only limit, in nanoseconds: for a result of a multiprocessor where they are
@@ -246,15 +247,15 @@ class Tiler {
     const Epilogue& epilogue = problem_.epilogue;
     if (only_clamps(epilogue)) return 0;
     const int64_t filters = problem_.filters_per_group();
-    const int64_t of_last = filters % kRows;
+    const int64_t last_block_filters = filters % kWgmmaM;
     const int64_t waited_for =
-        filters - of_last +
-        kRows / kRowsOfWarp * std::min<int64_t>(kRowsOfWarp, round_up(of_last, int64_t{8}));
-    const double places =
+        filters - last_block_filters +
+        kWgmmaM / kWarpRows * std::min<int64_t>(kWarpRows, round_up(last_block_filters, int64_t{8}));
+    const double positions =
         number(problem_.batch * problem_.group * problem_.output_size()) / device_.multiprocessors;
-    if (!is_swish(epilogue)) return kCalled * places * number(filters);
+    if (!is_swish(epilogue)) return kCalled * positions * number(filters);
     const double each = epilogue.activation == Activation::silu ? kSiLU : kHardSwish;
-    return each * places * number(waited_for);
+    return each * positions * number(waited_for);
   }
 
   const ConvProblem& problem_;

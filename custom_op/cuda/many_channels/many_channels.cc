@@ -1,57 +1,55 @@
-// Convolution as a matrix product without im2col, for many channels, on Hopper's tensor cores.
+// Implicit GEMM for many channels on Hopper's tensor cores (wgmma), without an im2col matrix.
+// Filters are the rows of the GEMM and pixels its columns:
 //
-// Filters are the rows of the product and pixels its columns:
+//   accumulator[k, pixel] = sum over chunks of channels, taps (r, s) and channel blocks of a chunk of
+//                           w[k, 8 channels, r, s] * image[channel block, pixel + (r, s), 8 channels]
 //
-//   sums[k, pixel] = sum over chunks of channels, taps (r, s) and bundles of eight channels of a chunk of
-//                    w[k, 8 channels, r, s] * image[bundle, pixel + (r, s), 8 channels]
+// wgmma reads shared memory in core matrices of 8 rows of 8 numbers, 16 bytes a row. A *vector* of the image
+// holds 8 channels of one pixel in 16 bytes, as in cuDNN's NCHW_VECT_C; a *channel block* is the vectors of
+// the same 8 channels. Any 8 neighbouring vectors are a core matrix. A tap is therefore only an offset, and a
+// pixel that is loaded once serves all taps.
 //
-// The tensor core takes from shared memory *cores*: 8 rows of 8 numbers, 16 bytes each. A *place* of the
-// image holds 8 channels of a pixel, so that 8 neighbouring pixels are a core, wherever one begins to read:
-// a tap is an address, and what is loaded once serves all taps.
+// *Positions* are numbered through the whole batch: along a row, then over the rows of an image, then over
+// the images. Zeros separate rows, and rows of zeros separate images. The zeros that pad the end of one row
+// or image also pad the beginning of the next. A *tile* is a range of neighbouring positions, which may cross
+// rows and images. Results at positions between rows and images are computed and not stored.
+// With strides, the padded input is split into *phases* by the remainders of its rows and columns, and each
+// phase has its own vectors. Wide images are cut into *strips* of columns. Otherwise a tile would be a part
+// of one row, and would also need the rows above and below.
 //
-// Places are numbered through the whole batch: along a row, the rows of an image, the images. Zeros lie
-// between rows, and rows of zeros between images, as many as padding asks for, and what pads the end of one
-// pads the beginning of the next. A *tile* is so many neighbouring places, whatever rows or images they
-// belong to, and what is computed of the places in between is not stored. For strides the padded input is
-// split into *phases*, by the remainders of its rows and columns, each with places of its own. Where images
-// are wide they are cut into *strips* of some columns, so that a tile is not a part of a row that needs the
-// rows above and below it as well.
+// A block computes a tile for 64 filters. The accumulators stay in the registers of two consumer warpgroups,
+// each with half of the tile's columns.
 //
-// A block takes a tile and 64 filters; its sums stay in the registers of two warpgroups, which have a half of
-// the tile each.
+// float32 data become float16 scaled by a power of two, which keeps as many bits as TF32
+// (tensor_core_formats.cuh). Each filter has its own scale. Consecutive chunks of the input share a scale as
+// long as it fits; at a change, the accumulators are multiplied by a power of two, which is exact. Values 29
+// binades below a chunk's largest are converted after the last chunk, with their own scale, and added.
+// Weights that span two windows of 29 binades are multiplied in two passes. Tiles with infinities or NaN, or
+// with values that span more binades than the accumulators can hold, are computed by naive_conv_value.
+// float16 and bfloat16 data are used as they are.
 //
-// float32 data become float16 scaled by a power of two, which keeps as many bits as TF32 does
-// (tensor_core_formats.cuh). Weights have a scale for each filter. Of the input a scale serves chunk after
-// chunk as long as it fits; where it does not, the sums so far are multiplied by a power of two, which is
-// exact. What of a chunk lies 29 binades below the largest is converted once more behind the last chunk, by
-// a scale of its own, and added. Weights that span two windows are multiplied in two passes. Tiles whose
-// values span more than the sums can hold, or are infinite or no numbers, are computed as the definition
-// says. float16 and bfloat16 data go in as they are.
+// Data flow, in two or three kernels:
+// - `prepare` converts pixels into vectors and finds their scales, each pixel once for all blocks of filters.
+//   A block takes some chunks of a *prepared tile*: one, two or four neighbouring tiles, which share the
+//   vectors at their common ends. Chunks are written in the order in which `kernel` loads them. `prepare`
+//   also computes the offsets of a tile's results. It converts the weights too, in the order in which wgmma
+//   reads them, unless they are constant and were prepared with the session (Plan::prepare).
+// - `kernel` is a persistent, warp-specialised GEMM. Two producer warps load the chunks of pixels and of
+//   weights with TMA into two pipelines; two consumer warpgroups issue wgmmas. Two wgmma groups are in
+//   flight, so the tensor core has work while a warp issues the next group. Results pass through shared
+//   memory in parts, so that neighbouring lanes store neighbouring columns, with the epilogue. A block
+//   computes consecutive work tiles, so blocks of filters of the same tile follow each other.
+// - `combine` adds the sums of split-K: if there are too few work tiles for the card, each is split over the
+//   channels.
+// If the prepared pixels would exceed a gigabyte, `prepare` and `kernel` alternate over bands of tiles.
+// benchmarks/many_channels.md has the cost of each choice and the alternatives that were tried.
 //
-// Data flow, in two kernels, or three:
-// - `prepare` converts pixels into places and finds their scales, each pixel once for all blocks of filters:
-// a
-//   block takes some chunks of a tile, or of some neighbouring tiles, which share what they have at their
-//   ends. What it writes lies as the other kernel copies it, a chunk after the other. It also finds where a
-//   tile's results go, and prepares the weights, each chunk's in the order in which the tensor core takes
-//   them, unless they are constant and have been prepared with the session (Plan::prepare).
-// - In `kernel` two warps of a block are producers: they have bulk copies bring the chunks of pixels and of
-//   weights into two rings of stages, and two warpgroups are consumers, which multiply. Two groups of
-//   products are under way, so that the tensor core has one while a warp comes from the other. Results pass
-//   through shared memory, part after part, to where neighbouring lanes store neighbouring columns, with what
-//   follows the convolution. Blocks stay, and take works that are neighbours: those of a tile follow each
-//   other.
-// - Where there are too few works to fill the card, these are split over the channels, and `combine` adds the
-//   sums of the splits in their order.
-// Of inputs so large that what is prepared would take more than a gigabyte, both kernels take one band of
-// tiles after the other. What each choice costs and what else was tried: benchmarks/many_channels.md.
-//
-// Of data with a depth each output plane is an image by itself, of which a *slice* is a strip, and the taps
-// of the depth are as more chunks: of the same channels in another plane.
+// With a depth axis, each output plane is treated as an image; a *slice* is a strip of an output plane. Depth
+// taps add chunks: the same channels in another plane.
 //
 // Limits: float16, bfloat16, and float32 in precision tf32; compute capability 9.0; at most 256 taps of
-// height and width. Of what follows a residual, ReLU and Clip are computed with it, SiLU and HardSwish of
-// more than a few filters, and of 16-bit data every activation.
+// height and width. The epilogue fuses a residual, ReLU and Clip, SiLU and HardSwish from 40 filters of a
+// group on, and every activation for 16-bit data. A pool is never fused.
 
 #include <algorithm>
 #include <memory>
@@ -87,62 +85,64 @@ const KnownKernels known({.header = "cuda/many_channels/kernel.cuh",
                           .least_capability = 90,
                           .is_for_it_alone = true});
 
-// Of prepared weights, where most of them are padding: where they are so many times as large as w, and beyond
-// so many bytes.
-constexpr int64_t kMostPadding = 8;
-constexpr int64_t kMostPaddedBytes = int64_t{64} << 20;
+// Limits on the padding of prepared weights: weights that are more than kMaxPaddingFactor times as large as
+// w, and more than kMaxPaddedBytes, are refused.
+constexpr int64_t kMaxPaddingFactor = 8;
+constexpr int64_t kMaxPaddedBytes = int64_t{64} << 20;
 
 Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
-  Arguments<void> to{};
-  static_cast<Geometry&>(to) = geometry_of(problem);
-  to.definition = naive_conv_of(problem);
-  to.following = epilogue_params_of(problem.epilogue);
-  to.blocks_of_group = FastDivisor(narrow(tiling.filter_blocks));
-  to.works_of_part = FastDivisor(narrow(tiling.works_of_part(problem)));
-  to.splits = FastDivisor(narrow(tiling.splits));
-  to.results = problem.result_elements();
-  to.works_of_tile = FastDivisor(narrow(tiling.works_of_tile(problem)));
-  to.parts = narrow(tiling.parts);
-  to.chunks = narrow(tiling.chunks);
-  to.chunk_channels = narrow(tiling.chunk_channels);
-  to.steps = narrow(tiling.steps);
-  to.group_steps = narrow(tiling.group_steps);
-  to.columns = narrow(tiling.columns());
-  to.strip_columns = narrow(tiling.strip_columns);
-  to.slices = FastDivisor(narrow(tiling.strips * problem.output[0]));
-  to.output_depth = FastDivisor(narrow(problem.output[0]));
-  to.depth_taps = FastDivisor(narrow(problem.filter[0]));
-  to.input_depth = narrow(problem.input[0]);
-  to.stride_depth = narrow(problem.stride[0]);
-  to.dilation_depth = narrow(problem.dilation[0]);
-  to.pad_depth = narrow(problem.pad_begin[0]);
-  to.pitch = FastDivisor(narrow(tiling.pitch));
-  to.rows = FastDivisor(narrow(tiling.rows));
-  to.bundle_places = FastDivisor(narrow(tiling.bundle_places()));
-  to.span = FastDivisor(narrow(tiling.span));
-  to.column_phases = FastDivisor(narrow(tiling.column_phases));
-  to.prepared_places = FastDivisor(narrow(tiling.prepared_span * tiling.phases()));
-  to.prepared_span = FastDivisor(narrow(tiling.prepared_span));
-  to.prepared_bytes = narrow(tiling.prepared_chunk_bytes());
-  to.image_stage_bytes = narrow(tiling.image_stage_bytes());
-  // A tile that is not prepared together with others lies there as it is copied.
-  to.pieces = tiling.parts == 1 ? 1 : narrow(tiling.chunk_channels / kBundleChannels * tiling.phases());
-  to.piece_bytes = to.image_stage_bytes / to.pieces;
-  to.piece_distance = narrow(tiling.prepared_span * kPlaceBytes);
-  to.groups = narrow(problem.group);
-  to.channel_bytes = narrow(problem.input_size() * size_of(problem.type));
-  to.image_stages = tiling.image_stages;
-  to.weight_stages = tiling.weight_stages;
-  to.weight_stage_bytes = narrow(tiling.weight_stage_bytes());
-  to.shared = tiling.shared;
-  std::ranges::transform(tiling.phase_rows, to.phase_rows, narrow);
-  std::ranges::transform(tiling.phase_columns, to.phase_columns, narrow);
-  std::copy(tiling.step_places.begin(), tiling.step_places.end(), to.step_places);
-  return to;
+  Arguments<void> arguments{};
+  static_cast<Geometry&>(arguments) = geometry_of(problem);
+  arguments.naive_conv = naive_conv_of(problem);
+  arguments.epilogue_params = epilogue_params_of(problem.epilogue);
+  arguments.filter_blocks_per_group = FastDivisor(narrow(tiling.filter_blocks));
+  arguments.work_tiles_per_subtile = FastDivisor(narrow(tiling.work_tiles_per_subtile(problem)));
+  arguments.splits = FastDivisor(narrow(tiling.splits));
+  arguments.y_elements = problem.result_elements();
+  arguments.work_tiles_per_prepared_tile = FastDivisor(narrow(tiling.work_tiles_per_prepared_tile(problem)));
+  arguments.subtiles = narrow(tiling.subtiles);
+  arguments.chunks = narrow(tiling.chunks);
+  arguments.chunk_channels = narrow(tiling.chunk_channels);
+  arguments.steps = narrow(tiling.steps);
+  arguments.stage_steps = narrow(tiling.stage_steps);
+  arguments.columns = narrow(tiling.columns());
+  arguments.strip_columns = narrow(tiling.strip_columns);
+  arguments.slices = FastDivisor(narrow(tiling.strips * problem.output[0]));
+  arguments.output_depth = FastDivisor(narrow(problem.output[0]));
+  arguments.depth_taps = FastDivisor(narrow(problem.filter[0]));
+  arguments.input_depth = narrow(problem.input[0]);
+  arguments.stride_depth = narrow(problem.stride[0]);
+  arguments.dilation_depth = narrow(problem.dilation[0]);
+  arguments.pad_depth = narrow(problem.pad_begin[0]);
+  arguments.pitch = FastDivisor(narrow(tiling.pitch));
+  arguments.slice_rows = FastDivisor(narrow(tiling.slice_rows));
+  arguments.channel_block_vectors = FastDivisor(narrow(tiling.channel_block_vectors()));
+  arguments.phase_vectors = FastDivisor(narrow(tiling.phase_vectors));
+  arguments.column_phases = FastDivisor(narrow(tiling.column_phases));
+  arguments.prepared_channel_block_vectors =
+      FastDivisor(narrow(tiling.prepared_phase_vectors * tiling.phases()));
+  arguments.prepared_phase_vectors = FastDivisor(narrow(tiling.prepared_phase_vectors));
+  arguments.prepared_bytes = narrow(tiling.prepared_chunk_bytes());
+  arguments.image_stage_bytes = narrow(tiling.image_stage_bytes());
+  // The stages of a prepared tile of one tile are contiguous, so one TMA load brings a stage.
+  arguments.copies =
+      tiling.subtiles == 1 ? 1 : narrow(tiling.chunk_channels / kVectorChannels * tiling.phases());
+  arguments.copy_bytes = arguments.image_stage_bytes / arguments.copies;
+  arguments.copy_stride = narrow(tiling.prepared_phase_vectors * kVectorBytes);
+  arguments.groups = narrow(problem.group);
+  arguments.channel_stride_bytes = narrow(problem.input_size() * size_of(problem.type));
+  arguments.image_stages = tiling.image_stages;
+  arguments.weight_stages = tiling.weight_stages;
+  arguments.weight_stage_bytes = narrow(tiling.weight_stage_bytes());
+  arguments.shared = tiling.shared;
+  std::ranges::transform(tiling.phase_rows, arguments.phase_rows, narrow);
+  std::ranges::transform(tiling.phase_columns, arguments.phase_columns, narrow);
+  std::copy(tiling.step_offsets.begin(), tiling.step_offsets.end(), arguments.step_offsets);
+  return arguments;
 }
 
-// Two kernels for each band of tiles: its pixels are prepared, of the first also the weights, then all is
-// multiplied. Where there are splits a third adds their sums.
+// Launches `prepare` and `kernel` for each band of tiles, the weights being prepared with the first band, and
+// `combine` if there are splits.
 class ManyChannelsPlan final : public Plan {
  public:
   static constexpr bool kNeedsScratch = true;
@@ -156,23 +156,23 @@ class ManyChannelsPlan final : public Plan {
     return names;
   }
 
-  // What the offsets within a tile must reach, of the input and of the output.
+  // Offsets within a tile, in the input and in the output, must fit into 32 bits.
   static std::string why_not(const ConvProblem& problem, const Tiling& tiling) {
-    const int64_t images =
-        2 + tiling.prepared_span / (tiling.strips * problem.output[0] * tiling.rows * tiling.pitch);
-    // Padding before the first plane lies before the input.
+    const int64_t images = 2 + tiling.prepared_phase_vectors /
+                                   (tiling.strips * problem.output[0] * tiling.slice_rows * tiling.pitch);
+    // Offsets of padding before the first plane are negative.
     const int64_t padding = (problem.pad_begin[0] + problem.dilation[0] * problem.filter[0]) *
                             problem.input[1] * problem.input[2];
     const int64_t weights = tiling.prepared_weight_bytes(problem);
     if (weights >
-        std::max(kMostPaddedBytes, kMostPadding * problem.out_channels * problem.channels_per_group() *
-                                       problem.filter_size() * size_of(problem.type))) {
+        std::max(kMaxPaddedBytes, kMaxPaddingFactor * problem.out_channels * problem.channels_per_group() *
+                                      problem.filter_size() * size_of(problem.type))) {
       return joined("its weights, padded to 64 filters and 16 channels of each group, take ", weights,
                     " bytes");
     }
     return why_not_indexed({images * problem.in_channels * problem.input_size() + padding,
                             images * problem.out_channels * problem.output_size(),
-                            tiling.filter_rows(problem), tiling.works(problem)});
+                            tiling.filter_rows(problem), tiling.work_tiles(problem)});
   }
 
   ManyChannelsPlan(const ConvProblem& problem, const Device& device, const Tiling& tiling)
@@ -181,13 +181,14 @@ class ManyChannelsPlan final : public Plan {
     const std::vector<std::string> names = kernel_names(problem, tiling);
     rows_ = tiling.filter_rows(problem);
     weight_bytes_ = tiling.prepared_weight_bytes(problem);
-    ranges_ = tiling.band_tiles * tiling.prepared_chunks(problem);
-    outputs_ = tiling.band_tiles * tiling.parts * tiling.columns();
-    prepare_ = {find_kernel(names[0], device, sizeof(Arguments<void>)),
-                {},
-                Dim3(kPreparers),
-                static_cast<std::size_t>(PreparedState::bytes(tiling.prepared_span * tiling.phases())),
-                Start::in_turn};
+    pixel_range_count_ = tiling.band_tiles * tiling.prepared_chunks(problem);
+    output_offset_count_ = tiling.band_tiles * tiling.subtiles * tiling.columns();
+    prepare_ = {
+        find_kernel(names[0], device, sizeof(Arguments<void>)),
+        {},
+        Dim3(kPrepareThreads),
+        static_cast<std::size_t>(PrepareState::bytes(tiling.prepared_phase_vectors * tiling.phases())),
+        Start::in_turn};
     multiply_ = {find_kernel(names[1], device, sizeof(Arguments<void>)),
                  {},
                  Dim3(kThreads),
@@ -197,22 +198,23 @@ class ManyChannelsPlan final : public Plan {
     allow_shared_memory(multiply_.kernel, device.shared_memory_per_block);
     prepare_.start = earliest_start(prepare_.kernel);
     multiply_.start = earliest_start(multiply_.kernel);
-    take_band(0, true, arguments_, prepare_, multiply_);
+    set_band(0, true, arguments_, prepare_, multiply_);
     if (tiling.splits == 1) return;
     combine_ = {find_kernel(names[2], device, sizeof(Arguments<void>)),
-                Dim3(static_cast<unsigned>(ceil_divide(problem.result_elements(), int64_t{kCombiners}))),
-                Dim3(kCombiners), 0, Start::in_turn};
+                Dim3(static_cast<unsigned>(ceil_divide(problem.result_elements(), int64_t{kCombineThreads}))),
+                Dim3(kCombineThreads), 0, Start::in_turn};
     combine_.start = earliest_start(combine_.kernel);
   }
 
   std::size_t scratch_bytes() const override {
-    return static_cast<std::size_t>(ranges_ * tiling_.prepared_chunk_bytes() +
-                                    ranges_ * static_cast<int64_t>(sizeof(PixelRange)) +
-                                    outputs_ * static_cast<int64_t>(sizeof(int)) + partial_bytes()) +
+    return static_cast<std::size_t>(pixel_range_count_ * tiling_.prepared_chunk_bytes() +
+                                    pixel_range_count_ * static_cast<int64_t>(sizeof(PixelRange)) +
+                                    output_offset_count_ * static_cast<int64_t>(sizeof(int)) +
+                                    split_accumulator_bytes()) +
            prepared_form().bytes;
   }
 
-  // The weights, then how they were converted.
+  // Weights, then the ranges of the filters.
   PreparedForm prepared_form() const override {
     return {static_cast<std::size_t>(weight_bytes_ + rows_ * static_cast<int64_t>(sizeof(FilterRange))),
             joined("many_channels of ", tiling_.chunk_channels, " channels")};
@@ -221,7 +223,7 @@ class ManyChannelsPlan final : public Plan {
   void prepare(const void* weights, void* prepared, void* stream) const override {
     Arguments<void> arguments = arguments_;
     arguments.w = weights;
-    take_prepared(prepared, arguments);
+    set_prepared_weights(prepared, arguments);
     arguments.weight_blocks = narrow(rows_);
     Launch launch = prepare_;
     launch.grid = Dim3(static_cast<unsigned>(rows_));
@@ -234,20 +236,21 @@ class ManyChannelsPlan final : public Plan {
     Arguments<void> arguments = arguments_;
     static_cast<Tensors<void>&>(arguments) = tensors_of(tensors, execution);
     arguments.prepared_pixels = static_cast<unsigned char*>(execution.scratch);
-    arguments.prepared_outputs =
-        reinterpret_cast<int*>(arguments.prepared_pixels + ranges_ * tiling_.prepared_chunk_bytes());
-    // Room for the weights is there whether they have been prepared or not.
-    unsigned char* const weights = reinterpret_cast<unsigned char*>(arguments.prepared_outputs + outputs_);
+    arguments.output_offsets = reinterpret_cast<int*>(arguments.prepared_pixels +
+                                                      pixel_range_count_ * tiling_.prepared_chunk_bytes());
+    // Scratch memory always has room for the prepared weights.
+    unsigned char* const weights =
+        reinterpret_cast<unsigned char*>(arguments.output_offsets + output_offset_count_);
     arguments.pixel_ranges = reinterpret_cast<PixelRange*>(weights + prepared_form().bytes);
-    arguments.partial_sums = reinterpret_cast<float*>(arguments.pixel_ranges + ranges_);
+    arguments.split_accumulators = reinterpret_cast<float*>(arguments.pixel_ranges + pixel_range_count_);
     const bool has_weights = execution.prepared_weights != nullptr;
     arguments.weights_are_constant = has_weights;
-    take_prepared(has_weights ? const_cast<void*>(execution.prepared_weights) : weights, arguments);
+    set_prepared_weights(has_weights ? const_cast<void*>(execution.prepared_weights) : weights, arguments);
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_.index);
     Launch prepare = prepare_, multiply = multiply_;
     for (int64_t tile = 0; tile < tiling_.prepared_tiles; tile += tiling_.band_tiles) {
-      take_band(tile, !has_weights && tile == 0, arguments, prepare, multiply);
+      set_band(tile, !has_weights && tile == 0, arguments, prepare, multiply);
       enqueue(prepare, execution.stream, parameters);
       enqueue(multiply, execution.stream, parameters);
     }
@@ -264,42 +267,43 @@ class ManyChannelsPlan final : public Plan {
 
   std::string describe() const override {
     return joined(
-        kRows, " filters x ", tiling_.columns(), " places, ", tiling_.chunk_channels,
-        " channels at a time: ", tiling_.chunks, " x ", tiling_.steps, " products of 64 x ", kDepth, " x ",
+        kWgmmaM, " filters x ", tiling_.columns(), " positions, ", tiling_.chunk_channels,
+        " channels at a time: ", tiling_.chunks, " x ", tiling_.steps, " wgmmas of 64 x ", kWgmmaK, " x ",
         int64_t{tiling_.tiles} * kTileColumns, "; ",
         tiling_.strips == 1 ? "" : joined(tiling_.strips, " strips of ", tiling_.strip_columns, " columns, "),
-        "rows of ", tiling_.pitch, " places, ", tiling_.image_stages, " stages of pixels and ",
+        "rows of ", tiling_.pitch, " positions, ", tiling_.image_stages, " stages of pixels and ",
         tiling_.weight_stages, " of weights; ", bands(),
         tiling_.splits == 1 ? "" : joined(tiling_.splits, " splits of the channels; "), multiply_.grid.x,
         " blocks of ", kThreads, " threads, ", tiling_.shared_bytes, " bytes of shared memory");
   }
 
  private:
-  int64_t partial_bytes() const {
+  int64_t split_accumulator_bytes() const {
     return tiling_.splits == 1 ? 0
-                               : tiling_.splits * arguments_.results * static_cast<int64_t>(sizeof(float));
+                               : tiling_.splits * arguments_.y_elements * static_cast<int64_t>(sizeof(float));
   }
 
-  void take_prepared(void* prepared, Arguments<void>& arguments) const {
+  void set_prepared_weights(void* prepared, Arguments<void>& arguments) const {
     arguments.prepared_weights = static_cast<unsigned char*>(prepared);
     arguments.filter_ranges = reinterpret_cast<FilterRange*>(arguments.prepared_weights + weight_bytes_);
   }
 
-  // Has the kernels take the tiles from one on, and prepare the weights or not.
-  void take_band(int64_t tile, bool with_weights, Arguments<void>& arguments, Launch& prepare,
-                 Launch& multiply) const {
+  // Sets the band that begins at `tile`, and whether `prepare` converts the weights.
+  void set_band(int64_t tile, bool with_weights, Arguments<void>& arguments, Launch& prepare,
+                Launch& multiply) const {
     const int64_t tiles = std::min(tiling_.band_tiles, tiling_.prepared_tiles - tile);
-    const int64_t all = tiles * arguments.groups;
-    const int64_t blocks = 3 * device_.multiprocessors * (kPreparersOfMultiprocessor / kPreparers);
-    const int64_t shares = std::clamp<int64_t>(ceil_divide(blocks, all), 1, tiling_.chunks);
+    const int64_t tile_groups = tiles * arguments.groups;
+    const int64_t blocks = 3 * device_.multiprocessors * (kPrepareThreadsPerSm / kPrepareThreads);
+    const int64_t blocks_per_tile_group =
+        std::clamp<int64_t>(ceil_divide(blocks, tile_groups), 1, tiling_.chunks);
     arguments.first_tile = narrow(tile);
     arguments.weight_blocks = with_weights ? narrow(rows_) : 0;
-    arguments.shares = narrow(shares);
-    prepare.grid = Dim3(static_cast<unsigned>(arguments.weight_blocks + all * shares));
-    const int64_t works = tiles * arguments.works_of_tile.divisor;
-    multiply.grid = Dim3(static_cast<unsigned>(std::min<int64_t>(works, device_.multiprocessors)));
-    arguments.works_of_block = narrow(works / multiply.grid.x);
-    arguments.longer_blocks = narrow(works % multiply.grid.x);
+    arguments.blocks_per_tile_group = narrow(blocks_per_tile_group);
+    prepare.grid = Dim3(static_cast<unsigned>(arguments.weight_blocks + tile_groups * blocks_per_tile_group));
+    const int64_t work_tiles = tiles * arguments.work_tiles_per_prepared_tile.divisor;
+    multiply.grid = Dim3(static_cast<unsigned>(std::min<int64_t>(work_tiles, device_.multiprocessors)));
+    arguments.work_tiles_per_block = narrow(work_tiles / multiply.grid.x);
+    arguments.blocks_with_extra_tile = narrow(work_tiles % multiply.grid.x);
   }
 
   std::string bands() const {
@@ -311,25 +315,25 @@ class ManyChannelsPlan final : public Plan {
   Tiling tiling_;
   Arguments<void> arguments_;
   int64_t rows_, weight_bytes_;
-  int64_t ranges_, outputs_;  // of the prepared chunks and columns of a band
+  int64_t pixel_range_count_, output_offset_count_;  // of a band
   Launch prepare_, multiply_, combine_;
 };
 
-// About where the rows of a tile cost as much as a kernel of its own takes for the filters.
-constexpr int64_t kLeastFiltersOfSwish = 40;
+// Below about 40 filters, a separate epilogue kernel costs less than the activation of a tile's padded rows.
+constexpr int64_t kMinSwishFilters = 40;
 
 class ManyChannels final : public AlgorithmByTiling<ManyChannelsPlan, best_tiling, cheapest_tilings> {
  public:
   std::string_view name() const override { return "many_channels"; }
   bool rounds_depthwise() const override { return true; }
-  // A pool not, and other activations only where a kernel of their own would round twice: that takes less
-  // time than to call them for one result after the other, and for few filters than to compute them here,
-  // where warps without filters wait.
+  // Pools are not fused. Clamps are always fused. Other activations run in a separate kernel, unless it would
+  // round twice: a separate kernel takes less time than calls for single results. SiLU and HardSwish are
+  // fused from kMinSwishFilters filters on; with fewer, warps without filters would wait.
   bool fuses(const ConvProblem& problem) const override {
     const Epilogue& epilogue = problem.epilogue;
     return epilogue.pool.kind == PoolKind::none &&
            (only_clamps(epilogue) ||
-            (is_swish(epilogue) && problem.filters_per_group() >= kLeastFiltersOfSwish) ||
+            (is_swish(epilogue) && problem.filters_per_group() >= kMinSwishFilters) ||
             !epilogue_stage(DeviceKind::cuda)->why_not(problem).empty());
   }
 
@@ -349,8 +353,8 @@ class ManyChannels final : public AlgorithmByTiling<ManyChannelsPlan, best_tilin
   }
 
   std::string why_no_tiling(const ConvProblem& problem, const Device& device) const override {
-    if (problem.filter[1] * problem.filter[2] > kMostSteps) {
-      return joined("its filters have more than ", kMostSteps, " taps of height and width");
+    if (problem.filter[1] * problem.filter[2] > kMaxSteps) {
+      return joined("its filters have more than ", kMaxSteps, " taps of height and width");
     }
     return why_not_fitting("its tiles do", device);
   }

@@ -1,9 +1,9 @@
 #pragma once
 
-// The way of the pixels and of the weights: prepared by a kernel of their own, in the order in which blocks
-// then copy them to shared memory, as the tensor core reads them.
+// Conversion of pixels and weights to the tensor core's formats, in the order in which `kernel` loads them to
+// shared memory; and the TMA loads of the weights.
 
-#include "cuda/many_channels/share.cuh"
+#include "cuda/many_channels/tile_scheduler.cuh"
 #include "cuda/primitives/global_memory.cuh"
 #include "cuda/primitives/mbarrier.cuh"
 #include "cuda/primitives/pipeline_state.cuh"
@@ -14,29 +14,30 @@
 
 namespace convswap::many_channels {
 
-// The places of a bundle, of a prepared tile or of a part of it.
-struct Bundle {
-  FastDivisor places, span;  // of all phases, and of one
+// Layout of a channel block: the vectors of all phases of a tile or of a prepared tile.
+struct ChannelBlock {
+  FastDivisor vectors, phase_vectors;  // of all phases, and of one
   FastDivisor column_phases;
 
-  // The place of a number: phases of one row take turns, so that neighbouring threads read neighbouring
-  // pixels.
-  __device__ int place(int number) const {
-    if (column_phases.divisor == 1) return number;
-    const int of_rows = column_phases.quotient(number);
-    const int column_phase = number - of_rows * static_cast<int>(column_phases.divisor);
-    const int row_phase = span.quotient(of_rows);
-    return of_rows + static_cast<int>(span.divisor) *
-                         (row_phase * (static_cast<int>(column_phases.divisor) - 1) + column_phase);
+  // Maps the i-th pixel that is converted to its vector. The column phases of a row alternate, so that
+  // neighbouring threads read neighbouring pixels.
+  __device__ int vector_index(int pixel) const {
+    if (column_phases.divisor == 1) return pixel;
+    const int row_pixel = column_phases.quotient(pixel);
+    const int column_phase = pixel - row_pixel * static_cast<int>(column_phases.divisor);
+    const int row_phase = phase_vectors.quotient(row_pixel);
+    return row_pixel + static_cast<int>(phase_vectors.divisor) *
+                           (row_phase * (static_cast<int>(column_phases.divisor) - 1) + column_phase);
   }
 };
 
-// The pixel of a place, for the first tap of the depth. `tile`: where the first place lies.
+// Returns the source of a vector for the first depth tap. `tile` is the position of the first vector.
 template <typename Element>
-__device__ inline PixelSource source_of(const Arguments<Element>& problem, const TileStart& tile,
-                                        const Bundle& bundle, int place) {
-  const int phase = bundle.span.quotient(place);
-  const Position at = tile.position(problem, place - phase * static_cast<int>(bundle.span.divisor));
+__device__ inline PixelSource pixel_source_of(const Arguments<Element>& problem, const TileStart& tile,
+                                              const ChannelBlock& layout, int vector) {
+  const int phase = layout.phase_vectors.quotient(vector);
+  const Position at =
+      tile.position_at(problem, vector - phase * static_cast<int>(layout.phase_vectors.divisor));
   const int plane = at.depth * problem.stride_depth - problem.pad_depth;
   const int row = at.row * problem.stride_height + problem.phase_rows[phase] - problem.pad_height;
   const int column = (at.strip * problem.strip_columns + at.column) * problem.stride_width +
@@ -48,51 +49,55 @@ __device__ inline PixelSource source_of(const Arguments<Element>& problem, const
           exists ? plane : kNoPlane};
 }
 
-// Loads eight channels of a pixel, of which so many exist; the others are zeros. kLeast: there are no fewer.
-template <typename Format, int kLeast, typename Element = typename Format::Element>
-__device__ inline void load_channels(Element (&values)[kBundleChannels], unsigned long long pixel,
-                                     unsigned channel_bytes, bool exists, int channels) {
+// Loads eight channels of a pixel. Channels from `channels` on are zeros. `channels` is at least
+// kMinChannels.
+template <typename Format, int kMinChannels, typename Element = typename Format::Element>
+__device__ inline void load_channels(Element (&values)[kVectorChannels], unsigned long long pixel,
+                                     unsigned channel_stride_bytes, bool exists, int channels) {
 #pragma unroll
-  for (int c = 0; c < kBundleChannels; ++c) {
+  for (int c = 0; c < kVectorChannels; ++c) {
     values[c] = Format::zero();
-    if (exists && (c < kLeast || c < channels)) {
-      values[c] =
-          *optimization_barrier_global(reinterpret_cast<const Element*>(address_at(pixel, c, channel_bytes)));
+    if (exists && (c < kMinChannels || c < channels)) {
+      values[c] = *optimization_barrier_global(
+          reinterpret_cast<const Element*>(address_at(pixel, c, channel_stride_bytes)));
     }
   }
 }
 
-// Some threads of a block.
-struct Team {
-  int thread, threads;
+// Threads that work together, and the index of this thread among them.
+struct ThreadGroup {
+  int index, count;
 };
 
-// Converts a chunk of a tile's pixels to numbers of a window and includes them in `range`. kWindowed leaves
-// out what is outside of the window. `source` is the pixel of a place.
+// Converts a chunk of a tile's pixels with the scale of `window` and includes their values in `range`.
+// kWindowed replaces values outside the window by zeros. `source` maps a vector to its PixelSource.
 template <typename Format, bool kWindowed, typename Source, typename Element = typename Format::Element>
 __device__ inline void convert_pixels(const Arguments<Element>& problem, const Element* image,
-                                      const Chunk& chunk, const Bundle& bundles, Source source, Team team,
-                                      BinadeWindow window, unsigned char* to, ValueRange<Element>& range) {
+                                      const Chunk& chunk, const ChannelBlock& layout, Source source,
+                                      ThreadGroup threads, BinadeWindow window, unsigned char* to,
+                                      ValueRange<Element>& range) {
   const float scale = window.scale();
-  const int places = bundles.places.divisor;
+  const int vectors = layout.vectors.divisor;
   const char* const from = reinterpret_cast<const char*>(image) +
-                           static_cast<unsigned long long>(chunk.channel) * problem.channel_bytes +
+                           static_cast<unsigned long long>(chunk.channel) * problem.channel_stride_bytes +
                            chunk.depth_bytes(problem);
-  for (int i = team.thread; i < problem.chunk_channels / kBundleChannels * places; i += team.threads) {
-    const int bundle = bundles.places.quotient(i), number = i - bundle * places;
-    const int place = bundles.place(number);
-    const PixelSource own = source(place);
-    const int plane = own.plane + chunk.depth_tap * problem.dilation_depth;
+  for (int i = threads.index; i < problem.chunk_channels / kVectorChannels * vectors; i += threads.count) {
+    const int channel_block = layout.vectors.quotient(i), pixel_index = i - channel_block * vectors;
+    const int vector = layout.vector_index(pixel_index);
+    const PixelSource pixel_source = source(vector);
+    const int plane = pixel_source.plane + chunk.depth_tap * problem.dilation_depth;
     const bool exists = plane >= 0 && plane < problem.input_depth;
-    const unsigned long long pixel = address_at(
-        global_address(from + static_cast<long long>(own.element) * static_cast<int>(sizeof(Element))),
-        bundle * kBundleChannels, problem.channel_bytes);
-    const int channels = problem.channels - chunk.channel - bundle * kBundleChannels;
-    Element values[kBundleChannels];
-    if (channels >= kBundleChannels) [[likely]] {
-      load_channels<Format, kBundleChannels>(values, pixel, problem.channel_bytes, exists, kBundleChannels);
+    const unsigned long long pixel =
+        address_at(global_address(from + static_cast<long long>(pixel_source.element) *
+                                             static_cast<int>(sizeof(Element))),
+                   channel_block * kVectorChannels, problem.channel_stride_bytes);
+    const int channels = problem.channels - chunk.channel - channel_block * kVectorChannels;
+    Element values[kVectorChannels];
+    if (channels >= kVectorChannels) [[likely]] {
+      load_channels<Format, kVectorChannels>(values, pixel, problem.channel_stride_bytes, exists,
+                                             kVectorChannels);
     } else {
-      load_channels<Format, 0>(values, pixel, problem.channel_bytes, exists, channels);
+      load_channels<Format, 0>(values, pixel, problem.channel_stride_bytes, exists, channels);
     }
     unsigned words[4];
 #pragma unroll
@@ -107,16 +112,17 @@ __device__ inline void convert_pixels(const Arguments<Element>& problem, const E
       }
       words[j] = Format::pair(a, b, scale, 0);
     }
-    reinterpret_cast<uint4*>(to)[bundle * places + place] =
+    reinterpret_cast<uint4*>(to)[channel_block * vectors + vector] =
         make_uint4(words[0], words[1], words[2], words[3]);
   }
 }
 
-// Finds where the result of a place lies in a plane of its tile's first image; places between rows and slices
-// are no outputs.
+// Returns the offset of a column's result from plane 0 of the tile's first image. Positions between rows and
+// between slices are no outputs.
 template <typename Element>
-__device__ inline int output_of(const Arguments<Element>& problem, const TileStart& tile, int place) {
-  const Position at = tile.position(problem, place);
+__device__ inline int output_offset_of(const Arguments<Element>& problem, const TileStart& tile,
+                                       int column_index) {
+  const Position at = tile.position_at(problem, column_index);
   const int column = at.strip * problem.strip_columns + at.column;
   const bool exists = tile.image + at.image < problem.batch && at.row < problem.output_height &&
                       at.column < problem.strip_columns && column < problem.output_width;
@@ -125,159 +131,169 @@ __device__ inline int output_of(const Arguments<Element>& problem, const TileSta
                 : kNoOutput;
 }
 
-// Prepares some of the chunks of a tile and a group: by a block.
+// Prepares a part of the chunks of a prepared tile and group. Called by a whole block.
 template <typename Format, typename Element = typename Format::Element>
-__device__ inline void prepare_chunks(const Arguments<Element>& problem, int number, PreparedState& state) {
-  const int of_band = number / problem.shares, share = number - of_band * problem.shares;
-  const int prepared = of_band / problem.groups, group = of_band - prepared * problem.groups;
-  const TileStart tile(problem, (problem.first_tile + prepared) * problem.parts);
-  const Bundle bundle{problem.prepared_places, problem.prepared_span, problem.column_phases};
+__device__ inline void prepare_chunks(const Arguments<Element>& problem, int block, PrepareState& state) {
+  const int tile_and_group = block / problem.blocks_per_tile_group;
+  const int part = block - tile_and_group * problem.blocks_per_tile_group;
+  const int prepared_tile = tile_and_group / problem.groups;
+  const int group = tile_and_group - prepared_tile * problem.groups;
+  const TileStart tile(problem, (problem.first_tile + prepared_tile) * problem.subtiles);
+  const ChannelBlock layout{problem.prepared_channel_block_vectors, problem.prepared_phase_vectors,
+                            problem.column_phases};
   const Element* const image = image_of(problem, tile, group);
-  for (int i = threadIdx.x; i < static_cast<int>(bundle.places.divisor); i += kPreparers) {
-    state.sources[i] = source_of(problem, tile, bundle, i);
+  for (int i = threadIdx.x; i < static_cast<int>(layout.vectors.divisor); i += kPrepareThreads) {
+    state.sources[i] = pixel_source_of(problem, tile, layout, i);
   }
-  // Each part counts from its own first image.
-  for (int i = threadIdx.x; share + group == 0 && i < problem.parts * problem.columns; i += kPreparers) {
-    const int part = i / problem.columns;
-    const TileStart own(problem, (problem.first_tile + prepared) * problem.parts + part);
-    problem.prepared_outputs[static_cast<long long>(prepared) * problem.parts * problem.columns + i] =
-        output_of(problem, own, i - part * problem.columns);
+  // Offsets count from the first image of each tile of `kernel`.
+  for (int i = threadIdx.x; part + group == 0 && i < problem.subtiles * problem.columns;
+       i += kPrepareThreads) {
+    const int subtile = i / problem.columns;
+    const TileStart subtile_start(problem, (problem.first_tile + prepared_tile) * problem.subtiles + subtile);
+    problem.output_offsets[static_cast<long long>(prepared_tile) * problem.subtiles * problem.columns + i] =
+        output_offset_of(problem, subtile_start, i - subtile * problem.columns);
   }
   __syncthreads();
-  const auto source = [&](int place) { return state.sources[place]; };
-  const Team team{static_cast<int>(threadIdx.x), kPreparers};
-  const long long first = first_prepared(problem, prepared, group);
-  const int end = (share + 1) * problem.chunks / problem.shares;
+  const auto source = [&](int vector) { return state.sources[vector]; };
+  const ThreadGroup threads{static_cast<int>(threadIdx.x), kPrepareThreads};
+  const long long first = first_prepared_chunk(problem, prepared_tile, group);
+  const int end = (part + 1) * problem.chunks / problem.blocks_per_tile_group;
   int top = kFirstTop;
-  for (int i = share * problem.chunks / problem.shares; i < end; ++i) {
+  for (int i = part * problem.chunks / problem.blocks_per_tile_group; i < end; ++i) {
     unsigned char* const to = prepared_pixels(problem, first + i);
     const Chunk chunk(problem, i);
     ValueRange<Element> range;
-    convert_pixels<Format, false>(problem, image, chunk, bundle, source, team, BinadeWindow(top), to, range);
+    convert_pixels<Format, false>(problem, image, chunk, layout, source, threads, BinadeWindow(top), to,
+                                  range);
     if constexpr (Format::kIsScaled) {
-      PixelRange found{top, top - kBinades + 1};
+      PixelRange pixel_range{top, top - kBinades + 1};
       if (__syncthreads_and(range.most == 0)) {
-        found = {PixelRange::kZeros, PixelRange::kZeros};
+        pixel_range = {PixelRange::kAllZeros, PixelRange::kAllZeros};
       } else if (!__syncthreads_and(range.fits(top))) [[unlikely]] {
-        const ValueRange<Element> whole =
+        const ValueRange<Element> block_range =
             reduce_threads(range, state, threadIdx.x == 0, [] { __syncthreads(); });
-        found.top = PixelRange::kNotFinite;
-        if (whole.is_finite()) {
-          top = whole.window_top();
-          found = {top, min(whole.bottom(), top - kBinades + 1)};
-          convert_pixels<Format, true>(problem, image, chunk, bundle, source, team, BinadeWindow(top), to,
+        pixel_range.top = PixelRange::kNotFinite;
+        if (block_range.is_finite()) {
+          top = block_range.window_top();
+          pixel_range = {top, min(block_range.bottom(), top - kBinades + 1)};
+          convert_pixels<Format, true>(problem, image, chunk, layout, source, threads, BinadeWindow(top), to,
                                        range);
         }
       }
-      if (threadIdx.x == 0) problem.pixel_ranges[first + i] = found;
+      if (threadIdx.x == 0) problem.pixel_ranges[first + i] = pixel_range;
     }
   }
 }
 
-// Converts what of a chunk lies in a lower window than what has been prepared, to a stage of shared memory,
-// by all producers.
+// Converts the values of a chunk in the low window that begins at `top`, into an image stage. Called by all
+// producers.
 template <typename Format, typename Element = typename Format::Element>
-__device__ __noinline__ void convert_low(const Arguments<Element>& problem, const Share& share, int number,
-                                         int top, unsigned char* stage) {
-  const TileStart tile(problem, share.tile);
-  const Bundle bundle{problem.bundle_places, problem.span, problem.column_phases};
-  const auto source = [&](int place) { return source_of(problem, tile, bundle, place); };
+__device__ __noinline__ void convert_low_window(const Arguments<Element>& problem, const WorkTile& work_tile,
+                                                int chunk, int top, unsigned char* stage) {
+  const TileStart tile(problem, work_tile.tile);
+  const ChannelBlock layout{problem.channel_block_vectors, problem.phase_vectors, problem.column_phases};
+  const auto source = [&](int vector) { return pixel_source_of(problem, tile, layout, vector); };
   ValueRange<Element> range;
-  convert_pixels<Format, true>(problem, image_of(problem, tile, share.group), Chunk(problem, number), bundle,
-                               source, {static_cast<int>(threadIdx.x) - kConsumers, kProducers},
-                               BinadeWindow(top), stage, range);
+  convert_pixels<Format, true>(
+      problem, image_of(problem, tile, work_tile.group), Chunk(problem, chunk), layout, source,
+      {static_cast<int>(threadIdx.x) - kConsumerThreads, kProducerThreads}, BinadeWindow(top), stage, range);
   fence_proxy_async();
 }
 
-// Where the prepared weights of a block of filters begin, for a chunk of a window.
+// Returns the prepared weights of a filter block for a chunk and a binade window.
 template <typename Element>
-__device__ inline unsigned char* prepared_chunk(const Arguments<Element>& problem, int block, int window,
-                                                int chunk) {
-  const long long number = (static_cast<long long>(block) * kMostWeightWindows + window) * problem.chunks;
-  return problem.prepared_weights + (number + chunk) * problem.steps * kStepUnits * 16;
+__device__ inline unsigned char* prepared_chunk_weights(const Arguments<Element>& problem, int filter_block,
+                                                        int window, int chunk) {
+  const long long first_chunk =
+      (static_cast<long long>(filter_block) * kMaxWeightWindows + window) * problem.chunks;
+  return problem.prepared_weights + (first_chunk + chunk) * problem.steps * kStepUnits * 16;
 }
 
-// Prepares the weights of a filter, or of a row that has none: by a block.
+// Prepares the weights of a filter row; rows that pad the last filter block are zeros. Called by a whole
+// block.
 template <typename Format, typename Element = typename Format::Element>
-__device__ inline void prepare_row(const Arguments<Element>& problem, int own_row, PreparedState& state) {
-  const int block = own_row / kRows, row = own_row % kRows;
-  const int filter_blocks = problem.blocks_of_group.divisor, group = block / filter_blocks;
-  const int filter = (block - group * filter_blocks) * kRows + row;  // of the group
+__device__ inline void prepare_filter(const Arguments<Element>& problem, int filter_row,
+                                      PrepareState& state) {
+  const int block = filter_row / kWgmmaM, row = filter_row % kWgmmaM;
+  const int filter_blocks = problem.filter_blocks_per_group.divisor, group = block / filter_blocks;
+  const int filter = (block - group * filter_blocks) * kWgmmaM + row;  // within the group
   const bool exists = filter < problem.filters;
   const int plane_taps = problem.filter_height * problem.filter_width;
   const int taps = static_cast<int>(problem.depth_taps.divisor) * plane_taps;
   const int size = problem.channels * taps;
   const Element* const from = problem.w + (static_cast<long long>(group) * problem.filters + filter) * size;
-  FilterRange found{0, 1};
+  FilterRange filter_range{0, 1};
   if (Format::kIsScaled && exists) {
     ValueRange<Element> range;
 #pragma unroll 4
-    for (int i = threadIdx.x; i < size; i += kPreparers) range.include(from[i]);
+    for (int i = threadIdx.x; i < size; i += kPrepareThreads) range.include(from[i]);
     range = reduce_threads(range, state, false, [] { __syncthreads(); });
-    found = {range.top(), static_cast<unsigned>(range.windows())};
-    // What the scale of a lower window would leave float32 with.
-    const bool is_scaled = found.top - kBinades >= kUppermost - 126;
-    if (!range.is_finite() || found.windows > (is_scaled ? kMostWeightWindows : 1)) found = {0, ~0u};
+    filter_range = {range.top(), static_cast<unsigned>(range.windows())};
+    // False if the scale of a lower window would leave the float32 range.
+    const bool is_scaled = filter_range.top - kBinades >= kUppermost - 126;
+    if (!range.is_finite() || filter_range.windows > (is_scaled ? kMaxWeightWindows : 1))
+      filter_range = {0, ~0u};
   }
-  if (threadIdx.x == 0) problem.filter_ranges[own_row] = found;
-  const int windows = found.windows == 2 ? 2 : 1;
+  if (threadIdx.x == 0) problem.filter_ranges[filter_row] = filter_range;
+  const int windows = filter_range.windows == 2 ? 2 : 1;
   const int halves = problem.chunks * problem.steps * 2;
-  for (int window = 0; window < kMostWeightWindows; ++window) {
-    const BinadeWindow binades(found.top - window * kBinades);
-    for (int i = threadIdx.x; i < halves; i += kPreparers) {
-      const int chunk = i / (problem.steps * 2), of_chunk = i - chunk * problem.steps * 2;
-      const int step = of_chunk / 2, half = of_chunk % 2;
-      const Chunk own_chunk(problem, chunk);
-      const int tap = own_chunk.depth_tap * plane_taps + step % plane_taps;
-      const int channel = own_chunk.channel + step / plane_taps * kDepth + half * kBundleChannels;
+  for (int window = 0; window < kMaxWeightWindows; ++window) {
+    const BinadeWindow binades(filter_range.top - window * kBinades);
+    for (int i = threadIdx.x; i < halves; i += kPrepareThreads) {
+      const int chunk = i / (problem.steps * 2), chunk_half_step = i - chunk * problem.steps * 2;
+      const int step = chunk_half_step / 2, half = chunk_half_step % 2;
+      const Chunk chunk_info(problem, chunk);
+      const int tap = chunk_info.depth_tap * plane_taps + step % plane_taps;
+      const int channel = chunk_info.channel + step / plane_taps * kWgmmaK + half * kVectorChannels;
       unsigned words[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         Element pair[2];
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
-          const int own = channel + 2 * j + c;
-          pair[c] =
-              exists && own < problem.channels && window < windows ? from[own * taps + tap] : Format::zero();
+          const int weight_channel = channel + 2 * j + c;
+          pair[c] = exists && weight_channel < problem.channels && window < windows
+                        ? from[weight_channel * taps + tap]
+                        : Format::zero();
           if constexpr (Format::kIsScaled) {
             if (!binades.holds(pair[c])) pair[c] = Format::zero();
           }
         }
         words[j] = Format::pair(pair[0], pair[1], binades.scale(), 0);
       }
-      uint4* const to = reinterpret_cast<uint4*>(prepared_chunk(problem, block, window, chunk));
-      to[step * kStepUnits + half * kRows + row] = make_uint4(words[0], words[1], words[2], words[3]);
+      uint4* const to = reinterpret_cast<uint4*>(prepared_chunk_weights(problem, block, window, chunk));
+      to[step * kStepUnits + half * kWgmmaM + row] = make_uint4(words[0], words[1], words[2], words[3]);
     }
   }
 }
 
-// How many windows the weights of a block of filters have; ~0 where they cannot be multiplied. By whole
-// warps.
+// Returns the number of binade windows of a filter block's weights, or ~0 if wgmma cannot compute one of the
+// filters. Called by whole warps.
 template <typename Format, typename Element = typename Format::Element>
-__device__ inline unsigned weight_windows(const Arguments<Element>& problem, int block) {
+__device__ inline unsigned weight_windows(const Arguments<Element>& problem, int filter_block) {
   if (!Format::kIsScaled) return 1;
-  const FilterRange* const ranges = problem.filter_ranges + block * kRows + threadIdx.x % 32;
+  const FilterRange* const ranges = problem.filter_ranges + filter_block * kWgmmaM + threadIdx.x % 32;
   return __reduce_max_sync(~0u, max(ranges[0].windows, ranges[32].windows));
 }
 
-// Has the weights of chunks, from one on, copied as far ahead as there is room: by a warp.
+// Producer warp: loads the weights of `chunks` chunks, as soon as stages are empty.
 template <typename Element>
-__device__ inline void copy_weights(const Arguments<Element>& problem, int block, int window, int chunk,
-                                    int chunks, DynamicPipelineState& ring) {
-  BlockState& state = state_of_block(problem);
-  const unsigned char* from = prepared_chunk(problem, block, window, chunk);
+__device__ inline void copy_weights(const Arguments<Element>& problem, int filter_block, int window,
+                                    int chunk, int chunks, DynamicPipelineState& pipeline) {
+  BlockState& state = block_state(problem);
+  const unsigned char* from = prepared_chunk_weights(problem, filter_block, window, chunk);
   constexpr int kStepBytes = kStepUnits * 16;
   for (; chunks > 0; --chunks) {
-    for (int left = problem.steps; left > 0; left -= problem.group_steps) {
-      const int bytes = min(problem.group_steps, left) * kStepBytes;
-      mbarrier_wait(&state.weights_multiplied[ring.stage], ring.phase ^ 1);
+    for (int steps_left = problem.steps; steps_left > 0; steps_left -= problem.stage_steps) {
+      const int bytes = min(problem.stage_steps, steps_left) * kStepBytes;
+      mbarrier_wait(&state.weights_empty[pipeline.stage], pipeline.phase ^ 1);
       if (elect_one()) {
-        TmaMbarrier* const loaded = &state.weights_loaded[ring.stage];
-        mbarrier_arrive_expect_tx(loaded, bytes);
-        tma_load_1d(weight_stage(problem, ring.stage), from, bytes, loaded);
+        TmaMbarrier* const full_barrier = &state.weights_full[pipeline.stage];
+        mbarrier_arrive_expect_tx(full_barrier, bytes);
+        tma_load_1d(weight_stage(problem, pipeline.stage), from, bytes, full_barrier);
       }
       from += bytes;
-      ring.advance(problem.weight_stages);
+      pipeline.advance(problem.weight_stages);
     }
   }
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Producers: the warps of a block that have copied what the others multiply.
+// Producer warps: TMA loads of pixels, weights and tile descriptions.
 
 #include "cuda/many_channels/prepare.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
@@ -8,176 +8,190 @@
 
 namespace convswap::many_channels {
 
-// What a block's producers know of the values of a tile, the same in all of them.
+// Value range of a tile, over the chunks of the work tile. The same in all producer threads.
 template <typename Format>
-struct TileValues {
-  int low = 0;           // windows below those of chunks, of all chunks
-  int top = kFirstTop;   // of the highest chunk
-  bool defines = false;  // the tile cannot be multiplied with weights of so many windows
+struct TileRange {
+  int low_windows = 0;          // sum over the chunks
+  int top = kFirstTop;          // uppermost binade of all chunks
+  bool use_naive_conv = false;  // wgmma cannot compute the tile
 
   static constexpr int kBelowAll = 2000;
 
-  static __device__ int low_windows(PixelRange range) {
-    return min(kMostLowWindows, (range.top - range.bottom) / kBinades);
+  static __device__ int low_windows_of(PixelRange range) {
+    return min(kMaxLowWindows, (range.top - range.bottom) / kBinades);
   }
 
-  // By whole warps. `ranges`: of the tile's chunks.
-  __device__ TileValues(const PixelRange* ranges, int chunks, unsigned weight_windows) {
+  // Called by whole warps. `ranges` has the ranges of the work tile's chunks.
+  __device__ TileRange(const PixelRange* ranges, int chunks, unsigned weight_windows) {
     if constexpr (Format::kIsScaled) {
-      // Counted from below all exponents, since a warp reduces what is not negative.
+      // Binades are biased by kBelowAll, because the warp reductions take unsigned values.
       unsigned highest = 0u, lowest = ~0u;
       for (int i = threadIdx.x % 32; i < chunks; i += 32) {
-        const PixelRange own = ranges[i];
-        if (own.top == PixelRange::kZeros) continue;
-        highest = max(highest, static_cast<unsigned>(own.top + kBelowAll));
-        lowest = min(lowest, static_cast<unsigned>(own.bottom + kBelowAll));
-        low += low_windows(own);
+        const PixelRange range = ranges[i];
+        if (range.top == PixelRange::kAllZeros) continue;
+        highest = max(highest, static_cast<unsigned>(range.top + kBelowAll));
+        lowest = min(lowest, static_cast<unsigned>(range.bottom + kBelowAll));
+        low_windows += low_windows_of(range);
       }
       highest = __reduce_max_sync(~0u, highest), lowest = __reduce_min_sync(~0u, lowest);
-      low = static_cast<int>(__reduce_add_sync(~0u, static_cast<unsigned>(low)));
-      defines = weight_windows > kMostWeightWindows;
-      if (highest == 0u) return;  // all are zeros
+      low_windows = static_cast<int>(__reduce_add_sync(~0u, static_cast<unsigned>(low_windows)));
+      use_naive_conv = weight_windows > kMaxWeightWindows;
+      if (highest == 0u) return;  // all chunks are zeros
       top = static_cast<int>(highest) - kBelowAll;
-      defines = defines || highest == PixelRange::kNotFinite + kBelowAll ||
-                highest - lowest >= kMostBinades - kBinades * (weight_windows - 1);
-      if (defines) low = 0;
+      use_naive_conv = use_naive_conv || highest == PixelRange::kNotFinite + kBelowAll ||
+                       highest - lowest >= kMaxBinades - kBinades * (weight_windows - 1);
+      if (use_naive_conv) low_windows = 0;
     }
   }
 };
 
-// Once through the chunks of a tile, with the weights of one of their windows.
-struct Pass {
+// Pass over the chunks of a tile with one binade window of the weights.
+struct WindowPass {
   int window;
   bool is_last;
 };
 
-// Tells consumers of a tile: by a warp.
+// Producer warp: publishes a tile's description and loads its output offsets.
 template <typename Element>
-__device__ inline void tell_of_tile(const Arguments<Element>& problem, const Share& share,
-                                    DynamicPipelineState& heads) {
-  BlockState& state = state_of_block(problem);
-  mbarrier_wait(&state.stored[heads.stage], heads.phase ^ 1);
+__device__ inline void publish_tile_info(const Arguments<Element>& problem, const WorkTile& work_tile,
+                                         DynamicPipelineState& tile_info_pipeline) {
+  BlockState& state = block_state(problem);
+  mbarrier_wait(&state.tile_done[tile_info_pipeline.stage], tile_info_pipeline.phase ^ 1);
   if (elect_one()) {
-    state.heads[heads.stage] = {TileStart(problem, share.tile).image, share.group, share.filter_block,
-                                share.first_row(), share.split};
+    state.tile_info[tile_info_pipeline.stage] = {TileStart(problem, work_tile.tile).image, work_tile.group,
+                                                 work_tile.filter_block, work_tile.first_row(),
+                                                 work_tile.split};
     const int bytes = problem.columns * static_cast<int>(sizeof(int));
-    mbarrier_arrive_expect_tx(&state.told[heads.stage], bytes);
-    tma_load_1d(outputs_of_head(problem, heads.stage), prepared_outputs(problem, share), bytes,
-                &state.told[heads.stage]);
+    mbarrier_arrive_expect_tx(&state.tile_ready[tile_info_pipeline.stage], bytes);
+    tma_load_1d(output_offsets_at(problem, tile_info_pipeline.stage), output_offsets(problem, work_tile),
+                bytes, &state.tile_ready[tile_info_pipeline.stage]);
   }
-  heads.advance(kHeadStages);
+  tile_info_pipeline.advance(kTileInfoStages);
 }
 
-// Has the pixels of a tile's chunks copied as far ahead as there is room: by a warp.
+// Producer warp: loads the pixels of a work tile's chunks, as soon as stages are empty.
 template <typename Format, typename Element = typename Format::Element>
-__device__ inline void copy_pixels(const Arguments<Element>& problem, const Share& share,
-                                   const TileValues<Format>& values, Pass pass, DynamicPipelineState& ring) {
-  BlockState& state = state_of_block(problem);
-  const long long first = first_prepared(problem, share.prepared, share.group) + share.first_chunk;
-  const unsigned char* from = prepared_pixels(problem, first) + share.part * problem.columns * kPlaceBytes;
-  PixelRange range{};  // of a chunk for each lane
-  for (int i = 0; i < share.chunks; ++i) {
+__device__ inline void copy_pixels(const Arguments<Element>& problem, const WorkTile& work_tile,
+                                   const TileRange<Format>& tile_range, WindowPass window_pass,
+                                   DynamicPipelineState& pipeline) {
+  BlockState& state = block_state(problem);
+  const long long first =
+      first_prepared_chunk(problem, work_tile.prepared_tile, work_tile.group) + work_tile.first_chunk;
+  const unsigned char* from =
+      prepared_pixels(problem, first) + work_tile.subtile * problem.columns * kVectorBytes;
+  PixelRange range{};  // each lane has the range of one of 32 chunks
+  for (int i = 0; i < work_tile.chunks; ++i) {
     int top = 0;
     if constexpr (Format::kIsScaled) {
       if (i % 32 == 0) {
-        range = problem.pixel_ranges[first + min(i + static_cast<int>(threadIdx.x % 32), share.chunks - 1)];
+        range =
+            problem.pixel_ranges[first + min(i + static_cast<int>(threadIdx.x % 32), work_tile.chunks - 1)];
       }
       top = __shfl_sync(~0u, range.top, i % 32);
-      if (top == PixelRange::kZeros) top = values.top;
+      if (top == PixelRange::kAllZeros) top = tile_range.top;
     }
-    mbarrier_wait(&state.multiplied[ring.stage], ring.phase ^ 1);
+    mbarrier_wait(&state.image_empty[pipeline.stage], pipeline.phase ^ 1);
     if (elect_one()) {
-      TmaMbarrier* const loaded = &state.loaded[ring.stage];
-      state.images[ring.stage] = {Format::kIsScaled ? scale_exponent(top) + pass.window * kBinades : 0,
-                                  pass.is_last && i + 1 == share.chunks && values.low == 0, values.defines};
-      mbarrier_arrive_expect_tx(loaded, problem.image_stage_bytes);
-      unsigned char* const to = image_stage(problem, ring.stage);
-      for (int piece = 0; piece < problem.pieces; ++piece) {
-        tma_load_1d(to + piece * problem.piece_bytes, from + piece * problem.piece_distance,
-                    problem.piece_bytes, loaded);
+      TmaMbarrier* const full_barrier = &state.image_full[pipeline.stage];
+      state.image_info[pipeline.stage] = {
+          Format::kIsScaled ? scale_exponent(top) + window_pass.window * kBinades : 0,
+          window_pass.is_last && i + 1 == work_tile.chunks && tile_range.low_windows == 0,
+          tile_range.use_naive_conv};
+      mbarrier_arrive_expect_tx(full_barrier, problem.image_stage_bytes);
+      unsigned char* const to = image_stage(problem, pipeline.stage);
+      for (int copy = 0; copy < problem.copies; ++copy) {
+        tma_load_1d(to + copy * problem.copy_bytes, from + copy * problem.copy_stride, problem.copy_bytes,
+                    full_barrier);
       }
     }
     from += problem.prepared_bytes;
-    ring.advance(problem.image_stages);
+    pipeline.advance(problem.image_stages);
   }
 }
 
-// Converts what lies below the windows of chunks, by all producers.
+// Converts the values below the chunks' binade windows into image stages. Called by all producers.
 template <typename Format, typename Element = typename Format::Element>
-__device__ __noinline__ void produce_low_windows(const Arguments<Element>& problem, const Share& share,
-                                                 const TileValues<Format>& values, Pass pass,
-                                                 DynamicPipelineState& ring, DynamicPipelineState& weights) {
-  BlockState& state = state_of_block(problem);
+__device__ __noinline__ void produce_low_windows(const Arguments<Element>& problem, const WorkTile& work_tile,
+                                                 const TileRange<Format>& tile_range, WindowPass window_pass,
+                                                 DynamicPipelineState& pipeline,
+                                                 DynamicPipelineState& weights) {
+  BlockState& state = block_state(problem);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const auto sync = [] { named_barrier_sync(kProducerBarrier, kProducers); };
+  const auto sync = [] { named_barrier_sync(kProducerBarrier, kProducerThreads); };
   const PixelRange* const ranges =
-      problem.pixel_ranges + first_prepared(problem, share.prepared, share.group);
-  int done = 0;
-  for (int chunk = share.first_chunk; chunk < share.first_chunk + share.chunks; ++chunk) {
-    const PixelRange own = ranges[chunk];
-    for (int i = 1; i <= TileValues<Format>::low_windows(own); ++i) {
-      const int top = own.top - i * kBinades;
-      // Others may be so far ahead that they would take a phase for the one after the next, and they do not
-      // know the stage.
+      problem.pixel_ranges + first_prepared_chunk(problem, work_tile.prepared_tile, work_tile.group);
+  int converted = 0;
+  for (int chunk = work_tile.first_chunk; chunk < work_tile.first_chunk + work_tile.chunks; ++chunk) {
+    const PixelRange range = ranges[chunk];
+    for (int i = 1; i <= TileRange<Format>::low_windows_of(range); ++i) {
+      const int top = range.top - i * kBinades;
+      // Only the pixel warp waits. The weight warp does not know the stage, and may be so far ahead that it
+      // would mistake a later phase of the mbarrier for this one.
       if (warp == kPixelWarp) {
-        mbarrier_wait(&state.multiplied[ring.stage], ring.phase ^ 1);
-        if (lane == 0) state.low_stage = ring.stage;
+        mbarrier_wait(&state.image_empty[pipeline.stage], pipeline.phase ^ 1);
+        if (lane == 0) state.low_stage = pipeline.stage;
       }
       sync();
-      convert_low<Format>(problem, share, chunk, top, image_stage(problem, state.low_stage));
+      convert_low_window<Format>(problem, work_tile, chunk, top, image_stage(problem, state.low_stage));
       sync();
-      ++done;
+      ++converted;
       if (warp == kPixelWarp) {
         if (lane == 0) {
-          state.images[ring.stage] = {scale_exponent(top) + pass.window * kBinades,
-                                      pass.is_last && done == values.low, false};
-          mbarrier_arrive(&state.loaded[ring.stage]);
+          state.image_info[pipeline.stage] = {scale_exponent(top) + window_pass.window * kBinades,
+                                              window_pass.is_last && converted == tile_range.low_windows,
+                                              false};
+          mbarrier_arrive(&state.image_full[pipeline.stage]);
         }
-        ring.advance(problem.image_stages);
+        pipeline.advance(problem.image_stages);
       }
-      // The weights come last: they may wait until the pixels are being multiplied.
-      if (warp == kWeightWarp) copy_weights(problem, share.block, pass.window, chunk, 1, weights);
+      // Weights come last: copy_weights may wait until the consumers have multiplied the pixels.
+      if (warp == kWeightWarp)
+        copy_weights(problem, work_tile.global_filter_block, window_pass.window, chunk, 1, weights);
     }
   }
 }
 
-// Has the prepared pixels and weights of a block's tiles copied, chunk by chunk, and tells consumers of the
-// tiles. Its two warps go their own ways. A warp alone takes some six cycles for an instruction, and
-// so little is done for a chunk.
+// Producer loop: loads the prepared pixels and weights of the block's work tiles and publishes the tiles. The
+// two warps run independently. One warp issues an instruction in about six cycles, so each warp does little
+// per chunk.
 template <typename Format, typename Element = typename Format::Element>
 __device__ inline void produce_tiles(const Arguments<Element>& problem) {
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
-  DynamicPipelineState pixels, weights, heads;
-  const Works works(problem);
-  // Of weights that have been prepared for all runs, those of the first chunks do not wait for the pixels.
-  int ahead = 0;
-  if (!Format::kIsScaled && problem.weights_are_constant && warp == kWeightWarp && works.first < works.end) {
-    const Share share(problem, works.first);
-    const int stages_of_chunk = (problem.steps + problem.group_steps - 1) / problem.group_steps;
-    ahead = min(share.chunks, problem.weight_stages / stages_of_chunk);
-    copy_weights(problem, share.block, 0, share.first_chunk, ahead, weights);
+  DynamicPipelineState pixels, weights, tile_info_pipeline;
+  const TileScheduler scheduler(problem);
+  // Constant weights were prepared before this run. The weights of the first chunks are therefore loaded
+  // before griddepcontrol_wait, which waits for the pixels.
+  int chunks_ahead = 0;
+  if (!Format::kIsScaled && problem.weights_are_constant && warp == kWeightWarp &&
+      scheduler.first < scheduler.end) {
+    const WorkTile work_tile(problem, scheduler.first);
+    const int stages_per_chunk = (problem.steps + problem.stage_steps - 1) / problem.stage_steps;
+    chunks_ahead = min(work_tile.chunks, problem.weight_stages / stages_per_chunk);
+    copy_weights(problem, work_tile.global_filter_block, 0, work_tile.first_chunk, chunks_ahead, weights);
   }
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
-  for (int work = works.first; work < works.end; ++work) {
-    const Share share(problem, work);
-    if (warp == kWeightWarp) tell_of_tile(problem, share, heads);
-    const unsigned windows = weight_windows<Format>(problem, share.block);
-    const TileValues<Format> values(
-        problem.pixel_ranges + first_prepared(problem, share.prepared, share.group) + share.first_chunk,
-        share.chunks, windows);
-    const int passes = windows == kMostWeightWindows ? kMostWeightWindows : 1;
+  for (int work_index = scheduler.first; work_index < scheduler.end; ++work_index) {
+    const WorkTile work_tile(problem, work_index);
+    if (warp == kWeightWarp) publish_tile_info(problem, work_tile, tile_info_pipeline);
+    const unsigned windows = weight_windows<Format>(problem, work_tile.global_filter_block);
+    const TileRange<Format> tile_range(
+        problem.pixel_ranges + first_prepared_chunk(problem, work_tile.prepared_tile, work_tile.group) +
+            work_tile.first_chunk,
+        work_tile.chunks, windows);
+    const int passes = windows == kMaxWeightWindows ? kMaxWeightWindows : 1;
     for (int window = 0; window < passes; ++window) {
-      const Pass pass{window, window + 1 == passes};
+      const WindowPass window_pass{window, window + 1 == passes};
       if (warp == kPixelWarp) {
-        copy_pixels<Format>(problem, share, values, pass, pixels);
+        copy_pixels<Format>(problem, work_tile, tile_range, window_pass, pixels);
       } else if (warp == kWeightWarp) {
-        copy_weights(problem, share.block, window, share.first_chunk + ahead, share.chunks - ahead, weights);
-        ahead = 0;
+        copy_weights(problem, work_tile.global_filter_block, window, work_tile.first_chunk + chunks_ahead,
+                     work_tile.chunks - chunks_ahead, weights);
+        chunks_ahead = 0;
       }
       if constexpr (Format::kIsScaled) {
-        if (values.low > 0) [[unlikely]] {
-          produce_low_windows<Format>(problem, share, values, pass, pixels, weights);
+        if (tile_range.low_windows > 0) [[unlikely]] {
+          produce_low_windows<Format>(problem, work_tile, tile_range, window_pass, pixels, weights);
         }
       }
     }

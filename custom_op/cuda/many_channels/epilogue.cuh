@@ -1,0 +1,235 @@
+#pragma once
+
+// From the accumulators to y, with the epilogue.
+
+#include "cuda/epilogue/activations.cuh"
+#include "cuda/many_channels/tile_scheduler.cuh"
+#include "cuda/primitives/global_memory.cuh"
+#include "cuda/primitives/naive_conv.cuh"
+#include "cuda/primitives/nan_min_max.cuh"
+#include "cuda/primitives/registers.cuh"
+#include "cuda/primitives/tensor_core_formats.cuh"
+
+namespace convswap::many_channels {
+
+// Scale and bias of an accumulator row.
+template <typename Format>
+struct RowScale {
+  PowerOfTwo scale;
+  float bias = 0.0f;
+
+  // `row` is the row in the filter block; `exponent` is the scale exponent of the pixels and weight windows.
+  template <typename Element>
+  __device__ RowScale(const Arguments<Element>& problem, const TileInfo& tile_info, int row, int exponent) {
+    const int filter = tile_info.filter_block * kWgmmaM + row;
+    if (filter >= problem.filters) return;
+    if (problem.b != nullptr && problem.splits.divisor == 1) {
+      bias = Format::to_float(problem.b[tile_info.group * problem.filters + filter]);
+    }
+    if constexpr (Format::kIsScaled) {
+      scale = PowerOfTwo(-scale_exponent(problem.filter_ranges[tile_info.first_row + row].top) - exponent);
+    }
+  }
+};
+
+// Stores the results of one column for a warp's 16 rows, each to the plane of its filter. Rows from `rows` on
+// have no filter.
+template <typename Format, typename Stored, typename Element = typename Format::Element>
+class ColumnWriter {
+ public:
+  // `to` is y or the sums of a split.
+  __device__ ColumnWriter(const Arguments<Element>& problem, Stored* to, long long at, int rows,
+                          const float* staged)
+      : residual_(global_address(problem.z + at)),
+        to_(global_address(to + at)),
+        plane_bytes_(problem.output_plane * static_cast<unsigned>(sizeof(Stored))),
+        rows_(rows),
+        staged_(staged) {}
+
+  // For 16 filters, no residual, and an activation that only clamps.
+  __device__ void store_clamped(float least, float most) const {
+#pragma unroll
+    for (int i = 0; i < kWarpRows; ++i) {
+      store(i, min_nan(max_nan(staged_[i * kStagedPitch], least), most));
+    }
+  }
+  // For residuals, other activations and fewer filters. Loads kRowsPerPass residuals before it stores
+  // anything, because the compiler cannot know that y does not overlap the residual.
+  template <int kRowsPerPass, typename Activate>
+  __device__ void store_rows(bool has_residual, Activate activate) const {
+#pragma unroll 1
+    for (int first = 0; first < min(rows_, kWarpRows); first += kRowsPerPass) {
+      float values[kRowsPerPass];
+#pragma unroll
+      for (int i = 0; i < kRowsPerPass; ++i) values[i] = staged_[(first + i) * kStagedPitch];
+      if (has_residual) {
+#pragma unroll
+        for (int i = 0; i < kRowsPerPass; ++i) {
+          if (first + i < rows_) {
+            values[i] += Format::to_float(*optimization_barrier_global(
+                reinterpret_cast<const Element*>(address_at(residual_, first + i, plane_bytes_))));
+          }
+        }
+      }
+      activate(values);
+#pragma unroll
+      for (int i = 0; i < kRowsPerPass; ++i) {
+        if (first + i < rows_) store(first + i, values[i]);
+      }
+    }
+  }
+
+ private:
+  __device__ void store(int row, float value) const {
+    *optimization_barrier_global(reinterpret_cast<Stored*>(address_at(to_, row, plane_bytes_))) =
+        static_cast<Stored>(value);
+  }
+
+  unsigned long long residual_, to_;
+  unsigned plane_bytes_;
+  int rows_;
+  const float* staged_;
+};
+
+// Stores a warpgroup's accumulators. Scale and bias belong to a thread's two rows. The rest of the epilogue
+// runs with neighbouring lanes on neighbouring columns, for coalesced loads and stores. Results pass through
+// `staged`, the warp's part of shared memory, 32 columns at a time.
+template <typename Format, int kTiles, typename Element = typename Format::Element>
+__device__ inline void store_results(const Arguments<Element>& problem, const TileInfo& tile_info,
+                                     int exponent, const int* output_offsets,
+                                     float (&accumulators)[kTiles][4], float* staged) {
+  constexpr int kStagedTiles = kStagedColumns / kTileColumns;
+  constexpr int kStagedParts = (kTiles + kStagedTiles - 1) / kStagedTiles;
+  const int lane = threadIdx.x % 32;
+  const int first_row = threadIdx.x % 128 / 32 * kWarpRows;
+  int lane_outputs[kStagedParts];  // offsets of the lane's columns
+#pragma unroll
+  for (int part = 0; part < kStagedParts; ++part) {
+    const int column = part * kStagedColumns + lane;
+    lane_outputs[part] = column < kTiles * kTileColumns ? output_offsets[column] : kNoOutput;
+  }
+  const RowScale<Format> row_scales[2] = {{problem, tile_info, first_row + lane / 4, exponent},
+                                          {problem, tile_info, first_row + lane / 4 + 8, exponent}};
+  // A single float32 factor nearly always holds the scale.
+  const bool are_near = __all_sync(~0u, row_scales[0].scale.is_near && row_scales[1].scale.is_near);
+  if (Format::kIsScaled && !are_near) [[unlikely]] {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) accumulators[t][j] *= row_scales[j / 2].scale.rest;
+    }
+  }
+  const EpilogueParams& epilogue_params = problem.epilogue_params;
+  const int first_filter = tile_info.filter_block * kWgmmaM + first_row;
+  const int rows = problem.filters - first_filter;
+  const bool has_residual = problem.z != nullptr, has_splits = problem.splits.divisor > 1;
+  const bool only_clamps_full_rows = epilogue_params.only_clamps && rows >= kWarpRows && !has_residual;
+  const long long plane =
+      (tile_info.image * problem.out_channels + tile_info.group * problem.filters + first_filter) *
+      problem.output_plane;
+#pragma unroll
+  for (int part = 0; part < kStagedParts; ++part) {
+    __syncwarp();
+#pragma unroll
+    for (int t = 0; t < kStagedTiles && part * kStagedTiles + t < kTiles; ++t) {
+      const float (&accumulator)[4] = accumulators[part * kStagedTiles + t];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const RowScale<Format>& row_scale = row_scales[i];
+        const float factor = Format::kIsScaled ? row_scale.scale.factor : 1.0f;
+        const float pair[2] = {accumulator[2 * i] * factor + row_scale.bias,
+                               accumulator[2 * i + 1] * factor + row_scale.bias};
+        *reinterpret_cast<uint2*>(staged + (lane / 4 + i * 8) * kStagedPitch + t * kTileColumns +
+                                  lane % 4 * 2) = Float32Elements::pack(pair);
+      }
+    }
+    __syncwarp();
+    if (lane_outputs[part] == kNoOutput) continue;
+    const long long at = plane + lane_outputs[part];
+    if (has_splits) {
+      float* const split_sums = problem.split_accumulators + tile_info.split * problem.y_elements;
+      const ColumnWriter<Format, float> column(problem, split_sums, at, rows, staged + lane);
+      column.template store_rows<8>(false, [](float (&)[8]) {});
+      continue;
+    }
+    const ColumnWriter<Format, Element> column(problem, problem.y, at, rows, staged + lane);
+    if (only_clamps_full_rows) [[likely]] {
+      column.store_clamped(epilogue_params.least, epilogue_params.most);
+    } else if (epilogue_params.only_clamps) {
+      column.template store_rows<8>(has_residual,
+                                    [&](float (&values)[8]) { limit_values(epilogue_params, values); });
+    } else if (is_swish(epilogue_params.epilogue)) {
+      column.template store_rows<8>(
+          has_residual, [&](float (&values)[8]) { activate_swish(epilogue_params.epilogue, values); });
+    } else {
+      column.template store_rows<1>(has_residual, [&](float (&values)[1]) {
+        values[0] = activated(epilogue_params.epilogue, values[0]);
+      });
+    }
+  }
+}
+
+// Computes a tile without tensor cores if it has infinities or NaN or spans too many binades. Called by a
+// warpgroup.
+template <typename Format, typename Element = typename Format::Element>
+__device__ __noinline__ void compute_naive(const Arguments<Element>& problem, const TileInfo& tile_info,
+                                           const int* output_offsets, int columns) {
+  const int image_size = problem.out_channels * problem.output_plane;
+  for (int i = threadIdx.x % 128; i < kWgmmaM * columns; i += 128) {
+    const int output_offset = output_offsets[i % columns];
+    const int filter = tile_info.filter_block * kWgmmaM + i / columns;
+    if (output_offset == kNoOutput || filter >= problem.filters) continue;
+    const int image = output_offset / image_size, element = output_offset - image * image_size;
+    const int line = element / problem.output_width, column = element - line * problem.output_width;
+    const int depth = line / problem.output_height, row = line - depth * problem.output_height;
+    const long long n = tile_info.image + image, k = tile_info.group * problem.filters + filter;
+    problem.y[(n * problem.out_channels + k) * problem.output_plane + element] = static_cast<Element>(
+        naive_conv_value<Element, float>(problem, problem.naive_conv, n, k, depth, row, column));
+  }
+}
+
+// Marks the sums of a split for `combine`, which then calls naive_conv_value: a split lacks the other splits'
+// channels. Called by a warpgroup.
+template <typename Format, typename Element = typename Format::Element>
+__device__ __noinline__ void invalidate_split(const Arguments<Element>& problem, const TileInfo& tile_info,
+                                              const int* output_offsets, int columns) {
+  float* const split_sums = problem.split_accumulators + tile_info.split * problem.y_elements;
+  for (int i = threadIdx.x % 128; i < kWgmmaM * columns; i += 128) {
+    const int output_offset = output_offsets[i % columns],
+              filter = tile_info.filter_block * kWgmmaM + i / columns;
+    if (output_offset == kNoOutput || filter >= problem.filters) continue;
+    const long long plane =
+        tile_info.image * problem.out_channels + tile_info.group * problem.filters + filter;
+    split_sums[plane * problem.output_plane + output_offset] = __uint_as_float(kInvalidSumBits);
+  }
+}
+
+// Computes an element of y from the sums of the splits.
+template <typename Format, typename Element = typename Format::Element>
+__device__ inline void combine_split_sums(const Arguments<Element>& problem, long long at) {
+  const long long plane = at / problem.output_plane;
+  const int element = static_cast<int>(at - plane * problem.output_plane);
+  const long long image = plane / problem.out_channels;
+  const int filter = static_cast<int>(plane - image * problem.out_channels);
+  float accumulators[] = {0.0f};
+  float& sum = accumulators[0];
+  bool is_valid = true;
+  for (int split = 0; split < static_cast<int>(problem.splits.divisor); ++split) {
+    const float split_sum = problem.split_accumulators[split * problem.y_elements + at];
+    if (__float_as_uint(split_sum) == kInvalidSumBits) is_valid = false;
+    sum += split_sum;
+  }
+  if (!is_valid) [[unlikely]] {
+    const int line = element / problem.output_width, column = element - line * problem.output_width;
+    const int depth = line / problem.output_height, row = line - depth * problem.output_height;
+    problem.y[at] = static_cast<Element>(
+        naive_conv_value<Element, float>(problem, problem.naive_conv, image, filter, depth, row, column));
+    return;
+  }
+  if (problem.b != nullptr) sum += Format::to_float(problem.b[filter]);
+  if (problem.z != nullptr) sum += Format::to_float(problem.z[at]);
+  finish_values(problem.epilogue_params, accumulators);
+  problem.y[at] = static_cast<Element>(sum);
+}
+
+}  // namespace convswap::many_channels
