@@ -96,7 +96,8 @@ struct TileInfo {
   int split;
 };
 
-// mbarriers and stage descriptions in shared memory.
+// mbarriers and stage descriptions in shared memory. `full` mbarriers signal that a stage is loaded, `empty`
+// mbarriers that it has been read; `tile_ready` and `tile_done` are the same for tile descriptions.
 struct BlockState {
   TmaMbarrier image_full[kMaxImageStages];
   TmaMbarrier weights_full[kMaxWeightStages];
@@ -122,9 +123,9 @@ struct PrepareState {
   unsigned most, least_less_one;
   PixelSource sources[1];
 
-  static constexpr long long bytes(long long places) {
+  static constexpr long long bytes(long long vectors) {
     return static_cast<long long>(sizeof(PrepareState)) +
-           places * static_cast<long long>(sizeof(PixelSource));
+           vectors * static_cast<long long>(sizeof(PixelSource));
   }
 };
 
@@ -171,7 +172,7 @@ struct Arguments : Tensors<Element>, Geometry {
   unsigned channel_stride_bytes;  // distance of the input's channels
   int image_stages, weight_stages;
   int image_stage_bytes, weight_stage_bytes;
-  int prepared_bytes;  // of a chunk of a prepared tile
+  int prepared_chunk_bytes;  // of a chunk of a prepared tile
   // TMA loads of an image stage, their size, and the distance of their sources.
   int copies, copy_bytes, copy_stride;
   SharedOffsets shared;

@@ -47,10 +47,10 @@ class ColumnWriter {
         staged_(staged) {}
 
   // For 16 filters, no residual, and an activation that only clamps.
-  __device__ void store_clamped(float least, float most) const {
+  __device__ void store_clamped(float lower, float upper) const {
 #pragma unroll
     for (int i = 0; i < kWarpRows; ++i) {
-      store(i, min_nan(max_nan(staged_[i * kStagedPitch], least), most));
+      store(i, min_nan(max_nan(staged_[i * kStagedPitch], lower), upper));
     }
   }
   // For residuals, other activations and fewer filters. Loads kRowsPerPass residuals before it stores

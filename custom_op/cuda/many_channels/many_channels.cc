@@ -1,5 +1,5 @@
-// Implicit GEMM for many channels on Hopper's tensor cores (wgmma), without an im2col matrix.
-// Filters are the rows of the GEMM and pixels its columns:
+// Implicit GEMM for many channels on Hopper's tensor cores (wgmma), without an im2col matrix. Filters are the
+// rows of the GEMM and pixels its columns:
 //
 //   accumulator[k, pixel] = sum over chunks of channels, taps (r, s) and channel blocks of a chunk of
 //                           w[k, 8 channels, r, s] * image[channel block, pixel + (r, s), 8 channels]
@@ -12,10 +12,10 @@
 // *Positions* are numbered through the whole batch: along a row, then over the rows of an image, then over
 // the images. Zeros separate rows, and rows of zeros separate images. The zeros that pad the end of one row
 // or image also pad the beginning of the next. A *tile* is a range of neighbouring positions, which may cross
-// rows and images. Results at positions between rows and images are computed and not stored.
-// With strides, the padded input is split into *phases* by the remainders of its rows and columns, and each
-// phase has its own vectors. Wide images are cut into *strips* of columns. Otherwise a tile would be a part
-// of one row, and would also need the rows above and below.
+// rows and images. Results at positions between rows and images are computed and not stored. With strides,
+// the padded input is split into *phases* by the remainders of its rows and columns, and each phase has its
+// own vectors. Wide images are cut into *strips* of columns. Otherwise a tile would be a part of one row, and
+// would also need the rows above and below.
 //
 // A block computes a tile for 64 filters. The accumulators stay in the registers of two consumer warpgroups,
 // each with half of the tile's columns.
@@ -122,7 +122,7 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   arguments.prepared_channel_block_vectors =
       FastDivisor(narrow(tiling.prepared_phase_vectors * tiling.phases()));
   arguments.prepared_phase_vectors = FastDivisor(narrow(tiling.prepared_phase_vectors));
-  arguments.prepared_bytes = narrow(tiling.prepared_chunk_bytes());
+  arguments.prepared_chunk_bytes = narrow(tiling.prepared_chunk_bytes());
   arguments.image_stage_bytes = narrow(tiling.image_stage_bytes());
   // The stages of a prepared tile of one tile are contiguous, so one TMA load brings a stage.
   arguments.copies =

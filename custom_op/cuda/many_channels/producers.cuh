@@ -104,7 +104,7 @@ __device__ inline void copy_pixels(const Arguments<Element>& problem, const Work
                     full_barrier);
       }
     }
-    from += problem.prepared_bytes;
+    from += problem.prepared_chunk_bytes;
     pipeline.advance(problem.image_stages);
   }
 }

@@ -168,7 +168,7 @@ __device__ inline long long first_prepared_chunk(const Arguments<Element>& probl
 }
 template <typename Element>
 __device__ inline unsigned char* prepared_pixels(const Arguments<Element>& problem, long long number) {
-  return problem.prepared_pixels + number * problem.prepared_bytes;
+  return problem.prepared_pixels + number * problem.prepared_chunk_bytes;
 }
 template <typename Element>
 __device__ inline const int* output_offsets(const Arguments<Element>& problem, const WorkTile& work_tile) {
