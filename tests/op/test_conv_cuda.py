@@ -215,7 +215,7 @@ def test_implicit_gemm_pairs_rows_where_that_takes_fewer_products_or_makes_room_
         return plan_of_implicit_gemm((2048, 4, size, size), (filters, 4, 7, 7), **attributes)
 
     # Ten rows of four folds, two at a time, by seven taps, of which a product takes two.
-    assert "18 of 18 steps in registers; two rows in a place" in plan(16, 40)
+    assert "18 of 18 steps in registers; two rows in a vector" in plan(16, 40)
     # Seven rows by four pairs of taps where rows lie in one plane; in two planes four pairs of rows by seven
     # taps are as many.
     for strides in ([1, 1], [2, 1]):
@@ -227,7 +227,7 @@ def test_implicit_gemm_pairs_rows_where_that_takes_fewer_products_or_makes_room_
     def conv2(element_type):
         return plan_of_implicit_gemm((2048, 12, 33, 33), (24, 12, 5, 5), type=element_type)
 
-    assert "24 of 24 steps in registers; two rows in a place" in conv2("float32")
+    assert "24 of 24 steps in registers; two rows in a vector" in conv2("float32")
     assert "24 of 24 steps" in conv2("float16") and "rows in a place" not in conv2("float16")
 
 
@@ -247,14 +247,14 @@ def test_implicit_gemm_pairs_rows_where_that_takes_fewer_products_or_makes_room_
 )
 def test_implicit_gemm_gives_room_to_loads_or_to_results(x_shape, w_shape, loads, buffers):
     plan = plan_of_implicit_gemm(x_shape, w_shape)
-    assert f"{loads} of channels on" in plan and buffers in plan
+    assert f"{loads} of channels in flight" in plan and buffers in plan
 
 
 @pytest.mark.gpu
 def test_implicit_gemm_takes_narrower_products_where_fewer_columns_are_no_outputs():
     def columns(size, w_shape, **attributes):
         plan = plan_of_implicit_gemm((10_000, w_shape[1], size, size), w_shape, **attributes)
-        return int(plan.split("products of 64 x ")[1].split(",")[0].split(" x ")[1])
+        return int(plan.split("GEMM of 64 x ")[1].split(",")[0].split(" x ")[1])
 
     # Of two folds 13 * 33 + 27 = 456 columns, four products of 120 or of 128.
     assert columns(33, (24, 12, 7, 7)) == 4 * 120

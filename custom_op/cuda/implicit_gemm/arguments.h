@@ -1,7 +1,7 @@
 #pragma once
 
-// What the plan of implicit_gemm and its kernel agree on, and what the kernel is told; implicit_gemm.cc
-// explains the words.
+// Arguments and shared-memory layout of the implicit_gemm kernel, shared by the plan (host) and the kernel.
+// implicit_gemm.cc explains the algorithm and its terms.
 
 #include "cuda/primitives/fast_divisor.cuh"
 #include "cuda/primitives/geometry.h"
@@ -11,160 +11,164 @@
 
 namespace convswap::implicit_gemm {
 
-constexpr int kPlaceBytes = 16;  // eight numbers of one place of the image
-constexpr int kHalfPlaceBytes = kPlaceBytes / 2;
-constexpr int kChunkChannels = 4;  // what is loaded and converted at a time
-constexpr int kRows = 64;          // of a product: filters of all folds
-constexpr int kDepth = 16;         // of a product: two half steps of eight
-// Of the columns of a product, which are neighbouring outputs: one less where fewer are then no outputs.
-constexpr int kMostTiles = 16, kFewerTiles = kMostTiles - 1;
+constexpr int kVectorBytes = 16;  // eight channels of a pixel
+constexpr int kHalfVectorBytes = kVectorBytes / 2;
+constexpr int kChunkChannels = 4;  // channels that one load brings
+constexpr int kWgmmaM = 64;        // M of a wgmma: filters of all folds
+constexpr int kWgmmaK = 16;        // K of a wgmma: two half steps of eight
+// N of a wgmma is 128 neighbouring positions, or 120 if fewer of them are then no outputs.
+constexpr int kMaxTiles = 16, kFewerTiles = kMaxTiles - 1;
 constexpr int kTileColumns = 8;
-// Weights of the first steps stay in registers; those of the others are read from shared memory each time.
-constexpr int kHeldSteps = 24;
-// Products of so many steps follow each other without a question.
-constexpr int kStepsAtOnce = 2;
-// On their way into registers so many steps lie in shared memory.
+// Weights of the first steps stay in registers. wgmma reads the weights of the other steps from shared
+// memory.
+constexpr int kRegisterSteps = 24;
+// Steps between two loop conditions.
+constexpr int kUnrolledSteps = 2;
+// Steps whose weights pass through shared memory at a time on their way to registers.
 constexpr int kStagedSteps = 4;
-constexpr int kMostSteps = 128;
-// A warpgroup's last products are multiplied beside the first ones of the other, so that the tensor cores
-// never wait for a warpgroup to begin; those of so many steps, where sums are short or long.
-constexpr int kStepsOfBoth = 4, kStepsOfBothInLongSums = 8;
-constexpr int kLongSum = 24;
-static_assert(kHeldSteps % kStepsAtOnce == 0 && kStepsOfBoth % kStepsAtOnce == 0 &&
-              kStepsOfBothInLongSums % kStepsAtOnce == 0);
-constexpr int kStepUnits = kRows * kDepth * 2 / 16;  // of 16 bytes, that the weights of a step take
+constexpr int kMaxSteps = 128;
+// A warpgroup hands the tensor cores over before its last steps, so that the tensor cores never wait for the
+// other warpgroup's first wgmma. Sums of at least kLongSumSteps steps overlap by more.
+constexpr int kOverlapSteps = 4, kLongOverlapSteps = 8;
+constexpr int kLongSumSteps = 24;
+static_assert(kRegisterSteps % kUnrolledSteps == 0 && kOverlapSteps % kUnrolledSteps == 0 &&
+              kLongOverlapSteps % kUnrolledSteps == 0);
+constexpr int kStepUnits = kWgmmaM * kWgmmaK * 2 / 16;  // 16-byte units of the weights of a step
 constexpr int kStagedBytes = kStagedSteps * kStepUnits * 16;
 
-// Three warps produce converted images, one stores, and two warpgroups consume.
-constexpr int kProducers = 96;
-constexpr int kPixelsAtOnce = 4;  // of a producer: loads in flight before the first store
-constexpr int kStorers = 32;
+// Three producer warps convert images, one warp stores results, and two consumer warpgroups issue wgmmas.
+constexpr int kProducerThreads = 96;
+constexpr int kPixelsInFlight = 4;  // loads of a producer thread before its first store
+constexpr int kStoreThreads = 32;
 constexpr int kConsumerWarpgroups = 2;
-constexpr int kConsumers = 128 * kConsumerWarpgroups;
-constexpr int kThreads = kProducers + kStorers + kConsumers;
-// Registers of a thread: that the kernel begins with, and by roles.
-constexpr int kRegisters = 168, kRegistersOfProducers = 88, kRegistersOfConsumers = 208;
-static_assert(kRegistersOfProducers * 128 + kRegistersOfConsumers * kConsumers <= kRegisters * kThreads);
-// Barriers of their own, behind those of the block's three warpgroups (warpgroup.cuh).
+constexpr int kConsumerThreads = 128 * kConsumerWarpgroups;
+constexpr int kThreads = kProducerThreads + kStoreThreads + kConsumerThreads;
+// Registers of a thread at launch, and of each role after setmaxnreg.
+constexpr int kBaseRegisters = 168, kProducerRegisters = 88, kConsumerRegisters = 208;
+static_assert(kProducerRegisters * 128 + kConsumerRegisters * kConsumerThreads <= kBaseRegisters * kThreads);
+// Named barriers, after those of the block's three warpgroups (warpgroup.cuh).
 constexpr int kProducerBarrier = 4, kConsumerBarrier = 5;
 
-constexpr int kSlots = 2;        // of converted images
-constexpr int kMostStages = 3;   // of chunks as they are loaded
-constexpr int kMostBuffers = 2;  // of an image's results
-constexpr int kAlignment = 16;   // bytes, of what copies in bulk move
-// Bytes between the results of the late filters, which copies may still be reading, and those of the others,
-// which may lie farther from a boundary the next time. In banks as without it.
-constexpr int kLateGap = 128;
+constexpr int kSlots = 2;       // converted images
+constexpr int kMaxStages = 3;   // loaded chunks
+constexpr int kMaxBuffers = 2;  // results of an image
+constexpr int kAlignment = 16;  // bytes; of TMA loads and stores
+// Bytes between the single-buffered results and the double-buffered ones, which TMA stores may still be
+// reading while the next image's results, with another misalignment, are written. A multiple of 128 keeps the
+// banks.
+constexpr int kDoubleBufferGap = 128;
 
-// Eight numbers of the depth: where they lie beside those of an output, in the input's rows and columns, and
-// in which bundle of channels. No bundle, -1: they meet weights of zero.
+// Eight numbers along K: a channel block at an offset from the output's position, in rows and columns of the
+// input. Without a channel block (-1), the weights are zeros.
 struct HalfStep {
-  short bundle, row, column;
+  short channel_block, row, column;
 };
 
-// Where a pixel is stored, in half places, of which 16 bits can number twice those that there are. `own`: for
-// its own tap. `paired`, of the half-filled bundle: where pixels are side by side a second time, behind the
-// one before it; where they are below each other the only time.
-struct alignas(4) PixelPlaces {
-  unsigned short own, paired;
+// Offsets at which a pixel is stored, in half vectors; shared memory has fewer than 2^15 vectors. `primary`
+// is the pixel's own vector. `paired` is for the half-filled channel block: if columns are paired, a second
+// copy behind the pixel to its left; if rows are paired, the only copy.
+struct alignas(4) PixelOffsets {
+  unsigned short primary, paired;
 };
-constexpr unsigned short kNoPlace = 0xffff;  // no output reads it
+constexpr unsigned short kNoOffset = 0xffff;  // no output reads the pixel
 
-// Where the results of a product's columns lie: for each of the four threads that share a row of the sums,
-// those of its two columns of all tiles; apart so that the four read from different banks.
-constexpr int kOutputsOfThread = 2 * kMostTiles + 4;
-constexpr int kOutputsOfChunk = 4 * kOutputsOfThread;
-// What is no output: farther than any place, so that its sums go where nobody reads them.
+// Offsets of the results of a wgmma's columns. Four threads share an accumulator row; each has the offsets of
+// its two columns of all tiles. The padding lets the four threads read from different banks.
+constexpr int kOutputsPerThread = 2 * kMaxTiles + 4;
+constexpr int kOutputsPerTile = 4 * kOutputsPerThread;
+// Offset of a position that is no output. It exceeds every result offset, so the address is clamped to the
+// discard area.
 constexpr int kNoOutput = 1 << 30;
-// Where they go: room of each thread for two float32.
-constexpr int kUnreadBytes = 8;
+// Discard area of a thread: two float32.
+constexpr int kDiscardBytes = 8;
 
-// What turns the sums of a row of the product into results, and how far these lie from those of the first
-// filter and fold, in bytes; less than 0 where there is no such filter. Places from `end` on are behind the
-// last output row.
+// Scale, bias and result offset of an accumulator row. Offsets are bytes from the first filter's first fold;
+// a negative offset means no filter. `end` bounds the positions of the fold's output rows.
 struct alignas(8) RowScale {
-  float factor, rest;  // two of them, since one float32 may not hold it
+  float factor, rest;  // product of both is the scale, which one float32 may not hold
   float bias;
   int end;
-  int offsets[2];  // in the two places of late filters
+  int offsets[2];  // in the first and second buffer of a double-buffered filter
 };
 
-// The filter and the fold of a row of the product; no filter, -1.
-struct RowOwner {
+// Filter and fold of an accumulator row; -1 for no filter.
+struct RowMapping {
   short filter, fold;
 };
 
-// What is to be done with a converted image.
+// How a converted image is processed.
 enum class Task {
   store,
-  add,     // another window of the image before
-  define,  // infinities or NaN: as the definition says
-  end,     // there is no other
+  add,         // a further binade window of the previous image
+  naive_conv,  // infinities or NaN: no wgmma
+  end,         // no further image
 };
 
 struct SlotState {
   int image;
-  int top;  // of the window that it was converted with
+  int top;  // uppermost binade of the window it was converted with
   Task task;
 };
 
-// What the block keeps in shared memory beside images, weights and results.
+// mbarriers, slot descriptions and reductions in shared memory. `full` mbarriers signal that data are
+// written, `empty` mbarriers that they have been read.
 struct BlockState {
-  TmaMbarrier loaded[kMostStages];
-  Mbarrier converted[kSlots], multiplied[kSlots];
-  Mbarrier written[kMostBuffers], stored[kMostBuffers];
-  Mbarrier turns[kConsumerWarpgroups];
+  TmaMbarrier stage_full[kMaxStages];
+  Mbarrier slot_full[kSlots], slot_empty[kSlots];
+  Mbarrier results_full[kMaxBuffers], results_empty[kMaxBuffers];
+  Mbarrier mma_turn[kConsumerWarpgroups];
   SlotState slots[kSlots];
-  unsigned most, least_less_one;  // of an image that did not fit the scale
+  unsigned most, least_less_one;  // range of an image that did not fit the scale
   unsigned weight_windows;
 };
 
-// The parts of shared memory.
+// Offsets of the parts of shared memory.
 struct SharedOffsets {
-  // That are not held in registers. They come first, which costs the kernel no register.
+  // Weights that are not held in registers. At offset 0 they cost the kernel no register.
   static CONVSWAP_HOST_DEVICE constexpr Offset<unsigned> weights() { return {}; }
-  Offset<unsigned char> slots, stages, results, unread;
-  Offset<PixelPlaces> pixels;
-  Offset<int> outputs;
-  Offset<RowScale> scales;
-  Offset<int> tops;
+  Offset<unsigned char> slots, stages, results, discard;
+  Offset<PixelOffsets> pixel_offsets;
+  Offset<int> output_offsets;
+  Offset<RowScale> row_scales;
+  Offset<int> filter_tops;
   Offset<BlockState> state;
 };
 
 template <typename Element>
 struct Arguments : Tensors<Element>, Geometry {
-  int y_misalignment;                // elements from a boundary of kAlignment to y
+  int y_misalignment;                // elements from the last kAlignment boundary to y
   long long input_elements;          // of x
-  int block_filters, filter_blocks;  // filters of a block, and blocks of a group
+  int block_filters, filter_blocks;  // filters of a block, and filter blocks of a group
   FastDivisor dilation_height_divisor, dilation_width_divisor;
   FastDivisor input_width_divisor;
 
   int folds;
   int chunks;       // of channels
-  int half_chunk;   // the one of which a place has two pixels; -1 for none
-  bool pairs_rows;  // these lie below each other, not side by side
+  int half_chunk;   // the chunk whose vectors hold two pixels each; -1 for none
+  bool pairs_rows;  // the two pixels are in neighbouring rows, not columns
   FastDivisor row_phases, column_phases;
   FastDivisor pitch;
-  int plane_places, plane_rows;
-  int bundle_places, part_places, slot_places;
-  int steps, steps_held;
-  int turn_ends;  // the step before which the other warpgroup may begin
-  int output_chunks;
-  int first_ragged;  // of them, that has columns of the last rows, where some folds have no row
+  int plane_vectors, plane_rows;
+  int channel_block_vectors, part_vectors, slot_vectors;
+  int steps, register_steps;
+  int handover_step;  // step before which the other warpgroup may start
+  int output_tiles;
+  // first output tile with columns of the last folded row, in which some folds have no output row
+  int first_ragged_tile;
   int stages, stage_bytes;
   int buffers, buffer_bytes, results_bytes;
-  int late_filters;   // of a block, whose results have a second place where there is one buffer
-  int late_bytes;     // from their first place to the second
-  bool writes_pairs;  // of neighbouring results, where an image's first is aligned to two
-  bool leaves_first;  // y leaves the cache before all other data
+  int double_buffered_filters;  // filters of a block that have a second result buffer even if `buffers` is 1
+  int second_buffer_offset;     // from their first buffer to the second
+  bool writes_pairs;  // stores two neighbouring results at once if an image's first is aligned to two
+  bool evict_first;   // stores y with the L2 policy evict_first
   SharedOffsets shared;
-  RowOwner rows[kRows];
-  HalfStep half_steps[2 * kMostSteps];
-  // Of the first half, and in the upper half the distance of the second. Two steps are one load, where they
-  // are aligned so.
-  alignas(8) unsigned step_places[kMostSteps];
+  RowMapping row_mapping[kWgmmaM];
+  HalfStep half_steps[2 * kMaxSteps];
+  // Lower 16 bits: offset of the first half step in vectors; upper 16 bits: distance of the second half step.
+  // Aligned, so that the offsets of two steps are one load.
+  alignas(8) unsigned step_offsets[kMaxSteps];
 
-  NaiveConv definition;  // for data with infinities or NaN; behind what is always read
+  NaiveConv naive_conv;  // for data with infinities or NaN; last, because it is rarely read
 };
 
 }  // namespace convswap::implicit_gemm

@@ -23,38 +23,39 @@ int64_t rows_across(const ConvProblem& problem, int64_t folds) {
 std::vector<HalfStep> half_steps_of(const ConvProblem& problem, const Tiling& tiling) {
   const int64_t rows = rows_across(problem, tiling.folds);
   // One more, which nothing reads, for a pair of the last.
-  std::vector<bool> is_read(rows + 1);
+  std::vector<bool> is_row_read(rows + 1);
   for (int64_t fold = 0; fold < tiling.folds; ++fold) {
     for (int64_t r = 0; r < problem.filter[1]; ++r) {
-      is_read[fold * problem.stride[1] + r * problem.dilation[1]] = true;
+      is_row_read[fold * problem.stride[1] + r * problem.dilation[1]] = true;
     }
   }
   std::vector<HalfStep> found;
-  for (int64_t bundle = 0; bundle < tiling.bundles; ++bundle) {
-    const bool is_half = 2 * bundle == tiling.half_chunk;
+  for (int64_t channel_block = 0; channel_block < tiling.channel_blocks; ++channel_block) {
+    const bool is_half = 2 * channel_block == tiling.half_chunk;
     const int64_t down = is_half && tiling.pairs_rows ? 2 : 1;
     const int64_t across = is_half && !tiling.pairs_rows && problem.dilation[2] == 1 ? 2 : 1;
     for (int64_t row = 0; row < rows; row += down) {
-      if (!is_read[row] && !(down == 2 && is_read[row + 1])) continue;
+      if (!is_row_read[row] && !(down == 2 && is_row_read[row + 1])) continue;
       for (int64_t s = 0; s < problem.filter[2]; s += across) {
-        found.push_back({static_cast<short>(bundle), static_cast<short>(row),
+        found.push_back({static_cast<short>(channel_block), static_cast<short>(row),
                          static_cast<short>(s * problem.dilation[2])});
       }
     }
   }
-  found.resize(round_up(found.size(), 2 * kStepsAtOnce), {-1, 0, 0});
+  found.resize(round_up(found.size(), 2 * kUnrolledSteps), {-1, 0, 0});
   return found;
 }
 
 // What no tiling's steps are below: those of one fold, as if its rows could be paired.
-int64_t least_steps(const ConvProblem& problem) {
+int64_t steps_lower_bound(const ConvProblem& problem) {
   // Of a place's eight numbers, four are of the half-filled bundle.
   const int64_t chunks = ceil_divide(problem.channels_per_group(), kChunkChannels);
   const int64_t taps = problem.filter[1] * problem.filter[2];
   const int64_t side_by_side =
       problem.dilation[2] == 1 ? problem.filter[1] * ceil_divide(problem.filter[2], 2) : taps;
-  const int64_t of_half = std::min(side_by_side, ceil_divide(problem.filter[1], 2) * problem.filter[2]);
-  return round_up(ceil_divide(chunks / 2 * taps + chunks % 2 * of_half, 2), kStepsAtOnce);
+  const int64_t half_block_steps =
+      std::min(side_by_side, ceil_divide(problem.filter[1], 2) * problem.filter[2]);
+  return round_up(ceil_divide(chunks / 2 * taps + chunks % 2 * half_block_steps, 2), kUnrolledSteps);
 }
 
 class Tiler {
@@ -65,14 +66,14 @@ class Tiler {
     std::optional<Tiling> best;
     Tiling tiling = start();
     for (tiling.folds = 1; can_fold(tiling); tiling.folds *= 2) {
-      choose_owners(tiling);
+      choose_row_mapping(tiling);
       for (const bool pairs_rows : {false, true}) {
-        if (!cut(tiling, pairs_rows)) continue;
-        for (const int tiles : {kMostTiles, kFewerTiles}) {
+        if (!set_folding(tiling, pairs_rows)) continue;
+        for (const int tiles : {kMaxTiles, kFewerTiles}) {
           set_tiles(tiling, tiles);
-          for (tiling.stages = 1; tiling.stages <= kMostStages; ++tiling.stages) {
-            for (tiling.buffers = 1; tiling.buffers <= kMostBuffers; ++tiling.buffers) {
-              if (!measure(tiling)) continue;
+          for (tiling.stages = 1; tiling.stages <= kMaxStages; ++tiling.stages) {
+            for (tiling.buffers = 1; tiling.buffers <= kMaxBuffers; ++tiling.buffers) {
+              if (!fit_shared_memory(tiling)) continue;
               tiling.cost = cost(tiling);
               if (!best || tiling.cost < best->cost) best = tiling;
             }
@@ -83,39 +84,39 @@ class Tiler {
     return best;
   }
 
-  int64_t fewest_steps() const {
-    const int64_t least = least_steps(problem_);
-    if (least > kMostSteps) return least;
-    std::optional<int64_t> fewest;
+  int64_t min_steps() const {
+    const int64_t lower_bound = steps_lower_bound(problem_);
+    if (lower_bound > kMaxSteps) return lower_bound;
+    std::optional<int64_t> minimum;
     Tiling tiling = start();
     // Folds of more rows than there is room for places do not fit, and would take long to count.
-    for (tiling.folds = 1; can_fold(tiling) && rows_across(problem_, tiling.folds) <= most_places();
+    for (tiling.folds = 1; can_fold(tiling) && rows_across(problem_, tiling.folds) <= max_vectors();
          tiling.folds *= 2) {
       tiling.row_phases = tiling.folds * problem_.stride[1];
       for (const bool pairs_rows : {false, true}) {
         if (pairs_rows && !can_pair_rows(tiling)) continue;
         tiling.pairs_rows = pairs_rows;
         tiling.half_steps = half_steps_of(problem_, tiling);
-        fewest = std::min(fewest.value_or(tiling.steps()), tiling.steps());
+        minimum = std::min(minimum.value_or(tiling.steps()), tiling.steps());
       }
     }
-    return fewest.value_or(least);
+    return minimum.value_or(lower_bound);
   }
 
  private:
-  int64_t most_places() const { return device_.shared_memory_per_block / kPlaceBytes; }
+  int64_t max_vectors() const { return device_.shared_memory_per_block / kVectorBytes; }
 
   bool can_fold(const Tiling& tiling) const {
-    return tiling.folds * tiling.filters <= kRows && tiling.folds <= problem_.output[1];
+    return tiling.folds * tiling.filters <= kWgmmaM && tiling.folds <= problem_.output[1];
   }
 
   // What does not depend on the choices.
   Tiling start() const {
     Tiling tiling;
-    tiling.filter_blocks = static_cast<int>(ceil_divide(problem_.filters_per_group(), kRows));
+    tiling.filter_blocks = static_cast<int>(ceil_divide(problem_.filters_per_group(), kWgmmaM));
     tiling.filters = static_cast<int>(ceil_divide(problem_.filters_per_group(), tiling.filter_blocks));
     tiling.chunks = ceil_divide(problem_.channels_per_group(), kChunkChannels);
-    tiling.bundles = ceil_divide(tiling.chunks, 2);
+    tiling.channel_blocks = ceil_divide(tiling.chunks, 2);
     tiling.half_chunk = tiling.chunks % 2 == 1 ? tiling.chunks - 1 : -1;
     tiling.column_phases = problem_.stride[2];
     return tiling;
@@ -123,28 +124,31 @@ class Tiler {
 
   // Sets what follows from the number of folds and whether two rows share a place; false where they cannot,
   // sums get too long or an image does not fit.
-  bool cut(Tiling& tiling, bool pairs_rows) const {
-    const int64_t most = most_places();
+  bool set_folding(Tiling& tiling, bool pairs_rows) const {
+    const int64_t limit = max_vectors();
     tiling.row_phases = tiling.folds * problem_.stride[1];
     if (pairs_rows && !can_pair_rows(tiling)) return false;
     tiling.pairs_rows = pairs_rows;
-    tiling.groups = ceil_divide(problem_.output[1], tiling.folds);
-    const int64_t rows_beyond = (rows_across(problem_, tiling.folds) - 1) / tiling.row_phases;
-    const int64_t columns_beyond = (problem_.filter[2] - 1) * problem_.dilation[2] / tiling.column_phases;
-    tiling.plane_rows = tiling.groups + rows_beyond;
-    tiling.pitch = problem_.output[2] + columns_beyond;
+    tiling.folded_rows = ceil_divide(problem_.output[1], tiling.folds);
+    const int64_t extra_rows = (rows_across(problem_, tiling.folds) - 1) / tiling.row_phases;
+    const int64_t extra_columns = (problem_.filter[2] - 1) * problem_.dilation[2] / tiling.column_phases;
+    tiling.plane_rows = tiling.folded_rows + extra_rows;
+    tiling.pitch = problem_.output[2] + extra_columns;
     const int64_t planes = tiling.row_phases * tiling.column_phases;
-    if (tiling.plane_rows > most || tiling.pitch > most || planes > most) return false;
-    tiling.plane_places = tiling.plane_rows * tiling.pitch;
-    if (tiling.plane_places > most || planes * tiling.plane_places > most) return false;
-    tiling.bundle_places = planes * tiling.plane_places;
+    if (tiling.plane_rows > limit || tiling.pitch > limit || planes > limit) return false;
+    tiling.plane_vectors = tiling.plane_rows * tiling.pitch;
+    if (tiling.plane_vectors > limit || planes * tiling.plane_vectors > limit) return false;
+    tiling.channel_block_vectors = planes * tiling.plane_vectors;
     // Before they are listed, which bounds the list.
-    if (tiling.bundles * tiling.bundle_places > most || least_steps(problem_) > kMostSteps) return false;
+    if (tiling.channel_blocks * tiling.channel_block_vectors > limit ||
+        steps_lower_bound(problem_) > kMaxSteps)
+      return false;
     tiling.half_steps = half_steps_of(problem_, tiling);
-    if (tiling.steps() > most_steps(problem_, device_)) return false;
-    tiling.part_places =
-        tiling.bundles * tiling.bundle_places - (tiling.pairs_rows ? tiling.bundle_places / 2 : 0);
-    tiling.shared_steps = tiling.steps() - tiling.steps_held() + (parts_of(problem_) - 1) * tiling.steps();
+    if (tiling.steps() > max_steps(problem_, device_)) return false;
+    tiling.part_vectors = tiling.channel_blocks * tiling.channel_block_vectors -
+                          (tiling.pairs_rows ? tiling.channel_block_vectors / 2 : 0);
+    tiling.shared_steps =
+        tiling.steps() - tiling.register_steps() + (parts_of(problem_) - 1) * tiling.steps();
     tiling.stage_bytes = round_up(
         std::min<int64_t>(kChunkChannels, problem_.channels_per_group()) * problem_.input_size() * size() +
             2 * kAlignment,
@@ -155,13 +159,13 @@ class Tiler {
   // Sets what follows from the tiles of a product.
   void set_tiles(Tiling& tiling, int tiles) const {
     tiling.tiles = tiles;
-    tiling.output_chunks =
-        ceil_divide((tiling.groups - 1) * tiling.pitch + problem_.output[2], tiling.columns());
+    tiling.output_tiles =
+        ceil_divide((tiling.folded_rows - 1) * tiling.pitch + problem_.output[2], tiling.columns());
     // The last product reads beyond the last output.
     int64_t farthest = 1;
-    for (const HalfStep& half : tiling.half_steps) farthest = std::max(farthest, tiling.place_of(half) + 1);
-    tiling.slot_places = (parts_of(problem_) - 1) * tiling.part_places +
-                         std::max(tiling.part_places, farthest + tiling.output_chunks * tiling.columns());
+    for (const HalfStep& half : tiling.half_steps) farthest = std::max(farthest, tiling.offset_of(half) + 1);
+    tiling.slot_vectors = (parts_of(problem_) - 1) * tiling.part_vectors +
+                          std::max(tiling.part_vectors, farthest + tiling.output_tiles * tiling.columns());
   }
 
   bool can_pair_rows(const Tiling& tiling) const {
@@ -169,82 +173,86 @@ class Tiler {
   }
 
   // The tensor core takes addresses and distances of 14 bits, in units of a place.
-  int64_t most_shared_bytes() const {
-    return std::min<int64_t>(device_.shared_memory_per_block, ((1 << 14) - 64) * kPlaceBytes);
+  int64_t max_shared_bytes() const {
+    return std::min<int64_t>(device_.shared_memory_per_block, ((1 << 14) - 64) * kVectorBytes);
   }
 
   // Sets the places in shared memory; false where they are too many. What is left beside one buffer is a
   // second place for the last filters' results.
-  bool measure(Tiling& tiling) const {
+  bool fit_shared_memory(Tiling& tiling) const {
     const auto set_late_filters = [&](int64_t filters) {
-      tiling.late_filters = static_cast<int>(filters);
-      tiling.late_bytes =
+      tiling.double_buffered_filters = static_cast<int>(filters);
+      tiling.second_buffer_offset =
           filters == 0 ? 0 : round_up(filters * problem_.output_size() * size() + kAlignment, 128);
-      return set_places(tiling);
+      return lay_out_shared_memory(tiling);
     };
     if (!set_late_filters(0)) return false;
     if (tiling.buffers > 1) return true;
-    const int64_t left = (most_shared_bytes() - tiling.shared_bytes) / 128 * 128 - kLateGap - kAlignment;
+    const int64_t free_bytes =
+        (max_shared_bytes() - tiling.shared_bytes) / 128 * 128 - kDoubleBufferGap - kAlignment;
     return set_late_filters(std::min<int64_t>(
-        tiling.filters - 1, std::max<int64_t>(0, left) / (problem_.output_size() * size())));
+        tiling.filters - 1, std::max<int64_t>(0, free_bytes) / (problem_.output_size() * size())));
   }
 
-  bool set_places(Tiling& tiling) const {
-    const int64_t most = most_shared_bytes();
-    const int64_t late_bytes = tiling.late_filters == 0 ? 0 : kLateGap + tiling.late_bytes;
+  bool lay_out_shared_memory(Tiling& tiling) const {
+    const int64_t limit = max_shared_bytes();
+    const int64_t second_buffer_bytes =
+        tiling.double_buffered_filters == 0 ? 0 : kDoubleBufferGap + tiling.second_buffer_offset;
     tiling.buffer_bytes =
         round_up((tiling.filters * problem_.output_size() + kAlignment / size()) * size(), 128);
-    tiling.results_bytes = std::max<int64_t>(tiling.buffers * tiling.buffer_bytes + late_bytes, kStagedBytes);
-    if (tiling.results_bytes > most) return false;
+    tiling.results_bytes =
+        std::max<int64_t>(tiling.buffers * tiling.buffer_bytes + second_buffer_bytes, kStagedBytes);
+    if (tiling.results_bytes > limit) return false;
     SharedOffsets& shared = tiling.shared;
-    SharedLayout block(128, most);
+    SharedLayout block(128, limit);
     block.place<unsigned>(tiling.shared_steps * kStepUnits * 4);
-    shared.slots = block.place<unsigned char>(kSlots * tiling.slot_places * kPlaceBytes);
+    shared.slots = block.place<unsigned char>(kSlots * tiling.slot_vectors * kVectorBytes);
     shared.stages = block.place<unsigned char>(tiling.stages * tiling.stage_bytes);
     shared.results = block.place<unsigned char>(tiling.results_bytes);
     // Behind the results, for sums that are none.
-    shared.unread = block.place<unsigned char>(kConsumers * kUnreadBytes);
-    shared.pixels = block.place<PixelPlaces>(problem_.input_size());
-    shared.outputs = block.place<int>(tiling.output_chunks * kOutputsOfChunk);
-    shared.scales = block.place<RowScale>(kConsumerWarpgroups * kRows);
-    shared.tops = block.place<int>(tiling.filters);
+    shared.discard = block.place<unsigned char>(kConsumerThreads * kDiscardBytes);
+    shared.pixel_offsets = block.place<PixelOffsets>(problem_.input_size());
+    shared.output_offsets = block.place<int>(tiling.output_tiles * kOutputsPerTile);
+    shared.row_scales = block.place<RowScale>(kConsumerWarpgroups * kWgmmaM);
+    shared.filter_tops = block.place<int>(tiling.filters);
     shared.state = block.place<BlockState>(1);
     tiling.shared_bytes = block.end();
-    return block.end() <= most;
+    return block.end() <= limit;
   }
 
   // Chooses the owners of the product's rows. A warp writes the results of eight at once; each time the
   // filter and fold is taken whose results meet those of the others least in the banks of shared memory.
-  void choose_owners(Tiling& tiling) const {
+  void choose_row_mapping(Tiling& tiling) const {
     constexpr int kBanks = 32;
-    tiling.owners.fill({-1, 0});
-    tiling.bank_turns = 0;
-    const auto bank = [&](const RowOwner& owner, int i) {
-      const int64_t element = owner.filter * problem_.output_size() + owner.fold * problem_.output[2] + 2 * i;
+    tiling.row_mapping.fill({-1, 0});
+    tiling.bank_cycles = 0;
+    const auto bank = [&](const RowMapping& mapping, int i) {
+      const int64_t element =
+          mapping.filter * problem_.output_size() + mapping.fold * problem_.output[2] + 2 * i;
       return element * size() / 4 % kBanks;
     };
-    std::vector<RowOwner> left;
+    std::vector<RowMapping> unassigned;
     for (int fold = 0; fold < tiling.folds; ++fold) {
       for (int filter = 0; filter < tiling.filters; ++filter) {
-        left.push_back({static_cast<short>(filter), static_cast<short>(fold)});
+        unassigned.push_back({static_cast<short>(filter), static_cast<short>(fold)});
       }
     }
-    for (int row = 0; !left.empty(); row += 8) {
-      std::array<int, kBanks> asked{};
-      for (int i = 0; i < 8 && !left.empty(); ++i) {
-        const auto meetings = [&](const RowOwner& owner) {
+    for (int row = 0; !unassigned.empty(); row += 8) {
+      std::array<int, kBanks> bank_requests{};
+      for (int i = 0; i < 8 && !unassigned.empty(); ++i) {
+        const auto conflicts = [&](const RowMapping& mapping) {
           int count = 0;
-          for (int j = 0; j < 4; ++j) count += asked[bank(owner, j)];
+          for (int j = 0; j < 4; ++j) count += bank_requests[bank(mapping, j)];
           return count;
         };
-        const auto chosen = std::min_element(left.begin(), left.end(), [&](const auto& a, const auto& b) {
-          return meetings(a) < meetings(b);
-        });
-        for (int j = 0; j < 4; ++j) ++asked[bank(*chosen, j)];
-        tiling.owners[row + i] = *chosen;
-        left.erase(chosen);
+        const auto best =
+            std::min_element(unassigned.begin(), unassigned.end(),
+                             [&](const auto& a, const auto& b) { return conflicts(a) < conflicts(b); });
+        for (int j = 0; j < 4; ++j) ++bank_requests[bank(*best, j)];
+        tiling.row_mapping[row + i] = *best;
+        unassigned.erase(best);
       }
-      tiling.bank_turns += *std::max_element(asked.begin(), asked.end());
+      tiling.bank_cycles += *std::max_element(bank_requests.begin(), bank_requests.end());
     }
   }
 
@@ -262,38 +270,39 @@ class Tiler {
   double cost(const Tiling& tiling) const {
     const double terms = terms_of(problem_), parts = parts_of(problem_);
     const double steps = number(tiling.steps());
-    const double held = number(tiling.steps_held()) * (terms > 1 ? 2 : 1);
-    const double of_most = number(tiling.tiles) / kMostTiles;
+    const double held = number(tiling.register_steps()) * (terms > 1 ? 2 : 1);
+    const double of_most = number(tiling.tiles) / kMaxTiles;
     const double multiplying = 534 + of_most * (8.3 * steps * terms + 20.7 * (steps * terms - held));
-    const double writing =
-        of_most * (463 + 5.2 * std::pow(tiling.bank_turns, 1.5)) * (writes_pairs(problem_, tiling) ? 0.5 : 1);
+    const double writing = of_most * (463 + 5.2 * std::pow(tiling.bank_cycles, 1.5)) *
+                           (writes_pairs(problem_, tiling) ? 0.5 : 1);
     // Warpgroups in turns: one writes while the other multiplies.
     const double output_chunk = std::max(multiplying, (multiplying + writing) / 2);
-    const double rounds = std::ceil(number(problem_.input_size()) / (kPixelsAtOnce * kProducers));
+    const double rounds = std::ceil(number(problem_.input_size()) / (kPixelsInFlight * kProducerThreads));
     const double chunks = number(tiling.chunks);
     const double converting = 400 + 100 * rounds * (2 + parts) / 3;
     const double of_byte = problem_.is_grouped() ? 0.018 : 0.0377;
     const double loading = 1000 + of_byte * number(tiling.stage_bytes);
     // Those who convert wait for loads, of which there are as many on their way as stages.
-    const double given = chunks * std::max(converting, (converting + loading) / tiling.stages);
-    const double waited_for = tiling.buffers == 1 ? 1 - number(tiling.late_filters) / tiling.filters : 0;
+    const double producing = chunks * std::max(converting, (converting + loading) / tiling.stages);
+    const double waited_for =
+        tiling.buffers == 1 ? 1 - number(tiling.double_buffered_filters) / tiling.filters : 0;
     const double storing = 0.0117 * number(tiling.buffer_bytes) * waited_for;
     const double of_image = (parts > 1 ? 1.1 : 0.93) * (tiling.pairs_rows ? 1.01 : 1);
-    const double multiplied =
-        of_image * (number(tiling.output_chunks) * output_chunk + chunks * converting + storing + 126);
-    const double image = longer_of<4>(given, multiplied);
+    const double consuming =
+        of_image * (number(tiling.output_tiles) * output_chunk + chunks * converting + storing + 126);
+    const double image = longer_of<4>(producing, consuming);
 
     const double blocks_per_image = number(problem_.group * tiling.filter_blocks);
-    const double share = std::max(1.0, std::floor(device_.multiprocessors / blocks_per_image));
+    const double images_in_parallel = std::max(1.0, std::floor(device_.multiprocessors / blocks_per_image));
     const double waves = std::ceil(blocks_per_image / device_.multiprocessors);
-    const double images = std::ceil(number(problem_.batch) / share);
-    const double around = problem_.is_grouped() ? 6500 : 9500;
-    const double computing = waves * (around + 250 * steps * parts + images * image);
+    const double images = std::ceil(number(problem_.batch) / images_in_parallel);
+    const double fixed = problem_.is_grouped() ? 6500 : 9500;
+    const double computing = waves * (fixed + 250 * steps * parts + images * image);
     const double bytes = number(problem_.batch * size() *
                                 (problem_.in_channels * problem_.input_size() * tiling.filter_blocks +
                                  problem_.out_channels * problem_.output_size()));
     // What 2020's second layer takes longer with 120 columns in TF32, where memory bounds it; taken for all.
-    const double moving = 2.8e-4 * bytes * (tiling.tiles == kMostTiles ? 1 : 1.015);
+    const double moving = 2.8e-4 * bytes * (tiling.tiles == kMaxTiles ? 1 : 1.015);
     return longer_of<8>(computing, moving);
   }
 
@@ -310,11 +319,11 @@ class Tiler {
 
 }  // namespace
 
-int64_t Tiling::place_of(const HalfStep& half) const {
-  if (half.bundle < 0) return 0;
-  const int64_t rows = pairs_rows && 2 * half.bundle == half_chunk ? 2 : 1;  // of a place
+int64_t Tiling::offset_of(const HalfStep& half) const {
+  if (half.channel_block < 0) return 0;
+  const int64_t rows = pairs_rows && 2 * half.channel_block == half_chunk ? 2 : 1;  // of a place
   const int64_t plane = half.row % row_phases / rows * column_phases + half.column % column_phases;
-  return half.bundle * bundle_places + plane * plane_places + half.row / row_phases * pitch +
+  return half.channel_block * channel_block_vectors + plane * plane_vectors + half.row / row_phases * pitch +
          half.column / column_phases;
 }
 
@@ -326,12 +335,12 @@ bool writes_pairs(const ConvProblem& problem, const Tiling& tiling) {
   return problem.output[2] % 2 == 0 && tiling.pitch % 2 == 0;
 }
 
-int64_t fewest_steps(const ConvProblem& problem, const Device& device) {
-  return Tiler(problem, device).fewest_steps();
+int64_t min_steps(const ConvProblem& problem, const Device& device) {
+  return Tiler(problem, device).min_steps();
 }
 
-int64_t most_steps(const ConvProblem& problem, const Device& device) {
-  return parts_of(problem) > 1 ? std::min<int64_t>(kMostSteps, most_products_of_ieee(device)) : kMostSteps;
+int64_t max_steps(const ConvProblem& problem, const Device& device) {
+  return parts_of(problem) > 1 ? std::min<int64_t>(kMaxSteps, most_products_of_ieee(device)) : kMaxSteps;
 }
 
 }  // namespace convswap::implicit_gemm

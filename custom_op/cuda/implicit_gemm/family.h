@@ -1,6 +1,6 @@
 #pragma once
 
-// The kernel instances of implicit_gemm, and the tilings that it chooses among.
+// Kernel instances of implicit_gemm, and the tilings that it chooses among.
 
 #include <algorithm>
 #include <array>
@@ -17,61 +17,61 @@
 namespace convswap::implicit_gemm {
 
 struct Instance {
-  int tiles;  // of eight columns, of a product
+  int tiles;  // N of a wgmma divided by eight
 
-  // As the kernel's template takes them.
+  // Template arguments of the kernel.
   std::string arguments() const { return std::to_string(tiles); }
 };
 
-inline constexpr Instance kInstances[] = {{kFewerTiles}, {kMostTiles}};
+inline constexpr Instance kInstances[] = {{kFewerTiles}, {kMaxTiles}};
 
-// What a block of the kernel does.
+// Folds, filters, tile sizes and buffers, with everything that follows from them.
 struct Tiling {
-  int folds = 1;            // neighbouring output rows of a column of the product
-  int filters = 0;          // of a block
-  int filter_blocks = 1;    // of a group
-  int64_t chunks = 0;       // of channels
-  int64_t bundles = 0;      // of eight channels, the last perhaps of four of two pixels
-  int64_t half_chunk = -1;  // the chunk in such a bundle
-  bool pairs_rows = false;  // these two lie below each other, not side by side
+  int folds = 1;               // neighbouring output rows that one column of the GEMM computes
+  int filters = 0;             // of a block
+  int filter_blocks = 1;       // blocks of filters in a group
+  int64_t chunks = 0;          // of four channels
+  int64_t channel_blocks = 0;  // of eight channels; the last may have four channels of two pixels
+  int64_t half_chunk = -1;     // the chunk of such a half-filled channel block
+  bool pairs_rows = false;     // its two pixels are in neighbouring rows, not columns
   int64_t row_phases = 1, column_phases = 1;
-  std::vector<HalfStep> half_steps;                     // two for each step
-  int64_t groups = 0;                                   // of folded output rows
-  int64_t pitch = 0, plane_rows = 0, plane_places = 0;  // of one row phase and column phase
-  int64_t bundle_places = 0, part_places = 0, slot_places = 0;
-  int tiles = kMostTiles;     // of eight columns, of a product
-  int64_t output_chunks = 0;  // of columns()
+  std::vector<HalfStep> half_steps;                      // two for each step
+  int64_t folded_rows = 0;                               // output rows divided by folds
+  int64_t pitch = 0, plane_rows = 0, plane_vectors = 0;  // of a phase: a plane of rows and columns
+  int64_t channel_block_vectors = 0, part_vectors = 0, slot_vectors = 0;
+  int tiles = kMaxTiles;     // N of a wgmma divided by eight
+  int64_t output_tiles = 0;  // of columns() positions
   int stages = 2;
   int64_t stage_bytes = 0;
-  int buffers = 1;         // of an image's results
-  int late_filters = 0;    // the last ones, whose results have a second place where there is one buffer
-  int64_t late_bytes = 0;  // from their first place to the second
+  int buffers = 1;                   // results of an image
+  int double_buffered_filters = 0;   // last filters, with a second result buffer even if `buffers` is 1
+  int64_t second_buffer_offset = 0;  // from their first buffer to the second
   int64_t buffer_bytes = 0;
-  std::array<RowOwner, kRows> owners{};
-  int bank_turns = 0;         // that the banks of shared memory take for a result of each row
-  int64_t results_bytes = 0;  // of all
-  int64_t shared_steps = 0;   // whose weights lie in shared memory
+  std::array<RowMapping, kWgmmaM> row_mapping{};
+  int bank_cycles = 0;        // cycles to store one result of each row to shared memory, with bank conflicts
+  int64_t results_bytes = 0;  // of all buffers
+  int64_t shared_steps = 0;   // steps whose weights lie in shared memory
   SharedOffsets shared{};
   int64_t shared_bytes = 0;
   double cost = std::numeric_limits<double>::infinity();  // nanoseconds, estimated
 
   int64_t columns() const { return int64_t{tiles} * kTileColumns; }
   int64_t steps() const { return static_cast<int64_t>(half_steps.size()) / 2; }
-  int64_t steps_held() const { return std::min<int64_t>(steps(), kHeldSteps); }
-  // From an output's place to that of what a half step takes for it.
-  int64_t place_of(const HalfStep& half) const;
+  int64_t register_steps() const { return std::min<int64_t>(steps(), kRegisterSteps); }
+  // Offset from an output's vector to the vector that a half step reads for it.
+  int64_t offset_of(const HalfStep& half) const;
 };
 
-// The cheapest tiling by estimate; empty where none fits into the device's shared memory. The problem must
-// have an output, channels, and one or two spatial axes.
+// Returns the tiling with the lowest estimate, or nothing if none fits into the device's shared memory. The
+// problem must have an output, channels, and one or two spatial axes.
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device);
 
-// Whether neighbouring results may be written as one, where an image's first is aligned to two.
+// Whether neighbouring results may be stored as one, if an image's first result is aligned to two.
 bool writes_pairs(const ConvProblem& problem, const Tiling& tiling);
 
-// The fewest products of the tensor core that a sum can take, or less where none of its folds fits, and how
-// many it may.
-int64_t fewest_steps(const ConvProblem& problem, const Device& device);
-int64_t most_steps(const ConvProblem& problem, const Device& device);
+// Least number of wgmmas that a sum takes, or a lower bound of it if no tiling with folds fits; and the most
+// that a sum may take.
+int64_t min_steps(const ConvProblem& problem, const Device& device);
+int64_t max_steps(const ConvProblem& problem, const Device& device);
 
 }  // namespace convswap::implicit_gemm

@@ -1,9 +1,9 @@
 #pragma once
 
-// The kernel of the algorithm `implicit_gemm`; implicit_gemm.cc tells the idea and fills the arguments.
+// Kernel of the algorithm `implicit_gemm`. implicit_gemm.cc explains the algorithm and fills the arguments.
 
 #include "cuda/implicit_gemm/image.cuh"
-#include "cuda/implicit_gemm/results.cuh"
+#include "cuda/implicit_gemm/output.cuh"
 #include "cuda/implicit_gemm/weights.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/mbarrier.cuh"
@@ -16,139 +16,141 @@
 
 namespace convswap::implicit_gemm {
 
-// What a block works on.
-struct Share {
+// Filters and input channels of a block.
+struct FilterTile {
   int first_channel, first_filter, filters;
 
   template <typename Element>
-  __device__ explicit Share(const Arguments<Element>& problem) {
+  __device__ explicit FilterTile(const Arguments<Element>& problem) {
     const int group = blockIdx.y / problem.filter_blocks;
-    const int of_group = blockIdx.y % problem.filter_blocks * problem.block_filters;
+    const int filter_in_group = blockIdx.y % problem.filter_blocks * problem.block_filters;
     first_channel = group * problem.channels;
-    first_filter = group * problem.filters + of_group;
-    filters = min(problem.block_filters, problem.filters - of_group);
+    first_filter = group * problem.filters + filter_in_group;
+    filters = min(problem.block_filters, problem.filters - filter_in_group);
   }
 };
 
 template <typename Element>
-__device__ inline BlockState& state_of_block(const Arguments<Element>& problem) {
+__device__ inline BlockState& block_state(const Arguments<Element>& problem) {
   return *shared_memory_at(problem.shared.state);
 }
 template <typename Element>
-__device__ inline unsigned char* slot_of(const Arguments<Element>& problem, int index) {
-  return shared_memory_at(problem.shared.slots) + index * problem.slot_places * kPlaceBytes;
+__device__ inline unsigned char* slot_at(const Arguments<Element>& problem, int index) {
+  return shared_memory_at(problem.shared.slots) + index * problem.slot_vectors * kVectorBytes;
 }
 
-// How far a role has come, which goes on where weights take several windows.
+// Pipeline position of a role. It carries over to the passes for further binade windows of the weights.
 struct Progress {
   PipelineState<kSlots> slots;
-  DynamicPipelineState loads;
-  int stored = 0;  // of the images in slots, those that were stored or added
+  DynamicPipelineState stages;
+  int images_stored = 0;  // images of the slots whose results were stored or added
 
-  __device__ int buffer(int buffers) const { return buffers == 1 ? 0 : stored % kMostBuffers; }
+  __device__ int buffer(int buffers) const { return buffers == 1 ? 0 : images_stored % kMaxBuffers; }
   __device__ unsigned buffer_phase(int buffers) const {
-    return (buffers == 1 ? stored : stored / kMostBuffers) & 1;
+    return (buffers == 1 ? images_stored : images_stored / kMaxBuffers) & 1;
   }
 };
 
-// Lets consumers have a converted image; by every producer.
+// Publishes a converted image to the consumers. Called by every producer thread.
 template <typename Element>
-__device__ inline void commit_slot(const Arguments<Element>& problem, Progress& progress, SlotState task) {
-  BlockState& state = state_of_block(problem);
-  if (threadIdx.x == 0) state.slots[progress.slots.stage()] = task;
-  mbarrier_arrive(&state.converted[progress.slots.stage()]);
+__device__ inline void commit_slot(const Arguments<Element>& problem, Progress& progress,
+                                   SlotState slot_state) {
+  BlockState& state = block_state(problem);
+  if (threadIdx.x == 0) state.slots[progress.slots.stage()] = slot_state;
+  mbarrier_arrive(&state.slot_full[progress.slots.stage()]);
   progress.slots.advance();
 }
 
 template <typename Element>
 __device__ inline void acquire_slot(const Arguments<Element>& problem, const Progress& progress) {
-  mbarrier_wait(&state_of_block(problem).multiplied[progress.slots.stage()], progress.slots.phase() ^ 1);
+  mbarrier_wait(&block_state(problem).slot_empty[progress.slots.stage()], progress.slots.phase() ^ 1);
 }
 
-// Where the next image goes, and the guess for it.
-struct Next {
+// Position in the slots, and the guessed uppermost binade of the next image.
+struct SlotAndTop {
   PipelineState<kSlots> slots;
   int top;
 };
 
-// Converts an image again that does not fit the guess of how large it is, from global memory and as often as
-// it has windows of binades. `range` is what the thread has seen of it.
+// Converts an image that does not fit the guessed scale again, from global memory, once for each of its
+// binade windows. `range` is the range that this thread has seen.
 template <typename Format, typename Element = typename Format::Element>
-__device__ __noinline__ Next convert_apart(const Arguments<Element>& problem, int image, int top,
-                                           ValueRange<Element> range, bool can_multiply,
-                                           PipelineState<kSlots> slots, int weight_window) {
-  BlockState& state = state_of_block(problem);
+__device__ __noinline__ SlotAndTop convert_by_windows(const Arguments<Element>& problem, int image, int top,
+                                                      ValueRange<Element> range, bool can_multiply,
+                                                      PipelineState<kSlots> slots, int weight_window) {
+  BlockState& state = block_state(problem);
   Progress progress;
   progress.slots = slots;
-  const ValueRange<Element> whole = reduce_threads(range, state, threadIdx.x == 0,
-                                                   [] { named_barrier_sync(kProducerBarrier, kProducers); });
-  if (!can_multiply || !whole.is_finite()) {
-    // With the first window of the weights it is computed at once.
-    if (weight_window == 0) commit_slot(problem, progress, {image, top, Task::define});
+  const ValueRange<Element> image_range = reduce_threads(
+      range, state, threadIdx.x == 0, [] { named_barrier_sync(kProducerBarrier, kProducerThreads); });
+  if (!can_multiply || !image_range.is_finite()) {
+    // naive_conv computes the image once, in the pass of the weights' first window.
+    if (weight_window == 0) commit_slot(problem, progress, {image, top, Task::naive_conv});
     return {progress.slots, top};
   }
   if constexpr (Format::kIsScaled) {
-    const int windows = whole.windows();
+    const int windows = image_range.windows();
     for (int window = 0; window < windows; ++window) {
       if (window > 0) acquire_slot(problem, progress);
-      const int window_top = whole.top() - window * kBinades;
+      const int window_top = image_range.top() - window * kBinades;
       for (int chunk = 0; chunk < problem.chunks; ++chunk) {
-        const Chunk<Element> own(problem, image, Share(problem).first_channel, chunk);
-        convert<Format, true>(problem, chunk, own.channels, problem.x + own.begin,
-                              shared_memory_at(problem.shared.pixels), BinadeWindow(window_top),
-                              slot_of(problem, progress.slots.stage()), range);
+        const Chunk<Element> source(problem, image, FilterTile(problem).first_channel, chunk);
+        convert<Format, true>(problem, chunk, source.channels, problem.x + source.begin,
+                              shared_memory_at(problem.shared.pixel_offsets), BinadeWindow(window_top),
+                              slot_at(problem, progress.slots.stage()), range);
       }
       fence_proxy_async();
-      named_barrier_sync(kProducerBarrier, kProducers);
+      named_barrier_sync(kProducerBarrier, kProducerThreads);
       commit_slot(problem, progress,
                   {image, window_top, weight_window + window > 0 ? Task::add : Task::store});
     }
-    top = whole.top();
+    top = image_range.top();
   }
   return {progress.slots, top};
 }
 
-// Loads and converts images, one after the other.
+// Producer loop: loads and converts the block's images.
 template <typename Format, typename Element = typename Format::Element>
-__device__ inline void convert_images(const Arguments<Element>& problem, int weight_window, bool can_multiply,
+__device__ inline void produce_images(const Arguments<Element>& problem, int weight_window, bool can_multiply,
                                       Progress& progress) {
-  BlockState& state = state_of_block(problem);
-  const int first_channel = Share(problem).first_channel;
+  BlockState& state = block_state(problem);
+  const int first_channel = FilterTile(problem).first_channel;
   const auto stage_at = [&](int stage) {
     return shared_memory_at(problem.shared.stages) + stage * problem.stage_bytes;
   };
-  // Starts the next load of the block, if there is one.
-  int loaded_image = blockIdx.x, loaded_chunk = 0;
-  const auto start = [&](int stage) {
-    if (threadIdx.x != 0 || loaded_image >= problem.batch) return;
-    tma_load_1d(problem, Chunk<Element>(problem, loaded_image, first_channel, loaded_chunk), stage_at(stage),
-                &state.loaded[stage]);
-    if (++loaded_chunk == problem.chunks) loaded_chunk = 0, loaded_image += gridDim.x;
+  // Starts the block's next TMA load, if there is one.
+  int load_image = blockIdx.x, load_chunk_index = 0;
+  const auto start_load = [&](int stage) {
+    if (threadIdx.x != 0 || load_image >= problem.batch) return;
+    load_chunk(problem, Chunk<Element>(problem, load_image, first_channel, load_chunk_index), stage_at(stage),
+               &state.stage_full[stage]);
+    if (++load_chunk_index == problem.chunks) load_chunk_index = 0, load_image += gridDim.x;
   };
-  for (int i = 0; i < problem.stages; ++i) start((progress.loads.stage + i) % problem.stages);
+  for (int i = 0; i < problem.stages; ++i) start_load((progress.stages.stage + i) % problem.stages);
   int top = kFirstTop;
   for (int image = blockIdx.x; image < problem.batch; image += gridDim.x) {
     acquire_slot(problem, progress);
     ValueRange<Element> range;
     bool all_fit = can_multiply;
     for (int chunk = 0; chunk < problem.chunks; ++chunk) {
-      const Chunk<Element> own(problem, image, first_channel, chunk);
-      mbarrier_wait(&state.loaded[progress.loads.stage], progress.loads.phase);
+      const Chunk<Element> source(problem, image, first_channel, chunk);
+      mbarrier_wait(&state.stage_full[progress.stages.stage], progress.stages.phase);
       const Element* const from =
-          reinterpret_cast<const Element*>(stage_at(progress.loads.stage)) + own.beyond(problem);
-      range =
-          convert<Format, false>(problem, chunk, own.channels, from, shared_memory_at(problem.shared.pixels),
-                                 BinadeWindow(top), slot_of(problem, progress.slots.stage()), range);
+          reinterpret_cast<const Element*>(stage_at(progress.stages.stage)) + source.misalignment(problem);
+      range = convert<Format, false>(problem, chunk, source.channels, from,
+                                     shared_memory_at(problem.shared.pixel_offsets), BinadeWindow(top),
+                                     slot_at(problem, progress.slots.stage()), range);
       fence_proxy_async();
-      all_fit = named_barrier_sync_all(kProducerBarrier, kProducers, fits<Format>(range, top)) && all_fit;
-      start(progress.loads.stage);
-      progress.loads.advance(problem.stages);
+      all_fit =
+          named_barrier_sync_all(kProducerBarrier, kProducerThreads, fits<Format>(range, top)) && all_fit;
+      start_load(progress.stages.stage);
+      progress.stages.advance(problem.stages);
     }
     if (all_fit) {
       commit_slot(problem, progress, {image, top, weight_window > 0 ? Task::add : Task::store});
     } else {
-      const Next next =
-          convert_apart<Format>(problem, image, top, range, can_multiply, progress.slots, weight_window);
+      const SlotAndTop next =
+          convert_by_windows<Format>(problem, image, top, range, can_multiply, progress.slots, weight_window);
       progress.slots = next.slots, top = next.top;
     }
   }
@@ -156,193 +158,201 @@ __device__ inline void convert_images(const Arguments<Element>& problem, int wei
   commit_slot(problem, progress, {0, 0, Task::end});
 }
 
-// Begins sums = the products of a converted image's columns, from `image` on, and all weights; calls
-// end_turn() when so few are left that the other warpgroup had better begin.
-template <typename Format, int kTiles, typename EndTurn, typename Element = typename Format::Element>
-__device__ inline void begin_sums(const Arguments<Element>& problem, SmemDescriptor image,
-                                  const HeldWeights& held, SmemDescriptor weights, EndTurn end_turn,
-                                  float (&accumulators)[kTiles][4]) {
+// Issues all wgmmas of an output tile: accumulators = weights * image, where `image` begins at the tile's
+// first position. Calls hand_over() before the last steps, when the other warpgroup should start.
+template <typename Format, int kTiles, typename HandOver, typename Element = typename Format::Element>
+__device__ inline void issue_wgmmas(const Arguments<Element>& problem, SmemDescriptor image,
+                                    const RegisterWeights& register_weights, SmemDescriptor weights,
+                                    HandOver hand_over, float (&accumulators)[kTiles][4]) {
   using Number = typename Format::Number;
   image = image.warp_uniform();
   wgmma_fence();
   const auto correct = [&] { scale_accumulators(accumulators, Format::kCorrectionScale); };
   for_each_term<Format, Format::kTerms>(correct, [&](int term) {
     const bool is_last = term == Format::kTerms - 1;
-    const SmemDescriptor b = image.advanced(Format::pixel_part(term) * problem.part_places);
-    int first = 0, staged = problem.steps - problem.steps_held;
+    const SmemDescriptor b = image.advanced(Format::pixel_part(term) * problem.part_vectors);
+    int first = 0, staged = problem.steps - problem.register_steps;
     if (Format::weight_part(term) == 0) {
 #pragma unroll
-      for (int step = 0; step < kHeldSteps; step += kStepsAtOnce) {
-        if (step == 0 || step < problem.steps_held) {
-          if (is_last && step == problem.turn_ends) end_turn();
+      for (int step = 0; step < kRegisterSteps; step += kUnrolledSteps) {
+        if (step == 0 || step < problem.register_steps) {
+          if (is_last && step == problem.handover_step) hand_over();
 #pragma unroll
-          for (int i = step; i < step + kStepsAtOnce; ++i) {
-            const SmemDescriptor shifted = b.advanced(problem.step_places[i]);
+          for (int i = step; i < step + kUnrolledSteps; ++i) {
+            const SmemDescriptor shifted = b.advanced(problem.step_offsets[i]);
             if (term == 0 && i == 0) {
-              wgmma_overwrite<Number, kTiles>(accumulators, held.of_step[i], shifted);
+              wgmma_overwrite<Number, kTiles>(accumulators, register_weights.fragments[i], shifted);
             } else {
-              wgmma<Number, kTiles>(accumulators, held.of_step[i], shifted);
+              wgmma<Number, kTiles>(accumulators, register_weights.fragments[i], shifted);
             }
           }
         }
       }
-      first = problem.steps_held, staged = 0;
+      first = problem.register_steps, staged = 0;
     }
 #pragma unroll 1
-    for (int step = first; step < problem.steps; step += kStepsAtOnce) {
-      if (is_last && step == problem.turn_ends) end_turn();
+    for (int step = first; step < problem.steps; step += kUnrolledSteps) {
+      if (is_last && step == problem.handover_step) hand_over();
 #pragma unroll
-      for (int i = 0; i < kStepsAtOnce; ++i) {
+      for (int i = 0; i < kUnrolledSteps; ++i) {
         wgmma<Number, kTiles>(accumulators, weights.advanced((staged + step - first + i) * kStepUnits),
-                              b.advanced(problem.step_places[step + i]));
+                              b.advanced(problem.step_offsets[step + i]));
       }
     }
   });
 }
 
-// Multiplies converted images and writes their results: a warpgroup of two, which take turns at the tensor
-// cores, so that one writes while the other multiplies.
+// Consumer loop of a warpgroup: issues the wgmmas of converted images and writes their results to shared
+// memory. Two warpgroups alternate at the tensor cores, so that one writes while the other multiplies.
 template <typename Format, int kTiles, typename Element = typename Format::Element>
-__device__ inline void multiply_images(const Arguments<Element>& problem, const Weights<Format>& weights,
-                                       Progress& progress) {
-  BlockState& state = state_of_block(problem);
-  const Share share(problem);
+__device__ inline void consume_images(const Arguments<Element>& problem, const Weights<Format>& weights,
+                                      Progress& progress) {
+  BlockState& state = block_state(problem);
+  const FilterTile filter_tile(problem);
   const int warpgroup = warpgroup_index() - 1;
-  unsigned* const staged_weights = shared_memory_at(problem.shared.weights());
-  const RowWeights<Format> row_weights(problem, weights);
-  const HeldWeights held(problem, row_weights,
-                         reinterpret_cast<unsigned*>(shared_memory_at(problem.shared.results)));
-  const int of_first = problem.steps - problem.steps_held;
-  row_weights.stage(problem, 0, problem.steps_held, of_first, staged_weights);
+  unsigned* const shared_weight_words = shared_memory_at(problem.shared.weights());
+  const RowWeightConverter<Format> weight_converter(problem, weights);
+  const RegisterWeights register_weights(
+      problem, weight_converter, reinterpret_cast<unsigned*>(shared_memory_at(problem.shared.results)));
+  const int first_part_steps = problem.steps - problem.register_steps;
+  weight_converter.stage(problem, 0, problem.register_steps, first_part_steps, shared_weight_words);
   if constexpr (Format::kParts > 1) {
-    row_weights.stage(problem, 1, 0, problem.steps, staged_weights + of_first * kStepUnits * 4);
+    weight_converter.stage(problem, 1, 0, problem.steps,
+                           shared_weight_words + first_part_steps * kStepUnits * 4);
   }
   fence_proxy_async();
-  named_barrier_sync(kConsumerBarrier, kConsumers);
-  const SmemDescriptor staged = SmemDescriptor::at(staged_weights, kRows).warp_uniform();
+  named_barrier_sync(kConsumerBarrier, kConsumerThreads);
+  const SmemDescriptor shared_weights = SmemDescriptor::at(shared_weight_words, kWgmmaM).warp_uniform();
 
-  RowScale* const scales = shared_memory_at(problem.shared.scales) + warpgroup * kRows;
-  int scaled_for = 0;
-  bool are_scaled = false, are_first = false, are_far = false;
+  RowScale* const scales = shared_memory_at(problem.shared.row_scales) + warpgroup * kWgmmaM;
+  int scales_top = 0;
+  bool has_scales = false, scales_have_bias = false, needs_second_factor = false;
   for (;;) {
     const int slot = progress.slots.stage();
-    mbarrier_wait(&state.converted[slot], progress.slots.phase());
-    const SlotState own = state.slots[slot];
+    mbarrier_wait(&state.slot_full[slot], progress.slots.phase());
+    const SlotState slot_state = state.slots[slot];
     progress.slots.advance();
-    if (own.task == Task::define || own.task == Task::end) {
-      mbarrier_arrive(&state.multiplied[slot]);
-      if (own.task == Task::end) return;
-      compute_as_defined(problem, own.image, share.first_filter, share.filters);
+    if (slot_state.task == Task::naive_conv || slot_state.task == Task::end) {
+      mbarrier_arrive(&state.slot_empty[slot]);
+      if (slot_state.task == Task::end) return;
+      compute_naive(problem, slot_state.image, filter_tile.first_filter, filter_tile.filters);
       continue;
     }
-    if (!are_scaled || scaled_for != own.top || are_first != (own.task == Task::store)) {
-      are_scaled = true, scaled_for = own.top, are_first = own.task == Task::store;
+    if (!has_scales || scales_top != slot_state.top || scales_have_bias != (slot_state.task == Task::store)) {
+      has_scales = true, scales_top = slot_state.top, scales_have_bias = slot_state.task == Task::store;
       sync_warpgroup(warpgroup_index());
-      const bool is_near = find_scales<Format>(problem, shared_memory_at(problem.shared.tops), weights.window,
-                                               own.top, share.first_filter, share.filters, are_first, scales);
-      are_far = !sync_warpgroup_all(warpgroup_index(), is_near);
+      const bool is_near = find_row_scales<Format>(problem, shared_memory_at(problem.shared.filter_tops),
+                                                   weights.window, slot_state.top, filter_tile.first_filter,
+                                                   filter_tile.filters, scales_have_bias, scales);
+      needs_second_factor = !sync_warpgroup_all(warpgroup_index(), is_near);
     }
-    const SmemDescriptor image = SmemDescriptor::at(slot_of(problem, slot), 0);
+    const SmemDescriptor image = SmemDescriptor::at(slot_at(problem, slot), 0);
     const int buffer = progress.buffer(problem.buffers);
     const unsigned buffer_phase = progress.buffer_phase(problem.buffers);
-    const unsigned first_chunk = static_cast<unsigned>(progress.stored) * problem.output_chunks;
-    ++progress.stored;
-    const int beyond = results_beyond(problem, own.image, share.first_filter);
+    const unsigned first_tile = static_cast<unsigned>(progress.images_stored) * problem.output_tiles;
+    ++progress.images_stored;
+    const int misalignment = results_misalignment(problem, slot_state.image, filter_tile.first_filter);
     const SharedAddress results = shared_address(shared_memory_at(problem.shared.results)) +
-                                  buffer * problem.buffer_bytes + beyond * static_cast<int>(sizeof(Element));
-    const bool writes_pairs = problem.writes_pairs && beyond % 2 == 0;
-    // Neighbouring threads' in neighbouring banks.
-    const SharedAddress unread =
-        shared_address(shared_memory_at(problem.shared.unread)) +
-        (threadIdx.x - (kThreads - kConsumers)) * (writes_pairs ? kUnreadBytes : kUnreadBytes / 2);
-    int chunk = static_cast<int>((first_chunk + warpgroup) % kConsumerWarpgroups);
-    if (chunk >= problem.output_chunks) mbarrier_arrive(&state.multiplied[slot]);
-    bool is_waited_for = false;
-    for (; chunk < problem.output_chunks; chunk += kConsumerWarpgroups) {
+                                  buffer * problem.buffer_bytes +
+                                  misalignment * static_cast<int>(sizeof(Element));
+    const bool writes_pairs = problem.writes_pairs && misalignment % 2 == 0;
+    // Neighbouring threads use neighbouring banks.
+    const SharedAddress discard =
+        shared_address(shared_memory_at(problem.shared.discard)) +
+        (threadIdx.x - (kThreads - kConsumerThreads)) * (writes_pairs ? kDiscardBytes : kDiscardBytes / 2);
+    int tile = static_cast<int>((first_tile + warpgroup) % kConsumerWarpgroups);
+    if (tile >= problem.output_tiles) mbarrier_arrive(&state.slot_empty[slot]);
+    bool buffer_is_empty = false;
+    for (; tile < problem.output_tiles; tile += kConsumerWarpgroups) {
       float accumulators[kTiles][4];
-      // Its turns have the numbers of every second chunk.
-      mbarrier_wait(&state.turns[warpgroup],
-                    (first_chunk + chunk) / kConsumerWarpgroups & 1 ^ (warpgroup == 0 ? 1 : 0));
-      begin_sums<Format, kTiles>(
-          problem, image.advanced(chunk * kTiles * kTileColumns), held, staged,
-          [&] { mbarrier_arrive(&state.turns[1 - warpgroup]); }, accumulators);
-      // With two buffers no filters are late, and both places one.
-      Writing<kTiles> writing(scales, shared_memory_at(problem.shared.outputs) + chunk * kOutputsOfChunk,
-                              buffer_phase);
+      // A warpgroup has every second tile, so the turn's phase is half the tile's number, modulo two.
+      mbarrier_wait(&state.mma_turn[warpgroup],
+                    (first_tile + tile) / kConsumerWarpgroups & 1 ^ (warpgroup == 0 ? 1 : 0));
+      issue_wgmmas<Format, kTiles>(
+          problem, image.advanced(tile * kTiles * kTileColumns), register_weights, shared_weights,
+          [&] { mbarrier_arrive(&state.mma_turn[1 - warpgroup]); }, accumulators);
+      // With two buffers no filter is double-buffered on its own, and both offsets are equal.
+      ResultWriter<kTiles> writer(
+          scales, shared_memory_at(problem.shared.output_offsets) + tile * kOutputsPerTile, buffer_phase);
       wgmma_commit_and_wait(accumulators);
-      if (chunk + kConsumerWarpgroups >= problem.output_chunks) mbarrier_arrive(&state.multiplied[slot]);
-      if (!is_waited_for) mbarrier_wait(&state.stored[buffer], buffer_phase ^ 1);
-      is_waited_for = true;
-      writing.template write<Format>(results, unread, are_far, chunk >= problem.first_ragged, writes_pairs,
-                                     accumulators);
+      if (tile + kConsumerWarpgroups >= problem.output_tiles) mbarrier_arrive(&state.slot_empty[slot]);
+      if (!buffer_is_empty) mbarrier_wait(&state.results_empty[buffer], buffer_phase ^ 1);
+      buffer_is_empty = true;
+      writer.template write<Format>(results, discard, needs_second_factor, tile >= problem.first_ragged_tile,
+                                    writes_pairs, accumulators);
     }
-    if (!is_waited_for) mbarrier_wait(&state.stored[buffer], buffer_phase ^ 1);
+    if (!buffer_is_empty) mbarrier_wait(&state.results_empty[buffer], buffer_phase ^ 1);
     fence_proxy_async();
-    mbarrier_arrive(&state.written[buffer]);
+    mbarrier_arrive(&state.results_full[buffer]);
   }
 }
 
-// How the results of a window are added. A copy that adds may take subnormal numbers for zeros, so that it
-// does only where none can come of the products, which lie up to 29 binades below the uppermost of either
-// factor and end as far below as they have bits, and of the bias. `top`: of the window of the input.
+// Chooses how the results of a further binade window are added to y. A TMA reduction may flush subnormal
+// numbers to zero, so it is used only if neither products nor bias can be subnormal. Products lie up to 29
+// binades below the uppermost of either factor, and have bits as far below. `top` is the uppermost binade of
+// the input's window.
 template <typename Element>
-__device__ inline Storing way_of_adding(const Arguments<Element>& problem, const Share& share, int top,
-                                        int weight_window) {
-  constexpr int kLeast = -126 + 2 * kBinades + 24;
-  const int* const tops = shared_memory_at(problem.shared.tops);
-  for (int filter = 0; filter < share.filters; ++filter) {
+__device__ inline StoreMode store_mode_for_add(const Arguments<Element>& problem,
+                                               const FilterTile& filter_tile, int top, int weight_window) {
+  constexpr int kMinExponent = -126 + 2 * kBinades + 24;
+  const int* const tops = shared_memory_at(problem.shared.filter_tops);
+  for (int filter = 0; filter < filter_tile.filters; ++filter) {
     const unsigned bias =
-        problem.b == nullptr ? 0u : absolute_bits(static_cast<float>(problem.b[share.first_filter + filter]));
-    if (top + tops[filter] - weight_window * kBinades < kLeast ||
+        problem.b == nullptr
+            ? 0u
+            : absolute_bits(static_cast<float>(problem.b[filter_tile.first_filter + filter]));
+    if (top + tops[filter] - weight_window * kBinades < kMinExponent ||
         (bias != 0u && bias < bits_of_power(-126 + 24))) {
-      return Storing::add_exactly;
+      return StoreMode::add_exactly;
     }
   }
-  return Storing::add;
+  return StoreMode::add;
 }
 
-// Stores the results of images: one warp.
+// Store loop of one warp: stores the results of images.
 template <typename Element>
 __device__ inline void store_images(const Arguments<Element>& problem, int weight_window,
                                     Progress& progress) {
-  BlockState& state = state_of_block(problem);
-  const Share share(problem);
+  BlockState& state = block_state(problem);
+  const FilterTile filter_tile(problem);
   for (;;) {
     const int slot = progress.slots.stage();
-    mbarrier_wait(&state.converted[slot], progress.slots.phase());
-    const SlotState own = state.slots[slot];
-    mbarrier_arrive(&state.multiplied[slot]);
+    mbarrier_wait(&state.slot_full[slot], progress.slots.phase());
+    const SlotState slot_state = state.slots[slot];
+    mbarrier_arrive(&state.slot_empty[slot]);
     progress.slots.advance();
-    if (own.task == Task::end) break;
-    if (own.task == Task::define) continue;
+    if (slot_state.task == Task::end) break;
+    if (slot_state.task == Task::naive_conv) continue;
     const int buffer = progress.buffer(problem.buffers);
     const unsigned buffer_phase = progress.buffer_phase(problem.buffers);
-    mbarrier_wait(&state.written[buffer], buffer_phase);
-    ++progress.stored;
-    Storing storing = Storing::store;
-    if (own.task == Task::add) {
-      storing = way_of_adding(problem, share, own.top, weight_window);
+    mbarrier_wait(&state.results_full[buffer], buffer_phase);
+    ++progress.images_stored;
+    StoreMode store_mode = StoreMode::store;
+    if (slot_state.task == Task::add) {
+      store_mode = store_mode_for_add(problem, filter_tile, slot_state.top, weight_window);
       tma_store_wait_group();
       __syncwarp();
     }
     const unsigned char* const results =
         shared_memory_at(problem.shared.results) + buffer * problem.buffer_bytes;
-    const int early = max(0, share.filters - problem.late_filters);
-    store_results(problem, own.image, share.first_filter, 0, early, storing, results);
+    const int single_buffered = max(0, filter_tile.filters - problem.double_buffered_filters);
+    store_results(problem, slot_state.image, filter_tile.first_filter, 0, single_buffered, store_mode,
+                  results);
     tma_store_wait_group_read();
-    __syncwarp();  // or lanes would ask for the next image while the first one waits
-    mbarrier_arrive(&state.stored[buffer]);
-    // The next image writes its own to their other place. The one after it may write here once `stored` of
-    // the next has come, before which this warp waits until all of its copies, these among them, have read.
-    if (early < share.filters) {
-      store_results(problem, own.image, share.first_filter, early, share.filters, storing,
-                    results + kLateGap + buffer_phase * problem.late_bytes);
+    __syncwarp();  // keeps other lanes from polling for the next image while lane 0 waits
+    mbarrier_arrive(&state.results_empty[buffer]);
+    // The next image writes these filters' results to their other buffer. The image after it writes here only
+    // after `results_empty` of the next image. This warp arrives there after all of its TMA stores, including
+    // these, have read shared memory.
+    if (single_buffered < filter_tile.filters) {
+      store_results(problem, slot_state.image, filter_tile.first_filter, single_buffered, filter_tile.filters,
+                    store_mode, results + kDoubleBufferGap + buffer_phase * problem.second_buffer_offset);
     }
   }
   tma_store_wait_group();
 }
 
-// Persistent blocks, each of which takes whole images; grid.y is the groups and their blocks of filters.
+// Persistent blocks, each of which computes whole images. grid.y is the groups times their blocks of filters.
 template <typename Format, int kTiles>
 __global__ void __launch_bounds__(kThreads, 1)
     kernel(const __grid_constant__ Arguments<typename Format::Element> problem) {
@@ -351,65 +361,68 @@ __global__ void __launch_bounds__(kThreads, 1)
 #else
   using Element = typename Format::Element;
   griddepcontrol_wait();
-  BlockState& state = state_of_block(problem);
-  const Share share(problem);
+  BlockState& state = block_state(problem);
+  const FilterTile filter_tile(problem);
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
 
-  find_places(problem, shared_memory_at(problem.shared.pixels));
-  find_outputs<kTiles * kTileColumns>(problem, shared_memory_at(problem.shared.outputs));
-  // Places between rows stay zeros.
-  for (int i = threadIdx.x; i < kSlots * problem.slot_places; i += kThreads) {
+  find_pixel_offsets(problem, shared_memory_at(problem.shared.pixel_offsets));
+  find_output_offsets<kTiles * kTileColumns>(problem, shared_memory_at(problem.shared.output_offsets));
+  // Vectors between rows stay zeros.
+  for (int i = threadIdx.x; i < kSlots * problem.slot_vectors; i += kThreads) {
     reinterpret_cast<uint4*>(shared_memory_at(problem.shared.slots))[i] = make_uint4(0u, 0u, 0u, 0u);
   }
   if (threadIdx.x == 0) {
     state.most = 0u, state.least_less_one = ~0u, state.weight_windows = 1u;
-    for (int i = 0; i < problem.stages; ++i) tma_mbarrier_init(&state.loaded[i]);
+    for (int i = 0; i < problem.stages; ++i) tma_mbarrier_init(&state.stage_full[i]);
     for (int i = 0; i < kSlots; ++i) {
-      mbarrier_init(&state.converted[i], kProducers);
-      mbarrier_init(&state.multiplied[i], kConsumers + kStorers);
+      mbarrier_init(&state.slot_full[i], kProducerThreads);
+      mbarrier_init(&state.slot_empty[i], kConsumerThreads + kStoreThreads);
     }
     for (int i = 0; i < problem.buffers; ++i) {
-      mbarrier_init(&state.written[i], kConsumers);
-      mbarrier_init(&state.stored[i], kStorers);
+      mbarrier_init(&state.results_full[i], kConsumerThreads);
+      mbarrier_init(&state.results_empty[i], kStoreThreads);
     }
     for (int i = 0; i < kConsumerWarpgroups; ++i)
-      mbarrier_init(&state.turns[i], kConsumers / kConsumerWarpgroups);
+      mbarrier_init(&state.mma_turn[i], kConsumerThreads / kConsumerWarpgroups);
   }
   fence_proxy_async();
 
-  // Where there is room the weights are read from shared memory, since each is asked for more than once.
+  // Weights are read from shared memory if they fit, because each is read several times.
   const int size = problem.channels * problem.filter_height * problem.filter_width;
-  const int weights = share.filters * size;
-  const Element* const all_weights = problem.w + static_cast<long long>(share.first_filter) * size;
-  Element* const room = reinterpret_cast<Element*>(shared_memory_at(problem.shared.results) + kStagedBytes);
-  const bool has_room = kStagedBytes + weights * static_cast<int>(sizeof(Element)) <= problem.results_bytes;
-  int* const tops = shared_memory_at(problem.shared.tops);
+  const int weights = filter_tile.filters * size;
+  const Element* const all_weights = problem.w + static_cast<long long>(filter_tile.first_filter) * size;
+  Element* const weight_buffer =
+      reinterpret_cast<Element*>(shared_memory_at(problem.shared.results) + kStagedBytes);
+  const bool weights_fit =
+      kStagedBytes + weights * static_cast<int>(sizeof(Element)) <= problem.results_bytes;
+  int* const tops = shared_memory_at(problem.shared.filter_tops);
   Progress progress;
   int windows = 1;
   for (int window = 0; window < windows; ++window) {
-    if (has_room) copy_weights(all_weights, weights, room);
+    if (weights_fit) copy_weights(all_weights, weights, weight_buffer);
     __syncthreads();
-    const Element* const from = has_room ? room : all_weights;
+    const Element* const from = weights_fit ? weight_buffer : all_weights;
     if (window == 0) {
       measure_filters<Format>([&](int filter) { return from + static_cast<long long>(filter) * size; },
-                              share.filters, size, tops, &state.weight_windows);
+                              filter_tile.filters, size, tops, &state.weight_windows);
       __syncthreads();
     }
     const bool can_multiply = state.weight_windows != ~0u;
     windows = can_multiply ? static_cast<int>(state.weight_windows) : 1;
     if (warp < 4) {
-      setmaxnreg_dec<kRegistersOfProducers>();
-      if (warp < kProducers / 32) {
-        convert_images<Format>(problem, window, can_multiply, progress);
+      setmaxnreg_dec<kProducerRegisters>();
+      if (warp < kProducerThreads / 32) {
+        produce_images<Format>(problem, window, can_multiply, progress);
       } else {
         store_images(problem, window, progress);
       }
       sync_warpgroup(0);  // all four warps, before their registers change again
-      setmaxnreg_inc<kRegisters>();
+      setmaxnreg_inc<kBaseRegisters>();
     } else {
-      setmaxnreg_inc<kRegistersOfConsumers>();
-      multiply_images<Format, kTiles>(problem, Weights<Format>{from, tops, share.filters, window}, progress);
-      setmaxnreg_dec<kRegisters>();
+      setmaxnreg_inc<kConsumerRegisters>();
+      consume_images<Format, kTiles>(problem, Weights<Format>{from, tops, filter_tile.filters, window},
+                                     progress);
+      setmaxnreg_dec<kBaseRegisters>();
     }
     __syncthreads();
   }
