@@ -153,7 +153,7 @@ struct Arguments : Tensors<Element>, Geometry {
   int steps, register_steps;
   int handover_step;  // step before which the other warpgroup may start
   int output_tiles;
-  // first output tile with columns of the last folded row, in which some folds have no output row
+  // First output tile with columns of the last folded row, in which some folds have no output row.
   int first_ragged_tile;
   int stages, stage_bytes;
   int buffers, buffer_bytes, results_bytes;

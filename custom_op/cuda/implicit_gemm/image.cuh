@@ -61,7 +61,7 @@ __device__ inline void load_chunk(const Arguments<Element>& problem, const Chunk
   constexpr int kAlignedElements = Chunk<Element>::kAlignedElements;
   Element* const to = reinterpret_cast<Element*>(stage);
   const int misalignment = chunk.misalignment(problem);
-  // counted from the aligned boundary before the chunk
+  // Counted from the aligned boundary before the chunk.
   const int end = misalignment + chunk.channels * problem.input_plane;
   const long long boundary = chunk.begin - misalignment;
   int first_copied = 0, end_copied = end + kAlignedElements - 1 & ~(kAlignedElements - 1);
