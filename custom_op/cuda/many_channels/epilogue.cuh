@@ -46,15 +46,15 @@ class ColumnWriter {
         rows_(rows),
         staged_(staged) {}
 
-  // For 16 filters, no residual, and an activation that only clamps.
+  // Stores 16 rows without a residual, with an activation that only clamps.
   __device__ void store_clamped(float lower, float upper) const {
 #pragma unroll
     for (int i = 0; i < kWarpRows; ++i) {
       store(i, min_nan(max_nan(staged_[i * kStagedPitch], lower), upper));
     }
   }
-  // For residuals, other activations and fewer filters. Loads kRowsPerPass residuals before it stores
-  // anything, because the compiler cannot know that y does not overlap the residual.
+  // Stores rows with any residual, activation and number of filters. Loads kRowsPerPass residuals before it
+  // stores anything, because the compiler cannot know that y does not overlap the residual.
   template <int kRowsPerPass, typename Activate>
   __device__ void store_rows(bool has_residual, Activate activate) const {
 #pragma unroll 1
