@@ -220,15 +220,15 @@ def test_implicit_gemm_pairs_rows_where_that_takes_fewer_products_or_makes_room_
     # taps are as many.
     for strides in ([1, 1], [2, 1]):
         one_row = plan(64, 20, strides=strides)
-        assert "14 of 14 steps" in one_row and "rows in a place" not in one_row
+        assert "14 of 14 steps" in one_row and "rows in a vector" not in one_row
 
     # Three pairs of rows by five taps are fewer than six rows by three pairs of taps, but not beside the taps
-    # of whole places, in steps of two. In float16 the results of two images have room either way.
+    # of full channel blocks, in steps of two. In float16 the results of two images have room either way.
     def conv2(element_type):
         return plan_of_implicit_gemm((2048, 12, 33, 33), (24, 12, 5, 5), type=element_type)
 
     assert "24 of 24 steps in registers; two rows in a vector" in conv2("float32")
-    assert "24 of 24 steps" in conv2("float16") and "rows in a place" not in conv2("float16")
+    assert "24 of 24 steps" in conv2("float16") and "rows in a vector" not in conv2("float16")
 
 
 @pytest.mark.gpu
