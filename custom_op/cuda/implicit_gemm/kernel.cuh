@@ -235,7 +235,7 @@ __device__ inline void consume_images(const Arguments<Element>& problem, const W
     if (slot_state.task == Task::naive_conv || slot_state.task == Task::end) {
       mbarrier_arrive(&state.slot_empty[slot]);
       if (slot_state.task == Task::end) return;
-      compute_naive(problem, slot_state.image, filter_tile.first_filter, filter_tile.filters);
+      compute_naive_conv(problem, slot_state.image, filter_tile.first_filter, filter_tile.filters);
       continue;
     }
     if (!has_scales || scales_top != slot_state.top || scales_have_bias != (slot_state.task == Task::store)) {

@@ -203,8 +203,8 @@ __device__ inline void store_results(const Arguments<Element>& problem, int imag
 
 // Computes an image with infinities or NaN, which wgmma would multiply by zeros. Called by all consumers.
 template <typename Element>
-__device__ inline void compute_naive(const Arguments<Element>& problem, int image, int first_filter,
-                                     int filters) {
+__device__ inline void compute_naive_conv(const Arguments<Element>& problem, int image, int first_filter,
+                                          int filters) {
   const int count = filters * problem.output_plane;
   const int width = problem.output_width;
   for (int i = threadIdx.x - (kThreads - kConsumerThreads); i < count; i += kConsumerThreads) {

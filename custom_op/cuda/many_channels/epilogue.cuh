@@ -172,8 +172,8 @@ __device__ inline void store_results(const Arguments<Element>& problem, const Ti
 // Computes a tile without tensor cores if it has infinities or NaN or spans too many binades. Called by a
 // warpgroup.
 template <typename Format, typename Element = typename Format::Element>
-__device__ __noinline__ void compute_naive(const Arguments<Element>& problem, const TileInfo& tile_info,
-                                           const int* output_offsets, int columns) {
+__device__ __noinline__ void compute_naive_conv(const Arguments<Element>& problem, const TileInfo& tile_info,
+                                                const int* output_offsets, int columns) {
   const int image_size = problem.out_channels * problem.output_plane;
   for (int i = threadIdx.x % 128; i < kWgmmaM * columns; i += 128) {
     const int output_offset = output_offsets[i % columns];

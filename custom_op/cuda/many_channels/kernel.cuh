@@ -149,7 +149,7 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
     const int* const output_offsets = output_offsets_at(problem, tile_info_pipeline.stage) + first_column;
     if (Format::kIsScaled && last.use_naive_conv) {
       if (problem.splits.divisor == 1) {
-        compute_naive<Format>(problem, tile_info, output_offsets, kColumns);
+        compute_naive_conv<Format>(problem, tile_info, output_offsets, kColumns);
       } else {
         invalidate_split<Format>(problem, tile_info, output_offsets, kColumns);
       }

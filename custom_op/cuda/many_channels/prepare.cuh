@@ -188,8 +188,8 @@ __device__ inline void prepare_chunks(const Arguments<Element>& problem, int blo
 // Converts the values of a chunk in the low window that begins at `top`, into an image stage. Called by all
 // producers.
 template <typename Format, typename Element = typename Format::Element>
-__device__ __noinline__ void convert_low_window(const Arguments<Element>& problem, const WorkTile& work_tile,
-                                                int chunk, int top, unsigned char* stage) {
+__device__ __noinline__ void convert_window(const Arguments<Element>& problem, const WorkTile& work_tile,
+                                            int chunk, int top, unsigned char* stage) {
   const TileStart tile(problem, work_tile.tile);
   const ChannelBlock layout{problem.channel_block_vectors, problem.phase_vectors, problem.column_phases};
   const auto source = [&](int vector) { return pixel_source_of(problem, tile, layout, vector); };

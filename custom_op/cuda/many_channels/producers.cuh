@@ -132,7 +132,7 @@ __device__ __noinline__ void produce_low_windows(const Arguments<Element>& probl
         if (lane == 0) state.low_stage = pipeline.stage;
       }
       sync();
-      convert_low_window<Format>(problem, work_tile, chunk, top, image_stage(problem, state.low_stage));
+      convert_window<Format>(problem, work_tile, chunk, top, image_stage(problem, state.low_stage));
       sync();
       ++converted;
       if (warp == kPixelWarp) {
