@@ -88,7 +88,7 @@ struct alignas(8) RowScale {
   float factor, rest;  // product of both is the scale, which one float32 may not hold
   float bias;
   int end;
-  int offsets[2];  // in the first and second buffer of a double-buffered filter
+  int offsets[2];  // first and second buffer of a double-buffered filter
 };
 
 // Filter and fold of an accumulator row; -1 for no filter.
@@ -137,13 +137,13 @@ struct SharedOffsets {
 template <typename Element>
 struct Arguments : Tensors<Element>, Geometry {
   int y_misalignment;                // elements from the last kAlignment boundary to y
-  long long input_elements;          // of x
+  long long input_elements;          // elements of x
   int block_filters, filter_blocks;  // filters of a block, and filter blocks of a group
   FastDivisor dilation_height_divisor, dilation_width_divisor;
   FastDivisor input_width_divisor;
 
   int folds;
-  int chunks;       // of channels
+  int chunks;       // chunks of four channels
   int half_chunk;   // the chunk whose vectors hold two pixels each; -1 for none
   bool pairs_rows;  // the two pixels are in neighbouring rows, not columns
   FastDivisor row_phases, column_phases;
@@ -158,7 +158,7 @@ struct Arguments : Tensors<Element>, Geometry {
   int stages, stage_bytes;
   int buffers, buffer_bytes, results_bytes;
   int double_buffered_filters;  // filters of a block that have a second result buffer even if `buffers` is 1
-  int second_buffer_offset;     // from their first buffer to the second
+  int second_buffer_offset;     // distance of their two buffers
   bool writes_pairs;  // stores two neighbouring results at once if an image's first is aligned to two
   bool evict_first;   // stores y with the L2 policy evict_first
   SharedOffsets shared;
@@ -168,7 +168,7 @@ struct Arguments : Tensors<Element>, Geometry {
   // Aligned, so that the offsets of two steps are one load.
   alignas(8) unsigned step_offsets[kMaxSteps];
 
-  NaiveConv naive_conv;  // for data with infinities or NaN; last, because it is rarely read
+  NaiveConv naive_conv;  // last, because only data with infinities or NaN need it
 };
 
 }  // namespace convswap::implicit_gemm

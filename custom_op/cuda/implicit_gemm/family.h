@@ -28,28 +28,28 @@ inline constexpr Instance kInstances[] = {{kFewerTiles}, {kMaxTiles}};
 // Folds, filters, tile sizes and buffers, with everything that follows from them.
 struct Tiling {
   int folds = 1;               // neighbouring output rows that one column of the GEMM computes
-  int filters = 0;             // of a block
+  int filters = 0;             // filters of a block
   int filter_blocks = 1;       // blocks of filters in a group
-  int64_t chunks = 0;          // of four channels
-  int64_t channel_blocks = 0;  // of eight channels; the last may have four channels of two pixels
+  int64_t chunks = 0;          // chunks of four channels
+  int64_t channel_blocks = 0;  // blocks of eight channels; the last may have four channels of two pixels
   int64_t half_chunk = -1;     // the chunk of such a half-filled channel block
   bool pairs_rows = false;     // its two pixels are in neighbouring rows, not columns
   int64_t row_phases = 1, column_phases = 1;
   std::vector<HalfStep> half_steps;                      // two for each step
   int64_t folded_rows = 0;                               // output rows divided by folds
-  int64_t pitch = 0, plane_rows = 0, plane_vectors = 0;  // of a phase: a plane of rows and columns
+  int64_t pitch = 0, plane_rows = 0, plane_vectors = 0;  // size of a phase, a plane of rows and columns
   int64_t channel_block_vectors = 0, part_vectors = 0, slot_vectors = 0;
   int tiles = kMaxTiles;     // N of a wgmma divided by eight
-  int64_t output_tiles = 0;  // of columns() positions
+  int64_t output_tiles = 0;  // tiles of columns() positions
   int stages = 2;
   int64_t stage_bytes = 0;
   int buffers = 1;                   // results of an image
   int double_buffered_filters = 0;   // last filters, with a second result buffer even if `buffers` is 1
-  int64_t second_buffer_offset = 0;  // from their first buffer to the second
+  int64_t second_buffer_offset = 0;  // distance of their two buffers
   int64_t buffer_bytes = 0;
   std::array<RowMapping, kWgmmaM> row_mapping{};
   int bank_cycles = 0;        // cycles to store one result of each row to shared memory, with bank conflicts
-  int64_t results_bytes = 0;  // of all buffers
+  int64_t results_bytes = 0;  // all buffers
   int64_t shared_steps = 0;   // steps whose weights lie in shared memory
   SharedOffsets shared{};
   int64_t shared_bytes = 0;

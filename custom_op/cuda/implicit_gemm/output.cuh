@@ -156,7 +156,7 @@ class ResultWriter {
   }
 
   const int4* outputs_;
-  // Of the thread's two rows.
+  // Values of the thread's two accumulator rows.
   float factors_[2], rests_[2], biases_[2];
   int offsets_[2], ends_[2];
   int4 fetched_offsets_[kTilesPerFetch / 2];

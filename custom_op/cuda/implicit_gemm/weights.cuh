@@ -28,7 +28,7 @@ __device__ inline void copy_weights(const Element* from, int count, Element* to)
 template <typename Format>
 struct Weights {
   using Element = typename Format::Element;
-  const Element* from;  // in global or shared memory
+  const Element* from;  // filters in global or shared memory
   const int* tops;
   int filters;  // existing filters of the block
   int window;
@@ -66,7 +66,7 @@ class RowWeightConverter {
   __device__ unsigned pair(const Arguments<Element>& problem, HalfStep half, int part) const {
     const int first = thread_ % 4 * 2;
     const bool is_half = 2 * half.channel_block == problem.half_chunk;
-    const int pixel = is_half ? first / kChunkChannels : 0;  // of the two pixels in a vector
+    const int pixel = is_half ? first / kChunkChannels : 0;  // index of the pixel in its vector
     // Distance of the input pixel from the fold's first filter tap; a multiple of the dilations at a tap.
     const int row_distance = half.row + (problem.pairs_rows ? pixel : 0) - fold_row_;
     const int column_distance = half.column + (problem.pairs_rows ? 0 : pixel);

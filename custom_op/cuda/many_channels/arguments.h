@@ -143,17 +143,17 @@ struct Arguments : Tensors<Element>, Geometry {
   unsigned char* prepared_weights;
   FilterRange* filter_ranges;
 
-  int first_tile;             // of the band
+  int first_tile;             // first prepared tile of the band
   int weight_blocks;          // first blocks of `prepare`, which prepare weights; the others prepare pixels
   int blocks_per_tile_group;  // blocks of `prepare` that share the chunks of a tile and group
   int groups;
   int subtiles;                   // tiles of `kernel` in a prepared tile
-  int chunks, chunk_channels;     // of a group, for every depth tap
+  int chunks, chunk_channels;     // chunks of a group, over all depth taps
   int steps;                      // wgmmas of a chunk
   int stage_steps;                // steps of a weight stage; the last stage of a chunk may have fewer
-  int columns;                    // of a tile
+  int columns;                    // positions of a tile
   int strip_columns;              // output columns of a strip
-  FastDivisor slices;             // of an image: strips times output planes
+  FastDivisor slices;             // slices of an image: strips times output planes
   FastDivisor output_depth;       // output planes
   FastDivisor pitch, slice_rows;  // positions of a row, and rows of a slice
   FastDivisor depth_taps;         // a chunk belongs to one depth tap
@@ -161,18 +161,18 @@ struct Arguments : Tensors<Element>, Geometry {
   FastDivisor channel_block_vectors;  // vectors of a channel block, over all phases
   FastDivisor phase_vectors;          // vectors of one phase of a channel block
   FastDivisor prepared_channel_block_vectors, prepared_phase_vectors;  // the same for a prepared tile
-  FastDivisor column_phases;                                           // for each row phase
+  FastDivisor column_phases;                                           // column phases of a row phase
   int work_tiles_per_block;                                            // minimum
   int blocks_with_extra_tile;
   FastDivisor work_tiles_per_prepared_tile;  // subtiles times groups times filter blocks times splits
   FastDivisor work_tiles_per_subtile;        // groups times filter blocks times splits
-  FastDivisor splits;                        // of a tile's chunks; each split is a work tile
+  FastDivisor splits;                        // splits of a tile's chunks, each a work tile
   FastDivisor filter_blocks_per_group;
 
   unsigned channel_stride_bytes;  // distance of the input's channels
   int image_stages, weight_stages;
   int image_stage_bytes, weight_stage_bytes;
-  int prepared_chunk_bytes;  // of a chunk of a prepared tile
+  int prepared_chunk_bytes;
   // TMA loads of an image stage, their size, and the distance of their sources.
   int copies, copy_bytes, copy_stride;
   SharedOffsets shared;
@@ -183,7 +183,7 @@ struct Arguments : Tensors<Element>, Geometry {
   unsigned short step_offsets[kMaxSteps];
 
   EpilogueParams epilogue_params;
-  NaiveConv naive_conv;  // for data with infinities or NaN; last, because it is rarely read
+  NaiveConv naive_conv;  // last, because only data with infinities or NaN need it
 };
 
 }  // namespace convswap::many_channels

@@ -32,7 +32,7 @@ struct Tiling {
   int tiles = 0;              // N of a wgmma divided by eight
   int64_t subtiles = 1;       // tiles of `kernel` in a prepared tile
   int64_t filter_blocks = 1;  // blocks of 64 filters in a group
-  int64_t splits = 1;         // of a tile's chunks
+  int64_t splits = 1;         // splits of a tile's chunks
   int64_t chunk_channels = kWgmmaK, chunks = 0;
   int64_t steps = 0, stage_steps = 0;  // wgmmas of a chunk, and of a weight stage
   int64_t strips = 1, strip_columns = 0;
@@ -43,7 +43,7 @@ struct Tiling {
   int64_t phase_vectors = 0,
           prepared_phase_vectors =
               0;               // vectors of one phase of a channel block, in a tile and in a prepared tile
-  int64_t prepared_tiles = 0;  // of all images together
+  int64_t prepared_tiles = 0;  // prepared tiles of the whole batch
   int64_t band_tiles = 0;      // prepared tiles of a band, which one pair of launches computes
   int image_stages = 0, weight_stages = 0;
   SharedOffsets shared{};
@@ -57,14 +57,14 @@ struct Tiling {
     return chunk_channels / kVectorChannels * channel_block_vectors() * kVectorBytes;
   }
   int64_t weight_stage_bytes() const { return stage_steps * kStepUnits * 16; }
-  int64_t prepared_chunk_bytes() const {  // of pixels
+  int64_t prepared_chunk_bytes() const {
     return chunk_channels / kVectorChannels * prepared_phase_vectors * phases() * kVectorBytes;
   }
-  int64_t prepared_chunks(const ConvProblem& problem) const { return problem.group * chunks; }  // of a tile
-  int64_t filter_rows(const ConvProblem& problem) const {  // of all groups, padded to whole filter blocks
+  int64_t prepared_chunks(const ConvProblem& problem) const { return problem.group * chunks; }
+  int64_t filter_rows(const ConvProblem& problem) const {  // all groups, padded to whole filter blocks
     return problem.group * filter_blocks * kWgmmaM;
   }
-  int64_t prepared_weight_bytes(const ConvProblem& problem) const {  // of all binade windows
+  int64_t prepared_weight_bytes(const ConvProblem& problem) const {  // all binade windows
     return filter_rows(problem) * kMaxWeightWindows * chunks * steps * kWgmmaK * 2;
   }
   int64_t work_tiles_per_prepared_tile(const ConvProblem& problem) const {

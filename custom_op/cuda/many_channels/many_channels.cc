@@ -315,7 +315,7 @@ class ManyChannelsPlan final : public Plan {
   Tiling tiling_;
   Arguments<void> arguments_;
   int64_t rows_, weight_bytes_;
-  int64_t pixel_range_count_, output_offset_count_;  // of a band
+  int64_t pixel_range_count_, output_offset_count_;  // sizes of a band
   Launch prepare_, multiply_, combine_;
 };
 

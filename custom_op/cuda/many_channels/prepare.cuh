@@ -16,7 +16,7 @@ namespace convswap::many_channels {
 
 // Layout of a channel block: the vectors of all phases of a tile or of a prepared tile.
 struct ChannelBlock {
-  FastDivisor vectors, phase_vectors;  // of all phases, and of one
+  FastDivisor vectors, phase_vectors;  // vectors of all phases, and of one
   FastDivisor column_phases;
 
   // Maps the i-th pixel that is converted to its vector. The column phases of a row alternate, so that
