@@ -222,7 +222,7 @@ def test_pools_of_large_planes_are_the_definition_part_by_part() -> None:
     (program,) = build("tiled_float")
     assert computed_of(program, POOLED, POOLED + POOLED_SEEDS) == POOLED_SEEDS
     # Planes of more than 2,048 elements, two parts at the least, which a kernel of its own pools.
-    assert "in a kernel of its own" in told_of(program, POOLED, POOLED + 1)
+    assert "in a separate kernel" in told_of(program, POOLED, POOLED + 1)
 
 
 def test_images_that_32_bits_do_not_reach_across_are_no_halves_of_a_tile() -> None:

@@ -6,15 +6,15 @@
 
 namespace convswap {
 
-// An activation by a call. Inlined where results are written, the formulas of all activations take the
-// compiler longer than all else of a kernel. What it needs is passed: behind a reference it would be loaded
-// each time.
-__device__ __noinline__ inline float called_activation(Activation activation, float alpha, float beta,
-                                                       float value) {
+// An activation as a function call. Inlining the formulas of all activations where results are written takes
+// the compiler longer than the rest of the kernel. Parameters are passed by value: behind a reference they
+// would be loaded for each call.
+__device__ __noinline__ inline float activate_out_of_line(Activation activation, float alpha, float beta,
+                                                          float value) {
   return activate<float>(activation, alpha, beta, value);
 }
 __device__ inline float activated(const Epilogue& epilogue, float value) {
-  return called_activation(epilogue.activation, epilogue.alpha, epilogue.beta, value);
+  return activate_out_of_line(epilogue.activation, epilogue.alpha, epilogue.beta, value);
 }
 
 template <Activation kActivation, int kCount>
@@ -23,7 +23,7 @@ __device__ inline void activate_inlined(const Epilogue& epilogue, float (&values
   for (float& value : values) value = activate<float>(kActivation, epilogue.alpha, epilogue.beta, value);
 }
 
-// Activates all values, without a call where the activation is one of kInlined: a call takes longer than most
+// Activates all values. The activations of kInlined are inlined, since a call takes longer than most
 // formulas.
 template <Activation... kInlined, int kCount>
 __device__ inline void activate_values(const Epilogue& epilogue, float (&values)[kCount]) {
@@ -33,7 +33,7 @@ __device__ inline void activate_values(const Epilogue& epilogue, float (&values)
   for (float& value : values) value = activated(epilogue, value);
 }
 
-// What is_swish is true of.
+// For activations that satisfy is_swish.
 template <int kCount>
 __device__ inline void activate_swish(const Epilogue& epilogue, float (&values)[kCount]) {
   if (epilogue.activation == Activation::silu) {
@@ -44,31 +44,31 @@ __device__ inline void activate_swish(const Epilogue& epilogue, float (&values)[
 }
 
 template <int kCount>
-__device__ inline void limit_values(const EpilogueParams& following, float (&values)[kCount]) {
+__device__ inline void limit_values(const EpilogueParams& params, float (&values)[kCount]) {
 #pragma unroll
-  for (float& value : values) value = min_nan(max_nan(value, following.least), following.most);
+  for (float& value : values) value = min_nan(max_nan(value, params.least), params.most);
 }
 
-// Where values are many, and nothing follows but what limits and what is_swish is true of: asks once which,
-// and calls `for_each` with what does it to some of them.
+// For many values and activations that clamp or satisfy is_swish. Dispatches once on the activation and calls
+// `for_each` with the functor that applies it to an array of values.
 template <typename ForEach>
-__device__ inline void finish_many(const EpilogueParams& following, ForEach for_each) {
-  if (following.only_clamps) {
-    for_each([&](auto& values) { limit_values(following, values); });
-  } else if (following.epilogue.activation == Activation::silu) {
-    for_each([&](auto& values) { activate_inlined<Activation::silu>(following.epilogue, values); });
+__device__ inline void finish_many(const EpilogueParams& params, ForEach for_each) {
+  if (params.only_clamps) {
+    for_each([&](auto& values) { limit_values(params, values); });
+  } else if (params.epilogue.activation == Activation::silu) {
+    for_each([&](auto& values) { activate_inlined<Activation::silu>(params.epilogue, values); });
   } else {
-    for_each([&](auto& values) { activate_inlined<Activation::hard_swish>(following.epilogue, values); });
+    for_each([&](auto& values) { activate_inlined<Activation::hard_swish>(params.epilogue, values); });
   }
 }
 
-// Whatever activation follows.
+// Applies any activation.
 template <int kCount>
-__device__ inline void finish_values(const EpilogueParams& following, float (&values)[kCount]) {
-  if (following.only_clamps) {
-    limit_values(following, values);
+__device__ inline void finish_values(const EpilogueParams& params, float (&values)[kCount]) {
+  if (params.only_clamps) {
+    limit_values(params, values);
   } else {
-    activate_values<Activation::silu, Activation::hard_swish>(following.epilogue, values);
+    activate_values<Activation::silu, Activation::hard_swish>(params.epilogue, values);
   }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the kernels of the epilogue stage are told.
+// Arguments of the epilogue stage's kernels.
 
 #include "conv/epilogue.h"
 #include "cuda/primitives/fast_divisor.cuh"
@@ -9,13 +9,13 @@
 namespace convswap::epilogue {
 
 template <typename T>
-struct Arguments : Tensors<T> {    // x: the convolution's output; z: the residual; w and b are not there
-  long long elements;              // of y
-  int plane_input, height, width;  // of the convolution's output
+struct Arguments : Tensors<T> {  // x: the convolution's output; z: the residual; w and b are null
+  long long elements;            // of y
+  int x_plane, height, width;    // of the convolution's output
   FastDivisor y_plane, y_width;
-  // What a block pools at a time: a part of so many planes.
+  // Work units of the pooling kernel, one per block at a time. A unit is a part of `planes_per_group` planes.
   unsigned units;
-  int planes_at_once, elements_of_part;
+  int planes_per_group, elements_per_part;
   FastDivisor parts;
   Epilogue epilogue;
 };

@@ -1,7 +1,7 @@
-// Residual, activation and pool of a convolution's output that lies in memory: for the algorithms whose own
-// kernel ends with the convolution. It reads that output once and writes y once (a pool's windows that
-// overlap are read from the caches again), so it is bound by memory: one element of y to a thread, neighbours
-// to neighbours.
+// Residual, activation and pool of a convolution's output in global memory, for algorithms that do not fuse
+// them. The kernel reads that output once and writes y once; overlapping pool windows are read again from the
+// caches. It is bound by memory: each thread computes one element of y, and neighbouring threads compute
+// neighbouring elements.
 
 #include <algorithm>
 #include <memory>
@@ -24,14 +24,14 @@ namespace epilogue {
 namespace {
 
 constexpr int kThreads = 256;
-// More blocks than any card holds at once; the kernels' loops take the rest.
-constexpr int64_t kMostBlocks = 1 << 20;
-constexpr int64_t kMostOfPlane = 1 << 30;  // elements: the kernels' indices inside a plane have 32 bits
-// What a multiprocessor of an H200 moves of the 4.3 TB/s that the card does.
+// More blocks than any card holds at once; the kernels' grid-stride loops cover the remaining units.
+constexpr int64_t kMaxBlocks = 1 << 20;
+constexpr int64_t kMaxPlaneElements = 1 << 30;  // elements; the kernels index a plane with 32 bits
+// Bandwidth of one multiprocessor of an H200, of the 4.3 TB/s of the card.
 constexpr double kBytesPerNanosecond = 32.6;
-// And what it takes for an element of y of a pool, and for each number of its window: fitted on an H200 to
-// max pools of 2 x 2, 3 x 3 and 5 x 5 (benchmarks/many_channels.md).
-constexpr double kWindowNanoseconds = 0.33, kNumberNanoseconds = 0.1;
+// Time for an element of y of a pool, and for each input of its window: fitted on an H200 to max pools of 2 x
+// 2, 3 x 3 and 5 x 5 (benchmarks/many_channels.md).
+constexpr double kWindowNanoseconds = 0.33, kInputNanoseconds = 0.1;
 constexpr double kLaunchNanoseconds = 2000;
 
 const KnownKernels known({.header = "cuda/epilogue/kernel.cuh",
@@ -40,9 +40,9 @@ const KnownKernels known({.header = "cuda/epilogue/kernel.cuh",
 struct Family {
   struct Tiling {
     bool pools;
-    int64_t planes_at_once, parts;  // a block pools a part of so many planes
-    int64_t elements_of_part;       // of y
-    int64_t units;                  // for a block each
+    int64_t planes_per_group, parts;  // a unit is a part of so many planes
+    int64_t elements_per_part;        // of y
+    int64_t units;                    // one per block at a time
   };
   using Arguments = epilogue::Arguments<void>;
   static std::string name(const Tiling& tiling) { return tiling.pools ? "pool" : "activation"; }
@@ -53,7 +53,7 @@ struct Family {
       return {false, 0, 0, 0, ceil_divide(problem.result_elements(), chunk)};
     }
     const int64_t plane = problem.result_size(), planes = std::max<int64_t>(1, chunk / plane);
-    // Parts of a plane alike, of whole warps.
+    // Equal parts of a plane, multiples of a warp.
     const int64_t parts = planes > 1 ? 1 : ceil_divide(plane, chunk);
     const int64_t part = parts == 1 ? planes * plane : round_up(ceil_divide(plane, parts), int64_t{32});
     return {true, planes, parts, part, ceil_divide(problem.batch * problem.out_channels, planes) * parts};
@@ -64,31 +64,31 @@ struct Family {
   }
 
   static Arguments arguments_of(const ConvProblem& problem, const Device&, const Tiling& tiling) {
-    Arguments to{};
-    to.elements = problem.result_elements();
-    to.epilogue = problem.epilogue;
-    if (!tiling.pools) return to;
-    to.plane_input = narrow(problem.output_size());
-    to.height = narrow(problem.output[1]);
-    to.width = narrow(problem.output[2]);
-    to.y_plane = FastDivisor(narrow(problem.result_size()));
-    to.y_width = FastDivisor(narrow(problem.result[2]));
-    to.units = static_cast<unsigned>(tiling.units);
-    to.planes_at_once = narrow(tiling.planes_at_once);
-    to.elements_of_part = narrow(tiling.elements_of_part);
-    to.parts = FastDivisor(narrow(tiling.parts));
-    return to;
+    Arguments arguments{};
+    arguments.elements = problem.result_elements();
+    arguments.epilogue = problem.epilogue;
+    if (!tiling.pools) return arguments;
+    arguments.x_plane = narrow(problem.output_size());
+    arguments.height = narrow(problem.output[1]);
+    arguments.width = narrow(problem.output[2]);
+    arguments.y_plane = FastDivisor(narrow(problem.result_size()));
+    arguments.y_width = FastDivisor(narrow(problem.result[2]));
+    arguments.units = static_cast<unsigned>(tiling.units);
+    arguments.planes_per_group = narrow(tiling.planes_per_group);
+    arguments.elements_per_part = narrow(tiling.elements_per_part);
+    arguments.parts = FastDivisor(narrow(tiling.parts));
+    return arguments;
   }
 
   static int threads(const Tiling&) { return kThreads; }
   static int64_t shared_bytes(const Tiling&) { return 0; }
 
   static Dim3 grid_of(const ConvProblem&, const Device&, const Tiling& tiling, const Launch&) {
-    return {static_cast<unsigned>(std::min(kMostBlocks, tiling.units))};
+    return {static_cast<unsigned>(std::min(kMaxBlocks, tiling.units))};
   }
 
   static std::string describe(const ConvProblem& problem, const Tiling&, const Launch& launch) {
-    return joined(text_of(problem.epilogue), " in a kernel of its own, ", launch.grid.x, " blocks of ",
+    return joined(text_of(problem.epilogue), " in a separate kernel, ", launch.grid.x, " blocks of ",
                   kThreads, " threads");
   }
 };
@@ -98,9 +98,9 @@ bool is_exact(float value) {
   return static_cast<float>(Small(value)) == value;
 }
 
-// Whether rounding the convolution's results to the element type, too, changes nothing of what the epilogue
-// gives: float32 and float64 sums are of that type already, and rounding never changes which of two is the
-// larger.
+// True if rounding the convolution's output to the element type first leaves the epilogue's result unchanged.
+// float32 and float64 accumulators already have the element type. Rounding is monotonic, so it commutes with
+// maxima and clamps.
 bool rounding_commutes(const ConvProblem& problem) {
   if (problem.type == ElementType::float32 || problem.type == ElementType::float64) return true;
   const Epilogue& epilogue = problem.epilogue;
@@ -116,12 +116,12 @@ class Stage final : public EpilogueStage {
  public:
   std::string why_not(const ConvProblem& problem) const override {
     if (!rounding_commutes(problem)) {
-      return "it computes what follows a convolution of its results as they are rounded to " +
-             std::string(name_of(problem.type)) + ", which would round twice";
+      return "its epilogue would be a separate kernel, which would round twice to " +
+             std::string(name_of(problem.type));
     }
     const bool pools = problem.epilogue.pool.kind != PoolKind::none;
-    if (pools && problem.output_size() > kMostOfPlane) {
-      return "the kernel that pools has indices of 32 bits inside an image and the problem needs more";
+    if (pools && problem.output_size() > kMaxPlaneElements) {
+      return "its pooling kernel has 32-bit indices inside an image and the problem needs more";
     }
     return {};
   }
@@ -131,7 +131,7 @@ class Stage final : public EpilogueStage {
         problem.output_elements() * (problem.epilogue.has_residual ? 2 : 1) + problem.result_elements();
     double nanoseconds = number(elements) * size_of(problem.type) / kBytesPerNanosecond;
     if (const Pool& pool = problem.epilogue.pool; pool.kind != PoolKind::none) {
-      const double window = kWindowNanoseconds + kNumberNanoseconds * number(pool.kernel[0] * pool.kernel[1]);
+      const double window = kWindowNanoseconds + kInputNanoseconds * number(pool.kernel[0] * pool.kernel[1]);
       nanoseconds = std::max(nanoseconds, number(problem.result_elements()) * window);
     }
     return (kLaunchNanoseconds - kEarlierNanoseconds + nanoseconds / std::max(1, device.multiprocessors)) *

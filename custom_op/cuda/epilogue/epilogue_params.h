@@ -4,10 +4,11 @@
 
 namespace convswap {
 
-// What a kernel is told of what follows its sums, without having to ask what it is where that only limits.
+// Epilogue parameters of a kernel. Activations that only clamp (ReLU, Clip) are two bounds, so that the
+// kernel does not branch on their kind.
 struct EpilogueParams {
   Epilogue epilogue;
-  bool only_clamps;  // a result is no less and no more than these
+  bool only_clamps;  // the activation is min(max(value, least), most)
   float least, most;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// The list of the epilogue stage's kernel instances: for each element type one of each of these.
+// The epilogue stage's kernel instances: each of these for each element type.
 
 #include <string>
 
@@ -9,7 +9,7 @@ namespace convswap::epilogue {
 struct Instance {
   bool pools;
 
-  // As the kernel's template takes them.
+  // The template arguments after the element type.
   std::string arguments() const { return pools ? "true" : "false"; }
 };
 

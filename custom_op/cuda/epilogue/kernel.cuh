@@ -1,9 +1,9 @@
 #pragma once
 
-// What follows a convolution, as kernels of their own; see epilogue.cc.
+// Kernels for the epilogue of a convolution's output in global memory; see epilogue.cc.
 
 #include "conv/epilogue_math.h"
-#include "conv/small_floats.h"  // what its instances are named by
+#include "conv/small_floats.h"  // the element types of the instances' names
 #include "conv/with_activation.h"
 #include "cuda/epilogue/arguments.h"
 #include "cuda/primitives/dependent_launch.cuh"
@@ -11,7 +11,7 @@
 
 namespace convswap::epilogue {
 
-// So many neighbours are one load or store.
+// Neighbouring elements of one 16-byte load or store.
 template <typename T>
 struct alignas(16) Chunk {
   static constexpr int kSize = 16 / sizeof(T);
@@ -23,9 +23,10 @@ __device__ inline bool is_aligned(const T* pointer) {
   return reinterpret_cast<unsigned long long>(pointer) % 16 == 0;
 }
 
-// Without a pool: y lies as x does. y may be x, since each element is read by the thread that writes it.
+// Epilogue without a pool: y has the layout of x. y may be x, since the thread that reads an element also
+// writes it.
 template <Activation kActivation, typename T, typename Sum>
-__device__ inline void activate_all(const Arguments<T>& problem) {
+__device__ inline void store_activated(const Arguments<T>& problem) {
   const Epilogue& epilogue = problem.epilogue;
   const auto result_of = [&](T x, T z) {
     const Sum residual = problem.z == nullptr ? Sum(0) : static_cast<Sum>(z);
@@ -50,44 +51,44 @@ __device__ inline void activate_all(const Arguments<T>& problem) {
   }
 }
 
-// The windows of the pool, of a convolution's output and the residual to add, for one element of y each.
+// The pool window of one element of y, over the convolution's output plus residual.
 template <typename T, typename Sum>
-class Windows {
+class InputWindow {
  public:
-  __device__ explicit Windows(const Arguments<T>& problem)
+  __device__ explicit InputWindow(const Arguments<T>& problem)
       : problem_(problem),
         height_(static_cast<int>(problem.epilogue.pool.kernel[0])),
         width_(static_cast<int>(problem.epilogue.pool.kernel[1])) {}
 
-  // Moves on to the window that begins in that row and column, before the first of each where these are
-  // negative, of the plane that begins at `plane`.
+  // Moves to the window whose first row and column are given, in the plane at offset `plane`. Negative rows
+  // and columns lie in the padding.
   __device__ void move(long long plane, int row, int column) { plane_ = plane, row_ = row, column_ = column; }
 
-  // Calls back with each number of the window, row after row.
+  // Calls `call` with each number of the window, in row-major order.
   template <typename Call>
   __device__ void for_each(Call call) const {
     const int row_end = min(row_ + height_, problem_.height);
     const int column_end = min(column_ + width_, problem_.width);
     for (int row = max(0, row_); row < row_end; ++row) {
       for (int column = max(0, column_); column < column_end; ++column) {
-        const long long at = plane_ + row * problem_.width + column;
-        Sum value = static_cast<Sum>(problem_.x[at]);
-        if (problem_.z != nullptr) value += static_cast<Sum>(problem_.z[at]);
+        const long long index = plane_ + row * problem_.width + column;
+        Sum value = static_cast<Sum>(problem_.x[index]);
+        if (problem_.z != nullptr) value += static_cast<Sum>(problem_.z[index]);
         call(value);
       }
     }
   }
 
-  // Whether there is a number in the window, its size is kSize in both directions and nothing is added.
+  // True for a window of kSize x kSize that covers at least one element, without a residual.
   template <int kSize>
-  __device__ bool has_size() const {
+  __device__ bool is_square() const {
     return height_ == kSize && width_ == kSize && problem_.z == nullptr && row_ + kSize > 0 &&
            row_ < problem_.height && column_ + kSize > 0 && column_ < problem_.width;
   }
-  // Calls back with these, all loaded at once; where the window leaves the plane, with numbers at its edge
-  // again, which the largest does not mind.
+  // Calls `call` with each number of the window after loading all of them. Beyond the plane, edge elements
+  // are repeated, which leaves the maximum unchanged.
   template <int kSize, typename Call>
-  __device__ void for_each_at_once(Call call) const {
+  __device__ void for_each_preloaded(Call call) const {
     const T* const x = problem_.x + plane_;
     T values[kSize][kSize];
 #pragma unroll
@@ -110,106 +111,105 @@ class Windows {
   int row_, column_;
 };
 
-// Stores what `pooled(windows, row, column)` gives for each element of y. Neighbouring threads take
-// neighbours, of a part of a plane, or of some planes at once where they are small.
+// Stores `pooled(window, row, column)` for each element of y. Neighbouring threads compute neighbouring
+// elements, of a part of a plane or of several small planes.
 template <typename T, typename Sum, typename Pooled>
-__device__ inline void pool_all(const Arguments<T>& problem, Pooled pooled) {
+__device__ inline void store_pooled(const Arguments<T>& problem, Pooled pooled) {
   const Pool& pool = problem.epilogue.pool;
   const int stride_height = static_cast<int>(pool.stride[0]), stride_width = static_cast<int>(pool.stride[1]);
   const int pad_height = static_cast<int>(pool.pad_begin[0]), pad_width = static_cast<int>(pool.pad_begin[1]);
   const int y_plane = static_cast<int>(problem.y_plane.divisor);
-  const int at_once = problem.planes_at_once * y_plane;
-  Windows<T, Sum> windows(problem);
+  const int group_elements = problem.planes_per_group * y_plane;
+  InputWindow<T, Sum> window(problem);
   for (unsigned unit = blockIdx.x; unit < problem.units; unit += gridDim.x) {
     const unsigned group = problem.parts.quotient_of_any(unit);
     const int part = static_cast<int>(unit - group * problem.parts.divisor);
-    const long long first = static_cast<long long>(group) * at_once;
-    const long long first_input =
-        static_cast<long long>(group) * problem.planes_at_once * problem.plane_input;
-    const int end = static_cast<int>(min(
-        problem.elements - first,
-        min(static_cast<long long>(at_once), (part + 1) * static_cast<long long>(problem.elements_of_part))));
-    for (int i = part * problem.elements_of_part + static_cast<int>(threadIdx.x); i < end;
+    const long long first = static_cast<long long>(group) * group_elements;
+    const long long first_x = static_cast<long long>(group) * problem.planes_per_group * problem.x_plane;
+    const int end = static_cast<int>(
+        min(problem.elements - first, min(static_cast<long long>(group_elements),
+                                          (part + 1) * static_cast<long long>(problem.elements_per_part))));
+    for (int i = part * problem.elements_per_part + static_cast<int>(threadIdx.x); i < end;
          i += static_cast<int>(blockDim.x)) {
       const int plane = problem.y_plane.quotient_of_any(i);
-      const int within = i - plane * y_plane;
-      const int row = problem.y_width.quotient_of_any(within);
-      const int column = within - row * static_cast<int>(problem.y_width.divisor);
-      windows.move(first_input + static_cast<long long>(plane) * problem.plane_input,
-                   row * stride_height - pad_height, column * stride_width - pad_width);
-      problem.y[first + i] = static_cast<T>(pooled(windows, row, column));
+      const int y_index = i - plane * y_plane;
+      const int row = problem.y_width.quotient_of_any(y_index);
+      const int column = y_index - row * static_cast<int>(problem.y_width.divisor);
+      window.move(first_x + static_cast<long long>(plane) * problem.x_plane, row * stride_height - pad_height,
+                  column * stride_width - pad_width);
+      problem.y[first + i] = static_cast<T>(pooled(window, row, column));
     }
   }
 }
 
-// The largest of a window; a NaN stays.
+// Running maximum; a NaN stays.
 template <typename Sum>
-struct Largest {
+struct RunningMax {
   Sum result = -static_cast<Sum>(infinity());
 
-  __device__ void take(Sum value) {
+  __device__ void include(Sum value) {
     if (value > result || value != value) result = value;
   }
 };
 
-// The largest of what an increasing activation makes of each is that of the largest.
+// Max pool of an increasing activation: activates only the maximum of the window.
 template <typename T, typename Sum>
-__device__ inline void activate_largest(const Arguments<T>& problem) {
-  pool_all<T, Sum>(problem, [&](const Windows<T, Sum>& windows, int, int) {
-    Largest<Sum> largest;
-    const auto take = [&](Sum value) { largest.take(value); };
-    if (windows.template has_size<2>()) {
-      windows.template for_each_at_once<2>(take);
-    } else if (windows.template has_size<3>()) {
-      windows.template for_each_at_once<3>(take);
+__device__ inline void activate_pooled_max(const Arguments<T>& problem) {
+  store_pooled<T, Sum>(problem, [&](const InputWindow<T, Sum>& window, int, int) {
+    RunningMax<Sum> maximum;
+    const auto include = [&](Sum value) { maximum.include(value); };
+    if (window.template is_square<2>()) {
+      window.template for_each_preloaded<2>(include);
+    } else if (window.template is_square<3>()) {
+      window.template for_each_preloaded<3>(include);
     } else {
-      windows.for_each(take);
+      window.for_each(include);
     }
     Sum result{};
     const Epilogue& epilogue = problem.epilogue;
     with_activation(epilogue.activation, [&](auto activation) {
-      result = activate<Sum>(decltype(activation)::value, epilogue.alpha, epilogue.beta, largest.result);
+      result = activate<Sum>(decltype(activation)::value, epilogue.alpha, epilogue.beta, maximum.result);
     });
     return result;
   });
 }
 
 template <Activation kActivation, typename T, typename Sum>
-__device__ inline void pool_activated(const Arguments<T>& problem) {
+__device__ inline void pool_activated_values(const Arguments<T>& problem) {
   const Epilogue& epilogue = problem.epilogue;
   const auto activated = [&](Sum value) {
     return activate<Sum>(kActivation, epilogue.alpha, epilogue.beta, value);
   };
-  pool_all<T, Sum>(problem, [&](const Windows<T, Sum>& windows, int row, int column) {
+  store_pooled<T, Sum>(problem, [&](const InputWindow<T, Sum>& window, int row, int column) {
     if (epilogue.pool.kind == PoolKind::max) {
-      Largest<Sum> largest;
-      windows.for_each([&](Sum value) { largest.take(activated(value)); });
-      return largest.result;
+      RunningMax<Sum> maximum;
+      window.for_each([&](Sum value) { maximum.include(activated(value)); });
+      return maximum.result;
     }
     Sum sum = 0;
-    windows.for_each([&](Sum value) { sum += activated(value); });
+    window.for_each([&](Sum value) { sum += activated(value); });
     const PoolWindow rows(epilogue.pool, 0, row, problem.height);
     const PoolWindow columns(epilogue.pool, 1, column, problem.width);
     return sum / static_cast<Sum>(rows.counted * columns.counted);
   });
 }
 
-// kPools: the problem has a pool.
+// kPools: the epilogue has a pool.
 template <typename T, bool kPools>
 __global__ void kernel(const Arguments<T> problem) {
   using Sum = typename AccumulatorOf<T>::Type;
   griddepcontrol_wait();
   if constexpr (kPools) {
     if (problem.epilogue.pool.kind == PoolKind::max && is_increasing(problem.epilogue)) {
-      activate_largest<T, Sum>(problem);
+      activate_pooled_max<T, Sum>(problem);
       return;
     }
   }
   with_activation(problem.epilogue.activation, [&](auto activation) {
     if constexpr (kPools) {
-      pool_activated<decltype(activation)::value, T, Sum>(problem);
+      pool_activated_values<decltype(activation)::value, T, Sum>(problem);
     } else {
-      activate_all<decltype(activation)::value, T, Sum>(problem);
+      store_activated<decltype(activation)::value, T, Sum>(problem);
     }
   });
 }
