@@ -11,15 +11,15 @@
 
 namespace convswap {
 
-// An algorithm of a card that has one plan for a problem, by the tiling that it estimates to be the cheapest.
-// kBest(problem, device) is that tiling, if there is one: an std::optional, or the first of a vector.
-// kAll(problem, device): all that compute the problem, the cheapest first. A tiling has its `cost` in
-// nanoseconds, or none where the algorithm has no estimate. A `ChosenPlan`, which is a KernelPlan or the
-// family's own, is made of (problem, device, tiling), and has as static members
+// A CUDA algorithm that has one plan per tiling and offers the tiling with the least estimate. kBest(problem,
+// device) returns that tiling if there is one: an std::optional, or a vector whose first element counts.
+// kAll(problem, device) returns all tilings that compute the problem, the cheapest first. A tiling has its
+// `cost` in nanoseconds, or no such member if the algorithm has no estimate. `ChosenPlan` is a KernelPlan or
+// the family's own class. Its constructor takes (problem, device, tiling), and its static members are
 //
-//   kernel_names(problem, tiling)    of the instances that it starts, each once
-//   why_not(problem, tiling)         if there: why it cannot compute the problem, or nothing
-//   kNeedsScratch                    if there: a run takes memory beside its tensors
+//   kernel_names(problem, tiling)    of the instances that it launches, each once
+//   why_not(problem, tiling)         optional: why it cannot compute the problem, or empty
+//   kNeedsScratch                    optional: a run needs scratch memory
 template <typename ChosenPlan, auto kBest, auto kAll = kBest>
 class AlgorithmByTiling : public Algorithm {
  public:
@@ -29,7 +29,7 @@ class AlgorithmByTiling : public Algorithm {
     if (std::string reason = why_not_at_all(problem, device); !reason.empty()) {
       return Offer::refusal(std::move(reason));
     }
-    const auto tilings = listed(kBest(problem, device));
+    const auto tilings = as_vector(kBest(problem, device));
     if (tilings.empty()) return Offer::refusal(why_no_tiling(problem, device));
     if (std::string reason = why_not(problem, tilings.front()); !reason.empty()) {
       return Offer::refusal(std::move(reason));
@@ -41,7 +41,7 @@ class AlgorithmByTiling : public Algorithm {
                                   std::size_t most) const final {
     std::vector<Offer> all;
     if (!why_not_at_all(problem, device).empty()) return all;
-    for (const auto& tiling : listed(kAll(problem, device))) {
+    for (const auto& tiling : as_vector(kAll(problem, device))) {
       if (all.size() == most) break;
       if (why_not(problem, tiling).empty()) all.push_back(offer_of(problem, device, tiling));
     }
@@ -49,19 +49,19 @@ class AlgorithmByTiling : public Algorithm {
   }
 
  protected:
-  // Why it cannot compute the problem, before a tiling is sought; empty where nothing is in the way.
+  // Why the algorithm cannot compute the problem with any tiling; empty if it may.
   virtual std::string why_not_at_all(const ConvProblem&, const Device&) const { return {}; }
 
-  // Why there is no tiling, where there may be none.
+  // Why no tiling was found.
   virtual std::string why_no_tiling(const ConvProblem&, const Device&) const { return {}; }
 
  private:
   template <typename Tiling>
-  static std::vector<Tiling> listed(std::vector<Tiling> tilings) {
+  static std::vector<Tiling> as_vector(std::vector<Tiling> tilings) {
     return tilings;
   }
   template <typename Tiling>
-  static std::vector<Tiling> listed(std::optional<Tiling> tiling) {
+  static std::vector<Tiling> as_vector(std::optional<Tiling> tiling) {
     return tiling ? std::vector{*std::move(tiling)} : std::vector<Tiling>{};
   }
 

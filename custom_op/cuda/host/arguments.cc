@@ -7,30 +7,30 @@
 namespace convswap {
 
 Geometry geometry_of(const ConvProblem& problem) {
-  Geometry to{};
-  to.batch = narrow(problem.batch);
-  to.in_channels = narrow(problem.in_channels);
-  to.out_channels = narrow(problem.out_channels);
-  to.channels = narrow(problem.channels_per_group());
-  to.filters = narrow(problem.filters_per_group());
-  to.input_height = narrow(problem.input[1]);
-  to.input_width = narrow(problem.input[2]);
-  to.input_plane = narrow(problem.input_size());
-  to.output_height = narrow(problem.output[1]);
-  to.output_width = narrow(problem.output[2]);
-  to.output_plane = narrow(problem.output_size());
-  to.y_height = narrow(problem.result[1]);
-  to.y_width = narrow(problem.result[2]);
-  to.y_plane = narrow(problem.result_size());
-  to.filter_height = narrow(problem.filter[1]);
-  to.filter_width = narrow(problem.filter[2]);
-  to.stride_height = narrow(problem.stride[1]);
-  to.stride_width = narrow(problem.stride[2]);
-  to.dilation_height = narrow(problem.dilation[1]);
-  to.dilation_width = narrow(problem.dilation[2]);
-  to.pad_height = narrow(problem.pad_begin[1]);
-  to.pad_width = narrow(problem.pad_begin[2]);
-  return to;
+  Geometry geometry{};
+  geometry.batch = narrow(problem.batch);
+  geometry.in_channels = narrow(problem.in_channels);
+  geometry.out_channels = narrow(problem.out_channels);
+  geometry.channels = narrow(problem.channels_per_group());
+  geometry.filters = narrow(problem.filters_per_group());
+  geometry.input_height = narrow(problem.input[1]);
+  geometry.input_width = narrow(problem.input[2]);
+  geometry.input_plane = narrow(problem.input_size());
+  geometry.output_height = narrow(problem.output[1]);
+  geometry.output_width = narrow(problem.output[2]);
+  geometry.output_plane = narrow(problem.output_size());
+  geometry.y_height = narrow(problem.result[1]);
+  geometry.y_width = narrow(problem.result[2]);
+  geometry.y_plane = narrow(problem.result_size());
+  geometry.filter_height = narrow(problem.filter[1]);
+  geometry.filter_width = narrow(problem.filter[2]);
+  geometry.stride_height = narrow(problem.stride[1]);
+  geometry.stride_width = narrow(problem.stride[2]);
+  geometry.dilation_height = narrow(problem.dilation[1]);
+  geometry.dilation_width = narrow(problem.dilation[2]);
+  geometry.pad_height = narrow(problem.pad_begin[1]);
+  geometry.pad_width = narrow(problem.pad_begin[2]);
+  return geometry;
 }
 
 bool is_aligned(const void* data, const ConvProblem& problem, int elements) {
@@ -38,20 +38,20 @@ bool is_aligned(const void* data, const ConvProblem& problem, int elements) {
 }
 
 NaiveConv naive_conv_of(const ConvProblem& problem) {
-  NaiveConv to{};
-  to.in_channels = problem.in_channels;
-  to.out_channels = problem.out_channels;
-  to.channels_per_group = problem.channels_per_group();
-  to.filters_per_group = problem.filters_per_group();
-  std::copy(problem.input.begin(), problem.input.end(), to.input);
-  std::copy(problem.filter.begin(), problem.filter.end(), to.filter);
-  std::copy(problem.output.begin(), problem.output.end(), to.output);
-  std::copy(problem.stride.begin(), problem.stride.end(), to.stride);
-  std::copy(problem.dilation.begin(), problem.dilation.end(), to.dilation);
-  std::copy(problem.result.begin(), problem.result.end(), to.result);
-  std::copy(problem.pad_begin.begin(), problem.pad_begin.end(), to.pad);
-  to.epilogue = problem.epilogue;
-  return to;
+  NaiveConv conv{};
+  conv.in_channels = problem.in_channels;
+  conv.out_channels = problem.out_channels;
+  conv.channels_per_group = problem.channels_per_group();
+  conv.filters_per_group = problem.filters_per_group();
+  std::copy(problem.input.begin(), problem.input.end(), conv.input);
+  std::copy(problem.filter.begin(), problem.filter.end(), conv.filter);
+  std::copy(problem.output.begin(), problem.output.end(), conv.output);
+  std::copy(problem.stride.begin(), problem.stride.end(), conv.stride);
+  std::copy(problem.dilation.begin(), problem.dilation.end(), conv.dilation);
+  std::copy(problem.result.begin(), problem.result.end(), conv.result);
+  std::copy(problem.pad_begin.begin(), problem.pad_begin.end(), conv.pad);
+  conv.epilogue = problem.epilogue;
+  return conv;
 }
 
 EpilogueParams epilogue_params_of(const Epilogue& epilogue) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// What plans tell kernels of a problem.
+// Kernel arguments made from a problem.
 
 #include "conv/problem.h"
 #include "cuda/epilogue/epilogue_params.h"
@@ -10,14 +10,14 @@
 
 namespace convswap {
 
-// Numbers that an algorithm has found to fit into 32 bits.
+// Converts a size that the algorithm has checked to fit into 32 bits.
 inline int narrow(int64_t value) { return static_cast<int>(value); }
 
-// Of a problem with one or two spatial axes whose sizes fit into 32 bits; those that no kernel of an
-// algorithm reads need not.
+// Geometry of a problem with one or two spatial axes. Sizes that the family's kernels read must fit into 32
+// bits.
 Geometry geometry_of(const ConvProblem& problem);
 
-// Whether so many of the problem's elements that begin at `data` are one aligned load or store.
+// True if `data` is aligned for a load or store of so many of the problem's elements.
 bool is_aligned(const void* data, const ConvProblem& problem, int elements);
 
 inline Tensors<void> tensors_of(const ConvTensors& tensors, const Execution& execution) {
@@ -28,7 +28,7 @@ NaiveConv naive_conv_of(const ConvProblem& problem);
 
 EpilogueParams epilogue_params_of(const Epilogue& epilogue);
 
-// Whether its activation does nothing but limit.
+// True if the activation only clamps.
 inline bool only_clamps(const Epilogue& epilogue) { return epilogue_params_of(epilogue).only_clamps; }
 
 }  // namespace convswap

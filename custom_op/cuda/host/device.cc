@@ -12,9 +12,9 @@
 namespace convswap {
 namespace {
 
-int card_attribute(CUdevice_attribute which, CUdevice card) {
+int card_attribute(CUdevice_attribute attribute, CUdevice card) {
   int value = 0;
-  CONVSWAP_CHECK_DRIVER(driver().cuDeviceGetAttribute(&value, which, card));
+  CONVSWAP_CHECK_DRIVER(driver().cuDeviceGetAttribute(&value, attribute, card));
   return value;
 }
 
@@ -53,12 +53,12 @@ const Device& cuda_device(int index, const KernelOrigin* kernels, bool lends_scr
     throw std::runtime_error("CUDA device " + std::to_string(index) + " is not there: this process sees " +
                              std::to_string(count));
   };
-  // In a forked process, before a lock that a thread of its parent may hold.
+  // Checked before the lock: a forked process may inherit the mutex locked by a thread of its parent.
   std::string why;
   if (find_driver(&why) == nullptr) {
     throw std::runtime_error("CUDA device " + std::to_string(index) + " is not there: " + why);
   }
-  // One at a time and only when asked for: a card that cannot be read must not spoil the others.
+  // Devices are read one at a time and on demand, so that an unreadable card does not affect the others.
   static std::mutex mutex;
   static auto& devices = *new std::map<std::tuple<int, const KernelOrigin*, bool>, Device>;
   const std::lock_guard<std::mutex> lock(mutex);

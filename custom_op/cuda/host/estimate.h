@@ -6,12 +6,12 @@
 
 namespace convswap {
 
-// For formulas of costs.
+// For cost formulas.
 inline double number(int64_t value) { return static_cast<double>(value); }
 
-// The cycles that a scheduler takes for the activations of a warp's results, by families that inline those of
-// is_swish (cuda/epilogue/activations.cuh): fitted to sliding_rows on an H200, as is a call. Nothing for what
-// only limits: kernels do that whatever they compute.
+// Scheduler cycles for the activations of one warp's results, in families that inline the activations of
+// is_swish (cuda/epilogue/activations.cuh). Inlined activations and calls were fitted to sliding_rows on an
+// H200. Clamping costs nothing extra: kernels always clamp.
 inline double activation_cycles(const Epilogue& epilogue) {
   if (only_clamps(epilogue)) return 0;
   constexpr double kSiLU = 17, kHardSwish = 13, kCalled = 115;

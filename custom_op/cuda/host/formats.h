@@ -6,21 +6,21 @@
 
 namespace convswap {
 
-// The formats of tensor_core_formats.cuh, and the element types of kernels that compute with ordinary
-// arithmetic, as kernels name them.
+// Type names in kernel instances: the formats of tensor_core_formats.cuh, and the element types of kernels
+// without tensor cores.
 inline constexpr std::string_view kTensorCoreFormats[] = {"ScaledFloat16Pairs", "TwoScaledFloat16",
                                                           "Float16Pairs", "Bfloat16Pairs"};
 inline constexpr std::string_view kElements[] = {"float", "double", "Float16", "BFloat16"};
 inline constexpr std::string_view kElementsButFloat64[] = {"float", "Float16", "BFloat16"};
 
-// What the tensor cores are given of a problem's data: one of these formats.
+// The tensor-core format for a problem's data and precision.
 std::string_view tensor_core_format(const ConvProblem& problem);
 
-// Into how many parts that format splits each number, and how many products of them count.
+// The number of parts per number in that format, and the number of products per pair of numbers.
 int parts_of(const ConvProblem& problem);
 int terms_of(const ConvProblem& problem);
 
-// The element type as kernels name it.
+// The element type's name in kernel instances.
 std::string_view element_name(ElementType type);
 
 }  // namespace convswap

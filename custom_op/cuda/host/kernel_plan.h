@@ -13,34 +13,36 @@
 
 namespace convswap {
 
-// The grid's columns and rows, the threads of a block and its shared memory, for people.
+// Grid, block and shared memory, for `describe`.
 inline std::string text_of(const Launch& launch) {
   return joined(launch.grid.x, " x ", launch.grid.y, " blocks of ", launch.block.count(), " threads, ",
                 launch.shared_bytes, " bytes of shared memory");
 }
 
-// The grid of blocks that stay, at most one on each multiprocessor: so many rows, whose blocks share the
-// works.
-inline Dim3 grid_of_resident_blocks(int64_t works, int64_t rows, const Device& device) {
-  const int64_t share = std::max<int64_t>(1, device.multiprocessors / rows);
-  return {static_cast<unsigned>(std::min(works, share)), static_cast<unsigned>(rows)};
+// The grid of a persistent kernel, at most one block per multiprocessor. It has `rows` rows, whose blocks
+// share the row's work tiles.
+inline Dim3 grid_of_resident_blocks(int64_t work_tiles, int64_t rows, const Device& device) {
+  const int64_t blocks_per_row = std::max<int64_t>(1, device.multiprocessors / rows);
+  return {static_cast<unsigned>(std::min(work_tiles, blocks_per_row)), static_cast<unsigned>(rows)};
 }
 
-// The plan whose runs start one kernel. What a family of kernels adds are static members of `Family`:
+// A plan that launches one kernel. A family provides these static members of `Family`:
 //
-//   Tiling, Arguments                           what a search has found; what the kernel takes, which begins
-//                                               with Tensors<void>
-//   name(tiling)                                of the kernel, for people
-//   kernel_name(problem, tiling)                of the instance (kernels.h)
-//   arguments_of(problem, device, tiling)       all but the tensors
-//   threads(tiling), shared_bytes(tiling)       of a block; the latter beside what the kernel declares
-//   grid_of(problem, device, tiling, launch)    all else of the launch is known
-//   describe(problem, tiling, launch)           in words, for people
-//   bind(problem, tiling, arguments)            if there: fits the arguments to where the tensors lie; behind
-//                                               the tiling it may take the tensors, for those of a depthwise
+//   Tiling, Arguments                           the result of the tiling search; the kernel's arguments,
+//   which
+//                                               begin with Tensors<void>
+//   name(tiling)                                the kernel's name for KernelFacts
+//   kernel_name(problem, tiling)                the instance's name (kernels.h)
+//   arguments_of(problem, device, tiling)       the arguments without the tensors
+//   threads(tiling), shared_bytes(tiling)       of a block; dynamic shared memory only
+//   grid_of(problem, device, tiling, launch)    the grid; the other members of `launch` are set
+//   describe(problem, tiling, launch)           the plan's description
+//   bind(problem, tiling, arguments)            optional: adapts the arguments to the tensors' addresses. It
+//   may
+//                                               take the tensors after the tiling, for those of a depthwise
 //                                               convolution in front
 //
-// The formats of the data have one plan: to the host all elements are alike.
+// One class serves all element types, since the host passes Tensors<void>.
 template <typename Family>
 class KernelPlan final : public Plan {
  public:

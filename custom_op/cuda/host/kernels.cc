@@ -7,7 +7,7 @@
 namespace convswap {
 namespace {
 
-// Filled before main begins, or while the library is loaded, and only read from then on; never destroyed.
+// Filled before main, or while the library is loaded, and read-only afterwards; never destroyed.
 std::map<std::string, KernelFamily>& families_by_header() {
   static auto& families = *new std::map<std::string, KernelFamily>;
   return families;

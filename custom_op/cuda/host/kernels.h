@@ -1,8 +1,8 @@
 #pragma once
 
-// Kernels by name: "toeplitz::kernel<ScaledFloat16Pairs, 8, true>" is the kernel of toeplitz with these
-// arguments of its template. A family lists its instances once (its family.h); what its plans ask for,
-// what is made ahead of time and what tests compile comes from that list.
+// Kernels by name: "toeplitz::kernel<ScaledFloat16Pairs, 8, true>" is toeplitz's kernel with these template
+// arguments. Each family lists its instances once, in its family.h. Plans, packs and tests take the instances
+// from that list.
 
 #include <cstddef>
 #include <string>
@@ -13,10 +13,11 @@
 
 namespace convswap {
 
-// `kernel`: with its namespace; `format`: of the data; `arguments`: what else its template takes.
+// `kernel`: the template's name with its namespace; `format`: of the data; `arguments`: the remaining
+// template arguments.
 std::string instance_name(std::string_view kernel, std::string_view format, std::string_view arguments = {});
 
-// The same for each of the formats, and of the instances of a family's list.
+// The instance names for each format and each instance of a family's list.
 template <typename Formats, typename Instances>
 std::vector<std::string> instance_names(std::string_view kernel, const Formats& formats,
                                         const Instances& instances) {
@@ -28,7 +29,7 @@ std::vector<std::string> instance_names(std::string_view kernel, const Formats& 
   return names;
 }
 
-// The same of a kernel whose template takes nothing else.
+// The instance names of a kernel without further template arguments.
 template <typename Formats>
 std::vector<std::string> instance_names(std::string_view kernel, const Formats& formats) {
   std::vector<std::string> names;
@@ -36,37 +37,38 @@ std::vector<std::string> instance_names(std::string_view kernel, const Formats& 
   return names;
 }
 
-// A kernel's instances, all that there may be, where its source is, and what cards it has code for.
+// A family's kernel instances, their source, and the compute capabilities that they are compiled for.
 struct KernelFamily {
   std::string header;                  // "cuda/toeplitz/kernel.cuh"
   std::vector<std::string> instances;  // their names
   int least_capability = 75;           // compute capability 7.5
-  bool is_for_it_alone = false;        // not for newer ones too
-  std::string variable = {};           // in constant memory, that the host fills: "ladder::filters_of_layer"
+  bool is_for_it_alone = false;        // only for least_capability, not for newer ones
+  std::string variable = {};           // constant memory that the host fills: "ladder::filters_of_layer"
 
   bool has_code_for(int compute_capability) const {
     return is_for_it_alone ? compute_capability == least_capability : compute_capability >= least_capability;
   }
 };
 
-// Makes a family known: an object of static life in the file that plans it.
+// Registers a family: an object with static storage duration in the file of the family's plan.
 class KnownKernels {
  public:
   explicit KnownKernels(KernelFamily family);
 };
 
-// All families, in the order of their headers.
+// All families, sorted by header.
 std::vector<const KernelFamily*> kernel_families();
 
-// The family that has the instance. Throws std::logic_error where none has: what is listed and what is
-// planned disagree.
+// The family that lists the instance. Throws std::logic_error if none does: a plan and its family's list
+// disagree.
 const KernelFamily& family_of(const std::string& instance);
 
-// The kernel of that name on the device, a CUfunction, compiled and loaded if need be. `argument_bytes`: what
-// the host takes its only parameter to be. Throws std::runtime_error where it cannot be had.
+// The kernel as a CUfunction of the device; compiles and loads it if necessary. `argument_bytes`: the host's
+// size of the kernel's only parameter. Throws std::runtime_error if the kernel can be neither found nor
+// compiled.
 const void* find_kernel(const std::string& instance, const Device& device, std::size_t argument_bytes);
 
-// The variable of a kernel's family, which belongs to this instance alone, in the memory of the device.
+// Device address of the kernel family's variable; each instance has its own copy.
 void* find_variable(const std::string& instance, const Device& device);
 
 }  // namespace convswap

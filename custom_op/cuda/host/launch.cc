@@ -11,44 +11,44 @@
 namespace convswap {
 namespace {
 
-// The context that all of a process share on a device, ONNX Runtime among them. It is kept from the first
-// time on, and found again without a lock: every launch asks for it.
+// The device's primary context, which the process shares with ONNX Runtime. It is retained once and then
+// found without a lock, since every launch needs it.
 CUcontext context_of(int index) {
-  driver();  // which tells a forked process what is wrong
+  driver();  // throws if the process was forked
   static auto& contexts = *new std::vector<std::atomic<CUcontext>>(cuda_device_count());
-  std::atomic<CUcontext>& known = contexts.at(index);
-  if (const CUcontext context = known; context != nullptr) return context;
+  std::atomic<CUcontext>& cached = contexts.at(index);
+  if (const CUcontext context = cached; context != nullptr) return context;
   CUdevice device = 0;
   CUcontext context = nullptr;
   CONVSWAP_CHECK_DRIVER(driver().cuDeviceGet(&device, index));
-  // Threads that come here at once get the same.
+  // Concurrent first calls retain the same context.
   CONVSWAP_CHECK_DRIVER(driver().cuDevicePrimaryCtxRetain(&context, device));
-  return known = context;
+  return cached = context;
 }
 
 CUfunction function_of(const void* kernel) { return static_cast<CUfunction>(const_cast<void*>(kernel)); }
 
-int kernel_attribute(CUfunction_attribute which, const void* kernel) {
+int kernel_attribute(CUfunction_attribute attribute, const void* kernel) {
   int value = 0;
-  CONVSWAP_CHECK_DRIVER(driver().cuFuncGetAttribute(&value, which, function_of(kernel)));
+  CONVSWAP_CHECK_DRIVER(driver().cuFuncGetAttribute(&value, attribute, function_of(kernel)));
   return value;
 }
 
 }  // namespace
 
 DeviceGuard::DeviceGuard(int device) {
-  CUcontext former = nullptr;
-  CONVSWAP_CHECK_DRIVER(driver().cuCtxGetCurrent(&former));
-  const CUcontext own = context_of(device);
-  if (former == own) return;
-  CONVSWAP_CHECK_DRIVER(driver().cuCtxSetCurrent(own));
-  former_ = former;
+  CUcontext previous = nullptr;
+  CONVSWAP_CHECK_DRIVER(driver().cuCtxGetCurrent(&previous));
+  const CUcontext wanted = context_of(device);
+  if (previous == wanted) return;
+  CONVSWAP_CHECK_DRIVER(driver().cuCtxSetCurrent(wanted));
+  previous_ = previous;
   changed_ = true;
 }
 
 DeviceGuard::~DeviceGuard() {
-  // It was current a moment ago, so this cannot fail in a way that a destructor could report.
-  if (changed_) static_cast<void>(driver().cuCtxSetCurrent(static_cast<CUcontext>(former_)));
+  // The context was current before, so a failure here is not expected, and a destructor could not report it.
+  if (changed_) static_cast<void>(driver().cuCtxSetCurrent(static_cast<CUcontext>(previous_)));
 }
 
 void allow_shared_memory(const void* kernel, int bytes_per_block) {
@@ -64,7 +64,8 @@ int resident_blocks(const Launch& launch) {
 }
 
 Start earliest_start(const void* kernel) {
-  // What counts is the code: PTX for an older architecture runs on a newer card too, and does not wait.
+  // The code's architecture counts: PTX for an older architecture runs on a newer card too, but does not wait
+  // (griddepcontrol_wait is empty there).
   constexpr int kOldest = 90;
   return kernel_attribute(CU_FUNC_ATTRIBUTE_PTX_VERSION, kernel) >= kOldest ? Start::early : Start::in_turn;
 }

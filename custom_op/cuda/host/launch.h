@@ -8,7 +8,8 @@
 
 namespace convswap {
 
-// Makes `device` current for the thread and puts the former one back: ONNX Runtime's threads serve several.
+// Makes `device` current for the thread and restores the previous context: ONNX Runtime's threads serve
+// several devices.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device);
@@ -17,11 +18,11 @@ class DeviceGuard {
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
  private:
-  void* former_ = nullptr;  // a context
+  void* previous_ = nullptr;  // a CUcontext
   bool changed_ = false;
 };
 
-// How many blocks a grid has, or threads a block, along each axis.
+// Dimensions of a grid in blocks, or of a block in threads.
 struct Dim3 {
   unsigned x, y, z;
 
@@ -30,39 +31,39 @@ struct Dim3 {
   int64_t count() const { return int64_t{x} * y * z; }
 };
 
-// When a kernel starts: once the one before it in the stream has ended; or early, while that one comes to its
-// end, so that the start costs no time of its own. An early kernel must begin with griddepcontrol_wait()
-// (dependent_launch.cuh).
+// When a kernel may start. `in_turn`: after the preceding kernel of the stream has ended. `early`: during the
+// end of the preceding kernel (programmatic dependent launch), which hides the launch latency. An early
+// kernel must begin with griddepcontrol_wait() (dependent_launch.cuh).
 enum class Start { in_turn, early };
-// What an early start saves on an H200, by which the estimates of all algorithms are less than what they were
-// fitted to: 0.99 to 1.29 us over the course layers at batches 1, 8 and 64. Older cards' estimates are those
-// of an H200 too, since they serve to compare algorithms.
+// Time that an early start saves on an H200: 0.99 to 1.29 us over the course layers at batches 1, 8 and 64.
+// The estimates of all algorithms subtract it from the times that they were fitted to. Older cards' estimates
+// are those of an H200 too, since they only compare algorithms.
 constexpr double kEarlierNanoseconds = 1150;
 
-// A kernel and how it is started.
+// A kernel and its launch configuration.
 struct Launch {
-  const void* kernel = nullptr;  // of find_kernel: a device's
+  const void* kernel = nullptr;  // from find_kernel, for one device
   Dim3 grid, block;
-  std::size_t shared_bytes = 0;  // beside what the kernel declares
+  std::size_t shared_bytes = 0;  // dynamic shared memory
   Start start = Start::in_turn;
 };
 
-// Lets `kernel` use as much dynamic shared memory as a block of its device may have: above 48 KB it must be
-// asked for. The limit belongs to the kernel, not to a launch, so one plan must not lower it for another.
+// Raises the kernel's limit of dynamic shared memory to the device's maximum per block; without it the limit
+// is 48 KB. The limit belongs to the kernel, not to a launch, so no plan may lower it for another.
 void allow_shared_memory(const void* kernel, int bytes_per_block);
 
-// How many blocks of the launch one multiprocessor holds at once.
+// The number of the launch's blocks that one multiprocessor holds at once (occupancy).
 int resident_blocks(const Launch& launch);
 
-// Start::early for a kernel that begins so, where its code was compiled for cards that can wait (compute
-// capability 9.0), else Start::in_turn.
+// Start::early if the kernel's code was compiled for compute capability 9.0 or newer, else Start::in_turn.
+// The kernel must begin with griddepcontrol_wait().
 Start earliest_start(const void* kernel);
 
-// Starts the kernel on a stream of the current device and throws where that is refused. `arguments` points to
-// a pointer for each of the kernel's parameters.
+// Launches the kernel on a stream of the current device. `arguments` holds a pointer to each kernel
+// parameter. Throws std::runtime_error if the launch is refused.
 void enqueue(const Launch& launch, void* stream, void** arguments);
 
-// What the driver says of the kernel, and the launch.
+// The kernel's attributes from the driver, and its launch configuration.
 KernelFacts kernel_facts(std::string name, const Launch& launch);
 
 }  // namespace convswap

@@ -64,8 +64,8 @@ int64_t padded_input(const ConvProblem& problem, int axis) {
 }
 
 std::string why_not_indexed(std::initializer_list<int64_t> largest) {
-  constexpr int64_t kMostIndex = 1 << 30;
-  return std::max(largest) > kMostIndex ? "its indices have 32 bits and the problem needs more" : "";
+  constexpr int64_t kMaxIndex = 1 << 30;
+  return std::max(largest) > kMaxIndex ? "its indices have 32 bits and the problem needs more" : "";
 }
 
 }  // namespace convswap

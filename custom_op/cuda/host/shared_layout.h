@@ -8,14 +8,13 @@
 
 namespace convswap {
 
-// Gives the parts of a block's shared memory their places, one behind the other, each at a multiple of
-// `alignment` bytes. They may come to more than a block can have, as end() tells; places beyond `most` bytes
-// then mean nothing.
+// Assigns offsets in a block's shared memory, one part after the other, each aligned to `alignment` bytes.
+// The total may exceed the available memory; end() tells. Offsets beyond `most` bytes are then invalid.
 class SharedLayout {
  public:
   SharedLayout(int64_t alignment, int64_t most) : alignment_(alignment), most_(most) {}
 
-  // Room for so many T.
+  // The offset of `count` T.
   template <typename T>
   Offset<T> place(int64_t count) {
     const Offset<T> offset{static_cast<int>(std::min(end_, most_))};

@@ -4,7 +4,7 @@
 
 namespace convswap {
 
-// The parts one behind the other, texts and whole numbers.
+// Concatenates texts and integers.
 template <typename... Parts>
 std::string joined(const Parts&... parts) {
   std::string text;
