@@ -2,22 +2,23 @@
 
 namespace convswap {
 
-// What a kernel that `launch` may start early begins with, in every thread and before it touches global
-// memory: waits until all kernels before it in the stream have ended and their writes are there.
+// Programmatic dependent launch (PDL). A kernel that `launch` may start early calls griddepcontrol_wait in
+// every thread before it touches global memory. The call waits until all preceding kernels of the stream have
+// ended and their writes are visible.
 __device__ inline void griddepcontrol_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// The same ahead of reading weights and bias, where a kernel before may still write them. Where none does,
-// the kernel reads them while those before it end, and waits behind.
+// Waits before weights and bias are read, unless they are constant. Constant weights are read while the
+// preceding kernels end; the kernel waits afterwards.
 __device__ inline void griddepcontrol_wait_unless(bool weights_are_constant) {
   if (!weights_are_constant) griddepcontrol_wait();
 }
 
-// Lets the kernel behind this one start as soon as all blocks have said so, and not only when they have
-// ended; what this one writes is there for it once it has waited.
+// Lets the next kernel start once all blocks have called this, not only once all have ended. The next kernel
+// sees this kernel's writes after its own griddepcontrol_wait.
 __device__ inline void griddepcontrol_launch_dependents() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

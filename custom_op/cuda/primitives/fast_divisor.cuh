@@ -6,7 +6,7 @@ namespace convswap {
 
 // Division by a number known only at run time, as one multiplication: n / d = floor(n * ceil(2^32 / d) /
 // 2^32), exact while n * d < 2^32 (the error is below n / 2^32, which must stay below 1 / d). With d = 1 the
-// factor would not fit into 32 bits, so it is kept apart.
+// factor does not fit into 32 bits, so factor 0 marks that divisor.
 struct FastDivisor {
   unsigned divisor = 1;
   unsigned factor = 0;
@@ -23,7 +23,7 @@ struct FastDivisor {
 #endif
   }
 
-  // Exact for every n: where n * d is larger, the product is one too many at most.
+  // Exact for every n: if n * d is 2^32 or more, the multiplication is one too large at most.
   CONVSWAP_HOST_DEVICE unsigned quotient_of_any(unsigned n) const {
     const unsigned q = quotient(n);
     return q - (q * static_cast<unsigned long long>(divisor) > n ? 1u : 0u);

@@ -1,11 +1,12 @@
 #pragma once
 
-// A convolution as kernels take it: the tensors and, in 32 bits, the sizes. What a kernel's arguments hold
-// beside them is its own.
+// The tensors and the 32-bit sizes of a convolution, as kernels take them. Each family adds its own
+// arguments.
 
 namespace convswap {
 
-// Contiguous, in the card's memory. The host, to whom all elements are alike, has Tensors<void>.
+// Contiguous tensors in global memory. The host, which does not depend on the element type, uses
+// Tensors<void>.
 template <typename Element>
 struct Tensors {
   const Element* x;
@@ -13,17 +14,17 @@ struct Tensors {
   const Element* b;  // null without bias
   const Element* z;  // null without residual
   Element* y;
-  bool weights_are_constant;  // w and b: no kernel before in the stream still writes them
+  bool weights_are_constant;  // no preceding kernel of the stream still writes w or b
 };
 
-// Of data with two spatial axes; of one, the height is 1. A plane is the height times the width. What kernels
-// read together lies in pairs that are one load of constant memory.
+// Sizes of a convolution with two spatial axes; with one axis the height is 1. A plane is height times width.
+// Fields that kernels read together are neighbours, so that one 8-byte load of constant memory brings both.
 struct alignas(8) Geometry {
-  int channels, filters;  // of a group
+  int channels, filters;  // per group
   int in_channels, out_channels;
   int input_height, input_width;
   int output_height, output_width;  // of the convolution
-  int y_height, y_width;            // behind the epilogue's pool
+  int y_height, y_width;            // after the epilogue's pool
   int filter_height, filter_width;
   int stride_height, stride_width;
   int dilation_height, dilation_width;

@@ -2,10 +2,9 @@
 
 namespace convswap {
 
-// Loads from global memory where a condition holds, as one predicated instruction each; where it does not,
-// `to` stays what it is. `address` is aligned to what is loaded. They are not read-only loads (.nc): those
-// are for what no kernel writes while this one is there, and a kernel that starts early is there while the
-// one before it writes.
+// Predicated loads from global memory, one instruction each; `to` keeps its value if the condition is false.
+// `address` is a multiple of the size of `to`. They are not read-only loads (.nc): those require that no
+// kernel writes the data during this kernel, but with PDL the preceding kernel may still be writing.
 __device__ inline void load_global_if(bool condition, unsigned long long address, unsigned short& to) {
   asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; @p ld.global.u16 %0, [%2]; }"
                : "+h"(to)
@@ -16,7 +15,7 @@ __device__ inline void load_global_if(bool condition, unsigned long long address
                : "+r"(to)
                : "r"(static_cast<unsigned>(condition)), "l"(address));
 }
-// Of 16 bits, into a word whose upper half they clear.
+// Loads 16 bits into a 32-bit register and clears its upper half.
 __device__ inline void load_global_16_if(bool condition, unsigned long long address, unsigned& to) {
   asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; @p ld.global.u16 %0, [%2]; }"
                : "+r"(to)
@@ -33,8 +32,8 @@ __device__ inline void load_global_if(bool condition, unsigned long long address
                : "r"(static_cast<unsigned>(condition)), "l"(address));
 }
 
-// Stores to global memory where a condition is not 0, as one predicated instruction each; around branches the
-// compiler moves loads to where their latency shows. `address` is aligned to what is stored.
+// Predicated stores to global memory, one instruction each: around branches the compiler moves loads to
+// places that expose their latency. `address` is a multiple of the size of `a`.
 __device__ inline void store_global_if(unsigned condition, unsigned long long address, unsigned short a) {
   asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p st.global.u16 [%1], %2; }" ::"r"(condition),
                "l"(address), "h"(a)
@@ -57,26 +56,26 @@ __device__ inline void store_global_if(unsigned condition, unsigned long long ad
       : "memory");
 }
 
-// The address of what a pointer into global memory points at, such that sums with it are computed from the
-// address, and not again from what the pointer was made of.
+// The address of a global pointer, opaque to the compiler: addresses derived from it are computed from the
+// result and not again from the pointer's own terms.
 __device__ inline unsigned long long global_address(const void* pointer) {
   unsigned long long address = reinterpret_cast<unsigned long long>(pointer);
   asm("" : "+l"(address));
   return address;
 }
 
-// `address` and so many times `size` further on, as one instruction.
+// `address` + `count` * `size`, as one instruction.
 __device__ inline unsigned long long address_at(unsigned long long address, unsigned count, unsigned size) {
   asm("mad.wide.u32 %0, %1, %2, %0;" : "+l"(address) : "r"(count), "r"(size));
   return address;
 }
 
-// Asks for a line of global memory to be brought into the second-level cache.
+// Prefetches a line of global memory into the L2 cache.
 __device__ inline void prefetch(const void* global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
 }
 
-// The same into the first-level cache of the multiprocessor.
+// Prefetches a line of global memory into the multiprocessor's L1 cache.
 __device__ inline void prefetch_l1(const void* global) {
   asm volatile("prefetch.global.L1 [%0];" ::"l"(global));
 }

@@ -5,31 +5,31 @@
 
 namespace convswap {
 
-// Barriers at which those who wait are not those who arrive, of compute capability 9.0 and newer. A phase
-// ends when so many have arrived, and the next begins; phases are 0 and 1 in turns.
+// Mbarriers (compute capability 9.0 and newer): the threads that arrive need not be those that wait. A phase
+// ends after the given number of arrivals, and the next phase begins. Phases alternate between 0 and 1.
 
-// By one thread, before any other may use it, which all see after they have met.
+// Called by one thread. The other threads may use the barrier after a __syncthreads.
 __device__ inline void mbarrier_init(Mbarrier* barrier, unsigned arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
                : "memory");
 }
 
-// Arrives: what this thread has done before is seen by those who wait. One arrival for a warp, behind a
-// __syncwarp, would do for the hardware, but it takes longer, and racecheck does not see it.
+// Arrives, and publishes this thread's earlier writes to the threads that wait. One arrival per warp after a
+// __syncwarp would be correct too, but it is slower and racecheck does not recognise it.
 __device__ inline void mbarrier_arrive(Mbarrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// Waits until a phase of that number has ended. Of a new barrier, phase 1 counts as the one that has.
+// Waits until the phase with this parity has ended. On a new barrier phase 1 counts as ended.
 __device__ inline void mbarrier_wait(Mbarrier* barrier, unsigned phase) {
-  unsigned has_ended;
+  unsigned phase_ended;
   do {
     asm volatile(
         "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-        : "=r"(has_ended)
+        : "=r"(phase_ended)
         : "r"(shared_address(barrier)), "r"(phase)
         : "memory");
-  } while (has_ended == 0);
+  } while (phase_ended == 0);
 }
 
 }  // namespace convswap

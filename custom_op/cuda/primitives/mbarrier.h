@@ -2,12 +2,12 @@
 
 namespace convswap {
 
-// In shared memory: where some threads arrive that others wait for; see mbarrier.cuh.
+// An mbarrier in shared memory; see mbarrier.cuh.
 struct alignas(8) Mbarrier {
   unsigned long long state;
 };
 
-// In shared memory: one that also counts the bytes which bulk copies bring there; see tma.cuh.
+// An mbarrier in shared memory that also counts the bytes of TMA loads (transaction count); see tma.cuh.
 struct TmaMbarrier : Mbarrier {};
 
 }  // namespace convswap

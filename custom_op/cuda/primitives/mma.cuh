@@ -4,11 +4,12 @@
 
 namespace convswap {
 
-// sums (16x8) += a (16x16, row-major) * b (16x8, column-major), by one warp; needs compute capability 8.0. A
-// word holds two neighbours along the depth. With g = lane / 4 and t = lane % 4, a0 to a3 hold (row g, word
-// t), (g + 8, t), (g, t + 4), (g + 8, t + 4); b0 and b1 (word t, column g), (t + 4, g); sums (row g, column
-// 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1). Products are exact and sums float32, truncated.
-template <typename Number>
+// accumulators (16x8) += a (16x16, row-major) * b (16x8, column-major), by one warp; needs compute capability
+// 8.0. A 32-bit word holds two neighbours along k. With g = lane / 4 and t = lane % 4, a0 to a3 hold (row g,
+// word t), (g + 8, t), (g, t + 4), (g + 8, t + 4); b0 and b1 (word t, column g), (t + 4, g); accumulators
+// (row g, column 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1). Products are exact; accumulators are float32
+// and truncated.
+template <typename Operand>
 __device__ inline void mma_m16n8k16(float (&accumulators)[4], unsigned a0, unsigned a1, unsigned a2,
                                     unsigned a3, unsigned b0, unsigned b1);
 
@@ -30,8 +31,8 @@ __device__ inline void mma_m16n8k16<BFloat16>(float (&accumulators)[4], unsigned
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// The same of half the depth: a (16x8) is a0 and a1, b (8x8) is b0.
-template <typename Number>
+// mma_m16n8k16 with half the depth: a (16x8) is a0 and a1, b (8x8) is b0.
+template <typename Operand>
 __device__ inline void mma_m16n8k8(float (&accumulators)[4], unsigned a0, unsigned a1, unsigned b0);
 
 template <>
@@ -50,17 +51,17 @@ __device__ inline void mma_m16n8k8<BFloat16>(float (&accumulators)[4], unsigned 
       : "r"(a0), "r"(a1), "r"(b0));
 }
 
-// To TF32, 10 bits after the point: to nearest, ties away from zero.
+// Rounds to TF32 (10 mantissa bits), to nearest, ties away from zero.
 __device__ inline float round_to_tf32(float value) {
   unsigned bits;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
   return __uint_as_float(bits);
 }
 
-// sums (16x8) += a (16x8, row-major) * b (8x8, column-major) of numbers rounded to TF32, by one warp; needs
-// compute capability 8.0. With g = lane / 4 and t = lane % 4, a[0] to a[3] are (row g, column t), (g + 8, t),
-// (g, t + 4), (g + 8, t + 4); b[0] and b[1] (row t, column g), (t + 4, g); sums (row g, column 2t),
-// (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1).
+// accumulators (16x8) += a (16x8, row-major) * b (8x8, column-major), by one warp; needs compute capability
+// 8.0. Operands are rounded to TF32 beforehand. With g = lane / 4 and t = lane % 4, a[0] to a[3] are (row g,
+// column t), (g + 8, t), (g, t + 4), (g + 8, t + 4); b[0] and b[1] (row t, column g), (t + 4, g);
+// accumulators (row g, column 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1).
 __device__ inline void mma_m16n8k8_tf32(float (&accumulators)[4], const float (&a)[4], const float (&b)[2]) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"

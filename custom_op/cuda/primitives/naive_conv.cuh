@@ -1,6 +1,6 @@
 #pragma once
 
-// A convolution as the ONNX operator defines it, computed: see naive_conv.h.
+// The convolution of naive_conv.h, computed one output element at a time.
 
 #include "conv/epilogue_math.h"
 #include "cuda/primitives/geometry.h"
@@ -8,7 +8,7 @@
 
 namespace convswap {
 
-// What sums of products of T are kept in.
+// The accumulator type for products of T.
 template <typename T>
 struct AccumulatorOf {
   using Type = float;
@@ -18,18 +18,19 @@ struct AccumulatorOf<double> {
   using Type = double;
 };
 
-// The sum of one output, without its bias, over some of its group's channels. T is the element type, Sum what
-// its products are summed in.
+// The sum of one output element, without bias, over `channels` of its group's channels from
+// `first_channel_of_group` on. T is the element type, Sum the accumulator type.
 template <typename T, typename Sum>
 __device__ inline Sum naive_conv_sum(const Tensors<T>& tensors, const NaiveConv& problem, long long n,
                                      long long k, long long o, long long p, long long q,
-                                     long long first_of_group, long long channels) {
+                                     long long first_channel_of_group, long long channels) {
   const long long size = problem.filter[0] * problem.filter[1] * problem.filter[2];
-  const long long first_channel = k / problem.filters_per_group * problem.channels_per_group + first_of_group;
+  const long long first_channel =
+      k / problem.filters_per_group * problem.channels_per_group + first_channel_of_group;
   const long long d0 = o * problem.stride[0] - problem.pad[0];
   const long long h0 = p * problem.stride[1] - problem.pad[1];
   const long long w0 = q * problem.stride[2] - problem.pad[2];
-  const T* weight = tensors.w + (k * problem.channels_per_group + first_of_group) * size;
+  const T* weight = tensors.w + (k * problem.channels_per_group + first_channel_of_group) * size;
   Sum sum = 0;
   for (long long c = 0; c < channels; ++c) {
     const T* image = tensors.x + (n * problem.in_channels + first_channel + c) * problem.input[0] *
@@ -52,7 +53,7 @@ __device__ inline Sum naive_conv_sum(const Tensors<T>& tensors, const NaiveConv&
   return sum;
 }
 
-// An output of the convolution with all that follows but the pool.
+// One output element of the convolution with bias, residual and activation, without the pool.
 template <typename T, typename Sum>
 __device__ inline Sum naive_conv_value(const Tensors<T>& tensors, const NaiveConv& problem, long long n,
                                        long long k, long long o, long long p, long long q) {
@@ -66,7 +67,7 @@ __device__ inline Sum naive_conv_value(const Tensors<T>& tensors, const NaiveCon
   return activate<Sum>(epilogue.activation, epilogue.alpha, epilogue.beta, value);
 }
 
-// An element of y.
+// One element of y.
 template <typename T, typename Sum>
 __device__ inline Sum naive_conv_output(const Tensors<T>& tensors, const NaiveConv& problem, long long n,
                                         long long k, long long o, long long p, long long q) {

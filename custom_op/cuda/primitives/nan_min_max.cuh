@@ -2,7 +2,7 @@
 
 namespace convswap {
 
-// The larger and the smaller of two, or NaN where one of them is; fmaxf would drop it.
+// Maximum and minimum that propagate NaN; fmaxf and fminf drop it.
 __device__ inline float max_nan(float a, float b) {
 #if __CUDA_ARCH__ >= 800
   float result;

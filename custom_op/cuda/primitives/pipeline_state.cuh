@@ -2,8 +2,8 @@
 
 namespace convswap {
 
-// How far a role has come in a ring of stages, which all roles go round in the same order. The barriers of a
-// stage have phases, 0 and 1 in turns, and that of its first use is 0.
+// Stage and phase of one producer or consumer in a pipeline. All roles visit the stages in the same circular
+// order. Barrier phases alternate between 0 and 1; a stage's first use has phase 0.
 template <int kStages>
 struct PipelineState {
   int uses = 0;
@@ -13,7 +13,7 @@ struct PipelineState {
   __device__ void advance() { ++uses; }
 };
 
-// The same of as many stages as the kernel is told.
+// PipelineState with a number of stages known at run time.
 struct DynamicPipelineState {
   int stage = 0;
   unsigned phase = 0;

@@ -2,15 +2,16 @@
 
 namespace convswap {
 
-// The value, such that what is computed from it is computed here and again, and not kept in registers from
-// before a loop on: a kernel that needs all its registers elsewhere would store them in local memory.
+// Makes `value` opaque to the compiler, so that expressions of it are computed again at this point. Otherwise
+// the compiler hoists them out of a loop into registers, and a kernel short of registers spills those to
+// local memory.
 __device__ inline unsigned optimization_barrier(unsigned value) {
   asm volatile("" : "+r"(value));
   return value;
 }
 
-// The address in global memory, such that what is added to it is added to it: the compiler would take sums
-// apart that many addresses have in common, and compute each anew.
+// Makes a global address opaque to the compiler, so that offsets are added to this very address. Otherwise
+// the compiler splits a subexpression that many addresses share, and computes each address anew.
 template <typename T>
 __device__ inline T* optimization_barrier_global(T* address) {
   asm volatile("" : "+l"(address));
@@ -20,8 +21,8 @@ __device__ inline T* optimization_barrier_global(T* address) {
   return address;
 }
 
-// Changes how many registers each thread of a warpgroup has, to a multiple of eight: to fewer, or to more,
-// for which it waits until others have left them. An instruction of compute capability 9.0 alone.
+// Sets the number of registers per thread of a warpgroup, a multiple of eight: `dec` releases registers,
+// `inc` waits until enough are free (`setmaxnreg`). For compute capability 9.0 only.
 template <int kRegisters>
 __device__ inline void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));

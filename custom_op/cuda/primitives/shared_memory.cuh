@@ -7,8 +7,8 @@ __device__ inline SharedAddress shared_address(const void* shared) {
   return static_cast<unsigned>(__cvta_generic_to_shared(shared));
 }
 
-// Stores to shared memory as one instruction each; left to itself the compiler now and then makes several of
-// them, which fall into the same banks. `target` is aligned to what is stored.
+// Vector stores to shared memory, one instruction each: the compiler sometimes splits a vector store into
+// several, which then conflict on banks. `target` is a multiple of the stored size.
 __device__ inline void store_shared(unsigned* target, unsigned a, unsigned b) {
   asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(shared_address(target)), "r"(a), "r"(b) : "memory");
 }
@@ -22,7 +22,7 @@ __device__ inline void store_shared(float* target, float a, float b, float c, fl
                __float_as_uint(c), __float_as_uint(d));
 }
 
-// To an address that was computed once, with offsets of its own.
+// Store to a shared-memory address that was computed once; the instruction adds constant offsets itself.
 __device__ inline void store_shared_at(SharedAddress target, unsigned short word) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(target), "h"(word) : "memory");
 }
@@ -33,7 +33,7 @@ __device__ inline void store_shared_at(SharedAddress target, uint2 words) {
   asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(target), "r"(words.x), "r"(words.y) : "memory");
 }
 
-// The same where a condition holds, as one predicated instruction.
+// Predicated store_shared_at, one instruction.
 __device__ inline void store_shared_at_if(bool condition, SharedAddress target, unsigned word) {
   asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p st.shared.u32 [%1], %2; }" ::"r"(
                    static_cast<unsigned>(condition)),

@@ -4,7 +4,8 @@
 
 namespace convswap {
 
-// A part of a block's shared memory, found each time: a register is worth more than an addition.
+// Pointer to a part of the block's dynamic shared memory. It is computed at each use: a register costs more
+// than an addition.
 template <typename Part>
 __device__ inline Part* shared_memory_at(Offset<Part> offset) {
   extern __shared__ __align__(128) unsigned char shared[];

@@ -4,7 +4,7 @@
 
 namespace convswap {
 
-// Where a part of a block's shared memory begins, which is one or several T; the host decides (SharedLayout).
+// Byte offset of one or several T in a block's shared memory, assigned on the host by SharedLayout.
 template <typename T>
 struct Offset {
   int bytes = 0;

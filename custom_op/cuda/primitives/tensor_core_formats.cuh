@@ -1,11 +1,12 @@
 #pragma once
 
-// How the tensor core is given float32, float16 and bfloat16 data.
+// Conversion of float32, float16 and bfloat16 data to tensor-core operands.
 //
-// float16 keeps as many bits of a number as TF32 does, 11, but of 29 binades only; two keep 23, for ieee. So
-// float32 data are scaled by a power of two, which is exact, one for the pixels of a tile and one for the
-// weights of a filter, such that the largest value lands in float16's uppermost binade but one. Values that
-// span more binades are taken one window of 29 binades after the other, the rest counting as zeros meanwhile.
+// float16 has the 11 significant bits of TF32, but only 29 binades; two float16 have 23 bits, for precision
+// ieee. float32 data are therefore scaled by a power of two, which is exact: one power for the pixels of a
+// tile, one for the weights of a filter. The scale puts the largest value into the second highest binade of
+// float16. Values that span more binades are processed one window of 29 binades after the other, with all
+// values outside of the window set to zero.
 
 #include "conv/small_floats.h"
 #include "cuda/primitives/small_float_pairs.cuh"
@@ -13,42 +14,43 @@
 namespace convswap {
 
 constexpr int kBinades = 29;
-constexpr int kUppermost = 14;  // a largest value of 2^15 - 1 cannot round to infinity
-// The guess for weights and for a block's first tile: it serves values from 2^-24 to 2^5.
+constexpr int kUppermost = 14;  // a maximum of 2^15 - 1 cannot round to infinity
+// First guess for weights and for a block's first tile: this window holds values from 2^-24 to 2^5.
 constexpr int kFirstTop = 4;
 
 // 2^exponent, for exponents from -126 to 127.
 __device__ inline float power_of_two(int exponent) { return __int_as_float((exponent + 127) << 23); }
 
-// The bits of 2^exponent as float32; beyond the largest those of infinity, below the smallest 0.
+// The bits of 2^exponent as float32: infinity above the largest finite power, 0 below the smallest subnormal.
 __device__ inline unsigned bits_of_power(int exponent) {
   if (exponent > 127) return 0x7f800000u;
   if (exponent >= -126) return static_cast<unsigned>(exponent + 127) << 23;
   return exponent >= -149 ? 1u << (exponent + 149) : 0u;
 }
 
-// floor(log2) of a positive float32 given by its bits.
+// floor(log2) of a positive float32, given by its bits.
 __device__ inline int exponent_of(unsigned bits) {
   return bits >= 0x00800000u ? static_cast<int>(bits >> 23) - 127 : 31 - __clz(bits) - 149;
 }
 
-// The scale, as an exponent, of a window that begins at binade `top`. Below 2^-112 it would leave float32;
-// what is left down there has few bits, and float16 holds them.
+// The exponent of the scale for a window whose highest binade is `top`. Windows below 2^-112 keep the scale
+// of that window, since a larger one would overflow float32: numbers there have few bits, and float16 holds
+// them.
 __device__ inline int scale_exponent(int top) { return kUppermost - max(top, kUppermost - 126); }
 
-// 2^exponent as two factors, since one float32 may not hold it. `is_near`: the first is enough.
+// 2^exponent as two factors, because a single float32 may not hold it. `is_near`: the first factor is enough.
 struct PowerOfTwo {
   float factor, rest;
   bool is_near;
 
   __device__ explicit PowerOfTwo(int exponent = 0) {
-    const int within_float = max(-126, min(127, exponent));
-    factor = power_of_two(within_float);
-    rest = power_of_two(max(-126, min(127, exponent - within_float)));
-    is_near = exponent == within_float;
+    const int clamped = max(-126, min(127, exponent));
+    factor = power_of_two(clamped);
+    rest = power_of_two(max(-126, min(127, exponent - clamped)));
+    is_near = exponent == clamped;
   }
 };
-// What undoes the scales of a product of two windows, that of the weights and that of the pixels.
+// The inverse of the scales of the weights' and the pixels' windows.
 __device__ inline PowerOfTwo undo_scales(int weight_top, int pixel_top) {
   return PowerOfTwo(-scale_exponent(weight_top) - scale_exponent(pixel_top));
 }
@@ -64,29 +66,29 @@ inline constexpr unsigned kInfinityBits<Float16> = 0x7c00u;
 template <>
 inline constexpr unsigned kInfinityBits<BFloat16> = 0x7f80u;
 
-// 29 binades, the uppermost of which holds 2^top.
+// A window of 29 binades; the highest one begins at 2^top.
 class BinadeWindow {
  public:
   __device__ explicit BinadeWindow(int top)
-      : lowest_(bits_of_power(top - kBinades + 1)), beyond_(bits_of_power(top + 1)), top_(top) {}
+      : lowest_(bits_of_power(top - kBinades + 1)), end_(bits_of_power(top + 1)), top_(top) {}
 
   __device__ float scale() const { return power_of_two(scale_exponent(top_)); }
   __device__ bool holds(float value) const {
     const unsigned bits = absolute_bits(value);
-    return bits >= lowest_ && bits < beyond_;
+    return bits >= lowest_ && bits < end_;
   }
-  __device__ bool holds(unsigned least, unsigned most) const { return least >= lowest_ && most < beyond_; }
+  __device__ bool holds(unsigned least, unsigned most) const { return least >= lowest_ && most < end_; }
 
  private:
-  unsigned lowest_, beyond_;
+  unsigned lowest_, end_;
   int top_;
 };
 
-// The largest and the smallest absolute value among some numbers, zeros left out of the latter.
+// The largest absolute value and the smallest nonzero absolute value of some numbers, as bits.
 template <typename Element>
 struct ValueRange {
   unsigned most = 0;
-  unsigned least_less_one = ~0u;  // so that a zero is larger than everything
+  unsigned least_less_one = ~0u;  // wraps zero to the largest number, so that minima skip it
 
   __device__ void include(Element value) {
     const unsigned bits = absolute_bits(value);
@@ -104,7 +106,8 @@ struct ValueRange {
   }
   __device__ bool is_finite() const { return most < kInfinityBits<Element>; }
 
-  // Of finite float32 numbers: the binades of the largest and the smallest, and how many windows they need.
+  // For finite float32 numbers: the binades of the largest and the smallest value, and the number of windows
+  // that cover both.
   __device__ int top() const { return most == 0 ? 0 : exponent_of(most); }
   __device__ int bottom() const { return most == 0 ? 0 : exponent_of(least_less_one + 1); }
   __device__ int windows() const { return (top() - bottom()) / kBinades + 1; }
@@ -112,20 +115,21 @@ struct ValueRange {
     return most == 0 || window.holds(least_less_one + 1, most);
   }
   __device__ bool fits(int top) const { return fits(BinadeWindow(top)); }
-  // Where the uppermost window begins. A single one gets some room, for what comes next.
+  // The highest binade of the first window. If one window is enough, it leaves headroom for the next tile's
+  // values.
   __device__ int window_top() const {
     return windows() == 1 ? min(top() + 2, bottom() + kBinades - 1) : top();
   }
 };
 
-// Whether numbers of that range are all what the window that begins at `top` makes of them.
+// True if a window at `top` holds all numbers of the range; formats without scaling only need finite numbers.
 template <typename Format, typename Element>
 __device__ inline bool fits(const ValueRange<Element>& range, int top) {
   return Format::kIsScaled ? range.fits(top) : range.is_finite();
 }
 
-// What some threads have seen together, by way of shared memory. `state` begins as a range's members and is
-// left so; `sync` has them all wait for each other, and `is_first` is true in one of them.
+// Reduces the ranges of a group of threads through shared memory. `state` starts as the members of an empty
+// range and is reset to them. `sync` is a barrier of the group; `is_first` is true in one of its threads.
 template <typename Element, typename State, typename Sync>
 __device__ inline ValueRange<Element> reduce_threads(ValueRange<Element> range, State& state, bool is_first,
                                                      Sync sync) {
@@ -135,15 +139,15 @@ __device__ inline ValueRange<Element> reduce_threads(ValueRange<Element> range, 
     atomicMin(&state.least_less_one, range.least_less_one);
   }
   sync();
-  const ValueRange<Element> whole{state.most, state.least_less_one};
+  const ValueRange<Element> reduced{state.most, state.least_less_one};
   sync();
   if (is_first) state.most = 0u, state.least_less_one = ~0u;
-  return whole;
+  return reduced;
 }
 
-// One product of one part of the pixels and one of the weights: most formats have no more. Of others the
-// first kCorrections terms are too large, and what they sum up to is multiplied by kCorrectionScale before
-// the rest.
+// One product per operand pair: one part for the pixels, one for the weights. Most formats are such. Formats
+// with more terms begin with kCorrections terms whose sum is 1 / kCorrectionScale too large; it is multiplied
+// by kCorrectionScale before the remaining terms are added.
 struct OnePart {
   static constexpr int kParts = 1;
   static constexpr int kTerms = 1;
@@ -153,8 +157,8 @@ struct OnePart {
   static __device__ constexpr int weight_part(int) { return 0; }
 };
 
-// Calls add(term) for each of a format's terms, and correct() where the sums of the corrections are to be
-// multiplied by kCorrectionScale. kUnrolled: as many copies of the code.
+// Calls add(term) for each term of a format, and correct() at the point where the accumulated corrections
+// must be multiplied by kCorrectionScale. kUnrolled: the unroll factor.
 template <typename Format, int kUnrolled, typename Correct, typename Add>
 __device__ inline void for_each_term(Correct correct, Add add) {
 #pragma unroll kUnrolled
@@ -170,7 +174,7 @@ struct Float32Elements {
   static __device__ float zero() { return 0.0f; }
   static __device__ float to_float(float value) { return value; }
 
-  // Neighbouring results as they are stored.
+  // Packs neighbouring results for one store.
   static __device__ unsigned pack(const float (&values)[1]) { return __float_as_uint(values[0]); }
   static __device__ uint2 pack(const float (&values)[2]) {
     return make_uint2(__float_as_uint(values[0]), __float_as_uint(values[1]));
@@ -190,8 +194,9 @@ struct ScaledFloat16Pairs : Float32Elements, OnePart {
   }
 };
 
-// What float16 leaves of a number is a second one, in a window of the same binades since it counts 2^12
-// times: together 23 bits. The product of two second parts, at most 2^-22 of the whole, is left out.
+// Two float16 per number: the rounding error of the first becomes the second, times 2^12, so that both use
+// the same window. Together they hold 23 bits. The product of the two second parts, at most 2^-22 of the
+// result, is omitted.
 struct TwoScaledFloat16 : Float32Elements {
   using Number = Float16;
   static constexpr bool kIsScaled = true;
@@ -205,17 +210,18 @@ struct TwoScaledFloat16 : Float32Elements {
 
   static __device__ unsigned pair(float first, float second, float scale, int part) {
     first *= scale, second *= scale;
-    unsigned both = pack_rounded<Float16>(first, second);
+    unsigned word = pack_rounded<Float16>(first, second);
     if (part == 1) {
       // Exact differences of less than 2^4.
-      both = pack_rounded<Float16>((first - unpack_low<Float16>(both)) / kCorrectionScale,
-                                   (second - unpack_high<Float16>(both)) / kCorrectionScale);
+      word = pack_rounded<Float16>((first - unpack_low<Float16>(word)) / kCorrectionScale,
+                                   (second - unpack_high<Float16>(word)) / kCorrectionScale);
     }
-    return both;
+    return word;
   }
 };
 
-// float16 and bfloat16 are what the tensor core takes. Sums stay float32 until they are stored, once.
+// float16 and bfloat16 operands go to the tensor core unchanged. Accumulators stay float32 and are rounded
+// once, at the store.
 template <typename Small>
 struct SmallFloats : OnePart {
   using Element = Small;
@@ -240,11 +246,11 @@ struct SmallFloats : OnePart {
 using Float16Pairs = SmallFloats<Float16>;
 using Bfloat16Pairs = SmallFloats<BFloat16>;
 
-// Finds how large the weights of each of some filters are, one filter to a warp of the block: their uppermost
-// binade into `tops`, and into `windows` the most windows of binades that one spans, ~0 where one is not
-// finite. `weights_of(filter)` is where its `size` weights begin. kIsRare: short code is worth more than
-// speed; few_channels, which seldom comes here, took 1 to 2 % longer at batch 64 with what the compiler makes
-// of it.
+// Finds the value range of filters, one filter per warp of the block. Writes the highest binade of each
+// filter to `tops`, and to `windows` the largest number of windows of any filter, or ~0 if a filter is not
+// finite. `weights_of(filter)` points to the `size` weights of a filter. kIsRare unrolls by 4 only, for small
+// code: few_channels, which seldom takes this path, ran 1 to 2 % slower at batch 64 with the compiler's own
+// unrolling.
 template <typename Format, bool kIsRare = false, typename WeightsOf = void,
           typename Element = typename Format::Element>
 __device__ inline void measure_filters(WeightsOf weights_of, int filters, int size, int* tops,

@@ -4,9 +4,9 @@
 
 namespace convswap {
 
-// Barriers for parts of a block. Barrier 0 is that of __syncthreads, and barrier i + 1 that of warpgroup i.
+// Named barriers for parts of a block. Barrier 0 belongs to __syncthreads, barrier i + 1 to warpgroup i.
 
-// The shuffle tells the compiler that it is the same in all lanes.
+// The shuffle tells the compiler that the index is uniform in a warp.
 __device__ inline int warpgroup_index() {
   return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroupThreads, 0);
 }
@@ -16,7 +16,7 @@ __device__ inline void sync_warpgroup(int warpgroup) {
   asm volatile("bar.sync %0, %1;" ::"r"(warpgroup + 1), "n"(kWarpgroupThreads) : "memory");
 }
 
-// Whether all threads of the warpgroup agree.
+// Synchronises the warpgroup; true if `agrees` is true in all of its threads.
 __device__ inline bool sync_warpgroup_all(int warpgroup, bool agrees) {
   unsigned all;
   asm volatile(
@@ -27,7 +27,7 @@ __device__ inline bool sync_warpgroup_all(int warpgroup, bool agrees) {
   return all != 0;
 }
 
-// The same for so many threads, whole warps, by a barrier of no warpgroup.
+// Synchronises `threads` threads, a multiple of 32, at a barrier that belongs to no warpgroup.
 __device__ inline void named_barrier_sync(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
@@ -41,13 +41,14 @@ __device__ inline bool named_barrier_sync_all(int barrier, int threads, bool agr
   return all != 0;
 }
 
-// Whether this thread is the one of its warp, all of which are here, that does what one is to do: an
-// instruction of compute capability 9.0 and newer. The compiler sees that no other lane comes with values of
-// its own, for which it would repeat instructions that take what a warp has in common.
+// True in exactly one lane of a converged warp (`elect.sync`, compute capability 9.0 and newer). The compiler
+// then knows that one lane executes the branch. Otherwise it repeats, once per lane, instructions whose
+// operands must be warp-uniform.
 __device__ inline bool elect_one() {
-  unsigned is;
-  asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p; }" : "=r"(is)::"memory");
-  return is != 0;
+  unsigned elected;
+  asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p; }"
+               : "=r"(elected)::"memory");
+  return elected != 0;
 }
 
 }  // namespace convswap

@@ -2,7 +2,7 @@
 
 namespace convswap {
 
-// A warpgroup: threads 128 i to 128 i + 127 of a block.
+// A warpgroup is threads 128 i to 128 i + 127 of a block.
 constexpr int kWarpgroupThreads = 128;
 
 }  // namespace convswap

@@ -5,16 +5,16 @@
 namespace convswap {
 
 // The number in half a word.
-template <typename Number>
+template <typename Operand>
 double number_at(unsigned word, int half) {
   const unsigned short bits = static_cast<unsigned short>(word >> 16 * half);
-  Number number;
+  Operand number;
   std::memcpy(&number, &bits, sizeof(number));
   return static_cast<float>(number);
 }
 
 // sums (16x8) += a (16 x 8 kWords) * b (8 kWords x 8), which lie in the lanes as custom_op's own header says.
-template <typename Number, int kWords>
+template <typename Operand, int kWords>
 void multiply_add(float (&accumulators)[4], const unsigned* a, const unsigned* b) {
   emulation::Warp& warp = emulation::warp();
   const int lane = emulation::lane();
@@ -29,7 +29,7 @@ void multiply_add(float (&accumulators)[4], const unsigned* a, const unsigned* b
       for (int t = 0; t < 4; ++t) {
         const unsigned x = warp.a[row % 8 * 4 + t][word * 2 + row / 8];
         const unsigned y = warp.b[column * 4 + t][word];
-        for (int half = 0; half < 2; ++half) sum += number_at<Number>(x, half) * number_at<Number>(y, half);
+        for (int half = 0; half < 2; ++half) sum += number_at<Operand>(x, half) * number_at<Operand>(y, half);
       }
     }
     accumulators[j] = static_cast<float>(sum);
@@ -37,18 +37,18 @@ void multiply_add(float (&accumulators)[4], const unsigned* a, const unsigned* b
   emulation::meet_warp();
 }
 
-template <typename Number>
+template <typename Operand>
 void mma_m16n8k16(float (&accumulators)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
                   unsigned b1) {
   const unsigned a[] = {a0, a1, a2, a3};
   const unsigned b[] = {b0, b1};
-  multiply_add<Number, 2>(accumulators, a, b);
+  multiply_add<Operand, 2>(accumulators, a, b);
 }
 
-template <typename Number>
+template <typename Operand>
 void mma_m16n8k8(float (&accumulators)[4], unsigned a0, unsigned a1, unsigned b0) {
   const unsigned a[] = {a0, a1};
-  multiply_add<Number, 1>(accumulators, a, &b0);
+  multiply_add<Operand, 1>(accumulators, a, &b0);
 }
 
 // To nearest, ties away from zero.

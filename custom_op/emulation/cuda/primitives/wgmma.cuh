@@ -71,17 +71,17 @@ void scale_accumulators(float (&accumulators)[kTiles][4], float factor) {
 constexpr int kDepth = 16;  // of a product
 
 // The numbers of a row or a column, whose neighbours along the depth `pair` gives.
-template <typename Number, typename Pair>
+template <typename Operand, typename Pair>
 void numbers_of(double (&numbers)[kDepth], Pair pair) {
   for (int depth = 0; depth < kDepth; depth += 2) {
     const unsigned both = pair(depth);
-    numbers[depth] = number_at<Number>(both, 0);
-    numbers[depth + 1] = number_at<Number>(both, 1);
+    numbers[depth] = number_at<Operand>(both, 0);
+    numbers[depth + 1] = number_at<Operand>(both, 1);
   }
 }
 
 // sums += a * b, where a(row, depth) gives two neighbours along the depth.
-template <typename Number, int kTiles, typename First>
+template <typename Operand, int kTiles, typename First>
 void add_product(float (&accumulators)[kTiles][4], First a, SmemDescriptor b) {
   if (!products_are_open[emulation::current]) emulation::fail("a product that has not been begun");
   // The four warps are given the same matrix.
@@ -91,12 +91,12 @@ void add_product(float (&accumulators)[kTiles][4], First a, SmemDescriptor b) {
   // Each number is converted once for all that a thread multiplies it with: that is what takes the time.
   double rows[2][kDepth];
   for (int i = 0; i < 2; ++i) {
-    numbers_of<Number>(rows[i], [&](int depth) { return a(first_row + i * 8, depth); });
+    numbers_of<Operand>(rows[i], [&](int depth) { return a(first_row + i * 8, depth); });
   }
   for (int tile = 0; tile < kTiles; ++tile) {
     for (int i = 0; i < 2; ++i) {
       double column[kDepth];
-      numbers_of<Number>(column, [&](int depth) { return b.pair(tile * 8 + lane % 4 * 2 + i, depth); });
+      numbers_of<Operand>(column, [&](int depth) { return b.pair(tile * 8 + lane % 4 * 2 + i, depth); });
       for (int j = 0; j < 2; ++j) {
         float& sum = accumulators[tile][j * 2 + i];
         sum = static_cast<float>(std::inner_product(column, column + kDepth, rows[j], double{sum}));
@@ -129,10 +129,10 @@ void add_tensor_float32_product(float (&accumulators)[kTiles][4], First a, SmemD
   }
 }
 
-template <typename Number, int kTiles>
+template <typename Operand, int kTiles>
 void wgmma(float (&accumulators)[kTiles][4], SmemDescriptor a, SmemDescriptor b) {
   emulation::meet_warpgroup_with(a.start);
-  if constexpr (std::is_same_v<Number, Tf32>) {
+  if constexpr (std::is_same_v<Operand, Tf32>) {
     add_tensor_float32_product(
         accumulators,
         [&](int row, int depth) {
@@ -142,21 +142,21 @@ void wgmma(float (&accumulators)[kTiles][4], SmemDescriptor a, SmemDescriptor b)
         },
         b);
   } else {
-    add_product<Number>(accumulators, [&](int row, int depth) { return a.pair(row, depth); }, b);
+    add_product<Operand>(accumulators, [&](int row, int depth) { return a.pair(row, depth); }, b);
   }
 }
 
-template <typename Number, int kTiles>
+template <typename Operand, int kTiles>
 void wgmma(float (&accumulators)[kTiles][4], const unsigned (&a)[4], SmemDescriptor b) {
   emulation::Warp& warp = emulation::warp();
   std::copy_n(a, 4, warp.a[emulation::lane()]);
   emulation::meet_warp();
-  if constexpr (std::is_same_v<Number, Tf32>) {
+  if constexpr (std::is_same_v<Operand, Tf32>) {
     add_tensor_float32_product(
         accumulators,
         [&](int row, int depth) { return warp.a[row % 8 * 4 + depth % 4][row % 16 / 8 + depth / 4 * 2]; }, b);
   } else {
-    add_product<Number>(
+    add_product<Operand>(
         accumulators,
         [&](int row, int depth) { return warp.a[row % 8 * 4 + depth % 8 / 2][row % 16 / 8 + depth / 8 * 2]; },
         b);
@@ -164,10 +164,10 @@ void wgmma(float (&accumulators)[kTiles][4], const unsigned (&a)[4], SmemDescrip
   emulation::meet_warp();
 }
 
-template <typename Number, int kTiles>
+template <typename Operand, int kTiles>
 void wgmma_overwrite(float (&accumulators)[kTiles][4], const unsigned (&a)[4], SmemDescriptor b) {
   for (auto& tile : accumulators) std::fill_n(tile, 4, 0.0f);
-  wgmma<Number>(accumulators, a, b);
+  wgmma<Operand>(accumulators, a, b);
 }
 
 }  // namespace convswap
