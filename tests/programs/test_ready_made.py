@@ -82,7 +82,7 @@ def test_without_a_compiler_everything_is_computed(package: Path, tmp_path: Path
     other, reason = choose(package, "64,3,60,60", "32,3,3,3", tmp_path, **nothing)
     assert other == "naive"
     assert reason.startswith("its kernel few_channels::kernel<ScaledFloat16Pairs, ")
-    assert "does not lie ready, and CONVSWAP_NVRTC is " in reason
+    assert "is not among the ready-made kernels, and CONVSWAP_NVRTC is " in reason
     assert not list((tmp_path / "cache").rglob("*.kernel"))
 
 

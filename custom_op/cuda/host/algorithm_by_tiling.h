@@ -38,14 +38,14 @@ class AlgorithmByTiling : public Algorithm {
   }
 
   std::vector<Offer> alternatives(const ConvProblem& problem, const Device& device,
-                                  std::size_t most) const final {
-    std::vector<Offer> all;
-    if (!why_not_at_all(problem, device).empty()) return all;
+                                  std::size_t max_count) const final {
+    std::vector<Offer> offers;
+    if (!why_not_at_all(problem, device).empty()) return offers;
     for (const auto& tiling : as_vector(kAll(problem, device))) {
-      if (all.size() == most) break;
-      if (why_not(problem, tiling).empty()) all.push_back(offer_of(problem, device, tiling));
+      if (offers.size() == max_count) break;
+      if (why_not(problem, tiling).empty()) offers.push_back(offer_of(problem, device, tiling));
     }
-    return all;
+    return offers;
   }
 
  protected:

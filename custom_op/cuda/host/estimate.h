@@ -14,14 +14,14 @@ inline double number(int64_t value) { return static_cast<double>(value); }
 // H200. Clamping costs nothing extra: kernels always clamp.
 inline double activation_cycles(const Epilogue& epilogue) {
   if (only_clamps(epilogue)) return 0;
-  constexpr double kSiLU = 17, kHardSwish = 13, kCalled = 115;
+  constexpr double kSiLU = 17, kHardSwish = 13, kFunctionCall = 115;
   switch (epilogue.activation) {
     case Activation::silu:
       return kSiLU;
     case Activation::hard_swish:
       return kHardSwish;
     default:
-      return kCalled;
+      return kFunctionCall;
   }
 }
 

@@ -52,8 +52,8 @@ std::string why_not_hopper(const Device& device) {
   return "it needs compute capability 9.0, and " + device.name + " has " + dotted(device.compute_capability);
 }
 
-std::string why_not_fitting(const std::string& what, const Device& device) {
-  return joined(what, " not fit into the ", device.shared_memory_per_block, " bytes of shared memory of ",
+std::string why_not_fitting(const std::string& subject, const Device& device) {
+  return joined(subject, " not fit into the ", device.shared_memory_per_block, " bytes of shared memory of ",
                 device.name);
 }
 

@@ -37,9 +37,9 @@ std::string why_not_from(int compute_capability, const Device& device);
 // can.
 std::string why_not_hopper(const Device& device);
 
-// The reason that no tiling fits: `what` ("its tiles do") not fit into the shared memory of a block of the
+// The reason that no tiling fits: `subject` ("its tiles do") not fit into the shared memory of a block of the
 // device.
-std::string why_not_fitting(const std::string& what, const Device& device);
+std::string why_not_fitting(const std::string& subject, const Device& device);
 
 // The extent of the input along an axis, padding included.
 int64_t padded_input(const ConvProblem& problem, int axis);

@@ -9,15 +9,15 @@
 namespace convswap {
 
 // Assigns offsets in a block's shared memory, one part after the other, each aligned to `alignment` bytes.
-// The total may exceed the available memory; end() tells. Offsets beyond `most` bytes are then invalid.
+// The total may exceed the available memory; end() tells. Offsets beyond `capacity` bytes are then invalid.
 class SharedLayout {
  public:
-  SharedLayout(int64_t alignment, int64_t most) : alignment_(alignment), most_(most) {}
+  SharedLayout(int64_t alignment, int64_t capacity) : alignment_(alignment), capacity_(capacity) {}
 
   // The offset of `count` T.
   template <typename T>
   Offset<T> place(int64_t count) {
-    const Offset<T> offset{static_cast<int>(std::min(end_, most_))};
+    const Offset<T> offset{static_cast<int>(std::min(end_, capacity_))};
     end_ += round_up(count * static_cast<int64_t>(sizeof(T)), alignment_);
     return offset;
   }
@@ -25,7 +25,7 @@ class SharedLayout {
   int64_t end() const { return end_; }
 
  private:
-  int64_t alignment_, most_;
+  int64_t alignment_, capacity_;
   int64_t end_ = 0;
 };
 

@@ -21,8 +21,7 @@
 namespace convswap {
 namespace {
 
-// The library's functions, as every version since CUDA 12.0 has them; results are numbers, 0 where all went
-// well.
+// NVRTC's functions, as every version since CUDA 12.0 has them. They return 0 on success.
 using Program = void*;
 #define CONVSWAP_NVRTC_FUNCTIONS(FUNCTION)                                                     \
   FUNCTION(Version, (int* major, int* minor))                                                  \
@@ -48,23 +47,23 @@ struct Functions {
 };
 
 constexpr int kOldestMajor = 12, kNewestMajor = 13;
-// Since then it keeps what it has compiled in a store of its own.
-constexpr int kKeepsItself = 12090;
+// NVRTC has its own compilation cache since this version.
+constexpr int kFirstVersionWithCache = 12090;
 
 std::string folder_of(const std::string& path) {
   const size_t slash = path.rfind('/');
   return slash == std::string::npos ? "." : path.substr(0, slash);
 }
 
-// The linker's identification of a loaded library, in hexadecimal digits; the file's size and time where it
-// has none.
+// The build ID of a loaded library in hexadecimal digits; the file's size and modification time if it has
+// none.
 std::string identity_of(const std::string& path) {
   struct Query {
-    std::string path, found;
+    std::string path, build_id;
   } query{path, {}};
-  const auto look = [](dl_phdr_info* info, size_t, void* data) {
-    Query& own = *static_cast<Query*>(data);
-    if (info->dlpi_name == nullptr || own.path != info->dlpi_name) return 0;
+  const auto visit = [](dl_phdr_info* info, size_t, void* data) {
+    Query& query = *static_cast<Query*>(data);
+    if (info->dlpi_name == nullptr || query.path != info->dlpi_name) return 0;
     for (int i = 0; i < info->dlpi_phnum; ++i) {
       const ElfW(Phdr) & header = info->dlpi_phdr[i];
       if (header.p_type != PT_NOTE) continue;
@@ -79,7 +78,7 @@ std::string identity_of(const std::string& path) {
           char digits[3];
           for (unsigned j = 0; j < std::min(note.n_descsz, 8u); ++j) {
             std::snprintf(digits, sizeof digits, "%02x", bytes[j]);
-            own.found += digits;
+            query.build_id += digits;
           }
           return 1;
         }
@@ -88,19 +87,18 @@ std::string identity_of(const std::string& path) {
     }
     return 1;
   };
-  dl_iterate_phdr(look, &query);
+  dl_iterate_phdr(visit, &query);
   struct stat facts{};
-  if (query.found.empty() && stat(path.c_str(), &facts) == 0) {
+  if (query.build_id.empty() && stat(path.c_str(), &facts) == 0) {
     char digits[40];
     std::snprintf(digits, sizeof digits, "%llx%llx", static_cast<unsigned long long>(facts.st_size),
                   static_cast<unsigned long long>(facts.st_mtim.tv_sec));
-    query.found = digits;
+    query.build_id = digits;
   }
-  return query.found;
+  return query.build_id;
 }
 
-// libnvrtc from a Python package does not find the library that it needs beside itself, unless that is
-// loaded.
+// Loads libnvrtc-builtins, which libnvrtc from a Python package does not find by itself.
 void load_builtins(const std::string& folder) {
   DIR* const directory = opendir(folder.c_str());
   if (directory == nullptr) return;
@@ -114,10 +112,11 @@ void load_builtins(const std::string& folder) {
 
 class Nvrtc final : public Compiler {
  public:
-  // Null where the library is none, is too old, or is `too_new`.
+  // Null if the library is not NVRTC, or if its CUDA version is older than kOldestMajor or newer than
+  // `newest_major`.
   static std::unique_ptr<Nvrtc> make(const SharedLibrary& library, int newest_major) {
-    auto made = std::make_unique<Nvrtc>();
-    Functions& functions = made->functions_;
+    auto nvrtc = std::make_unique<Nvrtc>();
+    Functions& functions = nvrtc->functions_;
 #define CONVSWAP_FIND(name, parameters)                                                     \
   functions.name = reinterpret_cast<decltype(functions.name)>(library.find("nvrtc" #name)); \
   if (functions.name == nullptr) return nullptr;
@@ -126,14 +125,14 @@ class Nvrtc final : public Compiler {
     int major = 0, minor = 0, count = 0;
     if (functions.Version(&major, &minor) != 0 || major < kOldestMajor || major > newest_major)
       return nullptr;
-    made->version_ = major * 1000 + minor * 10;
+    nvrtc->version_ = major * 1000 + minor * 10;
     if (functions.GetNumSupportedArchs(&count) != 0 || count <= 0) return nullptr;
-    made->capabilities_.resize(static_cast<size_t>(count));
-    if (functions.GetSupportedArchs(made->capabilities_.data()) != 0) return nullptr;
-    made->path_ = SharedLibrary::path_of(reinterpret_cast<const void*>(functions.Version));
-    made->identity_ = identity_of(made->path_);
-    load_builtins(folder_of(made->path_));
-    return made;
+    nvrtc->capabilities_.resize(static_cast<size_t>(count));
+    if (functions.GetSupportedArchs(nvrtc->capabilities_.data()) != 0) return nullptr;
+    nvrtc->path_ = SharedLibrary::path_of(reinterpret_cast<const void*>(functions.Version));
+    nvrtc->identity_ = identity_of(nvrtc->path_);
+    load_builtins(folder_of(nvrtc->path_));
+    return nvrtc;
   }
 
   int version() const override { return version_; }
@@ -144,7 +143,7 @@ class Nvrtc final : public Compiler {
   std::vector<std::string> options(const KernelRequest& request) const override {
     std::vector<std::string> options = {"--gpu-architecture=" + architecture(request), "--std=c++20",
                                         "-default-device"};
-    // For tools that show the lines of a kernel.
+    // For profilers and compute-sanitizer, which then show source lines.
     if (const char* asked = std::getenv("CONVSWAP_LINE_INFO"); asked != nullptr && *asked != '\0') {
       options.emplace_back("-lineinfo");
     }
@@ -158,16 +157,18 @@ class Nvrtc final : public Compiler {
       texts.push_back(kKernelSources[i].text);
       names.push_back(kKernelSources[i].name);
     }
-    const bool is_own = request.program.empty();
-    const std::string text =
-        is_own ? "#include \"" + request.header + "\"\nusing namespace convswap;\n" : request.program;
+    const bool is_library_kernel = request.program.empty();
+    const std::string text = is_library_kernel
+                                 ? "#include \"" + request.header + "\"\nusing namespace convswap;\n"
+                                 : request.program;
     Program program = nullptr;
-    check(functions_.CreateProgram(&program, text.c_str(), is_own ? "kernel.cu" : request.header.c_str(),
+    check(functions_.CreateProgram(&program, text.c_str(),
+                                   is_library_kernel ? "kernel.cu" : request.header.c_str(),
                                    static_cast<int>(texts.size()), texts.data(), names.data()),
           request, "cannot begin");
-    const auto destroy = [this](void* made) {
-      Program own = made;
-      functions_.DestroyProgram(&own);
+    const auto destroy = [this](void* pointer) {
+      Program owned = pointer;
+      functions_.DestroyProgram(&owned);
     };
     const std::unique_ptr<void, decltype(destroy)> owner(program, destroy);
     const std::string variable = request.variable.empty() ? "" : "&" + request.variable;
@@ -175,11 +176,12 @@ class Nvrtc final : public Compiler {
     if (!variable.empty()) {
       check(functions_.AddNameExpression(program, variable.c_str()), request, "knows no such variable");
     }
-    std::vector<std::string> own = options(request);
-    if (version_ >= kKeepsItself) own.emplace_back("--no-cache");
-    std::vector<const char*> given;
-    for (const std::string& option : own) given.push_back(option.c_str());
-    const int result = functions_.CompileProgram(program, static_cast<int>(given.size()), given.data());
+    std::vector<std::string> option_texts = options(request);
+    if (version_ >= kFirstVersionWithCache) option_texts.emplace_back("--no-cache");
+    std::vector<const char*> option_pointers;
+    for (const std::string& option : option_texts) option_pointers.push_back(option.c_str());
+    const int result =
+        functions_.CompileProgram(program, static_cast<int>(option_pointers.size()), option_pointers.data());
     if (result != 0) check(result, request, log_of(program));
     KernelCode code;
     code.symbol = symbol_of(program, request, request.kernel);
@@ -200,24 +202,25 @@ class Nvrtc final : public Compiler {
     return std::find(capabilities_.begin(), capabilities_.end(), capability) != capabilities_.end();
   }
 
-  // Code for Hopper alone may use the instructions that only Hopper has. A card that the compiler does not
-  // know gets what is portable, of the newest that it knows, which the driver compiles to its end.
+  // Code for compute capability 9.0 is compiled as sm_90a, for instructions that only Hopper has. A card
+  // newer than the compiler gets PTX of the newest architecture that the compiler knows, which the driver
+  // compiles.
   std::string architecture(const KernelRequest& request) const {
     const int capability = request.compute_capability;
     if (knows(capability) && request.is_portable) return "compute_" + std::to_string(capability);
     if (knows(capability)) return "sm_" + std::to_string(capability) + (capability == 90 ? "a" : "");
     int older = capabilities_.front();
-    for (const int known : capabilities_) {
-      if (known < capability) older = known;
+    for (const int candidate : capabilities_) {
+      if (candidate < capability) older = candidate;
     }
     return "compute_" + std::to_string(older);
   }
 
-  void check(int result, const KernelRequest& request, const std::string& words) const {
+  void check(int result, const KernelRequest& request, const std::string& reason) const {
     if (result == 0) return;
     throw std::runtime_error("NVRTC " + version_text() + " (" + path_ + ") cannot compile " + request.kernel +
                              " for compute capability " + std::to_string(request.compute_capability / 10) +
-                             "." + std::to_string(request.compute_capability % 10) + ": " + words +
+                             "." + std::to_string(request.compute_capability % 10) + ": " + reason +
                              " (result " + std::to_string(result) + ")");
   }
 
@@ -243,7 +246,7 @@ class Nvrtc final : public Compiler {
   std::vector<int> capabilities_;
 };
 
-// The files and names to try for a major version, in order.
+// File names to try for a major version of NVRTC, in order.
 std::vector<std::string> candidates(int major) {
   const std::string name = "libnvrtc.so." + std::to_string(major);
   std::vector<std::string> paths;
@@ -259,30 +262,30 @@ std::vector<std::string> candidates(int major) {
   return paths;
 }
 
-struct FoundCompiler {
+struct CompilerSearch {
   std::unique_ptr<Nvrtc> compiler;
   std::string why_not;
 };
 
-FoundCompiler look_for_compiler() {
+CompilerSearch search_for_compiler() {
   const Driver* const driver = find_driver();
   const int newest = driver == nullptr ? kNewestMajor : std::min(kNewestMajor, driver->version / 1000);
   if (const char* named = std::getenv("CONVSWAP_NVRTC"); named != nullptr && *named != '\0') {
     const SharedLibrary library = SharedLibrary::open(named);
-    std::unique_ptr<Nvrtc> own = library.is_open() ? Nvrtc::make(library, newest) : nullptr;
-    if (own) return {std::move(own), {}};
+    std::unique_ptr<Nvrtc> compiler = library.is_open() ? Nvrtc::make(library, newest) : nullptr;
+    if (compiler) return {std::move(compiler), {}};
     return {nullptr, "CONVSWAP_NVRTC is " + std::string(named) + ", which is no NVRTC of CUDA 12 to " +
                          std::to_string(newest) + (library.is_open() ? "" : ": " + library.error())};
   }
   for (int major = newest; major >= kOldestMajor; --major) {
-    const SharedLibrary there = SharedLibrary::loaded("libnvrtc.so." + std::to_string(major));
-    if (there.is_open()) {
-      if (std::unique_ptr<Nvrtc> own = Nvrtc::make(there, newest)) return {std::move(own), {}};
+    const SharedLibrary loaded = SharedLibrary::loaded("libnvrtc.so." + std::to_string(major));
+    if (loaded.is_open()) {
+      if (std::unique_ptr<Nvrtc> compiler = Nvrtc::make(loaded, newest)) return {std::move(compiler), {}};
     }
     for (const std::string& path : candidates(major)) {
       const SharedLibrary library = SharedLibrary::open(path);
       if (!library.is_open()) continue;
-      if (std::unique_ptr<Nvrtc> own = Nvrtc::make(library, newest)) return {std::move(own), {}};
+      if (std::unique_ptr<Nvrtc> compiler = Nvrtc::make(library, newest)) return {std::move(compiler), {}};
     }
   }
   return {nullptr,
@@ -299,7 +302,7 @@ std::string Compiler::version_text() const {
 
 const Compiler* find_compiler(std::string* why) {
   // Never destroyed, since threads may still compile while the process ends.
-  static const FoundCompiler& search = *new FoundCompiler(look_for_compiler());
+  static const CompilerSearch& search = *new CompilerSearch(search_for_compiler());
   if (why != nullptr) *why = search.why_not;
   return search.compiler.get();
 }

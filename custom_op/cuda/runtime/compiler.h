@@ -13,30 +13,30 @@ class Compiler {
  public:
   virtual ~Compiler() = default;
 
-  // 13000 for CUDA 13.0, and in words: "13.0".
+  // 13000 for CUDA 13.0; version_text() is "13.0".
   virtual int version() const = 0;
   std::string version_text() const;
 
-  // The file that it was loaded from.
+  // The file that NVRTC was loaded from.
   virtual const std::string& path() const = 0;
 
-  // What tells it from every other, also of the same version: hexadecimal digits.
+  // Hexadecimal digits that differ between builds of NVRTC, even of the same version.
   virtual const std::string& identity() const = 0;
 
-  // The compute capabilities that it has code for, in ascending order.
+  // The compute capabilities that NVRTC generates code for, ascending.
   virtual const std::vector<int>& compute_capabilities() const = 0;
 
-  // Throws std::runtime_error with the compiler's own words, which have the file and the line, where it
-  // refuses the sources. Several threads may compile at once.
+  // Throws std::runtime_error with NVRTC's log, which names file and line, if the sources do not compile.
+  // Threads may compile concurrently.
   virtual KernelCode compile(const KernelRequest& request) const = 0;
 
-  // What it is told beside the sources. All of it is part of a kernel's key.
+  // NVRTC's command-line options. All are part of a kernel's key.
   virtual std::vector<std::string> options(const KernelRequest& request) const = 0;
 };
 
-// The newest compiler that the driver takes code of, or without a card the newest at all: the file
-// $CONVSWAP_NVRTC, one that the process has loaded, one of NVIDIA's Python packages, one that the loader
-// finds, or one of the CUDA toolkit. Null where there is none; `why`, if given, says so in one line.
+// The newest NVRTC whose code the driver accepts, or the newest of all without a driver. Searched in this
+// order: the file $CONVSWAP_NVRTC, a loaded library, NVIDIA's Python packages, the loader's path, the CUDA
+// toolkit. Null if there is none; `why`, if given, then gets the reason in one line.
 const Compiler* find_compiler(std::string* why = nullptr);
 
 }  // namespace convswap

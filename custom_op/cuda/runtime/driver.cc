@@ -10,23 +10,23 @@
 namespace convswap {
 namespace {
 
-constexpr int kVersion = 12000;
+constexpr int kMinVersion = 12000;
 
-struct FoundDriver {
+struct DriverSearch {
   Driver driver;
   bool is_found = false;
   std::string why_not;
 };
 
-// Whether this process was forked from the one that has found the driver.
+// True in a process that was forked from the one that initialised the driver.
 std::atomic<bool> is_forked{false};
 
-// cuGetProcAddress as CUDA 12.0 has it, whatever the headers are.
+// cuGetProcAddress_v2 of CUDA 12.0, independent of the version of the headers.
 using GetProcAddress = CUresult (*)(const char* name, void** function, int version, cuuint64_t flags,
                                     CUdriverProcAddressQueryResult* found);
 
-FoundDriver look_for_driver() {
-  FoundDriver search;
+DriverSearch search_for_driver() {
+  DriverSearch search;
   const SharedLibrary library = SharedLibrary::open("libcuda.so.1");
   if (!library.is_open()) {
     search.why_not = "there is no NVIDIA driver that takes CUDA 12 or newer: libcuda.so.1 is not loaded: " +
@@ -34,9 +34,9 @@ FoundDriver look_for_driver() {
     return search;
   }
   const auto get = reinterpret_cast<GetProcAddress>(library.find("cuGetProcAddress_v2"));
-  const auto too_old = [&](const char* what) {
-    search.why_not =
-        std::string("the NVIDIA driver is older than CUDA 12 (it has no ") + what + "); install a newer one";
+  const auto too_old = [&](const char* missing) {
+    search.why_not = std::string("the NVIDIA driver is older than CUDA 12 (it has no ") + missing +
+                     "); install a newer one";
     return search;
   };
   if (get == nullptr) return too_old("cuGetProcAddress_v2");
@@ -47,8 +47,8 @@ FoundDriver look_for_driver() {
                                                                                               : nullptr;
   };
   Driver& driver = search.driver;
-#define CONVSWAP_FIND(name)                                                     \
-  driver.name = reinterpret_cast<decltype(driver.name)>(find(#name, kVersion)); \
+#define CONVSWAP_FIND(name)                                                        \
+  driver.name = reinterpret_cast<decltype(driver.name)>(find(#name, kMinVersion)); \
   if (driver.name == nullptr) return too_old(#name);
   CONVSWAP_DRIVER_FUNCTIONS(CONVSWAP_FIND)
 #undef CONVSWAP_FIND
@@ -56,10 +56,10 @@ FoundDriver look_for_driver() {
       reinterpret_cast<decltype(driver.kernel_get_parameter)>(find("cuKernelGetParamInfo", 12040));
   int cards = 0;
   if (const CUresult failed = driver.cuInit(0); failed != CUDA_SUCCESS) {
-    const char* words = nullptr;
-    driver.cuGetErrorString(failed, &words);
+    const char* text = nullptr;
+    driver.cuGetErrorString(failed, &text);
     search.why_not =
-        std::string("the NVIDIA driver does not start: ") + (words == nullptr ? "no reason given" : words);
+        std::string("the NVIDIA driver does not start: ") + (text == nullptr ? "no reason given" : text);
   } else if (driver.cuDeviceGetCount(&cards) != CUDA_SUCCESS || cards == 0) {
     search.why_not = "the NVIDIA driver sees no card in this process";
   } else {
@@ -74,7 +74,7 @@ FoundDriver look_for_driver() {
 
 const Driver* find_driver(std::string* why) {
   // Never destroyed: sessions may still run while the process ends.
-  static const FoundDriver& search = *new FoundDriver(look_for_driver());
+  static const DriverSearch& search = *new DriverSearch(search_for_driver());
   if (search.is_found && !is_forked) return &search.driver;
   if (why != nullptr) {
     *why = search.is_found
@@ -94,10 +94,10 @@ const Driver& driver() {
 
 void check_driver(CUresult result, const char* expression) {
   if (result == CUDA_SUCCESS) return;
-  const char* words = nullptr;
-  driver().cuGetErrorString(result, &words);
+  const char* text = nullptr;
+  driver().cuGetErrorString(result, &text);
   throw std::runtime_error(std::string(expression) + ": " +
-                           (words == nullptr ? "error " + std::to_string(result) : std::string(words)));
+                           (text == nullptr ? "error " + std::to_string(result) : std::string(text)));
 }
 
 OutsideOfCaptures::OutsideOfCaptures() {
@@ -105,7 +105,8 @@ OutsideOfCaptures::OutsideOfCaptures() {
 }
 
 OutsideOfCaptures::~OutsideOfCaptures() {
-  // It worked a moment ago, so this cannot fail in a way that a destructor could report.
+  // The exchange succeeded in the constructor, so a failure here is not expected, and a destructor could not
+  // report it.
   static_cast<void>(driver().cuThreadExchangeStreamCaptureMode(&former_));
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// NVIDIA's driver, opened when a card is first asked for: the library links nothing of CUDA, and loads where
-// there is none of it.
+// NVIDIA's driver API, opened when a card is first needed. The library does not link CUDA and loads without
+// it.
 
 #include <cuda.h>
 
@@ -9,7 +9,7 @@
 
 namespace convswap {
 
-// Its functions as CUDA 12.0 has them, which every driver since then knows.
+// Driver functions of CUDA 12.0, which every newer driver has.
 #define CONVSWAP_DRIVER_FUNCTIONS(FUNCTION)             \
   FUNCTION(cuInit)                                      \
   FUNCTION(cuDriverGetVersion)                          \
@@ -56,26 +56,27 @@ struct Driver {
   CONVSWAP_DRIVER_FUNCTIONS(CONVSWAP_MEMBER)
 #undef CONVSWAP_MEMBER
 
-  // Of CUDA 12.4; null where the driver is older.
+  // cuKernelGetParamInfo of CUDA 12.4; null if the driver is older.
   CUresult (*kernel_get_parameter)(CUkernel, size_t, size_t* offset, size_t* bytes) = nullptr;
 
-  int version = 0;  // the newest CUDA that it takes, 13000 for 13.0
+  int version = 0;  // the newest CUDA that the driver supports, 13000 for 13.0
 };
 
-// Null where there is no driver or no card, where the driver is older than CUDA 12, and in a process that was
-// forked from one that has used it; `why`, if given, is then told in one line.
+// Null if there is no driver or no card, if the driver is older than CUDA 12, and in a process forked from
+// one that has used the driver. `why`, if given, then gets the reason in one line.
 const Driver* find_driver(std::string* why = nullptr);
 
-// Throws std::runtime_error with that line.
+// The driver. Throws std::runtime_error with the reason of find_driver if there is none.
 const Driver& driver();
 
-// Throws std::runtime_error with the failing expression and the driver's own words.
+// Throws std::runtime_error with the failing expression and the driver's error text.
 void check_driver(CUresult result, const char* expression);
 
 #define CONVSWAP_CHECK_DRIVER(expression) ::convswap::check_driver((expression), #expression)
 
-// Lets the thread allocate and load while another thread captures a CUDA graph, which ONNX Runtime does such
-// that neither were allowed anywhere: what is done here is no part of any graph.
+// Lets this thread allocate and load modules while another thread captures a CUDA graph (relaxed capture
+// mode). ONNX Runtime captures in a mode that forbids both in all threads. The calls made here are not part
+// of any graph.
 class OutsideOfCaptures {
  public:
   OutsideOfCaptures();

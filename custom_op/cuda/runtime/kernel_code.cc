@@ -28,10 +28,10 @@ std::string text_of(const std::string& key, const KernelCode& code) {
 }
 
 std::optional<KernelCode> parse_kernel_code(const std::string& key, std::string_view text) {
-  std::optional<std::string_view> head = take_line(text);
-  if (!head || !head->starts_with(kCodeFormat)) return std::nullopt;
-  head->remove_prefix(kCodeFormat.size());
-  if (*head != ' ' + std::to_string(text.size()) + ' ' + std::to_string(fnv1a(text))) return std::nullopt;
+  std::optional<std::string_view> header = take_line(text);
+  if (!header || !header->starts_with(kCodeFormat)) return std::nullopt;
+  header->remove_prefix(kCodeFormat.size());
+  if (*header != ' ' + std::to_string(text.size()) + ' ' + std::to_string(fnv1a(text))) return std::nullopt;
   if (take_line(text) != key) return std::nullopt;
   const std::optional<std::string_view> symbol = take_line(text), variable = take_line(text);
   if (!symbol || !variable) return std::nullopt;

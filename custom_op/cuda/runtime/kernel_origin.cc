@@ -31,22 +31,22 @@ constexpr std::string_view kPackFormat = "convswap pack 1 ";
   throw InvalidArgument("the pack '" + path + "' " + why + ": make it with convswap warm -o FILE.pack");
 }
 
-// A kernel's line: "BYTES CAPABILITY NAME", before its text of so many bytes.
-struct Head {
+// The line before each kernel's text in a pack: "BYTES CAPABILITY NAME".
+struct PackEntry {
   size_t bytes = 0;
   int capability = 0;
   std::string kernel;
 };
 
-std::optional<Head> parse_head(std::string_view line) {
-  Head head;
+std::optional<PackEntry> parse_entry(std::string_view line) {
+  PackEntry entry;
   const char* const end = line.data() + line.size();
-  const auto bytes = std::from_chars(line.data(), end, head.bytes);
+  const auto bytes = std::from_chars(line.data(), end, entry.bytes);
   if (bytes.ec != std::errc() || bytes.ptr == end || *bytes.ptr != ' ') return std::nullopt;
-  const auto capability = std::from_chars(bytes.ptr + 1, end, head.capability);
+  const auto capability = std::from_chars(bytes.ptr + 1, end, entry.capability);
   if (capability.ec != std::errc() || capability.ptr == end || *capability.ptr != ' ') return std::nullopt;
-  head.kernel.assign(capability.ptr + 1, end);
-  return head;
+  entry.kernel.assign(capability.ptr + 1, end);
+  return entry;
 }
 
 std::string key_in_pack(const std::string& kernel, int capability) {
@@ -58,31 +58,32 @@ std::string read_pack_file(const std::string& path) {
   if (!file) refuse(path, std::string("cannot be read (") + std::strerror(errno) + ")");
   try {
     return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  } catch (const std::ios_base::failure&) {  // of a folder, for one
+  } catch (const std::ios_base::failure&) {  // for example a folder
     refuse(path, "cannot be read");
   }
 }
 
-// PTX; else it is an ELF file.
+// True for PTX; a cubin is an ELF file.
 bool is_portable(const KernelCode& code) {
   return !code.binary.starts_with(
       "\x7f"
       "ELF");
 }
 
-// In the folder of the file that this code was loaded from.
+// Reads the pack in the folder of this library's file.
 std::shared_ptr<const Pack> read_ready_made() {
-  const std::string own = SharedLibrary::path_of(reinterpret_cast<const void*>(&ready_made_kernels));
-  const std::string path = own.substr(0, own.rfind('/') + 1) + kReadyMadeName;
+  const std::string library = SharedLibrary::path_of(reinterpret_cast<const void*>(&ready_made_kernels));
+  const std::string path = library.substr(0, library.rfind('/') + 1) + kReadyMadeName;
   struct stat facts{};
   if (stat(path.c_str(), &facts) != 0) return nullptr;
-  // A wheel has kernels for every card: those of other generations than the cards here need no memory.
+  // A wheel has kernels for every card. Those of other generations than the installed cards are skipped to
+  // save memory.
   std::set<int> generations;
   for (int index = 0; index < cuda_device_count(); ++index) {
     try {
       generations.insert(cuda_device(index).compute_capability / 10);
     } catch (const std::runtime_error&) {
-      continue;  // one that cannot be read must not spoil the others
+      continue;  // an unreadable card does not affect the others
     }
   }
   const auto is_wanted = [&](int capability) {
@@ -91,12 +92,13 @@ std::shared_ptr<const Pack> read_ready_made() {
   try {
     return Pack::read(path, is_wanted);
   } catch (const InvalidArgument&) {
-    // Of another version, or damaged: its kernels are compiled like others.
+    // Another version's pack or a damaged one is ignored; kernels are compiled instead.
     return nullptr;
   }
 }
 
-// The paths and texts of a session's files, by their entries: one that was written anew is another one.
+// Paths and texts of a session's files, by session entry. The texts are part of the key, so a rewritten file
+// is read again.
 using SessionTexts = std::map<std::string, std::pair<std::string, std::string>>;
 
 std::string session_text(const std::string& entry, const std::string& path) {
@@ -108,12 +110,12 @@ std::string session_text(const std::string& entry, const std::string& path) {
   return text;
 }
 
-std::map<std::string, std::shared_ptr<const void>, std::less<>> parsed(const SessionTexts& texts) {
+std::map<std::string, std::shared_ptr<const void>, std::less<>> parse_files(const SessionTexts& texts) {
   std::map<std::string, std::shared_ptr<const void>, std::less<>> files;
   for (const SessionFile* file : session_files()) {
-    const auto given = texts.find(std::string(file->entry));
-    if (given == texts.end()) continue;
-    const auto& [path, text] = given->second;
+    const auto found = texts.find(std::string(file->entry));
+    if (found == texts.end()) continue;
+    const auto& [path, text] = found->second;
     files.emplace(file->entry, file->read(path.substr(path.rfind('/') + 1), text));
   }
   return files;
@@ -122,8 +124,8 @@ std::map<std::string, std::shared_ptr<const void>, std::less<>> parsed(const Ses
 }  // namespace
 
 std::shared_ptr<const Pack> Pack::read(const std::string& path, const std::function<bool(int)>& is_wanted) {
-  const std::string whole = read_pack_file(path);
-  std::string_view text = whole;
+  const std::string contents = read_pack_file(path);
+  std::string_view text = contents;
   const std::optional<std::string_view> first = take_line(text);
   if (!first || !first->starts_with(kPackFormat)) refuse(path, "is no pack");
   if (first->substr(kPackFormat.size()) != kKernelSourcesHash) {
@@ -133,16 +135,16 @@ std::shared_ptr<const Pack> Pack::read(const std::string& path, const std::funct
   pack->path_ = path;
   while (!text.empty()) {
     const std::optional<std::string_view> line = take_line(text);
-    const std::optional<Head> head = line ? parse_head(*line) : std::nullopt;
-    if (!head || head->bytes > text.size()) refuse(path, "is damaged");
+    const std::optional<PackEntry> entry = line ? parse_entry(*line) : std::nullopt;
+    if (!entry || entry->bytes > text.size()) refuse(path, "is damaged");
     std::optional<KernelCode> code =
-        parse_kernel_code(key_in_pack(head->kernel, head->capability), text.substr(0, head->bytes));
+        parse_kernel_code(key_in_pack(entry->kernel, entry->capability), text.substr(0, entry->bytes));
     if (!code) refuse(path, "is damaged");
-    text.remove_prefix(head->bytes);
-    const bool is_for_all = is_portable(*code);
-    if (!is_for_all && is_wanted && !is_wanted(head->capability)) continue;
-    Kernels& kernels = is_for_all ? pack->portable_ : pack->kernels_;
-    kernels[{head->kernel, head->capability}] = *std::move(code);
+    text.remove_prefix(entry->bytes);
+    const bool portable = is_portable(*code);
+    if (!portable && is_wanted && !is_wanted(entry->capability)) continue;
+    Kernels& kernels = portable ? pack->portable_ : pack->kernels_;
+    kernels[{entry->kernel, entry->capability}] = *std::move(code);
   }
   return pack;
 }
@@ -155,7 +157,7 @@ std::vector<std::pair<std::string, int>> Pack::contents() const {
 
 const KernelCode* Pack::find(const std::string& kernel, int compute_capability) const {
   const KernelCode* found = nullptr;
-  // Those of older cards come first, and the newest of them wins.
+  // Ascending order: the newest of the matching architectures wins.
   const auto look = [&](const Kernels& kernels, auto fits) {
     const auto end = kernels.upper_bound({kernel, compute_capability});
     for (auto at = kernels.lower_bound({kernel, 0}); at != end; ++at) {
@@ -164,7 +166,7 @@ const KernelCode* Pack::find(const std::string& kernel, int compute_capability) 
   };
   look(portable_, [](int) { return true; });
   look(kernels_, [&](int capability) {
-    // Code for Hopper uses what only Hopper has.
+    // Code for compute capability 9.0 is sm_90a, which runs on no other.
     const bool is_of_generation = capability / 10 == compute_capability / 10 && capability != 90;
     return capability == compute_capability || is_of_generation;
   });
@@ -172,17 +174,17 @@ const KernelCode* Pack::find(const std::string& kernel, int compute_capability) 
 }
 
 void write_pack(const std::string& path, const std::vector<std::pair<KernelRequest, KernelCode>>& kernels) {
-  const std::string beside = path + "." + std::to_string(getpid()) + ".part";
-  std::ofstream file(beside, std::ios::binary | std::ios::trunc);
+  const std::string temporary_path = path + "." + std::to_string(getpid()) + ".part";
+  std::ofstream file(temporary_path, std::ios::binary | std::ios::trunc);
   file << kPackFormat << kKernelSourcesHash << '\n';
   for (const auto& [request, code] : kernels) {
     const std::string text = text_of(key_in_pack(request.kernel, request.compute_capability), code);
     file << text.size() << ' ' << request.compute_capability << ' ' << request.kernel << '\n' << text;
   }
   file.close();
-  if (!file || std::rename(beside.c_str(), path.c_str()) != 0) {
+  if (!file || std::rename(temporary_path.c_str(), path.c_str()) != 0) {
     const std::string why = std::strerror(errno);
-    unlink(beside.c_str());
+    unlink(temporary_path.c_str());
     throw std::runtime_error("'" + path + "' cannot be written: " + why);
   }
 }
@@ -194,7 +196,7 @@ const KernelOrigin* kernel_origin(const std::string& pack, bool compiles,
     if (!path.empty()) texts[entry] = {path, session_text(entry, path)};
   }
   if (pack.empty() && compiles && texts.empty()) return nullptr;
-  // A file that was written anew is another one.
+  // Inode, time and size are part of the key, so a rewritten pack is read again.
   struct stat facts{};
   if (!pack.empty()) static_cast<void>(stat(pack.c_str(), &facts));
   using Key = std::tuple<std::string, ino_t, time_t, off_t, bool, SessionTexts>;
@@ -204,9 +206,9 @@ const KernelOrigin* kernel_origin(const std::string& pack, bool compiles,
   const std::lock_guard<std::mutex> lock(mutex);
   std::unique_ptr<const KernelOrigin>& origin = origins[key];
   if (!origin) {
-    auto own = parsed(texts);
+    auto files_by_entry = parse_files(texts);
     origin = std::make_unique<const KernelOrigin>(
-        KernelOrigin{pack.empty() ? nullptr : Pack::read(pack), compiles, std::move(own)});
+        KernelOrigin{pack.empty() ? nullptr : Pack::read(pack), compiles, std::move(files_by_entry)});
   }
   return origin.get();
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-// Where kernels come from beside the store and the compiler: packs, files with kernels that were made ahead
-// of time, for cards that need not be there, and what a session says.
+// Sources of kernels besides the kernel store and the compiler. Packs are files of kernels compiled ahead of
+// time, also for cards that are absent. Session options choose among the sources.
 
 #include <functional>
 #include <map>
@@ -16,20 +16,19 @@ namespace convswap {
 
 class Pack {
  public:
-  // Throws InvalidArgument where the file cannot be read, is no pack or is damaged, and where it is of
-  // another version of the library, whose kernels may take other arguments.
-  // `is_wanted`, if given, is asked of the compute capability of each kernel that is not portable; others are
-  // left out.
+  // Throws InvalidArgument if the file cannot be read, is not a pack, is damaged, or belongs to another
+  // version of the library, whose kernels may take other arguments. `is_wanted`, if given, filters the
+  // kernels that are not portable by compute capability.
   static std::shared_ptr<const Pack> read(const std::string& path,
                                           const std::function<bool(int)>& is_wanted = nullptr);
 
   const std::string& path() const { return path_; }
 
-  // The kernels' names, each with the compute capability that it is for, without those that are portable.
+  // Names and compute capabilities of the kernels that are not portable.
   std::vector<std::pair<std::string, int>> contents() const;
 
-  // The code that a card of the compute capability runs: its own, else that of an older card of its
-  // generation, else what is portable (PTX) and older than it. Null where there is none.
+  // Code that runs on the compute capability: compiled for it, else for an older one of the same generation,
+  // else PTX for it or an older one. Null if there is none.
   const KernelCode* find(const std::string& kernel, int compute_capability) const;
 
  private:
@@ -38,26 +37,26 @@ class Pack {
   Kernels kernels_, portable_;
 };
 
-// Writes a pack, whole or not at all. Throws std::runtime_error where it cannot be written.
+// Writes a pack atomically. Throws std::runtime_error if it cannot be written.
 void write_pack(const std::string& path, const std::vector<std::pair<KernelRequest, KernelCode>>& kernels);
 
-// Where kernels come from, as a session says: first its pack, then what lies ready beside the library, then
-// the store and the compiler, if it lets them.
+// A session's sources of kernels, in order: its pack, the ready-made pack beside the library, then the kernel
+// store and the compiler if the session allows compilation.
 struct KernelOrigin {
   std::shared_ptr<const Pack> pack;  // may be null
   bool compiles = true;
-  // What is in the files of plan/catalog.h's session_files, by their entries, as far as there are any.
+  // The parsed files of plan/catalog.h's session_files, by session entry.
   std::map<std::string, std::shared_ptr<const void>, std::less<>> files = {};
 };
 
-// What says so, the same for the same: `pack`, a file, and `files`, by the entries of session_files, each
-// empty where there is none, read anew where they have changed. It lives as long as the process. Null where
-// nothing is said. Throws InvalidArgument as Pack::read and SessionFile::read do, and where a file cannot be
-// read.
+// The KernelOrigin for these session entries; equal arguments return the same object, which is never
+// destroyed. `pack` and the values of `files` are paths, empty if not set; files are read again if they have
+// changed. Null if nothing is set. Throws InvalidArgument as Pack::read and SessionFile::read do, and if a
+// file cannot be read.
 const KernelOrigin* kernel_origin(const std::string& pack, bool compiles,
                                   const std::map<std::string, std::string>& files = {});
 
-// The pack beside the library, ready_made.pack; null where there is none, or where it is of another version.
+// The pack ready_made.pack beside the library; null if there is none or it cannot be used.
 const Pack* ready_made_kernels();
 
 inline constexpr char kReadyMadeName[] = "ready_made.pack";

@@ -1,21 +1,21 @@
 #pragma once
 
-// The sources of the kernels, which the library carries as text: the headers below custom_op that kernels
-// include (cmake/KernelSources.cmake finds and writes them).
+// The kernels' sources, embedded in the library as text: the headers of custom_op that kernels include, found
+// by cmake/KernelSources.cmake.
 
 #include <cstddef>
 
 namespace convswap {
 
 struct KernelSource {
-  const char* name;  // as it is included: "cuda/toeplitz/kernel.cuh"
+  const char* name;  // the include path: "cuda/toeplitz/kernel.cuh"
   const char* text;
 };
 
 extern const KernelSource kKernelSources[];
 extern const std::size_t kKernelSourceCount;
 
-// What tells these sources from those of another version: 16 hexadecimal digits.
+// Hash of all sources: 16 hexadecimal digits.
 extern const char kKernelSourcesHash[];
 
 }  // namespace convswap

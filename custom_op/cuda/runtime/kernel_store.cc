@@ -23,13 +23,13 @@
 namespace convswap {
 namespace {
 
-constexpr std::string_view kSuffix = ".kernel", kUnfinished = ".part";
-// What the store may hold; what was used the longest time ago goes first.
-constexpr int64_t kMostStoredBytes = 256 << 20;
-constexpr std::chrono::seconds kMostWait{60};
-constexpr std::chrono::milliseconds kBetweenLooks{20};
+constexpr std::string_view kSuffix = ".kernel", kPartSuffix = ".part";
+// Size limit of the store; the least recently used kernels are deleted first.
+constexpr int64_t kMaxStoredBytes = 256 << 20;
+constexpr std::chrono::seconds kMaxWait{60};
+constexpr std::chrono::milliseconds kPollInterval{20};
 
-// Closed when it goes.
+// Owns a file descriptor.
 class File {
  public:
   File(const std::string& path, int flags, mode_t mode = 0600)
@@ -48,12 +48,12 @@ class File {
 };
 
 std::string store_folder() {
-  const std::string given = environment("CONVSWAP_CACHE");
-  const std::string cache = given.empty() ? user_cache_folder() : given;
+  const std::string override_folder = environment("CONVSWAP_CACHE");
+  const std::string cache = override_folder.empty() ? user_cache_folder() : override_folder;
   return cache.empty() ? cache : cache + "/kernels";
 }
 
-// Makes a folder and those above it, the user's own, as far as it can.
+// Creates a folder and its parents with access for the user only; ignores errors.
 void make_folders(const std::string& path) {
   for (size_t at = path.find('/', 1);; at = path.find('/', at + 1)) {
     mkdir(path.substr(0, at).c_str(), 0700);
@@ -61,8 +61,7 @@ void make_folders(const std::string& path) {
   }
 }
 
-// Why code is neither read from the folder nor written to it: whoever could write there could run what he
-// likes in this process.
+// Why the folder is not used. If others may write to it, they could run code in this process.
 std::string why_unused(const std::string& folder) {
   if (folder.empty()) return "there is no home folder; name a folder in CONVSWAP_CACHE";
   struct stat facts{};
@@ -82,14 +81,14 @@ struct Entry {
 
 bool is_kernel(const Entry& entry) { return entry.path.ends_with(kSuffix); }
 
-// Of kernels, and of what a process has left unfinished that was stopped while it wrote.
+// Kernels, and partial files of processes that ended while writing.
 std::vector<Entry> entries_of(const std::string& folder) {
   std::vector<Entry> entries;
   DIR* const directory = opendir(folder.c_str());
   if (directory == nullptr) return entries;
   while (const dirent* found = readdir(directory)) {
     const std::string_view name = found->d_name;
-    if (!name.ends_with(kSuffix) && !name.ends_with(kUnfinished)) continue;
+    if (!name.ends_with(kSuffix) && !name.ends_with(kPartSuffix)) continue;
     const std::string path = folder + "/" + found->d_name;
     struct stat facts{};
     if (stat(path.c_str(), &facts) == 0) entries.push_back({path, facts.st_size, facts.st_mtim});
@@ -98,24 +97,24 @@ std::vector<Entry> entries_of(const std::string& folder) {
   return entries;
 }
 
-// Makes room for what comes next: down to nine tenths, so that not every kernel looks through the folder's
-// worth of deletions.
-void drop_oldest(const std::string& folder) {
+// Deletes the least recently used files until the store is below nine tenths of its limit, so that not every
+// new kernel has to scan and delete.
+void delete_least_recently_used(const std::string& folder) {
   std::vector<Entry> entries = entries_of(folder);
   int64_t bytes = 0;
   for (const Entry& entry : entries) bytes += entry.bytes;
-  if (bytes <= kMostStoredBytes) return;
+  if (bytes <= kMaxStoredBytes) return;
   std::sort(entries.begin(), entries.end(), [](const Entry& one, const Entry& other) {
     return one.used.tv_sec != other.used.tv_sec ? one.used.tv_sec < other.used.tv_sec
                                                 : one.used.tv_nsec < other.used.tv_nsec;
   });
   for (const Entry& entry : entries) {
-    if (bytes <= kMostStoredBytes / 10 * 9) return;
+    if (bytes <= kMaxStoredBytes / 10 * 9) return;
     if (unlink(entry.path.c_str()) == 0) bytes -= entry.bytes;
   }
 }
 
-// A file's name for a key: what people can read of it, and a number that differs where keys do.
+// The file name for a key: a readable part, and a hash of the key.
 std::string file_name(const std::string& key, const std::string& name) {
   std::string readable;
   for (const char letter : name) {
@@ -129,36 +128,36 @@ std::string file_name(const std::string& key, const std::string& name) {
   return readable.substr(0, 150) + "-" + digits + std::string(kSuffix);
 }
 
-std::optional<std::string> text_of_file(const std::string& path) {
+std::optional<std::string> read_file(const std::string& path) {
   const File file(path, O_RDONLY);
   struct stat facts{};
   if (!file.is_open() || fstat(file.number(), &facts) != 0 || !S_ISREG(facts.st_mode)) return std::nullopt;
-  // What another has put there, while he could, is not run.
+  // A file that another user could bytes_read written is not run.
   if (facts.st_uid != geteuid() || (facts.st_mode & (S_IWGRP | S_IWOTH)) != 0) return std::nullopt;
   std::string text(static_cast<size_t>(facts.st_size), '\0');
-  size_t have = 0;
-  while (have < text.size()) {
-    const ssize_t got = read(file.number(), text.data() + have, text.size() - have);
+  size_t bytes_read = 0;
+  while (bytes_read < text.size()) {
+    const ssize_t got = read(file.number(), text.data() + bytes_read, text.size() - bytes_read);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return std::nullopt;
-    have += static_cast<size_t>(got);
+    bytes_read += static_cast<size_t>(got);
   }
   return text;
 }
 
-bool write_whole(int file, std::string_view text) {
+bool write_all(int file, std::string_view text) {
   while (!text.empty()) {
-    const ssize_t put = write(file, text.data(), text.size());
-    if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) return false;
-    text.remove_prefix(static_cast<size_t>(put));
+    const ssize_t written = write(file, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    text.remove_prefix(static_cast<size_t>(written));
   }
   return fsync(file) == 0;
 }
 
 Warning& store_warning() {
-  static Warning& own = *new Warning;  // runs may ask while the process ends
-  return own;
+  static Warning& warning = *new Warning;  // never destroyed: threads may use it while the process ends
+  return warning;
 }
 
 }  // namespace
@@ -194,23 +193,24 @@ StoredKernel::StoredKernel(std::string key, const std::string& name)
     return;
   }
   path_ = folder_ + "/" + file_name(key_, name);
-  // Whoever finds it there waits for nobody.
-  found_ = read_whole();
+  // A kernel that is already stored needs no lock.
+  found_ = read_stored();
   if (found_) return;
-  // Locks are files of their own, since those with code are replaced; few, so that they need not be deleted.
+  // Lock files are separate, since kernel files are replaced by rename. They are at most 256, so they are not
+  // deleted.
   const std::string lock = folder_ + "/lock-" + path_.substr(path_.size() - kSuffix.size() - 2, 2);
   lock_ = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (lock_ < 0) return;
-  const auto end = std::chrono::steady_clock::now() + kMostWait;
+  const auto end = std::chrono::steady_clock::now() + kMaxWait;
   while (flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK &&
          std::chrono::steady_clock::now() < end) {
-    std::this_thread::sleep_for(kBetweenLooks);
+    std::this_thread::sleep_for(kPollInterval);
   }
 }
 
 StoredKernel::~StoredKernel() {
   if (lock_ < 0) return;
-  // By itself, since a process that was forked meanwhile has the file open too, and would keep the lock.
+  // Unlocked explicitly: a process forked meanwhile shares the open file and would keep the lock.
   flock(lock_, LOCK_UN);
   close(lock_);
 }
@@ -223,38 +223,38 @@ bool StoredKernel::is_there(const std::string& key, const std::string& name) {
 
 std::optional<KernelCode> StoredKernel::read() {
   if (folder_.empty()) return std::nullopt;
-  if (!found_) found_ = read_whole();
+  if (!found_) found_ = read_stored();
   if (!found_ && access(path_.c_str(), F_OK) == 0) {
     store_warning().set("the kernel store's file '" + path_ +
                         "' is damaged, or others may write to it; its kernel is compiled again");
   }
-  // What was used last is kept the longest.
+  // Updates the time of last use.
   if (found_) utimensat(AT_FDCWD, path_.c_str(), nullptr, 0);
   return std::exchange(found_, std::nullopt);
 }
 
-std::optional<KernelCode> StoredKernel::read_whole() const {
-  const std::optional<std::string> text = text_of_file(path_);
+std::optional<KernelCode> StoredKernel::read_stored() const {
+  const std::optional<std::string> text = read_file(path_);
   return text ? parse_kernel_code(key_, *text) : std::nullopt;
 }
 
 void StoredKernel::write(const KernelCode& code) const {
   if (folder_.empty()) return;
   static std::atomic<int> count{0};
-  const std::string beside =
-      path_ + "." + std::to_string(getpid()) + "." + std::to_string(++count) + std::string(kUnfinished);
-  int fault = 0;
+  const std::string part_path =
+      path_ + "." + std::to_string(getpid()) + "." + std::to_string(++count) + std::string(kPartSuffix);
+  int error = 0;
   {
-    const File file(beside, O_WRONLY | O_CREAT | O_EXCL);
-    if (!file.is_open() || !write_whole(file.number(), text_of(key_, code))) fault = errno;
+    const File file(part_path, O_WRONLY | O_CREAT | O_EXCL);
+    if (!file.is_open() || !write_all(file.number(), text_of(key_, code))) error = errno;
   }
-  if (fault == 0 && rename(beside.c_str(), path_.c_str()) != 0) fault = errno;
-  if (fault != 0) {
-    unlink(beside.c_str());
+  if (error == 0 && rename(part_path.c_str(), path_.c_str()) != 0) error = errno;
+  if (error != 0) {
+    unlink(part_path.c_str());
     store_warning().set("kernels cannot be kept in the kernel store '" + folder_ +
-                        "': " + std::strerror(fault) + "; each process compiles them again");
+                        "': " + std::strerror(error) + "; each process compiles them again");
   }
-  drop_oldest(folder_);
+  delete_least_recently_used(folder_);
 }
 
 std::string take_kernel_store_warning() { return store_warning().take(); }

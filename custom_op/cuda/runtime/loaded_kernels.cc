@@ -19,18 +19,18 @@
 namespace convswap {
 namespace {
 
-// A kernel as the driver has it, for all cards of a compute capability.
+// A kernel loaded into the driver, for all cards of one compute capability.
 struct LoadedKernel {
-  std::mutex mutex;  // held while it is compiled and loaded: whoever else wants it waits
+  std::mutex mutex;  // held while the kernel is compiled and loaded; others wait
   CUlibrary library = nullptr;
   CUkernel kernel = nullptr;
   std::string variable;
-  std::string error;                     // of the compiler
-  std::map<int, CUfunction> of_devices;  // by their indices
+  std::string error;                    // the compiler's message
+  std::map<int, CUfunction> functions;  // by device index
 };
 
-// The one of that name and, where it is a user's, of that program, loaded or not. None is ever destroyed:
-// launches may be under way while the process ends.
+// The entry for an instance, and for a user's `program` if there is one; created if necessary. Entries are
+// never destroyed: kernels may still be launched while the process ends.
 LoadedKernel& loaded_kernel(const std::string& instance, int compute_capability,
                             const std::string& program = {}) {
   static std::mutex mutex;
@@ -42,7 +42,7 @@ LoadedKernel& loaded_kernel(const std::string& instance, int compute_capability,
   return *found;
 }
 
-// A kernel of the session's pack, or of those that lie ready; null where neither has it.
+// The kernel in the session's pack or the ready-made pack; null if neither has it.
 const KernelCode* packed_kernel(const KernelRequest& request, const KernelOrigin* origin) {
   for (const Pack* pack : {origin == nullptr ? nullptr : origin->pack.get(), ready_made_kernels()}) {
     if (pack == nullptr) continue;
@@ -51,7 +51,7 @@ const KernelCode* packed_kernel(const KernelRequest& request, const KernelOrigin
   return nullptr;
 }
 
-// Throws std::runtime_error where the session lets nothing be compiled.
+// Throws std::runtime_error if the session forbids compilation.
 void check_may_compile(const KernelRequest& request, const KernelOrigin* origin) {
   if (origin == nullptr || origin->compiles) return;
   const std::string capability =
@@ -65,7 +65,7 @@ void check_may_compile(const KernelRequest& request, const KernelOrigin* origin)
                            " -o FILE.pack");
 }
 
-// Not while it is being compiled or loaded.
+// False while another thread compiles or try_load the kernel.
 bool is_loaded(const std::string& instance, const Device& device) {
   LoadedKernel& loaded = loaded_kernel(instance, device.compute_capability);
   const std::unique_lock<std::mutex> lock(loaded.mutex, std::try_to_lock);
@@ -85,9 +85,8 @@ void load(LoadedKernel& loaded, const KernelCode& code) {
   loaded.library = library, loaded.kernel = kernel, loaded.variable = code.variable_symbol;
 }
 
-// Whether it could be loaded: a driver refuses code of a newer compiler than it knows, which may have made a
-// pack.
-bool loads(LoadedKernel& loaded, const KernelCode& code) {
+// Tries to load the code. A driver refuses code of a newer compiler than it knows, for example from a pack.
+bool try_load(LoadedKernel& loaded, const KernelCode& code) {
   try {
     load(loaded, code);
     return true;
@@ -96,7 +95,7 @@ bool loads(LoadedKernel& loaded, const KernelCode& code) {
   }
 }
 
-// What host and card take a kernel's parameter to be has to be the same, to the byte.
+// Checks that host and device agree on the size of the kernel's parameter.
 void check_parameter(const LoadedKernel& loaded, const std::string& instance, std::size_t argument_bytes) {
   if (driver().kernel_get_parameter == nullptr) return;
   size_t offset = 0, bytes = 0;
@@ -106,13 +105,13 @@ void check_parameter(const LoadedKernel& loaded, const std::string& instance, st
                          std::to_string(argument_bytes));
 }
 
-// For people who look into the store.
+// The readable part of the file's name in the store.
 std::string store_name(const KernelRequest& request) {
   return "sm_" + std::to_string(request.compute_capability) + " " + request.kernel;
 }
 
-// What fails now will fail again, and costs the compiler's time once.
-KernelCode compiled_once(LoadedKernel& loaded, const KernelRequest& request) {
+// Compiles at most once: a failed compilation would fail again, so its error is kept.
+KernelCode compile_once(LoadedKernel& loaded, const KernelRequest& request) {
   if (!loaded.error.empty()) throw std::runtime_error(loaded.error);
   try {
     return compiled_kernel(request);
@@ -122,10 +121,10 @@ KernelCode compiled_once(LoadedKernel& loaded, const KernelRequest& request) {
   }
 }
 
-// Has the kernel loaded, and its function on the device found, which is the current one; the caller holds its
-// mutex.
-CUfunction function_on(LoadedKernel& loaded, const KernelRequest& request, const Device& device) {
-  if (const auto found = loaded.of_devices.find(device.index); found != loaded.of_devices.end())
+// Loads the kernel if necessary and returns its function for the device, which must be current. The caller
+// holds `loaded.mutex`.
+CUfunction function_for(LoadedKernel& loaded, const KernelRequest& request, const Device& device) {
+  if (const auto found = loaded.functions.find(device.index); found != loaded.functions.end())
     return found->second;
   const OutsideOfCaptures outside;
   if (loaded.kernel == nullptr) {
@@ -133,16 +132,16 @@ CUfunction function_on(LoadedKernel& loaded, const KernelRequest& request, const
     const bool may_compile = device.kernels == nullptr || device.kernels->compiles;
     if (code != nullptr && !may_compile) {
       load(loaded, *code);
-    } else if (code == nullptr || !loads(loaded, *code)) {
+    } else if (code == nullptr || !try_load(loaded, *code)) {
       check_may_compile(request, device.kernels);
-      load(loaded, compiled_once(loaded, request));
+      load(loaded, compile_once(loaded, request));
     }
   }
-  // Which has the driver load it now, and not when it is first launched: that may be while a graph is
-  // captured.
+  // Makes the driver load the function now instead of at the first launch, which may happen during graph
+  // capture.
   CUfunction function = nullptr;
   CONVSWAP_CHECK_DRIVER(driver().cuKernelGetFunction(&function, loaded.kernel));
-  loaded.of_devices[device.index] = function;
+  loaded.functions[device.index] = function;
   return function;
 }
 
@@ -168,14 +167,15 @@ KernelCode compiled_kernel(const KernelRequest& request) {
   const Compiler* const compiler = find_compiler(&why);
   if (compiler == nullptr) throw std::runtime_error(why);
   StoredKernel stored(key_of(request, *compiler), store_name(request));
-  if (std::optional<KernelCode> kept = stored.read()) return *std::move(kept);
+  if (std::optional<KernelCode> code = stored.read()) return *std::move(code);
   KernelCode code = compiler->compile(request);
   stored.write(code);
   return code;
 }
 
 std::string why_no_kernels(const Device& device, const Offer& offer) {
-  // A session that lets nothing be compiled is told what its pack lacks, and gets nothing slower instead.
+  // If the session forbids compilation, its plans fail with the kernel that the pack lacks, instead of
+  // falling back to a slower algorithm.
   if (device.kernels != nullptr && !device.kernels->compiles) return {};
   std::string why;
   if (find_compiler(&why) != nullptr) return {};
@@ -184,7 +184,7 @@ std::string why_no_kernels(const Device& device, const Offer& offer) {
   for (const std::string& instance : offer.kernels()) {
     const KernelRequest request = request_for(instance, device.compute_capability);
     if (is_loaded(instance, device) || packed_kernel(request, device.kernels) != nullptr) continue;
-    return "its kernel " + instance + " does not lie ready, and " + why;
+    return "its kernel " + instance + " is not among the ready-made kernels, and " + why;
   }
   return {};
 }
@@ -209,10 +209,10 @@ std::string what_is_compiled(const Device& device, const Offer& offer) {
 }
 
 const void* find_kernel(const KernelRequest& request, const Device& device, std::size_t argument_bytes) {
-  const DeviceGuard guard(device.index);  // first, since it tells a forked process what is wrong
+  const DeviceGuard guard(device.index);  // first, since it throws in a forked process
   LoadedKernel& loaded = loaded_kernel(request.kernel, device.compute_capability, request.program);
   const std::lock_guard<std::mutex> lock(loaded.mutex);
-  const CUfunction function = function_on(loaded, request, device);
+  const CUfunction function = function_for(loaded, request, device);
   check_parameter(loaded, request.kernel, argument_bytes);
   return function;
 }
@@ -226,7 +226,7 @@ void* find_variable(const std::string& instance, const Device& device) {
   LoadedKernel& loaded = loaded_kernel(instance, device.compute_capability);
   const std::lock_guard<std::mutex> lock(loaded.mutex);
   const OutsideOfCaptures outside;
-  function_on(loaded, request_for(instance, device.compute_capability), device);
+  function_for(loaded, request_for(instance, device.compute_capability), device);
   CUdeviceptr address = 0;
   size_t bytes = 0;
   CONVSWAP_CHECK_DRIVER(

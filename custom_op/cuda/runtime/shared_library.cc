@@ -13,8 +13,8 @@ SharedLibrary SharedLibrary::open(const std::string& path) {
   SharedLibrary library;
   library.handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library.handle_ == nullptr) {
-    const char* words = dlerror();
-    library.error_ = words == nullptr ? "the loader does not say why" : words;
+    const char* message = dlerror();
+    library.error_ = message == nullptr ? "the loader does not say why" : message;
   }
   return library;
 }
@@ -34,7 +34,7 @@ std::string SharedLibrary::path_of(const void* function) {
 
 std::vector<std::string> package_folders() {
   std::vector<std::string> folders;
-  const auto look = [](dl_phdr_info* info, size_t, void* data) {
+  const auto visit = [](dl_phdr_info* info, size_t, void* data) {
     auto& found = *static_cast<std::vector<std::string>*>(data);
     const std::string_view path = info->dlpi_name == nullptr ? "" : info->dlpi_name;
     for (const std::string_view name : {"/site-packages/", "/dist-packages/"}) {
@@ -45,7 +45,7 @@ std::vector<std::string> package_folders() {
     }
     return 0;
   };
-  dl_iterate_phdr(look, &folders);
+  dl_iterate_phdr(visit, &folders);
   return folders;
 }
 

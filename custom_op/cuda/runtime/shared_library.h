@@ -5,26 +5,26 @@
 
 namespace convswap {
 
-// A shared library that is opened while the program runs. It stays open: what came of it may live as long as
-// the process.
+// A shared library opened at run time. It is never closed: functions and objects from it may be used until
+// the process ends.
 class SharedLibrary {
  public:
   SharedLibrary() = default;
 
-  // By a path, or by a name that the loader looks for; where it cannot be opened, is_open() is false and
-  // error() has the loader's words.
+  // Opens a path, or a name by the loader's search. On failure is_open() is false and error() is the loader's
+  // message.
   static SharedLibrary open(const std::string& path);
 
-  // One of that name that the process has loaded already, if there is one.
+  // The library of that name if the process has already loaded it.
   static SharedLibrary loaded(const std::string& name);
 
   bool is_open() const { return handle_ != nullptr; }
   const std::string& error() const { return error_; }
 
-  // Null where the library has no such function.
+  // Null if the library has no such function.
   void* find(const char* function) const;
 
-  // The file that `function`, one of the library's, was loaded from; empty where the loader does not tell.
+  // The file that `function` was loaded from; empty if the loader does not know.
   static std::string path_of(const void* function);
 
  private:
@@ -32,8 +32,8 @@ class SharedLibrary {
   std::string error_;
 };
 
-// The folders of Python packages that something of this process was loaded from, this library among them:
-// where NVIDIA's packages lie beside ONNX Runtime's.
+// The folders of Python packages from which this process has loaded libraries, this library among them:
+// NVIDIA's packages are installed beside ONNX Runtime's.
 std::vector<std::string> package_folders();
 
 }  // namespace convswap
