@@ -20,9 +20,9 @@ CompiledKernels::CompiledKernels(const std::vector<CompiledKernel>& kernels) {
   for (const CompiledKernel& kernel : kernels) kernels_by_name().emplace(kernel.name, kernel.address);
 }
 
-bool has_kernels_of(const std::string& beginning) {
-  const auto found = kernels_by_name().lower_bound(beginning);
-  return found != kernels_by_name().end() && found->first.starts_with(beginning);
+bool has_kernels_of(const std::string& prefix) {
+  const auto found = kernels_by_name().lower_bound(prefix);
+  return found != kernels_by_name().end() && found->first.starts_with(prefix);
 }
 
 const std::string& name_of(const void* kernel) {
@@ -33,7 +33,7 @@ const std::string& name_of(const void* kernel) {
 }
 
 const void* find_kernel(const std::string& instance, const Device&, std::size_t) {
-  family_of(instance);  // throws where no list has it
+  family_of(instance);  // throws if no family lists the instance
   const auto found = kernels_by_name().find(instance);
   if (found == kernels_by_name().end()) throw std::logic_error("the emulation has no " + instance);
   return found->second;

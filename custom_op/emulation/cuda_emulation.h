@@ -1,16 +1,16 @@
 #pragma once
 
-// Runs CUDA kernels on the CPU, thread by thread, so that their logic can be tested where there is no card:
-// each thread of a block is a fiber that runs until a barrier, and blocks follow each other. Included before
-// a kernel's own headers, with this folder before custom_op on the include path: the headers of
-// cuda/primitives/ that are instructions of the card have counterparts here.
+// Runs CUDA kernels on the CPU, thread by thread, to test their logic without a card. Each thread of a block
+// is a fiber that runs until a barrier; blocks run one after the other. Include this header before a kernel's
+// own headers, with this folder before custom_op on the include path: it has replacements for the headers of
+// cuda/primitives/ that contain PTX.
 //
-// `convswap lab` checks kernels of a user's own so, where there is no card.
+// `convswap lab` checks users' kernels with it if there is no card.
 //
-// Found so: wrong results, reads of what was never written (shared memory begins as NaN or as ordinary
-// numbers), writes beyond a block's shared memory, barriers that not all threads reach, copies that are used
-// before they were waited for. Not found: races, since a thread runs alone until its next barrier, and fences
-// that are missing. Those take compute-sanitizer and a card.
+// Detected: wrong results, reads of uninitialised shared memory (filled with NaN or with ordinary numbers),
+// writes beyond a block's shared memory, barriers that not all threads reach, asynchronous copies that are
+// read before they are waited for. Not detected: races, since a thread runs alone until its next barrier, and
+// missing fences. Those need compute-sanitizer and a card.
 
 #include <setjmp.h>
 #include <ucontext.h>
@@ -24,7 +24,7 @@
 #include <functional>
 #include <vector>
 
-// What the language gives a kernel, where no compiler for the card does.
+// CUDA's built-in types.
 struct alignas(8) int2 {
   int x, y;
 };
@@ -61,21 +61,22 @@ namespace emulation {
 
 constexpr size_t kStackBytes = 1 << 17;
 constexpr size_t kSharedBytes = 1 << 18;
-// As float32, as two float16 and two bfloat16. A kernel may take another way where it meets NaN, which hides
-// that it read too far: so shared memory begins with ordinary numbers in every second problem.
-constexpr unsigned kNotANumber = 0x7fc17fc1u;
-constexpr unsigned kOrdinary = 0x42424242u;
-constexpr unsigned kBeyond = 0xdeadbeefu;  // what lies behind a block's shared memory
+// Initial contents of shared memory. The first is NaN as float32, as two float16 and as two bfloat16. A
+// kernel may take another path for NaN and thus hide an out-of-bounds read, so every second problem starts
+// with ordinary numbers.
+constexpr unsigned kNanWord = 0x7fc17fc1u;
+constexpr unsigned kNumberWord = 0x42424242u;
+constexpr unsigned kGuardWord = 0xdeadbeefu;  // contents beyond a block's shared memory
 
 struct Fiber {
   ucontext_t start;
-  jmp_buf place;  // where it goes on once it has begun
+  jmp_buf resume_point;  // valid once the fiber has begun
   std::vector<char> stack;
   uint3 thread;
   bool has_begun, done;
 };
 
-// A place where so many threads meet; the last one lets the others go on.
+// A barrier of a fixed number of threads; the last arrival releases the others.
 struct Barrier {
   int arrived = 0;
   int generation = 0;
@@ -83,43 +84,43 @@ struct Barrier {
 
 struct Warp {
   Barrier barrier;
-  unsigned values[32];  // what the lanes show each other, an operand at a time
+  unsigned values[32];  // operand of a shuffle or reduction, by lane
   unsigned a[32][4], b[32][2];
 };
 
 inline std::vector<Fiber> fibers;
-inline int current;  // the fiber that runs
+inline int current;  // index of the running fiber
 inline jmp_buf scheduler;
 inline std::vector<Warp> warps;
 
-// Four warps that multiply at once, and the matrix that all of them name.
+// Barrier of four warps that execute wgmma together, and the descriptor that all must pass.
 struct Warpgroup {
   Barrier barrier;
-  const void* matrix;
-  bool agree = true, agreed = true;
+  const void* descriptor;
+  bool predicate = true, result = true;
 };
 inline std::vector<Warpgroup> warpgroups;
 inline Barrier block_barrier;
-inline bool all_agree, all_agreed;
-inline unsigned unwritten = kNotANumber;  // what shared memory begins as
-inline bool is_backwards;                 // whether the threads of a block run last to first
-inline bool has_moved;                    // whether a thread passed a barrier or ended in this round
+inline bool block_predicate, block_result;
+inline unsigned initial_shared = kNanWord;  // initial contents of shared memory
+inline bool runs_backwards;                 // the threads of a block run in descending order
+inline bool made_progress;                  // a thread passed a barrier or ended in this round
 inline dim3 block_size, grid_size;
 inline uint3 block_index;
 inline std::function<void()> thread_body;
-inline std::vector<std::function<void()>> block_ends;  // what is checked at the end of a block
+inline std::vector<std::function<void()>> block_end_checks;  // run after each block
 
-// By jumps, between stacks: swapcontext asks the kernel for the signal mask each time, and most of the time
-// that a program takes would be that.
+// Switches stacks by longjmp: swapcontext would spend most of the program's time on system calls for the
+// signal mask.
 inline void yield() {
-  if (_setjmp(fibers[current].place) == 0) _longjmp(scheduler, 1);
+  if (_setjmp(fibers[current].resume_point) == 0) _longjmp(scheduler, 1);
 }
 
-// Lets the current fiber run until it yields.
-inline void go_on() {
+// Resumes the current fiber until it yields.
+inline void resume() {
   Fiber& fiber = fibers[current];
   if (_setjmp(scheduler) != 0) return;
-  if (fiber.has_begun) _longjmp(fiber.place, 1);
+  if (fiber.has_begun) _longjmp(fiber.resume_point, 1);
   fiber.has_begun = true;
   setcontext(&fiber.start);
 }
@@ -127,7 +128,7 @@ inline void go_on() {
 inline int lane() { return current % 32; }
 inline Warp& warp() { return warps[current / 32]; }
 
-inline void meet(Barrier& barrier, int threads) {
+inline void arrive_and_wait(Barrier& barrier, int threads) {
   const int generation = barrier.generation;
   if (++barrier.arrived == threads) {
     barrier.arrived = 0;
@@ -135,98 +136,98 @@ inline void meet(Barrier& barrier, int threads) {
   } else {
     while (barrier.generation == generation) yield();
   }
-  has_moved = true;
+  made_progress = true;
 }
 
-inline void meet_warp() { meet(warp().barrier, 32); }
+inline void sync_warp() { arrive_and_wait(warp().barrier, 32); }
 
-inline void meet_warpgroup() { meet(warpgroups[current / 128].barrier, 128); }
+inline void sync_warpgroup() { arrive_and_wait(warpgroups[current / 128].barrier, 128); }
 
-inline bool meet_warpgroup_and(bool agrees) {
-  Warpgroup& own = warpgroups[current / 128];
-  own.agree = own.agree && agrees;
-  if (own.barrier.arrived + 1 == 128) {
-    own.agreed = own.agree;
-    own.agree = true;
+inline bool sync_warpgroup_all(bool agrees) {
+  Warpgroup& warpgroup = warpgroups[current / 128];
+  warpgroup.predicate = warpgroup.predicate && agrees;
+  if (warpgroup.barrier.arrived + 1 == 128) {
+    warpgroup.result = warpgroup.predicate;
+    warpgroup.predicate = true;
   }
-  meet_warpgroup();
-  return own.agreed;
+  sync_warpgroup();
+  return warpgroup.result;
 }
 
-// A barrier with a number, and whether all of its threads agree.
+// A numbered barrier (bar.sync, bar.red.and).
 struct NamedBarrier {
   Barrier barrier;
-  bool agree = true, agreed = true;
+  bool predicate = true, result = true;
 };
 inline NamedBarrier named_barriers[16];
 
-inline bool meet_named(int number, int threads, bool agrees) {
-  NamedBarrier& own = named_barriers[number];
-  own.agree = own.agree && agrees;
-  if (own.barrier.arrived + 1 == threads) {
-    own.agreed = own.agree;
-    own.agree = true;
+inline bool sync_named_barrier(int number, int threads, bool agrees) {
+  NamedBarrier& named = named_barriers[number];
+  named.predicate = named.predicate && agrees;
+  if (named.barrier.arrived + 1 == threads) {
+    named.result = named.predicate;
+    named.predicate = true;
   }
-  meet(own.barrier, threads);
-  return own.agreed;
+  arrive_and_wait(named.barrier, threads);
+  return named.result;
 }
 
 inline int block_threads() { return static_cast<int>(block_size.x * block_size.y * block_size.z); }
 
-inline bool meet_block(bool agrees) {
-  all_agree = all_agree && agrees;
+inline bool sync_block(bool agrees) {
+  block_predicate = block_predicate && agrees;
   if (block_barrier.arrived + 1 == block_threads()) {
-    all_agreed = all_agree;
-    all_agree = true;
+    block_result = block_predicate;
+    block_predicate = true;
   }
-  meet(block_barrier, block_threads());
-  return all_agreed;
+  arrive_and_wait(block_barrier, block_threads());
+  return block_result;
 }
 
-// Combines a value of every lane of the warp.
+// Reduces a value over the lanes of the warp.
 template <typename Combine>
 unsigned reduce_warp(unsigned value, Combine combine) {
-  Warp& own = warp();
-  own.values[lane()] = value;
-  meet_warp();
-  unsigned result = own.values[0];
-  for (int other = 1; other < 32; ++other) result = combine(result, own.values[other]);
-  meet_warp();
+  Warp& w = warp();
+  w.values[lane()] = value;
+  sync_warp();
+  unsigned result = w.values[0];
+  for (int other = 1; other < 32; ++other) result = combine(result, w.values[other]);
+  sync_warp();
   return result;
 }
 
-[[noreturn]] inline void fail(const char* what) {
-  std::printf("%s in block (%u, %u)\n", what, block_index.x, block_index.y);
+[[noreturn]] inline void fail(const char* message) {
+  std::printf("%s in block (%u, %u)\n", message, block_index.x, block_index.y);
   std::fflush(stdout);
-  std::_Exit(1);  // since the destructors of what is global would free the stack that this runs on
+  std::_Exit(1);  // not exit(): destructors of globals would free the stack in use
 }
 
-inline void meet_warpgroup_with(const void* matrix) {
-  const void*& named = warpgroups[current / 128].matrix;
-  if (current % 128 == 0) named = matrix;
-  meet_warpgroup();
-  if (named != matrix) fail("a warpgroup that multiplies by different matrices");
-  meet_warpgroup();
+inline void check_same_descriptor(const void* descriptor) {
+  const void*& expected = warpgroups[current / 128].descriptor;
+  if (current % 128 == 0) expected = descriptor;
+  sync_warpgroup();
+  if (expected != descriptor) fail("a warpgroup whose threads pass different smem descriptors");
+  sync_warpgroup();
 }
 
 inline void enter_thread() {
   thread_body();
   fibers[current].done = true;
-  has_moved = true;
+  made_progress = true;
   yield();
 }
 
-// Runs `body` as every thread of a block.
+// Runs `thread_body` in every thread of one block.
 inline void run_block(unsigned char* shared, size_t shared_bytes) {
   const int threads = block_threads();
   for (size_t i = 0; i < kSharedBytes; i += 4) {
-    std::memcpy(shared + i, i < shared_bytes ? &unwritten : &kBeyond, 4);
+    std::memcpy(shared + i, i < shared_bytes ? &initial_shared : &kGuardWord, 4);
   }
   warps.assign((threads + 31) / 32, {});
   warpgroups.assign((threads + 127) / 128, {});
   block_barrier = {};
   std::fill(std::begin(named_barriers), std::end(named_barriers), NamedBarrier());
-  all_agree = true;
+  block_predicate = true;
   if (fibers.size() < static_cast<size_t>(threads)) fibers.resize(threads);
   for (int i = 0; i < threads; ++i) {
     Fiber& fiber = fibers[i];
@@ -241,24 +242,24 @@ inline void run_block(unsigned char* shared, size_t shared_bytes) {
     fiber.start.uc_link = nullptr;
     makecontext(&fiber.start, enter_thread, 0);
   }
-  int left = threads;
-  while (left > 0) {
-    has_moved = false;
+  int running = threads;
+  while (running > 0) {
+    made_progress = false;
     for (int i = 0; i < threads; ++i) {
-      current = is_backwards ? threads - 1 - i : i;
+      current = runs_backwards ? threads - 1 - i : i;
       if (fibers[current].done) continue;
-      go_on();
-      left -= fibers[current].done;
+      resume();
+      running -= fibers[current].done;
     }
-    if (!has_moved && left > 0) fail("threads wait for each other for ever");
+    if (!made_progress && running > 0) fail("threads wait for each other for ever");
   }
-  for (const auto& check : block_ends) check();
+  for (const auto& check : block_end_checks) check();
   for (size_t i = shared_bytes; i < kSharedBytes; i += 4) {
-    if (std::memcmp(shared + i, &kBeyond, 4) != 0) fail("a write beyond shared memory");
+    if (std::memcmp(shared + i, &kGuardWord, 4) != 0) fail("a write beyond shared memory");
   }
 }
 
-// Runs `body` as every thread of every block of a grid.
+// Runs `body` in every thread of every block of a grid.
 inline void run_grid(dim3 grid, dim3 block, unsigned char* shared, size_t shared_bytes,
                      std::function<void()> body) {
   grid_size = grid;
@@ -273,7 +274,7 @@ inline void run_grid(dim3 grid, dim3 block, unsigned char* shared, size_t shared
 
 }  // namespace emulation
 
-// What the language and the hardware give a kernel that runs.
+// CUDA's built-in variables, qualifiers and functions.
 
 #define __host__
 #define __device__
@@ -297,39 +298,39 @@ inline int __clz(unsigned a) { return std::countl_zero(a); }
 inline float __int_as_float(int a) { return std::bit_cast<float>(a); }
 inline float __uint_as_float(unsigned a) { return std::bit_cast<float>(a); }
 inline unsigned __float_as_uint(float a) { return std::bit_cast<unsigned>(a); }
-inline void __syncwarp() { emulation::meet_warp(); }
-inline void __syncthreads() { emulation::meet_block(true); }
-inline int __syncthreads_and(int agrees) { return emulation::meet_block(agrees != 0); }
+inline void __syncwarp() { emulation::sync_warp(); }
+inline void __syncthreads() { emulation::sync_block(true); }
+inline int __syncthreads_and(int agrees) { return emulation::sync_block(agrees != 0); }
 template <typename T>
   requires(sizeof(T) == sizeof(unsigned))
 T __shfl_xor_sync(unsigned, T value, int mask) {
-  emulation::Warp& own = emulation::warp();
-  own.values[emulation::lane()] = std::bit_cast<unsigned>(value);
-  emulation::meet_warp();
-  const T others = std::bit_cast<T>(own.values[emulation::lane() ^ mask]);
-  emulation::meet_warp();
-  return others;
+  emulation::Warp& warp = emulation::warp();
+  warp.values[emulation::lane()] = std::bit_cast<unsigned>(value);
+  emulation::sync_warp();
+  const T received = std::bit_cast<T>(warp.values[emulation::lane() ^ mask]);
+  emulation::sync_warp();
+  return received;
 }
 template <typename T>
   requires(sizeof(T) == sizeof(unsigned))
-T __shfl_down_sync(unsigned, T value, int further) {
-  emulation::Warp& own = emulation::warp();
-  own.values[emulation::lane()] = std::bit_cast<unsigned>(value);
-  emulation::meet_warp();
+T __shfl_down_sync(unsigned, T value, int delta) {
+  emulation::Warp& warp = emulation::warp();
+  warp.values[emulation::lane()] = std::bit_cast<unsigned>(value);
+  emulation::sync_warp();
   const int lane = emulation::lane();
-  const T theirs = std::bit_cast<T>(own.values[lane + further < 32 ? lane + further : lane]);
-  emulation::meet_warp();
-  return theirs;
+  const T received = std::bit_cast<T>(warp.values[lane + delta < 32 ? lane + delta : lane]);
+  emulation::sync_warp();
+  return received;
 }
 template <typename T>
   requires(sizeof(T) == sizeof(unsigned))
 T __shfl_sync(unsigned, T value, int lane) {
-  emulation::Warp& own = emulation::warp();
-  own.values[emulation::lane()] = std::bit_cast<unsigned>(value);
-  emulation::meet_warp();
-  const T theirs = std::bit_cast<T>(own.values[lane]);
-  emulation::meet_warp();
-  return theirs;
+  emulation::Warp& warp = emulation::warp();
+  warp.values[emulation::lane()] = std::bit_cast<unsigned>(value);
+  emulation::sync_warp();
+  const T received = std::bit_cast<T>(warp.values[lane]);
+  emulation::sync_warp();
+  return received;
 }
 inline int __all_sync(unsigned, int agrees) {
   return emulation::reduce_warp(agrees != 0, [](unsigned a, unsigned b) { return std::min(a, b); });

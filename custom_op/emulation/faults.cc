@@ -1,4 +1,4 @@
-// Kernels with a fault each, and one without: `faults NAME` runs one, for what the emulation says of it.
+// Kernels with one fault each, and a correct one: `faults NAME` runs one, to test what the emulation reports.
 
 #include "cuda/primitives/cp_async.cuh"
 #include "cuda/primitives/shared_memory.cuh"
@@ -13,23 +13,23 @@ alignas(16) unsigned char shared[emulation::kSharedBytes];
 alignas(16) unsigned input[kWords + 4];
 alignas(16) unsigned output[kThreads];
 
-// Every thread gives what its neighbour read.
-void pass_on() {
+// Each thread outputs the word that its neighbour stored in shared memory.
+void read_neighbour() {
   unsigned* const words = reinterpret_cast<unsigned*>(shared);
   words[threadIdx.x] = input[threadIdx.x];
   __syncthreads();
   output[threadIdx.x] = words[(threadIdx.x + 1) % kThreads];
 }
 
-void pass_on_without_barrier() {
+void read_neighbour_without_barrier() {
   unsigned* const words = reinterpret_cast<unsigned*>(shared);
   words[threadIdx.x] = input[threadIdx.x];
   output[threadIdx.x] = words[(threadIdx.x + 1) % kThreads];
 }
 
-void write_beyond() { reinterpret_cast<unsigned*>(shared)[threadIdx.x + 1] = 0; }
+void write_out_of_bounds() { reinterpret_cast<unsigned*>(shared)[threadIdx.x + 1] = 0; }
 
-void meet_in_part() {
+void sync_divergently() {
   if (threadIdx.x % 2 == 0) __syncthreads();
   if (threadIdx.x == 1) __syncwarp();
 }
@@ -42,28 +42,28 @@ void store_misaligned() {
   if (threadIdx.x == 0) convswap::store_shared(shared + 4, uint2{1, 2});
 }
 
-void store_in_bulk_misaligned() {
+void tma_store_misaligned() {
   if (threadIdx.x == 0) convswap::tma_store_1d(output + 4, shared + 4, 16, false);
 }
 
-void end_without_waiting() {
+void end_without_waiting_for_store() {
   if (threadIdx.x == 0) convswap::tma_store_1d(output, shared, 16, false);
 }
 
-// The first 16 bytes of shared memory are what counts the bytes that come to the next.
-void load_in_bulk(const unsigned* from) {
+// The mbarrier is in the first 16 bytes of shared memory, the loaded data in the next 16.
+void tma_load(const unsigned* source) {
   convswap::TmaMbarrier* const barrier = reinterpret_cast<convswap::TmaMbarrier*>(shared);
   if (threadIdx.x != 0) return;
   convswap::tma_mbarrier_init(barrier);
-  convswap::tma_load_1d_expect_tx(shared + 16, from, 16, barrier);
+  convswap::tma_load_1d_expect_tx(shared + 16, source, 16, barrier);
   convswap::mbarrier_arrive(barrier);
 }
 
-void load_in_bulk_misaligned() { load_in_bulk(input + 1); }
+void tma_load_misaligned() { tma_load(input + 1); }
 
-void end_without_waiting_for_loads() { load_in_bulk(input); }
+void end_without_waiting_for_load() { tma_load(input); }
 
-// Thread 1 writes where the copy of thread 0 may still be reading.
+// Thread 1 overwrites the source of thread 0's TMA store, which may still be reading it.
 void change_source() {
   unsigned* const words = reinterpret_cast<unsigned*>(shared);
   words[threadIdx.x] = input[threadIdx.x];
@@ -78,17 +78,17 @@ void change_source() {
 
 int main(int count, char** arguments) {
   const std::pair<const char*, void (*)()> kernels[] = {
-      {"none", pass_on},
-      {"missing barrier", pass_on_without_barrier},
-      {"beyond shared memory", write_beyond},
-      {"barrier of a part", meet_in_part},
+      {"none", read_neighbour},
+      {"missing barrier", read_neighbour_without_barrier},
+      {"beyond shared memory", write_out_of_bounds},
+      {"barrier of a part", sync_divergently},
       {"misaligned copy", copy_misaligned},
       {"misaligned store", store_misaligned},
-      {"misaligned bulk store", store_in_bulk_misaligned},
+      {"misaligned bulk store", tma_store_misaligned},
       {"changing source", change_source},
-      {"missing wait", end_without_waiting},
-      {"misaligned bulk load", load_in_bulk_misaligned},
-      {"missing wait for loads", end_without_waiting_for_loads},
+      {"missing wait", end_without_waiting_for_store},
+      {"misaligned bulk load", tma_load_misaligned},
+      {"missing wait for loads", end_without_waiting_for_load},
   };
   for (unsigned i = 0; i < kWords; ++i) input[i] = 100 + i;
   for (const auto& [name, kernel] : kernels) {

@@ -1,4 +1,5 @@
-// `halves HEIGHT WIDTH`: whether few_channels takes two images of 64 filters for the halves of a tile.
+// `halves HEIGHT WIDTH`: prints whether few_channels splits a tile of 64 filters into halves by images or by
+// rows.
 
 #include <cstdio>
 #include <cstdlib>

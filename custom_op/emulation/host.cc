@@ -1,5 +1,5 @@
-// What the host asks of a card and its driver, answered by the emulation: FAMILY's kernels, and those for
-// what follows a convolution, run when they are started.
+// The host's calls to the card and its driver, answered by the emulation. Launches run the kernels of FAMILY
+// and of the epilogue stage at once.
 
 #include <string>
 
@@ -13,7 +13,7 @@
 
 namespace convswap {
 
-// What the family's kernels declare as their shared memory.
+// The shared memory that the family's kernels declare as extern.
 namespace FAMILY {
 alignas(128) SHARED_ELEMENT shared[emulation::kSharedBytes / sizeof(SHARED_ELEMENT)];
 }
@@ -30,23 +30,23 @@ KernelFacts kernel_facts(std::string name, const Launch&) { return {name}; }
 
 namespace {
 
-// Whatever the elements: pointers to them are all that differs between the arguments of the kernels.
+// Calls a kernel with float arguments whatever its element type: the arguments differ in pointer types only.
 template <typename Arguments>
-void run_as(const Launch& launch, const void* arguments) {
+void run_kernel(const Launch& launch, const void* arguments) {
   const auto entry = reinterpret_cast<void (*)(Arguments)>(const_cast<void*>(launch.kernel));
-  const Arguments& own = *static_cast<const Arguments*>(arguments);
+  const Arguments& typed_arguments = *static_cast<const Arguments*>(arguments);
   emulation::run_grid(dim3(launch.grid.x, launch.grid.y), dim3(launch.block.x, launch.block.y),
                       reinterpret_cast<unsigned char*>(FAMILY::shared), launch.shared_bytes,
-                      [&] { entry(own); });
+                      [&] { entry(typed_arguments); });
 }
 
 }  // namespace
 
 void enqueue(const Launch& launch, void*, void** arguments) {
   if (name_of(launch.kernel).starts_with("epilogue::")) {
-    run_as<epilogue::Arguments<float>>(launch, arguments[0]);
+    run_kernel<epilogue::Arguments<float>>(launch, arguments[0]);
   } else {
-    run_as<FAMILY::Arguments<float>>(launch, arguments[0]);
+    run_kernel<FAMILY::Arguments<float>>(launch, arguments[0]);
   }
 }
 

@@ -1,6 +1,6 @@
-// A part of the kernels of a family for a format of the data, compiled for the processor. The build defines
-// FAMILY and FORMAT, words, PART and PARTS, numbers, and FORMAT_NAME and INSTANCES, the latter the family's
-// header in instances/, in quotes.
+// Compiles a part of a family's kernels for one data format for the CPU. The build defines the words FAMILY
+// and FORMAT, the numbers PART and PARTS, and the quoted strings FORMAT_NAME and INSTANCES (the family's
+// header in instances/).
 
 #include "cuda_emulation.h"
 //

@@ -1,4 +1,4 @@
-// An algorithm's kernels on the CPU: `FAMILY FIRST END [every-tiling|plans]`, see problems.cc.
+// Checks an algorithm's kernels on the CPU: `FAMILY FIRST END [every-tiling|plans]`, see problems.cc.
 
 #include "problems.h"
 

@@ -23,15 +23,15 @@
 
 namespace convswap {
 
-// Asked for by no problem: a depthwise convolution in front is computed by the family or not at all.
+// Refuses: here a depthwise convolution in front is computed by the family or not at all.
 Offer with_depthwise(const Algorithm&, Offer, const ConvProblem&, const Device&) {
   return Offer::refusal("another plan would compute the depthwise convolution in front");
 }
 
 namespace {
 
-// What the sums may be off, times how steep the activation is at most, bounds what comes of them.
-constexpr double kSteepest = 1.5;  // of HardSwish; SiLU's is 1.1, the others' 1
+// The largest slope of an activation: an error of the accumulator is amplified by it at most.
+constexpr double kMaxSlope = 1.5;  // HardSwish; SiLU has 1.1, the others 1
 
 Epilogue draw_epilogue(Random& random) {
   Epilogue epilogue;
@@ -45,7 +45,7 @@ Epilogue draw_epilogue(Random& random) {
   if (one_in(random, 2)) return epilogue;
   Pool& pool = epilogue.pool;
   pool.kind = one_in(random, 3) ? PoolKind::average : PoolKind::max;
-  if (one_in(random, 2)) {  // the pool that has code of its own
+  if (one_in(random, 2)) {  // the pool with its own code path
     std::fill_n(pool.kernel, 2, 2), std::fill_n(pool.stride, 2, 2);
     return epilogue;
   }
@@ -71,8 +71,8 @@ ConvProblem draw_problem(Random& random) {
   p.out_channels = p.group * between(random, 1, one_in(random, 4) ? 60 : 14);
   p.has_bias = one_in(random, 2);
   p.filter = {1, between(random, 1, 8), between(random, 1, one_in(random, 5) ? 11 : 7)};
-  // Zeros below alone, which a tile must not take for rows of the tile before it: of many images, so that
-  // each warpgroup of threads has many tiles.
+  // Padding below only, which a tile must not read as rows of the previous tile. Many images, so that each
+  // warpgroup has many tiles.
   const bool is_padded_below = one_in(random, 8);
   if (is_padded_below) p.batch = between(random, 8, 16);
   for (int axis = 1; axis < 3; ++axis) {
@@ -81,10 +81,10 @@ ConvProblem draw_problem(Random& random) {
     if (one_in(random, 3)) p.pad_begin[axis] = between(random, 0, 4);
     if (one_in(random, 3)) p.pad_end[axis] = between(random, 0, 4);
     if (is_padded_below) p.pad_begin[axis] = 0, p.pad_end[axis] = axis == 1 ? between(random, 1, 4) : 0;
-    const int64_t reach = (p.filter[axis] - 1) * p.dilation[axis] + 1;
+    const int64_t extent_of_filter = (p.filter[axis] - 1) * p.dilation[axis] + 1;
     const int64_t pads = p.pad_begin[axis] + p.pad_end[axis];
-    p.input[axis] = std::max<int64_t>(1, reach - pads) + between(random, 0, 24);
-    p.output[axis] = (p.input[axis] + pads - reach) / p.stride[axis] + 1;
+    p.input[axis] = std::max<int64_t>(1, extent_of_filter - pads) + between(random, 0, 24);
+    p.output[axis] = (p.input[axis] + pads - extent_of_filter) / p.stride[axis] + 1;
   }
   p.type = one_in(random, 5)   ? ElementType::float16
            : one_in(random, 5) ? ElementType::bfloat16
@@ -95,7 +95,7 @@ ConvProblem draw_problem(Random& random) {
   Pool& pool = p.epilogue.pool;
   if (pool.kind == PoolKind::none) return p;
   for (int axis = 0; axis < 2; ++axis) {
-    // As large as makes one window that reaches beyond the image; of a larger one there would be none.
+    // At most one window that reaches beyond the image; a larger kernel would have no window.
     pool.kernel[axis] = std::min(pool.kernel[axis], p.output[axis + 1] + pool.stride[axis] - 1);
     pool.pad_begin[axis] = std::min(pool.pad_begin[axis], pool.kernel[axis] - 1);
     pool.pad_end[axis] = std::min(pool.pad_end[axis], pool.kernel[axis] - 1);
@@ -120,9 +120,9 @@ Device draw_device(Random& random) {
 
 namespace {
 
-// So many zeros before each row that a tile may have no other: of one image and few filters, on a large card,
-// so that tiles are narrow.
-void pad_before(ConvProblem& p, Device& device, Random& random) {
+// Padding so wide that a tile may lie in it entirely. One image and few filters on a large card, so that
+// tiles are narrow.
+void pad_left(ConvProblem& p, Device& device, Random& random) {
   p.batch = 1;
   p.out_channels = p.group;
   p.filter[2] = between(random, 1, 2);
@@ -134,10 +134,10 @@ void pad_before(ConvProblem& p, Device& device, Random& random) {
   device.multiprocessors = 132;
 }
 
-// From this seed on blocks have several images, of many filters now and then, on cards of any shared memory:
-// what an image leaves to the next one is theirs.
-constexpr int kCrowdedFrom = 1'000'000;
-void crowd(ConvProblem& p, Device& device, Random& random) {
+// First seed of problems with several images per block and sometimes many filters, on cards with any shared
+// memory: they test for state that one image leaves to the next.
+constexpr int kFirstMultiImageSeed = 1'000'000;
+void make_multi_image(ConvProblem& p, Device& device, Random& random) {
   p.batch = between(random, 4, 12);
   if (one_in(random, 2)) {
     p.group = 1;
@@ -151,24 +151,24 @@ void crowd(ConvProblem& p, Device& device, Random& random) {
   device.shared_memory_per_multiprocessor = device.shared_memory_per_block + 1024;
 }
 
-// From this seed on there are many channels of small images, on cards of any shared memory.
-constexpr int kManyChannelsFrom = 2'000'000;
-void take_many_channels(ConvProblem& p, Device& device, Random& random) {
+// First seed of problems with many channels of small images, on cards with any shared memory.
+constexpr int kFirstManyChannelsSeed = 2'000'000;
+void make_many_channels(ConvProblem& p, Device& device, Random& random) {
   p.batch = between(random, 1, 6);
   p.group = one_in(random, 4) ? 2 : 1;
   p.in_channels = p.group * between(random, 10, one_in(random, 3) ? 150 : 50);
   p.out_channels = p.group * between(random, 8, one_in(random, 3) ? 200 : 70);
-  // So many that of those of a chunk the last 16 and more are none, which one tap lets be.
+  // The last chunk of 32 channels has at most 16, and filters have one tap.
   if (one_in(random, 6)) {
     p.filter[1] = p.filter[2] = 1;
     p.in_channels = p.group * (32 * between(random, 3, 7) + between(random, 1, 16));
   }
   for (int axis = 1; axis < 3; ++axis) {
     p.filter[axis] = std::min<int64_t>(p.filter[axis], one_in(random, 2) ? 3 : 5);
-    const int64_t reach = (p.filter[axis] - 1) * p.dilation[axis] + 1;
+    const int64_t extent_of_filter = (p.filter[axis] - 1) * p.dilation[axis] + 1;
     const int64_t pads = p.pad_begin[axis] + p.pad_end[axis];
-    p.input[axis] = std::max<int64_t>(1, reach - pads) + between(random, 0, 10);
-    p.output[axis] = (p.input[axis] + pads - reach) / p.stride[axis] + 1;
+    p.input[axis] = std::max<int64_t>(1, extent_of_filter - pads) + between(random, 0, 10);
+    p.output[axis] = (p.input[axis] + pads - extent_of_filter) / p.stride[axis] + 1;
   }
   p.epilogue.pool = {};
   if (one_in(random, 3)) {
@@ -176,10 +176,11 @@ void take_many_channels(ConvProblem& p, Device& device, Random& random) {
     p.filter[0] = between(random, 1, 3);
     p.stride[0] = between(random, 1, 2), p.dilation[0] = between(random, 1, 2);
     p.pad_begin[0] = between(random, 0, 2), p.pad_end[0] = between(random, 0, 2);
-    const int64_t reach = (p.filter[0] - 1) * p.dilation[0] + 1, pads = p.pad_begin[0] + p.pad_end[0];
-    p.input[0] = std::max<int64_t>(1, reach - pads) + between(random, 0, 3);
+    const int64_t extent_of_filter = (p.filter[0] - 1) * p.dilation[0] + 1,
+                  pads = p.pad_begin[0] + p.pad_end[0];
+    p.input[0] = std::max<int64_t>(1, extent_of_filter - pads) + between(random, 0, 3);
     p.in_channels = p.group * between(random, 10, 40), p.out_channels = p.group * between(random, 8, 40);
-    p.output[0] = (p.input[0] + pads - reach) / p.stride[0] + 1;
+    p.output[0] = (p.input[0] + pads - extent_of_filter) / p.stride[0] + 1;
   }
   p.result = p.output;
   if (one_in(random, 6)) p.type = ElementType::float64;
@@ -188,10 +189,10 @@ void take_many_channels(ConvProblem& p, Device& device, Random& random) {
   device.shared_memory_per_multiprocessor = device.shared_memory_per_block + 1024;
 }
 
-// From this seed on images of many channels are so wide that a tile is a part of some rows.
-constexpr int kWideFrom = 3'000'000;
-void take_wide(ConvProblem& p, Device& device, Random& random) {
-  take_many_channels(p, device, random);
+// First seed of many-channel problems with images so wide that a tile is a part of some rows.
+constexpr int kFirstWideSeed = 3'000'000;
+void make_wide(ConvProblem& p, Device& device, Random& random) {
+  make_many_channels(p, device, random);
   p.spatial_rank = 2;
   p.input[0] = p.filter[0] = p.stride[0] = p.dilation[0] = p.output[0] = 1;
   p.pad_begin[0] = p.pad_end[0] = 0;
@@ -209,10 +210,10 @@ void take_wide(ConvProblem& p, Device& device, Random& random) {
   if (p.type == ElementType::float64) p.type = ElementType::float32;
 }
 
-// From this seed on filters have one tap and nothing is padded.
-constexpr int kPointwiseFrom = 4'000'000;
-void take_pointwise(ConvProblem& p, Device& device, Random& random) {
-  take_many_channels(p, device, random);
+// First seed of problems with 1 x 1 filters and no padding.
+constexpr int kFirstPointwiseSeed = 4'000'000;
+void make_pointwise(ConvProblem& p, Device& device, Random& random) {
+  make_many_channels(p, device, random);
   if (one_in(random, 2)) p.type = ElementType::float32;
   p.precision = one_in(random, 8) ? Precision::ieee : Precision::tf32;
   p.out_channels = p.group * between(random, 1, one_in(random, 3) ? 300 : 40);
@@ -222,7 +223,7 @@ void take_pointwise(ConvProblem& p, Device& device, Random& random) {
     p.output[axis] = (p.input[axis] - 1) / p.stride[axis] + 1;
   }
   p.result = p.output;
-  // So many chunks for each warpgroup that whatever they wait in is filled again and again.
+  // So many chunks per warpgroup that each pipeline stage is refilled several times.
   if (!one_in(random, 4)) return;
   p.spatial_rank = 2;
   p.batch = p.group = p.input[0] = p.stride[0] = p.stride[1] = p.stride[2] = 1;
@@ -233,10 +234,9 @@ void take_pointwise(ConvProblem& p, Device& device, Random& random) {
   device.shared_memory_per_multiprocessor = device.shared_memory_per_block + 1024;
 }
 
-// From this seed on a pool follows, whose windows overlap, of planes that are more than a block pools at a
-// time.
-constexpr int kPooledFrom = 5'000'000;
-void take_pooled(ConvProblem& p, Random& random) {
+// First seed of problems with a pool whose windows overlap, on planes larger than a block pools at a time.
+constexpr int kFirstPooledSeed = 5'000'000;
+void make_pooled(ConvProblem& p, Random& random) {
   p.batch = between(random, 1, 2);
   p.in_channels = p.out_channels = p.group = 1;
   for (int axis = 1; axis < 3; ++axis) {
@@ -259,10 +259,10 @@ void take_pooled(ConvProblem& p, Random& random) {
   }
 }
 
-// From this seed on each filter sees one channel, of data with one to three dimensions; filters and images
-// are such as real networks have, and the rows of images are as aligned.
-constexpr int kDepthwiseFrom = 6'000'000;
-void take_depthwise(ConvProblem& p, Device& device, Random& random) {
+// First seed of depthwise problems with one to three spatial axes. Filters, images and row alignments are
+// those of real networks.
+constexpr int kFirstDepthwiseSeed = 6'000'000;
+void make_depthwise(ConvProblem& p, Device& device, Random& random) {
   constexpr int kTaps[] = {1, 2, 3, 3, 3, 4, 5, 5, 7, 7, 9, 11};
   p.group = p.in_channels = between(random, 1, 24);
   p.out_channels = p.group * (one_in(random, 5) ? between(random, 2, 3) : 1);
@@ -283,37 +283,40 @@ void take_depthwise(ConvProblem& p, Device& device, Random& random) {
       if (one_in(random, 2)) p.stride[axis] = between(random, 1, 3);
       if (one_in(random, 4)) p.dilation[axis] = between(random, 1, axis == 2 ? 8 : 2);
     }
-    const int64_t reach = (p.filter[axis] - 1) * p.dilation[axis] + 1;
-    p.pad_begin[axis] = one_in(random, 4) ? between(random, 0, reach) : reach / 2;
-    p.pad_end[axis] = one_in(random, 4) ? between(random, 0, reach) : reach / 2;
+    const int64_t extent_of_filter = (p.filter[axis] - 1) * p.dilation[axis] + 1;
+    p.pad_begin[axis] = one_in(random, 4) ? between(random, 0, extent_of_filter) : extent_of_filter / 2;
+    p.pad_end[axis] = one_in(random, 4) ? between(random, 0, extent_of_filter) : extent_of_filter / 2;
     const int64_t extent = axis == 0             ? between(random, 1, 4)
                            : p.spatial_rank == 1 ? between(random, 1, 3000)
                            : one_in(random, 8)   ? between(random, 60, 130)
                                                  : between(random, 1, 30);
     p.input[axis] = one_in(random, 2) ? ceil_divide(extent, 4) * 4 : extent;
-    p.input[axis] = std::max(p.input[axis], reach - p.pad_begin[axis] - p.pad_end[axis]);
-    p.output[axis] = (p.input[axis] + p.pad_begin[axis] + p.pad_end[axis] - reach) / p.stride[axis] + 1;
+    p.input[axis] = std::max(p.input[axis], extent_of_filter - p.pad_begin[axis] - p.pad_end[axis]);
+    p.output[axis] =
+        (p.input[axis] + p.pad_begin[axis] + p.pad_end[axis] - extent_of_filter) / p.stride[axis] + 1;
   }
   p.result = p.output;
   device.multiprocessors = static_cast<int>(one_in(random, 2) ? 132 : between(random, 1, 6));
 }
 
-// From this seed on filters slide as `sliding_rows` knows it, over images of all widths.
-constexpr int kSlidingFrom = 7'000'000;
-void take_sliding(ConvProblem& p, Device& device, Random& random) {
-  take_depthwise(p, device, random);
+// First seed of depthwise problems that `sliding_rows` takes, on images of all widths.
+constexpr int kFirstSlidingSeed = 7'000'000;
+void make_sliding(ConvProblem& p, Device& device, Random& random) {
+  make_depthwise(p, device, random);
   p.spatial_rank = 2;
   const int64_t stride = between(random, 1, 2), taps = 3 + 2 * between(random, 0, 2);
   for (int axis = 0; axis < 3; ++axis) {
-    const bool is_there = axis > 0;
-    p.filter[axis] = is_there ? taps : 1, p.stride[axis] = is_there ? stride : 1, p.dilation[axis] = 1;
-    const int64_t half = is_there ? taps / 2 : 0;
-    // Before even images TensorFlow pads less with stride 2.
-    const bool is_less = axis == 2 && stride == 2 && taps < 7 && one_in(random, 3);
-    p.pad_begin[axis] = is_less ? half - 1 : axis == 1 && one_in(random, 4) ? between(random, 0, taps) : half;
-    p.pad_end[axis] = is_there && one_in(random, 3) ? between(random, 0, taps) : half;
+    const bool is_used = axis > 0;
+    p.filter[axis] = is_used ? taps : 1, p.stride[axis] = is_used ? stride : 1, p.dilation[axis] = 1;
+    const int64_t half = is_used ? taps / 2 : 0;
+    // TensorFlow's SAME padding before an even extent with stride 2 is one less.
+    const bool pads_less = axis == 2 && stride == 2 && taps < 7 && one_in(random, 3);
+    p.pad_begin[axis] = pads_less                        ? half - 1
+                        : axis == 1 && one_in(random, 4) ? between(random, 0, taps)
+                                                         : half;
+    p.pad_end[axis] = is_used && one_in(random, 3) ? between(random, 0, taps) : half;
     const int64_t extent = between(random, 1, axis == 2 && one_in(random, 4) ? 300 : 60);
-    p.input[axis] = !is_there ? 1 : one_in(random, 2) ? ceil_divide(extent, 4) * 4 : extent;
+    p.input[axis] = !is_used ? 1 : one_in(random, 2) ? ceil_divide(extent, 4) * 4 : extent;
     p.input[axis] = std::max(p.input[axis], p.filter[axis] - p.pad_begin[axis] - p.pad_end[axis]);
     p.output[axis] =
         (p.input[axis] + p.pad_begin[axis] + p.pad_end[axis] - p.filter[axis]) / p.stride[axis] + 1;
@@ -321,9 +324,9 @@ void take_sliding(ConvProblem& p, Device& device, Random& random) {
   p.result = p.output;
 }
 
-// From this seed on a depthwise convolution of 3x3 taps comes before one of one tap.
-constexpr int kSeparableFrom = 8'000'000;
-void take_separable(ConvProblem& p, Device& device, Random& random) {
+// First seed of pointwise convolutions with a depthwise 3 x 3 convolution in front.
+constexpr int kFirstSeparableSeed = 8'000'000;
+void make_separable(ConvProblem& p, Device& device, Random& random) {
   ConvProblem before;
   const int64_t stride = between(random, 1, 2);
   before.batch = between(random, 1, 3);
@@ -353,7 +356,7 @@ void take_separable(ConvProblem& p, Device& device, Random& random) {
   device.multiprocessors = static_cast<int>(one_in(random, 2) ? 132 : between(random, 1, 6));
 }
 
-// Normal numbers, now and then over so many binades in both directions.
+// Normal numbers times 2^n, with n drawn from -binades to binades.
 template <typename Element>
 std::vector<Element> draw_values(Random& random, int64_t count, int binades) {
   std::normal_distribution<float> normal;
@@ -365,59 +368,59 @@ std::vector<Element> draw_values(Random& random, int64_t count, int binades) {
   return values;
 }
 
-// Exactly.
+// The exact value.
 template <typename Element>
 double number(Element value) {
   if constexpr (std::is_same_v<Element, double>) return value;
   return static_cast<float>(value);
 }
 
-// `slack`: what it may be off because what it is the sum of is rounded.
-struct Truth {
+// The expected value of an output. `slack`: the error allowed for rounded intermediate values.
+struct Expected {
   double sum = 0, magnitude = 0, slack = 0;
   int terms = 0;
 };
 
 template <typename Element>
-Truth truth_of(const ConvProblem& p, const Element* x, const Element* w, const Element* b, int64_t n,
-               int64_t k, const Axes& at) {
-  Truth truth;
-  if (b != nullptr) truth.sum = number(b[k]), truth.magnitude = std::abs(truth.sum);
+Expected expected_of(const ConvProblem& p, const Element* x, const Element* w, const Element* b, int64_t n,
+                     int64_t k, const Axes& at) {
+  Expected expected;
+  if (b != nullptr) expected.sum = number(b[k]), expected.magnitude = std::abs(expected.sum);
   const int64_t first_channel = k / p.filters_per_group() * p.channels_per_group();
-  const auto place = [&](int axis, int64_t tap) {
+  const auto input_index = [&](int axis, int64_t tap) {
     return at[axis] * p.stride[axis] + tap * p.dilation[axis] - p.pad_begin[axis];
   };
-  const auto is_outside = [&](int axis, int64_t where) { return where < 0 || where >= p.input[axis]; };
+  const auto is_outside = [&](int axis, int64_t index) { return index < 0 || index >= p.input[axis]; };
   for (int64_t c = 0; c < p.channels_per_group(); ++c) {
     const Element* const image = x + (n * p.in_channels + first_channel + c) * p.input_size();
     const Element* weight = w + (k * p.channels_per_group() + c) * p.filter_size();
     for (int64_t t = 0; t < p.filter[0]; ++t) {
       for (int64_t r = 0; r < p.filter[1]; ++r) {
-        const int64_t d = place(0, t), h = place(1, r);
+        const int64_t d = input_index(0, t), h = input_index(1, r);
         for (int64_t s = 0; s < p.filter[2]; ++s, ++weight) {
-          const int64_t v = place(2, s);
+          const int64_t v = input_index(2, s);
           if (is_outside(0, d) || is_outside(1, h) || is_outside(2, v)) continue;
           const double product = number(image[(d * p.input[1] + h) * p.input[2] + v]) * number(*weight);
-          truth.sum += product;
-          truth.magnitude += std::abs(product);
-          ++truth.terms;
+          expected.sum += product;
+          expected.magnitude += std::abs(product);
+          ++expected.terms;
         }
       }
     }
   }
-  return truth;
+  return expected;
 }
 
-// What follows the convolution at `sum_at(row, column)`.
+// The epilogue's result, given the convolution's results as `sum_at(row, column)`.
 template <typename SumAt>
-Truth finished(const ConvProblem& p, int64_t row, int64_t column, SumAt sum_at) {
+Expected expected_after_epilogue(const ConvProblem& p, int64_t row, int64_t column, SumAt sum_at) {
   const Epilogue& epilogue = p.epilogue;
-  Truth worst;
+  Expected worst;
   const auto value_at = [&](int64_t r, int64_t c) {
-    const Truth found = sum_at(r, c);
-    const double steepest = is_swish(epilogue) ? kSteepest : 1;
-    worst.magnitude = std::max(worst.magnitude, steepest * found.magnitude), worst.terms = found.terms + 4;
-    worst.slack = std::max(worst.slack, steepest * found.slack);
+    const Expected found = sum_at(r, c);
+    const double slope = is_swish(epilogue) ? kMaxSlope : 1;
+    worst.magnitude = std::max(worst.magnitude, slope * found.magnitude), worst.terms = found.terms + 4;
+    worst.slack = std::max(worst.slack, slope * found.slack);
     return activate<double>(epilogue.activation, epilogue.alpha, epilogue.beta, found.sum);
   };
   worst.sum = epilogue.pool.kind == PoolKind::none
@@ -427,33 +430,33 @@ Truth finished(const ConvProblem& p, int64_t row, int64_t column, SumAt sum_at) 
   return worst;
 }
 
-// Within what rounding the operands, truncating the sums and rounding the result may come to.
+// True within the error bound of rounded operands, truncated accumulators and a rounded result.
 template <typename Element>
-bool is_right(double y, const Truth& truth, Precision precision) {
-  if (std::isnan(truth.sum)) return std::isnan(y);
+bool is_within_bound(double y, const Expected& expected, Precision precision) {
+  if (std::isnan(expected.sum)) return std::isnan(y);
   const double largest = std::is_same_v<Element, Float16> ? 65'504.0 : std::numeric_limits<float>::max();
-  if (std::isinf(truth.sum)) return y == truth.sum;
-  if (truth.magnitude > 0.9 * largest) return std::isinf(y) || !std::isnan(y);
+  if (std::isinf(expected.sum)) return y == expected.sum;
+  if (expected.magnitude > 0.9 * largest) return std::isinf(y) || !std::isnan(y);
   if constexpr (std::is_same_v<Element, double>) {
-    return std::abs(y - truth.sum) <= (truth.terms + 3) * 0x1p-52 * truth.magnitude;
+    return std::abs(y - expected.sum) <= (expected.terms + 3) * 0x1p-52 * expected.magnitude;
   }
   constexpr bool kIsFloat32 = std::is_same_v<Element, float>;
   const double operand = kIsFloat32 && precision == Precision::tf32 ? 0x1p-11 : 0.0;
   const double result = kIsFloat32 ? 0x1p-24 : std::is_same_v<Element, Float16> ? 0x1p-11 : 0x1p-8;
-  // Of sums in float32, and of what they are rounded to.
-  const double smallest = 0x1p-149 * truth.terms + (kIsFloat32                         ? 0.0
-                                                    : std::is_same_v<Element, Float16> ? 0x1p-24
-                                                                                       : 0x1p-133);
-  const double bound =
-      1.01 * ((2 * operand + (truth.terms + 3) * 0x1p-22) * truth.magnitude + result * std::abs(truth.sum)) +
-      smallest + truth.slack;
-  return std::abs(y - truth.sum) <= bound;
+  // Subnormal steps of float32 accumulators and of the element type.
+  const double smallest = 0x1p-149 * expected.terms + (kIsFloat32                         ? 0.0
+                                                       : std::is_same_v<Element, Float16> ? 0x1p-24
+                                                                                          : 0x1p-133);
+  const double bound = 1.01 * ((2 * operand + (expected.terms + 3) * 0x1p-22) * expected.magnitude +
+                               result * std::abs(expected.sum)) +
+                       smallest + expected.slack;
+  return std::abs(y - expected.sum) <= bound;
 }
 
-// Over how many binades in both directions values are drawn now and then; or by how many channels of the
-// input are apart, and those of the weights the other way, so that all products count, and rows of the input,
-// so that some outputs are of small values alone. `zeros`: the first so many of every 32 channels of the
-// input are zeros.
+// Ranges of the drawn values. x, w: values sometimes span that many binades in both directions. channels:
+// binades between channels of the input, and inversely of the weights, so that all products count. rows:
+// binades between rows of the input, so that some outputs have small operands only. zeros: the number of zero
+// channels at the start of every 32 input channels.
 struct Spread {
   int x = 60, w = 40;
   int channels = 0, rows = 0;
@@ -461,63 +464,64 @@ struct Spread {
 };
 
 template <typename Element>
-void spread_apart(const ConvProblem& p, const Spread& spread, Random& random, Element* x,
-                  std::vector<Element>& w) {
+void scale_channels_and_rows(const ConvProblem& p, const Spread& spread, Random& random, Element* x,
+                             std::vector<Element>& w) {
   const auto scale = [](Element& value, int64_t binades) {
     value = static_cast<Element>(std::ldexp(static_cast<float>(value), static_cast<int>(binades)));
   };
-  std::vector<int64_t> of_channel(p.channels_per_group());
-  for (int64_t& binades : of_channel) binades = between(random, -spread.channels, spread.channels);
+  std::vector<int64_t> channel_binades(p.channels_per_group());
+  for (int64_t& binades : channel_binades) binades = between(random, -spread.channels, spread.channels);
   for (int64_t i = 0; i < p.batch * p.in_channels * p.input_size(); ++i) {
     const int64_t channel = i / p.input_size() % p.channels_per_group();
     const int64_t row = i / p.input[2] % p.input[1];
-    scale(x[i], of_channel[channel] - spread.rows * row / p.input[1]);
+    scale(x[i], channel_binades[channel] - spread.rows * row / p.input[1]);
   }
   for (int64_t i = 0; i < static_cast<int64_t>(w.size()); ++i) {
-    scale(w[i], -of_channel[i / p.filter_size() % p.channels_per_group()]);
+    scale(w[i], -channel_binades[i / p.filter_size() % p.channels_per_group()]);
   }
 }
 
-// What a depthwise convolution makes of x, and what each of its results may be off for the float32 sums that
-// it is made of and for what they are rounded to.
+// Results of the depthwise convolution in front, and the error allowed for each by its float32 accumulators
+// and by rounding to the element type.
 template <typename Element>
-struct Between {
+struct DepthwiseResults {
   std::vector<Element> values;
   std::vector<double> slack;
 
-  Between(const ConvProblem& p, const Element* x, const Element* d, const Element* b) {
+  DepthwiseResults(const ConvProblem& p, const Element* x, const Element* d, const Element* b) {
     constexpr double kRounding = std::is_same_v<Element, float>     ? 0x1p-22
                                  : std::is_same_v<Element, Float16> ? 0x1p-10
                                                                     : 0x1p-7;
     for (int64_t i = 0; i < p.result_elements(); ++i) {
       const int64_t column = i % p.output[2], row = i / p.output[2] % p.output[1];
       const int64_t k = i / p.output_size() % p.out_channels, n = i / p.output_size() / p.out_channels;
-      const Truth truth = finished(
-          p, row, column, [&](int64_t r, int64_t c) { return truth_of(p, x, d, b, n, k, {0, r, c}); });
-      values.push_back(static_cast<Element>(static_cast<float>(truth.sum)));
-      slack.push_back(truth.terms * 0x1p-23 * truth.magnitude + kRounding * std::abs(truth.sum) + 0x1p-24);
+      const Expected expected = expected_after_epilogue(
+          p, row, column, [&](int64_t r, int64_t c) { return expected_of(p, x, d, b, n, k, {0, r, c}); });
+      values.push_back(static_cast<Element>(static_cast<float>(expected.sum)));
+      slack.push_back(expected.terms * 0x1p-23 * expected.magnitude + kRounding * std::abs(expected.sum) +
+                      0x1p-24);
     }
   }
 };
 
-// `tells` how the problem is planned.
+// `prints_plan`: prints the plan's description.
 template <typename Element>
-bool check(const Offer& offer, const ConvProblem& p, Random& random, Values values, bool tells = false,
+bool check(const Offer& offer, const ConvProblem& p, Random& random, Values values, bool prints_plan = false,
            Spread spread = {}) {
-  // The range of float16 is too small.
+  // Wide ranges do not fit into float16.
   const bool has_any = values == Values::any, is_wide = has_any && !std::is_same_v<Element, Float16>;
   const ConvProblem& first = p.before.empty() ? p : p.before.front();
   const int64_t x_count = p.batch * p.in_channels * first.input_size();
   const int64_t w_count = p.out_channels * p.channels_per_group() * p.filter_size();
   const int64_t y_count = p.result_elements();
-  // Some elements beyond a boundary of 16 bytes now and then.
+  // Sometimes starts some elements after a 16-byte boundary.
   const int64_t shift = one_in(random, 3) ? between(random, 1, 7) : 0;
   const int64_t y_shift = one_in(random, 3) ? between(random, 1, 7) : 0;
   std::vector<Element> x =
       draw_values<Element>(random, x_count + shift, is_wide && one_in(random, 4) ? spread.x : 0);
   std::vector<Element> w = draw_values<Element>(random, w_count, is_wide && one_in(random, 4) ? spread.w : 0);
   if (is_wide && (spread.channels > 0 || spread.rows > 0)) {
-    spread_apart(p, spread, random, x.data() + shift, w);
+    scale_channels_and_rows(p, spread, random, x.data() + shift, w);
   }
   for (int64_t i = 0; i < x_count; ++i) {
     if (i / first.input_size() % p.channels_per_group() % 32 < spread.zeros) {
@@ -527,26 +531,24 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
   const std::vector<Element> b = draw_values<Element>(random, p.out_channels, 0);
   const std::vector<Element> z = draw_values<Element>(random, p.output_elements(), 0);
   if (has_any && one_in(random, 8)) {
-    for (const float odd : {INFINITY, -INFINITY, NAN}) {
-      x[between(random, shift, x_count + shift - 1)] = static_cast<Element>(odd);
+    for (const float special : {INFINITY, -INFINITY, NAN}) {
+      x[between(random, shift, x_count + shift - 1)] = static_cast<Element>(special);
     }
   }
-  // Where there is padding an infinite weight would meet zeros that `reference` leaves out and `tiled` does
-  // not.
-  const auto is_none = [](int64_t padding) { return padding == 0; };
+  // With padding, an infinite weight would meet zeros, which `reference` skips and `tiled` multiplies.
+  const auto is_zero = [](int64_t padding) { return padding == 0; };
   const bool is_padded =
-      !std::ranges::all_of(p.pad_begin, is_none) || !std::ranges::all_of(p.pad_end, is_none);
+      !std::ranges::all_of(p.pad_begin, is_zero) || !std::ranges::all_of(p.pad_end, is_zero);
   if (has_any && !is_padded && one_in(random, 4)) {
-    for (const float odd : {INFINITY, -INFINITY, NAN}) {
-      if (one_in(random, 2)) w[between(random, 0, w_count - 1)] = static_cast<Element>(odd);
+    for (const float special : {INFINITY, -INFINITY, NAN}) {
+      if (one_in(random, 2)) w[between(random, 0, w_count - 1)] = static_cast<Element>(special);
     }
   }
-  // What lies beside the input must not count, not even times zero: as much as 32 channels of it are no
-  // numbers.
-  const int64_t beside_x = 32 * first.input_size() + 16;
-  x.insert(x.begin() + shift, beside_x, static_cast<Element>(NAN));
-  x.insert(x.end(), beside_x, static_cast<Element>(NAN));
-  const Element* const x_begin = x.data() + shift + beside_x;
+  // Elements around the input must not count, not even times zero: 32 channels on both sides are NaN.
+  const int64_t guard_x = 32 * first.input_size() + 16;
+  x.insert(x.begin() + shift, guard_x, static_cast<Element>(NAN));
+  x.insert(x.end(), guard_x, static_cast<Element>(NAN));
+  const Element* const x_begin = x.data() + shift + guard_x;
   constexpr int64_t kGuard = 16;
   std::vector<Element> y(kGuard + y_shift + y_count + kGuard, static_cast<Element>(NAN));
   const Element* const bias = p.has_bias ? b.data() : nullptr;
@@ -555,13 +557,13 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
       draw_values<Element>(random, p.before.empty() ? 0 : p.in_channels * first.filter_size(), 0);
   const std::vector<Element> db = draw_values<Element>(random, p.before.empty() ? 0 : p.in_channels, 0);
   const Element* const d_bias = first.has_bias && !p.before.empty() ? db.data() : nullptr;
-  std::optional<Between<Element>> between_them;
-  if (!p.before.empty()) between_them.emplace(first, x_begin, d.data(), d_bias);
+  std::optional<DepthwiseResults<Element>> depthwise_results;
+  if (!p.before.empty()) depthwise_results.emplace(first, x_begin, d.data(), d_bias);
 
   const std::unique_ptr<Plan> plan = offer.make();
-  if (tells) std::printf("%s\n", plan->describe().c_str());
+  if (prints_plan) std::printf("%s\n", plan->describe().c_str());
   std::vector<float> scratch(plan->scratch_bytes() / sizeof(float) + 1, NAN);
-  // Half of the problems have their weights prepared before.
+  // Half of the problems prepare their weights ahead of the run.
   const PreparedForm form = plan->prepared_form();
   std::vector<float> prepared(form.bytes / sizeof(float) + 1, NAN);
   const bool is_prepared = form.bytes > 0 && one_in(random, 2);
@@ -577,12 +579,12 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
     const int64_t depth = i / p.result[2] / p.result[1] % p.result[0];
     const int64_t k = i / p.result_size() % p.out_channels;
     const int64_t n = i / p.result_size() / p.out_channels;
-    const Truth truth = finished(p, row, column, [&](int64_t r, int64_t c) {
-      const Element* const convolved = between_them ? between_them->values.data() : x_begin;
-      Truth found = truth_of(p, convolved, w.data(), bias, n, k, {depth, r, c});
-      for (int64_t channel = 0; between_them && channel < p.in_channels; ++channel) {
+    const Expected expected = expected_after_epilogue(p, row, column, [&](int64_t r, int64_t c) {
+      const Element* const convolved = depthwise_results ? depthwise_results->values.data() : x_begin;
+      Expected found = expected_of(p, convolved, w.data(), bias, n, k, {depth, r, c});
+      for (int64_t channel = 0; depthwise_results && channel < p.in_channels; ++channel) {
         const int64_t at = ((n * p.in_channels + channel) * p.input[1] + r) * p.input[2] + c;
-        found.slack += between_them->slack[at] * std::abs(number(w[k * p.in_channels + channel]));
+        found.slack += depthwise_results->slack[at] * std::abs(number(w[k * p.in_channels + channel]));
       }
       if (p.epilogue.has_residual) {
         const double residual =
@@ -591,11 +593,11 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
       }
       return found;
     });
-    const double got = number(y_begin[i]);
-    if (is_right<Element>(got, truth, p.precision)) continue;
+    const double actual = number(y_begin[i]);
+    if (is_within_bound<Element>(actual, expected, p.precision)) continue;
     if (wrong++ < 3) {
       std::printf("image %ld filter %ld depth %ld row %ld column %ld: %g, expected %g\n", n, k, depth, row,
-                  column, got, truth.sum);
+                  column, actual, expected.sum);
     }
   }
   for (int64_t i = 0; i < static_cast<int64_t>(y.size()); ++i) {
@@ -606,9 +608,9 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
   return wrong == 0;
 }
 
-// Where the program has the algorithm's kernels for some formats of the data alone, the problem is one of
-// them; false where it can be of none.
-bool take_compiled_format(ConvProblem& problem, const Algorithm& algorithm, const Device& device) {
+// Makes the problem one whose kernels are compiled into this program, by changing its element type and
+// precision; false if that is impossible.
+bool choose_compiled_format(ConvProblem& problem, const Algorithm& algorithm, const Device& device) {
   const std::string kernel = std::string(algorithm.name()) + "::kernel<";
   const auto is_compiled = [&] {
     const Offer offer = offer_of(algorithm, problem, device);
@@ -626,66 +628,67 @@ bool take_compiled_format(ConvProblem& problem, const Algorithm& algorithm, cons
   return false;
 }
 
-// The one that it offers for a problem, or all that it chooses among; none where it refuses the problem.
+// The algorithm's offer for a problem, or the offers for all of its tilings; empty if it refuses the problem.
 std::vector<Offer> offers_of(const Algorithm& algorithm, const ConvProblem& problem, const Device& device,
                              bool every_tiling) {
-  // What a kernel of its own follows is the same after every tiling.
+  // A separate epilogue kernel is the same for every tiling, so one tiling is enough.
   if (every_tiling && algorithm.fuses(problem)) return algorithm.alternatives(problem, device, 64);
-  std::vector<Offer> only;
-  only.push_back(offer_of(algorithm, problem, device));
-  if (only.front().is_refusal()) only.clear();
-  return only;
+  std::vector<Offer> offers;
+  offers.push_back(offer_of(algorithm, problem, device));
+  if (offers.front().is_refusal()) offers.clear();
+  return offers;
 }
 
-// What a program does with a problem.
-enum class How { compute, compute_by_every_tiling, plan };
+// The program's task for each problem.
+enum class Task { compute, compute_by_every_tiling, plan };
 
-// Whether the problem of a seed comes out right; `computed` counts those that the algorithm takes.
-bool check_seed(const Algorithm& algorithm, int seed, How how, bool tells, int& computed) {
+// True if the problem of a seed is computed correctly or refused. `computed` counts the problems that the
+// algorithm takes.
+bool check_seed(const Algorithm& algorithm, int seed, Task task, bool prints_plan, int& computed) {
   Random random(seed);
   ConvProblem problem = draw_problem(random);
   Device device = draw_device(random);
-  if (seed % 8 == 3) pad_before(problem, device, random);
+  if (seed % 8 == 3) pad_left(problem, device, random);
   Spread spread;
-  if (seed >= kDepthwiseFrom) {
-    (seed >= kSeparableFrom ? take_separable
-     : seed >= kSlidingFrom ? take_sliding
-                            : take_depthwise)(problem, device, random);
-  } else if (seed >= kPooledFrom) {
-    take_pooled(problem, random);
-  } else if (seed >= kManyChannelsFrom) {
-    (seed >= kPointwiseFrom ? take_pointwise
-     : seed >= kWideFrom    ? take_wide
-                            : take_many_channels)(problem, device, random);
+  if (seed >= kFirstDepthwiseSeed) {
+    (seed >= kFirstSeparableSeed ? make_separable
+     : seed >= kFirstSlidingSeed ? make_sliding
+                                 : make_depthwise)(problem, device, random);
+  } else if (seed >= kFirstPooledSeed) {
+    make_pooled(problem, random);
+  } else if (seed >= kFirstManyChannelsSeed) {
+    (seed >= kFirstPointwiseSeed ? make_pointwise
+     : seed >= kFirstWideSeed    ? make_wide
+                                 : make_many_channels)(problem, device, random);
     spread = seed % 2 == 0 ? Spread{5 * (seed % 7), 7 * (seed % 3)} : Spread{0, 0, seed % 14, seed % 60};
     spread.zeros = seed % 5 == 1 ? 16 * (seed / 5 % 3) : 0;
-    // TF32 has no more bits below 2^-126 than it keeps there.
-    if (seed >= kPointwiseFrom) spread.rows = std::min(spread.rows, 20);
-  } else if (seed >= kCrowdedFrom) {
-    crowd(problem, device, random);
+    // TF32 keeps fewer bits below 2^-126.
+    if (seed >= kFirstPointwiseSeed) spread.rows = std::min(spread.rows, 20);
+  } else if (seed >= kFirstMultiImageSeed) {
+    make_multi_image(problem, device, random);
   }
-  emulation::unwritten = seed % 2 == 0 ? emulation::kNotANumber : emulation::kOrdinary;
-  if (!take_compiled_format(problem, algorithm, device)) return true;
+  emulation::initial_shared = seed % 2 == 0 ? emulation::kNanWord : emulation::kNumberWord;
+  if (!choose_compiled_format(problem, algorithm, device)) return true;
   for (ConvProblem& before : problem.before) before.type = problem.type, before.precision = problem.precision;
   const std::vector<Offer> offers =
-      offers_of(algorithm, problem, device, how == How::compute_by_every_tiling);
-  if (how == How::plan) {
+      offers_of(algorithm, problem, device, task == Task::compute_by_every_tiling);
+  if (task == Task::plan) {
     for (const Offer& offer : offers) {
       std::printf("%d: %s; %s\n", seed, problem.text().c_str(), offer.make()->describe().c_str());
     }
     return true;
   }
   if (!offers.empty()) ++computed;
-  const auto right_as = [&]<typename Element>(Element) {
+  const auto is_correct_as = [&]<typename Element>(Element) {
     return std::ranges::all_of(offers, [&](const Offer& offer) {
-      Random own = random;
-      return check<Element>(offer, problem, own, Values::any, tells, spread);
+      Random offer_random = random;
+      return check<Element>(offer, problem, offer_random, Values::any, prints_plan, spread);
     });
   };
-  if (problem.type == ElementType::float16) return right_as(Float16());
-  if (problem.type == ElementType::bfloat16) return right_as(BFloat16());
-  if (problem.type == ElementType::float64) return right_as(0.0);
-  return right_as(0.0f);
+  if (problem.type == ElementType::float16) return is_correct_as(Float16());
+  if (problem.type == ElementType::bfloat16) return is_correct_as(BFloat16());
+  if (problem.type == ElementType::float64) return is_correct_as(0.0);
+  return is_correct_as(0.0f);
 }
 
 }  // namespace
@@ -695,22 +698,22 @@ bool computes_float32(const Offer& offer, const ConvProblem& problem, Random& ra
 }
 
 int check_seeds(const Algorithm& algorithm, int count, char** arguments) {
-  const std::string_view asked = count == 4 ? arguments[3] : "";
-  const How how = asked == "every-tiling" ? How::compute_by_every_tiling
-                  : asked == "plans"      ? How::plan
-                                          : How::compute;
-  if (count != 3 && how == How::compute) {
+  const std::string_view task_name = count == 4 ? arguments[3] : "";
+  const Task task = task_name == "every-tiling" ? Task::compute_by_every_tiling
+                    : task_name == "plans"      ? Task::plan
+                                                : Task::compute;
+  if (count != 3 && task == Task::compute) {
     std::printf("usage: %s FIRST END [every-tiling|plans]\n", arguments[0]);
     return 2;
   }
   const int first = std::atoi(arguments[1]), end = std::atoi(arguments[2]);
   int computed = 0, wrong = 0;
   for (int seed = first; seed < end; ++seed) {
-    if (check_seed(algorithm, seed, how, end == first + 1, computed)) continue;
+    if (check_seed(algorithm, seed, task, end == first + 1, computed)) continue;
     std::printf("seed %d\n", seed);
     ++wrong;
   }
-  if (how != How::plan) std::printf("%d problems computed, %d wrong\n", computed, wrong);
+  if (task != Task::plan) std::printf("%d problems computed, %d wrong\n", computed, wrong);
   return wrong == 0 ? 0 : 1;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
-// Draws problems for an algorithm's kernels on the CPU, and compares what they compute with float64 sums.
+// Draws random problems for an algorithm's kernels, runs the kernels on the CPU and compares the results with
+// float64 references.
 
 #include <random>
 
@@ -16,19 +17,20 @@ inline int64_t between(Random& random, int64_t least, int64_t most) {
 }
 inline bool one_in(Random& random, int count) { return between(random, 1, count) == 1; }
 
-// Small cards, so that problems are cut into tiles and passes.
+// A small card, so that problems need several tiles and passes.
 Device draw_device(Random& random);
 
-// What is drawn beside ordinary numbers.
+// Which values are drawn: `normal` only normally distributed numbers, `any` also wide ranges, infinities and
+// NaNs.
 enum class Values { any, normal };
 
-// Whether what is offered computes a problem of float32 with values that are drawn; prints what is wrong.
+// True if the offer's plan computes a float32 problem correctly on drawn values; prints errors.
 bool computes_float32(const Offer& offer, const ConvProblem& problem, Random& random, Values values);
 
-// Draws a problem for each seed that the arguments name, FIRST and END, which the algorithm computes by what
-// it offers, or, if they end with "every-tiling", by each of what it chooses among; prints what is wrong, of
-// a single problem how it is planned, and last how many problems were right. If they end with "plans", prints
-// each problem with its plan, and computes none. Returns what main returns.
+// Checks an algorithm on one problem per seed. `arguments` of main: FIRST END, and optionally "every-tiling"
+// (checks each tiling that the algorithm chooses among) or "plans" (prints each problem and its plan, and
+// computes nothing). Prints errors, the plan if there is a single seed, and finally the number of correct
+// problems. Returns main's exit status.
 int check_seeds(const Algorithm& algorithm, int count, char** arguments);
 
 }  // namespace convswap

@@ -289,13 +289,13 @@ def test_missing_barrier_gives_what_shared_memory_held_before(faults: Path) -> N
     [
         ("beyond shared memory", "a write beyond shared memory"),
         ("barrier of a part", "threads wait for each other for ever"),
-        ("misaligned copy", "a copy that is not aligned"),
-        ("misaligned store", "a store that is not aligned"),
-        ("misaligned bulk store", "a bulk store that is not aligned"),
-        ("changing source", "a bulk store whose source changes"),
-        ("missing wait", "a bulk store that nobody waited for"),
-        ("misaligned bulk load", "a bulk load that is not aligned"),
-        ("missing wait for loads", "a bulk load that nobody waited for"),
+        ("misaligned copy", "a misaligned cp.async"),
+        ("misaligned store", "a misaligned store to shared memory"),
+        ("misaligned bulk store", "a misaligned TMA store"),
+        ("changing source", "a TMA store whose source changes"),
+        ("missing wait", "a TMA store that no thread waited for"),
+        ("misaligned bulk load", "a misaligned TMA load"),
+        ("missing wait for loads", "a TMA load that no thread waited for"),
     ],
 )
 def test_fault_is_named_with_its_block(faults: Path, fault: str, words: str) -> None:

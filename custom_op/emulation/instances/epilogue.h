@@ -11,7 +11,7 @@
 
 namespace convswap::epilogue {
 
-// A part of the kernels of an element type, which is called `name`.
+// A part of the kernels of one element type, which is called `name`.
 template <typename T, std::size_t kPart, std::size_t kParts>
 std::vector<CompiledKernel> kernels_for(const char* name) {
   return for_each_instance<kInstances, kPart, kParts>([&]<Instance kOf>() {

@@ -10,56 +10,56 @@
 
 namespace convswap {
 
-// What has been asked for arrives as late as it may: when the thread that asked waits for its group.
+// Copies complete as late as possible: when the issuing thread waits for their group.
 struct CpAsync {
-  void* to;
-  const void* from;
+  void* target;
+  const void* source;
   int bytes;
 };
 struct CpAsyncGroups {
   std::vector<CpAsync> open;
   std::deque<std::vector<CpAsync>> groups;
 };
-inline std::map<int, CpAsyncGroups> async_copies;  // of each thread
-// A block may not end before all has arrived.
-inline const bool copies_are_checked_at_the_end = [] {
-  emulation::block_ends.push_back([] {
+inline std::map<int, CpAsyncGroups> async_copies;  // by thread
+// All copies must have been waited for at the end of a block.
+inline const bool checks_copies_at_block_end = [] {
+  emulation::block_end_checks.push_back([] {
     for (const auto& [thread, copies] : async_copies) {
-      bool are_none = copies.open.empty();
-      for (const auto& group : copies.groups) are_none = are_none && group.empty();
-      if (!are_none) emulation::fail("a copy that nobody waited for");
+      bool all_waited_for = copies.open.empty();
+      for (const auto& group : copies.groups) all_waited_for = all_waited_for && group.empty();
+      if (!all_waited_for) emulation::fail("a cp.async that no thread waited for");
     }
     async_copies.clear();
   });
   return true;
 }();
 
-inline void ask_for(void* shared, const void* global, int bytes) {
+inline void issue_copy(void* shared, const void* global, int bytes) {
   const auto is_aligned = [&](const void* address) {
     return reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(bytes) == 0;
   };
-  if (!is_aligned(global) || !is_aligned(shared)) emulation::fail("a copy that is not aligned");
-  // What comes must not be there before: a read that does not wait then shows.
+  if (!is_aligned(global) || !is_aligned(shared)) emulation::fail("a misaligned cp.async");
+  // The target is overwritten, so that a read before the wait shows.
   std::memset(shared, 0xFF, static_cast<std::size_t>(bytes));
   async_copies[emulation::current].open.push_back({shared, global, bytes});
 }
-inline void cp_async_16(void* shared, const void* global) { ask_for(shared, global, 16); }
+inline void cp_async_16(void* shared, const void* global) { issue_copy(shared, global, 16); }
 template <int kBytes>
 void cp_async_zfill(void* shared, const void* global, bool is_there) {
   static_assert(kBytes == 4 || kBytes == 8);
   alignas(kBytes) static constexpr unsigned char kZeros[kBytes] = {};
-  ask_for(shared, is_there ? global : kZeros, kBytes);
+  issue_copy(shared, is_there ? global : kZeros, kBytes);
 }
 inline void cp_async_commit_group() {
-  CpAsyncGroups& own = async_copies[emulation::current];
-  own.groups.push_back(std::move(own.open));
-  own.open.clear();
+  CpAsyncGroups& copies = async_copies[emulation::current];
+  copies.groups.push_back(std::move(copies.open));
+  copies.open.clear();
 }
 template <int kPending>
 void cp_async_wait_group() {
-  CpAsyncGroups& own = async_copies[emulation::current];
-  for (; own.groups.size() > kPending; own.groups.pop_front()) {
-    for (const CpAsync& copy : own.groups.front()) std::memcpy(copy.to, copy.from, copy.bytes);
+  CpAsyncGroups& copies = async_copies[emulation::current];
+  for (; copies.groups.size() > kPending; copies.groups.pop_front()) {
+    for (const CpAsync& copy : copies.groups.front()) std::memcpy(copy.target, copy.source, copy.bytes);
   }
 }
 

@@ -7,7 +7,7 @@ namespace convswap {
 template <typename Words>
 void load_global_if(bool condition, unsigned long long address, Words& to) {
   if (!condition) return;
-  if (address % sizeof(Words) != 0) emulation::fail("a load that is not aligned");
+  if (address % sizeof(Words) != 0) emulation::fail("a misaligned load from global memory");
   to = *reinterpret_cast<const Words*>(address);
 }
 
@@ -20,7 +20,7 @@ inline void load_global_16_if(bool condition, unsigned long long address, unsign
 template <typename Words>
 void store_global_if(unsigned condition, unsigned long long address, Words words) {
   if (condition == 0) return;
-  if (address % sizeof(Words) != 0) emulation::fail("a store that is not aligned");
+  if (address % sizeof(Words) != 0) emulation::fail("a misaligned store to global memory");
   *reinterpret_cast<Words*>(address) = words;
 }
 inline unsigned long long global_address(const void* pointer) {

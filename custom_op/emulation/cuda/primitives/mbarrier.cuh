@@ -7,35 +7,36 @@
 
 namespace convswap {
 
-struct Arrivals {
+struct MbarrierState {
   unsigned arrivals, arrived = 0;
-  unsigned phases = 0;  // that have ended
+  unsigned phases = 0;  // completed phases
 };
-inline std::map<const Mbarrier*, Arrivals> arrival_barriers;
-inline const bool arrival_barriers_end_with_the_block = [] {
-  emulation::block_ends.push_back([] { arrival_barriers.clear(); });
+inline std::map<const Mbarrier*, MbarrierState> mbarriers;
+inline const bool clears_mbarriers_at_block_end = [] {
+  emulation::block_end_checks.push_back([] { mbarriers.clear(); });
   return true;
 }();
 
 inline void mbarrier_init(Mbarrier* barrier, unsigned arrivals) {
-  if (!arrival_barriers.insert({barrier, {arrivals}}).second) emulation::fail("a barrier that is made twice");
+  if (!mbarriers.insert({barrier, {arrivals}}).second)
+    emulation::fail("an mbarrier that is initialised twice");
 }
-inline Arrivals& arrivals_of(Mbarrier* barrier) {
-  const auto found = arrival_barriers.find(barrier);
-  if (found == arrival_barriers.end()) emulation::fail("a barrier that nobody has made");
+inline MbarrierState& state_of(Mbarrier* barrier) {
+  const auto found = mbarriers.find(barrier);
+  if (found == mbarriers.end()) emulation::fail("an mbarrier that is not initialised");
   return found->second;
 }
 inline void mbarrier_arrive(Mbarrier* barrier) {
-  Arrivals& own = arrivals_of(barrier);
-  if (++own.arrived < own.arrivals) return;
-  own.arrived = 0;
-  ++own.phases;
-  emulation::has_moved = true;
+  MbarrierState& state = state_of(barrier);
+  if (++state.arrived < state.arrivals) return;
+  state.arrived = 0;
+  ++state.phases;
+  emulation::made_progress = true;
 }
 inline void mbarrier_wait(Mbarrier* barrier, unsigned phase) {
-  const Arrivals& own = arrivals_of(barrier);
-  while (own.phases % 2 == phase) emulation::yield();
-  emulation::has_moved = true;
+  const MbarrierState& state = state_of(barrier);
+  while (state.phases % 2 == phase) emulation::yield();
+  emulation::made_progress = true;
 }
 
 }  // namespace convswap

@@ -4,7 +4,7 @@
 
 namespace convswap {
 
-// The number in half a word.
+// One half of a 32-bit word, as a number.
 template <typename Operand>
 double number_at(unsigned word, int half) {
   const unsigned short bits = static_cast<unsigned short>(word >> 16 * half);
@@ -13,14 +13,15 @@ double number_at(unsigned word, int half) {
   return static_cast<float>(number);
 }
 
-// sums (16x8) += a (16 x 8 kWords) * b (8 kWords x 8), which lie in the lanes as custom_op's own header says.
+// accumulators (16x8) += a (16 x 8 kWords) * b (8 kWords x 8), with the register layouts of
+// custom_op/cuda/primitives/mma.cuh.
 template <typename Operand, int kWords>
-void multiply_add(float (&accumulators)[4], const unsigned* a, const unsigned* b) {
+void emulate_mma(float (&accumulators)[4], const unsigned* a, const unsigned* b) {
   emulation::Warp& warp = emulation::warp();
   const int lane = emulation::lane();
   std::copy_n(a, 2 * kWords, warp.a[lane]);
   std::copy_n(b, kWords, warp.b[lane]);
-  emulation::meet_warp();
+  emulation::sync_warp();
   for (int j = 0; j < 4; ++j) {
     const int row = lane / 4 + j / 2 * 8;
     const int column = lane % 4 * 2 + j % 2;
@@ -34,7 +35,7 @@ void multiply_add(float (&accumulators)[4], const unsigned* a, const unsigned* b
     }
     accumulators[j] = static_cast<float>(sum);
   }
-  emulation::meet_warp();
+  emulation::sync_warp();
 }
 
 template <typename Operand>
@@ -42,22 +43,22 @@ void mma_m16n8k16(float (&accumulators)[4], unsigned a0, unsigned a1, unsigned a
                   unsigned b1) {
   const unsigned a[] = {a0, a1, a2, a3};
   const unsigned b[] = {b0, b1};
-  multiply_add<Operand, 2>(accumulators, a, b);
+  emulate_mma<Operand, 2>(accumulators, a, b);
 }
 
 template <typename Operand>
 void mma_m16n8k8(float (&accumulators)[4], unsigned a0, unsigned a1, unsigned b0) {
   const unsigned a[] = {a0, a1};
-  multiply_add<Operand, 1>(accumulators, a, &b0);
+  emulate_mma<Operand, 1>(accumulators, a, &b0);
 }
 
-// To nearest, ties away from zero.
+// Rounds to nearest, ties away from zero.
 inline float round_to_tf32(float value) {
   const unsigned bits = std::bit_cast<unsigned>(value);
   return std::isfinite(value) ? std::bit_cast<float>((bits + 0x1000u) & ~0x1fffu) : value;
 }
 
-// The hardware would cut off what is not rounded to TF32, which biases the sums.
+// The hardware truncates operands that are not rounded to TF32, which biases the results.
 inline double checked_tf32(unsigned word) {
   const float value = std::bit_cast<float>(word);
   if (std::isfinite(value) && (word & 0x1fffu) != 0) {
@@ -71,7 +72,7 @@ inline void mma_m16n8k8_tf32(float (&accumulators)[4], const float (&a)[4], cons
   const int lane = emulation::lane();
   for (int i = 0; i < 4; ++i) warp.a[lane][i] = std::bit_cast<unsigned>(a[i]);
   for (int i = 0; i < 2; ++i) warp.b[lane][i] = std::bit_cast<unsigned>(b[i]);
-  emulation::meet_warp();
+  emulation::sync_warp();
   for (int j = 0; j < 4; ++j) {
     const int row = lane / 4 + j / 2 * 8;
     const int column = lane % 4 * 2 + j % 2;
@@ -83,7 +84,7 @@ inline void mma_m16n8k8_tf32(float (&accumulators)[4], const float (&a)[4], cons
     }
     accumulators[j] = static_cast<float>(sum);
   }
-  emulation::meet_warp();
+  emulation::sync_warp();
 }
 
 }  // namespace convswap

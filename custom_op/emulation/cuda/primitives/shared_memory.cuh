@@ -9,7 +9,7 @@ namespace convswap {
 template <typename Words>
 void store_shared(void* target, Words words) {
   if (reinterpret_cast<uintptr_t>(target) % sizeof(Words) != 0) {
-    emulation::fail("a store that is not aligned");
+    emulation::fail("a misaligned store to shared memory");
   }
   std::memcpy(target, &words, sizeof(Words));
 }

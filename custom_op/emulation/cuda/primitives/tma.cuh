@@ -9,92 +9,94 @@
 
 namespace convswap {
 
-// What has been asked for arrives as late as it may: when the first thread waits for it.
+// Loads complete as late as possible: when the first thread waits for them.
 struct TmaLoad {
-  void* to;
-  const void* from;
+  void* target;
+  const void* source;
   unsigned bytes;
 };
 struct TmaLoads {
-  std::vector<TmaLoad> started;
-  int left = 1, arrivals = 1;  // threads that have not arrived yet, and all of them
-  unsigned expected = 0;       // bytes that one has arrived for, and that have not been asked for
-  unsigned phases = 0;         // that have ended
+  std::vector<TmaLoad> issued;
+  int pending_arrivals = 1;     // threads that have yet to arrive in this phase
+  int arrivals = 1;             // the barrier's arrival count
+  unsigned expected_bytes = 0;  // announced bytes whose loads are not issued yet
+  unsigned completed_phases = 0;
 };
-inline std::map<const TmaMbarrier*, TmaLoads> bulk_loads;
-// A block may not end before all has arrived.
-inline const bool loads_are_checked_at_the_end = [] {
-  emulation::block_ends.push_back([] {
-    for (const auto& [barrier, loads] : bulk_loads) {
-      if (!loads.started.empty() || loads.left < loads.arrivals || loads.expected > 0)
-        emulation::fail("a bulk load that nobody waited for");
+inline std::map<const TmaMbarrier*, TmaLoads> tma_loads;
+// All loads must have been waited for at the end of a block.
+inline const bool checks_loads_at_block_end = [] {
+  emulation::block_end_checks.push_back([] {
+    for (const auto& [barrier, loads] : tma_loads) {
+      if (!loads.issued.empty() || loads.pending_arrivals < loads.arrivals || loads.expected_bytes > 0)
+        emulation::fail("a TMA load that no thread waited for");
     }
-    bulk_loads.clear();
+    tma_loads.clear();
   });
   return true;
 }();
 
 inline void tma_mbarrier_init(TmaMbarrier* barrier, int arrivals = 1) {
-  if (bulk_loads.count(barrier) != 0) emulation::fail("a barrier of copies that is made twice");
-  bulk_loads[barrier].left = bulk_loads[barrier].arrivals = arrivals;
+  if (tma_loads.count(barrier) != 0) emulation::fail("an mbarrier that is initialised twice");
+  tma_loads[barrier].pending_arrivals = tma_loads[barrier].arrivals = arrivals;
 }
 inline TmaLoads& loads_of(TmaMbarrier* barrier) {
-  const auto found = bulk_loads.find(barrier);
-  if (found == bulk_loads.end()) emulation::fail("a barrier of copies that nobody has made");
+  const auto found = tma_loads.find(barrier);
+  if (found == tma_loads.end()) emulation::fail("an mbarrier that is not initialised");
   return found->second;
 }
 inline void tma_load_1d(void* shared, const void* global, unsigned bytes, TmaMbarrier* barrier) {
   const auto is_aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
   if (!is_aligned(global) || !is_aligned(shared) || bytes % 16 != 0) {
-    emulation::fail("a bulk load that is not aligned");
+    emulation::fail("a misaligned TMA load");
   }
   TmaLoads& loads = loads_of(barrier);
-  if (loads.expected < bytes) emulation::fail("a bulk load that nobody has arrived for");
-  loads.expected -= bytes;
-  // What comes must not be there before: a read that does not wait then shows.
+  if (loads.expected_bytes < bytes) emulation::fail("a TMA load without mbarrier_arrive_expect_tx");
+  loads.expected_bytes -= bytes;
+  // The target is overwritten, so that a read before the wait shows.
   std::memset(shared, 0xFF, bytes);
-  loads.started.push_back({shared, global, bytes});
+  loads.issued.push_back({shared, global, bytes});
 }
 inline void tma_load_1d_expect_tx(void* shared, const void* global, unsigned bytes, TmaMbarrier* barrier) {
   TmaLoads& loads = loads_of(barrier);
-  if (loads.left == 0) emulation::fail("a bulk load before the last ones were waited for");
-  loads.expected += bytes;
+  if (loads.pending_arrivals == 0) emulation::fail("a TMA load before the previous phase was waited for");
+  loads.expected_bytes += bytes;
   tma_load_1d(shared, global, bytes, barrier);
 }
 inline void mbarrier_arrive(TmaMbarrier* barrier) {
-  if (loads_of(barrier).left-- == 0)
-    emulation::fail("more arrive at a barrier of copies than it was made for");
+  if (loads_of(barrier).pending_arrivals-- == 0)
+    emulation::fail("more arrivals at an mbarrier than its arrival count");
 }
 inline void mbarrier_arrive_expect_tx(TmaMbarrier* barrier, unsigned bytes) {
-  loads_of(barrier).expected += bytes;
+  loads_of(barrier).expected_bytes += bytes;
   mbarrier_arrive(barrier);
 }
 inline void mbarrier_wait(TmaMbarrier* barrier, unsigned phase) {
   TmaLoads& loads = loads_of(barrier);
-  // Other threads may have waited for it before, but not for the phase behind it.
-  if (loads.phases % 2 != phase) {
-    if (loads.phases == 0) emulation::fail("a wait for a phase that has not begun");
+  // Another thread may have completed the phase already, but not the next one.
+  if (loads.completed_phases % 2 != phase) {
+    if (loads.completed_phases == 0) emulation::fail("a wait for a phase that has not begun");
     return;
   }
-  while ((loads.left > 0 || loads.expected > 0) && loads.phases % 2 == phase) emulation::yield();
-  emulation::has_moved = true;
-  if (loads.phases % 2 != phase) return;
-  for (const TmaLoad& load : loads.started) std::memcpy(load.to, load.from, load.bytes);
-  loads.started.clear();
-  loads.left = loads.arrivals, ++loads.phases;
+  while ((loads.pending_arrivals > 0 || loads.expected_bytes > 0) && loads.completed_phases % 2 == phase)
+    emulation::yield();
+  emulation::made_progress = true;
+  if (loads.completed_phases % 2 != phase) return;
+  for (const TmaLoad& load : loads.issued) std::memcpy(load.target, load.source, load.bytes);
+  loads.issued.clear();
+  loads.pending_arrivals = loads.arrivals, ++loads.completed_phases;
 }
 
-// What a thread's copies have read, which nobody may change before the thread has waited for them.
+// The source of a TMA store, which must not change before the store is waited for.
 struct TmaStore {
-  const char* from;
+  const char* source;
   std::vector<char> bytes;
 };
-inline std::vector<TmaStore> bulk_stores[1024];
-// A block may not end before what its copies read has been read.
-inline const bool is_checked_at_the_end = [] {
-  emulation::block_ends.push_back([] {
-    for (const auto& stores : bulk_stores) {
-      if (!stores.empty()) emulation::fail("a bulk store that nobody waited for");
+inline std::vector<TmaStore> tma_stores[1024];
+// All stores must have been waited for at the end of a block.
+inline const bool checks_stores_at_block_end = [] {
+  emulation::block_end_checks.push_back([] {
+    for (const auto& stores : tma_stores) {
+      if (!stores.empty()) emulation::fail("a TMA store that no thread waited for");
     }
   });
   return true;
@@ -103,28 +105,27 @@ inline const bool is_checked_at_the_end = [] {
 inline void tma_store_1d(void* global, const void* shared, unsigned bytes, bool) {
   const auto is_aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
   if (!is_aligned(global) || !is_aligned(shared) || bytes % 16 != 0) {
-    emulation::fail("a bulk store that is not aligned");
+    emulation::fail("a misaligned TMA store");
   }
-  const char* const from = static_cast<const char*>(shared);
-  bulk_stores[threadIdx.x].push_back({from, {from, from + bytes}});
+  const char* const source = static_cast<const char*>(shared);
+  tma_stores[threadIdx.x].push_back({source, {source, source + bytes}});
   std::memcpy(global, shared, bytes);
 }
 inline void tma_reduce_add_1d(float* global, const float* shared, unsigned bytes) {
-  std::vector<float> accumulators(shared, shared + bytes / sizeof(float));
+  std::vector<float> totals(shared, shared + bytes / sizeof(float));
   const auto flushed = [](float value) { return std::fpclassify(value) == FP_SUBNORMAL ? 0.0f : value; };
-  for (size_t i = 0; i < accumulators.size(); ++i)
-    accumulators[i] = flushed(flushed(accumulators[i]) + flushed(global[i]));
+  for (size_t i = 0; i < totals.size(); ++i) totals[i] = flushed(flushed(totals[i]) + flushed(global[i]));
   tma_store_1d(global, shared, bytes, false);
-  std::memcpy(global, accumulators.data(), bytes);
+  std::memcpy(global, totals.data(), bytes);
 }
 inline void tma_store_commit_group() {}
 inline void tma_store_wait_group_read() {
-  for (const TmaStore& store : bulk_stores[threadIdx.x]) {
-    if (std::memcmp(store.from, store.bytes.data(), store.bytes.size()) != 0) {
-      emulation::fail("a bulk store whose source changes");
+  for (const TmaStore& store : tma_stores[threadIdx.x]) {
+    if (std::memcmp(store.source, store.bytes.data(), store.bytes.size()) != 0) {
+      emulation::fail("a TMA store whose source changes");
     }
   }
-  bulk_stores[threadIdx.x].clear();
+  tma_stores[threadIdx.x].clear();
 }
 inline void tma_store_wait_group() { tma_store_wait_group_read(); }
 inline void fence_proxy_async() {}

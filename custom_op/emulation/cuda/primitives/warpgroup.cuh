@@ -7,12 +7,14 @@ namespace convswap {
 
 inline int warpgroup_index() { return static_cast<int>(threadIdx.x) / kWarpgroupThreads; }
 inline int warpgroup_thread() { return static_cast<int>(threadIdx.x) % kWarpgroupThreads; }
-inline void sync_warpgroup(int) { emulation::meet_warpgroup(); }
-inline bool sync_warpgroup_all(int, bool agrees) { return emulation::meet_warpgroup_and(agrees); }
+inline void sync_warpgroup(int) { emulation::sync_warpgroup(); }
+inline bool sync_warpgroup_all(int, bool agrees) { return emulation::sync_warpgroup_all(agrees); }
 
-inline void named_barrier_sync(int barrier, int threads) { emulation::meet_named(barrier, threads, true); }
+inline void named_barrier_sync(int barrier, int threads) {
+  emulation::sync_named_barrier(barrier, threads, true);
+}
 inline bool named_barrier_sync_all(int barrier, int threads, bool agrees) {
-  return emulation::meet_named(barrier, threads, agrees);
+  return emulation::sync_named_barrier(barrier, threads, agrees);
 }
 
 inline bool elect_one() { return threadIdx.x % 32 == 0; }

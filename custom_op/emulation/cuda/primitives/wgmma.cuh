@@ -8,50 +8,51 @@
 
 namespace convswap {
 
-// The address and the distance of the halves, in units of 16 bytes.
+// Start address, and leading offset in units of 16 bytes.
 struct SmemDescriptor {
   const unsigned char* start;
   unsigned leading;
 
   static SmemDescriptor at(const void* shared, unsigned leading) {
-    if (reinterpret_cast<uintptr_t>(shared) % 16 != 0) emulation::fail("a matrix that is not aligned");
+    if (reinterpret_cast<uintptr_t>(shared) % 16 != 0) emulation::fail("a misaligned smem descriptor");
     return {static_cast<const unsigned char*>(shared), leading};
   }
   SmemDescriptor advanced(unsigned units) const {
-    if (leading + (units >> 16) >= 1u << 14) emulation::fail("halves of a matrix that lie too far apart");
+    if (leading + (units >> 16) >= 1u << 14)
+      emulation::fail("an smem descriptor whose leading offset is too large");
     return {start + (units & 0xffffu) * 16, leading + (units >> 16)};
   }
   SmemDescriptor warp_uniform() const { return *this; }
 
-  // Two neighbours along the depth, of one row.
+  // Two neighbours along k in one row.
   unsigned pair(int row, int depth) const {
-    unsigned both;
-    std::memcpy(&both, start + depth / 8 * leading * 16 + row * 16 + depth % 8 * 2, 4);
-    return both;
+    unsigned word;
+    std::memcpy(&word, start + depth / 8 * leading * 16 + row * 16 + depth % 8 * 2, 4);
+    return word;
   }
 };
 
-// Whether a thread has begun products that it has not ended.
-inline std::array<bool, 1024> products_are_open;
+// By thread: between wgmma_fence and wgmma_commit_group.
+inline std::array<bool, 1024> wgmma_group_is_open;
 
 inline void wgmma_fence() {
-  emulation::meet_warpgroup();
-  products_are_open[emulation::current] = true;
+  emulation::sync_warpgroup();
+  wgmma_group_is_open[emulation::current] = true;
 }
 template <int kTiles>
 void wgmma_fence(float (&)[kTiles][4]) {
   wgmma_fence();
 }
-inline void wgmma_commit_group() { products_are_open[emulation::current] = false; }
+inline void wgmma_commit_group() { wgmma_group_is_open[emulation::current] = false; }
 template <int kTiles>
 void wgmma_wait_all(float (&)[kTiles][4]) {
-  if (products_are_open[emulation::current]) emulation::fail("products that are waited for before they end");
-  emulation::meet_warpgroup();
+  if (wgmma_group_is_open[emulation::current]) emulation::fail("a wgmma wait without wgmma_commit_group");
+  emulation::sync_warpgroup();
 }
 template <int kCalls>
 void wgmma_wait() {
-  if (products_are_open[emulation::current]) emulation::fail("products that are waited for before they end");
-  emulation::meet_warpgroup();
+  if (wgmma_group_is_open[emulation::current]) emulation::fail("a wgmma wait without wgmma_commit_group");
+  emulation::sync_warpgroup();
 }
 template <int kTiles>
 void wgmma_commit_and_wait(float (&accumulators)[kTiles][4]) {
@@ -68,35 +69,35 @@ void scale_accumulators(float (&accumulators)[kTiles][4], float factor) {
   wgmma_fence(accumulators);
 }
 
-constexpr int kDepth = 16;  // of a product
+constexpr int kDepth = 16;  // k of one wgmma
 
-// The numbers of a row or a column, whose neighbours along the depth `pair` gives.
+// Converts a row or column, whose neighbours along k `pair` returns.
 template <typename Operand, typename Pair>
-void numbers_of(double (&numbers)[kDepth], Pair pair) {
+void convert_pairs(double (&numbers)[kDepth], Pair pair) {
   for (int depth = 0; depth < kDepth; depth += 2) {
-    const unsigned both = pair(depth);
-    numbers[depth] = number_at<Operand>(both, 0);
-    numbers[depth + 1] = number_at<Operand>(both, 1);
+    const unsigned word = pair(depth);
+    numbers[depth] = number_at<Operand>(word, 0);
+    numbers[depth + 1] = number_at<Operand>(word, 1);
   }
 }
 
-// sums += a * b, where a(row, depth) gives two neighbours along the depth.
-template <typename Operand, int kTiles, typename First>
-void add_product(float (&accumulators)[kTiles][4], First a, SmemDescriptor b) {
-  if (!products_are_open[emulation::current]) emulation::fail("a product that has not been begun");
-  // The four warps are given the same matrix.
-  emulation::meet_warpgroup_with(b.start);
+// accumulators += a * b; a(row, depth) returns two neighbours along k.
+template <typename Operand, int kTiles, typename A>
+void emulate_wgmma(float (&accumulators)[kTiles][4], A a, SmemDescriptor b) {
+  if (!wgmma_group_is_open[emulation::current]) emulation::fail("a wgmma without wgmma_fence");
+  // All four warps must pass the same descriptor.
+  emulation::check_same_descriptor(b.start);
   const int lane = emulation::lane();
   const int first_row = emulation::current % 128 / 32 * 16 + lane / 4;
-  // Each number is converted once for all that a thread multiplies it with: that is what takes the time.
+  // Each row is converted once per thread, since conversions take most of the time.
   double rows[2][kDepth];
   for (int i = 0; i < 2; ++i) {
-    numbers_of<Operand>(rows[i], [&](int depth) { return a(first_row + i * 8, depth); });
+    convert_pairs<Operand>(rows[i], [&](int depth) { return a(first_row + i * 8, depth); });
   }
   for (int tile = 0; tile < kTiles; ++tile) {
     for (int i = 0; i < 2; ++i) {
       double column[kDepth];
-      numbers_of<Operand>(column, [&](int depth) { return b.pair(tile * 8 + lane % 4 * 2 + i, depth); });
+      convert_pairs<Operand>(column, [&](int depth) { return b.pair(tile * 8 + lane % 4 * 2 + i, depth); });
       for (int j = 0; j < 2; ++j) {
         float& sum = accumulators[tile][j * 2 + i];
         sum = static_cast<float>(std::inner_product(column, column + kDepth, rows[j], double{sum}));
@@ -107,11 +108,11 @@ void add_product(float (&accumulators)[kTiles][4], First a, SmemDescriptor b) {
 
 struct Tf32 {};
 
-// sums += a * b of TF32, eight deep, where a(row, depth) gives the bits of a number.
-template <int kTiles, typename First>
-void add_tensor_float32_product(float (&accumulators)[kTiles][4], First a, SmemDescriptor b) {
-  if (!products_are_open[emulation::current]) emulation::fail("a product that has not been begun");
-  emulation::meet_warpgroup_with(b.start);
+// accumulators += a * b for TF32, k = 8; a(row, depth) returns the bits of a number.
+template <int kTiles, typename A>
+void emulate_wgmma_tf32(float (&accumulators)[kTiles][4], A a, SmemDescriptor b) {
+  if (!wgmma_group_is_open[emulation::current]) emulation::fail("a wgmma without wgmma_fence");
+  emulation::check_same_descriptor(b.start);
   const auto number = [](unsigned bits) { return double{__uint_as_float(bits & ~0x1fffu)}; };
   const int lane = emulation::lane();
   const int first_row = emulation::current % 128 / 32 * 16 + lane / 4;
@@ -131,9 +132,9 @@ void add_tensor_float32_product(float (&accumulators)[kTiles][4], First a, SmemD
 
 template <typename Operand, int kTiles>
 void wgmma(float (&accumulators)[kTiles][4], SmemDescriptor a, SmemDescriptor b) {
-  emulation::meet_warpgroup_with(a.start);
+  emulation::check_same_descriptor(a.start);
   if constexpr (std::is_same_v<Operand, Tf32>) {
-    add_tensor_float32_product(
+    emulate_wgmma_tf32(
         accumulators,
         [&](int row, int depth) {
           unsigned bits;
@@ -142,7 +143,7 @@ void wgmma(float (&accumulators)[kTiles][4], SmemDescriptor a, SmemDescriptor b)
         },
         b);
   } else {
-    add_product<Operand>(accumulators, [&](int row, int depth) { return a.pair(row, depth); }, b);
+    emulate_wgmma<Operand>(accumulators, [&](int row, int depth) { return a.pair(row, depth); }, b);
   }
 }
 
@@ -150,18 +151,18 @@ template <typename Operand, int kTiles>
 void wgmma(float (&accumulators)[kTiles][4], const unsigned (&a)[4], SmemDescriptor b) {
   emulation::Warp& warp = emulation::warp();
   std::copy_n(a, 4, warp.a[emulation::lane()]);
-  emulation::meet_warp();
+  emulation::sync_warp();
   if constexpr (std::is_same_v<Operand, Tf32>) {
-    add_tensor_float32_product(
+    emulate_wgmma_tf32(
         accumulators,
         [&](int row, int depth) { return warp.a[row % 8 * 4 + depth % 4][row % 16 / 8 + depth / 4 * 2]; }, b);
   } else {
-    add_product<Operand>(
+    emulate_wgmma<Operand>(
         accumulators,
         [&](int row, int depth) { return warp.a[row % 8 * 4 + depth % 8 / 2][row % 16 / 8 + depth / 8 * 2]; },
         b);
   }
-  emulation::meet_warp();
+  emulation::sync_warp();
 }
 
 template <typename Operand, int kTiles>

@@ -28,9 +28,9 @@ T atomicAdd(T* target, T value) {
 inline float shuffled(float value, int from) {
   emulation::Warp& own = emulation::warp();
   own.values[emulation::lane()] = std::bit_cast<unsigned>(value);
-  emulation::meet_warp();
+  emulation::sync_warp();
   const float theirs = std::bit_cast<float>(own.values[from < 0 || from > 31 ? emulation::lane() : from]);
-  emulation::meet_warp();
+  emulation::sync_warp();
   return theirs;
 }
 inline float __shfl_down_sync(unsigned, float value, unsigned by) {
@@ -99,7 +99,7 @@ class Fenced {
 
 void fill_declared_shared() {
   for (unsigned char* at = __start_lab_shared; at + 4 <= __stop_lab_shared; at += 4) {
-    std::memcpy(at, &emulation::unwritten, 4);
+    std::memcpy(at, &emulation::initial_shared, 4);
   }
 }
 
@@ -110,7 +110,7 @@ void start(const Problem& problem, float* y, const float* x, const float* w, con
   emulation::run_grid(grid, block, dynamic_shared, static_cast<size_t>(problem.shared_bytes), [=] {
     // The first thread of a block that begins.
     const int threads = emulation::block_threads();
-    if (emulation::current == (emulation::is_backwards ? threads - 1 : 0)) fill_declared_shared();
+    if (emulation::current == (emulation::runs_backwards ? threads - 1 : 0)) fill_declared_shared();
     LAB_CALL(y, x, w, b, s);
   });
 }
@@ -123,8 +123,8 @@ void run_once(const Problem& problem, int number, bool is_backwards, const std::
   std::copy(x.begin(), x.end(), own_x.data());
   std::copy(w.begin(), w.end(), own_w.data());
   std::copy(b.begin(), b.end(), own_b.data());
-  emulation::is_backwards = is_backwards;
-  emulation::unwritten = is_backwards ? emulation::kOrdinary : emulation::kNotANumber;
+  emulation::runs_backwards = is_backwards;
+  emulation::initial_shared = is_backwards ? emulation::kNumberWord : emulation::kNanWord;
   start(problem, y.data(), own_x.data(), own_w.data(), b.empty() ? nullptr : own_b.data());
   const auto tell = [&](const char* name, Fenced& tensor, const std::vector<float>* given) {
     if (const int64_t damage = tensor.damage(); damage != INT64_MIN) {
