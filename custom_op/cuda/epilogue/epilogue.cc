@@ -40,7 +40,7 @@ const KnownKernels known({.header = "cuda/epilogue/kernel.cuh",
 struct Family {
   struct Tiling {
     bool pools;
-    int64_t planes_per_group, parts;  // a unit is a part of so many planes
+    int64_t planes_per_group, parts;  // a unit is a part of planes_per_group planes
     int64_t elements_per_part;        // of y
     int64_t units;                    // one per block at a time
   };

@@ -17,7 +17,7 @@ inline int narrow(int64_t value) { return static_cast<int>(value); }
 // bits.
 Geometry geometry_of(const ConvProblem& problem);
 
-// True if `data` is aligned for a load or store of so many of the problem's elements.
+// True if `data` is aligned for one load or store of `elements` elements.
 bool is_aligned(const void* data, const ConvProblem& problem, int elements);
 
 inline Tensors<void> tensors_of(const ConvTensors& tensors, const Execution& execution) {

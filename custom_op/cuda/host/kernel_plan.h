@@ -28,19 +28,17 @@ inline Dim3 grid_of_resident_blocks(int64_t work_tiles, int64_t rows, const Devi
 
 // A plan that launches one kernel. A family provides these static members of `Family`:
 //
-//   Tiling, Arguments                           the result of the tiling search; the kernel's arguments,
-//   which
-//                                               begin with Tensors<void>
+//   Tiling, Arguments                           the result of the tiling search; the kernel's arguments
+//                                               (begin with Tensors<void>)
 //   name(tiling)                                the kernel's name for KernelFacts
 //   kernel_name(problem, tiling)                the instance's name (kernels.h)
 //   arguments_of(problem, device, tiling)       the arguments without the tensors
 //   threads(tiling), shared_bytes(tiling)       of a block; dynamic shared memory only
 //   grid_of(problem, device, tiling, launch)    the grid; the other members of `launch` are set
 //   describe(problem, tiling, launch)           the plan's description
-//   bind(problem, tiling, arguments)            optional: adapts the arguments to the tensors' addresses. It
-//   may
-//                                               take the tensors after the tiling, for those of a depthwise
-//                                               convolution in front
+//   bind(problem, tiling, arguments)            optional: adapts the arguments to the tensors' addresses.
+//                                               It may take the tensors after the tiling, for those of
+//                                               a depthwise convolution in front
 //
 // One class serves all element types, since the host passes Tensors<void>.
 template <typename Family>
