@@ -1,7 +1,7 @@
 #pragma once
 
-// What the plan of toeplitz and its kernel agree on, and what the kernel is told; toeplitz.cc explains the
-// words.
+// Kernel arguments of toeplitz and the constants that the host and the kernel share. toeplitz.cc defines the
+// terms.
 
 #include "conv/host_device.h"
 #include "cuda/primitives/fast_divisor.cuh"
@@ -12,63 +12,65 @@
 
 namespace convswap::toeplitz {
 
-constexpr int kCoreElements = 8;  // numbers of a core's row, 16 bytes
-constexpr int kDepth = 16;        // of one multiplication: two cores
-constexpr int kRows = 64;         // of one multiplication
-constexpr int kTileColumns = 8;   // of a tile of sums in a thread's registers
-constexpr int kMostSteps = 256;   // multiplications along the depth; the kernel is told where each reads
-constexpr int kCacheLine = 128;   // bytes
-constexpr int kAlignment = 16;    // bytes, of what copies in bulk move
+constexpr int kCoreRowElements = 8;  // elements of a core row (a row of a core matrix), 16 bytes
+constexpr int kWgmmaK = 16;          // K of a wgmma: two core matrices
+constexpr int kWgmmaM = 64;          // M of a wgmma
+constexpr int kTileColumns = 8;      // N of a column tile of the accumulators
+constexpr int kMaxSteps = 256;       // k-steps; the arguments hold the offsets of each
+constexpr int kCacheLine = 128;      // bytes
+constexpr int kAlignment = 16;       // bytes, of TMA transfers
 
-// The cores of a step: their numbers, -1 for no second one. The order is that in which their places in the
-// staged input ascend, since the distance has no sign.
-struct StepCores {
+// The two core matrices of a k-step by index; -1 if the second is missing. The index order is the order of
+// ascending offsets in the staged input, because the stride between the two in the wgmma descriptor has no
+// sign.
+struct StepCoreMatrices {
   short first, second;
 };
 
-// Warpgroups of a block, as many as their sums leave registers for.
-CONVSWAP_HOST_DEVICE constexpr int most_warpgroups(int tiles) { return tiles > 8 ? 3 : 4; }
+// Warpgroups of a block, limited by the registers that the accumulators leave.
+CONVSWAP_HOST_DEVICE constexpr int max_warpgroups(int tiles) { return tiles > 8 ? 3 : 4; }
 
-// What remains to be computed of results in shared memory before they go to y.
-enum class Finish {
-  nothing,
-  activation,  // of each by itself
-  everything,  // residual, activation and pool
+// Epilogue work that a second pass over the results in shared memory has to do.
+enum class PostPass {
+  none,
+  activation,  // elementwise
+  full,        // residual add, activation and pool
 };
 
-// What turns sums into results and where they wait, for a filter and one of its folds.
+// Scale, bias and shared-memory offset of a filter and fold, which turn an accumulator into a result.
 struct alignas(16) FilterScale {
-  float factor;  // two of them, since one float32 may not hold it
-  float rest;
+  float factor;  // the scale is factor * second_factor, since one float32 may not hold it
+  float second_factor;
   float bias;
   int offset;  // in bytes
 };
 
-// The place of a core's row in the input, from the first of the tile's first channel, and among the cores.
+// A core row to stage: its offset in the input from the tile's first channel, and its index among the staged
+// core rows.
 struct StagedItem {
-  int from, place;
+  int source, core_index;
 };
 
-// What a warpgroup keeps for itself.
+// Shared-memory state of a warpgroup.
 struct WarpgroupState {
-  TmaMbarrier copies;             // of the next tile's input
-  unsigned most, least_less_one;  // of a tile that did not fit the scale
+  TmaMbarrier input_barrier;      // completion of the TMA loads of the next tile's input
+  unsigned most, least_less_one;  // value range of a tile that did not fit the scale
 };
 
-// What the block keeps while it finds the scales of the weights.
+// Shared-memory state of the block while it measures the scales of the weights.
 struct WeightState {
   unsigned windows;
 };
 
-// Where results wait, in elements: distances of neighbouring images, filters and output rows.
-struct ResultPlaces {
+// Strides of results in shared memory, in elements, between images, filters (planes) and output rows.
+struct ResultStrides {
   int image, plane, row;
-  bool rows_join;    // the rows of a filter follow each other as in y
-  bool planes_join;  // and the filters do too
+  bool rows_are_contiguous;    // rows of a plane are contiguous, as in y
+  bool planes_are_contiguous;  // so are planes
 };
 
-// The parts of shared memory. The matrix comes first, and the cores of a warpgroup's part do, which costs the
-// kernel no register.
+// Offsets of the regions of shared memory. The matrix comes first in the block, and the core matrices first
+// in each warpgroup's region: an offset of 0 costs the kernel no register.
 struct SharedOffsets {
   static CONVSWAP_HOST_DEVICE constexpr Offset<unsigned> matrix() { return {}; }
   Offset<StagedItem> items;
@@ -77,73 +79,76 @@ struct SharedOffsets {
   Offset<unsigned char> warpgroups;
   int warpgroup_bytes;
 
-  // Of a warpgroup's own part, from where that begins.
-  static CONVSWAP_HOST_DEVICE constexpr Offset<unsigned> cores() { return {}; }
-  Offset<unsigned char> results, stored;  // elements, and where they lie apart float32
+  // Regions of a warpgroup, from the start of its part.
+  static CONVSWAP_HOST_DEVICE constexpr Offset<unsigned> core_matrices() { return {}; }
+  Offset<unsigned char> conv_output, y_staging;  // in Elements; a separate conv output is float32
   Offset<FilterScale> scales;
   Offset<WarpgroupState> state;
-  Offset<unsigned char> raw;  // elements
+  Offset<unsigned char> raw;  // Elements as TMA loads bring them
 };
 
 template <typename Element>
 struct Arguments : Tensors<Element>, Geometry {
   int y_misalignment;        // elements from a boundary of kCacheLine to y
-  long long input_elements;  // of x
-  // Where copies bring a tile's input as it is before it is staged: distances of channels and images there,
-  // in elements, and to how many bytes, at most 16, a core's row is aligned there. Else channels lie as in x.
+  long long input_elements;  // elements of x
+  // Whether TMA loads bring a tile's raw input to shared memory before it is converted. The strides of
+  // channels and images there are in elements; `load_bytes` (at most 16) is the alignment of a core row
+  // there. Without TMA loads the channel stride is that of x.
   bool copies_input;
   int source_plane, source_image, load_bytes;
-  bool is_unpadded;  // no output reads beyond the image
+  bool is_unpadded;  // no output reads padding
   FastDivisor dilation_height_divisor, dilation_width_divisor;
 
-  // A core's row: `pixels` neighbours of `bundle` channels, whose product is `outputs` neighbours in y.
+  // A core row: `pixels` neighbours of `bundle` channels. Its product gives `outputs` neighbours in y.
   int log2_bundle, log2_outputs;
   int folds, log2_folds;
-  FastDivisor bundles;            // of channels
-  int window_rows, window_cores;  // that the outputs of a core's row read, for each bundle
-  int steps;                      // of the product
+  FastDivisor bundles;  // of channels
+  int window_rows,
+      window_cores;  // rows and core columns of the receptive field of a core row's outputs, for each bundle
+  int steps;         // k-steps of the product
   FastDivisor steps_divisor;
   FastDivisor row_phases, column_phases;
   FastDivisor window_rows_divisor, window_cores_divisor;
 
-  // Staged cores of an image: for each bundle, row phase and column phase a plane of core_rows * pitch.
+  // Staged core rows of an image: for each bundle, row phase and column phase a plane of core_rows * pitch.
   FastDivisor pitch;
   int core_rows, plane_cores, image_cores, part_cores;
-  FastDivisor cores_per_row;  // of a tile, all phases together
+  FastDivisor cores_per_row;  // of a tile, all phases
   int input_rows;
-  int items_per_row;              // cores to stage of all bundles
-  int image_items;                // cores to stage of an image
-  FastDivisor lines_per_channel;  // of the second-level cache, that a tile's rows span at most
+  int items_per_row;              // core rows to stage, of all bundles
+  int image_items;                // core rows to stage of an image
+  FastDivisor lines_per_channel;  // L2 cache lines that a tile's rows span at most
 
-  // A tile: so many images, rows of folds, and core rows along the width.
+  // Tile extents: images, folded rows, and core columns.
   int images, rows, cores;
   FastDivisor bands, column_tiles;
   int tiles;
-  int row_advance, y_rows;  // from a tile to the next below it, in rows of the convolution, and of y in each
-  bool stores_lines;        // tiles overlap, and each stores whole lines of the cache
-  bool leaves_first;        // y leaves the cache before all other data
+  int row_advance,
+      y_rows;           // row stride from a tile to the next: in rows of the Conv output, and in rows of y
+  bool stores_lines;    // tiles overlap, and each stores whole cache lines
+  bool evicts_y_first;  // stores of y have the L2 policy evict_first
   int pool_pad_height;
   bool pools;
-  int product_rows;  // of each image
+  int product_rows;  // rows of the product for each image
 
   int filters_per_block, filter_blocks;
-  ResultPlaces results;  // of the convolution
-  ResultPlaces stored;   // of what goes to y; the same place where it need not lie apart
-  int fold_distance;     // between results of neighbouring folds of a filter, in elements
-  bool pools_sums;       // sums that are a pool's window become one result
-  bool lies_apart;       // the convolution's results are float32 and apart from what goes to y
-  Finish finish;
-  float least, most;  // bounds of a result
-  int result_bytes;   // of one of the convolution's, as they wait
-  bool writes_pairs;  // of neighbouring results, where the first of a tile is aligned to two
+  ResultStrides conv_strides;     // of the Conv output
+  ResultStrides y_strides;        // of the data for y; the same memory unless the Conv output is separate
+  int fold_distance;              // between results of neighbouring folds of a filter, in elements
+  bool pools_sums;                // a 2 x 2 pool is computed from the accumulators
+  bool has_separate_conv_output;  // the Conv output is float32 in memory of its own
+  PostPass post_pass;
+  float min_result, max_result;  // clamp of a result
+  int result_bytes;              // size of a Conv result in shared memory
+  bool writes_pairs;  // store two neighbouring results at once if a tile's first result is aligned to two
   SharedOffsets shared;
-  int cores_bytes, raw_bytes;  // of a warpgroup's cores, and of where copies bring its input
-  StepCores step_cores[kMostSteps];
-  // Of the first core, and in the upper half the distance of the second. Two steps are one load, where they
-  // are aligned so.
-  alignas(8) unsigned step_places[kMostSteps];
+  int core_matrix_bytes, raw_bytes;  // of a warpgroup
+  StepCoreMatrices step_cores[kMaxSteps];
+  // Core offset of the first core matrix of each k-step; in the upper half, the stride to the second. The
+  // alignment lets one load fetch the offsets of two steps.
+  alignas(8) unsigned step_offsets[kMaxSteps];
 
-  NaiveConv definition;  // for data with infinities or NaN; behind what is always read
+  NaiveConv naive_conv;  // for data with infinities or NaN; last, since it is rarely read
 };
 
 }  // namespace convswap::toeplitz

@@ -21,7 +21,7 @@ namespace convswap::toeplitz {
 namespace {
 
 // Beyond, sums of coordinates and counts might leave the kernel's 32 bits.
-constexpr int64_t kMostIndex = 1 << 30;
+constexpr int64_t kMaxIndex = 1 << 30;
 
 class Tiler {
  public:
@@ -29,23 +29,25 @@ class Tiler {
 
   std::optional<Tiling> best() const {
     std::optional<Tiling> best;
-    for (const Cut& cut : cuts_of(problem_, device_)) {
-      for (const int tiles : kKernelTiles) try_filters(cut, tiles, best);
+    for (const CoreLayout& core_layout : core_layouts_of(problem_, device_)) {
+      for (const int tiles : kKernelTiles) try_filters(core_layout, tiles, best);
     }
     return best;
   }
 
  private:
-  void try_filters(const Cut& cut, int tiles, std::optional<Tiling>& best) const {
-    const int per_block = tiles * kTileColumns / (cut.outputs * cut.folds);
+  void try_filters(const CoreLayout& core_layout, int tiles, std::optional<Tiling>& best) const {
+    const int per_block = tiles * kTileColumns / (core_layout.outputs * core_layout.folds);
     if (per_block == 0) return;
     const int64_t filters = problem_.filters_per_group();
-    Tiling tiling{.cut = cut, .tiles = tiles};
+    Tiling tiling{.core_layout = core_layout, .tiles = tiles};
     tiling.filter_blocks = static_cast<int>(ceil_divide(filters, per_block));
     tiling.filters_per_block = static_cast<int>(ceil_divide(filters, tiling.filter_blocks));
     // Columns that stay empty only cost; another kernel has fewer.
-    if (tiles > 2 && 2 * tiling.filters_per_block * cut.outputs * cut.folds <= tiles * kTileColumns) return;
-    const int64_t all_cores = ceil_divide(problem_.output[2], cut.outputs);
+    if (tiles > 2 &&
+        2 * tiling.filters_per_block * core_layout.outputs * core_layout.folds <= tiles * kTileColumns)
+      return;
+    const int64_t all_cores = ceil_divide(problem_.output[2], core_layout.outputs);
     // Windows of a pool lie across columns: its tiles are as wide as the image.
     const bool pools = problem_.epilogue.pool.kind != PoolKind::none;
     for (int64_t columns = 1; columns <= (pools ? 1 : all_cores); columns *= 2) {
@@ -57,7 +59,7 @@ class Tiler {
 
   // Whether the lowest tile fits.
   bool try_rows(Tiling tiling, bool is_whole_width, std::optional<Tiling>& best) const {
-    const int64_t all = ceil_divide(problem_.output[1], tiling.cut.folds);
+    const int64_t all = ceil_divide(problem_.output[1], tiling.core_layout.folds);
     bool fits_any = false;
     for (int64_t bands = 1; bands <= all; bands = bands < 16 ? bands + 1 : bands + bands / 4) {
       tiling.rows = static_cast<int>(ceil_divide(all, bands));
@@ -84,7 +86,8 @@ class Tiler {
     tiling.overlap = ceil_divide(line - 1, width);
     const int64_t left = problem_.output[1] - tiling.overlap;
     if (left <= 0) return;
-    tiling.rows = static_cast<int>(ceil_divide(ceil_divide(left, bands) + tiling.overlap, tiling.cut.folds));
+    tiling.rows =
+        static_cast<int>(ceil_divide(ceil_divide(left, bands) + tiling.overlap, tiling.core_layout.folds));
     if (set_bands(tiling) && tiling.bands > 1) try_warpgroups(tiling, best);
   }
 
@@ -99,7 +102,7 @@ class Tiler {
   bool try_number_of_warpgroups(Tiling tiling, std::optional<Tiling>& best) const {
     if (!measure(tiling)) return false;
     const TileCost of_tile = cost_of_tile(tiling);
-    for (tiling.warpgroups = 1; tiling.warpgroups <= most_warpgroups(tiling.tiles) && set_warpgroups(tiling);
+    for (tiling.warpgroups = 1; tiling.warpgroups <= max_warpgroups(tiling.tiles) && set_warpgroups(tiling);
          ++tiling.warpgroups) {
       tiling.cost = cost(tiling, of_tile);
       if (!best || tiling.cost < best->cost) best = tiling;
@@ -110,14 +113,14 @@ class Tiler {
   // Copies bring whole rows, of tiles that lie inside the image. Where something follows they cost the kernel
   // more than they save.
   bool can_copy(const Tiling& tiling) const {
-    return problem_.epilogue.is_empty() && is_unpadded(problem_, tiling.cut) &&
-           int64_t{tiling.cores} * tiling.cut.outputs >= problem_.output[2];
+    return problem_.epilogue.is_empty() && is_unpadded(problem_, tiling.core_layout) &&
+           int64_t{tiling.cores} * tiling.core_layout.outputs >= problem_.output[2];
   }
 
   // Sets which rows of y a tile gives; false where they are none.
   bool set_bands(Tiling& tiling) const {
     const Pool& pool = problem_.epilogue.pool;
-    const int64_t rows = int64_t{tiling.rows} * tiling.cut.folds;
+    const int64_t rows = int64_t{tiling.rows} * tiling.core_layout.folds;
     tiling.y_rows = rows;
     tiling.row_advance = rows - tiling.overlap;
     if (pool.kind != PoolKind::none) {
@@ -126,71 +129,72 @@ class Tiler {
                                                : 0;
       tiling.row_advance = tiling.y_rows * pool.stride[0];
     }
-    if (tiling.y_rows == 0 || tiling.row_advance > kMostIndex) return false;
+    if (tiling.y_rows == 0 || tiling.row_advance > kMaxIndex) return false;
     tiling.bands = ceil_divide(problem_.result[1] - tiling.overlap, tiling.y_rows - tiling.overlap);
     return true;
   }
 
   // Fills in the sizes but those that depend on how many warpgroups there are; false where not one fits.
   bool measure(Tiling& tiling) const {
-    const Cut& cut = tiling.cut;
+    const CoreLayout& core_layout = tiling.core_layout;
     const int64_t most = device_.shared_memory_per_block;
-    const int64_t rows_beyond = (cut.window_rows - 1) / cut.row_phases;
-    const int64_t cores_beyond = (cut.window_cores - 1) / cut.column_phases;
+    const int64_t rows_beyond = (core_layout.window_rows - 1) / core_layout.row_phases;
+    const int64_t cores_beyond = (core_layout.window_cores - 1) / core_layout.column_phases;
     tiling.pitch = tiling.cores + cores_beyond;
     tiling.core_rows = tiling.rows + rows_beyond;
     tiling.plane_cores = tiling.core_rows * tiling.pitch;
     if (tiling.pitch * 16 > most || tiling.plane_cores * 16 > most) return false;
-    const int64_t planes = cut.bundles * cut.row_phases * cut.column_phases;
+    const int64_t planes = core_layout.bundles * core_layout.row_phases * core_layout.column_phases;
     if (planes * tiling.plane_cores * 16 > most) return false;
     tiling.image_cores = planes * tiling.plane_cores;
     tiling.part_cores = tiling.images * tiling.image_cores;
-    tiling.cores_per_row = tiling.pitch * cut.column_phases;
-    tiling.input_rows = tiling.core_rows * cut.row_phases;
-    tiling.image_items = cut.bundles * tiling.input_rows * tiling.cores_per_row;
+    tiling.cores_per_row = tiling.pitch * core_layout.column_phases;
+    tiling.input_rows = tiling.core_rows * core_layout.row_phases;
+    tiling.image_items = core_layout.bundles * tiling.input_rows * tiling.cores_per_row;
     tiling.product_rows = (tiling.rows - 1) * tiling.pitch + tiling.cores;
-    tiling.chunks = ceil_divide(tiling.product_rows, kRows);
+    tiling.chunks = ceil_divide(tiling.product_rows, kWgmmaM);
     tiling.tile_count = ceil_divide(problem_.batch, tiling.images) * tiling.bands *
-                        ceil_divide(ceil_divide(problem_.output[2], cut.outputs), tiling.cores);
-    if (tiling.tile_count > kMostIndex) return false;
+                        ceil_divide(ceil_divide(problem_.output[2], core_layout.outputs), tiling.cores);
+    if (tiling.tile_count > kMaxIndex) return false;
     // The last multiplication reads rows beyond the image's, whose results nobody stores.
-    const int64_t last_read = tiling.chunks * kRows + tiling.image_cores - tiling.plane_cores +
+    const int64_t last_read = tiling.chunks * kWgmmaM + tiling.image_cores - tiling.plane_cores +
                               rows_beyond * tiling.pitch + cores_beyond + 2;
     const int64_t parts = parts_of(problem_);
-    tiling.cores_bytes =
+    tiling.core_matrix_bytes =
         16 * (parts * tiling.part_cores - tiling.image_cores + std::max(tiling.image_cores, last_read));
 
     SharedOffsets& shared = tiling.shared;
     SharedLayout block(kCacheLine, most);
-    block.place<unsigned>(tiling.filter_blocks * parts * cut.steps() * tiling.tiles * 64);
+    block.place<unsigned>(tiling.filter_blocks * parts * core_layout.steps() * tiling.tiles * 64);
     shared.items = block.place<StagedItem>(tiling.image_items);
     shared.tops = block.place<int>(problem_.filters_per_group());
     shared.weight_state = block.place<WeightState>(1);
     shared.warpgroups = block.place<unsigned char>(0);
     const int64_t stored_elements = place_stored(tiling, most);
-    if (block.end() > most || tiling.cores_bytes > most || stored_elements > most) return false;
-    SharedLayout own(kCacheLine, most);  // of a warpgroup
-    own.place<unsigned>(tiling.cores_bytes / 4);
-    const Finish finish = finish_of(problem_, cut);
-    if (lies_apart(problem_, finish)) {
-      tiling.results = tiling.stored;
+    if (block.end() > most || tiling.core_matrix_bytes > most || stored_elements > most) return false;
+    SharedLayout warpgroup(kCacheLine, most);  // of a warpgroup
+    warpgroup.place<unsigned>(tiling.core_matrix_bytes / 4);
+    const PostPass post_pass = post_pass_of(problem_, core_layout);
+    if (has_separate_conv_output(problem_, post_pass)) {
+      tiling.conv_strides = tiling.y_strides;
       const int64_t result_elements =
-          finish == Finish::everything ? place_results(tiling, most) : stored_elements;
+          post_pass == PostPass::full ? set_conv_strides(tiling, most) : stored_elements;
       if (result_elements > most) return false;
-      shared.results = own.place<unsigned char>(result_elements * static_cast<int64_t>(sizeof(float)));
-      shared.stored = own.place<unsigned char>(stored_elements * size_of(problem_.type));
+      shared.conv_output =
+          warpgroup.place<unsigned char>(result_elements * static_cast<int64_t>(sizeof(float)));
+      shared.y_staging = warpgroup.place<unsigned char>(stored_elements * size_of(problem_.type));
     } else {
-      tiling.results = tiling.stored;
-      shared.results = own.place<unsigned char>(stored_elements * size_of(problem_.type));
-      shared.stored = shared.results;
+      tiling.conv_strides = tiling.y_strides;
+      shared.conv_output = warpgroup.place<unsigned char>(stored_elements * size_of(problem_.type));
+      shared.y_staging = shared.conv_output;
     }
-    const int64_t filter_folds = tiling.tiles * kTileColumns / cut.outputs;
-    shared.scales = own.place<FilterScale>(tiling.filter_blocks * filter_folds);
-    shared.state = own.place<WarpgroupState>(1);
+    const int64_t filter_folds = tiling.tiles * kTileColumns / core_layout.outputs;
+    shared.scales = warpgroup.place<FilterScale>(tiling.filter_blocks * filter_folds);
+    shared.state = warpgroup.place<WarpgroupState>(1);
     if (!place_source(tiling, most)) return false;
-    shared.raw = own.place<unsigned char>(tiling.raw_bytes);
-    if (own.end() > most) return false;
-    shared.warpgroup_bytes = static_cast<int>(own.end());
+    shared.raw = warpgroup.place<unsigned char>(tiling.raw_bytes);
+    if (warpgroup.end() > most) return false;
+    shared.warpgroup_bytes = static_cast<int>(warpgroup.end());
     tiling.warpgroups = 1;
     return set_warpgroups(tiling);
   }
@@ -201,7 +205,7 @@ class Tiler {
                   block_bytes = tiling.shared.warpgroups.bytes;
     // compute-sanitizer takes the 64 rows of a product's second half to lie behind those of its first,
     // wherever they do; the whole of that, from the last warpgroup's cores, must be the block's.
-    const int64_t of_last = std::max(warpgroup_bytes, tiling.cores_bytes + kRows * 16);
+    const int64_t of_last = std::max(warpgroup_bytes, tiling.core_matrix_bytes + kWgmmaM * 16);
     tiling.shared_bytes = block_bytes + (tiling.warpgroups - 1) * warpgroup_bytes + of_last;
     return tiling.shared_bytes <= device_.shared_memory_per_block;
   }
@@ -227,7 +231,7 @@ class Tiler {
     tiling.source_image = aligned_like(problem_.in_channels * problem_.input_size(),
                                        channels * tiling.source_plane, kAlignment);
     // A core's row may begin in the last row and end beyond it.
-    const int64_t beyond = tiling.cores_per_row * tiling.cut.pixels;
+    const int64_t beyond = tiling.cores_per_row * tiling.core_layout.pixels;
     tiling.raw_bytes = ceil_divide((tiling.images * tiling.source_image + beyond + chunk) *
                                        static_cast<int64_t>(size_of(problem_.type)),
                                    kAlignment) *
@@ -242,34 +246,35 @@ class Tiler {
     const int64_t width = problem_.result[2], plane = problem_.result_size();
     const bool pools = problem_.epilogue.pool.kind != PoolKind::none;
     const int64_t columns =
-        pools ? width : std::min<int64_t>(int64_t{tiling.cores} * tiling.cut.outputs, width);
+        pools ? width : std::min<int64_t>(int64_t{tiling.cores} * tiling.core_layout.outputs, width);
     const int64_t rows = std::min(tiling.y_rows, problem_.result[1]);
-    ResultPlaces& places = tiling.stored;
-    places.rows_join = columns == width;
-    places.planes_join = places.rows_join && rows == problem_.result[1];
-    const int64_t row = places.rows_join ? width : aligned_like(width, columns, kCacheLine);
+    ResultStrides& strides = tiling.y_strides;
+    strides.rows_are_contiguous = columns == width;
+    strides.planes_are_contiguous = strides.rows_are_contiguous && rows == problem_.result[1];
+    const int64_t row = strides.rows_are_contiguous ? width : aligned_like(width, columns, kCacheLine);
     if (row > most || rows * row > most) return most + 1;
     const int64_t stored_plane = aligned_like(plane, rows * row, kCacheLine);
     if (tiling.filters_per_block * stored_plane > most) return most + 1;
     const int64_t image =
         aligned_like(problem_.out_channels * plane, tiling.filters_per_block * stored_plane, kCacheLine);
-    places.row = static_cast<int>(row);
-    places.plane = static_cast<int>(stored_plane);
-    places.image = static_cast<int>(image);
+    strides.row = static_cast<int>(row);
+    strides.plane = static_cast<int>(stored_plane);
+    strides.image = static_cast<int>(image);
     return tiling.images * image + line - 1;
   }
 
   // The same of the convolution's results where they lie apart.
-  int64_t place_results(Tiling& tiling, int64_t most) const {
-    const int64_t row = int64_t{tiling.cores} * tiling.cut.outputs + tiling.cores * tiling.cut.outputs % 2;
-    const int64_t rows = int64_t{tiling.rows} * tiling.cut.folds;
+  int64_t set_conv_strides(Tiling& tiling, int64_t most) const {
+    const int64_t row =
+        int64_t{tiling.cores} * tiling.core_layout.outputs + tiling.cores * tiling.core_layout.outputs % 2;
+    const int64_t rows = int64_t{tiling.rows} * tiling.core_layout.folds;
     if (row > most || rows * row > most || tiling.filters_per_block * rows * row > most) return most + 1;
-    ResultPlaces& places = tiling.results;
-    places.rows_join = places.planes_join = false;
-    places.row = static_cast<int>(row);
-    places.plane = static_cast<int>(rows * row);
-    places.image = static_cast<int>(tiling.filters_per_block * rows * row);
-    return int64_t{tiling.images} * places.image;
+    ResultStrides& strides = tiling.conv_strides;
+    strides.rows_are_contiguous = strides.planes_are_contiguous = false;
+    strides.row = static_cast<int>(row);
+    strides.plane = static_cast<int>(rows * row);
+    strides.image = static_cast<int>(tiling.filters_per_block * rows * row);
+    return int64_t{tiling.images} * strides.image;
   }
 
   // Nanoseconds, without what launching takes: fitted to 8,500 tilings of the course layers measured on an
@@ -287,22 +292,23 @@ class Tiler {
   };
 
   TileCost cost_of_tile(const Tiling& tiling) const {
-    const Cut& cut = tiling.cut;
+    const CoreLayout& core_layout = tiling.core_layout;
     const double terms = terms_of(problem_), parts = parts_of(problem_);
     const double units = number(tiling.images * tiling.chunks * tiling.filter_blocks);
-    const double products = units * cut.steps() * terms;
+    const double products = units * core_layout.steps() * terms;
     const double multiplying = products * 4.0 * tiling.tiles;  // cycles
     const double sum_tiles = units * tiling.tiles;
     const bool is_full =
-        tiling.filters_per_block * cut.outputs * cut.folds == tiling.tiles * kTileColumns && cut.outputs > 1;
-    const bool pools = pools_sums(problem_, cut);
-    const bool folds = is_full && cut.folds > 1;
+        tiling.filters_per_block * core_layout.outputs * core_layout.folds == tiling.tiles * kTileColumns &&
+        core_layout.outputs > 1;
+    const bool pools = pools_sums(problem_, core_layout);
+    const bool folds = is_full && core_layout.folds > 1;
     // Nearly what the kernel asks before it stores two results as one.
     const bool pairs = problem_.output[2] % 2 == 0;
     const bool is_float32 = problem_.type == ElementType::float32;
     const double pair = is_float32 ? 4.7 : 3.3, unpaired_folds = folds && !pairs ? 22.1 : 0.0;
     const double writing_full = (pairs ? pair : 8.7) + (folds ? 1.2 : 0.0);
-    const double writing = pools ? 19.5 : is_full ? writing_full : 19.2;
+    const double store_mode = pools ? 19.5 : is_full ? writing_full : 19.2;
     const double writing_alone = pools ? 12.0 : (is_float32 ? 8.4 : 2.0) + (is_full ? unpaired_folds : 20.0);
     // The 128 threads of a warpgroup stage two items of an image at a time, some of which they stage again.
     const double rounds = number(tiling.images * ceil_divide(tiling.image_items, 256));
@@ -310,28 +316,29 @@ class Tiler {
     const double items = number(
         tiling.images * (8 * (tiling.image_items / 256) + 2 * ceil_divide(of_last_round, 32)));  // of a warp
     // What copies have brought is there; what may lie outside the image is loaded number by number.
-    const bool is_inside = is_unpadded(problem_, cut);
-    const double copied = cut.bundle > 1 ? 29.0 : !is_float32 ? 16.0 : parts == 1 ? 9.0 : 21.5;
+    const bool is_inside = is_unpadded(problem_, core_layout);
+    const double copied = core_layout.bundle > 1 ? 29.0 : !is_float32 ? 16.0 : parts == 1 ? 9.0 : 21.5;
     const double item = tiling.copies_input ? copied : is_inside ? 25.0 : 7.0;
     const double round_alone = tiling.copies_input ? 25.0 : is_inside ? 200.0 : 820.0;
     const double filters = number(problem_.filters_per_group());
-    const double y_columns = std::min<double>(tiling.cores * cut.outputs, number(problem_.result[2]));
+    const double y_columns = std::min<double>(tiling.cores * core_layout.outputs, number(problem_.result[2]));
     const double rows = number(std::min(tiling.y_rows - tiling.overlap, problem_.result[1]));
     const double stored_lines =
         tiling.images * filters * rows * y_columns * number(size_of(problem_.type)) / 128;
-    const double segments = tiling.images * (tiling.stored.planes_join ? tiling.filter_blocks
-                                             : tiling.stored.rows_join ? filters
-                                                                       : filters * rows);
-    const double shared = finishing(tiling) + 0.442 * multiplying + 2.35 * products + writing * sum_tiles +
-                          item * items * (2 + parts) / 3 + 0.95 * stored_lines + 13.1 * segments +
-                          25.3 * tiling.filter_blocks;
+    const double segments = tiling.images * (tiling.y_strides.planes_are_contiguous ? tiling.filter_blocks
+                                             : tiling.y_strides.rows_are_contiguous ? filters
+                                                                                    : filters * rows);
+    const double shared = post_pass_cycles(tiling) + 0.442 * multiplying + 2.35 * products +
+                          store_mode * sum_tiles + item * items * (2 + parts) / 3 + 0.95 * stored_lines +
+                          13.1 * segments + 25.3 * tiling.filter_blocks;
     const double alone = 12.0 * products + writing_alone * sum_tiles + (pools ? 235 : 165) * units +
                          round_alone * rounds + 5.8 * segments + 690 * tiling.filter_blocks + 667;
-    const double matrix_words = number(tiling.filter_blocks * cut.steps() * tiling.tiles) * 64 * parts;
+    const double matrix_words =
+        number(tiling.filter_blocks * core_layout.steps() * tiling.tiles) * 64 * parts;
     // Kernels of 96 columns gain most where neighbouring tiles go to warpgroups of a block, and in float32 by
     // scales that are fetched ahead, which needs several outputs in a core's row and no copies: what they
     // took of 2019fa and 2018fa conv1 beside this estimate, whose filters are one block and one fold.
-    const bool gains_most = problem_.epilogue.is_empty() && tiling.tiles == 12 && cut.folds == 1 &&
+    const bool gains_most = problem_.epilogue.is_empty() && tiling.tiles == 12 && core_layout.folds == 1 &&
                             tiling.filter_blocks == 1 && parts == 1;
     const double most_gained = is_float32 && is_full && !tiling.copies_input ? 0.84 : 0.94;
     // By the fit alone, tiles that overlap take so much more than what is counted above.
@@ -381,16 +388,17 @@ class Tiler {
   }
 
   // Of a tile, what is left when its sums are written.
-  double finishing(const Tiling& tiling) const {
+  double post_pass_cycles(const Tiling& tiling) const {
     const double outputs = number(tiling.images * problem_.filters_per_group()) * tiling.rows *
-                           tiling.cut.folds * tiling.cores * tiling.cut.outputs;
-    switch (finish_of(problem_, tiling.cut)) {
-      case Finish::everything:
+                           tiling.core_layout.folds * tiling.cores * tiling.core_layout.outputs;
+    switch (post_pass_of(problem_, tiling.core_layout)) {
+      case PostPass::full:
         return 0.96 * outputs;
-      case Finish::activation:
+      case PostPass::activation:
         // Of a pool's window one. The others are of what ten layers took on an H200 beside those without.
-        return pools_sums(problem_, tiling.cut) ? 0.007 * outputs / 4 : cycles_of_activation() * outputs;
-      case Finish::nothing:
+        return pools_sums(problem_, tiling.core_layout) ? 0.007 * outputs / 4
+                                                        : cycles_of_activation() * outputs;
+      case PostPass::none:
         return 0;
     }
     return 0;
@@ -414,9 +422,9 @@ class Tiler {
 
 }  // namespace
 
-Cut::Cut(const ConvProblem& problem, int bundle_, int folds_) : bundle(bundle_), folds(folds_) {
+CoreLayout::CoreLayout(const ConvProblem& problem, int bundle_, int folds_) : bundle(bundle_), folds(folds_) {
   const auto stride = [&](int axis) { return static_cast<int>(problem.stride[axis]); };
-  pixels = kCoreElements / bundle;
+  pixels = kCoreRowElements / bundle;
   const int common = std::gcd(pixels, stride(2));
   outputs = pixels / common;
   column_phases = stride(2) / common;
@@ -428,17 +436,17 @@ Cut::Cut(const ConvProblem& problem, int bundle_, int folds_) : bundle(bundle_),
   bundles = ceil_divide(problem.channels_per_group(), bundle);
 }
 
-int64_t most_steps(const ConvProblem& problem, const Device& device) {
-  return parts_of(problem) > 1 ? most_products_of_ieee(device) : kMostSteps;
+int64_t max_steps(const ConvProblem& problem, const Device& device) {
+  return parts_of(problem) > 1 ? most_products_of_ieee(device) : kMaxSteps;
 }
 
-std::vector<Cut> cuts_of(const ConvProblem& problem, const Device& device) {
-  std::vector<Cut> cuts;
+std::vector<CoreLayout> core_layouts_of(const ConvProblem& problem, const Device& device) {
+  std::vector<CoreLayout> cuts;
   const int64_t channels = problem.channels_per_group();
-  for (int bundle = 1; bundle <= kCoreElements && bundle < 2 * channels; bundle *= 2) {
+  for (int bundle = 1; bundle <= kCoreRowElements && bundle < 2 * channels; bundle *= 2) {
     for (int folds = 1; folds <= 4 && folds <= problem.output[1]; folds *= 2) {
-      const Cut cut(problem, bundle, folds);
-      if (cut.steps() <= most_steps(problem, device)) cuts.push_back(cut);
+      const CoreLayout core_layout(problem, bundle, folds);
+      if (core_layout.steps() <= max_steps(problem, device)) cuts.push_back(core_layout);
     }
   }
   return cuts;
@@ -447,45 +455,47 @@ std::vector<Cut> cuts_of(const ConvProblem& problem, const Device& device) {
 bool stores_whole_lines(const ConvProblem& problem, const Tiling& tiling) {
   const int64_t line = kCacheLine / size_of(problem.type);
   if (tiling.overlap > 0) return true;
-  return int64_t{tiling.cores} * tiling.cut.outputs >= problem.output[2] &&
+  return int64_t{tiling.cores} * tiling.core_layout.outputs >= problem.output[2] &&
          tiling.y_rows * problem.result[2] % line == 0 && problem.result_size() % line == 0;
 }
 
-bool is_unpadded(const ConvProblem& problem, const Cut& cut) {
+bool is_unpadded(const ConvProblem& problem, const CoreLayout& core_layout) {
   for (const int axis : {1, 2}) {
     const int64_t last = (problem.output[axis] - 1) * problem.stride[axis] +
                          (problem.filter[axis] - 1) * problem.dilation[axis];
     if (problem.pad_begin[axis] != 0 || last >= problem.input[axis]) return false;
   }
-  return problem.channels_per_group() % cut.bundle == 0;
+  return problem.channels_per_group() % core_layout.bundle == 0;
 }
 
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
   return Tiler(problem, device).best();
 }
 
-void place_steps(const Tiling& tiling, StepCores* cores, unsigned* places) {
-  const Cut& cut = tiling.cut;
-  const auto place_of = [&](int64_t core) {
-    const int64_t column = core % cut.window_cores;
-    const int64_t row = core / cut.window_cores % cut.window_rows;
-    const int64_t bundle = core / (cut.window_cores * cut.window_rows);
+void set_step_offsets(const Tiling& tiling, StepCoreMatrices* cores, unsigned* offsets) {
+  const CoreLayout& core_layout = tiling.core_layout;
+  const auto core_index_of = [&](int64_t core) {
+    const int64_t column = core % core_layout.window_cores;
+    const int64_t row = core / core_layout.window_cores % core_layout.window_rows;
+    const int64_t bundle = core / (core_layout.window_cores * core_layout.window_rows);
     const int64_t plane =
-        (bundle * cut.row_phases + row % cut.row_phases) * cut.column_phases + column % cut.column_phases;
-    return plane * tiling.plane_cores + row / cut.row_phases * tiling.pitch + column / cut.column_phases;
+        (bundle * core_layout.row_phases + row % core_layout.row_phases) * core_layout.column_phases +
+        column % core_layout.column_phases;
+    return plane * tiling.plane_cores + row / core_layout.row_phases * tiling.pitch +
+           column / core_layout.column_phases;
   };
-  for (int64_t step = 0; step < cut.steps(); ++step) {
+  for (int64_t step = 0; step < core_layout.steps(); ++step) {
     int64_t first = 2 * step, second = first + 1;
-    if (second >= cut.depth_cores()) {
+    if (second >= core_layout.depth_cores()) {
       // What is no core meets weights of zero, wherever it is read.
       cores[step] = {static_cast<short>(first), -1};
-      places[step] = static_cast<unsigned>(place_of(first)) | 1u << 16;
+      offsets[step] = static_cast<unsigned>(core_index_of(first)) | 1u << 16;
       continue;
     }
-    if (place_of(second) < place_of(first)) std::swap(first, second);
+    if (core_index_of(second) < core_index_of(first)) std::swap(first, second);
     cores[step] = {static_cast<short>(first), static_cast<short>(second)};
-    places[step] = static_cast<unsigned>(place_of(first)) |
-                   static_cast<unsigned>(place_of(second) - place_of(first)) << 16;
+    offsets[step] = static_cast<unsigned>(core_index_of(first)) |
+                    static_cast<unsigned>(core_index_of(second) - core_index_of(first)) << 16;
   }
 }
 
@@ -496,10 +506,12 @@ Bounds bounds_of(const Epilogue& epilogue) {
   return {-kInfinity, kInfinity};
 }
 
-bool pools_sums(const ConvProblem& problem, const Cut& cut) {
+bool pools_sums(const ConvProblem& problem, const CoreLayout& core_layout) {
   const Epilogue& epilogue = problem.epilogue;
   const Pool& pool = epilogue.pool;
-  if (pool.kind == PoolKind::none || epilogue.has_residual || cut.folds != 2 || cut.outputs < 2) return false;
+  if (pool.kind == PoolKind::none || epilogue.has_residual || core_layout.folds != 2 ||
+      core_layout.outputs < 2)
+    return false;
   for (int axis = 0; axis < 2; ++axis) {
     if (pool.kernel[axis] != 2 || pool.stride[axis] != 2 || pool.pad_begin[axis] != 0) return false;
     if (problem.result[axis + 1] != problem.output[axis + 1] / 2) return false;
@@ -510,24 +522,24 @@ bool pools_sums(const ConvProblem& problem, const Cut& cut) {
   return pool.kind == PoolKind::max ? is_increasing(epilogue) : only_bounds;
 }
 
-Finish finish_of(const ConvProblem& problem, const Cut& cut) {
+PostPass post_pass_of(const ConvProblem& problem, const CoreLayout& core_layout) {
   const Epilogue& epilogue = problem.epilogue;
-  const bool pools_later = epilogue.pool.kind != PoolKind::none && !pools_sums(problem, cut);
+  const bool pools_later = epilogue.pool.kind != PoolKind::none && !pools_sums(problem, core_layout);
   const Bounds bounds = bounds_of(epilogue);
-  if (epilogue.has_residual || pools_later || !(bounds.least <= bounds.most)) return Finish::everything;
+  if (epilogue.has_residual || pools_later || !(bounds.min <= bounds.max)) return PostPass::full;
   switch (epilogue.activation) {
     case Activation::none:
     case Activation::relu:
     case Activation::clip:
-      return Finish::nothing;
+      return PostPass::none;
     default:
-      return Finish::activation;
+      return PostPass::activation;
   }
 }
 
-bool lies_apart(const ConvProblem& problem, Finish finish) {
-  if (finish == Finish::nothing) return false;
-  const bool pools = finish == Finish::everything && problem.epilogue.pool.kind != PoolKind::none;
+bool has_separate_conv_output(const ConvProblem& problem, PostPass post_pass) {
+  if (post_pass == PostPass::none) return false;
+  const bool pools = post_pass == PostPass::full && problem.epilogue.pool.kind != PoolKind::none;
   return pools || problem.type != ElementType::float32;
 }
 

@@ -1,27 +1,27 @@
 #pragma once
 
-// What follows the convolution, computed of a tile's results in shared memory.
+// Second pass of the epilogue: residual, activation and pool of a tile's results in shared memory.
 
 #include "cuda/epilogue/activations.cuh"
 #include "cuda/toeplitz/results.cuh"
 
 namespace convswap::toeplitz {
 
-// The commonest without a call.
+// Inlines the most common activations; others are called.
 template <int kCount>
-__device__ inline void activate_commonest(const Epilogue& epilogue, float (&values)[kCount]) {
+__device__ inline void activate_common(const Epilogue& epilogue, float (&values)[kCount]) {
   activate_values<Activation::none, Activation::relu, Activation::tanh, Activation::silu,
                   Activation::hard_swish>(epilogue, values);
 }
 
-// The sums of a plane that wait in shared memory, with the residual; a row and a column count as they do in
-// the convolution's output.
+// A plane of the Conv output: accumulators in shared memory plus the residual. Row and column are coordinates
+// of the Conv output.
 template <typename Element>
-struct PlaneSums {
+struct ConvPlane {
   const float* accumulators;
   int pitch;
-  const Element* residual;  // null where there is none
-  int height, width;        // of the output's plane
+  const Element* residual;  // null if there is none
+  int height, width;        // of the Conv output
 
   __device__ float at(int row, int column) const {
     const float value = accumulators[row * pitch + column];
@@ -29,23 +29,23 @@ struct PlaneSums {
   }
 };
 
-// A window of a pool, cut off where the plane ends.
+// A pool window, clipped at the plane's edges.
 struct Window {
-  int row, column;  // of its first, before the plane's first where negative
+  int row, column;  // first row and column; negative in the padding
   int height, width;
 
   template <typename Element, typename Call>
-  __device__ void for_each(const PlaneSums<Element>& plane, Call call) const {
+  __device__ void for_each(const ConvPlane<Element>& plane, Call call) const {
     const int row_end = min(row + height, plane.height), column_end = min(column + width, plane.width);
     for (int h = max(row, 0); h < row_end; ++h) {
       for (int v = max(column, 0); v < column_end; ++v) call(plane.at(h, v));
     }
   }
 
-  // The largest of a window of this size, all loaded at once; where the window leaves the plane, numbers at
-  // its edge once more.
+  // Maximum of a window of fixed size. All loads are issued at once; coordinates outside the plane are
+  // clamped to the edge.
   template <int kSize, typename Element>
-  __device__ float largest_at_once(const PlaneSums<Element>& plane) const {
+  __device__ float largest_unrolled(const ConvPlane<Element>& plane) const {
     float largest = -infinity();
 #pragma unroll
     for (int h = 0; h < kSize; ++h) {
@@ -60,20 +60,21 @@ struct Window {
   }
 
   template <typename Element>
-  __device__ float largest(const PlaneSums<Element>& plane) const {
+  __device__ float largest(const ConvPlane<Element>& plane) const {
     const bool is_inside =
         row < plane.height && row + height > 0 && column < plane.width && column + width > 0;
-    if (height == 2 && width == 2 && is_inside && plane.residual == nullptr) return largest_at_once<2>(plane);
+    if (height == 2 && width == 2 && is_inside && plane.residual == nullptr)
+      return largest_unrolled<2>(plane);
     float largest = -infinity();
     for_each(plane, [&](float sum) { largest = max_nan(sum, largest); });
     return largest;
   }
 };
 
-// A pool whose activation does not go after the largest of a window alone.
+// Pools activated values: a maximum, or the sum for an average, when the activation cannot follow the pool.
 template <typename Element>
-__device__ inline float pooled_activations(const Epilogue& epilogue, const PlaneSums<Element>& plane,
-                                           const Window& window) {
+__device__ inline float pool_activations(const Epilogue& epilogue, const ConvPlane<Element>& plane,
+                                         const Window& window) {
   if (epilogue.pool.kind == PoolKind::max) {
     float largest = -infinity();
     window.for_each(plane, [&](float sum) { largest = max_nan(activated(epilogue, sum), largest); });
@@ -84,13 +85,14 @@ __device__ inline float pooled_activations(const Epilogue& epilogue, const Plane
   return sum_of_all;
 }
 
-// Makes what goes to y of the convolution's results, row by row, a warp to a row.
+// Computes y from the Conv output row by row, a warp to a row.
 template <typename Element>
-__device__ inline void finish_everything(const Arguments<Element>& problem, const Results<Element>& results) {
-  const Epilogue& epilogue = problem.definition.epilogue;
+__device__ inline void run_full_post_pass(const Arguments<Element>& problem,
+                                          const Results<Element>& results) {
+  const Epilogue& epilogue = problem.naive_conv.epilogue;
   const Pool& pool = epilogue.pool;
   const Tile& tile = results.tile;
-  // The largest of what an increasing activation makes of each is that of the largest.
+  // An increasing activation commutes with the maximum.
   const bool activates_last =
       pool.kind == PoolKind::none || (pool.kind == PoolKind::max && is_increasing(epilogue));
   const int rows = tile.images * results.filters * tile.y_rows;
@@ -99,14 +101,16 @@ __device__ inline void finish_everything(const Arguments<Element>& problem, cons
     const int y_row = i - plane_index * tile.y_rows;
     const int image = plane_index / results.filters;
     const int filter = plane_index - image * results.filters;
-    const long long number = (tile.n + image) * problem.out_channels + results.first_filter + filter;
-    const PlaneSums<Element> plane = {
-        static_cast<const float*>(results.waiting) + image * problem.results.image +
-            filter * problem.results.plane - tile.first_row * problem.results.row - tile.first_column,
-        problem.results.row, problem.z == nullptr ? nullptr : problem.z + number * problem.output_plane,
+    const long long y_plane_index = (tile.n + image) * problem.out_channels + results.first_filter + filter;
+    const ConvPlane<Element> plane = {
+        static_cast<const float*>(results.conv_output) + image * problem.conv_strides.image +
+            filter * problem.conv_strides.plane - tile.first_row * problem.conv_strides.row -
+            tile.first_column,
+        problem.conv_strides.row,
+        problem.z == nullptr ? nullptr : problem.z + y_plane_index * problem.output_plane,
         problem.output_height, problem.output_width};
-    Element* const to = results.stored + image * problem.stored.image + filter * problem.stored.plane +
-                        y_row * problem.stored.row;
+    Element* const to = results.y_staging + image * problem.y_strides.image +
+                        filter * problem.y_strides.plane + y_row * problem.y_strides.row;
     Window window = {};
     window.height = static_cast<int>(pool.kernel[0]), window.width = static_cast<int>(pool.kernel[1]);
     window.row =
@@ -120,10 +124,10 @@ __device__ inline void finish_everything(const Arguments<Element>& problem, cons
       } else if (activates_last) {
         value[0] = window.largest(plane);
       } else {
-        value[0] = pooled_activations(epilogue, plane, window);
+        value[0] = pool_activations(epilogue, plane, window);
       }
       if (activates_last) {
-        activate_commonest(epilogue, value);
+        activate_common(epilogue, value);
       } else if (pool.kind == PoolKind::average) {
         const PoolWindow counted_rows(pool, 0, tile.y_row + y_row, problem.output_height);
         const PoolWindow counted_columns(pool, 1, column, problem.output_width);
@@ -134,21 +138,24 @@ __device__ inline void finish_everything(const Arguments<Element>& problem, cons
   }
 }
 
-// The activation of what waits, chunk by chunk; what lies between planes takes part and goes nowhere.
+// Applies the activation to the Conv output in 16-byte chunks. Gaps between planes are computed too, but not
+// stored.
 template <typename Element>
 __device__ inline void activate_results(const Arguments<Element>& problem, const Results<Element>& results) {
   constexpr int kChunk = Results<Element>::kChunk;
-  const Epilogue& epilogue = problem.definition.epilogue;
-  const ResultPlaces& places = problem.stored;
-  const int beyond = static_cast<int>(results.start) & (kChunk - 1);
-  const int end = beyond + (results.tile.images - 1) * places.image + (results.filters - 1) * places.plane +
-                  (results.tile.y_rows - 1) * places.row + results.tile.y_columns;
-  const float4* const from = reinterpret_cast<const float4*>(static_cast<float*>(results.waiting) - beyond);
-  Element* const to = results.stored - beyond;
+  const Epilogue& epilogue = problem.naive_conv.epilogue;
+  const ResultStrides& strides = problem.y_strides;
+  const int misalignment = static_cast<int>(results.start) & (kChunk - 1);
+  const int end = misalignment + (results.tile.images - 1) * strides.image +
+                  (results.filters - 1) * strides.plane + (results.tile.y_rows - 1) * strides.row +
+                  results.tile.y_columns;
+  const float4* const from =
+      reinterpret_cast<const float4*>(static_cast<float*>(results.conv_output) - misalignment);
+  Element* const to = results.y_staging - misalignment;
   for (int i = warpgroup_thread(); 4 * i < end; i += kWarpgroupThreads) {
     const float4 four = from[i];
     float values[] = {four.x, four.y, four.z, four.w};
-    activate_commonest(epilogue, values);
+    activate_common(epilogue, values);
     if constexpr (sizeof(Element) == sizeof(float)) {
       reinterpret_cast<float4*>(to)[i] = make_float4(values[0], values[1], values[2], values[3]);
     } else {
@@ -158,14 +165,14 @@ __device__ inline void activate_results(const Arguments<Element>& problem, const
   }
 }
 
-// Called, not inlined: it would be compiled into every kernel.
+// Not inlined: otherwise every kernel would contain a copy.
 template <typename Element>
-__device__ __noinline__ void finish(const Arguments<Element>& problem, int index, int first_filter,
-                                    int filters, unsigned char* own) {
+__device__ __noinline__ void run_post_pass(const Arguments<Element>& problem, int index, int first_filter,
+                                           int filters, unsigned char* warpgroup_shared) {
   const Results<Element> results = Results<Element>::template of<true>(
-      problem, Tile::of<true>(problem, index), first_filter, filters, own);
-  if (problem.finish == Finish::everything) {
-    finish_everything(problem, results);
+      problem, Tile::of<true>(problem, index), first_filter, filters, warpgroup_shared);
+  if (problem.post_pass == PostPass::full) {
+    run_full_post_pass(problem, results);
   } else {
     activate_results(problem, results);
   }

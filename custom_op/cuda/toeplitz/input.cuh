@@ -1,6 +1,7 @@
 #pragma once
 
-// Where a tile lies, in the convolution's output and in y, which a pool makes smaller.
+// A tile's extents in the Conv output and in y (a pool makes y smaller), and the staging of its input as core
+// matrices.
 
 #include "cuda/primitives/global_memory.cuh"
 #include "cuda/primitives/shared_memory.cuh"
@@ -12,15 +13,15 @@
 namespace convswap::toeplitz {
 
 struct Tile {
-  long long n;  // its first image
+  long long n;  // first image
   int images;
-  int first_row, rows;        // of the convolution's output; with a pool the first may lie in its padding
+  int first_row, rows;        // of the Conv output; with a pool the first may lie in the pool's padding
   int y_row, y_rows;          // of y
-  int first_column, columns;  // of both; with a pool all columns of y
+  int first_column, columns;  // of the Conv output and y; with a pool all columns of y
   int y_columns;
 
-  // kFinishes: something follows the convolution. Else both are one, which the compiler shall know.
-  template <bool kFinishes, typename Element>
+  // Without an epilogue y is the Conv output; the template argument tells the compiler so.
+  template <bool kHasEpilogue, typename Element>
   static __device__ Tile of(const Arguments<Element>& problem, int index) {
     Tile tile;
     const int band = problem.column_tiles.quotient_of_any(index);
@@ -29,23 +30,21 @@ struct Tile {
     const int row = band - group * static_cast<int>(problem.bands.divisor);
     tile.n = static_cast<long long>(group) * problem.images;
     tile.images = min(problem.images, problem.batch - static_cast<int>(tile.n));
-    tile.first_row = row * problem.row_advance - (kFinishes ? problem.pool_pad_height : 0);
+    tile.first_row = row * problem.row_advance - (kHasEpilogue ? problem.pool_pad_height : 0);
     tile.rows = min(problem.rows << problem.log2_folds, problem.output_height - tile.first_row);
-    tile.y_row = kFinishes ? row * problem.y_rows : tile.first_row;
-    tile.y_rows = kFinishes ? min(problem.y_rows, problem.y_height - tile.y_row) : tile.rows;
+    tile.y_row = kHasEpilogue ? row * problem.y_rows : tile.first_row;
+    tile.y_rows = kHasEpilogue ? min(problem.y_rows, problem.y_height - tile.y_row) : tile.rows;
     const int outputs = problem.cores << problem.log2_outputs;
     tile.first_column = column * outputs;
     tile.columns = min(outputs, problem.output_width - tile.first_column);
-    tile.y_columns = kFinishes && problem.pools ? problem.y_width : tile.columns;
+    tile.y_columns = kHasEpilogue && problem.pools ? problem.y_width : tile.columns;
     return tile;
   }
 };
 
-// The way of a tile's input into the cores of a warpgroup.
-
-// Where the cores of a bundle, a row and a core column of the tile's input begin, among those of an image.
+// Index, within an image, of the core row at a bundle, a row and a core column of the tile's input.
 template <typename Element>
-__device__ inline int core_place(const Arguments<Element>& problem, int bundle, int row, int column) {
+__device__ inline int core_index_of(const Arguments<Element>& problem, int bundle, int row, int column) {
   const int row_phases = problem.row_phases.divisor, column_phases = problem.column_phases.divisor;
   const int lower_row = problem.row_phases.quotient(row);
   const int lower_column = problem.column_phases.quotient(column);
@@ -54,11 +53,11 @@ __device__ inline int core_place(const Arguments<Element>& problem, int bundle, 
   return plane * problem.plane_cores + lower_row * static_cast<int>(problem.pitch.divisor) + lower_column;
 }
 
-// One row of a core, on its way.
+// A core row in registers and its index among the staged core rows.
 template <typename Element>
 struct CoreRow {
-  Element values[kCoreElements];
-  int place;
+  Element values[kCoreRowElements];
+  int core_index;
 };
 
 template <typename Element>
@@ -70,26 +69,26 @@ __device__ inline void find_items(const Arguments<Element>& problem, StagedItem*
     const int bundle = line - row * static_cast<int>(problem.bundles.divisor);
     items[i] = {(bundle << problem.log2_bundle) * problem.source_plane + row * problem.input_width +
                     (column << (3 - problem.log2_bundle)),
-                core_place(problem, bundle, row, column)};
+                core_index_of(problem, bundle, row, column)};
   }
 }
 
-// Whether all that a tile stages may be loaded without a question: all of it lies inside, but for rows below
-// the last, which are left as they are since no result takes them, and what a core's row takes from beside
-// the image, which meets weights of zero only.
+// True if all loads of a tile need no predicates: all of them lie inside x. Rows below the last are skipped,
+// since no result reads them. Pixels that a core row takes from beyond the image's edge meet zero weights.
 template <typename Element>
 __device__ inline bool is_inside(const Arguments<Element>& problem, const Tile& tile, int first_column) {
   const long long end = (tile.n + tile.images) * problem.in_channels * problem.input_plane;
-  const int beyond = first_column + static_cast<int>(problem.cores_per_row.divisor) * kCoreElements;
+  const int beyond = first_column + static_cast<int>(problem.cores_per_row.divisor) * kCoreRowElements;
   return problem.is_unpadded && tile.first_row >= 0 && end + beyond <= problem.input_elements;
 }
 
-// Loads the row of that number among those of a tile's image; `image` is where the group's first channel of
-// the image begins.
+// Loads core row `item` of a tile's image, with predicates. `image` points to the group's first channel of
+// the image.
 template <typename Format, int kBundle, typename Element = typename Format::Element>
-__device__ inline void load_row(const Arguments<Element>& problem, const Element* image, int first_row,
-                                int first_column, int item, CoreRow<Element>& core) {
-  constexpr int kPixels = kCoreElements / kBundle;
+__device__ inline void load_row_predicated(const Arguments<Element>& problem, const Element* image,
+                                           int first_row, int first_column, int item,
+                                           CoreRow<Element>& core) {
+  constexpr int kPixels = kCoreRowElements / kBundle;
   const int line = problem.cores_per_row.quotient_of_any(item);
   const int core_column = item - line * static_cast<int>(problem.cores_per_row.divisor);
   const int row = problem.bundles.quotient(line);
@@ -97,10 +96,10 @@ __device__ inline void load_row(const Arguments<Element>& problem, const Element
   const int channel = bundle * kBundle;
   const int h = first_row + row;
   const int column = first_column + core_column * kPixels;
-  core.place = core_place(problem, bundle, row, core_column);
+  core.core_index = core_index_of(problem, bundle, row, core_column);
   const bool is_inside = static_cast<unsigned>(h) < static_cast<unsigned>(problem.input_height);
   const int channels_left = is_inside ? problem.channels - channel : 0;
-  // Outside of the image these point anywhere, and nothing is loaded.
+  // Outside the image `source` may point anywhere; the predicates keep it from being read.
   const Element* source = image + (channel * problem.input_plane + h * problem.input_width + column);
 #pragma unroll
   for (int c = 0; c < kBundle; ++c) {
@@ -117,44 +116,44 @@ __device__ inline void load_row(const Arguments<Element>& problem, const Element
   }
 }
 
-// Loads the row of a core that begins at `source`, as Words where a channel's pixels fill them.
+// Loads the core row at `source`, in Words if a channel's pixels fill them.
 template <typename Word, int kBundle, typename Element>
 __device__ inline void load_words(const Arguments<Element>& problem, const Element* source,
                                   CoreRow<Element>& core) {
-  constexpr int kPixels = kCoreElements / kBundle;
+  constexpr int kPixels = kCoreRowElements / kBundle;
   if constexpr (sizeof(Word) > kPixels * sizeof(Element)) {
     load_words<Element, kBundle>(problem, source, core);
   } else {
-    constexpr int kOfWord = sizeof(Word) / sizeof(Element);
+    constexpr int kWordElements = sizeof(Word) / sizeof(Element);
 #pragma unroll
     for (int c = 0; c < kBundle; ++c) {
 #pragma unroll
-      for (int pixel = 0; pixel < kPixels; pixel += kOfWord) {
+      for (int pixel = 0; pixel < kPixels; pixel += kWordElements) {
         const Word word = *reinterpret_cast<const Word*>(source + pixel);
-        Element pixels[kOfWord];
+        Element pixels[kWordElements];
         memcpy(pixels, &word, sizeof(Word));
 #pragma unroll
-        for (int i = 0; i < kOfWord; ++i) core.values[(pixel + i) * kBundle + c] = pixels[i];
+        for (int i = 0; i < kWordElements; ++i) core.values[(pixel + i) * kBundle + c] = pixels[i];
       }
       source += problem.source_plane;
     }
   }
 }
 
-// The same as load_row without a question.
+// Loads a core row from x without predicates.
 template <int kBundle, typename Element>
-__device__ inline void load_inside(const Arguments<Element>& problem, const Element* first, StagedItem item,
-                                   CoreRow<Element>& core) {
-  core.place = item.place;
-  load_words<Element, kBundle>(problem, first + item.from, core);
+__device__ inline void load_row_unpredicated(const Arguments<Element>& problem, const Element* first,
+                                             StagedItem item, CoreRow<Element>& core) {
+  core.core_index = item.core_index;
+  load_words<Element, kBundle>(problem, first + item.source, core);
 }
 
-// The same of what copies have brought, in words as long as all rows are aligned to.
+// Loads a core row that TMA brought to shared memory, in the widest words to which all rows are aligned.
 template <int kBundle, typename Element>
-__device__ inline void load_copied(const Arguments<Element>& problem, const Element* first, StagedItem item,
-                                   CoreRow<Element>& core) {
-  core.place = item.place;
-  const Element* const source = first + item.from;
+__device__ inline void load_row_copied(const Arguments<Element>& problem, const Element* first,
+                                       StagedItem item, CoreRow<Element>& core) {
+  core.core_index = item.core_index;
+  const Element* const source = first + item.source;
   if (problem.load_bytes == sizeof(uint4)) {
     load_words<uint4, kBundle>(problem, source, core);
   } else if (problem.load_bytes == sizeof(uint2)) {
@@ -166,11 +165,11 @@ __device__ inline void load_copied(const Arguments<Element>& problem, const Elem
   }
 }
 
-// A tile's input where it lies in x: rows of full width, contiguous for each channel.
+// A tile's input in x: rows of full width, contiguous in each channel.
 template <typename Element>
 struct InputRows {
   static constexpr int kChunk = kAlignment / sizeof(Element);
-  long long start;  // of the first channel's in the first image
+  long long start;  // of the first channel of the first image
   int elements;     // of each channel
 
   __device__ InputRows(const Arguments<Element>& problem, const Tile& tile, int first_channel) {
@@ -179,19 +178,19 @@ struct InputRows {
             first_row * problem.input_width;
     elements = min(problem.input_rows, problem.input_height - first_row) * problem.input_width;
   }
-  // How far it begins from a boundary of a chunk, here and where copies bring it.
-  __device__ int beyond() const { return static_cast<int>(start) & (kChunk - 1); }
+  // Elements from a 16-byte boundary to the start, in x and in shared memory alike.
+  __device__ int misalignment() const { return static_cast<int>(start) & (kChunk - 1); }
 };
 
-// Starts the copies of a tile's input, if there is such a tile and no chunk reaches beyond x; whether it did.
-// Every channel comes to lie as far from a boundary of a chunk as in x. kFinishes: none are ever asked for,
-// which the compiler shall know.
-template <bool kFinishes, typename Element>
+// Starts the TMA loads of a tile's input and returns true. Returns false if there is no such tile or a
+// 16-byte chunk would reach beyond x. Every channel keeps its misalignment to 16 bytes. Kernels with an
+// epilogue never load by TMA; the template argument tells the compiler so.
+template <bool kHasEpilogue, typename Element>
 __device__ inline bool start_copies(const Arguments<Element>& problem, int index, int first_channel,
                                     Element* raw, TmaMbarrier* barrier) {
-  if (kFinishes || !problem.copies_input || index >= problem.tiles) return false;
+  if (kHasEpilogue || !problem.copies_input || index >= problem.tiles) return false;
   constexpr int kChunk = InputRows<Element>::kChunk;
-  const Tile tile = Tile::of<kFinishes>(problem, index);
+  const Tile tile = Tile::of<kHasEpilogue>(problem, index);
   const InputRows<Element> rows(problem, tile, first_channel);
   const long long image_elements = static_cast<long long>(problem.in_channels) * problem.input_plane;
   const long long end = rows.start + (tile.images - 1) * image_elements +
@@ -204,7 +203,7 @@ __device__ inline bool start_copies(const Arguments<Element>& problem, int index
         const int head = static_cast<int>(begin) & (kChunk - 1);
         const int count = head + rows.elements + kChunk - 1 & ~(kChunk - 1);
         tma_load_1d_expect_tx(
-            raw + (rows.beyond() + image * problem.source_image + c * problem.source_plane - head),
+            raw + (rows.misalignment() + image * problem.source_image + c * problem.source_plane - head),
             problem.x + (begin - head), count * sizeof(Element), barrier);
       }
     }
@@ -213,37 +212,38 @@ __device__ inline bool start_copies(const Arguments<Element>& problem, int index
   return true;
 }
 
-// Images of a tile, and rows of their input.
+// A range of a tile's images and of their input rows.
 struct StagedPart {
   int first_image, end_image, first_row, end_row;
 };
 
-// Loads a tile's input, from `raw` where it was copied to, converts it with the window's scale and stores it
-// as cores; returns what the thread has seen. `kWindowed` leaves out what lies outside the window, of input
-// that no copies have brought, and stages a part only, else all.
+// Loads a tile's input (from `raw` if TMA loaded it), converts it with the window's scale and stores it as
+// core matrices. Returns the value range that the thread has read. With kWindowed, only `part` is staged,
+// values outside the window become zero, and `raw` is not used.
 template <typename Format, bool kWindowed, int kBundle, typename Element = typename Format::Element>
 __device__ inline ValueRange<Element> stage_bundles(const Arguments<Element>& problem, const Tile& tile,
                                                     int first_channel, BinadeWindow window,
-                                                    const StagedItem* places, bool is_copied,
-                                                    const Element* raw, StagedPart part, unsigned* cores) {
-  constexpr int kAtOnce = 2;  // loads in flight before the first store
+                                                    const StagedItem* staged_items, bool is_copied,
+                                                    const Element* raw, StagedPart part,
+                                                    unsigned* core_matrices) {
+  constexpr int kLoadsInFlight = 2;
   const int first_row = tile.first_row * problem.stride_height - problem.pad_height;
   const int first_column = tile.first_column * problem.stride_width - problem.pad_width;
-  const bool asks = problem.copies_input || !is_inside(problem, tile, first_column);
+  const bool needs_predicates = problem.copies_input || !is_inside(problem, tile, first_column);
   const int rows = min(problem.input_rows, problem.input_height - first_row);
-  int items = asks && !is_copied ? problem.image_items : rows * problem.items_per_row;
+  int items = needs_predicates && !is_copied ? problem.image_items : rows * problem.items_per_row;
   int first_item = 0;
   if constexpr (kWindowed) {
     first_item = part.first_row * problem.items_per_row;
     items = min(items, part.end_row * problem.items_per_row);
   }
-  const Element* const copied = raw + InputRows<Element>(problem, tile, first_channel).beyond();
+  const Element* const copied = raw + InputRows<Element>(problem, tile, first_channel).misalignment();
   const float scale = window.scale();
   ValueRange<Element> range;
 
   const auto store = [&](unsigned* target, CoreRow<Element>& core) {
 #pragma unroll
-    for (int j = 0; j < kCoreElements; j += 2) {
+    for (int j = 0; j < kCoreRowElements; j += 2) {
       range.include(core.values[j], core.values[j + 1]);
       if constexpr (kWindowed) {
         core.values[j] = window.holds(core.values[j]) ? core.values[j] : Format::zero();
@@ -252,12 +252,12 @@ __device__ inline ValueRange<Element> stage_bundles(const Arguments<Element>& pr
     }
 #pragma unroll
     for (int part = 0; part < Format::kParts; ++part) {
-      unsigned words[kCoreElements / 2];
+      unsigned words[kCoreRowElements / 2];
 #pragma unroll
-      for (int j = 0; j < kCoreElements / 2; ++j) {
+      for (int j = 0; j < kCoreRowElements / 2; ++j) {
         words[j] = Format::pair(core.values[2 * j], core.values[2 * j + 1], scale, part);
       }
-      store_shared(target + (core.place + part * problem.part_cores) * 4, words[0], words[1], words[2],
+      store_shared(target + (core.core_index + part * problem.part_cores) * 4, words[0], words[1], words[2],
                    words[3]);
     }
   };
@@ -267,25 +267,27 @@ __device__ inline ValueRange<Element> stage_bundles(const Arguments<Element>& pr
        ++image) {
     const Element* const source =
         problem.x + ((tile.n + image) * problem.in_channels + first_channel) * problem.input_plane;
-    unsigned* const target = cores + image * problem.image_cores * 4;
+    unsigned* const target = core_matrices + image * problem.image_cores * 4;
 #pragma unroll 1
-    for (int item = first_item + warpgroup_thread(); item < items; item += kAtOnce * kWarpgroupThreads) {
-      CoreRow<Element> core_rows[kAtOnce];
+    for (int item = first_item + warpgroup_thread(); item < items;
+         item += kLoadsInFlight * kWarpgroupThreads) {
+      CoreRow<Element> core_rows[kLoadsInFlight];
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        // The last is loaded again where there are no more, which costs less than to ask again.
+      for (int i = 0; i < kLoadsInFlight; ++i) {
+        // Threads without an item load the last one again, which is cheaper than a predicate.
         const int one = min(item + i * kWarpgroupThreads, items - 1);
         if (!kWindowed && is_copied) {
-          load_copied<kBundle>(problem, copied + image * problem.source_image, places[one], core_rows[i]);
-        } else if (asks) {
-          load_row<Format, kBundle>(problem, source, first_row, first_column, one, core_rows[i]);
+          load_row_copied<kBundle>(problem, copied + image * problem.source_image, staged_items[one],
+                                   core_rows[i]);
+        } else if (needs_predicates) {
+          load_row_predicated<Format, kBundle>(problem, source, first_row, first_column, one, core_rows[i]);
         } else {
-          load_inside<kBundle>(problem, source + first_row * problem.input_width + first_column, places[one],
-                               core_rows[i]);
+          load_row_unpredicated<kBundle>(problem, source + first_row * problem.input_width + first_column,
+                                         staged_items[one], core_rows[i]);
         }
       }
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) store(target, core_rows[i]);
+      for (int i = 0; i < kLoadsInFlight; ++i) store(target, core_rows[i]);
     }
   }
   return range;
@@ -295,24 +297,24 @@ template <typename Format, bool kWindowed, typename Element = typename Format::E
 __device__ inline ValueRange<Element> stage_tile(const Arguments<Element>& problem, const Tile& tile,
                                                  int first_channel, BinadeWindow window,
                                                  const StagedItem* items, bool is_copied, const Element* raw,
-                                                 StagedPart part, unsigned* cores) {
+                                                 StagedPart part, unsigned* core_matrices) {
   switch (problem.log2_bundle) {
     case 0:
       return stage_bundles<Format, kWindowed, 1>(problem, tile, first_channel, window, items, is_copied, raw,
-                                                 part, cores);
+                                                 part, core_matrices);
     case 1:
       return stage_bundles<Format, kWindowed, 2>(problem, tile, first_channel, window, items, is_copied, raw,
-                                                 part, cores);
+                                                 part, core_matrices);
     case 2:
       return stage_bundles<Format, kWindowed, 4>(problem, tile, first_channel, window, items, is_copied, raw,
-                                                 part, cores);
+                                                 part, core_matrices);
     default:
       return stage_bundles<Format, kWindowed, 8>(problem, tile, first_channel, window, items, is_copied, raw,
-                                                 part, cores);
+                                                 part, core_matrices);
   }
 }
 
-// Asks for the rows of a tile's input, so that they are in the second-level cache when it is staged.
+// Prefetches the rows of a tile's input to L2.
 template <typename Element>
 __device__ inline void prefetch_tile(const Arguments<Element>& problem, const Tile& tile, int first_channel) {
   constexpr int kLineElements = kCacheLine / sizeof(Element);
@@ -331,7 +333,7 @@ __device__ inline void prefetch_tile(const Arguments<Element>& problem, const Ti
   }
 }
 
-// What all threads of the warpgroup have seen.
+// Value range of all threads of the warpgroup.
 template <typename Element>
 __device__ inline ValueRange<Element> reduce_warpgroup(ValueRange<Element> range, int warpgroup,
                                                        WarpgroupState* state) {

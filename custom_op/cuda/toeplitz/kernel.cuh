@@ -1,6 +1,6 @@
 #pragma once
 
-// The kernel of the algorithm `toeplitz`; toeplitz.cc tells the idea and fills the arguments.
+// The kernel of the algorithm `toeplitz`. toeplitz.cc explains the method and fills the arguments.
 
 #include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/naive_conv.cuh"
@@ -13,11 +13,11 @@
 
 namespace convswap::toeplitz {
 
-// A tile of y for data with infinities or NaN: the tensor core would multiply them with the matrix's zeros.
-template <bool kFinishes, typename Element>
-__device__ __noinline__ void compute_as_defined(const Arguments<Element>& problem, int index,
-                                                int first_filter) {
-  const Tile tile = Tile::of<kFinishes>(problem, index);
+// Computes a tile of y with the naive loop, for data with infinities or NaN. The tensor core would multiply
+// them with the matrix's zeros.
+template <bool kHasEpilogue, typename Element>
+__device__ __noinline__ void compute_naive(const Arguments<Element>& problem, int index, int first_filter) {
+  const Tile tile = Tile::of<kHasEpilogue>(problem, index);
   const int count = tile.images * problem.filters * tile.y_rows * tile.y_columns;
   for (int i = warpgroup_thread(); i < count; i += kWarpgroupThreads) {
     const int q = tile.first_column + i % tile.y_columns;
@@ -27,21 +27,23 @@ __device__ __noinline__ void compute_as_defined(const Arguments<Element>& proble
     const long long plane = (n * problem.out_channels + k) * problem.y_plane;
     const int first = tile.y_row * problem.y_width + tile.first_column;
     const int element = i % (tile.y_columns * tile.y_rows);
-    const OwnElements<kFinishes, Element> stored(problem, tile, tile.y_columns * tile.y_rows,
-                                                 plane + first + problem.y_misalignment);
+    const StoredRange<kHasEpilogue, Element> stored(problem, tile, tile.y_columns * tile.y_rows,
+                                                    plane + first + problem.y_misalignment);
     if (element < stored.first || element >= stored.end) continue;
     problem.y[plane + p * problem.y_width + q] =
-        static_cast<Element>(naive_conv_output<Element, float>(problem, problem.definition, n, k, 0, p, q));
+        static_cast<Element>(naive_conv_output<Element, float>(problem, problem.naive_conv, n, k, 0, p, q));
   }
 }
 
-// Nothing may stay infinite that is left as it is when others are staged: it meets weights of zero.
+// Zeroes the core matrices. Later tiles leave some core rows as they are, and those meet zero weights: a
+// stale infinity there would give NaN.
 template <typename Element>
-__device__ inline void clear_cores(const Arguments<Element>& problem, unsigned* cores) {
-  for (int i = warpgroup_thread(); i < problem.cores_bytes / 4; i += kWarpgroupThreads) cores[i] = 0u;
+__device__ inline void clear_cores(const Arguments<Element>& problem, unsigned* core_matrices) {
+  for (int i = warpgroup_thread(); i < problem.core_matrix_bytes / 4; i += kWarpgroupThreads)
+    core_matrices[i] = 0u;
 }
 
-// The Toeplitz matrix of a filter block.
+// Descriptor of the Toeplitz matrix of a filter block.
 template <typename Format, int kTiles, typename Element = typename Format::Element>
 __device__ inline SmemDescriptor block_matrix(const Arguments<Element>& problem, unsigned char* shared,
                                               int block) {
@@ -49,29 +51,28 @@ __device__ inline SmemDescriptor block_matrix(const Arguments<Element>& problem,
       .advanced(block * Format::kParts * problem.steps * kTiles * 16);
 }
 
-// Begins sums = kRows rows of the input, from `cores` on, times the matrix of one filter block; what is left
-// is to wait for them (wgmma_wait_all).
+// Issues the wgmmas of kWgmmaM rows of the input, starting at `pixels`, with the matrix of one filter block,
+// and commits them. The caller waits with wgmma_wait_all.
 template <typename Format, int kTiles, typename Element = typename Format::Element>
-__device__ inline void begin_sums(const Arguments<Element>& problem, SmemDescriptor cores,
-                                  SmemDescriptor matrix, float (&accumulators)[kTiles][4]) {
-  constexpr unsigned kStepUnits = kTiles * 16;  // of 16 bytes
+__device__ inline void issue_wgmmas(const Arguments<Element>& problem, SmemDescriptor pixels,
+                                    SmemDescriptor matrix, float (&accumulators)[kTiles][4]) {
+  constexpr unsigned kStepUnits = kTiles * 16;  // in units of 16 bytes
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) accumulators[t][j] = 0.0f;
   }
   wgmma_fence(accumulators);
-  cores = cores.warp_uniform(), matrix = matrix.warp_uniform();
+  pixels = pixels.warp_uniform(), matrix = matrix.warp_uniform();
   const auto correct = [&] { scale_accumulators(accumulators, Format::kCorrectionScale); };
   for_each_term<Format, Format::kTerms>(correct, [&](int term) {
-    const SmemDescriptor a = cores.advanced(Format::pixel_part(term) * problem.part_cores);
+    const SmemDescriptor a = pixels.advanced(Format::pixel_part(term) * problem.part_cores);
     const SmemDescriptor b = matrix.advanced(Format::weight_part(term) * problem.steps * kStepUnits);
     const auto add = [&](int step) {
-      wgmma<typename Format::Number, kTiles>(accumulators, a.advanced(problem.step_places[step]),
+      wgmma<typename Format::Number, kTiles>(accumulators, a.advanced(problem.step_offsets[step]),
                                              b.advanced(step * kStepUnits));
     };
-    // What is left over of two at a time comes first: after a loop with a rest the compiler waits for every
-    // product.
+    // The odd step comes first: after a loop with a remainder the compiler waits for every wgmma.
     if (problem.steps % 2 != 0) add(0);
 #pragma unroll 1
     for (int step = problem.steps % 2; step < problem.steps; step += 2) {
@@ -82,136 +83,139 @@ __device__ inline void begin_sums(const Arguments<Element>& problem, SmemDescrip
   wgmma_commit_group();
 }
 
-// Computes a tile that is followed by something and does not go the usual way. Where its input spans several
-// windows, the sums of all are added up in registers: for each 64 rows of the product, what they take is
-// staged again, for every window that has some of it. With no windows it is computed as defined. All of that
-// is rare, and one call, since each call costs the kernel registers; so does what is passed, and what can be
-// found again is not.
+// Computes a tile with an epilogue whose input does not fit the current scale. If the input spans several
+// windows of binades, their accumulators are added up in registers: for each 64 rows of the product, the
+// input is staged again for every window that holds some of it. With no windows the tile is computed by the
+// naive loop.
+//
+// All of this is rare and lies behind one call, since each call costs the kernel registers. Arguments cost
+// registers too, so the function finds again whatever it can.
 template <typename Format, int kTiles, typename Element = typename Format::Element>
-__device__ __noinline__ void compute_apart(const Arguments<Element>& problem, int index, int top,
-                                           int windows) {
+__device__ __noinline__ void compute_multi_window_tile(const Arguments<Element>& problem, int index, int top,
+                                                       int windows) {
   extern __shared__ __align__(128) unsigned char shared[];
   const int warpgroup = warpgroup_index(), group = blockIdx.y;
-  unsigned char* const own =
+  unsigned char* const warpgroup_shared =
       problem.shared.warpgroups.in(shared) + warpgroup * problem.shared.warpgroup_bytes;
   const Tile tile = Tile::of<true>(problem, index);
   const int* const tops = problem.shared.tops.in(shared);
   const StagedItem* const items = problem.shared.items.in(shared);
-  unsigned* const cores = problem.shared.cores().in(own);
-  FilterScale* const scales = problem.shared.scales.in(own);
-  WarpgroupState& state = *problem.shared.state.in(own);
+  unsigned* const core_matrices = problem.shared.core_matrices().in(warpgroup_shared);
+  FilterScale* const scales = problem.shared.scales.in(warpgroup_shared);
+  WarpgroupState& state = *problem.shared.state.in(warpgroup_shared);
   const int first_filter = group * problem.filters;
-  if (windows == 0) compute_as_defined<true>(problem, index, first_filter);
-  clear_cores(problem, cores);
+  if (windows == 0) compute_naive<true>(problem, index, first_filter);
+  clear_cores(problem, core_matrices);
   if (windows == 0) return sync_warpgroup(warpgroup);
   const Element* const bias = problem.b == nullptr ? nullptr : problem.b + first_filter;
   const Element *const no_bias = nullptr, *const not_copied = nullptr;
-  const int chunks = (problem.product_rows + kRows - 1) / kRows;
+  const int chunks = (problem.product_rows + kWgmmaM - 1) / kWgmmaM;
   for (int block = 0; block < problem.filter_blocks; ++block) {
     if (block > 0) tma_store_wait_group_read();
     const int first = block * problem.filters_per_block;
     const int filters = min(problem.filters_per_block, problem.filters - first);
     const Results<Element> results =
-        Results<Element>::template of<true>(problem, tile, first_filter + first, filters, own);
+        Results<Element>::template of<true>(problem, tile, first_filter + first, filters, warpgroup_shared);
     const SmemDescriptor matrix = block_matrix<Format, kTiles>(problem, shared, block);
     const FilterScale* const block_scales = scales + block * (kTiles * kTileColumns >> problem.log2_outputs);
 #pragma unroll 1
     for (int i = 0; i < tile.images * chunks; ++i) {
-      const int image = i / chunks, first_row = i % chunks * kRows;
-      const int last_row = min(first_row + kRows, problem.product_rows) - 1;
+      const int image = i / chunks, first_row = i % chunks * kWgmmaM;
+      const int last_row = min(first_row + kWgmmaM, problem.product_rows) - 1;
       const int phases = problem.row_phases.divisor;
       const StagedPart part = {image, image + 1, static_cast<int>(problem.pitch.quotient(first_row)) * phases,
                                min(problem.input_rows, (static_cast<int>(problem.pitch.quotient(last_row)) +
                                                         (problem.window_rows - 1) / phases + 1) *
                                                            phases)};
-      float whole[kTiles][4] = {};
-      // Most rows need the first window alone.
-      ValueRange<Element> seen;
+      float totals[kTiles][4] = {};
+      // Most rows need only the first window.
+      ValueRange<Element> range;
       int window_top = top;
       do {
         sync_warpgroup(warpgroup);
-        seen = stage_tile<Format, true>(problem, tile, group * problem.channels, BinadeWindow(window_top),
-                                        items, false, not_copied, part, cores);
+        range = stage_tile<Format, true>(problem, tile, group * problem.channels, BinadeWindow(window_top),
+                                         items, false, not_copied, part, core_matrices);
         find_scales<Format, kTiles>(problem, tops, 0, window_top, no_bias, true, scales);
         fence_proxy_async();
-        seen = reduce_warpgroup(seen, warpgroup, &state);
+        range = reduce_warpgroup(range, warpgroup, &state);
         float accumulators[kTiles][4];
-        begin_sums<Format, kTiles>(
-            problem, SmemDescriptor::at(cores, 0).advanced(image * problem.image_cores + first_row), matrix,
-            accumulators);
+        issue_wgmmas<Format, kTiles>(
+            problem, SmemDescriptor::at(core_matrices, 0).advanced(image * problem.image_cores + first_row),
+            matrix, accumulators);
         wgmma_wait_all(accumulators);
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) {
-          const ColumnScales scale(problem, results, block_scales, t * kTileColumns + 2 * (threadIdx.x % 4),
-                                   0);
-          whole[t][0] += accumulators[t][0] * scale.first.rest * scale.first.factor;
-          whole[t][1] += accumulators[t][1] * scale.second.rest * scale.second.factor;
-          whole[t][2] += accumulators[t][2] * scale.first.rest * scale.first.factor;
-          whole[t][3] += accumulators[t][3] * scale.second.rest * scale.second.factor;
+          const ColumnPairScales scale(problem, results, block_scales,
+                                       t * kTileColumns + 2 * (threadIdx.x % 4), 0);
+          totals[t][0] += accumulators[t][0] * scale.first.second_factor * scale.first.factor;
+          totals[t][1] += accumulators[t][1] * scale.second.second_factor * scale.second.factor;
+          totals[t][2] += accumulators[t][2] * scale.first.second_factor * scale.first.factor;
+          totals[t][3] += accumulators[t][3] * scale.second.second_factor * scale.second.factor;
         }
         window_top -= kBinades;
-      } while (seen.most != 0 && window_top >= seen.bottom());
+      } while (range.most != 0 && window_top >= range.bottom());
       sync_warpgroup(warpgroup);
       find_scales<Format, kTiles>(problem, tops, 0, top, bias, false, scales);
       sync_warpgroup(warpgroup);
       write_results<Format, true>(
           problem, results,
-          Prepared<kTiles, true>(problem, results, Writing::any, image, first_row, block_scales), false,
-          whole);
+          StoreContext<kTiles, true>(problem, results, StoreMode::any, image, first_row, block_scales), false,
+          totals);
     }
     sync_warpgroup(warpgroup);
-    if (problem.finish != Finish::nothing) {
-      finish(problem, index, first_filter + first, filters, own);
+    if (problem.post_pass != PostPass::none) {
+      run_post_pass(problem, index, first_filter + first, filters, warpgroup_shared);
     }
     fence_proxy_async();
     sync_warpgroup(warpgroup);
-    store_in_bulk<true>(problem, results);
+    store_by_tma<true>(problem, results);
   }
 }
 
-// The tile for the place of a warpgroup in the order of blocks, then warpgroups, then turns. Without anything
-// that follows, neighbours in y go to warpgroups of a block, whose stores then meet in time and place; but in
-// the last turn, which is not full, to other blocks first.
-template <bool kFinishes, typename Element>
-__device__ inline int tile_at(const Arguments<Element>& problem, int place) {
-  if (kFinishes) return place;
+// Tile index of a warpgroup's slot. Slots are ordered by block, then warpgroup, then turn. Without an
+// epilogue, tiles that are neighbours in y go to the warpgroups of one block, so that their stores coincide
+// in time and address. The last turn is not full; its tiles spread over the blocks first.
+template <bool kHasEpilogue, typename Element>
+__device__ inline int tile_at(const Arguments<Element>& problem, int slot) {
+  if (kHasEpilogue) return slot;
   const int warpgroups = blockDim.x / kWarpgroupThreads, warpgroup = warpgroup_index();
-  const int of_turn = blockIdx.x + gridDim.x * warpgroup;
-  const bool is_full = place - of_turn + static_cast<int>(gridDim.x) * warpgroups <= problem.tiles;
-  return is_full ? place - of_turn + static_cast<int>(blockIdx.x) * warpgroups + warpgroup : place;
+  const int slot_in_turn = blockIdx.x + gridDim.x * warpgroup;
+  const bool is_full = slot - slot_in_turn + static_cast<int>(gridDim.x) * warpgroups <= problem.tiles;
+  return is_full ? slot - slot_in_turn + static_cast<int>(blockIdx.x) * warpgroups + warpgroup : slot;
 }
 
-// A warpgroup at work: it takes tiles on its own, and stages weights together with all of the block. Weights
-// and pixels are converted by a guess of how large they are, and again in the rare case that it does not
-// hold.
-template <typename Format, int kTiles, bool kFinishes>
+// One warpgroup of the kernel. Each warpgroup takes tiles on its own; all warpgroups of a block stage the
+// weights together. Weights and pixels are converted with a guessed scale, and converted again in the rare
+// case that they do not fit.
+template <typename Format, int kTiles, bool kHasEpilogue>
 class Warpgroup {
   using Element = typename Format::Element;
 
  public:
   __device__ Warpgroup(const Arguments<Element>& problem, unsigned char* shared)
       : problem_(problem),
-        number_(warpgroup_index()),
+        warpgroup_index_(warpgroup_index()),
         first_channel_(blockIdx.y * problem.channels),
         first_filter_(blockIdx.y * problem.filters),
         shared_(shared),
-        own_(problem.shared.warpgroups.in(shared) + number_ * problem.shared.warpgroup_bytes),
+        warpgroup_shared_(problem.shared.warpgroups.in(shared) +
+                          warpgroup_index_ * problem.shared.warpgroup_bytes),
         items_(problem.shared.items.in(shared)),
-        raw_(reinterpret_cast<Element*>(problem.shared.raw.in(own_))) {}
+        raw_(reinterpret_cast<Element*>(problem.shared.raw.in(warpgroup_shared_))) {}
 
-  // Finds what is the same for all tiles.
+  // Prepares the state that all tiles share.
   __device__ void set_up() {
     find_items(problem_, items_);
     for (int i = threadIdx.x; i < problem_.filters; i += blockDim.x) tops()[i] = kFirstTop;
-    clear_cores(problem_, cores());
-    // Beside the copies too, since what lies there meets weights of zero.
+    clear_cores(problem_, core_matrices());
+    // Memory around the TMA loads is zeroed too, since it meets zero weights.
     for (int i = warpgroup_thread(); i < problem_.raw_bytes / 4; i += kWarpgroupThreads) {
       reinterpret_cast<unsigned*>(raw_)[i] = 0u;
     }
     fence_proxy_async();
     if (warpgroup_thread() == 0) {
       state().most = 0u, state().least_less_one = ~0u;
-      tma_mbarrier_init(&state().copies);
+      tma_mbarrier_init(&state().input_barrier);
     }
     if (threadIdx.x == 0) weight_state().windows = 1;
     __syncthreads();
@@ -219,35 +223,35 @@ class Warpgroup {
 
   // Computes the warpgroup's tiles, once for each window of the weights.
   __device__ void compute_tiles() {
-    const int places = gridDim.x * (blockDim.x / kWarpgroupThreads);
-    const int first_place = blockIdx.x + gridDim.x * number_;
-    copy(tile_at<kFinishes>(problem_, first_place));
+    const int slots = gridDim.x * (blockDim.x / kWarpgroupThreads);
+    const int first_slot = blockIdx.x + gridDim.x * warpgroup_index_;
+    start_input_copy(tile_at<kHasEpilogue>(problem_, first_slot));
     for (int window = 0; window < weight_windows_; ++window) {
       stage_window_of_weights(window);
       scaled_for_ = top_ + 1;
-      for (int place = first_place; place < problem_.tiles; place += places) {
-        compute(place, place + places, window);
+      for (int slot = first_slot; slot < problem_.tiles; slot += slots) {
+        compute(slot, slot + slots, window);
       }
       if (window + 1 < weight_windows_) {
         __syncthreads();
-        copy(tile_at<kFinishes>(problem_, first_place));
+        start_input_copy(tile_at<kHasEpilogue>(problem_, first_slot));
       }
     }
     tma_store_wait_group_read();
   }
 
  private:
-  // The other parts of shared memory: the block's, and the warpgroup's own. (Items and what copies bring are
-  // found once: where they were found each time, the kernel for float16 of 48 columns spilled a register.)
+  // Regions of shared memory: of the block, and of the warpgroup. items_ and raw_ are members: computed at
+  // each use, they made the float16 kernel of 48 columns spill a register.
   __device__ unsigned* matrix() const { return problem_.shared.matrix().in(shared_); }
   __device__ int* tops() const { return problem_.shared.tops.in(shared_); }
   __device__ WeightState& weight_state() const { return *problem_.shared.weight_state.in(shared_); }
-  __device__ unsigned* cores() const { return problem_.shared.cores().in(own_); }
-  __device__ FilterScale* scales() const { return problem_.shared.scales.in(own_); }
-  __device__ WarpgroupState& state() const { return *problem_.shared.state.in(own_); }
+  __device__ unsigned* core_matrices() const { return problem_.shared.core_matrices().in(warpgroup_shared_); }
+  __device__ FilterScale* scales() const { return problem_.shared.scales.in(warpgroup_shared_); }
+  __device__ WarpgroupState& state() const { return *problem_.shared.state.in(warpgroup_shared_); }
 
-  // Stages a window of the weights, with all warpgroups of the block. Where the guess does not hold, they are
-  // measured, which tells how many windows there are, and staged again.
+  // Stages a window of the weights, with all warpgroups of the block. Weights that do not fit the guessed
+  // scale are measured, which gives the number of windows, and staged again.
   __device__ void stage_window_of_weights(int window) {
     const Element* const w = problem_.w + static_cast<long long>(first_filter_) * problem_.channels *
                                               problem_.filter_height * problem_.filter_width;
@@ -266,42 +270,42 @@ class Warpgroup {
     measure_filters<Format>([&](int filter) { return w + static_cast<long long>(filter) * size; },
                             problem_.filters, size, tops(), &weight_state().windows);
     __syncthreads();
-    // What follows takes whole sums, which windows of weights would give one after the other.
+    // The epilogue needs complete sums, but windows of weights give partial ones, one after the other.
     const unsigned windows = weight_state().windows;
-    can_multiply_ = windows == 1 || (!kFinishes && windows != ~0u);
+    can_multiply_ = windows == 1 || (!kHasEpilogue && windows != ~0u);
     if (can_multiply_) weight_windows_ = static_cast<int>(windows);
   }
 
-  // Starts the copies of a tile's input, where there is such a tile and copies bring it.
-  __device__ void copy(int index) {
-    is_copied_ = start_copies<kFinishes>(problem_, index, first_channel_, raw_, &state().copies);
+  // Starts the TMA loads of a tile's input if the tile exists and TMA can load it.
+  __device__ void start_input_copy(int index) {
+    is_copied_ = start_copies<kHasEpilogue>(problem_, index, first_channel_, raw_, &state().input_barrier);
   }
 
-  // Computes the tile of a place with a window of the weights, and has the input of the next brought
-  // meanwhile.
-  __device__ void compute(int place, int next_place, int weight_window) {
-    const int index = tile_at<kFinishes>(problem_, place);
-    const Tile tile = Tile::of<kFinishes>(problem_, index);
+  // Computes the tile of a slot with a window of the weights, and loads or prefetches the input of the next
+  // tile meanwhile.
+  __device__ void compute(int slot, int next_slot, int weight_window) {
+    const int index = tile_at<kHasEpilogue>(problem_, slot);
+    const Tile tile = Tile::of<kHasEpilogue>(problem_, index);
     const ValueRange<Element> range = convert(tile);
-    const bool all_fit = sync_warpgroup_all(number_, fits<Format>(range, top_) && can_multiply_);
-    const int next = tile_at<kFinishes>(problem_, next_place);
-    copy(next);
+    const bool all_fit = sync_warpgroup_all(warpgroup_index_, fits<Format>(range, top_) && can_multiply_);
+    const int next = tile_at<kHasEpilogue>(problem_, next_slot);
+    start_input_copy(next);
     const int windows = all_fit ? 1 : find_windows(range);
-    if constexpr (kFinishes && Format::kIsScaled) {
+    if constexpr (kHasEpilogue && Format::kIsScaled) {
       if (windows != 1) {
-        compute_apart<Format, kTiles>(problem_, index, top_, windows);
+        compute_multi_window_tile<Format, kTiles>(problem_, index, top_, windows);
         scaled_for_ = top_ + 1;
         return;
       }
     }
     if (windows == 0) {
-      if (weight_window == 0) compute_as_defined<kFinishes>(problem_, index, first_filter_);
-      clear_cores(problem_, cores());
-      sync_warpgroup(number_);
+      if (weight_window == 0) compute_naive<kHasEpilogue>(problem_, index, first_filter_);
+      clear_cores(problem_, core_matrices());
+      sync_warpgroup(warpgroup_index_);
       return;
     }
     if (next < problem_.tiles && !is_copied_) {
-      prefetch_tile(problem_, Tile::of<kFinishes>(problem_, next), first_channel_);
+      prefetch_tile(problem_, Tile::of<kHasEpilogue>(problem_, next), first_channel_);
     }
     for (int window = 0; window < windows; ++window) {
       const int window_top = top_ - window * kBinades;
@@ -316,121 +320,123 @@ class Warpgroup {
     }
   }
 
-  // Converts a tile's input by the guess; returns what the thread has seen.
+  // Converts a tile's input with the current scale and returns the value range that the thread has read.
   __device__ ValueRange<Element> convert(const Tile& tile) {
     if (is_copied_) {
-      mbarrier_wait(&state().copies, copies_.phase());
-      copies_.advance();
+      mbarrier_wait(&state().input_barrier, input_pipeline_.phase());
+      input_pipeline_.advance();
     }
     const ValueRange<Element> range = stage_tile<Format, false>(
-        problem_, tile, first_channel_, BinadeWindow(top_), items_, is_copied_, raw_, {}, cores());
+        problem_, tile, first_channel_, BinadeWindow(top_), items_, is_copied_, raw_, {}, core_matrices());
     fence_proxy_async();
     tma_store_wait_group_read();
     return range;
   }
 
-  // Finds the windows of a tile's input for which the guess does not hold, of the range that each thread has
-  // seen. Returns how many there are; none where the tensor core cannot multiply it.
+  // Sets top_ to the window of a tile that did not fit, from the ranges of all threads. Returns the number of
+  // windows, or 0 if the tensor core cannot multiply the tile.
   __device__ int find_windows(ValueRange<Element> range) {
-    const ValueRange<Element> whole = reduce_warpgroup(range, number_, &state());
-    if (!can_multiply_ || !whole.is_finite()) return 0;
-    top_ = whole.window_top();
-    return whole.windows();
+    const ValueRange<Element> tile_range = reduce_warpgroup(range, warpgroup_index_, &state());
+    if (!can_multiply_ || !tile_range.is_finite()) return 0;
+    top_ = tile_range.window_top();
+    return tile_range.windows();
   }
 
-  // Converts of a tile's input what a window holds.
+  // Converts the values of a tile's input that lie in a window; all others become zero.
   __device__ void convert_window(const Tile& tile, int window_top) {
-    sync_warpgroup(number_);
+    sync_warpgroup(warpgroup_index_);
     stage_tile<Format, true>(problem_, tile, first_channel_, BinadeWindow(window_top), items_, false, raw_,
-                             {0, tile.images, 0, problem_.input_rows}, cores());
+                             {0, tile.images, 0, problem_.input_rows}, core_matrices());
     fence_proxy_async();
     scaled_for_ = window_top + 1;
-    sync_warpgroup(number_);
+    sync_warpgroup(warpgroup_index_);
   }
 
-  // Finds the scales that undo those of a window of the pixels and one of the weights.
+  // Sets the scales that undo those of a window of the pixels and a window of the weights.
   __device__ void scale_for(int window_top, int weight_window, bool is_first) {
     const Element* const bias = problem_.b == nullptr || !is_first ? nullptr : problem_.b + first_filter_;
     const bool is_near =
         find_scales<Format, kTiles>(problem_, tops(), weight_window, window_top, bias, true, scales());
     scaled_for_ = window_top;
-    is_far_ = !sync_warpgroup_all(number_, is_near);
+    needs_second_factor_ = !sync_warpgroup_all(warpgroup_index_, is_near);
   }
 
-  // Computes a filter block's results of the converted window, and stores them or adds them to what is
-  // stored. `is_first`, `is_only`: of all windows of the pixels and the weights.
+  // Computes a filter block's results of the converted window, and stores them or adds them to those in y.
+  // `is_first` and `is_only` count the windows of pixels and weights together.
   __device__ void compute_block(const Tile& tile, int index, int block, bool is_first, bool is_only) {
     if (block > 0) {
       tma_store_wait_group_read();
-      sync_warpgroup(number_);
+      sync_warpgroup(warpgroup_index_);
     }
     const int first = first_filter_ + block * problem_.filters_per_block;
     const int filters =
         min(problem_.filters_per_block, problem_.filters - block * problem_.filters_per_block);
     const Results<Element> results =
-        Results<Element>::template of<kFinishes>(problem_, tile, first, filters, own_);
+        Results<Element>::template of<kHasEpilogue>(problem_, tile, first, filters, warpgroup_shared_);
     multiply(results, block);
-    if (kFinishes && problem_.finish != Finish::nothing) {
-      sync_warpgroup(number_);
-      finish(problem_, index, first, filters, own_);
+    if (kHasEpilogue && problem_.post_pass != PostPass::none) {
+      sync_warpgroup(warpgroup_index_);
+      run_post_pass(problem_, index, first, filters, warpgroup_shared_);
     }
     fence_proxy_async();
-    sync_warpgroup(number_);
-    if (kFinishes || is_only) {
-      store_in_bulk<kFinishes>(problem_, results);
+    sync_warpgroup(warpgroup_index_);
+    if (kHasEpilogue || is_only) {
+      store_by_tma<kHasEpilogue>(problem_, results);
     } else {
-      store_by_threads(problem_, index, first, filters, own_, !is_first);
+      store_by_threads(problem_, index, first, filters, warpgroup_shared_, !is_first);
     }
   }
 
-  // Multiplies the converted window by the matrix of a filter block. Results come to where they wait.
+  // Multiplies the converted window by the matrix of a filter block and writes the results to shared memory.
   __device__ void multiply(const Results<Element>& results, int block) {
     constexpr int kColumns = kTiles * kTileColumns;
     const SmemDescriptor weights = block_matrix<Format, kTiles>(problem_, shared_, block);
     const FilterScale* const block_scales = scales() + block * (kColumns >> problem_.log2_outputs);
-    const Writing writing = writing_of<kTiles>(problem_, results);
+    const StoreMode store_mode = store_mode_of<kTiles>(problem_, results);
 #pragma unroll 1
     for (int image = 0; image < results.tile.images; ++image) {
 #pragma unroll 1
-      for (int first_row = 0; first_row < problem_.product_rows; first_row += kRows) {
+      for (int first_row = 0; first_row < problem_.product_rows; first_row += kWgmmaM) {
         float accumulators[kTiles][4];
-        begin_sums<Format, kTiles>(
-            problem_, SmemDescriptor::at(cores(), 0).advanced(image * problem_.image_cores + first_row),
+        issue_wgmmas<Format, kTiles>(
+            problem_,
+            SmemDescriptor::at(core_matrices(), 0).advanced(image * problem_.image_cores + first_row),
             weights, accumulators);
-        const Prepared<kTiles, kFinishes> prepared(problem_, results, writing, image, first_row,
-                                                   block_scales);
+        const StoreContext<kTiles, kHasEpilogue> store_context(problem_, results, store_mode, image,
+                                                               first_row, block_scales);
         wgmma_wait_all(accumulators);
-        write_results<Format, false>(problem_, results, prepared, is_far_, accumulators);
+        write_results<Format, false>(problem_, results, store_context, needs_second_factor_, accumulators);
       }
     }
   }
 
   const Arguments<Element>& problem_;
-  const int number_;  // in the block
+  const int warpgroup_index_;  // in the block
   const int first_channel_, first_filter_;
-  unsigned char *const shared_, *const own_;  // shared memory: the block's, and the warpgroup's own part
+  unsigned char *const shared_,
+      *const warpgroup_shared_;  // shared memory of the block, and the warpgroup's part of it
   StagedItem* const items_;
   Element* const raw_;
-  bool can_multiply_ = true;  // with these weights
+  bool can_multiply_ = true;  // false if the tensor core cannot multiply with these weights
   int weight_windows_ = 1;
-  int top_ = kFirstTop;             // of the pixels' uppermost window
-  int scaled_for_ = kFirstTop + 1;  // the window that the scales were last found for
-  bool is_far_ = false;             // one factor does not hold what undoes them
-  bool is_copied_ = false;          // the input of the next tile, or is being
-  PipelineState<1> copies_;
+  int top_ = kFirstTop;               // exponent of the pixels' uppermost window
+  int scaled_for_ = kFirstTop + 1;    // the window of the current scales
+  bool needs_second_factor_ = false;  // one float32 cannot hold the scale
+  bool is_copied_ = false;            // TMA loads of the next tile's input have started
+  PipelineState<1> input_pipeline_;
 };
 
-// Persistent blocks of some warpgroups, which take tiles on their own; grid.y is the groups. kFinishes:
-// something follows the convolution. A kernel of its own, since it costs the others registers.
-template <typename Format, int kTiles, bool kFinishes>
-__global__ void __launch_bounds__(most_warpgroups(kTiles) * kWarpgroupThreads, 1)
+// Persistent blocks of some warpgroups, which take tiles on their own; grid.y is the Conv group. kHasEpilogue
+// is a template argument, since the epilogue would cost the other kernels registers.
+template <typename Format, int kTiles, bool kHasEpilogue>
+__global__ void __launch_bounds__(max_warpgroups(kTiles) * kWarpgroupThreads, 1)
     kernel(const __grid_constant__ Arguments<typename Format::Element> problem) {
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #error "toeplitz has code for compute capability 9.0 alone: compile it for sm_90a"
 #else
   extern __shared__ __align__(128) unsigned char shared[];
   griddepcontrol_wait();
-  Warpgroup<Format, kTiles, kFinishes> warpgroup(problem, shared);
+  Warpgroup<Format, kTiles, kHasEpilogue> warpgroup(problem, shared);
   warpgroup.set_up();
   warpgroup.compute_tiles();
 #endif

@@ -1,48 +1,50 @@
-// Convolution as a product with a Toeplitz matrix, on Hopper's tensor cores, both operands read straight from
-// shared memory.
+// Convolution as a product with a Toeplitz matrix on Hopper's tensor cores (wgmma), with both operands read
+// from shared memory.
 //
-// im2col gives each output pixel a row of its own and fetches every input once per filter tap. Here a row of
-// the product is a *group* of neighbouring outputs, and the matrix holds each filter once per output of the
-// group, shifted by a pixel from one to the next (a Toeplitz matrix): a row of 8 numbers of the input serves
-// all of them at once.
+// im2col gives each output pixel its own row and fetches every input once per filter tap. Here a row of the
+// product is a *group* of neighbouring outputs. The matrix holds each filter once per output of the group,
+// shifted by a pixel from one to the next (a Toeplitz matrix). One row of 8 input elements therefore serves
+// all outputs of the group.
 //
-//   sums[group, (k, j)] = sum over cores (c, r, v) of
-//                         input[row + r, core column + v, 8 numbers] * matrix[(c, r, v), 8 numbers, (k, j)]
-//   matrix[(c, r, v), i, (k, j)] = w[k, c, r, 8 v + i - j], zero where the filter has no such tap
+//   accumulators[group, (k, j)] = sum over core rows (c, r, v) of
+//                     input[row + r, core column + v, 8 elements] * matrix[(c, r, v), 8 elements, (k, j)]
+//   matrix[(c, r, v), i, (k, j)] = w[k, c, r, 8 v + i - j], zero if the filter has no such tap
 //
-// What the tensor core takes from shared memory are *cores*: 8 rows of 8 numbers, 16 bytes each. The 8
-// numbers of a row are 8 neighbouring pixels of one channel, 4 of two, 2 of four or one of eight (`bundle`
-// channels). Neighbouring rows of a core are neighbouring groups, so that an image that is stored once, 16
-// bytes for each group, is a core wherever one begins to read: no im2col, no address, no operand in
-// registers. Nothing is left for the threads but to convert the input and to scale the sums.
+// wgmma reads *core matrices* from shared memory: 8 rows of 16 bytes (8 elements) each. The 8 elements of
+// such a *core row* are 8 neighbouring pixels of one channel, 4 of two, 2 of four or one of eight (`bundle`
+// channels). Neighbouring rows of a core matrix are neighbouring groups. An image stored once, 16 bytes for
+// each group, therefore gives a core matrix at any start row: no im2col, no address arithmetic, no operand in
+// registers. The threads only convert the input and scale the accumulators. Identifiers with `cores` count
+// core rows.
 //
-// A stride or *folded* output rows (several rows computed for one row of the product) split the image by the
-// remainder of its rows and core columns (`phases`), after which every window advances by one.
+// A stride and *folded* output rows (several output rows computed by one row of the product) split the image
+// by the remainder of its rows and core columns (`phases`). After that split every window advances by one.
 //
-// float32 data become float16 scaled by a power of two, which keeps as many bits as TF32 does;
-// tensor_core_formats.cuh tells how, and what happens to values that float16 cannot hold together. float16
-// and bfloat16 data go in as they are; in precision ieee float32 data become two float16 each, of which three
-// products are taken. Sums are float32. Tiles with an infinity or a NaN are computed as the definition says.
+// float32 data become float16 scaled by a power of two, which keeps as many bits as TF32 does.
+// tensor_core_formats.cuh describes the conversion, and the windows of binades for values that one scale
+// cannot hold. float16 and bfloat16 data are used as they are. In precision ieee float32 data become two
+// float16 each, with three products. Accumulators are float32. Tiles with an infinity or a NaN are computed
+// by the naive loop.
 //
-// Data flow: one block on each multiprocessor, persistent, holds the matrix. Up to four warpgroups
-// take tiles, each on its own: one converts its input while another multiplies and a third writes its
-// results, which wait in shared memory in y's order and go out in bulk copies, where they lie as far from a
-// line of the cache as in y. Without padding, and where shared memory has the room, bulk copies also bring a
-// warpgroup's next input while it multiplies this one. No scratch memory.
+// Data flow: one persistent block on each multiprocessor holds the matrix. Up to four warpgroups take tiles,
+// each on its own: one converts its input while another multiplies and a third writes its results. Results
+// are staged in shared memory in y's order, misaligned to a cache line as in y, and stored by TMA. Without
+// padding or an epilogue, if shared memory has room, TMA also loads a warpgroup's next input while the
+// warpgroup computes the current tile. No scratch memory.
 //
-// Memory takes long for lines that come in parts (benchmarks/memory_traffic.cu). So, without anything that
-// follows, neighbouring tiles go to the warpgroups of one multiprocessor, and where it is cheaper a tile also
-// computes as many rows of the next one as complete its last line. Which tile stores such a result depends on
-// where y begins, and so may its last bits.
+// Cache lines that are stored in parts cost memory time (benchmarks/memory_traffic.cu). Without an epilogue,
+// neighbouring tiles therefore go to the warpgroups of one multiprocessor. If it is cheaper, a tile also
+// computes as many rows of the next one as complete its last cache line. The address of y decides which tile
+// stores such a result, and may so change its last bits.
 //
-// What follows the convolution is computed before anything leaves the multiprocessor: bounds (Relu, Clip)
-// where a sum is scaled; a pool of 2 x 2 of the sums in registers, when two output rows are folded; other
-// activations of what waits in shared memory, and a residual or any other pool of results that wait there
-// apart, in float32.
+// The epilogue is computed before any result leaves the multiprocessor. Clamps (Relu, Clip) are applied when
+// an accumulator is scaled. A 2 x 2 pool is computed from the accumulators in registers if two output rows
+// are folded. Other activations read the results in shared memory; a residual or any other pool reads a
+// separate float32 Conv output there.
 //
-// Limits: 1-D and 2-D; float16, bfloat16 and float32; compute capability 9.0; the matrix and a tile must fit
-// into shared memory, which makes it an algorithm for few channels and filters of moderate size; in precision
-// ieee sums must be short (limits.h).
+// Limits: 1-D and 2-D; float16, bfloat16 and float32; compute capability 9.0. The matrix and a tile must fit
+// into shared memory, which suits few channels and filters of moderate size. In precision ieee the sums must
+// be short (limits.h).
 
 #include <algorithm>
 #include <bit>
@@ -84,29 +86,29 @@ struct Family {
   static Arguments arguments_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
     Arguments to{};
     static_cast<Geometry&>(to) = geometry_of(problem);
-    to.definition = naive_conv_of(problem);
+    to.naive_conv = naive_conv_of(problem);
     to.input_elements = problem.batch * problem.in_channels * problem.input_size();
-    to.is_unpadded = is_unpadded(problem, tiling.cut);
+    to.is_unpadded = is_unpadded(problem, tiling.core_layout);
     to.dilation_height_divisor = FastDivisor(to.dilation_height);
     to.dilation_width_divisor = FastDivisor(to.dilation_width);
-    set_cut(problem, tiling, to);
+    set_core_layout(problem, tiling, to);
     set_input(problem, tiling, to);
     set_tile(problem, tiling, to);
     set_results(problem, tiling, to);
     to.shared = tiling.shared;
-    to.cores_bytes = narrow(tiling.cores_bytes);
+    to.core_matrix_bytes = narrow(tiling.core_matrix_bytes);
     to.raw_bytes = narrow(tiling.raw_bytes);
-    place_steps(tiling, to.step_cores, to.step_places);
-    // A y that the cache cannot hold shall not drive out of it input that is asked for ahead of time. Where
-    // copies bring the input nothing is to be kept, and parts of lines had better wait for the rest.
+    set_step_offsets(tiling, to.step_cores, to.step_offsets);
+    // Evict y first if it exceeds the L2 cache, so that it does not evict prefetched input. With input by TMA
+    // nothing is prefetched to L2, and partial cache lines should stay there until they are complete.
     const int64_t y_bytes = problem.result_elements() * size_of(problem.type);
-    to.leaves_first = problem.epilogue.is_empty() && y_bytes > device.second_level_cache &&
-                      (!tiling.copies_input || stores_whole_lines(problem, tiling));
+    to.evicts_y_first = problem.epilogue.is_empty() && y_bytes > device.second_level_cache &&
+                        (!tiling.copies_input || stores_whole_lines(problem, tiling));
     return to;
   }
 
   static void bind(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
-    // Copies take what is aligned.
+    // TMA loads need an aligned x.
     to.copies_input = tiling.copies_input && reinterpret_cast<uintptr_t>(to.x) % kAlignment == 0;
     to.source_plane = to.copies_input ? narrow(tiling.source_plane) : to.input_plane;
     to.y_misalignment =
@@ -121,44 +123,45 @@ struct Family {
   }
 
   static std::string describe(const ConvProblem&, const Tiling& tiling, const Launch& launch) {
-    const Cut& cut = tiling.cut;
-    return joined("tiles of ", tiling.images, " images x ", tiling.rows * cut.folds, " rows",
+    const CoreLayout& core_layout = tiling.core_layout;
+    return joined("tiles of ", tiling.images, " images x ", tiling.rows * core_layout.folds, " rows",
                   tiling.overlap > 0 ? joined(" (", tiling.overlap, " of them the next tile's too)") : "",
-                  " x ", tiling.cores * cut.outputs, " columns, ", tiling.filters_per_block,
-                  " filters at a time; products of ", tiling.chunks * kRows, " x ", cut.steps() * kDepth,
-                  " x ", tiling.tiles * kTileColumns, " for ", cut.outputs, " x ", cut.folds, " outputs, ",
-                  cut.bundle, " channels side by side; ", tiling.copies_input ? "input by bulk copies; " : "",
+                  " x ", tiling.cores * core_layout.outputs, " columns, ", tiling.filters_per_block,
+                  " filters at a time; products of ", tiling.chunks * kWgmmaM, " x ",
+                  core_layout.steps() * kWgmmaK, " x ", tiling.tiles * kTileColumns, " for ",
+                  core_layout.outputs, " x ", core_layout.folds, " outputs, ", core_layout.bundle,
+                  " channels side by side; ", tiling.copies_input ? "input by bulk copies; " : "",
                   text_of(launch));
   }
 
  private:
-  // How the filter's bundles lie in the product's depth.
-  static void set_cut(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
+  // Sets the decomposition of the filter into core matrices and k-steps.
+  static void set_core_layout(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
     const auto log2 = [](int value) { return std::countr_zero(static_cast<unsigned>(value)); };
-    const Cut& cut = tiling.cut;
+    const CoreLayout& core_layout = tiling.core_layout;
     to.source_image = narrow(tiling.source_image);
-    // Rows of cores begin whole widths of the input and whole rows of cores apart.
+    // Core rows start at multiples of the input width and of a core row's pixels.
     to.load_bytes =
         1 << std::countr_zero(static_cast<unsigned>(kAlignment | problem.input[2] * size_of(problem.type) |
-                                                    cut.pixels * size_of(problem.type)));
-    to.log2_bundle = log2(cut.bundle);
-    to.log2_outputs = log2(cut.outputs);
-    to.folds = cut.folds;
-    to.log2_folds = log2(cut.folds);
-    to.bundles = FastDivisor(narrow(cut.bundles));
-    to.window_rows = narrow(cut.window_rows);
-    to.window_cores = narrow(cut.window_cores);
-    to.steps = narrow(cut.steps());
+                                                    core_layout.pixels * size_of(problem.type)));
+    to.log2_bundle = log2(core_layout.bundle);
+    to.log2_outputs = log2(core_layout.outputs);
+    to.folds = core_layout.folds;
+    to.log2_folds = log2(core_layout.folds);
+    to.bundles = FastDivisor(narrow(core_layout.bundles));
+    to.window_rows = narrow(core_layout.window_rows);
+    to.window_cores = narrow(core_layout.window_cores);
+    to.steps = narrow(core_layout.steps());
     to.steps_divisor = FastDivisor(to.steps);
-    to.row_phases = FastDivisor(cut.row_phases);
-    to.column_phases = FastDivisor(cut.column_phases);
+    to.row_phases = FastDivisor(core_layout.row_phases);
+    to.column_phases = FastDivisor(core_layout.column_phases);
     to.window_rows_divisor = FastDivisor(to.window_rows);
     to.window_cores_divisor = FastDivisor(to.window_cores);
   }
 
-  // How the input lies in shared memory.
+  // Sets the layout of the input in shared memory.
   static void set_input(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
-    const Cut& cut = tiling.cut;
+    const CoreLayout& core_layout = tiling.core_layout;
     to.pitch = FastDivisor(narrow(tiling.pitch));
     to.core_rows = narrow(tiling.core_rows);
     to.plane_cores = narrow(tiling.plane_cores);
@@ -166,18 +169,18 @@ struct Family {
     to.part_cores = narrow(tiling.part_cores);
     to.cores_per_row = FastDivisor(narrow(tiling.cores_per_row));
     to.input_rows = narrow(tiling.input_rows);
-    to.items_per_row = narrow(cut.bundles * tiling.cores_per_row);
+    to.items_per_row = narrow(core_layout.bundles * tiling.cores_per_row);
     to.image_items = narrow(tiling.image_items);
     to.lines_per_channel =
         FastDivisor(narrow(tiling.input_rows * problem.input[2] * size_of(problem.type) / kCacheLine + 2));
   }
 
   static void set_tile(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
-    const Cut& cut = tiling.cut;
+    const CoreLayout& core_layout = tiling.core_layout;
     to.images = tiling.images;
     to.rows = tiling.rows;
     to.cores = tiling.cores;
-    const int64_t core_columns = ceil_divide(problem.output[2], cut.outputs);
+    const int64_t core_columns = ceil_divide(problem.output[2], core_layout.outputs);
     to.bands = FastDivisor(narrow(tiling.bands));
     to.row_advance = narrow(tiling.row_advance);
     to.y_rows = narrow(tiling.y_rows);
@@ -189,24 +192,25 @@ struct Family {
     to.product_rows = narrow(tiling.product_rows);
   }
 
-  // What becomes of the sums, and how results are stored.
+  // Sets the epilogue and the layout of the results.
   static void set_results(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
-    const Cut& cut = tiling.cut;
+    const CoreLayout& core_layout = tiling.core_layout;
     const int64_t element_bytes = size_of(problem.type);
     to.filters_per_block = tiling.filters_per_block;
     to.filter_blocks = tiling.filter_blocks;
-    to.results = tiling.results;
-    to.stored = tiling.stored;
-    to.pools_sums = pools_sums(problem, cut);
-    to.fold_distance = to.pools_sums ? 0 : to.results.row;
-    to.finish = finish_of(problem, cut);
-    to.lies_apart = lies_apart(problem, to.finish);
-    const bool is_bounded = to.finish != Finish::everything;
-    to.least = is_bounded ? bounds_of(problem.epilogue).least : -std::numeric_limits<float>::infinity();
-    to.most = is_bounded ? bounds_of(problem.epilogue).most : std::numeric_limits<float>::infinity();
-    to.result_bytes = to.lies_apart ? narrow(sizeof(float)) : narrow(element_bytes);
-    to.writes_pairs = cut.outputs > 1 && problem.output[2] % 2 == 0 && tiling.results.row % 2 == 0 &&
-                      tiling.results.plane % 2 == 0 && tiling.results.image % 2 == 0;
+    to.conv_strides = tiling.conv_strides;
+    to.y_strides = tiling.y_strides;
+    to.pools_sums = pools_sums(problem, core_layout);
+    to.fold_distance = to.pools_sums ? 0 : to.conv_strides.row;
+    to.post_pass = post_pass_of(problem, core_layout);
+    to.has_separate_conv_output = has_separate_conv_output(problem, to.post_pass);
+    const bool is_bounded = to.post_pass != PostPass::full;
+    to.min_result = is_bounded ? bounds_of(problem.epilogue).min : -std::numeric_limits<float>::infinity();
+    to.max_result = is_bounded ? bounds_of(problem.epilogue).max : std::numeric_limits<float>::infinity();
+    to.result_bytes = to.has_separate_conv_output ? narrow(sizeof(float)) : narrow(element_bytes);
+    to.writes_pairs = core_layout.outputs > 1 && problem.output[2] % 2 == 0 &&
+                      tiling.conv_strides.row % 2 == 0 && tiling.conv_strides.plane % 2 == 0 &&
+                      tiling.conv_strides.image % 2 == 0;
   }
 };
 
@@ -215,8 +219,8 @@ class Toeplitz final : public AlgorithmByTiling<KernelPlan<Family>, best_tiling>
   std::string_view name() const override { return "toeplitz"; }
   bool rounds_depthwise() const override { return true; }
 
-  // In float32, where a kernel of its own rounds nothing more, an activation alone that does more than bound
-  // is left to one: SiLU and HardSwish take as long there, the others less.
+  // In float32, an activation that does more than clamp is left to a separate kernel, which adds no rounding
+  // there: SiLU and HardSwish take as long there, the others less.
   bool fuses(const ConvProblem& problem) const override {
     const Epilogue& epilogue = problem.epilogue;
     return is_floored(epilogue) || epilogue.activation == Activation::clip || epilogue.has_residual ||
@@ -240,8 +244,8 @@ class Toeplitz final : public AlgorithmByTiling<KernelPlan<Family>, best_tiling>
          problem.dilation[1] * problem.filter[1], problem.dilation[2] * problem.filter[2],
          problem.channels_per_group() * problem.filter_size() * 16});
     if (!reason.empty()) return reason;
-    if (cuts_of(problem, device).empty()) {
-      return joined("its sums take more than ", most_steps(problem, device), " products of the tensor core",
+    if (core_layouts_of(problem, device).empty()) {
+      return joined("its sums take more than ", max_steps(problem, device), " products of the tensor core",
                     parts_of(problem) > 1 ? ", the most for precision ieee" : "");
     }
     return {};

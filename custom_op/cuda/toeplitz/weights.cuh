@@ -1,14 +1,14 @@
 #pragma once
 
-// The way of the weights into shared memory: as the Toeplitz matrix.
+// Staging of the weights in shared memory as a Toeplitz matrix.
 
 #include "cuda/primitives/tensor_core_formats.cuh"
 #include "cuda/toeplitz/input.cuh"
 
 namespace convswap::toeplitz {
 
-// Writes the Toeplitz matrix of every filter block and part, step after step. Returns what the thread has
-// seen of the weights.
+// Writes the Toeplitz matrix of every filter block and part, k-step by k-step. Returns the value range of the
+// weights that the thread has read.
 template <typename Format, int kTiles, typename Element = typename Format::Element>
 __device__ inline ValueRange<Element> stage_weights(const Arguments<Element>& problem, const Element* w,
                                                     const int* tops, int window, unsigned* matrix) {
@@ -33,11 +33,11 @@ __device__ inline ValueRange<Element> stage_weights(const Arguments<Element>& pr
     const int filter = rest / Format::kParts * problem.filters_per_block + in_block;
     unsigned both = 0;
     if (in_block < problem.filters_per_block && filter < problem.filters) {
-      const StepCores cores = problem.step_cores[step];
+      const StepCoreMatrices cores = problem.step_cores[step];
       const int core = half == 0 ? cores.first : cores.second;
       const int line = problem.window_cores_divisor.quotient(core);
       const int bundle = problem.window_rows_divisor.quotient(line);
-      // The filter's row and column that meet the core's row for this output, times the dilation.
+      // Row and column of the filter, times the dilation, that this output multiplies with the core row.
       const int row =
           line - bundle * problem.window_rows - (filter_fold & (problem.folds - 1)) * problem.stride_height;
       const int first_column = ((core - line * problem.window_cores) << (3 - problem.log2_bundle)) -
@@ -67,8 +67,8 @@ __device__ inline ValueRange<Element> stage_weights(const Arguments<Element>& pr
   return range;
 }
 
-// Finds what turns a warpgroup's sums into results, for every filter and fold of every filter block. Returns
-// whether one factor is enough for those of this thread. `are_scaled`: the sums are still of scaled numbers.
+// Sets the scales of a warpgroup for every filter and fold of every filter block. Returns whether one factor
+// is enough for those of this thread. `are_scaled`: the accumulators are products of scaled numbers.
 template <typename Format, int kTiles, typename Element = typename Format::Element>
 __device__ inline bool find_scales(const Arguments<Element>& problem, const int* tops, int weight_window,
                                    int top, const Element* bias, bool are_scaled, FilterScale* scales) {
@@ -82,12 +82,12 @@ __device__ inline bool find_scales(const Arguments<Element>& problem, const int*
     if (in_block >= problem.filters_per_block || filter >= problem.filters) continue;
     FilterScale scale = {1.0f, 1.0f, 0.0f, 0};
     scale.offset =
-        (in_block * problem.results.plane + (within & (problem.folds - 1)) * problem.fold_distance) *
+        (in_block * problem.conv_strides.plane + (within & (problem.folds - 1)) * problem.fold_distance) *
         problem.result_bytes;
     if (bias != nullptr) scale.bias = Format::to_float(bias[filter]);
     if (Format::kIsScaled && are_scaled) {
       const PowerOfTwo undone = undo_scales(tops[filter] - weight_window * kBinades, top);
-      scale.factor = undone.factor, scale.rest = undone.rest;
+      scale.factor = undone.factor, scale.second_factor = undone.rest;
       is_near = is_near && undone.is_near;
     }
     scales[i] = scale;

@@ -13,9 +13,9 @@ namespace convswap::toeplitz {
 // A part of the kernels of a format, which is called `name`.
 template <typename Format, std::size_t kPart, std::size_t kParts>
 std::vector<CompiledKernel> kernels_for(const char* name) {
-  return for_each_instance<kInstances, kPart, kParts>([&]<Instance kOf>() {
-    return CompiledKernel(instance_name("toeplitz::kernel", name, kOf.arguments()),
-                          kernel<Format, kOf.tiles, kOf.finishes>);
+  return for_each_instance<kInstances, kPart, kParts>([&]<Instance kInstance>() {
+    return CompiledKernel(instance_name("toeplitz::kernel", name, kInstance.arguments()),
+                          kernel<Format, kInstance.tiles, kInstance.has_epilogue>);
   });
 }
 
