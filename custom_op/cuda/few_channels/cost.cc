@@ -18,10 +18,10 @@
 namespace convswap::few_channels {
 namespace {
 
-constexpr int kMostQuads = 1 << 14;
+constexpr int kMaxQuads = 1 << 14;
 
 // Coordinates and tile numbers, and the sums of two of them, fit into the kernel's 32 bits.
-constexpr int64_t kMostIndex = 1 << 30;
+constexpr int64_t kMaxIndex = 1 << 30;
 
 int kernel_taps(int64_t taps) {
   return *std::find_if(std::begin(kKernelTaps), std::end(kKernelTaps),
@@ -35,7 +35,7 @@ double multiplication_slots(int bundle) { return bundle == 4 ? 6 : 4; }
 
 // What several groups take of what the sum has for them, which was fitted to layers of one: the geometric
 // mean of the suite small-groups (rule-small-groups in benchmarks/h200.json).
-constexpr double kOfGroups = 0.93;
+constexpr double kGroupedFactor = 0.93;
 
 class Tiler {
  public:
@@ -54,7 +54,7 @@ class Tiler {
     Tiling tiling;
     tiling.folds = folds_;
     tiling.taps = kernel_taps(bundles_.taps);
-    for (tiling.tiles = 1; tiling.tiles <= most_tiles(tiling.taps); ++tiling.tiles) {
+    for (tiling.tiles = 1; tiling.tiles <= max_tiles(tiling.taps); ++tiling.tiles) {
       const int64_t blocks = ceil_divide(problem_.filters_per_group(), kFiltersPerTile * tiling.tiles);
       for (const int warps : {4, 8, 12, 16}) {
         tiling.warps = warps;
@@ -73,18 +73,18 @@ class Tiler {
     if (problem_.group * tiling.filter_splits > kMostGridRows) return;
     for (int64_t tiles = 1; tiles <= quads_per_row_; tiles *= 2) {
       tiling.quads = static_cast<int>(ceil_divide(quads_per_row_, tiles));
-      if (tiling.quads > kMostQuads) continue;
+      if (tiling.quads > kMaxQuads) continue;
       tiling.halves_images = false;
       try_rows(tiling, ceil_divide(problem_.output[1], 2), best);
       // From a half to the other are 32 bits of elements.
-      if (problem_.batch == 1 || problem_.out_channels * problem_.output_size() > kMostIndex) continue;
+      if (problem_.batch == 1 || problem_.out_channels * problem_.output_size() > kMaxIndex) continue;
       tiling.halves_images = true;
       try_rows(tiling, problem_.output[1], best);
     }
   }
 
   void try_rows(Tiling tiling, int64_t all, Tiling& best) const {
-    const int64_t most = std::min<int64_t>(all, kMostQuads / tiling.quads);
+    const int64_t most = std::min<int64_t>(all, kMaxQuads / tiling.quads);
     for (int64_t rows = 1; rows <= most; rows = next_rows(rows, all)) {
       tiling.rows = static_cast<int>(rows);
       tiling.images = 1;
@@ -105,10 +105,10 @@ class Tiler {
     if (tiling.quads != quads_per_row_ || !folds_evenly_) return;
     const int64_t image_elements = problem_.out_channels * problem_.output_size();
     const int64_t most =
-        std::min<int64_t>({16, ceil_divide(problem_.batch, 2), kMostIndex / 2 / image_elements});
+        std::min<int64_t>({16, ceil_divide(problem_.batch, 2), kMaxIndex / 2 / image_elements});
     for (int images = 2; images <= most; ++images) {
       tiling.images = images;
-      if (images * tiling.rows * tiling.quads > kMostQuads || !measure(tiling)) return;
+      if (images * tiling.rows * tiling.quads > kMaxQuads || !measure(tiling)) return;
       if (tiling.cost < best.cost) best = tiling;
     }
   }
@@ -134,7 +134,7 @@ class Tiler {
     const int64_t most = device_.shared_memory_per_block;
     if (raw_rows > most || columns > most || lines > most || bundles_.count > most) return false;
     tiling.tile_count = tiles_of(tiling);
-    if (raw_columns > kMostIndex || tiling.tile_count > kMostIndex) return false;
+    if (raw_columns > kMaxIndex || tiling.tile_count > kMaxIndex) return false;
 
     tiling.raw_rows = static_cast<int>(raw_rows);
     tiling.raw_columns = static_cast<int>(raw_columns);
@@ -172,14 +172,14 @@ class Tiler {
     block.place<unsigned>(weight_words);
     shared.staged = block.place<unsigned>(parts_of(problem_) * staged_words);
     shared.raw = block.place<unsigned char>(4 * (tiling.raw_words + tiling.zero_words));
-    shared.results = block.place<float>(int64_t{tiling.warps} * kStagedWords);
+    shared.results = block.place<float>(int64_t{tiling.warps} * kResultWordsPerWarp);
     shared.lines =
         block.place<unsigned>(tiling.images * bundles_.planes * lines * staged_line_words(bundles_.size));
     shared.scales = block.place<FilterScale>(filters);
-    shared.places = block.place<QuadPlace>(quads);
+    shared.quad_offsets = block.place<QuadOffsets>(quads);
     shared.bundles = block.place<FilterBundle>(bundles_.steps() * kBundlesPerStep);
     shared.tops = block.place<int>(filters);
-    shared.rests = block.place<float>(filters);
+    shared.second_factors = block.place<float>(filters);
     shared.state = block.place<BlockState>(1);
     tiling.shared_bytes = block.end();
     if (tiling.shared_bytes > device_.shared_memory_per_block) return false;
@@ -195,12 +195,13 @@ class Tiler {
     const int64_t rows = problem_.group * tiling.filter_splits;
     const int64_t resident =
         std::clamp<int64_t>(device_.shared_memory_per_multiprocessor / (tiling.shared_bytes + 1024), 1,
-                            kMostThreads / 32 / tiling.warps);
+                            kMaxThreads / 32 / tiling.warps);
     const int64_t slots = device_.multiprocessors * resident;
     const int64_t columns = grid_columns(tiles, rows, slots);
     const double waves = ceil_divide(rows * columns, slots);
     const double tiles_per_block = ceil_divide(tiles, columns);
-    const double beside = std::min(resident, ceil_divide(rows * columns, device_.multiprocessors));
+    const double blocks_per_multiprocessor =
+        std::min(resident, ceil_divide(rows * columns, device_.multiprocessors));
 
     const int64_t quads = int64_t{tiling.images} * tiling.rows * tiling.quads;
     const int64_t units = ceil_divide(quads, kQuadsPerUnit) * tiling.filter_blocks;
@@ -220,7 +221,7 @@ class Tiler {
       // The more of y the blocks of a multiprocessor write in turns, the slower they write it.
       const int64_t filters = int64_t{tiling.filter_blocks} * tiling.tiles * kFiltersPerTile;
       const double bytes = 2.0 * quads * kQuad * std::min(filters, problem_.filters_per_group()) *
-                           size_of(problem_.type) * beside;
+                           size_of(problem_.type) * blocks_per_multiprocessor;
       store += 13 * std::clamp((bytes / 1024 - 150) / 200, 0.0, 1.0);
     }
     // Tiles of eight filters of which none exists are multiplied, and stored for half.
@@ -231,15 +232,16 @@ class Tiler {
     const double unit_shared = 0.038 * slots_of_unit + 0.33 * loads + store * stored * tiling.tiles + 3.2;
     const double unit_alone = 0.47 * multiplications + 220 * steps + 11 * tiling.tiles + 8;
     // Long sums are bound by the tensor cores, each of which takes whole units.
-    const double computing =
-        std::max(rounds * (beside * tiling.warps * unit_shared + unit_alone),
-                 0.17 * slots_of_unit * kTensorCores * std::ceil(beside * units / kTensorCores));
+    const double computing = std::max(
+        rounds * (blocks_per_multiprocessor * tiling.warps * unit_shared + unit_alone),
+        0.17 * slots_of_unit * kTensorCores * std::ceil(blocks_per_multiprocessor * units / kTensorCores));
     const double shared = 0.13 * tiling.raw_words + 8.7 * runs_per_warp * tiling.warps;
     const double alone =
         130 * std::ceil(staged / (32 * tiling.warps)) + 220 * runs_per_warp + 800 + computing;
     const double first_shared = 0.22 * weights + 12.5 * lines;
     const double first_alone = 480 * std::ceil(weights / (32 * tiling.warps));
-    const double tile = beside * shared + alone, first = beside * first_shared + first_alone;
+    const double tile = blocks_per_multiprocessor * shared + alone,
+                 first = blocks_per_multiprocessor * first_shared + first_alone;
     tiling.cost = waves * (tiles_per_block * tile + first);
 
     // So that it can be compared with the other algorithms: what the sum takes beside that at batches of 1
@@ -259,7 +261,7 @@ class Tiler {
     const double many = width == 1 || channels <= 8 ? 1 : channels <= 32 ? 0.9 : 0.84;
     const double work = off * many * (tiling.cost + waves * several / 2 * tile);
     tiling.estimate = (launch - kEarlierNanoseconds + std::max(work, memory_nanoseconds(width))) *
-                      (problem_.is_grouped() ? kOfGroups : 1);
+                      (problem_.is_grouped() ? kGroupedFactor : 1);
   }
 
   // What memory takes on an H200. Results that are stored by fours fill its sectors; the shares of others

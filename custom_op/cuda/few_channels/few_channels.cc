@@ -1,41 +1,41 @@
-// Implicit matrix multiplication on the tensor cores, for few input channels.
+// Implicit GEMM on the tensor cores for few input channels.
 //
 // With few channels a convolution reads little, writes much and multiplies little, so it should take as long
-// as its output takes to write. What stands in the way is everything around the multiplication: im2col
-// fetches each input from shared memory once per filter tap, computes an address for each fetch and moves
-// the result to where the tensor core wants it. Here pixels are the rows of the product, filters its
-// columns, and the depth runs over *bundles of two or four filter rows* (c, r), four bundles at a time,
-// while the taps s of a row follow each other in time:
+// as its output takes to write. The obstacle is the work around the multiplication. im2col fetches each input
+// from shared memory once per filter tap, computes an address for each fetch and moves the value to the mma's
+// operand layout. Here pixels are the rows of the product (M) and filters its columns (N). The depth (K) runs
+// over *bundles of two or four filter rows* (c, r), four bundles per k-step. The taps s of a row are a loop
+// outside the mma:
 //
 //   once per tile:            staged[line, column] = the pixels of a bundle, of one half of the tile
-//                             and of the other, as float16 side by side: what the tensor core takes
-//                             as one operand
+//                             and of the other, as float16 in the order of the mma's A operand
 //   for each four bundles:    each thread loads the taps + 3 columns that four neighbouring pixels need
-//     for each tap s:         sums[pixel, k] += columns[pixel + s] * w[bundle, s, k]      (tensor core)
+//     for each tap s:         accumulators[pixel, k] += columns[pixel + s] * w[bundle, s, k]      (mma)
 //
-// A bundle is up to four channels, or rows of one channel further and further down, whichever fills the
-// depth best. The inner loop is loads and tensor-core instructions and nothing else: the operands lie in the
-// registers where the 16-byte loads have put them. Four neighbouring outputs end up in one thread, and go
-// out 16 bytes at a time where rows are aligned, else through shared memory. Columns of a strided
-// convolution are staged by their remainder, which makes each remainder a filter row of its own with unit
-// stride.
+// A bundle is up to four channels, or several rows of one channel at a constant distance, whichever fills the
+// depth best. The inner loop has only loads and mma instructions: the 16-byte loads put the operands into the
+// registers of the mma's fragments. Four neighbouring outputs end up in one thread. They are stored 16 bytes
+// at a time if rows are aligned, else through shared memory. Columns of a strided convolution are staged by
+// their remainder, which makes each remainder a filter row of its own with unit stride.
 //
-// float32 data become float16 scaled by a power of two, which keeps as many bits as TF32 does;
-// tensor_core_formats.cuh tells how, and what happens to values that float16 cannot hold together. float16
-// and bfloat16 data go in as they are; in precision ieee float32 data become two float16 each, of which three
-// products are taken. Sums are float32. Tiles with an infinity or a NaN are computed as the definition says.
+// float32 data become float16 scaled by a power of two, which keeps as many bits as TF32 does.
+// tensor_core_formats.cuh describes the conversion, and the windows of binades for values that one scale
+// cannot hold. float16 and bfloat16 data are used as they are. In precision ieee float32 data become two
+// float16 each, with three products. Accumulators are float32. Tiles with an infinity or a NaN are computed
+// by the naive loop.
 //
-// Data flow: persistent blocks; the weights are converted and laid out once per block; the raw input of the
-// next tile is copied asynchronously while the tensor cores work on this one. No scratch memory.
+// Data flow: persistent blocks. The weights are converted and staged once per block. The raw input of the
+// next tile is copied asynchronously (cp.async) while the tensor cores work on the current one. No scratch
+// memory.
 //
-// What follows is computed of the sums if it is an activation that only limits, SiLU or HardSwish, and
-// nothing else: behind the last pass and the last window, of what they have added up.
+// The epilogue is fused if it is only an activation that clamps, SiLU or HardSwish. The activation follows
+// the last pass and the last window, when the results are complete.
 //
-// Limits: 1-D and 2-D; float16, bfloat16 and float32; compute capability 8.0 or newer;
-// filters whose rows have at most 11 taps for each remainder of the stride; a smallest tile that fits into
-// shared memory. It stages all channels at once, which is what makes it an algorithm for few of them: where
-// they do not fit, or in precision ieee their sums get too long (limits.h), it takes several passes, each of
-// which reads and writes the output again, and which only float32 data allow.
+// Limits: 1-D and 2-D; float16, bfloat16 and float32; compute capability 8.0 or newer; filter rows of at most
+// 11 taps for each remainder of the stride; a smallest tile that fits into shared memory. All channels are
+// staged at once, which suits few channels. If they do not fit, or if their sums get too long for precision
+// ieee (limits.h), several passes follow each other. Each pass reads and writes the output again, and only
+// float32 data allow that.
 
 #include <algorithm>
 #include <bit>
@@ -62,7 +62,7 @@ namespace convswap {
 namespace few_channels {
 namespace {
 
-// What the multiplication takes the pass for.
+// The folded problem of a pass.
 ConvProblem folded_problem_of(const ConvProblem& problem, const Pass& pass) {
   return folded_problem(problem_with_channels(problem, pass.channels), pass.tiling.folds);
 }
@@ -87,7 +87,7 @@ struct Family {
     const ConvProblem folded = folded_problem_of(problem, pass);
     Arguments to{};
     static_cast<Geometry&>(to) = geometry_of(problem);
-    to.definition = naive_conv_of(problem);
+    to.naive_conv = naive_conv_of(problem);
     to.log2_folds = std::countr_zero(static_cast<unsigned>(tiling.folds));
     to.folded_filters = narrow(folded.filters_per_group());
     to.folded_filter_height = narrow(folded.filter[1]);
@@ -98,7 +98,7 @@ struct Family {
     to.accumulates = pass.first_channel > 0;
     to.activates = problem.epilogue.activation != Activation::none &&
                    pass.first_channel + pass.channels == problem.channels_per_group();
-    to.following = epilogue_params_of(problem.epilogue);
+    to.epilogue_params = epilogue_params_of(problem.epilogue);
     to.input_elements = problem.batch * problem.in_channels * problem.input_size();
 
     to.tile_images = tiling.tile_images();
@@ -108,9 +108,9 @@ struct Family {
     to.half_offset =
         narrow((to.half_images * problem.out_channels * problem.output[1] + to.half_rows * tiling.folds) *
                problem.output[2]);
-    to.places_images = tiling.images;
-    to.places_rows = tiling.rows;
-    to.places_quads = tiling.quads;
+    to.images_per_half = tiling.images;
+    to.rows_per_half = tiling.rows;
+    to.quads_per_half_row = tiling.quads;
     to.bands = FastDivisor(narrow(ceil_divide(folded.output[1], to.tile_rows)));
     to.column_tiles = FastDivisor(narrow(ceil_divide(quads_per_output_row(problem), tiling.quads)));
     to.tiles = narrow(tiling.tile_count);
@@ -128,7 +128,7 @@ struct Family {
     to.run_elements = tiling.run_elements;
     to.runs_per_plane_divisor = FastDivisor(to.runs_per_plane);
     to.channels_divisor = FastDivisor(to.pass_channels);
-    to.copy_sharers = FastDivisor(std::max(1, tiling.warps / to.runs));
+    to.warps_per_run = FastDivisor(std::max(1, tiling.warps / to.runs));
 
     to.bundle_channels = narrow(bundles.channels);
     to.bundle_rows = narrow(bundles.size / bundles.channels);
@@ -156,7 +156,7 @@ struct Family {
     };
     for (int i = 0; i < kFiltersPerTile; ++i) {
       if (i % 2 == 0) to.even_filters[i / 2] = static_cast<unsigned>(offset_of(i));
-      if (i % tiling.folds == 0) to.first_folds |= 1u << i;
+      if (i % tiling.folds == 0) to.first_fold_mask |= 1u << i;
     }
     to.odd_filter = static_cast<unsigned>(offset_of(1));
     to.next_filters = offset_of(kFiltersPerTile);
@@ -200,10 +200,10 @@ double activation_nanoseconds(const ConvProblem& problem, const Device& device) 
   return 0.003 * activation_cycles(problem.epilogue) * results / std::max(1, device.multiprocessors);
 }
 
-// What the algorithm chooses: all passes.
+// All passes of a problem, with their cost.
 struct Passes {
   std::vector<Pass> all;
-  double cost;  // nanoseconds, estimated
+  double cost;  // estimated nanoseconds
 };
 
 std::optional<Passes> best_passes(const ConvProblem& problem, const Device& device) {
@@ -215,7 +215,7 @@ std::optional<Passes> best_passes(const ConvProblem& problem, const Device& devi
   return passes;
 }
 
-// A launch for each pass, one after the other.
+// A plan with one launch per pass, in order.
 class PassesPlan final : public Plan {
  public:
   PassesPlan(const ConvProblem& problem, const Device& device, const Passes& passes) {
@@ -269,17 +269,17 @@ class FewChannels final : public AlgorithmByTiling<PassesPlan, best_passes> {
   std::string why_not_at_all(const ConvProblem& problem, const Device& device) const override {
     if (std::string reason = why_not_flat(problem); !reason.empty()) return reason;
     if (std::string reason = why_not_from(80, device); !reason.empty()) return reason;
-    // The kernel's indices inside an image have 32 bits; the six planes between the first and the last but
-    // one of eight filters have them without a sign.
+    // The kernel's indices inside an image have 32 bits. even_filters holds the offset across six planes of
+    // eight filters as an unsigned 32-bit number.
     std::string reason = why_not_indexed(
         {problem.batch, problem.in_channels, problem.out_channels, problem.output_size() * 3 / 2,
          padded_input(problem, 1) + problem.stride[1], padded_input(problem, 2) + problem.stride[2],
          problem.channels_per_group() * problem.filter_size() * 16});
     if (!reason.empty()) return reason;
     const FilterBundles bundles(problem);
-    if (bundles.taps > kMostTaps) {
+    if (bundles.taps > kMaxTaps) {
       return joined("filter rows of ", problem.filter[2], " taps at stride ", problem.stride[2],
-                    " are wider than its ", kMostTaps);
+                    " are wider than its ", kMaxTaps);
     }
     if (loses_accuracy(problem_with_channels(problem, 1), 1, device)) {
       return joined("sums over a filter of ", problem.filter[1], " x ", problem.filter[2],

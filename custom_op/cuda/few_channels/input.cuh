@@ -1,6 +1,6 @@
 #pragma once
 
-// A tile of the output, and what of the input it reads.
+// A tile of the output, and the copy and conversion of its input.
 
 #include "cuda/few_channels/arguments.h"
 #include "cuda/primitives/cp_async.cuh"
@@ -11,20 +11,20 @@
 namespace convswap::few_channels {
 
 struct Tile {
-  int n, first_row, first_column;  // of the output, rows folded
+  int n, first_row, first_column;  // of the output; rows are folded
 
   template <typename Arguments>
   __device__ Tile(const Arguments& problem, int index) {
     const int band_index = problem.column_tiles.quotient_of_any(index);
     const int image_tile = problem.bands.quotient_of_any(band_index);
-    first_column =
-        (index - band_index * static_cast<int>(problem.column_tiles.divisor)) * problem.places_quads * kQuad;
+    first_column = (index - band_index * static_cast<int>(problem.column_tiles.divisor)) *
+                   problem.quads_per_half_row * kQuad;
     first_row = (band_index - image_tile * static_cast<int>(problem.bands.divisor)) * problem.tile_rows;
     n = image_tile * problem.tile_images;
   }
 };
 
-// The part of the input that a tile reads.
+// Input that a tile reads.
 struct InputWindow {
   int first_row, first_column;   // may lie in the padding
   int begin_column, end_column;  // inside the image; the end is at least 0, also in the padding
@@ -38,11 +38,11 @@ struct InputWindow {
   }
 };
 
-// What lies side by side in x of the input that a tile reads.
+// Input of a tile that is contiguous in x.
 struct Run {
-  long long start;  // in x
-  int elements;     // 0 where the run lies outside the image or the batch
-  int first_row;    // of the tile's input
+  long long start;  // index in x
+  int elements;     // 0 if the run lies outside the image or the batch
+  int first_row;    // row of the tile's input
 
   // `plane` counts the tile's images and their channels; `row` is the tile's input row that the run holds.
   template <typename Arguments>
@@ -66,10 +66,10 @@ struct Run {
   }
 };
 
-// Finds where each quad of a half tile lies.
+// Sets the offsets of each quad of a half tile.
 template <int kBundle, typename Arguments>
-__device__ inline void find_places(const Arguments& problem, QuadPlace* places) {
-  const int count = problem.places_images * problem.quads_per_image.divisor;
+__device__ inline void find_quad_offsets(const Arguments& problem, QuadOffsets* quad_offsets) {
+  const int count = problem.images_per_half * problem.quads_per_image.divisor;
   for (int i = threadIdx.x; i < count; i += blockDim.x) {
     const int image = problem.quads_per_image.quotient(i);
     const int within = i - image * problem.quads_per_image.divisor;
@@ -78,41 +78,39 @@ __device__ inline void find_places(const Arguments& problem, QuadPlace* places) 
     const int word = image * problem.planes * problem.plane_words +
                      row * problem.folded_stride_height * problem.phases * problem.line_words +
                      column * kQuad * kBundle;
-    places[i] = {static_cast<unsigned short>(word), static_cast<unsigned short>(column),
-                 (image * problem.out_channels * problem.output_height + (row << problem.log2_folds)) *
-                         problem.output_width +
-                     column * kQuad};
+    quad_offsets[i] = {static_cast<unsigned short>(word), static_cast<unsigned short>(column),
+                       (image * problem.out_channels * problem.output_height + (row << problem.log2_folds)) *
+                               problem.output_width +
+                           column * kQuad};
   }
 }
 
-// How many quads of a half of the tile lie in the first `all_rows` folded rows; they are the first ones.
+// Number of quads of a half of the tile in the first `all_rows` folded rows. Those quads come first.
 template <typename Arguments>
 __device__ inline int quads_inside(const Arguments& problem, const Tile& tile, int half, int all_rows) {
-  const int images = min(problem.places_images, problem.batch - tile.n - half * problem.half_images);
-  const int rows = min(problem.places_rows, all_rows - tile.first_row - half * problem.half_rows);
+  const int images = min(problem.images_per_half, problem.batch - tile.n - half * problem.half_images);
+  const int rows = min(problem.rows_per_half, all_rows - tile.first_row - half * problem.half_rows);
   if (images <= 0 || rows <= 0) return 0;
-  return ((images - 1) * problem.places_rows + rows) * problem.places_quads;
+  return ((images - 1) * problem.rows_per_half + rows) * problem.quads_per_half_row;
 }
 
 // `k` is the block's first filter, folds not counted.
 template <typename Arguments>
-__device__ inline TileWork work_of(const Arguments& problem, const Tile& tile, int k) {
+__device__ inline TileInfo tile_info_of(const Arguments& problem, const Tile& tile, int k) {
   const int whole_rows = problem.output_height >> problem.log2_folds;
-  const int last_folds = problem.output_height - (whole_rows << problem.log2_folds);
+  const int partial_folds = problem.output_height - (whole_rows << problem.log2_folds);
   const long long plane = static_cast<long long>(tile.n) * problem.out_channels + k;
   return {plane * problem.output_plane + (tile.first_row << problem.log2_folds) * problem.output_width +
               tile.first_column,
           {quads_inside(problem, tile, 0, problem.folded_rows),
            quads_inside(problem, tile, 1, problem.folded_rows)},
           {quads_inside(problem, tile, 0, whole_rows), quads_inside(problem, tile, 1, whole_rows)},
-          ((1u << last_folds) - 1) * problem.first_folds,
+          ((1u << partial_folds) - 1) * problem.first_fold_mask,
           problem.output_width - tile.first_column};
 }
 
-// The way of the input into shared memory: copied as it is, then converted and laid out for the tensor core.
-
-// Starts the copies of a tile's input, a run to a warp or to a few. Each keeps its alignment to 16 bytes, so
-// a copied run starts up to a chunk less one into its place.
+// Starts the asynchronous copies of a tile's input, one run per warp or per few warps. Each run keeps its
+// misalignment to 16 bytes, so it starts up to one element less than a chunk into its buffer.
 template <typename Element>
 __device__ inline void copy_tile(const Arguments<Element>& problem, const Tile& tile, int first_channel,
                                  Element* raw) {
@@ -120,59 +118,62 @@ __device__ inline void copy_tile(const Arguments<Element>& problem, const Tile& 
   const unsigned thread = optimization_barrier(threadIdx.x);
   const InputWindow window(problem, tile);
   const int warps = blockDim.x / 32;
-  const int sharers = problem.copy_sharers.divisor;
+  const int warps_per_run = problem.warps_per_run.divisor;
 #pragma unroll 1
-  for (int job = thread / 32; job < problem.runs * sharers; job += warps) {
-    const int i = problem.copy_sharers.quotient(job);
-    const int share = job - i * sharers;
+  for (int job = thread / 32; job < problem.runs * warps_per_run; job += warps) {
+    const int i = problem.warps_per_run.quotient(job);
+    const int warp_in_run = job - i * warps_per_run;
     const int plane = problem.runs_per_plane_divisor.quotient(i);
     const Run run(problem, tile, window, first_channel, plane, i - plane * problem.runs_per_plane);
     if (run.elements == 0) continue;
     const int misaligned = static_cast<int>(run.start & (kChunk - 1));
     const Element* source = problem.x + (run.start - misaligned);
-    // What lies beyond the run is copied too, and not used; but nothing lies beyond the tensor.
+    // Chunks may reach beyond the run, but not beyond the tensor.
     const long long left = problem.input_elements - (run.start - misaligned);
     const int end = run.elements + misaligned;
-    const int whole = !problem.copies_16_bytes ? 0
-                      : left >= end + kChunk   ? end
-                                               : static_cast<int>(left) - kChunk + 1;
+    const int cp_async_end = !problem.copies_16_bytes ? 0
+                             : left >= end + kChunk   ? end
+                                                      : static_cast<int>(left) - kChunk + 1;
     Element* target = raw + i * problem.run_elements;
-    // A few copies at constant distances, which cost no addresses.
+    // Copies at constant distances need no address arithmetic.
     constexpr int kCopies = 4;
     constexpr int kStep = 32 * kChunk;
 #pragma unroll 1
-    for (int j = share * kCopies * kStep + thread % 32 * kChunk; j < end; j += sharers * kCopies * kStep) {
+    for (int j = warp_in_run * kCopies * kStep + thread % 32 * kChunk; j < end;
+         j += warps_per_run * kCopies * kStep) {
       Element* const to = target + j;
       const Element* const from = source + j;
 #pragma unroll
       for (int copy = 0; copy < kCopies; ++copy) {
-        if (j + copy * kStep < whole) cp_async_16(to + copy * kStep, from + copy * kStep);
+        if (j + copy * kStep < cp_async_end) cp_async_16(to + copy * kStep, from + copy * kStep);
       }
     }
-    // The last chunk of the tensor, or all of them where x is not aligned.
-    const int first = max(whole + kChunk - 1 & ~(kChunk - 1), misaligned);
+    // The last chunk of the tensor is copied by elements, and so are all chunks if x is not aligned.
+    const int first = max(cp_async_end + kChunk - 1 & ~(kChunk - 1), misaligned);
 #pragma unroll 1
-    for (int j = first + share * 32 + thread % 32; j < end; j += sharers * 32) target[j] = source[j];
+    for (int j = first + warp_in_run * 32 + thread % 32; j < end; j += warps_per_run * 32)
+      target[j] = source[j];
   }
 }
 
-// A staged line: where its first column goes, the remainder of its columns by the stride, and for each pixel
-// of a bundle, of the first half of the tile and then of the second, where in the raw copy its first column
-// is. That may lie before the copy where the line begins in the padding. Behind the copy lies a row of zeros
-// for rows in the padding.
+// A staged line: the target of its first column, the remainder of its columns by the stride, and the source
+// of its first column in the unconverted input for each pixel of a bundle, of the first half of the tile and
+// then of the second. A source may lie before the buffer if the line begins in the padding. Rows in the
+// padding read a row of zeros behind the buffer.
 template <int kBundle>
 struct alignas(16) StagedLine {
-  int from[2 * kBundle];
+  int source_offsets[2 * kBundle];
   int target;
   int phase;
   int unused[2];
 };
 
-// Whether the lines of one tile are those of another: most blocks meet the same again and again.
+// True if two tiles have the same staged lines, as most consecutive tiles of a block do.
 template <typename Element>
-__device__ inline bool share_lines(const Arguments<Element>& problem, const Tile& tile, const Tile& other) {
+__device__ inline bool have_same_lines(const Arguments<Element>& problem, const Tile& tile,
+                                       const Tile& other) {
   const auto images = [&](int n) { return min(problem.batch - n, problem.tile_images); };
-  // Of an image in x, from a boundary of 16 bytes.
+  // Elements from a 16-byte boundary to the start of image n in x.
   const auto misaligned = [&](int n) {
     return static_cast<unsigned>(n) * problem.in_channels * problem.input_height * problem.input_width %
            (16 / sizeof(Element));
@@ -217,14 +218,14 @@ __device__ inline void find_lines(const Arguments<Element>& problem, const Tile&
                (raw_row - run.first_row) * problem.input_width + shift;
       }
     }
-    lines[line].from[half * kBundle + pixel] = from;
+    lines[line].source_offsets[half * kBundle + pixel] = from;
   }
 }
 
-// Converts the input and lays it out in bundles: a thread takes one column of a few lines. Columns of equal
-// remainder by the stride lie together, so that neighbouring outputs read neighbouring words. Padding
-// becomes zeros, and so does, where `kWindowed`, what lies outside the window of binades. Returns what the
-// thread has seen.
+// Converts the input and stores it in bundles: a thread takes one column of a few lines. Columns with the
+// same remainder by the stride are contiguous, so that neighbouring outputs read neighbouring words. Padding
+// becomes zero and, with kWindowed, so do values outside the window of binades. Returns the value range that
+// the thread has read.
 template <typename Format, int kBundle, bool kWindowed, typename Arguments>
 __device__ inline ValueRange<typename Format::Element> stage_tile(const Arguments& problem, const Tile& tile,
                                                                   const StagedLine<kBundle>* lines,
@@ -248,20 +249,21 @@ __device__ inline ValueRange<typename Format::Element> stage_tile(const Argument
     for (int l = 0; l < kLines; ++l) {
       if (group * kLines + l >= problem.lines) break;
       const StagedLine<kBundle>& line = lines[group * kLines + l];
-      const int2 place = *reinterpret_cast<const int2*>(&line.target);
+      const int2 target_and_phase = *reinterpret_cast<const int2*>(&line.target);
       const bool inside =
-          static_cast<unsigned>(input_column + place.y) < static_cast<unsigned>(window.end_column);
-      int from[2 * kBundle];
+          static_cast<unsigned>(input_column + target_and_phase.y) < static_cast<unsigned>(window.end_column);
+      int source_offsets[2 * kBundle];
 #pragma unroll
       for (int j = 0; j < 2 * kBundle; j += 4) {
-        const int4 four = *reinterpret_cast<const int4*>(line.from + j);
-        from[j] = four.x, from[j + 1] = four.y, from[j + 2] = four.z, from[j + 3] = four.w;
+        const int4 four = *reinterpret_cast<const int4*>(line.source_offsets + j);
+        source_offsets[j] = four.x, source_offsets[j + 1] = four.y, source_offsets[j + 2] = four.z,
+        source_offsets[j + 3] = four.w;
       }
       Element values[2 * kBundle];
 #pragma unroll
       for (int j = 0; j < 2 * kBundle; ++j) {
         values[j] = Format::zero();
-        if (inside) values[j] = source[from[j]];
+        if (inside) values[j] = source[source_offsets[j]];
       }
 #pragma unroll
       for (int j = 0; j < 2 * kBundle; j += 2) {
@@ -271,10 +273,10 @@ __device__ inline ValueRange<typename Format::Element> stage_tile(const Argument
           values[j + 1] = binades.holds(values[j + 1]) ? values[j + 1] : Format::zero();
         }
       }
-      // What the tensor core takes of the two halves lies side by side.
+      // Words of the two halves alternate, in the order of the mma's A registers.
 #pragma unroll
       for (int part = 0; part < Format::kParts; ++part) {
-        unsigned* const words = target + place.x + part * problem.part_words;
+        unsigned* const words = target + target_and_phase.x + part * problem.part_words;
         if constexpr (kBundle == 4) {
           store_shared(words, Format::pair(values[0], values[1], scale, part),
                        Format::pair(values[4], values[5], scale, part),

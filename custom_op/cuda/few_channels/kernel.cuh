@@ -1,6 +1,6 @@
 #pragma once
 
-// The kernel of the algorithm `few_channels`; few_channels.cc tells the idea and fills the arguments.
+// The kernel of the algorithm `few_channels`. few_channels.cc explains the method and fills the arguments.
 
 #include "cuda/epilogue/activations.cuh"
 #include "cuda/few_channels/input.cuh"
@@ -11,14 +11,14 @@
 
 namespace convswap::few_channels {
 
-// Computes a tile as the definition says, for data with infinities or NaN: the tensor core would multiply
-// them with the zeros that fill its depth.
+// Computes a tile with the naive loop, for data with infinities or NaN. The tensor core would multiply them
+// with the zeros that pad the depth.
 template <typename Element>
-__device__ __noinline__ void compute_as_defined(const Arguments<Element>& problem, Tile tile,
-                                                int first_filter, int filters) {
+__device__ __noinline__ void compute_naive(const Arguments<Element>& problem, Tile tile, int first_filter,
+                                           int filters) {
   const int first_row = tile.first_row << problem.log2_folds;
   const int rows = min(problem.tile_rows << problem.log2_folds, problem.output_height - first_row);
-  const int columns = min(problem.places_quads * kQuad, problem.output_width - tile.first_column);
+  const int columns = min(problem.quads_per_half_row * kQuad, problem.output_width - tile.first_column);
   const int images = min(problem.tile_images, problem.batch - tile.n);
   const int count = images * filters * rows * columns;
   for (int i = threadIdx.x; i < count; i += blockDim.x) {
@@ -26,26 +26,26 @@ __device__ __noinline__ void compute_as_defined(const Arguments<Element>& proble
     const int p = first_row + i / columns % rows;
     const int k = first_filter + i / (columns * rows) % filters;
     const long long n = tile.n + i / (columns * rows) / filters;
-    float sum = naive_conv_sum<Element, float>(problem, problem.definition, n, k, 0, p, q,
+    float sum = naive_conv_sum<Element, float>(problem, problem.naive_conv, n, k, 0, p, q,
                                                problem.first_channel, problem.pass_channels);
     Element* y =
         problem.y + ((n * problem.out_channels + k) * problem.output_height + p) * problem.output_width + q;
     if (problem.b != nullptr) sum += static_cast<float>(problem.b[k]);
     if (problem.accumulates) sum += static_cast<float>(*y);
-    if (problem.activates) sum = activated(problem.definition.epilogue, sum);
+    if (problem.activates) sum = activated(problem.naive_conv.epilogue, sum);
     *y = static_cast<Element>(sum);
   }
 }
 
-// What a block has of every tile: the filters of a group or, where their weights do not fit, a part of them.
-struct Share {
-  int padded_filters, filters;  // folded: that it has room for, and that it has
-  int first_filter;             // of y, folds not counted
-  int first_channel;            // of x, in this pass
+// Filters and channels of a block: the filters of a group or, if their weights do not fit, a part of them.
+struct BlockFilters {
+  int padded_filters, filters;  // folded filters: with padding, and without
+  int first_filter;             // first channel of y, folds not counted
+  int first_channel;            // first channel of x, in this pass
 
-  // `room`: for so many filters.
+  // `room`: padded count of folded filters.
   template <typename Arguments>
-  __device__ Share(const Arguments& problem, int room) : padded_filters(room) {
+  __device__ BlockFilters(const Arguments& problem, int room) : padded_filters(room) {
     const int group = blockIdx.y / problem.filter_splits;
     const int first_folded = blockIdx.y % problem.filter_splits * padded_filters;
     filters = min(padded_filters, problem.folded_filters - first_folded);
@@ -54,8 +54,8 @@ struct Share {
   }
 };
 
-// A block at work. Weights and pixels are converted by a guess of how large they are, and again in the rare
-// case that it does not hold.
+// One thread block of the kernel. Weights and pixels are converted with a guessed scale, and converted again
+// in the rare case that they do not fit.
 template <typename Format, int kBundle, int kTaps, int kTiles>
 class Block {
   using Element = typename Format::Element;
@@ -64,26 +64,27 @@ class Block {
   __device__ Block(const Arguments<Element>& problem, unsigned char* shared)
       : problem_(problem),
         shared_(shared),
-        share_(problem, problem.filter_blocks * kTiles * kFiltersPerTile) {}
+        block_filters_(problem, problem.filter_blocks * kTiles * kFiltersPerTile) {}
 
-  // Starts the copy of the first tile's input, and meanwhile finds what is the same for all tiles.
+  // Starts the copy of the first tile's input and meanwhile prepares the state that all tiles share.
   __device__ void set_up() {
-    copy(blockIdx.x);
+    start_input_copy(blockIdx.x);
     if (threadIdx.x == 0) {
-      // One by one: NVRTC has what is set as a whole loaded from global memory, for which all wait.
+      // Members are set one by one: NVRTC loads an aggregate from global memory, and all threads wait for
+      // that.
       state().most = 0u, state().least_less_one = ~0u;
       state().weight_windows = 1u;
-      state().is_far = 0u;
+      state().needs_second_factor = 0u;
     }
     const int bundle_slots = problem_.steps * kBundlesPerStep;
     for (int i = threadIdx.x; i < bundle_slots; i += blockDim.x) {
-      part(problem_.shared.bundles)[i] = filter_bundle<kBundle>(problem_, i);
+      at(problem_.shared.bundles)[i] = filter_bundle<kBundle>(problem_, i);
     }
-    find_places<kBundle>(problem_, part(problem_.shared.places));
+    find_quad_offsets<kBundle>(problem_, at(problem_.shared.quad_offsets));
     for (int i = threadIdx.x; i < problem_.zero_words; i += blockDim.x) {
       reinterpret_cast<unsigned*>(raw())[problem_.raw_words + i] = 0u;
     }
-    for (int i = threadIdx.x; i < share_.padded_filters; i += blockDim.x) tops()[i] = kFirstTop;
+    for (int i = threadIdx.x; i < block_filters_.padded_filters; i += blockDim.x) tops()[i] = kFirstTop;
     __syncthreads();
   }
 
@@ -92,7 +93,7 @@ class Block {
     for (int window = 0; window < weight_windows_; ++window) {
       stage_window_of_weights(window);
       if (window > 0) {
-        copy(blockIdx.x);
+        start_input_copy(blockIdx.x);
         scaled_for_ = top_ + 1;
       }
       for (int index = blockIdx.x; index < problem_.tiles; index += gridDim.x) compute(index, window);
@@ -101,38 +102,40 @@ class Block {
   }
 
  private:
-  // The parts of shared memory, found each time: a register is worth more than an addition.
+  // Regions of shared memory. Addresses are computed at each use, since a register costs more than an
+  // addition.
   __device__ unsigned char* shared() const { return shared_ + optimization_barrier(0u); }
   template <typename Part>
-  __device__ Part* part(Offset<Part> offset) const {
+  __device__ Part* at(Offset<Part> offset) const {
     return offset.in(shared());
   }
-  __device__ Element* raw() const { return reinterpret_cast<Element*>(part(problem_.shared.raw)); }
+  __device__ Element* raw() const { return reinterpret_cast<Element*>(at(problem_.shared.raw)); }
   __device__ StagedLine<kBundle>* lines() const {
-    return reinterpret_cast<StagedLine<kBundle>*>(part(problem_.shared.lines));
+    return reinterpret_cast<StagedLine<kBundle>*>(at(problem_.shared.lines));
   }
-  __device__ int* tops() const { return part(problem_.shared.tops); }
-  __device__ BlockState& state() const { return *part(problem_.shared.state); }
+  __device__ int* tops() const { return at(problem_.shared.tops); }
+  __device__ BlockState& state() const { return *at(problem_.shared.state); }
 
-  // The weights of the first filter.
+  // Weights of the block's first filter.
   __device__ const Element* weights() const {
-    return problem_.w + static_cast<long long>(share_.first_filter) * problem_.channels *
+    return problem_.w + static_cast<long long>(block_filters_.first_filter) * problem_.channels *
                             problem_.filter_height * problem_.filter_width;
   }
 
-  // Starts the copy of a tile's input, if there is such a tile.
-  __device__ void copy(int index) const {
-    if (index < problem_.tiles) copy_tile(problem_, Tile(problem_, index), share_.first_channel, raw());
+  // Starts the copy of a tile's input if the tile exists.
+  __device__ void start_input_copy(int index) const {
+    if (index < problem_.tiles)
+      copy_tile(problem_, Tile(problem_, index), block_filters_.first_channel, raw());
     cp_async_commit_group();
   }
 
-  // Stages a window of the weights. Where the guess does not hold, they are measured, which tells how many
-  // windows there are, and staged again.
+  // Stages a window of the weights. Weights that do not fit the guessed scale are measured, which gives the
+  // number of windows, and staged again.
   __device__ void stage_window_of_weights(int window) {
     bool are_measured = window > 0;
     do {
       const ValueRange<Element> range = stage_weights<Format, kBundle, kTaps, kTiles>(
-          problem_, weights(), part(problem_.shared.bundles), share_.filters, tops(), window,
+          problem_, weights(), at(problem_.shared.bundles), block_filters_.filters, tops(), window,
           problem_.shared.weights(shared()));
       if (are_measured || __syncthreads_and(fits<Format>(range, kFirstTop))) return;
       measure_weights();
@@ -146,23 +149,24 @@ class Block {
       const long long folded = filter >> problem_.log2_folds;
       return weights() + (folded * problem_.channels + problem_.first_channel) * taps;
     };
-    measure_filters<Format, true>(weights_of, share_.filters, problem_.pass_channels * taps, tops(),
+    measure_filters<Format, true>(weights_of, block_filters_.filters, problem_.pass_channels * taps, tops(),
                                   &state().weight_windows);
     __syncthreads();
     weights_are_finite_ = state().weight_windows != ~0u;
     if (weights_are_finite_) weight_windows_ = static_cast<int>(state().weight_windows);
   }
 
-  // Computes a tile with a window of the weights, and starts the copy of the next.
+  // Computes a tile with a window of the weights, and starts the copy of the next tile.
   __device__ void compute(int index, int weight_window) {
     const Tile tile(problem_, index);
     const ValueRange<Element> range = convert(tile, index);
     const bool all_fit = __syncthreads_and(fits<Format>(range, top_) && weights_are_finite_);
     const int windows = all_fit ? 1 : find_windows(range);
     if (windows == 0) {
-      copy(index + gridDim.x);
+      start_input_copy(index + gridDim.x);
       if (weight_window == 0) {
-        compute_as_defined(problem_, tile, share_.first_filter, share_.filters >> problem_.log2_folds);
+        compute_naive(problem_, tile, block_filters_.first_filter,
+                      block_filters_.filters >> problem_.log2_folds);
       }
       return;
     }
@@ -174,67 +178,68 @@ class Block {
         if (!all_fit) convert_window(tile, window_top);
       }
       if (scaled_for_ != window_top) scale_for(window_top, weight_window, is_first);
-      if (window + 1 == windows) copy(index + gridDim.x);
+      if (window + 1 == windows) start_input_copy(index + gridDim.x);
       compute_tile<Format, kBundle, kTaps, kTiles>(
-          problem_, state().work, share_.filters, problem_.accumulates || !is_first,
-          problem_.activates && is_last, state().is_far != 0, shared_);
+          problem_, state().tile_info, block_filters_.filters, problem_.accumulates || !is_first,
+          problem_.activates && is_last, state().needs_second_factor != 0, shared_);
     }
   }
 
-  // Converts a tile's input by the guess; returns what the thread has seen.
+  // Converts a tile's input with the current scale and returns the value range that the thread has read.
   __device__ ValueRange<Element> convert(const Tile& tile, int index) {
-    if (index == blockIdx.x || !share_lines(problem_, tile, Tile(problem_, index - gridDim.x))) {
-      find_lines<kBundle>(problem_, tile, share_.first_channel, lines());
+    if (index == blockIdx.x || !have_same_lines(problem_, tile, Tile(problem_, index - gridDim.x))) {
+      find_lines<kBundle>(problem_, tile, block_filters_.first_channel, lines());
     }
     cp_async_wait_group<0>();
     __syncthreads();
-    if (threadIdx.x == 0) state().work = work_of(problem_, tile, share_.first_filter);
+    if (threadIdx.x == 0) state().tile_info = tile_info_of(problem_, tile, block_filters_.first_filter);
     return stage_tile<Format, kBundle, false>(problem_, tile, lines(), raw(), BinadeWindow(top_),
-                                              part(problem_.shared.staged));
+                                              at(problem_.shared.staged));
   }
 
-  // Finds the windows of a tile's input for which the guess does not hold, of the range that each thread has
-  // seen. Returns how many there are; none where the tensor core cannot multiply it.
+  // Sets top_ to the window of a tile that did not fit, from the ranges of all threads. Returns the number of
+  // windows, or 0 if the tensor core cannot multiply the tile.
   __device__ int find_windows(ValueRange<Element> range) {
-    const ValueRange<Element> whole =
+    const ValueRange<Element> tile_range =
         reduce_threads(range, state(), threadIdx.x == 0, [] { __syncthreads(); });
-    if (!weights_are_finite_ || !whole.is_finite()) return 0;
-    top_ = whole.window_top();
-    return whole.windows();
+    if (!weights_are_finite_ || !tile_range.is_finite()) return 0;
+    top_ = tile_range.window_top();
+    return tile_range.windows();
   }
 
-  // Converts of a tile's input what a window holds.
+  // Converts the values of a tile's input that lie in a window; all others become zero.
   __device__ void convert_window(const Tile& tile, int window_top) {
     __syncthreads();
     stage_tile<Format, kBundle, true>(problem_, tile, lines(), raw(), BinadeWindow(window_top),
-                                      part(problem_.shared.staged));
+                                      at(problem_.shared.staged));
     scaled_for_ = window_top + 1;
   }
 
-  // Finds the scales that undo those of a window of the pixels and one of the weights.
+  // Sets the scales that undo those of a window of the pixels and a window of the weights.
   __device__ void scale_for(int window_top, int weight_window, bool is_first) {
-    if (threadIdx.x == 0) state().is_far = 0;
+    if (threadIdx.x == 0) state().needs_second_factor = 0;
     __syncthreads();
-    find_scales<Format>(problem_, share_.filters, share_.padded_filters, tops(), weight_window, window_top,
-                        problem_.b == nullptr || !is_first ? nullptr : problem_.b + share_.first_filter,
-                        part(problem_.shared.scales), part(problem_.shared.rests), &state());
+    find_scales<Format>(
+        problem_, block_filters_.filters, block_filters_.padded_filters, tops(), weight_window, window_top,
+        problem_.b == nullptr || !is_first ? nullptr : problem_.b + block_filters_.first_filter,
+        at(problem_.shared.scales), at(problem_.shared.second_factors), &state());
     __syncthreads();
     scaled_for_ = window_top;
   }
 
   const Arguments<Element>& problem_;
   unsigned char* const shared_;
-  const Share share_;
+  const BlockFilters block_filters_;
   bool weights_are_finite_ = true;
   int weight_windows_ = 1;
-  int top_ = kFirstTop;             // of the pixels' uppermost window
-  int scaled_for_ = kFirstTop + 1;  // the window that the scales were last found for
+  int top_ = kFirstTop;             // exponent of the pixels' uppermost window
+  int scaled_for_ = kFirstTop + 1;  // the window of the current scales
 };
 
-// Persistent blocks: grid.x shares the tiles, grid.y the groups and, where the weights of a group do not
-// fit, parts of its filters.
+// Persistent blocks: grid.x divides the tiles, grid.y the groups and, if the weights of a group do not fit,
+// the parts of its filters.
 template <typename Format, int kBundle, int kTaps, int kTiles>
-__global__ void __launch_bounds__(kMostThreads, 1)
+__global__ void __launch_bounds__(kMaxThreads, 1)
     kernel(const __grid_constant__ Arguments<typename Format::Element> problem) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 #error "few_channels needs compute capability 8.0 or newer"

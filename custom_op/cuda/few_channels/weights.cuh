@@ -1,13 +1,13 @@
 #pragma once
 
-// The way of the weights into shared memory.
+// Staging of the weights in shared memory.
 
 #include "cuda/few_channels/arguments.h"
 #include "cuda/primitives/tensor_core_formats.cuh"
 
 namespace convswap::few_channels {
 
-// What the multiplication's depth holds at `index`. Bundles beyond the filter's own have no weights.
+// Bundle at `index` along the depth. Bundles beyond the filter's last are padding.
 template <int kBundle, typename Arguments>
 __device__ inline FilterBundle filter_bundle(const Arguments& problem, int index) {
   if (index >= problem.bundles) return {0, 0, {-1, -1, -1, -1}, {}};
@@ -42,9 +42,9 @@ __device__ inline FilterBundle filter_bundle(const Arguments& problem, int index
   return bundle;
 }
 
-// Converts the weights and lays them out as the tensor core reads them: for each (filter block, part, step,
-// tap) the words of every lane side by side, first those of one tile of filters, then of the next. Returns
-// what the thread has seen.
+// Converts the weights and stores them in the order of the mma's B fragments: for each (filter block, part,
+// k-step, tap) the words of all lanes are contiguous, filter tile by filter tile. Returns the value range
+// that the thread has read.
 template <typename Format, int kBundle, int kTaps, int kTiles, typename Arguments>
 __device__ inline ValueRange<typename Format::Element> stage_weights(const Arguments& problem,
                                                                      const typename Format::Element* w,
@@ -90,19 +90,19 @@ __device__ inline ValueRange<typename Format::Element> stage_weights(const Argum
   return range;
 }
 
-// Finds what turns sums into results: the scales undone, and the bias.
+// Sets each filter's scale and bias, which turn accumulators into results.
 template <typename Format, typename Arguments>
 __device__ inline void find_scales(const Arguments& problem, int filters, int padded, const int* tops,
                                    int weight_window, int top, const typename Format::Element* bias,
-                                   FilterScale* scales, float* rests, BlockState* state) {
+                                   FilterScale* scales, float* second_factors, BlockState* state) {
   for (int filter = threadIdx.x; filter < padded; filter += blockDim.x) {
     FilterScale scale = {1.0f, 0.0f};
     if (filter < filters) {
       if (bias != nullptr) scale.bias = Format::to_float(bias[filter >> problem.log2_folds]);
       if constexpr (Format::kIsScaled) {
         const PowerOfTwo undone = undo_scales(tops[filter] - weight_window * kBinades, top);
-        scale.factor = undone.factor, rests[filter] = undone.rest;
-        if (!undone.is_near) state->is_far = 1;
+        scale.factor = undone.factor, second_factors[filter] = undone.rest;
+        if (!undone.is_near) state->needs_second_factor = 1;
       }
     }
     scales[filter] = scale;

@@ -13,9 +13,9 @@ namespace convswap::few_channels {
 // A part of the kernels of a format, which is called `name`.
 template <typename Format, std::size_t kPart, std::size_t kParts>
 std::vector<CompiledKernel> kernels_for(const char* name) {
-  return for_each_instance<kInstances, kPart, kParts>([&]<Instance kOf>() {
-    return CompiledKernel(instance_name("few_channels::kernel", name, kOf.arguments()),
-                          kernel<Format, kOf.bundle, kOf.taps, kOf.tiles>);
+  return for_each_instance<kInstances, kPart, kParts>([&]<Instance kInstance>() {
+    return CompiledKernel(instance_name("few_channels::kernel", name, kInstance.arguments()),
+                          kernel<Format, kInstance.bundle, kInstance.taps, kInstance.tiles>);
   });
 }
 
