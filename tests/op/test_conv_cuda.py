@@ -349,7 +349,7 @@ def test_tiles_of_toeplitz_that_overlap_store_each_result_once(size, filters, le
     y = run("toeplitz", x, w, b, {})
     plan = _native.describe_plan(_native.Problem(x.shape, w.shape, True), "cuda", "toeplitz")
     assert "1 of them the next tile's too" in plan
-    assert ("input by bulk copies" in plan) == is_copied
+    assert ("input by TMA" in plan) == is_copied
     truth = run("naive", x, w, b, {})
     finite = np.isfinite(truth)
     np.testing.assert_array_equal(y[~finite], truth[~finite])

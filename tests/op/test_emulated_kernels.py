@@ -29,7 +29,7 @@ RARE = {
     "tiles of copies that overlap": (
         "toeplitz",
         15_000,
-        r"of them the next tile's too\).*input by bulk copies",
+        r"of them the next tile's too\).*input by TMA",
     ),
     "tiles in precision ieee that overlap": ("toeplitz", 20_000, r"ieee .*of them the next tile's too\)"),
     "pairs of folds": ("toeplitz", 0, r" x 2 outputs, "),

@@ -102,10 +102,9 @@ struct Arguments : Tensors<Element>, Geometry {
   // A core row: `pixels` neighbours of `bundle` channels. Its product gives `outputs` neighbours in y.
   int log2_bundle, log2_outputs;
   int folds, log2_folds;
-  FastDivisor bundles;  // of channels
-  int window_rows,
-      window_cores;  // rows and core columns of the receptive field of a core row's outputs, for each bundle
-  int steps;         // k-steps of the product
+  FastDivisor bundles;            // of channels
+  int window_rows, window_cores;  // receptive field of a core row's outputs, for each bundle
+  int steps;                      // k-steps of the product
   FastDivisor steps_divisor;
   FastDivisor row_phases, column_phases;
   FastDivisor window_rows_divisor, window_cores_divisor;
@@ -123,10 +122,9 @@ struct Arguments : Tensors<Element>, Geometry {
   int images, rows, cores;
   FastDivisor bands, column_tiles;
   int tiles;
-  int row_advance,
-      y_rows;           // row stride from a tile to the next: in rows of the Conv output, and in rows of y
-  bool stores_lines;    // tiles overlap, and each stores whole cache lines
-  bool evicts_y_first;  // stores of y have the L2 policy evict_first
+  int row_advance, y_rows;  // tile stride in rows of the Conv output, and in rows of y
+  bool stores_lines;        // tiles overlap, and each stores whole cache lines
+  bool evicts_y_first;      // stores of y have the L2 policy evict_first
   int pool_pad_height;
   bool pools;
   int product_rows;  // rows of the product for each image
@@ -135,7 +133,7 @@ struct Arguments : Tensors<Element>, Geometry {
   ResultStrides conv_strides;     // of the Conv output
   ResultStrides y_strides;        // of the data for y; the same memory unless the Conv output is separate
   int fold_distance;              // between results of neighbouring folds of a filter, in elements
-  bool pools_sums;                // a 2 x 2 pool is computed from the accumulators
+  bool pools_accumulators;        // a 2 x 2 pool is computed from the accumulators
   bool has_separate_conv_output;  // the Conv output is float32 in memory of its own
   PostPass post_pass;
   float min_result, max_result;  // clamp of a result

@@ -58,7 +58,7 @@ class Tiler {
   }
 
   // Whether the lowest tile fits.
-  bool try_rows(Tiling tiling, bool is_whole_width, std::optional<Tiling>& best) const {
+  bool try_rows(Tiling tiling, bool is_full_width, std::optional<Tiling>& best) const {
     const int64_t all = ceil_divide(problem_.output[1], tiling.core_layout.folds);
     bool fits_any = false;
     for (int64_t bands = 1; bands <= all; bands = bands < 16 ? bands + 1 : bands + bands / 4) {
@@ -67,7 +67,7 @@ class Tiler {
       if (!set_bands(tiling)) continue;
       const bool fits = try_warpgroups(tiling, best);
       fits_any = fits_any || fits;
-      if (!fits || !is_whole_width) continue;
+      if (!fits || !is_full_width) continue;
       if (bands > 1) {
         try_overlapping(tiling, bands, best);
         continue;
@@ -101,10 +101,10 @@ class Tiler {
 
   bool try_number_of_warpgroups(Tiling tiling, std::optional<Tiling>& best) const {
     if (!measure(tiling)) return false;
-    const TileCost of_tile = cost_of_tile(tiling);
+    const TileCost tile_cost = cost_of_tile(tiling);
     for (tiling.warpgroups = 1; tiling.warpgroups <= max_warpgroups(tiling.tiles) && set_warpgroups(tiling);
          ++tiling.warpgroups) {
-      tiling.cost = cost(tiling, of_tile);
+      tiling.cost = cost(tiling, tile_cost);
       if (!best || tiling.cost < best->cost) best = tiling;
     }
     return true;
@@ -137,15 +137,15 @@ class Tiler {
   // Fills in the sizes but those that depend on how many warpgroups there are; false where not one fits.
   bool measure(Tiling& tiling) const {
     const CoreLayout& core_layout = tiling.core_layout;
-    const int64_t most = device_.shared_memory_per_block;
+    const int64_t limit = device_.shared_memory_per_block;
     const int64_t rows_beyond = (core_layout.window_rows - 1) / core_layout.row_phases;
     const int64_t cores_beyond = (core_layout.window_cores - 1) / core_layout.column_phases;
     tiling.pitch = tiling.cores + cores_beyond;
     tiling.core_rows = tiling.rows + rows_beyond;
     tiling.plane_cores = tiling.core_rows * tiling.pitch;
-    if (tiling.pitch * 16 > most || tiling.plane_cores * 16 > most) return false;
+    if (tiling.pitch * 16 > limit || tiling.plane_cores * 16 > limit) return false;
     const int64_t planes = core_layout.bundles * core_layout.row_phases * core_layout.column_phases;
-    if (planes * tiling.plane_cores * 16 > most) return false;
+    if (planes * tiling.plane_cores * 16 > limit) return false;
     tiling.image_cores = planes * tiling.plane_cores;
     tiling.part_cores = tiling.images * tiling.image_cores;
     tiling.cores_per_row = tiling.pitch * core_layout.column_phases;
@@ -164,22 +164,22 @@ class Tiler {
         16 * (parts * tiling.part_cores - tiling.image_cores + std::max(tiling.image_cores, last_read));
 
     SharedOffsets& shared = tiling.shared;
-    SharedLayout block(kCacheLine, most);
+    SharedLayout block(kCacheLine, limit);
     block.place<unsigned>(tiling.filter_blocks * parts * core_layout.steps() * tiling.tiles * 64);
     shared.items = block.place<StagedItem>(tiling.image_items);
     shared.tops = block.place<int>(problem_.filters_per_group());
     shared.weight_state = block.place<WeightState>(1);
     shared.warpgroups = block.place<unsigned char>(0);
-    const int64_t stored_elements = place_stored(tiling, most);
-    if (block.end() > most || tiling.core_matrix_bytes > most || stored_elements > most) return false;
-    SharedLayout warpgroup(kCacheLine, most);  // of a warpgroup
+    const int64_t stored_elements = set_y_strides(tiling, limit);
+    if (block.end() > limit || tiling.core_matrix_bytes > limit || stored_elements > limit) return false;
+    SharedLayout warpgroup(kCacheLine, limit);
     warpgroup.place<unsigned>(tiling.core_matrix_bytes / 4);
     const PostPass post_pass = post_pass_of(problem_, core_layout);
     if (has_separate_conv_output(problem_, post_pass)) {
       tiling.conv_strides = tiling.y_strides;
       const int64_t result_elements =
-          post_pass == PostPass::full ? set_conv_strides(tiling, most) : stored_elements;
-      if (result_elements > most) return false;
+          post_pass == PostPass::full ? set_conv_strides(tiling, limit) : stored_elements;
+      if (result_elements > limit) return false;
       shared.conv_output =
           warpgroup.place<unsigned char>(result_elements * static_cast<int64_t>(sizeof(float)));
       shared.y_staging = warpgroup.place<unsigned char>(stored_elements * size_of(problem_.type));
@@ -191,9 +191,9 @@ class Tiler {
     const int64_t filter_folds = tiling.tiles * kTileColumns / core_layout.outputs;
     shared.scales = warpgroup.place<FilterScale>(tiling.filter_blocks * filter_folds);
     shared.state = warpgroup.place<WarpgroupState>(1);
-    if (!place_source(tiling, most)) return false;
+    if (!set_source_strides(tiling, limit)) return false;
     shared.raw = warpgroup.place<unsigned char>(tiling.raw_bytes);
-    if (warpgroup.end() > most) return false;
+    if (warpgroup.end() > limit) return false;
     shared.warpgroup_bytes = static_cast<int>(warpgroup.end());
     tiling.warpgroups = 1;
     return set_warpgroups(tiling);
@@ -218,16 +218,16 @@ class Tiler {
   }
 
   // Sets where copies bring a tile's input; false where it is more than `most`.
-  bool place_source(Tiling& tiling, int64_t most) const {
+  bool set_source_strides(Tiling& tiling, int64_t limit) const {
     tiling.source_plane = tiling.source_image = tiling.raw_bytes = 0;
     if (!tiling.copies_input) return true;
     const int64_t chunk = kAlignment / size_of(problem_.type);
     const int64_t width = problem_.input[2], channels = problem_.channels_per_group();
     const int64_t rows = std::min(tiling.input_rows, problem_.input[1]);
     // The chunks at both ends of a channel hold nothing of its neighbours.
-    if (rows * width > most) return false;
+    if (rows * width > limit) return false;
     tiling.source_plane = aligned_like(problem_.input_size(), rows * width + 2 * chunk, kAlignment);
-    if (channels * tiling.source_plane > most) return false;
+    if (channels * tiling.source_plane > limit) return false;
     tiling.source_image = aligned_like(problem_.in_channels * problem_.input_size(),
                                        channels * tiling.source_plane, kAlignment);
     // A core's row may begin in the last row and end beyond it.
@@ -236,12 +236,12 @@ class Tiler {
                                        static_cast<int64_t>(size_of(problem_.type)),
                                    kAlignment) *
                        kAlignment;
-    return tiling.raw_bytes <= most;
+    return tiling.raw_bytes <= limit;
   }
 
   // Sets the places of what goes to y of a filter block and returns how many elements it spans; more than
   // `most` where it does not fit.
-  int64_t place_stored(Tiling& tiling, int64_t most) const {
+  int64_t set_y_strides(Tiling& tiling, int64_t limit) const {
     const int64_t line = kCacheLine / size_of(problem_.type);
     const int64_t width = problem_.result[2], plane = problem_.result_size();
     const bool pools = problem_.epilogue.pool.kind != PoolKind::none;
@@ -252,9 +252,9 @@ class Tiler {
     strides.rows_are_contiguous = columns == width;
     strides.planes_are_contiguous = strides.rows_are_contiguous && rows == problem_.result[1];
     const int64_t row = strides.rows_are_contiguous ? width : aligned_like(width, columns, kCacheLine);
-    if (row > most || rows * row > most) return most + 1;
+    if (row > limit || rows * row > limit) return limit + 1;
     const int64_t stored_plane = aligned_like(plane, rows * row, kCacheLine);
-    if (tiling.filters_per_block * stored_plane > most) return most + 1;
+    if (tiling.filters_per_block * stored_plane > limit) return limit + 1;
     const int64_t image =
         aligned_like(problem_.out_channels * plane, tiling.filters_per_block * stored_plane, kCacheLine);
     strides.row = static_cast<int>(row);
@@ -264,11 +264,11 @@ class Tiler {
   }
 
   // The same of the convolution's results where they lie apart.
-  int64_t set_conv_strides(Tiling& tiling, int64_t most) const {
+  int64_t set_conv_strides(Tiling& tiling, int64_t limit) const {
     const int64_t row =
         int64_t{tiling.cores} * tiling.core_layout.outputs + tiling.cores * tiling.core_layout.outputs % 2;
     const int64_t rows = int64_t{tiling.rows} * tiling.core_layout.folds;
-    if (row > most || rows * row > most || tiling.filters_per_block * rows * row > most) return most + 1;
+    if (row > limit || rows * row > limit || tiling.filters_per_block * rows * row > limit) return limit + 1;
     ResultStrides& strides = tiling.conv_strides;
     strides.rows_are_contiguous = strides.planes_are_contiguous = false;
     strides.row = static_cast<int>(row);
@@ -301,7 +301,7 @@ class Tiler {
     const bool is_full =
         tiling.filters_per_block * core_layout.outputs * core_layout.folds == tiling.tiles * kTileColumns &&
         core_layout.outputs > 1;
-    const bool pools = pools_sums(problem_, core_layout);
+    const bool pools = pools_accumulators(problem_, core_layout);
     const bool folds = is_full && core_layout.folds > 1;
     // Nearly what the kernel asks before it stores two results as one.
     const bool pairs = problem_.output[2] % 2 == 0;
@@ -360,30 +360,30 @@ class Tiler {
   }
 
   // Of all tiles, by so many warpgroups.
-  double cost(const Tiling& tiling, const TileCost& of_tile) const {
+  double cost(const Tiling& tiling, const TileCost& tile_cost) const {
     const double multiprocessors = number(std::max<int64_t>(1, device_.multiprocessors / problem_.group));
     const double tiles = number(tiling.tile_count);
     const double turns = std::ceil(tiles / (multiprocessors * tiling.warpgroups));
     const double busy_warpgroups = std::min<double>(tiling.warpgroups, std::ceil(tiles / multiprocessors));
     const double waves = std::ceil(problem_.group / number(device_.multiprocessors));
-    const double words = of_tile.matrix_words / (128.0 * tiling.warpgroups);
+    const double words = tile_cost.matrix_words / (128.0 * tiling.warpgroups);
     // What the last tiles give goes to memory while nothing is left to compute: 0.2 us for each megabyte,
     // from what batches of 512 take beside the rest.
     const double draining =
-        0.0256 * of_tile.stored_lines * std::min(tiles, multiprocessors * tiling.warpgroups);
+        0.0256 * tile_cost.stored_lines * std::min(tiles, multiprocessors * tiling.warpgroups);
     // Of several groups, which the fit had none of, by the suite small-groups
     // (rule-small-groups in benchmarks/h200.json).
     const double several = problem_.is_grouped() && problem_.type == ElementType::float32 ? 1.15 : 1;
     const double computing = waves *
-                             (turns * several * (busy_warpgroups * of_tile.shared + of_tile.alone) +
+                             (turns * several * (busy_warpgroups * tile_cost.shared + tile_cost.alone) +
                               draining + 469 * words + 6360) *
-                             of_tile.gained * of_tile.overlapping;
+                             tile_cost.gained * tile_cost.overlapping;
     // Where both are near each other they take longer than either: the eighth root of eighth powers.
     const auto eighth_power = [](double a) {
       const double fourth = a * a * (a * a);
       return fourth * fourth;
     };
-    const double sum = eighth_power(computing) + eighth_power(of_tile.moving);
+    const double sum = eighth_power(computing) + eighth_power(tile_cost.moving);
     return std::sqrt(std::sqrt(std::sqrt(sum))) - kEarlierNanoseconds;
   }
 
@@ -396,8 +396,8 @@ class Tiler {
         return 0.96 * outputs;
       case PostPass::activation:
         // Of a pool's window one. The others are of what ten layers took on an H200 beside those without.
-        return pools_sums(problem_, tiling.core_layout) ? 0.007 * outputs / 4
-                                                        : cycles_of_activation() * outputs;
+        return pools_accumulators(problem_, tiling.core_layout) ? 0.007 * outputs / 4
+                                                                : cycles_of_activation() * outputs;
       case PostPass::none:
         return 0;
     }
@@ -506,7 +506,7 @@ Bounds bounds_of(const Epilogue& epilogue) {
   return {-kInfinity, kInfinity};
 }
 
-bool pools_sums(const ConvProblem& problem, const CoreLayout& core_layout) {
+bool pools_accumulators(const ConvProblem& problem, const CoreLayout& core_layout) {
   const Epilogue& epilogue = problem.epilogue;
   const Pool& pool = epilogue.pool;
   if (pool.kind == PoolKind::none || epilogue.has_residual || core_layout.folds != 2 ||
@@ -524,7 +524,7 @@ bool pools_sums(const ConvProblem& problem, const CoreLayout& core_layout) {
 
 PostPass post_pass_of(const ConvProblem& problem, const CoreLayout& core_layout) {
   const Epilogue& epilogue = problem.epilogue;
-  const bool pools_later = epilogue.pool.kind != PoolKind::none && !pools_sums(problem, core_layout);
+  const bool pools_later = epilogue.pool.kind != PoolKind::none && !pools_accumulators(problem, core_layout);
   const Bounds bounds = bounds_of(epilogue);
   if (epilogue.has_residual || pools_later || !(bounds.min <= bounds.max)) return PostPass::full;
   switch (epilogue.activation) {

@@ -19,8 +19,8 @@
 namespace convswap::toeplitz {
 
 struct Instance {
-  int tiles;          // accumulator tiles of eight columns
-  bool has_epilogue;  // something follows the convolution
+  int tiles;  // accumulator tiles of eight columns
+  bool has_epilogue;
 
   // Template arguments of the kernel.
   std::string arguments() const { return joined(tiles, has_epilogue ? ", true" : ", false"); }
@@ -97,7 +97,7 @@ bool is_unpadded(const ConvProblem& problem, const CoreLayout& core_layout);
 void set_step_offsets(const Tiling& tiling, StepCoreMatrices* cores, unsigned* offsets);
 
 // True if a thread and its neighbour hold all accumulators of a window of the problem's pool.
-bool pools_sums(const ConvProblem& problem, const CoreLayout& core_layout);
+bool pools_accumulators(const ConvProblem& problem, const CoreLayout& core_layout);
 
 // Epilogue work left after the accumulators are written. Clamps (Relu, Clip) are applied while writing.
 PostPass post_pass_of(const ConvProblem& problem, const CoreLayout& core_layout);

@@ -61,7 +61,7 @@ struct CoreRow {
 };
 
 template <typename Element>
-__device__ inline void find_items(const Arguments<Element>& problem, StagedItem* items) {
+__device__ inline void set_staged_items(const Arguments<Element>& problem, StagedItem* items) {
   for (int i = threadIdx.x; i < problem.image_items; i += blockDim.x) {
     const int line = problem.cores_per_row.quotient_of_any(i);
     const int column = i - line * static_cast<int>(problem.cores_per_row.divisor);

@@ -205,7 +205,7 @@ class Warpgroup {
 
   // Prepares the state that all tiles share.
   __device__ void set_up() {
-    find_items(problem_, items_);
+    set_staged_items(problem_, items_);
     for (int i = threadIdx.x; i < problem_.filters; i += blockDim.x) tops()[i] = kFirstTop;
     clear_cores(problem_, core_matrices());
     // Memory around the TMA loads is zeroed too, since it meets zero weights.

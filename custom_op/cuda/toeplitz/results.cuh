@@ -174,7 +174,7 @@ struct StoreTargets {
   static __device__ StoreTargets of(const Arguments<Element>& problem, const Results<Element>& results,
                                     int image, int first) {
     const Tile& tile = results.tile;
-    const bool pools = kHasEpilogue && problem.pools_sums;
+    const bool pools = kHasEpilogue && problem.pools_accumulators;
     const int log2_folds = pools ? 0 : problem.log2_folds, log2_columns = pools ? 1 : 0;
     const int rows = pools ? tile.y_rows : tile.rows, columns = pools ? tile.y_columns : tile.columns;
     StoreTargets targets;
@@ -317,7 +317,7 @@ __device__ inline void write_results_as(const Arguments<Element>& problem, const
                                         const StoreContext<kTiles, kHasEpilogue>& store_context,
                                         const float (&accumulators)[kTiles][4]) {
   if constexpr (kHasEpilogue) {
-    if (problem.pools_sums) {
+    if (problem.pools_accumulators) {
       if (problem.naive_conv.epilogue.pool.kind == PoolKind::average) {
         write_pooled<Format, kTiles, true, Stored>(problem, results, store_context, accumulators);
       } else {

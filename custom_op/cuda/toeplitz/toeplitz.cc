@@ -130,8 +130,7 @@ struct Family {
                   " filters at a time; products of ", tiling.chunks * kWgmmaM, " x ",
                   core_layout.steps() * kWgmmaK, " x ", tiling.tiles * kTileColumns, " for ",
                   core_layout.outputs, " x ", core_layout.folds, " outputs, ", core_layout.bundle,
-                  " channels side by side; ", tiling.copies_input ? "input by bulk copies; " : "",
-                  text_of(launch));
+                  " channels side by side; ", tiling.copies_input ? "input by TMA; " : "", text_of(launch));
   }
 
  private:
@@ -200,8 +199,8 @@ struct Family {
     to.filter_blocks = tiling.filter_blocks;
     to.conv_strides = tiling.conv_strides;
     to.y_strides = tiling.y_strides;
-    to.pools_sums = pools_sums(problem, core_layout);
-    to.fold_distance = to.pools_sums ? 0 : to.conv_strides.row;
+    to.pools_accumulators = pools_accumulators(problem, core_layout);
+    to.fold_distance = to.pools_accumulators ? 0 : to.conv_strides.row;
     to.post_pass = post_pass_of(problem, core_layout);
     to.has_separate_conv_output = has_separate_conv_output(problem, to.post_pass);
     const bool is_bounded = to.post_pass != PostPass::full;

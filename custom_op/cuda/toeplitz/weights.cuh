@@ -21,17 +21,17 @@ __device__ inline ValueRange<Element> stage_weights(const Arguments<Element>& pr
   for (int i = threadIdx.x; i < count; i += blockDim.x) {
     const int pair = i % 4;
     const int column = i / 4 % (kTiles * kTileColumns);
-    int rest = i / (kTiles * 32);
-    const int half = rest % 2;
-    rest /= 2;
-    const int matrix_index = problem.steps_divisor.quotient_of_any(rest);
-    const int step = rest - matrix_index * problem.steps;
-    rest = matrix_index;
-    const int part = rest % Format::kParts;
+    int remaining = i / (kTiles * 32);
+    const int half = remaining % 2;
+    remaining /= 2;
+    const int matrix_index = problem.steps_divisor.quotient_of_any(remaining);
+    const int step = remaining - matrix_index * problem.steps;
+    remaining = matrix_index;
+    const int part = remaining % Format::kParts;
     const int filter_fold = column >> problem.log2_outputs;
     const int in_block = filter_fold >> problem.log2_folds;
-    const int filter = rest / Format::kParts * problem.filters_per_block + in_block;
-    unsigned both = 0;
+    const int filter = remaining / Format::kParts * problem.filters_per_block + in_block;
+    unsigned packed = 0;
     if (in_block < problem.filters_per_block && filter < problem.filters) {
       const StepCoreMatrices cores = problem.step_cores[step];
       const int core = half == 0 ? cores.first : cores.second;
@@ -60,9 +60,9 @@ __device__ inline ValueRange<Element> stage_weights(const Arguments<Element>& pr
         if constexpr (Format::kIsScaled) return binades.holds(value) ? value : 0.0f;
         return value;
       };
-      both = Format::pair(weight_at(2 * pair), weight_at(2 * pair + 1), binades.scale(), part);
+      packed = Format::pair(weight_at(2 * pair), weight_at(2 * pair + 1), binades.scale(), part);
     }
-    matrix[i] = both;
+    matrix[i] = packed;
   }
   return range;
 }
