@@ -25,7 +25,7 @@ constexpr int64_t kMaxIndex = 1 << 30;
 
 int kernel_taps(int64_t taps) {
   return *std::find_if(std::begin(kKernelTaps), std::end(kKernelTaps),
-                       [&](int most) { return most >= taps; });
+                       [&](int limit) { return limit >= taps; });
 }
 
 constexpr int kTensorCores = 4;  // of a multiprocessor
@@ -84,8 +84,8 @@ class Tiler {
   }
 
   void try_rows(Tiling tiling, int64_t all, Tiling& best) const {
-    const int64_t most = std::min<int64_t>(all, kMaxQuads / tiling.quads);
-    for (int64_t rows = 1; rows <= most; rows = next_rows(rows, all)) {
+    const int64_t limit = std::min<int64_t>(all, kMaxQuads / tiling.quads);
+    for (int64_t rows = 1; rows <= limit; rows = next_rows(rows, all)) {
       tiling.rows = static_cast<int>(rows);
       tiling.images = 1;
       if (!measure(tiling)) return;
@@ -104,9 +104,9 @@ class Tiler {
     // Of a folded row that ends beyond the image only the last image of a half may know.
     if (tiling.quads != quads_per_row_ || !folds_evenly_) return;
     const int64_t image_elements = problem_.out_channels * problem_.output_size();
-    const int64_t most =
+    const int64_t limit =
         std::min<int64_t>({16, ceil_divide(problem_.batch, 2), kMaxIndex / 2 / image_elements});
-    for (int images = 2; images <= most; ++images) {
+    for (int images = 2; images <= limit; ++images) {
       tiling.images = images;
       if (images * tiling.rows * tiling.quads > kMaxQuads || !measure(tiling)) return;
       if (tiling.cost < best.cost) best = tiling;
@@ -131,8 +131,8 @@ class Tiler {
     const int64_t raw_columns = columns * problem_.stride[2];
     // Each of these alone takes at least so many words; beyond, the products below might not fit into 64
     // bits.
-    const int64_t most = device_.shared_memory_per_block;
-    if (raw_rows > most || columns > most || lines > most || bundles_.count > most) return false;
+    const int64_t limit = device_.shared_memory_per_block;
+    if (raw_rows > limit || columns > limit || lines > limit || bundles_.count > limit) return false;
     tiling.tile_count = tiles_of(tiling);
     if (raw_columns > kMaxIndex || tiling.tile_count > kMaxIndex) return false;
 
@@ -148,7 +148,7 @@ class Tiler {
     const int64_t width = std::min(raw_columns, problem_.input[2]);
     const int64_t run =
         is_whole ? (std::min(raw_rows, problem_.input[1]) - 1) * problem_.input[2] + width : width;
-    if (run > most) return false;
+    if (run > limit) return false;
     tiling.runs_per_plane = static_cast<int>(is_whole ? 1 : raw_rows);
     tiling.run_elements = static_cast<int>(ceil_divide(run + chunk - 1, chunk) * chunk);
     tiling.zero_words = static_cast<int>(ceil_divide(width, chunk) * 4);
@@ -157,7 +157,7 @@ class Tiler {
     tiling.plane_words = lines * tiling.line_words;
     tiling.plane_words += (wanted - tiling.plane_words % 32 + 32) % 32;
     const int64_t runs = tiling.tile_images() * problem_.channels_per_group() * tiling.runs_per_plane;
-    if (runs > most) return false;
+    if (runs > limit) return false;
     tiling.raw_words = runs * tiling.run_elements / chunk * 4;
 
     const int64_t filters = int64_t{tiling.filter_blocks} * tiling.tiles * kFiltersPerTile;
@@ -168,7 +168,7 @@ class Tiler {
     if (staged_words >= 1 << 16) return false;
     tiling.part_words = staged_words;
     SharedOffsets& shared = tiling.shared;
-    SharedLayout block(16, most);
+    SharedLayout block(16, limit);
     block.place<unsigned>(weight_words);
     shared.staged = block.place<unsigned>(parts_of(problem_) * staged_words);
     shared.raw = block.place<unsigned char>(4 * (tiling.raw_words + tiling.zero_words));

@@ -19,7 +19,7 @@ namespace convswap::few_channels {
 struct Instance {
   int bundle;  // filter rows in a bundle
   int taps;    // taps of a filter row
-  int tiles;   // of eight filters in a warp's registers
+  int tiles;   // accumulator tiles of eight filters
 
   // Template arguments of the kernel.
   std::string arguments() const { return joined(bundle, ", ", taps, ", ", tiles); }

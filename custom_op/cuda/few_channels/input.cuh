@@ -97,14 +97,14 @@ __device__ inline int quads_inside(const Arguments& problem, const Tile& tile, i
 // `k` is the block's first filter, folds not counted.
 template <typename Arguments>
 __device__ inline TileInfo tile_info_of(const Arguments& problem, const Tile& tile, int k) {
-  const int whole_rows = problem.output_height >> problem.log2_folds;
-  const int partial_folds = problem.output_height - (whole_rows << problem.log2_folds);
+  const int full_rows = problem.output_height >> problem.log2_folds;
+  const int partial_folds = problem.output_height - (full_rows << problem.log2_folds);
   const long long plane = static_cast<long long>(tile.n) * problem.out_channels + k;
   return {plane * problem.output_plane + (tile.first_row << problem.log2_folds) * problem.output_width +
               tile.first_column,
           {quads_inside(problem, tile, 0, problem.folded_rows),
            quads_inside(problem, tile, 1, problem.folded_rows)},
-          {quads_inside(problem, tile, 0, whole_rows), quads_inside(problem, tile, 1, whole_rows)},
+          {quads_inside(problem, tile, 0, full_rows), quads_inside(problem, tile, 1, full_rows)},
           ((1u << partial_folds) - 1) * problem.first_fold_mask,
           problem.output_width - tile.first_column};
 }

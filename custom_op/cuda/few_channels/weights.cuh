@@ -59,16 +59,16 @@ __device__ inline ValueRange<typename Format::Element> stage_weights(const Argum
   for (int i = threadIdx.x; i < count; i += blockDim.x) {
     const int word = i % kWords;
     const int lane = i / kWords % 32;
-    int rest = i / kWords / 32;
-    const int tile = rest % kTiles;
-    rest /= kTiles;
-    const int tap = rest % kTaps;
-    rest /= kTaps;
-    const int step = rest % problem.steps;
-    rest /= problem.steps;
-    const int part = rest % Format::kParts;
-    const int filter = (rest / Format::kParts * kTiles + tile) * kFiltersPerTile + lane / 4;
-    unsigned both = 0;
+    int remaining = i / kWords / 32;
+    const int tile = remaining % kTiles;
+    remaining /= kTiles;
+    const int tap = remaining % kTaps;
+    remaining /= kTaps;
+    const int step = remaining % problem.steps;
+    remaining /= problem.steps;
+    const int part = remaining % Format::kParts;
+    const int filter = (remaining / Format::kParts * kTiles + tile) * kFiltersPerTile + lane / 4;
+    unsigned packed = 0;
     if (filter < filters) {
       const FilterBundle& bundle = bundles[step * kBundlesPerStep + lane % 4];
       const BinadeWindow binades(tops[filter] - window * kBinades);
@@ -83,9 +83,9 @@ __device__ inline ValueRange<typename Format::Element> stage_weights(const Argum
         if constexpr (Format::kIsScaled) return binades.holds(value) ? value : 0.0f;
         return value;
       };
-      both = Format::pair(weight_at(2 * word), weight_at(2 * word + 1), binades.scale(), part);
+      packed = Format::pair(weight_at(2 * word), weight_at(2 * word + 1), binades.scale(), part);
     }
-    weights[i] = both;
+    weights[i] = packed;
   }
   return range;
 }
