@@ -8,7 +8,7 @@ import pytest
 from convswap.bench.suite_runs import run_suite
 from convswap.errors import ConvswapError
 from convswap.planning.warm import warm
-from convswap.tutorial.lab.scaffold import BY_INTERFACE
+from convswap.tutorial.lab.scaffold import template
 from swap_models import three_convs
 from tuning_files import table
 
@@ -22,7 +22,7 @@ FUNCTIONS = {
     "swap": convswap.swap,
     "warm": lambda model, **given: warm(model, **{"compute_capabilities": 90, **given}),
     "bench": lambda _, **given: list(run_suite("course", device="cpu", **given)),
-    "lab": lambda _, **given: convswap.lab.run(BY_INTERFACE["course"], device="cpu", **given),
+    "lab": lambda _, **given: convswap.lab.run(template("course"), device="cpu", **given),
     "override_session": convswap.override_session,
 }
 

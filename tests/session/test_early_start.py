@@ -191,18 +191,18 @@ def test_many_channels_makes_its_barriers_before_it_waits_and_nothing_else():
     (entry,) = (
         each[1]
         for each in re.finditer(ENTRY, path.read_text(encoding="utf-8"), re.DOTALL)
-        if "multiply_tiles<" in each[1]
+        if "consume_tiles<" in each[1]
     )
     before, _, behind = entry.partition("griddepcontrol_wait();")
-    assert "produce_tiles<" in behind and "multiply_tiles<" in behind
+    assert "produce_tiles<" in behind and "consume_tiles<" in behind
     assert set(re.findall(r"problem\.(\w+)", before)) <= {"weight_stages", "image_stages"}
     assert not re.search(r"load\(|copy|prefetch|return", before)
     # Its producers wait themselves, ahead of all but copies of weights that stay.
     text = path.with_name("producers.cuh").read_text(encoding="utf-8")
     before, _, behind = text.partition("griddepcontrol_wait();")
     before = before[before.rindex("produce_tiles(") :]
-    assert "copy_pixels<" in behind and "tell_of_tile(" in behind
-    assert re.findall(r"copy_\w+|tell\w+|load\w*\(", before) == ["copy_weights"]
+    assert "copy_pixels<" in behind and "publish_tile_info(" in behind
+    assert re.findall(r"copy_\w+|publish\w+|load\w*\(", before) == ["copy_weights"]
     assert before.index("problem.weights_are_constant") < before.index("copy_weights")
 
 
@@ -217,7 +217,7 @@ def test_every_kernel_that_may_start_early_waits_first():
             continue
         for entry in re.finditer(ENTRY, text, re.DOTALL):
             found += 1
-            if "multiply_tiles<" in entry[1]:
+            if "consume_tiles<" in entry[1]:
                 continue
             before, _, _ = entry[1].partition("griddepcontrol_wait();")
             assert before != entry[1], f"{path}: a kernel does not wait"
