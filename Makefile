@@ -130,6 +130,7 @@ lint: all $(stamps)/lint
 	.venv/bin/mypy --package convswap
 	.venv/bin/mypy examples/load.py
 	@.venv/bin/lint-imports --no-cache
+	@.venv/bin/python tools/vocabulary.py
 
 sanitize: $(stamps)/sanitized
 	@sh tools/sanitize.sh test

@@ -1,0 +1,60 @@
+"""Looks for identifiers that have given way to the field's own terms.
+
+    python tools/vocabulary.py        # a line for each that is found; status 1 where there is one
+
+tools/vocabulary.tsv has a line for each: the old identifier, the file or folder in which it may not come back,
+and the one that stands for it. Many old ones are ordinary words: comments and texts do not count.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+TABLE = Path(__file__).with_suffix(".tsv")
+CPP = (".cc", ".cu", ".cuh", ".def", ".h")
+_CPP_TEXTS = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+
+
+def identifiers(name: str, text: str) -> Iterator[tuple[int, str]]:
+    """Yield line and identifier of a C++ or Python source, without those in comments and texts."""
+    if name.endswith(".py"):
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.NAME:
+                yield token.start[0], token.string
+        return
+    code = _CPP_TEXTS.sub(lambda found: "\n" * found[0].count("\n"), text)
+    for number, line in enumerate(code.splitlines(), start=1):
+        for found in _IDENTIFIER.finditer(line):
+            yield number, found[0]
+
+
+def old_names(folder: Path, table: Path) -> Iterator[str]:
+    """Yield a line for each old identifier in the tracked sources of `folder`."""
+    rows = [line.split("\t") for line in table.read_text().splitlines()]
+    listed = subprocess.run(["git", "ls-files"], cwd=folder, capture_output=True, text=True, check=True)
+    for name in listed.stdout.splitlines():
+        here = {old: new for old, scope, new in rows if name == scope or name.startswith(f"{scope}/")}
+        if not here or not name.endswith((*CPP, ".py")):
+            continue
+        for number, identifier in identifiers(name, (folder / name).read_text()):
+            if identifier in here:
+                yield f"{name}:{number}: `{identifier}`: it is called `{here[identifier]}`"
+
+
+def main() -> int:
+    """Print what is found; return the exit status."""
+    found = list(old_names(REPOSITORY, TABLE))
+    print(*found, sep="\n", end="\n" if found else "")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
