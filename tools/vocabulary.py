@@ -1,9 +1,9 @@
-"""Looks for identifiers that have given way to the field's own terms.
+"""Find identifiers that were replaced by the field's terms.
 
-    python tools/vocabulary.py        # a line for each that is found; status 1 where there is one
+    python tools/vocabulary.py        # prints a line for each old identifier; the exit status is 1 if there is one
 
-tools/vocabulary.tsv has a line for each: the old identifier, the file or folder in which it may not come back,
-and the one that stands for it. Many old ones are ordinary words: comments and texts do not count.
+Each line of tools/vocabulary.tsv has an old identifier, the file or folder in which it must not come back, and
+the new identifier. Many old identifiers are ordinary words, so comments and strings do not count.
 """
 
 from __future__ import annotations
