@@ -1,8 +1,8 @@
 """Find identifiers that were replaced by the field's terms.
 
-    python tools/vocabulary.py        # prints a line for each old identifier; the exit status is 1 if there is one
+    python tools/vocabulary.py        # a line for each old identifier; exit status 1 if there is one
 
-Each line of tools/vocabulary.tsv has an old identifier, the file or folder in which it must not come back, and
+A line of tools/vocabulary.tsv has an old identifier, the file or folder in which it must not come back, and
 the new identifier. Many old identifiers are ordinary words, so comments and strings do not count.
 """
 
