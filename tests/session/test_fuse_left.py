@@ -296,6 +296,15 @@ def test_statistics_that_are_no_numbers_are_left():
     assert_left(swap(original, fuse=True), "norm", "the constant 'mean' is of no floating-point type")
 
 
+def test_batch_normalisation_whose_parameter_is_of_strings_without_values_is_left():
+    """As a damaged file may have it: no number for each filter can be read."""
+    original = model([conv(), normalise()], statistics())
+    (mean,) = (each for each in original.graph.initializer if each.name == "mean")
+    mean.ClearField("raw_data")
+    mean.data_type = TensorProto.STRING
+    assert_left(swap(original, fuse=True), "norm", "the constant 'mean' is of no floating-point type")
+
+
 def test_negative_variance_is_left():
     values = statistics() | {"variance": np.full(K, -1.0)}
     assert_left(swap(model([conv(), normalise()], values), fuse=True), "norm", "would not be finite")

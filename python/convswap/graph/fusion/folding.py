@@ -184,13 +184,19 @@ def numbers_for_filters(tensor: ir.TensorProtocol, filters: int, rank: int) -> n
 
 
 def _float64(tensor: ir.TensorProtocol) -> np.ndarray:
+    # Before its values are read: a tensor of another type may have none.
+    _check_floating(tensor)
     return _in_float64(tensor.numpy(), tensor)
+
+
+def _check_floating(tensor: ir.TensorProtocol) -> None:
+    if not tensor.dtype.is_floating_point():
+        raise NotFusable(f"the constant {tensor.name!r} is of no floating-point type")
 
 
 def _in_float64(values: np.ndarray, tensor: ir.TensorProtocol) -> np.ndarray:
     """Return `values`, which are some of `tensor`, in float64."""
-    if not tensor.dtype.is_floating_point():
-        raise NotFusable(f"the constant {tensor.name!r} is of no floating-point type")
+    _check_floating(tensor)
     # Signalling NaN, of which damaged models may have some, would give a warning.
     with np.errstate(invalid="ignore"):
         return values.astype(np.float64)
