@@ -413,7 +413,7 @@ def made_by(results: Results) -> str:
     commands = dict.fromkeys(results.sections[name]["command"] for name in results.used if "/" not in name)
     if groups:
         commands[f"python benchmarks/results.py {shlex.join(f'{group}/*' for group in groups)}"] = None
-    told = f"Made by {', '.join(f'`{command}`' for command in commands)}. {results.origin()}"
+    told = f"To measure again: {', '.join(f'`{command}`' for command in commands)}. {results.origin()}"
     return textwrap.fill(told, 120, break_long_words=False, break_on_hyphens=False)
 
 

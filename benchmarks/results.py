@@ -169,10 +169,20 @@ def card_and_driver() -> tuple[str | None, str | None]:
 
 def checked_out() -> str:
     """Return the commit of this checkout, with a + where files differ from it."""
-    told = [
-        subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-        for command in (("rev-parse", "--short=8", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
-    ]
+    try:
+        told = [
+            subprocess.run(
+                ["git", *command], cwd=ROOT, capture_output=True, text=True, check=True
+            ).stdout.strip()
+            for command in (
+                ("rev-parse", "--short=8", "HEAD"),
+                ("status", "--porcelain", "--untracked-files=no"),
+            )
+        ]
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise SystemExit(
+            f"{ROOT} is no git checkout that git can read: each section names its commit; measure in a clone"
+        ) from error
     # This file's own results are no difference.
     changed = [line for line in told[1].splitlines() if not line.endswith(".json")]
     return told[0] + ("+" if changed else "")

@@ -69,15 +69,15 @@ def change(results, network, folder="compare", **changes):
 def test_the_table_has_a_row_for_every_network_and_accuracies_where_they_are_known(found, results, readme):
     answer = run_script("readme_tables", "--results", results, "--readme", readme)
     assert (answer.returncode, answer.stdout) == (0, f"{readme}: all-networks\n"), answer.stderr
-    before, begin, heading, rule, *rows, _, origin, end, after = readme.read_text().splitlines()
+    before, begin, heading, rule, *rows, _, first, second, end, after = readme.read_text().splitlines()
     assert (before, begin, end, after) == (
         "Before.",
         "<!-- all-networks -->",
         "<!-- /all-networks -->",
         "After.",
     )
-    assert origin == (
-        "Made by `python benchmarks/results.py 'compare/*'`. Results of one a card, driver 1.2: "
+    assert f"{first} {second}" == (
+        "To measure again: `python benchmarks/results.py 'compare/*'`. Results of one a card, driver 1.2: "
         "commit abcdef01 of 2026-11-29."
     )
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in (heading, *rows)]
