@@ -7,7 +7,7 @@
 #                 ONNX Runtime in .venv-oldest, the CPU's kernels for lesser processors than this one, and the
 #                 compiler's sanitizers
 # make dev        sets everything up such that edits of Python files count at once, without a build, also for the
-#                 commands above; make clean ends that
+#                 commands above, and compiles each C++ file alone, with ccache where that is found; make clean ends that
 # make tables     ... and measures every network, the course layers and the ladder on an H200, for benchmarks,
 #                 docs and README.md; all but the profiler beside Nsight Compute
 # make wheel      ... and makes a wheel in dist that has kernels for every card
@@ -15,8 +15,7 @@
 # make sanitize   builds with the compiler's sanitizers and runs those tests that reach all of the compiled code
 # make clean      removes all that these have made
 #
-# It needs Linux x86-64, Python 3.11 or newer with its venv module, g++ 11 or newer, and make; where ccache is found,
-# what was compiled before is taken from there. Variables:
+# It needs Linux x86-64, Python 3.11 or newer with its venv module, g++ 11 or newer, and make. Variables:
 #   PYTHON=python3.12     the Python to take
 #   PYTHON_ENV=system     no .venv and no network: PYTHON has the packages already, and convswap goes there too
 

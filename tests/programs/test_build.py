@@ -239,14 +239,14 @@ def test_build_shows_in_a_terminal_how_far_it_is(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-def test_ccache_is_taken_where_it_is_found(tmp_path: Path) -> None:
+def test_where_files_are_compiled_alone_ccache_is_taken_if_it_is_found(tmp_path: Path) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()
     write_program(programs / "ccache", 'exec "$@"')
     path = os.pathsep.join([str(programs), os.environ["PATH"]])
     if shutil.which("ninja", path=os.pathsep.join([str(Path(sys.executable).parent), path])) is None:
         pytest.skip("it takes ninja")
-    arguments = ("-G", "Ninja", "-S", REPOSITORY)
+    arguments = ("-G", "Ninja", "-S", REPOSITORY, "-D", "CONVSWAP_FILES_ALONE=ON")
     # The second time it is gone since the build before.
     for is_taken in (True, False):
         if not is_taken:
