@@ -58,7 +58,7 @@ def each_to_compile() -> Iterator[tuple[str, str, int]]:
     """Yield header, instance and compute capability: a family's first instance for every kind of card.
 
     Cards differ in what a kernel's code may use, which is the same in all formats of the data but bfloat16:
-    cards below 8.0 have no instructions for it. The rungs are compiled for 7.5 in tests/programs/test_fake_card.py.
+    cards below 8.0 have no instructions for it. tests/programs/test_fake_card.py compiles the rungs for 7.5.
     """
     for header, family in FAMILIES.items():
         if "/ladder/" in header:
@@ -73,7 +73,8 @@ def each_to_compile() -> Iterator[tuple[str, str, int]]:
 
 
 EACH = list(each_to_compile())
-# The other formats and ways through a template; beside a card alone, since they take a minute and more of two cores.
+# The other formats and ways through a template. They take two cores a minute, so only machines with a card
+# compile them.
 OTHERS = [
     (header, instance)
     for header in FAMILIES

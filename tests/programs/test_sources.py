@@ -1,7 +1,7 @@
 """What the build may hide: a header includes what it needs, and no two files have one name for two things.
 
-The compiler shows the former of headers that a source file includes first, in a build for `make dev`; in others
-CMake has the standard headers compiled once for all files, and ten files compiled as one.
+The compiler shows the former of headers that a source file includes first, in a build for `make dev`; in
+others CMake has the standard headers compiled once for all files, and ten files compiled as one.
 """
 
 from __future__ import annotations
