@@ -24,7 +24,7 @@ import numpy as np
 from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.timing.measure import in_turn
-from convswap.timing.single_node import lone_data, lone_weights
+from convswap.timing.single_node import single_node_data, single_node_weights
 from convswap.timing.suites import SuiteLayer, suite_layers, usual_batch
 
 RUNS = 20
@@ -90,7 +90,10 @@ def measured(
     arithmetic = options.precision if kind == "float32" else "tf32"
     x, w = (
         _native.DeviceArray.from_numpy(each)
-        for each in (lone_data(layer, batch, options.precision), lone_weights(layer, options.precision))
+        for each in (
+            single_node_data(layer, batch, options.precision),
+            single_node_weights(layer, options.precision),
+        )
     )
     problem = _native.Problem(x.shape, w.shape, False, kind, arithmetic, **attributes)
     y = _native.DeviceArray(problem.output_shape, kind)

@@ -180,7 +180,7 @@ def error_of(y: np.ndarray, x: np.ndarray, w: np.ndarray, layer: SuiteLayer) -> 
     """Return the relative L2 error of some outputs against the float64 sums of what was given."""
     random = np.random.default_rng(1)
     filters_of_group, channels = layer.filters // layer.group, layer.channels // layer.group
-    differences, truths = [], []
+    differences, references = [], []
     for _ in range(COMPARED):
         n, k = random.integers(y.shape[0]), random.integers(y.shape[1])
         place = [int(random.integers(extent)) for extent in y.shape[2:]]
@@ -194,10 +194,10 @@ def error_of(y: np.ndarray, x: np.ndarray, w: np.ndarray, layer: SuiteLayer) -> 
             kept.append(np.flatnonzero(inside))
         window = image[np.ix_(np.arange(channels), *windows[1:])]
         weights = w[k].astype(np.float64)[np.ix_(np.arange(channels), *kept[1:])]
-        truth = float((window * weights).sum())
-        truths.append(truth)
-        differences.append(float(y[(n, k, *place)]) - truth)
-    return float(np.linalg.norm(differences) / np.linalg.norm(truths))
+        reference = float((window * weights).sum())
+        references.append(reference)
+        differences.append(float(y[(n, k, *place)]) - reference)
+    return float(np.linalg.norm(differences) / np.linalg.norm(references))
 
 
 def told(row: dict[str, Any]) -> str:

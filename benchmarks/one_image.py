@@ -22,14 +22,14 @@ import onnx_ir as ir
 import onnxruntime
 from convswap.errors import ConvswapError
 from convswap.graph.swap import swap
-from convswap.inputs.subject import open_subject, source_of
+from convswap.inputs.tested_model import open_tested_model, source_of
 from convswap.models import NETWORKS, find
 from convswap.output.files import check_writable, write_json
+from convswap.reference.metrics import TOLERANCES, relative_l2_error
 from convswap.runtime.device import Device, choose_device, environment
 from convswap.runtime.onnxruntime_errors import plain_errors
 from convswap.runtime.sessions import CONVSWAP, DEFAULT, make_session, on_device
 from convswap.timing.measure import in_turn
-from convswap.truth.closeness import TOLERANCES, relative_l2_error
 
 BURSTS, RUNS, WARM_UPS = 15, 100, 20
 # What compare allows a network in TF32.
@@ -70,12 +70,12 @@ class OneImage:
 
 def times_of(network: str, device: Device, data: str | None, bursts: int, runs: int) -> list[dict]:
     """Return a row for `network` without a CUDA graph and, on a GPU, one with it."""
-    subject = open_subject(network, data)
-    feeds = on_device(source_of(subject, 1, 1, device).first(1), device)
+    tested = open_tested_model(network, data)
+    feeds = on_device(source_of(tested, 1, 1, device).first(1), device)
     models = {
-        "default": subject.plain,
-        "swapped": swap(subject.model).model,
-        "fused": swap(subject.model, fuse=True).model,
+        "default": tested.plain,
+        "swapped": swap(tested.model).model,
+        "fused": swap(tested.model, fuse=True).model,
     }
     rows = []
     for graph in (False, True) if device.name == "cuda" else (False,):

@@ -32,7 +32,7 @@ from statistics import fmean
 import onnx_ir as ir
 from convswap.errors import ConvswapError
 from convswap.graph.swap import swap
-from convswap.inputs.subject import open_subject, source_of
+from convswap.inputs.tested_model import open_tested_model, source_of
 from convswap.models import find
 from convswap.output.files import check_writable, write_json
 from convswap.profiling.recording import record
@@ -85,9 +85,9 @@ class NcuWindow:
 def run_side(network: str, side: str, runs: int) -> None:
     """Run one side of `network`, to be called in a process that Nsight Compute watches."""
     device = choose_device("cuda")
-    subject = open_subject(network, None)
-    source = source_of(subject, None, None, device)
-    model = subject.plain if side == DEFAULT.name else swap(subject.model).model
+    tested = open_tested_model(network, None)
+    source = source_of(tested, None, None, device)
+    model = tested.plain if side == DEFAULT.name else swap(tested.model).model
     record(
         {SIDES[side]: ir.to_proto(model)},
         source.first(source.batch),

@@ -28,14 +28,14 @@ from convswap.cli.arguments import whole_numbers
 from convswap.errors import ConvswapError
 from convswap.graph.external_weights import AnyModel
 from convswap.graph.swap import swap
-from convswap.inputs.subject import Subject, open_subject, source_of
+from convswap.inputs.tested_model import TestedModel, open_tested_model, source_of
 from convswap.optimizing.optimize import optimize
 from convswap.output.files import check_writable, write_json
+from convswap.reference.metrics import relative_l2_error, worst_output
 from convswap.runtime.device import Device, choose_device, environment
 from convswap.runtime.onnxruntime_errors import plain_errors
 from convswap.runtime.sessions import CONVSWAP, DEFAULT, BoundRun, Side, make_session, on_device, run
 from convswap.timing.measure import Runner, measure
-from convswap.truth.closeness import relative_l2_error, worst_output
 
 Values = Mapping[str, onnxruntime.OrtValue]
 
@@ -71,37 +71,37 @@ class CapturedRun:
 def rows_of(file: Path, batches: Sequence[int], device: Device) -> list[dict]:
     """Return a row for each batch of the model in `file` that it can run with."""
     inputs = file.with_suffix(".npz")
-    subject = open_subject(str(file), None, None, inputs)
-    possible = possible_batches(subject, batches, device)
+    tested = open_tested_model(str(file), None, None, inputs)
+    possible = possible_batches(tested, batches, device)
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / file.name
         found = optimize(str(file), output, batches=possible, device=device.name, inputs=inputs)
         models = {
-            "default": subject.plain,
-            "swapped": swap(subject.plain).model,
-            "fused": swap(subject.plain, fuse=True).model,
+            "default": tested.plain,
+            "swapped": swap(tested.plain).model,
+            "fused": swap(tested.plain, fuse=True).model,
         }
         if found.written is not None:
             models["optimized"] = onnx.load(output)
     taken = sum(node.taken != "default" for node in found.nodes)
     return [
         {"model": file.stem, "convs": len(found.nodes), "taken": taken if found.written else 0}
-        | one_batch(models, source_of(subject, None, batch, device), device)
+        | one_batch(models, source_of(tested, None, batch, device), device)
         for batch in possible or [None]
     ]
 
 
-def possible_batches(subject: Subject, batches: Sequence[int], device: Device) -> list[int] | None:
+def possible_batches(tested: TestedModel, batches: Sequence[int], device: Device) -> list[int] | None:
     """Return those of `batches` that the model and its inputs allow; None where only their own is."""
     possible = []
     for batch in batches:
         try:
-            source_of(subject, None, batch, device)
+            source_of(tested, None, batch, device)
         except ConvswapError:
             continue
         possible.append(batch)
     if not possible:
-        source_of(subject, None, None, device)  # raises where it is no matter of the batch
+        source_of(tested, None, None, device)  # raises where it is no matter of the batch
     return possible or None
 
 

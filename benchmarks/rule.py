@@ -24,7 +24,7 @@ from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.timing.floor import floor_ms
 from convswap.timing.measure import in_turn
-from convswap.timing.single_node import lone_data, lone_weights
+from convswap.timing.single_node import single_node_data, single_node_weights
 from convswap.timing.suites import SuiteLayer, suite_layers
 
 # How much longer than the best the rule's choice may take.
@@ -136,11 +136,11 @@ def measured(
     problem = problem_of(layer, batch, precision)
     kind, arithmetic = types_of(precision)
     # Random numbers of some images, again and again: drawing all of them would take longer than the rest.
-    some = lone_data(layer, min(batch, 4), precision)
+    some = single_node_data(layer, min(batch, 4), precision)
     data = np.tile(some, (-(-batch // len(some)),) + (1,) * (some.ndim - 1))[:batch]
     x, w = (
         _native.DeviceArray.from_numpy(np.ascontiguousarray(each))
-        for each in (data, lone_weights(layer, precision))
+        for each in (data, single_node_weights(layer, precision))
     )
     y = _native.DeviceArray(problem.output_shape, kind)
 

@@ -23,10 +23,10 @@ import numpy as np
 from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.output.files import check_writable, write_json
+from convswap.reference.metrics import relative_l2_error
 from convswap.runtime.device import choose_device, environment
 from convswap.timing.floor import floor_ms
 from convswap.timing.measure import in_turn
-from convswap.truth.closeness import relative_l2_error
 
 RUNS, ROUNDS = 20, 5
 # Pixels of a side from which on one image fills a card.

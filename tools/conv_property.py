@@ -373,7 +373,7 @@ def check(draw: Draw, device: str) -> int:
     if draw.front is not None:
         wide[0], lost = between(draw.front, draw, [wide[0], d, db], device)
     how = {"algorithm": "reference", "threads": 1, **draw.case.attributes}
-    truth = _native.conv(*wide, residual=residual, **how, **draw.epilogue)
+    reference = _native.conv(*wide, residual=residual, **how, **draw.epilogue)
     *sizes, residual_size = [None if array is None else np.abs(array) for array in (*wide, residual)]
     # What the terms of any output in a pool's window add up to: an average is off by no more than its worst.
     window = {key: value for key, value in draw.epilogue.items() if key.startswith("pool")}
@@ -405,16 +405,16 @@ def check(draw: Draw, device: str) -> int:
             # the loss where a number is far larger than all others.
             if largest > BEYOND_NORMAL:
                 continue
-            unit, size = WINOGRAD, np.broadcast_to(magnitude.max(axis=(2, 3), keepdims=True), truth.shape)
+            unit, size = WINOGRAD, np.broadcast_to(magnitude.max(axis=(2, 3), keepdims=True), reference.shape)
         bound = 1.01 * slope * (2 * operand + (draw.case.terms + 2 + more) * unit) * size
         bound += 1.01 * slope * passed_on
         bound += more * rounding.sums  # of an activation that is about 1 where its argument is small
-        bound += rounding.own * np.abs(truth) + rounding.smallest
-        wrong = np.argwhere(~(np.abs(y.astype(np.float64) - truth) <= bound))  # NaN is wrong too
-        assert y.shape == truth.shape
+        bound += rounding.own * np.abs(reference) + rounding.smallest
+        wrong = np.argwhere(~(np.abs(y.astype(np.float64) - reference) <= bound))  # NaN is wrong too
+        assert y.shape == reference.shape
         if wrong.size:
             at = tuple(wrong[0].tolist())
-            given = f"{y[at]}, expected {truth[at]} within {bound[at]:.3g}"
+            given = f"{y[at]}, expected {reference[at]} within {bound[at]:.3g}"
             raise AssertionError(f"{name} on {draw}: {len(wrong)} of {y.size} wrong, first {at}: {given}")
         compared += 1
     missing = must_compute(draw, device) - computed_by

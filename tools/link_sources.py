@@ -9,6 +9,7 @@ names of installed files from its record, would follow a linked folder and remov
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import tomllib
 from pathlib import Path
 
@@ -16,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def links(root: Path, site: Path) -> dict[Path, Path]:
-    """Return what each file of the package in `site` is to be, by pyproject.toml's map of the packages."""
+    """Return the source of each file of the package in `site`, by pyproject.toml's map of the packages."""
     settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     packages = settings["tool"]["scikit-build"]["wheel"]["packages"]
     return {
@@ -28,16 +29,15 @@ def links(root: Path, site: Path) -> dict[Path, Path]:
 
 
 def link(root: Path, site: Path) -> None:
-    """Make the links, in the place of what is there, and remove those to files that are there no more."""
+    """Make the links in place of the installed files, and remove links to files that no longer exist."""
     wanted = links(root, site)
     for installed, source in wanted.items():
         installed.parent.mkdir(parents=True, exist_ok=True)
         installed.unlink(missing_ok=True)
         installed.symlink_to(source)
-    for folder in {installed.parent for installed in wanted}:
-        for path in folder.iterdir():
-            if path.is_symlink() and not path.exists():
-                path.unlink()
+    for path in list(Path(os.path.commonpath(wanted)).rglob("*")):
+        if path.is_symlink() and not path.exists():
+            path.unlink()
 
 
 if __name__ == "__main__":

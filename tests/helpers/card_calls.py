@@ -52,7 +52,7 @@ def true(x, w, b, attributes: dict, z=None) -> np.ndarray:
 
 def assert_near(
     y: np.ndarray,
-    truth: np.ndarray,
+    reference: np.ndarray,
     magnitude: np.ndarray,
     terms: int,
     element: str = "float32",
@@ -60,7 +60,7 @@ def assert_near(
     sums: float = TENSOR_CORE_SUMS,
     between: float = 0.0,
 ) -> None:
-    """Assert that `y` is the truth but for rounding.
+    """Assert that `y` is the reference but for rounding.
 
     `magnitude` is what the terms add up to, `operand` what a float32 loses before it is multiplied, `sums`
     what an addition does, `between` what a number of any type loses from one convolution to the next.
@@ -68,6 +68,8 @@ def assert_near(
     _, result, smallest = ELEMENTS[element]
     lost = operand if element == "float32" else 0.0
     # Results below the normal numbers keep no relative accuracy.
-    bound = 1.01 * (2 * lost + between + (terms + 2) * sums) * magnitude + result * np.abs(truth) + smallest
-    wrong = np.argwhere(~(np.abs(y.astype(np.float64) - truth) <= bound))
+    bound = (
+        1.01 * (2 * lost + between + (terms + 2) * sums) * magnitude + result * np.abs(reference) + smallest
+    )
+    wrong = np.argwhere(~(np.abs(y.astype(np.float64) - reference) <= bound))
     assert wrong.size == 0, f"{len(wrong)} of {y.size} are wrong, the first at {wrong[0].tolist()}"

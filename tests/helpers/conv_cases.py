@@ -1,7 +1,7 @@
-"""Convolutions to test with: a list over every attribute and rank, seeded draws, and the truth in NumPy.
+"""Convolutions to test with: a list over every attribute and rank, seeded draws, and the reference in NumPy.
 
-The truth is written from the definition of the ONNX operator Conv, in float64, and shares nothing with the
-library: padding by ONNX's formulas for `auto_pad`, then one term per filter tap.
+The reference is written from the definition of the ONNX operator Conv, in float64, and shares nothing with
+the library: padding by ONNX's formulas for `auto_pad`, then one term per filter tap.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ConvCase:
         return x, w, random.normal(size=self.w_shape[:1]).astype(dtype) if self.has_bias else None
 
     @property
-    def truth(self) -> np.ndarray:
+    def reference(self) -> np.ndarray:
         """The float64 convolution of the float32 arrays."""
         return convolve(*self.arrays(), **self.attributes)
 
@@ -52,7 +52,7 @@ class ConvCase:
         return sum_of_sizes(*self.arrays(), **self.attributes)
 
     def check(self, y: np.ndarray, unit: float, operand: float = 0.0) -> None:
-        """Assert that `y` is the case's truth but for rounding; see assert_within_rounding."""
+        """Assert that `y` is the case's reference but for rounding; see assert_within_rounding."""
         assert_within_rounding(y, self.arrays(), unit, operand, **self.attributes)
 
 
@@ -322,14 +322,14 @@ def assert_within_rounding(
     order it is taken (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2), to first order;
     1 % and two more operations allow for the rest.
     """
-    truth = convolve(*arrays, **attributes)
-    assert y.shape == truth.shape
+    reference = convolve(*arrays, **attributes)
+    assert y.shape == reference.shape
     terms = math.prod(arrays[1].shape[1:]) + 1
     bound = 1.01 * (2 * operand + (terms + 2) * unit) * sum_of_sizes(*arrays, **attributes)
-    wrong = np.argwhere(~(np.abs(y - truth) <= bound))  # NaN is wrong too
+    wrong = np.argwhere(~(np.abs(y - reference) <= bound))  # NaN is wrong too
     assert wrong.size == 0, (
         f"{len(wrong)} of {y.size} outputs are wrong, the first at {wrong[0].tolist()}: "
-        f"{y[tuple(wrong[0])]}, expected {truth[tuple(wrong[0])]} within {bound[tuple(wrong[0])]:.3g}"
+        f"{y[tuple(wrong[0])]}, expected {reference[tuple(wrong[0])]} within {bound[tuple(wrong[0])]:.3g}"
     )
 
 

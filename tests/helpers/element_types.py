@@ -24,11 +24,11 @@ def assert_rounded_once(y: np.ndarray, case: ConvCase, arrays, name: str, device
     if device == "cuda" and name in SMALL_TYPES:
         sums = TENSOR_CORE_SUMS
     wide = [None if array is None else array.astype(np.float64) for array in arrays]
-    truth = convolve(*wide, **case.attributes)
+    reference = convolve(*wide, **case.attributes)
     magnitude = sum_of_sizes(*wide, **case.attributes)
     assert y.dtype.name == name
-    error = np.abs(y.astype(np.float64) - truth)
-    bound = own * np.abs(truth) + smallest + 1.01 * (case.terms + 2) * sums * magnitude
+    error = np.abs(y.astype(np.float64) - reference)
+    bound = own * np.abs(reference) + smallest + 1.01 * (case.terms + 2) * sums * magnitude
     assert (error <= bound).all(), f"{case}: {np.count_nonzero(~(error <= bound))} of {y.size} are wrong"
 
 

@@ -1,5 +1,5 @@
 """A model with a Conv of every element type, precision and algorithm of a device, some of them with what
-follows fused, and the truth of it.
+follows fused, and the reference of it.
 
 One float32 input feeds them all, cast to their types, and each has an output; the last one's input is the
 first one's output, so that their order matters as well.
@@ -68,14 +68,14 @@ class Conv:
         """Assert that `y` is what FusedConv defines but for rounding; no activation is steeper than 1."""
         wide = [array.astype(np.float64) for array in arrays]
         how = {"algorithm": "reference", **self.attributes}
-        truth = _native.conv(*wide, **how, **self.epilogue)
+        reference = _native.conv(*wide, **how, **self.epilogue)
         pool = {key: value for key, value in self.epilogue.items() if key.startswith("pool")}
         magnitude = _native.conv(*map(np.abs, wide), **how, **{**pool, "pool": "MaxPool"})
         unit, operand = ROUNDING[device if self.precision == "tf32" else "cpu"]
         terms = math.prod(self.constants[0].shape[1:]) + 1
         bound = 1.01 * (2 * operand + (terms + 14) * unit) * magnitude
-        assert y.shape == truth.shape
-        assert (np.abs(y - truth) <= bound).all(), f"{self.name} is wrong"
+        assert y.shape == reference.shape
+        assert (np.abs(y - reference) <= bound).all(), f"{self.name} is wrong"
 
 
 POOL_2 = {"pool": "MaxPool", "pool_kernel_shape": [2, 2], "pool_strides": [2, 2]}

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from convswap.graph.swap import SwapResult, swap
-from convswap.truth.evaluation import evaluate
+from convswap.reference.evaluation import evaluate
 from fused_conv_reference import expand
 from onnx import TensorProto, helper, numpy_helper
 

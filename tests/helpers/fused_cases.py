@@ -1,4 +1,4 @@
-"""What may follow a convolution in FusedConv, and the truth of it in ONNX's own operators, in float64."""
+"""What may follow a convolution in FusedConv, and the reference of it in ONNX's own operators, in float64."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def fused_attributes(activation: str, pool: dict) -> dict:
     return {"activation": activation, "pool": pool.get("pool", "None"), **parameters, **pooling}
 
 
-def truth(arrays: dict[str, np.ndarray], activation: str, pool: dict, conv: dict) -> np.ndarray:
+def reference(arrays: dict[str, np.ndarray], activation: str, pool: dict, conv: dict) -> np.ndarray:
     """Return what ONNX's operators one after the other give in float64."""
     values = {name: array.astype(np.float64) for name, array in arrays.items()}
     values |= {

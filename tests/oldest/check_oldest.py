@@ -2,7 +2,7 @@
 
 tests/test_oldest.py runs this file with the Python of that environment, and writes beforehand what it needs:
 `index.json` with names and expectations, the models, and for each case an .npz file with inputs, the float64
-truth and the error allowed for each output.
+reference and the error allowed for each output.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def make_session(model: str, **entries: str) -> onnxruntime.InferenceSession:
 
 
 def feeds(arrays) -> dict[str, np.ndarray]:
-    return {name: arrays[name] for name in arrays.files if name not in ("truth", "bound")}
+    return {name: arrays[name] for name in arrays.files if name not in ("reference", "bound")}
 
 
 def check(y: np.ndarray, arrays) -> None:
-    assert y.shape == arrays["truth"].shape
-    assert np.all(np.abs(y - arrays["truth"]) <= arrays["bound"])
+    assert y.shape == arrays["reference"].shape
+    assert np.all(np.abs(y - arrays["reference"]) <= arrays["bound"])
 
 
 def test_environment_is_the_oldest():
@@ -54,7 +54,7 @@ def test_op_computes_the_truth_and_infers_its_shape(name):
     arrays = np.load(FILES / f"{name}.npz")
     session = make_session(f"{name}.onnx")
     check(session.run(None, feeds(arrays))[0], arrays)
-    assert tuple(session.get_outputs()[0].shape) == arrays["truth"].shape
+    assert tuple(session.get_outputs()[0].shape) == arrays["reference"].shape
 
 
 @pytest.mark.parametrize("name", INDEX["element_types"])

@@ -1,7 +1,7 @@
 """The CPU algorithms against the definition of the operator.
 
-`reference` sums in float64, so in float64 it may differ from the truth by the order of the terms alone, and
-in float32 by one rounding of the result besides. `direct` computes in float32: its bound grows with the
+`reference` sums in float64, so in float64 it may differ from NumPy's sums by the order of the terms alone,
+and in float32 by one rounding of the result besides. `direct` computes in float32: its bound grows with the
 number of terms of a sum and with their size.
 """
 
@@ -33,7 +33,7 @@ BIASED = ConvCase((2, 3, 9, 8), (7, 3, 3, 3), True, {"pads": [1, 1, 1, 1]})
 def conv(case: ConvCase, dtype: type = np.float32, **how) -> np.ndarray:
     """Return the library's result, in memory that held NaN a moment ago."""
     x, w, b = case.arrays(dtype)
-    stale = np.full(case.truth.shape, np.nan, dtype)
+    stale = np.full(case.reference.shape, np.nan, dtype)
     del stale  # NumPy and the allocator hand small blocks out again as they are.
     return _native.conv(x, w, b, **how, **case.attributes)
 
@@ -44,10 +44,10 @@ def test_reference_is_the_definition_in_float64(case):
     y = conv(case, np.float64, algorithm="reference")
     assert y.dtype == np.float64
     scale = sum_of_sizes(x, w, b, **case.attributes)
-    truth = convolve(x, w, b, **case.attributes)
-    assert y.shape == truth.shape
+    reference = convolve(x, w, b, **case.attributes)
+    assert y.shape == reference.shape
     # Two sums of the same terms, each in an order of its own.
-    assert np.all(np.abs(y - truth) <= 2 * (case.terms + 1) * FLOAT64 * scale)
+    assert np.all(np.abs(y - reference) <= 2 * (case.terms + 1) * FLOAT64 * scale)
 
 
 @each("case", CASES)
@@ -56,7 +56,7 @@ def test_reference_of_float32_is_the_truth_rounded_once(case):
     assert y.dtype == np.float32
     # Sums whose terms cancel have lost nothing: float64 keeps 29 bits more than the result needs.
     np.testing.assert_allclose(
-        y, case.truth, rtol=1.01 * FLOAT32, atol=case.magnitude.max() * case.terms * FLOAT64
+        y, case.reference, rtol=1.01 * FLOAT32, atol=case.magnitude.max() * case.terms * FLOAT64
     )
 
 
@@ -184,15 +184,15 @@ def test_without_channels_every_output_is_its_bias(algorithm, group):
 def test_what_is_not_finite_reaches_the_outputs_that_see_it_and_no_others(algorithm, odd, case):
     x, w, b = case.arrays()
     x[1, 2, 4, 5] = odd
-    truth = convolve(x, w, b, **case.attributes)
-    assert 0 < np.count_nonzero(~np.isfinite(truth)) < truth[1].size
+    reference = convolve(x, w, b, **case.attributes)
+    assert 0 < np.count_nonzero(~np.isfinite(reference)) < reference[1].size
     y = _native.conv(x, w, b, algorithm=algorithm, **case.attributes)
-    finite = np.isfinite(truth)
-    np.testing.assert_array_equal(y[~finite], truth[~finite])
+    finite = np.isfinite(reference)
+    np.testing.assert_array_equal(y[~finite], reference[~finite])
     # The others have no term of `odd`.
     x[1, 2, 4, 5] = 0
     bound = 1.01 * (case.terms + 2) * FLOAT32 * sum_of_sizes(x, w, b, **case.attributes)
-    assert np.all(np.abs(y[finite] - truth[finite]) <= bound[finite])
+    assert np.all(np.abs(y[finite] - reference[finite]) <= bound[finite])
 
 
 def test_padding_is_zero_and_not_multiplied():

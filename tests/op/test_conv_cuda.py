@@ -1,4 +1,4 @@
-"""The CUDA algorithms against the float64 truth, and what they say of problems that they cannot compute.
+"""The CUDA algorithms against the float64 reference, and what they say of problems that they cannot compute.
 
 Tolerances. TF32 and the float16 that stands for it keep 11 bits, so an operand may be off by 2^-11; over
 many random terms the relative L2 error comes to about 3e-4, and 6e-4 leaves room for few terms. `naive`
@@ -92,21 +92,21 @@ def check(algorithm: str, case: ConvCase, precision: str = "tf32") -> None:
     x, w, b = case.arrays()
     y = run(algorithm, x, w, b, case.attributes, precision=precision)
     wide = [None if array is None else array.astype(np.float64) for array in (x, w, b)]
-    # The float64 reference stands for NumPy's truth, which is slow; test_conv_cpu.py compares the two.
-    truth = _native.conv(*wide, algorithm="reference", **case.attributes)
+    # The float64 reference stands for NumPy's reference, which is slow; test_conv_cpu.py compares the two.
+    reference = _native.conv(*wide, algorithm="reference", **case.attributes)
     sizes = [None if array is None else np.abs(array) for array in wide]
     magnitude = _native.conv(*sizes, algorithm="reference", **case.attributes)
     operand, unit = rounding_of(algorithm, precision)
-    error = np.abs(y - truth)
+    error = np.abs(y - reference)
     bound = 1.01 * (2 * operand + (case.terms + 2) * unit) * magnitude
     wrong = np.argwhere(~(error <= bound))
     plan = _native.describe_plan(problem_of(case), "cuda", algorithm)
     assert wrong.size == 0, (
         f"{case}: {len(wrong)} of {y.size} outputs are wrong, {np.count_nonzero(np.isnan(y))} of them NaN, "
-        f"the first at {wrong[0].tolist()}: {y[tuple(wrong[0])]}, expected {truth[tuple(wrong[0])]}; "
+        f"the first at {wrong[0].tolist()}: {y[tuple(wrong[0])]}, expected {reference[tuple(wrong[0])]}; "
         f"plan: {plan}"
     )
-    relative = np.linalg.norm(error) / np.linalg.norm(truth)
+    relative = np.linalg.norm(error) / np.linalg.norm(reference)
     # A handful of outputs of one or two terms is no average.
     if y.size * case.terms > 2000:
         most = RELATIVE_L2[algorithm if operand > 0 else "naive"]
@@ -324,7 +324,7 @@ def test_implicit_gemm_says_why_it_cannot(x_shape, w_shape, how, reason):
 
 def relative_l2_in_ieee(algorithm, case):
     y = run(algorithm, *case.arrays(), {}, precision="ieee")
-    return np.linalg.norm(y - case.truth) / np.linalg.norm(case.truth)
+    return np.linalg.norm(y - case.reference) / np.linalg.norm(case.reference)
 
 
 @pytest.mark.gpu
@@ -350,12 +350,13 @@ def test_tiles_of_toeplitz_that_overlap_store_each_result_once(size, filters, le
     plan = _native.describe_plan(_native.Problem(x.shape, w.shape, True), "cuda", "toeplitz")
     assert "1 of them the next tile's too" in plan
     assert ("input by TMA" in plan) == is_copied
-    truth = run("naive", x, w, b, {})
-    finite = np.isfinite(truth)
-    np.testing.assert_array_equal(y[~finite], truth[~finite])
+    reference = run("naive", x, w, b, {})
+    finite = np.isfinite(reference)
+    np.testing.assert_array_equal(y[~finite], reference[~finite])
     magnitude = run("naive", np.nan_to_num(np.abs(x), posinf=0.0), np.abs(w), np.abs(b), {})
     assert (
-        np.abs(y[finite] - truth[finite]) <= 1.01 * (2 * TF32_OPERAND + 27 * TENSOR_CORE) * magnitude[finite]
+        np.abs(y[finite] - reference[finite])
+        <= 1.01 * (2 * TF32_OPERAND + 27 * TENSOR_CORE) * magnitude[finite]
     ).all()
     for _ in range(3):
         assert run("toeplitz", x, w, b, {}).tobytes() == y.tobytes()
@@ -504,7 +505,7 @@ def check_binades(case, x_spread, w_spread, precision, follows, algorithm):
 
 def check_each_output(case, y, x, w, b, precision, follows):
     wide = [array.astype(np.float64) for array in (x, w, b)]
-    truth = _native.conv(*wide, algorithm="reference", **follows)
+    reference = _native.conv(*wide, algorithm="reference", **follows)
     # Nothing that follows makes a difference larger but SiLU and HardSwish, by 1.5 at most; and of a pool's
     # magnitudes the largest counts.
     is_swish = follows.get("activation") in ("SiLU", "HardSwish")
@@ -514,7 +515,7 @@ def check_each_output(case, y, x, w, b, precision, follows):
     operand = TF32_OPERAND if precision == "tf32" else 0.0
     # The smallest float32 beside, for what lies below all of them.
     bound = 1.01 * (2 * operand + (case.terms + 2) * TENSOR_CORE) * magnitude + 2.0**-149 * case.terms
-    assert np.all(np.abs(y - truth) <= bound)
+    assert np.all(np.abs(y - reference) <= bound)
 
 
 @pytest.mark.gpu
@@ -724,15 +725,15 @@ def test_what_is_not_finite_reaches_the_outputs_that_see_it_and_no_others(precis
         x, w, b = case.arrays()
         at = tuple(random.integers(0, size) for size in x.shape)
         x[at] = odd
-        truth = convolve(x, w, b, **case.attributes)
+        reference = convolve(x, w, b, **case.attributes)
         y = run(algorithm, x, w, b, case.attributes, precision=precision)
-        finite = np.isfinite(truth)
-        np.testing.assert_array_equal(y[~finite], truth[~finite])
+        finite = np.isfinite(reference)
+        np.testing.assert_array_equal(y[~finite], reference[~finite])
         # The others are as accurate as ever, in whichever way they are computed: they have no term of `odd`.
         x[at] = 0
         operand, unit = rounding_of(algorithm, precision)
         bound = 1.01 * (2 * operand + (case.terms + 2) * unit) * sum_of_sizes(x, w, b, **case.attributes)
-        assert np.all(np.abs(y[finite] - truth[finite]) <= bound[finite])
+        assert np.all(np.abs(y[finite] - reference[finite]) <= bound[finite])
 
 
 # Of TF32, which rounds an operand to the nearest of 11 bits: over many outputs rounding up and rounding down
@@ -751,8 +752,8 @@ def positive_layer() -> tuple[np.ndarray, np.ndarray]:
 
 def bias_of(y: np.ndarray, x: np.ndarray, w: np.ndarray) -> float:
     """Return by how much the outputs are too large on the average, relative to what they should be."""
-    truth = _native.conv(x.astype(np.float64), w.astype(np.float64), algorithm="reference")
-    return np.mean((y - truth) / truth)
+    reference = _native.conv(x.astype(np.float64), w.astype(np.float64), algorithm="reference")
+    return np.mean((y - reference) / reference)
 
 
 @pytest.mark.gpu
@@ -786,10 +787,12 @@ def test_a_truncated_operand_of_tf32_is_more_than_the_bias_that_is_allowed():
 def test_very_large_and_very_small_values_keep_their_relative_accuracy(algorithm):
     case = ConvCase((2, 3, 12, 14), (5, 3, 3, 3))
     x, w, _ = case.arrays()
-    truth = convolve(x, w)
+    reference = convolve(x, w)
     for exponent in (-100, -30, 30, 100):
         scaled = run(algorithm, x * np.float32(2.0**exponent), w, None, {})
-        error = np.linalg.norm(scaled.astype(np.float64) * 2.0**-exponent - truth) / np.linalg.norm(truth)
+        error = np.linalg.norm(scaled.astype(np.float64) * 2.0**-exponent - reference) / np.linalg.norm(
+            reference
+        )
         assert error <= RELATIVE_L2[algorithm], exponent
 
 
@@ -822,8 +825,8 @@ def test_precision_ieee_is_float32_throughout():
     case = ConvCase((4, 3, 20, 22), (20, 3, 5, 5), True)
     x, w, b = case.arrays()
     y = run("auto", x, w, b, {}, precision="ieee")
-    truth = case.truth
-    assert np.linalg.norm(y - truth) / np.linalg.norm(truth) < 1e-6
+    reference = case.reference
+    assert np.linalg.norm(y - reference) / np.linalg.norm(reference) < 1e-6
     assert _native.choose(problem_of(case, precision="ieee"), "cuda") != "naive"
 
 
@@ -858,12 +861,14 @@ def test_what_lies_behind_the_channels_of_an_image_does_not_count(algorithm):
     _native.conv_device(
         _native.DeviceArray.from_numpy(x), _native.DeviceArray.from_numpy(w), None, y, algorithm=algorithm
     )
-    truth = np.einsum("chw,kc->khw", x[0].astype(np.float64), w[:, :, 0, 0].astype(np.float64))
+    reference = np.einsum("chw,kc->khw", x[0].astype(np.float64), w[:, :, 0, 0].astype(np.float64))
     sizes = np.einsum(
         "chw,kc->khw", np.abs(x[0]).astype(np.float64), np.abs(w[:, :, 0, 0]).astype(np.float64)
     )
     # Rounded to float16 once; the tensor core truncates each of 200 terms.
-    assert (np.abs(y.to_numpy()[0] - truth) <= 2.0**-11 * np.abs(truth) + 200 * 2.0**-22 * sizes).all()
+    assert (
+        np.abs(y.to_numpy()[0] - reference) <= 2.0**-11 * np.abs(reference) + 200 * 2.0**-22 * sizes
+    ).all()
 
 
 @pytest.mark.gpu

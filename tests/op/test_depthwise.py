@@ -77,10 +77,10 @@ def magnitude_of(x, w, b, attributes: dict) -> np.ndarray:
 def test_it_is_the_definition_with_sums_in_float32(algorithm, name, element, cuda):
     case = CASES[name]
     x, w, b = stored(case.arrays(), element)
-    truth, magnitude = true(x, w, b, case.attributes), magnitude_of(x, w, b, case.attributes)
+    reference, magnitude = true(x, w, b, case.attributes), magnitude_of(x, w, b, case.attributes)
     for precision in ("tf32", "ieee"):
         y = computed_by(algorithm, x, w, b, case.attributes, precision=precision)
-        assert_near(y, truth, magnitude, case.terms, element, sums=FLOAT32)
+        assert_near(y, reference, magnitude, case.terms, element, sums=FLOAT32)
         again = computed_by(algorithm, x, w, b, case.attributes, precision=precision)
         assert y.tobytes() == again.tobytes()
 
@@ -101,11 +101,13 @@ def test_what_follows_is_the_definition(algorithm, name, has_residual, element, 
         shape = true(*case.arrays(), case.attributes).shape
         z = np.random.default_rng(1).standard_normal(shape) if has_residual else None
         x, w, b, z = stored((*case.arrays(), z), element)
-        y, truth = computed_by(algorithm, x, w, b, attributes, z), true(x, w, b, attributes, z)
+        y, reference = computed_by(algorithm, x, w, b, attributes, z), true(x, w, b, attributes, z)
         most = magnitude_of(x, w, b, case.attributes).max()
         most += 0 if z is None else np.abs(z.astype(np.float64)).max()
         # SiLU and HardSwish are at most 1.5 steep, and round a dozen times.
-        assert_near(y, truth, np.broadcast_to(1.5 * most, y.shape), case.terms + 12, element, sums=FLOAT32)
+        assert_near(
+            y, reference, np.broadcast_to(1.5 * most, y.shape), case.terms + 12, element, sums=FLOAT32
+        )
 
 
 @pytest.mark.gpu
@@ -119,10 +121,10 @@ def test_infinities_and_nan_reach_the_outputs_that_see_them_and_no_others(algori
     x, w, _ = case.arrays()
     flat = x.reshape(-1)
     flat[[0, flat.size // 2, flat.size - 1]] = np.inf, np.nan, -np.inf
-    y, truth = computed_by(algorithm, x, w, None, case.attributes), true(x, w, None, case.attributes)
-    is_finite = np.isfinite(truth)
+    y, reference = computed_by(algorithm, x, w, None, case.attributes), true(x, w, None, case.attributes)
+    is_finite = np.isfinite(reference)
     assert np.array_equal(np.isfinite(y), is_finite) and not is_finite.all()
-    assert np.array_equal(y[~is_finite], truth[~is_finite].astype(np.float32), equal_nan=True)
+    assert np.array_equal(y[~is_finite], reference[~is_finite].astype(np.float32), equal_nan=True)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from convswap import _native
 from convswap.errors import ConvswapError
 from each_case import each
-from fused_cases import ACTIVATIONS, POOLS, SUMS, TYPES, W, X, check, draw, fused_attributes, truth
+from fused_cases import ACTIVATIONS, POOLS, SUMS, TYPES, W, X, check, draw, fused_attributes, reference
 
 POOL = {"pool": "MaxPool", "pool_kernel_shape": [2, 3], "pool_strides": [2, 2]}
 
@@ -27,7 +27,7 @@ def test_direct_call_computes_what_is_fused(activation, pool, residual, algorith
     arrays = draw("float32", residual=residual)
     inputs, z = arrays_of(arrays)
     y = _native.conv(*inputs, residual=z, algorithm=algorithm, **fused_attributes(activation, pool))
-    check(y, truth(arrays, activation, pool, {}), "float32")
+    check(y, reference(arrays, activation, pool, {}), "float32")
 
 
 @pytest.mark.parametrize("instruction_set", _native.direct_instruction_sets())
@@ -55,7 +55,7 @@ def test_direct_call_takes_a_residual_of_every_type(element_type):
     inputs, z = arrays_of(arrays)
     pool = POOLS["average with its padding"]
     y = _native.conv(*inputs, residual=z, algorithm="reference", **fused_attributes("Elu", pool))
-    check(y, truth(arrays, "Elu", pool, {}), element_type)
+    check(y, reference(arrays, "Elu", pool, {}), element_type)
 
 
 @pytest.mark.gpu
@@ -67,7 +67,7 @@ def test_direct_call_on_the_card_computes_what_is_fused(activation, pool, residu
     on_card = {name: _native.DeviceArray.from_numpy(array) for name, array in arrays.items()}
     inputs, z = [on_card.get(name) for name in "xwb"], on_card.get("z")
     attributes = fused_attributes(activation, pool)
-    expected = truth(arrays, activation, pool, {})
+    expected = reference(arrays, activation, pool, {})
     problem = _native.Problem(
         arrays["x"].shape,
         arrays["w"].shape,
@@ -178,14 +178,14 @@ def test_few_channels_computes_activations_that_limit_and_swish(how, is_fused):
 
 @pytest.mark.parametrize("algorithm", ["direct", "reference"])
 @pytest.mark.parametrize(
-    ("activation", "truth_of"),
+    ("activation", "reference_of"),
     [
         ("Tanh", np.tanh),
         ("Sigmoid", lambda x: 1 / (1 + np.exp(-x))),
         ("SiLU", lambda x: x / (1 + np.exp(-x))),
     ],
 )
-def test_activations_are_accurate_from_the_smallest_to_the_largest(activation, truth_of, algorithm):
+def test_activations_are_accurate_from_the_smallest_to_the_largest(activation, reference_of, algorithm):
     sizes = np.geomspace(1e-37, 80, 20_001, dtype=np.float32)
     odd = np.array([0, np.inf, -np.inf, np.nan, 200, -200], np.float32)
     x = np.concatenate([sizes, -sizes, odd])
@@ -193,7 +193,7 @@ def test_activations_are_accurate_from_the_smallest_to_the_largest(activation, t
         x.reshape(1, 1, 1, -1), np.ones((1, 1, 1, 1), np.float32), algorithm=algorithm, activation=activation
     ).ravel()
     with np.errstate(over="ignore", invalid="ignore"):
-        expected = truth_of(x.astype(np.float64))
+        expected = reference_of(x.astype(np.float64))
     np.testing.assert_allclose(y[: -len(odd)], expected[: -len(odd)], rtol=4 * 2.0**-23)
     # A number that float32 has no room for may be 0.
     np.testing.assert_allclose(y[-len(odd) :], expected[-len(odd) :], rtol=2.0**-22, atol=2.0**-126)
@@ -202,7 +202,7 @@ def test_activations_are_accurate_from_the_smallest_to_the_largest(activation, t
 @pytest.mark.gpu
 @pytest.mark.parametrize("algorithm", ["naive", "depthwise", "sliding_rows"])
 @pytest.mark.parametrize(
-    ("activation", "truth_of", "relative", "of_x"),
+    ("activation", "reference_of", "relative", "of_x"),
     [
         ("Sigmoid", lambda x: 1 / (1 + np.exp(-x)), 6 * 2.0**-23, 0.0),
         ("SiLU", lambda x: x / (1 + np.exp(-x)), 6 * 2.0**-23, 0.0),
@@ -210,7 +210,7 @@ def test_activations_are_accurate_from_the_smallest_to_the_largest(activation, t
         ("HardSwish", lambda x: x * np.clip(x / 6 + 0.5, 0, 1), 0.0, 4 * 2.0**-24),
     ],
 )
-def test_activations_are_accurate_on_a_card(activation, truth_of, relative, of_x, algorithm):
+def test_activations_are_accurate_on_a_card(activation, reference_of, relative, of_x, algorithm):
     sizes = np.geomspace(1e-37, 100, 20_001, dtype=np.float32)
     odd = np.array([0, np.inf, -np.inf, np.nan, 200, -200], np.float32)
     x = np.concatenate([sizes, -sizes, odd]).reshape(-1, 1, 1, 1)
@@ -223,7 +223,7 @@ def test_activations_are_accurate_on_a_card(activation, truth_of, relative, of_x
     on_card = [_native.DeviceArray.from_numpy(each) for each in (x, w)]
     _native.conv_device(*on_card, None, y, algorithm=algorithm, **how)
     with np.errstate(over="ignore", invalid="ignore"):
-        expected = truth_of(x.astype(np.float64))
+        expected = reference_of(x.astype(np.float64))
     finite = np.isfinite(x)
     np.testing.assert_array_equal(y.to_numpy()[~finite], expected[~finite])
     y, expected, x = y.to_numpy()[finite], expected[finite], x[finite]

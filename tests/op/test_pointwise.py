@@ -51,11 +51,11 @@ def computed(x, w, b, attributes: dict, z=None, **how) -> np.ndarray:
 def test_it_is_the_definition(name, element, hopper):
     case = CASES[name]
     x, w, b = stored(case.arrays(), element)
-    truth = true(x, w, b, case.attributes)
+    reference = true(x, w, b, case.attributes)
     magnitude = true(*(None if each is None else np.abs(each) for each in (x, w, b)), case.attributes)
     for number in range(len(_native.alternatives(problem_of(case, type=element), "pointwise", 16))):
         y = computed(x, w, b, case.attributes, alternative=number)
-        assert_near(y, truth, magnitude, case.terms, element, TF32)
+        assert_near(y, reference, magnitude, case.terms, element, TF32)
 
 
 @pytest.mark.gpu
@@ -71,10 +71,10 @@ def test_what_follows_is_the_definition(name, has_residual, element, hopper):
         z = np.random.default_rng(1).standard_normal((3, 200, rows, 9)) if has_residual else None
         x, w, b, z = stored((*case.arrays(), z), element)
         y = computed(x, w, b, EPILOGUES[name], z)
-        truth = true(x, w, b, EPILOGUES[name], z)
+        reference = true(x, w, b, EPILOGUES[name], z)
         magnitude = true(np.abs(x), np.abs(w), np.abs(b), {})
         most = magnitude.max() + (0 if z is None else np.abs(z.astype(np.float64)).max())
-        assert_near(y, truth, np.broadcast_to(most, y.shape), case.terms, element, TF32)
+        assert_near(y, reference, np.broadcast_to(most, y.shape), case.terms, element, TF32)
 
 
 @pytest.mark.gpu
@@ -91,13 +91,13 @@ def test_swish_is_the_definition(algorithm, activation, has_residual, element, h
         case = ConvCase((3, 70, rows, 9), (filters, 70, 1, 1), True)
         z = np.random.default_rng(1).standard_normal((3, filters, rows, 9)) if has_residual else None
         x, w, b, z = stored((*case.arrays(), z), element)
-        truth = true(x, w, b, {"activation": activation}, z)
+        reference = true(x, w, b, {"activation": activation}, z)
         magnitude = true(np.abs(x), np.abs(w), np.abs(b), {}, None if z is None else np.abs(z))
         problem = problem_of(case, type=element, activation=activation)
         for number in range(len(_native.alternatives(problem, algorithm, 16)) or 1):
             y = computed_by(algorithm, x, w, b, {"activation": activation}, z, alternative=number)
             # At most 1.5 steep, both round a dozen times.
-            assert_near(y, truth, 1.5 * magnitude, case.terms + 12, element, TF32)
+            assert_near(y, reference, 1.5 * magnitude, case.terms + 12, element, TF32)
 
 
 @pytest.mark.gpu
@@ -108,11 +108,11 @@ def test_numbers_of_all_exponents_infinities_and_nan_are_as_they_are(hopper):
     x *= np.exp2(random.integers(-60, 60, x.shape)).astype(np.float32)
     w *= np.exp2(random.integers(-40, 40, w.shape)).astype(np.float32)
     x[0, 3, 2, 2], x[1, 5, 4, 4], x[1, 7, 0, 1] = np.inf, -np.inf, np.nan
-    y, truth = computed(x, w, None, {}), true(x, w, None, {})
-    is_finite = np.isfinite(truth)
-    assert np.array_equal(y[~is_finite], truth[~is_finite].astype(np.float32), equal_nan=True)
+    y, reference = computed(x, w, None, {}), true(x, w, None, {})
+    is_finite = np.isfinite(reference)
+    assert np.array_equal(y[~is_finite], reference[~is_finite].astype(np.float32), equal_nan=True)
     magnitude = true(*(np.abs(np.where(np.isfinite(each), each, 0)) for each in (x, w)), None, {})
-    assert_near(y[is_finite], truth[is_finite], magnitude[is_finite], case.terms, operand=TF32)
+    assert_near(y[is_finite], reference[is_finite], magnitude[is_finite], case.terms, operand=TF32)
 
 
 @pytest.mark.gpu

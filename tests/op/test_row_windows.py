@@ -72,13 +72,13 @@ def test_all_cases_are_for_it(name, element):
 def test_every_band_of_it_is_the_definition_and_repeats(name, element, hopper):
     case = CASES[name]
     x, w, b = stored(case.arrays(), element)
-    truth = true(x, w, b, case.attributes)
+    reference = true(x, w, b, case.attributes)
     magnitude = true(*(None if each is None else np.abs(each) for each in (x, w, b)), case.attributes)
     tilings = len(_native.alternatives(problem_of(case, type=element), "row_windows", 12))
     assert tilings >= 1
     for number in range(tilings):
         y = computed_by("row_windows", x, w, b, case.attributes, alternative=number)
-        assert_near(y, truth, magnitude, case.terms, element, TF32)
+        assert_near(y, reference, magnitude, case.terms, element, TF32)
         again = computed_by("row_windows", x, w, b, case.attributes, alternative=number)
         assert y.tobytes() == again.tobytes()
 
@@ -90,14 +90,14 @@ def test_slots_are_used_again_and_again(name, element, hopper):
     case = MANY_BANDS[name]
     problem = problem_of(case, type=element)
     x, w, b = stored(case.arrays(), element)
-    truth = true(x, w, b, case.attributes)
+    reference = true(x, w, b, case.attributes)
     magnitude = true(*(None if each is None else np.abs(each) for each in (x, w, b)), case.attributes)
     blocks = re.search(r"(\d+) x \d+ blocks", _native.describe_plan(problem, "cuda", "row_windows"))
     assert case.x_shape[0] >= (BANDS_OF_A_BLOCK - 2) * int(blocks[1])
     for number in range(len(_native.alternatives(problem, "row_windows", 6))):
         for _ in range(3):
             y = computed_by("row_windows", x, w, b, case.attributes, alternative=number)
-            assert_near(y, truth, magnitude, case.terms, element, TF32)
+            assert_near(y, reference, magnitude, case.terms, element, TF32)
 
 
 @pytest.mark.gpu
@@ -108,11 +108,11 @@ def test_what_follows_is_the_definition(name, element, hopper):
         case = CASES[of]
         attributes = {**case.attributes, **EPILOGUES[name]}
         x, w, b = stored(case.arrays(), element)
-        y, truth = computed_by("row_windows", x, w, b, attributes), true(x, w, b, attributes)
+        y, reference = computed_by("row_windows", x, w, b, attributes), true(x, w, b, attributes)
         magnitude = true(*(None if each is None else np.abs(each) for each in (x, w, b)), case.attributes)
         most = magnitude.max()
         # SiLU and HardSwish are at most 1.5 steep, and round a dozen times.
-        assert_near(y, truth, np.full(y.shape, 1.5 * most), case.terms + 12, element, TF32)
+        assert_near(y, reference, np.full(y.shape, 1.5 * most), case.terms + 12, element, TF32)
 
 
 @pytest.mark.gpu
@@ -124,11 +124,11 @@ def test_infinities_and_nan_reach_the_outputs_that_see_them_and_no_others(name, 
     flat = x.reshape(-1)
     flat[[0, flat.size // 2 + 3, flat.size - 1]] = np.inf, np.nan, -np.inf
     attributes = {**case.attributes, "activation": "Relu"}
-    y, truth = computed_by("row_windows", x, w, b, attributes), true(x, w, b, attributes)
-    is_finite = np.isfinite(truth)
+    y, reference = computed_by("row_windows", x, w, b, attributes), true(x, w, b, attributes)
+    is_finite = np.isfinite(reference)
     assert np.array_equal(np.isfinite(y.astype(np.float64)), is_finite) and not is_finite.all()
     wide = y[~is_finite].astype(np.float64)
-    assert np.array_equal(wide, truth[~is_finite], equal_nan=True)
+    assert np.array_equal(wide, reference[~is_finite], equal_nan=True)
 
 
 @pytest.mark.gpu
@@ -137,9 +137,9 @@ def test_rows_that_are_no_whole_words_are_loaded_number_by_number(hopper):
     x, w, b = stored(case.arrays(), "float16")
     odd = np.ascontiguousarray(x[:, :, :, 1:])
     y = computed_by("row_windows", odd, w, b, case.attributes)
-    truth = true(odd, w, b, case.attributes)
+    reference = true(odd, w, b, case.attributes)
     magnitude = true(np.abs(odd), np.abs(w), np.abs(b), case.attributes)
-    assert_near(y, truth, magnitude, case.terms, "float16")
+    assert_near(y, reference, magnitude, case.terms, "float16")
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,7 @@ def assert_is_right(y: np.ndarray, pair: Pair, element: str, z=None) -> None:
     u, w = between(pair, element), of["w"].astype(np.float64)
     b = None if of["b"] is None else of["b"].astype(np.float64)
     more = {} if z is None else {"residual": of["residual"].astype(np.float64)}
-    truth = _native.conv(u, w, b, algorithm="reference", **more, **second)
+    reference = _native.conv(u, w, b, algorithm="reference", **more, **second)
     # What is between is rounded to the type of the data, or to TF32; no activation is steeper than 1.1.
     off = {"float32": TF32, "float16": 2.0**-11, "bfloat16": 2.0**-8}[element]
     pool = {name: each for name, each in second.items() if name.startswith("pool")}
@@ -245,10 +245,10 @@ def assert_is_right(y: np.ndarray, pair: Pair, element: str, z=None) -> None:
     magnitude = 1.1 * (
         magnitude + (0 if b is None else np.abs(b)[:, None, None]) + (0 if z is None else np.abs(z))
     )
-    assert_near(y, truth, magnitude, pair.x.shape[1] + 12, element, TF32, between=off)
+    assert_near(y, reference, magnitude, pair.x.shape[1] + 12, element, TF32, between=off)
     if element != "float32":
         return
-    assert np.linalg.norm(y - truth) <= 1e-3 * np.linalg.norm(truth)
+    assert np.linalg.norm(y - reference) <= 1e-3 * np.linalg.norm(reference)
 
 
 @pytest.fixture
@@ -293,6 +293,6 @@ def test_infinities_and_nan_reach_the_outputs_that_see_them_and_no_others(ampere
     pair = Pair((2, 32, 16, 56), 16)
     flat = pair.x.reshape(-1)
     flat[[0, flat.size // 2 + 17, flat.size - 1]] = np.inf, np.nan, -np.inf
-    truth = _native.conv(between(pair, "float32"), pair.w.astype(np.float64), algorithm="reference")
+    reference = _native.conv(between(pair, "float32"), pair.w.astype(np.float64), algorithm="reference")
     y = computed(pair, "float32", "separable")
-    assert np.array_equal(np.isfinite(y), np.isfinite(truth)) and not np.isfinite(truth).all()
+    assert np.array_equal(np.isfinite(y), np.isfinite(reference)) and not np.isfinite(reference).all()

@@ -7,8 +7,8 @@ import pytest
 from card_calls import EPILOGUES, assert_near, computed_by, problem_of, stored, true
 from conv_cases import ConvCase
 from convswap import _native
+from convswap.reference.metrics import relative_l2_error
 from convswap.timing.suites import suite_layers
-from convswap.truth.closeness import relative_l2_error
 
 # A step of the depth is 16 channels times taps; blocks have 16 to 64 filters and 8 to 32 pixels, of which a
 # thread loads up to four together where planes are a multiple of four.
@@ -64,13 +64,13 @@ def test_every_tile_of_it_is_the_definition_and_repeats(name, form, ampere):
     element, precision, operand = FORMATS[form]
     how = {"precision": precision}
     x, w, b = stored(case.arrays(), element)
-    truth = true(x, w, b, case.attributes)
+    reference = true(x, w, b, case.attributes)
     magnitude = true(*(None if each is None else np.abs(each) for each in (x, w, b)), case.attributes)
     tiles = len(_native.alternatives(problem_of(case, type=element, **how), "sliced_k", 20))
     assert tiles == 12
     for number in range(tiles):
         y = computed_by("sliced_k", x, w, b, case.attributes, alternative=number, **how)
-        assert_near(y, truth, magnitude, case.terms, element, lost(case, operand))
+        assert_near(y, reference, magnitude, case.terms, element, lost(case, operand))
         again = computed_by("sliced_k", x, w, b, case.attributes, alternative=number, **how)
         assert y.tobytes() == again.tobytes()
 
@@ -81,10 +81,10 @@ def test_every_tile_of_it_is_the_definition_and_repeats(name, form, ampere):
 def test_pairs_are_as_accurate_as_float32(name, ampere):
     case = CASES[name]
     x, w, b = stored(case.arrays(), "float32")
-    truth = true(x, w, b, case.attributes)
+    reference = true(x, w, b, case.attributes)
     for number in range(12):
         y = computed_by("sliced_k", x, w, b, case.attributes, alternative=number, precision="ieee")
-        assert relative_l2_error(y, truth) < 4e-7
+        assert relative_l2_error(y, reference) < 4e-7
 
 
 @pytest.mark.gpu
@@ -100,11 +100,11 @@ def test_what_follows_is_the_definition(name, has_residual, form, ampere):
         z = np.random.default_rng(1).standard_normal(shape) if has_residual else None
         x, w, b, z = stored((*case.arrays(), z), element)
         y = computed_by("sliced_k", x, w, b, attributes, z, precision=precision)
-        truth = true(x, w, b, attributes, z)
+        reference = true(x, w, b, attributes, z)
         magnitude = true(np.abs(x), np.abs(w), np.abs(b), case.attributes)
         most = magnitude.max() + (0 if z is None else np.abs(z.astype(np.float64)).max())
         # SiLU and HardSwish are at most 1.5 steep, and round a dozen times.
-        assert_near(y, truth, np.full(y.shape, 1.5 * most), case.terms + 12, element, operand)
+        assert_near(y, reference, np.full(y.shape, 1.5 * most), case.terms + 12, element, operand)
 
 
 @pytest.mark.gpu
@@ -116,10 +116,10 @@ def test_infinities_and_nan_reach_the_outputs_that_see_them_and_no_others(name, 
     flat = x.reshape(-1)
     flat[[0, flat.size // 2, flat.size - 1]] = np.inf, np.nan, -np.inf
     y = computed_by("sliced_k", x, w, None, case.attributes, precision=precision)
-    truth = true(x, w, None, case.attributes)
-    is_finite = np.isfinite(truth)
+    reference = true(x, w, None, case.attributes)
+    is_finite = np.isfinite(reference)
     assert np.array_equal(np.isfinite(y), is_finite) and not is_finite.all()
-    assert np.array_equal(y[~is_finite], truth[~is_finite].astype(np.float32), equal_nan=True)
+    assert np.array_equal(y[~is_finite], reference[~is_finite].astype(np.float32), equal_nan=True)
 
 
 @pytest.mark.parametrize(

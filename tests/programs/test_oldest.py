@@ -1,6 +1,6 @@
 """The library on the oldest ONNX Runtime that it runs with, in an environment of its own, and on one before.
 
-The oldest needs a NumPy that the onnx package does not take, so the models, the inputs and the truth are
+The oldest needs a NumPy that the onnx package does not take, so the models, the inputs and the reference are
 written here, and tests/oldest/check_oldest.py compares there.
 """
 
@@ -56,16 +56,16 @@ def oldest_python() -> Path:
     return python
 
 
-def write_arrays(path: Path, inputs: dict[str, np.ndarray | None], truth=0.0, bound=0.0) -> None:
+def write_arrays(path: Path, inputs: dict[str, np.ndarray | None], reference=0.0, bound=0.0) -> None:
     given = {name: array for name, array in inputs.items() if array is not None}
-    np.savez(path, **given, truth=truth, bound=bound)
+    np.savez(path, **given, reference=reference, bound=bound)
 
 
 def write_case(path: Path, case: ConvCase) -> None:
-    """Write the input of a float32 case whose weights are constant, its truth and its bound."""
+    """Write the input of a float32 case whose weights are constant, its reference and its bound."""
     # As in conv_cases.assert_within_rounding, for float32.
     bound = 1.01 * (case.terms + 2) * 2.0**-24 * case.magnitude
-    write_arrays(path, {"x": case.arrays()[0]}, case.truth, bound)
+    write_arrays(path, {"x": case.arrays()[0]}, case.reference, bound)
 
 
 def cast_model(case: ConvCase, element_type: int) -> bytes:
@@ -111,19 +111,19 @@ def files(tmp_path_factory) -> Path:
             write(f"{name}.onnx", cast_model(case, element_type))
             arrays = case.arrays()
             rounded = [None if array is None else array.astype(dtype).astype(np.float64) for array in arrays]
-            truth = convolve(*rounded, **case.attributes)
+            reference = convolve(*rounded, **case.attributes)
             sizes = sum_of_sizes(*rounded, **case.attributes)
-            bound = 1.01 * ((case.terms + 2) * unit * sizes + output_unit * (np.abs(truth) + 2.0**-13))
-            write_arrays(folder / f"{name}.npz", dict(zip("xwb", arrays, strict=True)), truth, bound)
+            bound = 1.01 * ((case.terms + 2) * unit * sizes + output_unit * (np.abs(reference) + 2.0**-13))
+            write_arrays(folder / f"{name}.npz", dict(zip("xwb", arrays, strict=True)), reference, bound)
 
     write("symbolic.onnx", conv_model(x=["N", 3, "S", "S"], pads=[1, 1, 1, 1]))
     symbolic = []
     for i, shape in enumerate([(1, 3, 9, 8), (4, 3, 30, 17), (0, 3, 5, 5), (1, 3, 9, 8)]):
         symbolic.append(f"symbolic{i}")
         x = np.random.default_rng(i).normal(size=shape).astype(np.float32)
-        truth = convolve(x, W, pads=[1, 1, 1, 1])
+        reference = convolve(x, W, pads=[1, 1, 1, 1])
         bound = 1.01 * 30 * 2.0**-24 * sum_of_sizes(x, W, pads=[1, 1, 1, 1])
-        write_arrays(folder / f"symbolic{i}.npz", {"x": x}, truth, bound)
+        write_arrays(folder / f"symbolic{i}.npz", {"x": x}, reference, bound)
 
     creation_errors = [
         (write(f"creation{i}.onnx", conv_model(**how)), message)

@@ -61,7 +61,9 @@ def here(tmp_path, monkeypatch):
 def test_compare_has_the_library_on_both_sides_and_for_the_truth(twice):
     found = convswap.compare(model_of_twice(), device="cpu", batch=2, op_libraries=[twice])
     assert found.within_tolerance and found.swapped == 1
-    assert any("float32 for the truth, having no float64 form: test.Twice" in note for note in found.notes)
+    assert any(
+        "float32 for the reference, having no float64 form: test.Twice" in note for note in found.notes
+    )
     assert op_libraries_in_use() == ()
 
 

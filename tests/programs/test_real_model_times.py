@@ -9,7 +9,7 @@ import onnx
 import pytest
 from build_tools import run_script, write_results
 from comparisons import small_model
-from convswap.truth.closeness import TOLERANCES
+from convswap.reference.metrics import TOLERANCES
 
 pytestmark = pytest.mark.extended
 

@@ -14,9 +14,9 @@ import pytest
 import real_models
 from convswap.graph.plain_model import count_convolutions
 from convswap.optimizing.choice import LEAST_SPEEDUP
+from convswap.reference.metrics import TOLERANCES, relative_l2_error
 from convswap.runtime.device import choose_device
 from convswap.runtime.sessions import CONVSWAP, make_session, our_side
-from convswap.truth.closeness import TOLERANCES, relative_l2_error
 from op_sessions import PROVIDERS
 
 pytestmark = pytest.mark.extended
@@ -25,8 +25,8 @@ pytestmark = pytest.mark.extended
 TOLERANCE = 1e-4
 # Convs in the branches of an If, which nothing can measure alone.
 IN_SUBGRAPHS = ("silero-vad", "silero-vad-ifless")
-# Its float64 truth alone takes a processor of two cores half a minute: the image has a fixed size.
-TOO_LARGE_FOR_TRUTH = "page-layout"
+# Its float64 reference alone takes a processor of two cores half a minute: the image has a fixed size.
+TOO_LARGE_FOR_REFERENCE = "page-layout"
 # Of those that `optimize` measures in some seconds.
 SMALL = ("magika", pytest.param("ppocr-direction", marks=pytest.mark.gpu))
 
@@ -34,7 +34,7 @@ COMPARED = [
     *(
         pytest.param(name, "cpu", id=f"{name}-cpu")
         for name in real_models.BY_NAME
-        if name != TOO_LARGE_FOR_TRUTH
+        if name != TOO_LARGE_FOR_REFERENCE
     ),
     *(pytest.param(name, "cuda", id=f"{name}-cuda", marks=pytest.mark.gpu) for name in real_models.BY_NAME),
 ]

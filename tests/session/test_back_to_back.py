@@ -14,7 +14,7 @@ from convswap.runtime.sessions import CONVSWAP, DEFAULT, BoundRun, Side, make_se
 from convswap.timing import gpu_timer
 from convswap.timing.back_to_back import back_to_back, session_sample
 from convswap.timing.gpu_timer import GpuTimer
-from convswap.timing.single_node import lone_conv, lone_data
+from convswap.timing.single_node import single_node, single_node_data
 from convswap.timing.suites import SUITES
 from onnx import TensorProto, helper
 from repeats import repeats
@@ -201,10 +201,10 @@ def test_card_s_time_is_that_of_its_work_alone(side, cuda):
     device = choose_device("cuda")
     timer = GpuTimer()
     layer = SUITES["course"][0]
-    conv = lone_conv(layer, "tf32", "auto")
+    conv = single_node(layer, "tf32", "auto")
     on_timer = Side(side.name, side.ours, timer.provider_options)
     session = make_session(conv.model({"x": 4}, ours=side.ours), on_timer, device, only_device=True)
-    run = BoundRun(session, on_device({"x": lone_data(layer, 1, "tf32")}, device), device)
+    run = BoundRun(session, on_device({"x": single_node_data(layer, 1, "tf32")}, device), device)
     run.once()
     begin = time.perf_counter()
     runs = repeats(200)

@@ -22,7 +22,7 @@ from convswap.runtime.device import Device
 from convswap.runtime.sessions import Side
 from convswap.timing import back_to_back
 from convswap.timing.floor import ceilings, floor_ms
-from convswap.timing.single_node import lone_conv
+from convswap.timing.single_node import single_node
 from convswap.timing.suites import SUITES
 from rich.console import Console
 from tuning_files import line, table, write
@@ -178,9 +178,9 @@ def test_sides_that_round_to_tf32_beside_ours_in_ieee_are_named(precision, rows,
 @pytest.mark.parametrize("against", ["default", "algorithms"])
 def test_error_is_that_of_the_algorithm_that_was_timed(against, table, monkeypatch):
     """The table has the batch that is timed, not the one image that is checked."""
-    monkeypatch.setattr("convswap.timing.single_node.TRUTH_IMAGES", 1)
+    monkeypatch.setattr("convswap.timing.single_node.REFERENCE_IMAGES", 1)
     layer = SUITES["course"][0]
-    problem = lone_conv(layer, "tf32", "auto").problem({"x": layer.input_shape(2)})
+    problem = single_node(layer, "tf32", "auto").problem({"x": layer.input_shape(2)})
     write(table, line(problem.text, "reference", "cpu"))
 
     def row(algorithm):
@@ -264,7 +264,7 @@ def test_floor_of_16_bits_is_that_of_half_the_bytes_at_their_own_rate():
     layer = next(layer for layer in SUITES["course"] if layer.name == "2019fa-conv1")
     floors = {}
     for precision in ("tf32", "float16", "bfloat16"):
-        conv = lone_conv(layer, precision, "auto")
+        conv = single_node(layer, precision, "auto")
         problem = conv.problem({"x": layer.input_shape(10_000)})
         floors[precision] = floor_ms(problem, {"name": "NVIDIA H200"}, conv.arithmetic)
     assert floors["tf32"] == pytest.approx(0.532, abs=1e-3)

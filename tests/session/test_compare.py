@@ -22,11 +22,11 @@ from convswap.errors import ConvswapError
 from convswap.export import export_network, read_mxnet
 from convswap.graph.plain_model import plain_model
 from convswap.graph.swap import swap
+from convswap.reference.evaluation import Evaluation, evaluate
+from convswap.reference.metrics import TOLERANCES
 from convswap.runtime.device import Device
 from convswap.runtime.layers import conv_layers
 from convswap.runtime.sessions import CONVSWAP, DEFAULT, make_session
-from convswap.truth.closeness import TOLERANCES
-from convswap.truth.evaluation import Truth, evaluate
 from onnx import TensorProto, helper, numpy_helper
 from refused import refused
 from repeats import repeats
@@ -286,8 +286,8 @@ def test_float16_weights_that_the_model_computes_make_a_float16_layer(monkeypatc
 
 def test_truth_that_both_sides_miss_alike_does_not_condemn_what_agrees(monkeypatch):
     def off(model, feeds):
-        truth = evaluate(model, feeds)
-        return Truth([values + 1 for values in truth.outputs], truth.in_float32)
+        reference = evaluate(model, feeds)
+        return Evaluation([values + 1 for values in reference.outputs], reference.in_float32)
 
     assert not any("cannot be held to float64" in note for note in compare(small_model(), device="cpu").notes)
     monkeypatch.setattr(answers_module, "evaluate", off)

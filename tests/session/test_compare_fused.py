@@ -17,8 +17,8 @@ from convswap.errors import ConvswapError
 from convswap.graph.fusion.fuse import Fused, NotFused, fusion_remarks
 from convswap.graph.plain_model import plain_model
 from convswap.graph.swap import swap
+from convswap.reference.metrics import TOLERANCES
 from convswap.runtime.sessions import make_session
-from convswap.truth.closeness import TOLERANCES
 from fuse_models import FILTERS, array, conv, declare, fuse, model, node, tensor
 from onnx import TensorProto, helper, numpy_helper
 from repeats import repeats

@@ -114,9 +114,9 @@ def expected(model: onnx.ModelProto, given: dict[str, np.ndarray]) -> np.ndarray
     return session.run(None, {name: given[name] for name in "xz" if name in given})[0]
 
 
-def assert_close(y: np.ndarray, truth: np.ndarray) -> None:
-    assert y.shape == truth.shape and y.dtype == truth.dtype
-    assert np.linalg.norm(y - truth) <= TOLERANCE * np.linalg.norm(truth)
+def assert_close(y: np.ndarray, reference: np.ndarray) -> None:
+    assert y.shape == reference.shape and y.dtype == reference.dtype
+    assert np.linalg.norm(y - reference) <= TOLERANCE * np.linalg.norm(reference)
 
 
 @each("residual", [False, True])
@@ -181,8 +181,8 @@ def test_open_shapes_and_changing_batches_give_what_a_new_session_gives(x_shape)
     sizes = [(2, 11, 9), (1, 11, 9), (5, 11, 9), (2, 11, 9)] + [(1, 7, 8), (3, 20, 5)] * open_sizes
     for batch, height, width in sizes:
         x = np.random.default_rng(batch).standard_normal((batch, C, height, width)).astype(np.float32)
-        truth = expected(apart(given, "3x3 by two", x.shape, between), {"x": x})
-        assert_close(run(session, x), truth)
+        reference = expected(apart(given, "3x3 by two", x.shape, between), {"x": x})
+        assert_close(run(session, x), reference)
 
 
 def test_shape_of_the_result_is_inferred_through_both():

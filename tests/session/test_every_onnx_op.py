@@ -17,10 +17,10 @@ pytestmark = pytest.mark.extended
 
 # Fewer cases than this mean that they are not found as they were: 172 with ONNX 1.23 and ONNX Runtime 1.32.
 LEAST = 140
-Given = dict[str, Any]
+UserInputs = dict[str, Any]
 
 
-def cases() -> list[tuple[onnx.ModelProto, Given]]:
+def cases() -> list[tuple[onnx.ModelProto, UserInputs]]:
     """Return the first node case of every op that ONNX Runtime runs, with what ONNX feeds it."""
     # Some of the 1,800 that are built warn.
     with warnings.catch_warnings():
@@ -50,7 +50,7 @@ def held(value: Any) -> Any:
     return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
 
 
-def runs(model: onnx.ModelProto, fed: Given) -> bool:
+def runs(model: onnx.ModelProto, fed: UserInputs) -> bool:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     providers = ["CPUExecutionProvider"]
@@ -61,7 +61,7 @@ def runs(model: onnx.ModelProto, fed: Given) -> bool:
     return True
 
 
-def beside_a_conv(model: onnx.ModelProto, fed: Given) -> Iterator[tuple[onnx.ModelProto, Given]]:
+def beside_a_conv(model: onnx.ModelProto, fed: UserInputs) -> Iterator[tuple[onnx.ModelProto, UserInputs]]:
     """Yield the model with a Conv that has nothing to do with it."""
     image, weights = np.linspace(-1, 1, 36, dtype=np.float32), np.linspace(-1, 1, 18, dtype=np.float32)
     both = with_conv(model, "conv_x", "conv_y", weights.reshape(2, 1, 3, 3), at=len(model.graph.node))
@@ -70,7 +70,7 @@ def beside_a_conv(model: onnx.ModelProto, fed: Given) -> Iterator[tuple[onnx.Mod
     yield both, {**fed, "conv_x": image.reshape(1, 1, 6, 6)}
 
 
-def behind_a_conv(model: onnx.ModelProto, fed: Given) -> Iterator[tuple[onnx.ModelProto, Given]]:
+def behind_a_conv(model: onnx.ModelProto, fed: UserInputs) -> Iterator[tuple[onnx.ModelProto, UserInputs]]:
     """Yield the model with a Conv that changes nothing before each input that a Conv can have."""
     for name, value in fed.items():
         is_image = isinstance(value, np.ndarray) and value.dtype == np.float32 and 3 <= value.ndim <= 5

@@ -224,7 +224,7 @@ def clusters():
 def test_the_fit_solves_the_ridge_problem(clusters):
     features, labels = clusters[0][:1000], clusters[1][:1000]
     fit = fit_last_layer([(features, labels)], (clusters[0][1000:], clusters[1][1000:]), 10)
-    # Independent truth: the same minimum as a least-squares problem with extra rows sqrt(n λ) I.
+    # Independent reference: the same minimum as a least-squares problem with extra rows sqrt(n λ) I.
     wide = features.astype(np.float64)
     mean, deviation = wide.mean(axis=0), wide.std(axis=0)
     deviation[7] = 1.0

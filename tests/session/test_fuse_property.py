@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from convswap.truth.evaluation import evaluate
+from convswap.reference.evaluation import evaluate
 from fuse_models import FILTERS, array, conv, declare, model, node, reasons, taken
 from onnx import TensorProto, helper, numpy_helper
 from repeats import repeats
@@ -77,9 +77,9 @@ def assert_means_the_same(seed: int) -> Counter[str]:
         assert not isinstance(found, str), f"seed {seed}: refused at {SIZES[run]}: {found}"
         if not agree(outputs, found):
             # ONNX Runtime's optimiser may be misled itself by what a model says of shapes: float64 decides.
-            truth = evaluate(drawn.model, drawn.feeds(run)).outputs
-            assert agree(truth, found), f"seed {seed}: differs at {SIZES[run]}"
-            assert not agree(truth, outputs), f"seed {seed}: the tolerance is too small at {SIZES[run]}"
+            reference = evaluate(drawn.model, drawn.feeds(run)).outputs
+            assert agree(reference, found), f"seed {seed}: differs at {SIZES[run]}"
+            assert not agree(reference, outputs), f"seed {seed}: the tolerance is too small at {SIZES[run]}"
             counts["misled"] += 1
     return counts
 
@@ -319,8 +319,8 @@ def assert_same_in_sessions(
     before, after = session_of(original), session_of(convswap.swap(original, fuse=True).to_proto())
     results = []
     for given in shapes:
-        given_feeds = feeds | {name: array(name, *shape).astype(np.float32) for name, shape in given.items()}
-        (one,), (other,) = (outputs_of(session, given_feeds) for session in (before, after))
+        fed = feeds | {name: array(name, *shape).astype(np.float32) for name, shape in given.items()}
+        (one,), (other,) = (outputs_of(session, fed) for session in (before, after))
         np.testing.assert_allclose(other, one, rtol=TOLERANCE, atol=TOLERANCE)
         results.append(one.shape)
     return results

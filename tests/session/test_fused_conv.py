@@ -11,7 +11,7 @@ import onnx
 import pytest
 from each_case import each
 from element_types import ort_value
-from fused_cases import ACTIVATIONS, POOLS, TYPES, check, draw, fused_attributes, truth
+from fused_cases import ACTIVATIONS, POOLS, TYPES, check, draw, fused_attributes, reference
 from onnx import helper, numpy_helper
 from op_sessions import make_session
 
@@ -62,7 +62,7 @@ def test_it_is_the_operators_one_after_the_other(activation, pool, residual, dev
     arrays = draw("float32", residual=residual)
     attributes = {"precision": "ieee", **fused_attributes(activation, pool)}
     y = run(fused_model(arrays, onnx.TensorProto.FLOAT, attributes), device, arrays, "float32")
-    check(y, truth(arrays, activation, pool, {}), "float32")
+    check(y, reference(arrays, activation, pool, {}), "float32")
 
 
 @pytest.mark.parametrize("element_type", TYPES)
@@ -70,7 +70,7 @@ def test_it_is_the_operators_one_after_the_other(activation, pool, residual, dev
 def test_every_type_is_rounded_once(element_type, activation, pool, device):
     arrays = draw(element_type, residual=True)
     attributes = {"precision": "ieee", **fused_attributes(activation, POOLS[pool])}
-    expected = truth(arrays, activation, POOLS[pool], {})
+    expected = reference(arrays, activation, POOLS[pool], {})
     model = fused_model(arrays, TYPES[element_type][1], attributes)
     check(run(model, device, arrays, element_type, expected.shape), expected, element_type)
 
@@ -84,7 +84,7 @@ def test_every_cuda_algorithm_takes_every_epilogue(algorithm, activation, pool):
         arrays = draw("float32", residual=residual)
         attributes = {"precision": "ieee", "algorithm": algorithm, **fused_attributes(activation, pool)}
         y = run(fused_model(arrays, onnx.TensorProto.FLOAT, attributes), "cuda", arrays, "float32")
-        check(y, truth(arrays, activation, pool, {}), "float32")
+        check(y, reference(arrays, activation, pool, {}), "float32")
 
 
 @pytest.mark.gpu
@@ -97,7 +97,7 @@ def test_every_cuda_algorithm_takes_every_epilogue(algorithm, activation, pool):
 def test_every_cuda_algorithm_rounds_once(algorithm, element_type, activation, pool):
     arrays = draw(element_type, residual=False)
     attributes = {"algorithm": algorithm, **fused_attributes(activation, POOLS[pool])}
-    expected = truth(arrays, activation, POOLS[pool], {})
+    expected = reference(arrays, activation, POOLS[pool], {})
     model = fused_model(arrays, TYPES[element_type][1], attributes)
     check(run(model, "cuda", arrays, element_type, expected.shape), expected, element_type)
 
@@ -113,7 +113,7 @@ def test_every_cpu_algorithm_takes_every_epilogue(algorithm, pool):
     }
     attributes = {**conv, "algorithm": algorithm, **fused_attributes("LeakyRelu", pool)}
     y = run(fused_model(arrays, onnx.TensorProto.FLOAT, attributes), "cpu", arrays, "float32")
-    check(y, truth(arrays, "LeakyRelu", pool, conv), "float32")
+    check(y, reference(arrays, "LeakyRelu", pool, conv), "float32")
 
 
 def test_large_images_are_cut_into_bands_that_fit_together():
@@ -125,7 +125,7 @@ def test_large_images_are_cut_into_bands_that_fit_together():
     pool = {"pool": "MaxPool", "kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
     attributes = fused_attributes("Relu", pool)
     fused = run(fused_model(arrays, onnx.TensorProto.FLOAT, attributes), "cpu", arrays, "float32")
-    check(fused, truth(arrays, "Relu", pool, {}), "float32")
+    check(fused, reference(arrays, "Relu", pool, {}), "float32")
 
 
 @each("activation", [name for name in ACTIVATIONS if name != "None"])
@@ -135,7 +135,7 @@ def test_nan_stays_and_infinities_go_where_the_formula_says(activation, device):
     attributes = {"precision": "ieee", **fused_attributes(activation, {})}
     y = run(fused_model(arrays, onnx.TensorProto.FLOAT, attributes), device, arrays, "float32")
     with np.errstate(all="ignore"):
-        expected = truth(arrays, activation, {}, {})
+        expected = reference(arrays, activation, {}, {})
     assert np.isnan(y[..., 0]).all()
     np.testing.assert_allclose(y[..., 1:], expected[..., 1:], rtol=1e-6)
 

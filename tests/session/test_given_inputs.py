@@ -17,7 +17,7 @@ from convswap.bench.first_run import first_run
 from convswap.bench.first_run_process import main as run_first
 from convswap.cli.main import main
 from convswap.errors import ConvswapError
-from convswap.inputs.given import GivenInputs
+from convswap.inputs.user_inputs import GivenInputs
 from convswap.optimizing import measuring
 from convswap.profiling.profile import profile
 from convswap.runtime.device import Device
@@ -178,14 +178,14 @@ def beside_a_conv(behind: str, inputs: str = "", domains: str = "", **constants)
 def compared_with_onnx_runtime(model: onnx.ModelProto, given, fed: dict) -> None:
     """Check that `compare` answers as ONNX Runtime does when it is `fed` what is `given`."""
     captured = {}
-    answers = importlib.import_module("convswap.comparison.compare").hold_against_truth
+    answers = importlib.import_module("convswap.comparison.compare").errors_against_reference
 
     def watched(compared, feeds, answered, report):
         captured.update({side.name: arrays for side, arrays in answered.items()})
         return answers(compared, feeds, answered, report)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("convswap.comparison.compare.hold_against_truth", watched)
+        patch.setattr("convswap.comparison.compare.errors_against_reference", watched)
         found = convswap.compare(model, device="cpu", inputs=given, time_layers=False)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     (expected,) = session.run(["y"], {"x": IMAGE.astype(np.float32), **fed})

@@ -20,7 +20,7 @@ from convswap.export import calibration
 from convswap.export.builder import build
 from convswap.graph.model_file import model_from_proto
 from convswap.inputs.feeds import RandomSource, declared_inputs
-from convswap.inputs.subject import Subject, batch_of, open_subject, source_of
+from convswap.inputs.tested_model import TestedModel, batch_of, open_tested_model, source_of
 from convswap.models import (
     ALL_NETWORKS,
     LARGE_NETWORKS,
@@ -49,11 +49,11 @@ from convswap.models import (
     seeded_images,
     seeded_weights,
 )
+from convswap.reference.evaluation import evaluate
+from convswap.reference.metrics import TOLERANCES
 from convswap.runtime.device import Device
 from convswap.timing import back_to_back, measure
 from convswap.timing.suites import SUITES, usual_batch
-from convswap.truth.closeness import TOLERANCES
-from convswap.truth.evaluation import evaluate
 from exported_networks import exported
 from numpy_forward import convolve, dense
 from onnx import helper, numpy_helper
@@ -431,14 +431,14 @@ def test_a_layer_that_does_not_fit_is_refused(layers):
 def test_random_images_are_as_many_as_the_device_is_for(device, images, every_layer):
     model = model_from_proto(every_layer[1])
     chosen = Device(device, "asked for")
-    subject = Subject("every-layer", model, model, "random")
-    source = source_of(subject, None, None, chosen)
+    tested = TestedModel("every-layer", model, model, "random")
+    source = source_of(tested, None, None, chosen)
     assert isinstance(source, RandomSource)
     assert (source.images, source.batch, source.labels) == (images, images, None)
     assert batch_of(model, declared_inputs(model), None, chosen) == images
-    fewer = source_of(subject, 3, None, chosen)
+    fewer = source_of(tested, 3, None, chosen)
     assert (fewer.images, fewer.batch) == (3, 3)
-    in_batches = source_of(subject, 5, 2, chosen)
+    in_batches = source_of(tested, 5, 2, chosen)
     assert (in_batches.images, in_batches.batch) == (5, 2)
 
 
@@ -472,8 +472,8 @@ def test_a_detector_is_compared_by_name():
 
 def test_data_with_labels_do_not_suit_a_large_network():
     with pytest.raises(ConvswapError, match="data set synthetic needs a model with one floating-point input"):
-        subject = open_subject("mobilenet-v2", "synthetic")
-        source_of(subject, None, None, Device("cpu", "asked for"))
+        tested = open_tested_model("mobilenet-v2", "synthetic")
+        source_of(tested, None, None, Device("cpu", "asked for"))
     with pytest.raises(ConvswapError, match="mobilenet-v2 is not fitted to data, but 'synthetic' was given"):
         export.export_network("mobilenet-v2", data="synthetic")
 

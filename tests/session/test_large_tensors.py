@@ -98,13 +98,13 @@ class Large:
     def check(self, y: np.ndarray, kind: str) -> None:
         """Assert that every output is exactly the block's own, times the block's factor."""
         assert (y.shape, y.dtype) == (self.problem(kind).output_shape, kind)
-        truth = convolve(*self._one_block, **self.attributes)
+        reference = convolve(*self._one_block, **self.attributes)
         # Sums of small integers, so that float32 and TF32 have them exactly; float16 rounds them once, and
         # scales them without overflow.
-        assert 0 < np.abs(truth).max() < 2**12
+        assert 0 < np.abs(reference).max() < 2**12
         # Of one image with several filters the bands follow each other within each filter.
-        planes = truth.shape[1] if self.what == "bands" else 1
-        tables = truth.astype(kind).reshape(planes, 1, -1) * FACTORS[:, None].astype(kind)
+        planes = reference.shape[1] if self.what == "bands" else 1
+        tables = reference.astype(kind).reshape(planes, 1, -1) * FACTORS[:, None].astype(kind)
         y = y.reshape(planes, self.count, -1)
         picks = self._picks
 
@@ -159,11 +159,11 @@ def supporting(large: Large, kind: str, device: str, **how: Any) -> list[str]:
 @every_kind
 @every_large
 def test_few_blocks_are_the_definition(large, kind):
-    """Shows that the data and the truth of the large tests are right, whatever the number of blocks."""
+    """Shows that the data and the reference of the large tests are right, whatever the number of blocks."""
     few = few_blocks_of(large)
     x, w = few.arrays(kind)
-    truth = convolve(x, w, **few.attributes)
-    few.check(truth.astype(kind), kind)
+    reference = convolve(x, w, **few.attributes)
+    few.check(reference.astype(kind), kind)
     for name in supporting(few, kind, "cpu"):
         few.check(_native.conv(x, w, algorithm=name, **few.attributes), kind)
 
@@ -232,10 +232,10 @@ def test_two_images_of_more_outputs_than_32_bits_count_do_not_meet(width):
     _native.conv_device(x_on_card, w_on_card, None, y, algorithm="few_channels")
     found = y.to_numpy()
     # Of each image there are as many planes as numbers among the weights. Bits compare at the memory's speed.
-    truth = {(image, factor): x[image, 0] * factor for image in range(2) for factor in np.unique(w)}
+    reference = {(image, factor): x[image, 0] * factor for image in range(2) for factor in np.unique(w)}
 
     def is_right(image: int, plane: int) -> bool:
-        expected = truth[image, w[plane, 0, 0, 0]]
+        expected = reference[image, w[plane, 0, 0, 0]]
         return np.array_equal(found[image, plane].view(np.int16), expected.view(np.int16))
 
     planes = [(image, plane) for image in range(2) for plane in range(64)]

@@ -45,8 +45,8 @@ def test_more_than_16_bits_count_of_anything_is_exact(case, way, device):
     x, w, b = integer_arrays(case)
     model = graph_model([conv("x w b", **case.attributes)], {"x": case.x_shape}, {"w": w, "b": b})
     y = our_session(model, way, device).run(None, {"x": x})[0]
-    truth = convolve(x, w, b, **case.attributes)
-    assert np.abs(truth).max() < 2**23
-    assert y.shape == truth.shape
-    wrong = np.argwhere(y != truth)
+    reference = convolve(x, w, b, **case.attributes)
+    assert np.abs(reference).max() < 2**23
+    assert y.shape == reference.shape
+    wrong = np.argwhere(y != reference)
     assert wrong.size == 0, f"{len(wrong)} of {y.size} outputs are wrong, the first at {wrong[0].tolist()}"

@@ -134,9 +134,11 @@ def test_concurrent_runs_share_weights_at_an_odd_offset(tmp_path):
 
 @pytest.mark.parametrize("shift", ODD_OFFSETS)
 def test_every_input_and_the_output_may_begin_between_two_elements_on_the_cpu(shift):
-    model = conv_model(op="FusedConv", w=list(W.shape), b=[4], z=list(CASE.truth.shape), **CASE.attributes)
+    model = conv_model(
+        op="FusedConv", w=list(W.shape), b=[4], z=list(CASE.reference.shape), **CASE.attributes
+    )
     session = make_session(model)
-    z = np.random.default_rng(3).normal(size=CASE.truth.shape).astype(np.float32)
+    z = np.random.default_rng(3).normal(size=CASE.reference.shape).astype(np.float32)
     expected = session.run(None, {"x": X, "w": W, "b": B, "z": z})[0]
     arrays = {"x": X, "w": W, "b": B, "z": z}
     memory = {name: shifted(array, shift) for name, array in arrays.items()}
@@ -181,11 +183,11 @@ def test_depthwise_kernels_take_data_not_aligned_to_what_they_move_at_once(algor
 def test_memory_of_a_card_that_begins_between_two_elements_is_refused_and_the_session_goes_on(cuda):
     session = make_session(case_model(CASE), cuda)
     expected = run(session, X)
-    memory = _native.DeviceArray((CASE.truth.size + 2,))
+    memory = _native.DeviceArray((CASE.reference.size + 2,))
     for offset in (2, 1, 3):
         binding = session.io_binding()
         binding.bind_cpu_input("x", X)
-        shape = list(CASE.truth.shape)
+        shape = list(CASE.reference.shape)
         binding.bind_output("y", "cuda", 0, np.float32, shape, memory.pointer + offset)
         with pytest.raises(Exception, match="is no multiple of its elements' 4 bytes: bind"):
             session.run_with_iobinding(binding)

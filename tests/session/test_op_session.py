@@ -371,14 +371,14 @@ def test_one_library_serves_many_sessions(device):
 def test_output_is_written_whole_and_nothing_beside_it():
     guard = 64
     session = make_session(case_model(CASE))
-    truth = CASE.truth
-    memory = np.full(truth.size + 2 * guard, np.nan, np.float32)
+    reference = CASE.reference
+    memory = np.full(reference.size + 2 * guard, np.nan, np.float32)
     y = memory[guard:-guard]
     binding = session.io_binding()
     binding.bind_cpu_input("x", X)
-    binding.bind_output("y", "cpu", 0, np.float32, list(truth.shape), y.ctypes.data)
+    binding.bind_output("y", "cpu", 0, np.float32, list(reference.shape), y.ctypes.data)
     session.run_with_iobinding(binding)
-    check(y.reshape(truth.shape), CASE, "cpu")
+    check(y.reshape(reference.shape), CASE, "cpu")
     assert np.all(np.isnan(memory[:guard])) and np.all(np.isnan(memory[-guard:]))
 
 
@@ -391,29 +391,33 @@ def test_output_is_written_whole_and_nothing_beside_it():
 )
 def test_memory_that_is_aligned_to_4_bytes_alone_is_read_and_written_right(case, algorithm, cuda):
     session = make_session(case_model(case, algorithm=algorithm), cuda)
-    x, truth = case.arrays()[0], case.truth
+    x, reference = case.arrays()[0], case.reference
     for x_shift in range(4):
         for y_shift in range(4):
             source = np.full(x.size + 4, np.nan, np.float32)
             source[x_shift : x_shift + x.size] = x.ravel()
             x_memory = _native.DeviceArray.from_numpy(source)
-            y_memory = _native.DeviceArray((truth.size + 8,))
+            y_memory = _native.DeviceArray((reference.size + 8,))
             y_memory.poison()
             binding = session.io_binding()
             binding.bind_input("x", "cuda", 0, np.float32, list(x.shape), x_memory.pointer + 4 * x_shift)
-            binding.bind_output("y", "cuda", 0, np.float32, list(truth.shape), y_memory.pointer + 4 * y_shift)
+            binding.bind_output(
+                "y", "cuda", 0, np.float32, list(reference.shape), y_memory.pointer + 4 * y_shift
+            )
             session.run_with_iobinding(binding)
             binding.synchronize_outputs()
             written = y_memory.to_numpy()
-            check(written[y_shift : y_shift + truth.size].reshape(truth.shape), case, cuda)
-            assert np.all(np.isnan(written[:y_shift])) and np.all(np.isnan(written[y_shift + truth.size :]))
+            check(written[y_shift : y_shift + reference.size].reshape(reference.shape), case, cuda)
+            assert np.all(np.isnan(written[:y_shift])) and np.all(
+                np.isnan(written[y_shift + reference.size :])
+            )
 
 
 @pytest.mark.gpu
 def test_cuda_graph_replays_the_op_on_new_data(cuda):
     session = make_session(case_model(CASE), cuda, provider_options={"enable_cuda_graph": "1"})
     x = onnxruntime.OrtValue.ortvalue_from_numpy(X, "cuda", 0)
-    y = onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(CASE.truth.shape), np.float32, "cuda", 0)
+    y = onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(CASE.reference.shape), np.float32, "cuda", 0)
     binding = session.io_binding()
     binding.bind_ortvalue_input("x", x)
     binding.bind_ortvalue_output("y", y)

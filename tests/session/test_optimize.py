@@ -69,7 +69,7 @@ def pretended(monkeypatch):
             return {way: own.get(way, 9.0) for way in (DEFAULT_WAY, *segment.stages)}
 
         monkeypatch.setattr(measuring, "times_of", times_of)
-        monkeypatch.setattr(whole, "whole_times", lambda sessions, feeds, device: list(default_and_ours))
+        monkeypatch.setattr(whole, "end_to_end_times", lambda sessions, feeds, device: list(default_and_ours))
 
     return pretend
 
@@ -115,9 +115,9 @@ def test_nothing_is_written_where_nothing_gains(pretended, tmp_path):
     assert {node.taken for node in found.nodes} == {"default"}
 
 
-@pytest.mark.parametrize("whole_times", [(1.0, 1.1), (1.0, 1.0001)])
-def test_nothing_is_written_where_the_whole_model_is_slower(pretended, tmp_path, whole_times):
-    pretended(FASTEST_FUSED, whole_times)
+@pytest.mark.parametrize("end_to_end_times", [(1.0, 1.1), (1.0, 1.0001)])
+def test_nothing_is_written_where_the_whole_model_is_slower(pretended, tmp_path, end_to_end_times):
+    pretended(FASTEST_FUSED, end_to_end_times)
     found = optimize(network(), tmp_path / "faster.onnx", device="cpu")
     assert (found.written, found.speedup < 1) == (None, True)
 
@@ -158,7 +158,7 @@ def test_a_part_of_the_convs_is_taken_where_the_whole_gains_only_so(pretended, t
         counts.append(len(counts))
         return [1.0, 1.2] if len(counts) == 1 else [1.0, 0.8]
 
-    monkeypatch.setattr(whole, "whole_times", times)
+    monkeypatch.setattr(whole, "end_to_end_times", times)
     found = optimize(network(), tmp_path / "faster.onnx", device="cpu")
     assert [node.node for node in found.nodes if node.taken != "default"] == ["stem", "block"]
     assert "faster without" in next(node.why for node in found.nodes if node.node == "last")
@@ -168,7 +168,7 @@ def test_nothing_is_written_where_one_batch_loses_though_the_mean_gains(pretende
     pretended(FASTEST_FUSED)
     by_batch = {1: [1.0, 0.4], 4: [1.0, 1.1]}
     monkeypatch.setattr(
-        whole, "whole_times", lambda sessions, feeds, device: by_batch[len(feeds["x"].numpy())]
+        whole, "end_to_end_times", lambda sessions, feeds, device: by_batch[len(feeds["x"].numpy())]
     )
     found = optimize(network(), tmp_path / "faster.onnx", device="cpu", batches=[1, 4])
     assert (found.written, found.gains, found.speedup > 1) == (None, False, True)
@@ -270,8 +270,8 @@ def test_float16_may_differ_by_what_float16_loses(pretended):
 
 def test_float64_is_asked_once_however_many_models_are_tried(pretended, monkeypatch):
     pretended(FASTEST_FUSED)
-    real, tried, asked = whole._run_whole, [], []
-    monkeypatch.setattr(whole, "_run_whole", lambda *given: tried.append(given) or real(*given))
+    real, tried, asked = whole._run_end_to_end, [], []
+    monkeypatch.setattr(whole, "_run_end_to_end", lambda *given: tried.append(given) or real(*given))
     evaluate = whole.evaluate
     monkeypatch.setattr(whole, "evaluate", lambda *given: asked.append(given) or evaluate(*given))
     assert optimize(network(), None, device="cpu").reference == "float64"
@@ -281,7 +281,7 @@ def test_float64_is_asked_once_however_many_models_are_tried(pretended, monkeypa
 def test_of_two_measurements_the_one_that_gains_less_counts(pretended, monkeypatch):
     pretended(FASTEST_FUSED)
     times = iter([[1.0, 0.5], [1.0, 0.8]] * 4)
-    monkeypatch.setattr(whole, "whole_times", lambda sessions, feeds, device: next(times))
+    monkeypatch.setattr(whole, "end_to_end_times", lambda sessions, feeds, device: next(times))
     assert optimize(network(), None, device="cpu").speedup == pytest.approx(1 / 0.8)
 
 
@@ -309,7 +309,7 @@ def test_measurements_that_cannot_be_kept_cost_one_note(pretended, tmp_path, mon
     if fault == "no folder":
         kept.write_text("")
     elif fault == "no home folder":
-        monkeypatch.setattr("convswap.optimizing.kept.table_path", no_home_folder)
+        monkeypatch.setattr("convswap.optimizing.measurement_cache.table_path", no_home_folder)
     else:
         kept.mkdir()
         (kept / "optimize.json").mkdir() if fault == "a folder" else os.mkfifo(kept / "optimize.json")

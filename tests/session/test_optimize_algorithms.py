@@ -16,7 +16,7 @@ from convswap.graph.fusion.fuse import Stage
 from convswap.graph.swap import NodeChoice
 from convswap.optimizing import measuring, trials, whole
 from convswap.optimizing.choice import DEFAULT_WAY
-from convswap.optimizing.kept import KeptMeasurements
+from convswap.optimizing.measurement_cache import MeasurementCache
 from convswap.optimizing.optimize import optimize
 from convswap.optimizing.preparation import OptimizeOptions, SegmentInputs, prepare
 from convswap.runtime.device import Device
@@ -66,7 +66,7 @@ def pretended(monkeypatch):
             return dict(zip(names, times[batch] if isinstance(times, dict) else times, strict=True))
 
         monkeypatch.setattr(measuring, "times_of", times_of)
-        monkeypatch.setattr(whole, "whole_times", lambda sessions, feeds, device: [2.0, 1.0])
+        monkeypatch.setattr(whole, "end_to_end_times", lambda sessions, feeds, device: [2.0, 1.0])
         monkeypatch.setattr(measuring, "candidates", lambda problem, device: ["direct", "reference"])
         monkeypatch.setattr(measuring, "times_by_algorithm", times_by_algorithm)
         return asked
@@ -219,7 +219,7 @@ def test_on_a_card_all_that_is_tried_is_compiled_before_the_first_is_timed(prete
 
     monkeypatch.setattr(measuring, "_native", Native())
     prepared = prepare(network(), OptimizeOptions(), CPU)
-    shared = measuring.Measuring(prepared, SegmentInputs(prepared), KeptMeasurements({}))
+    shared = measuring.Measuring(prepared, SegmentInputs(prepared), MeasurementCache({}))
     measured = measuring.measure_convs(shared)
     card = replace(prepared, device=Device("cuda", "asked for", {"name": "a card"}))
     monkeypatch.setattr(_native, "tuning_device", lambda device: "cuda a card")

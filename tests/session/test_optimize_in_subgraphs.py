@@ -72,7 +72,7 @@ def pretended(monkeypatch):
         return {DEFAULT_WAY: 1.0, **dict.fromkeys(segment.stages, 0.9), segment.stages[-1]: 0.5}
 
     monkeypatch.setattr(measuring, "times_of", times_of)
-    monkeypatch.setattr(whole, "whole_times", lambda sessions, feeds, device: [2.0, 1.0])
+    monkeypatch.setattr(whole, "end_to_end_times", lambda sessions, feeds, device: [2.0, 1.0])
 
 
 def test_convs_of_the_branch_that_is_run_are_taken_and_the_file_answers_as_the_original(pretended, tmp_path):

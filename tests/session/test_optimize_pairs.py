@@ -13,10 +13,10 @@ from convswap.graph.fusion.fuse import Stage
 from convswap.graph.swap import NodeChoice, swap_chosen
 from convswap.optimizing import measuring, pairs, whole
 from convswap.optimizing.choice import DEFAULT_WAY
-from convswap.optimizing.kept import KeptMeasurements
+from convswap.optimizing.measurement_cache import MeasurementCache
 from convswap.optimizing.measuring import Measuring, measure_convs
 from convswap.optimizing.optimize import optimize
-from convswap.optimizing.pairs import gaining_pairs
+from convswap.optimizing.pairs import faster_pairs
 from convswap.optimizing.preparation import OptimizeOptions, SegmentInputs, prepare
 from convswap.optimizing.trials import times_of_choices
 from convswap.runtime.device import Device
@@ -59,7 +59,7 @@ def pretended(monkeypatch):
     """Return what sets the times that are measured, and has the choices that pairs were asked for."""
     asked = []
 
-    def pretend(ours: dict[str, float], together: float, wholes=None):
+    def pretend(ours: dict[str, float], together: float, candidates=None):
         def times_of(segment, inputs, precision, device):
             return {DEFAULT_WAY: 1.0} | dict.fromkeys(segment.stages, ours.get(segment.name, 2.0))
 
@@ -68,14 +68,14 @@ def pretended(monkeypatch):
             return [1.0, together]
 
         # Each that is tried is faster than the one before, where nothing else is said.
-        whole_ms = wholes or (1.0 / (1 + number) for number in itertools.count())
+        whole_ms = candidates or (1.0 / (1 + number) for number in itertools.count())
 
-        def whole_times(sessions, feeds, device):
+        def end_to_end_times(sessions, feeds, device):
             return [2.0, next(whole_ms)]
 
         monkeypatch.setattr(measuring, "times_of", times_of)
         monkeypatch.setattr(pairs, "times_of_choices", times_of_choices)
-        monkeypatch.setattr(whole, "whole_times", whole_times)
+        monkeypatch.setattr(whole, "end_to_end_times", end_to_end_times)
         return asked
 
     return pretend
@@ -130,7 +130,7 @@ def test_pair_stays_two_where_the_whole_model_is_slower_with_it(pretended, tmp_p
 
 def test_model_without_the_pair_that_gains_only_noise_is_none(pretended, monkeypatch):
     # On a card a model of the Convs that lose little is tried too: 0.1 % faster, that with the pair slower.
-    monkeypatch.setattr(whole, "_to_try", lambda _prepared, measured, _gaining: [measured[:1]])
+    monkeypatch.setattr(whole, "_to_try", lambda _prepared, measured, _faster: [measured[:1]])
     pretended({}, 0.8, itertools.chain([1.998] * 2, itertools.repeat(2.2)))
     found = optimize(network(), device="cpu")
     assert not found.gains and {row.taken for row in found.nodes} == {"default"}
@@ -159,9 +159,9 @@ def test_a_second_call_measures_no_pair_again(pretended, monkeypatch):
 def test_pair_of_two_precisions_is_not_measured(pretended):
     asked = pretended({"depthwise": 0.5}, together=0.8)
     prepared = prepare(network(), OptimizeOptions(), CPU)
-    shared = Measuring(prepared, SegmentInputs(prepared), KeptMeasurements({}))
+    shared = Measuring(prepared, SegmentInputs(prepared), MeasurementCache({}))
     measured = measure_convs(shared)
-    found = gaining_pairs(measured, shared)
+    found = faster_pairs(measured, shared)
     assert [pair.names for pair in found] == [NAMES] and len(asked) == 1
     for precision in ("tf32", None):
         other = [
@@ -170,7 +170,7 @@ def test_pair_of_two_precisions_is_not_measured(pretended):
             else one
             for one in measured
         ]
-        assert gaining_pairs(other, shared) == ()
+        assert faster_pairs(other, shared) == ()
     assert len(asked) == 1
 
 

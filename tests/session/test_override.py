@@ -1,7 +1,7 @@
 """The override mode: unmodified models run on our op, or the user is told which Conv does not.
 
-The truth about a session is the graph that ONNX Runtime itself writes after its last optimiser: a Conv that
-is still there as Conv of the ONNX domain runs on the overriding op, and one that was taken has another name.
+What a session runs is in the graph that ONNX Runtime itself writes after its last optimiser: a Conv that is
+still there as Conv of the ONNX domain runs on the overriding op, and one that was taken has another name.
 """
 
 from __future__ import annotations

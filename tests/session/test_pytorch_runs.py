@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from convswap.bench.pytorch_runs import PyTorchRun, memory_formats, pytorch_runs, tensor_of
 from convswap.bench.suite_runs import run_suite
-from convswap.timing.single_node import lone_conv, lone_data, lone_weights
+from convswap.reference.operators import reference_conv
+from convswap.timing.single_node import single_node, single_node_data, single_node_weights
 from convswap.timing.suites import SuiteLayer
-from convswap.truth.operators import reference_conv
 
 pytestmark = pytest.mark.extended
 
@@ -24,9 +24,9 @@ LAYERS = (
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.name)
 @pytest.mark.parametrize(("precision", "tolerance"), [("tf32", 1e-6), ("bfloat16", 1e-2)])
 def test_every_layout_gives_the_convolution(torch, layer, precision, tolerance):
-    x, w = lone_data(layer, 2, precision), lone_weights(layer, precision)
-    truth = reference_conv(
-        x.astype(np.float32), w.astype(np.float32), None, lone_conv(layer, "tf32", "auto").attributes
+    x, w = single_node_data(layer, 2, precision), single_node_weights(layer, precision)
+    reference = reference_conv(
+        x.astype(np.float32), w.astype(np.float32), None, single_node(layer, "tf32", "auto").attributes
     )
     formats = memory_formats(layer)
     assert list(formats) == ["pytorch", "pytorch_channels_last"][: 1 if layer.rank == 1 else 2]
@@ -34,12 +34,12 @@ def test_every_layout_gives_the_convolution(torch, layer, precision, tolerance):
         run = PyTorchRun(layer, tensor_of(x, precision), tensor_of(w, precision), memory_format)
         run.once()
         y = run.result.to(torch.float32).numpy()
-        assert np.linalg.norm(y - truth) / np.linalg.norm(truth) < tolerance
+        assert np.linalg.norm(y - reference) / np.linalg.norm(reference) < tolerance
 
 
 def test_there_is_no_side_without_pytorch_or_without_a_card(torch, monkeypatch):
     layer = LAYERS[1]
-    data = lone_data(layer, 1, "tf32"), lone_weights(layer, "tf32"), "tf32", None
+    data = single_node_data(layer, 1, "tf32"), single_node_weights(layer, "tf32"), "tf32", None
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert pytorch_runs(layer, *data) == {}
     monkeypatch.setitem(sys.modules, "torch", None)
@@ -49,7 +49,7 @@ def test_there_is_no_side_without_pytorch_or_without_a_card(torch, monkeypatch):
 def test_what_pytorch_cannot_compute_is_left_out(torch, monkeypatch):
     """The host in place of a card: it has the same calls."""
     layer = LAYERS[1]
-    data = lone_data(layer, 1, "tf32"), lone_weights(layer, "tf32"), "tf32", None
+    data = single_node_data(layer, 1, "tf32"), single_node_weights(layer, "tf32"), "tf32", None
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.Tensor, "cuda", lambda self: self)

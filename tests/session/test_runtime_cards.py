@@ -85,7 +85,7 @@ def test_ops_after_ours_find_the_card_that_they_need(cuda):
     """An op that left another card current would break the launch of the next one."""
     for card in (0, 1, 0):
         y = run(session_on(card, case_model(CASE, follow="Relu")), X)
-        check(np.where(y > 0, y, np.minimum(CASE.truth, 0)), CASE, cuda)
+        check(np.where(y > 0, y, np.minimum(CASE.reference, 0)), CASE, cuda)
 
 
 def relu_model() -> bytes:
@@ -154,7 +154,7 @@ def test_more_shared_memory_than_a_block_has_is_asked_for_on_every_card(cuda):
 def test_arrays_on_different_cards_are_refused():
     x, w, _ = CASE.arrays()
     arrays = [_native.DeviceArray.from_numpy(x, 1), _native.DeviceArray.from_numpy(w, 0)]
-    y = _native.DeviceArray(CASE.truth.shape, device=1)
+    y = _native.DeviceArray(CASE.reference.shape, device=1)
     with pytest.raises(ConvswapError, match="w is float32 on device 0: expected float32 on device 1"):
         _native.conv_device(*arrays, None, y, **CASE.attributes)
 

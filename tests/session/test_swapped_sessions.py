@@ -20,7 +20,7 @@ def test_calls_may_leave_out_outputs_of_a_function(outputs, tmp_path):
     original = models.function_that_returns_its_input()
     call, add = original.graph.node
     add.input[:] = [next(name for name in outputs if name)] * 2
-    # The truth comes from the whole call; both are the same model to ONNX.
+    # The reference comes from the whole call; both are the same model to ONNX.
     (expected,) = ReferenceEvaluator(original).run(None, {"x": models.input_array()})
     call.output[:] = outputs
     result = swap(original, precision="ieee")

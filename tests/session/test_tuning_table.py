@@ -101,7 +101,7 @@ def test_an_unknown_algorithm_leaves_the_choice_to_the_rule(table):
     answer = _native.explain(PROBLEM, "cpu", "tuned")
     assert (answer["algorithm"], answer["decided_by"]) == ("direct", "rule")
     assert answer["why"].startswith("the tuning table names 'winograd', which is not in the catalog; by rule")
-    assert run(make_session(case_model(CASE, algorithm="tuned")), X).shape == CASE.truth.shape
+    assert run(make_session(case_model(CASE, algorithm="tuned")), X).shape == CASE.reference.shape
 
 
 def test_an_algorithm_that_cannot_compute_the_problem_leaves_the_choice_to_the_rule(table):

@@ -14,7 +14,7 @@ from convswap.comparison.answers import agreement
 from convswap.comparison.report import compare_html, print_comparison, verdict
 from convswap.errors import ConvswapError
 from convswap.graph.swap import FLOAT16_ON_CPU
-from convswap.truth.closeness import NO_CLASS
+from convswap.reference.metrics import NO_CLASS
 from onnx import TensorProto, helper
 from rich.console import Console
 from swap_models import tensor_info
@@ -257,8 +257,8 @@ def test_float64_answers_of_another_shape_are_no_reference(monkeypatch):
     evaluate = answers_module.evaluate
 
     def one_less(model, feeds):
-        truth = evaluate(model, feeds)
-        return type(truth)([values[..., :-1] for values in truth.outputs], truth.in_float32)
+        reference = evaluate(model, feeds)
+        return type(reference)([values[..., :-1] for values in reference.outputs], reference.in_float32)
 
     monkeypatch.setattr(answers_module, "evaluate", one_less)
     found = compared(small_model())
@@ -334,7 +334,7 @@ def test_where_no_conv_has_a_finite_answer_either_nothing_could_be_compared():
     model.graph.initializer[0].CopyFrom(constant("w", np.full((4, 3, 3, 3), np.nan, np.float32)))
     found = compare(model, device="cpu")
     assert verdict(found).startswith("NOTHING COULD BE COMPARED: no output has an element that is finite, ")
-    assert found.judgement.found.endswith("no Conv could be checked alone.")
+    assert found.verdict.found.endswith("no Conv could be checked alone.")
     assert checked(found)["layers"][0]["relative_l2_error"] == {"default": None, "convswap": None}
 
 

@@ -11,10 +11,10 @@ import pytest
 from command_line import refusal
 from convswap.cli.main import main
 from convswap.models import NETWORKS
-from convswap.truth.closeness import TOLERANCES
+from convswap.reference.metrics import TOLERANCES
 from convswap.tutorial.ladder import climb as ladder
 from convswap.tutorial.ladder.report import ladder_html, print_ladder, registers, shared_memory
-from convswap.tutorial.ladder.rows import Ladder, Measured, Row, RungLayer
+from convswap.tutorial.ladder.rows import Ladder, MeasuredRung, Row, RungLayer
 from ladder_sources import PAGES
 from repeats import repeats
 from rich.console import Console
@@ -85,8 +85,8 @@ def test_few_images_on_the_processor_stand_for_all(stand_ins, monkeypatch):
 
 
 def test_a_wrong_rung_is_told_and_sets_the_status(stand_ins, monkeypatch, capsys):
-    right = ladder.truth_of
-    monkeypatch.setattr(ladder, "truth_of", lambda layer, fed: right(layer, fed) * (1 + 1e-4))
+    right = ladder.reference_of
+    monkeypatch.setattr(ladder, "reference_of", lambda layer, fed: right(layer, fed) * (1 + 1e-4))
     assert main(["ladder", "ece408-2019sp", "--data", "synthetic", "--images", "4", "--device", "cpu"]) == 1
     told = capsys.readouterr().out
     # 1e-4 is too much for float32, and little for TF32.
@@ -164,7 +164,7 @@ def made(*times: tuple[float, float], fused: float | None = None, **more) -> Lad
         )
         device = "cpu" if number == 1 else "cuda"
         page = replace(PAGES[number - 1], device=device)
-        rows.append(Row(page, 1e-5, Measured(layers, network_ms=9.0, accuracy=0.5, timed_images=10)))
+        rows.append(Row(page, 1e-5, MeasuredRung(layers, network_ms=9.0, accuracy=0.5, timed_images=10)))
     cpu = ladder.choose_device("cpu")
     return Ladder("ece408-2018sp", cpu, {"processor": "p"}, 10, "synthetic", tuple(rows), **more)
 
@@ -219,10 +219,10 @@ def test_registers_and_shared_memory_are_of_each_layers_largest_kernel():
         }
 
     first = layer(1.0, kernels=(kernel(20, 9000), kernel(80, 100, 16)))
-    measured = Measured((first, layer(1.0, kernels=(kernel(40, 53_300),))), 1.0, None, 10)
+    measured = MeasuredRung((first, layer(1.0, kernels=(kernel(40, 53_300),))), 1.0, None, 10)
     assert registers(measured) == "80+16 B/40"
     assert shared_memory(measured) == "9.0/53.3"
-    assert registers(Measured((layer(1.0),), 1.0, None, 10)) == "-"
+    assert registers(MeasuredRung((layer(1.0),), 1.0, None, 10)) == "-"
 
 
 def test_report_of_another_network_is_named():

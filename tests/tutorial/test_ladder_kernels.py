@@ -18,7 +18,7 @@ from conv_cases import ConvCase
 from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.graph.algorithms import able_algorithms
-from convswap.truth.closeness import TOLERANCES
+from convswap.reference.metrics import TOLERANCES
 from course_layers import course_layers
 from each_case import each
 from emulate import build
@@ -172,7 +172,7 @@ def test_rungs_that_are_compiled_for_some_layers_name_them() -> None:
 
 # Rungs follow each other with the same layer.
 @functools.lru_cache(maxsize=1)
-def truth_of(layer, batch: int, has_bias: bool) -> np.ndarray:
+def reference_of(layer, batch: int, has_bias: bool) -> np.ndarray:
     case = ConvCase(layer.input_shape(batch), layer.weight_shape, has_bias)
     wide = [None if array is None else array.astype(np.float64) for array in case.arrays()]
     return _native.conv(*wide, algorithm="reference")
@@ -199,10 +199,10 @@ def test_rung_is_the_convolution_on_the_card(layer, page, batch, has_bias) -> No
         _native.Problem(case.x_shape, case.w_shape, has_bias, precision=page.precision), page.name, "cuda"
     ):
         pytest.skip(reason)
-    truth = truth_of(layer, batch, has_bias)
+    reference = reference_of(layer, batch, has_bias)
     y = on_card(page, *case.arrays())
     assert np.all(np.isfinite(y))
-    assert np.linalg.norm(y - truth) <= TOLERANCES[page.precision] * np.linalg.norm(truth)
+    assert np.linalg.norm(y - reference) <= TOLERANCES[page.precision] * np.linalg.norm(reference)
 
 
 @pytest.mark.gpu

@@ -57,6 +57,14 @@ def test_link_to_a_file_that_was_removed_goes(places):
     assert [path.name for path in (site / "package/models/weights").iterdir()] == ["b.npz"]
 
 
+def test_links_into_a_folder_that_was_removed_go(places):
+    root, site = places
+    link_sources.link(root, site)
+    (root / "python/package/room/inner.py").unlink()
+    link_sources.link(root, site)
+    assert list((site / "package/room").iterdir()) == []
+
+
 def test_cached_bytecode_is_left_out(places):
     root, site = places
     (root / "python/package/__pycache__").mkdir()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from convswap.reference.metrics import NO_DIFFERENCE, NOT_COMPARABLE, apart
 from convswap.runtime.values import named_arrays
-from convswap.truth.closeness import NOT_APART, NOT_COMPARABLE, apart
 
 
 def arrays_of(held, name: str = "y") -> dict[str, list]:
@@ -40,16 +40,16 @@ def test_a_map_of_tensors_has_each_of_them():
 
 def test_an_absent_optional_equals_only_another():
     absent = named_arrays(["y"], [None])["y"]
-    assert apart(absent, absent) == NOT_APART
+    assert apart(absent, absent) == NO_DIFFERENCE
     assert apart(np.ones(3), absent) == NOT_COMPARABLE
 
 
 def test_maps_of_a_classifier_are_compared_by_keys_and_values():
     ours = named_arrays(["y"], [[{0: np.float32(0.5), 1: np.float32(0.5)}]])
-    truth = named_arrays(["y"], [[{1: 0.5, 0: 0.5}]])
-    assert all(apart(ours[name], truth[name]) == NOT_APART for name in ("y.keys", "y.values"))
+    reference = named_arrays(["y"], [[{1: 0.5, 0: 0.5}]])
+    assert all(apart(ours[name], reference[name]) == NO_DIFFERENCE for name in ("y.keys", "y.values"))
     other = named_arrays(["y"], [[{0: 0.5, 2: 0.5}]])
-    assert apart(other["y.keys"], truth["y.keys"]).relative == 0.5
+    assert apart(other["y.keys"], reference["y.keys"]).relative == 0.5
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,6 @@ def test_names_are_apart_by_the_share_that_differs(values, others, share):
 
 
 def test_shapes_without_an_element_are_the_same():
-    assert apart(np.zeros((0,)), np.zeros((0, 2, 4))) == NOT_APART
+    assert apart(np.zeros((0,)), np.zeros((0, 2, 4))) == NO_DIFFERENCE
     assert apart(np.zeros((0,)), np.zeros((1, 2))) == NOT_COMPARABLE
     assert apart(np.zeros((2, 1)), np.zeros((1, 2))) == NOT_COMPARABLE

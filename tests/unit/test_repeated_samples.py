@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 from convswap.inputs.feeds import declared_inputs
-from convswap.inputs.given import given_source
+from convswap.inputs.user_inputs import user_input_source
 from swap_models import model_fed, tensor_info
 
 
 def source(batch):
     model = model_fed(tensor_info("x", "n", 1, 2, 2))
     values = np.arange(3, dtype=np.float32).reshape(3, 1, 1, 1) * np.ones((1, 1, 2, 2), np.float32)
-    return given_source({"x": values}, declared_inputs(model), batch)
+    return user_input_source({"x": values}, declared_inputs(model), batch)
 
 
 def numbers(feeds):

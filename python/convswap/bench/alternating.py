@@ -23,7 +23,7 @@ from convswap.progress import Progress
 from convswap.runtime.device import choose_device, device_lines
 from convswap.runtime.sessions import DEFAULT, BoundRun, on_device, our_side
 from convswap.timing.back_to_back import ROUNDS, back_to_back, session_sample
-from convswap.timing.single_node import lone_conv, lone_data, lone_sessions
+from convswap.timing.single_node import single_node, single_node_data, single_node_sessions
 from convswap.timing.suites import SuiteLayer
 
 
@@ -81,14 +81,15 @@ def run_alternating(
 
 def _row(layer: SuiteLayer, request: BenchRequest) -> dict[str, Any]:
     device, count = request.device, len(request.batches)
-    conv = lone_conv(layer, request.precision, request.algorithm)
+    conv = single_node(layer, request.precision, request.algorithm)
     feeds = [
-        on_device({"x": lone_data(layer, batch, request.precision)}, device) for batch in request.batches
+        on_device({"x": single_node_data(layer, batch, request.precision)}, device)
+        for batch in request.batches
     ]
     sides = (DEFAULT, our_side(device, request.precision))
     # A session that keeps its shape may have no other: its provider would plan again.
-    fixed = [lone_sessions(conv, sides, device) for _ in feeds]
-    changing = lone_sessions(conv, sides, device)
+    fixed = [single_node_sessions(conv, sides, device) for _ in feeds]
+    changing = single_node_sessions(conv, sides, device)
     samples = []
     for side, session in changing.items():
         for sessions, own in zip(fixed, feeds, strict=True):

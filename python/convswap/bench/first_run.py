@@ -25,10 +25,10 @@ from convswap.graph.algorithms import check_algorithm
 from convswap.graph.model_file import save_model
 from convswap.graph.plain_model import plain_model
 from convswap.graph.swap import DEFAULT_PRECISION, swap
-from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
-from convswap.inputs.subject import OneRun, UserModel, one_run, open_model
 from convswap.inputs.tensor_inputs import with_tensor_inputs
+from convswap.inputs.tested_model import OneRun, UserModel, one_run, open_model
+from convswap.inputs.user_inputs import UserInputs
 from convswap.output.tables import milliseconds, plain_table, print_notes
 from convswap.progress import Progress, silent
 from convswap.runtime.device import choose_device, device_lines, environment
@@ -51,7 +51,7 @@ def first_run(
     algorithm: str = "auto",
     processes: int = PROCESSES,
     input_shape: InputShape | None = None,
-    inputs: Given | None = None,
+    inputs: UserInputs | None = None,
     op_libraries: OpLibraries = (),
     progress: Progress | None = None,
 ) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from convswap.errors import ConvswapError, batch_sizes, unknown_name
 from convswap.graph.algorithms import able_algorithms, check_algorithm
 from convswap.graph.swap import DEFAULT_PRECISION
 from convswap.progress import Progress
+from convswap.reference.metrics import REFERENCE_IMAGES
 from convswap.runtime.device import Device, choose_device
 from convswap.runtime.layers import ConvLayer
 from convswap.runtime.sessions import AGAINST, DEFAULT, BoundRun, on_device, other_sides, our_side
@@ -29,16 +30,15 @@ from convswap.timing.gpu_timer import GpuTimer
 from convswap.timing.measure import measure
 from convswap.timing.single_node import (
     LONE_PRECISIONS,
-    lone_conv,
-    lone_data,
-    lone_error,
-    lone_sessions,
-    lone_weights,
     samples_of,
+    single_node,
+    single_node_data,
+    single_node_error,
+    single_node_sessions,
+    single_node_weights,
 )
 from convswap.timing.suites import SuiteLayer, suite_layers, usual_batch
 from convswap.timing.trials import race
-from convswap.truth.closeness import TRUTH_IMAGES
 
 ALGORITHMS = "algorithms"
 # Up to this batch a layer is so short that the host's time to start it and to wait for it shows.
@@ -143,17 +143,17 @@ def _row(
     layer: SuiteLayer, batch: int, request: BenchRequest, against: str, timer: GpuTimer | None
 ) -> dict[str, Any]:
     device, precision = request.device, request.precision
-    x = lone_data(layer, batch, precision)
-    alone = lone_conv(layer, precision, request.algorithm)
+    x = single_node_data(layer, batch, precision)
+    alone = single_node(layer, precision, request.algorithm)
     sides = (DEFAULT, our_side(device, precision), *other_sides(device, against))
     feeds = on_device({"x": x}, device)
     options = {} if timer is None else timer.provider_options
     runs: dict[str, BoundRun | PyTorchRun] = {
         side.name: BoundRun(session, feeds, device)
-        for side, session in lone_sessions(alone, sides, device, options).items()
+        for side, session in single_node_sessions(alone, sides, device, options).items()
     }
     if against == "all" and device.name == "cuda":
-        runs.update(pytorch_runs(layer, x, lone_weights(layer, precision), precision, timer))
+        runs.update(pytorch_runs(layer, x, single_node_weights(layer, precision), precision, timer))
     timed, method = _time(list(runs.values()), device, timer)
     medians = dict(zip(runs, timed, strict=True))
     others = {name: median for name, median in medians.items() if name not in ("default", "convswap")}
@@ -182,7 +182,9 @@ def _common(
         "default_ms": medians.get("default"),
         "best_other_ms": None if best_other is None else medians[best_other],
         "best_other": best_other,
-        "relative_l2_error": lone_error(alone.with_algorithm(chosen), our_side(device, precision), device, x),
+        "relative_l2_error": single_node_error(
+            alone.with_algorithm(chosen), our_side(device, precision), device, x
+        ),
     }
 
 
@@ -210,7 +212,7 @@ def _algorithms_row(layer: SuiteLayer, batch: int, request: BenchRequest) -> dic
         ConvswapError: the device cannot run the layer, or its memory does not suffice.
     """
     device, precision, algorithm = request.device, request.precision, request.algorithm
-    alone = lone_conv(layer, precision, algorithm)
+    alone = single_node(layer, precision, algorithm)
     shapes = {"x": layer.input_shape(batch)}
     problem = alone.problem(shapes)
     chosen = _native.choose(problem, device.name, algorithm)
@@ -225,7 +227,7 @@ def _algorithms_row(layer: SuiteLayer, batch: int, request: BenchRequest) -> dic
         ) from failure
     own = trials[chosen].median
     others = {name: trial.median for name, trial in trials.items() if name != chosen}
-    few = lone_data(layer, min(batch, TRUTH_IMAGES), precision)
+    few = single_node_data(layer, min(batch, REFERENCE_IMAGES), precision)
     return {
         **_common(alone, few, batch, request, {"convswap": own, **others}),
         "distance_percent": 100 * (own / min(own, *others.values()) - 1),

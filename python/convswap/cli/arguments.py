@@ -12,7 +12,7 @@ from convswap.cli.completion import names_or_files, network_names
 from convswap.errors import ConvswapError
 
 if TYPE_CHECKING:
-    from convswap.inputs.given import GivenInputs
+    from convswap.inputs.user_inputs import GivenInputs
 
 # Options that mean the same in several commands.
 _COMMON: Mapping[str, dict[str, Any]] = {
@@ -110,7 +110,7 @@ def given_inputs(options: argparse.Namespace) -> GivenInputs | None:
                 raise ConvswapError(f"{option} has no meaning without --inputs and a folder of images")
         return None
     # Imported here, since a parser alone needs no NumPy.
-    from convswap.inputs.given import GivenInputs
+    from convswap.inputs.user_inputs import GivenInputs
 
     usual = GivenInputs(options.inputs)
     return GivenInputs(

@@ -1,4 +1,7 @@
-"""What both sides answer to the same inputs, held against the truth and, where that cannot decide, more."""
+"""The answers of both sides to the same inputs, and how far they are from the float64 reference.
+
+Where an answer misses the tolerance, the default side runs again, also with perturbed inputs and weights.
+"""
 
 from __future__ import annotations
 
@@ -10,31 +13,31 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from convswap.comparison.judgement import OutputErrors
 from convswap.comparison.preparation import Compared
+from convswap.comparison.verdict import OutputErrors
 from convswap.errors import ConvswapError
 from convswap.graph.domain import ONNX_DOMAINS
 from convswap.graph.names import UniqueNames, names_in
 from convswap.graph.serialisation import copy_of, nodes_of_model
 from convswap.inputs.feeds import Feeds
 from convswap.progress import Progress
-from convswap.runtime.device import Device
-from convswap.runtime.sessions import DEFAULT, Side, make_session, run_named
-from convswap.runtime.values import Arrays, is_floating, is_number, named_arrays
-from convswap.truth.closeness import (
+from convswap.reference.evaluation import evaluate
+from convswap.reference.metrics import (
     NO_CLASS,
-    NOT_APART,
-    apart_by_name,
+    NO_DIFFERENCE,
     comparable_names,
     counted_outputs,
+    difference_by_name,
     max_abs_error,
     relative_l2_error,
 )
-from convswap.truth.evaluation import evaluate
+from convswap.runtime.device import Device
+from convswap.runtime.sessions import DEFAULT, Side, make_session, run_named
+from convswap.runtime.values import Arrays, is_floating, is_number, named_arrays
 
-# So many times the default side is nudged: which values fall on the other side of a step, or win a tie, is a
-# matter of chance.
-_NUDGES = 8
+# Perturbed runs of the default side. It is chance whether a perturbed value crosses a quantisation step or
+# wins a tie, so that one run would say little.
+_PERTURBATIONS = 8
 
 # Of ONNX's own domain, with the type of their attribute `seed`.
 _SEED_TYPES: dict[str, type[int] | type[float]] = {
@@ -51,18 +54,18 @@ _SEED = 1
 
 @dataclass(frozen=True)
 class Answers:
-    """How the answers of both sides differ from the truth and from each other.
+    """How the answers of both sides differ from the reference and from each other.
 
     `errors` has the largest absolute and the relative L2 error of each side, NaN where no output has numbers.
-    `in_float32` names what was computed in float32 for the truth; `reference` says what stands for the truth
-    where there is none in float64. `without_elements` counts outputs of which there is nothing to compare:
-    neither side has a finite element.
+    `in_float32` names the operators that were computed in float32 for the reference. `reference_note` says
+    which outputs are the reference where there are none in float64. `without_elements` counts the outputs in
+    which neither side has a finite element, so that nothing can be compared.
     """
 
     outputs: tuple[OutputErrors, ...]
     errors: Mapping[Side, tuple[float, float]]
     in_float32: tuple[str, ...]
-    reference: str
+    reference_note: str
     without_elements: int
 
 
@@ -75,27 +78,31 @@ class _Reference:
     note: str = ""
 
 
-def hold_against_truth(
+def errors_against_reference(
     compared: Compared, feeds: Feeds, answered: Mapping[Side, Arrays], report: Progress
 ) -> Answers:
-    """Return how the answers of all sides to `feeds` differ from the truth.
+    """Return how the answers of all sides to `feeds` differ from the reference.
 
     Raises:
         ConvswapError: ONNX Runtime cannot run the model once more.
     """
     default, ours = answered[DEFAULT], answered[compared.ours]
-    reference = _reference(compared, feeds, default)
-    truth = reference.arrays
-    names = comparable_names({**truth, **default, **ours}, default, ours)
-    numbers = [name for name in truth if is_number(truth[name])]
-    counted = [numbers[index] for index in counted_outputs([truth[name] for name in numbers])] or list(truth)
+    found = _reference(compared, feeds, default)
+    reference = found.arrays
+    names = comparable_names({**reference, **default, **ours}, default, ours)
+    numbers = [name for name in reference if is_number(reference[name])]
+    counted = [numbers[index] for index in counted_outputs([reference[name] for name in numbers])] or list(
+        reference
+    )
     outputs = tuple(
         OutputErrors(
             name,
-            is_floating=all(is_floating(arrays[name]) for arrays in (truth, default, ours) if name in arrays),
-            default=apart_by_name(name, default, truth),
-            ours=apart_by_name(name, ours, truth),
-            between=apart_by_name(name, ours, default),
+            is_floating=all(
+                is_floating(arrays[name]) for arrays in (reference, default, ours) if name in arrays
+            ),
+            default=difference_by_name(name, default, reference),
+            ours=difference_by_name(name, ours, reference),
+            between=difference_by_name(name, ours, default),
         )
         for name in names
     )
@@ -105,23 +112,23 @@ def hold_against_truth(
     return Answers(
         outputs=outputs,
         errors={
-            side: _errors(arrays, truth, [name for name in counted if name in names])
+            side: _errors(arrays, reference, [name for name in counted if name in names])
             for side, arrays in answered.items()
         },
-        in_float32=reference.in_float32,
-        reference=reference.note,
+        in_float32=found.in_float32,
+        reference_note=found.note,
         without_elements=sum(name not in names for name in counted),
     )
 
 
 def _reference(compared: Compared, feeds: Feeds, default: Arrays) -> _Reference:
-    """Return the float64 truth, or the next best: the CPU provider's answer, or the default side's."""
+    """Return the float64 reference, or the next best: the CPU provider's answer, or the default side's."""
     names = [value.name for value in compared.plain.message.graph.output]
     try:
-        truth = evaluate(compared.plain, feeds)
-        arrays = named_arrays(names, truth.outputs)
+        evaluation = evaluate(compared.plain, feeds)
+        arrays = named_arrays(names, evaluation.outputs)
         if _look_alike(arrays, default):
-            return _Reference(arrays, truth.in_float32)
+            return _Reference(arrays, evaluation.in_float32)
         reason = "evaluated in float64, its outputs have other shapes or types"
     except ConvswapError as error:
         reason = str(error)
@@ -129,7 +136,9 @@ def _reference(compared: Compared, feeds: Feeds, default: Arrays) -> _Reference:
     if compared.device.name != "cpu":
         own = _Reference(default, note=f"the default side's own answer is the reference: {reason}")
         try:
-            arrays = run_named(make_session(compared.plain, DEFAULT, Device("cpu", "for the truth")), feeds)
+            arrays = run_named(
+                make_session(compared.plain, DEFAULT, Device("cpu", "for the reference")), feeds
+            )
         except ConvswapError:
             return own
         if not _look_alike(arrays, default):
@@ -146,19 +155,21 @@ def _look_alike(arrays: Arrays, others: Arrays) -> bool:
     )
 
 
-def _errors(arrays: Arrays, truth: Arrays, counted: Sequence[str]) -> tuple[float, float]:
+def _errors(arrays: Arrays, reference: Arrays, counted: Sequence[str]) -> tuple[float, float]:
     """Return the largest absolute and relative L2 errors of what is `counted`, NaN of what is no number."""
 
     def worst(error: Callable[[np.ndarray, np.ndarray], float]) -> float:
         found = [
-            error(arrays[name], truth[name])
-            if name in arrays and arrays[name].shape == truth[name].shape
-            else (0.0 if truth[name].size == 0 else float("inf"))
+            error(arrays[name], reference[name])
+            if name in arrays and arrays[name].shape == reference[name].shape
+            else (0.0 if reference[name].size == 0 else float("inf"))
             for name in counted
         ]
         return max(found, default=float("nan"))
 
-    if not all(is_number(arrays.get(name, truth[name])) and is_number(truth[name]) for name in counted):
+    if not all(
+        is_number(arrays.get(name, reference[name])) and is_number(reference[name]) for name in counted
+    ):
         return float("nan"), float("nan")
     return worst(max_abs_error), worst(relative_l2_error)
 
@@ -166,25 +177,26 @@ def _errors(arrays: Arrays, truth: Arrays, counted: Sequence[str]) -> tuple[floa
 def _looked_into(
     compared: Compared, feeds: Feeds, outputs: Sequence[OutputErrors]
 ) -> tuple[OutputErrors, ...]:
-    """Return `outputs` with how the default side's answers change from run to run, and when nudged."""
+    """Return `outputs` with how the default side's answers change from run to run, and when perturbed."""
     session = compared.session(DEFAULT)
     once, again = run_named(session, feeds), run_named(session, feeds)
-    found = [replace(output, again=apart_by_name(output.name, again, once)) for output in outputs]
+    found = [replace(output, again=difference_by_name(output.name, again, once)) for output in outputs]
     # So that its memory is free for the next ones.
     del session
     if any(output.again.relative > compared.measure.most(output) for output in found):
         pair = [_first_answer(compared, side, feeds) for side in (compared.ours, DEFAULT)]
-        return tuple(replace(output, seeded=apart_by_name(output.name, *pair)) for output in found)
+        return tuple(replace(output, seeded=difference_by_name(output.name, *pair)) for output in found)
     if compared.measure.is_strict:
         return tuple(found)
-    answers = (_nudged_answer(compared, feeds, seed) for seed in range(_NUDGES))
+    answers = (_perturbed_answer(compared, feeds, seed) for seed in range(_PERTURBATIONS))
     changed = [arrays for arrays in answers if arrays is not None]
     return tuple(
         replace(
             output,
-            nudge=compared.rounding,
-            nudged=max(
-                (apart_by_name(output.name, answer, once) for answer in changed if answer), default=NOT_APART
+            perturbation=compared.rounding,
+            perturbed=max(
+                (difference_by_name(output.name, answer, once) for answer in changed if answer),
+                default=NO_DIFFERENCE,
             ),
         )
         for output in found
@@ -198,16 +210,16 @@ def _first_answer(compared: Compared, side: Side, feeds: Feeds) -> Arrays:
     return run_named(session, feeds)
 
 
-def _nudged_answer(compared: Compared, feeds: Feeds, seed: int) -> Arrays | None:
+def _perturbed_answer(compared: Compared, feeds: Feeds, seed: int) -> Arrays | None:
     """Return the default side's answer with its inputs and Convs a rounding off; None where it fails."""
-    nudge, generator = compared.rounding, np.random.default_rng(seed)
+    perturbation, generator = compared.rounding, np.random.default_rng(seed)
     given = {
-        name: (values * (1 + nudge * generator.choice([-1.0, 1.0], values.shape))).astype(values.dtype)
+        name: (values * (1 + perturbation * generator.choice([-1.0, 1.0], values.shape))).astype(values.dtype)
         if is_floating(values)
         else values
         for name, values in feeds.items()
     }
-    model = compared.plain._replace(message=nudged(compared.plain.message, nudge, seed))
+    model = compared.plain._replace(message=perturbed(compared.plain.message, perturbation, seed))
     try:
         return run_named(make_session(model, DEFAULT, compared.device), given)
     except ConvswapError:
@@ -240,11 +252,11 @@ def _padded(classes: np.ndarray, count: int) -> np.ndarray:
     return padded
 
 
-def nudged(model: onnx.ModelProto, nudge: float, seed: int) -> onnx.ModelProto:
-    """Return a copy of `model` in which every Conv of the main graph answers `nudge` of itself more or less.
+def perturbed(model: onnx.ModelProto, perturbation: float, seed: int) -> onnx.ModelProto:
+    """Return a copy of `model` in which each Conv's output is multiplied by 1 + or - `perturbation`.
 
-    Which of the two is drawn for each Conv. One whose element type cannot be told from its weights is taken
-    for one of float32.
+    The sign is drawn for each Conv of the main graph. A Conv whose weights do not show its element type
+    counts as float32.
     """
     generator = np.random.default_rng(seed)
     copy = copy_of(model)
@@ -256,8 +268,8 @@ def nudged(model: onnx.ModelProto, nudge: float, seed: int) -> onnx.ModelProto:
         if node.op_type != "Conv" or node.domain not in ONNX_DOMAINS or len(node.input) < 2:
             continue
         kind = kinds.get(node.input[1], int(onnx.TensorProto.FLOAT))
-        factor, own = taken.take("nudge"), taken.take(node.output[0])
-        values = np.array(1 + nudge * generator.choice([-1.0, 1.0]), np.float32)
+        factor, own = taken.take("perturbation"), taken.take(node.output[0])
+        values = np.array(1 + perturbation * generator.choice([-1.0, 1.0]), np.float32)
         copy.graph.initializer.append(
             numpy_helper.from_array(values.astype(helper.tensor_dtype_to_np_dtype(kind)), factor)
         )

@@ -10,8 +10,7 @@ import numpy as np
 import onnxruntime
 
 from convswap import _native
-from convswap.comparison.answers import Agreement, Answers, agreement, hold_against_truth
-from convswap.comparison.judgement import ConvsAlone, Judgement, conv_is_right, judge
+from convswap.comparison.answers import Agreement, Answers, agreement, errors_against_reference
 from convswap.comparison.preparation import (
     Compared,
     CompareOptions,
@@ -21,13 +20,16 @@ from convswap.comparison.preparation import (
     prepare,
 )
 from convswap.comparison.result import Comparison, LayerResult, SideResult
+from convswap.comparison.verdict import ConvsAlone, Verdict, conv_is_right, judge
 from convswap.graph.swap import DEFAULT_PRECISION, FLOAT16_ON_CPU
 from convswap.inputs.feeds import Feeds, Source, input_shapes
-from convswap.inputs.given import Given
 from convswap.inputs.predictions import predicted_classes
 from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes
-from convswap.inputs.subject import UserModel
+from convswap.inputs.tested_model import UserModel
+from convswap.inputs.user_inputs import UserInputs
 from convswap.progress import Progress, silent
+from convswap.reference.evaluation import evaluate
+from convswap.reference.metrics import REFERENCE_IMAGES, has_finite, relative_l2_error
 from convswap.runtime.device import Device, choose_device, environment
 from convswap.runtime.layers import Capture, ConvLayer
 from convswap.runtime.library import OpLibraries, sessions_with
@@ -47,15 +49,13 @@ from convswap.runtime.sessions import (
 from convswap.runtime.values import Arrays
 from convswap.timing.floor import floor_ms
 from convswap.timing.measure import RUNS, Times, measure
-from convswap.truth.closeness import TRUTH_IMAGES, has_finite, relative_l2_error
-from convswap.truth.evaluation import evaluate
 
 # Eight images of 3x227x227: the float64 values of all layers of a deep network lie in memory together, and
 # grow with its input.
-_TRUTH_ELEMENTS = 1_250_000
+_REFERENCE_ELEMENTS = 1_250_000
 # The plain loops of `reference` do about 1e9 operations per second and core, once for the whole model and
 # once for its layers; deep models get fewer images, so that nobody waits for minutes.
-_TRUTH_OPERATIONS = 20e9
+_REFERENCE_OPERATIONS = 20e9
 
 _Sessions = Mapping[Side, onnxruntime.InferenceSession]
 _Shapes = Mapping[str, Sequence[int]]
@@ -77,7 +77,7 @@ def compare(
     labelled: bool = False,
     time_layers: bool = True,
     input_shape: InputShape | None = None,
-    inputs: Given | None = None,
+    inputs: UserInputs | None = None,
     op_libraries: OpLibraries = (),
     progress: Progress | None = None,
 ) -> Comparison:
@@ -104,7 +104,7 @@ def compare(
         input_shape: the shape of one sample of the model's input, or of inputs by name, where the model
             leaves it open; by default images are 224x224, and anything else is 1.
         inputs: what the model is fed in the place of `data`: arrays by the names of its inputs, or the path
-            of a file or folder that has them; see `inputs.given.GivenInputs`. The batch is theirs.
+            of a file or folder that has them; see `inputs.user_inputs.GivenInputs`. The batch is theirs.
         op_libraries: files with custom ops of others that the model needs.
         progress: called with a few words at the start of every step.
 
@@ -154,21 +154,21 @@ def _compare_with(model: UserModel, options: CompareOptions, report: Progress) -
         return _truth_images(compared.layers, shapes, compared.source, one)
 
     runs = _runs(compared, plan, truth_images, report)
-    truth_feeds = compared.source.first(runs.truth_images)
+    reference_feeds = compared.source.first(runs.truth_images)
     report(f"evaluating {runs.truth_images} images in float64")
-    answers = hold_against_truth(compared, truth_feeds, runs.answered, report)
-    rows = _layer_rows(compared, truth_feeds, report) if options.time_layers else ()
+    answers = errors_against_reference(compared, reference_feeds, runs.answered, report)
+    rows = _layer_rows(compared, reference_feeds, report) if options.time_layers else ()
 
     def alone() -> ConvsAlone:
-        return _convs_alone(compared, rows, truth_feeds, report)
+        return _convs_alone(compared, rows, reference_feeds, report)
 
-    judgement = judge(
+    verdict = judge(
         answers.outputs,
         compared.measure,
         quantises=compared.quantises,
         alone=alone,
     )
-    return _comparison(compared, runs, (plan, answers, judgement), rows)
+    return _comparison(compared, runs, (plan, answers, verdict), rows)
 
 
 @dataclass(frozen=True)
@@ -209,34 +209,34 @@ def _runs(compared: Compared, plan: Plan, truth_images: Callable[[], int], repor
     return _Runs(times, classes, answered, images)
 
 
-def _layer_rows(compared: Compared, truth_feeds: Feeds, report: Progress) -> tuple[LayerResult, ...]:
+def _layer_rows(compared: Compared, reference_feeds: Feeds, report: Progress) -> tuple[LayerResult, ...]:
     first_batch = on_device(compared.source.first(compared.source.batch), compared.device)
-    truth_inputs = _truth_inputs(compared, truth_feeds, first_batch)
+    reference_inputs = _reference_inputs(compared, reference_feeds, first_batch)
     capture = compared.capture()
     rows = []
     for number, layer in enumerate(compared.layers, start=1):
         report(f"timing Conv {number} of {len(compared.layers)}")
-        rows.append(_compare_layer(compared, layer, capture, first_batch, truth_inputs))
+        rows.append(_compare_layer(compared, layer, capture, first_batch, reference_inputs))
     return tuple(rows)
 
 
-def _truth_inputs(
-    compared: Compared, truth_feeds: Feeds, first_batch: Mapping[str, onnxruntime.OrtValue]
+def _reference_inputs(
+    compared: Compared, reference_feeds: Feeds, first_batch: Mapping[str, onnxruntime.OrtValue]
 ) -> Mapping[str, onnxruntime.OrtValue]:
-    """Return `truth_feeds` on the device: the first batch itself where that is the same."""
-    if shapes_of(first_batch) == {name: values.shape for name, values in truth_feeds.items()}:
+    """Return `reference_feeds` on the device: the first batch itself where that is the same."""
+    if shapes_of(first_batch) == {name: values.shape for name, values in reference_feeds.items()}:
         return first_batch
-    return on_device(truth_feeds, compared.device)
+    return on_device(reference_feeds, compared.device)
 
 
 def _convs_alone(
-    compared: Compared, rows: Sequence[LayerResult], truth_feeds: Feeds, report: Progress
+    compared: Compared, rows: Sequence[LayerResult], reference_feeds: Feeds, report: Progress
 ) -> ConvsAlone:
     """Return how the Convs do alone: by the rows where there are any, else by looking at each now."""
     if rows or not compared.layers:
         errors = {row.node: row.relative_l2_error for row in rows}
     else:
-        capture, fed = compared.capture(), on_device(truth_feeds, compared.device)
+        capture, fed = compared.capture(), on_device(reference_feeds, compared.device)
         errors = {}
         for number, layer in enumerate(compared.layers, start=1):
             report(f"checking Conv {number} of {len(compared.layers)} alone")
@@ -255,15 +255,15 @@ def _convs_alone(
 def _comparison(
     compared: Compared,
     runs: _Runs,
-    found: tuple[Plan, Answers, Judgement],
+    found: tuple[Plan, Answers, Verdict],
     rows: tuple[LayerResult, ...],
 ) -> Comparison:
-    options, subject, source = compared.options, compared.subject, compared.source
+    options, tested, source = compared.options, compared.tested, compared.source
     swapping, device = compared.swapping, compared.device
-    plan, answers, judgement = found
+    plan, answers, verdict = found
     same = agreement(runs.classes[DEFAULT], runs.classes[compared.ours])
     return Comparison(
-        model=subject.title,
+        model=tested.title,
         device=device,
         precision=options.precision,
         options=_told_options(compared),
@@ -271,7 +271,7 @@ def _comparison(
         images=source.images,
         batch=source.batch,
         truth_images=runs.truth_images,
-        dataset=subject.dataset,
+        dataset=tested.dataset,
         sides={
             side.name: SideResult(
                 runs.times[side],
@@ -289,8 +289,8 @@ def _comparison(
         not_fused=swapping.not_fused,
         layers=rows,
         tolerance=compared.measure.tolerance,
-        notes=(*plan.notes, *_notes(compared, runs.times[DEFAULT], answers, same), *judgement.notes),
-        judgement=judgement,
+        notes=(*plan.notes, *_notes(compared, runs.times[DEFAULT], answers, same), *verdict.notes),
+        verdict=verdict,
         elements_that_differ=_elements_that_differ(answers),
     )
 
@@ -308,7 +308,7 @@ def _told_options(compared: Compared) -> dict[str, Any]:
     options, source = compared.options, compared.source
     shapes = input_shapes(source.inputs, source.batch)
     return {
-        "data": compared.subject.dataset,
+        "data": compared.tested.dataset,
         "algorithm": options.algorithm,
         "precision": options.precision,
         "only": options.only,
@@ -324,7 +324,7 @@ def _told_options(compared: Compared) -> dict[str, Any]:
 
 def _notes(compared: Compared, times: Times, answers: Answers, same: Agreement) -> Iterator[str]:
     """Yield what a reader has to know besides the numbers; `times` are the default side's."""
-    device, options, subject = compared.device, compared.options, compared.subject
+    device, options, tested = compared.device, compared.options, compared.tested
     if device.name == "cpu" and device.reason != "asked for":
         yield f"on the CPU, against the default CPU provider: {device.reason}"
     if device.name == "cpu":
@@ -336,12 +336,13 @@ def _notes(compared: Compared, times: Times, answers: Answers, same: Agreement) 
     if times.runs < RUNS:
         yield f"a run takes seconds, so only {times.runs} were timed"
     if answers.in_float32:
-        yield f"computed in float32 for the truth, having no float64 form: {', '.join(answers.in_float32)}"
+        operators = ", ".join(answers.in_float32)
+        yield f"computed in float32 for the reference, having no float64 form: {operators}"
     in_subgraphs = compared.swapped_convs - sum(layer.convolutions for layer in compared.layers)
     if in_subgraphs > 0:
         yield f"{in_subgraphs} swapped Conv in subgraphs: timed as part of the whole model only"
-    if answers.reference:
-        yield answers.reference
+    if answers.reference_note:
+        yield answers.reference_note
     if not options.time_layers:
         yield "the Convs were not timed alone, as asked"
     yield from shape_notes(*compared.shaped)
@@ -352,15 +353,15 @@ def _notes(compared: Compared, times: Times, answers: Answers, same: Agreement) 
         )
     if compared.rounds_to_float16_on_cpu:
         yield FLOAT16_ON_CPU
-    if subject.swapped_before:
+    if tested.swapped_before:
         yield (
-            f"{subject.swapped_before} Conv swapped before: on our side with the algorithm and precision "
+            f"{tested.swapped_before} Conv swapped before: on our side with the algorithm and precision "
             "that the file gives, on the default side turned back into ONNX's"
         )
-    if subject.missing is not None:
+    if tested.missing is not None:
         yield (
-            f"the model was made for {subject.missing}, which is not here: "
-            f"--data {subject.missing} downloads it"
+            f"the model was made for {tested.missing}, which is not here: "
+            f"--data {tested.missing} downloads it"
         )
     if same.without_class:
         yield (
@@ -389,10 +390,10 @@ def _truth_images(
     """
     samples = _samples(one)
     operations = sum(layer.problem(shapes).operations for layer in layers)
-    affordable = int(_TRUTH_OPERATIONS // max(operations / samples, 1))
+    affordable = int(_REFERENCE_OPERATIONS // max(operations / samples, 1))
     elements = sum(values.size for values in one.values())
-    held = int(_TRUTH_ELEMENTS // max(elements / samples, 1))
-    return max(samples, min(TRUTH_IMAGES, source.images, affordable, held))
+    held = int(_REFERENCE_ELEMENTS // max(elements / samples, 1))
+    return max(samples, min(REFERENCE_IMAGES, source.images, affordable, held))
 
 
 def _samples(feeds: Feeds) -> int:
@@ -405,7 +406,7 @@ def _compare_layer(
     layer: ConvLayer,
     capture: Capture,
     first_batch: Mapping[str, onnxruntime.OrtValue],
-    truth_inputs: Mapping[str, onnxruntime.OrtValue],
+    reference_inputs: Mapping[str, onnxruntime.OrtValue],
 ) -> LayerResult:
     """Return the times and errors of one layer of each side, fed what the default side feeds it."""
     device = compared.device
@@ -413,7 +414,7 @@ def _compare_layer(
     sessions = _layer_sessions(compared, layer, _ranks(timed), compared.sides)
     times = _measure(sessions, timed, device)
     problem = layer.problem(shapes_of(timed))
-    captured = timed if truth_inputs is first_batch else capture.inputs(layer, truth_inputs)
+    captured = timed if reference_inputs is first_batch else capture.inputs(layer, reference_inputs)
     return LayerResult(
         node=layer.name,
         fused=layer.fused,
@@ -446,12 +447,15 @@ def _layer_errors(
 ) -> dict[str, float]:
     """Return the relative L2 error of one layer on each side, against float64."""
     checked = {name: host_array(value, compared.device) for name, value in inputs.items()}
-    truth = evaluate(layer.model(_ranks(inputs), ours=False), checked).outputs[0]
+    reference = evaluate(layer.model(_ranks(inputs), ours=False), checked).outputs[0]
     errors = {
-        side.name: relative_l2_error(run(session, checked)[0], truth) for side, session in sessions.items()
+        side.name: relative_l2_error(run(session, checked)[0], reference)
+        for side, session in sessions.items()
     }
-    # Sides without a finite element that are as the truth is show nothing.
-    return {name: error if error > 0 or has_finite(truth) else float("nan") for name, error in errors.items()}
+    # Sides without a finite element that are as the reference is show nothing.
+    return {
+        name: error if error > 0 or has_finite(reference) else float("nan") for name, error in errors.items()
+    }
 
 
 def _ranks(values: Mapping[str, onnxruntime.OrtValue]) -> dict[str, int]:

@@ -11,31 +11,31 @@ from typing import Any
 import onnx
 import onnxruntime
 
-from convswap.comparison.judgement import Measure
+from convswap.comparison.verdict import Measure
 from convswap.errors import ConvswapError, unknown_name
 from convswap.graph.algorithms import check_algorithm
 from convswap.graph.external_weights import SplitModel, as_split
 from convswap.graph.replaced import unfused_model
 from convswap.graph.swap import DEFAULT_PRECISION, FLOAT16_ON_CPU, PRECISIONS, SwapResult, swap
 from convswap.inputs.feeds import Source, declared_inputs
-from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
-from convswap.inputs.subject import Subject, UserModel, no_labels, open_subject, source_of
+from convswap.inputs.tested_model import TestedModel, UserModel, no_labels, open_tested_model, source_of
+from convswap.inputs.user_inputs import UserInputs
+from convswap.reference.metrics import ROUNDING, TOLERANCES
 from convswap.runtime.device import Device
 from convswap.runtime.layers import Capture, ConvLayer, conv_layers
 from convswap.runtime.library import OpLibraries
 from convswap.runtime.memory import (
     free_memory,
     in_bytes,
-    kept_by_session,
     mapped,
+    session_weight_bytes,
     too_large,
     too_much,
     values_of_run,
     while_made,
 )
 from convswap.runtime.sessions import AGAINST, DEFAULT, Side, make_session, other_sides, our_side
-from convswap.truth.closeness import ROUNDING, TOLERANCES
 
 _QUANTISING = ("QuantizeLinear", "DynamicQuantizeLinear")
 _STORED = {int(onnx.TensorProto.FLOAT16): "float16", int(onnx.TensorProto.BFLOAT16): "bfloat16"}
@@ -58,7 +58,7 @@ class CompareOptions:
     labelled: bool = False
     time_layers: bool = True
     input_shape: InputShape | None = None
-    inputs: Given | None = None
+    inputs: UserInputs | None = None
     op_libraries: OpLibraries = ()
 
     def check(self) -> None:
@@ -77,7 +77,7 @@ class Compared:
 
     options: CompareOptions
     device: Device
-    subject: Subject
+    tested: TestedModel
     source: Source
     swapping: SwapResult
     layers: Sequence[ConvLayer]
@@ -91,12 +91,12 @@ class Compared:
     @property
     def swapped_convs(self) -> int:
         """How many Convs of our side are swapped, those that were so before included."""
-        return self.subject.swapped_before + len(self.swapping.swapped)
+        return self.tested.swapped_before + len(self.swapping.swapped)
 
     @property
     def shaped(self) -> tuple[Any, ...]:
         """What notes and errors about shapes that were made up are told of."""
-        return declared_inputs(self.subject.model), self.source.inputs, self.source.batch
+        return declared_inputs(self.tested.model), self.source.inputs, self.source.batch
 
     @property
     def measure(self) -> Measure:
@@ -121,7 +121,7 @@ class Compared:
     @property
     def quantises(self) -> bool:
         """Whether the model rounds values to steps, in its main graph or in a function."""
-        plain = self.subject.plain
+        plain = self.tested.plain
         nodes = [*plain.graph, *(node for function in plain.functions.values() for node in function)]
         return any(node.op_type in _QUANTISING or node.op_type.startswith("QLinear") for node in nodes)
 
@@ -137,7 +137,7 @@ class Compared:
     @functools.cached_property
     def plain(self) -> SplitModel:
         """The model that the default side runs, as sessions take it."""
-        return as_split(self.subject.plain)
+        return as_split(self.tested.plain)
 
     @functools.cached_property
     def swapped(self) -> SplitModel:
@@ -159,12 +159,12 @@ class Compared:
 
 def prepare(model: UserModel, options: CompareOptions, device: Device) -> Compared:
     """Return `model` as both sides run it, with its data; the errors are those of `compare`."""
-    subject = open_subject(model, options.data, options.input_shape, options.inputs)
-    source = source_of(subject, options.images, options.batch, device)
+    tested = open_tested_model(model, options.data, options.input_shape, options.inputs)
+    source = source_of(tested, options.images, options.batch, device)
     if options.labelled and source.labels is None:
-        raise no_labels(subject.dataset)
+        raise no_labels(tested.dataset)
     swapping = swap(
-        subject.model,
+        tested.model,
         algorithm=options.algorithm,
         precision=options.precision,
         only=options.only,
@@ -172,8 +172,8 @@ def prepare(model: UserModel, options: CompareOptions, device: Device) -> Compar
     )
     check_algorithm(options.algorithm, device.name)
     sides = (DEFAULT, our_side(device, options.precision), *other_sides(device, options.against))
-    layers = conv_layers(swapping.model, unfused_model(subject.model, swapping))
-    return Compared(options, device, subject, source, swapping, layers, sides)
+    layers = conv_layers(swapping.model, unfused_model(tested.model, swapping))
+    return Compared(options, device, tested, source, swapping, layers, sides)
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ def plan_memory(compared: Compared) -> Plan:
     """Return how to go about the memory that the weights take.
 
     On the CPU a session keeps the weights a second time, in the order of its kernels, and takes more while it
-    is made. For the truth the largest weight is widened to float64.
+    is made. For the reference the largest weight is widened to float64.
 
     Raises:
         ConvswapError: the memory does not suffice even for one side at a time.
@@ -208,7 +208,7 @@ def plan_memory(compared: Compared) -> Plan:
     least = own + max(making, widest)
     if too_much(least, free):
         raise _too_large(compared, least, free)
-    others = kept_by_session(arrays) * (len(compared.sides) - 1) if compared.device.name == "cpu" else 0
+    others = session_weight_bytes(arrays) * (len(compared.sides) - 1) if compared.device.name == "cpu" else 0
     both = max(least, own + making + others)
     if too_much(both, free):
         note = (

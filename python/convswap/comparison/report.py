@@ -31,7 +31,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         console.print(table)
     for remark in remarks(comparison):
         console.print(Text(f"{remark}."))
-    console.print(Text(verdict(comparison)))
+    console.print(Text(verdict_text(comparison)))
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:
@@ -211,12 +211,12 @@ def _share(value: float) -> str:
     return "100 %" if value == 1 else f"{math.floor(value * 1e4) / 1e2:.2f} %"
 
 
-def verdict(comparison: Comparison) -> str:
+def verdict_text(comparison: Comparison) -> str:
     """Return whether the answers agree and, in a second line, how much faster they come."""
     ours, tolerance = comparison.convswap.relative_l2_error, comparison.tolerance
     found = f"relative L2 error {error(ours)}, at most {tolerance:g} asked for."
-    if comparison.judgement is not None:
-        found = comparison.judgement.found
+    if comparison.verdict is not None:
+        found = comparison.verdict.found
     answer = f"{_outcome(comparison)}: {found}"
     swapped = f"{comparison.swapped} Conv swapped, {len(comparison.left)} left"
     if comparison.options.get("fuse"):
@@ -227,8 +227,8 @@ def verdict(comparison: Comparison) -> str:
 def _outcome(comparison: Comparison) -> str:
     if not comparison.within_tolerance:
         return "THE ANSWERS DIFFER"
-    judgement = comparison.judgement
-    is_known = judgement is None or not judgement.nothing_compared
+    verdict = comparison.verdict
+    is_known = verdict is None or not verdict.nothing_compared
     return "The answers agree" if is_known else "NOTHING COULD BE COMPARED"
 
 
@@ -249,7 +249,7 @@ def _gain(comparison: Comparison) -> str:
 def compare_html(comparison: Comparison, made: str = "") -> str:
     """Return the page; `made` says by what command and when, at its end."""
     title, *circumstances = heading(comparison).splitlines()
-    answer, gain = verdict(comparison).splitlines()
+    answer, gain = verdict_text(comparison).splitlines()
     shown = _longest(comparison)
     return bar_html(
         BarPage(
@@ -259,7 +259,7 @@ def compare_html(comparison: Comparison, made: str = "") -> str:
             is_wrong=not comparison.within_tolerance,
             gain=gain,
             circumstances=circumstances,
-            whole=_whole_rows(comparison),
+            whole=_end_to_end_rows(comparison),
             layers=_layer_rows(shown),
             layers_note=_layers_note(comparison, shown),
             tables=comparison_tables(comparison),
@@ -269,7 +269,7 @@ def compare_html(comparison: Comparison, made: str = "") -> str:
     )
 
 
-def _whole_rows(comparison: Comparison) -> list[BarRow]:
+def _end_to_end_rows(comparison: Comparison) -> list[BarRow]:
     times = {name: side.times.median for name, side in comparison.sides.items()}
     longest = max(times.values())
     return [

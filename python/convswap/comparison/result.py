@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from convswap.comparison.judgement import Judgement
+from convswap.comparison.verdict import Verdict
 from convswap.graph.fusion.fuse import Fused, NotFused
 from convswap.graph.swap import Left
 from convswap.output.files import finite
@@ -55,9 +55,9 @@ class Comparison:
     `top1_agreement` is the share of samples of which both sides name the same class; None where no sample has
     one, as where outputs are empty or not finite. `without_class` samples have none on either side.
     `images` samples went through both sides for accuracy and agreement; `batch` of them were timed;
-    `truth_images` were evaluated in float64 for the errors. `notes` are sentences for a reader. `judgement`
+    `truth_images` were evaluated in float64 for the errors. `notes` are sentences for a reader. `verdict`
     says whether the answers agree; without one, our error alone does. `elements_that_differ` has, for each
-    output of whole numbers, truth values or strings, the share in which each side differs from the truth.
+    output of whole numbers, truth values or strings, the share in which each side differs from the reference.
     """
 
     model: str
@@ -78,7 +78,7 @@ class Comparison:
     notes: tuple[str, ...] = ()
     fused: tuple[Fused, ...] = ()
     not_fused: tuple[NotFused, ...] = ()
-    judgement: Judgement | None = None
+    verdict: Verdict | None = None
     elements_that_differ: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     without_class: int = 0
 
@@ -99,9 +99,9 @@ class Comparison:
 
     @property
     def within_tolerance(self) -> bool:
-        """Whether our outputs are right: see `convswap.comparison.judgement`."""
-        if self.judgement is not None:
-            return self.judgement.agree
+        """Whether our outputs are right: see `convswap.comparison.verdict`."""
+        if self.verdict is not None:
+            return self.verdict.agree
         return self.convswap.relative_l2_error <= self.tolerance
 
     def speedup_over(self, side: str) -> float:

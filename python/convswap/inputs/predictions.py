@@ -12,12 +12,12 @@ import onnxruntime
 from convswap.data import datasets
 from convswap.errors import ConvswapError
 from convswap.inputs.feeds import ImageSource, Source
-from convswap.inputs.subject import CLASSES, UserModel, no_labels, open_subject, source_of
+from convswap.inputs.tested_model import CLASSES, UserModel, no_labels, open_tested_model, source_of
 from convswap.output.drawing import new_figure
+from convswap.reference.metrics import NO_CLASS, top1_classes
 from convswap.runtime.device import Device
 from convswap.runtime.sessions import DEFAULT, make_session, run_named
 from convswap.runtime.values import is_number
-from convswap.truth.closeness import NO_CLASS, top1_classes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,19 +67,19 @@ def predict(model: UserModel, *, data: str | None = None, images: int) -> Predic
     Raises:
         ConvswapError: the model cannot be read or run, or there are no labelled images that it takes.
     """
-    subject = open_subject(model, data)
+    tested = open_tested_model(model, data)
     cpu = Device("cpu", "asked for")
-    source = source_of(subject, images, None, cpu)
+    source = source_of(tested, images, None, cpu)
     if not isinstance(source, ImageSource) or source.labels is None:
-        raise no_labels(subject.dataset)
-    session = make_session(subject.plain, DEFAULT, cpu)
+        raise no_labels(tested.dataset)
+    session = make_session(tested.plain, DEFAULT, cpu)
     return Predictions(
-        model=subject.title,
-        dataset=subject.dataset,
+        model=tested.title,
+        dataset=tested.dataset,
         images=source.data[:, 0],
         predicted=predicted_classes(session, source),
         labels=source.labels,
-        class_names=datasets.CLASS_NAMES[subject.dataset],
+        class_names=datasets.CLASS_NAMES[tested.dataset],
     )
 
 

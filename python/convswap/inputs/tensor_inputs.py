@@ -22,12 +22,12 @@ from convswap.graph.constants import FIRST_IR_WITH_DEFAULTS
 from convswap.graph.names import UniqueNames, values_of
 from convswap.graph.serialisation import value_to_proto
 from convswap.inputs.feeds import declared_input
-from convswap.inputs.given import Given, Value, as_array, check_shape, values_by_name
+from convswap.inputs.user_inputs import UserInputs, Value, as_array, check_shape, values_by_name
 
 _WITHOUT_TENSORS = ("sequence_type", "optional_type")
 
 
-def with_tensor_inputs(model: ir.Model, given: Given | None) -> tuple[ir.Model, Given | None]:
+def with_tensor_inputs(model: ir.Model, given: UserInputs | None) -> tuple[ir.Model, UserInputs | None]:
     """Return `model` with inputs that are tensors, and what they are given.
 
     Both are returned as they are where nothing but tensors without a default is given.

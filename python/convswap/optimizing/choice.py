@@ -1,4 +1,4 @@
-"""Which way a Conv is computed: the default provider's, swapped, or fused up to a stage."""
+"""The choice between the ways to compute a Conv: the default provider's, swapped, or fused up to a stage."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from convswap.graph.fusion.fuse import Stage
 Way = Stage | None
 DEFAULT_WAY: Way = None
 
-# At no batch may what is taken be slower than this share of the default's speed, which is within the noise of
-# two measurements of the same.
+# The least speedup of a way that is taken, at every batch. Two measurements of the same model differ by that
+# much.
 LEAST_SPEEDUP = 0.98
-# What a Conv must gain, so that it is more than noise.
+# The least mean speedup of a way that is taken; a smaller one may be noise.
 LEAST_GAIN = 1.02
-# What may lose so much alone is tried in the whole model all the same.
+# The least speedup alone of a way that is still tried in the whole model.
 LEAST_TO_TRY = 0.85
-# In TF32 both sides lose the same bits, but not in the same order. Below the second both are exact to what
-# float32 sums lose.
+# The most that our error may be, as a multiple of the default provider's: in TF32 both sides round the same
+# operands but add in different orders. Errors below _EXACT are the rounding of float32 sums.
 _MOST_OF_DEFAULT_ERROR = 1.05
 _EXACT = 1e-6
 
 
 def speedup(default: Sequence[float], ours: Sequence[float]) -> float:
-    """Return how many times as fast as `default` ours is: the geometric mean over the batches."""
+    """Return the geometric mean over the batches of the speedup of `ours` over `default`."""
     return math.exp(sum(math.log(one / other) for one, other in zip(default, ours, strict=True)) / len(ours))
 
 
 def fastest(times: Mapping[Way, Sequence[float]], least_gain: float = LEAST_GAIN) -> Way:
-    """Return the way to take, given the milliseconds of each at every batch.
+    """Return the way with the best mean speedup, given the milliseconds of each way at every batch.
 
-    It is the best in the geometric mean of those that gain, and lose at no batch.
+    A way that is slower than the default at some batch is not taken. Where none gains, it is DEFAULT_WAY.
     """
     default = times[DEFAULT_WAY]
     gains = {

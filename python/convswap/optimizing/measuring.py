@@ -1,4 +1,4 @@
-"""Measures every Conv in every way: which precision it may have, and which algorithm computes it."""
+"""Measure every Conv in every way: its time, its error in each precision, and its fastest algorithm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from convswap.errors import ConvswapError
 from convswap.graph.fusion.fuse import Stage
 from convswap.graph.swap import PRECISIONS, NodeChoice
 from convswap.optimizing.choice import DEFAULT_WAY, LEAST_TO_TRY, Way, best_of_ours, fastest, is_as_accurate
-from convswap.optimizing.kept import KeptMeasurements, Measurement
+from convswap.optimizing.measurement_cache import Measurement, MeasurementCache
 from convswap.optimizing.preparation import MATCH, Inputs, Prepared, SegmentInputs
 from convswap.optimizing.segments import Segment, Shapes
 from convswap.optimizing.trials import error_by, errors_of, times_by_algorithm, times_of
@@ -24,21 +24,22 @@ from convswap.progress import Progress, silent
 from convswap.runtime.device import Device
 from convswap.runtime.tuning import TuningEntry
 
-# What another than the rule's must gain, so that it is more than noise.
+# The least speedup of an algorithm over the one that the rule chooses; a smaller one may be noise.
 _LEAST_GAIN = 1.03
-# An algorithm whose estimate is so many times the best is not worth compiling, nor are more than so many.
+# Only algorithms with an estimate of at most so many times the best one are compiled and timed, and so many
+# of them.
 _MOST_ESTIMATE = 2.0
 _MOST_TRIED = 3
-# Nor is any for a Conv that takes less than this share of the time of all Convs, at every batch.
+# Algorithms are tried only for Convs that take this share of the time of all Convs, at one batch or more.
 _LEAST_SHARE = 0.02
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What was measured of one Conv, fed inputs of `shapes` at each batch.
+class MeasuredSegment:
+    """The measurements of one Conv, whose inputs have `shapes` at each batch.
 
-    `algorithms` are those that compute `ours`, at each batch; `lines` are what the file is to say of them, in
-    the form of a tuning table. `last` is what it takes in, though another way is faster alone.
+    `algorithms` computes `ours`, one for each batch. `lines` says so for the file, in the form of a tuning
+    table. `last` is the last stage to fuse where the whole model needs another one than is fastest alone.
     """
 
     segment: Segment
@@ -50,7 +51,7 @@ class Measured:
 
     @property
     def precision(self) -> str | None:
-        """The precision of our ways; None where none of ours is as accurate as the default provider."""
+        """The precision of our ways; None where no precision is as accurate as the default provider."""
         return self.measurement.precision
 
     @property
@@ -60,12 +61,12 @@ class Measured:
 
     @property
     def way(self) -> Way:
-        """The way that gains most, by itself."""
+        """The fastest way for the Conv alone."""
         return DEFAULT_WAY if self.precision is None else fastest(self.times)
 
     @property
     def ours(self) -> Stage:
-        """Our way that a reader is told of: the one that gains, else the fastest, unless `last` is given."""
+        """Our way that reports show: `last` where that is given, else `way`, else the fastest of ours."""
         if self.last is not None:
             return self.last
         way = self.way
@@ -75,18 +76,18 @@ class Measured:
 
     @property
     def choice(self) -> NodeChoice:
-        """What `ours` is, and what the file is to say of it."""
+        """The swap that makes the Conv `ours`."""
         return NodeChoice(precision=self.precision or "ieee", last=self.ours, tuned=self.lines)
 
     @functools.cached_property
     def problems(self) -> list[_native.Problem]:
-        """What our op computes there, at each batch."""
+        """The problem that our op computes, at each batch."""
         layer = self.segment.our_layer(self.shapes[0], self.choice)
         return [layer.problem(own) for own in self.shapes]
 
     @property
     def saved(self) -> float:
-        """The milliseconds that it saves, over all batches."""
+        """The milliseconds that `way` saves, summed over the batches."""
         return sum(self.times[DEFAULT_WAY]) - sum(self.times[self.way])
 
     @property
@@ -94,8 +95,8 @@ class Measured:
         """Whether ours is not much slower than the default, at any batch."""
         return self._loses_little(self.times[DEFAULT_WAY], self.ours)
 
-    def deepest(self, device: Device) -> Measured:
-        """Return the Conv with as much taken in as is not much slower than `ours`, at any batch."""
+    def deepest(self, device: Device) -> MeasuredSegment:
+        """Return the Conv fused up to the last stage that is not much slower than `ours` at any batch."""
         fastest_of_ours = self.times[self.ours]
         ways = (way for way in self.times if way is not None)
         last = max(way for way in ways if self._loses_little(fastest_of_ours, way))
@@ -103,8 +104,8 @@ class Measured:
             return self
         return replace(self, last=last, lines=()).with_rule(device)
 
-    def with_rule(self, device: Device) -> Measured:
-        """Return it with the algorithms that the rule chooses."""
+    def with_rule(self, device: Device) -> MeasuredSegment:
+        """Return the same with the algorithms that the rule chooses."""
         return replace(
             self, algorithms=tuple(_native.choose(problem, device.name) for problem in self.problems)
         )
@@ -115,44 +116,46 @@ class Measured:
 
 @dataclass(frozen=True)
 class Measuring:
-    """A model whose Convs are measured, with what they are fed and what was measured before."""
+    """A model whose Convs are measured, their inputs, and the cache of earlier measurements."""
 
     prepared: Prepared
     inputs: SegmentInputs
-    kept: KeptMeasurements
+    cache: MeasurementCache
     report: Progress = silent
 
     def fed(self, segment: Segment) -> Inputs:
-        """Return what `segment`, which is run at every batch, is fed."""
+        """Return the inputs of `segment`, which runs at every batch."""
         fed = self.inputs.of(segment)
         assert fed is not None
         return fed
 
 
-def measure_convs(measuring: Measuring) -> tuple[Measured, ...]:
-    """Return what is measured, or was before, of every Conv that can be measured alone and is run."""
+def measure_convs(measuring: Measuring) -> tuple[MeasuredSegment, ...]:
+    """Return new or cached measurements of the Convs that can be measured alone and run at every batch."""
     prepared, report = measuring.prepared, measuring.report
     by_segment = ((segment, measuring.inputs.shapes(segment)) for segment in prepared.segments)
     fed = [(segment, shapes) for segment, shapes in by_segment if shapes is not None]
     first = PRECISIONS[0] if prepared.options.precision == MATCH else prepared.options.precision
     report("compiling what our ways need")
     _compile(prepared, fed, first)
-    judged = []
+    accuracies = []
     for number, (segment, shapes) in enumerate(fed):
         report(f"choosing the precision of Conv {number + 1} of {len(fed)}")
-        judged.append(_precision(segment, shapes, measuring))
-    others = [own for own, (precision, _) in zip(fed, judged, strict=True) if precision not in (None, first)]
+        accuracies.append(_precision(segment, shapes, measuring))
+    others = [
+        own for own, (precision, _) in zip(fed, accuracies, strict=True) if precision not in (None, first)
+    ]
     _compile(prepared, others, "ieee")
     found = []
     start = time.monotonic()
-    for number, ((segment, shapes), own) in enumerate(zip(fed, judged, strict=True)):
+    for number, ((segment, shapes), own) in enumerate(zip(fed, accuracies, strict=True)):
         report(_what_is_left(number, len(fed), time.monotonic() - start))
         found.append(_measure(segment, shapes, own, measuring))
     return tuple(found)
 
 
 def _compile(prepared: Prepared, fed: Sequence[tuple[Segment, Sequence[Shapes]]], precision: str) -> None:
-    """Have what computes the segments compiled, alone and with all that they can take in."""
+    """Compile the kernels of the segments, of the Convs alone and of all that they can be fused with."""
     if prepared.device.name == "cpu":
         return
     problems = [
@@ -169,43 +172,44 @@ def _what_is_left(number: int, count: int, seconds: float) -> str:
     return f"measuring Conv {number + 1} of {count}{left}"
 
 
-_Judged = tuple[str | None, Mapping[str, float] | None]
+# The precision for our ways, and the errors that show it; see `Measurement`.
+_Accuracy = tuple[str | None, Mapping[str, float] | None]
 
 
 def _measure(
     segment: Segment,
     shapes: tuple[Shapes, ...],
-    judged: _Judged,
+    accuracy: _Accuracy,
     measuring: Measuring,
-) -> Measured:
-    kept, device = measuring.kept, measuring.prepared.device
-    precision, errors = judged
-    # Those that compute the same take the same time, whatever their weights.
+) -> MeasuredSegment:
+    cache, device = measuring.cache, measuring.prepared.device
+    precision, errors = accuracy
+    # The time does not depend on the values of the weights.
     key = f"{_problem(segment, shapes)} ; {precision or 'ieee'}"
-    timed = kept.get(key)
+    timed = cache.get(key)
     if timed is None:
         by_batch = [times_of(segment, own, precision or "ieee", device) for own in measuring.fed(segment)]
         timed = Measurement(
             precision, None, {way: tuple(own[way] for own in by_batch) for way in by_batch[0]}
         )
-        kept.add(key, timed)
-    return Measured(segment, Measurement(precision, errors, timed.times), shapes).with_rule(device)
+        cache.add(key, timed)
+    return MeasuredSegment(segment, Measurement(precision, errors, timed.times), shapes).with_rule(device)
 
 
 def _problem(segment: Segment, shapes: Sequence[Shapes]) -> str:
     return " ; ".join(segment.key(own) for own in shapes)
 
 
-def _precision(segment: Segment, shapes: Sequence[Shapes], measuring: Measuring) -> _Judged:
-    """Return the precision for our ways, None where none is as accurate, and the errors that tell."""
-    asked, device, kept = measuring.prepared.options.precision, measuring.prepared.device, measuring.kept
+def _precision(segment: Segment, shapes: Sequence[Shapes], measuring: Measuring) -> _Accuracy:
+    """Return the precision for our ways, None where none is accurate enough, and the errors that show it."""
+    asked, device, cache = measuring.prepared.options.precision, measuring.prepared.device, measuring.cache
     if asked != MATCH:
         return asked, None
     if device.name == "cpu" or segment.layer.type_name != "float32":
-        # The CPU computes float32 as such on both sides, and other types have one arithmetic.
+        # On the CPU both sides compute float32 in float32, and other types have only one precision.
         return "ieee", None
     key = f"errors by what the rule chooses of {_problem(segment, shapes)} ; weights {segment.weights_digest}"
-    before = kept.get(key)
+    before = cache.get(key)
     if before is not None:
         return before.precision, before.errors
     errors = errors_of(segment, measuring.fed(segment), device)
@@ -215,19 +219,19 @@ def _precision(segment: Segment, shapes: Sequence[Shapes], measuring: Measuring)
         if precision in errors and is_as_accurate(errors[precision], errors["default"])
     ]
     found = Measurement(accurate[0] if accurate else None, errors, {})
-    kept.add(key, found)
+    cache.add(key, found)
     return found.precision, found.errors
 
 
 def compile_side_by_side(wanted: Iterable[tuple[_native.Problem, str]]) -> None:
-    """Have the kernels of problems, each by an algorithm, compiled for the card, each once.
+    """Compile the kernels of the problems, each by its algorithm, for the card.
 
-    By as many threads as there are cores: a Conv alone would wait for its own. And before the first is timed,
-    which has the host for itself then.
+    There are as many threads as cores. All is compiled before the first run is timed, so that the timed run
+    has the host to itself.
     """
 
     def plan(problem: _native.Problem, algorithm: str) -> None:
-        # Who runs it is told what is wrong with it.
+        # The error is reported where the problem is run.
         with contextlib.suppress(ConvswapError, RuntimeError):
             _native.describe_plan(problem, "cuda", algorithm)
 
@@ -238,9 +242,9 @@ def compile_side_by_side(wanted: Iterable[tuple[_native.Problem, str]]) -> None:
 
 
 def candidates(problem: _native.Problem, device: str) -> list[str]:
-    """Return the algorithms that could be the fastest for `problem` by their estimates, the rule's first.
+    """Return the algorithms with the lowest estimates for `problem`, after the one that the rule chooses.
 
-    Where algorithms have no estimates, as on the CPU, there is only the rule's.
+    Algorithms of the CPU have no estimates; there the rule's is the only one.
     """
     estimated = _native.estimates(problem, device)
     known = {name: own for name, own in estimated.items() if own is not None}
@@ -249,8 +253,10 @@ def candidates(problem: _native.Problem, device: str) -> list[str]:
     return list(dict.fromkeys([_native.choose(problem, device), *(name for _, name in near[:_MOST_TRIED])]))
 
 
-def with_fastest_algorithms(measured: Sequence[Measured], measuring: Measuring) -> tuple[Measured, ...]:
-    """Return `measured` with other algorithms than the rule's tried for what gains and takes its time."""
+def with_fastest_algorithms(
+    measured: Sequence[MeasuredSegment], measuring: Measuring
+) -> tuple[MeasuredSegment, ...]:
+    """Return `measured` with the fastest algorithm for each Conv that gains and takes a share of the time."""
     device, report = measuring.prepared.device, measuring.report
     tried = [
         [candidates(problem, device.name) for problem in one.problems]
@@ -264,7 +270,7 @@ def with_fastest_algorithms(measured: Sequence[Measured], measuring: Measuring) 
         compile_side_by_side(
             (problem, name)
             for one, by_batch in zip(measured, tried, strict=True)
-            # Of those that are not tried there is none.
+            # `by_batch` is empty for Convs that are not tried.
             for problem, names in zip(one.problems if by_batch else (), by_batch, strict=True)
             for name in names
         )
@@ -277,21 +283,21 @@ def with_fastest_algorithms(measured: Sequence[Measured], measuring: Measuring) 
     return tuple(found)
 
 
-def _share(one: Measured, measured: Sequence[Measured]) -> float:
-    """Return the share of the time of all Convs that `one` takes, at the batch where that is most."""
+def _share(one: MeasuredSegment, measured: Sequence[MeasuredSegment]) -> float:
+    """Return the share of the time of all Convs that `one` takes, the largest over the batches."""
     totals = [sum(times) for times in zip(*(other.times[other.way] for other in measured), strict=True)]
     return max(own / total for own, total in zip(one.times[one.way], totals, strict=True))
 
 
 class _Trial:
-    """Tries algorithms on one Conv."""
+    """Times algorithms on one Conv."""
 
-    def __init__(self, one: Measured, measuring: Measuring) -> None:
-        self._one, self._kept, self._device = one, measuring.kept, measuring.prepared.device
+    def __init__(self, one: MeasuredSegment, measuring: Measuring) -> None:
+        self._one, self._cache, self._device = one, measuring.cache, measuring.prepared.device
         self._measuring = measuring
 
-    def best(self, names: Sequence[Sequence[str]]) -> Measured:
-        """Return the Conv with the fastest of `names` at each batch, and the lines that tell of them."""
+    def best(self, names: Sequence[Sequence[str]]) -> MeasuredSegment:
+        """Return the Conv with the fastest of `names` at each batch, and with its tuning lines."""
         one = self._one
         times = list(one.times[one.ours])
         taken, lines = list(one.algorithms), []
@@ -310,34 +316,34 @@ class _Trial:
     def _times(self, number: int, names: Sequence[str]) -> Mapping[str, float]:
         one = self._one
         key = f"times of {' '.join(names)} ; {self._key(number)} ; up to {one.ours.name}"
-        before = self._kept.numbers(key)
+        before = self._cache.numbers(key)
         if before is not None and names[0] in before:
             return before
         found = times_by_algorithm(one.segment, self._fed[number], one.choice, names, self._device)
-        self._kept.add(key, found)
+        self._cache.add(key, found)
         return found
 
     def _fastest(self, times: Mapping[str, float], rule: str) -> str:
-        """Return the fastest of those that gain over the rule's and are as accurate as it has to be."""
-        gaining = [name for name in times if times[rule] / times[name] > _LEAST_GAIN]
-        accurate = (name for name in sorted(gaining, key=lambda name: times[name]) if self._is_accurate(name))
+        """Return the fastest algorithm that is faster than the rule's and accurate enough."""
+        faster = [name for name in times if times[rule] / times[name] > _LEAST_GAIN]
+        accurate = (name for name in sorted(faster, key=lambda name: times[name]) if self._is_accurate(name))
         return next(accurate, rule)
 
     def _is_accurate(self, name: str) -> bool:
-        """Return whether an algorithm is as accurate as `errors` allow, if precisions were chosen by them."""
+        """Return whether an algorithm is as accurate as the default, or the user chose the precision."""
         errors = self._one.measurement.errors
         if errors is None:
             return True
         key = f"error of {name} ; {self._key(0)} ; weights {self._one.segment.weights_digest}"
-        kept = self._kept.numbers(key)
-        if kept is None or name not in kept:
+        cached = self._cache.numbers(key)
+        if cached is None or name not in cached:
             precision = self._one.choice.precision
             error = error_by(self._one.segment, self._fed[0], precision, name, self._device)
             if error is None or not math.isfinite(error):
                 return False
-            kept = {name: error}
-            self._kept.add(key, kept)
-        return is_as_accurate(kept[name], errors["default"])
+            cached = {name: error}
+            self._cache.add(key, cached)
+        return is_as_accurate(cached[name], errors["default"])
 
     def _key(self, number: int) -> str:
         return f"{self._one.segment.key(self._one.shapes[number])} ; {self._one.choice.precision}"

@@ -15,16 +15,16 @@ from convswap.errors import ConvswapError, batch_sizes
 from convswap.graph.fusion.fuse import Fused, Stage
 from convswap.graph.model_file import check_model_target, files_of
 from convswap.graph.swap import SwapResult, swap_chosen
-from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes
-from convswap.inputs.subject import UserModel, open_model
+from convswap.inputs.tested_model import UserModel, open_model
+from convswap.inputs.user_inputs import UserInputs
 from convswap.optimizing.choice import DEFAULT_WAY, speedup
-from convswap.optimizing.kept import KeptMeasurements
-from convswap.optimizing.measuring import Measured, Measuring, measure_convs, with_fastest_algorithms
-from convswap.optimizing.pairs import MeasuredPair, gaining_pairs
+from convswap.optimizing.end_to_end import NOT_TAKEN, EndToEnd, best_end_to_end
+from convswap.optimizing.measurement_cache import MeasurementCache
+from convswap.optimizing.measuring import MeasuredSegment, Measuring, measure_convs, with_fastest_algorithms
+from convswap.optimizing.pairs import MeasuredPair, faster_pairs
 from convswap.optimizing.preparation import MATCH, OptimizeOptions, Prepared, SegmentInputs, prepare
 from convswap.optimizing.result import NodeResult, Optimization
-from convswap.optimizing.whole import NOT_TAKEN, Whole, best_whole
 from convswap.output.files import check_writable
 from convswap.progress import Progress, silent
 from convswap.runtime.device import choose_device, environment
@@ -43,30 +43,31 @@ def optimize(
     device: str | None = None,
     precision: str = MATCH,
     input_shape: InputShape | None = None,
-    inputs: Given | None = None,
+    inputs: UserInputs | None = None,
     op_libraries: OpLibraries = (),
     progress: Progress | None = None,
 ) -> Optimization:
-    """Measure every Conv of `model` both ways on this device; save it with those swapped or fused that gain.
+    """Measure every Conv of `model` both ways on this device; save the model with the faster ones swapped.
 
-    Each Conv is timed with all that it can take in, as the default provider computes them, swapped, and fused
-    up to each stage, with the input that it really gets, in turn. The fastest is taken where it gains more
-    than the noise, and at no batch loses, and so is one node for a depthwise Conv and the 1x1 Conv behind it
-    where that is faster than both as they are best apart; for those that take most of the time several
-    algorithms are tried, and the file tells which was the fastest on this device. Then the whole model is
-    timed against the original, and the outputs are compared: only a model that gains and whose answers agree
-    is written. Where they differ, Convs that change them by themselves are left.
+    Each Conv is timed together with the nodes that can be fused with it, on the inputs that the model gives
+    it: computed by the default provider, swapped, and fused up to each stage. The fastest way is taken where
+    it gains more than noise and is slower at no batch. A depthwise Conv and the 1x1 Conv behind it become one
+    node where that is faster than the fastest two. For the Convs that take most of the time several
+    algorithms are timed, and the file names the fastest on this device.
+
+    Then the whole model is timed against the original, and the outputs are compared. The model is written
+    only if it is faster and its answers agree. Where they differ, the Convs that change them alone are left
+    out.
 
     Args:
         model: a network's name, the path of an ONNX file, or a model that holds its weights itself.
         output: the file to write; None for none.
-        batches: how many samples runs take; by default what `compare` takes. With several, what counts is the
-            geometric mean.
+        batches: the batch sizes, by default that of `compare`. With several the geometric mean counts.
         device: "cuda" or "cpu"; by default the GPU where there is one, with onnxruntime-gpu and CUDA kernels.
-        precision: "match" for one that is as accurate on each Conv as the default provider is there; "tf32"
-            or "ieee" for one for all.
+        precision: "match" chooses for each Conv a precision that is as accurate as the default provider;
+            "tf32" or "ieee" is for all Convs.
         input_shape: the shape of one sample where the model leaves it open, as for `compare`.
-        inputs: what the model is fed, as for `compare`.
+        inputs: the values of the model's inputs, as for `compare`.
         op_libraries: files with custom ops of others that the model needs.
         progress: called with a few words at the start of every step.
 
@@ -91,7 +92,7 @@ def optimize_with(
     options: OptimizeOptions,
     progress: Progress | None = None,
 ) -> Optimization:
-    """Do what `optimize` does, with its errors, but for a model that could not be saved in the end."""
+    """Do the same as `optimize`, but set `not_written` instead of raising where saving fails at the end."""
     options.check()
     if output is not None:
         check_model_target(output)
@@ -99,11 +100,11 @@ def optimize_with(
         found, swapping = _found(model, options, progress or silent)
     if output is None or swapping is None:
         return found
-    # What was measured with is gone by now: to be written, a model is copied twice.
+    # Free the sessions first: saving copies the model twice.
     gc.collect()
     try:
         swapping.save(output)
-    except ConvswapError as error:  # what was measured is worth telling
+    except ConvswapError as error:  # the measurements are still worth reporting
         return replace(found, not_written=str(error))
     return replace(found, written=Path(output))
 
@@ -111,65 +112,65 @@ def optimize_with(
 def _found(
     model: UserModel, options: OptimizeOptions, report: Progress
 ) -> tuple[Optimization, SwapResult | None]:
-    """Return what is found, nothing written, and the model to write; None where it does not gain."""
+    """Return the result, with nothing written yet, and the model to write; None where it is not faster."""
     device = choose_device(options.device)
     report("reading the model")
     with freed_at_once():
         prepared = prepare(model, options, device)
-    kept = KeptMeasurements(environment(device))
+    cache = MeasurementCache(environment(device))
     with telling_shapes(*prepared.shaped):
-        measured, pairs = _measure(prepared, kept, report)
+        measured, pairs = _measure(prepared, cache, report)
         report("running the whole model")
-        whole = best_whole(prepared, measured, pairs)
+        whole = best_end_to_end(prepared, measured, pairs)
     found = Optimization(
-        model=prepared.subject.title,
+        model=prepared.tested.title,
         device=device,
         environment=environment(device),
-        options=_told_options(prepared),
+        options=_options(prepared),
         nodes=tuple(node_results(prepared, measured, whole)),
         whole=whole.times,
         errors=whole.errors,
         reference=whole.reference,
         answers_agree=whole.answers_agree,
         written=None,
-        notes=tuple(_notes(prepared, kept)),
+        notes=tuple(_notes(prepared, cache)),
     )
     return found, _to_write(whole, prepared, model)
 
 
 def _measure(
-    prepared: Prepared, kept: KeptMeasurements, report: Progress
-) -> tuple[tuple[Measured, ...], tuple[MeasuredPair, ...]]:
-    """Return what was measured of each Conv, and the pairs of them that one node computes faster."""
+    prepared: Prepared, cache: MeasurementCache, report: Progress
+) -> tuple[tuple[MeasuredSegment, ...], tuple[MeasuredPair, ...]]:
+    """Return the measurements of each Conv, and the pairs that one node computes faster."""
     if not prepared.segments:
         return (), ()
-    measuring = Measuring(prepared, SegmentInputs(prepared), kept, report)
+    measuring = Measuring(prepared, SegmentInputs(prepared), cache, report)
     measured = with_fastest_algorithms(measure_convs(measuring), measuring)
-    return measured, gaining_pairs(measured, measuring)
+    return measured, faster_pairs(measured, measuring)
 
 
-def _to_write(whole: Whole, prepared: Prepared, model: UserModel) -> SwapResult | None:
-    """Return the model with what was taken, if it gains."""
+def _to_write(whole: EndToEnd, prepared: Prepared, model: UserModel) -> SwapResult | None:
+    """Return the model with the Convs that were taken, if it is faster and the answers agree."""
     if not (whole.gains and whole.answers_agree and whole.taken is not None):
         return None
-    # With inputs, what ran may have had tensors in the place of its sequences, optionals and defaults.
+    # For user inputs the measured model may have tensors in place of sequences, optionals and defaults.
     as_given = prepared.original if prepared.options.inputs is None else open_model(model)[1]
     return swap_chosen(as_given, whole.taken, NOT_TAKEN)
 
 
-def _told_options(prepared: Prepared) -> dict[str, Any]:
+def _options(prepared: Prepared) -> dict[str, Any]:
     return {
         "batches": list(prepared.sources),
         "precision": prepared.options.precision,
-        "data": prepared.subject.dataset,
+        "data": prepared.tested.dataset,
     }
 
 
-def _notes(prepared: Prepared, kept: KeptMeasurements) -> list[str]:
+def _notes(prepared: Prepared, cache: MeasurementCache) -> list[str]:
     notes = []
-    if kept.found:
+    if cache.found:
         notes.append(
-            f"measurements of an earlier call: {kept.found}, kept in {kept.path}; delete it to repeat them"
+            f"measurements of an earlier call: {cache.found}, from {cache.path}; delete it to repeat them"
         )
     device = prepared.device
     if device.name == "cpu" and device.reason != "asked for":
@@ -180,8 +181,10 @@ def _notes(prepared: Prepared, kept: KeptMeasurements) -> list[str]:
     return notes
 
 
-def node_results(prepared: Prepared, measured: Sequence[Measured], whole: Whole) -> list[NodeResult]:
-    """Return what was taken for every Conv: those that were measured, then the others."""
+def node_results(
+    prepared: Prepared, measured: Sequence[MeasuredSegment], whole: EndToEnd
+) -> list[NodeResult]:
+    """Return a result for every Conv: those that were measured, then the others."""
     taken = whole.taken or {}
     fused = {one.node: one for one in whole.fused}
     batches = list(prepared.sources)
@@ -206,7 +209,7 @@ def node_results(prepared: Prepared, measured: Sequence[Measured], whole: Whole)
 
 
 def _node_result(
-    one: Measured,
+    one: MeasuredSegment,
     is_taken: bool,
     fused: Mapping[str, Fused],
     batches: Sequence[int],
@@ -231,7 +234,7 @@ def _node_result(
     )
 
 
-def _why(one: Measured, is_taken: bool, gain: float) -> str:
+def _why(one: MeasuredSegment, is_taken: bool, gain: float) -> str:
     if one.precision is None and one.measurement.errors is not None:
         ours = min(error for name, error in one.measurement.errors.items() if name != "default")
         return f"ours is less accurate here: {ours:.1e}, the default {one.measurement.errors['default']:.1e}"
@@ -246,7 +249,7 @@ def _why(one: Measured, is_taken: bool, gain: float) -> str:
     return f"the default is as fast: ours {gain:.2f}x"
 
 
-def _why_together(one: Measured, pair: MeasuredPair) -> str:
+def _why_together(one: MeasuredSegment, pair: MeasuredPair) -> str:
     front, behind = pair.names
     other = behind if one.segment.name == front else front
     return f"in one node with {other}: {pair.gain:.2f}x as fast as the two apart"

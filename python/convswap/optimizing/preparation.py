@@ -1,4 +1,4 @@
-"""What is optimised: the model with all that its Convs could take in, and its data at every batch."""
+"""Preparation for `optimize`: the segments of the model that are measured, and its data at every batch."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from convswap.graph.plain_model import plain_model
 from convswap.graph.replaced import unfused_model
 from convswap.graph.swap import PRECISIONS, Left, SwapResult, swap, swap_apart
 from convswap.inputs.feeds import Feeds, Source, declared_inputs
-from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
-from convswap.inputs.subject import Subject, UserModel, open_subject, source_of
+from convswap.inputs.tested_model import TestedModel, UserModel, open_tested_model, source_of
+from convswap.inputs.user_inputs import UserInputs
 from convswap.optimizing.segments import Segment, Shapes, pairs_of, segments_of
 from convswap.runtime.device import Device
 from convswap.runtime.layers import Capture, ConvLayer
@@ -27,8 +27,8 @@ from convswap.runtime.library import OpLibraries
 from convswap.runtime.memory import (
     free_memory,
     in_bytes,
-    kept_by_session,
     mapped,
+    session_weight_bytes,
     too_large,
     too_much,
     values_of_run,
@@ -36,10 +36,10 @@ from convswap.runtime.memory import (
 )
 from convswap.runtime.sessions import DEFAULT, BoundRun, make_session, on_device, shapes_of
 
-# "match": for every Conv a precision that is as accurate as the default provider is on that Conv.
+# "match" chooses for every Conv a precision that is as accurate as the default provider.
 MATCH = "match"
 
-# The message of a model, of its large weights apart, is copied for every model that is made of it.
+# How many copies of the model's message, without the large weights, are alive at once.
 _MESSAGES = 4
 # The original and the model with Convs swapped.
 _SIDES = 2
@@ -50,17 +50,17 @@ Inputs = Sequence[Values]
 
 @dataclass(frozen=True)
 class OptimizeOptions:
-    """The arguments of `convswap.optimize` beside the model and the file; it tells what each means."""
+    """The arguments of `convswap.optimize` other than the model and the file; see there."""
 
     batches: tuple[int, ...] | None = None
     device: str | None = None
     precision: str = MATCH
     input_shape: InputShape | None = None
-    inputs: Given | None = None
+    inputs: UserInputs | None = None
     op_libraries: OpLibraries = ()
 
     def check(self) -> None:
-        """Raise ConvswapError for what can be refused without a model or a device."""
+        """Raise ConvswapError for an option that is wrong whatever the model and the device."""
         if self.precision not in (MATCH, *PRECISIONS):
             raise unknown_name("precision", self.precision, (MATCH, *PRECISIONS))
         for batch in self.batches or ():
@@ -73,16 +73,16 @@ class OptimizeOptions:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A model, what a swap of all its Convs would be, and its data at every batch.
+    """A model with the segments to measure, and its data at every batch.
 
-    `inlined` is the model without functions that have Convs: the Convs of `segments`, which have each by
-    itself, and of `pairs`, depthwise ones with the 1x1 Convs behind them, are fed values of it. `swapped`
-    names the Convs that can be swapped, `left` has the others, `notes` are the swap's.
+    `segments` has a segment for each Conv, `pairs` one for each depthwise Conv with the 1x1 Conv behind it.
+    Their inputs are values of `inlined`, the model with the functions that contain Convs inlined. `swapped`
+    names the Convs that can be swapped, `left` has the others, and `notes` are those of the swap.
     """
 
     options: OptimizeOptions
     device: Device
-    subject: Subject
+    tested: TestedModel
     sources: Mapping[int, Source]  # by batch
     inlined: ir.Model
     swapped: tuple[str, ...]
@@ -93,61 +93,61 @@ class Prepared:
 
     @property
     def original(self) -> ir.Model:
-        """The model as it was."""
-        return self.subject.model
+        """The model that was given."""
+        return self.tested.model
 
     def capture(self, layers: Sequence[ConvLayer]) -> Capture:
-        """Return what gives `layers`, of the main graph, their inputs."""
+        """Return the capture of the inputs of `layers`, which are in the main graph."""
         return Capture(self.inlined, layers, self.device)
 
     @property
     def sample(self) -> Feeds:
-        """What one run of the answers that are compared is fed."""
+        """The inputs of the run whose outputs are compared."""
         return next(iter(self.sources.values())).first(1)
 
     @property
     def shaped(self) -> tuple[Any, ...]:
-        """What notes and errors about shapes that were made up are told of."""
+        """The arguments of `shape_notes` and `telling_shapes`."""
         source = next(iter(self.sources.values()))
-        return declared_inputs(self.subject.model), source.inputs, source.batch
+        return declared_inputs(self.tested.model), source.inputs, source.batch
 
 
 def prepare(model: UserModel, options: OptimizeOptions, device: Device) -> Prepared:
     """Return `model` prepared; the errors are those of `optimize`."""
-    subject = open_subject(model, None, options.input_shape, options.inputs)
-    if subject.swapped_before:
+    tested = open_tested_model(model, None, options.input_shape, options.inputs)
+    if tested.swapped_before:
         raise ConvswapError(
-            f"'{subject.title}' has {subject.swapped_before} Conv swapped already; give the model as it was"
+            f"'{tested.title}' has {tested.swapped_before} Conv swapped already; give the model as it was"
         )
-    # What a user gave is repeated where it is of fewer samples; of a data set so many are made.
+    # User inputs with fewer samples than the batch are repeated; a data set has as many as are asked for.
     sources = [
-        source_of(subject, None if subject.given is not None else batch, batch, device)
+        source_of(tested, None if tested.given is not None else batch, batch, device)
         for batch in options.batches or (None,)
     ]
-    # A depthwise Conv and the one behind it stay two here: each is measured by itself, then both together.
-    original = as_split(subject.model)
+    # A depthwise Conv and the 1x1 Conv behind it are two segments here, and one in `pairs`.
+    original = as_split(tested.model)
     check_model(original, device)
-    swapping = swap_apart(subject.model)
-    unfused = unfused_model(subject.model, swapping)
+    swapping = swap_apart(tested.model)
+    unfused = unfused_model(tested.model, swapping)
     swapped, before = _swapped_and_before(swapping, unfused, original.weights)
     return Prepared(
         options=options,
         device=device,
-        subject=subject,
+        tested=tested,
         sources={source.batch: source for source in sources},
         inlined=swapped.whole() if unfused is None else unfused,
         swapped=swapping.swapped,
         left=swapping.left,
         notes=swapping.notes,
         segments=segments_of(swapped, before),
-        pairs=_pairs(subject.model, original.weights),
+        pairs=_pairs(tested.model, original.weights),
     )
 
 
 def _swapped_and_before(
     swapping: SwapResult, unfused: ir.Model | None, weights: Weights
 ) -> tuple[SplitModel, SplitModel | None]:
-    """Return the swapped model, with no other large `weights` than the model had, and `unfused`."""
+    """Return the swapped model with the large `weights` of the original, and `unfused`."""
     swapped = moved_apart(swapping.model)._replace(weights=weights)
     return swapped, None if unfused is None else as_split(unfused)
 
@@ -155,7 +155,7 @@ def _swapped_and_before(
 def _pairs(original: ir.Model, weights: Weights) -> tuple[Segment, ...]:
     swapping = swap(original, fuse=True)
     swapped, before = _swapped_and_before(swapping, unfused_model(original, swapping), weights)
-    # No other Conv is taken in.
+    # The only Conv that a node can be fused with is the depthwise one in front.
     fronts = {one.node: one.taken[0][1] for one in swapping.fused if one.taken[0][0] == "Conv"}
     if not fronts:
         return ()
@@ -163,23 +163,23 @@ def _pairs(original: ir.Model, weights: Weights) -> tuple[Segment, ...]:
 
 
 def check_model(model: SplitModel, device: Device) -> None:
-    """Refuse a model that is so large that the system would end the process.
+    """Refuse a model for which there is too little memory, before the system would end the process.
 
-    The most is taken where a session of the original is made; or one with some Convs swapped beside it, which
-    may have weights of its own; or for the truth, which widens the largest weight to float64.
+    The peak is the creation of the original's session, or of a session with swapped Convs beside it, which
+    may have folded weights of its own, or the reference, which widens the largest weight to float64.
 
     Raises:
-        ConvswapError: it is.
+        ConvswapError: there is too little memory.
     """
     free = free_memory()
     if free is None:
         return
     arrays = list(model.weights.values())
     total = sum(values.nbytes for values in arrays)
-    kept = kept_by_session(arrays) if device.name == "cpu" else 0
+    kept = session_weight_bytes(arrays) if device.name == "cpu" else 0
     widest = max((8 * values.size for values in arrays), default=0)
     *others, largest = sorted(arrays, key=lambda values: values.nbytes) or [np.empty(0)]
-    all_swapped = kept + total + kept_by_session(arrays)
+    all_swapped = kept + total + session_weight_bytes(arrays)
     one_swapped = kept + 2 * largest.nbytes + while_made(others)
     most = max(while_made(arrays), all_swapped, one_swapped, widest)
     size = model.message.ByteSize()
@@ -191,10 +191,10 @@ def check_model(model: SplitModel, device: Device) -> None:
 
 
 def check_batch(shapes: Iterable[Sequence[int]], batch: int) -> None:
-    """Refuse a batch whose values are too large; `shapes` are those of what the Convs are fed, for a sample.
+    """Refuse a batch for whose values there is too little memory; `shapes` are those of the Convs' inputs.
 
     Raises:
-        ConvswapError: they are.
+        ConvswapError: there is too little memory.
     """
     free, needed = free_memory(), _SIDES * values_of_run(shapes, batch)
     if free is not None and too_much(needed, free):
@@ -203,29 +203,29 @@ def check_batch(shapes: Iterable[Sequence[int]], batch: int) -> None:
 
 
 class SegmentInputs:
-    """Gives what each segment is fed, one segment at a time: together they may not fit into memory."""
+    """The inputs of the segments, computed for one segment at a time: all might not fit into memory."""
 
     def __init__(self, prepared: Prepared) -> None:
         layers = [segment.layer for segment in prepared.segments if not segment.path]
         shapes = prepared.capture(layers).shapes(on_device(prepared.sample, prepared.device))
         check_batch(shapes.values(), max(prepared.sources))
-        # A session for each batch: cuDNN chooses anew where the shapes are not those of the run before.
+        # A session for each batch, since cuDNN chooses algorithms anew when shapes change.
         self._at_batches = [
             _AtBatch(prepared, on_device(source.first(batch), prepared.device))
             for batch, source in prepared.sources.items()
         ]
 
     def of(self, segment: Segment) -> Inputs | None:
-        """Return what `segment` is fed at each batch, in the memory of the device.
+        """Return the inputs of `segment` at each batch, in the memory of the device.
 
-        None where it is in a branch that is not run at every batch.
+        None where the segment is in a branch that does not run at every batch.
         """
         found = [own.inputs(segment) for own in self._at_batches]
         run = [values for values in found if values is not None]
         return run if len(run) == len(found) else None
 
     def shapes(self, segment: Segment) -> tuple[Shapes, ...] | None:
-        """Return the shapes of these."""
+        """Return the shapes of the inputs of `segment` at each batch; None as for `of`."""
         fed = self.of(segment)
         if fed is None:
             return None
@@ -233,7 +233,7 @@ class SegmentInputs:
 
 
 class _AtBatch:
-    """What segments are fed when the model is fed `feeds`."""
+    """The inputs of segments when the model's inputs are `feeds`."""
 
     def __init__(self, prepared: Prepared, feeds: Values) -> None:
         self._feeds = feeds
@@ -244,7 +244,7 @@ class _AtBatch:
         self._of_branches = _BranchCapture(prepared.inlined, inside, device) if inside else None
 
     def inputs(self, segment: Segment) -> Values | None:
-        """Return what `segment` is fed; None where it is in a branch that is not run."""
+        """Return the inputs of `segment`; None where it is in a branch that does not run."""
         if segment.path:
             assert self._of_branches is not None
             return self._of_branches.inputs(segment, self._feeds)
@@ -253,7 +253,7 @@ class _AtBatch:
 
 
 class _BranchCapture:
-    """What `Capture` is for the main graph, for segments in the branches of Ifs."""
+    """`Capture` for segments in the branches of Ifs."""
 
     def __init__(self, whole: ir.Model, segments: Sequence[Segment], device: Device) -> None:
         self._graph, self._device = as_split(whole).message.graph, device
@@ -268,13 +268,13 @@ class _BranchCapture:
         self._session = make_session(split._replace(message=message), DEFAULT, device, optimizes=False)
 
     def inputs(self, segment: Segment, feeds: Values) -> Values | None:
-        """Return what `segment` is fed when the model is fed `feeds`; None where its branch is not run."""
+        """Return the inputs of `segment` when the model's are `feeds`; None where its branch does not run."""
         homes, result = self._homes(segment), self._outputs[_result(segment)]
         captured = {name: self._outputs[home] for name, home in homes.items() if home is not None}
         run = BoundRun(self._session, feeds, self._device, [result, *captured.values()])
         run.once()
         values = dict(zip(run.outputs, run.values(), strict=True))
-        # What a Conv computes has three axes at least.
+        # A branch that does not run leaves a placeholder of one axis; a Conv's output has at least three.
         if len(values[result].shape()) == 1:
             return None
         return {name: values[captured[name]] if name in captured else feeds[name] for name in homes}

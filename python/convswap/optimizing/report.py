@@ -1,4 +1,4 @@
-"""What `optimize` found, for a terminal, and as one page of HTML that needs nothing beside it."""
+"""The result of `optimize` on a terminal, and as one self-contained page of HTML."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from convswap.optimizing.result import NodeResult, Optimization, WholeResult
+from convswap.optimizing.result import EndToEndResult, NodeResult, Optimization
 from convswap.output.pages import Bar, BarPage, BarRow, bar_html
 from convswap.output.tables import error, plain_table, three_digits, times_faster, versions_line
 
-# More would be bars that nobody reads; the tables have them all.
+# The most Convs with bars on the page; its tables have all of them.
 MOST_NODES = 40
 
 
 def print_optimization(found: Optimization, console: Console) -> None:
-    """Print the way of every Conv, what the whole model gained, and how to use the file.
+    """Print the way of every Conv, the speedup of the whole model, and how to use the file.
 
-    A console that is no terminal should be made 120 columns wide; long names are folded, never cut.
+    A console that is not a terminal should be 120 columns wide; long names are wrapped, never cut.
     """
     console.print(
         Text(
@@ -67,7 +67,7 @@ def optimization_tables(found: Optimization) -> Iterator[Table]:
 
 
 def verdict(found: Optimization) -> Iterator[str]:
-    """Yield how many Convs were taken, what that gained, and how to use the file or why there is none."""
+    """Yield how many Convs were taken, the speedup, and how to use the file or why there is none."""
     taken = sum(node.taken != "default" for node in found.nodes)
     measured = sum(node.default_ms is not None for node in found.nodes)
     if found.speedup is None:
@@ -115,7 +115,7 @@ def _listed(batches: list[int]) -> str:
 
 
 def optimize_html(found: Optimization, made: str = "") -> str:
-    """Return the page; `made` says by what command and when, at its end."""
+    """Return the page; `made` is the command and the date at its end."""
     answer, gain, *rest = verdict(found)
     measured = [node for node in found.nodes if node.default_ms]
     shown = sorted(measured, key=lambda node: -_time(node))[:MOST_NODES]
@@ -131,7 +131,7 @@ def optimize_html(found: Optimization, made: str = "") -> str:
             is_wrong=bool(found.whole) and not found.answers_agree,
             gain=gain,
             circumstances=[versions_line(dict(found.environment), found.device.title), *rest],
-            whole=[_whole_row(one) for one in found.whole],
+            whole=[_end_to_end_row(one) for one in found.whole],
             layers=[_node_row(node, longest) for node in found.nodes if node in shown],
             layers_note=note,
             tables=optimization_tables(found),
@@ -141,7 +141,7 @@ def optimize_html(found: Optimization, made: str = "") -> str:
     )
 
 
-def _whole_row(one: WholeResult) -> BarRow:
+def _end_to_end_row(one: EndToEndResult) -> BarRow:
     longest = max(one.default_ms, one.optimized_ms)
     times = {"default": one.default_ms, "convswap": one.optimized_ms}
     bars = tuple(Bar(side, time / longest, three_digits(time)) for side, time in times.items())

@@ -1,4 +1,4 @@
-"""What `optimize` found: the way of every Conv with its times, and what the whole model gained."""
+"""The result of `optimize`: the way of every Conv with its times, and the speedup of the whole model."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from convswap.runtime.device import Device
 
 @dataclass(frozen=True)
 class NodeResult:
-    """One Conv: what was taken for it, and why.
+    """The way that was taken for one Conv, and why.
 
-    `taken` is "default", "swapped" or "fused"; `takes_in` has the ops that it is fused with. The times are in
-    milliseconds, by batch, of the Conv and all that it could take in; they are empty where nothing was
-    measured, as `best_ms` is where none of ours would do: the fastest of ours, or where it takes in more than
-    that in the whole model, that. `errors` are relative L2 errors of the Conv alone: of "default", and of the
-    precisions that were tried. `algorithm` is what computes it so; where batches differ in it, those of all,
-    with commas between. One that `changes_answers` of the model by itself is left.
+    `taken` is "default", "swapped" or "fused"; `takes_in` has the ops that it is fused with. `default_ms` and
+    `best_ms` are milliseconds by batch, of the Conv and all that can be fused with it: by the default
+    provider, and in the way of ours that is fastest, or that the whole model takes. They are None where
+    nothing was measured. `errors` are relative L2 errors of the Conv alone, of "default" and of the
+    precisions that were tried. `algorithm` computes our way; where it differs from batch to batch, all are
+    listed with commas. A Conv for which `changes_answers` holds changes the model's answers alone, and was
+    left.
     """
 
     node: str
@@ -52,7 +53,7 @@ class NodeResult:
 
 
 @dataclass(frozen=True)
-class WholeResult:
+class EndToEndResult:
     """The whole model in runs of `batch` samples, in milliseconds."""
 
     batch: int
@@ -61,30 +62,30 @@ class WholeResult:
 
     @property
     def speedup(self) -> float:
-        """How many times as fast as the original the optimised model is."""
+        """The speedup over the original."""
         return self.default_ms / self.optimized_ms
 
 
-def gains(times: Sequence[WholeResult]) -> bool:
-    """Return whether the model of these times is faster in the mean, and at no batch slower."""
+def gains(times: Sequence[EndToEndResult]) -> bool:
+    """Return whether a model with these times is faster in the mean, and slower at no batch."""
     ratios = [one.speedup for one in times]
     return bool(ratios) and min(ratios) >= LEAST_SPEEDUP and math.prod(ratios) > 1
 
 
-def mean_speedup(times: Sequence[WholeResult]) -> float:
-    """Return how many times as fast as the original the model of these times is, in the geometric mean."""
+def mean_speedup(times: Sequence[EndToEndResult]) -> float:
+    """Return the geometric mean of the speedups at all batches."""
     return speedup([one.default_ms for one in times], [one.optimized_ms for one in times])
 
 
 @dataclass(frozen=True)
 class Optimization:
-    """What `optimize` returns.
+    """The result of `optimize`.
 
-    `whole` is empty where no Conv gains. `errors` are relative L2 errors of the outputs, of "default" and
-    "optimized" against the reference that `reference` names, and of one against the other ("between").
-    All are NaN if no output has a finite element; then `answers_agree` only if all outputs are empty.
-    `written` is the file; None if none was asked for, the model did not gain, its answers differ, or it could
-    not be written, of which `not_written` tells why.
+    `whole` has the times of the whole model, and is empty where no Conv gains. `errors` are relative L2
+    errors of the outputs: of "default" and "optimized" against `reference`, and of the two against each other
+    ("between"). All are NaN if no output has a finite element; `answers_agree` is then true only if all
+    outputs are empty. `written` is the file. It is None if none was asked for, the model is not faster, its
+    answers differ, or the file could not be written, in which case `not_written` says why.
     """
 
     model: str
@@ -92,7 +93,7 @@ class Optimization:
     environment: Mapping[str, str | None]
     options: Mapping[str, Any]
     nodes: tuple[NodeResult, ...]
-    whole: tuple[WholeResult, ...]
+    whole: tuple[EndToEndResult, ...]
     errors: Mapping[str, float]
     reference: str
     answers_agree: bool
@@ -112,7 +113,7 @@ class Optimization:
 
     @property
     def gains(self) -> bool:
-        """Whether the whole model is faster in the mean over the batches, and at none slower."""
+        """Whether the whole model is faster in the mean over the batches, and slower at none."""
         return gains(self.whole)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The parts of a model that are measured: a Conv with what can be fused with it, computed in several ways."""
+"""The segments of a model that are measured: a Conv with the nodes that can be fused with it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Shapes = Mapping[str, Sequence[int]]
 
 @dataclass(frozen=True)
 class Segment:
-    """A Conv and the nodes that it can take in; `layer` has taken in all of them.
+    """A Conv and the nodes that can be fused with it; in `layer` all of them are fused.
 
-    The large weights that it has are those of the model as it was, without those that something was folded
-    into. `depthwise` is the name of the depthwise Conv in front, where that is among them.
+    Its large weights are those of the original model; folded weights are not among them. `depthwise` is the
+    name of the depthwise Conv in front, where that is fused too.
     """
 
     layer: ConvLayer
@@ -52,7 +52,7 @@ class Segment:
 
     @property
     def weights_digest(self) -> str:
-        """What tells its constants from others."""
+        """A digest of the constants."""
         digest = hashlib.sha256()
         before = self.layer.replaced or self.layer
         for name, tensor in sorted(before.constants.items()):
@@ -65,12 +65,12 @@ class Segment:
         return self.layer.setting(attribute, "None") != "None"
 
     def key(self, shapes: Shapes) -> str:
-        """Return what two segments share that take the same time: the problem, and the default side's ops."""
+        """Return the problem and the default side's ops: segments with the same key take the same time."""
         nodes = self.layer.replaced.nodes if self.layer.replaced is not None else (self.layer.node,)
         return f"{self.layer.problem(shapes).text} : {' '.join(node.op_type for node in nodes)}"
 
     def default_model(self, shapes: Shapes) -> SplitModel:
-        """Return the segment as it was, for inputs of `shapes`."""
+        """Return the original segment as a model with inputs of `shapes`."""
         model = self.layer.model(shapes, ours=False)
         names = (self.depthwise, self.name) if self.depthwise else (self.name,)
         convs = [node for node in model.message.graph.node if node.op_type == "Conv"]
@@ -79,19 +79,19 @@ class Segment:
         return model
 
     def our_model(self, shapes: Shapes, choice: NodeChoice) -> SplitModel:
-        """Return the segment with its Conv swapped, and fused up to a stage."""
+        """Return the segment as a model with its Conv swapped, and fused up to a stage."""
         return swapped_model(self.default_model(shapes).whole(), {self.name: choice}, "it is another")[0]
 
     def our_layer(self, shapes: Shapes, choice: NodeChoice) -> ConvLayer:
-        """Return our op of `our_model`, with all that it takes in.
+        """Return the Conv of `our_model`, with the nodes that were fused with it.
 
-        It is asked for there, since a Conv that takes in something also gets a bias.
+        It is read from there because fusion also adds a bias.
         """
         (layer,) = conv_layers(self.our_model(shapes, choice))
         return layer
 
     def conv_alone(self, precision: str) -> ConvLayer:
-        """Return the Conv without what follows it, but for what is folded into its weights."""
+        """Return the Conv with the nodes that are folded into its weights, and without an epilogue."""
         node = copy_of(self.layer.node)
         node.op_type = "Conv"
         del node.input[3:]
@@ -117,9 +117,9 @@ class Segment:
 
 
 def segments_of(swapped: SplitModel, unfused: SplitModel | None) -> tuple[Segment, ...]:
-    """Return the segments that can be measured alone: those of the main graph and of branches of Ifs.
+    """Return the segments that can be measured alone, of the main graph and of the branches of Ifs.
 
-    `swapped` and `unfused` are as for `conv_layers`. In a branch the weights have to be constant.
+    `swapped` and `unfused` are as for `conv_layers`. In a branch the weights must be constants.
     """
     found = [Segment(layer) for layer in conv_layers(swapped, unfused)]
     for path in branch_paths(swapped.message.graph):
@@ -134,10 +134,10 @@ def segments_of(swapped: SplitModel, unfused: SplitModel | None) -> tuple[Segmen
 def pairs_of(
     swapped: SplitModel, unfused: SplitModel | None, fronts: Mapping[str, str]
 ) -> tuple[Segment, ...]:
-    """Return the segments of the main graph that have a depthwise Conv in front.
+    """Return the segments of the main graph in which a depthwise Conv is fused with the 1x1 Conv behind it.
 
-    `swapped` and `unfused` are as for `conv_layers`; `fronts` has the name of that Conv, by the name of the
-    one behind it.
+    `swapped` and `unfused` are as for `conv_layers`; `fronts` maps the name of the 1x1 Conv to that of the
+    depthwise one.
     """
     return tuple(
         Segment(layer, depthwise=fronts[layer.name])
@@ -147,7 +147,7 @@ def pairs_of(
 
 
 def _with_constant_weights(branch: onnx.ModelProto) -> onnx.ModelProto:
-    """Leave out of `branch` the nodes of ours whose weights are computed: nobody could make them alone."""
+    """Remove our nodes with computed weights from `branch`: they cannot be measured alone."""
     constants = constants_of(branch.graph)
     kept = [node for node in branch.graph.node if not is_ours(node) or node.input[1] in constants]
     del branch.graph.node[:]
@@ -158,16 +158,17 @@ def _with_constant_weights(branch: onnx.ModelProto) -> onnx.ModelProto:
 def swapped_model(
     model: ir.Model, choices: Mapping[str, NodeChoice], why_others: str
 ) -> tuple[SplitModel, SwapResult]:
-    """Return `model` as `swap_chosen` swaps it, and what was swapped, whose model is without weights."""
+    """Return `model` swapped by `swap_chosen`, and the result of the swap, whose model has no weights."""
     with freed_at_once():
         result = swap_chosen(model, choices, why_others)
         return moved_apart(result.model), result
 
 
 def side_by_side(model: onnx.ModelProto, count: int) -> onnx.ModelProto:
-    """Return a model that computes `model` so many times, from the same inputs.
+    """Return a model that computes `model` `count` times from the same inputs.
 
-    The marginal time of one is what it costs within a longer model, the host's time for its nodes included.
+    The time of one copy is then the cost of `model` within a longer model, the host's time for its nodes
+    included.
     """
     copy = copy_of(model)
     computed = {name for node in model.graph.node for name in node.output if name}

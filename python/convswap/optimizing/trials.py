@@ -1,4 +1,4 @@
-"""Times and errors of the ways to compute a segment, on the device and with the input that it really gets."""
+"""Times and errors of the ways to compute a segment, on its real inputs and the user's device."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from convswap.graph.external_weights import SplitModel, Weights
 from convswap.graph.swap import NodeChoice
 from convswap.optimizing.choice import DEFAULT_WAY, Way, is_as_accurate
 from convswap.optimizing.segments import Segment, side_by_side, swapped_model
+from convswap.reference.metrics import relative_l2_error
+from convswap.reference.operators import reference_conv
 from convswap.runtime.device import Device
 from convswap.runtime.layers import ConvLayer
 from convswap.runtime.sessions import (
@@ -31,20 +33,19 @@ from convswap.runtime.sessions import (
 )
 from convswap.timing.back_to_back import back_to_back, session_sample
 from convswap.timing.measure import measure
-from convswap.truth.closeness import relative_l2_error
-from convswap.truth.operators import reference_conv
 
 Values = Mapping[str, onnxruntime.OrtValue]
 _Key = TypeVar("_Key")
 
-# What a run of a way should move at least, so that the host's time for a run does not hide the card's: so
-# many bytes take some 20 us.
+# A run computes copies of a segment until it moves so many bytes, which takes a card some 20 us: less would
+# be hidden by the host's time for a run.
 _BYTES_OF_RUN = 64 << 20
 _MOST_COPIES = 4
-# What the runs of a round of one way may take together; there are five rounds.
+# The time for the runs of one way in each of the five rounds.
 _ROUND_MS = 10.0
-# Multiplications and additions for the float64 truth of a Conv: a tenth of a second on two cores.
-_TRUTH_OPERATIONS = 2e8
+# The most multiplications and additions for the float64 reference of a Conv: a tenth of a second on two
+# cores.
+_REFERENCE_OPERATIONS = 2e8
 
 
 def times_of(segment: Segment, inputs: Values, precision: str, device: Device) -> dict[Way, float]:
@@ -57,7 +58,7 @@ def times_of(segment: Segment, inputs: Values, precision: str, device: Device) -
     folded: Weights = {}
     for stage in segment.stages:
         model = segment.our_model(shapes, NodeChoice(precision=precision, last=stage))
-        # What is folded into weights is the same at all stages.
+        # All stages share the folded weights.
         folded = folded or model.weights
         runs[stage] = _copies_run(model._replace(weights=folded), copies, CONVSWAP, inputs, device)
     return _in_turn(runs, copies)
@@ -68,7 +69,7 @@ def times_by_algorithm(
 ) -> dict[str, float]:
     """Return the milliseconds of the segment, as in `times_of`, with its Conv computed by each algorithm.
 
-    The first has to run; of the others, one that does not is left out.
+    The first algorithm must run; others that do not run are left out.
     """
     shapes = shapes_of(inputs)
     copies = _copies(segment.layer, shapes, device)
@@ -79,7 +80,7 @@ def times_by_algorithm(
             run_of_name = _copies_run(model, copies, CONVSWAP, inputs, device)
             run_of_name.once()
         except ConvswapError:
-            # The estimate knows nothing of the memory that is free, nor of what this ONNX Runtime lends.
+            # It may need more memory than is free, or than this ONNX Runtime gives to a node.
             if not runs:
                 raise
             continue
@@ -116,7 +117,7 @@ def _in_turn(runs: Mapping[_Key, BoundRun], copies: int) -> dict[_Key, float]:
 
 
 def _copies(layer: ConvLayer, shapes: Mapping[str, Sequence[int]], device: Device) -> int:
-    """Return how many copies of a segment a run computes: on the CPU one, since its runs wait for each."""
+    """Return how many copies of a segment a run computes; one on the CPU, where the host is the device."""
     if device.name == "cpu":
         return 1
     problem = layer.problem(shapes)
@@ -128,15 +129,16 @@ def _copies(layer: ConvLayer, shapes: Mapping[str, Sequence[int]], device: Devic
 def errors_of(segment: Segment, by_batch: Sequence[Values], device: Device) -> dict[str, float]:
     """Return the relative L2 errors of the Conv alone: of the default side, and of ours in each precision.
 
-    They are against float64, of as much of the first batch's input as the truth can be had of at once. Ours
-    is the worst of the algorithms that the rule chooses at the batches: one may round where another does not.
+    The reference is in float64, of as many samples of the first batch as it can be computed for at once. Our
+    error is that of the worst algorithm that the rule chooses at any batch: one may round where another does
+    not.
     """
-    judged = _Judged(segment, by_batch[0], device)
-    found = {"default": judged.error(segment.conv_alone("ieee"), DEFAULT)}
+    sample = _ErrorSample(segment, by_batch[0], device)
+    found = {"default": sample.error(segment.conv_alone("ieee"), DEFAULT)}
     shapes = [shapes_of(inputs) for inputs in by_batch]
     for precision in ("tf32", "ieee"):
-        layers = judged.by_rule(segment, precision, shapes)
-        found[precision] = max(judged.error(layer, CONVSWAP) for layer in layers)
+        layers = sample.by_rule(segment, precision, shapes)
+        found[precision] = max(sample.error(layer, CONVSWAP) for layer in layers)
         if is_as_accurate(found[precision], found["default"]):
             break
     return found
@@ -145,14 +147,14 @@ def errors_of(segment: Segment, by_batch: Sequence[Values], device: Device) -> d
 def error_by(
     segment: Segment, inputs: Values, precision: str, algorithm: str, device: Device
 ) -> float | None:
-    """Return our error, as in `errors_of`, by an algorithm; None where that does not take the part."""
-    judged = _Judged(segment, inputs, device)
-    layer = judged.by_algorithm(segment.conv_alone(precision), algorithm)
-    return None if layer is None else judged.error(layer, CONVSWAP)
+    """Return our error with an algorithm, as in `errors_of`; None where it does not support the sample."""
+    sample = _ErrorSample(segment, inputs, device)
+    layer = sample.by_algorithm(segment.conv_alone(precision), algorithm)
+    return None if layer is None else sample.error(layer, CONVSWAP)
 
 
-class _Judged:
-    """A segment's Conv alone, with a part of its input and the truth of that."""
+class _ErrorSample:
+    """A segment's Conv alone, with a sample of its input and the reference output of that sample."""
 
     def __init__(self, segment: Segment, inputs: Values, device: Device) -> None:
         self._device = device
@@ -161,24 +163,24 @@ class _Judged:
         self._fed = {name: host_array(inputs[name], device) for name in alone.fed}
         data_name = str(alone.node.input[0])
         operations = alone.problem({name: values.shape for name, values in self._fed.items()}).operations
-        self._fed[data_name] = _part(self._fed[data_name], operations, alone)
+        self._fed[data_name] = _first_part(self._fed[data_name], operations, alone)
         arrays = replace(alone, weights=self._weights).arrays(self._fed)
-        self._truth = reference_conv(arrays.x, arrays.w, arrays.bias, alone.attributes)
+        self._reference = reference_conv(arrays.x, arrays.w, arrays.bias, alone.attributes)
 
     def error(self, layer: ConvLayer, side: Side) -> float:
-        """Return the relative L2 error of `layer` on that part."""
+        """Return the relative L2 error of `layer` on the sample."""
         ranks = {name: values.ndim for name, values in self._fed.items()}
         model = replace(layer, weights=self._weights).model(ranks, ours=side.ours)
         session = make_session(model, side, self._device)
-        return relative_l2_error(run(session, self._fed)[0], self._truth)
+        return relative_l2_error(run(session, self._fed)[0], self._reference)
 
     def by_rule(
         self, segment: Segment, precision: str, by_batch: Sequence[Mapping[str, tuple[int, ...]]]
     ) -> list[ConvLayer]:
         """Return the Conv alone with each algorithm that the rule chooses for inputs of these shapes.
 
-        That is for it alone and with all that it can take in. Algorithms that do not take the part are left
-        out; where none does, the rule chooses for the part.
+        The rule chooses for the Conv alone and for all that it can be fused with. Algorithms that do not
+        support the sample are left out; where none does, the rule chooses for the sample.
         """
         alone = segment.conv_alone(precision)
         names = dict.fromkeys(
@@ -189,14 +191,14 @@ class _Judged:
         return [own for name in names if (own := self.by_algorithm(alone, name)) is not None] or [alone]
 
     def by_algorithm(self, layer: ConvLayer, name: str) -> ConvLayer | None:
-        """Return `layer` with an algorithm; None where that does not take the part."""
+        """Return `layer` with an algorithm; None where it does not support the sample."""
         part = layer.problem({fed: values.shape for fed, values in self._fed.items()})
         return None if _native.why_not(part, name, self._device.name) else layer.with_algorithm(name)
 
 
-def _part(data: np.ndarray, operations: int, layer: ConvLayer) -> np.ndarray:
-    """Return as many images of `data` as are affordable, or of one image the upper rows."""
-    share = _TRUTH_OPERATIONS / max(operations, 1)
+def _first_part(data: np.ndarray, operations: int, layer: ConvLayer) -> np.ndarray:
+    """Return as many images of `data` as _REFERENCE_OPERATIONS allow, or the upper rows of one image."""
+    share = _REFERENCE_OPERATIONS / max(operations, 1)
     if share >= 1:
         return data
     images = int(share * len(data))
@@ -209,9 +211,9 @@ def _part(data: np.ndarray, operations: int, layer: ConvLayer) -> np.ndarray:
     return np.ascontiguousarray(data[:1, :, : max(least, int(share * len(data) * rows))])
 
 
-def whole_times(
+def end_to_end_times(
     sessions: Sequence[onnxruntime.InferenceSession], feeds: Values, device: Device
 ) -> list[float]:
-    """Return the median milliseconds of a run of each session, in turn."""
+    """Return the median milliseconds of a run of each session; the sessions take turns."""
     runs = [BoundRun(session, feeds, device) for session in sessions]
     return [times.median for times in measure(runs, bursts=device.name == "cuda")]

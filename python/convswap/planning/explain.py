@@ -14,9 +14,9 @@ from convswap.errors import ConvswapError
 from convswap.graph.algorithms import AUTO, TUNED
 from convswap.graph.fusion.fuse import fusion_remarks
 from convswap.graph.swap import DEFAULT_PRECISION
-from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
-from convswap.inputs.subject import UserModel
+from convswap.inputs.tested_model import UserModel
+from convswap.inputs.user_inputs import UserInputs
 from convswap.output.tables import milliseconds, plain_table, print_notes, three_digits, versions_line
 from convswap.planning.problems import PlannedConv, PlannedModel, PlanOptions, conv_problems, naming_conv
 from convswap.runtime.cards import as_capability
@@ -85,7 +85,7 @@ def explain(
     algorithm: str = AUTO,
     fuse: bool = False,
     input_shape: InputShape | None = None,
-    inputs: Given | None = None,
+    inputs: UserInputs | None = None,
     op_libraries: OpLibraries = (),
     compute_capability: int | float | str | None = None,
 ) -> ModelPlan:

@@ -17,9 +17,9 @@ from convswap.errors import ConvswapError, require_count
 from convswap.graph.algorithms import AUTO, able_algorithms, rungs
 from convswap.graph.names import name_pattern
 from convswap.graph.swap import DEFAULT_PRECISION
-from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
-from convswap.inputs.subject import UserModel
+from convswap.inputs.tested_model import UserModel
+from convswap.inputs.user_inputs import UserInputs
 from convswap.output.tables import plain_table, print_notes, times_faster, versions_line
 from convswap.planning.problems import (
     ConvProblems,
@@ -101,7 +101,7 @@ def tune(
     runs: int = RUNS,
     only: str | None = None,
     input_shape: InputShape | None = None,
-    inputs: Given | None = None,
+    inputs: UserInputs | None = None,
     op_libraries: OpLibraries = (),
     progress: Progress | None = None,
 ) -> Tuning:

@@ -17,9 +17,9 @@ from convswap.errors import ConvswapError, batch_sizes
 from convswap.graph.algorithms import AUTO
 from convswap.graph.swap import DEFAULT_PRECISION
 from convswap.inputs.feeds import declared_inputs, fixed_batch
-from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
-from convswap.inputs.subject import UserModel, open_model
+from convswap.inputs.tested_model import UserModel, open_model
+from convswap.inputs.user_inputs import UserInputs
 from convswap.output.files import check_writable, write_bytes
 from convswap.planning.problems import ConvProblems, PlanOptions, conv_problems, naming_conv
 from convswap.progress import Progress, note, silent
@@ -56,7 +56,7 @@ def warm(
     algorithm: str = AUTO,
     fuse: bool = False,
     input_shape: InputShape | None = None,
-    inputs: Given | None = None,
+    inputs: UserInputs | None = None,
     op_libraries: OpLibraries = (),
     pack: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
@@ -116,7 +116,7 @@ def warm(
     )
 
 
-def _usual_batches(model: UserModel, inputs: Given | None) -> Sequence[int | None]:
+def _usual_batches(model: UserModel, inputs: UserInputs | None) -> Sequence[int | None]:
     """Return the batches to plan where none was asked for; None for that of the model or of `inputs`."""
     if inputs is not None or fixed_batch(declared_inputs(open_model(model)[1])) is not None:
         return (None,)

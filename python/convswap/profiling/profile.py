@@ -13,9 +13,9 @@ from convswap.graph.names import node_names
 from convswap.graph.serialisation import to_proto
 from convswap.graph.swap import DEFAULT_PRECISION, PRECISIONS, swap
 from convswap.inputs.feeds import declared_inputs
-from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes
-from convswap.inputs.subject import UserModel, open_subject, source_of
+from convswap.inputs.tested_model import UserModel, open_tested_model, source_of
+from convswap.inputs.user_inputs import UserInputs
 from convswap.profiling.cupti_collector import connect
 from convswap.profiling.recording import record
 from convswap.profiling.records import KERNEL, RUN, Collector
@@ -41,7 +41,7 @@ def profile(
     runs: int | None = None,
     resident: bool = False,
     input_shape: InputShape | None = None,
-    inputs: Given | None = None,
+    inputs: UserInputs | None = None,
     op_libraries: OpLibraries = (),
     progress: Progress | None = None,
 ) -> Profile:
@@ -76,15 +76,15 @@ def profile(
     report = progress or silent
     with sessions_with(op_libraries):
         report("reading the model and the data")
-        subject = open_subject(model, data, input_shape, inputs)
-        source = source_of(subject, images, batch, device)
-        shaped = declared_inputs(subject.model), source.inputs, source.batch
-        swapping = swap(subject.model, algorithm=algorithm, precision=precision, only=only, fuse=fuse)
+        tested = open_tested_model(model, data, input_shape, inputs)
+        source = source_of(tested, images, batch, device)
+        shaped = declared_inputs(tested.model), source.inputs, source.batch
+        swapping = swap(tested.model, algorithm=algorithm, precision=precision, only=only, fuse=fuse)
         check_algorithm(algorithm, device.name)
         models: dict[Side, onnx.ModelProto] = {our_side(device, precision): _with_node_names(swapping.model)}
         if against is not None:
             others = (DEFAULT, *other_sides(device, against))
-            models = {**dict.fromkeys(others, _with_node_names(subject.plain)), **models}
+            models = {**dict.fromkeys(others, _with_node_names(tested.plain)), **models}
         feeds = source.first(source.batch)
         with telling_shapes(*shaped):
             recording = record(
@@ -93,11 +93,11 @@ def profile(
     report("sorting the records")
     timeline = timeline_of(recording)
     return Profile(
-        model=subject.title,
+        model=tested.title,
         device=device,
         precision=precision,
         options={
-            "data": subject.dataset,
+            "data": tested.dataset,
             "algorithm": algorithm,
             "precision": precision,
             "only": only,
@@ -107,7 +107,7 @@ def profile(
             "provider_options": {side.name: dict(side.provider_options) for side in models},
         },
         environment={**environment(device), "cupti": installed_version()},
-        dataset=subject.dataset,
+        dataset=tested.dataset,
         batch=source.batch,
         sides=sides_of(timeline),
         timeline=timeline,

@@ -76,10 +76,10 @@ def while_made(weights: Iterable[np.ndarray]) -> int:
     of_convs = [_size_in_session(values) for values in own if values.ndim >= _RANK_OF_CONVS]
     widened = [values for values in own if values.dtype == np.float16]
     in_order = sum(of_convs) + 3 * max(of_convs, default=0)
-    return kept_by_session(own) + kept_by_session(widened) + in_order
+    return session_weight_bytes(own) + session_weight_bytes(widened) + in_order
 
 
-def kept_by_session(weights: Iterable[np.ndarray]) -> int:
+def session_weight_bytes(weights: Iterable[np.ndarray]) -> int:
     """Return how many bytes a session on the CPU keeps of its `weights`, in the order of its kernels."""
     return sum(map(_size_in_session, weights))
 

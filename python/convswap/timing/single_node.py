@@ -19,19 +19,19 @@ from onnx import helper, numpy_helper
 from convswap import _native
 from convswap.graph.domain import DOMAIN, DOMAIN_VERSION, FUSED_OP
 from convswap.graph.swap import DEFAULT_PRECISION, PRECISIONS
+from convswap.reference.metrics import REFERENCE_IMAGES, relative_l2_error
+from convswap.reference.operators import reference_conv
 from convswap.runtime.device import Device
 from convswap.runtime.layers import ConvLayer
 from convswap.runtime.onnxruntime_errors import NoKernelError, plain_errors
 from convswap.runtime.sessions import CONVSWAP, BoundRun, Side, make_session, on_device, value_on
 from convswap.timing.suites import SuiteLayer
 from convswap.timing.trials import Sample
-from convswap.truth.closeness import TRUTH_IMAGES, relative_l2_error
-from convswap.truth.operators import reference_conv
 
 _STORAGE_TYPES = {"float16": onnx.TensorProto.FLOAT16, "bfloat16": onnx.TensorProto.BFLOAT16}
 LONE_PRECISIONS = (*PRECISIONS, *_STORAGE_TYPES)
 # What the plain loops of `reference` do in seconds.
-_TRUTH_OPERATIONS = 5e9
+_REFERENCE_OPERATIONS = 5e9
 _OPSET, _IR_VERSION = 20, 9
 # The first whose Conv knows bfloat16; older ONNX Runtimes do not know it.
 _BFLOAT16_OPSET = 22
@@ -42,7 +42,7 @@ _DISTINCT_VALUES = 1 << 22
 Shapes = Mapping[str, Sequence[int]]
 
 
-def lone_conv(layer: SuiteLayer, precision: str, algorithm: str) -> ConvLayer:
+def single_node(layer: SuiteLayer, precision: str, algorithm: str) -> ConvLayer:
     """Return `layer` as a Conv of our op, or a FusedConv, with seeded normal weights."""
     opset = _BFLOAT16_OPSET if precision == "bfloat16" else _OPSET
     stored = {} if precision in _STORAGE_TYPES else {"precision": precision}
@@ -60,14 +60,14 @@ def lone_conv(layer: SuiteLayer, precision: str, algorithm: str) -> ConvLayer:
     )
     return ConvLayer(
         node=node,
-        constants={"w": numpy_helper.from_array(lone_weights(layer, precision), "w")},
+        constants={"w": numpy_helper.from_array(single_node_weights(layer, precision), "w")},
         opsets=(helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, DOMAIN_VERSION)),
         ir_version=_IR_VERSION,
         element_type=_element_type(precision),
     )
 
 
-def lone_sessions(
+def single_node_sessions(
     conv: ConvLayer, sides: Sequence[Side], device: Device, provider_options: Mapping[str, str] | None = None
 ) -> dict[Side, onnxruntime.InferenceSession]:
     """Return a session of each side, but of those whose provider has no Conv of the layer's type.
@@ -90,17 +90,17 @@ def lone_sessions(
     return sessions
 
 
-def lone_weights(layer: SuiteLayer, precision: str) -> np.ndarray:
+def single_node_weights(layer: SuiteLayer, precision: str) -> np.ndarray:
     """Return the seeded normal weights of `layer`, of shape (filters, c of a group, kernel...)."""
     return _normal(layer.weight_shape, precision, seed=0)
 
 
-def lone_data(layer: SuiteLayer, batch: int, precision: str) -> np.ndarray:
+def single_node_data(layer: SuiteLayer, batch: int, precision: str) -> np.ndarray:
     """Return seeded normal data for a run of `layer`, of shape (batch, c, spatial...)."""
     return _normal(layer.input_shape(batch), precision, seed=batch)
 
 
-def lone_error(conv: ConvLayer, side: Side, device: Device, x: np.ndarray) -> float:
+def single_node_error(conv: ConvLayer, side: Side, device: Device, x: np.ndarray) -> float:
     """Return the relative L2 error of `conv` on our `side`, on at most 100 images of `x`.
 
     They are fewer where each is a lot of work, so that a node that leaves the choice to the planner may get
@@ -108,17 +108,17 @@ def lone_error(conv: ConvLayer, side: Side, device: Device, x: np.ndarray) -> fl
     session is given, the rounded values of a small type.
     """
     session = make_session(conv.model({"x": _rank(conv)}, ours=True), side, device, only_device=True)
-    affordable = int(_TRUTH_OPERATIONS // (conv.problem({"x": x.shape}).operations / len(x)))
-    few = np.ascontiguousarray(x[: max(1, min(TRUTH_IMAGES, affordable))])
+    affordable = int(_REFERENCE_OPERATIONS // (conv.problem({"x": x.shape}).operations / len(x)))
+    few = np.ascontiguousarray(x[: max(1, min(REFERENCE_IMAGES, affordable))])
     arrays = conv.arrays({"x": few})
-    truth = reference_conv(arrays.x, arrays.w, arrays.bias, conv.attributes)
-    y = np.empty(truth.shape, few.dtype)
+    reference = reference_conv(arrays.x, arrays.w, arrays.bias, conv.attributes)
+    y = np.empty(reference.shape, few.dtype)
     binding = session.io_binding()
     binding.bind_ortvalue_input("x", value_on(few))
     binding.bind_ortvalue_output("y", value_on(y))
     with plain_errors("ONNX Runtime cannot run the model"):
         session.run_with_iobinding(binding)
-    return relative_l2_error(y, truth)
+    return relative_l2_error(y, reference)
 
 
 def _rank(conv: ConvLayer) -> int:

@@ -1,10 +1,10 @@
-"""Read the activations that `convswap.FusedConv` computes from the node, or the nodes, that stand for them.
+"""Recognise the activations of `convswap.FusedConv`, as one node or decomposed into several.
 
-Of activations that are spelled out, the nodes that read a value and each other are multiplied out to a
-polynomial in the value x and in one function f of it, such as 0.5 x + 0.5 x f with f = erf(0.7071 x). Two
-spellings of an activation have the same polynomial, so one comparison takes the place of a pattern for each
-order of operands, of which Gelu alone has hundreds; onnxscript's patterns, besides, know constants of rank 0
-only.
+Exporters decompose activations: Gelu becomes Div, Erf, Add and two Muls, for example. The nodes of such a
+decomposition are expanded to a polynomial in the input x and one function f of it, such as 0.5 x + 0.5 x f
+with f = erf(0.7071 x). All ways to write an activation have the same polynomial, so one comparison replaces a
+pattern for each order of operands, of which Gelu alone has hundreds. onnxscript's patterns, besides, match
+constants of rank 0 only.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import onnx_ir as ir
 from convswap.graph.constants import Constants
 from convswap.graph.epilogue import Activation, NotFusable, largest, read_float, read_text
 
-# Nodes that are an activation of FusedConv: its name, and the attributes that are its parameters, with ONNX's
-# defaults.
+# Ops that are an activation of FusedConv: the activation's name, and the op's attributes that are its
+# parameters, with ONNX's defaults.
 _PLAIN: dict[tuple[str, str], tuple[str, dict[str, float]]] = {
     ("", "Relu"): ("Relu", {}),
     ("", "Tanh"): ("Tanh", {}),
@@ -42,20 +42,20 @@ _OTHERS = {
 }
 ACTIVATION_OPS = frozenset(_PLAIN) | frozenset(_OTHERS)
 
-# Clip's bounds are attributes, float32 for data of every type, below this opset and inputs from there on.
+# From this opset on Clip's bounds are inputs; before, they are float32 attributes for data of every type.
 _CLIP_HAS_INPUTS = 11
 
-# Maps the powers of x and of f to their coefficient.
+# Coefficients by the powers of x and of f.
 Polynomial = dict[tuple[int, int], float]
 
-# More than the longest spelling has: Gelu by tanh with x * x * x has ten.
+# More nodes than the longest decomposition has: Gelu by tanh with x * x * x has ten.
 _MOST_NODES = 14
 _HIGHEST_POWER = 4
 _X: Polynomial = {(1, 0): 1.0}
 _F: Polynomial = {(0, 1): 1.0}
 _X_TIMES_F: Polynomial = {(1, 1): 1.0}
 _HALF_X_TIMES_1_PLUS_F: Polynomial = {(1, 0): 0.5, (1, 1): 0.5}
-# How far constants may be off: by what is cut off when they are typed, and by the rounding of three of them.
+# The relative error of a product of three constants, each cut off when it was typed, and rounded.
 _TOLERANCE = {
     ir.DataType.DOUBLE: 1e-12,
     ir.DataType.FLOAT: 1e-5,
@@ -72,7 +72,7 @@ def read_activation(
     `opset` is the version of ONNX's own operators in the model.
 
     Raises:
-        NotFusable: FusedConv does not have it, with these parameters.
+        NotFusable: FusedConv does not have this activation, or not with these parameters.
     """
     op = (node.domain, node.op_type)
     if op in (("", "Clip"), ("", "Max"), ("", "Min")):
@@ -102,12 +102,12 @@ def _plain_parameters(node: ir.Node) -> tuple[float, ...]:
 
 
 def clip_bounds(node: ir.Node, value: ir.Value, constants: Constants) -> tuple[float | None, float | None]:
-    """Return the bounds between which a Clip, Max or Min `node` keeps `value`.
+    """Return the lower and the upper bound that a Clip, Max or Min `node` applies to `value`.
 
-    Max and Min have one bound; the other is infinite. A bound that a Clip leaves out is None.
+    Max and Min have one bound; the other is infinite. A bound that a Clip omits is None.
 
     Raises:
-        NotFusable: they are not constant, or not one number for all elements.
+        NotFusable: the bounds are not constant, or not one number for all elements.
     """
     if node.op_type == "Clip":
         if node.inputs[0] is not value:
@@ -130,7 +130,7 @@ def clip_bounds(node: ir.Node, value: ir.Value, constants: Constants) -> tuple[f
 def _bound(value: ir.Value | None, constants: Constants) -> float:
     bound = constants.scalar(value)
     tensor = constants.tensor(value)
-    # A bound of more axes than the data would add axes to the result; data have three or more.
+    # A bound with more axes than the data would add axes to the result; the data have at least three.
     if bound is None or tensor is None or len(tensor.shape) > 3:
         raise NotFusable("its bounds are not one constant number for all elements")
     return bound
@@ -160,7 +160,7 @@ def _gelu(node: ir.Node) -> Activation:
 
 @dataclass(frozen=True)
 class Function:
-    """The function f of a polynomial: an operator, its parameters, and what it is applied to."""
+    """The function f of a polynomial: an operator, its parameters, and its argument."""
 
     op: str
     parameters: tuple[float, ...]
@@ -168,26 +168,26 @@ class Function:
 
 
 @dataclass(frozen=True)
-class _Spelling:
+class _Decomposition:
     activation: Activation
     function: Function
     result: Polynomial
 
 
 _ROOT = math.sqrt(2.0 / math.pi)
-_SPELLINGS = (
-    _Spelling(Activation("SiLU"), Function("Sigmoid", (), _X), _X_TIMES_F),
-    _Spelling(Activation("Gelu"), Function("Erf", (), {(1, 0): math.sqrt(0.5)}), _HALF_X_TIMES_1_PLUS_F),
-    _Spelling(
+_DECOMPOSITIONS = (
+    _Decomposition(Activation("SiLU"), Function("Sigmoid", (), _X), _X_TIMES_F),
+    _Decomposition(Activation("Gelu"), Function("Erf", (), {(1, 0): math.sqrt(0.5)}), _HALF_X_TIMES_1_PLUS_F),
+    _Decomposition(
         Activation("GeluTanh"),
         Function("Tanh", (), {(1, 0): _ROOT, (3, 0): _ROOT * 0.044715}),
         _HALF_X_TIMES_1_PLUS_F,
     ),
-    _Spelling(Activation("HardSwish"), Function("HardSigmoid", (1 / 6, 0.5), _X), _X_TIMES_F),
-    _Spelling(
+    _Decomposition(Activation("HardSwish"), Function("HardSigmoid", (1 / 6, 0.5), _X), _X_TIMES_F),
+    _Decomposition(
         Activation("HardSwish"), Function("Clip", (0.0, 6.0), {(1, 0): 1.0, (0, 0): 3.0}), {(1, 1): 1 / 6}
     ),
-    _Spelling(
+    _Decomposition(
         Activation("HardSigmoid", 1 / 6, 0.5),
         Function("Clip", (0.0, 6.0), {(1, 0): 1.0, (0, 0): 3.0}),
         {(0, 1): 1 / 6},
@@ -195,12 +195,12 @@ _SPELLINGS = (
 )
 
 
-def find_spelled_activation(
+def find_decomposed_activation(
     value: ir.Value, element_type: ir.DataType, constants: Constants
 ) -> tuple[Activation, list[ir.Node]] | None:
-    """Return the activation of `value` that the nodes which read it compute together, and those nodes.
+    """Return the activation of `value` that its readers compute together, and their nodes, the last one last.
 
-    Nobody else reads `value` or what they compute in between, the last of them excepted, which comes last.
+    No other node reads `value` or a value between these nodes.
     """
     region = _Region(value, constants)
     for node in region.evaluate():
@@ -212,7 +212,7 @@ def find_spelled_activation(
 
 
 class _Region:
-    """The nodes that compute from one value and constants alone, and what they compute."""
+    """The nodes that depend on one value and constants only, and the polynomials that they compute."""
 
     def __init__(self, value: ir.Value, constants: Constants) -> None:
         self._value = value
@@ -222,7 +222,7 @@ class _Region:
         self.function: Function | None = None
 
     def evaluate(self) -> Iterator[ir.Node]:
-        """Take in one node after the other, each after what it reads, and yield it."""
+        """Add one node after the other, each after the nodes that it reads, and yield it."""
         waiting = self._readers(self._value)
         while waiting and len(self.nodes) < _MOST_NODES:
             for node in waiting:
@@ -238,7 +238,7 @@ class _Region:
             yield node
 
     def is_closed_but_for(self, last: ir.Node) -> bool:
-        """Return whether only the nodes so far read what they compute, but for what `last` computes."""
+        """Return whether no other node reads a value of this region, except the output of `last`."""
         inner = [self._value, *(node.outputs[0] for node in self.nodes if node is not last)]
         return not any(value.is_graph_output() for value in inner) and all(
             reader in self.nodes for value in inner for reader in value.consumers()
@@ -253,7 +253,7 @@ class _Region:
         return None if producer is None else producer.graph
 
     def _compute(self, node: ir.Node) -> Polynomial | None:
-        """Return what `node` computes; None where that, or an operand, is not a polynomial in x and f."""
+        """Return the polynomial of `node`; None where it, or an operand, is not a polynomial in x and f."""
         if node.domain != "" or len(node.outputs) != 1 or not node.inputs:
             return None
         if node.op_type in ("Erf", "Tanh", "Sigmoid", "HardSigmoid", "Clip"):
@@ -270,12 +270,12 @@ class _Region:
             case "Neg", [a]:
                 return _product(a, {(0, 0): -1.0})
             case "Mul", [a, b]:
-                return _limited(_product(a, b))
+                return _within_degree(_product(a, b))
             case "Div", [a, b] if b.keys() == {(0, 0)} and b[0, 0] != 0.0:
                 return _product(a, {(0, 0): 1.0 / b[0, 0]})
             case "Pow", [a, b] if b.keys() == {(0, 0)} and b[0, 0] in (2.0, 3.0):
                 square = _product(a, a)
-                return _limited(square if b[0, 0] == 2.0 else _product(square, a))
+                return _within_degree(square if b[0, 0] == 2.0 else _product(square, a))
         return None
 
     def _operand(self, value: ir.Value | None) -> Polynomial | None:
@@ -283,7 +283,7 @@ class _Region:
             return self.polynomials[value]
         constant = self._constants.scalar(value)
         tensor = self._constants.tensor(value)
-        # A constant of more axes than the data would add axes to the result; data have three or more.
+        # A constant with more axes than the data would add axes to the result; the data have at least three.
         if constant is None or tensor is None or len(tensor.shape) > 3:
             return None
         return {(0, 0): constant}
@@ -291,7 +291,7 @@ class _Region:
     def _apply(self, node: ir.Node) -> Polynomial | None:
         value = next((value for value in node.inputs if value in self.polynomials), None)
         if value is None or self.function is not None:
-            # One function is in every spelling; with two, a polynomial would need two variables for them.
+            # Every decomposition has one function; two would need another variable in the polynomial.
             return None
         try:
             parameters = _parameters(node, value, self._constants)
@@ -305,23 +305,23 @@ def _parameters(node: ir.Node, value: ir.Value, constants: Constants) -> tuple[f
     if node.op_type == "Clip":
         minimum, maximum = clip_bounds(node, value, constants)
         if minimum is None or maximum is None:
-            raise NotFusable("no spelling has a Clip with one bound")
+            raise NotFusable("no decomposition has a Clip with one bound")
         return minimum, maximum
     return _plain_parameters(node)
 
 
 def _activation_of(region: _Region, value: ir.Value, tolerance: float) -> Activation | None:
     function, result = region.function, region.polynomials[value]
-    for spelling in _SPELLINGS:
-        wanted = spelling.function
+    for decomposition in _DECOMPOSITIONS:
+        wanted = decomposition.function
         if (
             function is not None
             and function.op == wanted.op
             and _all_close(function.parameters, wanted.parameters, tolerance)
             and _same(function.argument, wanted.argument, tolerance)
-            and _same(result, spelling.result, tolerance)
+            and _same(result, decomposition.result, tolerance)
         ):
-            return spelling.activation
+            return decomposition.activation
     return None
 
 
@@ -352,7 +352,7 @@ def _product(a: Polynomial, b: Polynomial) -> Polynomial:
     return total
 
 
-def _limited(polynomial: Polynomial) -> Polynomial | None:
+def _within_degree(polynomial: Polynomial) -> Polynomial | None:
     if any(sum(powers) > _HIGHEST_POWER for powers in polynomial):
         return None
     return polynomial

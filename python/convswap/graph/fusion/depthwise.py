@@ -1,7 +1,7 @@
-"""Put a depthwise convolution and the 1x1 convolution that alone reads it into one `convswap.FusedConv`.
+"""Fuse a depthwise convolution and the 1x1 convolution behind it into one `convswap.FusedConv`.
 
-The value between the two is as large as the input and output of both together, and a FusedConv that computes
-both neither writes nor reads it. All Convs have taken in what follows them before.
+The tensor between the two is about as large as the pair's input and output together. One FusedConv neither
+writes nor reads it. This comes after `fuse_convs`, so both may have an epilogue already.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from convswap.graph.epilogue import NO_ACTIVATION, NotFusable, read_int, read_in
 from convswap.graph.fusion.fuse import Fused, NotFused
 from convswap.graph.value_types import ValueTypes
 
-# What `tuned` nodes look up is the problem of both together.
+# A `tuned` node looks up the problem of the pair.
 _PLANNERS_CHOICE = ("auto", "tuned")
-# Images: the kernels that compute both know no other rank.
+# The kernels for pairs compute images only, of rank 4.
 _RANK = 4
 _WINDOW = ("pads", "strides", "dilations")
 _ACTIVATION = ("activation", "activation_alpha", "activation_beta")
@@ -27,7 +27,7 @@ _ACTIVATION = ("activation", "activation_alpha", "activation_beta")
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two nodes of ours, of which `pointwise` reads what `depthwise` computes."""
+    """Two nodes of ours; `pointwise` reads the output of `depthwise`."""
 
     depthwise: ir.Node
     pointwise: ir.Node
@@ -42,13 +42,13 @@ def fuse_depthwise(
 ) -> tuple[tuple[Fused, ...], tuple[NotFused, ...]]:
     """Fuse depthwise convolutions of `model` into the 1x1 convolutions behind them, in place.
 
-    Both are nodes of ours, fused or not, whose names `is_wanted`. The 1x1 convolution keeps its name, place,
-    output, attributes, documentation and metadata; the depthwise one goes.
+    Both are nodes of ours, fused or not, for whose names `is_wanted` is true. The 1x1 convolution keeps its
+    name, position, output, attributes, documentation and metadata; the depthwise one is removed.
 
-    `names` has a name for every node as the model was, of which a node that stands for others now has its own
-    already; `fused` tells what was fused before, `types` knows the model's values.
+    `names` has a name for every node of the original model; `fused` has the fusions so far; `types` knows the
+    model's values.
 
-    Returns what was fused then, and the depthwise convolutions that were left, with the reason.
+    Returns all fusions, and the depthwise convolutions that were not fused, with the reason.
     """
     nodes = ir.traversal.RecursiveGraphIterator(model.graph)
     name_of = {node: node.name or names[node] for node in nodes if is_ours(node)}
@@ -65,41 +65,41 @@ def fuse_depthwise(
         else:
             pairs.append(pair)
     for pair in pairs:
-        # Shape inference knows no FusedConv, so what it tells of the model with the Conv is written down.
+        # Shape inference does not know FusedConv, so the shape that it found before is stored in the model.
         types.complete(pair.pointwise.outputs[0])
-    told = list(fused)
+    records = list(fused)
     for pair in pairs:
-        _tell(told, pair, name_of)
+        _merge_records(records, pair, name_of)
         _write(pair)
-    return tuple(told), tuple(left)
+    return tuple(records), tuple(left)
 
 
-def _tell(told: list[Fused], pair: _Pair, name_of: Mapping[ir.Node, str]) -> None:
-    """Have what is `told` of both nodes of `pair` be told of the one that stays."""
+def _merge_records(records: list[Fused], pair: _Pair, name_of: Mapping[ir.Node, str]) -> None:
+    """Merge the `records` of both nodes of `pair` into one for the node that stays."""
     front, name = name_of[pair.depthwise], name_of[pair.pointwise]
-    before = _taken_out(told, front)
-    own = _taken_out(told, name)
-    # A Conv before this call, if that had it take in something.
+    before = _pop_record(records, front)
+    own = _pop_record(records, name)
+    # A node that something was fused into was a Conv before.
     op = pair.depthwise.op_type if before is None else "Conv"
-    parts = [taking.taken for taking in (before, own) if taking is not None]
-    told.append(Fused(name, FUSED_OP, ((op, front), *(node for taken in parts for node in taken))))
+    parts = [one.taken for one in (before, own) if one is not None]
+    records.append(Fused(name, FUSED_OP, ((op, front), *(node for taken in parts for node in taken))))
 
 
-def _taken_out(told: list[Fused], name: str) -> Fused | None:
-    """Return what is told of the node called `name`, and take it out; of several the first."""
-    index = next((index for index, taking in enumerate(told) if taking.node == name), None)
-    return None if index is None else told.pop(index)
+def _pop_record(records: list[Fused], name: str) -> Fused | None:
+    """Remove the first record of the node called `name`, and return it."""
+    index = next((index for index, one in enumerate(records) if one.node == name), None)
+    return None if index is None else records.pop(index)
 
 
 class _Fuser:
-    """Finds pairs, and tells which of them one node can compute."""
+    """Finds pairs, and checks whether one node can compute them."""
 
     def __init__(self, model: ir.Model, types: ValueTypes) -> None:
         self._constants = Constants(model)
         self._types = types
 
     def find(self, pointwise: ir.Node) -> _Pair | None:
-        """Return the pair of `pointwise`, if it and what it reads look like one: by filters and groups."""
+        """Return the pair of `pointwise` and the node that it reads, if their filters and groups fit."""
         value = _input(pointwise, 0)
         depthwise = None if value is None else value.producer()
         if depthwise is None or not is_ours(depthwise) or depthwise.graph is not pointwise.graph:
@@ -119,7 +119,7 @@ class _Fuser:
         return _Pair(depthwise, pointwise) if weights[1:] == (channels, 1, 1) else None
 
     def check(self, pair: _Pair) -> None:
-        """Raise NotFusable where one node cannot compute `pair`, in words in which "it" is the depthwise."""
+        """Raise NotFusable where one node cannot compute `pair`; "it" in the reason is the depthwise node."""
         depthwise, pointwise = pair.depthwise, pair.pointwise
         value = depthwise.outputs[0]
         if value.is_graph_output():
@@ -128,10 +128,10 @@ class _Fuser:
             raise NotFusable(f"{value.name!r}, which it computes, is read more than once")
         if _input(depthwise, 3) is not None or read_text(depthwise, "pool", "None") != "None":
             raise NotFusable("it has a residual or a pooling, which come too late in front of a convolution")
-        read_text(depthwise, "activation", "None")  # which is one, if it is sound
+        read_text(depthwise, "activation", "None")  # raises where the attribute is no text
         if any(_input(depthwise, index) is not None for index in (4, 5)):
             raise NotFusable("it has a convolution in front itself")
-        # Whoever takes the node apart again has to know how many channels it has.
+        # Splitting the fused node again requires its number of channels.
         if self._constants.own_tensor(_input(depthwise, 1)) is None:
             raise NotFusable("its weights are no constant")
         if read_text(depthwise, "precision", "") != read_text(pointwise, "precision", ""):
@@ -158,7 +158,7 @@ def _check_algorithms(pair: _Pair) -> None:
 
 
 def _check_windows(pair: _Pair, weights: Sequence[int]) -> None:
-    """Raise NotFusable where the windows of either are not those that one node has."""
+    """Raise NotFusable where one node does not have the window attributes of either."""
     for node in (pair.depthwise, pair.pointwise):
         auto_pad = read_text(node, "auto_pad", "NOTSET")
         if auto_pad not in ("", "NOTSET", "VALID"):
@@ -175,12 +175,12 @@ def _check_windows(pair: _Pair, weights: Sequence[int]) -> None:
 
 
 def _is_padded(node: ir.Node) -> bool:
-    # Beside auto_pad VALID pads mean nothing.
+    # With auto_pad VALID, pads are ignored.
     return read_text(node, "auto_pad", "NOTSET") != "VALID" and any(read_ints(node, "pads", ()))
 
 
 def _write(pair: _Pair) -> None:
-    """Have the 1x1 convolution compute the depthwise one too, and remove that."""
+    """Make the 1x1 node compute the depthwise convolution too, and remove the depthwise node."""
     depthwise, pointwise = pair.depthwise, pair.pointwise
     inputs = [
         _input(depthwise, 0),

@@ -19,17 +19,17 @@ _ROUNDING = {
     ir.DataType.FLOAT16: 2.0**-11,
     ir.DataType.BFLOAT16: 2.0**-8,
 }
-# ONNX has it as a float32.
+# ONNX stores it as a float32.
 _DEFAULT_EPSILON = float(np.float32(1e-5))
-# Weights are folded by so many elements at a time: in float64 all of them would take many times their memory.
+# The number of weights that are folded at once: all of them in float64 would take many times their memory.
 _ELEMENTS_AT_A_TIME = 1 << 20
 
 
 class Folding:
-    """The weights and the bias of a convolution, as what follows it changes them.
+    """The weights and the bias of a convolution with the nodes behind it folded into them.
 
     `filters` is K, the first extent of W, or None where it is not known; `element_type` is that of W. Where
-    `add` or `normalise` raises NotFusable, everything is as it was.
+    a method raises NotFusable, nothing has changed.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class Folding:
 
     @property
     def changes_weights(self) -> bool:
-        """Whether W is another than the node's."""
+        """Whether W differs from the node's."""
         return self._factor is not None
 
     @property
     def changes_bias(self) -> bool:
-        """Whether B is another than the node's."""
+        """Whether B differs from the node's."""
         return self._offset is not None
 
     def add(self, addend: np.ndarray) -> None:
@@ -65,7 +65,8 @@ class Folding:
         """Multiply the result by one number for each filter.
 
         Raises:
-            NotFusable: the weights or the bias of the convolution are not constant, or too large or small.
+            NotFusable: the weights or the bias of the convolution are not constant, or would become too
+                large or too small for their type.
         """
         self._scale(factor, np.zeros_like(factor), np.zeros_like(factor))
 
@@ -73,7 +74,7 @@ class Folding:
         """Apply the BatchNormalization `node`, of opset `version`, to the result.
 
         Raises:
-            NotFusable: it is in training mode, or something that it takes is not constant.
+            NotFusable: it is in training mode, or one of its inputs is not constant.
         """
         if len([output for output in node.outputs if output.name]) > 1 or read_int(node, "training_mode", 0):
             raise NotFusable("it is in training mode")
@@ -91,7 +92,7 @@ class Folding:
         self._scale(factor, mean, bias)
 
     def weights(self) -> np.ndarray:
-        """Return W as it is to be, in the type that it has."""
+        """Return the folded W, in its own type."""
         tensor = self._weights_tensor()
         folded = aligned_empty(tensor.shape.numpy(), self._element_type.numpy())
         for filters, values in self._folded_weights(self._factor):
@@ -99,12 +100,12 @@ class Folding:
         return folded
 
     def bias(self) -> np.ndarray:
-        """Return B as it is to be, in the type of W; `filters` must be known."""
+        """Return the folded B, in the type of W; `filters` must be known."""
         offset = np.zeros(self.filters or 0) if self._offset is None else self._offset
         return offset.astype(self._element_type.numpy())
 
     def _scale(self, factor: np.ndarray, before: np.ndarray, after: np.ndarray) -> None:
-        """Turn a result y into (y - before) * factor + after."""
+        """Fold (y - before) * factor + after, where y is the result so far."""
         if self._constants.tensor(self._weights) is None:
             raise NotFusable("the weights of the convolution are not constant")
         with np.errstate(all="ignore"):
@@ -123,7 +124,7 @@ class Folding:
         self._factor, self._offset = factor, offset
 
     def _folded_weights(self, factor: np.ndarray | None) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield the weights as `factor` makes them, some filters at a time, or raise NotFusable."""
+        """Yield the weights multiplied by `factor`, some filters at a time, or raise NotFusable."""
         tensor = self._weights_tensor()
         given = tensor.numpy()
         step = max(1, _ELEMENTS_AT_A_TIME // max(1, math.prod(given.shape[1:])))
@@ -136,7 +137,7 @@ class Folding:
             yield filters, self._rounded(exact)
 
     def _rounded(self, exact: np.ndarray) -> np.ndarray:
-        """Return weights in the type that they are to have, or raise NotFusable where that loses too much."""
+        """Return weights rounded to their type, or raise NotFusable where that loses too much."""
         with np.errstate(all="ignore"):
             rounded = exact.astype(self._element_type.numpy())
             back = rounded.astype(np.float64)
@@ -144,7 +145,7 @@ class Folding:
             raise NotFusable("the folded weights would not be finite")
         filters = (exact.shape[0], math.prod(exact.shape[1:]))
         lost = np.linalg.norm((back - exact).reshape(filters), axis=1)
-        # Below the normal numbers of a type, rounding takes more.
+        # Rounding to subnormal numbers loses more than this.
         allowed = _ROUNDING[self._element_type] * np.linalg.norm(exact.reshape(filters), axis=1)
         if (lost > 1.01 * allowed).any():
             raise NotFusable(f"the folded weights would be too small for {rounded.dtype}")
@@ -169,10 +170,10 @@ class Folding:
 
 
 def numbers_for_filters(tensor: ir.TensorProtocol, filters: int, rank: int) -> np.ndarray | None:
-    """Return the number for each filter, in float64, that `tensor` has where it meets (n, k, spatial...).
+    """Return `tensor` as one number for each filter, in float64, if it broadcasts so to (n, k, spatial...).
 
-    None where it has other numbers: ONNX aligns shapes at their ends, so (K, 1, 1) and (1, K, 1, 1) are along
-    k, but (K) is along the last axis.
+    None otherwise. ONNX aligns shapes at their ends, so (K, 1, 1) and (1, K, 1, 1) are along k, but (K) is
+    along the last axis.
     """
     shape = tuple(tensor.shape.numpy())
     if len(shape) > rank:
@@ -184,7 +185,7 @@ def numbers_for_filters(tensor: ir.TensorProtocol, filters: int, rank: int) -> n
 
 
 def _float64(tensor: ir.TensorProtocol) -> np.ndarray:
-    # Before its values are read: a tensor of another type may have none.
+    # Check the type first: a tensor of another type may have no values that NumPy can read.
     _check_floating(tensor)
     return _in_float64(tensor.numpy(), tensor)
 
@@ -195,8 +196,8 @@ def _check_floating(tensor: ir.TensorProtocol) -> None:
 
 
 def _in_float64(values: np.ndarray, tensor: ir.TensorProtocol) -> np.ndarray:
-    """Return `values`, which are some of `tensor`, in float64."""
+    """Return `values`, which are part of `tensor`, in float64."""
     _check_floating(tensor)
-    # Signalling NaN, of which damaged models may have some, would give a warning.
+    # A signalling NaN, which damaged models may have, would cause a warning.
     with np.errstate(invalid="ignore"):
         return values.astype(np.float64)

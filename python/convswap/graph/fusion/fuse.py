@@ -1,13 +1,12 @@
-"""Fuse the swapped Convs of a model with what follows them, into `convswap.FusedConv`.
+"""Fuse the swapped Convs of a model with the nodes behind them, into `convswap.FusedConv`.
 
-A FusedConv computes y = pool(activation(conv(X, W) + B + Z)) in one go. From each Conv the chain of nodes
-that read its result is followed, one reader at a time, as far as FusedConv goes: constant biases, scales and
-batch normalisations, which are folded into W and B; the addition of a residual Z; an activation; a pooling.
-Each may be missing, and their order is this one.
+A FusedConv computes y = pool(activation(conv(X, W) + B + Z)) in one kernel. The chain of a Conv are the nodes
+behind it that can be fused, in this order, each of which may be missing: constant biases, scales and batch
+normalisations, which are folded into W and B; the addition of a residual Z; an activation; a pooling.
 
-The chain is followed in onnx_ir rather than by the rewrite rules of onnxscript: a rule is a pattern of fixed
-length that is matched from its last node, so every combination would be a rule of its own, and a rule that
-does not match does not say why.
+The chains are found by following the readers in onnx_ir, not by the rewrite rules of onnxscript. A rule is a
+pattern of fixed length, matched from its last node, so that every combination would need its own rule, and a
+rule that does not match does not say why.
 """
 
 from __future__ import annotations
@@ -23,25 +22,25 @@ import onnx_ir as ir
 from convswap.graph.constants import PASSING_OPS, Constants
 from convswap.graph.domain import DOMAIN, FUSED_OP, SUPPORTED_ELEMENT_TYPES, is_ours, op_name
 from convswap.graph.epilogue import NO_ACTIVATION, Activation, NotFusable, Pool
-from convswap.graph.fusion.activations import ACTIVATION_OPS, find_spelled_activation, read_activation
+from convswap.graph.fusion.activations import ACTIVATION_OPS, find_decomposed_activation, read_activation
 from convswap.graph.fusion.folding import Folding, numbers_for_filters
 from convswap.graph.fusion.pooling import POOL_OPS, read_pool
 from convswap.graph.names import UniqueNames
 from convswap.graph.value_types import ValueTypes
 
-# Before, Add and others broadcast by attributes, and BatchNormalization said by `is_test` what it does.
+# In older opsets Add and others broadcast by attributes, and BatchNormalization has `is_test`.
 _OLDEST_OPSET = 7
-# Beyond, the shape of the weights is not sound, and a bias of that length would only take memory.
+# A weight shape with more filters is taken for damaged: a bias of that length would only take memory.
 _MOST_FILTERS = 2**24
 
 
 @dataclass(frozen=True)
 class Fused:
-    """A Conv that took in what followed it: its node, the op that it is now, and the nodes taken in.
+    """A Conv and the nodes that were fused into it.
 
-    `op` is "FusedConv", or "Conv" where biases, scales and batch normalisations alone were folded into it.
-    `taken` has op and name of each node, in the order in which they were computed: first, where it took in a
-    depthwise Conv in front, that one and what that had taken in.
+    `op` is "FusedConv", or "Conv" where only biases, scales and batch normalisations were folded into the
+    weights. `taken` has op and name of each node in the order of computation. Where a depthwise Conv in front
+    was fused, that one and the nodes that had been fused into it come first.
     """
 
     node: str
@@ -59,9 +58,10 @@ class Fused:
 
 @dataclass(frozen=True)
 class NotFused:
-    """What follows a Conv, or what was fused with it, and was left: the Conv, the follower, and why.
+    """A node that was not fused into the Conv that it follows, and the reason.
 
-    A depthwise Conv that the 1x1 Conv behind it left is told of in the same way, as the follower.
+    For a depthwise Conv that was not fused with the 1x1 Conv behind it, `node` is the 1x1 Conv and `follower`
+    the depthwise one.
     """
 
     node: str
@@ -75,19 +75,19 @@ class NotFused:
 
 
 def fusion_lines(fused: Iterable[Fused], not_fused: Iterable[NotFused]) -> list[str]:
-    """Return a line for each, for a reader."""
+    """Return a sentence for each, without a full stop."""
     return [
-        *(f"{taking.op} {taking.node} takes in {_listed(taking.taken)}" for taking in fused),
+        *(f"{one.op} {one.node} takes in {_listed(one.taken)}" for one in fused),
         *(f"{left.node} leaves {left.op} {left.follower}: {left.reason}" for left in not_fused),
     ]
 
 
 def fusion_remarks(fused: Iterable[Fused], not_fused: Iterable[NotFused]) -> list[str]:
-    """Return a line for each kind: in deep networks dozens of Convs take in the same ops."""
+    """Return a sentence for each kind: in deep networks dozens of Convs are fused with the same ops."""
     kinds: dict[tuple[Any, ...], list[str]] = {}
-    for taking in fused:
-        kind = (taking.op, *(op for op, _ in taking.taken))
-        kinds.setdefault(kind, []).extend(fusion_lines([taking], ()))
+    for one in fused:
+        kind = (one.op, *(op for op, _ in one.taken))
+        kinds.setdefault(kind, []).extend(fusion_lines([one], ()))
     for left in not_fused:
         kinds.setdefault((left.op, left.reason, None), []).extend(fusion_lines((), [left]))
     return [
@@ -101,7 +101,7 @@ def _listed(taken: Iterable[tuple[str, str]]) -> str:
 
 
 class Stage(enum.IntEnum):
-    """What FusedConv computes after the convolution, in this order; what is folded costs it nothing."""
+    """The steps of FusedConv after the convolution, in their order; what is folded costs no time."""
 
     FOLDED = 0
     RESIDUAL = 1
@@ -109,7 +109,7 @@ class Stage(enum.IntEnum):
     POOL = 3
 
 
-_WORDS = {
+_STAGE_NAMES = {
     Stage.FOLDED: "a bias, scale or batch normalisation",
     Stage.RESIDUAL: "a residual",
     Stage.ACTIVATION: "an activation",
@@ -119,13 +119,13 @@ _WORDS = {
 
 @dataclass
 class _Chain:
-    """A Conv and the nodes that it is to take in, with what they make of it."""
+    """A Conv, the nodes to fuse into it, and the FusedConv that they make."""
 
     conv: ir.Node
     element_type: ir.DataType
     rank: int | None
     folding: Folding
-    last: Stage  # that is asked for
+    last: Stage  # the last one that was asked for
     stage: Stage = Stage.FOLDED
     taken: list[ir.Node] = field(default_factory=list)
     residual: ir.Value | None = None
@@ -135,7 +135,7 @@ class _Chain:
 
     @property
     def result(self) -> ir.Value:
-        """Return what the last of its nodes computes."""
+        """The output of the last node."""
         return (self.taken[-1] if self.taken else self.conv).outputs[0]
 
     @property
@@ -146,24 +146,25 @@ class _Chain:
 def fuse_convs(
     model: ir.Model, convs: Mapping[ir.Node, Stage], names: Mapping[ir.Node, str], types: ValueTypes
 ) -> tuple[tuple[Fused, ...], tuple[NotFused, ...]]:
-    """Fuse the `convs` of `model`, nodes of `convswap.Conv`, with what follows them, in place.
+    """Fuse the `convs` of `model`, nodes of `convswap.Conv`, with the nodes behind them, in place.
 
-    Each goes no further than the stage that it comes with. A fused node keeps the name, the attributes, the
-    documentation and the metadata of its Conv, has the place and the output of the last node that it took in,
-    and stands for all of them. New weights are constants of their own, so that other nodes keep those they
-    share; constants that nobody reads any more go.
+    Each Conv is fused at most up to the stage that `convs` has for it. A fused node keeps the name,
+    attributes, documentation and metadata of its Conv, and has the position and the output of the last node
+    of its chain. Folded weights are new constants, since other nodes may share the old ones; constants
+    without a reader are removed.
 
-    `names` has a name for every node, `types` knows the values of `model` as it is.
+    `names` has a name for every node; `types` knows the values of `model` before the change.
 
-    Returns what was fused, and what follows a Conv and was left.
+    Returns the fused Convs, and the nodes behind Convs that were not fused.
     """
     fuser = _Fuser(model, names, types)
     chains = [chain for conv, last in convs.items() if (chain := fuser.follow(conv, last)) is not None]
-    # All are followed before the first change, because types and readers are those of the model as it was.
+    # All chains are found before the first change, because types and readers are those of the unchanged
+    # model.
     left = [not_fused for chain in chains for not_fused in fuser.report_end(chain)]
     fused = [fuser.report(chain) for chain in chains if chain.taken]
     for chain in (chain for chain in chains if chain.taken):
-        # Shape inference knows no FusedConv, so what it tells of the model as it was is written down.
+        # Shape inference does not know FusedConv, so the shape that it found before is stored in the model.
         types.complete(chain.result)
     writer = _Writer(model, names)
     for chain in chains:
@@ -175,12 +176,12 @@ def fuse_convs(
 class _Fuser:
     """Finds the chain of each Conv.
 
-    A node is taken into one chain only, the first that comes to it.
+    A node belongs to one chain only, the first that reaches it.
     """
 
     def __init__(self, model: ir.Model, names: Mapping[ir.Node, str], types: ValueTypes) -> None:
         self._functions = model.functions
-        # onnx-ir writes the domain of nodes in one way only, that of opsets as the model has it.
+        # onnx-ir normalises the domain "ai.onnx" to "" in nodes, but not in opset imports.
         self._opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx", 0))
         self._names = names
         self._types = types
@@ -190,7 +191,7 @@ class _Fuser:
     def follow(self, conv: ir.Node, last: Stage) -> _Chain | None:
         """Return the chain of `conv`, up to the stage `last`.
 
-        It is None where `conv` is not sound, or its element type is not known.
+        None where `conv` is invalid, or its element type is not known.
         """
         weights = conv.inputs[1] if len(conv.inputs) > 1 else None
         if conv.inputs[:1] == (None,) or weights is None or len(conv.outputs) != 1:
@@ -212,7 +213,7 @@ class _Fuser:
         return chain
 
     def report(self, chain: _Chain) -> Fused:
-        """Return what `chain` takes in, in words."""
+        """Return the record of `chain`."""
         return Fused(
             self._names[chain.conv],
             FUSED_OP if chain.needs_fused_op else "Conv",
@@ -220,7 +221,7 @@ class _Fuser:
         )
 
     def report_end(self, chain: _Chain) -> Iterable[NotFused]:
-        """Yield the node at which `chain` ends and why, unless another convolution reads on there."""
+        """Yield the node behind the end of `chain` and why it is not fused, unless it is a convolution."""
         if chain.end is None:
             return
         value, reason = chain.end
@@ -230,10 +231,10 @@ class _Fuser:
                 return
 
     def _take_next(self, chain: _Chain) -> bool:
-        """Take the reader of the result of `chain` into it; return False where there is nothing to take.
+        """Append the reader of the result of `chain`; return False where there is none.
 
         Raises:
-            NotFusable: it cannot be taken in.
+            NotFusable: the reader cannot be fused.
         """
         value = chain.result
         readers = value.consumers()
@@ -249,15 +250,15 @@ class _Fuser:
             raise NotFusable(f"{value.name!r} is read inside a subgraph")
         if chain.folding.filters is None:
             raise NotFusable("the number of filters of the convolution is not known")
-        if chain.stage < Stage.ACTIVATION <= chain.last and self._take_spelled_activation(chain):
+        if chain.stage < Stage.ACTIVATION <= chain.last and self._take_decomposed_activation(chain):
             return True
         if len(readers) > 1:
             raise NotFusable(f"{len(readers)} nodes read {value.name!r}, and are not one activation together")
         self._take(chain, readers[0])
         return True
 
-    def _take_spelled_activation(self, chain: _Chain) -> bool:
-        found = find_spelled_activation(chain.result, chain.element_type, self._constants)
+    def _take_decomposed_activation(self, chain: _Chain) -> bool:
+        found = find_decomposed_activation(chain.result, chain.element_type, self._constants)
         if found is None:
             return False
         activation, nodes = found
@@ -314,7 +315,7 @@ class _Fuser:
             self._append(chain, Stage.FOLDED, [node])
             return
         self._check_order(chain, Stage.RESIDUAL)
-        # It cannot depend on the result of `chain`, because `node` is the one node that reads that.
+        # The residual cannot depend on the chain's result, because only `node` reads that.
         if not self._types.have_same_shape(chain.result, other):
             raise NotFusable(
                 f"its other operand, {other.name!r}, is not known to have the shape of the convolution's "
@@ -335,7 +336,7 @@ class _Fuser:
         self._append(chain, Stage.FOLDED, [node])
 
     def _constant_for_filters(self, chain: _Chain, value: ir.Value) -> np.ndarray | None:
-        """Return one number for each filter where that is what the constant `value` has, else None."""
+        """Return the constant `value` as one number for each filter, or None where it is something else."""
         tensor, filters = self._constants.tensor(value), chain.folding.filters
         if tensor is None or filters is None or chain.rank is None:
             return None
@@ -343,11 +344,12 @@ class _Fuser:
 
     def _check_order(self, chain: _Chain, stage: Stage) -> None:
         if stage > chain.last:
-            raise NotFusable(f"{_WORDS[stage]} is not asked for")
+            raise NotFusable(f"{_STAGE_NAMES[stage]} is not asked for")
         if chain.stage > stage or (chain.stage == stage != Stage.FOLDED):
             raise NotFusable(
-                f"{_WORDS[stage]} comes after {_WORDS[chain.stage]} here; the order that is fused is "
-                "bias, scale and batch normalisation, residual, activation, pooling, each once but the first"
+                f"{_STAGE_NAMES[stage]} comes after {_STAGE_NAMES[chain.stage]} here; the order that is "
+                "fused is bias, scale and batch normalisation, residual, activation, pooling, each once but "
+                "the first"
             )
 
     def _append(self, chain: _Chain, stage: Stage, nodes: list[ir.Node]) -> None:
@@ -357,7 +359,7 @@ class _Fuser:
 
 
 def _other_operand(chain: _Chain, node: ir.Node) -> ir.Value:
-    """Return what `node` combines with the result of `chain`."""
+    """Return the operand of `node` that is not the result of `chain`."""
     others = [other for other in node.inputs if other is not chain.result]
     if len(node.inputs) != 2 or len(others) != 1 or others[0] is None:
         raise NotFusable("it does not combine the result of the convolution with one other value")
@@ -375,11 +377,11 @@ class _Writer:
     def __init__(self, model: ir.Model, names: Mapping[ir.Node, str]) -> None:
         self._names = names
         self._values = UniqueNames.of_values(model.graphs())
-        # Before, an initializer had to be an input of the graph, and so part of what users see.
+        # In older IR versions an initializer must also be an input of the graph, which users would see.
         self._may_add_initializers = not Constants(model).inputs_may_be_constant
 
     def write(self, chain: _Chain) -> None:
-        """Turn the last node of `chain` into what stands for all of them, and remove the others."""
+        """Turn the last node of `chain` into the fused node, and remove the others."""
         conv, last, graph = chain.conv, chain.taken[-1], chain.conv.graph
         assert isinstance(graph, ir.Graph)
         inputs = [conv.inputs[0], self._weights(chain), self._bias(chain)]
@@ -439,7 +441,7 @@ class _Writer:
 
 
 def _remove_if_unread(value: ir.Value | None) -> None:
-    """Remove a constant that nobody reads any more, with the nodes that pass it on."""
+    """Remove a constant without readers, with the nodes that pass it on."""
     waiting = [value]
     while waiting:
         value = waiting.pop()

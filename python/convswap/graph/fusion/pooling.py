@@ -1,4 +1,4 @@
-"""Read the poolings that `convswap.FusedConv` computes from the nodes that stand for them."""
+"""Recognise the poolings that `convswap.FusedConv` computes."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from convswap.graph.epilogue import NotFusable, Pool, read_int, read_ints, read_
 POOL_OPS = frozenset({("", "MaxPool"), ("", "AveragePool")})
 
 
-# From here on ONNX Runtime's average does not count positions beyond the padding where the window is larger
-# than all that it pools; below it does, as FusedConv does.
+# From this opset on, where a window is larger than the padded input, ONNX Runtime's average does not count
+# the positions beyond the padding. In older opsets it counts them, as FusedConv does.
 _OPSET_WITHOUT_BEYOND = 19
 
 
 def read_pool(node: ir.Node, sizes: Sequence[int | None], *, opset: int, contradicted: bool = False) -> Pool:
-    """Return the pooling that `node`, of one of POOL_OPS and that opset, does.
+    """Return the pooling of `node`, whose op is in POOL_OPS, in a model of that opset.
 
-    `sizes` has height and width of what it pools, as far as they follow from the model's inputs; the model
-    declares others where they are `contradicted`.
+    `sizes` has the height and width of its input, as far as they follow from the model's inputs; with
+    `contradicted` the model declares other ones.
 
     Raises:
-        NotFusable: FusedConv does not have it.
+        NotFusable: FusedConv does not have this pooling.
     """
     kernel = read_ints(node, "kernel_shape", ())
     if len(kernel) != 2:
@@ -47,7 +47,7 @@ def read_pool(node: ir.Node, sizes: Sequence[int | None], *, opset: int, contrad
     elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         known = [size for size in sizes if size is not None]
         if any(stride > reach for stride, reach in zip(strides, kernel, strict=False)):
-            # ONNX Runtime crops what it pools there, or refuses, which the operator's reference does not.
+            # ONNX Runtime crops the input there, or fails, and the operator's reference does not.
             raise NotFusable(f"its auto_pad is {auto_pad} with strides beyond its kernel")
         if len(known) != 2:
             raise NotFusable(
@@ -90,7 +90,7 @@ def read_pool(node: ir.Node, sizes: Sequence[int | None], *, opset: int, contrad
 
 
 def _may_reach_beyond(sizes: Sequence[int | None], kernel: Sequence[int], pads: Sequence[int]) -> bool:
-    """Return whether the window may be larger than all that it pools, where that is not known."""
+    """Return whether the window may be larger than the padded input, whose size is not known."""
     return any(
         size is None and reach > begin + 1 + end
         for size, reach, begin, end in zip(sizes, kernel, pads, pads[2:], strict=False)
@@ -100,7 +100,10 @@ def _may_reach_beyond(sizes: Sequence[int | None], kernel: Sequence[int], pads: 
 def _same_pads(
     sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], *, at_end: bool
 ) -> tuple[int, ...]:
-    """Return begin and end pads for ceil(size / stride) windows; an odd one goes to the end, or not."""
+    """Return begin and end pads for ceil(size / stride) windows.
+
+    The last pad of an odd total is at the end with `at_end`, else at the beginning.
+    """
     begins, ends = [], []
     for size, reach, stride in zip(sizes, kernel, strides, strict=True):
         windows = -(-size // stride)

@@ -11,7 +11,7 @@ import numpy as np
 
 from convswap import _native
 from convswap.errors import ConvswapError
-from convswap.truth.closeness import relative_l2_error
+from convswap.reference.metrics import relative_l2_error
 from convswap.tutorial.lab.checks import Case, Outcome, fault_of
 from convswap.tutorial.lab.kernel import ALGORITHM, Kernel
 from convswap.tutorial.lab.result import Fault
@@ -25,13 +25,13 @@ _MOST_OUTPUTS = 1 << 22
 
 
 class CardCase(Case):
-    """A convolution too large for the processor: its truth is that of our `naive` on the card, in float32.
+    """A convolution too large for the processor; `naive` computes its reference on the card, in float32.
 
     That kernel is checked against float64 by the library's own tests.
     """
 
     @cached_property
-    def truth(self) -> np.ndarray:
+    def reference(self) -> np.ndarray:
         """The convolution, in float32 sums."""
         return _computed(self, *self.arrays)
 
@@ -81,7 +81,7 @@ def check_on_card(kernel: Kernel, path: str, case: Case) -> tuple[Fault | None, 
         return crash_of(kernel.name, str(case), str(error)), math.nan
     outcome = Outcome(first, second, _damage(named), dict(_changes(case, arrays)))
     fault = fault_of(kernel.name, case, outcome)
-    return fault, math.nan if fault else relative_l2_error(first, case.truth)
+    return fault, math.nan if fault else relative_l2_error(first, case.reference)
 
 
 class _Arrays(NamedTuple):

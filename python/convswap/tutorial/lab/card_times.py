@@ -12,6 +12,7 @@ import onnxruntime
 from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.graph.algorithms import rungs
+from convswap.reference.metrics import relative_l2_error
 from convswap.runtime.device import Device, environment
 from convswap.runtime.library import LAB_ENTRY
 from convswap.runtime.packages import cudnn_version
@@ -20,7 +21,6 @@ from convswap.timing.back_to_back import back_to_back, session_sample
 from convswap.timing.floor import floor_ms
 from convswap.timing.gpu_timer import GpuTimer
 from convswap.timing.single_node import spread_values
-from convswap.truth.closeness import relative_l2_error
 from convswap.tutorial.lab.kernel import ALGORITHM, Kernel
 from convswap.tutorial.lab.ranking import lab_table
 from convswap.tutorial.lab.result import LayerTimes

@@ -11,14 +11,14 @@ import numpy as np
 
 from convswap import _native
 from convswap.models import NETWORKS, Convolution, place
-from convswap.truth.operators import reference_conv
+from convswap.reference.operators import reference_conv
 from convswap.tutorial.lab.kernel import Kernel
 from convswap.tutorial.lab.result import Fault
 
 # Of the course's layers so many images: one, and a number that no block is made for.
 _COURSE_BATCHES = (1, 3)
 
-# How far an output may be from the float64 truth, of the sum of the absolute values of its terms: what
+# How far an output may be from the float64 reference, of the sum of the absolute values of its terms: what
 # products in TF32 come to. A kernel that leaves out a term, or takes another, is off by more somewhere.
 TOLERANCE = 1e-3
 # What memory holds that nobody has written yet.
@@ -58,7 +58,7 @@ class Case:
         return x, w, random.standard_normal(self.w_shape[0], dtype=np.float32) if self.has_bias else None
 
     @cached_property
-    def truth(self) -> np.ndarray:
+    def reference(self) -> np.ndarray:
         """The convolution in float64."""
         return reference_conv(*self.arrays, self.attributes)
 
@@ -146,13 +146,13 @@ def fault_of(name: str, case: Case, outcome: Outcome) -> Fault | None:
             "Inputs are const; write to y alone.",
             {"case": str(case), "tensor": tensor, "place": offset},
         )
-    y = outcome.y.reshape(case.truth.shape)
-    again = outcome.again.reshape(case.truth.shape)
+    y = outcome.y.reshape(case.reference.shape)
+    again = outcome.again.reshape(case.reference.shape)
     return _unwritten(name, case, y) or _wrong(name, case, y, again) or _race(name, case, y, again)
 
 
 def _outside(name: str, case: Case, tensor: str, offset: int) -> Fault:
-    count = {"x": case.arrays[0].size, "w": case.arrays[1].size, "y": case.truth.size}.get(tensor, 0)
+    count = {"x": case.arrays[0].size, "w": case.arrays[1].size, "y": case.reference.size}.get(tensor, 0)
     where = (
         f"float {offset - count + 1} behind its end (it has {count:,})"
         if offset >= count
@@ -176,9 +176,9 @@ def _unwritten(name: str, case: Case, y: np.ndarray) -> Fault | None:
     return Fault(
         "unwritten",
         f"{name} leaves {share} unwritten: for {case}, the first that is missing is "
-        f"y{_index(first)}, expected {_number(case.truth[first])}. Too few blocks or threads are started for "
-        "these sizes, or a condition leaves out too much; see the launch line and what follows an `if`.",
-        _numbers(case, first, float(case.truth[first]), None, int(left.sum())),
+        f"y{_index(first)}, expected {_number(case.reference[first])}. Too few blocks or threads are started "
+        "for these sizes, or a condition leaves out too much; see the launch line and what follows an `if`.",
+        _numbers(case, first, float(case.reference[first]), None, int(left.sum())),
     )
 
 
@@ -186,7 +186,7 @@ def _wrong(name: str, case: Case, y: np.ndarray, again: np.ndarray) -> Fault | N
     limit = TOLERANCE * np.maximum(case.magnitude, np.finfo(np.float32).tiny)
     # NaN is never within a limit.
     with np.errstate(invalid="ignore", over="ignore"):
-        off = ~(np.abs(y.astype(np.float64) - case.truth) <= limit)
+        off = ~(np.abs(y.astype(np.float64) - case.reference) <= limit)
     if not off.any():
         return None
     first = _first(off)
@@ -205,8 +205,8 @@ def _wrong(name: str, case: Case, y: np.ndarray, again: np.ndarray) -> Fault | N
     return Fault(
         "wrong",
         f"{name} computes something else: for {case}, {off.sum():,} of {y.size:,} outputs are wrong, the "
-        f"first is y{_index(first)}: expected {_number(case.truth[first])}, got {_number(got)}.{why}",
-        _numbers(case, first, float(case.truth[first]), got, int(off.sum())),
+        f"first is y{_index(first)}: expected {_number(case.reference[first])}, got {_number(got)}.{why}",
+        _numbers(case, first, float(case.reference[first]), got, int(off.sum())),
     )
 
 
@@ -220,10 +220,10 @@ def _race(name: str, case: Case, y: np.ndarray, again: np.ndarray) -> Fault | No
     return Fault(
         "race",
         f"two runs of {name} with the same input differ: for {case}, {differing.sum():,} of {y.size:,} "
-        f"outputs, the first is y{_index(first)}: expected {_number(case.truth[first])}, got "
+        f"outputs, the first is y{_index(first)}: expected {_number(case.reference[first])}, got "
         f"{_number(y[first])}, then {_number(again[first])}. What comes out depends on which thread is "
         "first: a __syncthreads() is missing, or two threads write to the same place.",
-        _numbers(case, first, float(case.truth[first]), float(again[first]), int(differing.sum())),
+        _numbers(case, first, float(case.reference[first]), float(again[first]), int(differing.sum())),
     )
 
 

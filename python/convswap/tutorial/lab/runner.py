@@ -140,7 +140,7 @@ class BenchTop:
         for case in [*cases, *map(layer_case, target.taken)]:
             # On the card, by a kernel of ours, which may have to be compiled.
             self._tell(f"computing what is right for {case}", 120, shown=False)
-            _ = case.truth, case.magnitude
+            _ = case.reference, case.magnitude
             self._tell(f"checking {case}", seconds, shown=False)
             fault, error = check_on_card(kernel, path, case)
             if fault is not None:

@@ -12,12 +12,12 @@ import onnx_ir as ir
 from convswap import _native
 from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.graph.swap import DEFAULT_PRECISION, swap
-from convswap.inputs.subject import open_subject, source_of
+from convswap.inputs.tested_model import open_tested_model, source_of
 from convswap.models import ALL_NETWORKS, LARGE_NETWORKS
 from convswap.runtime.device import Device
 from convswap.runtime.layers import Capture, ConvLayer, conv_layers
 from convswap.runtime.sessions import on_device
-from convswap.timing.single_node import lone_conv
+from convswap.timing.single_node import single_node
 from convswap.timing.suites import SUITES, SuiteLayer
 from convswap.tutorial.lab.kernel import ALGORITHM, Kernel
 
@@ -107,7 +107,7 @@ def _suite_layers() -> dict[str, SuiteLayer]:
 
 def _layer_target(name: str, layer: SuiteLayer, kernel: Kernel, batch: int | None) -> Target:
     images = batch or layer.batch or _COURSE_BATCH
-    conv = lone_conv(layer, DEFAULT_PRECISION, ALGORITHM)
+    conv = single_node(layer, DEFAULT_PRECISION, ALGORITHM)
     shapes = {"x": layer.input_shape(images)}
     return Target(name, images, (_target_layer(conv, shapes, kernel),))
 
@@ -115,10 +115,10 @@ def _layer_target(name: str, layer: SuiteLayer, kernel: Kernel, batch: int | Non
 def _model_target(name: str, kernel: Kernel, batch: int | None, device: Device) -> Target:
     is_course = name in ALL_NETWORKS and name not in LARGE_NETWORKS
     images = batch or (_COURSE_BATCH if is_course else _BATCH)
-    subject = open_subject(name, "random")
-    source = source_of(subject, NETWORK_SAMPLES, NETWORK_SAMPLES, device)
+    tested = open_tested_model(name, "random")
+    source = source_of(tested, NETWORK_SAMPLES, NETWORK_SAMPLES, device)
     feeds = source.first(source.batch)
-    swapped = swap(subject.model).model
+    swapped = swap(tested.model).model
     layers = conv_layers(swapped)
     # Of one sample, since all that a run of many differs by is its first extent.
     shapes = Capture(swapped, layers, device).shapes(on_device(feeds, device))
@@ -129,7 +129,7 @@ def _model_target(name: str, kernel: Kernel, batch: int | None, device: Device) 
         own = {each: (images, *shapes[each][1:]) for each in layer.fed}
         named.append(_target_layer(layer, own, kernel))
     _take(swapped, {one.layer.node.output[0] for one in named if not one.why_not})
-    return Target(subject.title, images, tuple(named), swapped, subject.plain, feeds)
+    return Target(tested.title, images, tuple(named), swapped, tested.plain, feeds)
 
 
 def _target_layer(layer: ConvLayer, shapes: Mapping[str, Sequence[int]], kernel: Kernel) -> TargetLayer:

@@ -23,9 +23,11 @@ from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.graph.domain import DOMAIN, DOMAIN_VERSION
 from convswap.graph.swap import DEFAULT_PRECISION, swap
 from convswap.inputs.feeds import Source
-from convswap.inputs.subject import Subject, no_labels, open_subject, source_of
+from convswap.inputs.tested_model import TestedModel, no_labels, open_tested_model, source_of
 from convswap.models import NETWORKS
 from convswap.progress import Progress, silent
+from convswap.reference.evaluation import evaluate
+from convswap.reference.metrics import REFERENCE_IMAGES, TOLERANCES, relative_l2_error, top1_classes
 from convswap.runtime.device import Device, choose_device, environment
 from convswap.runtime.layers import Capture, ConvLayer, conv_layers
 from convswap.runtime.onnxruntime_errors import plain_errors
@@ -33,9 +35,7 @@ from convswap.runtime.sessions import CONVSWAP, BoundRun, make_session, on_devic
 from convswap.timing.back_to_back import back_to_back, session_sample
 from convswap.timing.floor import floor_ms
 from convswap.timing.gpu_timer import GpuTimer
-from convswap.truth.closeness import TOLERANCES, TRUTH_IMAGES, relative_l2_error, top1_classes
-from convswap.truth.evaluation import evaluate
-from convswap.tutorial.ladder.rows import Ladder, Measured, Row, RungLayer
+from convswap.tutorial.ladder.rows import Ladder, MeasuredRung, Row, RungLayer
 from convswap.tutorial.ladder.rung_texts import Page, read_pages
 
 Arrays = Mapping[str, np.ndarray]
@@ -74,7 +74,7 @@ def apart_session(
     return make_session(split, CONVSWAP.with_options(options), device)
 
 
-def truth_of(layer: ConvLayer, fed: Arrays) -> np.ndarray:
+def reference_of(layer: ConvLayer, fed: Arrays) -> np.ndarray:
     """Return what the layer gives for the inputs `fed`, in float64."""
     ranks = {name: values.ndim for name, values in fed.items()}
     output: np.ndarray = evaluate(layer.model(ranks, ours=False), fed).outputs[0]
@@ -111,11 +111,11 @@ def climb(
     chosen = choose_device(device)
     report = progress or silent
     report("reading the network and the images")
-    subject = open_subject(network, data)
+    tested = open_tested_model(network, data)
     few = min(CPU_IMAGES, images or CPU_IMAGES)
-    grounds = {"cpu": _Ground.of(subject, few, Device("cpu", "asked for"))}
+    grounds = {"cpu": _Ground.of(tested, few, Device("cpu", "asked for"))}
     if chosen.name == "cuda":
-        grounds["cuda"] = _Ground.of(subject, images, chosen)
+        grounds["cuda"] = _Ground.of(tested, images, chosen)
     all_images = grounds["cuda"].source.images if chosen.name == "cuda" else images or IMAGES
     rows: list[Row] = []
     for page in pages:
@@ -125,7 +125,7 @@ def climb(
         report(f"rung {page.number} of {len(pages)}: {page.title}")
         before = next((row.page.name for row in reversed(rows) if row.measured is not None), "auto")
         rows.append(grounds[page.device].climb(page, all_images, before))
-    found = Ladder(network, chosen, environment(chosen), all_images, subject.dataset, tuple(rows))
+    found = Ladder(network, chosen, environment(chosen), all_images, tested.dataset, tuple(rows))
     return replace(found, notes=tuple(_notes(found)))
 
 
@@ -134,41 +134,42 @@ class _Ground:
     """A device on which rungs run, with the network's images and the inputs of its convolutions there.
 
     `feeds` are the network's, `inputs` those of its convolutions, by name, for all images of `source`;
-    `checked` are the inputs of a few images, on the host, and `truths` what layers give for them, in float64.
+    `checked` are the inputs of a few images, on the host, and `references` their outputs in float64, by
+    layer.
     """
 
     device: Device
-    subject: Subject
+    tested: TestedModel
     source: Source
     timer: GpuTimer | None
     feeds: Mapping[str, onnxruntime.OrtValue]
     inputs: Mapping[str, onnxruntime.OrtValue]
     checked: Mapping[str, np.ndarray]
-    truths: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
+    references: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, subject: Subject, images: int | None, device: Device) -> _Ground:
-        source = source_of(subject, images, images or IMAGES, device)
+    def of(cls, tested: TestedModel, images: int | None, device: Device) -> _Ground:
+        source = source_of(tested, images, images or IMAGES, device)
         if source.labels is None:
-            raise no_labels(subject.dataset)
-        swapped = swap(subject.model).model
+            raise no_labels(tested.dataset)
+        swapped = swap(tested.model).model
         layers = conv_layers(swapped)
         capture = Capture(swapped, layers, device)
         feeds = on_device(source.first(source.images), device)
-        few = on_device(source.first(min(TRUTH_IMAGES, source.images)), device)
+        few = on_device(source.first(min(REFERENCE_IMAGES, source.images)), device)
         inputs: dict[str, onnxruntime.OrtValue] = {}
         checked: dict[str, np.ndarray] = {}
         for layer in layers:
             inputs |= capture.inputs(layer, feeds)
             checked |= {name: value.numpy() for name, value in capture.inputs(layer, few).items()}
         timer = GpuTimer() if device.name == "cuda" else None
-        return cls(device, subject, source, timer, feeds, inputs, checked)
+        return cls(device, tested, source, timer, feeds, inputs, checked)
 
     def climb(self, page: Page, all_images: int, before: str) -> Row:
         """Return the row of a rung; `before` names the algorithm of the one before it."""
         tolerance = TOLERANCES[page.precision]
         swapped = swap(
-            self.subject.model, algorithm=page.name, precision=page.precision, fuse=page.fuses
+            self.tested.model, algorithm=page.name, precision=page.precision, fuse=page.fuses
         ).model
         layers = conv_layers(swapped)
         for layer in layers:
@@ -177,7 +178,7 @@ class _Ground:
                 return Row(page, tolerance, why_not=f"{layer.name}: {reason}")
         scale = all_images / self.source.images
         network_ms, accuracy = self._network(swapped)
-        measured = Measured(
+        measured = MeasuredRung(
             layers=tuple(self._layer(layer, page, scale, before) for layer in layers),
             network_ms=network_ms * scale,
             accuracy=accuracy,
@@ -215,17 +216,17 @@ class _Ground:
             bytes=int(problem.bytes * scale),
             operations=int(problem.operations * scale),
             floor_ms=floor_ms(problem, self.device.card, FLOOR_PRECISION),
-            relative_l2_error=relative_l2_error(y, self._truth(layer)),
+            relative_l2_error=relative_l2_error(y, self._reference(layer)),
             kernels=tuple(explained["kernels"] or ()),
             fused=layer.fused,
             apart_ms=apart_ms,
         )
 
-    def _truth(self, layer: ConvLayer) -> np.ndarray:
+    def _reference(self, layer: ConvLayer) -> np.ndarray:
         key = layer.name, layer.node.op_type
-        if key not in self.truths:
-            self.truths[key] = truth_of(layer, {name: self.checked[name] for name in layer.fed})
-        return self.truths[key]
+        if key not in self.references:
+            self.references[key] = reference_of(layer, {name: self.checked[name] for name in layer.fed})
+        return self.references[key]
 
     def _shapes(self, layer: ConvLayer) -> dict[str, tuple[int, ...]]:
         return {name: tuple(self.inputs[name].shape()) for name in layer.fed}

@@ -25,7 +25,7 @@ from convswap.output.tables import (
     times_faster,
     versions_line,
 )
-from convswap.tutorial.ladder.rows import Ladder, Measured, Row
+from convswap.tutorial.ladder.rows import Ladder, MeasuredRung, Row
 
 _BAR_COLUMNS = 24
 _INCHES_PER_RUNG = 0.34
@@ -71,7 +71,7 @@ def verdict(ladder: Ladder) -> Iterable[str]:
         yield f"Every rung that ran is right: {len(measured)} of {len(ladder.rows)}."
 
 
-def registers(measured: Measured) -> str:
+def registers(measured: MeasuredRung) -> str:
     """Return the registers of a thread, of each layer's largest kernel: "80/40"; spills after a plus."""
     return _of_layers(
         measured,
@@ -82,7 +82,7 @@ def registers(measured: Measured) -> str:
     )
 
 
-def shared_memory(measured: Measured) -> str:
+def shared_memory(measured: MeasuredRung) -> str:
     """Return the shared memory of a block in KB, of each layer's largest kernel: "8.1/53.3"."""
     return _of_layers(
         measured, lambda facts: f"{facts['shared_bytes'] / 1e3:.1f}", lambda facts: facts["shared_bytes"]
@@ -90,7 +90,9 @@ def shared_memory(measured: Measured) -> str:
 
 
 def _of_layers(
-    measured: Measured, text: Callable[[_native.KernelFacts], str], size: Callable[[_native.KernelFacts], int]
+    measured: MeasuredRung,
+    text: Callable[[_native.KernelFacts], str],
+    size: Callable[[_native.KernelFacts], int],
 ) -> str:
     found = [text(max(layer.kernels, key=size)) if layer.kernels else "-" for layer in measured.layers]
     return "-" if set(found) == {"-"} else "/".join(found)
@@ -151,7 +153,7 @@ def _card_table(ladder: Ladder) -> Table:
     return table
 
 
-def _card_cells(measured: Measured) -> list[str]:
+def _card_cells(measured: MeasuredRung) -> list[str]:
     """Return what the card did, from the bytes that it moved in a second to the worst error."""
     return [
         three_digits(measured.gigabytes_per_second),

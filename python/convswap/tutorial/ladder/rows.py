@@ -35,7 +35,7 @@ class RungLayer:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRung:
     """A rung's figures: those of each convolution, and the network's.
 
     `timed_images` is how many images were run; all times are for all images, so that those of fewer are
@@ -76,7 +76,7 @@ class Row:
 
     page: Page
     tolerance: float
-    measured: Measured | None = None
+    measured: MeasuredRung | None = None
     why_not: str = ""
 
     @property
@@ -140,14 +140,14 @@ class Ladder:
         ]
         return None if not before else self._speedup_over(row, before[0])
 
-    def _speedup_over(self, row: Row, first: Measured) -> float | None:
+    def _speedup_over(self, row: Row, first: MeasuredRung) -> float | None:
         if row.measured is None:
             return None
         replaced = self.replaced_ms(row)
         extra = 0.0 if replaced is None else replaced - self._measured_before(row)[-1].op_ms
         return (first.op_ms + extra) / row.measured.op_ms
 
-    def _measured_before(self, row: Row) -> Sequence[Measured]:
+    def _measured_before(self, row: Row) -> Sequence[MeasuredRung]:
         rows = self.rows[: self.rows.index(row)]
         return [other.measured for other in rows if other.measured is not None]
 

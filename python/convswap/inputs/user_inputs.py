@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.inputs.feeds import Feeds, Input, batch_symbols, checked_batch, fixed_batch
-from convswap.inputs.given_files import Numbers, image_batch, image_files, read_arrays
+from convswap.inputs.user_input_files import Numbers, image_batch, image_files, read_arrays
 from convswap.runtime.values import widened
 
 # What a comparison calls them, in the place of a data set's name.
@@ -42,10 +42,10 @@ class GivenInputs:
     scale: float | None = None
 
 
-Given = GivenInputs | str | os.PathLike[str] | Mapping[str, Value]
+UserInputs = GivenInputs | str | os.PathLike[str] | Mapping[str, Value]
 
 
-def given_feeds(given: Given, inputs: Sequence[Input]) -> Feeds:
+def user_input_feeds(given: UserInputs, inputs: Sequence[Input]) -> Feeds:
     """Return a value of its declared element type and shape for each of `inputs`.
 
     Numbers may change their type where that changes none of them by more than rounding. Where the model is
@@ -84,7 +84,7 @@ def _arrays(asked: GivenInputs, inputs: Sequence[Input]) -> Feeds:
     return {name: as_array(name, value) for name, value in values.items()}
 
 
-def values_by_name(given: Given, inputs: Sequence[str]) -> Mapping[str, Value] | None:
+def values_by_name(given: UserInputs, inputs: Sequence[str]) -> Mapping[str, Value] | None:
     """Return what was given for each input, of a model with those called `inputs`; None where it is images.
 
     Raises:
@@ -191,8 +191,8 @@ def check_shape(shape: tuple[int, ...], one: Input, fixed: int | None) -> None:
 
 
 @dataclass(frozen=True)
-class GivenSource:
-    """Values that a user gave, as the `Source` of a run; make one with `given_source`.
+class UserInputSource:
+    """Values that a user gave, as the `Source` of a run; make one with `user_input_source`.
 
     `sliced` names the inputs whose leading axis goes through the samples; the others are fed as they are.
     `takes_any_batch` tells whether a run may have another number of samples than `batch`.
@@ -224,9 +224,9 @@ class GivenSource:
         }
 
 
-def given_source(
-    given: Given, inputs: Sequence[Input], batch: int | None, images: int | None = None
-) -> GivenSource:
+def user_input_source(
+    given: UserInputs, inputs: Sequence[Input], batch: int | None, images: int | None = None
+) -> UserInputSource:
     """Return the source of what was given for `inputs`: its first `images` samples, in batches of `batch`.
 
     By default these are all samples, at once, or in batches of what the model is fixed to. The leading axis
@@ -234,11 +234,11 @@ def given_source(
     be given several batches of some inputs and one of the others, which all of them get.
 
     Raises:
-        ConvswapError: see `given_feeds`; there are fewer samples than `images`; or the values cannot be taken
-            apart into batches of `batch`.
+        ConvswapError: see `user_input_feeds`; there are fewer samples than `images`; or the values cannot be
+            split into batches of `batch`.
     """
     require_count("images", images)
-    feeds = given_feeds(given, inputs)
+    feeds = user_input_feeds(given, inputs)
     ranked = [_ranked(one, feeds[one.name].ndim) for one in inputs]
     fixed = checked_batch(ranked, batch)
     if fixed is None:
@@ -261,9 +261,11 @@ def given_source(
                 )
     known = tuple(_filled(one, feeds[one.name], samples) for one in ranked)
     if tied is not None:
-        return GivenSource(known, feeds, samples, samples, (), takes_any_batch=False)
+        return UserInputSource(known, feeds, samples, samples, (), takes_any_batch=False)
     count = images or samples
-    return GivenSource(known, feeds, count, fixed or batch or count, sliced, takes_any_batch=fixed is None)
+    return UserInputSource(
+        known, feeds, count, fixed or batch or count, sliced, takes_any_batch=fixed is None
+    )
 
 
 def _ranked(one: Input, rank: int) -> Input:

@@ -1,4 +1,4 @@
-"""What was measured before, kept beside the tuning table, so that a second call need not measure it again."""
+"""The cache of measurements, beside the tuning table, so that a second call need not repeat them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _DEFAULT = "default"
 
 @dataclass(frozen=True)
 class Measurement:
-    """One Conv with what it can take in, by itself.
+    """The times and errors of a Conv with the nodes that can be fused with it.
 
-    `times` are the milliseconds of each way, at every batch; `precision` and `errors` are as in
+    `times` has the milliseconds of each way at every batch; `precision` and `errors` are as in
     `result.NodeResult`.
     """
 
@@ -32,33 +32,37 @@ class Measurement:
     times: Mapping[Way, tuple[float, ...]]
 
     def to_json(self) -> dict[str, Any]:
-        """Return this for the file."""
+        """Return an object for the cache file."""
         times = {_DEFAULT if way is None else way.name: list(own) for way, own in self.times.items()}
         return {"precision": self.precision, "errors": self.errors, "times": times}
 
     @staticmethod
-    def from_json(kept: Mapping[str, Any]) -> Measurement:
-        """Return what gave `kept`; where it is damaged, KeyError, TypeError, ValueError or AttributeError."""
+    def from_json(cached: Mapping[str, Any]) -> Measurement:
+        """Return the measurement that `to_json` gave as `cached`.
+
+        Raises:
+            KeyError, TypeError, ValueError, AttributeError: it is damaged.
+        """
         times = {
             DEFAULT_WAY if name == _DEFAULT else Stage[name]: tuple(float(time) for time in own)
-            for name, own in kept["times"].items()
+            for name, own in cached["times"].items()
         }
-        errors = kept["errors"]
+        errors = cached["errors"]
         return Measurement(
-            kept["precision"],
+            cached["precision"],
             None if errors is None else {str(name): float(error) for name, error in errors.items()},
             times,
         )
 
 
-_Kept = TypeVar("_Kept")
+_Cached = TypeVar("_Cached")
 
 
-class KeptMeasurements:
-    """The measurements of one device and one set of versions, by what was measured.
+class MeasurementCache:
+    """The measurements of one device and one set of versions, by key.
 
-    Where they cannot be kept for later calls, one note says so, and they serve this call alone. `path` is
-    None where there is no home folder.
+    Where the file cannot be written, one note says so, and the measurements last for this call only. `path`
+    is None where there is no home folder.
     """
 
     def __init__(self, environment: Mapping[str, str | None]) -> None:
@@ -71,17 +75,17 @@ class KeptMeasurements:
         self._machine = " | ".join(f"{name} {value}" for name, value in sorted(environment.items()))
         self._all = self._read()
         self._added: dict[str, Any] = {}
-        self.found = 0  # of what was measured by earlier calls
+        self.found = 0  # measurements of earlier calls that were used
 
     def get(self, key: str) -> Measurement | None:
-        """Return what was measured of `key`; None where nothing was, or it is damaged."""
+        """Return the measurement with `key`; None where there is none, or it is damaged."""
         return self._found(key, Measurement.from_json)
 
     def numbers(self, key: str) -> dict[str, float] | None:
-        """Return the numbers by name that were kept as `key`, such as each algorithm's, as `get` does."""
+        """Return the numbers that were added with `key`, such as each algorithm's time; None as for `get`."""
         return self._found(key, _numbers_from_json)
 
-    def _found(self, key: str, from_json: Callable[[Mapping[str, Any]], _Kept]) -> _Kept | None:
+    def _found(self, key: str, from_json: Callable[[Mapping[str, Any]], _Cached]) -> _Cached | None:
         try:
             measured = from_json(self._all[self._machine][key])
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -90,12 +94,12 @@ class KeptMeasurements:
         return measured
 
     def add(self, key: str, measured: Measurement | Mapping[str, float]) -> None:
-        """Keep `measured`, at once, so that an interrupted call loses nothing."""
+        """Add `measured` and write the file at once, so that an interrupted call loses nothing."""
         if isinstance(measured, Measurement):
             self._added[key] = measured.to_json()
         else:
             self._added[key] = {"by_algorithm": dict(measured)}
-        # Others may have written since.
+        # Another process may have written the file since.
         self._all = self._read()
         self._all.setdefault(self._machine, {}).update(self._added)
         if self.path is None or self._is_lost:
@@ -112,15 +116,15 @@ class KeptMeasurements:
     def _read(self) -> dict[str, dict[str, Any]]:
         try:
             text = self.path.read_text(encoding="utf-8-sig") if self.path and self.path.is_file() else ""
-            kept = json.loads(text)
+            read = json.loads(text)
         except (OSError, ValueError, RecursionError):
             return {}
         return (
-            {machine: own for machine, own in kept.items() if isinstance(own, dict)}
-            if isinstance(kept, dict)
+            {machine: own for machine, own in read.items() if isinstance(own, dict)}
+            if isinstance(read, dict)
             else {}
         )
 
 
-def _numbers_from_json(kept: Mapping[str, Any]) -> dict[str, float]:
-    return {str(name): float(number) for name, number in kept["by_algorithm"].items()}
+def _numbers_from_json(cached: Mapping[str, Any]) -> dict[str, float]:
+    return {str(name): float(number) for name, number in cached["by_algorithm"].items()}

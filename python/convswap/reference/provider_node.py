@@ -1,4 +1,4 @@
-"""A node of the float64 truth that ONNX Runtime's CPU provider computes, alone and in float32."""
+"""A node of the float64 reference that ONNX Runtime's CPU provider computes, alone and in float32."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from onnx import TensorProto, helper
 from convswap.errors import ConvswapError
 from convswap.graph.domain import op_name
 from convswap.graph.serialisation import subgraphs
-from convswap.runtime.library import register_op_libraries
-from convswap.truth.rewriting import (
+from convswap.reference.rewriting import (
     AS_IT_IS,
     IN_FLOAT16,
     IN_FLOAT32,
@@ -22,6 +21,7 @@ from convswap.truth.rewriting import (
     retyped_function,
     retyped_node,
 )
+from convswap.runtime.library import register_op_libraries
 
 # The newest IR that every supported ONNX Runtime reads.
 _IR_VERSION = 9

@@ -11,8 +11,8 @@ import onnx
 import pytest
 from convswap.errors import ConvswapError
 from convswap.inputs.feeds import Input, declared_inputs
-from convswap.inputs.given import GivenInputs, GivenSource, given_feeds, given_source
 from convswap.inputs.sample_shapes import shape_notes, telling_shapes
+from convswap.inputs.user_inputs import GivenInputs, UserInputSource, user_input_feeds, user_input_source
 from onnx import TensorProto, helper
 from PIL import ExifTags, Image
 from swap_models import model_fed, tensor_info
@@ -41,12 +41,12 @@ def counting(*shape: int) -> np.ndarray:
 def message(given, inputs=SMALL, batch=None, images=None) -> str:
     """Return why what is given is refused, which is one line."""
     with pytest.raises(ConvswapError) as caught:
-        given_source(given, inputs, batch, images)
+        user_input_source(given, inputs, batch, images)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-def leading(source: GivenSource, name: str = "x") -> list[list[float]]:
+def leading(source: UserInputSource, name: str = "x") -> list[list[float]]:
     """Return the first number of every sample of every batch."""
     return [feeds[name].reshape(len(feeds[name]), -1)[:, 0].tolist() for feeds, _ in source.batches()]
 
@@ -63,7 +63,7 @@ def test_mapping_npz_and_folder_of_npy_are_the_same(tmp_path):
     # What systems leave beside files.
     (tmp_path / "folder" / "._x.npy").write_bytes(b"\0\5\x16\7")
     for values in (given, tmp_path / "inputs.npz", str(tmp_path / "inputs.npz"), tmp_path / "folder"):
-        feeds = given_feeds(values, TWO)
+        feeds = user_input_feeds(values, TWO)
         assert {name: array.dtype for name, array in feeds.items()} == {"x": np.float32, "size": np.int64}
         np.testing.assert_array_equal(feeds["x"], given["x"])
         np.testing.assert_array_equal(feeds["size"], [7, 9])
@@ -71,17 +71,19 @@ def test_mapping_npz_and_folder_of_npy_are_the_same(tmp_path):
 
 def test_one_npy_file_is_the_only_input(tmp_path):
     np.save(tmp_path / "any.npy", counting(2, 3, 4, 6))
-    np.testing.assert_array_equal(given_feeds(tmp_path / "any.npy", SMALL)["x"], counting(2, 3, 4, 6))
+    np.testing.assert_array_equal(user_input_feeds(tmp_path / "any.npy", SMALL)["x"], counting(2, 3, 4, 6))
     assert "holds one array without a name, and the inputs are x, size" in message(tmp_path / "any.npy", TWO)
 
 
 def test_numbers_may_change_their_width_and_whole_ones_become_fractions():
-    feeds = given_feeds({"x": np.ones((2, 3), np.float64), "size": [1, 2]}, TWO)
+    feeds = user_input_feeds({"x": np.ones((2, 3), np.float64), "size": [1, 2]}, TWO)
     assert (feeds["x"].dtype, feeds["size"].dtype) == (np.float32, np.int64)
-    assert given_feeds({"x": np.ones((2, 3), np.int8), "size": np.array([1, 2], np.uint8)}, TWO)["x"].all()
+    assert user_input_feeds({"x": np.ones((2, 3), np.int8), "size": np.array([1, 2], np.uint8)}, TWO)[
+        "x"
+    ].all()
     flags = declared(tensor_info("x", 2, element_type=TensorProto.BOOL))
-    assert given_feeds({"x": [0, 1]}, flags)["x"].tolist() == [False, True]
-    (scalar,) = given_feeds({"x": 16000}, declared(tensor_info("x", element_type=INT64))).values()
+    assert user_input_feeds({"x": [0, 1]}, flags)["x"].tolist() == [False, True]
+    (scalar,) = user_input_feeds({"x": 16000}, declared(tensor_info("x", element_type=INT64))).values()
     assert scalar.shape == () and scalar == 16000
 
 
@@ -114,7 +116,7 @@ def test_values_that_the_type_does_not_hold_are_refused(kind, values, expected):
 def test_strings_are_fed_however_numpy_holds_them():
     words = declared(tensor_info("x", 2, element_type=TensorProto.STRING))
     for values in (["a", "bé"], np.array(["a", "bé"], object), np.array([b"a", "bé".encode()])):
-        (fed,) = given_feeds({"x": values}, words).values()
+        (fed,) = user_input_feeds({"x": values}, words).values()
         assert fed.dtype.kind == "U" and fed.tolist() == ["a", "bé"]
 
 
@@ -123,16 +125,16 @@ def test_numbers_that_numpy_has_no_type_for_are_fed_in_that_type(kind):
     number = TensorProto.DataType.Value(kind)
     own, inputs = helper.tensor_dtype_to_np_dtype(number), declared(tensor_info("x", 3, element_type=number))
     for values in ([0, 1, 3], np.array([0, 1, 3]).astype(own)):
-        (fed,) = given_feeds({"x": values}, inputs).values()
+        (fed,) = user_input_feeds({"x": values}, inputs).values()
         assert fed.dtype == own and fed.astype(int).tolist() == [0, 1, 3]
     # And given in it, they are numbers as any other.
-    (fed,) = given_feeds({"x": np.array([0, 1, 3]).astype(own)}, declared(tensor_info("x", 3))).values()
+    (fed,) = user_input_feeds({"x": np.array([0, 1, 3]).astype(own)}, declared(tensor_info("x", 3))).values()
     assert fed.dtype == np.float32 and fed.tolist() == [0, 1, 3]
 
 
 def test_infinite_numbers_and_nan_stay():
     given = np.array([np.inf, -np.inf, np.nan])
-    (fed,) = given_feeds(
+    (fed,) = user_input_feeds(
         {"x": given}, declared(tensor_info("x", 3, element_type=TensorProto.FLOAT16))
     ).values()
     np.testing.assert_array_equal(fed, given)
@@ -155,14 +157,14 @@ def test_another_shape_is_refused(shape, expected):
 def test_inputs_without_an_element_do_not_say_how_many_samples_there_are():
     # As detectors are fed: no boxes of an image.
     fixed = declared(tensor_info("boxes", 0, 4), tensor_info("x", 2, 3))
-    assert leading(given_source({"boxes": np.zeros((0, 4)), "x": counting(4, 3)}, fixed, None)) == [
+    assert leading(user_input_source({"boxes": np.zeros((0, 4)), "x": counting(4, 3)}, fixed, None)) == [
         [0, 3],
         [6, 9],
     ]
     told = message({"boxes": np.zeros((0, 4)), "x": counting(4, 3)}, fixed, batch=3)
     assert "the model takes batches of 2, by its input 'x' [2, 3], but batch 3 was given" in told
     opened = declared(tensor_info("boxes", "k", 4), tensor_info("x", "n", 3))
-    source = given_source({"boxes": np.zeros((0, 4)), "x": counting(2, 3)}, opened, None)
+    source = user_input_source({"boxes": np.zeros((0, 4)), "x": counting(2, 3)}, opened, None)
     ((feeds, count),) = source.batches()
     assert count == 2 and feeds["boxes"].shape == (0, 4) and feeds["x"].shape == (2, 3)
     empty = declared(tensor_info("x", 0, 3))
@@ -227,7 +229,7 @@ def test_damaged_files_are_refused_wherever_the_damage_is(tmp_path):
             damaged[place] = generator.integers(0, 256)
         path.write_bytes(damaged[: generator.integers(1, len(whole) + 1)])
         try:
-            given_source(path, SMALL, None)
+            user_input_source(path, SMALL, None)
         except ConvswapError as error:
             assert "\n" not in str(error)
             refused += 1
@@ -250,42 +252,42 @@ def test_images_become_numbers_by_scale_mean_and_std(tmp_path):
     save_image(tmp_path / "b.png")
     save_image(tmp_path / "a.png", value=(0, 0, 0))
     (tmp_path / "notes.txt").write_text("not an image")
-    fed = given_feeds(tmp_path, SMALL)["x"]
+    fed = user_input_feeds(tmp_path, SMALL)["x"]
     assert (fed.shape, fed.dtype) == ((2, 3, 4, 6), np.float32)
     # By name, the channels first, in 0..1.
     np.testing.assert_allclose(fed[:, :, 0, 0], [[0, 0, 0], [1, 0.2, 0]], rtol=1e-6)
     given = GivenInputs(tmp_path, mean=(0.5, 0.1, 0), std=(0.5, 0.1, 2))
-    np.testing.assert_allclose(given_feeds(given, SMALL)["x"][1, :, 3, 5], [1, 1, 0], rtol=1e-6)
+    np.testing.assert_allclose(user_input_feeds(given, SMALL)["x"][1, :, 3, 5], [1, 1, 0], rtol=1e-6)
     given = GivenInputs(tmp_path, mean=55, std=(2.0,), scale=1)
-    np.testing.assert_allclose(given_feeds(given, SMALL)["x"][1, :, 3, 5], [100, -2, -27.5], rtol=1e-6)
+    np.testing.assert_allclose(user_input_feeds(given, SMALL)["x"][1, :, 3, 5], [100, -2, -27.5], rtol=1e-6)
 
 
 def test_images_in_grey_and_with_opacity_become_what_the_input_takes(tmp_path):
     save_image(tmp_path / "a.png", mode="RGBA", value=(255, 255, 255, 9))
     save_image(tmp_path / "b.png", mode="L", value=51)
-    assert given_feeds(tmp_path, SMALL)["x"][:, :, 0, 0].tolist() == [[1] * 3, [pytest.approx(0.2)] * 3]
-    assert given_feeds(tmp_path, GREY)["x"][:, 0, 0, 0].tolist() == [1, pytest.approx(0.2)]
+    assert user_input_feeds(tmp_path, SMALL)["x"][:, :, 0, 0].tolist() == [[1] * 3, [pytest.approx(0.2)] * 3]
+    assert user_input_feeds(tmp_path, GREY)["x"][:, 0, 0, 0].tolist() == [1, pytest.approx(0.2)]
 
 
 def test_an_input_of_whole_numbers_gets_the_pixels_themselves(tmp_path):
     save_image(tmp_path / "a.png")
     bytes_of = declared(tensor_info("x", "n", 3, 4, 6, element_type=TensorProto.UINT8))
-    assert given_feeds(tmp_path, bytes_of)["x"][0, :, 0, 0].tolist() == [255, 51, 0]
+    assert user_input_feeds(tmp_path, bytes_of)["x"][0, :, 0, 0].tolist() == [255, 51, 0]
     assert "takes uint8, but pixels become -1 to 254" in message(GivenInputs(tmp_path, mean=1), bytes_of)
 
 
 def test_images_are_scaled_to_a_fixed_size_and_in_proportion_to_a_fixed_height(tmp_path):
     save_image(tmp_path / "a.png", size=(12, 16))
-    assert given_feeds(tmp_path, SMALL)["x"].shape == (1, 3, 4, 6)
-    assert given_feeds(tmp_path, IMAGES)["x"].shape == (1, 3, 16, 12)
-    assert given_feeds(tmp_path, declared(tensor_info("x", "n", 3, 8, "w")))["x"].shape == (1, 3, 8, 6)
-    assert given_feeds(tmp_path, declared(tensor_info("x", "n", 3, "h", 3)))["x"].shape == (1, 3, 4, 3)
+    assert user_input_feeds(tmp_path, SMALL)["x"].shape == (1, 3, 4, 6)
+    assert user_input_feeds(tmp_path, IMAGES)["x"].shape == (1, 3, 16, 12)
+    assert user_input_feeds(tmp_path, declared(tensor_info("x", "n", 3, 8, "w")))["x"].shape == (1, 3, 8, 6)
+    assert user_input_feeds(tmp_path, declared(tensor_info("x", "n", 3, "h", 3)))["x"].shape == (1, 3, 4, 3)
 
 
 def test_several_sizes_are_refused_where_the_input_leaves_its_own_open(tmp_path):
     save_image(tmp_path / "a.png", size=(12, 16))
     save_image(tmp_path / "b.png", size=(9, 16))
-    assert given_feeds(tmp_path, SMALL)["x"].shape == (2, 3, 4, 6)
+    assert user_input_feeds(tmp_path, SMALL)["x"].shape == (2, 3, 4, 6)
     told = message(tmp_path, IMAGES)
     assert "'a.png' is 16x12 and 'b.png' 16x9, and input 'x' [n, 3, h, w] leaves its own open" in told
     assert told.endswith("give images of one size, or --input-shape")
@@ -338,7 +340,7 @@ def test_images_that_cannot_be_read_are_named(tmp_path):
 
 
 def test_all_samples_are_one_batch_unless_asked_otherwise():
-    source = given_source({"x": counting(5, 3), "size": [7, 9]}, TWO, None)
+    source = user_input_source({"x": counting(5, 3), "size": [7, 9]}, TWO, None)
     assert (source.images, source.batch) == (5, 5)
     assert source.inputs[0].shape == (None, 3) and source.inputs[1].shape == (2,)
     assert all(one.is_given for one in source.inputs)
@@ -346,26 +348,26 @@ def test_all_samples_are_one_batch_unless_asked_otherwise():
 
 
 def test_a_smaller_batch_goes_through_the_samples_and_fills_up_the_last():
-    source = given_source({"x": counting(5, 3), "size": [7, 9]}, TWO, 2)
+    source = user_input_source({"x": counting(5, 3), "size": [7, 9]}, TWO, 2)
     assert leading(source) == [[0, 3], [6, 9], [12, 0]]
     assert [counted for _, counted in source.batches()] == [2, 2, 1]
     assert all(feeds["size"].tolist() == [7, 9] for feeds, _ in source.batches())
 
 
 def test_a_larger_batch_repeats_the_samples():
-    source = given_source({"x": counting(2, 3), "size": [7, 9]}, TWO, 5)
+    source = user_input_source({"x": counting(2, 3), "size": [7, 9]}, TWO, 5)
     assert (source.images, source.batch) == (2, 5)
     assert leading(source) == [[0, 3, 0, 3, 0]]
     assert source.first(3)["x"][:, 0].tolist() == [0, 3, 0]
 
 
 def test_an_input_of_fixed_extent_is_no_sample_though_there_are_as_many():
-    source = given_source({"x": counting(2, 3), "size": [7, 9]}, TWO, 1)
+    source = user_input_source({"x": counting(2, 3), "size": [7, 9]}, TWO, 1)
     assert [feeds["size"].tolist() for feeds, _ in source.batches()] == [[7, 9]] * 2
 
 
 def test_images_are_the_first_of_those_given():
-    source = given_source({"x": counting(5, 3), "size": [7, 9]}, TWO, None, images=3)
+    source = user_input_source({"x": counting(5, 3), "size": [7, 9]}, TWO, None, images=3)
     assert (source.images, source.batch) == (3, 3) and leading(source) == [[0, 3, 6]]
     told = message({"x": counting(5, 3), "size": [7, 9]}, TWO, images=9)
     assert told == "9 images were asked for, but the values given are of 5; ask for less"
@@ -377,12 +379,12 @@ def test_a_model_of_a_fixed_batch_gets_its_samples_batch_after_batch():
         tensor_info("x", 2, 3), tensor_info("scale", 2, 1), tensor_info("size", 3, element_type=INT64)
     )
     given = {"x": counting(6, 3), "scale": counting(2, 1), "size": [7, 8, 9]}
-    source = given_source(given, inputs, None)
+    source = user_input_source(given, inputs, None)
     assert (source.images, source.batch) == (6, 2)
     assert leading(source) == [[0, 3], [6, 9], [12, 15]]
     # One for every batch.
     assert leading(source, "scale") == [[0, 1]] * 3
-    assert leading(given_source(given, inputs, None, images=3)) == [[0, 3], [6, 0]]
+    assert leading(user_input_source(given, inputs, None, images=3)) == [[0, 3], [6, 0]]
     assert source.first(5)["x"].shape == (2, 3)
     assert (
         "[2, 3] was given an array of shape [5, 3]; give one of the input's shape, or of several "
@@ -400,8 +402,8 @@ def test_a_model_of_a_fixed_batch_gets_its_samples_batch_after_batch():
 
 def test_a_state_that_is_tied_to_the_batch_keeps_it():
     given = {"x": counting(4, 5), "state": counting(2, 4, 8), "rate": 16000}
-    source = given_source(given, STATEFUL, None)
-    assert (source.images, source.batch) == (4, 4) == (given_source(given, STATEFUL, 4).images, 4)
+    source = user_input_source(given, STATEFUL, None)
+    assert (source.images, source.batch) == (4, 4) == (user_input_source(given, STATEFUL, 4).images, 4)
     for feeds in (source.first(1), source.first(9), *(feeds for feeds, _ in source.batches())):
         assert [values.shape for values in feeds.values()] == [(4, 5), (2, 4, 8), ()]
     told = message(given, STATEFUL, batch=2)
@@ -411,13 +413,13 @@ def test_a_state_that_is_tied_to_the_batch_keeps_it():
 
 def test_an_axis_of_another_name_than_the_batch_is_not_tied_to_it():
     inputs = declared(tensor_info("x", "n", 3, "h"), tensor_info("mask", 1, "h"))
-    source = given_source({"x": counting(4, 3, 4), "mask": counting(1, 4)}, inputs, 2)
+    source = user_input_source({"x": counting(4, 3, 4), "mask": counting(1, 4)}, inputs, 2)
     assert leading(source) == [[0, 12], [24, 36]]
 
 
 def test_another_leading_extent_is_fed_as_it_is():
     inputs = declared(tensor_info("x", "n", 3), tensor_info("boxes", "boxes", 4))
-    source = given_source({"x": counting(2, 3), "boxes": counting(7, 4)}, inputs, None)
+    source = user_input_source({"x": counting(2, 3), "boxes": counting(7, 4)}, inputs, None)
     assert source.first(1)["boxes"].shape == (7, 4) == source.inputs[1].shape
     assert "input 'boxes' [boxes, 4] cannot be taken apart" in message(
         {"x": counting(2, 3), "boxes": counting(7, 4)}, inputs, batch=1
@@ -428,8 +430,8 @@ def test_an_input_without_a_rank_takes_any():
     unranked = tensor_info("x")
     unranked.type.tensor_type.ClearField("shape")
     inputs = declared(unranked)
-    assert leading(given_source({"x": counting(4, 3)}, inputs, 2)) == [[0, 3], [6, 9]]
-    assert given_source({"x": 3.0}, inputs, None).first(1)["x"].shape == ()
+    assert leading(user_input_source({"x": counting(4, 3)}, inputs, 2)) == [[0, 3], [6, 9]]
+    assert user_input_source({"x": 3.0}, inputs, None).first(1)["x"].shape == ()
 
 
 # What a reader is told
@@ -448,7 +450,7 @@ def test_whole_numbers_that_nobody_gave_are_told_and_named_where_a_run_fails():
 
 
 def test_what_was_given_is_told_where_the_model_leaves_its_shape_open():
-    source = given_source({"x": counting(4, 5), "state": counting(2, 4, 8), "rate": 1}, STATEFUL, None)
+    source = user_input_source({"x": counting(4, 5), "state": counting(2, 4, 8), "rate": 1}, STATEFUL, None)
     assert shape_notes(STATEFUL, source.inputs, 4) == [
         "the model leaves the shape of input 'x' [?, ?] open: what was given is 4x5",
         "the model leaves the shape of input 'state' [2, ?, 8] open: what was given is 2x4x8",
@@ -470,11 +472,11 @@ def test_images_are_turned_upright_by_their_exif_orientation(tmp_path):
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = 6  # a quarter turn clockwise makes it upright
     stored.save(tmp_path / "a.png", exif=exif)
-    fed = given_feeds(tmp_path, IMAGES)["x"]
+    fed = user_input_feeds(tmp_path, IMAGES)["x"]
     assert fed.shape == (1, 3, 4, 6)
     assert fed[0, :, 0, 0].tolist() == [1, 1, 1] and fed.sum() == 3
 
 
 def test_an_alpha_channel_is_left_out_and_the_colours_stay_as_they_are_stored(tmp_path):
     save_image(tmp_path / "a.png", mode="RGBA", value=(255, 51, 0, 0))
-    assert given_feeds(tmp_path, SMALL)["x"][0, :, 0, 0].tolist() == [1, pytest.approx(0.2), 0]
+    assert user_input_feeds(tmp_path, SMALL)["x"][0, :, 0, 0].tolist() == [1, pytest.approx(0.2), 0]

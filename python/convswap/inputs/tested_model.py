@@ -28,9 +28,9 @@ from convswap.inputs.feeds import (
     input_shapes,
     random_feeds,
 )
-from convswap.inputs.given import GIVEN, Given, GivenSource, given_source
 from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes, with_sample_shapes
 from convswap.inputs.tensor_inputs import with_tensor_inputs
+from convswap.inputs.user_inputs import GIVEN, UserInputs, UserInputSource, user_input_source
 from convswap.models.networks import ALL_NETWORKS, NETWORKS, RANDOM
 from convswap.runtime.device import Device
 
@@ -49,7 +49,7 @@ _DEFAULT_RANDOM_IMAGES = {"cuda": 256, "cpu": 8}
 
 
 @dataclass(frozen=True)
-class Subject:
+class TestedModel:
     """A model and the name of its data; see `open_model` for its weights.
 
     `model` is as given, for our side; `plain` has every Conv as ONNX has it, for the default side, and is the
@@ -66,19 +66,19 @@ class Subject:
     missing: str | None = None
     swapped_before: int = 0
     input_shape: InputShape | None = None
-    given: Given | None = None
+    given: UserInputs | None = None
 
 
-def open_subject(
-    model: UserModel, data: str | None, input_shape: InputShape | None = None, given: Given | None = None
-) -> Subject:
+def open_tested_model(
+    model: UserModel, data: str | None, input_shape: InputShape | None = None, given: UserInputs | None = None
+) -> TestedModel:
     """Return the model called or stored as `model`, and `data` or what suits it.
 
     A network's name has it exported; anything else is the path of an ONNX file. Convs that were swapped
-    before stay so in `Subject.model`, and are turned back in `Subject.plain`, so that the default side can
-    run them. A sample of `input_shape` may suit data that an open one does not. What is `given` for the
-    inputs takes the place of a data set; a model that takes sequences, optionals and values for inputs with a
-    default is no longer one to write then, see `with_tensor_inputs`.
+    before stay so in `TestedModel.model`. In `TestedModel.plain` they are ONNX's Conv again, so that the
+    default side can run them. A sample of `input_shape` may suit data that an open one does not. The values
+    in `given` take the place of a data set. Where they are for sequences, optionals or inputs with a default,
+    the model is changed to take them and cannot be written any more, see `with_tensor_inputs`.
 
     Raises:
         ConvswapError: there is no such network or file, or no such data set, or what was given does not suit
@@ -105,7 +105,7 @@ def open_subject(
         data, missing = _suiting_data(opened, with_sample_shapes(declared_inputs(opened), input_shape))
     before = count_swapped(opened)
     plain = plain_model(opened) if before else opened
-    return Subject(title, opened, plain, data, missing, before, input_shape, given)
+    return TestedModel(title, opened, plain, data, missing, before, input_shape, given)
 
 
 def open_model(model: UserModel, data: str | None = None) -> tuple[str, ir.Model]:
@@ -155,32 +155,32 @@ def batch_of(model: ir.Model, inputs: tuple[Input, ...], batch: int | None, devi
     return fixed or batch or usual
 
 
-def source_of(subject: Subject, images: int | None, batch: int | None, device: Device) -> Source:
-    """Return the feeds for `subject`: `images` samples in batches of `batch`, by default as the data suggest.
+def source_of(tested: TestedModel, images: int | None, batch: int | None, device: Device) -> Source:
+    """Return the feeds for `tested`: `images` samples in batches of `batch`, by default as the data suggest.
 
     Raises:
         ConvswapError: a number is out of range, the model is fixed to another batch or shape, or the data do
             not fit.
     """
     require_count("images", images)
-    inputs = with_sample_shapes(declared_inputs(subject.model), subject.input_shape)
-    if subject.given is not None:
-        return given_source(subject.given, inputs, batch, images)
+    inputs = with_sample_shapes(declared_inputs(tested.model), tested.input_shape)
+    if tested.given is not None:
+        return user_input_source(tested.given, inputs, batch, images)
     fixed = checked_batch(inputs, batch)
-    if subject.dataset == RANDOM:
-        samples = fixed or batch or _usual_random_images(subject.model, device)
+    if tested.dataset == RANDOM:
+        samples = fixed or batch or _usual_random_images(tested.model, device)
         count = images or samples
         return RandomSource(inputs, count, fixed or min(samples, count))
     if not _takes_images(inputs):
         listed = ", ".join(str(given) for given in inputs)
         raise ConvswapError(
-            f"data set {subject.dataset} needs a model with one floating-point input [batch, 1, S, S], "
+            f"data set {tested.dataset} needs a model with one floating-point input [batch, 1, S, S], "
             f"but its inputs are {listed}; use --data random"
             + (", or --input-shape 1,28,28" if any(None in given.shape[1:] for given in inputs) else "")
         )
     dataset = datasets.load(
-        subject.dataset,
-        images=images or _DEFAULT_IMAGES[subject.dataset],
+        tested.dataset,
+        images=images or _DEFAULT_IMAGES[tested.dataset],
         image_size=int(inputs[0].shape[2] or 0),
     )
     count = len(dataset.images)
@@ -237,7 +237,7 @@ class OneRun:
     declared: tuple[Input, ...]
     inputs: tuple[Input, ...]
     batch: int
-    given: GivenSource | None = None
+    given: UserInputSource | None = None
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -267,7 +267,7 @@ def one_run(
     batch: int | None,
     device: Device,
     input_shape: InputShape | None = None,
-    given: Given | None = None,
+    given: UserInputs | None = None,
 ) -> OneRun:
     """Return what a run of `model` is fed on `device`.
 
@@ -276,11 +276,11 @@ def one_run(
 
     Raises:
         ConvswapError: `batch` or `input_shape` is out of range or not the model's, or what was given does not
-            fit it; see `given_source`.
+            fit it; see `user_input_source`.
     """
     declared = declared_inputs(model)
     shaped = with_sample_shapes(declared, input_shape)
     if given is None:
         return OneRun(declared, shaped, batch_of(model, shaped, batch, device))
-    source = given_source(given, shaped, batch)
+    source = user_input_source(given, shaped, batch)
     return OneRun(declared, source.inputs, source.batch, source)

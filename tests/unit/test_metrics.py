@@ -7,10 +7,10 @@ import warnings
 
 import numpy as np
 import pytest
-from convswap.truth.closeness import (
+from convswap.reference.metrics import (
     NO_CLASS,
-    NOT_APART,
-    Apart,
+    NO_DIFFERENCE,
+    Difference,
     apart,
     are_alike_without_finite,
     max_abs_error,
@@ -21,10 +21,10 @@ from convswap.truth.closeness import (
 
 
 def test_relative_l2_error_is_the_distance_over_the_length_of_the_truth():
-    truth = np.array([[3.0, 0.0], [0.0, 4.0]])
-    values = truth.astype(np.float32) + np.float32(0.5)
-    assert relative_l2_error(values, truth) == pytest.approx(1.0 / 5.0)
-    assert max_abs_error(values, truth) == pytest.approx(0.5)
+    reference = np.array([[3.0, 0.0], [0.0, 4.0]])
+    values = reference.astype(np.float32) + np.float32(0.5)
+    assert relative_l2_error(values, reference) == pytest.approx(1.0 / 5.0)
+    assert max_abs_error(values, reference) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
@@ -36,9 +36,9 @@ def test_value_that_is_not_finite_where_the_truth_is_makes_the_error_infinite(er
 
 @pytest.mark.parametrize("error", [relative_l2_error, max_abs_error])
 def test_infinity_and_nan_that_the_truth_has_too_are_no_error(error):
-    truth = np.array([1.0, np.inf, -np.inf, np.nan])
-    assert error(truth.astype(np.float32), truth) == 0
-    assert error(np.array([1.0, -np.inf, -np.inf, np.nan]), truth) == math.inf
+    reference = np.array([1.0, np.inf, -np.inf, np.nan])
+    assert error(reference.astype(np.float32), reference) == 0
+    assert error(np.array([1.0, -np.inf, -np.inf, np.nan]), reference) == math.inf
 
 
 def test_any_difference_from_an_all_zero_truth_is_infinite():
@@ -55,14 +55,14 @@ def no_warning():
 
 @pytest.mark.parametrize("scale", [1e200, 1e307, 1e-200, 1e-307])
 def test_errors_are_right_where_squares_leave_the_range_of_float64(no_warning, scale):
-    truth = np.array([[3.0, 0.0], [0.0, 4.0]]) * scale
-    assert relative_l2_error(truth, truth) == 0
-    assert apart(truth, truth) == NOT_APART
+    reference = np.array([[3.0, 0.0], [0.0, 4.0]]) * scale
+    assert relative_l2_error(reference, reference) == 0
+    assert apart(reference, reference) == NO_DIFFERENCE
     # Of 5, a distance of 1.
-    values = truth + 0.5 * scale
-    assert relative_l2_error(values, truth) == pytest.approx(0.2)
-    assert apart(values, truth) == Apart(pytest.approx(0.2), pytest.approx(scale))
-    assert max_abs_error(values, truth) == pytest.approx(0.5 * scale)
+    values = reference + 0.5 * scale
+    assert relative_l2_error(values, reference) == pytest.approx(0.2)
+    assert apart(values, reference) == Difference(pytest.approx(0.2), pytest.approx(scale))
+    assert max_abs_error(values, reference) == pytest.approx(0.5 * scale)
 
 
 def test_difference_beyond_the_range_of_float64_counts_by_its_share(no_warning):
@@ -75,12 +75,12 @@ def test_difference_beyond_the_range_of_float64_counts_by_its_share(no_warning):
 
 def test_value_that_is_infinite_in_a_narrow_type_only_is_infinitely_wrong(no_warning):
     """What exp(400) is in float32 and in float64: both sides are off alike, and are not NaN apart."""
-    truth = np.array([1.0, 5e173])
+    reference = np.array([1.0, 5e173])
     with np.errstate(over="ignore"):
-        values = truth.astype(np.float32)
-    assert relative_l2_error(values, truth) == math.inf
-    assert apart(values, truth).distance == math.inf
-    assert apart(values, values) == NOT_APART
+        values = reference.astype(np.float32)
+    assert relative_l2_error(values, reference) == math.inf
+    assert apart(values, reference).distance == math.inf
+    assert apart(values, values) == NO_DIFFERENCE
 
 
 def test_empty_outputs_do_not_differ():
@@ -89,16 +89,16 @@ def test_empty_outputs_do_not_differ():
 
 
 def test_large_output_does_not_hide_a_wrong_small_one():
-    truth = [np.full(1000, 1e6), np.ones(2)]
+    reference = [np.full(1000, 1e6), np.ones(2)]
     outputs = [np.full(1000, 1e6, np.float32), np.array([1.0, 1.5], np.float32)]
-    assert worst_output(relative_l2_error, outputs, truth) == pytest.approx(0.5 / math.sqrt(2))
+    assert worst_output(relative_l2_error, outputs, reference) == pytest.approx(0.5 / math.sqrt(2))
 
 
 def test_whole_number_outputs_count_only_where_there_is_no_other():
-    truth = [np.ones(3), np.array([1, 2, 3])]
+    reference = [np.ones(3), np.array([1, 2, 3])]
     near_tie = [np.ones(3, np.float32), np.array([1, 3, 2])]
-    assert worst_output(max_abs_error, near_tie, truth) == 0
-    assert worst_output(max_abs_error, near_tie[1:], truth[1:]) == 1
+    assert worst_output(max_abs_error, near_tie, reference) == 0
+    assert worst_output(max_abs_error, near_tie[1:], reference[1:]) == 1
 
 
 def test_top1_is_the_largest_value_of_each_sample():

@@ -1,4 +1,4 @@
-"""Operators of the float64 truth, where ONNX's own evaluator loops in Python, rounds to float32, or errs.
+"""Operators of the float64 reference, where ONNX's own evaluator loops in Python, rounds to float32, or errs.
 
 Convolution is the library's `reference` algorithm; everything else is NumPy. Formulas are those of the ONNX
 operator specification.
@@ -16,7 +16,7 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops import op_batch_normalization
 
 from convswap import _native
-from convswap.truth.subgraphs import SUBGRAPH_OPERATORS
+from convswap.reference.subgraphs import SUBGRAPH_OPERATORS
 
 _CONV_ATTRIBUTES = ("auto_pad", "pads", "strides", "dilations", "group", "activation")
 

@@ -1,4 +1,4 @@
-"""The float64 truth of subgraphs, and of what NumPy cannot compute, is what ONNX Runtime computes.
+"""The float64 reference of subgraphs, and of what NumPy cannot compute, is what ONNX Runtime computes.
 
 Tolerance: ONNX Runtime computes in float32 here, in sums of a few values near 1.
 """
@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from convswap.truth.evaluation import Truth, evaluate
+from convswap.reference.evaluation import Evaluation, evaluate
 from onnx import helper
 from swap_models import tensor_info, text_model
 from verdict_models import built, constant, normal
@@ -21,20 +21,20 @@ SHAPE = (4, 3, 5)
 X = "float[4, 3, 5] x"
 
 
-def check(model: onnx.ModelProto, feeds: dict, *, is_float64: bool = True) -> Truth:
-    """Compare the truth of `model` with ONNX Runtime's answer, sequences too."""
+def check(model: onnx.ModelProto, feeds: dict, *, is_float64: bool = True) -> Evaluation:
+    """Compare the reference of `model` with ONNX Runtime's answer, sequences too."""
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     expected = session.run(None, feeds)
-    truth = evaluate(model, feeds)
-    for got, wanted in zip(truth.outputs, expected, strict=True):
+    reference = evaluate(model, feeds)
+    for got, wanted in zip(reference.outputs, expected, strict=True):
         assert isinstance(got, list) == isinstance(wanted, list)
         pairs = zip(got, wanted, strict=True) if isinstance(got, list) else [(got, wanted)]
         for one, other in pairs:
             assert one.shape == other.shape
             assert one.dtype == (np.float64 if other.dtype == np.float32 else other.dtype)
             np.testing.assert_allclose(one, other, **CLOSE)
-    assert (truth.in_float32 == ()) is is_float64
-    return truth
+    assert (reference.in_float32 == ()) is is_float64
+    return reference
 
 
 def summing_body(*shape: int) -> str:
@@ -76,8 +76,8 @@ def test_scan_with_a_batch_of_its_own_is_left_to_the_cpu_provider():
         outputs="float[4, 5] y, float[4, 3, 5] all",
         opset=8,
     )
-    truth = check(model, {"x": normal(0, *SHAPE)}, is_float64=False)
-    assert truth.in_float32 == ("Scan with its subgraphs",)
+    reference = check(model, {"x": normal(0, *SHAPE)}, is_float64=False)
+    assert reference.in_float32 == ("Scan with its subgraphs",)
 
 
 @pytest.mark.parametrize("trips", [4, 1, 0])
@@ -133,8 +133,8 @@ def test_node_of_a_function_has_the_attributes_of_the_call_on_the_cpu_provider_t
         functions=functions,
         domains="com.microsoft",
     )
-    truth = check(model, {"x": normal(0, *SHAPE)}, is_float64=False)
-    assert truth.in_float32 == ("com.microsoft.QuickGelu",)
+    reference = check(model, {"x": normal(0, *SHAPE)}, is_float64=False)
+    assert reference.in_float32 == ("com.microsoft.QuickGelu",)
 
 
 def test_branch_that_numpy_fails_in_is_left_whole_to_the_cpu_provider(monkeypatch):
@@ -156,8 +156,8 @@ def test_branch_that_numpy_fails_in_is_left_whole_to_the_cpu_provider(monkeypatc
         inputs=X,
         outputs="seq(float[]) y",
     )
-    truth = check(model, {"x": normal(0, *SHAPE)}, is_float64=False)
-    assert truth.in_float32 == ("If with its subgraphs",)
+    reference = check(model, {"x": normal(0, *SHAPE)}, is_float64=False)
+    assert reference.in_float32 == ("If with its subgraphs",)
 
 
 def test_memory_is_that_of_a_few_values_at_a_time():

@@ -1,4 +1,4 @@
-"""A judgement follows from how far answers are apart, and from the Convs alone only where needed."""
+"""A verdict follows from how far answers are apart, and from the Convs alone only where needed."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import math
 from dataclasses import replace
 
 import pytest
-from convswap.comparison.judgement import (
+from convswap.comparison.verdict import (
     ELEMENTS_THAT_MAY_DIFFER,
     ConvsAlone,
-    Judgement,
     Measure,
     OutputErrors,
+    Verdict,
     conv_is_right,
     judge,
 )
-from convswap.truth.closeness import NOT_COMPARABLE, Apart
+from convswap.reference.metrics import NOT_COMPARABLE, Difference
 
 USUAL = Measure(2e-3, 2e-3)
 RIGHT, WRONG = ConvsAlone(3), ConvsAlone(3, ("conv2",))
 
 
-def apart(relative: float) -> Apart:
-    return Apart(relative, 10 * relative)
+def apart(relative: float) -> Difference:
+    return Difference(relative, 10 * relative)
 
 
 def output(default: float, ours: float, between: float = 1.0, **more) -> OutputErrors:
@@ -32,7 +32,7 @@ def output(default: float, ours: float, between: float = 1.0, **more) -> OutputE
     )
 
 
-def judged(*outputs: OutputErrors, alone: ConvsAlone | None = None, measure: Measure = USUAL) -> Judgement:
+def judged(*outputs: OutputErrors, alone: ConvsAlone | None = None, measure: Measure = USUAL) -> Verdict:
     def find() -> ConvsAlone:
         assert alone is not None, "the Convs alone have no say here"
         return alone
@@ -41,9 +41,7 @@ def judged(*outputs: OutputErrors, alone: ConvsAlone | None = None, measure: Mea
 
 
 def test_our_error_within_the_tolerance_is_enough_by_itself():
-    assert judged(output(0.5, 1e-3)) == Judgement(
-        True, "relative L2 error 1.00e-03, at most 0.002 asked for."
-    )
+    assert judged(output(0.5, 1e-3)) == Verdict(True, "relative L2 error 1.00e-03, at most 0.002 asked for.")
 
 
 def test_ours_alone_beyond_the_tolerance_is_wrong():
@@ -64,10 +62,10 @@ def test_ours_may_be_twice_as_far_off_as_the_default_side(ours, agree):
     assert not judged(output(0.04, ours), alone=WRONG).agree
 
 
-@pytest.mark.parametrize(("nudged", "agree"), [(0.05, True), (0.02, False), (math.inf, True)])
-def test_a_nudge_says_how_far_off_ours_may_be_where_the_default_side_has_luck(nudged, agree):
-    assert judged(output(0.0, 0.05, nudged=nudged), alone=RIGHT).agree is agree
-    assert not judged(output(0.0, 0.05, nudged=nudged), alone=WRONG).agree
+@pytest.mark.parametrize(("perturbed", "agree"), [(0.05, True), (0.02, False), (math.inf, True)])
+def test_a_nudge_says_how_far_off_ours_may_be_where_the_default_side_has_luck(perturbed, agree):
+    assert judged(output(0.0, 0.05, perturbed=perturbed), alone=RIGHT).agree is agree
+    assert not judged(output(0.0, 0.05, perturbed=perturbed), alone=WRONG).agree
 
 
 def test_values_that_are_not_finite_on_the_default_side_alone_do_not_condemn_ours():
@@ -98,7 +96,7 @@ def test_half_a_per_cent_of_whole_numbers_may_differ():
     assert found.agree and "0.5 % of its elements differ in output 'y'" in found.found
     assert "where two scores tie either is right" in found.notes[0]
     assert not judged(replace(at_most, ours=apart(0.006))).agree
-    assert judged(replace(at_most, ours=apart(0.006), nudged=apart(0.006)), alone=RIGHT).agree
+    assert judged(replace(at_most, ours=apart(0.006), perturbed=apart(0.006)), alone=RIGHT).agree
 
 
 def test_order_of_what_ties_beside_numbers_that_agree_is_no_difference():

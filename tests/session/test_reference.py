@@ -1,4 +1,4 @@
-"""The float64 truth is float64 throughout, and right, also where ONNX's own evaluator is slow or wrong.
+"""The float64 reference is float64 throughout, and right, also where ONNX's own evaluator is slow or wrong.
 
 Tolerance: both sides of a comparison here compute in float64, in different orders; 1e-12 leaves four digits
 for that and is far below float32's 6e-8, so that a single rounding to float32 anywhere fails the test.
@@ -15,7 +15,7 @@ import onnx
 import onnxruntime
 import pytest
 from convswap.errors import ConvswapError
-from convswap.truth.evaluation import evaluate
+from convswap.reference.evaluation import evaluate
 from numpy_forward import convolve, dense, pool, softmax
 from onnx import TensorProto, helper, numpy_helper
 from swap_models import ANY, IMAGE, INPUT_SHAPE, input_array, make_model, tensor_info, text_model, weights
@@ -28,7 +28,7 @@ def array(tensor: onnx.TensorProto) -> np.ndarray:
 
 
 def result_of(node: onnx.NodeProto, *initializers: onnx.TensorProto, opset: int = 20, **feeds: np.ndarray):
-    """Return the truth of a model of one node, fed x and what else is named."""
+    """Return the reference of a model of one node, fed x and what else is named."""
     feeds.setdefault("x", input_array(*INPUT_SHAPE))
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(values.dtype), values.shape)
@@ -239,10 +239,10 @@ def in_onnxruntime(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list
 def test_lp_pool_equals_onnxruntime_and_is_not_rounded(attributes, p):
     model = make_model([helper.make_node("LpPool", ["x"], ["y"], p=p, **attributes)], [])
     x = input_array(*INPUT_SHAPE)
-    truth = evaluate(model, {"x": x})
+    reference = evaluate(model, {"x": x})
     # ONNX Runtime has it in float32 only.
-    np.testing.assert_allclose(truth.outputs[0], in_onnxruntime(model, {"x": x})[0], rtol=1e-5, atol=1e-6)
-    assert truth.in_float32 == ()
+    np.testing.assert_allclose(reference.outputs[0], in_onnxruntime(model, {"x": x})[0], rtol=1e-5, atol=1e-6)
+    assert reference.in_float32 == ()
 
 
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
@@ -250,15 +250,15 @@ def test_pool_with_dilations_and_automatic_padding_is_left_to_onnxruntime_which_
     node = helper.make_node(op, ["x"], ["y"], kernel_shape=[3, 2], dilations=[2, 1], auto_pad="SAME_UPPER")
     model = make_model([node], [])
     x = input_array(*INPUT_SHAPE)
-    truth = evaluate(model, {"x": x})
-    np.testing.assert_array_equal(truth.outputs[0], in_onnxruntime(model, {"x": x})[0])
-    assert truth.in_float32 == (op,)
+    reference = evaluate(model, {"x": x})
+    np.testing.assert_array_equal(reference.outputs[0], in_onnxruntime(model, {"x": x})[0])
+    assert reference.in_float32 == (op,)
 
 
 def test_operator_that_onnx_composes_is_named_as_a_whole():
     model = make_model([helper.make_node("MeanVarianceNormalization", ["x"], ["y"])], [])
-    truth = evaluate(model, {"x": input_array(*INPUT_SHAPE)})
-    assert truth.in_float32 == ("MeanVarianceNormalization",)
+    reference = evaluate(model, {"x": input_array(*INPUT_SHAPE)})
+    assert reference.in_float32 == ("MeanVarianceNormalization",)
 
 
 @pytest.mark.parametrize("attributes", [{}, {"p": 1}, {"p": 1, "axis": 1}, {"p": 2, "axis": 2}], ids=str)
@@ -306,10 +306,10 @@ def test_resize_to_sizes_is_all_that_float32_computes(opset, others, sizes, attr
         tensors.append(numpy_helper.from_array(np.array(sizes), "sizes"))
     model = make_model(nodes, tensors, inputs=inputs)
     model.opset_import[0].version = opset
-    truth = evaluate(model, feeds)
-    np.testing.assert_allclose(truth.outputs[0], in_onnxruntime(model, feeds)[0], rtol=1e-5, atol=1e-5)
-    assert truth.outputs[0].dtype == np.float64
-    assert truth.in_float32 == ("Resize",)
+    reference = evaluate(model, feeds)
+    np.testing.assert_allclose(reference.outputs[0], in_onnxruntime(model, feeds)[0], rtol=1e-5, atol=1e-5)
+    assert reference.outputs[0].dtype == np.float64
+    assert reference.in_float32 == ("Resize",)
 
 
 def optional_of(element_type: int) -> onnx.TypeProto:
@@ -343,8 +343,8 @@ def test_empty_optional_has_no_element():
     outputs = [onnx.ValueInfoProto(name=name) for name in ("o", "b")]
     model = make_model(nodes, [], outputs=outputs)
     feeds = {"x": input_array(*INPUT_SHAPE)}
-    truth = evaluate(model, feeds).outputs
-    assert truth == [None, np.array(False)] == in_onnxruntime(model, feeds)
+    reference = evaluate(model, feeds).outputs
+    assert reference == [None, np.array(False)] == in_onnxruntime(model, feeds)
 
 
 def test_infinities_and_nan_are_computed_without_a_warning():
@@ -358,10 +358,10 @@ def test_infinities_and_nan_are_computed_without_a_warning():
       y = Add(d, e)"""
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always")
-        truth = evaluate(text_model(nodes), {"x": input_array(*INPUT_SHAPE)})
+        reference = evaluate(text_model(nodes), {"x": input_array(*INPUT_SHAPE)})
     assert given == []
-    assert truth.in_float32 == ()
-    assert np.isnan(truth.outputs[0]).any() and np.isinf(truth.outputs[0]).any()
+    assert reference.in_float32 == ()
+    assert np.isnan(reference.outputs[0]).any() and np.isinf(reference.outputs[0]).any()
 
 
 def test_global_max_pool_works_for_any_rank():

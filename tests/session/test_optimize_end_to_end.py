@@ -9,12 +9,12 @@ import pytest
 from convswap.graph.fusion.fuse import Stage
 from convswap.optimizing import measuring, whole
 from convswap.optimizing.choice import DEFAULT_WAY
-from convswap.optimizing.kept import Measurement
-from convswap.optimizing.measuring import Measured
+from convswap.optimizing.end_to_end import EndToEnd, best_end_to_end
+from convswap.optimizing.measurement_cache import Measurement
+from convswap.optimizing.measuring import MeasuredSegment
 from convswap.optimizing.optimize import node_results
 from convswap.optimizing.preparation import OptimizeOptions, SegmentInputs, prepare
-from convswap.optimizing.result import WholeResult
-from convswap.optimizing.whole import Whole, best_whole
+from convswap.optimizing.result import EndToEndResult
 from convswap.runtime.device import Device
 from test_optimize import CPU, network
 
@@ -31,7 +31,7 @@ def measured_on(device: Device, ours=GAINING, precision="tf32"):
     """Return the network, prepared, and its Convs, of which the default takes 1 ms each."""
     prepared = replace(prepare(network(), OptimizeOptions(), CPU), device=device)
     convs = [
-        Measured(
+        MeasuredSegment(
             segment,
             Measurement(precision, None, {DEFAULT_WAY: (1.0,), Stage.FOLDED: (ours[segment.name],)}),
             ({},),
@@ -41,7 +41,7 @@ def measured_on(device: Device, ours=GAINING, precision="tf32"):
     return prepared, convs
 
 
-def run_wholes(monkeypatch, found):
+def run_candidates(monkeypatch, found):
     """Have whole models of Convs by these names run in these milliseconds, where the original takes 1."""
     asked = []
 
@@ -50,43 +50,43 @@ def run_wholes(monkeypatch, found):
         asked.append(names)
         milliseconds, agree = found[names]
         choices = {name: None for name in names}
-        return Whole(taken=choices, times=(WholeResult(1, 1.0, milliseconds),), answers_agree=agree)
+        return EndToEnd(taken=choices, times=(EndToEndResult(1, 1.0, milliseconds),), answers_agree=agree)
 
-    monkeypatch.setattr(whole, "_run_whole", run_whole)
+    monkeypatch.setattr(whole, "_run_end_to_end", run_whole)
     return asked
 
 
 def test_on_a_card_what_loses_little_alone_is_tried_with_the_rest(monkeypatch):
     prepared, convs = measured_on(CARD)
     both = ("stem",), ("stem", "block")
-    asked = run_wholes(monkeypatch, {both[0]: (0.8, True), both[1]: (0.7, True)})
-    assert tuple(best_whole(prepared, convs).taken) == both[1] and tuple(asked) == both
-    rows = {row.node: row for row in node_results(prepared, convs, best_whole(prepared, convs))}
+    asked = run_candidates(monkeypatch, {both[0]: (0.8, True), both[1]: (0.7, True)})
+    assert tuple(best_end_to_end(prepared, convs).taken) == both[1] and tuple(asked) == both
+    rows = {row.node: row for row in node_results(prepared, convs, best_end_to_end(prepared, convs))}
     assert rows["block"].taken == "swapped"
     assert rows["block"].why == "0.98x as fast alone, but the whole model is faster with it"
     assert rows["stem"].why == "2.00x as fast" and rows["last"].taken == "default"
-    run_wholes(monkeypatch, {both[0]: (0.7, True), both[1]: (0.8, True)})
-    assert tuple(best_whole(prepared, convs).taken) == both[0]
+    run_candidates(monkeypatch, {both[0]: (0.7, True), both[1]: (0.8, True)})
+    assert tuple(best_end_to_end(prepared, convs).taken) == both[0]
 
 
 def test_on_a_card_the_whole_is_tried_where_no_conv_gains_alone_and_must_gain_more_than_noise(monkeypatch):
     prepared, convs = measured_on(CARD, {"stem": 1.0, "block": 1.05, "last": 1.5})
     near = ("stem", "block")
-    asked = run_wholes(monkeypatch, {near: (0.9, True)})
-    best = best_whole(prepared, convs)
+    asked = run_candidates(monkeypatch, {near: (0.9, True)})
+    best = best_end_to_end(prepared, convs)
     assert tuple(best.taken) == near and asked == [near]
     rows = {row.node: row for row in node_results(prepared, convs, best)}
     assert rows["block"].why == "0.95x as fast alone, but the whole model is faster with it"
-    asked = run_wholes(monkeypatch, {near: (0.99, True)})
-    assert best_whole(prepared, convs) == Whole() and asked == [near]
+    asked = run_candidates(monkeypatch, {near: (0.99, True)})
+    assert best_end_to_end(prepared, convs) == EndToEnd() and asked == [near]
     # On the CPU, where a Conv depends on its neighbours and a run takes long, nothing is.
-    assert best_whole(replace(prepared, device=CPU), convs) == Whole() and asked == [near]
+    assert best_end_to_end(replace(prepared, device=CPU), convs) == EndToEnd() and asked == [near]
 
 
 def test_on_a_card_nothing_is_tried_where_all_lose_much_or_ours_is_less_accurate(monkeypatch):
-    asked = run_wholes(monkeypatch, {})
+    asked = run_candidates(monkeypatch, {})
     for given in ({"ours": dict.fromkeys(GAINING, 1.2)}, {"precision": None}):
-        assert best_whole(*measured_on(CARD, **given)) == Whole()
+        assert best_end_to_end(*measured_on(CARD, **given)) == EndToEnd()
     assert asked == []
 
 
@@ -99,17 +99,17 @@ def test_on_a_card_what_takes_in_more_is_tried_though_alone_less_is_faster(monke
         for one, own in zip(convs, (more[one.segment.name] for one in convs), strict=True)
     ]
     monkeypatch.setattr(measuring, "_native", SimpleNamespace(choose=lambda problem, device: "naive"))
-    monkeypatch.setattr(Measured, "problems", ["a problem"])
+    monkeypatch.setattr(MeasuredSegment, "problems", ["a problem"])
     asked = []
 
     def run_whole(original, taken):
         asked.append({one.segment.name: one.ours for one in taken})
-        times = (WholeResult(1, 1.0, 0.9 - 0.1 * len(asked)),)
+        times = (EndToEndResult(1, 1.0, 0.9 - 0.1 * len(asked)),)
         named = {one.segment.name: one for one in taken}
-        return Whole(taken=dict.fromkeys(named), convs=named, times=times, answers_agree=True)
+        return EndToEnd(taken=dict.fromkeys(named), convs=named, times=times, answers_agree=True)
 
-    monkeypatch.setattr(whole, "_run_whole", run_whole)
-    best = best_whole(prepared, convs)
+    monkeypatch.setattr(whole, "_run_end_to_end", run_whole)
+    best = best_end_to_end(prepared, convs)
     alone = {"stem": Stage.FOLDED, "block": Stage.FOLDED, "last": Stage.ACTIVATION}
     assert asked == [alone, {**alone, "stem": Stage.ACTIVATION}]
     assert best.convs["stem"].algorithms == ("naive",) and best.convs["stem"].lines == ()
@@ -121,11 +121,11 @@ def test_on_a_card_what_takes_in_more_is_tried_though_alone_less_is_faster(monke
 def test_a_faster_model_whose_answers_differ_is_not_preferred(monkeypatch):
     prepared, convs = measured_on(CARD)
     both = ("stem",), ("stem", "block")
-    run_wholes(monkeypatch, {both[0]: (0.8, True), both[1]: (0.5, False)})
-    assert tuple(best_whole(prepared, convs).taken) == both[0]
+    run_candidates(monkeypatch, {both[0]: (0.8, True), both[1]: (0.5, False)})
+    assert tuple(best_end_to_end(prepared, convs).taken) == both[0]
     # Where no answers agree, it is the fastest that is told of.
-    run_wholes(monkeypatch, {both[0]: (0.8, False), both[1]: (0.5, False)})
-    assert tuple(best_whole(prepared, convs).taken) == both[1]
+    run_candidates(monkeypatch, {both[0]: (0.8, False), both[1]: (0.5, False)})
+    assert tuple(best_end_to_end(prepared, convs).taken) == both[1]
 
 
 def test_on_a_card_every_segment_is_compiled_alone_and_with_what_it_takes_in_at_each_batch(monkeypatch):

@@ -1,9 +1,9 @@
-"""How close the outputs of a model are to the float64 truth, and to each other.
+"""How close the outputs of a model are to the float64 reference, and to each other.
 
-The errors that are told of a whole model are over its floating-point outputs (whole-number outputs only where
-it has no other). With several outputs, the error of the worst one counts, so that a large output cannot hide
-a wrong small one. Whole numbers, truth values and strings are names rather than amounts, a class or an index:
-of those, the share of elements that differ is what counts.
+A model's error is over its floating-point outputs, and over integer outputs only where it has no others. With
+several outputs the worst one counts, so that a large output cannot hide a wrong small one. Integers, booleans
+and strings are names rather than amounts, a class or an index: their error is the share of elements that
+differ.
 """
 
 from __future__ import annotations
@@ -16,87 +16,89 @@ import numpy as np
 
 # The largest relative L2 error of the outputs against float64 that counts as the same answer.
 TOLERANCES = {"tf32": 2e-3, "ieee": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
-# Of whole numbers, truth values and strings so many may differ. In float16, the scores of 21 classes tie in
-# 0.05 % of all pixels, and a tie goes to either class; this is ten times that. A Conv that is wrong moves
-# many more.
+# The share of integers, booleans and strings that may differ. In float16 the scores of 21 classes tie in 0.05
+# % of all pixels, and a tie goes to either class; this is ten times that. A wrong Conv changes many more.
 ELEMENTS_THAT_MAY_DIFFER = 0.005
-# So many images are evaluated in float64, at most.
-TRUTH_IMAGES = 100
-# Of a sample whose values name no class.
+# The most images that are evaluated in float64.
+REFERENCE_IMAGES = 100
+# The class of a sample whose values name none.
 NO_CLASS = -1
 
-# What a value is off by, of its size, where the arithmetic alone is to blame: a rounding to the 11 or 8 bits
-# of TF32, float16 and bfloat16, and of float32 what sums of a thousand products come to.
+# The relative error that the arithmetic alone explains: one rounding to the 11 or 8 bits of TF32, float16 and
+# bfloat16, and for float32 the rounding of a sum of a thousand products.
 ROUNDING = {"tf32": 2.0**-11, "ieee": 2.0**-20, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
 # Of values up to 2 ** 400, 2 ** 200 squares have a sum below 2 ** 1024, where float64 ends.
 _SAFE_EXPONENT = 400
 
-# The finite elements of some values, and of what counts as the truth, in one order.
+# The finite elements of some values and of their reference, in the same order.
 _Pair = tuple[np.ndarray, np.ndarray]
 
 
-class Apart(NamedTuple):
-    """How far two answers are apart.
+class Difference(NamedTuple):
+    """How far two outputs are from each other.
 
-    `relative` is the relative L2 error of floating-point numbers, of all else the share of elements that
-    differ; `distance` is the L2 distance, or that share again. Both are infinite where the shapes differ.
+    `relative` is the relative L2 error of floating-point numbers, and for other types the share of elements
+    that differ. `distance` is the L2 distance, or that share again. Both are infinite where the shapes
+    differ.
     """
 
     relative: float
     distance: float
 
 
-NOT_APART = Apart(0.0, 0.0)
-NOT_COMPARABLE = Apart(math.inf, math.inf)
+NO_DIFFERENCE = Difference(0.0, 0.0)
+NOT_COMPARABLE = Difference(math.inf, math.inf)
 
 
-def apart(values: np.ndarray, others: np.ndarray) -> Apart:
+def apart(values: np.ndarray, others: np.ndarray) -> Difference:
     """Return how far `values` are from `others`, which count as the right ones.
 
     Two arrays without an element are the same: of what a loop collects in no run, nobody knows the shape.
     """
     if values.size == 0 and others.size == 0:
-        return NOT_APART
+        return NO_DIFFERENCE
     if values.shape != others.shape:
         return NOT_COMPARABLE
     if values.dtype.kind == "f" and others.dtype.kind == "f":
         pair = _finite_pair(values, others)
-        return Apart(_relative_l2_error(pair), _norm(_difference(pair)))
+        return Difference(_relative_l2_error(pair), _norm(_difference(pair)))
     share = float(np.mean(values != others))
-    return Apart(share, share)
+    return Difference(share, share)
 
 
-def apart_by_name(name: str, arrays: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray]) -> Apart:
+def difference_by_name(
+    name: str, arrays: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray]
+) -> Difference:
     """Return how far what is called `name` is from that of the right answers `others`; both may lack it."""
     if name not in arrays or name not in others:
         return NOT_COMPARABLE
     return apart(arrays[name], others[name])
 
 
-def relative_l2_error(values: np.ndarray, truth: np.ndarray) -> float:
-    """Return ||values - truth|| / ||truth||, both of the same shape.
+def relative_l2_error(values: np.ndarray, reference: np.ndarray) -> float:
+    """Return ||values - reference|| / ||reference||, both of the same shape.
 
-    Where the truth is infinite or NaN, `values` must be the same, and such elements count no further;
+    Where the reference is infinite or NaN, `values` must be the same, and such elements count no further;
     an element that is finite on one side only makes the error infinite. So does any difference from an
-    all-zero truth.
+    all-zero reference.
     """
-    return _relative_l2_error(_finite_pair(values, truth))
+    return _relative_l2_error(_finite_pair(values, reference))
 
 
-def max_abs_error(values: np.ndarray, truth: np.ndarray) -> float:
-    """Return the largest |values - truth|; elements that are not finite count as in `relative_l2_error`."""
-    return float(np.max(np.abs(_difference(_finite_pair(values, truth))), initial=0.0))
+def max_abs_error(values: np.ndarray, reference: np.ndarray) -> float:
+    """Return max |values - reference|; elements that are not finite count as in `relative_l2_error`."""
+    return float(np.max(np.abs(_difference(_finite_pair(values, reference))), initial=0.0))
 
 
 def worst_output(
     error: Callable[[np.ndarray, np.ndarray], float],
     outputs: Sequence[np.ndarray],
-    truth: Sequence[np.ndarray],
+    reference: Sequence[np.ndarray],
 ) -> float:
     """Return the largest `error` of any output of a model; see the module's text for which outputs count."""
-    return max(error(outputs[index], truth[index]) for index in counted_outputs(outputs))
+    return max(error(outputs[index], reference[index]) for index in counted_outputs(outputs))
 
 
 def counted_outputs(outputs: Sequence[np.ndarray]) -> Sequence[int]:
@@ -124,7 +126,7 @@ def has_finite(values: np.ndarray) -> bool:
 
 def are_alike_without_finite(values: np.ndarray, others: np.ndarray) -> bool:
     """Return whether two answers differ in nothing because neither has a finite element."""
-    return not (has_finite(values) or has_finite(others)) and apart(values, others) == NOT_APART
+    return not (has_finite(values) or has_finite(others)) and apart(values, others) == NO_DIFFERENCE
 
 
 def comparable_names(
@@ -138,12 +140,12 @@ def comparable_names(
     ]
 
 
-def _finite_pair(values: np.ndarray, truth: np.ndarray) -> _Pair | None:
+def _finite_pair(values: np.ndarray, reference: np.ndarray) -> _Pair | None:
     """Return the elements that are finite in both arrays; None where the others are not the same in both."""
-    values, truth = values.astype(np.float64).ravel(), truth.astype(np.float64).ravel()
-    both = np.isfinite(values) & np.isfinite(truth)
-    same = both | (values == truth) | (np.isnan(values) & np.isnan(truth))
-    return (values[both], truth[both]) if same.all() else None
+    values, reference = values.astype(np.float64).ravel(), reference.astype(np.float64).ravel()
+    both = np.isfinite(values) & np.isfinite(reference)
+    same = both | (values == reference) | (np.isnan(values) & np.isnan(reference))
+    return (values[both], reference[both]) if same.all() else None
 
 
 def _relative_l2_error(pair: _Pair | None) -> float:
@@ -151,8 +153,8 @@ def _relative_l2_error(pair: _Pair | None) -> float:
         return math.inf
     # Both in one unit, in which no difference overflows.
     exponent = max(map(_exponent, pair))
-    values, truth = (_divided(array, exponent) for array in pair)
-    distance, length = _norm(values - truth), _norm(truth)
+    values, reference = (_divided(array, exponent) for array in pair)
+    distance, length = _norm(values - reference), _norm(reference)
     if length == 0:
         return 0.0 if distance == 0 else math.inf
     return distance / length

@@ -1,14 +1,13 @@
-"""The truth that both sides are measured against: the model in float64.
+"""The reference that both sides are measured against: the model in float64.
 
-Every floating-point weight, constant, type and Cast target becomes float64; then ONNX's reference evaluator
-computes the model, with the operators of `truth/operators.py` in place of its slow or inexact ones, and the
-functions as `truth/rewriting.py` writes them. A value is let go of after its last use, and a weight is
-widened when it is read, so that the memory which this takes is that of the values at one place of the model.
+Every floating-point weight, constant, type and Cast target becomes float64. ONNX's reference evaluator then
+computes the model, with the operators of `operators.py` in place of its slow or inexact ones, and with the
+functions as `rewriting.py` writes them. A value is freed after its last use, and a weight is widened when it
+is read, so that the peak memory is that of the values which are alive at one node.
 
-What cannot be computed so is run alone by the CPU provider in float32, and named in the result: an operator
-that has no NumPy implementation at all (com.microsoft's, say) or only one that loops over pixels in Python,
-and a node, with all that is in its subgraphs, whose implementation fails. Its error is about 1e-7, far below
-TF32's.
+The CPU provider runs in float32, alone, what cannot be computed so, and the result names it: an operator that
+has no NumPy implementation (com.microsoft's, say) or only one that loops over pixels in Python, and a node,
+with its subgraphs, whose implementation fails. Its error is about 1e-7, far below TF32's.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from convswap.errors import ConvswapError
 from convswap.graph.domain import ONNX_DOMAINS, op_name
 from convswap.graph.external_weights import AnyModel, as_split
 from convswap.graph.serialisation import subgraphs
-from convswap.truth.operators import OPERATORS
-from convswap.truth.provider_node import ProviderNode, names_read, widened
-from convswap.truth.rewriting import WIDER, copy_without_weights, retype, write_attributes_into_functions
+from convswap.reference.operators import OPERATORS
+from convswap.reference.provider_node import ProviderNode, names_read, widened
+from convswap.reference.rewriting import WIDER, copy_without_weights, retype, write_attributes_into_functions
 
 # The evaluator has these, but as Python loops over every pixel or time step.
 _LEFT_TO_THE_CPU_PROVIDER = {
@@ -49,14 +48,14 @@ _LEFT_TO_THE_CPU_PROVIDER = {
 
 
 @dataclass(frozen=True)
-class Truth:
+class Evaluation:
     """The outputs of a model in float64, and the operators that were computed in float32 after all."""
 
     outputs: list[Any]
     in_float32: tuple[str, ...]
 
 
-def evaluate(model: AnyModel, feeds: Mapping[str, np.ndarray]) -> Truth:
+def evaluate(model: AnyModel, feeds: Mapping[str, np.ndarray]) -> Evaluation:
     """Return the outputs of `model`, which is not changed, for `feeds`, in float64.
 
     Raises:
@@ -84,7 +83,7 @@ def evaluate(model: AnyModel, feeds: Mapping[str, np.ndarray]) -> Truth:
             f"cannot evaluate the model in float64: {reason[0] if reason else type(error).__name__}; "
             "check the model with onnx.checker"
         ) from error
-    return Truth(outputs, tuple(sorted(shared.in_float32)))
+    return Evaluation(outputs, tuple(sorted(shared.in_float32)))
 
 
 @dataclass

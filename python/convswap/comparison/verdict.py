@@ -15,32 +15,34 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from convswap.output.tables import error
-from convswap.truth.closeness import ELEMENTS_THAT_MAY_DIFFER, NOT_APART, Apart
+from convswap.reference.metrics import ELEMENTS_THAT_MAY_DIFFER, NO_DIFFERENCE, Difference
 
-# Our error may be so many times the default side's, or what the largest of eight nudges does. In 75 of 480
-# chains of 2 to 20 quantised Convs our answer, with every Conv right alone, missed the tolerance: by at most
-# 1.4 times the larger of both. The default side's error alone is no measure: in six of them it was 0.
+# The most that our error may be, as a multiple of the larger of two: the default side's error, and its
+# largest change in eight perturbed runs. In 75 of 480 chains of 2 to 20 quantised Convs, each Conv of which
+# was right alone, our answer missed the tolerance, by at most 1.4 times that. The default side's error alone
+# would not do: in six of those chains it was 0.
 NOT_MUCH_FURTHER = 2.0
 
 
 @dataclass(frozen=True)
 class OutputErrors:
-    """What is known of one output: how far each side is from the truth, and they are from each other.
+    """How far each side's answer for one output is from the reference, and from the other side's.
 
-    `again` says how far the default side's answer is from its own when it runs once more; `nudged` when its
-    inputs and the answers of its Convs are off by `nudge`, of their size; `seeded` how far the sides are
-    apart with the same seeds for all random numbers. They are looked for where our side misses the tolerance.
+    The other fields are measured only where our side misses the tolerance. `again` is how far the default
+    side's answer is from that of its second run. `perturbed` is how far it is when its inputs and the outputs
+    of its Convs are multiplied by 1 + or - `perturbation`. `seeded` is how far the sides are from each other
+    when all random numbers have the same seeds.
     """
 
     name: str
     is_floating: bool
-    default: Apart
-    ours: Apart
-    between: Apart
-    again: Apart = NOT_APART
-    nudged: Apart = NOT_APART
-    nudge: float = 0.0
-    seeded: Apart | None = None
+    default: Difference
+    ours: Difference
+    between: Difference
+    again: Difference = NO_DIFFERENCE
+    perturbed: Difference = NO_DIFFERENCE
+    perturbation: float = 0.0
+    seeded: Difference | None = None
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class ConvsAlone:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Verdict:
     """Whether the answers agree; by what, in words that follow "The answers agree:"; notes for a reader.
 
     They agree as well where `nothing_compared`: neither an output nor a Conv alone has a finite element.
@@ -89,7 +91,7 @@ class Measure:
 
 @dataclass
 class _Case:
-    """What a judgement needs besides an output, and the notes that it writes."""
+    """What a verdict needs besides an output, and the notes that it writes."""
 
     measure: Measure
     quantises: bool
@@ -104,7 +106,7 @@ def conv_is_right(default: float, ours: float, tolerance: float) -> bool:
 
 def judge(
     outputs: Sequence[OutputErrors], measure: Measure, *, quantises: bool, alone: Callable[[], ConvsAlone]
-) -> Judgement:
+) -> Verdict:
     """Return whether our answers in `outputs` are right; see the module's text.
 
     Args:
@@ -123,16 +125,16 @@ def judge(
     if wrong:
         worst = max(wrong, key=lambda output: output.ours.relative / max(measure.most(output), 1e-300))
         found = _within(worst, case) if not worst.is_floating else _l2(worst, case)
-        return Judgement(False, found, tuple(_wrong_note(output) for output in wrong))
-    return Judgement(True, _kept(outputs, case), tuple(case.notes))
+        return Verdict(False, found, tuple(_wrong_note(output) for output in wrong))
+    return Verdict(True, _kept(outputs, case), tuple(case.notes))
 
 
-def _without_outputs(convs: ConvsAlone) -> Judgement:
+def _without_outputs(convs: ConvsAlone) -> Verdict:
     """Return what is known of answers without a finite element, as of a detector that finds nothing."""
     found = "no output has an element that is finite, on either side"
     if convs.wrong:
-        return Judgement(False, f"{found}, and these Convs are wrong alone: {', '.join(convs.wrong)}.")
-    return Judgement(True, f"{found}; {_all_right(convs)}.", nothing_compared=not convs.checked)
+        return Verdict(False, f"{found}, and these Convs are wrong alone: {', '.join(convs.wrong)}.")
+    return Verdict(True, f"{found}; {_all_right(convs)}.", nothing_compared=not convs.checked)
 
 
 def _is_right(output: OutputErrors, case: _Case) -> bool:
@@ -158,11 +160,11 @@ def _is_right(output: OutputErrors, case: _Case) -> bool:
 
 
 def _is_near(output: OutputErrors, most: float) -> bool:
-    """Return whether ours is not much further off than the default side is, or than a nudge takes it."""
-    ours, default, nudged = output.ours.distance, output.default, output.nudged
+    """Return whether our error is at most twice the default side's, or that of its perturbed runs."""
+    ours, default, perturbed = output.ours.distance, output.default, output.perturbed
     return (
         default.relative > most and math.isfinite(ours) and ours <= NOT_MUCH_FURTHER * default.distance
-    ) or (nudged.relative > most and ours <= NOT_MUCH_FURTHER * nudged.distance)
+    ) or (perturbed.relative > most and ours <= NOT_MUCH_FURTHER * perturbed.distance)
 
 
 def _is_right_random(output: OutputErrors, case: _Case) -> bool:
@@ -205,9 +207,11 @@ def _off_too(output: OutputErrors) -> str:
 def _why(output: OutputErrors, case: _Case) -> str:
     if case.quantises:
         return ". The model quantises: a value between two steps goes to either, and others follow it"
-    if output.nudged.relative > case.measure.most(output):
-        changes = f"the default side's answer changes by {_told(output, output.nudged)}"
-        return f". The model makes much of little: {changes} where its Convs are off by {output.nudge:.0e}"
+    if output.perturbed.relative > case.measure.most(output):
+        changes = f"the default side's answer changes by {_told(output, output.perturbed)}"
+        return (
+            f". The model amplifies rounding: {changes} where its Convs are off by {output.perturbation:.0e}"
+        )
     return ""
 
 
@@ -221,7 +225,7 @@ def _all_right(convs: ConvsAlone) -> str:
     )
 
 
-def _told(output: OutputErrors, found: Apart) -> str:
+def _told(output: OutputErrors, found: Difference) -> str:
     if math.isinf(found.relative):
         return "its shape, or values that are not finite"
     return f"{found.relative:.1e}" if output.is_floating else f"{share(found.relative)} of its elements"

@@ -1,4 +1,4 @@
-"""The float64 truth of a model with functions is float64 throughout, and what ONNX Runtime computes.
+"""The float64 reference of a model with functions is float64 throughout, and what ONNX Runtime computes.
 
 Tolerance: ONNX Runtime computes in float32 here, a few operations on values near 1.
 """
@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 from convswap.graph.external_weights import SplitModel
-from convswap.truth.evaluation import evaluate
+from convswap.reference.evaluation import evaluate
 from swap_models import text_model
 from verdict_models import normal
 
@@ -31,24 +31,24 @@ def model_of(nodes: str, *functions: str) -> onnx.ModelProto:
     return text_model(nodes, functions="".join(functions), **kinds)
 
 
-def truth_of(model: onnx.ModelProto) -> np.ndarray:
-    """Return the float64 truth of `model`, which stays as it is."""
+def reference_of(model: onnx.ModelProto) -> np.ndarray:
+    """Return the float64 reference of `model`, which stays as it is."""
     before = model.SerializeToString(deterministic=True)
-    truth = evaluate(model, {"x": X})
+    reference = evaluate(model, {"x": X})
     assert model.SerializeToString(deterministic=True) == before
-    (got,) = truth.outputs
+    (got,) = reference.outputs
     assert got.dtype == np.float64
-    assert truth.in_float32 == ()
+    assert reference.in_float32 == ()
     return got
 
 
 def check(nodes: str, *functions: str) -> np.ndarray:
-    """Return the truth of the model of `nodes`, after it was compared with ONNX Runtime's answer."""
+    """Return the reference of the model of `nodes`, after it was compared with ONNX Runtime's answer."""
     model = model_of(nodes, *functions)
     onnx.checker.check_model(model)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     (expected,) = session.run(None, {"x": X})
-    got = truth_of(model)
+    got = reference_of(model)
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
     return got
 
@@ -82,7 +82,7 @@ def test_overload_is_found_within_a_subgraph_and_a_function(flag):
         else_branch = else () => (float[3, 4] else_y) {{ else_y = local.P:power(t) }}
       > (flag)"""
     inner = np.exp(-X.astype(np.float64))
-    got = truth_of(model_of(nodes, NEGATIVE, POWER, twice))
+    got = reference_of(model_of(nodes, NEGATIVE, POWER, twice))
     np.testing.assert_allclose(got, -inner if flag else np.exp(inner), rtol=1e-12)
 
 
@@ -137,7 +137,7 @@ def test_function_keeps_an_opset_of_its_own():
       r = Reshape(a, shape)
       s = Softmax(r)
       b = Reshape(s, flat)"""
-    got = truth_of(model_of("y = local.F(x)", function("F", nodes, opset=12)))
+    got = reference_of(model_of("y = local.F(x)", function("F", nodes, opset=12)))
     np.testing.assert_allclose(got.sum(axis=1), 1, rtol=1e-12)
 
 

@@ -1,4 +1,4 @@
-"""Loop, Scan and SequenceMap of the float64 truth, as the ONNX operator specification has them.
+"""Loop, Scan and SequenceMap of the float64 reference, as the ONNX operator specification has them.
 
 ONNX's own evaluator joins what a Loop collects along an axis that is there already, knows Scan along the
 first axis and forwards only, and hides the values around a SequenceMap from its body.
