@@ -22,7 +22,7 @@ import onnx_ir as ir
 import onnxruntime
 from convswap.errors import ConvswapError
 from convswap.graph.swap import swap
-from convswap.inputs.tested_model import open_tested_model, source_of
+from convswap.inputs.model_with_data import open_model_with_data, source_of
 from convswap.models import NETWORKS, find
 from convswap.output.files import check_writable, write_json
 from convswap.reference.metrics import TOLERANCES, relative_l2_error
@@ -70,7 +70,7 @@ class OneImage:
 
 def times_of(network: str, device: Device, data: str | None, bursts: int, runs: int) -> list[dict]:
     """Return a row for `network` without a CUDA graph and, on a GPU, one with it."""
-    tested = open_tested_model(network, data)
+    tested = open_model_with_data(network, data)
     feeds = on_device(source_of(tested, 1, 1, device).first(1), device)
     models = {
         "default": tested.plain,

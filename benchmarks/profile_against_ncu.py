@@ -32,7 +32,7 @@ from statistics import fmean
 import onnx_ir as ir
 from convswap.errors import ConvswapError
 from convswap.graph.swap import swap
-from convswap.inputs.tested_model import open_tested_model, source_of
+from convswap.inputs.model_with_data import open_model_with_data, source_of
 from convswap.models import find
 from convswap.output.files import check_writable, write_json
 from convswap.profiling.recording import record
@@ -85,7 +85,7 @@ class NcuWindow:
 def run_side(network: str, side: str, runs: int) -> None:
     """Run one side of `network`, to be called in a process that Nsight Compute watches."""
     device = choose_device("cuda")
-    tested = open_tested_model(network, None)
+    tested = open_model_with_data(network, None)
     source = source_of(tested, None, None, device)
     model = tested.plain if side == DEFAULT.name else swap(tested.model).model
     record(

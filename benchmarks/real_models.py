@@ -28,7 +28,7 @@ from convswap.cli.arguments import whole_numbers
 from convswap.errors import ConvswapError
 from convswap.graph.external_weights import AnyModel
 from convswap.graph.swap import swap
-from convswap.inputs.tested_model import TestedModel, open_tested_model, source_of
+from convswap.inputs.model_with_data import ModelWithData, open_model_with_data, source_of
 from convswap.optimizing.optimize import optimize
 from convswap.output.files import check_writable, write_json
 from convswap.reference.metrics import relative_l2_error, worst_output
@@ -71,7 +71,7 @@ class CapturedRun:
 def rows_of(file: Path, batches: Sequence[int], device: Device) -> list[dict]:
     """Return a row for each batch of the model in `file` that it can run with."""
     inputs = file.with_suffix(".npz")
-    tested = open_tested_model(str(file), None, None, inputs)
+    tested = open_model_with_data(str(file), None, None, inputs)
     possible = possible_batches(tested, batches, device)
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / file.name
@@ -91,7 +91,7 @@ def rows_of(file: Path, batches: Sequence[int], device: Device) -> list[dict]:
     ]
 
 
-def possible_batches(tested: TestedModel, batches: Sequence[int], device: Device) -> list[int] | None:
+def possible_batches(tested: ModelWithData, batches: Sequence[int], device: Device) -> list[int] | None:
     """Return those of `batches` that the model and its inputs allow; None where only their own is."""
     possible = []
     for batch in batches:

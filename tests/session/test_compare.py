@@ -16,7 +16,7 @@ from comparisons import checked, example, saved, small_model
 from convswap.comparison import answers as answers_module
 from convswap.comparison import preparation as compared_module
 from convswap.comparison.compare import Comparison, compare
-from convswap.comparison.report import verdict
+from convswap.comparison.report import verdict_text
 from convswap.data import datasets
 from convswap.errors import ConvswapError
 from convswap.export import export_network, read_mxnet
@@ -466,4 +466,4 @@ def test_the_verdict_names_what_is_slower_and_what_helps(default, layer, told):
         "convswap": replace(example().convswap, times=replace(times, median=1.0)),
     }
     layers = (replace(example().layers[0], milliseconds={"default": layer, "convswap": 1.0}),)
-    assert told in verdict(example(sides=sides, layers=layers)).splitlines()[1]
+    assert told in verdict_text(example(sides=sides, layers=layers)).splitlines()[1]

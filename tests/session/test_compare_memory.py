@@ -277,10 +277,10 @@ def peaks(program: list[str], folder: Path) -> str:
 OPTIMIZE = """
 import sys
 import convswap
-from convswap.optimizing import measuring, whole
+from convswap.optimizing import end_to_end, measuring
 
 measuring.times_of = lambda segment, *_: {None: 1.0, **dict.fromkeys(segment.stages, 0.5)}
-whole.end_to_end_times = lambda *_: [2.0, 1.0]
+end_to_end.end_to_end_times = lambda *_: [2.0, 1.0]
 for path in sys.argv[1:]:
     found = convswap.optimize(path, f"{path}.out", device="cpu")
     assert found.written and {node.taken for node in found.nodes} == {"swapped"}, found

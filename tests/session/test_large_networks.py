@@ -20,7 +20,7 @@ from convswap.export import calibration
 from convswap.export.builder import build
 from convswap.graph.model_file import model_from_proto
 from convswap.inputs.feeds import RandomSource, declared_inputs
-from convswap.inputs.tested_model import TestedModel, batch_of, open_tested_model, source_of
+from convswap.inputs.model_with_data import ModelWithData, batch_of, open_model_with_data, source_of
 from convswap.models import (
     ALL_NETWORKS,
     LARGE_NETWORKS,
@@ -431,7 +431,7 @@ def test_a_layer_that_does_not_fit_is_refused(layers):
 def test_random_images_are_as_many_as_the_device_is_for(device, images, every_layer):
     model = model_from_proto(every_layer[1])
     chosen = Device(device, "asked for")
-    tested = TestedModel("every-layer", model, model, "random")
+    tested = ModelWithData("every-layer", model, model, "random")
     source = source_of(tested, None, None, chosen)
     assert isinstance(source, RandomSource)
     assert (source.images, source.batch, source.labels) == (images, images, None)
@@ -472,7 +472,7 @@ def test_a_detector_is_compared_by_name():
 
 def test_data_with_labels_do_not_suit_a_large_network():
     with pytest.raises(ConvswapError, match="data set synthetic needs a model with one floating-point input"):
-        tested = open_tested_model("mobilenet-v2", "synthetic")
+        tested = open_model_with_data("mobilenet-v2", "synthetic")
         source_of(tested, None, None, Device("cpu", "asked for"))
     with pytest.raises(ConvswapError, match="mobilenet-v2 is not fitted to data, but 'synthetic' was given"):
         export.export_network("mobilenet-v2", data="synthetic")

@@ -18,7 +18,7 @@ from convswap.cli.main import main
 from convswap.errors import ConvswapError
 from convswap.graph.fusion.fuse import Stage
 from convswap.graph.swap import FLOAT16_ON_CPU, NodeChoice
-from convswap.optimizing import measuring, preparation, whole
+from convswap.optimizing import end_to_end, measuring, preparation
 from convswap.optimizing.choice import DEFAULT_WAY
 from convswap.optimizing.optimize import optimize
 from convswap.optimizing.preparation import OptimizeOptions
@@ -69,7 +69,9 @@ def pretended(monkeypatch):
             return {way: own.get(way, 9.0) for way in (DEFAULT_WAY, *segment.stages)}
 
         monkeypatch.setattr(measuring, "times_of", times_of)
-        monkeypatch.setattr(whole, "end_to_end_times", lambda sessions, feeds, device: list(default_and_ours))
+        monkeypatch.setattr(
+            end_to_end, "end_to_end_times", lambda sessions, feeds, device: list(default_and_ours)
+        )
 
     return pretend
 
@@ -124,7 +126,7 @@ def test_nothing_is_written_where_the_whole_model_is_slower(pretended, tmp_path,
 
 def make_ours_wrong(monkeypatch, change) -> None:
     """Have `change` give what whole models with nodes of ours answer, of what they do answer."""
-    real_session, real_run, ours = whole.make_session, whole.run_named, []
+    real_session, real_run, ours = end_to_end.make_session, end_to_end.run_named, []
 
     def session(model, side, device):
         made = real_session(model, side, device)
@@ -135,8 +137,8 @@ def make_ours_wrong(monkeypatch, change) -> None:
         outputs = real_run(made, feeds)
         return change(outputs) if made in ours else outputs
 
-    monkeypatch.setattr(whole, "make_session", session)
-    monkeypatch.setattr(whole, "run_named", run)
+    monkeypatch.setattr(end_to_end, "make_session", session)
+    monkeypatch.setattr(end_to_end, "run_named", run)
 
 
 def test_nothing_is_written_where_the_answers_differ(pretended, tmp_path, monkeypatch):
@@ -158,7 +160,7 @@ def test_a_part_of_the_convs_is_taken_where_the_whole_gains_only_so(pretended, t
         counts.append(len(counts))
         return [1.0, 1.2] if len(counts) == 1 else [1.0, 0.8]
 
-    monkeypatch.setattr(whole, "end_to_end_times", times)
+    monkeypatch.setattr(end_to_end, "end_to_end_times", times)
     found = optimize(network(), tmp_path / "faster.onnx", device="cpu")
     assert [node.node for node in found.nodes if node.taken != "default"] == ["stem", "block"]
     assert "faster without" in next(node.why for node in found.nodes if node.node == "last")
@@ -168,7 +170,7 @@ def test_nothing_is_written_where_one_batch_loses_though_the_mean_gains(pretende
     pretended(FASTEST_FUSED)
     by_batch = {1: [1.0, 0.4], 4: [1.0, 1.1]}
     monkeypatch.setattr(
-        whole, "end_to_end_times", lambda sessions, feeds, device: by_batch[len(feeds["x"].numpy())]
+        end_to_end, "end_to_end_times", lambda sessions, feeds, device: by_batch[len(feeds["x"].numpy())]
     )
     found = optimize(network(), tmp_path / "faster.onnx", device="cpu", batches=[1, 4])
     assert (found.written, found.gains, found.speedup > 1) == (None, False, True)
@@ -270,10 +272,10 @@ def test_float16_may_differ_by_what_float16_loses(pretended):
 
 def test_float64_is_asked_once_however_many_models_are_tried(pretended, monkeypatch):
     pretended(FASTEST_FUSED)
-    real, tried, asked = whole._run_end_to_end, [], []
-    monkeypatch.setattr(whole, "_run_end_to_end", lambda *given: tried.append(given) or real(*given))
-    evaluate = whole.evaluate
-    monkeypatch.setattr(whole, "evaluate", lambda *given: asked.append(given) or evaluate(*given))
+    real, tried, asked = end_to_end._run_end_to_end, [], []
+    monkeypatch.setattr(end_to_end, "_run_end_to_end", lambda *given: tried.append(given) or real(*given))
+    evaluate = end_to_end.evaluate
+    monkeypatch.setattr(end_to_end, "evaluate", lambda *given: asked.append(given) or evaluate(*given))
     assert optimize(network(), None, device="cpu").reference == "float64"
     assert len(tried) > 1 and len(asked) == 1
 
@@ -281,7 +283,7 @@ def test_float64_is_asked_once_however_many_models_are_tried(pretended, monkeypa
 def test_of_two_measurements_the_one_that_gains_less_counts(pretended, monkeypatch):
     pretended(FASTEST_FUSED)
     times = iter([[1.0, 0.5], [1.0, 0.8]] * 4)
-    monkeypatch.setattr(whole, "end_to_end_times", lambda sessions, feeds, device: next(times))
+    monkeypatch.setattr(end_to_end, "end_to_end_times", lambda sessions, feeds, device: next(times))
     assert optimize(network(), None, device="cpu").speedup == pytest.approx(1 / 0.8)
 
 

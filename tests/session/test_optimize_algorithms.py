@@ -14,7 +14,7 @@ from convswap.errors import ConvswapError
 from convswap.graph.external_weights import as_split
 from convswap.graph.fusion.fuse import Stage
 from convswap.graph.swap import NodeChoice
-from convswap.optimizing import measuring, trials, whole
+from convswap.optimizing import end_to_end, measuring, trials
 from convswap.optimizing.choice import DEFAULT_WAY
 from convswap.optimizing.measurement_cache import MeasurementCache
 from convswap.optimizing.optimize import optimize
@@ -66,7 +66,7 @@ def pretended(monkeypatch):
             return dict(zip(names, times[batch] if isinstance(times, dict) else times, strict=True))
 
         monkeypatch.setattr(measuring, "times_of", times_of)
-        monkeypatch.setattr(whole, "end_to_end_times", lambda sessions, feeds, device: [2.0, 1.0])
+        monkeypatch.setattr(end_to_end, "end_to_end_times", lambda sessions, feeds, device: [2.0, 1.0])
         monkeypatch.setattr(measuring, "candidates", lambda problem, device: ["direct", "reference"])
         monkeypatch.setattr(measuring, "times_by_algorithm", times_by_algorithm)
         return asked

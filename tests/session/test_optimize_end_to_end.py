@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from convswap.graph.fusion.fuse import Stage
-from convswap.optimizing import measuring, whole
+from convswap.optimizing import end_to_end, measuring
 from convswap.optimizing.choice import DEFAULT_WAY
 from convswap.optimizing.end_to_end import EndToEnd, best_end_to_end
 from convswap.optimizing.measurement_cache import Measurement
@@ -45,14 +45,14 @@ def run_candidates(monkeypatch, found):
     """Have whole models of Convs by these names run in these milliseconds, where the original takes 1."""
     asked = []
 
-    def run_whole(original, taken):
+    def run_end_to_end(original, taken):
         names = tuple(one.segment.name for one in taken)
         asked.append(names)
         milliseconds, agree = found[names]
         choices = {name: None for name in names}
         return EndToEnd(taken=choices, times=(EndToEndResult(1, 1.0, milliseconds),), answers_agree=agree)
 
-    monkeypatch.setattr(whole, "_run_end_to_end", run_whole)
+    monkeypatch.setattr(end_to_end, "_run_end_to_end", run_end_to_end)
     return asked
 
 
@@ -102,13 +102,13 @@ def test_on_a_card_what_takes_in_more_is_tried_though_alone_less_is_faster(monke
     monkeypatch.setattr(MeasuredSegment, "problems", ["a problem"])
     asked = []
 
-    def run_whole(original, taken):
+    def run_end_to_end(original, taken):
         asked.append({one.segment.name: one.ours for one in taken})
         times = (EndToEndResult(1, 1.0, 0.9 - 0.1 * len(asked)),)
         named = {one.segment.name: one for one in taken}
         return EndToEnd(taken=dict.fromkeys(named), convs=named, times=times, answers_agree=True)
 
-    monkeypatch.setattr(whole, "_run_end_to_end", run_whole)
+    monkeypatch.setattr(end_to_end, "_run_end_to_end", run_end_to_end)
     best = best_end_to_end(prepared, convs)
     alone = {"stem": Stage.FOLDED, "block": Stage.FOLDED, "last": Stage.ACTIVATION}
     assert asked == [alone, {**alone, "stem": Stage.ACTIVATION}]

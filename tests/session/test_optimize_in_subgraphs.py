@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 from convswap.cli.main import main
 from convswap.graph.serialisation import graphs_of_proto
-from convswap.optimizing import measuring, whole
+from convswap.optimizing import end_to_end, measuring
 from convswap.optimizing.choice import DEFAULT_WAY
 from convswap.optimizing.optimize import optimize
 from convswap.optimizing.preparation import OptimizeOptions, SegmentInputs, prepare
@@ -72,7 +72,7 @@ def pretended(monkeypatch):
         return {DEFAULT_WAY: 1.0, **dict.fromkeys(segment.stages, 0.9), segment.stages[-1]: 0.5}
 
     monkeypatch.setattr(measuring, "times_of", times_of)
-    monkeypatch.setattr(whole, "end_to_end_times", lambda sessions, feeds, device: [2.0, 1.0])
+    monkeypatch.setattr(end_to_end, "end_to_end_times", lambda sessions, feeds, device: [2.0, 1.0])
 
 
 def test_convs_of_the_branch_that_is_run_are_taken_and_the_file_answers_as_the_original(pretended, tmp_path):

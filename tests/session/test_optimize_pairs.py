@@ -11,7 +11,7 @@ import pytest
 from convswap.errors import ConvswapError
 from convswap.graph.fusion.fuse import Stage
 from convswap.graph.swap import NodeChoice, swap_chosen
-from convswap.optimizing import measuring, pairs, whole
+from convswap.optimizing import end_to_end, measuring, pairs
 from convswap.optimizing.choice import DEFAULT_WAY
 from convswap.optimizing.measurement_cache import MeasurementCache
 from convswap.optimizing.measuring import Measuring, measure_convs
@@ -75,7 +75,7 @@ def pretended(monkeypatch):
 
         monkeypatch.setattr(measuring, "times_of", times_of)
         monkeypatch.setattr(pairs, "times_of_choices", times_of_choices)
-        monkeypatch.setattr(whole, "end_to_end_times", end_to_end_times)
+        monkeypatch.setattr(end_to_end, "end_to_end_times", end_to_end_times)
         return asked
 
     return pretend
@@ -130,7 +130,7 @@ def test_pair_stays_two_where_the_whole_model_is_slower_with_it(pretended, tmp_p
 
 def test_model_without_the_pair_that_gains_only_noise_is_none(pretended, monkeypatch):
     # On a card a model of the Convs that lose little is tried too: 0.1 % faster, that with the pair slower.
-    monkeypatch.setattr(whole, "_to_try", lambda _prepared, measured, _faster: [measured[:1]])
+    monkeypatch.setattr(end_to_end, "_to_try", lambda _prepared, measured, _faster: [measured[:1]])
     pretended({}, 0.8, itertools.chain([1.998] * 2, itertools.repeat(2.2)))
     found = optimize(network(), device="cpu")
     assert not found.gains and {row.taken for row in found.nodes} == {"default"}

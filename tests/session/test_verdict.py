@@ -11,7 +11,7 @@ import pytest
 from comparisons import checked, small_model
 from convswap.comparison import answers as answers_module
 from convswap.comparison.answers import agreement
-from convswap.comparison.report import compare_html, print_comparison, verdict
+from convswap.comparison.report import compare_html, print_comparison, verdict_text
 from convswap.errors import ConvswapError
 from convswap.graph.swap import FLOAT16_ON_CPU
 from convswap.reference.metrics import NO_CLASS
@@ -109,8 +109,8 @@ def test_quantised_chain_says_by_what_it_is_judged():
     assert found.default.relative_l2_error > found.tolerance < found.convswap.relative_l2_error
     (note,) = (note for note in found.notes if "cannot be held to float64" in note)
     assert "each of 12 Convs is right alone" in note and "The model quantises" in note
-    assert verdict(found).startswith("The answers agree: relative L2 error ")
-    assert "a note says why that is right" in verdict(found)
+    assert verdict_text(found).startswith("The answers agree: relative L2 error ")
+    assert "a note says why that is right" in verdict_text(found)
 
 
 @pytest.mark.parametrize("time_layers", [False, True])
@@ -120,7 +120,7 @@ def test_wrong_conv_in_a_quantised_chain_is_condemned(time_layers, monkeypatch):
     found = compare(quantised_chain(20, 20), device="cpu", time_layers=time_layers)
     assert found.convswap.relative_l2_error > found.tolerance
     assert not found.within_tolerance
-    assert verdict(found).startswith("THE ANSWERS DIFFER: relative L2 error")
+    assert verdict_text(found).startswith("THE ANSWERS DIFFER: relative L2 error")
 
 
 def cancelling(offset: float) -> onnx.ModelProto:
@@ -171,7 +171,7 @@ def test_classes_of_pixels_whose_scores_tie_are_judged_by_the_share_that_differs
     share = found.elements_that_differ["y"]["convswap"]
     assert 0 < share < 0.002
     assert checked(found)["elements_that_differ"]["y"]["convswap"] == share
-    assert "of its elements differ in output 'y', and at most 0.5 % may" in verdict(found)
+    assert "of its elements differ in output 'y', and at most 0.5 % may" in verdict_text(found)
 
 
 def test_wrong_conv_before_an_argmax_is_condemned(monkeypatch):
@@ -185,7 +185,7 @@ def test_wrong_conv_before_an_argmax_is_condemned(monkeypatch):
     monkeypatch.setattr(module, "run_named", lambda session, feeds: next(calls)(session, feeds))
     found = compared(class_map(0))
     assert not found.within_tolerance
-    assert "THE ANSWERS DIFFER" in verdict(found) and "at most 0.5 % may" in verdict(found)
+    assert "THE ANSWERS DIFFER" in verdict_text(found) and "at most 0.5 % may" in verdict_text(found)
 
 
 def labels(as_strings: bool) -> onnx.ModelProto:
@@ -207,7 +207,7 @@ def test_strings_and_truth_values_as_only_outputs_are_compared(as_strings, monke
     make_our_convs_wrong(monkeypatch, -1.0)
     wrong = compared(labels(as_strings))
     assert not wrong.within_tolerance
-    assert "% of its elements differ in output 'y'" in verdict(wrong)
+    assert "% of its elements differ in output 'y'" in verdict_text(wrong)
 
 
 def test_sequences_are_compared_element_by_element(monkeypatch):
@@ -312,7 +312,7 @@ def test_answers_without_a_finite_element_are_no_agreement(kind, time_layers, mo
     written = checked(found)
     assert found.top1_agreement is None and written["top1_agreement"] is None
     assert written["relative_l2_error"] == {"default": None, "convswap": None}
-    assert found.within_tolerance and "the one Conv is right alone" in verdict(found)
+    assert found.within_tolerance and "the one Conv is right alone" in verdict_text(found)
     assert "samples without a class on either side: 2" in "".join(found.notes)
     assert "outputs without an element that is finite, of which nothing was compared: 1" in found.notes
     assert "no image has a class on either side" in printed(found)
@@ -333,7 +333,9 @@ def test_where_no_conv_has_a_finite_answer_either_nothing_could_be_compared():
     model = answers_of(np.zeros(C, np.float32))
     model.graph.initializer[0].CopyFrom(constant("w", np.full((4, 3, 3, 3), np.nan, np.float32)))
     found = compare(model, device="cpu")
-    assert verdict(found).startswith("NOTHING COULD BE COMPARED: no output has an element that is finite, ")
+    assert verdict_text(found).startswith(
+        "NOTHING COULD BE COMPARED: no output has an element that is finite, "
+    )
     assert found.verdict.found.endswith("no Conv could be checked alone.")
     assert checked(found)["layers"][0]["relative_l2_error"] == {"default": None, "convswap": None}
 

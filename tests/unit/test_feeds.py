@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from convswap.errors import ConvswapError
 from convswap.inputs.feeds import ImageSource, RandomSource, declared_inputs, fixed_batch, random_feeds
-from convswap.inputs.tested_model import RANDOM, TestedModel, source_of
+from convswap.inputs.model_with_data import RANDOM, ModelWithData, source_of
 from convswap.runtime.device import Device
 from onnx import TensorProto, helper
 from swap_models import model_fed, tensor_info, weights
@@ -134,7 +134,7 @@ def test_images_come_in_order_with_a_smaller_last_batch():
 
 def test_random_batch_is_the_fixed_one_also_where_fewer_samples_are_asked_for():
     model = model_fed(tensor_info("x", 4, 3))
-    source = source_of(TestedModel("fixed", model, model, RANDOM), 2, None, Device("cpu", "asked for"))
+    source = source_of(ModelWithData("fixed", model, model, RANDOM), 2, None, Device("cpu", "asked for"))
     assert (source.images, source.batch) == (2, 4)
     ((feeds, counted),) = source.batches()
     assert (feeds["x"].shape[0], counted) == (4, 2)

@@ -25,9 +25,9 @@ from convswap.graph.algorithms import check_algorithm
 from convswap.graph.model_file import save_model
 from convswap.graph.plain_model import plain_model
 from convswap.graph.swap import DEFAULT_PRECISION, swap
+from convswap.inputs.model_with_data import OneRun, UserModel, one_run, open_model
 from convswap.inputs.sample_shapes import InputShape
 from convswap.inputs.tensor_inputs import with_tensor_inputs
-from convswap.inputs.tested_model import OneRun, UserModel, one_run, open_model
 from convswap.inputs.user_inputs import UserInputs
 from convswap.output.tables import milliseconds, plain_table, print_notes
 from convswap.progress import Progress, silent

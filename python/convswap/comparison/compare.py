@@ -23,9 +23,9 @@ from convswap.comparison.result import Comparison, LayerResult, SideResult
 from convswap.comparison.verdict import ConvsAlone, Verdict, conv_is_right, judge
 from convswap.graph.swap import DEFAULT_PRECISION, FLOAT16_ON_CPU
 from convswap.inputs.feeds import Feeds, Source, input_shapes
+from convswap.inputs.model_with_data import UserModel
 from convswap.inputs.predictions import predicted_classes
 from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes
-from convswap.inputs.tested_model import UserModel
 from convswap.inputs.user_inputs import UserInputs
 from convswap.progress import Progress, silent
 from convswap.reference.evaluation import evaluate

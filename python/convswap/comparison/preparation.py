@@ -18,8 +18,14 @@ from convswap.graph.external_weights import SplitModel, as_split
 from convswap.graph.replaced import unfused_model
 from convswap.graph.swap import DEFAULT_PRECISION, FLOAT16_ON_CPU, PRECISIONS, SwapResult, swap
 from convswap.inputs.feeds import Source, declared_inputs
+from convswap.inputs.model_with_data import (
+    ModelWithData,
+    UserModel,
+    no_labels,
+    open_model_with_data,
+    source_of,
+)
 from convswap.inputs.sample_shapes import InputShape
-from convswap.inputs.tested_model import TestedModel, UserModel, no_labels, open_tested_model, source_of
 from convswap.inputs.user_inputs import UserInputs
 from convswap.reference.metrics import ROUNDING, TOLERANCES
 from convswap.runtime.device import Device
@@ -77,7 +83,7 @@ class Compared:
 
     options: CompareOptions
     device: Device
-    tested: TestedModel
+    tested: ModelWithData
     source: Source
     swapping: SwapResult
     layers: Sequence[ConvLayer]
@@ -159,7 +165,7 @@ class Compared:
 
 def prepare(model: UserModel, options: CompareOptions, device: Device) -> Compared:
     """Return `model` as both sides run it, with its data; the errors are those of `compare`."""
-    tested = open_tested_model(model, options.data, options.input_shape, options.inputs)
+    tested = open_model_with_data(model, options.data, options.input_shape, options.inputs)
     source = source_of(tested, options.images, options.batch, device)
     if options.labelled and source.labels is None:
         raise no_labels(tested.dataset)

@@ -12,7 +12,7 @@ import onnxruntime
 from convswap.data import datasets
 from convswap.errors import ConvswapError
 from convswap.inputs.feeds import ImageSource, Source
-from convswap.inputs.tested_model import CLASSES, UserModel, no_labels, open_tested_model, source_of
+from convswap.inputs.model_with_data import CLASSES, UserModel, no_labels, open_model_with_data, source_of
 from convswap.output.drawing import new_figure
 from convswap.reference.metrics import NO_CLASS, top1_classes
 from convswap.runtime.device import Device
@@ -67,7 +67,7 @@ def predict(model: UserModel, *, data: str | None = None, images: int) -> Predic
     Raises:
         ConvswapError: the model cannot be read or run, or there are no labelled images that it takes.
     """
-    tested = open_tested_model(model, data)
+    tested = open_model_with_data(model, data)
     cpu = Device("cpu", "asked for")
     source = source_of(tested, images, None, cpu)
     if not isinstance(source, ImageSource) or source.labels is None:

@@ -15,8 +15,8 @@ from convswap.errors import ConvswapError, batch_sizes
 from convswap.graph.fusion.fuse import Fused, Stage
 from convswap.graph.model_file import check_model_target, files_of
 from convswap.graph.swap import SwapResult, swap_chosen
+from convswap.inputs.model_with_data import UserModel, open_model
 from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes
-from convswap.inputs.tested_model import UserModel, open_model
 from convswap.inputs.user_inputs import UserInputs
 from convswap.optimizing.choice import DEFAULT_WAY, speedup
 from convswap.optimizing.end_to_end import NOT_TAKEN, EndToEnd, best_end_to_end

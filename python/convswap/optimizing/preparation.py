@@ -17,8 +17,8 @@ from convswap.graph.plain_model import plain_model
 from convswap.graph.replaced import unfused_model
 from convswap.graph.swap import PRECISIONS, Left, SwapResult, swap, swap_apart
 from convswap.inputs.feeds import Feeds, Source, declared_inputs
+from convswap.inputs.model_with_data import ModelWithData, UserModel, open_model_with_data, source_of
 from convswap.inputs.sample_shapes import InputShape
-from convswap.inputs.tested_model import TestedModel, UserModel, open_tested_model, source_of
 from convswap.inputs.user_inputs import UserInputs
 from convswap.optimizing.segments import Segment, Shapes, pairs_of, segments_of
 from convswap.runtime.device import Device
@@ -82,7 +82,7 @@ class Prepared:
 
     options: OptimizeOptions
     device: Device
-    tested: TestedModel
+    tested: ModelWithData
     sources: Mapping[int, Source]  # by batch
     inlined: ir.Model
     swapped: tuple[str, ...]
@@ -114,7 +114,7 @@ class Prepared:
 
 def prepare(model: UserModel, options: OptimizeOptions, device: Device) -> Prepared:
     """Return `model` prepared; the errors are those of `optimize`."""
-    tested = open_tested_model(model, None, options.input_shape, options.inputs)
+    tested = open_model_with_data(model, None, options.input_shape, options.inputs)
     if tested.swapped_before:
         raise ConvswapError(
             f"'{tested.title}' has {tested.swapped_before} Conv swapped already; give the model as it was"

@@ -14,8 +14,8 @@ from convswap.errors import ConvswapError
 from convswap.graph.algorithms import AUTO, TUNED
 from convswap.graph.fusion.fuse import fusion_remarks
 from convswap.graph.swap import DEFAULT_PRECISION
+from convswap.inputs.model_with_data import UserModel
 from convswap.inputs.sample_shapes import InputShape
-from convswap.inputs.tested_model import UserModel
 from convswap.inputs.user_inputs import UserInputs
 from convswap.output.tables import milliseconds, plain_table, print_notes, three_digits, versions_line
 from convswap.planning.problems import PlannedConv, PlannedModel, PlanOptions, conv_problems, naming_conv

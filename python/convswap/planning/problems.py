@@ -18,9 +18,9 @@ from convswap.graph.plain_model import count_swapped, plain_model
 from convswap.graph.replaced import unfused_model
 from convswap.graph.swap import Left, swap
 from convswap.graph.value_types import ValueTypes
+from convswap.inputs.model_with_data import OneRun, UserModel, one_run, open_model
 from convswap.inputs.sample_shapes import InputShape
 from convswap.inputs.tensor_inputs import with_tensor_inputs
-from convswap.inputs.tested_model import OneRun, UserModel, one_run, open_model
 from convswap.inputs.user_inputs import UserInputs
 from convswap.runtime.device import Device
 from convswap.runtime.layers import Capture, ConvLayer, conv_layers

@@ -17,8 +17,8 @@ from convswap.errors import ConvswapError, require_count
 from convswap.graph.algorithms import AUTO, able_algorithms, rungs
 from convswap.graph.names import name_pattern
 from convswap.graph.swap import DEFAULT_PRECISION
+from convswap.inputs.model_with_data import UserModel
 from convswap.inputs.sample_shapes import InputShape
-from convswap.inputs.tested_model import UserModel
 from convswap.inputs.user_inputs import UserInputs
 from convswap.output.tables import plain_table, print_notes, times_faster, versions_line
 from convswap.planning.problems import (

@@ -17,8 +17,8 @@ from convswap.errors import ConvswapError, batch_sizes
 from convswap.graph.algorithms import AUTO
 from convswap.graph.swap import DEFAULT_PRECISION
 from convswap.inputs.feeds import declared_inputs, fixed_batch
+from convswap.inputs.model_with_data import UserModel, open_model
 from convswap.inputs.sample_shapes import InputShape
-from convswap.inputs.tested_model import UserModel, open_model
 from convswap.inputs.user_inputs import UserInputs
 from convswap.output.files import check_writable, write_bytes
 from convswap.planning.problems import ConvProblems, PlanOptions, conv_problems, naming_conv

@@ -13,8 +13,8 @@ from convswap.graph.names import node_names
 from convswap.graph.serialisation import to_proto
 from convswap.graph.swap import DEFAULT_PRECISION, PRECISIONS, swap
 from convswap.inputs.feeds import declared_inputs
+from convswap.inputs.model_with_data import UserModel, open_model_with_data, source_of
 from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes
-from convswap.inputs.tested_model import UserModel, open_tested_model, source_of
 from convswap.inputs.user_inputs import UserInputs
 from convswap.profiling.cupti_collector import connect
 from convswap.profiling.recording import record
@@ -76,7 +76,7 @@ def profile(
     report = progress or silent
     with sessions_with(op_libraries):
         report("reading the model and the data")
-        tested = open_tested_model(model, data, input_shape, inputs)
+        tested = open_model_with_data(model, data, input_shape, inputs)
         source = source_of(tested, images, batch, device)
         shaped = declared_inputs(tested.model), source.inputs, source.batch
         swapping = swap(tested.model, algorithm=algorithm, precision=precision, only=only, fuse=fuse)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from convswap import _native
 from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.graph.swap import DEFAULT_PRECISION, swap
-from convswap.inputs.tested_model import open_tested_model, source_of
+from convswap.inputs.model_with_data import open_model_with_data, source_of
 from convswap.models import ALL_NETWORKS, LARGE_NETWORKS
 from convswap.runtime.device import Device
 from convswap.runtime.layers import Capture, ConvLayer, conv_layers
@@ -115,7 +115,7 @@ def _layer_target(name: str, layer: SuiteLayer, kernel: Kernel, batch: int | Non
 def _model_target(name: str, kernel: Kernel, batch: int | None, device: Device) -> Target:
     is_course = name in ALL_NETWORKS and name not in LARGE_NETWORKS
     images = batch or (_COURSE_BATCH if is_course else _BATCH)
-    tested = open_tested_model(name, "random")
+    tested = open_model_with_data(name, "random")
     source = source_of(tested, NETWORK_SAMPLES, NETWORK_SAMPLES, device)
     feeds = source.first(source.batch)
     swapped = swap(tested.model).model

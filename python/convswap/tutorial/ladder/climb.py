@@ -23,7 +23,7 @@ from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.graph.domain import DOMAIN, DOMAIN_VERSION
 from convswap.graph.swap import DEFAULT_PRECISION, swap
 from convswap.inputs.feeds import Source
-from convswap.inputs.tested_model import TestedModel, no_labels, open_tested_model, source_of
+from convswap.inputs.model_with_data import ModelWithData, no_labels, open_model_with_data, source_of
 from convswap.models import NETWORKS
 from convswap.progress import Progress, silent
 from convswap.reference.evaluation import evaluate
@@ -111,7 +111,7 @@ def climb(
     chosen = choose_device(device)
     report = progress or silent
     report("reading the network and the images")
-    tested = open_tested_model(network, data)
+    tested = open_model_with_data(network, data)
     few = min(CPU_IMAGES, images or CPU_IMAGES)
     grounds = {"cpu": _Ground.of(tested, few, Device("cpu", "asked for"))}
     if chosen.name == "cuda":
@@ -139,7 +139,7 @@ class _Ground:
     """
 
     device: Device
-    tested: TestedModel
+    tested: ModelWithData
     source: Source
     timer: GpuTimer | None
     feeds: Mapping[str, onnxruntime.OrtValue]
@@ -148,7 +148,7 @@ class _Ground:
     references: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, tested: TestedModel, images: int | None, device: Device) -> _Ground:
+    def of(cls, tested: ModelWithData, images: int | None, device: Device) -> _Ground:
         source = source_of(tested, images, images or IMAGES, device)
         if source.labels is None:
             raise no_labels(tested.dataset)

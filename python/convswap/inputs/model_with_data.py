@@ -49,7 +49,7 @@ _DEFAULT_RANDOM_IMAGES = {"cuda": 256, "cpu": 8}
 
 
 @dataclass(frozen=True)
-class TestedModel:
+class ModelWithData:
     """A model and the name of its data; see `open_model` for its weights.
 
     `model` is as given, for our side; `plain` has every Conv as ONNX has it, for the default side, and is the
@@ -69,13 +69,13 @@ class TestedModel:
     given: UserInputs | None = None
 
 
-def open_tested_model(
+def open_model_with_data(
     model: UserModel, data: str | None, input_shape: InputShape | None = None, given: UserInputs | None = None
-) -> TestedModel:
+) -> ModelWithData:
     """Return the model called or stored as `model`, and `data` or what suits it.
 
     A network's name has it exported; anything else is the path of an ONNX file. Convs that were swapped
-    before stay so in `TestedModel.model`. In `TestedModel.plain` they are ONNX's Conv again, so that the
+    before stay so in `ModelWithData.model`. In `ModelWithData.plain` they are ONNX's Conv again, so that the
     default side can run them. A sample of `input_shape` may suit data that an open one does not. The values
     in `given` take the place of a data set. Where they are for sequences, optionals or inputs with a default,
     the model is changed to take them and cannot be written any more, see `with_tensor_inputs`.
@@ -105,7 +105,7 @@ def open_tested_model(
         data, missing = _suiting_data(opened, with_sample_shapes(declared_inputs(opened), input_shape))
     before = count_swapped(opened)
     plain = plain_model(opened) if before else opened
-    return TestedModel(title, opened, plain, data, missing, before, input_shape, given)
+    return ModelWithData(title, opened, plain, data, missing, before, input_shape, given)
 
 
 def open_model(model: UserModel, data: str | None = None) -> tuple[str, ir.Model]:
@@ -155,7 +155,7 @@ def batch_of(model: ir.Model, inputs: tuple[Input, ...], batch: int | None, devi
     return fixed or batch or usual
 
 
-def source_of(tested: TestedModel, images: int | None, batch: int | None, device: Device) -> Source:
+def source_of(tested: ModelWithData, images: int | None, batch: int | None, device: Device) -> Source:
     """Return the feeds for `tested`: `images` samples in batches of `batch`, by default as the data suggest.
 
     Raises:
