@@ -1,7 +1,7 @@
 #pragma once
 
-// What the plan of separable and its kernel agree on, and what the kernel is told; separable.cc explains the
-// words.
+// Constants that the plan and the kernel of separable share, and the kernel's arguments. separable.cc
+// describes the algorithm.
 
 #include "cuda/epilogue/epilogue_params.h"
 #include "cuda/primitives/fast_divisor.cuh"
@@ -9,53 +9,54 @@
 
 namespace convswap::separable {
 
-constexpr int kWarp = 32;
-constexpr int kTaps = 3;           // of a filter of the depthwise convolution, along either axis
-constexpr int kStepChannels = 16;  // of which a block has the depthwise results at a time
-constexpr int kColumns = 4;        // that a thread computes
-constexpr int kTileFilters = 16;   // of a product of the tensor core: its rows
-constexpr int kTilePixels = 8;     // and its columns
+constexpr int kWarpSize = 32;
+constexpr int kTaps = 3;           // of a depthwise filter along either axis
+constexpr int kStepChannels = 16;  // whose depthwise outputs a block holds at a time
+constexpr int kColumns = 4;        // of depthwise outputs per thread
+constexpr int kTileFilters = 16;   // M of one mma
+constexpr int kTilePixels = 8;     // N of one mma
 
-// A block's tile of the output, and what a thread computes of it for one channel of a step: kRows rows of
-// kColumns columns. kDown x kAcross threads have a channel.
-template <int kOwnStride, int kOwnRows, int kDown, int kOwnAcross>
-struct Shape {
-  static constexpr int kStride = kOwnStride, kRows = kOwnRows, kAcross = kOwnAcross;
-  static constexpr int kOfChannel = kDown * kAcross;
-  static constexpr int kThreads = kStepChannels * kOfChannel, kWarps = kThreads / kWarp;
+// Output tile of a block. A thread computes kRows rows of kColumns depthwise outputs for one channel of a
+// step; kDown x kAcross threads share a channel.
+template <int kStride_, int kRows_, int kDown, int kAcross_>
+struct TileShape {
+  static constexpr int kStride = kStride_, kRows = kRows_, kAcross = kAcross_;
+  static constexpr int kThreadsPerChannel = kDown * kAcross;
+  static constexpr int kThreads = kStepChannels * kThreadsPerChannel, kWarps = kThreads / kWarpSize;
   static constexpr int kTileRows = kDown * kRows, kTileColumns = kAcross * kColumns;
   static constexpr int kPixels = kTileRows * kTileColumns;
-  // Tiles of pixels of a warp.
+  // Mma pixel tiles of a warp.
   static constexpr int kTiles = (kPixels + kTilePixels * kWarps - 1) / (kTilePixels * kWarps);
-  // Floats from one channel's results to the next: four rows of eight neighbours are in different banks.
+  // Channel pitch of the depthwise outputs in smem, in floats. Eight adjacent pixels of four channels fall
+  // into different banks.
   static constexpr int kPitch = (kTiles * kTilePixels * kWarps + 31) / 32 * 32 + 8;
   static constexpr int kStepFloats = kStepChannels * kPitch;
-  // What the results depend on.
+  // Receptive field of a thread's outputs.
   static constexpr int kInputRows = (kRows - 1) * kStride + kTaps;
   static constexpr int kInputColumns = (kColumns - 1) * kStride + kTaps;
-  static_assert(kThreads % kWarp == 0);
+  static_assert(kThreads % kWarpSize == 0);
 };
 
-// Blocks of a multiprocessor for which registers are kept: three where what a thread has of x and of the sums
-// leaves room.
-constexpr int blocks_at_once(int stride, int rows, int filter_tiles) {
+// Minimum blocks per multiprocessor for __launch_bounds__: three if a thread's pixels and accumulators leave
+// enough registers.
+constexpr int min_blocks_per_sm(int stride, int rows, int filter_tiles) {
   const int input_rows = (rows - 1) * stride + kTaps;
   return input_rows * (kColumns * stride + 2) + 8 * filter_tiles <= 36 ? 3 : 2;
 }
 
 template <typename T>
 struct Arguments : Tensors<T> {
-  const T* d;   // the filters of the depthwise convolution
-  const T* db;  // null without bias
-  EpilogueParams between, behind;
+  const T* d;   // depthwise filters
+  const T* db;  // depthwise bias, or null
+  EpilogueParams depthwise_epilogue, pointwise_epilogue;
 
   int depth;    // channels
-  int filters;  // of the convolution behind
+  int filters;  // of the 1x1 convolution
   int input_height, input_width, output_height, output_width;
   FastDivisor tiles, tiles_across;  // of an image
-  bool loads_together;              // four columns of x are aligned
-  bool loads_weights_together;      // so are four weights of w, of which a filter has a multiple
-  bool stores_together;             // and two columns of y
+  bool vectorizes_pixel_loads;      // four columns of x are one aligned vector
+  bool vectorizes_weight_loads;     // the same for four weights of w; depth is a multiple of 4
+  bool vectorizes_stores;           // the same for two columns of y
 };
 
 }  // namespace convswap::separable

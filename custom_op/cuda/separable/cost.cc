@@ -24,20 +24,20 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   constexpr double kResults = 250;    // to write a row of each thread, of a tile of filters
   constexpr double kLastWave = 0.25;  // of many
   constexpr double kOfCycle = 0.006;  // of a scheduler, for a result's activation; not timed
-  const Instance& own = tiling.instance;
+  const Instance& instance = tiling.instance;
   const int64_t multiprocessors = std::max(1, device.multiprocessors);
   const double steps = number(ceil_divide(problem.in_channels, int64_t{kStepChannels}));
   const double each = number(tiling.blocks) / number(multiprocessors);
-  const double resident = blocks_at_once(own.stride, own.rows, own.filter_tiles);
+  const double resident = min_blocks_per_sm(instance.stride, instance.rows, instance.filter_tiles);
   const double together = std::min(resident, std::ceil(each));
   const double waves = each < 2 * resident ? std::ceil(each / resident) : each / resident + kLastWave;
-  const double rows = own.rows * (own.stride == 2 ? kStride : 1);
-  const double alone = kAlone + (own.across == 8 ? kAloneEighth : 0) + rows * kAloneRow;
-  const double beside = together * (kBeside + rows * kBesideRow) * (own.across == 7 ? kBesideSeven : 1);
+  const double rows = instance.rows * (instance.stride == 2 ? kStride : 1);
+  const double alone = kAlone + (instance.across == 8 ? kAloneEighth : 0) + rows * kAloneRow;
+  const double beside = together * (kBeside + rows * kBesideRow) * (instance.across == 7 ? kBesideSeven : 1);
   // The longer of the two, and somewhat longer where neither is.
   const double step = std::sqrt(std::hypot(alone * alone, beside * beside)) *
                       (problem.type == ElementType::float32 ? 1 : kSmall);
-  const double results = kResults * together * own.rows * own.filter_tiles;
+  const double results = kResults * together * instance.rows * instance.filter_tiles;
   const double memory = number(problem.tensor_bytes()) / (kBytesPerNanosecond * number(multiprocessors));
   const double between = number(problem.batch * problem.in_channels * problem.output_size()) *
                          activation_cycles(problem.before.front().epilogue);
@@ -50,7 +50,7 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
 }  // namespace
 
 int64_t shared_bytes_of(const Instance& instance) {
-  const int64_t warps = instance.threads() / kWarp;
+  const int64_t warps = instance.threads() / kWarpSize;
   const int64_t pixels = int64_t{instance.tile_rows()} * instance.tile_columns();
   const int64_t padded = round_up(pixels, kTilePixels * warps);
   return 2 * kStepChannels * (round_up(padded, int64_t{32}) + 8) * 4;
@@ -60,9 +60,9 @@ std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& d
   std::vector<Tiling> all;
   for (const Instance& instance : kInstances) {
     if (instance.stride != problem.before.front().stride[1]) continue;
-    if (problem.out_channels > instance.most_filters()) continue;
-    // Twice as many products as filters ask for are not worth a tile of their own.
-    if (problem.out_channels <= instance.most_filters() - kTileFilters) continue;
+    if (problem.out_channels > instance.max_filters()) continue;
+    // Skips instances with an entirely unused filter tile.
+    if (problem.out_channels <= instance.max_filters() - kTileFilters) continue;
     if (shared_bytes_of(instance) > device.shared_memory_per_block) continue;
     Tiling tiling;
     tiling.instance = instance;

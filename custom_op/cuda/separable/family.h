@@ -1,6 +1,6 @@
 #pragma once
 
-// The kernel instances of separable, and the tilings that it chooses among.
+// Kernel instances and tilings of separable.
 
 #include <cstdint>
 #include <vector>
@@ -14,15 +14,15 @@ namespace convswap::separable {
 
 struct Instance {
   int stride;        // of the depthwise convolution
-  int filter_tiles;  // of the convolution behind it, all in one block
-  int rows;          // that a thread computes
-  int down, across;  // threads of a channel
+  int filter_tiles;  // of the 1x1 convolution, all in one block
+  int rows;          // of depthwise outputs per thread
+  int down, across;  // threads per channel
 
   int threads() const { return kStepChannels * down * across; }
   int tile_rows() const { return down * rows; }
   int tile_columns() const { return across * kColumns; }
-  int most_filters() const { return filter_tiles * kTileFilters; }
-  // As the kernel's template takes them.
+  int max_filters() const { return filter_tiles * kTileFilters; }
+  // Template arguments of the kernel.
   std::string arguments() const {
     return joined(stride, ", ", filter_tiles, ", ", rows, ", ", down, ", ", across);
   }
@@ -35,17 +35,17 @@ inline constexpr Instance kInstances[] = {
     {2, 1, 1, 2, 8}, {2, 2, 2, 2, 7}, {2, 2, 2, 2, 8}, {2, 2, 1, 2, 7}, {2, 2, 1, 2, 8},
 };
 
-// What a block computes.
+// Tile of a block.
 struct Tiling {
   Instance instance{};
-  int64_t tiles_down = 1, tiles_across = 1;  // of an image
+  int64_t tiles_down = 1, tiles_across = 1;  // per image
   int64_t blocks = 1;
   double cost = 0;  // nanoseconds, estimated
 };
 
 int64_t shared_bytes_of(const Instance& instance);
 
-// All that compute the problem, the cheapest by the estimate first.
+// All tilings that support the problem, in ascending order of estimated time.
 std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
 
 }  // namespace convswap::separable

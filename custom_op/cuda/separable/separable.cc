@@ -1,22 +1,22 @@
-// A depthwise convolution of 3x3 taps and the 1x1 convolution behind it in one kernel: what is between them
-// never leaves a multiprocessor.
+// A 3x3 depthwise convolution fused with the 1x1 (pointwise) convolution after it. The intermediate tensor
+// stays in shared memory.
 //
-// Of large images the two take what memory takes to write the result of the first and to read it again. Here
-// a block has a tile of pixels and all filters of the 1x1 convolution. It goes through the channels, sixteen
-// at a time: each thread computes a few rows of four columns of one channel, in float32, and puts them into
-// shared memory; then all warps multiply the sixteen channels of their pixels by the weights, on the tensor
-// core. The pixels of the next sixteen channels are asked for before, and there are two halves of shared
-// memory, so that one wait for each other is enough.
+// For large images, two kernels spend their time on writing and reading the intermediate tensor. Here a block
+// has a tile of pixels and all filters of the 1x1 convolution. The block goes through the channels, sixteen
+// at a time. Each thread computes a few rows of four columns of one channel in float32 and stores them to
+// shared memory. Then all warps multiply the sixteen channels of their pixels by the weights with mma. The
+// pixels of the next sixteen channels are loaded meanwhile. Shared memory is double-buffered, so one barrier
+// per step is enough.
 //
-// The tensor core is given numbers as sliced_k does: four neighbours along the depth to a lane.
+// Mma fragments are those of sliced_k: four adjacent channels per lane.
 //
-// Data flow: one kernel, no scratch memory; sixteen channels of a tile in shared memory, twice.
+// Data flow: one kernel, no scratch memory; two buffers of sixteen channels of a tile in shared memory.
 //
 // Limits: float32 in precision tf32, float16 and bfloat16; images whose width is a multiple of four; at most
-// 32 filters of one tap; depthwise filters of 3x3 taps, undilated, one for each channel, the same stride of 1
-// or 2 on both axes, and one row and one column of padding before the first; compute capability 8.0 or newer.
-// Where the two are better computed one after the other the planner does so. A pool is a second kernel.
-// Padding is zeros that are multiplied like data, so that an infinite weight over padding gives NaN.
+// 32 filters in the 1x1 convolution; depthwise filters of 3x3 taps, undilated, one for each channel, the same
+// stride of 1 or 2 on both axes, and one row and one column of padding before the first; compute
+// capability 8.0 or newer. The planner runs two kernels if they are estimated to be faster. A pool is a
+// second kernel. Padding is multiplied as zeros, so an infinite weight over padding gives NaN.
 
 #include <string>
 
@@ -50,8 +50,8 @@ struct Family {
   static Arguments arguments_of(const ConvProblem& problem, const Device&, const Tiling& tiling) {
     const ConvProblem& before = problem.before.front();
     Arguments to{};
-    to.between = epilogue_params_of(before.epilogue);
-    to.behind = epilogue_params_of(problem.epilogue);
+    to.depthwise_epilogue = epilogue_params_of(before.epilogue);
+    to.pointwise_epilogue = epilogue_params_of(problem.epilogue);
     to.depth = narrow(problem.in_channels);
     to.filters = narrow(problem.out_channels);
     to.input_height = narrow(before.input[1]), to.input_width = narrow(before.input[2]);
@@ -63,9 +63,9 @@ struct Family {
 
   static void bind(const ConvProblem& problem, const Tiling&, const ConvTensors& tensors, Arguments& to) {
     to.d = tensors.d, to.db = tensors.db;
-    to.loads_together = is_aligned(to.x, problem, 4);
-    to.loads_weights_together = problem.in_channels % 4 == 0 && is_aligned(to.w, problem, 4);
-    to.stores_together = problem.output[2] % 2 == 0 && is_aligned(to.y, problem, 2);
+    to.vectorizes_pixel_loads = is_aligned(to.x, problem, 4);
+    to.vectorizes_weight_loads = problem.in_channels % 4 == 0 && is_aligned(to.w, problem, 4);
+    to.vectorizes_stores = problem.output[2] % 2 == 0 && is_aligned(to.y, problem, 2);
   }
 
   static int threads(const Tiling& tiling) { return tiling.instance.threads(); }
@@ -76,20 +76,21 @@ struct Family {
   }
 
   static std::string describe(const ConvProblem&, const Tiling& tiling, const Launch& launch) {
-    const Instance& own = tiling.instance;
-    return joined("tiles of ", own.tile_rows(), "x", own.tile_columns(), " pixels, all filters of each; ",
-                  own.rows, "x", kColumns, " depthwise results a thread, ", launch.shared_bytes,
-                  " bytes of shared memory, ", launch.grid.count(), " blocks");
+    const Instance& instance = tiling.instance;
+    return joined("tiles of ", instance.tile_rows(), "x", instance.tile_columns(),
+                  " pixels, all filters of each; ", instance.rows, "x", kColumns,
+                  " depthwise results a thread, ", launch.shared_bytes, " bytes of shared memory, ",
+                  launch.grid.count(), " blocks");
   }
 };
 
-constexpr int kMostFilters = 32;
-constexpr int64_t kMostTileRows = 8, kMostTileColumns = 32;
+constexpr int kMaxFilters = 32;
+constexpr int64_t kMaxTileRows = 8, kMaxTileColumns = 32;
 
 class Separable final : public AlgorithmByTiling<KernelPlan<Family>, cheapest_tilings> {
  public:
   std::string_view name() const override { return "separable"; }
-  bool rounds_depthwise() const override { return true; }  // of the convolution behind
+  bool rounds_depthwise() const override { return true; }  // in the 1x1 convolution
   bool takes_depthwise() const override { return true; }
 
   bool fuses(const ConvProblem& problem) const override {
@@ -109,8 +110,8 @@ class Separable final : public AlgorithmByTiling<KernelPlan<Family>, cheapest_ti
     if (std::string reason = why_not_from(80, device); !reason.empty()) return reason;
     const bool is_one_tap = problem.filter_size() == 1 && problem.group == 1 &&
                             problem.stride == Axes{1, 1, 1} && problem.output == problem.input;
-    if (problem.spatial_rank != 2 || !is_one_tap || problem.out_channels > kMostFilters) {
-      return joined("behind the depthwise convolution it computes up to ", kMostFilters,
+    if (problem.spatial_rank != 2 || !is_one_tap || problem.out_channels > kMaxFilters) {
+      return joined("behind the depthwise convolution it computes up to ", kMaxFilters,
                     " filters of one tap, of images, without stride, padding or groups");
     }
     const int64_t stride = before.stride[1];
@@ -125,8 +126,8 @@ class Separable final : public AlgorithmByTiling<KernelPlan<Family>, cheapest_ti
     return why_not_indexed({problem.batch * ceil_divide(problem.output[1], int64_t{2}) *
                                 ceil_divide(problem.output[2], int64_t{28}),
                             problem.in_channels * kTaps * kTaps * 4, before.input[1], before.input[2],
-                            stride * (problem.output[1] + kMostTileRows),
-                            stride * (problem.output[2] + kMostTileColumns),
+                            stride * (problem.output[1] + kMaxTileRows),
+                            stride * (problem.output[2] + kMaxTileColumns),
                             problem.output[1] * problem.output[2]});
   }
 };

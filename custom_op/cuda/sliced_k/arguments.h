@@ -1,7 +1,7 @@
 #pragma once
 
-// What the plan of sliced_k and its kernel agree on, and what the kernel is told; sliced_k.cc explains the
-// words.
+// Constants that the plan and the kernel of sliced_k share, and the kernel's arguments. sliced_k.cc describes
+// the algorithm.
 
 #include "cuda/epilogue/epilogue_params.h"
 #include "cuda/primitives/fast_divisor.cuh"
@@ -10,23 +10,23 @@
 
 namespace convswap::sliced_k {
 
-constexpr int kWarp = 32;
-constexpr int kStepDepth = 16;    // channels times taps of a step
-constexpr int kTileFilters = 16;  // of a product of the tensor core: its rows
-constexpr int kTilePixels = 8;    // and its columns
+constexpr int kWarpSize = 32;
+constexpr int kStepDepth = 16;    // elements along the GEMM depth (channels times taps) in one step
+constexpr int kTileFilters = 16;  // M of one mma
+constexpr int kTilePixels = 8;    // N of one mma
 
-constexpr int kMostPixels = 4 * kTilePixels;  // of a block
+constexpr int kMaxPixels = 4 * kTilePixels;  // largest tile of a block
 
-// Floats from one row of a warp's sums in shared memory to the next, such that four rows of neighbouring
-// pairs are in different banks.
-constexpr int sums_pitch(int pixel_tiles) {
+// Row pitch, in floats, of a warp's accumulators in shared memory. Four rows of adjacent pairs fall into
+// different banks.
+constexpr int accumulator_pitch(int pixel_tiles) {
   return pixel_tiles == 1 ? kTilePixels : (pixel_tiles + 1) * kTilePixels;
 }
 
-// Steps that a warp has in registers, most of them under way: as many as fit beside the sums. Blocks of few
-// warps have more registers for each thread; where tiles are large all of them, one block on a
-// multiprocessor. To split numbers takes some registers more.
-constexpr int steps_at_once(int filter_tiles, int pixel_tiles, int warps, bool splits) {
+// Pipeline stages that a warp holds in registers beside its accumulators; all stages but one are in flight.
+// Blocks of few warps have more registers per thread. Large tiles take all registers, with one block per
+// multiprocessor. Splitting float32 into two TF32 takes about 20 registers more.
+constexpr int register_stages(int filter_tiles, int pixel_tiles, int warps, bool splits) {
   const int products = filter_tiles * pixel_tiles, numbers = 4 * (2 * filter_tiles + pixel_tiles);
   const int room = (warps <= 8 && products >= 8 ? 160 - 4 * products : 72) - (splits ? 20 : 0);
   const int most = warps > 16 ? 2 : room / numbers;
@@ -35,15 +35,15 @@ constexpr int steps_at_once(int filter_tiles, int pixel_tiles, int warps, bool s
 
 template <typename T>
 struct Arguments : Tensors<T>, Geometry {
-  EpilogueParams following;
-  int depth, steps;           // of a filter: channels times taps, and how many steps they are
-  unsigned pixels;            // of the output, through all images
+  EpilogueParams epilogue;
+  int depth, steps;           // GEMM depth (channels times taps), and its number of steps
+  unsigned pixels;            // of the output, in all images
   FastDivisor plane, width;   // of the output
   FastDivisor taps, columns;  // of a filter
   FastDivisor filter_blocks;  // of a group
-  // Whether four numbers of a filter are one load, and a thread's pixels of a channel.
-  bool loads_weights_together, loads_pixels_together;
-  NaiveConv definition;  // for sums that are not finite; behind what is always read
+  // Loads four weights of a filter, or a thread's pixels of one channel, with one vector load.
+  bool vectorizes_weight_loads, vectorizes_pixel_loads;
+  NaiveConv naive_conv;  // recomputes accumulators that are not finite; last, because it is rarely read
 };
 
 }  // namespace convswap::sliced_k

@@ -20,14 +20,14 @@ bool has_one_tap(const ConvProblem& problem) {
 // problems, but for what version 9 has less of a launch, which is by those of one image
 // (benchmarks/sliced_k.md).
 struct Costs {
-  double launch;                  // of any kernel
-  double blocks, load, own_sums;  // of blocks side by side; of what a thread of theirs waits for: a step's
-                                  // load of a tile, and the sums of a product of two tiles
-  double one_tap, taps, pixels;   // of a step: what addresses take, of filters of several taps also by pixels
-  double single_weights;          // of a step: a tile of filters that are loaded number by number
-  double single_pixels;           // the same of pixels, of filters of one tap
-  double accumulators;            // of a warp's sums of a product of two tiles
-  double resident;                // blocks of four warps that a multiprocessor seems to have at once
+  double launch;                    // of any kernel
+  double blocks, load, accumulate;  // of blocks side by side; of what a thread of theirs waits for: a step's
+                                    // load of a tile, and the sums of a product of two tiles
+  double one_tap, taps, pixels;  // of a step: what addresses take, of filters of several taps also by pixels
+  double single_weights;         // of a step: a tile of filters that are loaded number by number
+  double single_pixels;          // the same of pixels, of filters of one tap
+  double accumulators;           // of a warp's sums of a product of two tiles
+  double resident;               // blocks of four warps that a multiprocessor seems to have at once
 };
 constexpr Costs kCosts[] = {{680, 578, 45.4, 70.5, 33.4, 31.5, 2.59, 15.6, 4.37, 10.2, 2},
                             {750, 560, 46.5, 68.3, 20.4, 21.6, 3.40, 14.3, 7.52, 9.54, 3}};
@@ -42,30 +42,30 @@ constexpr double kSplitting = 1.0, kMoreProducts = 6.7;
 
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
   const Costs& costs = kCosts[size_of(problem.type) == 4 ? 0 : 1];
-  const Instance& own = tiling.instance;
+  const Instance& instance = tiling.instance;
   const double steps = number(ceil_divide(depth_of(problem), int64_t{kStepDepth}));
-  const double of_warp = std::ceil(steps / own.warps);
-  const double products = own.filter_tiles * own.pixel_tiles;
-  const double loads = 2 * own.filter_tiles + own.pixel_tiles;
+  const double warp_steps = std::ceil(steps / instance.warps);
+  const double products = instance.filter_tiles * instance.pixel_tiles;
+  const double loads = 2 * instance.filter_tiles + instance.pixel_tiles;
   // Blocks of a multiprocessor, and how many of them it seems to have at once: more of some would fit.
   const double each = number(problem.group * tiling.filter_blocks * tiling.pixel_blocks) /
                       std::max(1, device.multiprocessors);
-  const double resident = own.warps == 4 ? costs.resident : own.warps == 8 && products < 8 ? 2 : 1;
+  const double resident = instance.warps == 4 ? costs.resident : instance.warps == 8 && products < 8 ? 2 : 1;
   const double waves = each < 4 * resident ? std::ceil(each / resident) : each / resident;
   const double blocks = each < 8 ? std::ceil(each) : each;
-  double addresses = costs.taps + costs.pixels * own.pixel_tiles;
-  if (own.one_tap) {
-    addresses =
-        costs.one_tap + (loads_pixels_together(problem, own) ? 0 : costs.single_pixels * own.pixel_tiles);
+  double addresses = costs.taps + costs.pixels * instance.pixel_tiles;
+  if (instance.one_tap) {
+    addresses = costs.one_tap +
+                (vectorizes_pixel_loads(problem, instance) ? 0 : costs.single_pixels * instance.pixel_tiles);
   }
-  if (!loads_weights_together(problem)) addresses += costs.single_weights * own.filter_tiles;
+  if (!vectorizes_weight_loads(problem)) addresses += costs.single_weights * instance.filter_tiles;
   if (splits(problem)) addresses += kSplitting * loads + kMoreProducts * products;
   const double results = number(problem.batch * problem.out_channels * problem.output_size());
   const double activating =
       kActivation * activation_cycles(problem.epilogue) * results / std::max(1, device.multiprocessors);
   return costs.launch + activating +
-         waves * (costs.blocks + costs.load * of_warp * loads + costs.own_sums * products) +
-         blocks * (steps * addresses + costs.accumulators * own.warps * products);
+         waves * (costs.blocks + costs.load * warp_steps * loads + costs.accumulate * products) +
+         blocks * (steps * addresses + costs.accumulators * instance.warps * products);
 }
 
 }  // namespace
@@ -73,7 +73,7 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
 int64_t depth_of(const ConvProblem& problem) { return problem.channels_per_group() * problem.filter_size(); }
 
 int64_t shared_bytes_of(const Instance& instance) {
-  return int64_t{instance.warps} * instance.filters() * sums_pitch(instance.pixel_tiles) * 4;
+  return int64_t{instance.warps} * instance.filters() * accumulator_pitch(instance.pixel_tiles) * 4;
 }
 
 bool splits(const ConvProblem& problem) {
@@ -81,9 +81,9 @@ bool splits(const ConvProblem& problem) {
          (problem.precision == Precision::ieee || problem.is_depthwise());
 }
 
-bool loads_weights_together(const ConvProblem& problem) { return depth_of(problem) % 4 == 0; }
+bool vectorizes_weight_loads(const ConvProblem& problem) { return depth_of(problem) % 4 == 0; }
 
-bool loads_pixels_together(const ConvProblem& problem, const Instance& instance) {
+bool vectorizes_pixel_loads(const ConvProblem& problem, const Instance& instance) {
   return instance.one_tap && problem.output == problem.input &&
          problem.output_size() % instance.pixel_tiles == 0;
 }

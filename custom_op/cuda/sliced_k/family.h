@@ -1,6 +1,6 @@
 #pragma once
 
-// The kernel instances of sliced_k, and the tilings that it chooses among.
+// Kernel instances and tilings of sliced_k.
 
 #include <cstdint>
 #include <vector>
@@ -13,13 +13,13 @@
 namespace convswap::sliced_k {
 
 struct Instance {
-  bool one_tap;                   // filters of one tap, and no padding
+  bool one_tap;                   // 1x1 filters without padding
   int filter_tiles, pixel_tiles;  // of a block
-  int warps;                      // among which the depth of a block is shared
+  int warps;                      // which split the GEMM depth of a block
 
   int filters() const { return filter_tiles * kTileFilters; }
   int pixels() const { return pixel_tiles * kTilePixels; }
-  // As the kernel's template takes them.
+  // Template arguments of the kernel.
   std::string arguments() const {
     return joined(one_tap ? "true, " : "false, ", filter_tiles, ", ", pixel_tiles, ", ", warps);
   }
@@ -33,7 +33,7 @@ inline constexpr Instance kInstances[] = {
     {false, 2, 4, 4}, {false, 2, 4, 8},  {false, 4, 4, 4}, {false, 4, 4, 8},
 };
 
-// What a block computes.
+// Tile of a block.
 struct Tiling {
   Instance instance{};
   int64_t filter_blocks = 1;  // of a group
@@ -41,20 +41,21 @@ struct Tiling {
   double cost = 0;  // nanoseconds, estimated
 };
 
-// Of a filter: channels times taps.
+// GEMM depth: channels per group times taps.
 int64_t depth_of(const ConvProblem& problem);
 
-// Whether its float32 numbers are multiplied as two TF32 each: in precision ieee, and in depthwise
-// convolutions, which no default of ONNX Runtime rounds (kRoundedDepthwise in plan/planner.cc).
+// True if each float32 operand is split into two TF32. This holds in precision ieee and for depthwise
+// convolutions, which ONNX Runtime's defaults never round (kRoundedDepthwise in plan/planner.cc).
 bool splits(const ConvProblem& problem);
 
 int64_t shared_bytes_of(const Instance& instance);
 
-// Whether four weights of a filter, and a thread's pixels of a channel, are one load, where they are aligned.
-bool loads_weights_together(const ConvProblem& problem);
-bool loads_pixels_together(const ConvProblem& problem, const Instance& instance);
+// True if one vector load takes four weights of a filter, or a thread's pixels of one channel. Alignment is
+// checked separately.
+bool vectorizes_weight_loads(const ConvProblem& problem);
+bool vectorizes_pixel_loads(const ConvProblem& problem, const Instance& instance);
 
-// All that compute the problem, the cheapest by the estimate first.
+// All tilings that support the problem, in ascending order of estimated time.
 std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
 
 }  // namespace convswap::sliced_k

@@ -1,25 +1,25 @@
-// Convolution of few pixels, with the depth of every sum shared among the warps of a block (sliced-K).
+// Implicit GEMM for few pixels, with sliced K: the warps of a block split the GEMM depth.
 //
-// One image, or a few small ones, is a matrix product of few columns and much depth: channels times taps. In
-// tiles as large as those of other algorithms it fills a fraction of the card, and each tile goes down the
-// whole depth, one wait for memory after the other. Here a block has a small tile, 16 filters of 8 pixels or
-// a few times that, and its 4 to 32 warps take the steps of the depth in turns. Warps load what they multiply
-// straight into the registers of the tensor core, pixels where their taps lie, without shared memory and
-// without waiting for each other; at the end their sums meet in shared memory and are added, in the same
-// order each time.
+// One image, or a few small images, is a GEMM of few columns and large depth (channels times taps). Tiles as
+// large as those of other algorithms fill a fraction of the card, and each tile walks the entire depth, one
+// memory latency after the other. Here a block has a small tile: 16 filters by 8 pixels, or a few times that.
+// Its 4 to 32 warps take the steps of the depth in turns. Warps load operands from global memory straight
+// into mma fragments, each tap from its place in the image (no im2col), without shared memory and without
+// synchronisation. At the end the block reduces the accumulators of its warps through shared memory, always
+// in the same order.
 //
-// Which number along the depth a product takes first is free, so a lane takes four neighbours of a filter,
-// which are one load. Of filters with one tap its pixels of a channel are one load too. Weights that stay are
-// loaded, those of a warp's first steps, while the kernels before this one end.
+// The order of the depth within an mma is free, so a lane takes four adjacent weights of a filter with one
+// vector load. For 1x1 filters, a lane's pixels of one channel are one vector load too. Constant weights of a
+// warp's first steps are loaded before griddepcontrol.wait, while the preceding kernels end (PDL).
 //
-// Data flow: one kernel, no scratch memory; the sums of all warps of a block in shared memory.
+// Data flow: one kernel, no scratch memory; accumulators of all warps of a block in shared memory.
 //
-// In precision ieee, and in depthwise convolutions, float32 numbers become two TF32 each, of which three
-// products are taken; sums that are not finite are computed again as the definition says.
+// In precision ieee, and for depthwise convolutions, each float32 operand is split into two TF32, and three
+// of their four products are taken. Accumulators that are not finite are recomputed naively.
 //
-// Limits: float32, float16 and bfloat16; one or two spatial axes; compute capability 8.0 or newer; a row of
-// the grid for each 16 filters of a group. A pool is a second kernel. Padding is zeros that are multiplied
-// like data, so that an infinite weight over padding gives NaN where numbers are not split.
+// Limits: float32, float16 and bfloat16; one or two spatial axes; compute capability 8.0 or newer; one grid
+// row for every 16 filters of a group, at most. A pool is a second kernel. Padding is multiplied as zeros, so
+// an infinite weight over padding gives NaN unless operands are split.
 
 #include <string>
 
@@ -55,8 +55,8 @@ struct Family {
   static Arguments arguments_of(const ConvProblem& problem, const Device&, const Tiling& tiling) {
     Arguments to{};
     static_cast<Geometry&>(to) = geometry_of(problem);
-    to.following = epilogue_params_of(problem.epilogue);
-    to.definition = naive_conv_of(problem);
+    to.epilogue = epilogue_params_of(problem.epilogue);
+    to.naive_conv = naive_conv_of(problem);
     to.depth = narrow(depth_of(problem));
     to.steps = narrow(ceil_divide(depth_of(problem), int64_t{kStepDepth}));
     to.pixels = static_cast<unsigned>(problem.batch * problem.output_size());
@@ -69,12 +69,12 @@ struct Family {
   }
 
   static void bind(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
-    to.loads_weights_together = loads_weights_together(problem) && is_aligned(to.w, problem, 4);
-    to.loads_pixels_together = loads_pixels_together(problem, tiling.instance) &&
-                               is_aligned(to.x, problem, tiling.instance.pixel_tiles);
+    to.vectorizes_weight_loads = vectorizes_weight_loads(problem) && is_aligned(to.w, problem, 4);
+    to.vectorizes_pixel_loads = vectorizes_pixel_loads(problem, tiling.instance) &&
+                                is_aligned(to.x, problem, tiling.instance.pixel_tiles);
   }
 
-  static int threads(const Tiling& tiling) { return tiling.instance.warps * kWarp; }
+  static int threads(const Tiling& tiling) { return tiling.instance.warps * kWarpSize; }
   static int64_t shared_bytes(const Tiling& tiling) { return shared_bytes_of(tiling.instance); }
 
   static Dim3 grid_of(const ConvProblem& problem, const Device&, const Tiling& tiling, const Launch&) {
@@ -83,9 +83,9 @@ struct Family {
   }
 
   static std::string describe(const ConvProblem&, const Tiling& tiling, const Launch& launch) {
-    const Instance& own = tiling.instance;
-    return joined("blocks of ", own.filters(), " filters x ", own.pixels(),
-                  " pixels, whose depth is shared by ", own.warps, " warps, ", launch.shared_bytes,
+    const Instance& instance = tiling.instance;
+    return joined("blocks of ", instance.filters(), " filters x ", instance.pixels(),
+                  " pixels, whose depth is shared by ", instance.warps, " warps, ", launch.shared_bytes,
                   " bytes of shared memory, ", launch.grid.count(), " blocks");
   }
 };
@@ -106,16 +106,16 @@ class SlicedK final : public AlgorithmByTiling<KernelPlan<Family>, cheapest_tili
     if (problem.group * filter_blocks > kMostGridRows) {
       return joined("it takes at most ", kMostGridRows, " times 16 filters of one group");
     }
-    // Each by itself first, so that products of them are none that 64 bits do not hold.
+    // Checks each factor first, so that the products below fit into 64 bits.
     const int64_t depth = depth_of(problem), taps = problem.filter_size();
     std::string reason =
         why_not_indexed({padded_input(problem, 1), padded_input(problem, 2), problem.in_channels,
                          problem.out_channels, problem.filter[1], problem.filter[2], 4 * depth});
     if (!reason.empty()) return reason;
-    // What FastDivisor::quotient divides, times the divisor, is below 2^32, four times the largest index.
+    // FastDivisor::quotient needs dividend times divisor below 2^32, four times the largest index.
     return why_not_indexed(
         {problem.in_channels * problem.input_size(), 4 * padded_input(problem, 1) * padded_input(problem, 2),
-         problem.out_channels * problem.output_size(), problem.batch * problem.output_size() + kMostPixels,
+         problem.out_channels * problem.output_size(), problem.batch * problem.output_size() + kMaxPixels,
          (depth + kStepDepth) * taps / 4, taps * problem.filter[2] / 4});
   }
 };

@@ -11,7 +11,7 @@
 
 namespace convswap::separable {
 
-// A part of the kernels of an element type, which is called `name`.
+// Part kPart of kParts of the kernels of the element type `name`.
 template <typename T, std::size_t kPart, std::size_t kParts>
 std::vector<CompiledKernel> kernels_for(const char* name) {
   return for_each_instance<kInstances, kPart, kParts>([&]<Instance kOf>() {

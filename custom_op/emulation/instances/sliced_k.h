@@ -11,7 +11,7 @@
 
 namespace convswap::sliced_k {
 
-// A part of the kernels of a format, which is called `name`.
+// Part kPart of kParts of the kernels of the format `name`.
 template <typename Format, std::size_t kPart, std::size_t kParts>
 std::vector<CompiledKernel> kernels_for(const char* name) {
   return for_each_instance<kInstances, kPart, kParts>([&]<Instance kOf>() {
