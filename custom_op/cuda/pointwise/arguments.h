@@ -1,7 +1,7 @@
 #pragma once
 
-// What the plan of pointwise and its kernel agree on, and what the kernel is told; pointwise.cc explains the
-// words.
+// Constants that the plan and the kernel of pointwise share, and the kernel's arguments. pointwise.cc
+// describes the algorithm.
 
 #include "cuda/epilogue/epilogue_params.h"
 #include "cuda/primitives/fast_divisor.cuh"
@@ -9,28 +9,28 @@
 
 namespace convswap::pointwise {
 
-constexpr int kPixels = 64;                            // of a tile, and of a product: its rows
-constexpr int kTileFilters = 8;                        // of a product's columns
-constexpr int kDepthBytes = 32;                        // of a product: channels of a pixel, or of a filter
-constexpr int kCoreBytes = 16;                         // neighbouring channels of a filter that lie together
-constexpr int kSlotStepBytes = kPixels * kDepthBytes;  // of a slot: what a product takes of a tile
+constexpr int kTilePixels = 64;       // of a tile; M of one wgmma
+constexpr int kTileFilters = 8;       // N of one wgmma is a multiple of this
+constexpr int kWgmmaDepthBytes = 32;  // K of one wgmma: channels of a pixel or filter
+constexpr int kVectorBytes = 16;      // adjacent channels of a filter: a row of a core matrix
+constexpr int kStageStepBytes = kTilePixels * kWgmmaDepthBytes;  // of a stage: one wgmma's pixels
 
 template <typename Element>
 struct Arguments : Tensors<Element> {
-  int channels, filters;  // of a group
+  int channels, filters;  // per group
   int in_channels, out_channels;
   int input_plane;
-  // Pixels of the output count through the rows, planes and images.
+  // Output pixels are numbered through rows, planes and images.
   FastDivisor output_plane, output_area, output_width;
   unsigned pixels;
-  int depth_step, row_step, column_step;  // in the input, from pixel to pixel of the output
-  bool is_dense;                          // these are one pixel, so that one lies where its output does
-  // Whether of every two pixels of a channel the inputs, and the outputs, are one load and one store.
+  int depth_step, row_step, column_step;  // in the input, per output pixel
+  bool is_dense;                          // steps are one pixel: input and output offsets agree
+  // Loads (stores) two adjacent pixels of a channel with one instruction.
   bool loads_pairs, stores_pairs;
-  int tiles;                    // of pixels
-  int chunks;                   // of the channels
-  FastDivisor blocks_of_group;  // of filters
-  EpilogueParams following;
+  int tiles;                            // of pixels
+  int chunks;                           // of the channels
+  FastDivisor filter_blocks_per_group;  // per group
+  EpilogueParams epilogue;
 };
 
 }  // namespace convswap::pointwise

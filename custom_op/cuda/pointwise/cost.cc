@@ -72,7 +72,7 @@ double cost_of_one_tile(const ConvProblem& problem, const Device& device, const 
                         std::size_t instance) {
   // Of elements of four bytes and of two: for a block more on each multiprocessor, for a tile more, and for a
   // chunk more than wait in slots. Bytes in a nanosecond: a block's weights; pixels and results.
-  constexpr double kBlock[] = {150, 487}, kTile[] = {1714, 1445}, kLater[] = {150, 450};
+  constexpr double kBlock[] = {150, 487}, kTile[] = {1714, 1445}, kUnstagedChunk[] = {150, 450};
   constexpr double kLaunch = 1430, kWeights = 16, kMemory = 2114;
   const double size = number(size_of(problem.type));
   const int width = size == 4 ? 0 : 1;
@@ -86,7 +86,7 @@ double cost_of_one_tile(const ConvProblem& problem, const Device& device, const 
   const double chunks = number(problem.channels_per_group()) /
                         number(tiling.instance.channels(static_cast<int>(size_of(problem.type))));
   const double work = blocks * number(tiling.weight_bytes) / kWeights + chunks * chunk +
-                      std::max(0.0, chunks - tiling.instance.slots) * kLater[width] + results +
+                      std::max(0.0, chunks - tiling.instance.stages) * kUnstagedChunk[width] + results +
                       blocks * activation_nanoseconds(problem, tiling.instance) +
                       (blocks - 1) * kBlock[width] + std::max(0.0, tiles - 1) * kTile[width];
   return kLaunch + std::hypot(work, (number(tiling.filter_blocks) * x + y) / kMemory);
@@ -97,8 +97,8 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   constexpr double kLaunch = 1782;
   // The first slots are filled before anything is multiplied; then more of the shorter time, memory's or the
   // warpgroups', passes during the longer: all of it with an endless power, none with 1.
-  const bool waits_in_slots = tiling.instance.slots > 0;
-  const double fill = waits_in_slots ? 25 : 0, power = waits_in_slots ? 2.5 : 2;
+  const bool uses_smem_stages = tiling.instance.stages > 0;
+  const double fill = uses_smem_stages ? 25 : 0, power = uses_smem_stages ? 2.5 : 2;
   // Bytes of a nanosecond: a block's weights; these where there is room for the block beside those of a
   // kernel like it before, so that only float32 is still to be rounded; pixels and results; pixels that were
   // read before.
@@ -141,15 +141,15 @@ std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& d
   for (std::size_t i = 0; i < std::size(kInstances); ++i) {
     const Instance& instance = kInstances[i];
     // Slots are worth it for pairs alone, which are copied at once.
-    if (instance.slots > 0 && (problem.output != problem.input || problem.output_size() % 2 != 0)) continue;
+    if (instance.stages > 0 && (problem.output != problem.input || problem.output_size() % 2 != 0)) continue;
     Tiling tiling;
     tiling.instance = instance;
     tiling.filter_blocks = ceil_divide(problem.filters_per_group(), int64_t{instance.filters()});
-    tiling.tiles = ceil_divide(problem.batch * problem.output_size(), int64_t{kPixels});
+    tiling.tiles = ceil_divide(problem.batch * problem.output_size(), int64_t{kTilePixels});
     tiling.chunks = ceil_divide(problem.channels_per_group(), int64_t{instance.channels(size)});
     tiling.weight_bytes = (tiling.chunks * instance.channels(size) * size + 4) * instance.filters();
     tiling.shared_bytes =
-        tiling.weight_bytes + instance.warpgroups * instance.slots * instance.steps * kSlotStepBytes;
+        tiling.weight_bytes + instance.warpgroups * instance.stages * instance.steps * kStageStepBytes;
     if (tiling.shared_bytes > device.shared_memory_per_block) continue;
     const int64_t rows = problem.group * tiling.filter_blocks;
     tiling.columns = std::min(ceil_divide(tiling.tiles, int64_t{instance.warpgroups}),

@@ -1,6 +1,6 @@
 #pragma once
 
-// The kernel instances of pointwise, and the tilings that it chooses among.
+// Kernel instances and tilings of pointwise.
 
 #include <cstdint>
 #include <vector>
@@ -13,32 +13,32 @@
 namespace convswap::pointwise {
 
 struct Instance {
-  int tiles;       // of eight filters, of a product
+  int tiles;       // of eight filters, in one wgmma
   int warpgroups;  // of a block
-  int steps;       // products of a chunk
-  int slots;       // for chunks in shared memory, of each warpgroup; none where they wait in registers
+  int steps;       // wgmmas per chunk
+  int stages;      // pipeline stages in smem per warpgroup; 0: chunks stay in registers
 
   int filters() const { return tiles * kTileFilters; }
-  int channels(int element_bytes) const { return steps * kDepthBytes / element_bytes; }  // of a chunk
-  // As the kernel's template takes them.
-  std::string arguments() const { return joined(tiles, ", ", warpgroups, ", ", steps, ", ", slots); }
+  int channels(int element_bytes) const { return steps * kWgmmaDepthBytes / element_bytes; }  // per chunk
+  // Template arguments of the kernel.
+  std::string arguments() const { return joined(tiles, ", ", warpgroups, ", ", steps, ", ", stages); }
 };
 
 inline constexpr Instance kInstances[] = {
     {8, 3, 4, 0},  {8, 3, 8, 0},  {8, 4, 4, 0},  {12, 3, 4, 0}, {16, 3, 4, 0}, {16, 4, 4, 0}, {8, 3, 4, 4},
     {12, 3, 4, 4}, {16, 3, 4, 4}, {24, 3, 4, 4}, {32, 2, 4, 4}, {4, 1, 4, 4},  {8, 1, 4, 4}};
 
-// What a block of the kernel does.
+// Tiling of the problem and launch shape.
 struct Tiling {
   Instance instance{};
   int64_t filter_blocks = 1;  // of a group
   int64_t tiles = 0, chunks = 0;
-  int64_t columns = 0;  // of the grid, which has a row for each block of filters of each group
-  int64_t weight_bytes = 0, shared_bytes = 0;  // of a block: the latter with the slots
+  int64_t columns = 0;                         // of the grid; its rows are the filter blocks of all groups
+  int64_t weight_bytes = 0, shared_bytes = 0;  // per block; shared_bytes includes the stages
   double cost = 0;                             // nanoseconds, estimated
 };
 
-// All whose weights and slots fit into the device's shared memory, the cheapest by estimate first.
+// All tilings that fit into the device's shared memory, in ascending order of estimated time.
 std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
 
 }  // namespace convswap::pointwise

@@ -1,7 +1,7 @@
 #pragma once
 
-// What products take: of pixels, which a thread loads two of, and of a block's filters, for each element
-// type.
+// Wgmma operands for each element type: pixels as register fragments (two per thread), filters in shared
+// memory.
 
 #include "conv/small_floats.h"
 #include "cuda/pointwise/arguments.h"
@@ -14,67 +14,70 @@
 
 namespace convswap::pointwise {
 
-// The words of a product: of a thread's channels, both pixels.
-using Words = unsigned[4];
+// A thread's A fragment of one wgmma: its channels of two pixels.
+using Fragment = unsigned[4];
 
-// kLoads: a thread's channels of a product, of which number `load` is channel_of(lane % 4, load).
+// kLoads: channels per thread and wgmma; channel `load` is channel_of(lane % 4, load).
 template <typename Element>
-struct Numbers;
+struct WgmmaOperands;
 
 template <>
-struct Numbers<float> {
+struct WgmmaOperands<float> {
   using Product = Tf32;
   static constexpr int kLoads = 2;
-  static __device__ int channel_of(int quarter, int load) { return quarter + 4 * load; }
+  static __device__ int channel_of(int quad_lane, int load) { return quad_lane + 4 * load; }
 
-  // A channel of two pixels, as it lies where they are neighbours, and the words that it is.
+  // One channel of two adjacent pixels, as in memory.
   using Pair = uint2;
   static __device__ Pair pair_at(const float* first, const float* second) {
     return make_uint2(__float_as_uint(*first), __float_as_uint(*second));
   }
-  static __device__ void put(Words& to, int load, Pair pair) {
+  static __device__ void set(Fragment& to, int load, Pair pair) {
     to[2 * load] = pair.x, to[2 * load + 1] = pair.y;
   }
 
-  // What was loaded as the product takes it.
-  static __device__ void finish(Words& words) {
+  // Converts loaded words to the fragment's layout and rounding.
+  static __device__ void make_fragment(Fragment& words) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) words[i] = of_weights(words[i]);
+    for (int i = 0; i < 4; ++i) words[i] = round_weights(words[i]);
   }
 
-  // A word of a filter's channels, of which `left` are left, and as the product takes it.
+  // Word `word` of a filter's channels, zero beyond the `left` channels that remain.
   static __device__ unsigned word_at(const float* from, int left, int word) {
     return left > word ? __float_as_uint(from[word]) : 0u;
   }
   static constexpr bool kRoundsWeights = true;
-  static __device__ unsigned of_weights(unsigned word) {
+  static __device__ unsigned round_weights(unsigned word) {
     return __float_as_uint(round_to_tf32(__uint_as_float(word)));
   }
 
-  // Results of two neighbouring pixels, and of one.
+  // Bits of the outputs of two adjacent pixels, and of one pixel.
   static __device__ Pair pair_of(float first, float second) {
     return make_uint2(__float_as_uint(first), __float_as_uint(second));
   }
   static __device__ float2 floats_of(Pair pair) {
     return make_float2(__uint_as_float(pair.x), __uint_as_float(pair.y));
   }
-  static __device__ unsigned one_of(float result) { return __float_as_uint(result); }
+  static __device__ unsigned bits_of(float result) { return __float_as_uint(result); }
 };
 
-// Of 16 bits: a word has two channels of a pixel to the products, and two pixels of a channel in memory.
+// 16-bit types. A fragment word has two channels of one pixel; a word in memory has two pixels of one
+// channel.
 template <typename Small>
-struct Numbers {
+struct WgmmaOperands {
   using Product = Small;
   static constexpr int kLoads = 4;
-  static __device__ int channel_of(int quarter, int load) { return 2 * quarter + load % 2 + load / 2 * 8; }
+  static __device__ int channel_of(int quad_lane, int load) {
+    return 2 * quad_lane + load % 2 + load / 2 * 8;
+  }
 
   using Pair = unsigned;
   static __device__ Pair pair_at(const Small* first, const Small* second) {
     return first->bits | static_cast<unsigned>(second->bits) << 16;
   }
-  static __device__ void put(Words& to, int load, Pair pair) { to[load] = pair; }
+  static __device__ void set(Fragment& to, int load, Pair pair) { to[load] = pair; }
 
-  static __device__ void finish(Words& words) {
+  static __device__ void make_fragment(Fragment& words) {
 #pragma unroll
     for (int i = 0; i < 4; i += 2) {
       const unsigned even = words[i], odd = words[i + 1];
@@ -94,10 +97,10 @@ struct Numbers {
   static __device__ float2 floats_of(Pair pair) {
     return make_float2(unpack_low<Small>(pair), unpack_high<Small>(pair));
   }
-  static __device__ unsigned short one_of(float result) { return Small(result).bits; }
+  static __device__ unsigned short bits_of(float result) { return Small(result).bits; }
 };
 
-// Where the pixel of a number lies in the first channel of its image, and its output in the first plane.
+// Offsets of a numbered pixel: `input` in an input channel of its image, `output` in an output plane.
 struct Pixel {
   unsigned image;
   int input, output;
@@ -109,39 +112,39 @@ struct Pixel {
     input = output;
     if (problem.is_dense) return;
     const int depth = problem.output_area.quotient_of_any(output);
-    const int of_plane = output - depth * static_cast<int>(problem.output_area.divisor);
-    const int row = problem.output_width.quotient_of_any(of_plane);
-    const int column = of_plane - row * static_cast<int>(problem.output_width.divisor);
+    const int in_plane = output - depth * static_cast<int>(problem.output_area.divisor);
+    const int row = problem.output_width.quotient_of_any(in_plane);
+    const int column = in_plane - row * static_cast<int>(problem.output_width.divisor);
     input = depth * problem.depth_step + row * problem.row_step + column * problem.column_step;
   }
 };
 
-// The two pixels of a thread, of a tile of a warpgroup: neighbours where the thread stores both at once, else
-// eight apart, so that lanes store neighbours.
+// A thread's two pixels of a tile of its warpgroup. They are adjacent if the thread stores both at once,
+// else eight apart, so that adjacent lanes store adjacent pixels.
 struct ThreadPixels {
   int first, distance;
-  int quarter;  // of a product's channels
+  int quad_lane;  // lane % 4: selects the channels of a fragment
 
   __device__ explicit ThreadPixels(bool are_pairs)
-      : distance(are_pairs ? 1 : 8), quarter(static_cast<int>(threadIdx.x) % 4) {
+      : distance(are_pairs ? 1 : 8), quad_lane(static_cast<int>(threadIdx.x) % 4) {
     const int row = static_cast<int>(threadIdx.x) % 32 / 4;
     first = warpgroup_thread() / 32 * 16 + (are_pairs ? 2 * row : row);
   }
 
   __device__ unsigned number(int tile, int i) const {
-    return static_cast<unsigned>(tile * kPixels + first + distance * i);
+    return static_cast<unsigned>(tile * kTilePixels + first + distance * i);
   }
 };
 
-// Loads chunks of a warpgroup's tiles, one after the other, to where they wait.
+// Loads the chunks of a warpgroup's tiles, one after the other, into pipeline stages.
 template <typename Element, int kSteps>
 class ChunkLoader {
  public:
-  __device__ ChunkLoader(const Arguments<Element>& problem, const ThreadPixels& own, int group, int tile,
+  __device__ ChunkLoader(const Arguments<Element>& problem, const ThreadPixels& pixels, int group, int tile,
                          int stride)
-      : problem_(problem), own_(own), group_(group), tile_(tile), stride_(stride) {}
+      : problem_(problem), pixels_(pixels), group_(group), tile_(tile), stride_(stride) {}
 
-  // Where there is no more, none.
+  // Does nothing after the last chunk.
   template <typename To>
   __device__ void load_next(const To& to) {
     if (tile_ >= problem_.tiles) return;
@@ -152,154 +155,154 @@ class ChunkLoader {
     } else {
       load<false>(to, left);
     }
-    const long long further = kSteps * kDepth * static_cast<long long>(problem_.input_plane);
-    from_[0] += further, from_[1] += further;
+    const long long chunk_offset = kSteps * kDepth * static_cast<long long>(problem_.input_plane);
+    from_[0] += chunk_offset, from_[1] += chunk_offset;
     if (++chunk_ == problem_.chunks) chunk_ = 0, tile_ += stride_;
   }
 
  private:
-  using Of = Numbers<Element>;
-  static constexpr int kDepth = kDepthBytes / sizeof(Element);
+  using Operands = WgmmaOperands<Element>;
+  static constexpr int kDepth = kWgmmaDepthBytes / sizeof(Element);
 
-  // What lies behind the last pixel is as the last.
+  // Pixels past the last are clamped to the last.
   __device__ void find_pixels() {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const unsigned last = problem_.pixels - (problem_.stores_pairs ? 2u - i : 1u);
-      const Pixel pixel(problem_, min(own_.number(tile_, i), last));
+      const Pixel pixel(problem_, min(pixels_.number(tile_, i), last));
       const long long channel = static_cast<long long>(pixel.image) * problem_.in_channels +
-                                group_ * problem_.channels + Of::channel_of(own_.quarter, 0);
+                                group_ * problem_.channels + Operands::channel_of(pixels_.quad_lane, 0);
       from_[i] = problem_.x + channel * problem_.input_plane + pixel.input;
     }
   }
 
   template <bool kArePairs, typename To>
   __device__ void load(const To& to, int left) const {
-    const auto load_channel = [&](int step, int load, bool is_there) {
+    const auto load_channel = [&](int step, int load, bool in_bounds) {
       const long long at =
-          (step * kDepth + Of::channel_of(0, load)) * static_cast<long long>(problem_.input_plane);
+          (step * kDepth + Operands::channel_of(0, load)) * static_cast<long long>(problem_.input_plane);
       if constexpr (kArePairs) {
-        to.load_pair(step, load, from_[0] + at, is_there);
+        to.load_pair(step, load, from_[0] + at, in_bounds);
       } else {
-        to.load_each(step, load, from_[0] + at, from_[1] + at, is_there);
+        to.load_each(step, load, from_[0] + at, from_[1] + at, in_bounds);
       }
     };
     if (left >= kSteps * kDepth) [[likely]] {
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
-        for (int load = 0; load < Of::kLoads; ++load) load_channel(step, load, true);
+        for (int load = 0; load < Operands::kLoads; ++load) load_channel(step, load, true);
       }
     } else {
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
-        for (int load = 0; load < Of::kLoads; ++load) {
-          load_channel(step, load, step * kDepth + Of::channel_of(own_.quarter, load) < left);
+        for (int load = 0; load < Operands::kLoads; ++load) {
+          load_channel(step, load, step * kDepth + Operands::channel_of(pixels_.quad_lane, load) < left);
         }
       }
     }
   }
 
   const Arguments<Element>& problem_;
-  const ThreadPixels& own_;
+  const ThreadPixels& pixels_;
   int group_, tile_, stride_, chunk_ = 0;
   const Element* from_[2];
 };
 
-// Where a thread's chunks wait until they are multiplied: one in registers, or a few in shared memory.
-
-// The channels of a chunk of a thread's pixels, product after product.
+// A thread's fragments of a chunk, one per wgmma.
 template <int kSteps>
-using Chunk = Words[kSteps];
+using Chunk = Fragment[kSteps];
 
-// A chunk in registers, as ChunkLoader loads it.
+// Pipeline stage in registers.
 template <typename Element, int kSteps>
-struct InRegisters {
-  using Of = Numbers<Element>;
-  using Pair = typename Of::Pair;
+struct RegisterStage {
+  using Operands = WgmmaOperands<Element>;
+  using Pair = typename Operands::Pair;
 
-  __device__ explicit InRegisters(Chunk<kSteps>& chunk) : to(chunk) {}
-  // Zeros where it is not there.
-  __device__ void load_pair(int step, int load, const Element* from, bool is_there) const {
-    Of::put(to[step], load, is_there ? *reinterpret_cast<const Pair*>(from) : Pair{});
+  __device__ explicit RegisterStage(Chunk<kSteps>& chunk) : to(chunk) {}
+  // Sets zeros if the channel is out of range.
+  __device__ void load_pair(int step, int load, const Element* from, bool in_bounds) const {
+    Operands::set(to[step], load, in_bounds ? *reinterpret_cast<const Pair*>(from) : Pair{});
   }
   __device__ void load_each(int step, int load, const Element* first, const Element* second,
-                            bool is_there) const {
-    Of::put(to[step], load, is_there ? Of::pair_at(first, second) : Pair{});
+                            bool in_bounds) const {
+    Operands::set(to[step], load, in_bounds ? Operands::pair_at(first, second) : Pair{});
   }
 
   Chunk<kSteps>& to;
 };
 
-// A chunk in shared memory, of which a thread has its own pairs alone, so that nothing but the thread itself
-// has to wait for them.
+// Pipeline stage in shared memory. Each thread reads only the pairs that it copied itself, so no barrier is
+// needed.
 template <typename Element, int kSteps>
-class InSlot {
+class SmemStage {
  public:
-  using Of = Numbers<Element>;
-  using Pair = typename Of::Pair;
-  static_assert(kSteps * Of::kLoads * kWarpgroupThreads * sizeof(Pair) == kSteps * kSlotStepBytes);
+  using Operands = WgmmaOperands<Element>;
+  using Pair = typename Operands::Pair;
+  static_assert(kSteps * Operands::kLoads * kWarpgroupThreads * sizeof(Pair) == kSteps * kStageStepBytes);
 
-  __device__ explicit InSlot(unsigned char* slot)
-      : own_(reinterpret_cast<Pair*>(slot) + warpgroup_thread()) {}
+  __device__ explicit SmemStage(unsigned char* stage)
+      : pairs_(reinterpret_cast<Pair*>(stage) + warpgroup_thread()) {}
 
-  __device__ void load_pair(int step, int load, const Element* from, bool is_there) const {
-    cp_async_zfill<sizeof(Pair)>(place(step, load), from, is_there);
+  __device__ void load_pair(int step, int load, const Element* from, bool in_bounds) const {
+    cp_async_zfill<sizeof(Pair)>(pair_address(step, load), from, in_bounds);
   }
-  // Where a tensor turns out not to be aligned, which is not known when the tiling is chosen.
+  // For unaligned tensors; alignment is not known when the tiling is chosen.
   __device__ void load_each(int step, int load, const Element* first, const Element* second,
-                            bool is_there) const {
-    *place(step, load) = is_there ? Of::pair_at(first, second) : Pair{};
+                            bool in_bounds) const {
+    *pair_address(step, load) = in_bounds ? Operands::pair_at(first, second) : Pair{};
   }
 
   __device__ void take(Chunk<kSteps>& to) const {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
-      for (int load = 0; load < Of::kLoads; ++load) Of::put(to[step], load, *place(step, load));
+      for (int load = 0; load < Operands::kLoads; ++load) {
+        Operands::set(to[step], load, *pair_address(step, load));
+      }
     }
   }
 
  private:
-  __device__ Pair* place(int step, int load) const {
-    return own_ + (step * Of::kLoads + load) * kWarpgroupThreads;
+  __device__ Pair* pair_address(int step, int load) const {
+    return pairs_ + (step * Operands::kLoads + load) * kWarpgroupThreads;
   }
 
-  Pair* own_;
+  Pair* pairs_;
 };
 
-// The slots of a warpgroup, which its chunks take in turns.
-template <typename Element, int kSteps, int kSlots>
-class Slots {
+// A warpgroup's cp.async pipeline of chunks.
+template <typename Element, int kSteps, int kStages>
+class SmemPipeline {
  public:
-  __device__ explicit Slots(unsigned char* all)
-      : first_(all + warpgroup_index() * (kSlots * kSteps * kSlotStepBytes)) {}
+  __device__ explicit SmemPipeline(unsigned char* all)
+      : first_(all + warpgroup_index() * (kStages * kSteps * kStageStepBytes)) {}
 
-  // Starts the copies of all slots but one.
+  // Prologue: starts the copies of all stages but one.
   template <typename Loader>
   __device__ void fill(Loader& loader) {
-    for (int slot = 0; slot < kSlots - 1; ++slot) start(loader, slot);
+    for (int stage = 0; stage < kStages - 1; ++stage) start(loader, stage);
   }
 
-  // Starts the copies of the chunk that is kSlots - 1 further on, into the slot whose chunk was taken last
-  // and has been multiplied, so that nobody reads it any more; then takes the next chunk.
+  // Starts the copies of the chunk kStages - 1 ahead into the stage that was read last, then waits for the
+  // next chunk and reads it into registers.
   template <typename Loader>
-  __device__ void take_next(Loader& loader, Chunk<kSteps>& to) {
-    start(loader, next_ == 0 ? kSlots - 1 : next_ - 1);
-    cp_async_wait_group<kSlots - 1>();
-    slot(next_).take(to);
-    if (++next_ == kSlots) next_ = 0;
+  __device__ void consume_next(Loader& loader, Chunk<kSteps>& to) {
+    start(loader, next_ == 0 ? kStages - 1 : next_ - 1);
+    cp_async_wait_group<kStages - 1>();
+    stage(next_).take(to);
+    if (++next_ == kStages) next_ = 0;
   }
 
  private:
-  __device__ InSlot<Element, kSteps> slot(int number) const {
-    return InSlot<Element, kSteps>(first_ + number * (kSteps * kSlotStepBytes));
+  __device__ SmemStage<Element, kSteps> stage(int index) const {
+    return SmemStage<Element, kSteps>(first_ + index * (kSteps * kStageStepBytes));
   }
 
   template <typename Loader>
-  __device__ void start(Loader& loader, int number) const {
-    loader.load_next(slot(number));
+  __device__ void start(Loader& loader, int index) const {
+    loader.load_next(stage(index));
     cp_async_commit_group();
   }
 
@@ -307,28 +310,30 @@ class Slots {
   int next_ = 0;
 };
 
-// A block's filters, for all its tiles: weights as the tensor core takes them, core after core of channels
-// those of all filters, then the bias.
+// A block's filters in shared memory, loaded once for all tiles: weights as [channel vector][filter] core
+// matrices without swizzle, then the bias.
 template <int kFilters>
-struct Filters {
+struct SmemFilters {
   uint4* weights;
   float* bias;
 
-  // Starts the copies of the weights, which are one group of each thread. `first`: of the group, and of all.
+  // Starts the copies of the weights, one cp.async group per thread. `first`: the block's first filter in its
+  // group; `first_out_channel`: the same among all filters.
   template <typename Element>
-  __device__ void start_copies(const Arguments<Element>& problem, int cores, int first,
-                               int first_of_all) const {
-    using Of = Numbers<Element>;
-    constexpr int kCore = kCoreBytes / sizeof(Element);
-    const bool are_whole =
-        problem.channels % kCore == 0 && reinterpret_cast<unsigned long long>(problem.w) % kCoreBytes == 0;
-    for_each(cores, [&](int core, int filter, uint4& to) {
-      const Element* const from =
-          problem.w + static_cast<long long>(first_of_all + filter) * problem.channels + core * kCore;
-      const int left = first + filter < problem.filters ? problem.channels - core * kCore : 0;
-      if (!are_whole) {
-        to = make_uint4(Of::word_at(from, left, 0), Of::word_at(from, left, 1), Of::word_at(from, left, 2),
-                        Of::word_at(from, left, 3));
+  __device__ void start_loads(const Arguments<Element>& problem, int vectors, int first,
+                              int first_out_channel) const {
+    using Operands = WgmmaOperands<Element>;
+    constexpr int kVectorChannels = kVectorBytes / sizeof(Element);
+    const bool vectorized = problem.channels % kVectorChannels == 0 &&
+                            reinterpret_cast<unsigned long long>(problem.w) % kVectorBytes == 0;
+    for_each(vectors, [&](int vector, int filter, uint4& to) {
+      const Element* const from = problem.w +
+                                  static_cast<long long>(first_out_channel + filter) * problem.channels +
+                                  vector * kVectorChannels;
+      const int left = first + filter < problem.filters ? problem.channels - vector * kVectorChannels : 0;
+      if (!vectorized) {
+        to = make_uint4(Operands::word_at(from, left, 0), Operands::word_at(from, left, 1),
+                        Operands::word_at(from, left, 2), Operands::word_at(from, left, 3));
       } else if (left > 0) {
         cp_async_16(&to, from);
       } else {
@@ -338,24 +343,26 @@ struct Filters {
     cp_async_commit_group();
   }
 
-  // Of the thread's filter, where it has one.
+  // Bias of the thread's filter, or zero.
   template <typename Element>
-  static __device__ Element bias_of_thread(const Arguments<Element>& problem, int first, int first_of_all) {
-    const int own = static_cast<int>(threadIdx.x);
-    const bool is_there = own < kFilters && first + own < problem.filters && problem.b != nullptr;
-    return is_there ? problem.b[first_of_all + own] : Element(0.0f);
+  static __device__ Element bias_of_thread(const Arguments<Element>& problem, int first,
+                                           int first_out_channel) {
+    const int filter = static_cast<int>(threadIdx.x);
+    const bool in_bounds = filter < kFilters && first + filter < problem.filters && problem.b != nullptr;
+    return in_bounds ? problem.b[first_out_channel + filter] : Element(0.0f);
   }
 
-  // Waits for the copies, behind which the thread has started kLater groups, and has the block meet.
-  template <int kLater, typename Element>
-  __device__ void finish(int cores, Element bias_of_own) const {
-    using Of = Numbers<Element>;
-    if (threadIdx.x < kFilters) bias[threadIdx.x] = static_cast<float>(bias_of_own);
-    cp_async_wait_group<kLater>();
-    if constexpr (Of::kRoundsWeights) {
-      for_each(cores, [](int, int, uint4& own) {
-        own = make_uint4(Of::of_weights(own.x), Of::of_weights(own.y), Of::of_weights(own.z),
-                         Of::of_weights(own.w));
+  // Waits for the copies (kLaterGroups cp.async groups were committed after them), rounds the weights if
+  // needed and synchronises the block.
+  template <int kLaterGroups, typename Element>
+  __device__ void wait(int vectors, Element thread_bias) const {
+    using Operands = WgmmaOperands<Element>;
+    if (threadIdx.x < kFilters) bias[threadIdx.x] = static_cast<float>(thread_bias);
+    cp_async_wait_group<kLaterGroups>();
+    if constexpr (Operands::kRoundsWeights) {
+      for_each(vectors, [](int, int, uint4& vector) {
+        vector = make_uint4(Operands::round_weights(vector.x), Operands::round_weights(vector.y),
+                            Operands::round_weights(vector.z), Operands::round_weights(vector.w));
       });
     }
     fence_proxy_async();
@@ -363,17 +370,17 @@ struct Filters {
   }
 
  private:
-  // Calls back with a thread's cores of filters. A warp has four cores, 64 bytes, of eight filters, which go
-  // to as many different banks at a time.
+  // Calls `call` for each 16-byte vector of a thread. A warp takes four vectors (64 bytes) of eight filters,
+  // in an order without bank conflicts.
   template <typename Call>
-  __device__ void for_each(int cores, const Call& call) const {
+  __device__ void for_each(int vectors, const Call& call) const {
     constexpr int kAcross = 4, kDown = 8;
     static_assert(kFilters % kDown == 0);
-    for (int i = threadIdx.x; i < cores * kFilters; i += blockDim.x) {
-      const int rest = i / (kAcross * kDown);
-      const int core = rest / (kFilters / kDown) * kAcross + i / kDown % kAcross;
-      const int filter = rest % (kFilters / kDown) * kDown + i % kDown;
-      call(core, filter, weights[core * kFilters + filter]);
+    for (int i = threadIdx.x; i < vectors * kFilters; i += blockDim.x) {
+      const int vector_block = i / (kAcross * kDown);
+      const int vector = vector_block / (kFilters / kDown) * kAcross + i / kDown % kAcross;
+      const int filter = vector_block % (kFilters / kDown) * kDown + i % kDown;
+      call(vector, filter, weights[vector * kFilters + filter]);
     }
   }
 };

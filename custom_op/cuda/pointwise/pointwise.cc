@@ -1,30 +1,30 @@
-// Convolution of one tap: each output of a pixel is a sum over that pixel's channels, and nothing is read
-// twice.
+// 1x1 (pointwise) convolution as a GEMM with wgmma: each output is a sum over the channels of one pixel.
 //
-//   sums[pixel, k] = sum over channels c of image[c, pixel] * w[k, c]
+//   accumulators[pixel, k] = sum over channels c of image[c, pixel] * w[k, c]
 //
-// Pixels are the rows of Hopper's tensor-core products and filters their columns. The tensor core takes its
-// rows from registers: a thread of a warpgroup holds channels of two pixels, and loads them from where they
-// lie. Where two neighbouring pixels of a channel lie together in memory, aligned, a thread has such a pair,
-// and lanes whole sectors of eight pairs: one load for both, and one store. So no second kernel prepares
-// pixels; weights lie in shared memory for as long as the block stays.
+// Pixels are the M dimension of wgmma and filters the N dimension. Wgmma takes A from registers: a thread
+// holds channels of two pixels and loads them from the NCHW tensor, so no second kernel prepares pixels. If
+// two adjacent pixels of a channel are aligned, a thread has such a pair, with one load and one store for
+// both; lanes then access entire sectors of eight pairs. Weights stay in shared memory for the block's
+// lifetime (persistent blocks).
 //
-// Float32 goes in as TF32, rounded to nearest, whatever its exponent; infinities and NaN are multiplied as
-// they are. Where TF32 ends, so do they: what rounding takes beyond its largest number, within 2^-11 of that
-// of float32, counts as infinite, and of numbers below 2^-126 nothing below 2^-136 is kept. Of float16 and
-// bfloat16 two channels of a pixel share a register, which two loads of pairs bring, crosswise.
+// Float32 is rounded to nearest TF32 for every exponent; infinities and NaN pass unchanged. Values that round
+// beyond TF32's largest number (within 2^-11 of float32's largest) become infinite. Numbers below 2^-126 lose
+// their bits below 2^-136. For float16 and bfloat16, a fragment register holds two channels of a pixel; it is
+// assembled crosswise from two loads of pixel pairs.
 //
-// A *tile* is 64 pixels, whatever images they belong to, and a *chunk* a few products' channels: while one is
-// multiplied the thread's loads of the next are under way, also from tile to tile. They wait in registers, or
-// the next three in *slots* of shared memory, of which each thread has its own part; that takes more
-// instructions, and hides more of memory's time where results are many to a channel. A block has 64 to 256
-// filters and all channels of them; where there are more filters, others read the pixels again, out of the
-// second-level cache. For few pixels there are blocks of one warpgroup, 32 or 64 filters and one tile, of
-// which a multiprocessor has a few. Weights that stay are copied while the kernels before this one end.
+// A *tile* is 64 pixels, possibly of several images. A *chunk* is the channels of a few wgmmas. Loads of the
+// next chunk are in flight while one chunk is multiplied, also across tiles. The next chunk waits in
+// registers, or the next three chunks in pipeline stages in shared memory, where each thread has its own
+// part. Stages in shared memory take more instructions, and hide more memory latency if there are many
+// outputs per channel. A block has 64 to 256 filters and all their channels; further blocks of filters read
+// the pixels again, from L2. For few pixels there are blocks of one warpgroup, 32 or 64 filters and one tile;
+// a multiprocessor holds a few of them. Constant weights are copied before griddepcontrol.wait, while the
+// preceding kernels end (PDL).
 //
-// Limits: float32 in precision tf32, float16 and bfloat16; filters of one tap without padding, any stride,
+// Limits: float32 in precision tf32, float16 and bfloat16; 1x1 filters without padding, any stride,
 // groups, one to three spatial axes; so many channels that the weights of 64 filters fit into shared memory;
-// compute capability 9.0. A residual, relu, clip, SiLU and HardSwish are computed with it, all else by a
+// compute capability 9.0. Residual, ReLU, Clip, SiLU and HardSwish are fused; any other epilogue is a
 // second kernel.
 
 #include <cstdint>
@@ -73,8 +73,8 @@ struct Family {
     to.is_dense = problem.output == problem.input;
     to.tiles = narrow(tiling.tiles);
     to.chunks = narrow(tiling.chunks);
-    to.blocks_of_group = FastDivisor(narrow(tiling.filter_blocks));
-    to.following = epilogue_params_of(problem.epilogue);
+    to.filter_blocks_per_group = FastDivisor(narrow(tiling.filter_blocks));
+    to.epilogue = epilogue_params_of(problem.epilogue);
     return to;
   }
 
@@ -93,9 +93,9 @@ struct Family {
   }
 
   static std::string describe(const ConvProblem& problem, const Tiling& tiling, const Launch& launch) {
-    return joined("tiles of ", kPixels, " pixels x ", tiling.instance.filters(), " filters, ", tiling.chunks,
-                  " x ", tiling.instance.channels(size_of(problem.type)), " channels",
-                  tiling.instance.slots > 0 ? " by way of shared memory, " : ", ", text_of(launch));
+    return joined("tiles of ", kTilePixels, " pixels x ", tiling.instance.filters(), " filters, ",
+                  tiling.chunks, " x ", tiling.instance.channels(size_of(problem.type)), " channels",
+                  tiling.instance.stages > 0 ? " by way of shared memory, " : ", ", text_of(launch));
   }
 };
 
@@ -126,7 +126,7 @@ class Pointwise final : public AlgorithmByTiling<KernelPlan<Family>, cheapest_ti
     if (std::string reason = why_not_counted(problem); !reason.empty()) return reason;
     return why_not_indexed({problem.in_channels, problem.out_channels,
                             problem.input_size() * problem.stride[0] * problem.stride[1] * problem.stride[2],
-                            problem.batch * problem.output_size() + 2 * kPixels});
+                            problem.batch * problem.output_size() + 2 * kTilePixels});
   }
 };
 

@@ -10,12 +10,12 @@
 
 namespace convswap::pointwise {
 
-// A part of the kernels of a format, which is called `name`.
+// Part kPart of kParts of the kernels of the element type `name`.
 template <typename Element, std::size_t kPart, std::size_t kParts>
 std::vector<CompiledKernel> kernels_for(const char* name) {
   return for_each_instance<kInstances, kPart, kParts>([&]<Instance kOf>() {
     return CompiledKernel(instance_name("pointwise::kernel", name, kOf.arguments()),
-                          kernel<Element, kOf.tiles, kOf.warpgroups, kOf.steps, kOf.slots>);
+                          kernel<Element, kOf.tiles, kOf.warpgroups, kOf.steps, kOf.stages>);
   });
 }
 
