@@ -1,7 +1,7 @@
 #pragma once
 
-// What the plan of row_windows and its kernel agree on, and what the kernel is told; row_windows.cc explains
-// the words.
+// Constants that the plan and the kernel of row_windows share, and the kernel's arguments. row_windows.cc
+// describes the algorithm.
 
 #include "cuda/epilogue/epilogue_params.h"
 #include "cuda/primitives/fast_divisor.cuh"
@@ -12,33 +12,33 @@
 
 namespace convswap::row_windows {
 
-constexpr int kPlaceBytes = 16;  // of a window
-constexpr int kRows = 64;        // of a product: filters, of one output row or of several
+constexpr int kPlaceBytes = 16;  // one window: a row of a core matrix
+constexpr int kRows = 64;        // M of one wgmma: filters of one or several output rows
 constexpr int kTiles = 16, kTileColumns = 8;
-constexpr int kColumns = kTiles * kTileColumns;  // of a product: places
-constexpr int kPlacesOfStep = 2;                 // along the depth of a product
-constexpr int kMostSteps = 64;                   // products of a sum
+constexpr int kColumns = kTiles * kTileColumns;  // N of one wgmma: windows
+constexpr int kPlacesOfStep = 2;                 // windows along K of one wgmma
+constexpr int kMaxSteps = 64;                    // wgmmas per accumulator
 
-constexpr int kSlots = 2;  // bands of an image in shared memory
+constexpr int kSlots = 2;  // pipeline stages: bands of an image in smem
 constexpr int kWarpgroup = 128;
 constexpr int kProducers = 2 * kWarpgroup, kProducerWarps = kProducers / 32;
 constexpr int kConsumerWarpgroups = 3;
 constexpr int kConsumers = kConsumerWarpgroups * kWarpgroup;
 constexpr int kThreads = kProducers + kConsumers;
-constexpr int kConsumerBarrier = kThreads / kWarpgroup + 1;  // of no warpgroup
-// Of a thread. Those that it begins with are a multiple of eight, and the consumers can have no more than the
-// producers leave them.
-constexpr int kRegistersOfProducers = 72, kRegistersOfConsumers = 112;
-static_assert(kProducers * kRegistersOfProducers + kConsumers * kRegistersOfConsumers <=
+constexpr int kConsumerBarrier = kThreads / kWarpgroup + 1;  // named barrier that no warpgroup uses
+// Registers per thread after setmaxnreg. The initial count is a multiple of eight. Consumers get at most the
+// registers that producers release.
+constexpr int kProducerRegisters = 72, kConsumerRegisters = 112;
+static_assert(kProducers * kProducerRegisters + kConsumers * kConsumerRegisters <=
               65536 / kThreads / 8 * 8 * kThreads);
 
-// Segments come in multiples of this, so that every producers' warp has as many turns as the others.
-constexpr int kSegmentsAtOnce = 4 * kProducerWarps;
-constexpr int kNoRow = -(1 << 30);  // of a segment that is none
+// The number of segments is padded to a multiple of this, so that every producer warp has equally many.
+constexpr int kSegmentMultiple = 4 * kProducerWarps;
+constexpr int kNoRow = -(1 << 30);  // of a padding segment
 
-// How the producers load windows: number by number, or where a row is whole words and windows begin at one,
-// word by word; or two words by one load, where rows, images and the windows of a segment begin at pairs of
-// them. From a window to the next is half a word then, or one, two or four.
+// How producers load windows. `numbers`: element by element. Other modes load 32-bit words and need rows and
+// windows that begin at words; adjacent windows are half a word, or one, two or four words apart. `by_pairs`
+// loads two words at once and needs rows, images and segments that begin at pairs of words.
 constexpr int kWordsOfPair = 2;
 enum class Loading : int {
   numbers,
@@ -50,17 +50,18 @@ enum class Loading : int {
   four_word_steps
 };
 
-// A warp's share of windows of words. A lane loads some words, one behind the other, where its windows begin.
+// Windows of a warp that loads words. A lane loads `loads` consecutive words, where its windows begin.
 struct WordWindows {
-  int step;  // in words; 0: half of one
+  int step;  // words between adjacent windows; 0: half a word
   int loads;
   bool by_pairs;
 
-  constexpr int windows() const { return step == 0 ? 2 * loads : loads / step; }  // of a lane
-  // From a lane's first word to the last that its windows have.
+  constexpr int windows() const { return step == 0 ? 2 * loads : loads / step; }  // per lane
+  // Number of words that a lane's windows span.
   constexpr int words() const { return step == 0 ? loads + 4 : loads - step + 4; }
-  // What is behind a lane's own words it has from the lanes behind it; the last have no windows for that.
-  constexpr int places() const { return (32 - (words() - 1) / loads) * windows(); }  // of a segment
+  // Windows of a segment. A lane takes the words after its own from the next lanes (shuffles), so the last
+  // lanes have no windows.
+  constexpr int places() const { return (32 - (words() - 1) / loads) * windows(); }
 };
 
 constexpr WordWindows words_of(Loading loading) {
@@ -83,7 +84,7 @@ constexpr WordWindows words_of(Loading loading) {
   return {};
 }
 
-// Of a segment.
+// Windows of a segment.
 constexpr int segment_places_of(Loading loading) {
   return loading == Loading::numbers ? 32 : words_of(loading).places();
 }
@@ -96,55 +97,55 @@ constexpr int kFewestSegmentPlaces = [] {
   return fewest;
 }();
 
-// Of a place along the depth of the weights: which taps a window is multiplied with. `row` counts the rows of
-// the image from the first that a group of output rows reads, `tap` is the column of the filter that meets
-// the window's first number, and may be less than none.
+// Taps that a window at one position of the GEMM depth is multiplied with. `row`: image row, relative to the
+// first that a group of output rows reads. `tap`: filter column at the window's first element; may be
+// negative.
 struct DepthPlace {
-  short channel, row, tap;  // a channel of -1: none, all weights are zeros
+  short channel, row, tap;  // channel -1: padding, all weights are zeros
 };
 
-// A part of a row of the image, whose windows a warp puts at a time. All bands have the same ones, so that
-// they are found once.
+// Part of an image row whose windows one warp stores at a time. Segments are the same for all bands and are
+// computed once.
 struct alignas(16) Segment {
-  int at;                // of its first window's first number, from the first row on that a band reads
-  int row, column;       // of the image, the row from the same row on
-  short place, windows;  // in a slot; of a segment that is none, no windows
+  int at;                // offset of its first element from the first row that the band reads
+  int row, column;       // image position; the row is relative to the same row
+  short place, windows;  // position in a slot; 0 windows in a padding segment
 };
 
-// In shared memory.
+// Mbarriers in shared memory.
 struct BlockState {
-  Mbarrier windows_are_there[kSlots], windows_are_free[kSlots];
+  Mbarrier full_barriers[kSlots], empty_barriers[kSlots];
 };
 
 struct SharedOffsets {
   Offset<unsigned char> weights, slots;
   Offset<Segment> segments;
-  Offset<int> outputs;  // of each column of a band its place in y from the band's first on; -1: none
+  Offset<int> outputs;  // offset in y from the band's first output, per column of a band; -1: no output
   Offset<float> bias;
   Offset<BlockState> state;
 };
 
 template <typename Element>
 struct Arguments : Tensors<Element>, Geometry {
-  EpilogueParams following;
+  EpilogueParams epilogue;
   SharedOffsets shared;
-  int block_filters, folds;  // of a block; of a filter the rows of a product, one for each output row
-  int row_phases;            // rows of the image from a group of output rows to the next
-  int lead;                  // columns before the first tap, with which a window begins
+  int block_filters, folds;  // filters of a block; output rows per wgmma
+  int row_phases;            // image rows between adjacent groups of output rows
+  int lead;                  // columns of a window before the first tap
   int groups, bands;         // groups of output rows in a band; bands of an image
-  int band_rows;             // of the image, that a band reads
-  int pitch;                 // places of a row
+  int band_rows;             // image rows that a band reads
+  int pitch;                 // windows per row
   int phase_places, channel_places, slot_places;
   int column_chunks, steps;
   int tiles;                     // bands of all images
-  int segments, segment_places;  // with some behind them that are none; places of one
+  int segments, segment_places;  // including padding segments; windows per segment
   FastDivisor bands_divisor, filter_blocks;
   Loading loading;
-  int stored_together;  // neighbouring results that are one store: 8, 4, 2 or 1
-  unsigned
-      step_places[kMostSteps];  // of a product's first place, and in the upper half how far its second is
-  DepthPlace depth[kMostSteps * kPlacesOfStep];
-  NaiveConv definition;  // for sums that are not finite; behind what is always read
+  int outputs_per_store;            // adjacent outputs per store: 8, 4, 2 or 1
+  unsigned step_places[kMaxSteps];  // low half: smem position of a wgmma's first window; high half: distance
+                                    // to its second
+  DepthPlace depth[kMaxSteps * kPlacesOfStep];
+  NaiveConv naive_conv;  // recomputes outputs that are not finite; last, because it is rarely read
 };
 
 }  // namespace convswap::row_windows

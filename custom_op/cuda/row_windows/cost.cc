@@ -60,7 +60,7 @@ class Tiler {
       const std::vector<int64_t> rows = rows_of(tiling.folds);
       const int64_t places =
           problem_.channels_per_group() * static_cast<int64_t>(rows.size()) * windows_across(problem_);
-      if (places > kMostSteps * kPlacesOfStep) continue;
+      if (places > kMaxSteps * kPlacesOfStep) continue;
       const int64_t groups = ceil_divide(problem_.output[1], tiling.folds);
       // As many groups as make another number of bands.
       for (tiling.groups = 1; tiling.groups <= groups; ++tiling.groups) {
@@ -94,7 +94,7 @@ class Tiler {
     const int64_t further = across == 1 ? 0 : window / problem_.stride[2];
     tiling.pitch = problem_.output[2] + (across - 1) * further;
     // So that results that may be one store are neighbours in a product's columns.
-    tiling.pitch = round_up(tiling.pitch, int64_t{most_together(problem_)});
+    tiling.pitch = round_up(tiling.pitch, int64_t{max_outputs_per_store(problem_)});
     tiling.phase_places = (tiling.groups + rows.back() / tiling.row_phases) * tiling.pitch;
     tiling.channel_places = tiling.row_phases * tiling.phase_places;
     tiling.band_rows = (tiling.groups - 1) * tiling.row_phases + rows.back() + 1;
@@ -174,14 +174,14 @@ class Tiler {
 
   // Requests of a result, where they are no whole sectors.
   double requests_of_result() const {
-    const int together = most_together(problem_);
+    const int together = max_outputs_per_store(problem_);
     return together * size_of(problem_.type) < kPlaceBytes ? 0.25 / together : 0;
   }
 
   // Cycles for the results of 128 columns.
   double storing() const {
     const double activation = 64 * activation_cycles(problem_.epilogue);
-    switch (most_together(problem_)) {
+    switch (max_outputs_per_store(problem_)) {
       case 1:
         return 600 + activation;
       case 2:
@@ -217,7 +217,7 @@ class Tiler {
 
 int numbers_of_word(const ConvProblem& problem) { return 4 / static_cast<int>(size_of(problem.type)); }
 
-int most_together(const ConvProblem& problem) {
+int max_outputs_per_store(const ConvProblem& problem) {
   for (const int count : {8, 4, 2}) {
     const bool is_one_store = count * size_of(problem.type) <= kPlaceBytes;
     if (is_one_store && problem.output[2] % count == 0) return count;
@@ -249,10 +249,10 @@ Loading loading_of(const ConvProblem& problem, int64_t lead, int words) {
 int64_t segments_of(const ConvProblem& problem, const Tiling& tiling, int segment_places) {
   return round_up(
       problem.channels_per_group() * tiling.band_rows * ceil_divide(tiling.pitch, int64_t{segment_places}),
-      int64_t{kSegmentsAtOnce});
+      int64_t{kSegmentMultiple});
 }
 
-int64_t fewest_places(const ConvProblem& problem) {
+int64_t min_windows(const ConvProblem& problem) {
   return problem.channels_per_group() * problem.filter[1] * windows_across(problem);
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// The tilings that row_windows chooses among.
+// Tilings of row_windows.
 
 #include <cstdint>
 #include <vector>
@@ -11,7 +11,7 @@
 
 namespace convswap::row_windows {
 
-// How a block goes through an image; row_windows.cc explains the words.
+// Tiling of an image; row_windows.cc explains the terms.
 struct Tiling {
   int64_t filter_blocks = 1, block_filters = 0;  // of a group, of a block
   int64_t folds = 1, row_phases = 1, lead = 0;
@@ -28,23 +28,23 @@ struct Tiling {
   int64_t steps() const { return static_cast<int64_t>(step_places.size()); }
 };
 
-// Numbers of a word; how windows are loaded where images begin at a multiple of so many words.
+// Elements of a 32-bit word; the loading mode if images begin at a multiple of `words` words.
 int numbers_of_word(const ConvProblem& problem);
 Loading loading_of(const ConvProblem& problem, int64_t lead, int words);
 
-// Neighbouring results that are one store where tensors begin at a multiple of as many.
-int most_together(const ConvProblem& problem);
+// Largest number of adjacent outputs per store, if y is aligned to it.
+int max_outputs_per_store(const ConvProblem& problem);
 
-// Segments of all rows that a band reads, and those behind them that are none.
+// Number of segments of all rows that a band reads, padding segments included.
 int64_t segments_of(const ConvProblem& problem, const Tiling& tiling, int segment_places);
 
-// Windows along the depth, of one output row.
-int64_t fewest_places(const ConvProblem& problem);
+// Windows along the GEMM depth, for one output row.
+int64_t min_windows(const ConvProblem& problem);
 
 // Whether windows that a filter's row has behind each other are those of other outputs.
 bool can_place_windows(const ConvProblem& problem);
 
-// All that fit into the device's shared memory, the cheapest by estimate first.
+// All tilings that fit into the device's shared memory, in ascending order of estimated time.
 std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
 
 }  // namespace convswap::row_windows

@@ -1,6 +1,6 @@
 #pragma once
 
-// The kernel of the algorithm `row_windows`; row_windows.cc tells the idea and fills the arguments.
+// The kernel of row_windows; row_windows.cc describes the algorithm and fills the arguments.
 
 #include "cuda/epilogue/activations.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
@@ -15,9 +15,9 @@
 
 namespace convswap::row_windows {
 
-// Of four neighbouring lanes with four words each: word j of lane i becomes word i of lane j. By all lanes of
-// a warp; twice it changes nothing.
-__device__ inline void transpose_among_four_lanes(unsigned (&words)[4]) {
+// Transposes a 4x4 matrix of words among four adjacent lanes: word j of lane i becomes word i of lane j. All
+// lanes of the warp must call it.
+__device__ inline void transpose_four_lanes(unsigned (&words)[4]) {
   const bool is_odd = threadIdx.x % 2 == 1, is_upper = threadIdx.x % 4 >= 2;
 #pragma unroll
   for (int j = 0; j < 4; j += 2) {
@@ -33,8 +33,8 @@ __device__ inline void transpose_among_four_lanes(unsigned (&words)[4]) {
   }
 }
 
-// Finds the outputs of a band's columns, by the consumers. A column that is a multiple of the pitch begins a
-// group of output rows; behind the last column of a row are places that no output has.
+// Computes the output offset of each column of a band; called by the consumers. A column that is a multiple
+// of the pitch begins a group of output rows. Columns past the end of an output row have no output.
 template <typename Element>
 __device__ inline void find_outputs(const Arguments<Element>& problem, int thread, int* outputs) {
   for (int i = thread; i < problem.column_chunks * kColumns; i += kConsumers) {
@@ -46,33 +46,33 @@ __device__ inline void find_outputs(const Arguments<Element>& problem, int threa
   }
 }
 
-// An output as the definition says: an infinity is multiplied with the zeros that fill the depth, too.
+// Recomputes an output naively, because wgmma also multiplies infinities by the zeros that pad the depth.
 template <typename Element>
-__device__ __noinline__ void store_as_defined(const Arguments<Element>& problem, int image, int filter,
-                                              int row, int column, long long at) {
+__device__ __noinline__ void store_naive_output(const Arguments<Element>& problem, int image, int filter,
+                                                int row, int column, long long at) {
   problem.y[at] = static_cast<Element>(
-      naive_conv_value<Element, float>(problem, problem.definition, image, filter, 0, row, column));
+      naive_conv_value<Element, float>(problem, problem.naive_conv, image, filter, 0, row, column));
 }
 
-// What a thread has of the products of all bands: of two rows, of every eight columns two neighbours.
+// Epilogue of a thread's accumulators: two rows, and two adjacent columns of every eight.
 template <typename Element>
-class Results {
+class OutputWriter {
  public:
-  __device__ Results(const Arguments<Element>& problem, const Share& share, const float* bias)
+  __device__ OutputWriter(const Arguments<Element>& problem, const BlockFilters& share, const float* bias)
       : problem_(problem), share_(share) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const auto [fold, filter] = row_of(i);
-      const bool exists = fold < problem.folds && filter < share.filters;
-      rows_[i] = exists ? problem.output_height - fold : 0;
-      bias_[i] = bias[exists ? filter : 0];
+      const bool in_bounds = fold < problem.folds && filter < share.filters;
+      rows_[i] = in_bounds ? problem.output_height - fold : 0;
+      bias_[i] = bias[in_bounds ? filter : 0];
       to_[i] = global_address(
           problem.y + (static_cast<long long>(share.first_filter + filter) * problem.output_height + fold) *
                           problem.output_width);
     }
   }
 
-  // Goes on to the next band.
+  // Selects the next band.
   __device__ void take(const Band& band) {
     const long long before = first_of(band_);
     band_ = band;
@@ -83,7 +83,8 @@ class Results {
     }
   }
 
-  // Sums begin with the bias, which so meets the tensor core's truncated additions.
+  // Initialises the accumulators with the bias, so the tensor core's truncating additions apply to the bias
+  // too.
   __device__ void begin(float (&accumulators)[kTiles][4]) const {
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
@@ -96,30 +97,30 @@ class Results {
   __device__ void store(float (&accumulators)[kTiles][4], const int* outputs) const {
     const int* const own = outputs + static_cast<int>(threadIdx.x) % 4 * 2;
     const unsigned long long undefined = not_finite(accumulators);
-    if (problem_.following.epilogue.activation != Activation::none) {
-      finish_many(problem_.following, [&](auto finish) {
+    if (problem_.epilogue.epilogue.activation != Activation::none) {
+      finish_many(problem_.epilogue, [&](auto finish) {
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) finish(accumulators[t]);
       });
     }
-    if (problem_.stored_together == 8) {
+    if (problem_.outputs_per_store == 8) {
       if constexpr (sizeof(Element) == 2) store_eights(accumulators, own);
-    } else if (problem_.stored_together == 4) {
+    } else if (problem_.outputs_per_store == 4) {
       store_fours(accumulators, own);
-    } else if (problem_.stored_together == 2) {
+    } else if (problem_.outputs_per_store == 2) {
       store_pairs(accumulators, own);
     } else {
       store_each(accumulators, own);
     }
-    // Behind the lane beside this one, which may have stored it.
+    // Orders the recomputed outputs after the vector stores of adjacent lanes.
     __syncwarp();
     if (undefined != 0) store_again(undefined, own);
   }
 
  private:
-  using Of = Numbers<Element>;
+  using Of = WgmmaOperands<Element>;
 
-  // The output row and the filter of a product's row that the thread has.
+  // Output row and filter of the thread's i-th accumulator row.
   struct Row {
     int fold, filter;
   };
@@ -128,7 +129,7 @@ class Results {
     const int row = thread / 32 * 16 + thread % 32 / 4 + 8 * i, fold = row / problem_.block_filters;
     return {fold, row - fold * problem_.block_filters};
   }
-  // A band's first output, of the first filter's.
+  // Index of a band's first output, for filter 0.
   __device__ long long first_of(const Band& band) const {
     return (static_cast<long long>(band.image) * problem_.out_channels * problem_.output_height +
             band.first_row) *
@@ -141,13 +142,13 @@ class Results {
   __device__ unsigned long long address_of(int i, int output) const {
     return (i == 0 ? to_[0] : to_[1]) + static_cast<long long>(output) * static_cast<int>(sizeof(Element));
   }
-  // Of all outputs.
+  // Index in y.
   __device__ long long number_of(int i, int output) const {
     return static_cast<long long>(address_of(i, output) - global_address(problem_.y)) /
            static_cast<int>(sizeof(Element));
   }
 
-  // Four lanes have a row's eight columns of each tile: of every four tiles each takes one.
+  // Four lanes hold eight columns of a row per tile. After a transpose, each lane stores one of four tiles.
   __device__ void store_eights(const float (&accumulators)[kTiles][4], const int* own) const {
 #pragma unroll
     for (int t = 0; t < kTiles; t += 4) {
@@ -158,7 +159,7 @@ class Results {
 #pragma unroll
         for (int j = 0; j < 4; ++j)
           pairs[j] = Of::pair_of(accumulators[t + j][2 * i], accumulators[t + j][2 * i + 1]);
-        transpose_among_four_lanes(pairs);
+        transpose_four_lanes(pairs);
         store_global_if(is_output(i, output), address_of(i, output),
                         make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]));
       }
@@ -169,8 +170,8 @@ class Results {
     return own[(tile + lane) * kTileColumns - 2 * lane];
   }
 
-  // Neighbouring lanes have neighbouring columns: of every two tiles the even lane takes the four of the
-  // first, the other those of the second.
+  // Adjacent lanes hold adjacent columns. Of every two tiles, the even lane stores four columns of the first
+  // and the odd lane four columns of the second.
   __device__ void store_fours(const float (&accumulators)[kTiles][4], const int* own) const {
     const bool is_odd = threadIdx.x % 2 == 1;
 #pragma unroll
@@ -210,9 +211,9 @@ class Results {
     }
   }
 
-  // A bit for each sum that is not finite.
+  // Bit mask of the accumulators that are not finite.
   static __device__ unsigned long long not_finite(const float (&accumulators)[kTiles][4]) {
-    float sick[4] = {};  // what is finite adds nothing
+    float sick[4] = {};  // finite accumulators add zero
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
@@ -237,23 +238,23 @@ class Results {
       if ((which >> number & 1) == 0 || !is_output(i, output)) continue;
       const int down = output / problem_.output_width;
       const auto [fold, filter] = row_of(i);
-      store_as_defined(problem_, band_.image, share_.first_filter + filter, band_.first_row + fold + down,
-                       output - down * problem_.output_width, number_of(i, output));
+      store_naive_output(problem_, band_.image, share_.first_filter + filter, band_.first_row + fold + down,
+                         output - down * problem_.output_width, number_of(i, output));
     }
   }
 
   const Arguments<Element>& problem_;
-  const Share& share_;
+  const BlockFilters& share_;
   Band band_{0, 0};
   float bias_[2];
-  int rows_[2];  // of outputs, from the fold's first on to the image's end; none where the row has no filter
-  int left_[2] = {};          // outputs from the row's first of the band on
-  unsigned long long to_[2];  // that first output
+  int rows_[2];               // output rows from the fold's first to the image's end; 0 without a filter
+  int left_[2] = {};          // outputs from the band's first output on
+  unsigned long long to_[2];  // address of that output
 };
 
-// The parts of a block's shared memory.
+// Pointers into a block's shared memory.
 template <typename Element>
-struct Parts {
+struct SharedPointers {
   uint4 *weights, *slots;
   Segment* segments;
   int* outputs;
@@ -261,7 +262,7 @@ struct Parts {
   BlockState& state;
   int slot_places;
 
-  __device__ Parts(const Arguments<Element>& problem, unsigned char* shared)
+  __device__ SharedPointers(const Arguments<Element>& problem, unsigned char* shared)
       : weights(reinterpret_cast<uint4*>(problem.shared.weights.in(shared))),
         slots(reinterpret_cast<uint4*>(problem.shared.slots.in(shared))),
         segments(problem.shared.segments.in(shared)),
@@ -273,19 +274,20 @@ struct Parts {
   __device__ uint4* slot(int number) const { return slots + number * slot_places; }
 };
 
-// Puts the windows of the block's bands into slots, one after the other: what is next is loaded before that
-// which is there is put.
+// Producer: stores the windows of the block's bands into pipeline stages. The next segments are loaded before
+// the current ones are stored.
 template <typename Segments, typename Element>
 class Producer {
  public:
-  __device__ Producer(const Arguments<Element>& problem, const Parts<Element>& parts, const Share& share)
+  __device__ Producer(const Arguments<Element>& problem, const SharedPointers<Element>& parts,
+                      const BlockFilters& share)
       : problem_(problem),
         parts_(parts),
         own_(problem, share, Segments::column_of(problem, static_cast<int>(threadIdx.x) % 32)),
         tile_(blockIdx.x) {}
 
   __device__ void run() {
-    // Two that take turns: what is under way can't be moved to other registers.
+    // Double buffer by name: a copy between registers would wait for the loads in flight.
     Segments even, odd;
     own_.take(Band(problem_, tile_));
     even.load(own_, parts_.segments + first_);
@@ -296,11 +298,11 @@ class Producer {
   }
 
  private:
-  static_assert(kSegmentsAtOnce % (Segments::kAtOnce * kProducerWarps) == 0);
+  static_assert(kSegmentMultiple % (Segments::kBatch * kProducerWarps) == 0);
 
   __device__ void put_and_load(const Segments& there, Segments& next) {
     const bool begins = first_ == warp();
-    first_ += Segments::kAtOnce * kProducerWarps;
+    first_ += Segments::kBatch * kProducerWarps;
     const bool ends = first_ >= problem_.segments;
     if (ends) {
       first_ = warp();
@@ -308,26 +310,26 @@ class Producer {
       if (tile_ < problem_.tiles) own_.take(Band(problem_, tile_));
     }
     if (tile_ < problem_.tiles) next.load(own_, parts_.segments + first_);
-    if (begins) mbarrier_wait(&parts_.state.windows_are_free[ring_.stage()], ring_.phase() ^ 1);
-    there.put(parts_.slot(ring_.stage()));
+    if (begins) mbarrier_wait(&parts_.state.empty_barriers[pipeline_.stage()], pipeline_.phase() ^ 1);
+    there.put(parts_.slot(pipeline_.stage()));
     if (ends) {
       fence_proxy_async();
-      mbarrier_arrive(&parts_.state.windows_are_there[ring_.stage()]);
-      ring_.advance();
+      mbarrier_arrive(&parts_.state.full_barriers[pipeline_.stage()]);
+      pipeline_.advance();
     }
   }
   static __device__ int warp() { return static_cast<int>(threadIdx.x) / 32; }
 
   const Arguments<Element>& problem_;
-  const Parts<Element>& parts_;
-  OwnNumbers<Element> own_;
-  PipelineState<kSlots> ring_;
-  int tile_, first_ = warp();  // of what was loaded last
+  const SharedPointers<Element>& parts_;
+  SegmentReader<Element> own_;
+  PipelineState<kSlots> pipeline_;
+  int tile_, first_ = warp();  // of the last load
 };
 
 template <typename Element>
-__device__ inline void produce(const Arguments<Element>& problem, const Parts<Element>& parts,
-                               const Share& share) {
+__device__ inline void produce(const Arguments<Element>& problem, const SharedPointers<Element>& parts,
+                               const BlockFilters& share) {
   const auto run = [&]<Loading kLoading>() {
     Producer<SegmentsOfWords<Element, kLoading>, Element>(problem, parts, share).run();
   };
@@ -356,22 +358,22 @@ __device__ inline void produce(const Arguments<Element>& problem, const Parts<El
   }
 }
 
-// Multiplies the windows of the block's bands with all weights, and stores the results: the warpgroups take
-// the columns of a band in turns.
+// Consumer: multiplies the windows of the block's bands by the weights and stores the outputs. Warpgroups
+// take column chunks of a band in turns.
 template <typename Element>
-__device__ inline void consume(const Arguments<Element>& problem, const Parts<Element>& parts,
-                               const Share& share) {
+__device__ inline void consume(const Arguments<Element>& problem, const SharedPointers<Element>& parts,
+                               const BlockFilters& share) {
   const int warpgroup = warpgroup_index() - kProducers / kWarpgroup;
   const SmemDescriptor all_weights = SmemDescriptor::at(parts.weights, kRows).warp_uniform();
-  Results<Element> results(problem, share, parts.bias);
-  PipelineState<kSlots> ring;
-  for (int tile = blockIdx.x; tile < problem.tiles; tile += gridDim.x, ring.advance()) {
+  OutputWriter<Element> results(problem, share, parts.bias);
+  PipelineState<kSlots> pipeline;
+  for (int tile = blockIdx.x; tile < problem.tiles; tile += gridDim.x, pipeline.advance()) {
     results.take(Band(problem, tile));
-    mbarrier_wait(&parts.state.windows_are_there[ring.stage()], ring.phase());
-    const SmemDescriptor windows = SmemDescriptor::at(parts.slot(ring.stage()), 0).warp_uniform();
-    // In turns through all bands, of which each may have an odd number.
-    int chunk = (ring.uses * problem.column_chunks + warpgroup) % kConsumerWarpgroups;
-    if (chunk >= problem.column_chunks) mbarrier_arrive(&parts.state.windows_are_free[ring.stage()]);
+    mbarrier_wait(&parts.state.full_barriers[pipeline.stage()], pipeline.phase());
+    const SmemDescriptor windows = SmemDescriptor::at(parts.slot(pipeline.stage()), 0).warp_uniform();
+    // Round robin across bands, because a band's chunks may not divide evenly among the warpgroups.
+    int chunk = (pipeline.uses * problem.column_chunks + warpgroup) % kConsumerWarpgroups;
+    if (chunk >= problem.column_chunks) mbarrier_arrive(&parts.state.empty_barriers[pipeline.stage()]);
     for (; chunk < problem.column_chunks; chunk += kConsumerWarpgroups) {
       float accumulators[kTiles][4];
       results.begin(accumulators);
@@ -380,13 +382,13 @@ __device__ inline void consume(const Arguments<Element>& problem, const Parts<El
       wgmma_fence(accumulators);
 #pragma unroll 1
       for (int step = 0; step < problem.steps; ++step) {
-        wgmma<typename Numbers<Element>::Product, kTiles>(accumulators, weights,
-                                                          columns.advanced(problem.step_places[step]));
+        wgmma<typename WgmmaOperands<Element>::Product, kTiles>(accumulators, weights,
+                                                                columns.advanced(problem.step_places[step]));
         weights = weights.advanced(kPlacesOfStep * kRows);
       }
       wgmma_commit_and_wait(accumulators);
       if (chunk + kConsumerWarpgroups >= problem.column_chunks) {
-        mbarrier_arrive(&parts.state.windows_are_free[ring.stage()]);
+        mbarrier_arrive(&parts.state.empty_barriers[pipeline.stage()]);
       }
       results.store(accumulators, parts.outputs + chunk * kColumns);
     }
@@ -399,27 +401,27 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Ar
 #error "row_windows has code for compute capability 9.0 alone: compile it for sm_90a"
 #else
   extern __shared__ __align__(128) unsigned char shared[];
-  const Parts<Element> parts(problem, shared);
-  const Share share(problem);
+  const SharedPointers<Element> parts(problem, shared);
+  const BlockFilters share(problem);
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   if (threadIdx.x == 0) {
     for (int i = 0; i < kSlots; ++i) {
-      mbarrier_init(&parts.state.windows_are_there[i], kProducers);
-      mbarrier_init(&parts.state.windows_are_free[i], kConsumers);
+      mbarrier_init(&parts.state.full_barriers[i], kProducers);
+      mbarrier_init(&parts.state.empty_barriers[i], kConsumers);
     }
   }
-  // Places that no band has windows for are read for columns that are none: they stay zeros.
+  // Zeros the positions without windows: wgmma reads them for columns without outputs.
   for (int i = static_cast<int>(threadIdx.x); i < kSlots * problem.slot_places; i += kThreads) {
     parts.slots[i] = make_uint4(0u, 0u, 0u, 0u);
   }
   if (threadIdx.x < kProducers) find_segments(problem, parts.segments);
   __syncthreads();
   if (warpgroup_index() < kProducers / kWarpgroup) {
-    setmaxnreg_dec<kRegistersOfProducers>();
+    setmaxnreg_dec<kProducerRegisters>();
     produce(problem, parts, share);
   } else {
-    setmaxnreg_inc<kRegistersOfConsumers>();
+    setmaxnreg_inc<kConsumerRegisters>();
     const int thread = static_cast<int>(threadIdx.x) - kProducers;
     find_outputs(problem, thread, parts.outputs);
     put_weights(problem, share, thread, parts.weights, parts.bias);

@@ -1,6 +1,6 @@
 #pragma once
 
-// What products take: windows of an image's rows, and a block's weights, for each element type.
+// Wgmma operands for each element type: windows of image rows, and a block's weights.
 
 #include "conv/small_floats.h"
 #include "cuda/primitives/global_memory.cuh"
@@ -11,12 +11,12 @@
 
 namespace convswap::row_windows {
 
-// What is loaded is rounded, or put together, only when all loads are under way.
+// Rounding and packing are deferred until all loads are in flight.
 template <typename Element>
-struct Numbers;
+struct WgmmaOperands;
 
 template <>
-struct Numbers<float> {
+struct WgmmaOperands<float> {
   using Product = Tf32;
   static constexpr int kOfWindow = kPlaceBytes / 4;
   static __device__ void load_one(bool condition, unsigned long long address, unsigned& to) {
@@ -28,13 +28,13 @@ struct Numbers<float> {
   static __device__ uint4 window_of(const unsigned (&numbers)[kOfWindow]) {
     return make_uint4(word_of(numbers[0]), word_of(numbers[1]), word_of(numbers[2]), word_of(numbers[3]));
   }
-  // Of weights.
+  // Window of weights.
   static __device__ uint4 window_of(const float (&numbers)[kOfWindow]) {
     return make_uint4(word_of(__float_as_uint(numbers[0])), word_of(__float_as_uint(numbers[1])),
                       word_of(__float_as_uint(numbers[2])), word_of(__float_as_uint(numbers[3])));
   }
 
-  // Two neighbouring results, those of the lane beside this one, and four.
+  // `Pair`: two adjacent outputs. `beside`: the adjacent lane's pair. `Four`: four adjacent outputs.
   using Pair = uint2;
   static __device__ Pair pair_of(float first, float second) {
     return make_uint2(__float_as_uint(first), __float_as_uint(second));
@@ -50,7 +50,7 @@ struct Numbers<float> {
 };
 
 template <typename Small>
-struct Numbers {
+struct WgmmaOperands {
   using Product = Small;
   static constexpr int kOfWindow = kPlaceBytes / 2;
   static __device__ void load_one(bool condition, unsigned long long address, unsigned& to) {
@@ -75,13 +75,12 @@ struct Numbers {
   static __device__ unsigned short one_of(float result) { return Small(result).bits; }
 };
 
-// What a block has of every band: the filters of a group or, where they are more than a product has rows, a
-// part of them.
-struct Share {
+// A block's filters: those of a group, or a part of them if the group has more filters than a wgmma has rows.
+struct BlockFilters {
   int first_channel, first_filter, filters;
 
   template <typename Element>
-  __device__ explicit Share(const Arguments<Element>& problem) {
+  __device__ explicit BlockFilters(const Arguments<Element>& problem) {
     const int group = problem.filter_blocks.quotient_of_any(blockIdx.y);
     const int of_group =
         static_cast<int>(blockIdx.y - group * problem.filter_blocks.divisor) * problem.block_filters;
@@ -91,7 +90,7 @@ struct Share {
   }
 };
 
-// A band by its number through all images.
+// Band, from its index in all images.
 struct Band {
   int image, first_row;  // of the output
 
@@ -103,7 +102,7 @@ struct Band {
         first_row((number - image * problem.bands) * problem.groups * problem.folds) {}
 };
 
-// By the producers. Behind the last are some that are none.
+// Computes the segments, padding segments included; called by the producers.
 template <typename Element>
 __device__ inline void find_segments(const Arguments<Element>& problem, Segment* segments) {
   const int places = problem.segment_places, of_row = (problem.pitch + places - 1) / places;
@@ -113,8 +112,7 @@ __device__ inline void find_segments(const Arguments<Element>& problem, Segment*
     const int channel = row_of_all / problem.band_rows, row = row_of_all - channel * problem.band_rows;
     const int in_phase = row / problem.row_phases;
     const int column = first * problem.stride_width - problem.pad_width - problem.lead;
-    // Rows lie by their phase, and those of a phase one behind the other, so that the places of a tap are in
-    // the same distance from all outputs of a band.
+    // Rows are ordered by phase, so a tap has the same distance from every output of a band.
     const int place = channel * problem.channel_places +
                       (row - in_phase * problem.row_phases) * problem.phase_places +
                       in_phase * problem.pitch + first;
@@ -125,15 +123,15 @@ __device__ inline void find_segments(const Arguments<Element>& problem, Segment*
   }
 }
 
-// What a lane has of a band's segments: the numbers from its own column of each on.
+// Global addresses and bounds of a lane's elements in a band's segments.
 template <typename Element>
-class OwnNumbers {
+class SegmentReader {
  public:
   // `column`: counted from a segment's first.
-  __device__ OwnNumbers(const Arguments<Element>& problem, const Share& share, int column)
+  __device__ SegmentReader(const Arguments<Element>& problem, const BlockFilters& share, int column)
       : problem_(problem), first_channel_(share.first_channel), column_(column) {}
 
-  // Goes on to the next band.
+  // Selects the next band.
   __device__ void take(const Band& band) {
     first_row_ = band.first_row * problem_.stride_height - problem_.pad_height;
     address_ =
@@ -146,7 +144,7 @@ class OwnNumbers {
   __device__ bool has_row(const Segment& segment) const {
     return static_cast<unsigned>(first_row_ + segment.row) < static_cast<unsigned>(problem_.input_height);
   }
-  // Whether the image has the number that is so much further on in its row.
+  // True if the element `further` columns on is inside the image.
   __device__ bool has(const Segment& segment, int further) const {
     return static_cast<unsigned>(segment.column + column_ + further) <
            static_cast<unsigned>(problem_.input_width);
@@ -163,24 +161,24 @@ class OwnNumbers {
   unsigned long long address_ = 0;
 };
 
-// Some segments of a warp, first loaded and then put into their places, each number by a load of its own.
+// Some segments of a warp, loaded element by element and then stored to shared memory.
 template <typename Element>
 class SegmentsOfNumbers {
-  using Of = Numbers<Element>;
+  using Of = WgmmaOperands<Element>;
 
  public:
-  static constexpr int kAtOnce = sizeof(Element) == 4 ? 4 : 2;
+  static constexpr int kBatch = sizeof(Element) == 4 ? 4 : 2;
 
-  // Of a segment, a lane's first number.
+  // Column of a lane's first element in a segment.
   static __device__ int column_of(const Arguments<Element>& problem, int lane) {
     return lane * problem.stride_width;
   }
 
-  // `segments`: the first, behind which each kProducerWarps-th is the warp's.
-  __device__ void load(const OwnNumbers<Element>& own, const Segment* segments) {
+  // `segments`: the warp's first segment. The warp has every kProducerWarps-th segment from there.
+  __device__ void load(const SegmentReader<Element>& own, const Segment* segments) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
+    for (int i = 0; i < kBatch; ++i) {
       const Segment segment = segments[i * kProducerWarps];
       places_[i] = lane < segment.windows ? segment.place + lane : -1;
       const bool has_row = own.has_row(segment);
@@ -195,33 +193,33 @@ class SegmentsOfNumbers {
 
   __device__ void put(uint4* slot) const {
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
+    for (int i = 0; i < kBatch; ++i) {
       if (places_[i] >= 0) slot[places_[i]] = Of::window_of(numbers_[i]);
     }
   }
 
  private:
-  unsigned numbers_[kAtOnce][Of::kOfWindow];
-  int places_[kAtOnce];
+  unsigned numbers_[kBatch][Of::kOfWindow];
+  int places_[kBatch];
 };
 
-// The same word by word: a warp loads each once, a lane has those that it lacks from the lanes behind it.
+// The same in 32-bit words: a warp loads each word once, and lanes get their remaining words by shuffles.
 template <typename Element, Loading kLoading>
 class SegmentsOfWords {
-  using Of = Numbers<Element>;
+  using Of = WgmmaOperands<Element>;
   static constexpr WordWindows kOwn = words_of(kLoading);
   static constexpr int kLoads = kOwn.loads, kStep = kOwn.step;
   static constexpr int kOfWord = 4 / static_cast<int>(sizeof(Element));
 
  public:
-  static constexpr int kAtOnce = kLoads == 4 ? 2 : 4;
+  static constexpr int kBatch = kLoads == 4 ? 2 : 4;
 
   static __device__ int column_of(const Arguments<Element>&, int lane) { return lane * kLoads * kOfWord; }
 
-  __device__ void load(const OwnNumbers<Element>& own, const Segment* segments) {
+  __device__ void load(const SegmentReader<Element>& own, const Segment* segments) {
     const int first_window = static_cast<int>(threadIdx.x) % 32 * kOwn.windows();
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
+    for (int i = 0; i < kBatch; ++i) {
       const Segment segment = segments[i * kProducerWarps];
       windows_[i] = segment.windows - first_window;
       places_[i] = segment.place + first_window;
@@ -244,7 +242,7 @@ class SegmentsOfWords {
 
   __device__ void put(uint4* slot) const {
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
+    for (int i = 0; i < kBatch; ++i) {
       unsigned words[kOwn.words()];
 #pragma unroll
       for (int j = 0; j < kOwn.words(); ++j) {
@@ -255,8 +253,7 @@ class SegmentsOfWords {
 #pragma unroll
       for (int window = 0; window < kOwn.windows(); ++window) own[window] = window_of(words, window);
       if constexpr (kOwn.windows() == 2) {
-        // Eight lanes store at a time: four of them their first windows and four their second, which lie in
-        // different banks.
+        // Avoids bank conflicts: of eight lanes, four store their first windows and four their second.
         const int first = static_cast<int>(threadIdx.x) / 4 % 2;
         put_one(slot, i, first, first == 0 ? own[0] : own[1]);
         put_one(slot, i, 1 - first, first == 0 ? own[1] : own[0]);
@@ -269,7 +266,7 @@ class SegmentsOfWords {
  private:
   static_assert(kOwn.windows() <= 2 && (!kOwn.by_pairs || kLoads == 2));
 
-  // A lane's window of the words from its own on.
+  // Window `window` of a lane, from its words.
   static __device__ uint4 window_of(const unsigned (&words)[kOwn.words()], int window) {
     const int first = kStep == 0 ? window / 2 : window * kStep;
     if (kStep == 0 && window % 2 == 1) {
@@ -282,17 +279,17 @@ class SegmentsOfWords {
     if (window < windows_[i]) slot[places_[i] + window] = numbers;
   }
 
-  unsigned words_[kAtOnce][kLoads];
-  int places_[kAtOnce], windows_[kAtOnce];  // of the lane's first window; as many as there are from it on
+  unsigned words_[kBatch][kLoads];
+  int places_[kBatch], windows_[kBatch];  // position of the lane's first window; windows from there on
 };
 
-// Lays out a block's weights and bias for all its bands, by the consumers, of which this is number `thread`:
-// place after place along the depth those of all rows of a product. Row m is filter m % block_filters of
-// output row m / block_filters of a group; what a filter does not read of a window is zeros.
+// Stores a block's weights and bias to shared memory, once for all bands; called by the consumers. Weights
+// are ordered [depth position][wgmma row]. Row m is filter m % block_filters of output row m / block_filters
+// of a group. Window elements that a filter does not read get zero weights.
 template <typename Element>
-__device__ inline void put_weights(const Arguments<Element>& problem, const Share& share, int thread,
+__device__ inline void put_weights(const Arguments<Element>& problem, const BlockFilters& share, int thread,
                                    uint4* weights, float* bias) {
-  using Of = Numbers<Element>;
+  using Of = WgmmaOperands<Element>;
   const int places = problem.steps * kPlacesOfStep;
   for (int i = thread; i < places * kRows; i += kConsumers) {
     const DepthPlace place = problem.depth[i / kRows];
@@ -300,10 +297,10 @@ __device__ inline void put_weights(const Arguments<Element>& problem, const Shar
     const int fold = row / problem.block_filters, filter = row - fold * problem.block_filters;
     const int down = place.row - fold * problem.stride_height;
     const int r = down / problem.dilation_height;
-    const bool exists = place.channel >= 0 && fold < problem.folds && filter < share.filters && down >= 0 &&
-                        r * problem.dilation_height == down && r < problem.filter_height;
+    const bool in_bounds = place.channel >= 0 && fold < problem.folds && filter < share.filters &&
+                           down >= 0 && r * problem.dilation_height == down && r < problem.filter_height;
     float numbers[Of::kOfWindow] = {};
-    if (exists) {
+    if (in_bounds) {
       const Element* const from =
           problem.w +
           ((static_cast<long long>(share.first_filter + filter) * problem.channels + place.channel) *

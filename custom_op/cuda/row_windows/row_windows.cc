@@ -1,31 +1,31 @@
-// Convolution of few channels and large images: a product of the tensor core has eight taps of a filter's row
-// in its depth (four of float32), where other algorithms have eight channels.
+// Implicit GEMM for few channels and large images: the wgmma depth holds eight adjacent taps of a filter row
+// (four of float32), where other algorithms have eight channels.
 //
-//   sums[k, pixel] = sum over windows (channel, row) of w[k, window] * image[window of the pixel]
+//   accumulators[k, pixel] = sum over windows (channel, row) of w[k, window] * image[window of the pixel]
 //
-// A window is 16 bytes of a row of the image, from where an output's filter begins, or a few columns
-// before, where words begin: so much as the tensor core takes of a column at once. Windows of neighbouring
-// outputs overlap; in shared memory each has a place of its own, in the order of the outputs, and rows lie
-// such that what is a tap's distance away from one output's window is so from all. So a product's columns are
-// 128 places in a row, wherever they begin, and each tap of the depth is another beginning: no window is put
-// twice, however many rows of filters read it.
+// A *window* is 16 bytes of an image row (a row of a core matrix). It begins at an output's first tap, or a
+// few columns earlier, at a word boundary. Windows of adjacent outputs overlap; shared memory stores each
+// window separately, in the order of the outputs (im2col along the row). Rows are arranged so that a tap has
+// the same distance from the windows of all outputs. Therefore the N columns of a wgmma are 128 consecutive
+// windows, and each tap of the depth only changes the descriptor's start address. No window is stored twice,
+// however many filter rows read it.
 //
-// Filters are the product's rows, 64. Of fewer filters the rows are of several output rows, whose windows are
-// the same and whose weights are shifted: *folds*. They read a *group* of output rows together.
+// Filters are the 64 rows (M) of wgmma. With fewer filters, the rows are *folds*: several output rows that
+// read the same windows with shifted weights. The output rows of all folds are a *group*.
 //
-// A block stays, and takes *bands* of an image, some groups of output rows: two warpgroups put a band's
-// windows into a slot, segment by segment of a row, while three multiply those of the other and write results
-// straight from registers. A segment is what a warp has windows for at a time; where rows are whole words it
-// loads each word of a segment once.
+// Blocks are persistent and take *bands* of an image, which are some groups of output rows. Two producer
+// warpgroups store a band's windows into one pipeline stage (slot), row segment by row segment. Three
+// consumer warpgroups multiply the other stage and store outputs straight from registers. A *segment* is the
+// windows that a warp stores at a time; if rows are whole words, the warp loads each word of a segment once.
 //
-// Float32 goes in as TF32, rounded to nearest. Windows are longer than filters' rows, and what is too much
-// meets weights of zero: where a sum is not finite it is computed again as the definition says.
+// Float32 is rounded to nearest TF32. Windows are longer than filter rows, and excess elements meet zero
+// weights. Outputs whose accumulators are not finite are recomputed naively.
 //
-// Limits: float32 in precision tf32, float16 and bfloat16; one or two spatial axes; filters whose columns are
-// not dilated, and 128 windows of them; where a row takes several windows, a stride that divides one; a band
-// of one group of rows that fits into shared memory; compute capability 9.0. Relu, clip, SiLU and HardSwish
-// without a residual, which first layers have none of, are computed with it, all else by a second kernel,
-// unless that would round twice.
+// Limits: float32 in precision tf32, float16 and bfloat16; one or two spatial axes; no dilation along
+// columns; at most 128 windows per filter; a column stride that divides the window if a filter row takes
+// several windows; shared memory for a band of one group; compute capability 9.0. ReLU, Clip, SiLU and
+// HardSwish are fused if there is no residual; any other epilogue is a second kernel, unless that would round
+// twice.
 
 #include <algorithm>
 #include <string>
@@ -59,7 +59,7 @@ struct Family {
   static Arguments arguments_of(const ConvProblem& problem, const Device&, const Tiling& tiling) {
     Arguments to{};
     static_cast<Geometry&>(to) = geometry_of(problem);
-    to.following = epilogue_params_of(problem.epilogue);
+    to.epilogue = epilogue_params_of(problem.epilogue);
     to.shared = tiling.shared;
     to.block_filters = narrow(tiling.block_filters);
     to.folds = narrow(tiling.folds);
@@ -79,7 +79,7 @@ struct Family {
     to.filter_blocks = FastDivisor(narrow(tiling.filter_blocks));
     std::ranges::copy(tiling.step_places, to.step_places);
     std::ranges::copy(tiling.depth, to.depth);
-    to.definition = naive_conv_of(problem);
+    to.naive_conv = naive_conv_of(problem);
     return to;
   }
 
@@ -91,8 +91,8 @@ struct Family {
     to.loading = loading_of(problem, tiling.lead, words);
     to.segment_places = segment_places_of(to.loading);
     to.segments = narrow(segments_of(problem, tiling, to.segment_places));
-    to.stored_together = most_together(problem);
-    while (!is_aligned(to.y, problem, to.stored_together)) to.stored_together /= 2;
+    to.outputs_per_store = max_outputs_per_store(problem);
+    while (!is_aligned(to.y, problem, to.outputs_per_store)) to.outputs_per_store /= 2;
   }
 
   static int threads(const Tiling&) { return kThreads; }
@@ -135,11 +135,11 @@ class RowWindows final : public AlgorithmByTiling<KernelPlan<Family>, cheapest_t
         {padded_input(problem, 1), padded_input(problem, 2), problem.in_channels, problem.out_channels,
          problem.filter[1], problem.filter[2], problem.dilation[1], problem.stride[1], problem.stride[2]});
     if (!reason.empty()) return reason;
-    // Each by itself first, so that their product is none that 64 bits do not hold.
-    constexpr int64_t kMostPlaces = kMostSteps * kPlacesOfStep;
-    if (problem.channels_per_group() > kMostPlaces || problem.filter[1] > kMostPlaces ||
-        fewest_places(problem) > kMostPlaces) {
-      return joined("its filters have more than ", kMostPlaces, " windows");
+    // Checks each factor first, so that the product fits into 64 bits.
+    constexpr int64_t kMaxWindows = kMaxSteps * kPlacesOfStep;
+    if (problem.channels_per_group() > kMaxWindows || problem.filter[1] > kMaxWindows ||
+        min_windows(problem) > kMaxWindows) {
+      return joined("its filters have more than ", kMaxWindows, " windows");
     }
     if (problem.filter[1] * problem.dilation[1] > 1 << 12) return "the rows of its filters are too far apart";
     if (!can_place_windows(problem)) {

@@ -9,7 +9,7 @@
 
 namespace convswap::row_windows {
 
-// The kernel of an element type, which is called `name`.
+// The kernel of the element type `name`.
 template <typename Element, std::size_t, std::size_t>
 std::vector<CompiledKernel> kernels_for(const char* name) {
   return {CompiledKernel(instance_name("row_windows::kernel", name), kernel<Element>)};
