@@ -12,14 +12,14 @@
 
 namespace convswap::row_windows {
 
-constexpr int kPlaceBytes = 16;  // one window: a row of a core matrix
-constexpr int kRows = 64;        // M of one wgmma: filters of one or several output rows
+constexpr int kWindowBytes = 16;  // one window: a row of a core matrix
+constexpr int kRows = 64;         // M of one wgmma: filters of one or several output rows
 constexpr int kTiles = 16, kTileColumns = 8;
 constexpr int kColumns = kTiles * kTileColumns;  // N of one wgmma: windows
-constexpr int kPlacesOfStep = 2;                 // windows along K of one wgmma
+constexpr int kWindowsPerStep = 2;               // windows along K of one wgmma
 constexpr int kMaxSteps = 64;                    // wgmmas per accumulator
 
-constexpr int kSlots = 2;  // pipeline stages: bands of an image in smem
+constexpr int kStages = 2;  // pipeline stages: bands of an image in smem
 constexpr int kWarpgroup = 128;
 constexpr int kProducers = 2 * kWarpgroup, kProducerWarps = kProducers / 32;
 constexpr int kConsumerWarpgroups = 3;
@@ -36,12 +36,12 @@ static_assert(kProducers * kProducerRegisters + kConsumers * kConsumerRegisters 
 constexpr int kSegmentMultiple = 4 * kProducerWarps;
 constexpr int kNoRow = -(1 << 30);  // of a padding segment
 
-// How producers load windows. `numbers`: element by element. Other modes load 32-bit words and need rows and
+// How producers load windows. `elements`: element by element. Other modes load 32-bit words and need rows and
 // windows that begin at words; adjacent windows are half a word, or one, two or four words apart. `by_pairs`
 // loads two words at once and needs rows, images and segments that begin at pairs of words.
 constexpr int kWordsOfPair = 2;
 enum class Loading : int {
-  numbers,
+  elements,
   half_word_steps,
   word_steps,
   word_steps_by_pairs,
@@ -61,7 +61,7 @@ struct WordWindows {
   constexpr int words() const { return step == 0 ? loads + 4 : loads - step + 4; }
   // Windows of a segment. A lane takes the words after its own from the next lanes (shuffles), so the last
   // lanes have no windows.
-  constexpr int places() const { return (32 - (words() - 1) / loads) * windows(); }
+  constexpr int segment_windows() const { return (32 - (words() - 1) / loads) * windows(); }
 };
 
 constexpr WordWindows words_of(Loading loading) {
@@ -78,47 +78,47 @@ constexpr WordWindows words_of(Loading loading) {
       return {2, 2, true};
     case Loading::four_word_steps:
       return {4, 4, false};
-    case Loading::numbers:
+    case Loading::elements:
       break;
   }
   return {};
 }
 
 // Windows of a segment.
-constexpr int segment_places_of(Loading loading) {
-  return loading == Loading::numbers ? 32 : words_of(loading).places();
+constexpr int segment_windows_of(Loading loading) {
+  return loading == Loading::elements ? 32 : words_of(loading).segment_windows();
 }
-constexpr int kFewestSegmentPlaces = [] {
-  int fewest = segment_places_of(Loading::numbers);
+constexpr int kMinSegmentWindows = [] {
+  int minimum = segment_windows_of(Loading::elements);
   for (int i = 1; i <= static_cast<int>(Loading::four_word_steps); ++i) {
-    const int places = segment_places_of(static_cast<Loading>(i));
-    fewest = places < fewest ? places : fewest;
+    const int windows = segment_windows_of(static_cast<Loading>(i));
+    minimum = windows < minimum ? windows : minimum;
   }
-  return fewest;
+  return minimum;
 }();
 
 // Taps that a window at one position of the GEMM depth is multiplied with. `row`: image row, relative to the
 // first that a group of output rows reads. `tap`: filter column at the window's first element; may be
 // negative.
-struct DepthPlace {
+struct DepthWindow {
   short channel, row, tap;  // channel -1: padding, all weights are zeros
 };
 
 // Part of an image row whose windows one warp stores at a time. Segments are the same for all bands and are
 // computed once.
 struct alignas(16) Segment {
-  int at;                // offset of its first element from the first row that the band reads
-  int row, column;       // image position; the row is relative to the same row
-  short place, windows;  // position in a slot; 0 windows in a padding segment
+  int input_offset;              // offset of its first element from the first row that the band reads
+  int row, column;               // image position; the row is relative to the same row
+  short window_offset, windows;  // position in a stage; 0 windows in a padding segment
 };
 
 // Mbarriers in shared memory.
 struct BlockState {
-  Mbarrier full_barriers[kSlots], empty_barriers[kSlots];
+  Mbarrier full_barriers[kStages], empty_barriers[kStages];
 };
 
 struct SharedOffsets {
-  Offset<unsigned char> weights, slots;
+  Offset<unsigned char> weights, stages;
   Offset<Segment> segments;
   Offset<int> outputs;  // offset in y from the band's first output, per column of a band; -1: no output
   Offset<float> bias;
@@ -135,16 +135,16 @@ struct Arguments : Tensors<Element>, Geometry {
   int groups, bands;         // groups of output rows in a band; bands of an image
   int band_rows;             // image rows that a band reads
   int pitch;                 // windows per row
-  int phase_places, channel_places, slot_places;
+  int phase_windows, channel_windows, stage_windows;
   int column_chunks, steps;
-  int tiles;                     // bands of all images
-  int segments, segment_places;  // including padding segments; windows per segment
+  int tiles;                      // bands of all images
+  int segments, segment_windows;  // including padding segments; windows per segment
   FastDivisor bands_divisor, filter_blocks;
   Loading loading;
-  int outputs_per_store;            // adjacent outputs per store: 8, 4, 2 or 1
-  unsigned step_places[kMaxSteps];  // low half: smem position of a wgmma's first window; high half: distance
-                                    // to its second
-  DepthPlace depth[kMaxSteps * kPlacesOfStep];
+  int outputs_per_store;             // adjacent outputs per store: 8, 4, 2 or 1
+  unsigned step_offsets[kMaxSteps];  // low half: smem position of a wgmma's first window; high half: distance
+                                     // to its second
+  DepthWindow depth[kMaxSteps * kWindowsPerStep];
   NaiveConv naive_conv;  // recomputes outputs that are not finite; last, because it is rarely read
 };
 

@@ -14,7 +14,7 @@ namespace convswap::row_windows {
 namespace {
 
 // Numbers of a window.
-int64_t window_of(const ConvProblem& problem) { return kPlaceBytes / size_of(problem.type); }
+int64_t window_of(const ConvProblem& problem) { return kWindowBytes / size_of(problem.type); }
 
 // Windows had better begin where words can be loaded, and pairs of them; not for that are there more windows
 // of a filter's row.
@@ -24,7 +24,7 @@ int64_t lead_of(const ConvProblem& problem) {
   // Two: a pair by one load, or as many as can be.
   const auto words_loaded = [&](int64_t lead) {
     switch (loading_of(problem, lead, kWordsOfPair)) {
-      case Loading::numbers:
+      case Loading::elements:
         return 0;
       case Loading::word_steps:
       case Loading::two_word_steps:
@@ -58,15 +58,15 @@ class Tiler {
          tiling.folds *= 2) {
       tiling.row_phases = tiling.folds * problem_.stride[1];
       const std::vector<int64_t> rows = rows_of(tiling.folds);
-      const int64_t places =
+      const int64_t windows =
           problem_.channels_per_group() * static_cast<int64_t>(rows.size()) * windows_across(problem_);
-      if (places > kMaxSteps * kPlacesOfStep) continue;
+      if (windows > kMaxSteps * kWindowsPerStep) continue;
       const int64_t groups = ceil_divide(problem_.output[1], tiling.folds);
       // As many groups as make another number of bands.
       for (tiling.groups = 1; tiling.groups <= groups; ++tiling.groups) {
         tiling.bands = ceil_divide(groups, tiling.groups);
         if (tiling.groups > 1 && ceil_divide(groups, tiling.groups - 1) == tiling.bands) continue;
-        place(tiling, rows);
+        lay_out(tiling, rows);
         if (tiling.shared_bytes > device_.shared_memory_per_block) break;
         tiling.cost = cost(tiling);
         found.push_back(tiling);
@@ -87,58 +87,59 @@ class Tiler {
     return {rows.begin(), rows.end()};
   }
 
-  // Gives the windows their places, and the parts of shared memory theirs.
-  void place(Tiling& tiling, const std::vector<int64_t>& rows) const {
+  // Gives the windows their windows, and the parts of shared memory theirs.
+  void lay_out(Tiling& tiling, const std::vector<int64_t>& rows) const {
     const int64_t window = window_of(problem_), across = windows_across(problem_);
     // Places from a window of a filter's row to the next.
     const int64_t further = across == 1 ? 0 : window / problem_.stride[2];
     tiling.pitch = problem_.output[2] + (across - 1) * further;
     // So that results that may be one store are neighbours in a product's columns.
     tiling.pitch = round_up(tiling.pitch, int64_t{max_outputs_per_store(problem_)});
-    tiling.phase_places = (tiling.groups + rows.back() / tiling.row_phases) * tiling.pitch;
-    tiling.channel_places = tiling.row_phases * tiling.phase_places;
+    tiling.phase_windows = (tiling.groups + rows.back() / tiling.row_phases) * tiling.pitch;
+    tiling.channel_windows = tiling.row_phases * tiling.phase_windows;
     tiling.band_rows = (tiling.groups - 1) * tiling.row_phases + rows.back() + 1;
     tiling.column_chunks =
         ceil_divide((tiling.groups - 1) * tiling.pitch + problem_.output[2], int64_t{kColumns});
 
-    struct Place {
-      DepthPlace taps;
+    struct Window {
+      DepthWindow taps;
       int64_t offset;
     };
-    std::vector<Place> places;
+    std::vector<Window> windows;
     for (int64_t channel = 0; channel < problem_.channels_per_group(); ++channel) {
       for (const int64_t row : rows) {
         for (int64_t i = 0; i < across; ++i) {
-          places.push_back({{static_cast<short>(channel), static_cast<short>(row),
-                             static_cast<short>(i * window - tiling.lead)},
-                            channel * tiling.channel_places + row % tiling.row_phases * tiling.phase_places +
-                                row / tiling.row_phases * tiling.pitch + i * further});
+          windows.push_back({{static_cast<short>(channel), static_cast<short>(row),
+                              static_cast<short>(i * window - tiling.lead)},
+                             channel * tiling.channel_windows +
+                                 row % tiling.row_phases * tiling.phase_windows +
+                                 row / tiling.row_phases * tiling.pitch + i * further});
         }
       }
     }
     // The second of a product is behind the first, or the same.
-    std::ranges::sort(places, {}, &Place::offset);
-    if (places.size() % kPlacesOfStep != 0) places.push_back({{-1, 0, 0}, places.back().offset});
+    std::ranges::sort(windows, {}, &Window::offset);
+    if (windows.size() % kWindowsPerStep != 0) windows.push_back({{-1, 0, 0}, windows.back().offset});
     tiling.depth.clear();
-    tiling.step_places.clear();
-    for (std::size_t i = 0; i < places.size(); i += kPlacesOfStep) {
-      tiling.depth.push_back(places[i].taps);
-      tiling.depth.push_back(places[i + 1].taps);
-      tiling.step_places.push_back(static_cast<unsigned>(places[i].offset) |
-                                   static_cast<unsigned>(places[i + 1].offset - places[i].offset) << 16);
+    tiling.step_offsets.clear();
+    for (std::size_t i = 0; i < windows.size(); i += kWindowsPerStep) {
+      tiling.depth.push_back(windows[i].taps);
+      tiling.depth.push_back(windows[i + 1].taps);
+      tiling.step_offsets.push_back(static_cast<unsigned>(windows[i].offset) |
+                                    static_cast<unsigned>(windows[i + 1].offset - windows[i].offset) << 16);
     }
     // The last columns' products read beyond the last window.
-    tiling.slot_places = std::max(problem_.channels_per_group() * tiling.channel_places,
-                                  places.back().offset + tiling.column_chunks * kColumns);
+    tiling.stage_windows = std::max(problem_.channels_per_group() * tiling.channel_windows,
+                                    windows.back().offset + tiling.column_chunks * kColumns);
 
     SharedLayout block(128, device_.shared_memory_per_block);
     SharedOffsets& shared = tiling.shared;
-    shared.slots = block.place<unsigned char>(kSlots * tiling.slot_places * kPlaceBytes);
-    // Behind the slots: memcheck takes a product for reading both places' columns in one piece, which for the
-    // last would end beyond the slots.
-    shared.weights = block.place<unsigned char>(tiling.steps() * kPlacesOfStep * kRows * kPlaceBytes);
+    shared.stages = block.place<unsigned char>(kStages * tiling.stage_windows * kWindowBytes);
+    // Behind the stages: memcheck takes a product for reading the columns of both windows in one piece, which
+    // for the last would end beyond the stages.
+    shared.weights = block.place<unsigned char>(tiling.steps() * kWindowsPerStep * kRows * kWindowBytes);
     // Which segments there are is known only with the tensors' addresses.
-    shared.segments = block.place<Segment>(segments_of(problem_, tiling, kFewestSegmentPlaces));
+    shared.segments = block.place<Segment>(segments_of(problem_, tiling, kMinSegmentWindows));
     shared.outputs = block.place<int>(tiling.column_chunks * kColumns);
     shared.bias = block.place<float>(tiling.block_filters);
     shared.state = block.place<BlockState>(1);
@@ -158,9 +159,9 @@ class Tiler {
     const double tiles = number(problem_.batch * tiling.bands), steps = number(tiling.steps());
     const double chunk = 120 + (is_wide() ? 62 : 76) * steps + storing();
     const Loading loading = loading_of(problem_, tiling.lead, kWordsOfPair);
-    const double band = number(tiling.column_chunks) * chunk +
-                        number(segments_of(problem_, tiling, segment_places_of(loading))) * putting(loading) +
-                        kBand;
+    const double band =
+        number(tiling.column_chunks) * chunk +
+        number(segments_of(problem_, tiling, segment_windows_of(loading))) * putting(loading) + kBand;
     const double results = number(problem_.batch * problem_.out_channels * problem_.output_size());
     const double elements =
         number(problem_.batch * problem_.in_channels * problem_.input_size() * tiling.filter_blocks) +
@@ -175,7 +176,7 @@ class Tiler {
   // Requests of a result, where they are no whole sectors.
   double requests_of_result() const {
     const int together = max_outputs_per_store(problem_);
-    return together * size_of(problem_.type) < kPlaceBytes ? 0.25 / together : 0;
+    return together * size_of(problem_.type) < kWindowBytes ? 0.25 / together : 0;
   }
 
   // Cycles for the results of 128 columns.
@@ -196,7 +197,7 @@ class Tiler {
   // Cycles for a segment.
   double putting(Loading loading) const {
     switch (loading) {
-      case Loading::numbers:
+      case Loading::elements:
         return is_wide() ? 30 : 20;
       case Loading::word_steps:
         return 10;
@@ -215,24 +216,24 @@ class Tiler {
 
 }  // namespace
 
-int numbers_of_word(const ConvProblem& problem) { return 4 / static_cast<int>(size_of(problem.type)); }
+int elements_per_word(const ConvProblem& problem) { return 4 / static_cast<int>(size_of(problem.type)); }
 
 int max_outputs_per_store(const ConvProblem& problem) {
   for (const int count : {8, 4, 2}) {
-    const bool is_one_store = count * size_of(problem.type) <= kPlaceBytes;
+    const bool is_one_store = count * size_of(problem.type) <= kWindowBytes;
     if (is_one_store && problem.output[2] % count == 0) return count;
   }
   return 1;
 }
 
 Loading loading_of(const ConvProblem& problem, int64_t lead, int words) {
-  const int of_word = numbers_of_word(problem);
-  const auto begins_at = [&](int numbers) {
-    return problem.input[2] % numbers == 0 && (problem.pad_begin[2] + lead) % numbers == 0;
+  const int word_elements = elements_per_word(problem);
+  const auto begins_at = [&](int elements) {
+    return problem.input[2] % elements == 0 && (problem.pad_begin[2] + lead) % elements == 0;
   };
-  if (words < 1 || !begins_at(of_word)) return Loading::numbers;
-  const bool by_pairs = words >= kWordsOfPair && begins_at(kWordsOfPair * of_word);
-  switch (problem.stride[2] * 2 / of_word) {
+  if (words < 1 || !begins_at(word_elements)) return Loading::elements;
+  const bool by_pairs = words >= kWordsOfPair && begins_at(kWordsOfPair * word_elements);
+  switch (problem.stride[2] * 2 / word_elements) {
     case 1:
       return Loading::half_word_steps;
     case 2:
@@ -242,13 +243,13 @@ Loading loading_of(const ConvProblem& problem, int64_t lead, int words) {
     case 8:
       return Loading::four_word_steps;
     default:
-      return Loading::numbers;
+      return Loading::elements;
   }
 }
 
-int64_t segments_of(const ConvProblem& problem, const Tiling& tiling, int segment_places) {
+int64_t segments_of(const ConvProblem& problem, const Tiling& tiling, int segment_windows) {
   return round_up(
-      problem.channels_per_group() * tiling.band_rows * ceil_divide(tiling.pitch, int64_t{segment_places}),
+      problem.channels_per_group() * tiling.band_rows * ceil_divide(tiling.pitch, int64_t{segment_windows}),
       int64_t{kSegmentMultiple});
 }
 
@@ -256,7 +257,7 @@ int64_t min_windows(const ConvProblem& problem) {
   return problem.channels_per_group() * problem.filter[1] * windows_across(problem);
 }
 
-bool can_place_windows(const ConvProblem& problem) {
+bool can_lay_out_windows(const ConvProblem& problem) {
   return windows_across(problem) == 1 || window_of(problem) % problem.stride[2] == 0;
 }
 

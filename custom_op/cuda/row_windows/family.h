@@ -17,32 +17,32 @@ struct Tiling {
   int64_t folds = 1, row_phases = 1, lead = 0;
   int64_t groups = 0, bands = 0;  // of output rows in a band, of an image
   int64_t band_rows = 0, pitch = 0;
-  int64_t phase_places = 0, channel_places = 0, slot_places = 0;
+  int64_t phase_windows = 0, channel_windows = 0, stage_windows = 0;
   int64_t column_chunks = 0;
-  std::vector<DepthPlace> depth;      // two for each step
-  std::vector<unsigned> step_places;  // as the kernel takes them
+  std::vector<DepthWindow> depth;      // two for each step
+  std::vector<unsigned> step_offsets;  // as the kernel takes them
   SharedOffsets shared;
   int64_t shared_bytes = 0;
   double cost = 0;  // nanoseconds, estimated
 
-  int64_t steps() const { return static_cast<int64_t>(step_places.size()); }
+  int64_t steps() const { return static_cast<int64_t>(step_offsets.size()); }
 };
 
 // Elements of a 32-bit word; the loading mode if images begin at a multiple of `words` words.
-int numbers_of_word(const ConvProblem& problem);
+int elements_per_word(const ConvProblem& problem);
 Loading loading_of(const ConvProblem& problem, int64_t lead, int words);
 
 // Largest number of adjacent outputs per store, if y is aligned to it.
 int max_outputs_per_store(const ConvProblem& problem);
 
 // Number of segments of all rows that a band reads, padding segments included.
-int64_t segments_of(const ConvProblem& problem, const Tiling& tiling, int segment_places);
+int64_t segments_of(const ConvProblem& problem, const Tiling& tiling, int segment_windows);
 
 // Windows along the GEMM depth, for one output row.
 int64_t min_windows(const ConvProblem& problem);
 
 // Whether windows that a filter's row has behind each other are those of other outputs.
-bool can_place_windows(const ConvProblem& problem);
+bool can_lay_out_windows(const ConvProblem& problem);
 
 // All tilings that fit into the device's shared memory, in ascending order of estimated time.
 std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);

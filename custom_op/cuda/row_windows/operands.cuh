@@ -18,20 +18,20 @@ struct WgmmaOperands;
 template <>
 struct WgmmaOperands<float> {
   using Product = Tf32;
-  static constexpr int kOfWindow = kPlaceBytes / 4;
+  static constexpr int kWindowElements = kWindowBytes / 4;
   static __device__ void load_one(bool condition, unsigned long long address, unsigned& to) {
     load_global_if(condition, address, to);
   }
   static __device__ unsigned word_of(unsigned bits) {
     return __float_as_uint(round_to_tf32(__uint_as_float(bits)));
   }
-  static __device__ uint4 window_of(const unsigned (&numbers)[kOfWindow]) {
-    return make_uint4(word_of(numbers[0]), word_of(numbers[1]), word_of(numbers[2]), word_of(numbers[3]));
+  static __device__ uint4 window_of(const unsigned (&elements)[kWindowElements]) {
+    return make_uint4(word_of(elements[0]), word_of(elements[1]), word_of(elements[2]), word_of(elements[3]));
   }
   // Window of weights.
-  static __device__ uint4 window_of(const float (&numbers)[kOfWindow]) {
-    return make_uint4(word_of(__float_as_uint(numbers[0])), word_of(__float_as_uint(numbers[1])),
-                      word_of(__float_as_uint(numbers[2])), word_of(__float_as_uint(numbers[3])));
+  static __device__ uint4 window_of(const float (&elements)[kWindowElements]) {
+    return make_uint4(word_of(__float_as_uint(elements[0])), word_of(__float_as_uint(elements[1])),
+                      word_of(__float_as_uint(elements[2])), word_of(__float_as_uint(elements[3])));
   }
 
   // `Pair`: two adjacent outputs. `beside`: the adjacent lane's pair. `Four`: four adjacent outputs.
@@ -52,19 +52,19 @@ struct WgmmaOperands<float> {
 template <typename Small>
 struct WgmmaOperands {
   using Product = Small;
-  static constexpr int kOfWindow = kPlaceBytes / 2;
+  static constexpr int kWindowElements = kWindowBytes / 2;
   static __device__ void load_one(bool condition, unsigned long long address, unsigned& to) {
     load_global_16_if(condition, address, to);
   }
   static __device__ unsigned word_of(unsigned pair) { return pair; }
-  static __device__ uint4 window_of(const unsigned (&numbers)[kOfWindow]) {
-    return make_uint4(numbers[0] | numbers[1] << 16, numbers[2] | numbers[3] << 16,
-                      numbers[4] | numbers[5] << 16, numbers[6] | numbers[7] << 16);
+  static __device__ uint4 window_of(const unsigned (&elements)[kWindowElements]) {
+    return make_uint4(elements[0] | elements[1] << 16, elements[2] | elements[3] << 16,
+                      elements[4] | elements[5] << 16, elements[6] | elements[7] << 16);
   }
-  static __device__ uint4 window_of(const float (&numbers)[kOfWindow]) {
+  static __device__ uint4 window_of(const float (&elements)[kWindowElements]) {
     return make_uint4(
-        pack_rounded<Small>(numbers[0], numbers[1]), pack_rounded<Small>(numbers[2], numbers[3]),
-        pack_rounded<Small>(numbers[4], numbers[5]), pack_rounded<Small>(numbers[6], numbers[7]));
+        pack_rounded<Small>(elements[0], elements[1]), pack_rounded<Small>(elements[2], elements[3]),
+        pack_rounded<Small>(elements[4], elements[5]), pack_rounded<Small>(elements[6], elements[7]));
   }
 
   using Pair = unsigned;
@@ -105,21 +105,21 @@ struct Band {
 // Computes the segments, padding segments included; called by the producers.
 template <typename Element>
 __device__ inline void find_segments(const Arguments<Element>& problem, Segment* segments) {
-  const int places = problem.segment_places, of_row = (problem.pitch + places - 1) / places;
-  const int count = problem.channels * problem.band_rows * of_row;
+  const int windows = problem.segment_windows, row_segments = (problem.pitch + windows - 1) / windows;
+  const int count = problem.channels * problem.band_rows * row_segments;
   for (int i = static_cast<int>(threadIdx.x); i < problem.segments; i += kProducers) {
-    const int row_of_all = i / of_row, first = (i - row_of_all * of_row) * places;
-    const int channel = row_of_all / problem.band_rows, row = row_of_all - channel * problem.band_rows;
+    const int input_row = i / row_segments, first = (i - input_row * row_segments) * windows;
+    const int channel = input_row / problem.band_rows, row = input_row - channel * problem.band_rows;
     const int in_phase = row / problem.row_phases;
     const int column = first * problem.stride_width - problem.pad_width - problem.lead;
     // Rows are ordered by phase, so a tap has the same distance from every output of a band.
-    const int place = channel * problem.channel_places +
-                      (row - in_phase * problem.row_phases) * problem.phase_places +
-                      in_phase * problem.pitch + first;
-    segments[i] =
-        i < count ? Segment{channel * problem.input_plane + row * problem.input_width + column, row, column,
-                            static_cast<short>(place), static_cast<short>(min(places, problem.pitch - first))}
-                  : Segment{0, kNoRow, 0, 0, 0};
+    const int offset = channel * problem.channel_windows +
+                       (row - in_phase * problem.row_phases) * problem.phase_windows +
+                       in_phase * problem.pitch + first;
+    segments[i] = i < count ? Segment{channel * problem.input_plane + row * problem.input_width + column, row,
+                                      column, static_cast<short>(offset),
+                                      static_cast<short>(min(windows, problem.pitch - first))}
+                            : Segment{0, kNoRow, 0, 0, 0};
   }
 }
 
@@ -128,11 +128,11 @@ template <typename Element>
 class SegmentReader {
  public:
   // `column`: counted from a segment's first.
-  __device__ SegmentReader(const Arguments<Element>& problem, const BlockFilters& share, int column)
-      : problem_(problem), first_channel_(share.first_channel), column_(column) {}
+  __device__ SegmentReader(const Arguments<Element>& problem, const BlockFilters& block, int column)
+      : problem_(problem), first_channel_(block.first_channel), column_(column) {}
 
   // Selects the next band.
-  __device__ void take(const Band& band) {
+  __device__ void select(const Band& band) {
     first_row_ = band.first_row * problem_.stride_height - problem_.pad_height;
     address_ =
         global_address(problem_.x) +
@@ -150,7 +150,7 @@ class SegmentReader {
            static_cast<unsigned>(problem_.input_width);
   }
   __device__ unsigned long long address(const Segment& segment) const {
-    return address_ + static_cast<long long>(segment.at) * kBytes;
+    return address_ + static_cast<long long>(segment.input_offset) * kBytes;
   }
 
  private:
@@ -163,7 +163,7 @@ class SegmentReader {
 
 // Some segments of a warp, loaded element by element and then stored to shared memory.
 template <typename Element>
-class SegmentsOfNumbers {
+class SegmentsOfElements {
   using Of = WgmmaOperands<Element>;
 
  public:
@@ -175,99 +175,101 @@ class SegmentsOfNumbers {
   }
 
   // `segments`: the warp's first segment. The warp has every kProducerWarps-th segment from there.
-  __device__ void load(const SegmentReader<Element>& own, const Segment* segments) {
+  __device__ void load(const SegmentReader<Element>& reader, const Segment* segments) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       const Segment segment = segments[i * kProducerWarps];
-      places_[i] = lane < segment.windows ? segment.place + lane : -1;
-      const bool has_row = own.has_row(segment);
+      offsets_[i] = lane < segment.windows ? segment.window_offset + lane : -1;
+      const bool has_row = reader.has_row(segment);
 #pragma unroll
-      for (int e = 0; e < Of::kOfWindow; ++e) {
-        numbers_[i][e] = 0;
-        Of::load_one(has_row && own.has(segment, e),
-                     own.address(segment) + e * static_cast<int>(sizeof(Element)), numbers_[i][e]);
+      for (int e = 0; e < Of::kWindowElements; ++e) {
+        elements_[i][e] = 0;
+        Of::load_one(has_row && reader.has(segment, e),
+                     reader.address(segment) + e * static_cast<int>(sizeof(Element)), elements_[i][e]);
       }
     }
   }
 
-  __device__ void put(uint4* slot) const {
+  __device__ void store(uint4* stage) const {
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      if (places_[i] >= 0) slot[places_[i]] = Of::window_of(numbers_[i]);
+      if (offsets_[i] >= 0) stage[offsets_[i]] = Of::window_of(elements_[i]);
     }
   }
 
  private:
-  unsigned numbers_[kBatch][Of::kOfWindow];
-  int places_[kBatch];
+  unsigned elements_[kBatch][Of::kWindowElements];
+  int offsets_[kBatch];
 };
 
 // The same in 32-bit words: a warp loads each word once, and lanes get their remaining words by shuffles.
 template <typename Element, Loading kLoading>
 class SegmentsOfWords {
   using Of = WgmmaOperands<Element>;
-  static constexpr WordWindows kOwn = words_of(kLoading);
-  static constexpr int kLoads = kOwn.loads, kStep = kOwn.step;
-  static constexpr int kOfWord = 4 / static_cast<int>(sizeof(Element));
+  static constexpr WordWindows kWindows = words_of(kLoading);
+  static constexpr int kLoads = kWindows.loads, kStep = kWindows.step;
+  static constexpr int kWordElements = 4 / static_cast<int>(sizeof(Element));
 
  public:
   static constexpr int kBatch = kLoads == 4 ? 2 : 4;
 
-  static __device__ int column_of(const Arguments<Element>&, int lane) { return lane * kLoads * kOfWord; }
+  static __device__ int column_of(const Arguments<Element>&, int lane) {
+    return lane * kLoads * kWordElements;
+  }
 
-  __device__ void load(const SegmentReader<Element>& own, const Segment* segments) {
-    const int first_window = static_cast<int>(threadIdx.x) % 32 * kOwn.windows();
+  __device__ void load(const SegmentReader<Element>& reader, const Segment* segments) {
+    const int first_window = static_cast<int>(threadIdx.x) % 32 * kWindows.windows();
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       const Segment segment = segments[i * kProducerWarps];
       windows_[i] = segment.windows - first_window;
-      places_[i] = segment.place + first_window;
-      const bool has_row = own.has_row(segment);
+      offsets_[i] = segment.window_offset + first_window;
+      const bool has_row = reader.has_row(segment);
 #pragma unroll
       for (int k = 0; k < kLoads; ++k) words_[i][k] = 0;
-      if constexpr (kOwn.by_pairs) {
+      if constexpr (kWindows.by_pairs) {
         uint2 pair{};
-        load_global_if(has_row && own.has(segment, 0), own.address(segment), pair);
+        load_global_if(has_row && reader.has(segment, 0), reader.address(segment), pair);
         words_[i][0] = pair.x, words_[i][1] = pair.y;
       } else {
 #pragma unroll
         for (int k = 0; k < kLoads; ++k) {
-          load_global_if(has_row && own.has(segment, k * kOfWord), own.address(segment) + k * 4,
+          load_global_if(has_row && reader.has(segment, k * kWordElements), reader.address(segment) + k * 4,
                          words_[i][k]);
         }
       }
     }
   }
 
-  __device__ void put(uint4* slot) const {
+  __device__ void store(uint4* stage) const {
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      unsigned words[kOwn.words()];
+      unsigned words[kWindows.words()];
 #pragma unroll
-      for (int j = 0; j < kOwn.words(); ++j) {
+      for (int j = 0; j < kWindows.words(); ++j) {
         words[j] = j < kLoads ? Of::word_of(words_[i][j])
                               : __shfl_down_sync(0xffffffffu, words[j % kLoads], j / kLoads);
       }
-      uint4 own[kOwn.windows()];
+      uint4 windows[kWindows.windows()];
 #pragma unroll
-      for (int window = 0; window < kOwn.windows(); ++window) own[window] = window_of(words, window);
-      if constexpr (kOwn.windows() == 2) {
+      for (int window = 0; window < kWindows.windows(); ++window) windows[window] = window_of(words, window);
+      if constexpr (kWindows.windows() == 2) {
         // Avoids bank conflicts: of eight lanes, four store their first windows and four their second.
         const int first = static_cast<int>(threadIdx.x) / 4 % 2;
-        put_one(slot, i, first, first == 0 ? own[0] : own[1]);
-        put_one(slot, i, 1 - first, first == 0 ? own[1] : own[0]);
+        store_one(stage, i, first, first == 0 ? windows[0] : windows[1]);
+        store_one(stage, i, 1 - first, first == 0 ? windows[1] : windows[0]);
       } else {
-        put_one(slot, i, 0, own[0]);
+        store_one(stage, i, 0, windows[0]);
       }
     }
   }
 
  private:
-  static_assert(kOwn.windows() <= 2 && (!kOwn.by_pairs || kLoads == 2));
+  static_assert(kWindows.windows() <= 2 && (!kWindows.by_pairs || kLoads == 2));
 
   // Window `window` of a lane, from its words.
-  static __device__ uint4 window_of(const unsigned (&words)[kOwn.words()], int window) {
+  static __device__ uint4 window_of(const unsigned (&words)[kWindows.words()], int window) {
     const int first = kStep == 0 ? window / 2 : window * kStep;
     if (kStep == 0 && window % 2 == 1) {
       const auto half_further = [&](int j) { return words[first + j] >> 16 | words[first + j + 1] << 16; };
@@ -275,51 +277,52 @@ class SegmentsOfWords {
     }
     return make_uint4(words[first], words[first + 1], words[first + 2], words[first + 3]);
   }
-  __device__ void put_one(uint4* slot, int i, int window, uint4 numbers) const {
-    if (window < windows_[i]) slot[places_[i] + window] = numbers;
+  __device__ void store_one(uint4* stage, int i, int window, uint4 elements) const {
+    if (window < windows_[i]) stage[offsets_[i] + window] = elements;
   }
 
   unsigned words_[kBatch][kLoads];
-  int places_[kBatch], windows_[kBatch];  // position of the lane's first window; windows from there on
+  int offsets_[kBatch], windows_[kBatch];  // position of the lane's first window; windows from there on
 };
 
 // Stores a block's weights and bias to shared memory, once for all bands; called by the consumers. Weights
 // are ordered [depth position][wgmma row]. Row m is filter m % block_filters of output row m / block_filters
 // of a group. Window elements that a filter does not read get zero weights.
 template <typename Element>
-__device__ inline void put_weights(const Arguments<Element>& problem, const BlockFilters& share, int thread,
-                                   uint4* weights, float* bias) {
+__device__ inline void store_weights(const Arguments<Element>& problem, const BlockFilters& block, int thread,
+                                     uint4* weights, float* bias) {
   using Of = WgmmaOperands<Element>;
-  const int places = problem.steps * kPlacesOfStep;
-  for (int i = thread; i < places * kRows; i += kConsumers) {
-    const DepthPlace place = problem.depth[i / kRows];
+  const int windows = problem.steps * kWindowsPerStep;
+  for (int i = thread; i < windows * kRows; i += kConsumers) {
+    const DepthWindow window = problem.depth[i / kRows];
     const int row = i % kRows;
     const int fold = row / problem.block_filters, filter = row - fold * problem.block_filters;
-    const int down = place.row - fold * problem.stride_height;
-    const int r = down / problem.dilation_height;
-    const bool in_bounds = place.channel >= 0 && fold < problem.folds && filter < share.filters &&
-                           down >= 0 && r * problem.dilation_height == down && r < problem.filter_height;
-    float numbers[Of::kOfWindow] = {};
+    const int row_offset = window.row - fold * problem.stride_height;
+    const int r = row_offset / problem.dilation_height;
+    const bool in_bounds = window.channel >= 0 && fold < problem.folds && filter < block.filters &&
+                           row_offset >= 0 && r * problem.dilation_height == row_offset &&
+                           r < problem.filter_height;
+    float elements[Of::kWindowElements] = {};
     if (in_bounds) {
       const Element* const from =
           problem.w +
-          ((static_cast<long long>(share.first_filter + filter) * problem.channels + place.channel) *
+          ((static_cast<long long>(block.first_filter + filter) * problem.channels + window.channel) *
                problem.filter_height +
            r) *
               problem.filter_width;
 #pragma unroll
-      for (int e = 0; e < Of::kOfWindow; ++e) {
-        const int tap = place.tap + e;
+      for (int e = 0; e < Of::kWindowElements; ++e) {
+        const int tap = window.tap + e;
         if (static_cast<unsigned>(tap) < static_cast<unsigned>(problem.filter_width)) {
-          numbers[e] = static_cast<float>(from[tap]);
+          elements[e] = static_cast<float>(from[tap]);
         }
       }
     }
-    weights[i] = Of::window_of(numbers);
+    weights[i] = Of::window_of(elements);
   }
   for (int i = thread; i < problem.block_filters; i += kConsumers) {
-    bias[i] = problem.b != nullptr && i < share.filters
-                  ? static_cast<float>(problem.b[share.first_filter + i])
+    bias[i] = problem.b != nullptr && i < block.filters
+                  ? static_cast<float>(problem.b[block.first_filter + i])
                   : 0.0f;
   }
 }

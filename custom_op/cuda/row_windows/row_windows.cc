@@ -14,7 +14,7 @@
 // read the same windows with shifted weights. The output rows of all folds are a *group*.
 //
 // Blocks are persistent and take *bands* of an image, which are some groups of output rows. Two producer
-// warpgroups store a band's windows into one pipeline stage (slot), row segment by row segment. Three
+// warpgroups store a band's windows into one pipeline stage (stage), row segment by row segment. Three
 // consumer warpgroups multiply the other stage and store outputs straight from registers. A *segment* is the
 // windows that a warp stores at a time; if rows are whole words, the warp loads each word of a segment once.
 //
@@ -69,28 +69,28 @@ struct Family {
     to.bands = narrow(tiling.bands);
     to.band_rows = narrow(tiling.band_rows);
     to.pitch = narrow(tiling.pitch);
-    to.phase_places = narrow(tiling.phase_places);
-    to.channel_places = narrow(tiling.channel_places);
-    to.slot_places = narrow(tiling.slot_places);
+    to.phase_windows = narrow(tiling.phase_windows);
+    to.channel_windows = narrow(tiling.channel_windows);
+    to.stage_windows = narrow(tiling.stage_windows);
     to.column_chunks = narrow(tiling.column_chunks);
     to.steps = narrow(tiling.steps());
     to.tiles = narrow(problem.batch * tiling.bands);
     to.bands_divisor = FastDivisor(narrow(tiling.bands));
     to.filter_blocks = FastDivisor(narrow(tiling.filter_blocks));
-    std::ranges::copy(tiling.step_places, to.step_places);
+    std::ranges::copy(tiling.step_offsets, to.step_offsets);
     std::ranges::copy(tiling.depth, to.depth);
     to.naive_conv = naive_conv_of(problem);
     return to;
   }
 
   static void bind(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
-    const int of_word = numbers_of_word(problem);
-    const int words = is_aligned(to.x, problem, kWordsOfPair * of_word) ? kWordsOfPair
-                      : is_aligned(to.x, problem, of_word)              ? 1
-                                                                        : 0;
+    const int word_elements = elements_per_word(problem);
+    const int words = is_aligned(to.x, problem, kWordsOfPair * word_elements) ? kWordsOfPair
+                      : is_aligned(to.x, problem, word_elements)              ? 1
+                                                                              : 0;
     to.loading = loading_of(problem, tiling.lead, words);
-    to.segment_places = segment_places_of(to.loading);
-    to.segments = narrow(segments_of(problem, tiling, to.segment_places));
+    to.segment_windows = segment_windows_of(to.loading);
+    to.segments = narrow(segments_of(problem, tiling, to.segment_windows));
     to.outputs_per_store = max_outputs_per_store(problem);
     while (!is_aligned(to.y, problem, to.outputs_per_store)) to.outputs_per_store /= 2;
   }
@@ -136,13 +136,13 @@ class RowWindows final : public AlgorithmByTiling<KernelPlan<Family>, cheapest_t
          problem.filter[1], problem.filter[2], problem.dilation[1], problem.stride[1], problem.stride[2]});
     if (!reason.empty()) return reason;
     // Checks each factor first, so that the product fits into 64 bits.
-    constexpr int64_t kMaxWindows = kMaxSteps * kPlacesOfStep;
+    constexpr int64_t kMaxWindows = kMaxSteps * kWindowsPerStep;
     if (problem.channels_per_group() > kMaxWindows || problem.filter[1] > kMaxWindows ||
         min_windows(problem) > kMaxWindows) {
       return joined("its filters have more than ", kMaxWindows, " windows");
     }
     if (problem.filter[1] * problem.dilation[1] > 1 << 12) return "the rows of its filters are too far apart";
-    if (!can_place_windows(problem)) {
+    if (!can_lay_out_windows(problem)) {
       return joined("a stride of ", problem.stride[2], " does not divide a window");
     }
     if (problem.group * ((problem.filters_per_group() + kRows - 1) / kRows) > kMostGridRows) {
