@@ -101,8 +101,8 @@ def test_command_compares_a_fused_network_and_says_what_was_fused(tmp_path, monk
         "algorithm auto, fused",
         "conv1 + Tanh + MaxPool",
         "sum of all rows",
-        "FusedConv conv1 takes in Tanh tanh1, MaxPool pool1.",
-        f"conv2 leaves Flatten {left['follower']}: {left['reason']}.",
+        "FusedConv conv1 includes Tanh tanh1, MaxPool pool1.",
+        f"Flatten {left['follower']} is not fused into conv2: {left['reason']}.",
         "2 Conv swapped, 0 left, 1 fused with what follows",
     ):
         assert expected in shown
@@ -122,9 +122,9 @@ def test_convs_that_took_in_the_same_are_told_of_once():
     fused = [Fused(f"conv{number}", "FusedConv", taken) for number in range(3)]
     left = [NotFused(f"conv{number}", f"softmax{number}", "Softmax", "why") for number in (3, 4)]
     assert fusion_remarks([*fused, Fused("conv5", "Conv", taken[:1])], left) == [
-        "FusedConv conv0 takes in BatchNormalization norm, Relu relu; and 2 more of the same",
-        "Conv conv5 takes in BatchNormalization norm",
-        "conv3 leaves Softmax softmax3: why; and 1 more of the same",
+        "FusedConv conv0 includes BatchNormalization norm, Relu relu; and 2 more of the same",
+        "Conv conv5 includes BatchNormalization norm",
+        "Softmax softmax3 is not fused into conv3: why; and 1 more of the same",
     ]
 
 

@@ -933,8 +933,8 @@ def test_report_and_command_line_list_what_was_fused_and_what_was_left(tmp_path,
     assert cli.main(["swap", "m.onnx", "-o", "f.onnx", "--fuse", "--report", "r.json"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "f.onnx: 1 Conv swapped, 0 left, 1 fused with what follows",
-        "  FusedConv conv takes in Relu relu",
-        "  conv leaves GlobalAveragePool gap: a convolution does not take in this op",
+        "  FusedConv conv includes Relu relu",
+        "  GlobalAveragePool gap is not fused into conv: FusedConv does not have this op",
     ]
     assert json.loads(Path("r.json").read_text()) == {
         "swapped": ["conv"],
@@ -945,7 +945,7 @@ def test_report_and_command_line_list_what_was_fused_and_what_was_left(tmp_path,
                 "node": "conv",
                 "follower": "gap",
                 "op": "GlobalAveragePool",
-                "reason": "a convolution does not take in this op",
+                "reason": "FusedConv does not have this op",
             }
         ],
     }

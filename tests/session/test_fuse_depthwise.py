@@ -114,7 +114,7 @@ def test_all_that_both_took_in_is_taken_and_told_in_order():
     assert list(found.input) == ["x", "pw", "b", "z", "depthwise/weight", "depthwise/bias"]
     assert (found.doc_string, found.metadata_props[0].value) == ("told", "7")
     assert fusion_lines(result.fused, result.not_fused) == [
-        "FusedConv pointwise takes in Conv depthwise, Mul scaling, Clip clip, Add add, LeakyRelu leaky, "
+        "FusedConv pointwise includes Conv depthwise, Mul scaling, Clip clip, Add add, LeakyRelu leaky, "
         "MaxPool pool"
     ]
     json.dumps(result.report())
@@ -258,12 +258,12 @@ def test_depthwise_of_another_precision_or_algorithm_is_left():
     original = pair_model([depthwise(), pointwise()])
     one = swap(original, only="depthwise", precision="ieee").to_proto()
     result = swap(one, fuse=True)
-    assert "its precision is another" in reasons(result)["depthwise"]
+    assert "its precision differs" in reasons(result)["depthwise"]
     both = fuse(original, precision="ieee")
     assert attributes_of(ours(both)[0])["precision"] == "ieee"
     assert "'reference' is asked for" in reasons(fuse(original, algorithm="reference"))["depthwise"]
     one = swap(original, only="pointwise", algorithm="tuned").to_proto()
-    assert "its algorithm is another" in reasons(swap(one, fuse=True))["depthwise"]
+    assert "its algorithm differs" in reasons(swap(one, fuse=True))["depthwise"]
     # Tuned both are looked up together.
     assert attributes_of(ours(fuse(original, algorithm="tuned"))[0])["algorithm"] == "tuned"
 
@@ -272,7 +272,7 @@ def test_depthwise_of_which_the_file_says_what_was_measured_is_left():
     swapped = swap(pair_model([depthwise(), pointwise()])).to_proto()
     swapped.graph.node[0].attribute.append(helper.make_attribute("tuned", "a | b | c | direct | direct 1"))
     result = swap(swapped, fuse=True)
-    assert "as `tuned`" in reasons(result)["depthwise"] and result.fused == ()
+    assert "has an attribute `tuned`" in reasons(result)["depthwise"] and result.fused == ()
 
 
 def test_depthwise_whose_weights_are_computed_is_left():

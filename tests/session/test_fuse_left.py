@@ -388,8 +388,8 @@ def test_operand_that_may_be_broadcast_is_no_residual(shape):
         ("Max", "c low high", {}, "two operands, one of them constant"),
         ("Max", "c c", {}, "two operands, one of them constant"),
         ("Max", "c many_axes", {}, "its bounds are not one constant number"),
-        ("PRelu", "c low", {}, "does not take in this op"),
-        ("Softplus", "c", {}, "does not take in this op"),
+        ("PRelu", "c low", {}, "does not have this op"),
+        ("Softplus", "c", {}, "does not have this op"),
         ("LeakyRelu", "c", {"alpha": 1}, "its attribute 'alpha' is not of the type"),
         ("Gelu", "c", {"approximate": "other"}, "its approximation 'other' is not known"),
     ],
@@ -491,9 +491,9 @@ def test_silu_of_an_op_of_another_domain_is_left():
         ("MaxPool", {"kernel_shape": [2, 2], "pads": [2, 0, 0, 0]}, "its pads (2, 0, 0, 0) are not"),
         ("MaxPool", {"kernel_shape": [2, 2], "pads": [1, 1]}, "do not fit together"),
         ("MaxPool", {}, "does not pool over two axes"),
-        ("LpPool", {"kernel_shape": [2, 2]}, "does not take in this op"),
-        ("GlobalAveragePool", {}, "does not take in this op"),
-        ("GlobalMaxPool", {}, "does not take in this op"),
+        ("LpPool", {"kernel_shape": [2, 2]}, "does not have this op"),
+        ("GlobalAveragePool", {}, "does not have this op"),
+        ("GlobalMaxPool", {}, "does not have this op"),
     ],
 )
 def test_pooling_that_the_op_does_not_have_is_left(op, attributes, words):
@@ -556,7 +556,7 @@ def test_call_of_a_function_is_left():
 def test_cast_ends_a_chain():
     nodes = [conv(), node("Cast", "c", "h", "cast", to=TensorProto.FLOAT16), node("Relu", "h", "y")]
     original = model(nodes)
-    assert_left(swap(original, fuse=True), "cast", "does not take in this op")
+    assert_left(swap(original, fuse=True), "cast", "does not have this op")
 
 
 # Many at once

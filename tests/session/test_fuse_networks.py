@@ -23,7 +23,7 @@ from op_sessions import PROVIDERS
 
 pytestmark = pytest.mark.slow
 
-NOT_TAKEN = "a convolution does not take in this op"
+NOT_TAKEN = "FusedConv does not have this op"
 TANH_AND_POOL = {"conv1": ["FusedConv", "Tanh", "MaxPool"]}
 # The Convs that took something in, and the op that was left behind each.
 COURSE = {

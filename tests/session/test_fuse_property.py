@@ -153,7 +153,7 @@ def test_same_padding_follows_from_declared_inputs_unless_the_model_contradicts_
     if takes:
         assert taken(result) == {"conv": ["FusedConv", "AveragePool"]}
     else:
-        assert "declares another size of what it pools than follows" in reasons(result)["pool"]
+        assert "the model declares differs from the one that follows" in reasons(result)["pool"]
     if said != [2, K, 9]:
         assert_same_in_sessions(original, [{"x": (2, 3, 9, 8)}])
 

@@ -114,7 +114,7 @@ def test_on_a_card_what_takes_in_more_is_tried_though_alone_less_is_faster(monke
     assert asked == [alone, {**alone, "stem": Stage.ACTIVATION}]
     assert best.convs["stem"].algorithms == ("naive",) and best.convs["stem"].lines == ()
     rows = {row.node: row for row in node_results(prepared, convs, best)}
-    assert rows["stem"].why.startswith("1.72x as fast alone; with as much taken in")
+    assert rows["stem"].why.startswith("1.72x as fast alone; fused this far")
     assert rows["stem"].taken == "fused" and rows["block"].taken == "swapped"
 
 

@@ -186,7 +186,7 @@ def test_it_says_that_no_conv_of_a_loop_can_be_measured_and_writes_no_model(tmp_
     assert [(node.taken, node.why) for node in found.nodes] == [("default", INNER)]
     assert (found.whole, found.written, found.speedup, output.exists()) == ((), None, None, False)
     first, second = verdict(found)
-    assert first == f"No Conv can be measured alone: the table says why of each of the {len(found.nodes)}."
+    assert first == f"No Conv can be measured alone: the table has the reasons for all {len(found.nodes)}."
     assert second == "No file is written; use the model as it is."
     page = optimize_html(found)
     assert first in page and INNER in page

@@ -325,5 +325,5 @@ def test_what_was_fused_and_what_was_left_is_printed():
     model = conv_and_activation()
     model.graph.node[-1].op_type = "Neg"
     text = printed(convswap.explain(model, device="cpu", fuse=True))
-    assert "FusedConv a takes in Clip" in text
-    assert "b leaves Neg" in text and "a convolution does not take in this op." in text
+    assert "FusedConv a includes Clip" in text
+    assert "Neg" in text and "is not fused into b: FusedConv does not have this op." in text

@@ -94,7 +94,7 @@ def fused_example() -> Comparison:
         layers=(replace(first, fused=("Tanh", "MaxPool")), second),
         options={"algorithm": "auto", "fuse": True},
         fused=(Fused("conv1", "FusedConv", (("Tanh", "tanh1"), ("MaxPool", "[b]pool1[/b]"))),),
-        not_fused=(NotFused(LONG_NODE, "flatten1", "Flatten", "a convolution does not take in this op"),),
+        not_fused=(NotFused(LONG_NODE, "flatten1", "Flatten", "FusedConv does not have this op"),),
     )
 
 
@@ -109,8 +109,8 @@ def test_row_of_a_fused_conv_says_what_it_takes_in_and_the_sum_what_it_is_of():
 
 def test_what_was_fused_and_what_was_left_stands_below_with_the_reason():
     text = " ".join("\n".join(lines_of(fused_example())).split())
-    assert "FusedConv conv1 takes in Tanh tanh1, MaxPool [b]pool1[/b]." in text
-    assert f"{LONG_NODE} leaves Flatten flatten1: a convolution does not take in this op." in text
+    assert "FusedConv conv1 includes Tanh tanh1, MaxPool [b]pool1[/b]." in text
+    assert f"Flatten flatten1 is not fused into {LONG_NODE}: FusedConv does not have this op." in text
     assert "2 Conv swapped, 1 left, 1 fused with what follows; 13.24x as fast" in text
     assert "fused" not in "\n".join(lines_of(example()))
     written = fused_example().to_json()

@@ -23,7 +23,7 @@ _COMMON: Mapping[str, dict[str, Any]] = {
     "--only": {"metavar": "REGEX", "help": "swap the nodes whose name matches"},
     "--fuse": {
         "action": "store_true",
-        "help": "let Convs take in the bias, batch normalisation, residual, activation, pooling behind them, "
+        "help": "fuse Convs with the bias, batch normalisation, residual, activation, pooling behind them, "
         "and 1x1 Convs a depthwise one in front",
     },
     "--runs": {"type": int, "metavar": "N", "help": "recorded runs of each side; default: 20"},

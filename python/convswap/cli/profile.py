@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_common(parser, "--data", "--images", "--batch", "--input-shape")
     add_kernel_options(parser)
     add_common(parser, "--only")
-    parser.add_argument("--fuse", action="store_true", help="let Convs take in what follows them")
+    parser.add_argument("--fuse", action="store_true", help="fuse Convs with the nodes behind them")
     parser.add_argument(
         "--against", metavar="SIDES", help="default, or all for its other options for Conv too"
     )

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("network", metavar="NETWORK", help="alexnet")
     parser.add_argument("--batches", metavar="B,...", help="batch sizes; default: 1,2,4 and so on to 1024")
     add_kernel_options(parser)
-    parser.add_argument("--fuse", action="store_true", help="let Convs take in what follows them")
+    parser.add_argument("--fuse", action="store_true", help="fuse Convs with the nodes behind them")
     add_common(parser, "--runs")
     results = parser.add_argument_group("results")
     results.add_argument("--json", metavar="FILE", help="write the rows as JSON")

@@ -95,7 +95,7 @@ def compare(
         precision: "tf32" or "ieee", for our side.
         algorithm: the name of an algorithm of the catalog, "auto", or "tuned" (see `convswap tune`).
         only: a regular expression; only Convs whose name contains a match are swapped, or fused.
-        fuse: whether Convs take in what follows them; see `convswap.swap`.
+        fuse: whether to fuse Convs with the nodes behind them; see `convswap.swap`.
         tolerance: the largest relative L2 error against float64; by default that of `TOLERANCES`.
         against: "default", or "all" for the CUDA provider's other options for Conv too.
         labelled: refuse data without labels, of which no accuracy is known.

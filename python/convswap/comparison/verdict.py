@@ -21,7 +21,7 @@ from convswap.reference.metrics import ELEMENTS_THAT_MAY_DIFFER, NO_DIFFERENCE, 
 # largest change in eight perturbed runs. In 75 of 480 chains of 2 to 20 quantised Convs, each Conv of which
 # was right alone, our answer missed the tolerance, by at most 1.4 times that. The default side's error alone
 # would not do: in six of those chains it was 0.
-NOT_MUCH_FURTHER = 2.0
+MAX_ERROR_RATIO = 2.0
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class _Case:
 
 def conv_is_right(default: float, ours: float, tolerance: float) -> bool:
     """Return whether a Conv alone, whose sides have these errors, computes what it should."""
-    return ours <= tolerance or (default > tolerance and ours <= NOT_MUCH_FURTHER * default)
+    return ours <= tolerance or (default > tolerance and ours <= MAX_ERROR_RATIO * default)
 
 
 def judge(
@@ -163,8 +163,8 @@ def _is_near(output: OutputErrors, most: float) -> bool:
     """Return whether our error is at most twice the default side's, or that of its perturbed runs."""
     ours, default, perturbed = output.ours.distance, output.default, output.perturbed
     return (
-        default.relative > most and math.isfinite(ours) and ours <= NOT_MUCH_FURTHER * default.distance
-    ) or (perturbed.relative > most and ours <= NOT_MUCH_FURTHER * perturbed.distance)
+        default.relative > most and math.isfinite(ours) and ours <= MAX_ERROR_RATIO * default.distance
+    ) or (perturbed.relative > most and ours <= MAX_ERROR_RATIO * perturbed.distance)
 
 
 def _is_right_random(output: OutputErrors, case: _Case) -> bool:
@@ -175,7 +175,7 @@ def _is_right_random(output: OutputErrors, case: _Case) -> bool:
         case.notes.append(f"output {output.name!r} is random: {again}; {seeded}")
         return True
     convs = case.alone()
-    furthest = NOT_MUCH_FURTHER * max(output.again.distance, output.default.distance)
+    furthest = MAX_ERROR_RATIO * max(output.again.distance, output.default.distance)
     if case.measure.is_strict or convs.wrong or not convs.checked or not output.ours.distance <= furthest:
         return False
     case.notes.append(f"output {output.name!r} is random: {again}; {_all_right(convs)}")

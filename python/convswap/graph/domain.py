@@ -38,7 +38,7 @@ _CONVOLUTION_NAME = re.compile(r"Conv(?![a-z])|Convolution")
 
 
 def is_our_conv(node: onnx.NodeProto | ir.Node) -> bool:
-    """Return whether `node` is a Conv of ours that takes in nothing of what follows it."""
+    """Return whether `node` is a Conv of ours without fused nodes."""
     return node.domain == DOMAIN and node.op_type == "Conv"
 
 

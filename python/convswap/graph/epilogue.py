@@ -13,7 +13,7 @@ _Default = TypeVar("_Default", float, None)
 
 
 class NotFusable(Exception):
-    """Says why a FusedConv cannot take in a node, in words in which "it" is that node."""
+    """The reason why a node cannot be fused into a FusedConv; "it" in the message is that node."""
 
 
 @dataclass(frozen=True)

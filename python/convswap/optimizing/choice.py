@@ -13,14 +13,14 @@ DEFAULT_WAY: Way = None
 
 # The least speedup of a way that is taken, at every batch. Two measurements of the same model differ by that
 # much.
-LEAST_SPEEDUP = 0.98
+MIN_SPEEDUP_AT_A_BATCH = 0.98
 # The least mean speedup of a way that is taken; a smaller one may be noise.
-LEAST_GAIN = 1.02
+MIN_MEAN_SPEEDUP = 1.02
 # The least speedup alone of a way that is still tried in the whole model.
-LEAST_TO_TRY = 0.85
+MIN_SPEEDUP_TO_TRY = 0.85
 # The most that our error may be, as a multiple of the default provider's: in TF32 both sides round the same
 # operands but add in different orders. Errors below _EXACT are the rounding of float32 sums.
-_MOST_OF_DEFAULT_ERROR = 1.05
+_MAX_CONV_ERROR_RATIO = 1.05
 _EXACT = 1e-6
 
 
@@ -29,20 +29,21 @@ def speedup(default: Sequence[float], ours: Sequence[float]) -> float:
     return math.exp(sum(math.log(one / other) for one, other in zip(default, ours, strict=True)) / len(ours))
 
 
-def fastest(times: Mapping[Way, Sequence[float]], least_gain: float = LEAST_GAIN) -> Way:
+def fastest(times: Mapping[Way, Sequence[float]], min_speedup: float = MIN_MEAN_SPEEDUP) -> Way:
     """Return the way with the best mean speedup, given the milliseconds of each way at every batch.
 
-    A way that is slower than the default at some batch is not taken. Where none gains, it is DEFAULT_WAY.
+    A way that is more than 2 % slower than the default at some batch is not taken. Where none gains, it is
+    DEFAULT_WAY.
     """
     default = times[DEFAULT_WAY]
     gains = {
         way: speedup(default, own)
         for way, own in times.items()
         if way is not DEFAULT_WAY
-        and all(one / other >= LEAST_SPEEDUP for one, other in zip(default, own, strict=True))
+        and all(one / other >= MIN_SPEEDUP_AT_A_BATCH for one, other in zip(default, own, strict=True))
     }
     best = max(gains, key=lambda way: gains[way], default=DEFAULT_WAY)
-    return best if best is not DEFAULT_WAY and gains[best] >= least_gain else DEFAULT_WAY
+    return best if best is not DEFAULT_WAY and gains[best] >= min_speedup else DEFAULT_WAY
 
 
 def best_of_ours(times: Mapping[Way, Sequence[float]]) -> Way:
@@ -53,4 +54,4 @@ def best_of_ours(times: Mapping[Way, Sequence[float]]) -> Way:
 
 def is_as_accurate(ours: float, default: float) -> bool:
     """Return whether our relative L2 error is no worse than the default provider's, on the same Conv."""
-    return ours <= max(_MOST_OF_DEFAULT_ERROR * default, _EXACT)
+    return ours <= max(_MAX_CONV_ERROR_RATIO * default, _EXACT)

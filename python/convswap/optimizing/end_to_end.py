@@ -13,7 +13,7 @@ import onnxruntime
 from convswap.errors import ConvswapError
 from convswap.graph.fusion.fuse import Fused
 from convswap.graph.swap import NodeChoice, SwapResult
-from convswap.optimizing.choice import DEFAULT_WAY, LEAST_GAIN
+from convswap.optimizing.choice import DEFAULT_WAY, MIN_MEAN_SPEEDUP
 from convswap.optimizing.measuring import MeasuredSegment
 from convswap.optimizing.pairs import MeasuredPair
 from convswap.optimizing.preparation import Prepared
@@ -43,10 +43,10 @@ _REPEATS = 2
 # The most multiplications and additions for which the whole model is evaluated in float64: some seconds.
 _REFERENCE_OPERATIONS = 20e9
 # The most that our error against float64 may be, as a multiple of the default side's.
-_MOST_OF_DEFAULT_ERROR = 1.25
+_MAX_OUTPUT_ERROR_RATIO = 1.25
 # Outputs that depend on random numbers: the most that ours may differ, as a multiple of two runs of the
 # original.
-_NOT_MUCH_FURTHER = 2.0
+_MAX_RANDOM_RATIO = 2.0
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _best_of(
         with_pairs = [convs[name] for name in convs if name in taken]
         best = _best([best, _run_end_to_end(original, with_pairs, pairs)])
     # Where no Conv gains alone, a speedup of the whole model must be more than noise.
-    is_faster = faster or best.pairs or (best.times and mean_speedup(best.times) >= LEAST_GAIN)
+    is_faster = faster or best.pairs or (best.times and mean_speedup(best.times) >= MIN_MEAN_SPEEDUP)
     return best if is_faster else EndToEnd(), differing
 
 
@@ -128,11 +128,13 @@ def _changes(original: _Original, differing: EndToEnd) -> Mapping[str, str]:
     for name, one in differing.convs.items():
         assert differing.taken is not None
         _, sessions = original.swapped({name: differing.taken[name]})
-        errors, _, agree = original.held(sessions, [one])
+        errors, _, agree = original.compare_outputs(sessions, [one])
         if not agree:
             off = error(errors.get("optimized", errors["between"]))
             most = _tolerance([one], original.prepared.device)
-            found[name] = f"it changes the model's answers: relative L2 error {off}, at most {most:g} may be"
+            found[name] = (
+                f"it changes the model's answers: relative L2 error {off}, and the limit is {most:g}"
+            )
     return found
 
 
@@ -204,14 +206,16 @@ class _Original:
         optimized, swapping = swapped_model(self.prepared.original, choices, NOT_TAKEN)
         return swapping, (default, make_session(optimized, CONVSWAP, self.prepared.device))
 
-    def held(
+    def compare_outputs(
         self, sessions: Sequence[onnxruntime.InferenceSession], taken: Sequence[MeasuredSegment]
     ) -> tuple[dict[str, float], str, bool]:
-        """Return `_held` for the outputs of both `sessions`; the second has the Convs `taken` swapped."""
+        """Return `_compare_outputs` for both `sessions`; the second has the Convs `taken` swapped."""
         sample = self.prepared.sample
         default, ours = (run_named(session, sample) for session in sessions)
         tolerance = _tolerance(taken, self.prepared.device)
-        return _held(self.reference_outputs, default, ours, tolerance, lambda: run_named(sessions[0], sample))
+        return _compare_outputs(
+            self.reference_outputs, default, ours, tolerance, lambda: run_named(sessions[0], sample)
+        )
 
 
 def _run_end_to_end(
@@ -229,7 +233,7 @@ def _run_end_to_end(
         both = [end_to_end_times(sessions, feeds, device) for _ in range(_REPEATS)]
         default, ours = max(both, key=lambda own: own[1] / own[0])
         times.append(EndToEndResult(batch, default, ours))
-    errors, reference, agree = original.held(sessions, taken)
+    errors, reference, agree = original.compare_outputs(sessions, taken)
     convs = {one.segment.name: one for one in taken}
     return EndToEnd(choices, swapping.fused, convs, tuple(pairs), tuple(times), errors, reference, agree)
 
@@ -238,7 +242,7 @@ def _tolerance(taken: Sequence[MeasuredSegment], device: Device) -> float:
     return max(TOLERANCES[_arithmetic(one, device)] for one in taken)
 
 
-def _held(
+def _compare_outputs(
     reference: Arrays | None, default: Arrays, ours: Arrays, tolerance: float, again: Callable[[], Arrays]
 ) -> tuple[dict[str, float], str, bool]:
     """Return the errors of the outputs, the name of the reference, and whether all outputs agree.
@@ -253,7 +257,7 @@ def _held(
     sides = {"between": (ours, default)}
     if reference is not None:
         # Where the original overflows, ours must overflow too.
-        right = {name: _where_finite(default[name], values) for name, values in reference.items()}
+        right = {name: _with_non_finite_of(default[name], values) for name, values in reference.items()}
         sides |= {"default": (default, right), "optimized": (ours, right)}
     names = comparable_names({**default, **ours}, default, ours)
     found = {
@@ -289,7 +293,7 @@ def _are_random(
 ) -> bool:
     """Return whether two runs of the original differ too, and ours differs by about as much."""
     off = {name: difference_by_name(name, again, default).relative for name in names}
-    return all(off[name] > most[name] and between[name] <= _NOT_MUCH_FURTHER * off[name] for name in names)
+    return all(off[name] > most[name] and between[name] <= _MAX_RANDOM_RATIO * off[name] for name in names)
 
 
 def _look_alike(reference: Arrays, default: Arrays) -> bool:
@@ -299,8 +303,8 @@ def _look_alike(reference: Arrays, default: Arrays) -> bool:
     )
 
 
-def _where_finite(default: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """Return `reference` with the elements of `default` that are infinite or NaN there."""
+def _with_non_finite_of(default: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """Return `reference` with the elements replaced that are infinite or NaN in `default`."""
     if not is_floating(default) or not is_floating(reference) or default.shape != reference.shape:
         return reference
     return np.where(np.isfinite(default), reference, default)
@@ -322,4 +326,4 @@ def _agrees(errors: Mapping[str, float], most: float) -> bool:
     if "optimized" not in errors or not math.isfinite(errors["optimized"]):
         return False
     # Each side may differ from float64 by its rounding, and ours by little more than the default.
-    return errors["optimized"] <= max(most, _MOST_OF_DEFAULT_ERROR * errors["default"])
+    return errors["optimized"] <= max(most, _MAX_OUTPUT_ERROR_RATIO * errors["default"])

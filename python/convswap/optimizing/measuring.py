@@ -15,7 +15,14 @@ from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.graph.fusion.fuse import Stage
 from convswap.graph.swap import PRECISIONS, NodeChoice
-from convswap.optimizing.choice import DEFAULT_WAY, LEAST_TO_TRY, Way, best_of_ours, fastest, is_as_accurate
+from convswap.optimizing.choice import (
+    DEFAULT_WAY,
+    MIN_SPEEDUP_TO_TRY,
+    Way,
+    best_of_ours,
+    fastest,
+    is_as_accurate,
+)
 from convswap.optimizing.measurement_cache import Measurement, MeasurementCache
 from convswap.optimizing.preparation import MATCH, Inputs, Prepared, SegmentInputs
 from convswap.optimizing.segments import Segment, Shapes
@@ -25,13 +32,13 @@ from convswap.runtime.device import Device
 from convswap.runtime.tuning import TuningEntry
 
 # The least speedup of an algorithm over the one that the rule chooses; a smaller one may be noise.
-_LEAST_GAIN = 1.03
+_MIN_ALGORITHM_SPEEDUP = 1.03
 # Only algorithms with an estimate of at most so many times the best one are compiled and timed, and so many
 # of them.
-_MOST_ESTIMATE = 2.0
-_MOST_TRIED = 3
+_MAX_ESTIMATE_RATIO = 2.0
+_MAX_TRIED = 3
 # Algorithms are tried only for Convs that take this share of the time of all Convs, at one batch or more.
-_LEAST_SHARE = 0.02
+_MIN_SHARE = 0.02
 
 
 @dataclass(frozen=True)
@@ -111,7 +118,7 @@ class MeasuredSegment:
         )
 
     def _loses_little(self, times: Sequence[float], way: Stage) -> bool:
-        return all(one / own >= LEAST_TO_TRY for one, own in zip(times, self.times[way], strict=True))
+        return all(one / own >= MIN_SPEEDUP_TO_TRY for one, own in zip(times, self.times[way], strict=True))
 
 
 @dataclass(frozen=True)
@@ -249,8 +256,8 @@ def candidates(problem: _native.Problem, device: str) -> list[str]:
     estimated = _native.estimates(problem, device)
     known = {name: own for name, own in estimated.items() if own is not None}
     least = min(known.values(), default=0.0)
-    near = sorted((own, name) for name, own in known.items() if own <= _MOST_ESTIMATE * least)
-    return list(dict.fromkeys([_native.choose(problem, device), *(name for _, name in near[:_MOST_TRIED])]))
+    near = sorted((own, name) for name, own in known.items() if own <= _MAX_ESTIMATE_RATIO * least)
+    return list(dict.fromkeys([_native.choose(problem, device), *(name for _, name in near[:_MAX_TRIED])]))
 
 
 def with_fastest_algorithms(
@@ -260,7 +267,7 @@ def with_fastest_algorithms(
     device, report = measuring.prepared.device, measuring.report
     tried = [
         [candidates(problem, device.name) for problem in one.problems]
-        if one.way is not DEFAULT_WAY and _share(one, measured) >= _LEAST_SHARE
+        if one.way is not DEFAULT_WAY and _share(one, measured) >= _MIN_SHARE
         else []
         for one in measured
     ]
@@ -325,7 +332,7 @@ class _Trial:
 
     def _fastest(self, times: Mapping[str, float], rule: str) -> str:
         """Return the fastest algorithm that is faster than the rule's and accurate enough."""
-        faster = [name for name in times if times[rule] / times[name] > _LEAST_GAIN]
+        faster = [name for name in times if times[rule] / times[name] > _MIN_ALGORITHM_SPEEDUP]
         accurate = (name for name in sorted(faster, key=lambda name: times[name]) if self._is_accurate(name))
         return next(accurate, rule)
 

@@ -239,14 +239,14 @@ def _why(one: MeasuredSegment, is_taken: bool, gain: float) -> str:
         ours = min(error for name, error in one.measurement.errors.items() if name != "default")
         return f"ours is less accurate here: {ours:.1e}, the default {one.measurement.errors['default']:.1e}"
     if is_taken and one.last is not None:
-        return f"{gain:.2f}x as fast alone; with as much taken in the whole model is faster"
+        return f"{gain:.2f}x as fast alone; fused this far it makes the whole model faster"
     if is_taken and one.way is DEFAULT_WAY:
         return f"{gain:.2f}x as fast alone, but the whole model is faster with it"
     if is_taken:
         return f"{gain:.2f}x as fast"
     if one.way is not DEFAULT_WAY:
         return f"{gain:.2f}x as fast alone, but the whole model is faster without"
-    return f"the default is as fast: ours {gain:.2f}x"
+    return f"ours is not faster: {gain:.2f}x"
 
 
 def _why_together(one: MeasuredSegment, pair: MeasuredPair) -> str:

@@ -13,7 +13,7 @@ from typing import TypeVar
 from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.graph.swap import NodeChoice
-from convswap.optimizing.choice import DEFAULT_WAY, LEAST_GAIN, LEAST_SPEEDUP, speedup
+from convswap.optimizing.choice import DEFAULT_WAY, MIN_MEAN_SPEEDUP, MIN_SPEEDUP_AT_A_BATCH, speedup
 from convswap.optimizing.measuring import MeasuredSegment, Measuring, compile_side_by_side
 from convswap.optimizing.preparation import Prepared
 from convswap.optimizing.segments import Segment, Shapes
@@ -74,7 +74,9 @@ class MeasuredPair:
     def gains(self) -> bool:
         """Whether the speedup is more than noise, and no batch is slower."""
         by_batch = zip(self.separate, self.fused, strict=True)
-        return self.gain >= LEAST_GAIN and all(one / other >= LEAST_SPEEDUP for one, other in by_batch)
+        return self.gain >= MIN_MEAN_SPEEDUP and all(
+            one / other >= MIN_SPEEDUP_AT_A_BATCH for one, other in by_batch
+        )
 
 
 def faster_pairs(measured: Sequence[MeasuredSegment], measuring: Measuring) -> tuple[MeasuredPair, ...]:

@@ -38,7 +38,7 @@ def print_optimization(found: Optimization, console: Console) -> None:
 def optimization_tables(found: Optimization) -> Iterator[Table]:
     """Yield the table of the Convs, and that of the whole model where one was tried."""
     batches = list(found.options["batches"])
-    table = plain_table(f"Median ms of each Conv with what it can take in, batch {_listed(batches)}")
+    table = plain_table(f"Median ms of each Conv with the nodes that can be fused, batch {_listed(batches)}")
     table.add_column("node", overflow="fold")
     for heading in ("default", "best of ours"):
         table.add_column(heading, justify="right")
@@ -75,9 +75,9 @@ def verdict(found: Optimization) -> Iterator[str]:
         if changing:
             yield f"No Conv is taken: {changing} of {measured} change the answers, and no other gains."
         elif measured:
-            yield f"Nothing gains: the default provider is as fast here for all {measured} Convs measured."
+            yield f"Nothing gains: ours is not faster for any of the {measured} Convs measured."
         else:
-            yield f"No Conv can be measured alone: the table says why of each of the {len(found.nodes)}."
+            yield f"No Conv can be measured alone: the table has the reasons for all {len(found.nodes)}."
         yield "No file is written; use the model as it is."
         return
     against = f"relative L2 error {error(found.errors['between'])} between the two"
@@ -97,7 +97,7 @@ def verdict(found: Optimization) -> Iterator[str]:
             "register the library at convswap.library_path()."
         )
     elif found.nothing_compared and not found.answers_agree:
-        yield "No file is written; feed the model values that it has answers to, with --inputs."
+        yield "No file is written; give inputs for which the outputs are finite, with --inputs."
     elif not found.answers_agree:
         yield "No file is written; use the model as it is."
     elif not found.gains:
@@ -120,7 +120,7 @@ def optimize_html(found: Optimization, made: str = "") -> str:
     measured = [node for node in found.nodes if node.default_ms]
     shown = sorted(measured, key=lambda node: -_time(node))[:MOST_NODES]
     longest = max((_time(node) for node in shown), default=0.0)
-    note = "Median milliseconds at the first batch, with what each can take in; bars begin at zero."
+    note = "Median milliseconds at the first batch, with the nodes that can be fused; bars begin at zero."
     if len(shown) < len(measured):
         note += f" Of {len(measured)} the {len(shown)} that take the default longest."
     return bar_html(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from convswap.optimizing.choice import LEAST_SPEEDUP, speedup
+from convswap.optimizing.choice import MIN_SPEEDUP_AT_A_BATCH, speedup
 from convswap.output.files import finite
 from convswap.runtime.device import Device
 
@@ -69,7 +69,7 @@ class EndToEndResult:
 def gains(times: Sequence[EndToEndResult]) -> bool:
     """Return whether a model with these times is faster in the mean, and slower at no batch."""
     ratios = [one.speedup for one in times]
-    return bool(ratios) and min(ratios) >= LEAST_SPEEDUP and math.prod(ratios) > 1
+    return bool(ratios) and min(ratios) >= MIN_SPEEDUP_AT_A_BATCH and math.prod(ratios) > 1
 
 
 def mean_speedup(times: Sequence[EndToEndResult]) -> float:

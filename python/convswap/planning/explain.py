@@ -30,7 +30,7 @@ from convswap.timing.floor import bound_by, floor_ms
 class ConvPlan:
     """How one Conv is computed, and why.
 
-    `fused` has the ops that it takes in, in order. `problem` is a `Problem.text`, `answer` what
+    `fused` has the ops that are fused into it, in order. `problem` is a `Problem.text`, `answer` what
     `_native.explain` says of it. `floor_ms` is the least time in milliseconds, `bound` what makes it so
     ("memory" or "arithmetic"); each is None where the ceilings of the device are not known.
     """
@@ -97,7 +97,7 @@ def explain(
         device: "cuda" or "cpu"; by default the GPU where there is one, with onnxruntime-gpu and CUDA kernels.
         precision: "tf32" or "ieee".
         algorithm: the name of an algorithm of the catalog, "auto" or "tuned".
-        fuse: whether Convs take in what follows them; see `convswap.swap`.
+        fuse: whether to fuse Convs with the nodes behind them; see `convswap.swap`.
         input_shape: the shape of one sample where the model leaves it open, as for `compare`.
         inputs: what the model is fed, as for `compare`: the shapes of these values are planned.
         op_libraries: files with custom ops of others that the model needs.

@@ -117,7 +117,7 @@ def tune(
         device: "cuda" or "cpu"; by default the GPU where there is one, with onnxruntime-gpu and CUDA kernels.
         precision: "tf32" or "ieee".
         algorithm: what the best is set against; "auto" is the rule's choice.
-        fuse: whether Convs take in what follows them; see `convswap.swap`.
+        fuse: whether to fuse Convs with the nodes behind them; see `convswap.swap`.
         runs: how many samples of each algorithm are timed.
         only: a regular expression; only Convs whose name contains a match are measured.
         input_shape: the shape of one sample where the model leaves it open, as for `compare`.

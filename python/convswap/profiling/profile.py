@@ -55,7 +55,7 @@ def profile(
         precision: "tf32" or "ieee", for our side.
         algorithm: the name of an algorithm of the catalog, "auto", or "tuned".
         only: a regular expression; Convs whose name it does not match stay ONNX's on our side too.
-        fuse: let Convs take in what follows them.
+        fuse: whether to fuse Convs with the nodes behind them.
         against: "default" to profile the default provider too, "all" for its other options for Conv as well.
         runs: how many runs to record; by default 20, or fewer where they take seconds.
         resident: leave inputs and outputs on the card, as `compare` does. By default every run brings its

@@ -21,7 +21,7 @@ from convswap.graph.epilogue import Activation, NotFusable, largest, read_float,
 
 # Ops that are an activation of FusedConv: the activation's name, and the op's attributes that are its
 # parameters, with ONNX's defaults.
-_PLAIN: dict[tuple[str, str], tuple[str, dict[str, float]]] = {
+_DIRECT_OPS: dict[tuple[str, str], tuple[str, dict[str, float]]] = {
     ("", "Relu"): ("Relu", {}),
     ("", "Tanh"): ("Tanh", {}),
     ("", "Sigmoid"): ("Sigmoid", {}),
@@ -31,7 +31,7 @@ _PLAIN: dict[tuple[str, str], tuple[str, dict[str, float]]] = {
     ("", "Elu"): ("Elu", {"alpha": 1.0}),
     ("", "HardSigmoid"): ("HardSigmoid", {"alpha": 0.2, "beta": 0.5}),
 }
-_OTHERS = {
+_SPECIAL_OPS = {
     ("", "Gelu"),
     ("", "Clip"),
     ("", "Max"),
@@ -40,7 +40,7 @@ _OTHERS = {
     ("com.microsoft", "QuickGelu"),
     ("com.microsoft", "FastGelu"),
 }
-ACTIVATION_OPS = frozenset(_PLAIN) | frozenset(_OTHERS)
+ACTIVATION_OPS = frozenset(_DIRECT_OPS) | frozenset(_SPECIAL_OPS)
 
 # From this opset on Clip's bounds are inputs; before, they are float32 attributes for data of every type.
 _CLIP_HAS_INPUTS = 11
@@ -82,8 +82,8 @@ def read_activation(
         return _clip(minimum, most if maximum is None else maximum, element_type)
     if node.inputs[0] is not value:
         raise NotFusable(f"it does not take {value.name!r} as its data")
-    if op in _PLAIN:
-        return Activation(_PLAIN[op][0], *_plain_parameters(node))
+    if op in _DIRECT_OPS:
+        return Activation(_DIRECT_OPS[op][0], *_attribute_parameters(node))
     if op == ("", "Gelu"):
         return _gelu(node)
     if op == ("com.microsoft", "FastGelu"):
@@ -96,8 +96,8 @@ def read_activation(
     return Activation("SiLU")
 
 
-def _plain_parameters(node: ir.Node) -> tuple[float, ...]:
-    _, defaults = _PLAIN.get((node.domain, node.op_type), ("", {}))
+def _attribute_parameters(node: ir.Node) -> tuple[float, ...]:
+    _, defaults = _DIRECT_OPS.get((node.domain, node.op_type), ("", {}))
     return tuple(read_float(node, name, usual) for name, usual in defaults.items())
 
 
@@ -198,13 +198,13 @@ _DECOMPOSITIONS = (
 def find_decomposed_activation(
     value: ir.Value, element_type: ir.DataType, constants: Constants
 ) -> tuple[Activation, list[ir.Node]] | None:
-    """Return the activation of `value` that its readers compute together, and their nodes, the last one last.
+    """Return the activation that the consumers of `value` compute together, and its nodes in order.
 
     No other node reads `value` or a value between these nodes.
     """
     region = _Region(value, constants)
     for node in region.evaluate():
-        if region.is_closed_but_for(node):
+        if region.has_no_output_but_of(node):
             activation = _activation_of(region, node.outputs[0], _TOLERANCE[element_type])
             if activation is not None:
                 return activation, list(region.nodes)
@@ -237,7 +237,7 @@ class _Region:
             waiting += [reader for reader in self._readers(node.outputs[0]) if reader not in waiting]
             yield node
 
-    def is_closed_but_for(self, last: ir.Node) -> bool:
+    def has_no_output_but_of(self, last: ir.Node) -> bool:
         """Return whether no other node reads a value of this region, except the output of `last`."""
         inner = [self._value, *(node.outputs[0] for node in self.nodes if node is not last)]
         return not any(value.is_graph_output() for value in inner) and all(
@@ -307,7 +307,7 @@ def _parameters(node: ir.Node, value: ir.Value, constants: Constants) -> tuple[f
         if minimum is None or maximum is None:
             raise NotFusable("no decomposition has a Clip with one bound")
         return minimum, maximum
-    return _plain_parameters(node)
+    return _attribute_parameters(node)
 
 
 def _activation_of(region: _Region, value: ir.Value, tolerance: float) -> Activation | None:

@@ -17,8 +17,8 @@ from convswap.graph.epilogue import NO_ACTIVATION, NotFusable, read_int, read_in
 from convswap.graph.fusion.fuse import Fused, NotFused
 from convswap.graph.value_types import ValueTypes
 
-# A `tuned` node looks up the problem of the pair.
-_PLANNERS_CHOICE = ("auto", "tuned")
+# Algorithms that the planner chooses; with "tuned" it looks up the pair in the tuning table.
+_AUTOMATIC_ALGORITHMS = ("auto", "tuned")
 # The kernels for pairs compute images only, of rank 4.
 _RANK = 4
 _WINDOW = ("pads", "strides", "dilations")
@@ -127,15 +127,17 @@ class _Fuser:
         if len(value.uses()) > 1:
             raise NotFusable(f"{value.name!r}, which it computes, is read more than once")
         if _input(depthwise, 3) is not None or read_text(depthwise, "pool", "None") != "None":
-            raise NotFusable("it has a residual or a pooling, which come too late in front of a convolution")
+            raise NotFusable(
+                "it has a residual or a pooling, which cannot be fused in front of a convolution"
+            )
         read_text(depthwise, "activation", "None")  # raises where the attribute is no text
         if any(_input(depthwise, index) is not None for index in (4, 5)):
-            raise NotFusable("it has a convolution in front itself")
+            raise NotFusable("a depthwise convolution is fused into it already")
         # Splitting the fused node again requires its number of channels.
         if self._constants.own_tensor(_input(depthwise, 1)) is None:
             raise NotFusable("its weights are no constant")
         if read_text(depthwise, "precision", "") != read_text(pointwise, "precision", ""):
-            raise NotFusable("its precision is another than that of the convolution behind it")
+            raise NotFusable("its precision differs from that of the convolution behind it")
         _check_algorithms(pair)
         _check_windows(pair, self._weights(depthwise) or ())
 
@@ -149,12 +151,16 @@ class _Fuser:
 def _check_algorithms(pair: _Pair) -> None:
     algorithms = [read_text(node, "algorithm", "auto") for node in (pair.depthwise, pair.pointwise)]
     for algorithm in algorithms:
-        if algorithm not in _PLANNERS_CHOICE:
-            raise NotFusable(f"the algorithm {algorithm!r} is asked for, which is one for one convolution")
+        if algorithm not in _AUTOMATIC_ALGORITHMS:
+            raise NotFusable(
+                f"the algorithm {algorithm!r}, which was asked for, does not compute two convolutions"
+            )
     if algorithms[0] != algorithms[1]:
-        raise NotFusable("its algorithm is another than that of the convolution behind it")
+        raise NotFusable("its algorithm differs from that of the convolution behind it")
     if any(read_text(node, "tuned", "") for node in (pair.depthwise, pair.pointwise)):
-        raise NotFusable("what was measured of the one or the other alone is in the file, as `tuned`")
+        raise NotFusable(
+            "one of the two has an attribute `tuned`, whose measurements do not apply to both together"
+        )
 
 
 def _check_windows(pair: _Pair, weights: Sequence[int]) -> None:

@@ -45,12 +45,12 @@ class Folding:
 
     @property
     def changes_weights(self) -> bool:
-        """Whether W differs from the node's."""
+        """Whether W differs from that of the original Conv."""
         return self._factor is not None
 
     @property
     def changes_bias(self) -> bool:
-        """Whether B differs from the node's."""
+        """Whether B differs from that of the original Conv."""
         return self._offset is not None
 
     def add(self, addend: np.ndarray) -> None:
@@ -114,6 +114,7 @@ class Folding:
         self._set(total, offset)
 
     def _set(self, factor: np.ndarray | None, offset: np.ndarray) -> None:
+        # This raises NotFusable before anything is changed.
         if factor is not None and factor is not self._factor:
             for _ in self._folded_weights(factor):
                 pass

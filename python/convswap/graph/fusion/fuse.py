@@ -77,8 +77,8 @@ class NotFused:
 def fusion_lines(fused: Iterable[Fused], not_fused: Iterable[NotFused]) -> list[str]:
     """Return a sentence for each, without a full stop."""
     return [
-        *(f"{one.op} {one.node} takes in {_listed(one.taken)}" for one in fused),
-        *(f"{left.node} leaves {left.op} {left.follower}: {left.reason}" for left in not_fused),
+        *(f"{one.op} {one.node} includes {_listed(one.taken)}" for one in fused),
+        *(f"{left.op} {left.follower} is not fused into {left.node}: {left.reason}" for left in not_fused),
     ]
 
 
@@ -304,7 +304,7 @@ class _Fuser:
             )
             self._append(chain, Stage.POOL, [node])
         else:
-            raise NotFusable("a convolution does not take in this op")
+            raise NotFusable("FusedConv does not have this op")
 
     def _take_add(self, chain: _Chain, node: ir.Node) -> None:
         other = _other_operand(chain, node)
@@ -344,12 +344,12 @@ class _Fuser:
 
     def _check_order(self, chain: _Chain, stage: Stage) -> None:
         if stage > chain.last:
-            raise NotFusable(f"{_STAGE_NAMES[stage]} is not asked for")
+            raise NotFusable(f"fusing {_STAGE_NAMES[stage]} was not asked for")
         if chain.stage > stage or (chain.stage == stage != Stage.FOLDED):
             raise NotFusable(
-                f"{_STAGE_NAMES[stage]} comes after {_STAGE_NAMES[chain.stage]} here; the order that is "
-                "fused is bias, scale and batch normalisation, residual, activation, pooling, each once but "
-                "the first"
+                f"{_STAGE_NAMES[stage]} comes after {_STAGE_NAMES[chain.stage]} here; the order that "
+                "FusedConv has is biases, scales and batch normalisations, then one residual, one "
+                "activation, one pooling"
             )
 
     def _append(self, chain: _Chain, stage: Stage, nodes: list[ir.Node]) -> None:

@@ -13,7 +13,7 @@ POOL_OPS = frozenset({("", "MaxPool"), ("", "AveragePool")})
 
 # From this opset on, where a window is larger than the padded input, ONNX Runtime's average does not count
 # the positions beyond the padding. In older opsets it counts them, as FusedConv does.
-_OPSET_WITHOUT_BEYOND = 19
+_FIRST_OPSET_WITHOUT_POSITIONS_BEYOND = 19
 
 
 def read_pool(node: ir.Node, sizes: Sequence[int | None], *, opset: int, contradicted: bool = False) -> Pool:
@@ -56,8 +56,8 @@ def read_pool(node: ir.Node, sizes: Sequence[int | None], *, opset: int, contrad
             )
         if contradicted:
             raise NotFusable(
-                f"its auto_pad is {auto_pad}, and the model declares another size of what it pools "
-                "than follows from its inputs"
+                f"its auto_pad is {auto_pad}, and the size of its input that the model declares "
+                "differs from the one that follows from the model's inputs"
             )
         pads = _same_pads(known, kernel, strides, at_end=auto_pad == "SAME_UPPER")
     else:
@@ -72,8 +72,8 @@ def read_pool(node: ir.Node, sizes: Sequence[int | None], *, opset: int, contrad
                 f"its kernel_shape {kernel} reaches over more than the {size + begin + end} padded positions"
             )
     counts_padding = bool(read_int(node, "count_include_pad", 0))
-    if counts_padding and not ceil_mode and opset >= _OPSET_WITHOUT_BEYOND:
-        counts_padding = not _may_reach_beyond(sizes, kernel, pads)
+    if counts_padding and not ceil_mode and opset >= _FIRST_OPSET_WITHOUT_POSITIONS_BEYOND:
+        counts_padding = not _window_may_exceed_input(sizes, kernel, pads)
         if any(pads) and not counts_padding:
             raise NotFusable(
                 f"its kernel_shape {kernel} may reach over more than what it pools, whose size is not known "
@@ -89,7 +89,7 @@ def read_pool(node: ir.Node, sizes: Sequence[int | None], *, opset: int, contrad
     )
 
 
-def _may_reach_beyond(sizes: Sequence[int | None], kernel: Sequence[int], pads: Sequence[int]) -> bool:
+def _window_may_exceed_input(sizes: Sequence[int | None], kernel: Sequence[int], pads: Sequence[int]) -> bool:
     """Return whether the window may be larger than the padded input, whose size is not known."""
     return any(
         size is None and reach > begin + 1 + end
