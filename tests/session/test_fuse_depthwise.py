@@ -261,7 +261,10 @@ def test_depthwise_of_another_precision_or_algorithm_is_left():
     assert "its precision differs" in reasons(result)["depthwise"]
     both = fuse(original, precision="ieee")
     assert attributes_of(ours(both)[0])["precision"] == "ieee"
-    assert "'reference' is asked for" in reasons(fuse(original, algorithm="reference"))["depthwise"]
+    assert (
+        "the algorithm 'reference', which was asked for"
+        in reasons(fuse(original, algorithm="reference"))["depthwise"]
+    )
     one = swap(original, only="pointwise", algorithm="tuned").to_proto()
     assert "its algorithm differs" in reasons(swap(one, fuse=True))["depthwise"]
     # Tuned both are looked up together.
