@@ -60,7 +60,7 @@ constexpr int kCombineThreads = 256;
 
 // Description of an image stage for the consumers.
 struct ImageStageInfo {
-  int exponent;         // scale exponent of pixels and weights together
+  int exponent;         // of the pixels' scale plus the weight window's; the filter's is applied per row
   bool is_last;         // last chunk of its tile
   bool use_naive_conv;  // compute the tile with naive_conv_value instead of wgmma
 };
@@ -82,7 +82,7 @@ struct alignas(8) PixelRange {
 
 // Source of a vector: the pixel's offset in the input at the chunk's first channel, for the first depth tap.
 struct alignas(8) PixelSource {
-  int element;  // offset in a channel of the tile's first image
+  int element;  // offset from the chunk's first channel in the tile's first image
   int plane;    // input plane; kNoPlane: padding within a plane
 };
 // Plane index of padding. No depth tap can move it into the input.
@@ -131,8 +131,8 @@ struct PrepareState {
 
 template <typename Element>
 struct Arguments : Tensors<Element>, Geometry {
-  // Written by `prepare`, read by `kernel`. Pixels: for each tile of the band, group and chunk. Weights: for
-  // all filter rows, including rows that pad the last filter block.
+  // Workspace, written by `prepare` and read by `kernel`. Pixels: for each tile of the band, group and chunk.
+  // Weights: for all filter rows, including rows that pad the last filter block.
   unsigned char* prepared_pixels;
   PixelRange* pixel_ranges;
   // Sums of each split, each with the shape of y. Read by `combine`.
@@ -162,7 +162,7 @@ struct Arguments : Tensors<Element>, Geometry {
   FastDivisor phase_vectors;          // vectors of one phase of a channel block
   FastDivisor prepared_channel_block_vectors, prepared_phase_vectors;  // the same for a prepared tile
   FastDivisor column_phases;                                           // column phases of a row phase
-  int work_tiles_per_block;                                            // minimum
+  int work_tiles_per_block;                                            // the first blocks may have one more
   int blocks_with_extra_tile;
   FastDivisor work_tiles_per_prepared_tile;  // subtiles times groups times filter blocks times splits
   FastDivisor work_tiles_per_subtile;        // groups times filter blocks times splits
@@ -183,7 +183,7 @@ struct Arguments : Tensors<Element>, Geometry {
   unsigned short step_offsets[kMaxSteps];
 
   EpilogueParams epilogue_params;
-  NaiveConv naive_conv;  // last, because only data with infinities or NaN need it
+  NaiveConv naive_conv;  // last, because only tiles that wgmma cannot compute need it
 };
 
 }  // namespace convswap::many_channels

@@ -156,7 +156,8 @@ class ManyChannelsPlan final : public Plan {
     return names;
   }
 
-  // Offsets within a tile, in the input and in the output, must fit into 32 bits.
+  // The padded weights must not be much larger than the weights, and offsets within a tile must fit into 32
+  // bits.
   static std::string why_not(const ConvProblem& problem, const Tiling& tiling) {
     const int64_t images = 2 + tiling.prepared_phase_vectors /
                                    (tiling.strips * problem.output[0] * tiling.slice_rows * tiling.pitch);
@@ -319,7 +320,8 @@ class ManyChannelsPlan final : public Plan {
   Launch prepare_, multiply_, combine_;
 };
 
-// Below about 40 filters, a separate epilogue kernel costs less than the activation of a tile's padded rows.
+// Below about 40 filters per group, a separate epilogue kernel costs less: the warps whose 16 rows have no
+// filter would wait while the others activate theirs.
 constexpr int64_t kMinSwishFilters = 40;
 
 class ManyChannels final : public AlgorithmByTiling<ManyChannelsPlan, best_tiling, cheapest_tilings> {
@@ -327,8 +329,8 @@ class ManyChannels final : public AlgorithmByTiling<ManyChannelsPlan, best_tilin
   std::string_view name() const override { return "many_channels"; }
   bool rounds_depthwise() const override { return true; }
   // Pools are not fused. Clamps are always fused. Other activations run in a separate kernel, unless it would
-  // round twice: a separate kernel takes less time than calls for single results. SiLU and HardSwish are
-  // fused from kMinSwishFilters filters on; with fewer, warps without filters would wait.
+  // round twice: a separate kernel takes less time than a function call for each result. SiLU and HardSwish
+  // are fused from kMinSwishFilters filters on.
   bool fuses(const ConvProblem& problem) const override {
     const Epilogue& epilogue = problem.epilogue;
     return epilogue.pool.kind == PoolKind::none &&

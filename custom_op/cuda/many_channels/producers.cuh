@@ -1,6 +1,7 @@
 #pragma once
 
-// Producer warps: TMA loads of pixels, weights and tile descriptions.
+// Producer warps: they load pixels, weights and output offsets by TMA, describe the tiles for the consumers,
+// and convert the lower windows of pixels.
 
 #include "cuda/many_channels/prepare.cuh"
 #include "cuda/primitives/dependent_launch.cuh"

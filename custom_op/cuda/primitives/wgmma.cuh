@@ -19,8 +19,8 @@ struct SmemDescriptor {
   static __device__ SmemDescriptor at(const void* shared, unsigned leading) {
     return {shared_address(shared) >> 4 | leading << 16};
   }
-  // The descriptor of an address `units` times 16 bytes higher. The addition never carries into the next
-  // field.
+  // The descriptor of an address `units` times 16 bytes higher. The upper half of `units` is added to the
+  // leading dimension. The addition never carries from one to the other.
   __device__ SmemDescriptor advanced(unsigned units) const { return {low_word + units}; }
   // The same descriptor, marked as uniform if the compiler cannot prove that all lanes hold the same one. The
   // compiler then keeps it in uniform registers, which wgmma requires, instead of moving it there for every
@@ -44,7 +44,7 @@ __device__ inline void wgmma_fence_operand(float (&accumulators)[kTiles][4]) {
                    "+f"(accumulators[t][3])::"memory");
   }
 }
-// Fence before a group whose first wgmma overwrites the accumulators.
+// wgmma.fence alone, for a group before which the accumulators are not written by other instructions.
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 template <int kTiles>
 __device__ inline void wgmma_fence(float (&accumulators)[kTiles][4]) {
@@ -73,7 +73,7 @@ __device__ inline void wgmma_commit_and_wait(float (&accumulators)[kTiles][4]) {
   wgmma_wait_all(accumulators);
 }
 
-// Multiplies the accumulators by `factor` between two wgmma of a group.
+// Commits the wgmmas so far, waits for them, and multiplies the accumulators by `factor`.
 template <int kTiles>
 __device__ inline void scale_accumulators(float (&accumulators)[kTiles][4], float factor) {
   wgmma_commit_and_wait(accumulators);

@@ -45,8 +45,8 @@ struct alignas(16) FilterScale {
   int offset;  // in bytes
 };
 
-// A core row to stage: its offset in the input from the tile's first channel, and its index among the staged
-// core rows.
+// A core row to stage: the offset of its input from the tile's first channel, in x or in the tile's raw copy
+// in shared memory (`copies_input`), and its index among the staged core rows.
 struct StagedItem {
   int source, core_index;
 };
@@ -99,11 +99,12 @@ struct Arguments : Tensors<Element>, Geometry {
   bool is_unpadded;  // no output reads padding
   FastDivisor dilation_height_divisor, dilation_width_divisor;
 
-  // A core row: `pixels` neighbours of `bundle` channels. Its product gives `outputs` neighbours in y.
+  // A core row has `pixels` neighbours of `bundle` channels; a row of the product gives `outputs` neighbours
+  // in y.
   int log2_bundle, log2_outputs;
   int folds, log2_folds;
   FastDivisor bundles;            // of channels
-  int window_rows, window_cores;  // receptive field of a core row's outputs, for each bundle
+  int window_rows, window_cores;  // receptive field of a product row's outputs, for each bundle
   int steps;                      // k-steps of the product
   FastDivisor steps_divisor;
   FastDivisor row_phases, column_phases;

@@ -41,11 +41,11 @@ inline constexpr auto kInstances = [] {
 struct CoreLayout {
   int bundle;                         // channels interleaved in a core row: 1, 2, 4 or 8
   int pixels;                         // of a core row
-  int outputs;                        // neighbouring outputs of a core row
+  int outputs;                        // neighbouring outputs of a row of the product
   int folds;                          // output rows computed by one row of the product
   int row_phases;                     // planes of input rows
   int column_phases;                  // planes of core columns
-  int64_t window_rows, window_cores;  // receptive field of a core row's outputs, for each bundle
+  int64_t window_rows, window_cores;  // receptive field of a product row's outputs, for each bundle
   int64_t bundles;
 
   CoreLayout(const ConvProblem& problem, int bundle, int folds);

@@ -83,8 +83,8 @@ __device__ inline void issue_wgmmas(const Arguments<Element>& problem, SmemDescr
   wgmma_commit_group();
 }
 
-// Computes a tile with an epilogue whose input does not fit the current scale. If the input spans several
-// windows of binades, their accumulators are added up in registers: for each 64 rows of the product, the
+// Computes a tile with an epilogue whose input spans several windows of binades, or that wgmma cannot
+// compute. The accumulators of the windows are added up in registers: for each 64 rows of the product, the
 // input is staged again for every window that holds some of it. With no windows the tile is computed by the
 // naive loop.
 //
@@ -417,10 +417,10 @@ class Warpgroup {
       *const warpgroup_shared_;  // shared memory of the block, and the warpgroup's part of it
   StagedItem* const items_;
   Element* const raw_;
-  bool can_multiply_ = true;  // false if the tensor core cannot multiply with these weights
+  bool can_multiply_ = true;  // false if the naive loop computes all tiles, because of the weights
   int weight_windows_ = 1;
   int top_ = kFirstTop;               // exponent of the pixels' uppermost window
-  int scaled_for_ = kFirstTop + 1;    // the window of the current scales
+  int scaled_for_ = kFirstTop + 1;    // the window of the current scales; top_ + 1: none
   bool needs_second_factor_ = false;  // one float32 cannot hold the scale
   bool is_copied_ = false;            // TMA loads of the next tile's input have started
   PipelineState<1> input_pipeline_;

@@ -373,7 +373,7 @@ __device__ inline void write_results(const Arguments<Element>& problem, const Re
 }
 
 // Range of a filter's contiguous results that the tile stores: all of them, or, if tiles overlap, whole cache
-// lines up to the one in which the next tile begins.
+// lines up to and including the one in which the next tile begins.
 template <bool kHasEpilogue, typename Element>
 struct StoredRange {
   int first, end;
@@ -414,12 +414,12 @@ struct Segment {
                       static_cast<long long>(row) * problem.y_width;
     const int contiguous = tile.y_columns * (strides.rows_are_contiguous ? tile.y_rows : 1) *
                            (strides.planes_are_contiguous ? results.filters : 1);
-    const StoredRange<kHasEpilogue, Element> warpgroup_shared(problem, tile, contiguous, start);
-    start += warpgroup_shared.first;
-    from = results.y_staging + image * strides.image + filter * strides.plane + row * strides.row +
-           warpgroup_shared.first;
+    const StoredRange<kHasEpilogue, Element> stored(problem, tile, contiguous, start);
+    start += stored.first;
+    from =
+        results.y_staging + image * strides.image + filter * strides.plane + row * strides.row + stored.first;
     to = problem.y + (start - problem.y_misalignment);
-    elements = warpgroup_shared.end - warpgroup_shared.first;
+    elements = stored.end - stored.first;
     head = min(elements, -static_cast<int>(start) & (kChunk - 1));
     body = elements - head & ~(kChunk - 1);
   }

@@ -10,12 +10,13 @@
 //                     input[row + r, core column + v, 8 elements] * matrix[(c, r, v), 8 elements, (k, j)]
 //   matrix[(c, r, v), i, (k, j)] = w[k, c, r, 8 v + i - j], zero if the filter has no such tap
 //
+// for stride 1, without dilation, and with one channel in a core row.
+//
 // wgmma reads *core matrices* from shared memory: 8 rows of 16 bytes (8 elements) each. The 8 elements of
 // such a *core row* are 8 neighbouring pixels of one channel, 4 of two, 2 of four or one of eight (`bundle`
 // channels). Neighbouring rows of a core matrix are neighbouring groups. An image stored once, 16 bytes for
 // each group, therefore gives a core matrix at any start row: no im2col, no address arithmetic, no operand in
-// registers. The threads only convert the input and scale the accumulators. Identifiers with `cores` count
-// core rows.
+// registers. The threads only convert the input and scale the accumulators.
 //
 // A stride and *folded* output rows (several output rows computed by one row of the product) split the image
 // by the remainder of its rows and core columns (`phases`). After that split every window advances by one.
@@ -23,23 +24,23 @@
 // float32 data become float16 scaled by a power of two, which keeps as many bits as TF32 does.
 // tensor_core_formats.cuh describes the conversion, and the windows of binades for values that one scale
 // cannot hold. float16 and bfloat16 data are used as they are. In precision ieee float32 data become two
-// float16 each, with three products. Accumulators are float32. Tiles with an infinity or a NaN are computed
-// by the naive loop.
+// float16 each, with three products. Accumulators are float32. The naive loop computes tiles with an infinity
+// or a NaN, and with an epilogue all tiles if the weights span several windows.
 //
 // Data flow: one persistent block on each multiprocessor holds the matrix. Up to four warpgroups take tiles,
 // each on its own: one converts its input while another multiplies and a third writes its results. Results
-// are staged in shared memory in y's order, misaligned to a cache line as in y, and stored by TMA. Without
+// are staged in shared memory in y's order, at y's offset from a cache line, and stored by TMA. Without
 // padding or an epilogue, if shared memory has room, TMA also loads a warpgroup's next input while the
 // warpgroup computes the current tile. No scratch memory.
 //
 // Cache lines that are stored in parts cost memory time (benchmarks/memory_traffic.cu). Without an epilogue,
 // neighbouring tiles therefore go to the warpgroups of one multiprocessor. If it is cheaper, a tile also
 // computes as many rows of the next one as complete its last cache line. The address of y decides which tile
-// stores such a result, and may so change its last bits.
+// stores such a result, so its last bits may depend on that address.
 //
-// The epilogue is computed before any result leaves the multiprocessor. Clamps (Relu, Clip) are applied when
-// an accumulator is scaled. A 2 x 2 pool is computed from the accumulators in registers if two output rows
-// are folded. Other activations read the results in shared memory; a residual or any other pool reads a
+// A fused epilogue is computed before any result leaves the multiprocessor. Clamps (Relu, Clip) are applied
+// when an accumulator is scaled. A 2 x 2 pool is computed from the accumulators in registers if two output
+// rows are folded. Other activations read the results in shared memory; a residual or any other pool reads a
 // separate float32 Conv output there.
 //
 // Limits: 1-D and 2-D; float16, bfloat16 and float32; compute capability 9.0. The matrix and a tile must fit
@@ -218,8 +219,8 @@ class Toeplitz final : public AlgorithmByTiling<KernelPlan<Family>, best_tiling>
   std::string_view name() const override { return "toeplitz"; }
   bool rounds_depthwise() const override { return true; }
 
-  // In float32, an activation that does more than clamp is left to a separate kernel, which adds no rounding
-  // there: SiLU and HardSwish take as long there, the others less.
+  // In float32, an activation that does more than clamp is left to a separate kernel, which does not round
+  // once more in that type. SiLU and HardSwish take as long there, other activations less.
   bool fuses(const ConvProblem& problem) const override {
     const Epilogue& epilogue = problem.epilogue;
     return is_floored(epilogue) || epilogue.activation == Activation::clip || epilogue.has_residual ||
