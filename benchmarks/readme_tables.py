@@ -89,7 +89,7 @@ def front(results: Results) -> str:
         "speedup swapped",
         "speedup fused",
     ]
-    return table([*headings, "same class"], rows)
+    return table([*headings, "top-1 agreement"], rows)
 
 
 def networks(results: Results) -> str:
@@ -115,7 +115,7 @@ def networks(results: Results) -> str:
             ]
         )
     headings = ["network", "default", "HEURISTIC", "convswap", "speedup", "Conv alone"]
-    return table([*headings, "accuracy default", "accuracy convswap", "same class"], rows)
+    return table([*headings, "accuracy default", "accuracy convswap", "top-1 agreement"], rows)
 
 
 def all_networks(results: Results) -> str:
@@ -143,7 +143,7 @@ def all_networks(results: Results) -> str:
                 f"{three_digits(times[0] / times[1])}x",
             ]
         )
-    headings = ["network", "images", "accuracy default", "accuracy convswap", "same class"]
+    headings = ["network", "images", "accuracy default", "accuracy convswap", "top-1 agreement"]
     below = f"\n\nNot compared yet: {', '.join(missing)}." if missing else ""
     return table([*headings, "relative L2 error", "default", "convswap", "speedup"], rows) + below
 
@@ -180,7 +180,7 @@ def fused(results: Results) -> str:
 The same networks with `--fuse`, medians in ms; *Convs fused* are those that took in others or, in front of a
 1x1 Conv, were taken in, and each speedup is over the default in the same run:
 
-{table([*headings, "same class fused", "relative L2 error fused"], rows)}{
+{table([*headings, "top-1 agreement fused", "relative L2 error fused"], rows)}{
         f'''
 
 Not compared fused yet: {', '.join(missing)}.'''

@@ -93,7 +93,7 @@ def test_the_table_has_a_row_for_every_network_and_accuracies_where_they_are_kno
         else:
             assert named["images"] == "256 by 8"
             assert (named["accuracy default"], named["accuracy convswap"]) == ("—", "—")
-        assert float(named["same class"]) == pytest.approx(found["top1_agreement"], abs=5e-5)
+        assert float(named["top-1 agreement"]) == pytest.approx(found["top1_agreement"], abs=5e-5)
         # Two digits count.
         assert float(named["relative L2 error"]) == pytest.approx(
             found["relative_l2_error"]["convswap"], rel=0.05
@@ -148,7 +148,7 @@ def test_each_network_has_its_times_swapped_and_fused(found, fused_results, read
     times = {side: found["time_ms"][side]["median"] for side in ("default", "convswap")}
     for row in cells[1:]:
         named = dict(zip(cells[0], row, strict=True))
-        assert (named["Convs fused"], named["same class fused"]) == ("3 of 4", "0.7500")
+        assert (named["Convs fused"], named["top-1 agreement fused"]) == ("3 of 4", "0.7500")
         assert float(named["default"]) == pytest.approx(times["default"], rel=5e-3)
         assert float(named["swapped"]) == pytest.approx(times["convswap"], rel=5e-3)
         assert float(named["fused"]) == pytest.approx(times["convswap"] / 2, rel=5e-3)
