@@ -39,7 +39,7 @@ from convswap.runtime.values import Arrays, is_floating, is_number, named_arrays
 # wins a tie, so that one run would say little.
 _PERTURBATIONS = 8
 
-# Of ONNX's own domain, with the type of their attribute `seed`.
+# ONNX's operators that draw random numbers, with the type of their attribute `seed`.
 _SEED_TYPES: dict[str, type[int] | type[float]] = {
     "Bernoulli": float,
     "Dropout": int,
@@ -71,7 +71,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class _Reference:
-    """What counts as right, and what that is where it is not in float64."""
+    """The outputs that errors are measured against, and a note where they are not in float64."""
 
     arrays: Arrays
     in_float32: tuple[str, ...] = ()
@@ -156,7 +156,7 @@ def _look_alike(arrays: Arrays, others: Arrays) -> bool:
 
 
 def _errors(arrays: Arrays, reference: Arrays, counted: Sequence[str]) -> tuple[float, float]:
-    """Return the largest absolute and relative L2 errors of what is `counted`, NaN of what is no number."""
+    """Return the largest absolute and relative L2 errors of the outputs `counted`; NaN if one is no number."""
 
     def worst(error: Callable[[np.ndarray, np.ndarray], float]) -> float:
         found = [
@@ -177,11 +177,11 @@ def _errors(arrays: Arrays, reference: Arrays, counted: Sequence[str]) -> tuple[
 def _looked_into(
     compared: Compared, feeds: Feeds, outputs: Sequence[OutputErrors]
 ) -> tuple[OutputErrors, ...]:
-    """Return `outputs` with how the default side's answers change from run to run, and when perturbed."""
+    """Return `outputs` with the changes of the default side's answers from run to run and when perturbed."""
     session = compared.session(DEFAULT)
     once, again = run_named(session, feeds), run_named(session, feeds)
     found = [replace(output, again=difference_by_name(output.name, again, once)) for output in outputs]
-    # So that its memory is free for the next ones.
+    # This frees the memory for the next sessions.
     del session
     if any(output.again.relative > compared.measure.most(output) for output in found):
         pair = [_first_answer(compared, side, feeds) for side in (compared.ours, DEFAULT)]
@@ -204,14 +204,14 @@ def _looked_into(
 
 
 def _first_answer(compared: Compared, side: Side, feeds: Feeds) -> Arrays:
-    """Return what a new session of `side` answers first, its random numbers drawn from fixed seeds."""
+    """Return the first outputs of a new session of `side`, with fixed seeds for random numbers."""
     model = compared.model(side)
     session = make_session(model._replace(message=seeded(model.message)), side, compared.device)
     return run_named(session, feeds)
 
 
 def _perturbed_answer(compared: Compared, feeds: Feeds, seed: int) -> Arrays | None:
-    """Return the default side's answer with its inputs and Convs a rounding off; None where it fails."""
+    """Return the default side's answer with perturbed inputs and Convs; None where the run fails."""
     perturbation, generator = compared.rounding, np.random.default_rng(seed)
     given = {
         name: (values * (1 + perturbation * generator.choice([-1.0, 1.0], values.shape))).astype(values.dtype)
@@ -237,7 +237,7 @@ class Agreement(NamedTuple):
 
 
 def agreement(classes: np.ndarray, others: np.ndarray) -> Agreement:
-    """Return for how many samples the classes of two sides, (n,) and (m,), are the same."""
+    """Return the agreement of the classes of two sides, of shapes (n,) and (m,)."""
     count = max(len(classes), len(others))
     one, other = (_padded(named, count) for named in (classes, others))
     named = (one != NO_CLASS) | (other != NO_CLASS)
@@ -246,7 +246,7 @@ def agreement(classes: np.ndarray, others: np.ndarray) -> Agreement:
 
 
 def _padded(classes: np.ndarray, count: int) -> np.ndarray:
-    """Return `classes`, numbers or strings, of `count` samples."""
+    """Return `classes`, numbers or strings, padded with NO_CLASS to `count` samples."""
     padded = np.full(count, NO_CLASS, dtype=object)
     padded[: len(classes)] = classes
     return padded

@@ -50,11 +50,11 @@ from convswap.runtime.values import Arrays
 from convswap.timing.floor import floor_ms
 from convswap.timing.measure import RUNS, Times, measure
 
-# Eight images of 3x227x227: the float64 values of all layers of a deep network lie in memory together, and
-# grow with its input.
+# The most input elements that are evaluated in float64: eight images of 3x227x227. Memory holds the float64
+# values of all layers of a deep network at once, and they grow with its input.
 _REFERENCE_ELEMENTS = 1_250_000
-# The plain loops of `reference` do about 1e9 operations per second and core, once for the whole model and
-# once for its layers; deep models get fewer images, so that nobody waits for minutes.
+# The most multiplications and additions that are evaluated in float64. The plain loops of `reference` do
+# about 1e9 of them per second and core, and the model is evaluated twice: as a whole, and layer by layer.
 _REFERENCE_OPERATIONS = 20e9
 
 _Sessions = Mapping[Side, onnxruntime.InferenceSession]
@@ -85,8 +85,8 @@ def compare(
 
     Args:
         model: a network's name, the path of an ONNX file, or a model that holds its weights itself.
-        data: "fashion-mnist", "synthetic" or "random"; by default what the network was made for, where it is
-            to be had without the network, and random values for any other model.
+        data: "fashion-mnist", "synthetic" or "random"; by default the data set that the network was made
+            for, if it is already on this machine, and random values for any other model.
         images: how many samples to run; by default 10,000 of Fashion-MNIST, 2,000 synthetic ones, one random
             batch.
         batch: how many samples a run takes; by default up to 10,000 on the GPU, 100 on the CPU, 1 of random
@@ -103,8 +103,8 @@ def compare(
             for each: the default provider searches for its algorithm anew.
         input_shape: the shape of one sample of the model's input, or of inputs by name, where the model
             leaves it open; by default images are 224x224, and anything else is 1.
-        inputs: what the model is fed in the place of `data`: arrays by the names of its inputs, or the path
-            of a file or folder that has them; see `inputs.user_inputs.GivenInputs`. The batch is theirs.
+        inputs: the values of the model's inputs, instead of `data`: arrays by name, or the path of a file or
+            folder that has them; see `inputs.user_inputs.GivenInputs`. The batch is theirs.
         op_libraries: files with custom ops of others that the model needs.
         progress: called with a few words at the start of every step.
 
@@ -133,7 +133,7 @@ def compare(
 
 
 def compare_with(model: UserModel, options: CompareOptions, progress: Progress | None = None) -> Comparison:
-    """Do what `compare` does, with its errors."""
+    """Do the same as `compare`, with the arguments in `options`."""
     with sessions_with(options.op_libraries):
         return _compare_with(model, options, progress or silent)
 
@@ -144,7 +144,7 @@ def _compare_with(model: UserModel, options: CompareOptions, report: Progress) -
     report("reading the model and the data")
     compared = prepare(model, options, device)
     plan = plan_memory(compared)
-    # The first run of a process loads libraries; that must count as the first run of neither side.
+    # The first run of a process loads libraries, which must not count for either side.
     one = compared.source.first(1)
     with telling_shapes(*compared.shaped):
         shapes = compared.capture().shapes(on_device(one, device))
@@ -173,7 +173,7 @@ def _compare_with(model: UserModel, options: CompareOptions, report: Progress) -
 
 @dataclass(frozen=True)
 class _Runs:
-    """What runs of the whole model gave, of each side.
+    """The results of runs of the whole model, for each side.
 
     `classes` has one for each sample, `answered` the outputs for the first `truth_images`.
     """
@@ -185,7 +185,7 @@ class _Runs:
 
 
 def _runs(compared: Compared, plan: Plan, truth_images: Callable[[], int], report: Progress) -> _Runs:
-    """Return what runs of the whole model give: of all sides in turn, or one side at a time.
+    """Run the whole model, all sides in turn or one side at a time, and return the results.
 
     `truth_images` is asked once the model has run: whatever is wrong with it, ONNX Runtime has said so then.
     """
@@ -204,7 +204,7 @@ def _runs(compared: Compared, plan: Plan, truth_images: Callable[[], int], repor
         for side, session in sessions.items():
             classes[side] = predicted_classes(session, source)
             answered[side] = run_named(session, source.first(images))
-        # Neither may be named any more where the next ones are made.
+        # Delete both first, so that their memory is free for the next ones.
         del sessions, session
     return _Runs(times, classes, answered, images)
 
@@ -223,7 +223,7 @@ def _layer_rows(compared: Compared, reference_feeds: Feeds, report: Progress) ->
 def _reference_inputs(
     compared: Compared, reference_feeds: Feeds, first_batch: Mapping[str, onnxruntime.OrtValue]
 ) -> Mapping[str, onnxruntime.OrtValue]:
-    """Return `reference_feeds` on the device: the first batch itself where that is the same."""
+    """Return `reference_feeds` on the device; the first batch itself if it has the same shapes."""
     if shapes_of(first_batch) == {name: values.shape for name, values in reference_feeds.items()}:
         return first_batch
     return on_device(reference_feeds, compared.device)
@@ -232,7 +232,7 @@ def _reference_inputs(
 def _convs_alone(
     compared: Compared, rows: Sequence[LayerResult], reference_feeds: Feeds, report: Progress
 ) -> ConvsAlone:
-    """Return how the Convs do alone: by the rows where there are any, else by looking at each now."""
+    """Return which Convs are right alone, from the rows where there are any; else each is run now."""
     if rows or not compared.layers:
         errors = {row.node: row.relative_l2_error for row in rows}
     else:
@@ -296,7 +296,7 @@ def _comparison(
 
 
 def _elements_that_differ(answers: Answers) -> Mapping[str, Mapping[str, float]]:
-    """Return, by output that is not of floating-point numbers, the share in which each side differs."""
+    """Return, for each output that is not floating-point, the share of elements that differ on each side."""
     return {
         output.name: {"default": output.default.relative, "convswap": output.ours.relative}
         for output in answers.outputs
@@ -323,7 +323,7 @@ def _told_options(compared: Compared) -> dict[str, Any]:
 
 
 def _notes(compared: Compared, times: Times, answers: Answers, same: Agreement) -> Iterator[str]:
-    """Yield what a reader has to know besides the numbers; `times` are the default side's."""
+    """Yield the notes below the tables; `times` are the default side's."""
     device, options, tested = compared.device, compared.options, compared.tested
     if device.name == "cpu" and device.reason != "asked for":
         yield f"on the CPU, against the default CPU provider: {device.reason}"
@@ -384,7 +384,7 @@ def _accuracy(classes: np.ndarray, labels: np.ndarray | None) -> float | None:
 def _truth_images(
     layers: Sequence[ConvLayer], shapes: Mapping[str, Sequence[int]], source: Source, one: Feeds
 ) -> int:
-    """Return how many images to evaluate in float64: at most 100, fewer where each is large or much work.
+    """Return how many images to evaluate in float64: at most 100, fewer where each is large or takes long.
 
     `shapes` are those of the layers' inputs in a run of `one`.
     """
@@ -397,7 +397,7 @@ def _truth_images(
 
 
 def _samples(feeds: Feeds) -> int:
-    """Return how many samples `feeds`, asked for one, hold: more where the model's batch is fixed."""
+    """Return how many samples `feeds` hold, which were asked for one: more if the model's batch is fixed."""
     return next((max(values.shape[0], 1) for values in feeds.values() if values.ndim), 1)
 
 
@@ -408,7 +408,7 @@ def _compare_layer(
     first_batch: Mapping[str, onnxruntime.OrtValue],
     reference_inputs: Mapping[str, onnxruntime.OrtValue],
 ) -> LayerResult:
-    """Return the times and errors of one layer of each side, fed what the default side feeds it."""
+    """Return the times and errors of one layer on each side, with the inputs of the default side's run."""
     device = compared.device
     timed = capture.inputs(layer, first_batch)
     sessions = _layer_sessions(compared, layer, _ranks(timed), compared.sides)
@@ -452,7 +452,7 @@ def _layer_errors(
         side.name: relative_l2_error(run(session, checked)[0], reference)
         for side, session in sessions.items()
     }
-    # Sides without a finite element that are as the reference is show nothing.
+    # An error of 0 means nothing where the reference has no finite element.
     return {
         name: error if error > 0 or has_finite(reference) else float("nan") for name, error in errors.items()
     }

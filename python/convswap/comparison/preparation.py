@@ -1,4 +1,4 @@
-"""What is compared: the options, the model and its data on both sides, and whether the memory suffices."""
+"""Preparation for `compare`: its options, both models, their data, and a check of the free memory."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _STORED = {int(onnx.TensorProto.FLOAT16): "float16", int(onnx.TensorProto.BFLOAT
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """The arguments of `convswap.compare` beside the model; it tells what each means."""
+    """The arguments of `convswap.compare` other than the model; see there."""
 
     data: str | None = None
     images: int | None = None
@@ -68,7 +68,7 @@ class CompareOptions:
     op_libraries: OpLibraries = ()
 
     def check(self) -> None:
-        """Raise ConvswapError for what can be refused without a model or a device."""
+        """Raise ConvswapError for an option that is wrong whatever the model and the device."""
         if self.against not in AGAINST:
             raise unknown_name("choice of sides", self.against, AGAINST)
         if self.precision not in PRECISIONS:
@@ -79,7 +79,7 @@ class CompareOptions:
 
 @dataclass(frozen=True)
 class Compared:
-    """The model as given and swapped, and what both are fed."""
+    """The original and the swapped model, and their data."""
 
     options: CompareOptions
     device: Device
@@ -96,23 +96,23 @@ class Compared:
 
     @property
     def swapped_convs(self) -> int:
-        """How many Convs of our side are swapped, those that were so before included."""
+        """How many Convs of our side are swapped, including those that already were."""
         return self.tested.swapped_before + len(self.swapping.swapped)
 
     @property
     def shaped(self) -> tuple[Any, ...]:
-        """What notes and errors about shapes that were made up are told of."""
+        """The arguments of `shape_notes` and `telling_shapes`."""
         return declared_inputs(self.tested.model), self.source.inputs, self.source.batch
 
     @property
     def measure(self) -> Measure:
-        """What answers are measured by: the tolerance asked for, or that of the coarsest arithmetic."""
+        """The tolerance that was asked for, and that of the coarsest arithmetic."""
         usual = max((TOLERANCES[kind] for kind in self._arithmetic), default=TOLERANCES[DEFAULT_PRECISION])
         return Measure(usual if self.options.tolerance is None else self.options.tolerance, usual)
 
     @property
     def rounding(self) -> float:
-        """What the coarsest arithmetic among the Convs makes a value be off by, of its size."""
+        """The relative rounding error of the coarsest arithmetic among the Convs."""
         # The CPU has no TF32.
         on_cpu = self.device.name == "cpu"
         kinds = {"ieee" if kind == "tf32" and on_cpu else kind for kind in self._arithmetic}
@@ -120,13 +120,13 @@ class Compared:
 
     @property
     def rounds_to_float16_on_cpu(self) -> bool:
-        """Whether Convs of ours round to float16 what the default side, on the CPU, keeps in float32."""
+        """Whether our Convs round values to float16 that the default side keeps in float32, on the CPU."""
         is_float16 = FLOAT16_ON_CPU in self.swapping.notes or "float16" in self._arithmetic
         return self.device.name == "cpu" and is_float16
 
     @property
     def quantises(self) -> bool:
-        """Whether the model rounds values to steps, in its main graph or in a function."""
+        """Whether the model has quantising nodes, in its main graph or in a function."""
         plain = self.tested.plain
         nodes = [*plain.graph, *(node for function in plain.functions.values() for node in function)]
         return any(node.op_type in _QUANTISING or node.op_type.startswith("QLinear") for node in nodes)
@@ -151,7 +151,7 @@ class Compared:
         return as_split(self.swapping.model)
 
     def model(self, side: Side) -> SplitModel:
-        """Return what `side` runs."""
+        """Return the model that `side` runs."""
         return self.swapped if side.ours else self.plain
 
     def session(self, side: Side) -> onnxruntime.InferenceSession:
@@ -159,7 +159,7 @@ class Compared:
         return make_session(self.model(side), side, self.device)
 
     def capture(self) -> Capture:
-        """Return what gives the layers their inputs."""
+        """Return the capture of the layers' inputs."""
         return Capture(self.swapping.model, self.layers, self.device)
 
 
@@ -184,7 +184,7 @@ def prepare(model: UserModel, options: CompareOptions, device: Device) -> Compar
 
 @dataclass(frozen=True)
 class Plan:
-    """How a comparison goes about the memory, with a note for a reader where that is not as usual.
+    """The order of a comparison's steps that suits the free memory, with a note if it is not the usual one.
 
     `weights` are the bytes of the large weights, and `free` those that were free before.
     """
@@ -196,7 +196,7 @@ class Plan:
 
 
 def plan_memory(compared: Compared) -> Plan:
-    """Return how to go about the memory that the weights take.
+    """Return the plan for the memory that the weights take.
 
     On the CPU a session keeps the weights a second time, in the order of its kernels, and takes more while it
     is made. For the reference the largest weight is widened to float64.
@@ -226,10 +226,12 @@ def plan_memory(compared: Compared) -> Plan:
 
 
 def check_memory(compared: Compared, plan: Plan, shapes: Mapping[str, Sequence[int]]) -> None:
-    """Refuse what the values of a run make too large; `shapes` are of the layers' inputs for one sample.
+    """Refuse a batch for whose values there is too little memory.
+
+    `shapes` are those of the layers' inputs for one sample.
 
     Raises:
-        ConvswapError: they do.
+        ConvswapError: there is too little memory.
     """
     if plan.free is None:
         return

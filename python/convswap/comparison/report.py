@@ -14,15 +14,15 @@ from convswap.graph.fusion.fuse import fusion_remarks
 from convswap.output.pages import Bar, BarPage, BarRow, bar_html
 from convswap.output.tables import error, milliseconds, plain_table, three_digits, times_faster, versions_line
 
-# Two measurements of the same differ by as much.
+# Two measurements of the same model differ by as much.
 _NO_SLOWER = 0.98
 
-# More would be bars that nobody reads; the tables have them all.
+# The most Convs with bars on the page; its tables have all of them.
 MOST_LAYERS = 40
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Print what was compared and on what, each side's figures, a row per Conv, what was left, and why.
+    """Print the comparison: each side's figures, a row per Conv, and the Convs that were not swapped.
 
     A console that is no terminal should be made 120 columns wide; long names are folded, never cut.
     """
@@ -35,7 +35,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:
-    """Return the tables: each side's figures, a row per Conv, and what was left, where there are any."""
+    """Return the tables: each side's figures, a row per Conv, and the Convs that were not swapped."""
     tables = [_sides_table(comparison)]
     if comparison.layers:
         tables.append(_layers_table(comparison))
@@ -72,7 +72,7 @@ def print_course_lines(comparison: Comparison, console: Console) -> None:
             console.print(Text(line), soft_wrap=True)
     if any(layer.fused for layer in comparison.layers):
         console.print(Text("Note: Op Time is that of what is fused with the convolutions too, on each side."))
-    # One with a depthwise Conv in front is two of them.
+    # A row with a fused depthwise Conv stands for two Convs.
     timed = sum(1 + layer.fused.count("Conv") for layer in comparison.layers)
     untimed = comparison.swapped - timed + len(comparison.left)
     if untimed:
@@ -80,7 +80,7 @@ def print_course_lines(comparison: Comparison, console: Console) -> None:
 
 
 def heading(comparison: Comparison) -> str:
-    """Return what was compared, on what, and how, in lines."""
+    """Return the lines about the model, the machine and the options."""
     options = comparison.options
     provider = comparison.device.provider
     return (
@@ -110,7 +110,7 @@ def _sides_table(comparison: Comparison) -> Table:
 
 
 def side_title(name: str, side: SideResult) -> str:
-    """Return what a side is called: by its options where it has some."""
+    """Return the name of a side, with its options if it has some."""
     if name == "convswap":
         return name
     return ", ".join(f"{key}={value}" for key, value in side.provider_options.items()) or name
@@ -172,7 +172,7 @@ def _layer_cells(layer: LayerResult, floors: bool) -> list[Text | str]:
 
 
 def _others_table(comparison: Comparison, others: list[str]) -> Table:
-    """Return the times with the other options, which are columns too many for the first table."""
+    """Return the table of the sides with other options, which the first table has no room for."""
     table = plain_table("Each Conv alone with other options of the provider (median ms)")
     table.add_column("node", overflow="fold")
     sides = ["default", *others, "convswap"]
@@ -207,12 +207,12 @@ def _agreement(comparison: Comparison) -> str:
 
 
 def _share(value: float) -> str:
-    """Return a share in per cent that says 100 only when it is all."""
+    """Return a share in per cent, which is 100 only if it is the whole."""
     return "100 %" if value == 1 else f"{math.floor(value * 1e4) / 1e2:.2f} %"
 
 
 def verdict_text(comparison: Comparison) -> str:
-    """Return whether the answers agree and, in a second line, how much faster they come."""
+    """Return whether the answers agree and, in a second line, the speedup."""
     ours, tolerance = comparison.convswap.relative_l2_error, comparison.tolerance
     found = f"relative L2 error {error(ours)}, at most {tolerance:g} asked for."
     if comparison.verdict is not None:
@@ -247,7 +247,7 @@ def _gain(comparison: Comparison) -> str:
 
 
 def compare_html(comparison: Comparison, made: str = "") -> str:
-    """Return the page; `made` says by what command and when, at its end."""
+    """Return the page; `made` is the command and the date at its end."""
     title, *circumstances = heading(comparison).splitlines()
     answer, gain = verdict_text(comparison).splitlines()
     shown = _longest(comparison)
@@ -279,7 +279,7 @@ def _end_to_end_rows(comparison: Comparison) -> list[BarRow]:
 
 
 def _longest(comparison: Comparison) -> list[LayerResult]:
-    """Return the layers to show, in the model's order: of too many those that take the default longest."""
+    """Return the layers to show, in the model's order: if there are too many, the slowest by default."""
     by_time = sorted(comparison.layers, key=lambda layer: -layer.milliseconds["default"])[:MOST_LAYERS]
     return [layer for layer in comparison.layers if layer in by_time]
 

@@ -1,4 +1,4 @@
-"""What a comparison found: the result of `convswap.compare`, and its JSON."""
+"""The result of `convswap.compare`, and its JSON."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class LayerResult:
 
     @property
     def title(self) -> str:
-        """What is timed, for a reader: "conv1 + Tanh + MaxPool"."""
+        """The names of the nodes that are timed, such as "conv1 + Tanh + MaxPool"."""
         return " + ".join([self.node, *self.fused])
 
 
@@ -94,7 +94,7 @@ class Comparison:
 
     @property
     def speedup(self) -> float:
-        """How many times faster our side is: the default's median over ours."""
+        """The speedup of our side: the default's median over ours."""
         return self.speedup_over("default")
 
     @property

@@ -68,30 +68,30 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Measure:
-    """What answers are measured by: the `tolerance` asked for, and the `usual` one of the arithmetic."""
+    """The `tolerance` that was asked for, and the `usual` one of the arithmetic."""
 
     tolerance: float
     usual: float
 
     @property
     def is_strict(self) -> bool:
-        """Whether less is asked for than the arithmetic gives: a miss then says nothing about the model."""
+        """Whether the tolerance is tighter than the arithmetic allows: a miss then shows no fault."""
         return self.tolerance < self.usual
 
     def most(self, output: OutputErrors) -> float:
-        """Return the most that `output` may be off by."""
+        """Return the largest error that `output` may have."""
         if output.is_floating:
             return self.tolerance
         return ELEMENTS_THAT_MAY_DIFFER * (self.tolerance / self.usual if self.is_strict else 1.0)
 
     def is_missed(self, output: OutputErrors) -> bool:
-        """Return whether our side is further off in `output` than it may be."""
+        """Return whether our error in `output` is larger than that."""
         return not output.ours.relative <= self.most(output)
 
 
 @dataclass
 class _Case:
-    """What a verdict needs besides an output, and the notes that it writes."""
+    """The inputs of a verdict other than the outputs, and its notes."""
 
     measure: Measure
     quantises: bool
@@ -100,7 +100,7 @@ class _Case:
 
 
 def conv_is_right(default: float, ours: float, tolerance: float) -> bool:
-    """Return whether a Conv alone, whose sides have these errors, computes what it should."""
+    """Return whether our Conv alone is right, given the errors of both sides."""
     return ours <= tolerance or (default > tolerance and ours <= MAX_ERROR_RATIO * default)
 
 
@@ -130,7 +130,7 @@ def judge(
 
 
 def _without_outputs(convs: ConvsAlone) -> Verdict:
-    """Return what is known of answers without a finite element, as of a detector that finds nothing."""
+    """Return the verdict on outputs without a finite element, as of a detector that finds nothing."""
     found = "no output has an element that is finite, on either side"
     if convs.wrong:
         return Verdict(False, f"{found}, and these Convs are wrong alone: {', '.join(convs.wrong)}.")
@@ -168,7 +168,7 @@ def _is_near(output: OutputErrors, most: float) -> bool:
 
 
 def _is_right_random(output: OutputErrors, case: _Case) -> bool:
-    """Return whether ours is right in an output that the default side does not answer twice alike."""
+    """Return whether ours is right in an output that differs between two runs of the default side."""
     again = f"the default side differs from its own second run by {_told(output, output.again)}"
     if output.seeded is not None and output.seeded.relative <= case.measure.most(output):
         seeded = f"with the same seeds, the sides differ by {_told(output, output.seeded)}"
@@ -183,7 +183,7 @@ def _is_right_random(output: OutputErrors, case: _Case) -> bool:
 
 
 def _are_ties(wrong: Sequence[OutputErrors], outputs: Sequence[OutputErrors], case: _Case) -> bool:
-    """Return whether what is `wrong` is names only, such as the order of classes, beside right numbers."""
+    """Return whether only names are `wrong`, such as the order of classes, and the numbers are right."""
     if case.measure.is_strict or all(not output.is_floating for output in outputs):
         return False
     if any(output.is_floating or math.isinf(output.ours.relative) for output in wrong):
@@ -252,7 +252,7 @@ def _wrong_note(output: OutputErrors) -> str:
 
 
 def _kept(outputs: Sequence[OutputErrors], case: _Case) -> str:
-    """Return what the answers agree by: by the numbers where there are any."""
+    """Return the text behind "The answers agree:", about the numbers where there are any."""
     judged = [output for output in outputs if output.is_floating] or outputs
     worst = max(judged, key=lambda output: output.ours.relative)
     if not case.measure.is_missed(worst):
