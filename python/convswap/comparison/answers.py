@@ -156,7 +156,7 @@ def _look_alike(arrays: Arrays, others: Arrays) -> bool:
 
 
 def _errors(arrays: Arrays, reference: Arrays, counted: Sequence[str]) -> tuple[float, float]:
-    """Return the largest absolute and relative L2 errors of the outputs `counted`; NaN if one is no number."""
+    """Return the largest absolute and relative L2 error of outputs `counted`; NaN if one has no numbers."""
 
     def worst(error: Callable[[np.ndarray, np.ndarray], float]) -> float:
         found = [

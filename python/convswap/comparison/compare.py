@@ -86,7 +86,7 @@ def compare(
     Args:
         model: a network's name, the path of an ONNX file, or a model that holds its weights itself.
         data: "fashion-mnist", "synthetic" or "random"; by default the data set that the network was made
-            for, if it is already on this machine, and random values for any other model.
+            for, if that needs no download, and random values for any other model.
         images: how many samples to run; by default 10,000 of Fashion-MNIST, 2,000 synthetic ones, one random
             batch.
         batch: how many samples a run takes; by default up to 10,000 on the GPU, 100 on the CPU, 1 of random
