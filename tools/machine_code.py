@@ -4,10 +4,10 @@
     python tools/machine_code.py record after.json         # and of another
     python tools/machine_code.py compare before.json after.json
 
-`record` compiles, with the NVRTC that is here, the kernels of tests/op/test_kernels_compile.py; with
---every and a compute capability all instances of all families for such a card, which takes an hour. Kernels
-are paired by family and position in its list; their names, and the symbols that they refer to, do not count.
-Needs no card. `compare` ends with status 1 where something differs.
+`record` compiles, with the NVRTC that is here, the kernels of tests/op/test_kernels_compile.py and a kernel
+of each rung; with --every and a compute capability all instances of all families for such a card, which takes
+an hour. Kernels are paired by family and position in its list; their names, and the symbols that they refer
+to, do not count. Needs no card. `compare` ends with status 1 where something differs.
 """
 
 from __future__ import annotations

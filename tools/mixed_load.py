@@ -670,7 +670,7 @@ def watch(load: Load, seconds: float, log: Path) -> list[Sample]:
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow(field.name for field in dataclasses.fields(Sample))
         at_rest = False
-        # EndToEnd multiples of the interval, so that processes that share a card take them together.
+        # Whole multiples of the interval, so that processes that share a card take them together.
         for tick in itertools.count(math.ceil(time.time() / interval)):
             if tick * interval - started >= seconds:
                 return samples

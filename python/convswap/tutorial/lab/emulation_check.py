@@ -291,7 +291,7 @@ def _key(compiler: str, options: Sequence[str]) -> str:
 
 
 def _compile(compiler: str, options: Sequence[str], target: Path) -> None:
-    # EndToEnd or not at all, also where several do so at once.
+    # As a whole or not at all, also where several do so at once.
     with tempfile.TemporaryDirectory(dir=target.parent) as name:
         part = Path(name) / target.name
         command = [compiler, *options, "-x", "c++-header", str(_HEADER), "-o", str(part)]
