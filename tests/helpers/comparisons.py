@@ -11,7 +11,7 @@ import pytest
 from convswap.comparison.result import Comparison, LayerResult, SideResult
 from convswap.graph.swap import Left
 from convswap.runtime.device import Device
-from convswap.timing.measure import Times
+from convswap.timing.sampler import Times
 from onnx import helper
 from swap_models import make_model, tensor_info, weights
 

@@ -20,8 +20,8 @@ from convswap.models import NETWORKS, Convolution
 from convswap.runtime import sessions
 from convswap.runtime.device import Device
 from convswap.runtime.sessions import Side
-from convswap.timing import back_to_back
 from convswap.timing.floor import ceilings, floor_ms
+from convswap.timing.sampler import BACK_TO_BACK, WARM_UPS
 from convswap.timing.single_node import single_node
 from convswap.timing.suites import SUITES
 from rich.console import Console
@@ -298,7 +298,7 @@ def test_short_runs_are_timed_back_to_back_on_every_side_alike(timer):
     short, long = run_suite(layers="2017", device="cpu", batches=[1, 2], against="all")
     # Runs of 2 ms by the timer, of which 100 fit into a round: all in the same 2 ms of each side.
     assert short["convswap_ms"] == short["default_ms"] == short["best_other_ms"] == pytest.approx(0.02)
-    assert timer.started == 3 * (back_to_back.WARM_UPS + back_to_back.ROUNDS)
+    assert timer.started == 3 * (1 + WARM_UPS + BACK_TO_BACK.samples)
     assert short["method"] == "GPU time of up to 200 runs back to back, alternated 5 times"
     assert long["method"] == "20 synchronised runs, alternated"
     assert short["others_ms"].keys() == long["others_ms"].keys() == {"heuristic"}

@@ -10,7 +10,7 @@ from comparisons import ROW_KEYS
 from convswap.bench.report import print_suite
 from convswap.bench.suite_runs import run_suite
 from convswap.cli.main import main
-from convswap.timing.trials import Trial
+from convswap.timing.sampler import Times
 from rich.console import Console
 
 
@@ -20,8 +20,11 @@ def measured(monkeypatch):
 
     def give(times: dict[str, float]) -> None:
         monkeypatch.setattr(
-            "convswap.bench.suite_runs.race",
-            lambda samples: {name: Trial(times[name], 20, times[name] > 100) for name in samples},
+            "convswap.bench.suite_runs.measure",
+            lambda samples, rule: {
+                name: Times(times[name], times[name], times[name], 20, stopped_early=times[name] > 100)
+                for name in samples
+            },
         )
 
     return give
@@ -109,10 +112,10 @@ def test_command_shows_it_and_writes_the_rows(tmp_path, capsys):
 
 
 def test_lack_of_memory_is_one_line_with_what_to_do(monkeypatch, capsys):
-    def fail(samples):
+    def fail(samples, rule):
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr("convswap.bench.suite_runs.race", fail)
+    monkeypatch.setattr("convswap.bench.suite_runs.measure", fail)
     assert main(["bench", "--layers", "2017", "--device", "cpu", "--against", "algorithms"]) == 2
     (line,) = [text for text in capsys.readouterr().err.splitlines() if "measured" in text]
     assert "2017-conv1 cannot be measured at batch 100: out of memory" in line and "smaller batch" in line

@@ -9,6 +9,7 @@ from convswap.bench.alternating import AlternatingRuns, run_alternating
 from convswap.cli.main import main
 from convswap.errors import ConvswapError
 from convswap.runtime.sessions import BoundRun
+from convswap.timing.sampler import Times
 
 
 class Runs:
@@ -32,10 +33,15 @@ def test_the_shape_changes_with_every_run():
     assert happened == ["a", "b", "c", "a", "b", "c", "wait a", "wait b", "wait c"]
 
 
+def times(milliseconds: float) -> Times:
+    return Times(milliseconds, milliseconds, milliseconds, 5)
+
+
 def test_rows_hold_the_mean_time_of_a_run_in_turn_and_fixed(monkeypatch):
     """The samples are those of the fixed batches and then of all in turn, of the default and then ours."""
     monkeypatch.setattr(
-        "convswap.bench.alternating.back_to_back", lambda samples: [3.0, 6.0, 18.0, 90.0, 3.0, 3.0, 12.0, 6.6]
+        "convswap.bench.alternating.measure",
+        lambda samples, rule: dict(enumerate(map(times, [3.0, 6.0, 18.0, 90.0, 3.0, 3.0, 12.0, 6.6]))),
     )
     (row,) = run_alternating(layers="2017", batches=[1, 2, 3], device="cpu")
     assert row == {
@@ -59,7 +65,9 @@ def test_only_the_session_in_turn_sees_more_than_one_shape(monkeypatch):
         bind(self, session, feeds, device, outputs)
 
     monkeypatch.setattr(BoundRun, "__init__", keep)
-    monkeypatch.setattr("convswap.bench.alternating.back_to_back", lambda samples: [1.0] * len(samples))
+    monkeypatch.setattr(
+        "convswap.bench.alternating.measure", lambda samples, rule: dict.fromkeys(samples, times(1.0))
+    )
     run_alternating(layers="2017", batches=[1, 2, 3], device="cpu")
     assert sorted(map(len, shapes.values())) == [1] * 6 + [3] * 2
 
@@ -73,7 +81,9 @@ def test_fixed_runs_are_started_from_as_many_bindings_as_those_in_turn(monkeypat
         create(self, runs)
 
     monkeypatch.setattr(AlternatingRuns, "__init__", keep)
-    monkeypatch.setattr("convswap.bench.alternating.back_to_back", lambda samples: [1.0] * len(samples))
+    monkeypatch.setattr(
+        "convswap.bench.alternating.measure", lambda samples, rule: dict.fromkeys(samples, times(1.0))
+    )
     run_alternating(layers="2017", batches=[1, 2, 3], device="cpu")
     assert bindings == [3] * 8
 
@@ -96,7 +106,8 @@ def test_type_that_the_provider_has_no_conv_for_leaves_the_default_open(capsys):
 
 def test_command_prints_the_worst_ratio_last_and_writes_the_rows(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(
-        "convswap.bench.alternating.back_to_back", lambda samples: [2.0, 6.0, 40.0, 2.0, 6.0, 4.2]
+        "convswap.bench.alternating.measure",
+        lambda samples, rule: dict(enumerate(map(times, [2.0, 6.0, 40.0, 2.0, 6.0, 4.2]))),
     )
     file = tmp_path / "rows.json"
     arguments = ["--layers", "2017", "--batch", "1,2", "--device", "cpu", "--json", str(file)]
@@ -112,7 +123,9 @@ def test_why_the_cpu_was_taken_is_said_where_nobody_asked_for_it(capsys, monkeyp
     monkeypatch.setattr(
         "convswap.runtime.device._missing_for_cuda", lambda: "no NVIDIA card or driver was found"
     )
-    monkeypatch.setattr("convswap.bench.alternating.back_to_back", lambda samples: [1.0] * len(samples))
+    monkeypatch.setattr(
+        "convswap.bench.alternating.measure", lambda samples, rule: dict.fromkeys(samples, times(1.0))
+    )
     arguments = ["bench", "--alternate", "--layers", "2017", "--batch", "1,2"]
     said = "on the CPU, against the default CPU provider: no NVIDIA card or driver was found"
     assert main(arguments) == 0

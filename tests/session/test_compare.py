@@ -447,7 +447,7 @@ def test_short_runs_on_the_gpu_are_timed_in_bursts():
         found = compare(small_model(), batch=2)
         if found.default.times.burst > 1:
             break
-    assert found.default.times.burst == found.convswap.times.burst > 1
+    assert min(found.default.times.burst, found.convswap.times.burst) > 1
     assert any("burst" in note for note in found.notes)
 
 

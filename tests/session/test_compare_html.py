@@ -16,7 +16,7 @@ from convswap.cli.main import main
 from convswap.comparison.report import MOST_LAYERS, compare_html, print_comparison
 from convswap.comparison.result import Comparison, LayerResult, SideResult
 from convswap.graph.fusion.fuse import Fused
-from convswap.timing.measure import Times
+from convswap.timing.sampler import Times
 from rich.console import Console
 
 VOID = {"meta"}

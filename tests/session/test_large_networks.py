@@ -52,7 +52,7 @@ from convswap.models import (
 from convswap.reference.evaluation import evaluate
 from convswap.reference.metrics import TOLERANCES
 from convswap.runtime.device import Device
-from convswap.timing import back_to_back, measure
+from convswap.timing import sampler
 from convswap.timing.suites import SUITES, usual_batch
 from exported_networks import exported
 from numpy_forward import convolve, dense
@@ -452,8 +452,8 @@ def smaller(monkeypatch):
 @pytest.mark.usefixtures("smaller")
 def test_a_network_is_compared_by_name_without_labels(monkeypatch):
     # How often each of the 52 layers is timed is not the matter here.
-    monkeypatch.setattr(measure, "RUNS", 1)
-    monkeypatch.setattr(measure, "WARM_UPS", 1)
+    monkeypatch.setattr(sampler, "SINGLE_RUNS", replace(sampler.SINGLE_RUNS, samples=1))
+    monkeypatch.setattr(sampler, "WARM_UPS", 1)
     found = compare("mobilenet-v2", images=1, device="cpu", precision="ieee")
     assert (found.dataset, found.images, found.swapped, len(found.layers)) == ("random", 1, 52, 52)
     assert found.default.accuracy is None and found.convswap.accuracy is None
@@ -513,8 +513,7 @@ def test_the_suite_of_a_network_has_each_of_its_convolutions_once():
 @pytest.fixture
 def few_runs(monkeypatch):
     """How often a layer is timed is not the matter here."""
-    monkeypatch.setattr(back_to_back, "RUNS", 2)
-    monkeypatch.setattr(back_to_back, "ROUNDS", 1)
+    monkeypatch.setattr(sampler, "SINGLE_RUNS", replace(sampler.SINGLE_RUNS, samples=2))
 
 
 @pytest.mark.usefixtures("few_runs")

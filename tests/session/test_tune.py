@@ -20,7 +20,7 @@ from convswap.doctor import diagnosis as doctor
 from convswap.errors import ConvswapError
 from convswap.planning.tune import TunedProblem, print_tuning
 from convswap.runtime.tuning import read_table
-from convswap.timing.trials import Trial, race
+from convswap.timing.sampler import Times
 from onnx import TensorProto
 from op_sessions import make_session, run
 from rich.console import Console
@@ -37,66 +37,6 @@ from swap_models import (
 from tuning_files import line, table, write
 
 __all__ = ["table"]
-
-
-class Clock:
-    """A clock that runs forward with the samples of a race, and keeps their order."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.taken: list[str] = []
-
-    def sample(self, name: str, milliseconds: float):
-        def take(runs: int) -> float:
-            self.taken.append(name)
-            self.seconds += milliseconds * runs / 1e3
-            return milliseconds
-
-        return take
-
-    def race(self, times: dict[str, float], **options) -> dict[str, Trial]:
-        samples = {name: self.sample(name, milliseconds) for name, milliseconds in times.items()}
-        return race(samples, clock=lambda: self.seconds, **options)
-
-
-def test_sides_take_turns_twenty_times_after_the_warm_up():
-    clock = Clock()
-    assert clock.race({"a": 3.0, "b": 4.0}) == {"a": Trial(3.0, 20), "b": Trial(4.0, 20)}
-    assert clock.taken == ["a", "a", "b", "b"] + ["a", "b"] * 20
-
-
-def test_what_is_clearly_slower_is_stopped_after_a_few_runs():
-    clock = Clock()
-    found = clock.race({"fast": 1.0, "near": 4.9, "slow": 5.1})
-    assert found == {"fast": Trial(1.0, 20), "near": Trial(4.9, 20), "slow": Trial(5.1, 3, True)}
-
-
-def test_what_is_hopeless_runs_once():
-    clock = Clock()
-    found = clock.race({"fast": 10.0, "hopeless": 1000.0})
-    assert found["hopeless"] == Trial(1000.0, 1, True)
-    assert clock.taken.count("hopeless") == 1
-
-
-def test_time_is_bounded_but_for_a_few_runs():
-    assert Clock().race({"a": 1000.0}, seconds=10)["a"].runs == 9
-    assert Clock().race({"a": 60_000.0}, seconds=10)["a"].runs == 3
-
-
-def test_short_runs_are_measured_in_bursts():
-    lengths: list[int] = []
-
-    def sample(runs: int) -> float:
-        lengths.append(runs)
-        return 0.1
-
-    race({"a": sample}, runs=1)
-    assert lengths == [1, 1, 20]
-
-
-def test_median_counts_and_the_first_run_does_not():
-    values = iter([900.0, 3.0, 5.0, 3.0, 4.0])
-    assert race({"a": lambda runs: next(values)}, runs=3)["a"] == Trial(4.0, 3)
 
 
 def test_results_are_stored_and_taken_by_a_session(table):
@@ -120,8 +60,8 @@ def test_the_fastest_is_what_a_tuned_session_runs(table, monkeypatch):
     # The package's `tune` is the function.
     monkeypatch.setattr(
         sys.modules["convswap.planning.tune"],
-        "race",
-        lambda samples, **options: {name: Trial(times[name], 20) for name in samples},
+        "measure",
+        lambda samples, rule: {name: Times(times[name], times[name], times[name], 20) for name in samples},
     )
     found = convswap.tune(three_convs(), device="cpu", batch=2)
     assert [(tuned.best, tuned.compared, tuned.gain) for tuned in found.problems] == [
@@ -142,7 +82,7 @@ def test_the_fastest_is_what_a_tuned_session_runs(table, monkeypatch):
 def test_other_element_types_are_measured(table, kind):
     found = convswap.tune(three_convs(TensorProto.DataType.Value(kind)), device="cpu", runs=1)
     able = {"FLOAT16": {"direct", "reference"}, "DOUBLE": {"reference"}}[kind]
-    assert all(tuned.trials.keys() == able for tuned in found.problems)
+    assert all(tuned.times.keys() == able for tuned in found.problems)
 
 
 def test_bfloat16_between_casts_is_measured(table):
@@ -210,10 +150,13 @@ def test_command_shows_progress_prints_the_table_and_writes_json(table, tmp_path
 
 
 def test_printed_times_mark_what_was_stopped_early(table):
-    trials = {"direct": Trial(1.0, 20), "reference": Trial(30.0, 1, True)}
+    times = {
+        "direct": Times(1.0, 1.0, 1.0, 20),
+        "reference": Times(30.0, 30.0, 30.0, 1, stopped_early=True),
+    }
     found = convswap.tune(three_convs(), device="cpu", runs=1)
     stream = io.StringIO()
-    shown = TunedProblem(("a",), "a problem", trials, "direct")
+    shown = TunedProblem(("a",), "a problem", times, "direct")
     print_tuning(type(found)(**{**found.__dict__, "problems": (shown,)}), Console(file=stream, width=120))
     assert "reference 30.0*" in stream.getvalue() and "* clearly slower" in stream.getvalue()
 
@@ -306,8 +249,8 @@ def test_a_card_is_measured_by_its_own_clock_and_named_in_the_table(table, cuda)
     found = convswap.tune("ece408-2019sp", device="cuda", batch=64)
     able = {entry.name for entry in _native.catalog() if entry.device == "cuda"}
     for tuned in found.problems:
-        assert {"few_channels", "naive"} <= tuned.trials.keys() <= able
-        assert tuned.trials[tuned.best].runs == 20
+        assert {"few_channels", "naive"} <= tuned.times.keys() <= able
+        assert tuned.times[tuned.best].runs == 20
     entries, _ = read_table()
     assert {entry.device for entry in entries} == {f"cuda {_native.cuda_devices()[0]['name']}"}
     plan = convswap.explain("ece408-2019sp", device="cuda", batch=64, algorithm="tuned")
@@ -320,11 +263,11 @@ def test_fused_convs_are_measured_and_a_session_takes_the_fastest(way, table, tm
     times = {"direct": 2.0, "reference": 1.0}
     ran = []
 
-    def measured(samples, **options):
+    def measured(samples, rule):
         ran.extend(sample(1) for sample in samples.values())
-        return {name: Trial(times[name], 20) for name in samples}
+        return {name: Times(times[name], times[name], times[name], 20) for name in samples}
 
-    monkeypatch.setattr(sys.modules["convswap.planning.tune"], "race", measured)
+    monkeypatch.setattr(sys.modules["convswap.planning.tune"], "measure", measured)
     onnx.save(conv_and_activation(), tmp_path / "model.onnx")
     convswap.swap(conv_and_activation(), fuse=True, algorithm="tuned").save(tmp_path / "fused.onnx")
     name, *options = ["model.onnx", way] if way == "--fuse" else ["fused.onnx"]

@@ -234,7 +234,7 @@ def test_report_of_another_network_is_named():
 @pytest.mark.gpu
 @pytest.mark.parametrize("network", NETWORKS)
 def test_every_rung_of_every_network_is_right_on_the_card(network, cuda, monkeypatch):
-    monkeypatch.setattr(ladder, "ROUND_MS", 1.0)  # it is not the times that are looked at
+    monkeypatch.setattr(ladder, "RULE", replace(ladder.RULE, burst_ms=1.0))
     found = ladder.climb(network, data="synthetic", device=cuda, images=repeats(40))
     assert found.is_right
     plain = found.rows[1].measured

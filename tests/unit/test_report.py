@@ -13,7 +13,7 @@ from convswap.comparison.result import Comparison, SideResult
 from convswap.graph.fusion.fuse import Fused, NotFused
 from convswap.graph.swap import Left
 from convswap.output.tables import milliseconds
-from convswap.timing.measure import Times
+from convswap.timing.sampler import Times
 from rich.console import Console
 
 

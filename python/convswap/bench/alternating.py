@@ -22,7 +22,7 @@ from convswap.output.tables import milliseconds, plain_table, say_below
 from convswap.progress import Progress
 from convswap.runtime.device import choose_device, device_lines
 from convswap.runtime.sessions import DEFAULT, BoundRun, on_device, our_side
-from convswap.timing.back_to_back import ROUNDS, back_to_back, session_sample
+from convswap.timing.sampler import BACK_TO_BACK, Sample, measure, sample_of
 from convswap.timing.single_node import single_node, single_node_data, single_node_sessions
 from convswap.timing.suites import SuiteLayer
 
@@ -90,14 +90,14 @@ def _row(layer: SuiteLayer, request: BenchRequest) -> dict[str, Any]:
     # A session that keeps its shape may have no other: its provider would plan again.
     fixed = [single_node_sessions(conv, sides, device) for _ in feeds]
     changing = single_node_sessions(conv, sides, device)
-    samples = []
+    samples: list[Sample] = []
     for side, session in changing.items():
         for sessions, own in zip(fixed, feeds, strict=True):
             same = AlternatingRuns([BoundRun(sessions[side], own, device) for _ in feeds])
-            samples.append(session_sample(same, None))
+            samples.append(sample_of(same))
         in_turn = AlternatingRuns([BoundRun(session, own, device) for own in feeds])
-        samples.append(session_sample(in_turn, None))
-    times = iter(back_to_back(samples))
+        samples.append(sample_of(in_turn))
+    times = iter(each.median for each in measure(dict(enumerate(samples)), BACK_TO_BACK).values())
     found: dict[str, float | None] = {}
     for side in sides:
         measured = [next(times) / count for _ in range(count + 1)] if side in changing else None
@@ -129,7 +129,7 @@ def print_alternating(rows: Sequence[Mapping[str, Any]], console: Console, devic
     for row in rows:
         cells = [cell for side in ("default", "convswap") for cell in _cells(row, side)]
         table.add_row(row["layer"], row["precision"], *cells, row["algorithm"])
-    say_below(table, f"back-to-back runs by the host's clock, alternated {ROUNDS} times")
+    say_below(table, f"back-to-back runs by the host's clock, alternated {BACK_TO_BACK.samples} times")
     console.print(table)
     print_missing_default(rows, console)
     worst = max(rows, key=lambda row: _ratio(row, "convswap"))

@@ -45,11 +45,7 @@ class PyTorchRun:
 
     def once(self) -> None:
         """Run and wait for the result."""
-        self.burst(1)
-
-    def burst(self, runs: int) -> None:
-        """Start `runs` runs back to back and wait for all of them."""
-        self.start(runs)
+        self.start(1)
         self.wait()
 
     def start(self, runs: int) -> None:

@@ -14,7 +14,7 @@ from convswap.bench.pytorch_runs import CHANNELS_LAST, CONTIGUOUS
 from convswap.output.tables import error, milliseconds, plain_table, times_faster
 from convswap.runtime.device import choose_device, device_lines
 from convswap.runtime.sessions import NO_OTHER_SIDE_ON_CPU
-from convswap.timing.trials import Trial, explain_stars, trial_lines
+from convswap.timing.algorithm_times import algorithm_lines, explain_stars
 
 Row = Mapping[str, Any]
 
@@ -104,13 +104,13 @@ def _print_algorithms(rows: Sequence[Row], console: Console) -> None:
             row["layer"],
             row["precision"],
             f"{row['batch']:,}",
-            Text("\n".join(trial_lines(_trials(row)))),
+            Text("\n".join(algorithm_lines(row["algorithms"]))),
             row["algorithm"],
             f"{row['distance_percent']:.1f} %",
             milliseconds(row["floor_ms"]),
             error(row["relative_l2_error"]),
         )
-    explain_stars(table, map(_trials, rows))
+    explain_stars(table, (row["algorithms"] for row in rows))
     console.print(table)
     worst = max(rows, key=lambda row: row["distance_percent"])
     where = f"{worst['layer']}, batch {worst['batch']:,}"
@@ -118,13 +118,6 @@ def _print_algorithms(rows: Sequence[Row], console: Console) -> None:
         where += f": {worst['algorithm']}, {worst['best_other']} is faster"
     distance = f"{worst['distance_percent']:.1f} %"
     console.print(Text(f"Worst distance from the best algorithm: {distance} ({where})."))
-
-
-def _trials(row: Row) -> dict[str, Trial]:
-    return {
-        name: Trial(found["median_ms"], found["runs"], found["stopped_early"])
-        for name, found in row["algorithms"].items()
-    }
 
 
 _FASTEST = "the fastest of these"

@@ -24,10 +24,10 @@ from convswap.reference.metrics import REFERENCE_IMAGES
 from convswap.runtime.device import Device, choose_device
 from convswap.runtime.layers import ConvLayer
 from convswap.runtime.sessions import AGAINST, DEFAULT, BoundRun, on_device, other_sides, our_side
-from convswap.timing.back_to_back import ROUNDS, RUNS, back_to_back, session_sample
+from convswap.timing.algorithm_times import algorithm_rows
 from convswap.timing.floor import floor_ms
 from convswap.timing.gpu_timer import GpuTimer
-from convswap.timing.measure import measure
+from convswap.timing.sampler import BACK_TO_BACK, FIND_FASTEST, measure, sample_of, single_runs
 from convswap.timing.single_node import (
     LONE_PRECISIONS,
     samples_of,
@@ -38,7 +38,6 @@ from convswap.timing.single_node import (
     single_node_weights,
 )
 from convswap.timing.suites import SuiteLayer, suite_layers, usual_batch
-from convswap.timing.trials import race
 
 ALGORITHMS = "algorithms"
 # Up to this batch a layer is so short that the host's time to start it and to wait for it shows.
@@ -154,8 +153,7 @@ def _row(
     }
     if against == "all" and device.name == "cuda":
         runs.update(pytorch_runs(layer, x, single_node_weights(layer, precision), precision, timer))
-    timed, method = _time(list(runs.values()), device, timer)
-    medians = dict(zip(runs, timed, strict=True))
+    medians, method = _time(runs, device, timer)
     others = {name: median for name, median in medians.items() if name not in ("default", "convswap")}
     return {**_common(alone, x, batch, request, medians), "others_ms": others, "method": method}
 
@@ -189,16 +187,18 @@ def _common(
 
 
 def _time(
-    runs: Sequence[BoundRun | PyTorchRun], device: Device, timer: GpuTimer | None
-) -> tuple[list[float], str]:
-    """Return the median milliseconds of each of `runs`, and in words how they were measured."""
+    runs: Mapping[str, BoundRun | PyTorchRun], device: Device, timer: GpuTimer | None
+) -> tuple[dict[str, float], str]:
+    """Return the median milliseconds of each of `runs`, and a description of how they were measured."""
+    samples = {name: sample_of(run, timer) for name, run in runs.items()}
+    times = measure(samples, single_runs(device) if timer is None else BACK_TO_BACK)
+    medians = {name: each.median for name, each in times.items()}
     if timer is not None:
-        times = back_to_back([session_sample(run, timer) for run in runs])
-        return times, f"GPU time of up to {RUNS} runs back to back, alternated {ROUNDS} times"
-    measured = measure(runs, bursts=device.name == "cuda")
-    few, burst = measured[0].runs, measured[0].burst
-    what = "synchronised runs" if burst == 1 else f"bursts of {burst} runs"
-    return [times.median for times in measured], f"{few} {what}, alternated"
+        most, rounds = BACK_TO_BACK.max_burst, BACK_TO_BACK.samples
+        return medians, f"GPU time of up to {most} runs back to back, alternated {rounds} times"
+    any_side = next(iter(times.values()))
+    what = "synchronised runs" if any_side.burst == 1 else "bursts of runs"
+    return medians, f"{any_side.runs} {what}, alternated"
 
 
 def _algorithms_row(layer: SuiteLayer, batch: int, request: BenchRequest) -> dict[str, Any]:
@@ -219,17 +219,17 @@ def _algorithms_row(layer: SuiteLayer, batch: int, request: BenchRequest) -> dic
     # A rung of the ladder is not among those that are able, unless it was asked for.
     names = dict.fromkeys([*able_algorithms(problem, device.name), chosen])
     try:
-        trials = race(samples_of(alone, shapes, list(names), device))
+        times = measure(samples_of(alone, shapes, list(names), device), FIND_FASTEST)
     except RuntimeError as failure:
         raise ConvswapError(
             f"layer {layer.name} cannot be measured at batch {batch}: {failure}; "
             "if memory is short, give a smaller batch"
         ) from failure
-    own = trials[chosen].median
-    others = {name: trial.median for name, trial in trials.items() if name != chosen}
+    own = times[chosen].median
+    others = {name: each.median for name, each in times.items() if name != chosen}
     few = single_node_data(layer, min(batch, REFERENCE_IMAGES), precision)
     return {
         **_common(alone, few, batch, request, {"convswap": own, **others}),
         "distance_percent": 100 * (own / min(own, *others.values()) - 1),
-        "algorithms": {name: trial.to_json() for name, trial in trials.items()},
+        "algorithms": algorithm_rows(times),
     }

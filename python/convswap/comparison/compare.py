@@ -48,7 +48,7 @@ from convswap.runtime.sessions import (
 )
 from convswap.runtime.values import Arrays
 from convswap.timing.floor import floor_ms
-from convswap.timing.measure import RUNS, Times, measure
+from convswap.timing.sampler import SINGLE_RUNS, Times, measure, sample_of, single_runs
 
 # The most input elements that are evaluated in float64: eight images of 3x227x227. Memory holds the float64
 # values of all layers of a deep network at once, and they grow with its input.
@@ -289,7 +289,7 @@ def _comparison(
         not_fused=swapping.not_fused,
         layers=rows,
         tolerance=compared.measure.tolerance,
-        notes=(*plan.notes, *_notes(compared, runs.times[DEFAULT], answers, same), *verdict.notes),
+        notes=(*plan.notes, *_notes(compared, runs.times, answers, same), *verdict.notes),
         verdict=verdict,
         elements_that_differ=_elements_that_differ(answers),
     )
@@ -322,8 +322,10 @@ def _told_options(compared: Compared) -> dict[str, Any]:
     }
 
 
-def _notes(compared: Compared, times: Times, answers: Answers, same: Agreement) -> Iterator[str]:
-    """Yield the notes below the tables; `times` are the default side's."""
+def _notes(
+    compared: Compared, times: Mapping[Side, Times], answers: Answers, same: Agreement
+) -> Iterator[str]:
+    """Yield the notes below the tables."""
     device, options, tested = compared.device, compared.options, compared.tested
     if device.name == "cpu" and device.reason != "asked for":
         yield f"on the CPU, against the default CPU provider: {device.reason}"
@@ -331,10 +333,11 @@ def _notes(compared: Compared, times: Times, answers: Answers, same: Agreement) 
         yield f"both sides run with {STOP_SPINNING}=1, so that idle threads do not slow the other side"
     if options.against == "all" and device.name == "cpu":
         yield NO_OTHER_SIDE_ON_CPU
-    if times.burst > 1:
-        yield f"runs below 0.1 ms: each timed run is a burst of {times.burst} back-to-back runs"
-    if times.runs < RUNS:
-        yield f"a run takes seconds, so only {times.runs} were timed"
+    if any(each.burst > 1 for each in times.values()):
+        yield "runs below 0.1 ms: each timed run is a burst of back-to-back runs of some 2 ms"
+    runs = times[DEFAULT].runs
+    if runs < SINGLE_RUNS.samples:
+        yield f"a run takes seconds, so only {runs} were timed"
     if answers.in_float32:
         operators = ", ".join(answers.in_float32)
         yield f"computed in float32 for the reference, having no float64 form: {operators}"
@@ -373,8 +376,8 @@ def _notes(compared: Compared, times: Times, answers: Answers, same: Agreement) 
 def _measure(
     sessions: _Sessions, feeds: Mapping[str, onnxruntime.OrtValue], device: Device
 ) -> dict[Side, Times]:
-    runs = [BoundRun(session, feeds, device) for session in sessions.values()]
-    return dict(zip(sessions, measure(runs, bursts=device.name == "cuda"), strict=True))
+    samples = {side: sample_of(BoundRun(session, feeds, device)) for side, session in sessions.items()}
+    return measure(samples, single_runs(device))
 
 
 def _accuracy(classes: np.ndarray, labels: np.ndarray | None) -> float | None:

@@ -11,7 +11,7 @@ from convswap.graph.fusion.fuse import Fused, NotFused
 from convswap.graph.swap import Left
 from convswap.output.files import finite
 from convswap.runtime.device import Device
-from convswap.timing.measure import Times
+from convswap.timing.sampler import Times
 
 SCHEMA = 1
 

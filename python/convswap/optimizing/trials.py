@@ -31,8 +31,7 @@ from convswap.runtime.sessions import (
     run,
     shapes_of,
 )
-from convswap.timing.back_to_back import back_to_back, session_sample
-from convswap.timing.measure import measure
+from convswap.timing.sampler import BACK_TO_BACK, measure, sample_of, single_runs
 
 Values = Mapping[str, onnxruntime.OrtValue]
 _Key = TypeVar("_Key")
@@ -41,8 +40,8 @@ _Key = TypeVar("_Key")
 # be hidden by the host's time for a run.
 _BYTES_OF_RUN = 64 << 20
 _MOST_COPIES = 4
-# The time for the runs of one way in each of the five rounds.
-_ROUND_MS = 10.0
+# Each way's runs of a round take a twentieth of the usual time, since a model has many segments.
+_RULE = replace(BACK_TO_BACK, burst_ms=10.0)
 # The most multiplications and additions for the float64 reference of a Conv: a tenth of a second on two
 # cores.
 _REFERENCE_OPERATIONS = 2e8
@@ -111,9 +110,8 @@ def _copies_run(model: SplitModel, copies: int, side: Side, inputs: Values, devi
 
 def _in_turn(runs: Mapping[_Key, BoundRun], copies: int) -> dict[_Key, float]:
     """Return the milliseconds of one of the copies in each run."""
-    samples = [session_sample(own, None) for own in runs.values()]
-    times = back_to_back(samples, round_ms=_ROUND_MS)
-    return {key: time / copies for key, time in zip(runs, times, strict=True)}
+    times = measure({key: sample_of(run) for key, run in runs.items()}, _RULE)
+    return {key: each.median / copies for key, each in times.items()}
 
 
 def _copies(layer: ConvLayer, shapes: Mapping[str, Sequence[int]], device: Device) -> int:
@@ -215,5 +213,5 @@ def end_to_end_times(
     sessions: Sequence[onnxruntime.InferenceSession], feeds: Values, device: Device
 ) -> list[float]:
     """Return the median milliseconds of a run of each session; the sessions take turns."""
-    runs = [BoundRun(session, feeds, device) for session in sessions]
-    return [times.median for times in measure(runs, bursts=device.name == "cuda")]
+    samples = {i: sample_of(BoundRun(session, feeds, device)) for i, session in enumerate(sessions)}
+    return [times.median for times in measure(samples, single_runs(device)).values()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,9 @@ from convswap.progress import Progress, silent
 from convswap.runtime.device import Device, choose_device, environment
 from convswap.runtime.library import OpLibraries
 from convswap.runtime.tuning import TuningEntry, check_storable, store, table_path
+from convswap.timing.algorithm_times import algorithm_lines, algorithm_rows, explain_stars
+from convswap.timing.sampler import FIND_FASTEST, Times, measure
 from convswap.timing.single_node import samples_of
-from convswap.timing.trials import RUNS, SECONDS, Trial, explain_stars, race, trial_lines
 
 # What all problems may take together; those that are left then are named, and keep what the table has.
 TOTAL_SECONDS = 900.0
@@ -42,25 +43,25 @@ TOTAL_SECONDS = 900.0
 
 @dataclass(frozen=True)
 class TunedProblem:
-    """One problem of the model: the nodes that compute it, and a trial of each algorithm that can.
+    """One problem of the model: the nodes that compute it, and the times of each algorithm that can.
 
     `compared` is the algorithm that the best is set against: what the rule takes, or what was asked for.
     """
 
     nodes: tuple[str, ...]
     problem: str
-    trials: Mapping[str, Trial]
+    times: Mapping[str, Times]
     compared: str
 
     @property
     def best(self) -> str:
         """The algorithm of the shortest median; of equals the first in the catalog's order."""
-        return min(self.trials, key=lambda name: self.trials[name].median)
+        return min(self.times, key=lambda name: self.times[name].median)
 
     @property
     def gain(self) -> float:
         """The median of the algorithm compared with, over the best's."""
-        return self.trials[self.compared].median / self.trials[self.best].median
+        return self.times[self.compared].median / self.times[self.best].median
 
     def to_json(self) -> dict[str, Any]:
         """Return the problem with the keys of `convswap tune --json`."""
@@ -70,7 +71,7 @@ class TunedProblem:
             "best": self.best,
             "compared": self.compared,
             "gain": self.gain,
-            "algorithms": {name: trial.to_json() for name, trial in self.trials.items()},
+            "algorithms": algorithm_rows(self.times),
         }
 
 
@@ -98,7 +99,7 @@ def tune(
     precision: str = DEFAULT_PRECISION,
     algorithm: str = AUTO,
     fuse: bool = False,
-    runs: int = RUNS,
+    runs: int = FIND_FASTEST.samples,
     only: str | None = None,
     input_shape: InputShape | None = None,
     inputs: UserInputs | None = None,
@@ -109,7 +110,7 @@ def tune(
 
     Results are stored problem by problem, in the user's tuning table, so that an interrupted call loses none.
     Where the table cannot be written, the results come all the same, with `not_stored`.
-    The method is that of `convswap.trials`, on seeded normal data.
+    The inputs are seeded normal data, timed by the rule `FIND_FASTEST` of `convswap.timing.sampler`.
 
     Args:
         model: a network's name, the path of an ONNX file, or a model that holds its weights itself.
@@ -179,11 +180,11 @@ def print_tuning(tuning: Tuning, console: Console) -> None:
         table.add_row(
             Text("\n".join(tuned.nodes)),
             Text(tuned.problem),
-            Text("\n".join(trial_lines(tuned.trials))),
+            Text("\n".join(algorithm_lines(algorithm_rows(tuned.times)))),
             tuned.best,
             f"{times_faster(tuned.gain)} {tuned.compared}",
         )
-    explain_stars(table, (tuned.trials for tuned in tuning.problems))
+    explain_stars(table, (algorithm_rows(tuned.times) for tuned in tuning.problems))
     console.print(table)
     print_notes(tuning.notes, console)
     if tuning.not_stored is not None:
@@ -259,7 +260,7 @@ def _measured(
     end = time.monotonic() + TOTAL_SECONDS
     measured: list[TunedProblem] = []
     for number, group in enumerate(groups, start=1):
-        seconds = min(SECONDS, end - time.monotonic())
+        seconds = min(FIND_FASTEST.seconds, end - time.monotonic())
         if seconds <= 0:
             break
         report(f"measuring problem {number} of {len(groups)}: {_names(group)}")
@@ -282,12 +283,13 @@ def _measure(
         compared = _native.choose(problem, device.name, algorithm)
         able = able_algorithms(problem, device.name)
         try:
-            trials = race(samples_of(layer, group[0].shapes, able, device), runs=runs, seconds=seconds)
+            rule = replace(FIND_FASTEST, samples=runs, seconds=seconds)
+            times = measure(samples_of(layer, group[0].shapes, able, device), rule)
         except RuntimeError as error:
             raise ConvswapError(
                 f"it cannot be measured: {error}; if memory is short, give a smaller batch"
             ) from error
-    return TunedProblem(tuple(conv.layer.name for conv in group), problem.text, trials, compared)
+    return TunedProblem(tuple(conv.layer.name for conv in group), problem.text, times, compared)
 
 
 def _entry(tuned: TunedProblem, device: Device) -> TuningEntry:
@@ -296,7 +298,7 @@ def _entry(tuned: TunedProblem, device: Device) -> TuningEntry:
         version=_native.__version__,
         problem=tuned.problem,
         algorithm=tuned.best,
-        milliseconds={name: trial.median for name, trial in tuned.trials.items()},
+        milliseconds={name: each.median for name, each in tuned.times.items()},
     )
 
 

@@ -43,7 +43,7 @@ from convswap.runtime.sessions import (
     session_source,
 )
 from convswap.runtime.values import are_bits
-from convswap.timing.measure import WARM_UPS, timed_runs
+from convswap.timing.sampler import MIN_SAMPLES, SINGLE_RUNS, WARM_UPS
 
 Clock = Callable[[], int]
 
@@ -216,8 +216,7 @@ def record(
             for number in range(WARM_UPS):
                 for one in sides:
                     recorder.run(one, WARM_UP, number)
-            slowest = max(one.milliseconds[-1] for one in sides) / 1e3
-            count = timed_runs(slowest) if runs is None else runs
+            count = _affordable_runs(max(one.milliseconds[-1] for one in sides)) if runs is None else runs
             long_kernels = collector.prepare(warming, long_kernels)
             for one in sides:
                 # The first run may pay for the change.
@@ -242,6 +241,12 @@ def record(
             for one in sides
         },
     )
+
+
+def _affordable_runs(milliseconds: float) -> int:
+    """Return how many runs to record if a run of the slowest side takes so long."""
+    affordable = int(SINGLE_RUNS.seconds * 1e3 / max(milliseconds, 1e-6))
+    return max(MIN_SAMPLES, min(SINGLE_RUNS.samples, affordable))
 
 
 @dataclass

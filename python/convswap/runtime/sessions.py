@@ -295,11 +295,6 @@ class BoundRun:
         with plain_errors("ONNX Runtime cannot run the model"):
             self._run()
 
-    def burst(self, runs: int) -> None:
-        """Start `runs` runs back to back and wait for all of them."""
-        self.start(runs)
-        self.wait()
-
     def start(self, runs: int) -> None:
         """Start `runs` runs back to back."""
         with plain_errors("ONNX Runtime cannot run the model"):

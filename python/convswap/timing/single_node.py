@@ -25,8 +25,8 @@ from convswap.runtime.device import Device
 from convswap.runtime.layers import ConvLayer
 from convswap.runtime.onnxruntime_errors import NoKernelError, plain_errors
 from convswap.runtime.sessions import CONVSWAP, BoundRun, Side, make_session, on_device, value_on
+from convswap.timing.sampler import Sample
 from convswap.timing.suites import SuiteLayer
-from convswap.timing.trials import Sample
 
 _STORAGE_TYPES = {"float16": onnx.TensorProto.FLOAT16, "bfloat16": onnx.TensorProto.BFLOAT16}
 LONE_PRECISIONS = (*PRECISIONS, *_STORAGE_TYPES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import onnxruntime
@@ -17,9 +18,9 @@ from convswap.runtime.device import Device, environment
 from convswap.runtime.library import LAB_ENTRY
 from convswap.runtime.packages import cudnn_version
 from convswap.runtime.sessions import CONVSWAP, DEFAULT, BoundRun, Side, make_session, on_device, run
-from convswap.timing.back_to_back import back_to_back, session_sample
 from convswap.timing.floor import floor_ms
 from convswap.timing.gpu_timer import GpuTimer
+from convswap.timing.sampler import BACK_TO_BACK, measure, sample_of
 from convswap.timing.single_node import spread_values
 from convswap.tutorial.lab.kernel import ALGORITHM, Kernel
 from convswap.tutorial.lab.ranking import lab_table
@@ -27,8 +28,7 @@ from convswap.tutorial.lab.result import LayerTimes
 from convswap.tutorial.lab.targets import Target, TargetLayer
 
 BEST, PROVIDER = "auto", "default provider"
-# What a round of one side's runs may take. There are five.
-_ROUND_MS = 20.0
+_RULE = replace(BACK_TO_BACK, burst_ms=20.0)
 # One yardstick for all, as in the ladder.
 _FLOOR_PRECISION = "tf32"
 
@@ -95,7 +95,7 @@ class CardTimes:
             self._device,
         )
         bound = self._bound(one, feeds, side, algorithm)
-        return back_to_back([session_sample(bound, self._timer)], round_ms=_ROUND_MS)[0]
+        return measure({"": sample_of(bound, self._timer)}, _RULE)[""].median
 
     def _bound(
         self, one: TargetLayer, feeds: Mapping[str, onnxruntime.OrtValue], side: Side, algorithm: str | None

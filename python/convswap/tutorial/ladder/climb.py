@@ -32,9 +32,9 @@ from convswap.runtime.device import Device, choose_device, environment
 from convswap.runtime.layers import Capture, ConvLayer, conv_layers
 from convswap.runtime.onnxruntime_errors import plain_errors
 from convswap.runtime.sessions import CONVSWAP, BoundRun, make_session, on_device, run
-from convswap.timing.back_to_back import back_to_back, session_sample
 from convswap.timing.floor import floor_ms
 from convswap.timing.gpu_timer import GpuTimer
+from convswap.timing.sampler import BACK_TO_BACK, measure, sample_of
 from convswap.tutorial.ladder.rows import Ladder, MeasuredRung, Row, RungLayer
 from convswap.tutorial.ladder.rung_texts import Page, read_pages
 
@@ -44,8 +44,8 @@ DEFAULT_NETWORK = "ece408-2017-high"
 # The batch of the course's reports, which all times are for unless another is asked for.
 IMAGES = 10_000
 CPU_IMAGES = 500
-# What a round of runs of one session may take. The ladder has some fifty of them, and a minute.
-ROUND_MS = 30.0
+# Shorter bursts than usual, since the ladder has some fifty sessions and a minute.
+RULE = replace(BACK_TO_BACK, burst_ms=30.0)
 # One yardstick for all rungs: that of the precision in which the last ones compute.
 FLOOR_PRECISION = "tf32"
 
@@ -239,7 +239,7 @@ class _Ground:
         """Return the milliseconds of a run: on the card by its own clock, else of one run alone."""
         with _memory():
             if self.timer is not None:
-                return back_to_back([session_sample(bound, self.timer)], round_ms=ROUND_MS)[0]
+                return measure({"": sample_of(bound, self.timer)}, RULE)[""].median
             start = time.perf_counter()
             bound.once()
             return (time.perf_counter() - start) * 1e3

@@ -1,4 +1,4 @@
-"""Short runs are timed 200 back to back in turns, and on a card by its own clock, whatever the host takes."""
+"""A card's own clock times its work alone, whatever the host takes to start it."""
 
 from __future__ import annotations
 
@@ -12,46 +12,12 @@ from convswap.errors import ConvswapError
 from convswap.runtime.device import choose_device
 from convswap.runtime.sessions import CONVSWAP, DEFAULT, BoundRun, Side, make_session, on_device
 from convswap.timing import gpu_timer
-from convswap.timing.back_to_back import back_to_back, session_sample
 from convswap.timing.gpu_timer import GpuTimer
+from convswap.timing.sampler import sample_of
 from convswap.timing.single_node import single_node, single_node_data
 from convswap.timing.suites import SUITES
 from onnx import TensorProto, helper
 from repeats import repeats
-
-
-class Samples:
-    """Sides whose runs take the given milliseconds each, and what they did in order."""
-
-    def __init__(self) -> None:
-        self.taken: list[tuple[str, int]] = []
-
-    def side(self, name: str, *milliseconds: float):
-        left = list(milliseconds)
-
-        def sample(runs: int) -> float:
-            self.taken.append((name, runs))
-            return left.pop(0) if len(left) > 1 else left[0]
-
-        return sample
-
-
-def test_sides_take_turns_five_times_with_200_runs_each():
-    samples = Samples()
-    assert back_to_back([samples.side("a", 0.01), samples.side("b", 0.02)]) == [0.01, 0.02]
-    assert samples.taken == [("a", 1)] * 3 + [("b", 1)] * 3 + [("a", 200), ("b", 200)] * 5
-
-
-def test_side_of_long_runs_makes_fewer_and_no_other_does():
-    samples = Samples()
-    back_to_back([samples.side("a", 0.01), samples.side("b", 20.0), samples.side("c", 900.0)])
-    assert samples.taken[-3:] == [("a", 200), ("b", 10), ("c", 1)]
-
-
-def test_planning_counts_in_neither_the_length_nor_the_median():
-    samples = Samples()
-    assert back_to_back([samples.side("a", 5000.0, 0.1, 0.1, 0.3, 0.9, 0.2, 0.4, 0.1)]) == [0.3]
-    assert samples.taken[-1] == ("a", 200)
 
 
 def test_run_in_a_burst_costs_the_host_no_more_than_one_alone():
@@ -73,30 +39,9 @@ def test_run_in_a_burst_costs_the_host_no_more_than_one_alone():
         return time.thread_time() - begin
 
     alone = min(processor_time(lambda: [run.once() for _ in range(500)]) for _ in range(5))
-    together = min(processor_time(lambda: run.burst(500)) for _ in range(5))
+    together = min(processor_time(lambda: (run.start(500), run.wait())) for _ in range(5))
     # Alone it also waits, and is a Python call more; twice is room for a busy machine.
     assert together < 2 * alone
-
-
-class Started:
-    """A side on which each run takes a millisecond, half of it to start."""
-
-    def __init__(self) -> None:
-        self.runs = 0
-
-    def start(self, runs: int) -> None:
-        self.runs += runs
-        time.sleep(runs * 0.5e-3)
-
-    def wait(self) -> None:
-        time.sleep(self.runs * 0.5e-3)
-
-
-def test_time_without_a_card_is_the_clock_s():
-    side = Started()
-    # Of a run, not of all 20; the machine may be busy.
-    assert 1.0 <= session_sample(side, None)(20) < 20.0
-    assert side.runs == 20
 
 
 class Driver:
@@ -182,12 +127,6 @@ def test_longer_holds_end_where_the_host_is_never_done_in_time(monkeypatch):
     assert driver.holds == [1_000, 4_000, 16_000]
 
 
-def test_time_of_a_card_is_shared_by_its_runs(monkeypatch):
-    side = Started()
-    assert session_sample(side, timer_of(Driver(), monkeypatch))(3) == 2.5
-    assert side.runs == 3
-
-
 def test_failure_of_the_driver_is_one_line_that_names_the_call(monkeypatch):
     with pytest.raises(ConvswapError, match="cuStreamCreate of the driver gives error 999; see `conv"):
         timer_of(Driver("cuStreamCreate"), monkeypatch)
@@ -208,10 +147,11 @@ def test_card_s_time_is_that_of_its_work_alone(side, cuda):
     run.once()
     begin = time.perf_counter()
     runs = repeats(200)
-    run.burst(runs)
+    run.start(runs)
+    run.wait()
     host = (time.perf_counter() - begin) * 1e3 / runs
-    times = [session_sample(run, timer)(runs) for _ in range(repeats(5))]
+    times = [sample_of(run, timer)(runs) for _ in range(repeats(5))]
     # Launching a kernel takes the card a microsecond at least; the rest is room for other work of the host.
     assert 1e-3 < np.median(times) <= 1.1 * host
     # A quarter of the runs take a quarter of the time, for nothing else is between the events.
-    assert session_sample(run, timer)(repeats(50)) == pytest.approx(np.median(times), rel=0.2)
+    assert sample_of(run, timer)(repeats(50)) == pytest.approx(np.median(times), rel=0.2)
