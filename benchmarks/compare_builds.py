@@ -17,12 +17,11 @@ import json
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-# What a time is of: so many milliseconds of the card, and at least so many runs.
-LEAST_MILLISECONDS = 5.0
-LEAST_RUNS = 3
-MOST_RUNS = 2_000
+# A sample is a burst of runs of this length.
+BURST_MS, MAX_BURST = 5.0, 2_000
 LAYER_KEYS = ("name", "channels", "filters", "kernel", "size")
 PRECISIONS = {"tf32": ("float32", "tf32"), "ieee": ("float32", "ieee"), "float16": ("float16", "tf32")}
 
@@ -96,16 +95,17 @@ def times_of(
     builds: list[Build], layer: dict, precision: str, batch: int, algorithm: str, rounds: int
 ) -> dict:
     """Return what a layer takes by each build: medians in milliseconds, and the algorithms."""
+    from convswap.timing.sampler import StoppingRule, measure
+
     request = {"layer": layer, "precision": precision, "batch": batch, "algorithm": algorithm}
-    taken = [build.ask(**request)["algorithm"] for build in builds]
-    for runs in (1, LEAST_RUNS):
-        first = [build.ask(runs=runs)["milliseconds"] for build in builds]
-    runs = min(MOST_RUNS, max(LEAST_RUNS, round(LEAST_MILLISECONDS / min(first))))
-    times: list[list[float]] = [[] for _ in builds]
-    for _ in range(rounds):
-        for build, own in zip(builds, times, strict=True):
-            own.append(build.ask(runs=runs)["milliseconds"])
-    return {"algorithms": taken, "milliseconds": [statistics.median(own) for own in times]}
+    algorithms = [build.ask(**request)["algorithm"] for build in builds]
+
+    def sample(build: Build) -> Callable[[int], float]:
+        return lambda runs: build.ask(runs=runs)["milliseconds"]
+
+    rule = StoppingRule(samples=rounds, seconds=60, burst_ms=BURST_MS, max_burst=MAX_BURST)
+    times = measure({number: sample(build) for number, build in enumerate(builds)}, rule)
+    return {"algorithms": algorithms, "milliseconds": [each.median for each in times.values()]}
 
 
 def row_of(starts: list[dict]) -> dict:

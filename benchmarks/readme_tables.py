@@ -282,14 +282,12 @@ def one_image(results: Results) -> str:
     if ONE_IMAGE not in results:
         return ""
     found = results[ONE_IMAGE]["rows"]
-    columns = [(graph, side) for graph in sorted({row["cuda_graph"] for row in found}) for side in SIDES]
-    times: dict[str, list[float]] = {}
-    for network in dict.fromkeys(row["network"] for row in found):
-        own = {row["cuda_graph"]: row["us"] for row in found if row["network"] == network}
-        times[network] = [own[graph][side] for graph, side in columns]
+    times = {
+        row["model"]: [row[kind][side] for kind in ("ms", "graph_ms") for side in SIDES] for row in found
+    }
     times["together"] = [sum(column) for column in zip(*times.values(), strict=True)]
-    rows = [[name, *(f"{microseconds:.1f}" for microseconds in own)] for name, own in times.items()]
-    headings = [f"{side}{' in a graph' if graph else ''}" for graph, side in columns]
+    rows = [[name, *(f"{milliseconds * 1e3:.1f}" for milliseconds in own)] for name, own in times.items()]
+    headings = [*SIDES, *(f"{side} in a graph" for side in SIDES)]
     return f"""\
 One image at a time, microseconds until the answer is there, as it is and with a CUDA graph:
 

@@ -48,8 +48,8 @@ SECTIONS = {
         f"compare-fused/{name}": f"convswap compare {name} --device cuda --against default {own} --fuse"
         for name, own in _COMPARE.items()
     },
-    "one-image": "python benchmarks/one_image.py --device cuda",
-    "real-models": "python benchmarks/real_models.py --models build/real-models/timed --device cuda",
+    "one-image": "python benchmarks/models.py --device cuda",
+    "real-models": "python benchmarks/models.py --models build/real-models/timed --device cuda",
     "bench-course": _BENCH,
     "bench-small": f"{_BENCH} --batch 1,8,64,512,4096",
     "bench-algorithms": _ALGORITHMS,
@@ -61,18 +61,18 @@ SECTIONS = {
     "study-alexnet": "convswap study alexnet --runs 10 -o docs/tutorial/alexnet-study.png",
     **{f"ladder/{name}": f"convswap ladder {name}" for name in NETWORKS},
 }
-# What is measured by name alone: the planner's rule, which tests hold, and what needs Nsight Compute.
-_RULE = "python benchmarks/rule.py"
+# What is measured by name alone: the planner's heuristic, which tests hold, and what needs Nsight Compute.
+_HEURISTIC = "python benchmarks/kernels.py heuristic"
 BY_NAME = {
-    "rule-course": f"{_RULE} course {_BATCHES} --precision tf32,float16,ieee --rounds 3",
-    "rule-fused": f"{_RULE} fused --batch 1,32 --precision tf32,float16 --rounds 3",
-    "rule-small-groups": f"{_RULE} small-groups --batch 1,16,64 --precision tf32,float16 --rounds 3",
-    "rule-first-layers": f"{_RULE} first-layers --batch 1,8,64 --precision tf32,float16 --rounds 3 "
+    "rule-course": f"{_HEURISTIC} course {_BATCHES} --precision tf32,float16,ieee --rounds 3",
+    "rule-fused": f"{_HEURISTIC} fused --batch 1,32 --precision tf32,float16 --rounds 3",
+    "rule-small-groups": f"{_HEURISTIC} small-groups --batch 1,16,64 --precision tf32,float16 --rounds 3",
+    "rule-first-layers": f"{_HEURISTIC} first-layers --batch 1,8,64 --precision tf32,float16 --rounds 3 "
     "--within 4",
-    "rule-other-layers": f"{_RULE} many-channels one-d three-d --batch 1,8,64,256 "
+    "rule-other-layers": f"{_HEURISTIC} many-channels one-d three-d --batch 1,8,64,256 "
     "--precision tf32,float16,bfloat16",
     "profile-against-ncu": "python benchmarks/profile_against_ncu.py ece408-2019fa ece408-2018fa",
-    "separable-pairs": "python benchmarks/separable_pairs.py",
+    "separable-pairs": "python benchmarks/kernels.py separable",
 }
 
 

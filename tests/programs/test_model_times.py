@@ -1,4 +1,4 @@
-"""benchmarks/real_models.py: models of a folder, as they are, swapped, fused and optimised, and the table."""
+"""benchmarks/models.py: networks and models of a folder, by default, swapped, fused and optimised."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from convswap.reference.metrics import TOLERANCES
 pytestmark = pytest.mark.extended
 
 SIDES = ["default", "swapped", "fused"]
+NETWORKS = ("ece408-2019sp", "ece408-2017-low")
 
 
 @pytest.fixture
@@ -28,15 +29,29 @@ def folder(tmp_path):
     return models
 
 
-def measured(folder, file, device, *more):
-    answer = run_script("real_models", "--json", file, "--models", folder, "--device", device, *more)
+def measured(file, device, *more):
+    answer = run_script("models", "--json", file, "--device", device, *more)
     assert answer.returncode == 0, answer.stderr
     return json.loads(file.read_text())
 
 
 @pytest.mark.slow
+def test_every_network_has_a_row_for_one_image(tmp_path, device):
+    # Networks may stand on both sides of the options.
+    arguments = [NETWORKS[0], "--data", "synthetic", NETWORKS[1]]
+    found = measured(tmp_path / "new" / "one.json", device, *arguments)
+    assert [(row["model"], row["batch"]) for row in found["rows"]] == [(name, 1) for name in NETWORKS]
+    for row in found["rows"]:
+        assert list(row["ms"]) == list(row["relative_l2"]) == SIDES
+        assert list(row["graph_ms"]) == (SIDES if device == "cuda" else [])
+        assert all(milliseconds > 1e-3 for milliseconds in (*row["ms"].values(), *row["graph_ms"].values()))
+        assert row["relative_l2"]["default"] == 0
+        assert all(error < (1e-5 if device == "cpu" else 2e-3) for error in row["relative_l2"].values())
+
+
+@pytest.mark.slow
 def test_every_model_has_a_row_for_each_batch_that_it_takes(folder, tmp_path, device):
-    found = measured(folder, tmp_path / "new" / "real.json", device, "--batches", "1,5")
+    found = measured(tmp_path / "new" / "real.json", device, "--models", folder, "--batches", "1,5")
     assert found["device"] == device and "onnxruntime" in found["environment"]
     # More samples than there are repeat them; a fixed batch is the only one.
     assert [(row["model"], row["batch"]) for row in found["rows"]] == [("any", 1), ("any", 5), ("two", 2)]
@@ -52,14 +67,20 @@ def test_every_model_has_a_row_for_each_batch_that_it_takes(folder, tmp_path, de
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["other"], "there is no {folder}/other.onnx; `python tests/helpers/real_models.py {folder}` writes"),
+        (
+            ["other", "--models", "{folder}"],
+            "there is no {folder}/other.onnx; `python tests/helpers/real_models.py {folder}` writes",
+        ),
         (["--batches", "1,x"], "--batches '1,x': expected whole numbers with commas between, as in 1,8"),
+        (["ece408-2019"], "unknown network 'ece408-2019'; did you mean"),
         (["--device", "gpu"], "unknown device 'gpu'"),
+        (["ece408-2019sp", "--data", "mnist"], "unknown data set 'mnist'"),
     ],
 )
 def test_what_cannot_be_timed_is_told_in_a_line(folder, tmp_path, arguments, told):
     file = tmp_path / "real.json"
-    answer = run_script("real_models", "--json", file, "--models", folder, *arguments)
+    given = [argument.format(folder=folder) for argument in arguments]
+    answer = run_script("models", "--json", file, *given)
     assert answer.returncode == 2
     assert answer.stderr.splitlines()[-1].startswith(told.format(folder=folder))
     assert "Traceback" not in answer.stderr and not file.exists()
@@ -98,4 +119,30 @@ def test_the_table_has_dashes_where_the_model_stays_as_it_is(tmp_path):
     assert table[2:] == [
         "| a | 1 | 3 of 4 | 3.00 | 2.50 | 2.25 | 2.00 | 2.75 | 1.50 | 1.50x | 2.5e-04 |",
         "| b | 1,024 | 0 of 4 | 3.00 | 2.50 | 2.25 | — | — | — | — | — |",
+    ]
+
+
+def test_the_table_of_networks_has_a_row_for_each_and_one_for_all(tmp_path):
+    rows = [
+        {
+            "model": network,
+            "ms": {"default": 0.04, "swapped": 0.03004, "fused": 0.0205},
+            "graph_ms": {"default": 0.02, "swapped": 0.01004, "fused": 0.0105},
+        }
+        for network in NETWORKS
+    ]
+    kept = write_results(tmp_path / "h200.json", **{"one-image": {"rows": rows}})
+    page = tmp_path / "page.md"
+    page.write_text("<!-- one-image -->\nold\n<!-- /one-image -->\n")
+    answer = run_script("readme_tables", "--results", kept, "--readme", page)
+    assert (answer.returncode, answer.stdout) == (0, f"{page}: one-image\n"), answer.stderr
+    table = [line for line in page.read_text().splitlines() if line.startswith("|")]
+    assert table[0] == (
+        "| network | default | swapped | fused | default in a graph | swapped in a graph | fused in a graph |"
+    )
+    times = "40.0 | 30.0 | 20.5 | 20.0 | 10.0 | 10.5 |"
+    assert table[2:] == [
+        f"| {NETWORKS[0]} | {times}",
+        f"| {NETWORKS[1]} | {times}",
+        "| together | 80.0 | 60.1 | 41.0 | 40.0 | 20.1 | 21.0 |",
     ]

@@ -1,17 +1,21 @@
-"""Time models that people ship: by default, swapped, fused, and as `convswap optimize` leaves them.
+"""Time whole models: by default, swapped, fused, and as `convswap optimize` leaves them.
 
-    python tests/helpers/real_models.py build/real-models/timed
-    python benchmarks/real_models.py --json FILE --models build/real-models/timed
+    python benchmarks/models.py --json FILE                     # the course's networks on one image
+    python benchmarks/models.py --json FILE resnet50 vgg16      # other networks on one image
+    python tests/helpers/real_models.py FOLDER
+    python benchmarks/models.py --json FILE --models FOLDER     # the files of a folder
     python benchmarks/readme_tables.py
 
-Each is a file FOLDER/NAME.onnx with its inputs in FOLDER/NAME.npz; the first command, which needs a network,
-writes both for the models that the tests take from PyPI. A larger batch repeats the samples that are there. A
-model of a fixed batch, or whose inputs cannot be taken apart into samples, runs with the batch that it has.
+A network runs on one image, and each run is waited for, as in a program that answers one image at a time;
+`optimize` is left out. With --models each model is a file FOLDER/NAME.onnx with its inputs in
+FOLDER/NAME.npz; the helper, which needs a network connection, writes both for the models that the tests take
+from PyPI. A larger batch repeats the samples of the file. A model of a fixed batch, or whose inputs cannot
+be split into samples, runs with the batch that it has. If `optimize` finds no faster model for these
+batches, there is no optimized one.
 
-The models of one batch take turns, inputs and outputs on the device; a time is the median of the runs in
-milliseconds. On a GPU they are timed again as CUDA graphs, where ONNX Runtime can capture the model, which it
-cannot where nodes run on the host. Where `optimize` finds nothing that gains at these batches, there is no
-optimized model.
+The models take turns, inputs and outputs on the device; a time is the median of the runs in milliseconds. On
+a GPU they are timed again as CUDA graphs, if ONNX Runtime can capture the model, which it cannot if nodes
+run on the host.
 """
 
 from __future__ import annotations
@@ -29,13 +33,14 @@ from convswap.errors import ConvswapError
 from convswap.graph.external_weights import AnyModel
 from convswap.graph.swap import swap
 from convswap.inputs.model_with_data import ModelWithData, open_model_with_data, source_of
+from convswap.models import NETWORKS, find
 from convswap.optimizing.optimize import optimize
 from convswap.output.files import check_writable, write_json
-from convswap.reference.metrics import relative_l2_error, worst_output
+from convswap.reference.metrics import TOLERANCES, relative_l2_error, worst_output
 from convswap.runtime.device import Device, choose_device, environment
 from convswap.runtime.onnxruntime_errors import plain_errors
 from convswap.runtime.sessions import CONVSWAP, DEFAULT, BoundRun, Side, make_session, on_device, run
-from convswap.timing.measure import Runner, measure
+from convswap.timing.sampler import Startable, measure, sample_of, single_runs
 
 Values = Mapping[str, onnxruntime.OrtValue]
 
@@ -56,19 +61,41 @@ class CapturedRun:
         for name, value in outputs.items():
             self._binding.bind_ortvalue_output(name, value)
 
-    def once(self) -> None:
-        """Run and wait for the result."""
-        self.burst(1)
-
-    def burst(self, runs: int) -> None:
-        """Run so often, and wait for the last result."""
+    def start(self, runs: int) -> None:
+        """Run `runs` times, waiting for each result."""
         with plain_errors("ONNX Runtime cannot run the model as a CUDA graph"):
             for _ in range(runs):
                 self._session.run_with_iobinding(self._binding, self._options)
-            self._binding.synchronize_outputs()
+
+    def wait(self) -> None:
+        """Wait for the last result."""
+        self._binding.synchronize_outputs()
 
 
-def rows_of(file: Path, batches: Sequence[int], device: Device) -> list[dict]:
+class WaitedRun(BoundRun):
+    """A session whose every run is waited for, also within a burst."""
+
+    def start(self, runs: int) -> None:
+        """Run `runs` times, waiting for each result."""
+        for _ in range(runs):
+            self.once()
+
+
+def network_row(name: str, data: str | None, device: Device) -> dict:
+    """Return the row of a network on one image."""
+    tested = open_model_with_data(name, data)
+    models = {
+        "default": tested.plain,
+        "swapped": swap(tested.model).model,
+        "fused": swap(tested.model, fuse=True).model,
+    }
+    row = one_batch(models, source_of(tested, 1, 1, device), device, WaitedRun)
+    if max(row["relative_l2"].values()) > TOLERANCES["tf32"]:
+        raise ConvswapError(f"{name}: the outputs differ by {row['relative_l2']}")
+    return {"model": name} | row
+
+
+def file_rows(file: Path, batches: Sequence[int], device: Device) -> list[dict]:
     """Return a row for each batch of the model in `file` that it can run with."""
     inputs = file.with_suffix(".npz")
     tested = open_model_with_data(str(file), None, None, inputs)
@@ -86,7 +113,7 @@ def rows_of(file: Path, batches: Sequence[int], device: Device) -> list[dict]:
     taken = sum(node.taken != "default" for node in found.nodes)
     return [
         {"model": file.stem, "convs": len(found.nodes), "taken": taken if found.written else 0}
-        | one_batch(models, source_of(tested, None, batch, device), device)
+        | one_batch(models, source_of(tested, None, batch, device), device, BoundRun)
         for batch in possible or [None]
     ]
 
@@ -105,7 +132,7 @@ def possible_batches(tested: ModelWithData, batches: Sequence[int], device: Devi
     return possible or None
 
 
-def one_batch(models: Mapping[str, AnyModel], source, device: Device) -> dict:
+def one_batch(models: Mapping[str, AnyModel], source, device: Device, kind: type[BoundRun]) -> dict:
     """Return the batch, the times of the models, and the errors of their outputs against the default's."""
     feeds = source.first(source.batch)
     sessions = {
@@ -117,21 +144,21 @@ def one_batch(models: Mapping[str, AnyModel], source, device: Device) -> dict:
         name: float(worst_output(relative_l2_error, own, outputs["default"])) for name, own in outputs.items()
     }
     on_card = on_device(feeds, device)
-    runs = {name: BoundRun(session, on_card, device) for name, session in sessions.items()}
+    runs = {name: kind(session, on_card, device) for name, session in sessions.items()}
     milliseconds = medians(runs, device)
     captured = {} if device.name == "cpu" else captured_runs(models, on_card, runs["default"], device)
     return {
         "batch": source.batch,
         "ms": milliseconds,
-        "graph_ms": medians(captured, device),
+        "graph_ms": medians(captured, device) if captured else {},
         "relative_l2": errors,
     }
 
 
-def medians(runs: Mapping[str, Runner], device: Device) -> dict[str, float]:
+def medians(runs: Mapping[str, Startable], device: Device) -> dict[str, float]:
     """Return the median milliseconds of each, in turn."""
-    times = measure(list(runs.values()), bursts=device.name == "cuda") if runs else []
-    return {name: own.median for name, own in zip(runs, times, strict=True)}
+    samples = {name: sample_of(run) for name, run in runs.items()}
+    return {name: each.median for name, each in measure(samples, single_runs(device)).items()}
 
 
 def captured_runs(
@@ -145,7 +172,7 @@ def captured_runs(
             captured[name] = CapturedRun(
                 model, DEFAULT if name == "default" else CONVSWAP, feeds, outputs, device
             )
-            captured[name].once()
+            captured[name].start(1)
     except ConvswapError as error:
         print(f"no CUDA graph: {error}", file=sys.stderr, flush=True)
         return {}
@@ -156,23 +183,29 @@ def main() -> int:
     """Time the models and write the file; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="where the results go")
-    parser.add_argument("names", nargs="*", default=[], metavar="NAME", help="default: all in the folder")
     parser.add_argument(
-        "--models", type=Path, required=True, metavar="FOLDER", help="has NAME.onnx and NAME.npz of each"
+        "names", nargs="*", default=[], metavar="NAME", help="default: the course's networks, or all files"
     )
+    parser.add_argument("--models", type=Path, metavar="FOLDER", help="has NAME.onnx and NAME.npz of each")
+    parser.add_argument("--data", metavar="NAME", help="for networks: fashion-mnist or synthetic")
     parser.add_argument("--device", metavar="D", help="cuda or cpu; default: the GPU where there is one")
-    parser.add_argument("--batches", default=BATCHES, metavar="B,...", help=f"default: {BATCHES}")
+    parser.add_argument("--batches", default=BATCHES, metavar="B,...", help=f"of files; default: {BATCHES}")
     options = parser.parse_intermixed_args()  # names may follow options
     try:
         batches = whole_numbers("--batches", options.batches, BATCHES)
-        files = files_of(options.models, options.names)
+        if options.models is None:
+            found = [find(name).name for name in options.names] or list(NETWORKS)
+        else:
+            found = files_of(options.models, options.names)
         device = choose_device(options.device)
         options.json.parent.mkdir(parents=True, exist_ok=True)
         check_writable(options.json)
         rows = []
-        for number, file in enumerate(files, start=1):
-            print(f"{file.stem}, {number} of {len(files)}", file=sys.stderr, flush=True)
-            rows += rows_of(file, batches, device)
+        for number, each in enumerate(found, start=1):
+            is_file = isinstance(each, Path)
+            name = each.stem if is_file else each
+            print(f"{name}, {number} of {len(found)}", file=sys.stderr, flush=True)
+            rows += file_rows(each, batches, device) if is_file else [network_row(each, options.data, device)]
         write_json(options.json, {"environment": environment(device), "device": device.name, "rows": rows})
     except (ConvswapError, OSError) as error:
         print(error, file=sys.stderr)
@@ -191,8 +224,10 @@ def files_of(folder: Path, names: Sequence[str]) -> list[Path]:
     files = [folder / f"{name}.onnx" for name in names] or sorted(folder.glob("*.onnx"))
     missing = [str(file) for file in files if not file.is_file()]
     if missing or not files:
-        told = ", ".join(missing) or f"{folder}/NAME.onnx"
-        raise ConvswapError(f"there is no {told}; `python tests/helpers/real_models.py {folder}` writes some")
+        wanted = ", ".join(missing) or f"{folder}/NAME.onnx"
+        raise ConvswapError(
+            f"there is no {wanted}; `python tests/helpers/real_models.py {folder}` writes some"
+        )
     return files
 
 
