@@ -40,7 +40,7 @@ from convswap.reference.metrics import relative_l2_error
 from convswap.reference.operators import reference_conv
 from convswap.timing.floor import floor_ms
 from convswap.timing.sampler import Sample, StoppingRule, measure
-from convswap.timing.single_node import LONE_PRECISIONS, single_node_data, single_node_weights
+from convswap.timing.single_node import SINGLE_NODE_PRECISIONS, single_node_data, single_node_weights
 from convswap.timing.suites import SuiteLayer, suite_layers, usual_batch
 
 RULE = StoppingRule(samples=5, seconds=60, burst_ms=4, max_burst=20)
@@ -75,7 +75,7 @@ class Case:
     @property
     def attributes(self) -> dict[str, Any]:
         """The attributes of the Conv, and of the activation after it."""
-        return {**self.layer.attributes, **self.layer.following}
+        return {**self.layer.attributes, **self.layer.epilogue}
 
     @cached_property
     def problem(self) -> _native.Problem:
@@ -224,7 +224,7 @@ def tilings(options: Options) -> Iterator[Row]:
     """Yield a row for each tiling of each problem, in the order of the estimates."""
     rows: list[Row] = []
     for case in cases(options, usual):
-        for following in [{"activation": name} for name in options.activation] or [case.layer.following]:
+        for following in [{"activation": name} for name in options.activation] or [case.layer.epilogue]:
             variant = replace(case, layer=replace(case.layer, **following)) if following else case
             try:
                 estimates = _native.alternatives(variant.problem, options.algorithm, options.most)
@@ -473,7 +473,7 @@ def parsed(arguments: Sequence[str] | None) -> Options:
     except ConvswapError as error:
         parser.error(str(error))
     options.precision = options.precision.split(",")
-    known = LONE_PRECISIONS if options.routine != "separable" else ("tf32", "float16")
+    known = SINGLE_NODE_PRECISIONS if options.routine != "separable" else ("tf32", "float16")
     if unknown := [each for each in options.precision if each not in known]:
         parser.error(f"--precision {','.join(unknown)}: expected some of {', '.join(known)}")
     if options.rounds < 1:

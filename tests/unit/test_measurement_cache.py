@@ -32,7 +32,7 @@ def problem_of(row: dict, layer: SuiteLayer) -> _native.Problem:
         type="float32" if is_float32 else row["precision"],
         precision=row["precision"] if is_float32 else "tf32",
         **layer.attributes,
-        **layer.following,
+        **layer.epilogue,
     )
 
 

@@ -29,7 +29,7 @@ from convswap.timing.floor import floor_ms
 from convswap.timing.gpu_timer import GpuTimer
 from convswap.timing.sampler import BACK_TO_BACK, FIND_FASTEST, measure, sample_of, single_runs
 from convswap.timing.single_node import (
-    LONE_PRECISIONS,
+    SINGLE_NODE_PRECISIONS,
     samples_of,
     single_node,
     single_node_data,
@@ -46,7 +46,7 @@ LARGEST_BACK_TO_BACK = 4096
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """Layers and batches to time on a device; `precision` is one of `LONE_PRECISIONS`.
+    """Layers and batches to time on a device; `precision` is one of `SINGLE_NODE_PRECISIONS`.
 
     `batches` are those that were asked for; none: of each layer its own in `runs`.
     """
@@ -73,8 +73,8 @@ def bench_request(
         ConvswapError: a name is not known, no layer matches, a batch is out of range or given twice, or the
             device cannot be used or has no such algorithm.
     """
-    if precision not in LONE_PRECISIONS:
-        raise unknown_name("precision", precision, LONE_PRECISIONS)
+    if precision not in SINGLE_NODE_PRECISIONS:
+        raise unknown_name("precision", precision, SINGLE_NODE_PRECISIONS)
     check_algorithm(algorithm)
     chosen = choose_device(device)
     sizes = () if batches is None else batch_sizes(batches)

@@ -1,10 +1,10 @@
-"""The time that a card spends on what sessions start, without the time that the host takes to start it.
+"""GPU time of what sessions launch, without the host's time to launch it.
 
-Sessions are put on one stream by ONNX Runtime's option `user_compute_stream`. The stream is held up first,
-by a host function that sleeps; meanwhile all work is queued, between two events. The card then runs it
-without a gap, so that the events are as far apart as the work takes, even where a kernel takes less time than
-its launch. The hold ends by itself, so that a full queue cannot block for ever. Where it ended before all was
-queued, the host's time is in the card's, so the work is started once more after a longer hold.
+ONNX Runtime's option `user_compute_stream` puts the sessions on one stream. First a host function that
+sleeps holds up the stream, while the host queues all work between two events. The card then runs the work
+without gaps, so the time between the events is that of the work, even if a kernel is shorter than its
+launch. The hold ends by itself, so a full queue cannot block for ever. If the hold ends before all work is
+queued, the measurement contains host time, and the work is launched again with a longer hold.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any
 
 from convswap.errors import ConvswapError
 
-# The host starts 200 runs of a one-node session in less: 0.01 to 0.05 ms each.
+# The host queues 200 runs of a one-node session in less: 0.01 to 0.05 ms each.
 HOLD_MICROSECONDS = 20_000
-# For slow hosts. Where a full queue keeps the host, no hold is long enough, but then the card has work.
+# The limit on slow hosts. If a full queue blocks the host, no hold is long enough, but then the card is busy.
 LONGEST_HOLD_MICROSECONDS = 320_000
 _NON_BLOCKING = 1
 
 
 class GpuTimer:
-    """A stream of the first card, and a clock for what is started on it; kept until the process ends."""
+    """A stream of the first card, and a clock for the work on it; it lives until the process ends."""
 
     def __init__(self) -> None:
         self._driver = _library("libcuda.so.1")
@@ -33,7 +33,7 @@ class GpuTimer:
         self._stream, self._begin, self._end = (ctypes.c_void_p() for _ in range(3))
         self._call("cuInit", 0)
         self._call("cuDeviceGet", ctypes.byref(device), 0)
-        # The context that the CUDA runtime, and so ONNX Runtime, uses.
+        # ONNX Runtime uses the primary context too, through the CUDA runtime.
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         self._call("cuCtxSetCurrent", context)
         self._call("cuStreamCreate", ctypes.byref(self._stream), _NON_BLOCKING)
@@ -42,18 +42,18 @@ class GpuTimer:
 
     @property
     def stream(self) -> int:
-        """The stream, as the driver's handle."""
+        """The driver's handle of the stream."""
         return int(self._stream.value or 0)
 
     @property
     def provider_options(self) -> dict[str, str]:
-        """The options that put the work of a session of the CUDA provider on the stream."""
+        """The options of the CUDA provider that put a session's work on the stream."""
         return {"user_compute_stream": str(self.stream)}
 
     def milliseconds(self, start: Callable[[], None]) -> float:
-        """Return the time that the card takes for what `start` starts on the stream, without waiting.
+        """Return the card's time for the work that `start` queues on the stream without waiting.
 
-        `start` is called again, after a longer hold, where the host took longer than the hold.
+        `start` is called again with a longer hold if the host takes longer than the hold.
         """
         hold = HOLD_MICROSECONDS
         elapsed, queueing = self._held(start, hold)

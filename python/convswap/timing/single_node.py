@@ -1,6 +1,6 @@
-"""One convolution alone: a suite's layer as a one-node model, its error, and runs of a Conv to be timed.
+"""A suite's layer as a one-node model: its sessions, data, error, and samples of its time.
 
-A suite's layer has seeded weights and data. Its precision is "tf32" or "ieee" for float32 tensors, else the
+Weights and data are seeded normal values. The precision is "tf32" or "ieee" for float32 tensors, else the
 type of all tensors.
 """
 
@@ -29,25 +29,25 @@ from convswap.timing.sampler import Sample
 from convswap.timing.suites import SuiteLayer
 
 _STORAGE_TYPES = {"float16": onnx.TensorProto.FLOAT16, "bfloat16": onnx.TensorProto.BFLOAT16}
-LONE_PRECISIONS = (*PRECISIONS, *_STORAGE_TYPES)
-# What the plain loops of `reference` do in seconds.
+SINGLE_NODE_PRECISIONS = (*PRECISIONS, *_STORAGE_TYPES)
+# The plain loops of `reference` take seconds for this many.
 _REFERENCE_OPERATIONS = 5e9
 _OPSET, _IR_VERSION = 20, 9
-# The first whose Conv knows bfloat16; older ONNX Runtimes do not know it.
+# The first opset whose Conv takes bfloat16. Older ONNX Runtimes do not know the opset.
 _BFLOAT16_OPSET = 22
 
-# Values are repeated beyond this: they do not matter to the time, as long as they are not zeros.
+# Larger tensors repeat their values. Values do not affect the time, as long as they are not zeros.
 _DISTINCT_VALUES = 1 << 22
 
 Shapes = Mapping[str, Sequence[int]]
 
 
 def single_node(layer: SuiteLayer, precision: str, algorithm: str) -> ConvLayer:
-    """Return `layer` as a Conv of our op, or a FusedConv, with seeded normal weights."""
+    """Return `layer` as a convswap.Conv, or FusedConv, with seeded normal weights."""
     opset = _BFLOAT16_OPSET if precision == "bfloat16" else _OPSET
     stored = {} if precision in _STORAGE_TYPES else {"precision": precision}
     node = helper.make_node(
-        FUSED_OP if layer.following else "Conv",
+        FUSED_OP if layer.epilogue else "Conv",
         ["x", "w"],
         ["y"],
         name=layer.name,
@@ -55,7 +55,7 @@ def single_node(layer: SuiteLayer, precision: str, algorithm: str) -> ConvLayer:
         kernel_shape=[layer.kernel] * layer.rank,
         algorithm=algorithm,
         **layer.attributes,
-        **layer.following,
+        **layer.epilogue,
         **stored,
     )
     return ConvLayer(
@@ -70,9 +70,9 @@ def single_node(layer: SuiteLayer, precision: str, algorithm: str) -> ConvLayer:
 def single_node_sessions(
     conv: ConvLayer, sides: Sequence[Side], device: Device, provider_options: Mapping[str, str] | None = None
 ) -> dict[Side, onnxruntime.InferenceSession]:
-    """Return a session of each side, but of those whose provider has no Conv of the layer's type.
+    """Return a session for each side whose provider has a Conv of the layer's type.
 
-    `provider_options` are added to each side's own.
+    `provider_options` are added to those of each side.
 
     Raises:
         ConvswapError: a session cannot be made for any other reason.
@@ -84,28 +84,28 @@ def single_node_sessions(
             optioned = side.with_options(provider_options or {})
             sessions[side] = make_session(model, optioned, device, only_device=True)
         except NoKernelError:
-            # float32 they all have.
+            # Every provider has a Conv of float32.
             if side.ours or conv.element_type == onnx.TensorProto.FLOAT:
                 raise
     return sessions
 
 
 def single_node_weights(layer: SuiteLayer, precision: str) -> np.ndarray:
-    """Return the seeded normal weights of `layer`, of shape (filters, c of a group, kernel...)."""
+    """Return the seeded normal weights of `layer`, of shape (k, c / group, kernel...)."""
     return _normal(layer.weight_shape, precision, seed=0)
 
 
 def single_node_data(layer: SuiteLayer, batch: int, precision: str) -> np.ndarray:
-    """Return seeded normal data for a run of `layer`, of shape (batch, c, spatial...)."""
+    """Return a seeded normal input of `layer`, of shape (batch, c, spatial...)."""
     return _normal(layer.input_shape(batch), precision, seed=batch)
 
 
 def single_node_error(conv: ConvLayer, side: Side, device: Device, x: np.ndarray) -> float:
     """Return the relative L2 error of `conv` on our `side`, on at most 100 images of `x`.
 
-    They are fewer where each is a lot of work, so that a node that leaves the choice to the planner may get
-    another algorithm than for all of `x`: name it. The error is against the float64 convolution of what the
-    session is given, the rounded values of a small type.
+    Fewer images are taken if the reference would take seconds. For another batch the planner may choose
+    another algorithm, so `conv` should name one. The reference is the float64 convolution of the session's
+    inputs, rounded to their type.
     """
     session = make_session(conv.model({"x": _rank(conv)}, ours=True), side, device, only_device=True)
     affordable = int(_REFERENCE_OPERATIONS // (conv.problem({"x": x.shape}).operations / len(x)))
@@ -137,15 +137,14 @@ def _normal(shape: tuple[int, ...], precision: str, seed: int) -> np.ndarray:
 def samples_of(
     layer: ConvLayer, shapes: Shapes, algorithms: Sequence[str], device: Device
 ) -> dict[str, Sample]:
-    """Return, for each of the `algorithms`, what runs `layer` with it on `device`.
+    """Return a sample of `layer` on `device` for each of the `algorithms`.
 
-    `shapes` has those of the layer's inputs that are not constant; they get seeded normal values. All samples
-    of one call share their inputs. On a card the time is the card's own, by events; on the CPU it is that of
-    a session's run.
+    `shapes` has the shapes of the inputs that are not constant; they get seeded normal values, shared by all
+    samples. On a card a sample is GPU time by events, on the CPU the time of a session's run.
 
     Raises:
         ConvswapError: ONNX Runtime cannot load the one-node model.
-        RuntimeError: the card's memory does not suffice.
+        RuntimeError: the card has too little memory.
     """
     fed = {name: spread_values(shapes[name], layer.element_type) for name in layer.fed}
     if device.name == "cuda":
@@ -154,7 +153,7 @@ def samples_of(
 
 
 def spread_values(shape: Sequence[int], element_type: int) -> np.ndarray:
-    """Return seeded normal values of `shape`, repeated where they are very many."""
+    """Return seeded normal values of `shape`, repeated in large tensors."""
     count = math.prod(shape)
     generator = np.random.default_rng(seed=0)
     distinct = generator.standard_normal(min(count, _DISTINCT_VALUES), dtype=np.float32)

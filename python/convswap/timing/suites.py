@@ -19,11 +19,11 @@ from convswap.models import LARGE_NETWORKS, Convolution, Network, place
 
 @dataclass(frozen=True)
 class SuiteLayer:
-    """One convolution, without a bias, of `rank` spatial axes that are alike.
+    """A convolution without a bias, whose `rank` spatial axes are alike.
 
-    Each has `size` positions, of which `kernel` make a filter. `batch` is how many images a GPU usually takes
-    of it; None: as many as for the others of its suite. `activation` follows, by its name in a FusedConv: for
-    us one node, for the default provider ONNX's nodes that compute the same.
+    `size` is the input's extent along each spatial axis, `kernel` the filter's. `batch` is the usual batch on
+    a GPU; None means that of the suite. `activation` is the FusedConv's, or None: for us one node, for the
+    default provider the ONNX nodes that compute the same.
     """
 
     name: str
@@ -50,7 +50,7 @@ class SuiteLayer:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Return the attributes of ONNX Conv that tell how it is computed."""
+        """The attributes of the ONNX Conv."""
         return {
             "strides": [self.stride] * self.rank,
             "pads": [self.padding] * 2 * self.rank,
@@ -59,8 +59,8 @@ class SuiteLayer:
         }
 
     @property
-    def following(self) -> dict[str, Any]:
-        """Return the attributes of a FusedConv that tell what follows; empty where nothing does."""
+    def epilogue(self) -> dict[str, Any]:
+        """The attributes that a FusedConv has beyond Conv's; empty without an activation."""
         return {} if self.activation is None else {"activation": self.activation}
 
 
@@ -89,12 +89,12 @@ def _dense(network: str, channels: int, filters: int, kernel: int, size: int, st
 
 
 def _squeezed(network: str, channels: int, inner: int) -> list[SuiteLayer]:
-    """Return the two of squeeze and excitation, whose images are single pixels."""
+    """Return the two convolutions of a squeeze-and-excitation block, on images of one pixel."""
     return [_dense(network, channels, inner, 1, 1), _dense(network, inner, channels, 1, 1)]
 
 
 def efficientnet_b0() -> list[SuiteLayer]:
-    """Return those of EfficientNet-B0 on 224x224: Tan, Le, "EfficientNet" (2019), table 1."""
+    """Return the convolutions of EfficientNet-B0 on 224x224: Tan, Le, "EfficientNet" (2019), table 1."""
     name = "efficientnet-b0"
     layers = [_dense(name, 3, 32, 3, 224, stride=2)]
     before, size = 32, 112
@@ -119,9 +119,10 @@ def efficientnet_b0() -> list[SuiteLayer]:
 
 
 def pp_ocr_v4() -> list[SuiteLayer]:
-    """Return those of PP-OCRv4's mobile text detector on 640x640, with a backbone of 0.75 PP-LCNetV3.
+    """Return the convolutions of PP-OCRv4's mobile text detector on 640x640, with a 0.75 PP-LCNetV3 backbone.
 
-    As the published ch_PP-OCRv4_det_infer has them: the parallel ones of training are one.
+    They are those of the published ch_PP-OCRv4_det_infer, in which the parallel branches of training are
+    merged.
     """
     name = "pp-ocr-v4"
     layers = [_dense(name, 3, 16, 3, 640, stride=2)]
@@ -151,13 +152,13 @@ def pp_ocr_v4() -> list[SuiteLayer]:
 
 
 def espcn() -> list[SuiteLayer]:
-    """Return those of ESPCN on 224x224, for three times the resolution: Shi et al. (2016), as in PyTorch."""
+    """Return the convolutions of ESPCN (Shi et al., 2016) on 224x224, which triples the resolution."""
     name = "espcn"
     widths = ((1, 64, 5), (64, 64, 3), (64, 32, 3), (32, 9, 3))
     return [_dense(name, channels, filters, kernel, 224) for channels, filters, kernel in widths]
 
 
-# The convolutions of the course's networks; those of spring 2018 and 2019 differ in image size alone.
+# Convolutions of the course's networks. The networks of spring 2018 and 2019 differ only in image size.
 _COURSE = (
     SuiteLayer("2017-conv1", channels=1, filters=50, kernel=5, size=28),
     SuiteLayer("2019fa-conv1", channels=1, filters=12, kernel=5, size=70),
@@ -169,7 +170,7 @@ _COURSE = (
 )
 
 
-# Of ResNet-50, VGG-16, AlexNet, a detector and a decoder of images, the last at their usual single image.
+# Convolutions of ResNet-50, VGG-16, AlexNet, a detector and an image decoder, the last two on one image.
 _MANY_CHANNELS = (
     SuiteLayer("64-64-3x3-56", channels=64, filters=64, kernel=3, size=56, padding=1, batch=64),
     SuiteLayer("128-128-3x3-28", channels=128, filters=128, kernel=3, size=28, padding=1, batch=64),
@@ -192,7 +193,7 @@ _MANY_CHANNELS = (
     SuiteLayer("128-128-3x3-512", channels=128, filters=128, kernel=3, size=512, padding=1, batch=1),
 )
 
-# Of sound: wav2vec 2.0, HiFi-GAN, Conv-TasNet and voices like Piper's.
+# Convolutions on sound: wav2vec 2.0, HiFi-GAN, Conv-TasNet and voices like Piper's.
 _ONE_D = (
     SuiteLayer("wav2vec-conv0", channels=1, filters=512, kernel=10, size=160_000, stride=5, rank=1, batch=8),
     SuiteLayer("wav2vec-conv1", channels=512, filters=512, kernel=3, size=31_999, stride=2, rank=1, batch=8),
@@ -223,7 +224,7 @@ _ONE_D = (
     SuiteLayer("piper-flow", channels=192, filters=384, kernel=5, size=512, padding=2, rank=1, batch=1),
 )
 
-# Of videos and of volumes that scanners take.
+# Convolutions on videos and medical volumes.
 _THREE_D = (
     SuiteLayer("1-16-3x3x3-64", channels=1, filters=16, kernel=3, size=64, padding=1, rank=3, batch=2),
     SuiteLayer("32-32-3x3x3-32", channels=32, filters=32, kernel=3, size=32, padding=1, rank=3, batch=4),
@@ -235,7 +236,7 @@ _THREE_D = (
 )
 
 
-# Depthwise ones of MobileNetV2 and EfficientNet-B0, of ConvNeXt and of sound, and one of ResNeXt-50.
+# Depthwise convolutions of MobileNetV2, EfficientNet-B0, ConvNeXt and on sound; a grouped one of ResNeXt-50.
 _DEPTHWISE_GROUPED = (
     *(
         depthwise(channels, kernel, size, stride, batch=64)
@@ -281,7 +282,7 @@ _DEPTHWISE_GROUPED = (
     ),
 )
 
-# Of 2 to 32 channels in each of many groups: those of ResNeXt-50, and others between these.
+# Many groups of 2 to 32 channels: the convolutions of ResNeXt-50, and sizes between them.
 _SMALL_GROUPS = tuple(
     SuiteLayer(
         f"{channels}-{channels}-{kernel}x{kernel}-g{group}{'-s2' if stride == 2 else ''}-{size}",
@@ -313,8 +314,8 @@ _SMALL_GROUPS = tuple(
     )
 )
 
-# Of few channels and large images: the first convolutions of classifiers and detectors, image filters, and
-# the first of wav2vec 2.0.
+# Few channels and large images: the first convolutions of classifiers, detectors and wav2vec 2.0, and image
+# filters.
 _FIRST_LAYERS = (
     SuiteLayer("3-64-7x7-s2-224", channels=3, filters=64, kernel=7, size=224, stride=2, padding=3, batch=64),
     SuiteLayer("1-1-3x3-2048", channels=1, filters=1, kernel=3, size=2048, padding=1, batch=16),
@@ -329,8 +330,8 @@ _FIRST_LAYERS = (
 )
 
 
-# What detectors and mobile networks fuse: convolutions of YOLOv8n and EfficientNet with SiLU, of MobileNetV3
-# with HardSwish, of ResNet with ReLU.
+# Convolutions with their activations: YOLOv8n and EfficientNet with SiLU, MobileNetV3 with HardSwish, ResNet
+# with ReLU.
 _FUSED = tuple(
     SuiteLayer(
         f"{channels}-{filters}-{kernel}x{kernel}{'-s2' if stride == 2 else ''}"
@@ -367,8 +368,8 @@ _FUSED = tuple(
 )
 
 
-def _differing(layers: Iterable[SuiteLayer]) -> tuple[SuiteLayer, ...]:
-    """Return each shape once, with the name of the first that has it."""
+def _distinct(layers: Iterable[SuiteLayer]) -> tuple[SuiteLayer, ...]:
+    """Return each shape once, under the name of the first layer that has it."""
     named: dict[tuple[object, ...], SuiteLayer] = {}
     for layer in layers:
         named.setdefault(astuple(layer)[1:], layer)
@@ -376,7 +377,7 @@ def _differing(layers: Iterable[SuiteLayer]) -> tuple[SuiteLayer, ...]:
 
 
 def _convolutions_of(network: Network) -> tuple[SuiteLayer, ...]:
-    """Return the convolutions of `network` that differ."""
+    """Return the distinct convolutions of `network`."""
     layers = []
     for placed in place(network):
         if not isinstance(placed.layer, Convolution):
@@ -394,7 +395,7 @@ def _convolutions_of(network: Network) -> tuple[SuiteLayer, ...]:
                 group=placed.layer.groups,
             )
         )
-    return _differing(layers)
+    return _distinct(layers)
 
 
 def _one_image() -> tuple[SuiteLayer, ...]:
@@ -403,7 +404,7 @@ def _one_image() -> tuple[SuiteLayer, ...]:
         for name in ("yolov8n", "mobilenet-v2", "resnet50")
         for layer in _convolutions_of(LARGE_NETWORKS[name])
     )
-    return _differing((*shipped, *pp_ocr_v4(), *efficientnet_b0(), *espcn()))
+    return _distinct((*shipped, *pp_ocr_v4(), *efficientnet_b0(), *espcn()))
 
 
 SUITES: Mapping[str, tuple[SuiteLayer, ...]] = MappingProxyType(
@@ -423,7 +424,7 @@ SUITES: Mapping[str, tuple[SuiteLayer, ...]] = MappingProxyType(
 
 
 def usual_batch(suite: str, layer: SuiteLayer, device: str) -> int:
-    """Return how many images of a layer `bench` takes on `device`, "cuda" or "cpu", unless told otherwise."""
+    """Return the default batch of `bench` for a layer on `device`, "cuda" or "cpu"."""
     if layer.batch is not None:
         return {"cuda": layer.batch, "cpu": 1}[device]
     if suite in LARGE_NETWORKS:
@@ -432,10 +433,10 @@ def usual_batch(suite: str, layer: SuiteLayer, device: str) -> int:
 
 
 def suite_layers(suite: str, pattern: str | None) -> list[SuiteLayer]:
-    """Return the layers of `suite` in whose name the regular expression matches; None keeps all.
+    """Return the layers of `suite` whose names contain a match of the regular expression; None returns all.
 
     Raises:
-        ConvswapError: there is no such suite, `pattern` is no regular expression, or no layer matches.
+        ConvswapError: the suite is unknown, `pattern` is no regular expression, or no layer matches.
     """
     if suite not in SUITES:
         raise unknown_name("suite", suite, SUITES)
