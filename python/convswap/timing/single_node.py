@@ -7,7 +7,6 @@ type of all tensors.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from typing import overload
 
@@ -25,7 +24,7 @@ from convswap.runtime.device import Device
 from convswap.runtime.layers import ConvLayer
 from convswap.runtime.onnxruntime_errors import NoKernelError, plain_errors
 from convswap.runtime.sessions import CONVSWAP, BoundRun, Side, make_session, on_device, value_on
-from convswap.timing.sampler import Sample
+from convswap.timing.sampler import Sample, sample_of
 from convswap.timing.suites import SuiteLayer
 
 _STORAGE_TYPES = {"float16": onnx.TensorProto.FLOAT16, "bfloat16": onnx.TensorProto.BFLOAT16}
@@ -194,12 +193,4 @@ def _to_card(array: np.ndarray | None) -> _native.DeviceArray | None:
 def _in_session(layer: ConvLayer, fed: Mapping[str, np.ndarray], device: Device) -> Sample:
     ranks = {name: array.ndim for name, array in fed.items()}
     session = make_session(layer.model(ranks, ours=True), CONVSWAP, device, only_device=True)
-    run = BoundRun(session, on_device(fed, device), device)
-
-    def sample(runs: int) -> float:
-        start = time.perf_counter()
-        for _ in range(runs):
-            run.once()
-        return (time.perf_counter() - start) * 1e3 / runs
-
-    return sample
+    return sample_of(BoundRun(session, on_device(fed, device), device))
