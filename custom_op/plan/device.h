@@ -28,13 +28,16 @@ struct Device {
   int second_level_cache = 0;             // bytes
   const KernelOrigin* kernels = nullptr;  // lives as long as the process; null without session entries
   bool is_here = true;                    // false for a card that is only planned for
+  bool is_restricted = false;             // used as a card of an older compute capability
   bool lends_scratch = true;              // false below ONNX Runtime 1.18, which lends no scratch memory
 };
 
 const Device& cpu_device();
 
-// The CUDA device `index` of this process, with the given origin of its kernels. Throws std::runtime_error if
-// there is no such device.
+// The CUDA device `index` of this process, with the given origin of its kernels. If the environment variable
+// CONVSWAP_COMPUTE_CAPABILITY names an older compute capability ("8.0") than the device's, the device has
+// that one, and the shared memory of such a card. Throws std::runtime_error if there is no such device or the
+// variable names no compute capability.
 const Device& cuda_device(int index, const KernelOrigin* kernels = nullptr, bool lends_scratch = true);
 
 // A typical card of a compute capability (90 for 9.0), for planning without one.

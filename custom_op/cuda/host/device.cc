@@ -1,5 +1,6 @@
 #include "plan/device.h"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <stdexcept>
@@ -8,14 +9,40 @@
 #include <utility>
 
 #include "cuda/runtime/driver.h"
+#include "plan/user_cache.h"
 
 namespace convswap {
 namespace {
+
+constexpr int kOldestCapability = 75;
 
 int card_attribute(CUdevice_attribute attribute, CUdevice card) {
   int value = 0;
   CONVSWAP_CHECK_DRIVER(driver().cuDeviceGetAttribute(&value, attribute, card));
   return value;
+}
+
+// Restricts the device to CONVSWAP_COMPUTE_CAPABILITY if that is older.
+void restrict_capability(Device& device) {
+  const std::string text = environment("CONVSWAP_COMPUTE_CAPABILITY");
+  if (text.empty()) return;
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  if (text.size() < 3 || text[text.size() - 2] != '.' || !is_digit(text.back()) ||
+      !std::all_of(text.begin(), text.end() - 2, is_digit) || text.size() > 4) {
+    throw std::runtime_error("CONVSWAP_COMPUTE_CAPABILITY is '" + text +
+                             "': expected a compute capability, such as 8.0");
+  }
+  const int capability = std::stoi(text) * 10 + (text.back() - '0');
+  if (capability < kOldestCapability) {
+    throw std::runtime_error("CONVSWAP_COMPUTE_CAPABILITY is '" + text + "': expected 7.5 or newer");
+  }
+  if (capability >= device.compute_capability) return;
+  const Device older = typical_cuda_device(capability);
+  device.compute_capability = capability;
+  device.shared_memory_per_block = std::min(device.shared_memory_per_block, older.shared_memory_per_block);
+  device.shared_memory_per_multiprocessor =
+      std::min(device.shared_memory_per_multiprocessor, older.shared_memory_per_multiprocessor);
+  device.is_restricted = true;
 }
 
 Device read_device(int index) {
@@ -35,6 +62,7 @@ Device read_device(int index) {
   device.shared_memory_per_multiprocessor =
       card_attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, card);
   device.second_level_cache = card_attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, card);
+  restrict_capability(device);
   return device;
 }
 

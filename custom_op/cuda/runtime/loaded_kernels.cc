@@ -44,6 +44,8 @@ LoadedKernel& loaded_kernel(const std::string& instance, int compute_capability,
 
 // The kernel in the session's pack or the ready-made pack; null if neither has it.
 const KernelCode* packed_kernel(const KernelRequest& request, const KernelOrigin* origin) {
+  // Packs may have a cubin, which only cards of its own generation run.
+  if (request.is_portable) return nullptr;
   for (const Pack* pack : {origin == nullptr ? nullptr : origin->pack.get(), ready_made_kernels()}) {
     if (pack == nullptr) continue;
     if (const KernelCode* code = pack->find(request.kernel, request.compute_capability)) return code;
@@ -107,7 +109,8 @@ void check_parameter(const LoadedKernel& loaded, const std::string& instance, st
 
 // The readable part of the file's name in the store.
 std::string store_name(const KernelRequest& request) {
-  return "sm_" + std::to_string(request.compute_capability) + " " + request.kernel;
+  const std::string kind = request.is_portable ? "compute_" : "sm_";
+  return kind + std::to_string(request.compute_capability) + " " + request.kernel;
 }
 
 // Compiles at most once: a failed compilation would fail again, so its error is kept.
@@ -152,6 +155,12 @@ KernelRequest request_for(const std::string& instance, int compute_capability) {
   return {family.header, instance, family.variable, compute_capability};
 }
 
+KernelRequest request_for(const std::string& instance, const Device& device) {
+  KernelRequest request = request_for(instance, device.compute_capability);
+  request.is_portable = device.is_restricted;
+  return request;
+}
+
 std::string key_of(const KernelRequest& request, const Compiler& compiler) {
   std::string key =
       std::string(kKernelSourcesHash) + " NVRTC " + compiler.version_text() + ' ' + compiler.identity() + ' ';
@@ -182,7 +191,7 @@ std::string why_no_kernels(const Device& device, const Offer& offer) {
   const bool has_pack = device.kernels != nullptr && device.kernels->pack != nullptr;
   if (!has_pack && ready_made_kernels() == nullptr) return {};
   for (const std::string& instance : offer.kernels()) {
-    const KernelRequest request = request_for(instance, device.compute_capability);
+    const KernelRequest request = request_for(instance, device);
     if (is_loaded(instance, device) || packed_kernel(request, device.kernels) != nullptr) continue;
     return "its kernel " + instance + " is not among the ready-made kernels, and " + why;
   }
@@ -195,7 +204,7 @@ std::string what_is_compiled(const Device& device, const Offer& offer) {
   if (compiler == nullptr) return {};
   std::string names;
   for (const std::string& instance : offer.kernels()) {
-    const KernelRequest request = request_for(instance, device.compute_capability);
+    const KernelRequest request = request_for(instance, device);
     if (is_loaded(instance, device) || packed_kernel(request, device.kernels) != nullptr) continue;
     if (!StoredKernel::is_there(key_of(request, *compiler), store_name(request))) {
       names += (names.empty() ? "" : " and ") + instance;
@@ -218,7 +227,7 @@ const void* find_kernel(const KernelRequest& request, const Device& device, std:
 }
 
 const void* find_kernel(const std::string& instance, const Device& device, std::size_t argument_bytes) {
-  return find_kernel(request_for(instance, device.compute_capability), device, argument_bytes);
+  return find_kernel(request_for(instance, device), device, argument_bytes);
 }
 
 void* find_variable(const std::string& instance, const Device& device) {
@@ -226,7 +235,7 @@ void* find_variable(const std::string& instance, const Device& device) {
   LoadedKernel& loaded = loaded_kernel(instance, device.compute_capability);
   const std::lock_guard<std::mutex> lock(loaded.mutex);
   const OutsideOfCaptures outside;
-  function_for(loaded, request_for(instance, device.compute_capability), device);
+  function_for(loaded, request_for(instance, device), device);
   CUdeviceptr address = 0;
   size_t bytes = 0;
   CONVSWAP_CHECK_DRIVER(

@@ -138,7 +138,9 @@ Launch launch_of(const Source& source, const ConvProblem& problem, const Device&
   const DeviceGuard guard(device.index);
   const LaunchShape shape = source.launch_for(problem, device.shared_memory_per_block);
   Launch launch;
-  launch.kernel = find_kernel(request_for(source, device.compute_capability), device, sizeof(void*));
+  KernelRequest request = request_for(source, device.compute_capability);
+  request.is_portable = device.is_restricted;
+  launch.kernel = find_kernel(request, device, sizeof(void*));
   launch.grid = shape.grid, launch.block = shape.block;
   launch.shared_bytes = static_cast<std::size_t>(shape.shared_bytes);
   if (shape.shared_bytes > kAlwaysAllowed) {

@@ -1,0 +1,422 @@
+"""Measure drawn problems on a card, and judge the planner's estimates by them.
+
+    python benchmarks/fit.py collect DATA [--problems 0:600] [--seconds N]    # on a card; can be resumed
+    python benchmarks/fit.py report DATA [--held-out]                         # anywhere
+
+`collect` draws problems from realistic ranges, each from its number. On each problem it times every algorithm
+that computes the problem: the tiling that the algorithm would choose, and others, at most TILINGS in all. The
+file DATA has a line of JSON for the card, and one for each problem and algorithm. `report` prints how far the
+planner's choice is from the fastest algorithm, and how far the estimates of each algorithm are from the
+times. Every third problem is held out: no estimate may be fitted to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from convswap import _native
+from convswap.errors import ConvswapError
+from convswap.timing.sampler import Sample, StoppingRule, measure
+from convswap.timing.single_node import spread_values
+from onnx import TensorProto
+
+RULE = StoppingRule(samples=5, seconds=20, burst_ms=3, max_burst=20, drop_slower=10, drop_first=30)
+PROBLEMS = range(600)
+TILINGS = 6
+# Problems whose kernels are compiled together, while those before are timed.
+CHUNK = 16
+# Of the larger tensor in bytes, and of multiplications and additions.
+MAX_BYTES, MAX_OPERATIONS = 1e9, 4e11
+# The planner's choice should take at most so many times as long as the fastest algorithm.
+NEAR, FAR = 1.05, 1.25
+TYPES = {"tf32": "float32", "ieee": "float32", "float16": "float16", "bfloat16": "bfloat16"}
+
+Row = dict[str, Any]
+
+
+# Problems
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A problem with its number; `attributes` are those of a FusedConv."""
+
+    number: int
+    x_shape: tuple[int, ...]
+    w_shape: tuple[int, ...]
+    precision: str
+    has_bias: bool = False
+    has_residual: bool = False
+    depthwise_shape: tuple[int, ...] | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_held_out(self) -> bool:
+        """True if no estimate may be fitted to the problem."""
+        return self.number % 3 == 2
+
+    @property
+    def arithmetic(self) -> str:
+        """The precision that a Conv of float32 tensors is given; of no effect on other types."""
+        return self.precision if TYPES[self.precision] == "float32" else "tf32"
+
+    def problem(self) -> _native.Problem:
+        """Return the planner's problem."""
+        arguments = self.x_shape, self.w_shape, self.has_bias, TYPES[self.precision], self.arithmetic
+        joined = {"depthwise_shape": self.depthwise_shape, "has_depthwise_bias": True}
+        extra = {**self.attributes, **(joined if self.depthwise_shape else {})}
+        problem = _native.Problem(*arguments, **extra)
+        if not self.has_residual:
+            return problem
+        return _native.Problem(*arguments, residual_shape=problem.output_shape, **extra)
+
+
+def drawn_problem(number: int) -> Drawn:
+    """Return the problem of a number: the first of its seeded draws that is neither empty nor too large."""
+    random = Random(number)
+    while True:
+        draw = _draw(number, random)
+        try:
+            problem = draw.problem()
+        except ConvswapError:
+            continue
+        size = 4 if TYPES[draw.precision] == "float32" else 2
+        elements = max(math.prod(draw.x_shape), math.prod(problem.output_shape))
+        if 0 < elements * size <= MAX_BYTES and 0 < problem.operations <= MAX_OPERATIONS:
+            return draw
+
+
+def _draw(number: int, random: Random) -> Drawn:
+    rank = random.choices((1, 2, 3), (12, 80, 8))[0]
+    kinds = {"dense": 48, "pointwise": 16, "depthwise": 15, "grouped": 8, "first": 8, "separable": 5}
+    kind = random.choices(tuple(kinds), tuple(kinds.values()))[0]
+    if kind == "separable":
+        return _draw_separable(number, random)
+    taps = (
+        1
+        if kind == "pointwise"
+        else random.choices((2, 3, 4, 5, 7, 9, 11, 15), (2, 62, 2, 16, 10, 3, 3, 2))[0]
+    )
+    stride = random.choices((1, 2, 3, 4), (76, 20, 2, 2))[0]
+    dilation = random.choices((1, 2, 4), (90, 7, 3))[0] if taps > 1 else 1
+    reach = dilation * (taps - 1) + 1
+    sizes = {1: (32, 32_000), 2: (7, 640), 3: (8, 96)}[rank]
+    size = [max(reach, _log_uniform(random, *sizes))] * rank
+    if rank > 1 and random.random() < 0.3:
+        size[-1] = max(reach, round(size[-1] * random.uniform(0.5, 2)))
+    channels = random.choice((1, 2, 3, 4)) if kind == "first" else _channels(random, 2048)
+    outputs = (
+        _channels(random, 2048)
+        if random.random() < 0.4
+        else max(1, int(channels * random.choice((0.25, 0.5, 1, 1, 2, 4))))
+    )
+    if kind == "first":
+        outputs = _channels(random, 128)
+    group = 1
+    if kind == "depthwise":
+        group = outputs = channels
+    elif kind == "grouped":
+        group = random.choice([each for each in range(2, 65) if channels % each == 0] or [1])
+        outputs = max(1, outputs // group) * group
+    padding = 0 if random.random() < 0.15 else dilation * (taps - 1) // 2
+    attributes: Row = {
+        "strides": [stride] * rank,
+        "dilations": [dilation] * rank,
+        "pads": [padding] * 2 * rank,
+        "group": group,
+    }
+    after = random.choices(
+        ("nothing", "Relu", "SiLU", "HardSwish", "residual", "pool"), (55, 18, 10, 5, 7, 5)
+    )[0]
+    if after in ("Relu", "SiLU", "HardSwish"):
+        attributes["activation"] = after
+    elif after == "residual":
+        attributes["activation"] = "Relu"
+    elif after == "pool" and rank == 2:
+        attributes |= {"activation": "Relu", "pool": "MaxPool"}
+        attributes |= {"pool_kernel_shape": [2, 2], "pool_strides": [2, 2]}
+    return Drawn(
+        number,
+        (random.choice((1, 1, 2, 4, 8, 16, 32, 64, 128, 256)), channels, *size),
+        (outputs, channels // group, *[taps] * rank),
+        random.choices(tuple(TYPES), (42, 18, 30, 10))[0],
+        has_bias=random.random() < 0.5,
+        has_residual=after == "residual",
+        attributes=attributes,
+    )
+
+
+def _draw_separable(number: int, random: Random) -> Drawn:
+    """Return a 1x1 convolution with a depthwise 3x3 convolution and a ReLU in front."""
+    channels, size, stride = _channels(random, 512), _log_uniform(random, 7, 512), random.choice((1, 1, 2))
+    return Drawn(
+        number,
+        (random.choice((1, 1, 2, 4, 8, 16, 32, 64)), channels, size, size),
+        (_log_uniform(random, 4, 16), channels, 1, 1),
+        random.choice(("tf32", "float16", "bfloat16")),
+        has_bias=random.random() < 0.5,
+        depthwise_shape=(channels, 1, 3, 3),
+        attributes={
+            "depthwise_pads": [1] * 4,
+            "depthwise_strides": [stride] * 2,
+            "depthwise_activation": "Relu",
+        },
+    )
+
+
+def _log_uniform(random: Random, least: int, most: int) -> int:
+    return round(math.exp(random.uniform(math.log(least), math.log(most))))
+
+
+def _channels(random: Random, most: int) -> int:
+    """Return a number of channels, as a rule a multiple of eight."""
+    count = _log_uniform(random, 4, most)
+    return max(8, round(count / 8) * 8) if random.random() < 0.75 else count
+
+
+# Collecting
+
+
+def collect(file: Path, numbers: Sequence[int], seconds: float) -> None:
+    """Append the times of the problems that `file` lacks, until `seconds` are over."""
+    end = time.monotonic() + seconds
+    card = _native.cuda_devices()[0]
+    rows = read(file) if file.exists() else []
+    if not rows:
+        commit = subprocess.run(
+            ["git", "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True, check=False
+        )
+        append(
+            file,
+            [{"card": card["name"], "driver_cuda": card["driver_cuda"], "commit": commit.stdout.strip()}],
+        )
+    done = {row["problem"] for row in rows if "problem" in row}
+    draws = [drawn_problem(number) for number in numbers if number not in done]
+    chunks = [draws[first : first + CHUNK] for first in range(0, len(draws), CHUNK)]
+    sides = [{draw.number: sides_of(draw) for draw in chunk} for chunk in chunks]
+    compile_all(sides[:1])
+    for number, chunk in enumerate(chunks):
+        compile_all(sides[number + 1 : number + 2])
+        for draw in chunk:
+            if time.monotonic() > end:
+                print(f"time is over; problems left: {len(draws) - number * CHUNK - chunk.index(draw)}")
+                return
+            append(file, timed(draw, sides[number][draw.number]))
+        print(f"{min(len(draws), (number + 1) * CHUNK)} of {len(draws)} problems", flush=True)
+
+
+@dataclass(frozen=True)
+class Side:
+    """A tiling of an algorithm, by its number among the algorithm's tilings."""
+
+    algorithm: str
+    index: int
+    tiling: str
+    estimate_ms: float | None
+    kernels: Sequence[str]
+
+
+def sides_of(draw: Drawn) -> list[Side]:
+    """Return what is timed of a problem: the first tilings of each algorithm, and a few others."""
+    problem = draw.problem()
+    sides = []
+    for entry in _native.catalog():
+        if entry.device != "cuda" or entry.by_name_alone or _native.why_not(problem, entry.name, "cuda"):
+            continue
+        tilings = _native.tilings(problem, entry.name)
+        if tilings[0]["milliseconds"] is None:
+            continue
+        for index in spread(len(tilings), draw.number):
+            offer = tilings[index]
+            sides.append(Side(entry.name, index, offer["tiling"], offer["milliseconds"], offer["kernels"]))
+    return sides
+
+
+def spread(count: int, seed: int) -> list[int]:
+    """Return at most TILINGS of so many numbers: the first two, and others, more often small ones."""
+    if count <= TILINGS:
+        return list(range(count))
+    random = Random(seed)
+    chosen = {0, 1}
+    while len(chosen) < TILINGS:
+        chosen.add(min(count - 1, int(count * random.random() ** 2)))
+    return sorted(chosen)
+
+
+def compile_all(sides: Iterable[Mapping[int, Sequence[Side]]]) -> None:
+    """Have the kernels compiled in the background."""
+    kernels = {
+        kernel for by_draw in sides for own in by_draw.values() for side in own for kernel in side.kernels
+    }
+    _native.compile_ahead(sorted(kernels), _native.cuda_devices()[0]["compute_capability"])
+
+
+def timed(draw: Drawn, sides: Sequence[Side]) -> list[Row]:
+    """Return the rows of a problem, one for each algorithm."""
+    tensors = tensors_of(draw)
+    times = measure({side: sample_of(draw, side, tensors) for side in sides}, RULE)
+    chosen = _native.choose(draw.problem(), "cuda")
+    rows: dict[str, Row] = {}
+    for side, each in times.items():
+        new = {"problem": draw.number, "algorithm": side.algorithm, "is_chosen": side.algorithm == chosen}
+        row = rows.setdefault(side.algorithm, {**new, "tilings": []})
+        row["tilings"].append({"tiling": side.tiling, "estimate_ms": side.estimate_ms, "ms": each.median})
+    return list(rows.values())
+
+
+def tensors_of(draw: Drawn) -> dict[str, _native.DeviceArray | None]:
+    """Return the tensors of a problem on the card, with seeded normal values, by conv_device's names."""
+    problem, kind = draw.problem(), TYPES[draw.precision]
+    element_type = getattr(TensorProto, {"float32": "FLOAT"}.get(kind, kind.upper()))
+
+    def on_card(shape: Sequence[int] | None) -> _native.DeviceArray | None:
+        if shape is None:
+            return None
+        return _native.DeviceArray.from_numpy(spread_values(shape, element_type))
+
+    joined = draw.depthwise_shape
+    return {
+        "x": on_card(draw.x_shape),
+        "w": on_card(draw.w_shape),
+        "b": on_card(draw.w_shape[:1] if draw.has_bias else None),
+        "y": _native.DeviceArray(problem.output_shape, kind),
+        "residual": on_card(problem.output_shape if draw.has_residual else None),
+        "depthwise": on_card(joined),
+        "depthwise_bias": on_card(joined and joined[:1]),
+    }
+
+
+def sample_of(draw: Drawn, side: Side, tensors: Mapping[str, Any]) -> Sample:
+    """Return the sample of a tiling, with weights that are prepared before the runs."""
+
+    def run(runs: int) -> float:
+        return _native.conv_device(
+            **tensors,
+            algorithm=side.algorithm,
+            alternative=side.index,
+            precision=draw.arithmetic,
+            runs=runs,
+            prepared=True,
+            **draw.attributes,
+        )
+
+    return run
+
+
+# The report
+
+
+def report(file: Path, *, held_out: bool) -> None:
+    """Print how near the planner's choice is to the fastest algorithm, and estimates to the times.
+
+    An algorithm's time is that of the tiling that it chooses.
+    """
+    rows = [row for row in read(file) if "problem" in row]
+    if held_out:
+        rows = [row for row in rows if drawn_problem(row["problem"]).is_held_out]
+    by_problem: dict[int, list[Row]] = {}
+    for row in rows:
+        by_problem.setdefault(row["problem"], []).append(row)
+    ratios = {number: ratio_of(own) for number, own in by_problem.items()}
+    for number in sorted(ratios, key=lambda number: -ratios[number]):
+        if ratios[number] > NEAR:
+            print(problem_line(drawn_problem(number), ratios[number], by_problem[number]))
+    count = len(ratios)
+    for limit in (NEAR, FAR):
+        within = sum(ratio <= limit for ratio in ratios.values())
+        share = f"{within} of {count}, {within / count:.1%}"
+        print(f"choice within {limit - 1:.0%} of the fastest algorithm: {share}")
+    print(f"loss in the geometric mean: {statistics.geometric_mean(ratios.values()) - 1:.2%}")
+    head = f"{'algorithm':16}{'problems':>9}{'tilings':>9}{'rms':>7}{'bias':>7}"
+    print(f"{head}{'first tiling over the fastest':>31}")
+    for name in sorted({row["algorithm"] for row in rows}):
+        print(algorithm_line(name, [row["tilings"] for row in rows if row["algorithm"] == name]))
+
+
+def ratio_of(rows: Sequence[Row]) -> float:
+    """Return the time of the planner's choice over that of the fastest algorithm."""
+    (chosen,) = (row["tilings"][0]["ms"] for row in rows if row["is_chosen"])
+    return float(chosen / min(row["tilings"][0]["ms"] for row in rows))
+
+
+def problem_line(draw: Drawn, ratio: float, rows: Sequence[Row]) -> str:
+    """Return a problem with its ratio, and the times and estimates of the fastest algorithms."""
+    by_time = sorted(rows, key=lambda row: row["tilings"][0]["ms"])
+    shown = [row for row in by_time if row in by_time[:3] or row["is_chosen"]]
+    times = ", ".join(
+        f"{'*' if row['is_chosen'] else ''}{row['algorithm']} {row['tilings'][0]['ms']:.4f} "
+        f"(estimated {row['tilings'][0]['estimate_ms']:.4f})"
+        for row in shown
+    )
+    return f"{draw.number:4} {ratio:5.2f} {draw.problem().text}: {times}"
+
+
+def algorithm_line(name: str, tilings: Sequence[Sequence[Row]]) -> str:
+    """Return how far estimates are from times, and the first tiling's time over the fastest's."""
+    logs = [math.log(each["ms"] / each["estimate_ms"]) for own in tilings for each in own]
+    rms = math.exp(math.sqrt(statistics.fmean(log * log for log in logs))) - 1
+    bias = math.exp(statistics.fmean(logs)) - 1
+    lost = statistics.geometric_mean(own[0]["ms"] / min(each["ms"] for each in own) for own in tilings) - 1
+    return f"{name:16}{len(tilings):9}{len(logs):9}{rms:7.0%}{bias:+7.0%}{lost:31.1%}"
+
+
+# Files
+
+
+def read(file: Path) -> list[Row]:
+    """Return the lines of a file."""
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def append(file: Path, rows: Sequence[Row]) -> None:
+    """Add lines to a file."""
+    with file.open("a", encoding="utf-8") as stream:
+        stream.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def main() -> int:
+    """Collect or report; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    add = actions.add_parser("collect", help="time the problems that DATA lacks, on a card")
+    add.add_argument("data", type=Path, metavar="DATA")
+    add.add_argument("--problems", type=number_range, default=PROBLEMS, metavar="FIRST:END")
+    add.add_argument("--seconds", type=float, default=math.inf, metavar="N", help="stop after so long")
+    add = actions.add_parser("report", help="judge choices and estimates")
+    add.add_argument("data", type=Path, metavar="DATA")
+    add.add_argument("--held-out", action="store_true", help="only the problems that nothing is fitted to")
+    options = parser.parse_args()
+    try:
+        if options.action == "report":
+            report(options.data, held_out=options.held_out)
+        elif not _native.cuda_devices():
+            parser.error("no NVIDIA card was found: algorithms are timed on a card")
+        else:
+            collect(options.data, options.problems, options.seconds)
+    except (ConvswapError, OSError) as error:
+        print(f"fit.py: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def number_range(text: str) -> range:
+    """Return the range of "0:600", for argparse."""
+    first, _, end = text.partition(":")
+    if not (first.isdigit() and end.isdigit() and int(first) < int(end)):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected FIRST:END, such as 0:600")
+    return range(int(first), int(end))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
