@@ -1,4 +1,4 @@
-"""What all tests share: the devices, and why tests marked `gpu` or `large` are skipped."""
+"""Fixtures of all tests: the devices. Tests marked `gpu` or `large` are skipped with a reason."""
 
 from __future__ import annotations
 
@@ -21,52 +21,53 @@ from cuda_driver import free_bytes
 from hypothesis import settings
 from repeats import SHARE, time_fewer_runs
 
-# Not the user's own; kept from one run to the next.
+# A cache of the tests, not the user's; it stays from one run to the next.
 os.environ.setdefault("CONVSWAP_CACHE", str(Path(__file__).resolve().parents[1] / "build" / "test_cache"))
 
-# pytest rewrites the tests' assertions in each process, unless it may keep what it made of them.
+# Let pytest cache the tests with rewritten assertions; otherwise each process rewrites them.
 sys.dont_write_bytecode = False
 
-# Of the user's times and tables tests neither read nor change any, nor those of an earlier run.
+# Tests neither read nor change the user's tuning table, or that of an earlier run.
 _tables = tempfile.TemporaryDirectory(prefix="convswap-tables-")
 os.environ["CONVSWAP_TUNING"] = str(Path(_tables.name) / "tuning.txt")
 
-# Servers of tests are on this machine, which a proxy may not reach.
+# The tests' servers run on this machine, which a proxy may not reach.
 _direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")
 os.environ["no_proxy"] = f"{_direct},127.0.0.1"
 
-# ONNX Runtime reads it when it is imported, which none of the imports above do. Tests must send nothing.
+# Tests must send nothing. ONNX Runtime reads the variable at its import, which no import above triggers.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-# Of the terminal that tests are started from, rich would take its width and what it can show.
+# rich would adopt the width and the abilities of the terminal in which the tests are started.
 os.environ.update(COLUMNS="80", LINES="25", TERM="xterm")
 for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
     os.environ.pop(name, None)
 
-# What a shell starts in the background ignores Ctrl-C, and so would the programs that tests interrupt.
+# Background processes of a shell ignore Ctrl-C, and so would the programs that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A machine that does much else takes longer for an example than Hypothesis allows by itself.
+# On a busy machine an example takes longer than Hypothesis' default deadline.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
 if SHARE in os.environ:
     time_fewer_runs()
 
-# What a test marked `large` may take: two tensors of 2^31 float32 and one of 2^32, with room to build them.
+# Memory of a test marked `large`: two tensors of 2^31 float32 and one of 2^32, and copies while they are
+# built.
 LARGE_HOST_BYTES = 48 << 30
 LARGE_CARD_BYTES = 60 * 10**9
 
 
 def why_no_gpu() -> str:
-    """Return why tests on a GPU cannot run here; "" where they can."""
+    """Return why tests on a GPU cannot run here; "" if they can."""
     if not _native.cuda_devices():
         return "no NVIDIA card or driver was found"
     return ""
 
 
 def why_not_large(needs_card: bool) -> str:
-    """Return why tests with more than 2^31 elements cannot run here; "" where they can."""
+    """Return why tests with more than 2^31 elements cannot run here; "" if they can."""
     host = free_host_bytes()
     if host < LARGE_HOST_BYTES:
         return f"it needs {LARGE_HOST_BYTES >> 30} GiB of free host memory, and {host >> 30} GiB are free"
@@ -76,14 +77,14 @@ def why_not_large(needs_card: bool) -> str:
 
 
 def free_host_bytes() -> int:
-    """Return how much memory this process may still take: what is free, within the container's limit."""
+    """Return the memory that this process can still allocate: free memory, within the container's limit."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
     group = Path("/sys/fs/cgroup")
-    with contextlib.suppress(OSError, ValueError):  # no such limit, or "max"
+    with contextlib.suppress(OSError, ValueError):  # no limit, or "max"
         limit = int((group / "memory.max").read_text())
         statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        # Cached file contents give way.
+        # The kernel reclaims cached file contents.
         used = int((group / "memory.current").read_text()) - int(statistics["inactive_file"])
         free = min(free, limit - used)
     return free
@@ -92,7 +93,7 @@ def free_host_bytes() -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = why_no_gpu()
     if reason:
-        # Beside a card some tests are of times, and run one by one. Not where no test has imported it.
+        # With a card, some tests measure times and run one by one. Patches an ONNX Runtime that is imported.
         if "onnxruntime" in sys.modules:
             from sleeping_threads import let_waiting_threads_sleep
 
@@ -103,7 +104,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    # Asked before each test, because what is free changes.
+    # Checked before each test, because free memory changes.
     if item.get_closest_marker("large"):
         reason = why_not_large(needs_card=item.get_closest_marker("gpu") is not None)
         if reason:
@@ -111,7 +112,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say once for each reason how many tests were skipped: a line for each place would be hundreds."""
+    """Print each reason with its number of skipped tests: a line for each test would be hundreds."""
     reasons = Counter(report.longrepr[2] for report in terminalreporter.stats.get("skipped", ()))
     for reason, count in reasons.most_common():
         terminalreporter.write_line(f"{count} {reason}")
@@ -119,7 +120,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def fitted_once() -> Iterator[None]:
-    """Fit each network to a data set once in a process: it takes a second or two each time."""
+    """Fit each network to a data set once in a process: a fit takes a second or two."""
     real, fitted = export._export_fitted, {}
 
     def export_fitted(network: Network, data: str, progress: Any) -> onnx.ModelProto:
@@ -135,14 +136,14 @@ def fitted_once() -> Iterator[None]:
 
 @pytest.fixture
 def torch() -> Any:
-    """Return PyTorch; skips where it is not installed."""
+    """Return PyTorch; skips if it is not installed."""
     return pytest.importorskip("torch", reason="PyTorch is not installed: pip install '.[torch]'")
 
 
 @pytest.fixture(scope="session")
 def cuda() -> str:
-    """Return "cuda", its libraries loaded; skips where ONNX Runtime has no such provider."""
-    # Imported here, because a few tests need none.
+    """Return "cuda" with its libraries loaded; skips if ONNX Runtime has no CUDA provider."""
+    # Imported here, because some tests need no ONNX Runtime.
     import onnxruntime
 
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():

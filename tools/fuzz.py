@@ -243,7 +243,7 @@ def onnx_samples() -> list[Sample]:
         models.conv_in_nested_functions(opset=18),
         models.weights_in_a_function(),
         models.function_that_returns_its_input(),
-        models.every_other_convolution(),
+        models.unsupported_convolutions(),
         models.conv_of(TensorProto.DOUBLE, 1, 2, 8, weight_shape=(2, 2, 3)),
         models.mixed_types(),
         models.functions_that_double(4, "Conv"),

@@ -9,7 +9,7 @@ import numpy as np
 
 Layers = dict[str, list[np.ndarray]]
 
-# height, width, in, out; in, out: as the published description of the file has them.
+# Shapes in the published order: (height, width, in, out) of convolutions, (in, out) of dense layers.
 SHAPES = {
     "conv1": [(11, 11, 3, 96), (96,)],
     "conv2": [(5, 5, 48, 256), (256,)],
@@ -35,14 +35,14 @@ def random_layers() -> Layers:
 
 
 def npy_of_this_numpy(value: object) -> bytes:
-    """Return what np.save writes here for a pickled object."""
+    """Return the .npy file that this NumPy writes for a pickled object."""
     stream = io.BytesIO()
     np.save(stream, np.array(value, dtype=object), allow_pickle=True)
     return stream.getvalue()
 
 
 def npy_of_python_2(layers: Layers) -> bytes:
-    """Return what np.save wrote under Python 2: protocol 2, with text and bytes in one type."""
+    """Return the .npy file that NumPy wrote under Python 2: protocol 2, with one type for text and bytes."""
     items = b"".join(
         _text(name) + b"](" + b"".join(map(_array, arrays)) + b"e" for name, arrays in layers.items()
     )

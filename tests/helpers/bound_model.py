@@ -1,4 +1,4 @@
-"""A session whose input and outputs lie in memory that stays where it is, as a graph needs them."""
+"""A session with input and outputs at fixed addresses, as CUDA graphs need them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import numpy as np
 import onnxruntime
 
 GRAPH = {"enable_cuda_graph": "1"}
-# ONNX Runtime captures the third run of a shape; newer ones take all three in the first call.
+# ONNX Runtime captures the third run of a shape; newer versions make all three in the first call.
 RUNS_TO_CAPTURE = 3
 NO_GRAPH = -1
 
 
 class BoundModel:
-    """A session with an input and outputs in memory that stays where it is."""
+    """A session with an input and outputs at fixed addresses."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class BoundModel:
             self.binding.bind_ortvalue_output(info.name, value)
 
     def run(self, graph: int | None = None) -> list[np.ndarray]:
-        """Return the outputs of a run into poisoned memory; `graph` is the number of a graph, or NO_GRAPH."""
+        """Return the outputs of a run into poisoned memory; `graph` is an annotation id, or NO_GRAPH."""
         options = onnxruntime.RunOptions()
         if graph is not None:
             options.add_run_config_entry("gpu_graph_id", str(graph))

@@ -1,4 +1,4 @@
-"""The checkout, the programs in it, and the CMake that the build tests use."""
+"""Paths of the checkout, and functions that run its programs and CMake."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ TOOLS = REPOSITORY / "tools"
 
 
 def environment_with_helpers(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return `environment`, else this process's, for a Python that imports what tests share.
+    """Return `environment`, by default this process's, with the helpers and tools on PYTHONPATH.
 
-    pytest's setting of the paths is for its own processes alone.
+    pytest's setting of the paths applies to its own processes only.
     """
-    given = os.environ if environment is None else environment
-    paths = [str(Path(__file__).parent), str(TOOLS), given.get("PYTHONPATH", "")]
-    return {**given, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    variables = os.environ if environment is None else environment
+    paths = [str(Path(__file__).parent), str(TOOLS), variables.get("PYTHONPATH", "")]
+    return {**variables, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def cmake(
     *arguments: str | Path, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run the CMake of this Python environment, else the system's, in `environment` and the process's."""
+    """Run CMake, of this Python environment or the system, with `environment` added to the process's."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     program = shutil.which("cmake", path=path)
     if program is None:
@@ -45,9 +45,9 @@ def cmake(
     )
 
 
-def error_of(answer: subprocess.CompletedProcess[str]) -> str:
+def error_of(completed: subprocess.CompletedProcess[str]) -> str:
     """Return the message of CMake's first error, on one line."""
-    _, _, after = answer.stderr.partition("CMake Error at ")
+    _, _, after = completed.stderr.partition("CMake Error at ")
     _, _, message = after.partition("\n")
     lines = message.strip("\n").splitlines()
     end = next((i for i, line in enumerate(lines) if not line.startswith("  ")), len(lines))
@@ -64,10 +64,10 @@ def run_script(name: str, *arguments: object) -> subprocess.CompletedProcess[str
     )
 
 
-def write_results(file, **found):
-    """Write results as benchmarks/results.py keeps them: what each section's command found."""
+def write_results(file, **results):
+    """Write results in the format of benchmarks/results.py: each section with the JSON of its command."""
     known = {"commit": "abcdef01", "date": "2026-11-29", "card": "a card", "driver": "1.2", "command": "c"}
-    file.write_text(json.dumps({name: known | {"found": each} for name, each in found.items()}))
+    file.write_text(json.dumps({name: known | {"found": each} for name, each in results.items()}))
     return file
 
 

@@ -1,4 +1,4 @@
-"""The command line called in this process, where it refuses."""
+"""Calls the command line in this process with arguments that it must refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparisons and benches: small models for them, an example, and what their JSON keeps to."""
+"""Small models for `compare` and `bench`, an example of a comparison, and the schema of its JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEMA = json.loads(Path(__file__).with_name("compare_schema.json").read_text(en
 
 
 def checked(comparison: Comparison) -> dict:
-    """Return the JSON of `comparison`, which keeps to the schema and holds no NaN."""
+    """Return the JSON of `comparison` after checking it against the schema; NaN is not allowed."""
     written = json.loads(json.dumps(comparison.to_json(), allow_nan=False))
     jsonschema.validate(written, SCHEMA)
     return written

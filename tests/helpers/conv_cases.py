@@ -1,7 +1,7 @@
-"""Convolutions to test with: a list over every attribute and rank, seeded draws, and the reference in NumPy.
+"""Test cases of convolutions: a list over every attribute and rank, seeded draws, and a reference in NumPy.
 
-The reference is written from the definition of the ONNX operator Conv, in float64, and shares nothing with
-the library: padding by ONNX's formulas for `auto_pad`, then one term per filter tap.
+The reference follows the definition of the ONNX operator Conv, in float64, and shares no code with the
+library: padding by ONNX's formulas for `auto_pad`, then one term per filter tap.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class ConvCase:
     attributes: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        given = " ".join(f"{name}={value}".replace(" ", "") for name, value in self.attributes.items())
+        attributes = " ".join(f"{name}={value}".replace(" ", "") for name, value in self.attributes.items())
         bias = " bias" if self.has_bias else ""
-        return f"{list(self.x_shape)}*{list(self.w_shape)}{bias} {given}".replace(", ", ",").strip()
+        return f"{list(self.x_shape)}*{list(self.w_shape)}{bias} {attributes}".replace(", ", ",").strip()
 
     @property
     def terms(self) -> int:
-        """How many products an output sums, and the bias."""
+        """Number of products in an output's sum, plus one for the bias."""
         return math.prod(self.w_shape[1:]) + 1
 
     def arrays(self, dtype: Any = np.float32) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
@@ -48,8 +48,8 @@ class ConvCase:
 
     @property
     def magnitude(self) -> np.ndarray:
-        """For each output the sum of the absolute values of its terms."""
-        return sum_of_sizes(*self.arrays(), **self.attributes)
+        """Sum of the absolute values of each output's terms."""
+        return sum_of_magnitudes(*self.arrays(), **self.attributes)
 
     def check(self, y: np.ndarray, unit: float, operand: float = 0.0) -> None:
         """Assert that `y` is the case's reference but for rounding; see assert_within_rounding."""
@@ -60,7 +60,7 @@ CASES = tuple(
     itertools.starmap(
         ConvCase,
         [
-            # 1-D: nothing but the defaults, then everything at once.
+            # 1-D: defaults only, then all attributes together.
             ((1, 1, 1), (1, 1, 1)),
             ((2, 3, 17), (4, 3, 5)),
             (
@@ -71,10 +71,10 @@ CASES = tuple(
             ),
             ((1, 2, 10), (2, 2, 4), False, {"auto_pad": "SAME_UPPER"}),
             ((1, 2, 10), (2, 2, 4), True, {"auto_pad": "SAME_LOWER", "strides": [3]}),
-            # Padding at one end alone.
+            # Padding at one end only.
             ((1, 1, 4), (1, 1, 3), False, {"pads": [1, 0]}),
             ((2, 2, 4), (3, 2, 3), True, {"pads": [0, 2]}),
-            # Single taps that a stride leads into the padding and over it; their dilation has no effect.
+            # Single taps, whose stride reaches into and across the padding; dilation has no effect on them.
             ((2, 2, 9), (1, 2, 1), True, {"pads": [1, 1], "strides": [3], "dilations": [2]}),
             ((3, 1, 8), (2, 1, 2), False, {"pads": [2, 2], "strides": [2], "dilations": [2]}),
             ((2, 3, 11), (4, 3, 3), True, {"auto_pad": "VALID", "strides": [2], "dilations": [3]}),
@@ -97,24 +97,26 @@ CASES = tuple(
             ((1, 2, 9, 8), (3, 2, 3, 2), False, {"auto_pad": "SAME_LOWER", "dilations": [2, 3]}),
             ((1, 2, 9, 8), (3, 2, 3, 3), False, {"auto_pad": "VALID", "strides": [2, 1]}),
             ((1, 2, 9, 8), (3, 2, 3, 3), False, {"auto_pad": "NOTSET", "pads": [1, 0, 0, 1]}),
-            # Strides that divide the image or do not, and strides beyond the filter, which need no padding.
+            # Strides that do and do not divide the image, and strides beyond the filter, which need no
+            # padding.
             ((1, 1, 5, 5), (1, 1, 3, 3), False, {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
             ((1, 1, 6, 6), (1, 1, 3, 3), True, {"auto_pad": "SAME_LOWER", "strides": [2, 2]}),
             ((1, 2, 7, 8), (3, 2, 1, 2), True, {"auto_pad": "SAME_UPPER", "strides": [3, 5]}),
             ((1, 2, 7, 8), (3, 2, 2, 1), False, {"auto_pad": "SAME_LOWER", "strides": [5, 3]}),
             ((1, 2, 6, 6), (1, 2, 4, 4), True, {"pads": [1, 2, 3, 1], "strides": [2, 3]}),
-            # A pixel, as the image and the filter, and as the image alone.
+            # An image of one pixel, with filters of one tap and of more.
             ((1, 1, 1, 1), (1, 1, 1, 1), True),
             ((2, 1, 1, 1), (2, 1, 3, 3), False, {"pads": [1, 1, 1, 2], "strides": [3, 1]}),
-            # Padding beyond the filter: whole outputs see zeros alone.
+            # Padding beyond the filter: some outputs see zeros only.
             ((1, 1, 3, 3), (2, 1, 2, 2), True, {"pads": [4, 5, 6, 3]}),
             # The filter is as large as the image, or larger and padded.
             ((3, 2, 5, 6), (4, 2, 5, 6)),
             ((1, 2, 2, 3), (3, 2, 5, 7), True, {"pads": [2, 3, 2, 3]}),
-            # A filter, a row, a column.
+            # Images of one column and of one row.
             ((1, 3, 12, 1), (2, 3, 5, 1)),
             ((1, 3, 1, 12), (2, 3, 1, 5)),
-            # Groups: depthwise, with a multiplier, and wide ones; channel counts that no vector divides.
+            # Groups: depthwise, with a channel multiplier, and of several channels; channels that fill no
+            # vector.
             ((2, 6, 9, 8), (6, 1, 3, 3), False, {"group": 6}),
             ((2, 5, 9, 8), (15, 1, 3, 3), True, {"group": 5, "pads": [1, 1, 1, 1]}),
             ((1, 12, 7, 8), (18, 4, 3, 3), True, {"group": 3}),
@@ -126,7 +128,7 @@ CASES = tuple(
             ((1, 13, 7, 8), (7, 13, 3, 3)),
             ((1, 1, 7, 70), (13, 1, 3, 3)),
             ((1, 40, 5, 5), (4, 40, 3, 3), True),
-            # 3-D: the defaults, then everything at once.
+            # 3-D: defaults, then all attributes together.
             ((1, 2, 5, 6, 7), (3, 2, 2, 3, 2)),
             (
                 (2, 4, 6, 7, 8),
@@ -155,7 +157,7 @@ CASES = tuple(
     )
 )
 
-# An extent of 0: no images, no filters, no channels, no rows. Where there are outputs, they are the bias.
+# An extent of 0: no images, filters, channels or rows. Outputs, if any, are the bias.
 EMPTY_CASES = tuple(
     itertools.starmap(
         ConvCase,
@@ -177,30 +179,30 @@ EMPTY_CASES = tuple(
 
 
 def case_id(case: object) -> str:
-    """Return what pytest calls a case."""
+    """Return the name of a case in pytest."""
     return str(case)
 
 
 def random_cases(
-    seed: int, count: int, *, ranks: Sequence[int] = (1, 2, 3), most_terms: int = 20_000_000
+    seed: int, count: int, *, ranks: Sequence[int] = (1, 2, 3), max_products: int = 20_000_000
 ) -> Iterator[ConvCase]:
     """Yield `count` valid draws over every attribute: 1 to 16 channels and rows of 1 to 11 taps.
 
-    `most_terms` bounds the products of a whole output, so that no draw takes long.
+    `max_products` bounds the products of a draw, so that none takes long.
     """
     random = np.random.default_rng(seed)
     while count > 0:
         case = _draw(random, int(random.choice(ranks)))
         if case is not None:
             outputs = math.prod(output_shape(case.x_shape, case.w_shape, **case.attributes))
-            if outputs * case.terms <= most_terms:
+            if outputs * case.terms <= max_products:
                 count -= 1
                 yield case
 
 
 def _draw(random: np.random.Generator, rank: int) -> ConvCase | None:
-    def integers(least: int, most: int) -> list[int]:
-        return [int(value) for value in random.integers(least, most + 1, rank)]
+    def integers(low: int, high: int) -> list[int]:
+        return [int(value) for value in random.integers(low, high + 1, rank)]
 
     group = int(random.choice([1, 1, 1, 2, 3, 5]))
     channels = int(random.integers(1, max(1, 16 // group) + 1))
@@ -264,7 +266,7 @@ def padding_of(
 
 
 def output_shape(x_shape: Sequence[int], w_shape: Sequence[int], **attributes: Any) -> tuple[int, ...]:
-    """Return (N, K, output...), by the formulas of ONNX's Conv; each mode of `auto_pad` has its own."""
+    """Return (N, K, output...), by the formulas of ONNX's Conv for each mode of `auto_pad`."""
     rank = len(x_shape) - 2
     strides = list(attributes.get("strides", ())) or [1] * rank
     dilations = list(attributes.get("dilations", ())) or [1] * rank
@@ -297,13 +299,13 @@ def convolve(
     filters = w.astype(np.float64).reshape(group, w.shape[0] // group, *w.shape[1:])
     y = np.zeros((len(x), *filters.shape[:2], *shape[2:]))
     for tap in np.ndindex(*w.shape[2:]):
-        seen = tuple(
+        windows = tuple(
             slice(
                 tap[i] * dilations[i], tap[i] * dilations[i] + (shape[i + 2] - 1) * strides[i] + 1, strides[i]
             )
             for i in range(rank)
         )
-        y += np.einsum("gkc,ngc...->ngk...", filters[(..., *tap)], images[(..., *seen)])
+        y += np.einsum("gkc,ngc...->ngk...", filters[(..., *tap)], images[(..., *windows)])
     y = y.reshape(shape)
     return y if b is None else y + b.astype(np.float64).reshape(-1, *[1] * rank)
 
@@ -315,17 +317,17 @@ def assert_within_rounding(
     operand: float = 0.0,
     **attributes: Any,
 ) -> None:
-    """Assert that every element of `y` is the convolution of x, w and b but for the rounding it may have.
+    """Assert that every element of `y` is the convolution of x, w and b within the bound of rounding errors.
 
     `unit` is the relative error of an addition or multiplication, `operand` that of rounding an operand
-    first. A sum of n terms t then has an error of at most (2 * operand + n * unit) * sum(|t|), in whatever
-    order it is taken (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2), to first order;
-    1 % and two more operations allow for the rest.
+    first. To first order, a sum of n terms t in any order has an error of at most
+    (2 * operand + n * unit) * sum(|t|) (Higham, Accuracy and Stability of Numerical Algorithms, section
+    4.2). 1 % and two more operations allow for higher orders.
     """
     reference = convolve(*arrays, **attributes)
     assert y.shape == reference.shape
     terms = math.prod(arrays[1].shape[1:]) + 1
-    bound = 1.01 * (2 * operand + (terms + 2) * unit) * sum_of_sizes(*arrays, **attributes)
+    bound = 1.01 * (2 * operand + (terms + 2) * unit) * sum_of_magnitudes(*arrays, **attributes)
     wrong = np.argwhere(~(np.abs(y - reference) <= bound))  # NaN is wrong too
     assert wrong.size == 0, (
         f"{len(wrong)} of {y.size} outputs are wrong, the first at {wrong[0].tolist()}: "
@@ -333,6 +335,8 @@ def assert_within_rounding(
     )
 
 
-def sum_of_sizes(x: np.ndarray, w: np.ndarray, b: np.ndarray | None = None, **attributes: Any) -> np.ndarray:
-    """Return for each output the sum of the absolute values of its terms: what rounding errors scale with."""
+def sum_of_magnitudes(
+    x: np.ndarray, w: np.ndarray, b: np.ndarray | None = None, **attributes: Any
+) -> np.ndarray:
+    """Return the sum of the absolute values of each output's terms, with which rounding errors scale."""
     return convolve(np.abs(x), np.abs(w), None if b is None else np.abs(b), **attributes)

@@ -1,7 +1,7 @@
-"""What tests ask of the CUDA driver itself: streams and the order of work on them, memory, the current card.
+"""CUDA driver API for tests: streams, memory and the current card.
 
-The driver is there wherever there is a card, whatever CUDA libraries pip has installed. A stream of the
-driver is one of the CUDA runtime.
+The driver is present with every card, whatever CUDA libraries pip has installed. A stream of the driver is
+also one of the CUDA runtime.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NON_BLOCKING = 1
 NOT_READY = 600
 CAPTURE_UNSUPPORTED = 900
 CAPTURE_INVALIDATED = 901
-# A capture forbids every thread of the process what it cannot hold; so does ONNX Runtime's.
+# Mode of a capture, as of ONNX Runtime's: calls that a graph cannot hold are errors in every thread.
 CAPTURE_GLOBAL = 0
 
 
@@ -47,7 +47,7 @@ def _context(card: int) -> ctypes.c_void_p:
 
 
 def bus_id(card: int) -> bytes:
-    """Return the address of the card on the bus, by which others know it too, whatever cards are hidden."""
+    """Return the PCI bus address of the card, which does not depend on CUDA_VISIBLE_DEVICES."""
     address = ctypes.create_string_buffer(32)
     _check("cuDeviceGetPCIBusId", address, ctypes.c_int(len(address)), _device(card))
     return address.value
@@ -55,7 +55,7 @@ def bus_id(card: int) -> bytes:
 
 @contextmanager
 def on_card(card: int) -> Iterator[None]:
-    """Make the card current for this thread, and afterwards again the one that was."""
+    """Make the card current for this thread within the block."""
     _check("cuCtxPushCurrent_v2", _context(card))
     try:
         yield
@@ -64,7 +64,7 @@ def on_card(card: int) -> Iterator[None]:
 
 
 def current_card() -> int | None:
-    """Return the card that is current for this thread; None where none is."""
+    """Return the current card of this thread, or None."""
     context = ctypes.c_void_p()
     _check("cuCtxGetCurrent", ctypes.byref(context))
     if not context.value:
@@ -75,7 +75,7 @@ def current_card() -> int | None:
 
 
 def is_in_use(card: int) -> bool:
-    """Return whether anything in this process has set up the card, which takes much of its memory."""
+    """Return whether the card's primary context is active in this process."""
     flags, active = ctypes.c_uint(), ctypes.c_int()
     _check("cuDevicePrimaryCtxGetState", _device(card), ctypes.byref(flags), ctypes.byref(active))
     return active.value != 0
@@ -90,13 +90,13 @@ def free_bytes(card: int = 0) -> int:
 
 
 def synchronize(card: int = 0) -> None:
-    """Wait for all that was asked of the card."""
+    """Wait for all work of the card's context."""
     with on_card(card):
         _check("cuCtxSynchronize")
 
 
 class Stream:
-    """A stream that neither waits for the default stream nor is waited for by it."""
+    """A stream that does not synchronise with the default stream."""
 
     def __init__(self, card: int = 0) -> None:
         self.card = card
@@ -110,9 +110,9 @@ class Stream:
         return self._handle.value
 
     def sleep(self, seconds: float) -> None:
-        """Let what is asked of the stream from now on wait."""
-        # C's usleep takes its one argument where the driver passes the user's pointer. A function in Python
-        # would have to wait for the interpreter's lock.
+        """Delay later work of the stream."""
+        # C's usleep takes its argument in place of the driver's user pointer. A Python function would wait
+        # for the interpreter's lock.
         usleep = ctypes.cast(ctypes.CDLL(None).usleep, ctypes.c_void_p)
         microseconds = ctypes.c_void_p(round(seconds * 1e6))
         with on_card(self.card):
@@ -131,9 +131,9 @@ class Stream:
 
     @contextmanager
     def captured(self) -> Iterator[list[int]]:
-        """Record what is asked of the stream instead of doing it, and throw the record away.
+        """Capture the stream's work into a graph and discard the graph.
 
-        Yields a list that in the end holds the error of the capture, and nothing where there was none.
+        Yields a list that holds the error of the capture at the end, if there was one.
         """
         errors: list[int] = []
         with on_card(self.card):

@@ -17,11 +17,11 @@ HANG_SECONDS = 30.0
 
 
 class DataServer(ThreadingHTTPServer):
-    """Serves `content` by name; request k is answered as `plan[k]` says, later ones as the last entry says.
+    """Serves `content` by name. Entry k of `plan` answers request k, the last entry also later requests.
 
     Plan entries: "serve", "cut N" (stop after N bytes of the body), "slow" (the body in small pieces),
     "stall N" (send N bytes, then nothing), "hang" (send nothing at all), "alter" (one byte is another),
-    "ignore range", "wrong range", "page" (a small HTML page instead), "status N".
+    "ignore range", "wrong range", "page" (a small HTML page), "status N".
     """
 
     daemon_threads = True
@@ -40,7 +40,7 @@ class DataServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing: clients that go away are what is tested."""
+        """Print nothing: tests disconnect on purpose."""
 
 
 @contextlib.contextmanager
@@ -66,39 +66,39 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         name = self.path.lstrip("/")
         content = self.server.content[name]
-        asked = self.headers.get("Range")
+        byte_range = self.headers.get("Range")
         plan = self.server.plan
-        way, _, number = plan[min(len(self.server.ranges), len(plan) - 1)].partition(" ")
-        self.server.ranges.append(asked)
+        action, _, number = plan[min(len(self.server.ranges), len(plan) - 1)].partition(" ")
+        self.server.ranges.append(byte_range)
         self.server.names.append(name)
-        start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0
-        if way == "hang":
+        start = int(byte_range.removeprefix("bytes=").removesuffix("-")) if byte_range else 0
+        if action == "hang":
             self.server.closing.wait(HANG_SECONDS)
             return
-        if way == "status":
+        if action == "status":
             self.send_error(int(number))
             return
-        if way == "page":
+        if action == "page":
             self._answer(200, b"<html>please log in</html>", kind="text/html")
             return
-        if way == "alter":
+        if action == "alter":
             content = content[:-1] + bytes([content[-1] ^ 1])
-        if way == "wrong":
+        if action == "wrong":
             self._answer(206, content, content_range=f"bytes 0-{len(content) - 1}/{len(content)}")
             return
-        if way == "ignore" or not asked:
-            self._answer(200, content, way, number)
+        if action == "ignore" or not byte_range:
+            self._answer(200, content, action, number)
         elif start >= len(content):
             self.send_error(416)
         else:
-            stated = f"bytes {start}-{len(content) - 1}/{len(content)}"
-            self._answer(206, content[start:], way, number, content_range=stated)
+            content_range = f"bytes {start}-{len(content) - 1}/{len(content)}"
+            self._answer(206, content[start:], action, number, content_range=content_range)
 
     def _answer(
         self,
         status: int,
         body: bytes,
-        way: str = "serve",
+        action: str = "serve",
         number: str = "",
         kind: str = "application/gzip",
         content_range: str | None = None,
@@ -109,12 +109,12 @@ class _Handler(BaseHTTPRequestHandler):
         if content_range:
             self.send_header("Content-Range", content_range)
         self.end_headers()
-        if way in ("cut", "stall"):
+        if action in ("cut", "stall"):
             self.wfile.write(body[: int(number)])
             self.wfile.flush()
-            if way == "stall":
+            if action == "stall":
                 self.server.closing.wait(HANG_SECONDS)
-        elif way == "slow":
+        elif action == "slow":
             for piece in range(0, len(body), -(-len(body) // 20)):
                 self.wfile.write(body[piece : piece - (-len(body) // 20)])
                 time.sleep(0.02)
@@ -122,8 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
 
-# What the server gives, and how tests ask for it: waiting longer than any machine takes, or for a moment,
-# where nothing will come.
+# The served file, and the patience of tests: longer than any machine takes, or short if no answer will come.
 CONTENT = random.Random(6).randbytes(300_000)
 FILE = PinnedFile("shirts.gz", len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
 LONG = Patience(timeout=60, attempts=3, pause=0.01)
@@ -131,11 +130,11 @@ SHORT = Patience(timeout=0.4, attempts=3, pause=0.01)
 
 
 def get(home: str, folder: Path, file: PinnedFile = FILE, patience: Patience = LONG) -> bytes:
-    """Fetch the file into `folder`, and return what is in it then."""
+    """Fetch the file into `folder` and return its content."""
     fetch(file, home, folder, patience=patience)
     return (folder / file.name).read_bytes()
 
 
 def part_of(folder: Path) -> Path:
-    """Return where what has arrived is kept until all has."""
+    """Return the path of the partial download."""
     return folder / f"{FILE.name}.part"

@@ -1,6 +1,6 @@
-"""Tests that go through their cases themselves, where the cases are data and the way to them is the same.
+"""A decorator for tests that loop over their cases.
 
-A test of its own, which pytest collects, sets up and reports, takes longer than a small convolution.
+Collecting, setting up and reporting a pytest item takes longer than a small convolution.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ import pytest
 
 
 def each(names: str, cases: Iterable) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that has one test run for all `cases`, given as pytest's parametrize gives them.
+    """Return a decorator that runs a test for all `cases`, in the format of pytest's parametrize.
 
-    A failure ends the test with a message that begins with the case. A case that is skipped does not; where
-    all are, so is the test, for the first one's reason.
+    A failure ends the test with a message that begins with the case. A skipped case does not end it. If all
+    cases are skipped, the test is skipped with the first case's reason.
     """
-    own = [name.strip() for name in names.split(",")]
-    every = list(cases)
-    assert every, f"there are no cases of {names}"
+    case_names = [name.strip() for name in names.split(",")]
+    all_cases = list(cases)
+    assert all_cases, f"there are no cases of {names}"
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(test)
-        def in_turn(**given: object) -> None:
+        def run_cases(**fixtures: object) -> None:
             reasons = []
-            for case in every:
-                values = dict(zip(own, case if len(own) > 1 else [case], strict=True))
+            for case in all_cases:
+                values = dict(zip(case_names, case if len(case_names) > 1 else [case], strict=True))
                 try:
-                    test(**given, **values)
+                    test(**fixtures, **values)
                 except pytest.skip.Exception as skipped:
                     reasons.append(str(skipped))
                 except Exception as error:
                     named = ", ".join(f"{name} {value}" for name, value in values.items())
                     raise AssertionError(f"{named}: {error}") from error
-            if len(reasons) == len(every):
+            if len(reasons) == len(all_cases):
                 pytest.skip(reasons[0])
 
         signature = inspect.signature(test)
-        left = [parameter for name, parameter in signature.parameters.items() if name not in own]
-        # Which pytest reads for the fixtures and parameters that are left to it.
-        in_turn.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
-        return in_turn
+        remaining = [parameter for name, parameter in signature.parameters.items() if name not in case_names]
+        # pytest reads the signature for fixtures and its own parameters.
+        run_cases.__signature__ = signature.replace(parameters=remaining)  # type: ignore[attr-defined]
+        return run_cases
 
     return decorate

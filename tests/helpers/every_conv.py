@@ -1,8 +1,8 @@
-"""A model with a Conv of every element type, precision and algorithm of a device, some of them with what
-follows fused, and the reference of it.
+"""A model with Convs of all element types, precisions and algorithms of a device, some with an epilogue, and
+its reference.
 
-One float32 input feeds them all, cast to their types, and each has an output; the last one's input is the
-first one's output, so that their order matters as well.
+All Convs read the same float32 input, cast to their types, and each has an output. The last Conv reads the
+output of the first, so the order of execution matters too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 from op_sessions import ROUNDING
 
 CHANNELS = 3
-# What the name of a Conv's algorithm below means on a device.
+# Algorithm of a device for each name in CONVS.
 ALGORITHMS = {
     "cpu": {"fast": "direct", "plain": "reference", "auto": "auto"},
     "cuda": {"fast": "few_channels", "plain": "naive", "auto": "auto"},
@@ -30,7 +30,7 @@ ALGORITHMS = {
 
 @dataclass(frozen=True)
 class Conv:
-    """A Conv node, its constants and what it reads: the model's input, or the output of another."""
+    """A Conv node, its constants, and its input: the model's input, or the output of another Conv."""
 
     name: str
     element_type: str = "float32"
@@ -41,7 +41,7 @@ class Conv:
     reads: str = "x"
     channels: int = CHANNELS
     attributes: dict[str, Any] = field(default_factory=dict)
-    epilogue: dict[str, Any] = field(default_factory=dict)  # attributes of FusedConv, which it then is
+    epilogue: dict[str, Any] = field(default_factory=dict)  # attributes; the node is then a FusedConv
 
     @cached_property
     def constants(self) -> tuple[np.ndarray, np.ndarray]:
@@ -60,17 +60,17 @@ class Conv:
             assert_within_rounding(y, arrays, *rounding, **self.attributes)
         else:
             case = ConvCase(x.shape, self.constants[0].shape, True, self.attributes)
-            # The casts of the model lose nothing, so neither does the way back.
-            own = y.astype(TYPES[self.element_type][0])
-            assert_rounded_once(own, case, arrays, self.element_type, device)
+            # The model's casts are exact, so the cast back is exact too.
+            narrow = y.astype(TYPES[self.element_type][0])
+            assert_rounded_once(narrow, case, arrays, self.element_type, device)
 
     def check_fused(self, arrays: tuple[np.ndarray, ...], y: np.ndarray, device: str) -> None:
-        """Assert that `y` is what FusedConv defines but for rounding; no activation is steeper than 1."""
+        """Assert that `y` is the reference of FusedConv within rounding; no activation is steeper than 1."""
         wide = [array.astype(np.float64) for array in arrays]
-        how = {"algorithm": "reference", **self.attributes}
-        reference = _native.conv(*wide, **how, **self.epilogue)
+        options = {"algorithm": "reference", **self.attributes}
+        reference = _native.conv(*wide, **options, **self.epilogue)
         pool = {key: value for key, value in self.epilogue.items() if key.startswith("pool")}
-        magnitude = _native.conv(*map(np.abs, wide), **how, **{**pool, "pool": "MaxPool"})
+        magnitude = _native.conv(*map(np.abs, wide), **options, **{**pool, "pool": "MaxPool"})
         unit, operand = ROUNDING[device if self.precision == "tf32" else "cpu"]
         terms = math.prod(self.constants[0].shape[1:]) + 1
         bound = 1.01 * (2 * operand + (terms + 14) * unit) * magnitude
@@ -79,7 +79,7 @@ class Conv:
 
 
 POOL_2 = {"pool": "MaxPool", "pool_kernel_shape": [2, 2], "pool_strides": [2, 2]}
-# Windows that overlap: on CUDA, where no kernel pools such sums, a second one does, from scratch memory.
+# Windows that overlap: on CUDA a second kernel pools, from scratch memory.
 POOL_3 = {"pool": "MaxPool", "pool_kernel_shape": [3, 3], "pool_strides": [2, 2], "pool_pads": [1, 1, 1, 1]}
 CONVS = (
     Conv("tf32", precision="tf32", algorithm="fast", filters=20, attributes={"pads": [1, 0, 2, 1]}),
@@ -97,7 +97,7 @@ ONNX_TYPES = {name: element_type for name, (_, element_type, *_) in TYPES.items(
 
 
 def model(device: str) -> bytes:
-    """Return the model for a device, whose algorithms it names."""
+    """Return the model, whose nodes name algorithms of the device."""
     nodes, constants, outputs = [], [], []
     for conv in CONVS:
         name, kind = conv.name, conv.element_type
@@ -105,7 +105,7 @@ def model(device: str) -> bytes:
         if kind in ONNX_TYPES:
             x = f"x_{name}"
             nodes.append(helper.make_node("Cast", ["x"], [x], to=ONNX_TYPES[kind]))
-        # NumPy has no bfloat16 of its own; float32 has room for both small types.
+        # NumPy has no bfloat16; float32 represents both 16-bit types exactly.
         widened = kind in ("float16", "bfloat16")
         nodes.append(
             helper.make_node(
@@ -133,7 +133,7 @@ def model(device: str) -> bytes:
 
 
 def make_input(seed: int, batch: int = 2, height: int = 11, width: int = 14) -> np.ndarray:
-    """Return data that every element type holds exactly: seven bits and a sign."""
+    """Return data that all element types represent exactly: seven bits and a sign."""
     random = np.random.default_rng(seed)
     return (random.integers(-127, 128, (batch, CHANNELS, height, width)) / 16).astype(np.float32)
 
@@ -144,14 +144,14 @@ def answers(session: onnxruntime.InferenceSession, x: np.ndarray) -> list[np.nda
 
 
 def check(x: np.ndarray, outputs: list[np.ndarray], device: str) -> None:
-    """Assert that every output is what its Conv should give."""
-    found = {"x": x, **{conv.name: y for conv, y in zip(CONVS, outputs, strict=True)}}
+    """Assert that every output is the convolution of its Conv's input."""
+    values = {"x": x, **{conv.name: y for conv, y in zip(CONVS, outputs, strict=True)}}
     for conv in CONVS:
-        conv.check(found[conv.reads], found[conv.name], device)
+        conv.check(values[conv.reads], values[conv.name], device)
 
 
-def same_bits(some: list[np.ndarray], others: list[np.ndarray]) -> bool:
+def same_bits(arrays: list[np.ndarray], other_arrays: list[np.ndarray]) -> bool:
     """Return whether two lists of arrays are the same, bit for bit."""
-    return [(y.shape, y.dtype, y.tobytes()) for y in some] == [
-        (y.shape, y.dtype, y.tobytes()) for y in others
+    return [(y.shape, y.dtype, y.tobytes()) for y in arrays] == [
+        (y.shape, y.dtype, y.tobytes()) for y in other_arrays
     ]

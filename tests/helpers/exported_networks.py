@@ -1,4 +1,4 @@
-"""The networks as models, each made once for all tests: VGG-16's half a gigabyte takes many seconds."""
+"""The networks as models, each exported once for all tests: VGG-16's half a gigabyte takes many seconds."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from convswap import export
 
 @functools.cache
 def exported(name: str) -> onnx.ModelProto:
-    """Return the model of a network, which is everyone's: whoever changes it makes a copy first."""
+    """Return the model of a network. All tests share it, so a test must copy it before changing it."""
     return export.export_network(name)

@@ -1,4 +1,4 @@
-"""A card that is not there: programs run with the driver of tests/fake_driver, which computes nothing."""
+"""Runs programs with the CUDA driver of tests/fake_driver, which pretends a card and computes nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from build_tools import REPOSITORY, environment_with_helpers
 from convswap import _native
 
-# 2017's first layer, which every rung of the ladder takes: the extents of x and w.
+# 2017's first layer, which every rung of the ladder computes: the extents of x and w.
 LAYER = ("2,1,28,28", "50,1,5,5")
 
 _WHY_NO_COMPILER = _native.kernel_compiler()["why_not"]
@@ -24,7 +24,7 @@ FOLDER = REPOSITORY / "build" / "fake_driver"
 
 
 def fake_driver() -> Path:
-    """Return the folder of the driver, which is built where it is not there or older than its source."""
+    """Return the folder of the driver, which is built if it is missing or older than its source."""
     compiler = shutil.which(os.environ.get("CXX", "g++"))
     headers = sorted((REPOSITORY / "build").glob("cp3*/cuda_header"))
     if compiler is None or not headers:
@@ -44,8 +44,8 @@ def run_beside_card(
 ) -> subprocess.CompletedProcess[str]:
     """Run a Python program, given as text, in a process that sees the fake card.
 
-    `cache` is the folder of its kernel store; by default that which tests keep from one run to the next.
-    `settings` are variables of the environment, such as FAKE_CARDS=2.
+    `cache` is the folder of its kernel store, by default the tests' store. `settings` are environment
+    variables, such as FAKE_CARDS=2.
     """
     environment = environment_with_helpers()
     paths = os.pathsep.join(filter(None, [str(fake_driver()), environment.get("LD_LIBRARY_PATH", "")]))

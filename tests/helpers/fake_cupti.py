@@ -1,7 +1,7 @@
-"""Stands for the module `cupti.cupti` of the package cupti-python 13.0: the part that convswap calls.
+"""A fake of the module `cupti.cupti` of cupti-python 13.0, with the functions that convswap calls.
 
-Records are handed over as there: to the callback, as objects with the fields of CUPTI's structures, when the
-buffers are flushed.
+As in the real module, a flush passes records to the callback as objects with the fields of CUPTI's
+structures.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def runtime(cbid: int, start: int, end: int, correlation: int, kind: int = 5) ->
 
 
 class FakeCupti(ModuleType):
-    """The module. `pending` are records for the next flush; `refuse` maps a function to its error status."""
+    """The module. `pending` are records for the next flush; `refuse` maps functions to error statuses."""
 
     def __init__(self) -> None:
         super().__init__("cupti.cupti")
@@ -136,7 +136,7 @@ class FakeCupti(ModuleType):
         records, self.pending = self.pending, []
         self._hand_over(records)
         for record in records:
-            # Nobody may keep records: each holds its whole buffer.
+            # Callers must not keep records: each keeps its whole buffer alive.
             record.__dict__.clear()
 
     def get_callback_name(self, domain: int, cbid: int) -> str:

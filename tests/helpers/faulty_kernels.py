@@ -1,9 +1,9 @@
-"""Kernels of students that are wrong, each in its own way, and one that is right.
+"""Faulty kernels of students.
 
-Each is a file of the lab with one change. `kinds` are the faults that may be told of it, on the card and on
-the processor; "refused" is a file that is bad input. `where` says where it is told in tests: "anywhere";
-"card", where others like it show the same on the processor in less time, or where it is none there; or
-"worker", which has a clock.
+Each is a file of the lab with one change. `kinds` are the faults that the lab may report for it, on the card
+and in the emulation; "refused" is a file that is bad input. `where` is the place in which tests look for the
+report: "anywhere"; "card", if the emulation cannot have the fault, or similar kernels show it there in less
+time; or "worker", the process with a time limit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PIXEL = "x[((n * C + c) * H + p + r) * W + q + s]"
 
 @dataclass(frozen=True)
 class Faulty:
-    """A kernel that is wrong: its name, its text, and what may be told of it."""
+    """A faulty kernel: its name, its text, and the faults that the lab may report."""
 
     name: str
     text: str

@@ -1,4 +1,4 @@
-"""Models of a Conv and what follows it, and what must hold of every model that was fused."""
+"""Models of a Conv and its followers, and checks that hold for every fused model."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 FILTERS = 4
 X_SHAPE = (2, 3, 9, 8)
-# The relative L2 difference of outputs in float64, in units of rounding of the model's type: one for what is
-# folded, which is rounded once, and three for the constants of spelled-out activations.
+# Relative L2 difference of outputs in float64, in units of rounding of the model's type: one for folded
+# weights, which are rounded once, and three for the constants of decomposed activations.
 UNITS = 4
-# In a float64 model the evaluation itself rounds as much: two dozen sums and products for each output.
+# In a float64 model the evaluation itself rounds two dozen sums and products for each output.
 UNITS_OF_FLOAT64 = 64
 UNIT = {
     TensorProto.DOUBLE: 2.0**-53,
@@ -48,7 +48,7 @@ def declare(
 
 
 def node(op: str, inputs: str, outputs: str, name: str | None = None, **attributes: Any) -> onnx.NodeProto:
-    """Return a node; inputs and outputs are separated by blanks, "-" is one that is left out."""
+    """Return a node; inputs and outputs are separated by blanks, "-" is an omitted input."""
     domain, _, op_type = op.rpartition(".")
     return helper.make_node(
         op_type,
@@ -61,7 +61,7 @@ def node(op: str, inputs: str, outputs: str, name: str | None = None, **attribut
 
 
 def conv(output: str = "c", inputs: str = "x w", name: str = "conv", **attributes: Any) -> onnx.NodeProto:
-    """Return a Conv; of 3x3 filters, it keeps height and width unless `attributes` say otherwise."""
+    """Return a Conv; with 3x3 filters, it keeps height and width unless `attributes` change that."""
     pads = {} if "auto_pad" in attributes else {"pads": [1, 1, 1, 1]}
     return node("Conv", inputs, output, name, **(pads | attributes))
 
@@ -83,27 +83,27 @@ def model(
 ) -> onnx.ModelProto:
     """Return a model from `x` to `y`; `w` is constant unless it is an input.
 
-    `constants` are of `element_type`, `tensors` of their own. `y_shape` is for ops that inference does not
-    know.
+    `constants` get `element_type`; `tensors` keep their types. `y_shape` declares the output of ops that
+    shape inference does not know.
     """
-    given = dict(constants or {})
+    values = dict(constants or {})
     declared = [declare("x", x_shape, element_type)] if inputs is None else list(inputs)
     if not any(value.name == "w" for value in declared):
-        given = {"w": array("w", FILTERS, 3, 3, 3)} | given
+        values = {"w": array("w", FILTERS, 3, 3, 3)} | values
     graph = helper.make_graph(
         list(nodes),
         "net",
         declared,
         [declare(name, y_shape, element_type) for name in outputs],
-        [*(tensor(name, values, element_type) for name, values in given.items()), *tensors],
+        [*(tensor(name, value, element_type) for name, value in values.items()), *tensors],
     )
     opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
-    made = helper.make_model(graph, opset_imports=opsets, ir_version=ir_version, functions=list(functions))
-    # Outputs of unknown rank are not what exporters write.
-    inferred = onnx.shape_inference.infer_shapes(made)
-    del made.graph.output[:]
-    made.graph.output.extend(inferred.graph.output)
-    return made
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=ir_version, functions=list(functions))
+    # Exporters do not write outputs of unknown rank.
+    inferred = onnx.shape_inference.infer_shapes(proto)
+    del proto.graph.output[:]
+    proto.graph.output.extend(inferred.graph.output)
+    return proto
 
 
 def feeds_of(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
@@ -124,7 +124,7 @@ def feeds_of(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
 
 
 def fuse(original: onnx.ModelProto, *, units: float = UNITS, **options: Any) -> SwapResult:
-    """Fuse `original`, assert that it still means the same, and return what `swap` returns."""
+    """Fuse `original`, assert that it computes the same, and return the result of `swap`."""
     before = original.SerializeToString()
     result = swap(original, fuse=True, **options)
     assert original.SerializeToString() == before
@@ -133,7 +133,7 @@ def fuse(original: onnx.ModelProto, *, units: float = UNITS, **options: Any) -> 
 
 
 def assert_same(original: onnx.ModelProto, fused: onnx.ModelProto, units: float = UNITS) -> None:
-    """Assert that `fused`, expanded, is sound and has the outputs of `original`, to `units` of rounding."""
+    """Assert that `fused`, expanded, is valid and has the outputs of `original`, to `units` of rounding."""
     expanded = expand(fused)
     onnx.checker.check_model(expanded, full_check=True)
     assert_same_declarations(original, fused, expanded)
@@ -145,7 +145,7 @@ def assert_same(original: onnx.ModelProto, fused: onnx.ModelProto, units: float 
     for before, after in zip(outputs_of(original, feeds), outputs_of(expanded, feeds), strict=True):
         assert before.shape == after.shape
         assert np.linalg.norm(before - after) <= tolerance * np.linalg.norm(before), "in float64"
-    # It has no Conv for the others.
+    # ONNX Runtime has no Conv for the other types.
     if element_type in (TensorProto.FLOAT, TensorProto.FLOAT16):
         assert_same_in_onnx_runtime(original, expanded, feeds, 8 * UNIT[element_type])
 
@@ -158,17 +158,17 @@ def outputs_of(proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[
 def assert_same_declarations(
     original: onnx.ModelProto, fused: onnx.ModelProto, expanded: onnx.ModelProto
 ) -> None:
-    """Assert that inputs and outputs stay, and that every value that stays has the type and shape it had."""
+    """Assert that inputs and outputs stay, and that all common values have the same types and shapes."""
     assert list(fused.graph.input) == list(original.graph.input)
     assert list(fused.graph.output) == list(original.graph.output)
     before, after = (_inferred(proto) for proto in (original, expanded))
     common = before.keys() & after.keys()
-    ours = [node_ for node_ in fused.graph.node if node_.domain == "convswap"]
-    assert {output for node_ in ours for output in node_.output} <= common
+    our_nodes = [node_ for node_ in fused.graph.node if node_.domain == "convswap"]
+    assert {output for node_ in our_nodes for output in node_.output} <= common
     assert {name: after[name] for name in common} == {name: before[name] for name in common}
-    # What inference cannot tell of a model with our op, because it does not know it, is declared.
+    # Shape inference does not know our op, so the outputs of its nodes are declared.
     declared = {value.name: value for value in (*fused.graph.value_info, *fused.graph.output)}
-    for node_ in ours:
+    for node_ in our_nodes:
         if node_.op_type == "FusedConv" and before[node_.output[0]][0]:
             kind = declared[node_.output[0]].type.tensor_type
             assert kind.elem_type == before[node_.output[0]][0]
@@ -195,7 +195,7 @@ def assert_same_in_onnx_runtime(
     feeds: Mapping[str, np.ndarray],
     tolerance: float,
 ) -> None:
-    """Assert that both, in their own type and not optimised, have the same outputs on the CPU provider."""
+    """Assert that both models, unoptimised, have the same outputs on the CPU provider in their own type."""
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -213,10 +213,10 @@ def assert_same_in_onnx_runtime(
 
 
 def taken(result: SwapResult) -> dict[str, list[str]]:
-    """Return, by Conv, the op that it is now and the ops that it took in."""
+    """Return, for each fused Conv, its new op and the ops that were fused into it."""
     return {fused.node: [fused.op, *(op for op, _ in fused.taken)] for fused in result.fused}
 
 
 def reasons(result: SwapResult) -> dict[str, str]:
-    """Return, by the node that was left, why."""
-    return {left.follower: left.reason for left in result.not_fused}
+    """Return the reason for each follower that was not fused."""
+    return {each.follower: each.reason for each in result.not_fused}

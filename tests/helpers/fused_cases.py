@@ -1,4 +1,4 @@
-"""What may follow a convolution in FusedConv, and the reference of it in ONNX's own operators, in float64."""
+"""Epilogues of FusedConv, and their reference in ONNX's own operators, in float64."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import onnx
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-# Activations with their parameters, and how ONNX spells them for a value h.
+# Activations with their parameters, and their nodes in ONNX for a value h.
 ACTIVATIONS = {
     "None": ({}, lambda h: []),
     "Relu": ({}, lambda h: [node("Relu", [h], "a")]),
     "LeakyRelu": ({"alpha": 0.125}, lambda h: [node("LeakyRelu", [h], "a", alpha=0.125)]),
-    "Clip": ({"alpha": -0.75, "beta": 1.5}, lambda h: [node("Clip", [h, "least", "most"], "a")]),
+    "Clip": ({"alpha": -0.75, "beta": 1.5}, lambda h: [node("Clip", [h, "low", "high"], "a")]),
     "Tanh": ({}, lambda h: [node("Tanh", [h], "a")]),
     "Sigmoid": ({}, lambda h: [node("Sigmoid", [h], "a")]),
     "HardSigmoid": (
@@ -51,8 +51,8 @@ TYPES = {
     "float16": (np.float16, onnx.TensorProto.FLOAT16, 2.0**-11),
     "bfloat16": (ml_dtypes.bfloat16, onnx.TensorProto.BFLOAT16, 2.0**-8),
 }
-# Of a sum of 28 products of numbers about 1, in float32; no activation here is steeper than 1.2.
-SUMS = 28 * 1.2 * 8 * 2.0**-24
+# Error of a float32 sum of 28 products of numbers about 1; no activation here has a slope above 1.2.
+SUM_ERROR = 28 * 1.2 * 8 * 2.0**-24
 X, W = (2, 3, 11, 13), (6, 3, 3, 3)
 
 
@@ -67,20 +67,20 @@ def fused_attributes(activation: str, pool: dict) -> dict:
 
 
 def reference(arrays: dict[str, np.ndarray], activation: str, pool: dict, conv: dict) -> np.ndarray:
-    """Return what ONNX's operators one after the other give in float64."""
+    """Return the result of ONNX's operators, one after the other, in float64."""
     values = {name: array.astype(np.float64) for name, array in arrays.items()}
     values |= {
-        "least": np.float64(ACTIVATIONS["Clip"][0]["alpha"]),
-        "most": np.float64(ACTIVATIONS["Clip"][0]["beta"]),
+        "low": np.float64(ACTIVATIONS["Clip"][0]["alpha"]),
+        "high": np.float64(ACTIVATIONS["Clip"][0]["beta"]),
     }
     nodes = [node("Conv", [name for name in "xwb" if name in arrays], "c", **conv)]
     last = "c"
     if "z" in arrays:
         nodes.append(node("Add", ["c", "z"], "h"))
         last = "h"
-    following = ACTIVATIONS[activation][1](last)
-    nodes += following
-    last = "a" if following else last
+    activation_nodes = ACTIVATIONS[activation][1](last)
+    nodes += activation_nodes
+    last = "a" if activation_nodes else last
     if pool:
         attributes = {key: value for key, value in pool.items() if key != "pool"}
         nodes.append(node(pool["pool"], [last], "p", **attributes))
@@ -114,7 +114,7 @@ def draw(element_type: str, *, residual: bool, bias: bool = True) -> dict[str, n
 
 def check(y: np.ndarray, expected: np.ndarray, element_type: str) -> None:
     rounding = TYPES[element_type][2]
-    sums = 0 if element_type == "float64" else SUMS
-    bound = rounding * np.abs(expected) * 1.01 + sums + 100 * 2.0**-53
+    sum_error = 0 if element_type == "float64" else SUM_ERROR
+    bound = rounding * np.abs(expected) * 1.01 + sum_error + 100 * 2.0**-53
     assert y.shape == expected.shape
     assert np.all(np.abs(y.astype(np.float64) - expected) <= bound)

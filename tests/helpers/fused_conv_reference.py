@@ -1,4 +1,4 @@
-"""A fused model in ONNX's own ops, so that anything can run it, and a check of what swap wrote into it."""
+"""Expands fused models to ONNX's own ops, and checks the attributes of FusedConv."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from convswap.graph.plain_model import expand_fused
 from onnx import helper
 
 CONV = {"algorithm", "precision", "auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"}
-# Of a depthwise convolution in front; the activation's are those of PARAMETERS with "depthwise_" before them.
+# Attributes of a preceding depthwise convolution. Those of its activation are PARAMETERS with "depthwise_".
 DEPTHWISE = {"depthwise_pads", "depthwise_strides", "depthwise_dilations"}
 POOL = {"pool_kernel_shape", "pool_strides", "pool_pads", "pool_ceil_mode"}
 PARAMETERS: dict[str, set[str]] = {
@@ -36,19 +36,19 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
 
 
 def check_fused(node: onnx.NodeProto) -> None:
-    """Check that a FusedConv has the attributes it should have, and no others."""
+    """Assert that a FusedConv has exactly the attributes that its inputs and epilogue need."""
     attributes = attributes_of(node)
     assert 3 <= len(node.input) <= 6 and node.input[0] and node.input[1] and len(node.output) == 1
-    given = attributes.keys() - CONV
+    extra = attributes.keys() - CONV
     if len(node.input) > 4:
-        # Without what follows it, the convolution behind it may have no bias.
+        # Bias and residual (inputs 2 and 3) may be empty before the depthwise weights.
         assert node.input[4] and node.input[-1]
         activation = attributes.get("depthwise_activation")
         assert activation != "None"
         in_front = {f"depthwise_{name}" for name in PARAMETERS[activation or "None"]}
         in_front |= {"depthwise_activation"} if activation else set()
-        assert in_front <= given
-        given -= in_front | DEPTHWISE
+        assert in_front <= extra
+        extra -= in_front | DEPTHWISE
     else:
         assert all(node.input)
     expected = {"activation", "pool"} | PARAMETERS[attributes["activation"]]
@@ -57,13 +57,13 @@ def check_fused(node: onnx.NodeProto) -> None:
         expected |= POOL | ({"pool_count_include_pad"} if attributes["pool"] == "AveragePool" else set())
         lengths = [len(attributes[f"pool_{name}"]) for name in ("kernel_shape", "strides", "pads")]
         assert lengths == [2, 2, 4]
-    assert given == expected
+    assert extra == expected
 
 
 def expand(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy of `model` in which ONNX's ops stand for every `convswap.Conv` and `FusedConv`.
 
-    It needs opset 7 or newer, and the types of weights to be told by constants or declarations.
+    The model needs opset 7 or newer, and types of weights from constants or declarations.
     """
     expanded = onnx.ModelProto()
     expanded.CopyFrom(model)
@@ -109,19 +109,19 @@ def _plain(
     plain = onnx.NodeProto()
     plain.CopyFrom(node)
     plain.domain = ""
-    kept = [attribute for attribute in node.attribute if attribute.name not in ("algorithm", "precision")]
+    standard = [attribute for attribute in node.attribute if attribute.name not in ("algorithm", "precision")]
     del plain.attribute[:]
-    plain.attribute.extend(kept)
+    plain.attribute.extend(standard)
     return [plain]
 
 
 def counts(model: onnx.ModelProto) -> dict[str, int]:
-    """Return how many nodes of `convswap.Conv` and `convswap.FusedConv` there are, in subgraphs too."""
-    found = {"Conv": 0, "FusedConv": 0}
+    """Return the numbers of `convswap.Conv` and `convswap.FusedConv` nodes, including subgraphs."""
+    totals = {"Conv": 0, "FusedConv": 0}
     for node in _all_nodes(model.graph):
         if node.domain == "convswap":
-            found[node.op_type] += 1
-    return found
+            totals[node.op_type] += 1
+    return totals
 
 
 def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:

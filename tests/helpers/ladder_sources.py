@@ -1,4 +1,4 @@
-"""The rungs of the ladder as the sources have them, whatever this build has."""
+"""The ladder's rungs in the sources, including rungs that this build lacks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PAGES = read_pages(SOURCES)
 
 
 def kernel_file(page: Page) -> Path | None:
-    """Return the file that starts a rung's own kernels; None for a rung on the CPU or without any."""
+    """Return the file that launches a rung's kernels; None for a rung without CUDA kernels."""
     kernels = SOURCES / page.file
     return kernels.with_suffix(".cc") if kernels.suffix == ".cuh" else None
 

@@ -1,4 +1,4 @@
-"""Processor time in loops of Python, which a slow or busy machine takes longer for, too."""
+"""Processor time in units of a Python loop, so that limits also hold on slow or busy machines."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def loop_seconds() -> float:
 
 
 @contextmanager
-def at_most_loops(most: int) -> Iterator[None]:
-    """Assert that the block takes at most the processor time of so many loops of a million steps."""
+def at_most_loops(limit: int) -> Iterator[None]:
+    """Assert that the block takes at most the processor time of `limit` loops of a million steps."""
     loop = loop_seconds()
     start = time.process_time()
     yield
-    taken = time.process_time() - start
+    seconds = time.process_time() - start
     loop = max(loop, loop_seconds())
-    assert taken < most * loop, f"{taken:.2f} s, and a loop takes {loop:.3f} s"
+    assert seconds < limit * loop, f"{seconds:.2f} s, and a loop takes {loop:.3f} s"

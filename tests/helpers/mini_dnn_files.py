@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 
-# Weights and biases of the ten layers; those of the activations, poolings and the softmax are empty.
+# Shapes of weights and bias of the ten layers; activations, poolings and the softmax have none.
 SHAPES: list[list[tuple[int, ...]]] = [
     [(4, 1, 7, 7), (4,)],
     [],
@@ -22,7 +22,7 @@ SHAPES: list[list[tuple[int, ...]]] = [
 
 
 def random_layers(seed=1):
-    """Return seeded arrays of every layer, so small that no softmax of them is all 0 and 1."""
+    """Return seeded arrays of every layer, so small that the softmax does not saturate to 0 and 1."""
     random = np.random.default_rng(seed)
     layers = []
     for shapes in SHAPES:
@@ -35,7 +35,7 @@ def random_layers(seed=1):
 
 
 def weights_bytes(layers):
-    """Return the file of these layers, each of which is a list of arrays."""
+    """Return the content of the file of `layers`, each of which is a list of arrays."""
     content = struct.pack("<i", len(layers))
     for arrays in layers:
         numbers = b"".join(np.asarray(array, "<f4").tobytes() for array in arrays)
@@ -44,5 +44,5 @@ def weights_bytes(layers):
 
 
 def count_offset(layers, number):
-    """Return the byte at which the count of layer `number`, from 1 on, is in the file of `layers`."""
+    """Return the byte offset of the count of layer `number` (from 1) in the file of `layers`."""
     return len(weights_bytes(layers[: number - 1]))

@@ -1,4 +1,4 @@
-"""The layers of a network in NumPy, in float64: written from their definitions, slow, and independent."""
+"""The layers of a network in NumPy, in float64, from their definitions; slow, and independent of convswap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of one `convswap.Conv`, sessions of them on a provider, and what they refuse."""
+"""Models of one `convswap.Conv`, their sessions on a provider, and their error messages."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from convswap.runtime.library import register
 from onnx import TensorProto, helper, numpy_helper
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-# The relative error of one addition, and of rounding an operand first: float32 on the CPU, TF32 on a card,
-# where the tensor core also truncates sums. See test_conv_cpu.py and test_conv_cuda.py.
+# Relative errors of an addition, and of rounding an operand: float32 on the CPU, TF32 on a card, whose tensor
+# cores also truncate sums. See test_conv_cpu.py and test_conv_cuda.py.
 ROUNDING = {"cpu": (2.0**-24, 0.0), "cuda": (2.0**-22, 2.0**-11)}
 CASE = ConvCase((2, 3, 9, 8), (4, 3, 3, 3), True, {"pads": [1, 0, 2, 1]})
 X, W, B = CASE.arrays()
@@ -30,20 +30,20 @@ def conv_model(
     element_type: int = TensorProto.FLOAT,
     **attributes,
 ) -> bytes:
-    """Return a model of one Conv from `x` to `y`; `w` and `b` are constants, or shapes of further inputs.
+    """Return a model of one Conv from `x` to `y`; `w` and `b` are constants, or shapes of inputs.
 
-    `op` may be FusedConv, and `z` then the shape of one more input, a residual. `follow` is an op that comes
-    after the Conv; `output` is the shape that the model declares for y.
+    With `op` FusedConv, `z` is the shape of another input, the residual. `follow` is an op behind the Conv.
+    `output` is the declared shape of y.
     """
     inputs = [helper.make_tensor_value_info("x", element_type, x)]
     constants = []
     names = ["x"]
-    for key, given in (("w", w), ("b", b)):
-        if isinstance(given, np.ndarray):
-            constants.append(numpy_helper.from_array(given, key))
-        elif given is not None:
-            inputs.append(helper.make_tensor_value_info(key, element_type, given))
-        names.append(key if given is not None else "")
+    for key, value in (("w", w), ("b", b)):
+        if isinstance(value, np.ndarray):
+            constants.append(numpy_helper.from_array(value, key))
+        elif value is not None:
+            inputs.append(helper.make_tensor_value_info(key, element_type, value))
+        names.append(key if value is not None else "")
     if z is not None:
         inputs.append(helper.make_tensor_value_info("z", element_type, z))
         names.append("z")
@@ -59,13 +59,13 @@ def conv_model(
     return helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
 
 
-def case_model(case: ConvCase, **how) -> bytes:
+def case_model(case: ConvCase, **options) -> bytes:
     _, w, b = case.arrays()
-    return conv_model(x=list(case.x_shape), w=w, b=b, **case.attributes, **how)
+    return conv_model(x=list(case.x_shape), w=w, b=b, **case.attributes, **options)
 
 
 def undeclared_model() -> bytes:
-    """Return the Conv with nothing declared of its three inputs but the type."""
+    """Return a model of a Conv whose three inputs are declared without shapes."""
     names = ["x", "w", "b"]
     graph = helper.make_graph(
         [helper.make_node("Conv", names, ["y"], name="conv1", domain="convswap")],
@@ -86,9 +86,9 @@ def make_session(
     provider_options=None,
     **entries,
 ) -> onnxruntime.InferenceSession:
-    """Return a session in which a node that the provider of `device` cannot take is an error."""
+    """Return a session that fails if the provider of `device` cannot run a node."""
     options = onnxruntime.SessionOptions()
-    # Tests run side by side, and threads that spin after a run take the others' time.
+    # Tests run in parallel, and threads that spin after a run slow down the others.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if device == "cuda":
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
@@ -103,8 +103,8 @@ def make_session(
     return session
 
 
-def run(session: onnxruntime.InferenceSession, x: np.ndarray, **others: np.ndarray) -> np.ndarray:
-    return session.run(None, {"x": x, **others})[0]
+def run(session: onnxruntime.InferenceSession, x: np.ndarray, **inputs: np.ndarray) -> np.ndarray:
+    return session.run(None, {"x": x, **inputs})[0]
 
 
 def check(y: np.ndarray, case: ConvCase, device: str) -> None:

@@ -1,4 +1,4 @@
-"""Sessions of plain ONNX models in which every Conv is ours, by either way, and the proof that it is."""
+"""Sessions of plain ONNX models whose Convs are ours, by swapping or overriding, and a check of it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ either_way = pytest.mark.parametrize("way", WAYS)
 def our_session(
     model: onnx.ModelProto, way: str, device: str, *, conv_nodes: int = 1
 ) -> onnxruntime.InferenceSession:
-    """Return a session of `model`, whose `conv_nodes` Conv nodes are ours, all of them on `device`.
+    """Return a session of `model`, asserting that its `conv_nodes` Convs are all ours and on `device`.
 
-    "swapped" swaps the model, "override" leaves it as it is. `override_session` itself compares the kernels
-    that the library made with the nodes that the session has; a swapped node can only be the library's.
+    "swapped" swaps the model, "override" leaves it unchanged. `override_session` itself compares the kernels
+    that the library created with the session's nodes; only the library can run a swapped node.
     """
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -60,7 +60,7 @@ def graph_model(
     opset: int = 22,
     element_type: int = TensorProto.FLOAT,
 ) -> onnx.ModelProto:
-    """Return a model; `inputs` are names and shapes, None for one of unknown rank."""
+    """Return a model; `inputs` maps names to shapes, or to None for an unknown rank."""
     graph = helper.make_graph(
         nodes,
         "net",

@@ -1,4 +1,4 @@
-"""A card that is not there, for the lab: arrays are NumPy's, and sessions run on the CPU."""
+"""A pretended card for the lab: arrays are NumPy's, and sessions run on the CPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from convswap import _native
 from convswap.runtime.device import Device
 
 CARD = {"name": "NVIDIA H200", "compute_capability": 90, "multiprocessors": 132, "memory_bandwidth": None}
-# Of a kernel that is never loaded.
+# Properties of the pretended kernel.
 FACTS = {
     "name": "mine.cu",
     "registers": 32,
@@ -25,7 +25,7 @@ FACTS = {
 
 
 class PretendArray:
-    """Stands for `_native.DeviceArray`: NumPy's memory, with a fence on both sides."""
+    """A fake of `_native.DeviceArray` in host memory, with a fence on both sides."""
 
     def __init__(self, shape: Sequence[int], type: str = "float32", device: int = 0, fence: int = 0) -> None:
         self.shape, self._fence = tuple(shape), fence // 4
@@ -52,24 +52,24 @@ class PretendArray:
         self.values.view(np.uint32)[...] = 0xFFFFFFFF
 
     def damage(self) -> int | None:
-        whole = self._all.view(np.uint32) == 0xFFFFFFFF
-        whole[self._fence : len(whole) - self._fence] = True
-        return None if whole.all() else 4 * (int(np.argmin(whole)) - self._fence)
+        intact = self._all.view(np.uint32) == 0xFFFFFFFF
+        intact[self._fence : len(intact) - self._fence] = True
+        return None if intact.all() else 4 * (int(np.argmin(intact)) - self._fence)
 
 
-# What a kernel does to y, the arrays and the attributes of a run.
+# Fills y from the arrays and the attributes of a run.
 PretendKernel = Callable[..., None]
 
 
 def right_kernel(
-    x: PretendArray, w: PretendArray, b: PretendArray | None, y: PretendArray, **how: Any
+    x: PretendArray, w: PretendArray, b: PretendArray | None, y: PretendArray, **attributes: Any
 ) -> None:
     bias = None if b is None else b.values
-    y.values[...] = _native.conv(x.values, w.values, bias, algorithm="direct", **how)
+    y.values[...] = _native.conv(x.values, w.values, bias, algorithm="direct", **attributes)
 
 
 class PretendTimer:
-    """Stands for a GpuTimer, by the clock."""
+    """A fake of GpuTimer that measures wall time."""
 
     provider_options: ClassVar[dict[str, str]] = {}
 
@@ -80,13 +80,13 @@ class PretendTimer:
 
 
 def pretend_card(monkeypatch: Any, kernel: PretendKernel = right_kernel) -> None:
-    """Have the lab believe that there is a card, on which `kernel` is what the user's file does."""
+    """Make the lab find a card, on which `kernel` replaces the kernel of the user's file."""
     from convswap.tutorial.lab import card_check, card_times, runner, targets, warm_up
 
     def conv_device(
-        *arrays: Any, algorithm: str = "auto", precision: str = "", files: Any = None, **how: Any
+        *arrays: Any, algorithm: str = "auto", precision: str = "", files: Any = None, **attributes: Any
     ) -> float:
-        (kernel if files else right_kernel)(*arrays, **how)
+        (kernel if files else right_kernel)(*arrays, **attributes)
         return 1.0
 
     class Native:

@@ -1,8 +1,7 @@
-"""Stands for CUPTI where there is no card: records as if the card did work all the time.
+"""A fake of the CUPTI collector, with records of a card that is always busy.
 
-Every `TICK` nanoseconds there is a call that launches a kernel of half a tick, which runs a while later. So a
-node has as many kernels as it takes ticks of the host's time. The clock has an offset and a drift of its own.
-A run begins with a copy to the card and ends with a copy back.
+Every `TICK` nanoseconds a call launches a kernel of half a tick, which runs `DELAY` later. A node therefore
+has as many kernels as its host time has ticks. The clock has an offset and a drift.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from convswap.runtime.device import Device
 
 TICK = 20_000
 KERNEL_NANOSECONDS = TICK // 2
-# How much later than its launch a kernel runs.
+# Nanoseconds from a kernel's launch to its start.
 DELAY = 3 * TICK
 OFFSET = 86_400_000_000_000
 DRIFT = 2e-4
 
 
 class PretendCollector:
-    """A collector of pretended records; see `records.Collector`."""
+    """A `records.Collector` of pretended records."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -61,16 +60,16 @@ class PretendCollector:
 
 
 def copy(direction: str, start: int, end: int, correlation: int) -> Activity:
-    """Return a copy in the words of nvprof: "HtoD" or "DtoH"."""
+    """Return a copy with its name in nvprof: "HtoD" or "DtoH"."""
     return Activity(COPY, f"[CUDA memcpy {direction}]", start, end, correlation, stream=7, size=1024)
 
 
 @contextmanager
 def on_pretended_card(collector: PretendCollector | None = None) -> Iterator[Device]:
-    """Have `profile` and `study` run on the CPU, and record with `collector`; give the device."""
-    device, own = Device("cpu", "asked for"), collector or PretendCollector()
+    """Make `profile` and `study` run on the CPU and record with `collector`; yields the device."""
+    device, collector = Device("cpu", "asked for"), collector or PretendCollector()
     with (
         mock.patch.object(profile, "profiled_card", lambda: device),
-        mock.patch.object(profile, "connect", lambda: own),
+        mock.patch.object(profile, "connect", lambda: collector),
     ):
         yield device

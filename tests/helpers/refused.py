@@ -1,4 +1,4 @@
-"""An error that a user is told of."""
+"""Expects errors for the user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from convswap.errors import ConvswapError
 
 @contextmanager
 def refused(words: str) -> Iterator[None]:
-    """Expect a ConvswapError of one line, in which the regular expression `words` is found."""
+    """Expect a ConvswapError of one line that matches the regular expression `words`."""
     with pytest.raises(ConvswapError, match=words) as raised:
         yield
     assert "\n" not in str(raised.value)

@@ -1,7 +1,7 @@
-"""Sessions of ONNX Runtime whose threads sleep while they wait, and do not spin.
+"""Makes threads of ONNX Runtime's sessions sleep instead of spin while they wait.
 
-By itself each of a session's threads looks for work for a while before it sleeps. Where tests share the
-cores, it looks on the time of those who would give it some: a quarter of what tests of sessions took.
+By default a session's threads spin before they sleep. With tests sharing the cores, spinning took a quarter
+of the time of session tests.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ _KEYS = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
 
 
 def let_waiting_threads_sleep() -> None:
-    """Have every session of this process made so, but where its maker says something of it.
+    """Turn spinning off in all later sessions of this process whose options do not set it.
 
-    Options that a session is given get the entries, too: they cannot be copied.
+    The entries are added to the caller's options, since options cannot be copied.
     """
     make = onnxruntime.InferenceSession.__init__
 
     def make_quiet(
         self: Any, path_or_bytes: Any, sess_options: Any = None, *arguments: Any, **options: Any
     ) -> None:
-        own = sess_options or onnxruntime.SessionOptions()
+        sess_options = sess_options or onnxruntime.SessionOptions()
         for key in _KEYS:
-            if not _has(own, key):
-                own.add_session_config_entry(key, "0")
-        make(self, path_or_bytes, own, *arguments, **options)
+            if not _has(sess_options, key):
+                sess_options.add_session_config_entry(key, "0")
+        make(self, path_or_bytes, sess_options, *arguments, **options)
 
     onnxruntime.InferenceSession.__init__ = make_quiet
 

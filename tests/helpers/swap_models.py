@@ -1,4 +1,4 @@
-"""Small ONNX models that the swap tests are made of."""
+"""Small ONNX models for the tests of `swap`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ANY_SHAPE = (None, None, None, None)
 
 
 def weights(name: str, *shape: int, dtype: Any = np.float32) -> onnx.TensorProto:
-    """Return a tensor of values that depend only on its shape and name."""
+    """Return a tensor whose values depend only on its shape and name."""
     seed = sum(name.encode()) + sum(shape)
     return numpy_helper.from_array(np.random.default_rng(seed).normal(size=shape).astype(dtype), name)
 
@@ -47,7 +47,7 @@ def make_model(
     **graph: Any,
 ) -> onnx.ModelProto:
     """Return a model from `x` (2 x 3 x 9 x 8 by default) to `y`."""
-    made = helper.make_graph(
+    graph_proto = helper.make_graph(
         nodes,
         "net",
         list(inputs) if inputs is not None else [tensor_info("x", *INPUT_SHAPE)],
@@ -57,11 +57,15 @@ def make_model(
     )
     opsets = [helper.make_opsetid("", OPSET), *(helper.make_opsetid(domain, 1) for domain in domains)]
     return helper.make_model(
-        made, functions=list(functions), opset_imports=opsets, ir_version=IR_VERSION, producer_name="tests"
+        graph_proto,
+        functions=list(functions),
+        opset_imports=opsets,
+        ir_version=IR_VERSION,
+        producer_name="tests",
     )
 
 
-# What text has for INPUT_SHAPE and ANY_SHAPE.
+# INPUT_SHAPE and ANY_SHAPE in ONNX's text format.
 IMAGE, ANY = "float[2, 3, 9, 8]", "float[?, ?, ?, ?]"
 
 
@@ -76,7 +80,7 @@ def text_model(
 ) -> onnx.ModelProto:
     """Return a model from ONNX's text of its nodes, and of functions of domain local.
 
-    `domains` are others with blanks between, such as "com.microsoft ai.onnx.ml:3".
+    `domains` are other domains, separated by blanks, such as "com.microsoft ai.onnx.ml:3".
     """
     versions = [each.partition(":") for each in [*domains.split(), *(["local"] if functions else [])]]
     imports = ", ".join([f'"": {opset}', *(f'"{name}": {version or 1}' for name, _, version in versions)])
@@ -85,15 +89,17 @@ def text_model(
         f"net ({inputs}) => ({outputs}) {{ {nodes} }} {functions}"
     )
     model.graph.initializer.extend(initializers)
-    # As tools write them: the parser sets the domain of ONNX's own ops to "".
+    # Exporters omit the domain of ONNX's own ops; the parser sets it to "".
     for node in (*model.graph.node, *(node for function in model.functions for node in function.node)):
         if not node.domain:
             node.ClearField("domain")
     return model
 
 
-def model_fed(*inputs: onnx.ValueInfoProto, initializers: Sequence[onnx.TensorProto] = ()) -> ir.Model:
-    """Return a model with these inputs, the first of which it passes on."""
+def model_with_inputs(
+    *inputs: onnx.ValueInfoProto, initializers: Sequence[onnx.TensorProto] = ()
+) -> ir.Model:
+    """Return a model with these inputs whose output is the first of them."""
     nodes = [helper.make_node("Identity", [inputs[0].name], ["answer"])]
     outputs = [onnx.ValueInfoProto(name="answer")]
     return model_from_proto(make_model(nodes, initializers, inputs=inputs, outputs=outputs))
@@ -128,20 +134,20 @@ def two_convs() -> onnx.ModelProto:
 
 
 def empty_bias() -> onnx.ModelProto:
-    """A Conv whose third input is written, and empty."""
+    """A Conv whose third input is present with an empty name."""
     return make_model(
         [helper.make_node("Conv", ["x", "w", ""], ["y"], name="conv")], [weights("w", 4, 3, 3, 3)]
     )
 
 
 def unnamed_convs() -> onnx.ModelProto:
-    """Two Convs without names; the name that the first would get is taken by another node."""
+    """Two Convs without names; another node already has the name that the first would get."""
     nodes = "h = Conv(x, w1)  g = Conv(h, w2)  [Conv_h] y = Relu(g)"
     return text_model(nodes, weights("w1", 4, 3, 3, 3), weights("w2", 2, 4, 1, 1))
 
 
 def conv_in_if() -> onnx.ModelProto:
-    """A Conv in each branch, one with weights of the outer graph, one with its own; input `flag` chooses."""
+    """A Conv in each branch, with weights of the outer graph and of the branch; input `flag` selects one."""
     nodes = f"""
       [choice] y = If(flag) <
         else_branch = else () => ({ANY} e) {{ [conv_else] e = Conv <pads = [1, 1, 1, 1]> (x, we) }},
@@ -181,8 +187,8 @@ def function(
 def conv_in_nested_functions(opset: int = OPSET) -> onnx.ModelProto:
     """`Block` is called twice and calls `Layer`, which has the Conv; `Double` has none.
 
-    The functions' inner value `h` has the name of a value in an If branch, their node `conv` that of a node
-    in the main graph.
+    The functions' inner value `h` has the name of a value in an If branch, and their node `conv` has the name
+    of a node in the main graph.
     """
     nodes = f"""
       [first] y1 = local.Block(x, w)
@@ -211,7 +217,7 @@ def conv_in_nested_functions(opset: int = OPSET) -> onnx.ModelProto:
 
 
 def functions_that_double(depth: int, operator: str) -> onnx.ModelProto:
-    """Functions that each call the next one twice, so 2**depth ops `operator` in all, and a Conv after them.
+    """Functions that each call the next twice, 2**depth ops `operator` in all, and a Conv after them.
 
     With Relu, the Conv's element type is known only to shape inference.
     """
@@ -266,8 +272,8 @@ def function_that_returns_its_input() -> onnx.ModelProto:
     return text_model(nodes, weights("w", 3, 3, 3, 3), functions=functions)
 
 
-def every_other_convolution() -> onnx.ModelProto:
-    """One Conv, and every convolution that is not swapped, each on inputs of its own; not meant to be run."""
+def unsupported_convolutions() -> onnx.ModelProto:
+    """One Conv and every convolution op that is not swapped; the model cannot run."""
     others = [
         ("", "ConvTranspose"),
         ("", "QLinearConv"),
@@ -301,7 +307,7 @@ def conv_of(element_type: int, *shape: int | str | None, weight_shape: Sequence[
 
 
 def mixed_types() -> onnx.ModelProto:
-    """`conv32` in float32, then a Cast and `conv16` in float16, whose types no declaration tells."""
+    """`conv32` in float32, then a Cast and `conv16` in float16, without declared types."""
     nodes = """
       [conv32] h = Conv(x, w32)
       [cast] h16 = Cast <to = 10> (h)
@@ -312,7 +318,7 @@ def mixed_types() -> onnx.ModelProto:
 
 
 def fusable() -> onnx.ModelProto:
-    """Three Convs that each take something in when they are fused: one op of every kind."""
+    """Three Convs with followers that fuse, one of every kind."""
     nodes = """
       [conv1] c1 = Conv <pads = [1, 1, 1, 1]> (x, w1)
       [norm] b1 = BatchNormalization(c1, n0, n1, n2, n3)
@@ -340,7 +346,7 @@ def no_conv() -> onnx.ModelProto:
 
 
 def three_convs(data_type: int = TensorProto.FLOAT) -> onnx.ModelProto:
-    """Return a model of symbolic batch: Convs a, b and c, of which a and c compute the same problem."""
+    """Return a model with a symbolic batch and Convs a, b and c; a and c are the same problem."""
     dtype = helper.tensor_dtype_to_np_dtype(data_type)
     constants = [
         numpy_helper.from_array(np.ones((2, 2, 3, 3), dtype), "w"),
@@ -374,6 +380,6 @@ def conv_and_activation() -> onnx.ModelProto:
 
 
 def save_with_external_data(folder: Path, name: str = "model.onnx", data: str = "weights.bin") -> Path:
-    """Write `two_convs` to `folder` with its weights in a file of their own, and return the model's path."""
+    """Write `two_convs` to `folder` with external weights, and return the model's path."""
     onnx.save(two_convs(), folder / name, save_as_external_data=True, location=data, size_threshold=64)
     return folder / name

@@ -1,4 +1,4 @@
-"""What the Trace Event Format asks of a trace."""
+"""Checks of a trace against the Trace Event Format."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ REQUIRED = {"X": {"name", "cat", "pid", "tid", "ts", "dur"}, "M": {"name", "pid"
 REQUIRED["s"] = REQUIRED["f"] = {"name", "cat", "id", "pid", "tid", "ts"}
 
 
-def checked(events: list[dict], clocks_apart_us: float = 0) -> list[dict]:
-    """Return the events after a look at what the format asks for.
+def checked(events: list[dict], clock_skew_us: float = 0) -> list[dict]:
+    """Return the events after checking them against the format.
 
-    `clocks_apart_us`: how much earlier, by a card's clock, work may begin than the call that asks for it.
+    `clock_skew_us`: by how much work on a card may begin before its call, because of the clocks' difference.
     """
     assert json.loads(json.dumps(events, allow_nan=False)) == events
     slices = defaultdict(list)
@@ -35,11 +35,11 @@ def checked(events: list[dict], clocks_apart_us: float = 0) -> list[dict]:
             assert event["dur"] >= 0
             begin = round(event["ts"] * 1000)
             slices[event["pid"], event["tid"]].append((begin, begin + round(event["dur"] * 1000)))
-    for own in slices.values():
-        assert_nested(own)
-    covered = {track: covering(own) for track, own in slices.items()}
+    for track_slices in slices.values():
+        assert_nested(track_slices)
+    covered = {track: covering(track_slices) for track, track_slices in slices.items()}
     for start, end in arrows(events):
-        assert start["ts"] <= end["ts"] + clocks_apart_us and end["bp"] == "e"
+        assert start["ts"] <= end["ts"] + clock_skew_us and end["bp"] == "e"
         for event in (start, end):
             begins, last_ends = covered[event["pid"], event["tid"]]
             moment = round(event["ts"] * 1000)
@@ -50,7 +50,7 @@ def checked(events: list[dict], clocks_apart_us: float = 0) -> list[dict]:
 
 def assert_nested(slices: list[tuple[int, int]]) -> None:
     open_ends: list[int] = []
-    for begin, end in sorted(slices, key=lambda one: (one[0], -one[1])):
+    for begin, end in sorted(slices, key=lambda slice_: (slice_[0], -slice_[1])):
         while open_ends and open_ends[-1] <= begin:
             open_ends.pop()
         assert not open_ends or end <= open_ends[-1], "slices of a track cross each other"
@@ -58,7 +58,7 @@ def assert_nested(slices: list[tuple[int, int]]) -> None:
 
 
 def covering(slices: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """Return when slices begin, in order, and beside each the last end of those that have begun by then."""
+    """Return the begins of slices in order, and for each the latest end of the slices up to it."""
     in_order = sorted(slices)
     return [begin for begin, _ in in_order], list(itertools.accumulate((end for _, end in in_order), max))
 

@@ -1,4 +1,4 @@
-"""Tuning tables for tests: their text, line by line, without the code that writes the real ones."""
+"""Writes tuning tables as text, independently of the library's own writer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from convswap import _native
 
-# For each kind of device an algorithm that computes everything, and that the rule takes last.
-OTHER = {"cpu": "reference", "cuda": "naive"}
+# The algorithm of each device that computes every problem and that the rule takes last.
+FALLBACK = {"cpu": "reference", "cuda": "naive"}
 
 
 def line(
@@ -21,7 +21,7 @@ def line(
     device_name: str | None = None,
     milliseconds: Mapping[str, float] | None = None,
 ) -> str:
-    """Return the line that says that `algorithm` is the fastest for `problem` on this machine's `device`."""
+    """Return a line with `algorithm` as the fastest for `problem` on this machine's `device`."""
     times = ", ".join(f"{name} {value}" for name, value in (milliseconds or {algorithm: 0.5}).items())
     return " | ".join([device_name or _native.tuning_device(device), version, problem, algorithm, times])
 
@@ -33,10 +33,10 @@ def write(path: Path, *lines: str) -> None:
 
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return where the tuning table is to be; nothing is there."""
+    """Return the path of the tuning table, which does not exist yet."""
     path = tmp_path / "tables" / "tuning.txt"
     path.parent.mkdir()
     monkeypatch.setenv("CONVSWAP_TUNING", str(path))
     _native.read_tuning_table()
-    _native.take_tuning_warning()  # what an earlier test left
+    _native.take_tuning_warning()  # of an earlier test
     return path

@@ -1,4 +1,4 @@
-"""Models whose answers float64 alone cannot judge, and what makes our side wrong in them."""
+"""Models for which the error against float64 is no verdict, and a fault for our Convs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def normal(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def built(nodes, inputs, outputs, tensors, *, domains=(), opset=17) -> onnx.ModelProto:
-    """Return a checked model of opset 17, which ONNX's own evaluator and ONNX Runtime know all of."""
+def checked_model(nodes, inputs, outputs, tensors, *, domains=(), opset=17) -> onnx.ModelProto:
+    """Return a checked model of opset 17, which ONNX's own evaluator and ONNX Runtime fully support."""
     imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(*domain) for domain in domains)]
     model = helper.make_model(
         helper.make_graph(nodes, "net", inputs, outputs, tensors), opset_imports=imports
@@ -32,7 +32,7 @@ def built(nodes, inputs, outputs, tensors, *, domains=(), opset=17) -> onnx.Mode
 def after_a_conv(
     nodes: str, *tensors: onnx.TensorProto, outputs: str = "float[2, 4, 6, 6] y", domains: str = ""
 ) -> onnx.ModelProto:
-    """Return a model that computes c [2, 4, 6, 6] by a Conv of x, and what `nodes` make of that."""
+    """Return a model of a Conv from x to c [2, 4, 6, 6], followed by `nodes`."""
     return text_model(
         f"[conv] c = Conv(x, w)  {nodes}",
         *(constant("w", normal(0, 4, 3, 3, 3)), *tensors),
@@ -44,7 +44,7 @@ def after_a_conv(
 
 
 def quantised_chain(depth: int, seed: int, side: int = 16, channels: int = 16) -> onnx.ModelProto:
-    """Return `depth` Convs with 7-bit weights, so that none saturates, and rounded to 8 bits in between."""
+    """Return `depth` Convs with 7-bit weights, which cannot saturate, and 8-bit tensors between them."""
     generator = np.random.default_rng(seed)
     nodes = "q = QuantizeLinear(x, s, z)  d0 = DequantizeLinear(q, s, z)"
     tensors = [constant("s", np.float32(0.03)), constant("z", np.uint8(128))]
@@ -68,7 +68,7 @@ def quantised_chain(depth: int, seed: int, side: int = 16, channels: int = 16) -
 
 
 def class_map(seed: int) -> onnx.ModelProto:
-    """Return the class of each of 128 x 128 pixels, by scores in float16, of which some tie."""
+    """Return a model of the class of each of 128 x 128 pixels, by float16 scores with ties."""
     weights = (np.random.default_rng(seed).standard_normal((21, 64, 1, 1)) * 0.1).astype(np.float16)
     nodes = "[conv] c = Conv(x, w)  y = ArgMax <axis = 1, keepdims = 0> (c)"
     kinds = {"inputs": "float16[1, 64, 128, 128] x", "outputs": "int64[1, 128, 128] y"}
@@ -76,7 +76,7 @@ def class_map(seed: int) -> onnx.ModelProto:
 
 
 def make_our_convs_wrong(monkeypatch, factor: float) -> None:
-    """Have our op answer `factor` times what it should, in the whole model and in each Conv alone."""
+    """Multiply the outputs of our op by `factor`, in the whole model and in single-node models."""
 
     def wrong_session(model, side, device, **options):
         split = as_split(model)
@@ -109,10 +109,10 @@ def _scaled(model: onnx.ModelProto, factor: float) -> onnx.ModelProto:
 
 
 def float16_overflow(*, second: bool = False) -> onnx.ModelProto:
-    """Return a float16 model whose Conv "large" goes beyond float16 and is divided then.
+    """Return a float16 model whose Conv "large" overflows float16 before a division.
 
-    With `second` it also has a Conv "small" with an output of its own. ONNX Runtime's CPU provider keeps
-    float32 in between, and answers as float64 does, 81.
+    With `second` it also has a Conv "small" with its own output. ONNX Runtime's CPU provider keeps float32
+    between the ops and returns the float64 result, 81.
     """
     nodes, outputs = "[large] c = Conv(x, w)  y = Div(c, d)", "float16[1, 2, 6, 6] y"
     tensors = [constant("w", np.full((2, 3, 3, 3), 100, np.float16)), constant("d", np.float16(1000))]

@@ -1,8 +1,7 @@
-"""The CPU algorithms against the definition of the operator.
+"""The CPU algorithms against the definition of ONNX's Conv.
 
-`reference` sums in float64, so in float64 it may differ from NumPy's sums by the order of the terms alone,
-and in float32 by one rounding of the result besides. `direct` computes in float32: its bound grows with the
-number of terms of a sum and with their size.
+`reference` sums in float64: float64 results differ from NumPy's only by the order of terms, float32 results
+also by one rounding. `direct` computes in float32: its bound grows with the number and size of a sum's terms.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from conv_cases import CASES, ConvCase, case_id, convolve, random_cases, sum_of_sizes
+from conv_cases import CASES, ConvCase, case_id, convolve, random_cases, sum_of_magnitudes
 from convswap import _native
 from convswap.errors import ConvswapError
 from each_case import each
 from repeats import repeats
 
-# Half the distance from 1 to the next number: the relative error of one rounding.
+# Unit roundoff: half the distance from 1 to the next number.
 FLOAT32 = 2.0**-24
 FLOAT64 = 2.0**-53
 
@@ -30,12 +29,12 @@ INSTRUCTION_SETS = _native.direct_instruction_sets()
 BIASED = ConvCase((2, 3, 9, 8), (7, 3, 3, 3), True, {"pads": [1, 1, 1, 1]})
 
 
-def conv(case: ConvCase, dtype: type = np.float32, **how) -> np.ndarray:
-    """Return the library's result, in memory that held NaN a moment ago."""
+def conv(case: ConvCase, dtype: type = np.float32, **options) -> np.ndarray:
+    """Return the library's result, in memory that recently held NaN."""
     x, w, b = case.arrays(dtype)
     stale = np.full(case.reference.shape, np.nan, dtype)
-    del stale  # NumPy and the allocator hand small blocks out again as they are.
-    return _native.conv(x, w, b, **how, **case.attributes)
+    del stale  # NumPy and the allocator reuse small blocks without clearing them.
+    return _native.conv(x, w, b, **options, **case.attributes)
 
 
 @each("case", CASES)
@@ -43,18 +42,18 @@ def test_reference_is_the_definition_in_float64(case):
     x, w, b = case.arrays(np.float64)
     y = conv(case, np.float64, algorithm="reference")
     assert y.dtype == np.float64
-    scale = sum_of_sizes(x, w, b, **case.attributes)
+    magnitude = sum_of_magnitudes(x, w, b, **case.attributes)
     reference = convolve(x, w, b, **case.attributes)
     assert y.shape == reference.shape
-    # Two sums of the same terms, each in an order of its own.
-    assert np.all(np.abs(y - reference) <= 2 * (case.terms + 1) * FLOAT64 * scale)
+    # Two sums of the same terms in different orders.
+    assert np.all(np.abs(y - reference) <= 2 * (case.terms + 1) * FLOAT64 * magnitude)
 
 
 @each("case", CASES)
-def test_reference_of_float32_is_the_truth_rounded_once(case):
+def test_reference_of_float32_is_the_float64_result_rounded_once(case):
     y = conv(case, algorithm="reference")
     assert y.dtype == np.float32
-    # Sums whose terms cancel have lost nothing: float64 keeps 29 bits more than the result needs.
+    # Cancellation costs no accuracy: float64 has 29 bits more than the result.
     np.testing.assert_allclose(
         y, case.reference, rtol=1.01 * FLOAT32, atol=case.magnitude.max() * case.terms * FLOAT64
     )
@@ -68,7 +67,7 @@ def test_direct_is_the_definition_on_every_instruction_set(case, instruction_set
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
 def test_direct_is_the_definition_for_many_draws(instruction_set):
-    for case in random_cases(seed=2, count=repeats(200), most_terms=5_000_000):
+    for case in random_cases(seed=2, count=repeats(200), max_products=5_000_000):
         y = conv(case, algorithm="direct", instruction_set=instruction_set)
         try:
             case.check(y, FLOAT32)
@@ -76,28 +75,28 @@ def test_direct_is_the_definition_for_many_draws(instruction_set):
             raise AssertionError(f"{case}: {error}") from error
 
 
-def sets_up_to(most: str) -> subprocess.CompletedProcess[str]:
+def instruction_sets_up_to(limit: str) -> subprocess.CompletedProcess[str]:
     program = "from convswap import _native; print(*_native.direct_instruction_sets())"
-    environment = {**os.environ, "CONVSWAP_MAX_INSTRUCTION_SET": most}
+    environment = {**os.environ, "CONVSWAP_MAX_INSTRUCTION_SET": limit}
     command = [sys.executable, "-c", program]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("most", INSTRUCTION_SETS)
-def test_no_instruction_set_is_better_than_the_one_in_the_environment(most):
-    allowed = INSTRUCTION_SETS[INSTRUCTION_SETS.index(most) :]
-    assert sets_up_to(most).stdout.split() == allowed
+@pytest.mark.parametrize("limit", INSTRUCTION_SETS)
+def test_no_instruction_set_is_better_than_the_one_in_the_environment(limit):
+    allowed = INSTRUCTION_SETS[INSTRUCTION_SETS.index(limit) :]
+    assert instruction_sets_up_to(limit).stdout.split() == allowed
 
 
-def test_instruction_set_in_the_environment_that_there_is_not_is_refused():
-    refused = sets_up_to("avx3").stderr
+def test_unknown_instruction_set_in_the_environment_is_refused():
+    refused = instruction_sets_up_to("avx3").stderr
     assert "CONVSWAP_MAX_INSTRUCTION_SET: unknown instruction set 'avx3'; did you mean 'avx2'?" in refused
 
 
 @pytest.mark.parametrize(
     "case",
     [
-        # Bands of rows; one row that is wider than a band's memory; more filters than a tile; 1x1 filters.
+        # Bands of rows; a row that exceeds a band's memory; more filters than a tile; 1x1 filters.
         ConvCase((1, 3, 300, 301), (5, 3, 3, 3), True, {"pads": [1, 1, 1, 1]}),
         ConvCase((1, 2, 3, 40_001), (2, 2, 3, 5)),
         ConvCase((1, 2, 100_003), (3, 2, 7), True, {"strides": [3], "dilations": [2]}),
@@ -110,13 +109,13 @@ def test_direct_is_the_definition_where_the_image_is_cut_into_bands(case):
     case.check(conv(case, algorithm="direct"), FLOAT32)
 
 
-# More taps than are multiplied at once, more filters than a task has: tasks share what they read.
+# More taps than are multiplied at once, and more filters than a task has, so that tasks share their input.
 MANY_CHANNELS = [
     ConvCase((1, 13, 12, 11), (70, 13, 3, 3), True, {"pads": [1, 1, 1, 1]}),
     ConvCase((1, 13, 25, 23), (70, 13, 3, 3), False, {"strides": [2, 2], "pads": [0, 1, 1, 0]}),
     ConvCase((1, 26, 9, 12), (100, 13, 5, 3), True, {"group": 2, "strides": [3, 1], "dilations": [1, 2]}),
     ConvCase((1, 12, 3, 9, 9), (60, 12, 2, 3, 3), True, {"pads": [1, 0, 1, 0, 1, 1]}),
-    # One tap, which reads the image itself: planes of whole vectors, and others.
+    # 1x1 filters read the image directly: planes of whole vectors, and others.
     *(ConvCase((2, 200, *size), (60, 200, 1, 1), True) for size in ((7, 7), (8, 8), (1, 1), (13, 29))),
     ConvCase((1, 100, 5, 7, 7), (50, 100, 1, 1, 1)),
     ConvCase((1, 100, 15, 14), (60, 100, 1, 1), True, {"strides": [2, 2]}),
@@ -139,8 +138,8 @@ def test_number_of_threads_does_not_change_a_bit(algorithm):
 
 
 def test_calls_from_many_threads_do_not_disturb_each_other():
-    # Problems of different sizes share the buffers that a thread keeps.
-    cases = [*random_cases(seed=3, count=12, most_terms=500_000), *MANY_CHANNELS[:3]] * 4
+    # Problems of different sizes share a thread's buffers.
+    cases = [*random_cases(seed=3, count=12, max_products=500_000), *MANY_CHANNELS[:3]] * 4
     alone = [conv(case, algorithm="direct", threads=1) for case in cases]
     with ThreadPoolExecutor(8) as pool:
         together = list(pool.map(lambda case: conv(case, algorithm="direct", threads=2), cases))
@@ -171,7 +170,7 @@ def test_without_channels_every_output_is_its_bias(algorithm, group):
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "reference"])
-@pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan], ids=["inf", "-inf", "nan"])
+@pytest.mark.parametrize("special", [np.inf, -np.inf, np.nan], ids=["inf", "-inf", "nan"])
 @pytest.mark.parametrize(
     "case",
     [
@@ -181,22 +180,22 @@ def test_without_channels_every_output_is_its_bias(algorithm, group):
     ],
     ids=case_id,
 )
-def test_what_is_not_finite_reaches_the_outputs_that_see_it_and_no_others(algorithm, odd, case):
+def test_what_is_not_finite_reaches_the_outputs_that_see_it_and_no_others(algorithm, special, case):
     x, w, b = case.arrays()
-    x[1, 2, 4, 5] = odd
+    x[1, 2, 4, 5] = special
     reference = convolve(x, w, b, **case.attributes)
     assert 0 < np.count_nonzero(~np.isfinite(reference)) < reference[1].size
     y = _native.conv(x, w, b, algorithm=algorithm, **case.attributes)
     finite = np.isfinite(reference)
     np.testing.assert_array_equal(y[~finite], reference[~finite])
-    # The others have no term of `odd`.
+    # The other outputs have no term of `special`.
     x[1, 2, 4, 5] = 0
-    bound = 1.01 * (case.terms + 2) * FLOAT32 * sum_of_sizes(x, w, b, **case.attributes)
+    bound = 1.01 * (case.terms + 2) * FLOAT32 * sum_of_magnitudes(x, w, b, **case.attributes)
     assert np.all(np.abs(y[finite] - reference[finite]) <= bound[finite])
 
 
 def test_padding_is_zero_and_not_multiplied():
-    # Weights that only ever meet padding must not turn zeros into NaN in the reference.
+    # Infinite weights that meet only padding must not give NaN in the reference.
     x = np.ones((1, 1, 1, 1), np.float32)
     w = np.full((1, 1, 3, 3), np.inf, np.float32)
     w[0, 0, 1, 1] = 2
@@ -212,13 +211,13 @@ def test_float64_is_never_computed_in_float32():
 
 
 def read_to_the_last_byte() -> None:
-    """Compute with x, w and b that each end where memory ends: reading on would end the process."""
+    """Compute with x, w and b that each end at a guard page: reading beyond them would end the process."""
     c_library = ctypes.CDLL(None, use_errno=True)
 
     def at_the_end(array: np.ndarray) -> np.ndarray:
         pages = -(-array.nbytes // mmap.PAGESIZE)
         memory = mmap.mmap(-1, (pages + 1) * mmap.PAGESIZE)
-        kept.append(memory)
+        mappings.append(memory)
         everything = np.frombuffer(memory, np.uint8)
         guard = everything.ctypes.data + pages * mmap.PAGESIZE
         assert c_library.mprotect(ctypes.c_void_p(guard), mmap.PAGESIZE, 0) == 0
@@ -227,7 +226,7 @@ def read_to_the_last_byte() -> None:
         moved[:] = array
         return moved
 
-    kept: list[mmap.mmap] = []
+    mappings: list[mmap.mmap] = []
     depthwise = [
         ConvCase((1, channels, 7, size), (channels, 1, 3, 3), True, {"group": channels, **attributes})
         for channels in (2, 19)
@@ -260,7 +259,7 @@ def test_misfit_raises_before_anything_is_computed():
 
 
 @pytest.mark.parametrize(
-    ("how", "message"),
+    ("options", "message"),
     [
         ({"algorithm": "direkt"}, "'direkt'; did you mean 'direct'?"),
         ({"algorithm": "naive"}, "'naive'; known: direct reference auto"),
@@ -268,10 +267,10 @@ def test_misfit_raises_before_anything_is_computed():
         ({"algorithm": "reference", "instruction_set": "baseline"}, "expected the algorithm 'direct'"),
     ],
 )
-def test_unknown_way_to_compute_is_named_with_the_nearest(how, message):
+def test_unknown_algorithm_or_instruction_set_is_named_with_the_nearest(options, message):
     x, w, b = BIASED.arrays()
     with pytest.raises(ConvswapError) as raised:
-        _native.conv(x, w, b, **how)
+        _native.conv(x, w, b, **options)
     assert message in str(raised.value)
 
 
@@ -306,7 +305,7 @@ def test_plan_says_what_it_will_do():
         assert _native.why_not(problem, name, "cpu") == ""
 
 
-def test_catalog_names_every_algorithm_once_and_the_truth_last():
+def test_catalog_names_every_algorithm_once_and_the_reference_last():
     entries = [(entry.device, entry.name) for entry in _native.catalog()]
     assert len(entries) == len(set(entries))
     fast = [entry.name for entry in _native.catalog() if entry.device == "cpu" and not entry.by_name_alone]

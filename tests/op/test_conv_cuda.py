@@ -1,10 +1,9 @@
-"""The CUDA algorithms against the float64 reference, and what they say of problems that they cannot compute.
+"""The CUDA algorithms against the float64 reference, and their reasons for problems that they do not support.
 
-Tolerances. TF32 and the float16 that stands for it keep 11 bits, so an operand may be off by 2^-11; over
-many random terms the relative L2 error comes to about 3e-4, and 6e-4 leaves room for few terms. `naive`
-computes in float32, and the algorithms of the tensor cores in precision ieee as accurately: 1e-5 allows sums
-of thousands of terms. Beside that, every single output stays within the rounding error that its terms may
-add up to.
+Tolerances. TF32 and scaled float16 keep 11 bits, so an operand has an error of up to 2^-11. Over many random
+terms the relative L2 error is about 3e-4; 6e-4 allows for few terms. `naive` computes in float32, and the
+algorithms on tensor cores are as accurate in precision ieee: 1e-5 allows sums of thousands of terms. Every
+output is also within the bound of its terms' rounding errors.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ import itertools
 
 import numpy as np
 import pytest
-from conv_cases import CASES, ConvCase, case_id, convolve, random_cases, sum_of_sizes
+from conv_cases import CASES, ConvCase, case_id, convolve, random_cases, sum_of_magnitudes
 from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.timing.suites import SUITES
 from each_case import each
-from repeats import repeats, some_of
+from repeats import repeats, sample_of
 
 TF32_OPERAND = 2.0**-11
-# One addition in float32; the tensor core truncates where it adds, which costs up to four times as much.
+# Relative error of an addition in float32; tensor cores truncate, with up to four times the error.
 FLOAT32 = 2.0**-24
 TENSOR_CORE = 2.0**-22
 RELATIVE_L2 = {
@@ -36,11 +35,11 @@ RELATIVE_L2 = {
     "naive": 1e-5,
 }
 
-# Of every precision.
+# These support every precision.
 TENSOR_CORE_ALGORITHMS = ("implicit_gemm", "toeplitz", "few_channels")
 ALGORITHMS = (*TENSOR_CORE_ALGORITHMS, "many_channels", "sliced_k", "tiled", "naive")
 on_tensor_cores = pytest.mark.parametrize("algorithm", TENSOR_CORE_ALGORITHMS)
-FOLLOWS = {
+EPILOGUES = {
     "alone": {},
     "Relu": {"activation": "Relu"},
     "LeakyRelu": {"activation": "LeakyRelu", "activation_alpha": 0.25},
@@ -51,28 +50,28 @@ FOLLOWS = {
         "pool_strides": [2, 2],
     },
 }
-# Also the draws that an H200 and an ordinary card would tile differently are planned for, without a card.
+# Draws are also planned, without a card, for capabilities with other tilings than the card in use.
 CAPABILITIES = (80, 86, 90, 120)
 
 
-def problem_of(case: ConvCase, **how) -> _native.Problem:
-    return _native.Problem(case.x_shape, case.w_shape, case.has_bias, **how, **case.attributes)
+def problem_of(case: ConvCase, **options) -> _native.Problem:
+    return _native.Problem(case.x_shape, case.w_shape, case.has_bias, **options, **case.attributes)
 
 
-def why_left_out(algorithm: str, problem: _native.Problem) -> str:
-    """Return why a test need not compute the problem; "" where the algorithm must."""
+def why_skipped(algorithm: str, problem: _native.Problem) -> str:
+    """Return why a test may skip the problem; "" if the algorithm must compute it."""
     reason = _native.why_not(problem, algorithm, "cuda")
-    # It takes images that fit into shared memory whole, and is for no others.
+    # implicit_gemm needs whole images in shared memory.
     is_too_large = algorithm == "implicit_gemm" and ("do not fit" in reason or "its sums take" in reason)
-    not_for = ("compute capability", "in precision ieee", "depthwise convolutions of float32")
-    is_left_out = is_too_large or any(words in reason for words in not_for)
-    return f"{algorithm}: {reason}" if is_left_out else ""
+    other_reasons = ("compute capability", "in precision ieee", "depthwise convolutions of float32")
+    may_skip = is_too_large or any(words in reason for words in other_reasons)
+    return f"{algorithm}: {reason}" if may_skip else ""
 
 
 def run(algorithm: str, x, w, b, attributes, *, precision: str = "tf32") -> np.ndarray:
-    """Return what the card computes into memory that held NaN; whatever is not written shows."""
+    """Return the output of the algorithm on the card; elements that it does not write are NaN."""
     problem = _native.Problem(x.shape, w.shape, b is not None, precision=precision, **attributes)
-    if reason := why_left_out(algorithm, problem):
+    if reason := why_skipped(algorithm, problem):
         pytest.skip(reason)
     y = _native.DeviceArray(problem.output_shape)
     y.poison()
@@ -92,7 +91,7 @@ def check(algorithm: str, case: ConvCase, precision: str = "tf32") -> None:
     x, w, b = case.arrays()
     y = run(algorithm, x, w, b, case.attributes, precision=precision)
     wide = [None if array is None else array.astype(np.float64) for array in (x, w, b)]
-    # The float64 reference stands for NumPy's reference, which is slow; test_conv_cpu.py compares the two.
+    # NumPy's reference is slow; test_conv_cpu.py compares it with this one.
     reference = _native.conv(*wide, algorithm="reference", **case.attributes)
     sizes = [None if array is None else np.abs(array) for array in wide]
     magnitude = _native.conv(*sizes, algorithm="reference", **case.attributes)
@@ -107,17 +106,17 @@ def check(algorithm: str, case: ConvCase, precision: str = "tf32") -> None:
         f"plan: {plan}"
     )
     relative = np.linalg.norm(error) / np.linalg.norm(reference)
-    # A handful of outputs of one or two terms is no average.
+    # The relative L2 error of a few outputs of one or two terms is no average.
     if y.size * case.terms > 2000:
-        most = RELATIVE_L2[algorithm if operand > 0 else "naive"]
-        assert relative <= most, f"{case}: relative L2 error {relative:.2g}; plan: {plan}"
+        limit = RELATIVE_L2[algorithm if operand > 0 else "naive"]
+        assert relative <= limit, f"{case}: relative L2 error {relative:.2g}; plan: {plan}"
 
 
 def check_each(algorithm: str, cases, precision: str = "tf32") -> None:
-    """Check the cases but for those that the algorithm is not for; skip where these are all."""
+    """Check the cases that the algorithm supports; skip if there are none."""
     reasons = []
     for case in cases:
-        if reason := why_left_out(algorithm, problem_of(case, precision=precision)):
+        if reason := why_skipped(algorithm, problem_of(case, precision=precision)):
             reasons.append(reason)
         else:
             reasons.append("")
@@ -159,7 +158,7 @@ def test_tensor_cores_are_as_accurate_as_float32_in_precision_ieee(layer, algori
 
 @pytest.mark.gpu
 def test_long_sums_stay_accurate_in_precision_ieee():
-    # Tensor cores cut their sums off, so that few_channels may take a few channels at a time only.
+    # Tensor cores truncate sums, so few_channels computes a few channels in each pass.
     case = ConvCase((2, 96, 20, 22), (24, 96, 5, 5))
     problem = problem_of(case, precision="ieee")
     assert "passes" in _native.describe_plan(problem, "cuda", "few_channels")
@@ -170,10 +169,10 @@ def test_long_sums_stay_accurate_in_precision_ieee():
 @pytest.mark.parametrize(
     ("algorithm", "capability", "longest", "too_long", "reason"),
     [
-        # Rows of 11 taps, of which a product takes four bundles of four.
+        # Rows of 11 taps; an mma takes four groups of four.
         ("few_channels", 90, (1, 64, 11), (1, 65, 11), "are too long for its precision ieee"),
         ("few_channels", 80, (1, 32, 11), (1, 33, 11), "are too long for its precision ieee"),
-        # Eight channels in a core, two cores in a product, and products two at a time.
+        # A core matrix has eight channels, a wgmma two core matrices; wgmmas are issued in twos.
         (
             "toeplitz",
             90,
@@ -210,20 +209,20 @@ def plan_of_implicit_gemm(x_shape, w_shape, **attributes) -> str:
 
 
 @pytest.mark.gpu
-def test_implicit_gemm_pairs_rows_where_that_takes_fewer_products_or_makes_room_for_results():
+def test_implicit_gemm_pairs_rows_where_that_saves_wgmmas_or_frees_memory_for_results():
     def plan(filters, size, **attributes):
         return plan_of_implicit_gemm((2048, 4, size, size), (filters, 4, 7, 7), **attributes)
 
-    # Ten rows of four folds, two at a time, by seven taps, of which a product takes two.
+    # Five pairs of the rows of four folds, by seven taps, two to a wgmma.
     assert "18 of 18 steps in registers; two rows in a vector" in plan(16, 40)
-    # Seven rows by four pairs of taps where rows lie in one plane; in two planes four pairs of rows by seven
+    # With one plane of rows, seven rows by four pairs of taps. With two planes, four pairs of rows by seven
     # taps are as many.
     for strides in ([1, 1], [2, 1]):
         one_row = plan(64, 20, strides=strides)
         assert "14 of 14 steps" in one_row and "rows in a vector" not in one_row
 
-    # Three pairs of rows by five taps are fewer than six rows by three pairs of taps, but not beside the taps
-    # of full channel blocks, in steps of two. In float16 the results of two images have room either way.
+    # Three pairs of rows by five taps are fewer than six rows by three pairs of taps, but not together with
+    # the full channel blocks, in steps of two. In float16 the results of two images fit either way.
     def conv2(element_type):
         return plan_of_implicit_gemm((2048, 12, 33, 33), (24, 12, 5, 5), type=element_type)
 
@@ -235,32 +234,32 @@ def test_implicit_gemm_pairs_rows_where_that_takes_fewer_products_or_makes_room_
 @pytest.mark.parametrize(
     ("x_shape", "w_shape", "loads", "buffers"),
     [
-        # Six chunks of channels each wait for their load where only one is on its way.
+        # With one load in flight, each of six chunks of channels would wait for its load.
         ((2048, 24, 28, 28), (24, 24, 3, 3), "3 chunks", "1 buffer for results and one for 15 filters"),
-        # Three chunks as well, though two loads would leave room for 14 filters: 3 to 5 % slower.
+        # Three chunks too, although two would leave memory for 14 filters: 3 to 5 % slower.
         ((2048, 12, 33, 33), (24, 12, 5, 5), "3 chunks", "1 buffer for results and one for 9 filters"),
-        # One chunk, which two loads bring in time.
+        # One chunk, for which two loads are enough.
         ((2048, 4, 40, 40), (16, 4, 7, 7), "2 chunks", "1 buffer for results and one for 14 filters"),
-        # Small results leave room for everything.
+        # Small results leave memory for both.
         ((2048, 8, 32, 32), (16, 8, 3, 3), "3 chunks", "2 buffers for results; "),
     ],
 )
-def test_implicit_gemm_gives_room_to_loads_or_to_results(x_shape, w_shape, loads, buffers):
+def test_implicit_gemm_gives_memory_to_loads_or_to_results(x_shape, w_shape, loads, buffers):
     plan = plan_of_implicit_gemm(x_shape, w_shape)
     assert f"{loads} of channels in flight" in plan and buffers in plan
 
 
 @pytest.mark.gpu
-def test_implicit_gemm_takes_narrower_products_where_fewer_columns_are_no_outputs():
+def test_implicit_gemm_takes_narrower_tiles_where_fewer_columns_are_no_outputs():
     def columns(size, w_shape, **attributes):
         plan = plan_of_implicit_gemm((10_000, w_shape[1], size, size), w_shape, **attributes)
         return int(plan.split("GEMM of 64 x ")[1].split(",")[0].split(" x ")[1])
 
-    # Of two folds 13 * 33 + 27 = 456 columns, four products of 120 or of 128.
+    # With two folds 13 * 33 + 27 = 456 columns, four tiles of 120 or of 128.
     assert columns(33, (24, 12, 7, 7)) == 4 * 120
-    # 14 * 33 + 29 = 491, which 120 do not reach.
+    # 14 * 33 + 29 = 491 columns, more than four tiles of 120.
     assert columns(33, (24, 12, 5, 5)) == 4 * 128
-    # Of four folds 8 * 40 + 34 = 354: less to multiply, which gains nothing where the memory bounds.
+    # With four folds 8 * 40 + 34 = 354 columns: narrower tiles gain nothing in TF32, which is memory bound.
     assert columns(40, (16, 4, 7, 7), type="float16") == 3 * 120
     assert columns(40, (16, 4, 7, 7)) == 3 * 128
 
@@ -268,27 +267,27 @@ def test_implicit_gemm_takes_narrower_products_where_fewer_columns_are_no_output
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["tf32", "ieee"])
 @pytest.mark.parametrize(
-    ("x_shape", "w_shape", "late_filters"),
+    ("x_shape", "w_shape", "double_buffered_filters"),
     [
         ((4, 41, 41), (17, 4, 7, 7), 15),
-        # Two blocks share the filters, 34 and 33.
+        # Two blocks of filters, 34 and 33.
         ((3, 33, 33), (67, 3, 5, 5), 16),
     ],
 )
-def test_implicit_gemm_stores_late_results_of_images_that_begin_anywhere(
-    x_shape, w_shape, late_filters, precision
+def test_implicit_gemm_stores_double_buffered_results_at_any_alignment(
+    x_shape, w_shape, double_buffered_filters, precision
 ):
-    # Three images for each block or more, as many as it takes to come back to a place, whose results begin at
-    # other distances from a boundary each time, since those of an image are no multiple of four.
-    case = ConvCase((repeats(1031, least=400), *x_shape), w_shape, True)
+    # At least three images for each block, so that it reuses each buffer. The results of an image are no
+    # multiple of four, so each image has another alignment.
+    case = ConvCase((repeats(1031, minimum=400), *x_shape), w_shape, True)
     if precision == "tf32":
         plan = plan_of_implicit_gemm(case.x_shape, w_shape)
-        assert f"1 buffer for results and one for {late_filters} filters" in plan
+        assert f"1 buffer for results and one for {double_buffered_filters} filters" in plan
     check("implicit_gemm", case, precision)
 
 
 @pytest.mark.parametrize(
-    ("x_shape", "w_shape", "how", "reason"),
+    ("x_shape", "w_shape", "options", "reason"),
     [
         ((8, 1, 72, 72), (12, 1, 7, 7), {}, "its images and their results do not fit into the "),
         ((8, 100, 9, 9), (16, 100, 5, 5), {}, "its sums take more than 128 products of the tensor core"),
@@ -298,14 +297,14 @@ def test_implicit_gemm_stores_late_results_of_images_that_begin_anywhere(
             {"precision": "ieee"},
             "its sums take more than 44 products of the tensor core, the most for precision ieee",
         ),
-        # Rows cannot be paired, since 64 filters leave no room for a second fold, nor pixels apart.
+        # Rows cannot be paired, since 64 filters have one fold, nor dilated columns.
         (
             (8, 12, 16, 20),
             (64, 12, 7, 7),
             {"precision": "ieee", "dilations": [1, 2]},
             "its sums take more than 44 products of the tensor core, the most for precision ieee",
         ),
-        # 44 products with rows in pairs, 46 without.
+        # 44 wgmmas with paired rows, 46 without.
         (
             (16, 1, 40, 40),
             (16, 1, 15, 11),
@@ -315,10 +314,10 @@ def test_implicit_gemm_stores_late_results_of_images_that_begin_anywhere(
         ((8, 1, 0), (2, 1, 2), {"pads": [2, 1]}, "the input has no pixels"),
     ],
 )
-def test_implicit_gemm_says_why_it_cannot(x_shape, w_shape, how, reason):
-    problem = _native.Problem(x_shape, w_shape, **how)
-    said = _native.why_not(problem, "implicit_gemm", "cuda", compute_capability=90)
-    assert said.startswith(reason)
+def test_implicit_gemm_says_why_it_cannot(x_shape, w_shape, options, reason):
+    problem = _native.Problem(x_shape, w_shape, **options)
+    why_not = _native.why_not(problem, "implicit_gemm", "cuda", compute_capability=90)
+    assert why_not.startswith(reason)
     assert _native.choose(problem, "cuda", compute_capability=90) != "implicit_gemm"
 
 
@@ -329,20 +328,20 @@ def relative_l2_in_ieee(algorithm, case):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("size", "filters", "least", "is_copied"),
+    ("size", "filters", "min_images", "is_copied"),
     [(70, 12, 48, False), (57, 7, 88, True)],
     ids=["loads", "copies"],
 )
-def test_tiles_of_toeplitz_that_overlap_store_each_result_once(size, filters, least, is_copied):
+def test_tiles_of_toeplitz_that_overlap_store_each_result_once(size, filters, min_images, is_copied):
     rng = np.random.default_rng(3)
-    images = repeats(1200, least=least)
+    images = repeats(1200, minimum=min_images)
     x = rng.standard_normal((images, 1, size, size), dtype=np.float32)
     w = rng.standard_normal((filters, 1, 5, 5), dtype=np.float32)
     b = rng.standard_normal(filters, dtype=np.float32)
-    # Of 70 rows and columns, rows 17, 34 and 51 of the output are computed by two tiles, of 48 images rows
-    # 13, 26, 39 and 52; of 57, row 26, and of 88 images rows 13, 26 and 39. A tile with an infinity or a NaN
-    # is computed as defined, one of values far apart in parts that are added up; both store what is theirs
-    # alone.
+    # Two tiles compute rows 17, 34 and 51 of the outputs of 70 rows, with 48 images rows 13, 26, 39 and 52;
+    # of the outputs of 57 rows row 26, with 88 images rows 13, 26 and 39. A tile with an infinity or a NaN is
+    # computed by the naive sum, a tile of values with a wide range in several windows; both must store only
+    # their own rows.
     x[5, 0, 17, 3], x[images // 2, 0, 30, size - 10], x[-1, 0, 52, 30] = np.inf, np.nan, -np.inf
     x[9, 0, 36:41] *= 1e-20
     x[images * 3 // 4, 0, 17] *= 1e25
@@ -366,7 +365,7 @@ def test_tiles_of_toeplitz_that_overlap_store_each_result_once(size, filters, le
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("stride", [1, 2])
 def test_rows_below_an_image_are_zeros_whatever_a_tile_held_before(stride, algorithm):
-    # So many images that every part of the card computes several tiles.
+    # Enough images that every block computes several tiles.
     attributes = {"pads": [0, 0, 3, 0], "strides": [stride, 1]}
     shapes = ((1500, 1, 19, 20), (6, 1, 5, 5)), ((700, 4, 26, 21), (6, 4, 8, 5))
     check_each(algorithm, [ConvCase(shape, weights, True, attributes) for shape, weights in shapes])
@@ -377,11 +376,11 @@ def test_rows_below_an_image_are_zeros_whatever_a_tile_held_before(stride, algor
 @pytest.mark.parametrize("precision", ["tf32", "ieee"])
 @pytest.mark.parametrize("pads", [[0, 9, 0, 0], [0, 40, 0, 40]], ids=["before", "around"])
 def test_tiles_in_the_padding_alone_are_zeros_whatever_shared_memory_held(pads, precision, algorithm):
-    if reason := why_left_out(algorithm, _native.Problem((1, 8, 8, 8), (16, 8, 5, 5), precision=precision)):
+    if reason := why_skipped(algorithm, _native.Problem((1, 8, 8, 8), (16, 8, 5, 5), precision=precision)):
         pytest.skip(reason)
-    # So many images that ordinary numbers fill the shared memory of the whole card.
+    # Enough images to fill the shared memory of the whole card with ordinary numbers.
     before = ConvCase((1500, 8, 32, 32), (16, 8, 5, 5))
-    # So few that tiles are narrow.
+    # Few enough pixels that tiles are narrow.
     shapes = ((3, 1, 2, 24), (1, 1, 1, 1)), ((1, 49, 25, 12), (1, 49, 7, 1))
 
     def each_after_ordinary_numbers():
@@ -398,7 +397,7 @@ def test_tiles_in_the_padding_alone_are_zeros_whatever_shared_memory_held(pads, 
 def test_tensor_cores_give_the_definition_for_every_remainder_of_folded_rows(filters, algorithm):
     cases = [
         case
-        for height, width in some_of(itertools.product(range(7, 18), (12, 14, 15)))
+        for height, width in sample_of(itertools.product(range(7, 18), (12, 14, 15)))
         for case in (
             ConvCase((3, 1, height, width), (filters, 1, 5, 3), True),
             ConvCase((2, 2, height, width), (filters, 2, 3, 3), False, {"strides": [2, 1]}),
@@ -410,13 +409,13 @@ def test_tensor_cores_give_the_definition_for_every_remainder_of_folded_rows(fil
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["tf32", "ieee"])
 @each("x_spread, w_spread", [(40, 0), (0, 40), (40, 40), (100, 20), (0, 120)])
-@each("follows", FOLLOWS.values())
+@each("epilogue", EPILOGUES.values())
 @on_tensor_cores
 def test_values_that_span_hundreds_of_binades_keep_their_accuracy(
-    x_spread, w_spread, precision, follows, algorithm
+    x_spread, w_spread, precision, epilogue, algorithm
 ):
     case = ConvCase((4, 2, 20, 21), (9, 2, 3, 3), True)
-    check_binades(case, x_spread, w_spread, precision, follows, algorithm)
+    check_binades(case, x_spread, w_spread, precision, epilogue, algorithm)
 
 
 @pytest.mark.gpu
@@ -443,7 +442,7 @@ def test_what_is_there_before_the_next_window_of_the_weights_may_be_subnormal(pr
 def test_several_passes_over_many_binades_keep_their_accuracy_in_precision_ieee():
     case = ConvCase((2, 96, 12, 14), (5, 96, 5, 5), True)
     assert "passes" in _native.describe_plan(problem_of(case, precision="ieee"), "cuda", "few_channels")
-    for activation in ("None", "Relu"):  # behind the last pass alone
+    for activation in ("None", "Relu"):  # after the last pass only
         check_binades(case, 60, 40, "ieee", {"activation": activation}, "few_channels")
 
 
@@ -451,15 +450,16 @@ def test_several_passes_over_many_binades_keep_their_accuracy_in_precision_ieee(
 @pytest.mark.parametrize("activation", ["SiLU", "HardSwish"])
 @each("spread, precision", [(0, "ieee"), (0, "tf32"), (24, "ieee"), (24, "tf32")])
 def test_sums_of_several_passes_and_windows_are_activated_once(spread, precision, activation):
-    # Channels of a spread that the weights undo: sums of about 1, of numbers that float16 has not together.
+    # Channels with a spread that the weights undo: sums of about 1 from numbers that no window of float16
+    # holds.
     case = ConvCase((2, 96, 12, 14), (5, 96, 5, 5), True)
     x, w, b = case.arrays()
     exponents = np.random.default_rng(5).integers(-spread, spread + 1, (1, 96, 1, 1))
     x, w = np.ldexp(x, exponents).astype(np.float32), np.ldexp(w, -exponents - 5).astype(np.float32)
-    follows = {"activation": activation}
-    y = run("few_channels", x, w, b, follows, precision=precision)
+    epilogue = {"activation": activation}
+    y = run("few_channels", x, w, b, epilogue, precision=precision)
     assert np.mean(np.abs(true_sums(x, w, b)) < 3) > 0.5
-    check_each_output(case, y, x, w, b, precision, follows)
+    check_each_output(case, y, x, w, b, precision, epilogue)
 
 
 def true_sums(x, w, b) -> np.ndarray:
@@ -471,9 +471,9 @@ def true_sums(x, w, b) -> np.ndarray:
 @each("channels", [1, 4, 6, 12, 30])
 @on_tensor_cores
 def test_images_may_have_other_ranges_than_those_before_them(channels, precision, algorithm):
-    # Where a block takes single images, those of a block on an H200; elsewhere neighbours differ more.
+    # On an H200, blocks of one image each take every 132nd image; with other blocks neighbours differ more.
     blocks = 132
-    case = ConvCase((repeats(10, least=4) * blocks, channels, 14, 15), (9, channels, 3, 3), True)
+    case = ConvCase((repeats(10, minimum=4) * blocks, channels, 14, 15), (9, channels, 3, 3), True)
     x, w, b = case.arrays()
     random = np.random.default_rng(4)
     exponents = random.choice([0, 0, 20, -40, -70], len(x))
@@ -481,52 +481,51 @@ def test_images_may_have_other_ranges_than_those_before_them(channels, precision
         if random.random() < 0.6:
             exponents[i] = exponents[i - blocks]
     # All of an image's values or half of them.
-    share = random.choice([0.5, 1.0], (len(x), 1, 1, 1))
-    where = random.random(x.shape) < share
-    x = np.where(where, np.ldexp(x, exponents[:, None, None, None]), x).astype(np.float32)
+    scaled_share = random.choice([0.5, 1.0], (len(x), 1, 1, 1))
+    is_scaled = random.random(x.shape) < scaled_share
+    x = np.where(is_scaled, np.ldexp(x, exponents[:, None, None, None]), x).astype(np.float32)
     not_finite = random.random(len(x)) < 0.2
     x[not_finite, 0, 3, 4] = np.inf
-    follows = {"activation": "Relu"} if channels in (4, 12) else {}
-    y = run(algorithm, x, w, b, follows, precision=precision)
+    epilogue = {"activation": "Relu"} if channels in (4, 12) else {}
+    y = run(algorithm, x, w, b, epilogue, precision=precision)
     assert not np.isfinite(y[not_finite]).all(axis=(1, 2, 3)).any()
-    if follows:
+    if epilogue:
         assert not np.any(y[not_finite] < 0)
-    check_each_output(case, y[~not_finite], x[~not_finite], w, b, precision, follows)
+    check_each_output(case, y[~not_finite], x[~not_finite], w, b, precision, epilogue)
 
 
-def check_binades(case, x_spread, w_spread, precision, follows, algorithm):
+def check_binades(case, x_spread, w_spread, precision, epilogue, algorithm):
     random = np.random.default_rng(3)
     x, w, b = case.arrays()
     x = np.ldexp(x, random.integers(-x_spread, x_spread + 1, x.shape)).astype(np.float32)
     w = np.ldexp(w, random.integers(-w_spread, min(w_spread, 120 - x_spread) + 1, w.shape)).astype(np.float32)
-    y = run(algorithm, x, w, b, follows, precision=precision)
-    check_each_output(case, y, x, w, b, precision, follows)
+    y = run(algorithm, x, w, b, epilogue, precision=precision)
+    check_each_output(case, y, x, w, b, precision, epilogue)
 
 
-def check_each_output(case, y, x, w, b, precision, follows):
+def check_each_output(case, y, x, w, b, precision, epilogue):
     wide = [array.astype(np.float64) for array in (x, w, b)]
-    reference = _native.conv(*wide, algorithm="reference", **follows)
-    # Nothing that follows makes a difference larger but SiLU and HardSwish, by 1.5 at most; and of a pool's
-    # magnitudes the largest counts.
-    is_swish = follows.get("activation") in ("SiLU", "HardSwish")
+    reference = _native.conv(*wide, algorithm="reference", **epilogue)
+    # Only SiLU and HardSwish enlarge a difference, by 1.5 at most. A pool's bound is its largest magnitude.
+    is_swish = epilogue.get("activation") in ("SiLU", "HardSwish")
     magnitude = _native.conv(
-        *(np.abs(array) for array in wide), algorithm="reference", **({} if is_swish else follows)
+        *(np.abs(array) for array in wide), algorithm="reference", **({} if is_swish else epilogue)
     ) * (1.5 if is_swish else 1.0)
     operand = TF32_OPERAND if precision == "tf32" else 0.0
-    # The smallest float32 beside, for what lies below all of them.
+    # Plus the smallest float32 for each term that underflows.
     bound = 1.01 * (2 * operand + (case.terms + 2) * TENSOR_CORE) * magnitude + 2.0**-149 * case.terms
     assert np.all(np.abs(y - reference) <= bound)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("follows", FOLLOWS.values(), ids=FOLLOWS)
+@pytest.mark.parametrize("epilogue", EPILOGUES.values(), ids=EPILOGUES)
 @on_tensor_cores
-def test_one_value_far_below_the_others_does_not_slow_a_layer_down(follows, algorithm):
+def test_one_value_far_below_the_others_does_not_slow_a_layer_down(epilogue, algorithm):
     case = ConvCase((repeats(128), 64, 56, 56), (64, 64, 3, 3), True, {"pads": [1, 1, 1, 1]})
     x, w, b = case.arrays()
     small = x.copy()
     small[-1, 7, 20, 30] = 1e-20
-    attributes = case.attributes | follows
+    attributes = case.attributes | epilogue
     problem = _native.Problem(x.shape, w.shape, True, **attributes)
     if reason := _native.why_not(problem, algorithm, "cuda"):
         pytest.skip(f"{algorithm}: {reason}")
@@ -540,8 +539,8 @@ def test_one_value_far_below_the_others_does_not_slow_a_layer_down(follows, algo
         )
 
     ordinary, with_small = ([milliseconds(array) for _ in range(repeats(5))] for array in inputs)
-    # Its tile takes a few times as long as another, and a multiprocessor computes several of them. As the
-    # definition says, on one multiprocessor, a tile would take milliseconds.
+    # The value's tile takes a few times as long as another, and a multiprocessor computes several tiles. By
+    # the naive sum, on one multiprocessor, the tile would take milliseconds.
     assert min(with_small) < 4 * min(ordinary)
 
 
@@ -557,9 +556,10 @@ def test_naive_is_the_definition_for_many_draws():
 def test_tensor_cores_give_the_definition_for_many_draws(seed, algorithm):
     drawn = list(random_cases(seed=100 + seed, count=40, ranks=(1, 2, 2)))
     cases = supported(algorithm, drawn)
-    # C up to 16 and rows up to 11 taps are what they are for; only the largest reaches may be too much.
+    # The algorithms support up to 16 channels and rows of up to 11 taps, except for the largest filter
+    # reaches.
     assert len(cases) >= 0.9 * len(drawn)
-    for case in some_of(cases):
+    for case in sample_of(cases):
         check(algorithm, case)
 
 
@@ -575,12 +575,12 @@ def test_every_algorithm_is_the_definition_on_every_course_layer(layer, batch, a
 @on_tensor_cores
 @each("layer", SUITES["course"])
 def test_tensor_cores_give_the_definition_where_blocks_take_several_tiles(layer, algorithm):
-    # More images than any card holds blocks, and no multiple of anything; racecheck gets two for each
+    # More images than resident blocks of any card, a prime number; racecheck gets two for each
     # multiprocessor.
-    check(algorithm, ConvCase(layer.input_shape(repeats(1031, least=307)), layer.weight_shape))
+    check(algorithm, ConvCase(layer.input_shape(repeats(1031, minimum=307)), layer.weight_shape))
 
 
-# Every remainder of the output's width and height by the widest store, with and without padding.
+# Output widths and heights with every remainder by the widest store, with and without padding.
 @pytest.mark.gpu
 @pytest.mark.parametrize("height", [7, 8, 9, 10])
 @each("width", [6, 7, 8, 9, 10, 30, 31, 33, 34])
@@ -612,7 +612,7 @@ def test_tensor_cores_store_every_column_whatever_the_alignment(width, height, a
         ConvCase((1, 1, 1_000_003), (2, 1, 9), False, {"dilations": [7]}),
         ConvCase((1, 3, 227, 227), (96, 3, 11, 11), True, {"strides": [4, 4]}),
         ConvCase((1, 3, 224, 224), (64, 3, 7, 7), False, {"strides": [2, 2], "pads": [3, 3, 3, 3]}),
-        # many_channels has rows of two phases in a stage, the last of which is no whole one.
+        # many_channels has rows of two phases in a stage; the last stage is partial.
         ConvCase((2, 32, 256, 256), (64, 32, 3, 3), False, {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
     ],
 )
@@ -642,7 +642,7 @@ def test_few_channels_takes_several_passes_where_the_channels_do_not_fit(case):
 def test_tensor_cores_give_the_definition_for_every_filter_width_and_stride(algorithm):
     cases = [
         ConvCase((2, 2, 13, 45), (6, 2, 2, width), False, {"strides": [1, stride], "pads": [0, 1, 1, 2]})
-        for width, stride in some_of(itertools.product(range(1, 12), (1, 2, 3, 4)))
+        for width, stride in sample_of(itertools.product(range(1, 12), (1, 2, 3, 4)))
     ]
     check_each(algorithm, cases)
 
@@ -652,7 +652,7 @@ def test_tensor_cores_give_the_definition_for_every_filter_width_and_stride(algo
 def test_tensor_cores_give_the_definition_for_every_number_of_channels_and_filter_rows(algorithm):
     cases = [
         ConvCase((2, channels, 15, 22), (5, channels, rows, 3), True)
-        for channels, rows in some_of(itertools.product(range(1, 17), range(1, 12)))
+        for channels, rows in sample_of(itertools.product(range(1, 17), range(1, 12)))
     ]
     check_each(algorithm, cases)
 
@@ -660,7 +660,7 @@ def test_tensor_cores_give_the_definition_for_every_number_of_channels_and_filte
 @pytest.mark.gpu
 @on_tensor_cores
 def test_tensor_cores_give_the_definition_for_every_number_of_filters(algorithm):
-    cases = [ConvCase((2, 3, 9, 14), (filters, 3, 3, 3), True) for filters in some_of(range(1, 71))]
+    cases = [ConvCase((2, 3, 9, 14), (filters, 3, 3, 3), True) for filters in sample_of(range(1, 71))]
     check_each(algorithm, cases)
 
 
@@ -687,7 +687,7 @@ def test_large_batches_many_groups_and_many_filters_are_the_definition(case, alg
     filters, *filter_ = case.w_shape
     attributes = dict(case.attributes)
     if attributes.get("group") == channels:
-        channels = filters = attributes["group"] = repeats(channels, least=1000)
+        channels = filters = attributes["group"] = repeats(channels, minimum=1000)
     x_shape, w_shape = (repeats(batch), channels, *image), (filters, *filter_)
     check(algorithm, dataclasses.replace(case, x_shape=x_shape, w_shape=w_shape, attributes=attributes))
 
@@ -717,41 +717,42 @@ def test_more_groups_than_a_grid_has_rows_are_left_to_another_algorithm():
         ConvCase((3, 2, 40), (6, 2, 7), True, {"pads": [3, 3]}),
     ],
 )
-@each("odd", [np.inf, -np.inf, np.nan])
+@each("special", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("precision", ["tf32", "ieee"])
-def test_what_is_not_finite_reaches_the_outputs_that_see_it_and_no_others(precision, case, odd, algorithm):
+def test_what_is_not_finite_reaches_the_outputs_that_see_it_and_no_others(
+    precision, case, special, algorithm
+):
     random = np.random.default_rng(5)
     for _ in range(8):
         x, w, b = case.arrays()
-        at = tuple(random.integers(0, size) for size in x.shape)
-        x[at] = odd
+        index = tuple(random.integers(0, size) for size in x.shape)
+        x[index] = special
         reference = convolve(x, w, b, **case.attributes)
         y = run(algorithm, x, w, b, case.attributes, precision=precision)
         finite = np.isfinite(reference)
         np.testing.assert_array_equal(y[~finite], reference[~finite])
-        # The others are as accurate as ever, in whichever way they are computed: they have no term of `odd`.
-        x[at] = 0
+        # The other outputs have no term of `special` and keep their accuracy.
+        x[index] = 0
         operand, unit = rounding_of(algorithm, precision)
-        bound = 1.01 * (2 * operand + (case.terms + 2) * unit) * sum_of_sizes(x, w, b, **case.attributes)
+        bound = 1.01 * (2 * operand + (case.terms + 2) * unit) * sum_of_magnitudes(x, w, b, **case.attributes)
         assert np.all(np.abs(y[finite] - reference[finite]) <= bound[finite])
 
 
-# Of TF32, which rounds an operand to the nearest of 11 bits: over many outputs rounding up and rounding down
-# cancel out, but for less than 5e-6 that chance leaves. Cutting an operand off instead loses half a unit,
-# 2^-11 of numbers that are 1.5 on the average, hence 3e-4. The tensor cores do cut off where they add, which
-# comes to some 6e-6 in steps of 4 to 16 terms.
-MOST_BIAS = 5e-5
+# Limit of the mean relative error in TF32. Rounding operands to the nearest of 11 bits leaves less than 5e-6
+# over many outputs. Truncating operands would lose half a unit, 2^-11 of numbers of 1.5 on average: 3e-4.
+# Tensor cores truncate sums, which costs some 6e-6 in steps of 4 to 16 terms.
+MAX_BIAS = 5e-5
 
 
 def positive_layer() -> tuple[np.ndarray, np.ndarray]:
-    """Return x and w of a layer of 300 terms, all positive, so that what is cut off adds up."""
+    """Return x and w of a layer of 300 positive terms, so that truncation errors add up."""
     random = np.random.default_rng(8)
     shapes = (4, 12, 33, 33), (24, 12, 5, 5)
     return tuple(random.uniform(1, 2, shape).astype(np.float32) for shape in shapes)
 
 
 def bias_of(y: np.ndarray, x: np.ndarray, w: np.ndarray) -> float:
-    """Return by how much the outputs are too large on the average, relative to what they should be."""
+    """Return the mean relative error of the outputs, with its sign."""
     reference = _native.conv(x.astype(np.float64), w.astype(np.float64), algorithm="reference")
     return np.mean((y - reference) / reference)
 
@@ -760,11 +761,11 @@ def bias_of(y: np.ndarray, x: np.ndarray, w: np.ndarray) -> float:
 @pytest.mark.parametrize("algorithm", [*TENSOR_CORE_ALGORITHMS, "ladder_14_tensor_cores"])
 def test_tf32_rounds_to_the_nearest(algorithm):
     x, w = positive_layer()
-    assert abs(bias_of(run(algorithm, x, w, None, {}), x, w)) < MOST_BIAS
+    assert abs(bias_of(run(algorithm, x, w, None, {}), x, w)) < MAX_BIAS
 
 
 def test_a_truncated_operand_of_tf32_is_more_than_the_bias_that_is_allowed():
-    """What the test before this one would see, computed with NumPy."""
+    """Compute the bias of truncated operands with NumPy."""
 
     def truncated(values: np.ndarray) -> np.ndarray:
         return (values.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
@@ -777,9 +778,9 @@ def test_a_truncated_operand_of_tf32_is_more_than_the_bias_that_is_allowed():
         return bias_of(_native.conv(*wide, algorithm="reference"), x, w)
 
     x, w = positive_layer()
-    assert abs(bias_with(rounded, rounded)) < MOST_BIAS / 10
-    assert bias_with(truncated, rounded) < -5 * MOST_BIAS
-    assert bias_with(rounded, truncated) < -5 * MOST_BIAS
+    assert abs(bias_with(rounded, rounded)) < MAX_BIAS / 10
+    assert bias_with(truncated, rounded) < -5 * MAX_BIAS
+    assert bias_with(rounded, truncated) < -5 * MAX_BIAS
 
 
 @pytest.mark.gpu
@@ -808,8 +809,8 @@ def test_repeated_runs_give_the_same_bits(algorithm):
 @pytest.mark.gpu
 @on_tensor_cores
 def test_nothing_is_written_beyond_the_output(algorithm):
-    # Blocks of memory of one size lie side by side, so a stray store would land in a neighbour.
-    for case in supported(algorithm, random_cases(seed=6, count=20, ranks=(1, 2), most_terms=2_000_000)):
+    # Allocations of one size are adjacent, so a stray store would hit a neighbour.
+    for case in supported(algorithm, random_cases(seed=6, count=20, ranks=(1, 2), max_products=2_000_000)):
         shape = problem_of(case).output_shape
         outputs = [_native.DeviceArray(shape) for _ in range(5)]
         for output in outputs:
@@ -830,14 +831,14 @@ def test_precision_ieee_is_float32_throughout():
     assert _native.choose(problem_of(case, precision="ieee"), "cuda") != "naive"
 
 
-def test_rule_takes_no_algorithm_that_needs_memory_where_none_is_lent():
+def test_rule_takes_no_algorithm_that_needs_scratch_memory_where_there_is_none():
     problem = _native.Problem((64, 256, 14, 14), (256, 256, 3, 3), pads=[1] * 4)
     assert _native.choose(problem, "cuda", compute_capability=90) == "many_channels"
     other = _native.choose(problem, "cuda", compute_capability=90, lends_scratch=False)
     assert other in ALGORITHMS and other != "many_channels"
     with pytest.raises(ConvswapError, match=r"needs scratch memory, which takes ONNX Runtime 1\.18 or newer"):
         _native.choose(problem, "cuda", "many_channels", compute_capability=90, lends_scratch=False)
-    # A pool whose windows overlap is computed from memory between two kernels.
+    # A pool with overlapping windows is a second kernel, with scratch memory between the two.
     pooled = _native.Problem(
         (1, 3, 16, 16), (4, 3, 3, 3), pool="MaxPool", pool_kernel_shape=[3, 3], pool_pads=[1] * 4
     )
@@ -849,10 +850,10 @@ def test_rule_takes_no_algorithm_that_needs_memory_where_none_is_lent():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_what_lies_behind_the_channels_of_an_image_does_not_count(algorithm):
+def test_data_behind_the_channels_of_an_image_do_not_count(algorithm):
     random = np.random.default_rng(0)
     x, w = (random.normal(size=shape).astype(np.float16) for shape in ((2, 200, 8, 8), (16, 200, 1, 1)))
-    # Where many_channels has a pair of bundles without a channel, behind the last of the first image.
+    # 200 channels do not fill the last step of many_channels; the next image follows in memory.
     x[1, :24] = np.inf
     problem = _native.Problem(x.shape, w.shape, False, "float16", "tf32")
     if why_not := _native.why_not(problem, algorithm, "cuda"):
@@ -865,7 +866,7 @@ def test_what_lies_behind_the_channels_of_an_image_does_not_count(algorithm):
     sizes = np.einsum(
         "chw,kc->khw", np.abs(x[0]).astype(np.float64), np.abs(w[:, :, 0, 0]).astype(np.float64)
     )
-    # Rounded to float16 once; the tensor core truncates each of 200 terms.
+    # One rounding to float16; the tensor core truncates each of 200 terms.
     assert (
         np.abs(y.to_numpy()[0] - reference) <= 2.0**-11 * np.abs(reference) + 200 * 2.0**-22 * sizes
     ).all()
@@ -917,7 +918,7 @@ def test_card_that_is_not_there_is_named():
 
 
 @pytest.mark.parametrize(
-    ("case", "how", "capability", "reason"),
+    ("case", "options", "capability", "reason"),
     [
         (
             ConvCase((1, 1, 9, 8), (4, 1, 3, 3)),
@@ -954,20 +955,20 @@ def test_card_that_is_not_there_is_named():
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else None,
 )
-def test_few_channels_says_why_it_cannot_and_the_planner_takes_another(case, how, capability, reason):
-    problem = problem_of(case, **how)
+def test_few_channels_says_why_it_cannot_and_the_planner_takes_another(case, options, capability, reason):
+    problem = problem_of(case, **options)
     assert _native.why_not(problem, "few_channels", "cuda", compute_capability=capability).startswith(reason)
     with pytest.raises(ConvswapError) as raised:
         _native.choose(problem, "cuda", "few_channels", compute_capability=capability)
     assert "algorithm 'few_channels' cannot compute this convolution: " + reason in str(raised.value)
     assert str(raised.value).endswith("; use algorithm 'auto', which takes one that can")
-    able = [
+    supporting = [
         name
         for name in ALGORITHMS
         if not _native.why_not(problem, name, "cuda", compute_capability=capability)
     ]
-    assert "naive" in able
-    assert _native.choose(problem, "cuda", compute_capability=capability) in able
+    assert "naive" in supporting
+    assert _native.choose(problem, "cuda", compute_capability=capability) in supporting
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)
@@ -975,8 +976,8 @@ def test_few_channels_says_why_it_cannot_and_the_planner_takes_another(case, how
 @each("batch", [100, 10_000, 65_536])
 def test_tensor_cores_serve_every_course_layer_on_every_card_of_8_0_or_newer(layer, batch, capability):
     expected = (*TENSOR_CORE_ALGORITHMS, "row_windows") if capability == 90 else ("few_channels",)
-    for how in ({}, {"precision": "ieee"}, {"type": "float16"}, {"type": "bfloat16"}):
-        problem = _native.Problem(layer.input_shape(batch), layer.weight_shape, **how)
+    for options in ({}, {"precision": "ieee"}, {"type": "float16"}, {"type": "bfloat16"}):
+        problem = _native.Problem(layer.input_shape(batch), layer.weight_shape, **options)
         assert _native.choose(problem, "cuda", compute_capability=capability) in expected
 
 
@@ -988,18 +989,18 @@ def test_tensor_cores_serve_up_to_16_channels_and_11_taps_with_every_stride_and_
             (8, c, size, size), (64, c, kernel, kernel), strides=[stride, stride], pads=[pad, pad, pad, pad]
         )
         chosen = _native.choose(problem, "cuda", compute_capability=90)
-        able = [
+        supporting = [
             name
             for name in TENSOR_CORE_ALGORITHMS
             if not _native.why_not(problem, name, "cuda", compute_capability=90)
         ]
-        what = f"{c} channels, {kernel} taps, stride {stride}, pad {pad}, size {size}"
-        assert able, what
-        # Of little to compute a plain kernel is done before the others have laid out their weights; and where
-        # shared memory takes a few channels at a time only, few_channels reads and writes y again for each.
+        description = f"{c} channels, {kernel} taps, stride {stride}, pad {pad}, size {size}"
+        assert supporting, description
+        # On small problems a plain kernel ends before the others have prepared their weights. If few_channels
+        # takes several passes over the channels, it rereads and rewrites y in each.
         takes_passes = c == 16 and kernel == 11 and stride > 2
-        is_on_tensor_cores = chosen in (*able, "many_channels", "pointwise", "sliced_k", "row_windows")
-        assert is_on_tensor_cores or problem.operations < 100_000_000 or takes_passes, what
+        is_on_tensor_cores = chosen in (*supporting, "many_channels", "pointwise", "sliced_k", "row_windows")
+        assert is_on_tensor_cores or problem.operations < 100_000_000 or takes_passes, description
 
 
 @pytest.mark.parametrize("case", [ConvCase((0, 3, 9, 8), (4, 3, 3, 3)), ConvCase((2, 3, 9, 8), (0, 3, 3, 3))])

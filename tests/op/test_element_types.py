@@ -1,7 +1,7 @@
-"""float16, bfloat16 and float64: on every device, by every algorithm that takes them, against float64.
+"""float16, bfloat16 and float64 on every device, by every algorithm that supports them, against float64.
 
-A result is rounded once, from a sum that is float32 (of float64 data float64): its error is at most half a
-unit of its own type, and the rounding of the sum's terms.
+A result is rounded once from a float32 accumulator (float64 for float64 data). Its error is at most half a
+unit of its type plus the rounding errors of the sum.
 """
 
 import math
@@ -61,12 +61,12 @@ def test_sums_round_to_the_nearest_and_ties_to_even(name):
     random = np.random.default_rng(0)
     numbers = every_number(kind)
     x = random.choice(numbers, (1, 2, 200_000))
-    # A tie: one unit and a half of the last place.
+    # A tie: 1.5 units in the last place.
     x[0, 1, :100_000] = (x[0, 0, :100_000].astype(np.float32) * (1.5 * 2.0 * TYPES[name][2])).astype(kind)
-    sums = x[0, 0].astype(np.float32) + x[0, 1].astype(np.float32)
-    finite = np.isfinite(sums)
+    expected_sums = x[0, 0].astype(np.float32) + x[0, 1].astype(np.float32)
+    finite = np.isfinite(expected_sums)
     with np.errstate(over="ignore"):
-        expected = sums.astype(kind).astype(np.float32)
+        expected = expected_sums.astype(kind).astype(np.float32)
     y = _native.conv(x, np.ones((1, 2, 1), kind), algorithm="direct")[0, 0].astype(np.float32)
     np.testing.assert_array_equal(y[finite], expected[finite])
     assert np.isinf(expected).any(), "the draw must hold sums beyond the largest number"

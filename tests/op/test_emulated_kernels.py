@@ -1,6 +1,6 @@
-"""The kernels of the tensor cores, thread by thread on the CPU: their logic, on machines without a card.
+"""The tensor core kernels, emulated thread by thread on the CPU.
 
-What such a run finds, and what it cannot, is said in emulation/cuda_emulation.h.
+emulation/cuda_emulation.h says which faults an emulation finds.
 """
 
 from __future__ import annotations
@@ -13,42 +13,42 @@ import numpy as np
 import pytest
 from emulate import build
 
-# Problems; random, but the same every time. A thousand more take minutes, which is for changes of a kernel:
+# Seeds of random problems. After a change of a kernel, run a thousand, which takes minutes:
 # python tools/emulate.py toeplitz --seeds 40:1040
 SEEDS = 16
-# Of problems that came out wrong once: with padding below alone, tiles took rows of the tile before.
-ONCE_WRONG = {"toeplitz": (215, 285)}
-# From CROWDED on, as in problems.cc, blocks have several images. More of them for the algorithm whose warps
-# are producers and consumers of images.
-CROWDED = 1_000_000
-# What few plans say of themselves, with a seed from which on one is looked for: tiles that overlap so that
-# lines are stored whole, also of input that copies bring; two folds that are stored in pairs; filters that
-# come late, whose products have 120 columns, several of an image; products of 128 columns.
+# Regressions: with padding below only, tiles took rows of the previous tile.
+REGRESSION_SEEDS = {"toeplitz": (215, 285)}
+# First seeds of kinds of problems, as in problems.cc. In these, blocks have several images. implicit_gemm,
+# whose warps are producers and consumers of images, gets more of them.
+FIRST_MULTI_IMAGE_SEED = 1_000_000
+# Words of rare plans, with the first seed of the search: tiles that overlap so that whole lines are stored,
+# also with input by TMA; two folds that are stored in pairs; double-buffered filters with tiles of 120
+# columns, several of an image; tiles of 128 columns.
 RARE = {
     "tiles that overlap": ("toeplitz", 0, r"of them the next tile's too\)"),
-    "tiles of copies that overlap": (
+    "tiles of TMA input that overlap": (
         "toeplitz",
         15_000,
         r"of them the next tile's too\).*input by TMA",
     ),
     "tiles in precision ieee that overlap": ("toeplitz", 20_000, r"ieee .*of them the next tile's too\)"),
     "pairs of folds": ("toeplitz", 0, r" x 2 outputs, "),
-    "late filters": (
+    "double-buffered filters": (
         "implicit_gemm",
-        CROWDED,
+        FIRST_MULTI_IMAGE_SEED,
         r"of 64 x \d+ x (120|240|360|480|600),.* 1 buffer for results and one for ",
     ),
-    "wide products": ("implicit_gemm", 0, r"of 64 x \d+ x (128|256|384|512),"),
+    "wide tiles": ("implicit_gemm", 0, r"of 64 x \d+ x (128|256|384|512),"),
 }
-# Plans that are looked through for such a one: some seconds.
-MOST_PLANS, PLANS_AT_ONCE = 20_000, 1_000
-# A kernel that never ends must not keep the tests from ending; 30 seeds take some 15 seconds.
-MOST_SECONDS = 600
-# The share of the seeds that must at least be computed; the algorithm refuses the others, many_channels
-# those of cards with less shared memory than any that it has code for.
-LEAST_COMPUTED = {algorithm: 0.8 for algorithm in ("few_channels", "toeplitz", "implicit_gemm", "tiled")}
-LEAST_COMPUTED["many_channels"] = LEAST_COMPUTED["sliced_k"] = LEAST_COMPUTED["row_windows"] = 0.45
-CROWDED_SEEDS = {
+# Limit of plans in the search, which takes seconds.
+MAX_PLANS, PLANS_AT_ONCE = 20_000, 1_000
+# Time limit for kernels that hang; 30 seeds take some 15 seconds.
+TIMEOUT_SECONDS = 600
+# Least share of seeds that the algorithm computes; it refuses the others. many_channels refuses problems for
+# cards with less shared memory than any that it supports.
+MIN_COMPUTED = {algorithm: 0.8 for algorithm in ("few_channels", "toeplitz", "implicit_gemm", "tiled")}
+MIN_COMPUTED["many_channels"] = MIN_COMPUTED["sliced_k"] = MIN_COMPUTED["row_windows"] = 0.45
+MULTI_IMAGE_SEEDS = {
     "few_channels": 10,
     "toeplitz": 10,
     "implicit_gemm": 15,
@@ -57,7 +57,7 @@ CROWDED_SEEDS = {
     "row_windows": 10,
     "tiled": 10,
 }
-LEAST_CROWDED_COMPUTED = {
+MIN_MULTI_IMAGE_COMPUTED = {
     "few_channels": 8,
     "toeplitz": 7,
     "implicit_gemm": 10,
@@ -66,33 +66,32 @@ LEAST_CROWDED_COMPUTED = {
     "row_windows": 4,
     "tiled": 8,
 }
-# From MANY_CHANNELS on, as in problems.cc, there are more channels, and values far apart in which all
-# products count all the same.
-MANY_CHANNELS = 2_000_000
+# More channels, and values with a wide range whose products all contribute to the sum.
+FIRST_MANY_CHANNELS_SEED = 2_000_000
 MANY_CHANNELS_SEEDS = {"many_channels": 15, "tiled": 10}
-# From WIDE_IMAGES on, as in problems.cc, images are so wide that a tile is a part of some rows. Rows of
-# several phases lay upon each other in 3,000,010 and 11 once.
-WIDE_IMAGES, WIDE_SEEDS = 3_000_000, 12
-# From POINTWISE on, as in problems.cc, filters have one tap and nothing is padded.
-POINTWISE, POINTWISE_SEEDS = 4_000_000, 30
-# From DEPTHWISE on, as in problems.cc, each filter sees one channel.
-DEPTHWISE, DEPTHWISE_SEEDS = 6_000_000, 30
-# From SLIDING on, as in problems.cc, they are those of `sliding_rows`.
-SLIDING, SLIDING_SEEDS = 7_000_000, 30
-# From SEPARABLE on, as in problems.cc, a depthwise convolution comes before one of one tap.
-SEPARABLE, SEPARABLE_SEEDS = 8_000_000, 30
-# From POOLED on, as in problems.cc, a pool follows, of planes that are more than a block pools at a time.
-POOLED, POOLED_SEEDS = 5_000_000, 24
-# Of problems that are computed by all tilings that a family chooses among: of each family two,
-# of pointwise so many that chunks go round in slots, and of many_channels, which has 64 tilings, one.
-EVERY_TILING_MORE = {"pointwise": 15, "many_channels": 0}
-EVERY_TILING = {
+# Images so wide that a tile is a part of some rows. 3,000,010 and 3,000,011 are regressions: rows of several
+# phases overlapped.
+FIRST_WIDE_SEED, WIDE_SEEDS = 3_000_000, 12
+# 1x1 filters without padding.
+FIRST_POINTWISE_SEED, POINTWISE_SEEDS = 4_000_000, 30
+# Depthwise convolutions.
+FIRST_DEPTHWISE_SEED, DEPTHWISE_SEEDS = 6_000_000, 30
+# Depthwise convolutions for `sliding_rows`.
+FIRST_SLIDING_SEED, SLIDING_SEEDS = 7_000_000, 30
+# A depthwise convolution before a 1x1 convolution.
+FIRST_SEPARABLE_SEED, SEPARABLE_SEEDS = 8_000_000, 30
+# A pool of planes that are larger than a block's part.
+FIRST_POOLED_SEED, POOLED_SEEDS = 5_000_000, 24
+# Problems that are computed by all tilings of a family: first seeds, and numbers of further seeds (default
+# 1). pointwise has enough for chunks to reuse slots; many_channels, with 64 tilings, has one problem.
+EVERY_TILING_FURTHER = {"pointwise": 15, "many_channels": 0}
+EVERY_TILING_FIRST = {
     "sliced_k": 40,
     "row_windows": 6,
-    "pointwise": POINTWISE,
-    "sliding_rows": SLIDING,
-    "separable": SEPARABLE,
-    "many_channels": MANY_CHANNELS + 3,
+    "pointwise": FIRST_POINTWISE_SEED,
+    "sliding_rows": FIRST_SLIDING_SEED,
+    "separable": FIRST_SEPARABLE_SEED,
+    "many_channels": FIRST_MANY_CHANNELS_SEED + 3,
 }
 ALGORITHMS = (
     "few_channels",
@@ -103,8 +102,8 @@ ALGORITHMS = (
     "row_windows",
     "tiled",
 )
-# A format of the data for the families that compile in seconds, and so many problems of it, for `make check`
-# and `make test`; `make test-all` runs every family in all its formats.
+# One data format of the families that compile in seconds, for `make check` and `make test`; `make test-all`
+# runs every family in all its formats.
 FEW_SEEDS = 20
 ONE_FORMAT = {
     "implicit_gemm": "Bfloat16Pairs",
@@ -113,12 +112,12 @@ ONE_FORMAT = {
     "row_windows": "float",
     "naive": "BFloat16",
 }
-FIRST_SEED = {"pointwise": POINTWISE}
+FIRST_SEED = {"pointwise": FIRST_POINTWISE_SEED}
 
 
 @pytest.fixture(scope="module")
 def programs() -> dict[str, Path]:
-    """Compile the programs of all algorithms, side by side: that takes longer than to run them."""
+    """Compile the programs of all algorithms in parallel, which takes longer than running them."""
     return dict(zip(ALGORITHMS, build(*ALGORITHMS), strict=True))
 
 
@@ -126,7 +125,7 @@ def programs() -> dict[str, Path]:
 def test_family_is_the_definition_in_one_format(family: str) -> None:
     (program,) = build(f"{family}_{ONE_FORMAT[family]}")
     first = FIRST_SEED.get(family, 0)
-    assert computed_of(program, first, first + FEW_SEEDS) >= FEW_SEEDS // 2
+    assert count_computed(program, first, first + FEW_SEEDS) >= FEW_SEEDS // 2
 
 
 @pytest.mark.extended
@@ -134,9 +133,9 @@ def test_family_is_the_definition_in_one_format(family: str) -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_algorithm_is_the_definition_for_random_problems(programs: dict[str, Path], algorithm: str) -> None:
     program = programs[algorithm]
-    assert computed_of(program, 0, SEEDS) >= LEAST_COMPUTED[algorithm] * SEEDS
-    for seed in ONCE_WRONG.get(algorithm, ()):
-        assert computed_of(program, seed, seed + 1) == 1
+    assert count_computed(program, 0, SEEDS) >= MIN_COMPUTED[algorithm] * SEEDS
+    for seed in REGRESSION_SEEDS.get(algorithm, ()):
+        assert count_computed(program, seed, seed + 1) == 1
 
 
 @pytest.mark.extended
@@ -148,7 +147,7 @@ def test_algorithm_is_the_definition_for_problems_with_a_rare_plan(
     algorithm, first, words = RARE[rare]
     program = programs[algorithm]
     seed = seed_of_plan(program, first, words)
-    assert re.search(words.removeprefix("ieee .*"), told_of(program, seed, seed + 1))
+    assert re.search(words.removeprefix("ieee .*"), output_of(program, seed, seed + 1))
 
 
 @pytest.mark.extended
@@ -157,8 +156,10 @@ def test_algorithm_is_the_definition_for_problems_with_a_rare_plan(
 def test_algorithm_is_the_definition_where_blocks_have_several_images(
     programs: dict[str, Path], algorithm: str
 ) -> None:
-    computed = computed_of(programs[algorithm], CROWDED, CROWDED + CROWDED_SEEDS[algorithm])
-    assert computed >= LEAST_CROWDED_COMPUTED[algorithm]
+    computed = count_computed(
+        programs[algorithm], FIRST_MULTI_IMAGE_SEED, FIRST_MULTI_IMAGE_SEED + MULTI_IMAGE_SEEDS[algorithm]
+    )
+    assert computed >= MIN_MULTI_IMAGE_COMPUTED[algorithm]
 
 
 @pytest.mark.extended
@@ -166,13 +167,16 @@ def test_algorithm_is_the_definition_where_blocks_have_several_images(
 @pytest.mark.parametrize("algorithm", MANY_CHANNELS_SEEDS)
 def test_algorithm_is_the_definition_of_many_channels(programs: dict[str, Path], algorithm: str) -> None:
     seeds = MANY_CHANNELS_SEEDS[algorithm]
-    assert computed_of(programs[algorithm], MANY_CHANNELS, MANY_CHANNELS + seeds) >= 0.7 * seeds
+    assert (
+        count_computed(programs[algorithm], FIRST_MANY_CHANNELS_SEED, FIRST_MANY_CHANNELS_SEED + seeds)
+        >= 0.7 * seeds
+    )
 
 
 @pytest.mark.extended
 @pytest.mark.slow
 def test_many_channels_is_the_definition_of_wide_images(programs: dict[str, Path]) -> None:
-    computed = computed_of(programs["many_channels"], WIDE_IMAGES, WIDE_IMAGES + WIDE_SEEDS)
+    computed = count_computed(programs["many_channels"], FIRST_WIDE_SEED, FIRST_WIDE_SEED + WIDE_SEEDS)
     assert computed >= WIDE_SEEDS // 2
 
 
@@ -180,53 +184,59 @@ def test_many_channels_is_the_definition_of_wide_images(programs: dict[str, Path
 @pytest.mark.slow
 def test_pointwise_is_the_definition_of_one_tap() -> None:
     (program,) = build("pointwise")
-    assert computed_of(program, POINTWISE, POINTWISE + POINTWISE_SEEDS) >= 0.7 * POINTWISE_SEEDS
+    assert (
+        count_computed(program, FIRST_POINTWISE_SEED, FIRST_POINTWISE_SEED + POINTWISE_SEEDS)
+        >= 0.7 * POINTWISE_SEEDS
+    )
 
 
 @pytest.mark.extended
 @pytest.mark.slow
-@pytest.mark.parametrize(("family", "first"), EVERY_TILING.items())
+@pytest.mark.parametrize(("family", "first"), EVERY_TILING_FIRST.items())
 def test_every_tiling_is_the_definition(family: str, first: int) -> None:
     (program,) = build(family)
-    # The tilings of the first, one a line, and what came of them all.
-    told = told_of(program, first, first + 1, "every-tiling").splitlines()
-    assert len(set(told)) == len(told) >= 5
-    more = EVERY_TILING_MORE.get(family, 1)
-    if more > 0:
-        assert computed_of(program, first + 1, first + 1 + more, "every-tiling") >= more // 2
+    # A line for each tiling of the first problem, and a summary.
+    lines = output_of(program, first, first + 1, "every-tiling").splitlines()
+    assert len(set(lines)) == len(lines) >= 5
+    count = EVERY_TILING_FURTHER.get(family, 1)
+    if count > 0:
+        assert count_computed(program, first + 1, first + 1 + count, "every-tiling") >= count // 2
 
 
 @pytest.mark.extended
 @pytest.mark.slow
 def test_depthwise_is_the_definition_of_one_channel_each() -> None:
     (program,) = build("depthwise")
-    assert computed_of(program, DEPTHWISE, DEPTHWISE + DEPTHWISE_SEEDS) == DEPTHWISE_SEEDS
+    assert (
+        count_computed(program, FIRST_DEPTHWISE_SEED, FIRST_DEPTHWISE_SEED + DEPTHWISE_SEEDS)
+        == DEPTHWISE_SEEDS
+    )
 
 
 @pytest.mark.extended
 @pytest.mark.slow
 def test_sliding_rows_is_the_definition_of_one_channel_each() -> None:
     (program,) = build("sliding_rows")
-    assert computed_of(program, SLIDING, SLIDING + SLIDING_SEEDS) == SLIDING_SEEDS
+    assert count_computed(program, FIRST_SLIDING_SEED, FIRST_SLIDING_SEED + SLIDING_SEEDS) == SLIDING_SEEDS
 
 
 @pytest.mark.extended
 @pytest.mark.slow
 def test_separable_is_the_definition_of_a_depthwise_convolution_and_one_tap_behind() -> None:
     (program,) = build("separable")
-    computed = computed_of(program, SEPARABLE, SEPARABLE + SEPARABLE_SEEDS)
-    assert computed >= 0.85 * SEPARABLE_SEEDS  # the others are of precision ieee
+    computed = count_computed(program, FIRST_SEPARABLE_SEED, FIRST_SEPARABLE_SEED + SEPARABLE_SEEDS)
+    assert computed >= 0.85 * SEPARABLE_SEEDS  # separable does not support the others, of precision ieee
 
 
 def test_pools_of_large_planes_are_the_definition_part_by_part() -> None:
     (program,) = build("tiled_float")
-    assert computed_of(program, POOLED, POOLED + POOLED_SEEDS) == POOLED_SEEDS
-    # Planes of more than 2,048 elements, two parts at the least, which a kernel of its own pools.
-    assert "in a separate kernel" in told_of(program, POOLED, POOLED + 1)
+    assert count_computed(program, FIRST_POOLED_SEED, FIRST_POOLED_SEED + POOLED_SEEDS) == POOLED_SEEDS
+    # A separate kernel pools planes of more than 2,048 elements, in two parts or more.
+    assert "in a separate kernel" in output_of(program, FIRST_POOLED_SEED, FIRST_POOLED_SEED + 1)
 
 
-def test_images_that_32_bits_do_not_reach_across_are_no_halves_of_a_tile() -> None:
-    """`few_channels`, whose halves lie 32 bits of elements apart at most: 2 x 64 x 8192 x 8192 outputs."""
+def test_images_further_apart_than_32_bits_are_no_halves_of_a_tile() -> None:
+    """The distance between the halves of a tile has 32 bits; here it would be 64 x 8192 x 8192 outputs."""
     (program,) = build("halves")
 
     def halves(height: int, width: int) -> str:
@@ -240,25 +250,25 @@ def test_images_that_32_bits_do_not_reach_across_are_no_halves_of_a_tile() -> No
 
 
 def seed_of_plan(program: Path, first: int, words: str) -> int:
-    """Return the seed, from `first` on, of a problem whose plan has `words`, a regular expression."""
-    for begin in range(first, first + MOST_PLANS, PLANS_AT_ONCE):
-        plans = told_of(program, begin, begin + PLANS_AT_ONCE, "plans")
+    """Return the first seed from `first` on whose plan matches the regular expression `words`."""
+    for begin in range(first, first + MAX_PLANS, PLANS_AT_ONCE):
+        plans = output_of(program, begin, begin + PLANS_AT_ONCE, "plans")
         if found := re.search(rf"^(\d+): .*{words}", plans, re.MULTILINE):
             return int(found[1])
     raise AssertionError(f"no plan has {words!r}")
 
 
-def computed_of(program: Path, first: int, end: int, *how: str) -> int:
-    """Return how many of the problems of so many seeds the algorithm takes; all must come out right."""
-    computed, _, rest = told_of(program, first, end, *how).splitlines()[-1].partition(" ")
-    assert rest == "problems computed, 0 wrong"
+def count_computed(program: Path, first: int, end: int, *options: str) -> int:
+    """Return how many problems of the seeds the algorithm computes; all results must be right."""
+    computed, _, summary = output_of(program, first, end, *options).splitlines()[-1].partition(" ")
+    assert summary == "problems computed, 0 wrong"
     return int(computed)
 
 
-def told_of(program: Path, first: int, end: int, *how: str) -> str:
-    """Return what the program prints of so many seeds, whose problems must come out right."""
-    command = [program, str(first), str(end), *how]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=MOST_SECONDS, check=False)
+def output_of(program: Path, first: int, end: int, *options: str) -> str:
+    """Return the program's output for the seeds; all results must be right."""
+    command = [program, str(first), str(end), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     return done.stdout
 
@@ -269,15 +279,17 @@ def faults() -> Path:
 
 
 def test_kernel_without_a_fault_runs_as_on_a_card(faults: Path) -> None:
-    done = subprocess.run([faults, "none"], capture_output=True, text=True, timeout=MOST_SECONDS, check=True)
+    done = subprocess.run(
+        [faults, "none"], capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=True
+    )
     assert [int(word) for word in done.stdout.split()] == [*range(101, 164), 100]
 
 
 def test_missing_barrier_gives_what_shared_memory_held_before(faults: Path) -> None:
     done = subprocess.run(
-        [faults, "missing barrier"], capture_output=True, text=True, timeout=MOST_SECONDS, check=True
+        [faults, "missing barrier"], capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=True
     )
-    # A thread runs to its end before the next begins, so all but the last read what was never written.
+    # Each thread runs to its end before the next begins, so all but the last read unwritten memory.
     *unwritten, last = (int(word) for word in done.stdout.split())
     assert last == 100 and len(unwritten) == 63 and len(set(unwritten)) == 1
     for element_type, count in (("float32", 1), ("float16", 2)):
@@ -299,6 +311,8 @@ def test_missing_barrier_gives_what_shared_memory_held_before(faults: Path) -> N
     ],
 )
 def test_fault_is_named_with_its_block(faults: Path, fault: str, words: str) -> None:
-    done = subprocess.run([faults, fault], capture_output=True, text=True, timeout=MOST_SECONDS, check=False)
+    done = subprocess.run(
+        [faults, fault], capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
+    )
     assert done.returncode == 1
     assert done.stdout == f"{words} in block (0, 0)\n"

@@ -1,4 +1,4 @@
-"""Numbers that ONNX allows and that no product of may leave 64 bits: refused or computed, never a crash."""
+"""Attributes and shapes at ONNX's limits: computed or refused, without overflow of 64-bit products."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FAR_APART = {"pads": [LARGEST] * 4, "strides": [LARGEST] * 2, "dilations": [LARG
 
 @pytest.mark.parametrize("channels", [1, 4])
 def test_a_tiny_image_with_the_largest_strides_dilations_and_pads_is_computed(channels: int) -> None:
-    """Each output position has one tap inside the image, the corner of the filter that faces it."""
+    """Each output sees the image with one tap only, a corner of the filter."""
     x = np.full((1, channels, 1, 1), 2, np.float32)
     w = np.arange(channels * 4, dtype=np.float32).reshape(1, channels, 2, 2)
     problem = _native.Problem(x.shape, w.shape, **FAR_APART)

@@ -1,4 +1,4 @@
-"""NVRTC compiles every family for each kind of card that it has code for, without one of them being here."""
+"""NVRTC compiles every family for each kind of card that it supports, on machines without a card."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 from convswap import _native
 
 COMPILER = _native.kernel_compiler()
-# Of 8.0, 8.6 and 8.9, and of 10.0 and 12.0, one each: no code tells them apart (tested below).
+# One of 8.0, 8.6 and 8.9, and one of 10.0 and 12.0: no code distinguishes them (tested below).
 CAPABILITIES = (75, 80, 90, 120)
 FAMILIES = {family["header"]: family for family in _native.kernel_families()}
-# What multiplies on the tensor cores, as nvdisasm calls it; kernels that prepare or combine something do not.
+# SASS instructions of the tensor cores; `prepare` and `combine` kernels have none.
 INSTRUCTIONS = {
     "cuda/few_channels/kernel.cuh": r"\bHMMA\.",
     "cuda/implicit_gemm/kernel.cuh": r"\bHGMMA\.",
@@ -28,65 +28,66 @@ INSTRUCTIONS = {
     "cuda/tutorial/ladder/14_tensor_cores.cuh": r"\bHMMA\.",
 }
 
-# Where the addresses of global variables lie. NVRTC makes such of what is set as a whole, `{0u, 1u}`, and of
-# what a function returns as `{}`: all threads of a block then wait for memory.
+# Constant bank with the addresses of global variables. NVRTC creates such variables for aggregates, `{0u,
+# 1u}`, and for returned `{}`; all threads of a block then wait for memory.
 GLOBAL_VARIABLES = "c[0x4]"
-# Instances of a family that go another way through its template, by what tells them from the others.
+# Distinguishes instances that take different code paths of a family's template.
 PATHS = {"cuda/pointwise/kernel.cuh": lambda arguments: arguments[-1] != "0"}  # chunks wait in slots
-# Which all families have kernels for. Of the others none is disassembled: it takes as long as to compile.
+# All families have kernels for this capability. Only these are disassembled, which takes as long as
+# compiling.
 DISASSEMBLED = 90
 
 pytestmark = pytest.mark.skipif(bool(COMPILER["why_not"]), reason=COMPILER["why_not"] or "NVRTC is there")
 
 
 def capabilities_of(family: dict) -> list[int]:
-    least, is_alone = family["least_capability"], family["is_for_it_alone"]
-    return [each for each in CAPABILITIES if (each == least if is_alone else each >= least)]
+    first, only_first = family["least_capability"], family["is_for_it_alone"]
+    return [each for each in CAPABILITIES if (each == first if only_first else each >= first)]
 
 
-def one_of_each_kind(header: str) -> list[str]:
-    """Return an instance for each format of the data, the first argument, and way through the template."""
+def distinct_instances(header: str) -> list[str]:
+    """Return an instance for each data format, the first argument, and each code path."""
     first: dict[tuple, str] = {}
     for instance in FAMILIES[header]["instances"]:
         arguments = instance.strip(">").split(", ")
-        way = PATHS[header](arguments) if header in PATHS else None
-        first.setdefault((arguments[0], way), instance)
+        path = PATHS[header](arguments) if header in PATHS else None
+        first.setdefault((arguments[0], path), instance)
     return list(first.values())
 
 
-def each_to_compile() -> Iterator[tuple[str, str, int]]:
+def kernels_to_compile() -> Iterator[tuple[str, str, int]]:
     """Yield header, instance and compute capability: a family's first instance for every kind of card.
 
-    Cards differ in what a kernel's code may use, which is the same in all formats of the data but bfloat16:
-    cards below 8.0 have no instructions for it. tests/programs/test_fake_card.py compiles the rungs for 7.5.
+    Cards differ in the instructions that a kernel may use, alike in all data formats but bfloat16, for which
+    cards below 8.0 have none. tests/programs/test_fake_card.py compiles the rungs for 7.5.
     """
     for header, family in FAMILIES.items():
         if "/ladder/" in header:
             if header in INSTRUCTIONS:
                 yield header, family["instances"][0], DISASSEMBLED
             continue
-        for number, instance in enumerate(one_of_each_kind(header)):
+        for number, instance in enumerate(distinct_instances(header)):
             for capability in capabilities_of(family):
                 lacks_its_type = "<BFloat16" in instance and capability < 80
                 if number == 0 or lacks_its_type:
                     yield header, instance, capability
 
 
-EACH = list(each_to_compile())
-# The other formats and ways through a template. They take two cores a minute, so only machines with a card
-# compile them.
+TO_COMPILE = list(kernels_to_compile())
+# The other data formats and code paths. They take two cores a minute, so only machines with a card compile
+# them.
 OTHERS = [
     (header, instance)
     for header in FAMILIES
     if "/ladder/" not in header
-    for instance in one_of_each_kind(header)[1:]
+    for instance in distinct_instances(header)[1:]
 ]
 
 
 def disassembler() -> str:
-    """Return nvdisasm, of NVIDIA's package or of a toolkit; skips where there is none."""
-    found = importlib.util.find_spec("nvidia")
-    for folder in [] if found is None else found.submodule_search_locations or []:
+    """Return the path of nvdisasm, from NVIDIA's package or a toolkit; skips if there is none."""
+    package = importlib.util.find_spec("nvidia")
+    for folder in [] if package is None else package.submodule_search_locations or []:
         for program in Path(folder).glob("cu*/bin/nvdisasm"):
             return str(program)
     program = shutil.which("nvdisasm") or shutil.which("/usr/local/cuda/bin/nvdisasm")
@@ -97,7 +98,7 @@ def disassembler() -> str:
 
 @pytest.mark.extended
 @pytest.mark.slow
-@pytest.mark.parametrize(("header", "instance", "capability"), EACH, ids=lambda value: str(value))
+@pytest.mark.parametrize(("header", "instance", "capability"), TO_COMPILE, ids=lambda value: str(value))
 def test_a_kernel_of_each_family_compiles_for_each_card(
     header: str, instance: str, capability: int, tmp_path: Path
 ) -> None:
@@ -111,7 +112,7 @@ def test_a_kernel_of_each_format_compiles(header: str, instance: str, tmp_path: 
 
 
 def check_code(header: str, instance: str, capability: int, folder: Path) -> None:
-    """Compile a kernel; for 9.0 look for what it multiplies with, and that it reads no global variables."""
+    """Compile a kernel. For 9.0 assert that it uses the tensor cores and reads no global variables."""
     code = _native.compile_kernel(instance, capability)
     assert code.startswith(b"\x7fELF")
     if capability != DISASSEMBLED:
@@ -126,20 +127,24 @@ def check_code(header: str, instance: str, capability: int, folder: Path) -> Non
 
 
 def test_every_family_is_compiled_for_the_card_whose_kernels_are_disassembled() -> None:
-    disassembled = {header for header, _, capability in EACH if capability == DISASSEMBLED}
+    disassembled = {header for header, _, capability in TO_COMPILE if capability == DISASSEMBLED}
     assert disassembled == {
         header for header in FAMILIES if "/ladder/" not in header or header in INSTRUCTIONS
     }
-    assert {header for header, _, _ in EACH} >= {header for header in FAMILIES if "/ladder/" not in header}
+    assert {header for header, _, _ in TO_COMPILE} >= {
+        header for header in FAMILIES if "/ladder/" not in header
+    }
 
 
-def test_code_tells_no_other_cards_apart() -> None:
-    asked = set()
+def test_code_distinguishes_no_other_cards() -> None:
+    conditions = set()
     for path in (Path(__file__).resolve().parents[2] / "custom_op").rglob("*"):
         if path.suffix in (".h", ".cuh"):
-            asked |= set(re.findall(r"__CUDA_ARCH__ *(\W+ *\d+)|(__CUDA_ARCH_\w+[A-Z])\b", path.read_text()))
-    told = {number or name for number, name in asked}
-    assert told == {"< 800", ">= 800", ">= 900", "__CUDA_ARCH_FEAT_SM90_ALL"}
+            conditions |= set(
+                re.findall(r"__CUDA_ARCH__ *(\W+ *\d+)|(__CUDA_ARCH_\w+[A-Z])\b", path.read_text())
+            )
+    compared = {number or name for number, name in conditions}
+    assert compared == {"< 800", ">= 800", ">= 900", "__CUDA_ARCH_FEAT_SM90_ALL"}
 
 
 def test_every_header_with_kernels_is_a_family() -> None:

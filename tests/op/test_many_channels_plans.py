@@ -1,4 +1,4 @@
-"""What many_channels chooses among, without a card."""
+"""The tilings that `many_channels` chooses among, without a card."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ LAYER = _native.Problem((64, 64, 56, 56), (64, 64, 3, 3), pads=[1] * 4)
 DEEP_IMAGE = _native.Problem((1, 512, 7, 7), (512, 512, 3, 3), pads=[1] * 4)
 
 
-def alternatives(problem: _native.Problem, most: int = 8) -> list[float | None]:
-    return _native.alternatives(problem, "many_channels", most, compute_capability=90)
+def alternatives(problem: _native.Problem, count: int = 8) -> list[float | None]:
+    return _native.alternatives(problem, "many_channels", count, compute_capability=90)
 
 
 def test_the_cheapest_comes_first():
@@ -20,16 +20,16 @@ def test_the_cheapest_comes_first():
     assert alternatives(LAYER, 2) == estimates[:2]
 
 
-def test_an_algorithm_that_does_not_choose_has_one():
+def test_an_algorithm_without_tilings_has_one_alternative():
     assert len(_native.alternatives(LAYER, "naive", compute_capability=90)) == 1
 
 
-def test_what_it_cannot_compute_is_refused():
+def test_an_unsupported_problem_is_refused():
     with pytest.raises(ConvswapError, match="many_channels"):
         _native.alternatives(LAYER, "many_channels", compute_capability=80)
 
 
-def test_works_that_do_not_fill_the_card_are_split_over_the_channels():
+def test_work_tiles_that_do_not_fill_the_card_are_split_over_the_channels():
     names = _native.kernels_of(DEEP_IMAGE, "cuda", "many_channels", compute_capability=90)
     assert "many_channels::combine<ScaledFloat16Pairs>" in names
     names = _native.kernels_of(LAYER, "cuda", "many_channels", compute_capability=90)

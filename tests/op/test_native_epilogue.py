@@ -1,4 +1,4 @@
-"""The bindings know what is fused with a convolution: problems, plans and direct calls."""
+"""Epilogues in the Python bindings: problems, plans and direct calls."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from convswap import _native
 from convswap.errors import ConvswapError
 from each_case import each
-from fused_cases import ACTIVATIONS, POOLS, SUMS, TYPES, W, X, check, draw, fused_attributes, reference
+from fused_cases import ACTIVATIONS, POOLS, SUM_ERROR, TYPES, W, X, check, draw, fused_attributes, reference
 
 POOL = {"pool": "MaxPool", "pool_kernel_shape": [2, 3], "pool_strides": [2, 2]}
 
 
-def arrays_of(arrays: dict[str, np.ndarray]) -> tuple[list[np.ndarray | None], np.ndarray | None]:
+def inputs_and_residual(arrays: dict[str, np.ndarray]) -> tuple[list[np.ndarray | None], np.ndarray | None]:
     """Return x, w and b, and the residual."""
     return [arrays.get(name) for name in "xwb"], arrays.get("z")
 
@@ -25,7 +25,7 @@ def arrays_of(arrays: dict[str, np.ndarray]) -> tuple[list[np.ndarray | None], n
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_direct_call_computes_what_is_fused(activation, pool, residual, algorithm):
     arrays = draw("float32", residual=residual)
-    inputs, z = arrays_of(arrays)
+    inputs, z = inputs_and_residual(arrays)
     y = _native.conv(*inputs, residual=z, algorithm=algorithm, **fused_attributes(activation, pool))
     check(y, reference(arrays, activation, pool, {}), "float32")
 
@@ -52,7 +52,7 @@ def test_direct_pools_some_of_many_filters_at_a_time():
 @pytest.mark.parametrize("element_type", TYPES)
 def test_direct_call_takes_a_residual_of_every_type(element_type):
     arrays = draw(element_type, residual=True)
-    inputs, z = arrays_of(arrays)
+    inputs, z = inputs_and_residual(arrays)
     pool = POOLS["average with its padding"]
     y = _native.conv(*inputs, residual=z, algorithm="reference", **fused_attributes("Elu", pool))
     check(y, reference(arrays, "Elu", pool, {}), element_type)
@@ -78,18 +78,18 @@ def test_direct_call_on_the_card_computes_what_is_fused(activation, pool, residu
     )
     y = _native.DeviceArray(problem.output_shape)
     names = [entry.name for entry in _native.catalog() if entry.device == "cuda"]
-    able = [name for name in names if not _native.why_not(problem, name, "cuda")]
-    assert "naive" in able
-    for name in able:
+    supporting = [name for name in names if not _native.why_not(problem, name, "cuda")]
+    assert "naive" in supporting
+    for name in supporting:
         y.poison()
         _native.conv_device(*inputs, y, residual=z, algorithm=name, precision="ieee", **attributes)
-        # Tensor cores truncate where they add.
-        assert np.abs(y.to_numpy() - expected).max() <= 8 * SUMS
+        # Tensor cores truncate sums.
+        assert np.abs(y.to_numpy() - expected).max() <= 8 * SUM_ERROR
 
 
 def test_problem_knows_what_is_fused():
     residual = (2, 6, 9, 11)
-    alone = _native.Problem((2, 3, 11, 13), (6, 3, 3, 3), True)
+    plain = _native.Problem((2, 3, 11, 13), (6, 3, 3, 3), True)
     fused = _native.Problem(
         (2, 3, 11, 13),
         (6, 3, 3, 3),
@@ -99,14 +99,14 @@ def test_problem_knows_what_is_fused():
         activation_alpha=0.5,
         **POOL,
     )
-    assert (alone.output_shape, fused.output_shape) == (residual, (2, 6, 4, 5))
-    assert fused.operations == alone.operations
-    # Also the residual is read, and what the pool leaves is written.
-    assert fused.bytes - alone.bytes == 4 * 2 * 6 * 4 * 5
-    assert fused.text == f"{alone.text} then=residual Elu(0.5) MaxPool 2x3 strides=2x2 pads=0x0x0x0"
-    answer = _native.explain(fused, "cpu")
-    assert answer["algorithm"] == _native.choose(fused, "cpu")
-    assert (answer["bytes"], answer["operations"]) == (fused.bytes, fused.operations)
+    assert (plain.output_shape, fused.output_shape) == (residual, (2, 6, 4, 5))
+    assert fused.operations == plain.operations
+    # The residual is read too, and the pooled output is written.
+    assert fused.bytes - plain.bytes == 4 * 2 * 6 * 4 * 5
+    assert fused.text == f"{plain.text} then=residual Elu(0.5) MaxPool 2x3 strides=2x2 pads=0x0x0x0"
+    explanation = _native.explain(fused, "cpu")
+    assert explanation["algorithm"] == _native.choose(fused, "cpu")
+    assert (explanation["bytes"], explanation["operations"]) == (fused.bytes, fused.operations)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_residual_of_another_type_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("how", "rounds_twice"),
+    ("options", "rounds_twice"),
     [
         ({"activation": "Tanh"}, True),
         ({"activation": "Clip", "activation_alpha": 0.1, "activation_beta": 6.0}, True),
@@ -148,9 +148,9 @@ def test_residual_of_another_type_is_refused():
         ({"activation": "Relu", "pool": "MaxPool", "pool_kernel_shape": [2, 2]}, False),
     ],
 )
-def test_results_are_not_rounded_between_two_kernels(how, rounds_twice):
+def test_results_are_not_rounded_between_two_kernels(options, rounds_twice):
     for element_type in ("float32", "float16", "bfloat16"):
-        problem = _native.Problem(X, W, True, element_type, **how)
+        problem = _native.Problem(X, W, True, element_type, **options)
         reason = _native.why_not(problem, "implicit_gemm", "cuda", compute_capability=90)
         assert ("round twice" in reason) == (rounds_twice and element_type != "float32")
         for capability in (80, 90):
@@ -159,7 +159,7 @@ def test_results_are_not_rounded_between_two_kernels(how, rounds_twice):
 
 
 @pytest.mark.parametrize(
-    ("how", "is_fused"),
+    ("options", "is_fused"),
     [
         ({"activation": "Relu"}, True),
         ({"activation": "Clip", "activation_alpha": 0.1, "activation_beta": 6.0}, True),
@@ -170,8 +170,8 @@ def test_results_are_not_rounded_between_two_kernels(how, rounds_twice):
         ({"activation": "Relu", "pool": "MaxPool", "pool_kernel_shape": [2, 2]}, False),
     ],
 )
-def test_few_channels_computes_activations_that_limit_and_swish(how, is_fused):
-    problem = _native.Problem(X, W, True, **how)
+def test_few_channels_computes_clamps_and_swishes(options, is_fused):
+    problem = _native.Problem(X, W, True, **options)
     kernels = _native.kernels_of(problem, "cuda", "few_channels", compute_capability=80)
     assert any("epilogue::" in kernel for kernel in kernels) == (not is_fused)
 
@@ -187,48 +187,48 @@ def test_few_channels_computes_activations_that_limit_and_swish(how, is_fused):
 )
 def test_activations_are_accurate_from_the_smallest_to_the_largest(activation, reference_of, algorithm):
     sizes = np.geomspace(1e-37, 80, 20_001, dtype=np.float32)
-    odd = np.array([0, np.inf, -np.inf, np.nan, 200, -200], np.float32)
-    x = np.concatenate([sizes, -sizes, odd])
+    special = np.array([0, np.inf, -np.inf, np.nan, 200, -200], np.float32)
+    x = np.concatenate([sizes, -sizes, special])
     y = _native.conv(
         x.reshape(1, 1, 1, -1), np.ones((1, 1, 1, 1), np.float32), algorithm=algorithm, activation=activation
     ).ravel()
     with np.errstate(over="ignore", invalid="ignore"):
         expected = reference_of(x.astype(np.float64))
-    np.testing.assert_allclose(y[: -len(odd)], expected[: -len(odd)], rtol=4 * 2.0**-23)
-    # A number that float32 has no room for may be 0.
-    np.testing.assert_allclose(y[-len(odd) :], expected[-len(odd) :], rtol=2.0**-22, atol=2.0**-126)
+    np.testing.assert_allclose(y[: -len(special)], expected[: -len(special)], rtol=4 * 2.0**-23)
+    # Results below the smallest normal number may be 0.
+    np.testing.assert_allclose(y[-len(special) :], expected[-len(special) :], rtol=2.0**-22, atol=2.0**-126)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("algorithm", ["naive", "depthwise", "sliding_rows"])
 @pytest.mark.parametrize(
-    ("activation", "reference_of", "relative", "of_x"),
+    ("activation", "reference_of", "relative", "per_x"),
     [
         ("Sigmoid", lambda x: 1 / (1 + np.exp(-x)), 6 * 2.0**-23, 0.0),
         ("SiLU", lambda x: x / (1 + np.exp(-x)), 6 * 2.0**-23, 0.0),
-        # What it subtracts from a half near -3 leaves few digits.
+        # Near -3 the sum x / 6 + 1/2 cancels.
         ("HardSwish", lambda x: x * np.clip(x / 6 + 0.5, 0, 1), 0.0, 4 * 2.0**-24),
     ],
 )
-def test_activations_are_accurate_on_a_card(activation, reference_of, relative, of_x, algorithm):
+def test_activations_are_accurate_on_a_card(activation, reference_of, relative, per_x, algorithm):
     sizes = np.geomspace(1e-37, 100, 20_001, dtype=np.float32)
-    odd = np.array([0, np.inf, -np.inf, np.nan, 200, -200], np.float32)
-    x = np.concatenate([sizes, -sizes, odd]).reshape(-1, 1, 1, 1)
-    # Filters of one tap in the middle, of which only the images' one pixel is seen.
+    special = np.array([0, np.inf, -np.inf, np.nan, 200, -200], np.float32)
+    x = np.concatenate([sizes, -sizes, special]).reshape(-1, 1, 1, 1)
+    # Filters with one tap in the middle, the only one that meets the images' single pixel.
     w = np.zeros((1, 1, 3, 3), np.float32)
     w[0, 0, 1, 1] = 1
-    how = {"pads": [1, 1, 1, 1], "activation": activation}
+    options = {"pads": [1, 1, 1, 1], "activation": activation}
     y = _native.DeviceArray(x.shape)
     y.poison()
     on_card = [_native.DeviceArray.from_numpy(each) for each in (x, w)]
-    _native.conv_device(*on_card, None, y, algorithm=algorithm, **how)
+    _native.conv_device(*on_card, None, y, algorithm=algorithm, **options)
     with np.errstate(over="ignore", invalid="ignore"):
         expected = reference_of(x.astype(np.float64))
     finite = np.isfinite(x)
     np.testing.assert_array_equal(y.to_numpy()[~finite], expected[~finite])
     y, expected, x = y.to_numpy()[finite], expected[finite], x[finite]
-    # A reciprocal that float32 has no room for is 0, whatever it is multiplied with.
-    bound = relative * np.abs(expected) + of_x * np.abs(x) + 2.0**-126 * np.maximum(1, np.abs(x))
+    # Reciprocals that underflow are 0.
+    bound = relative * np.abs(expected) + per_x * np.abs(x) + 2.0**-126 * np.maximum(1, np.abs(x))
     assert np.all(np.abs(y - expected) <= bound)
 
 
@@ -245,7 +245,7 @@ def test_activations_are_accurate_on_a_card(activation, reference_of, relative, 
         ("few_channels", (8, 256, 20, 20), (64, 256, 3, 3), "ieee"),
     ],
 )
-def test_an_estimate_counts_what_an_activation_takes(algorithm, x, w, element):
+def test_an_estimate_counts_the_activation(algorithm, x, w, element):
     group = x[1] if w[1] == 1 else 1
     padding = {"pads": [w[2] // 2] * 4, "group": group}
 
@@ -255,16 +255,16 @@ def test_an_estimate_counts_what_an_activation_takes(algorithm, x, w, element):
         problem = _native.Problem(x, w, True, kind, precision, activation=activation, **limits, **padding)
         return _native.estimates(problem, "cuda", compute_capability=90).get(algorithm)
 
-    alone, relu, hard_swish, silu = map(estimate, ("None", "Relu", "HardSwish", "SiLU"))
-    assert alone == relu < hard_swish <= silu
+    plain, relu, hard_swish, silu = map(estimate, ("None", "Relu", "HardSwish", "SiLU"))
+    assert plain == relu < hard_swish <= silu
     assert estimate("Clip") == relu
-    # By a call, or in a kernel of its own; `pointwise` may not leave 16 bits to such.
+    # Gelu is a call or a second kernel; `pointwise` refuses it for 16 bits, which would round twice.
     gelu = estimate("Gelu")
     assert gelu is None if algorithm == "pointwise" else gelu > silu
 
 
 @pytest.mark.parametrize("where", ["depthwise_activation", "activation"])
-def test_the_estimate_of_separable_counts_what_is_between_and_what_is_behind(where):
+def test_the_estimate_of_separable_counts_both_activations(where):
     def estimate(activation: str) -> float:
         shapes = {"depthwise_shape": (32, 1, 3, 3), "depthwise_pads": [1] * 4, where: activation}
         problem = _native.Problem((64, 32, 112, 112), (16, 32, 1, 1), True, **shapes)
@@ -273,7 +273,7 @@ def test_the_estimate_of_separable_counts_what_is_between_and_what_is_behind(whe
     assert estimate("None") == estimate("Relu") < estimate("HardSwish") < estimate("SiLU") < estimate("Gelu")
 
 
-def test_the_estimate_of_tiled_counts_what_it_calls():
+def test_the_estimate_of_tiled_counts_called_activations():
     def estimate(activation: str, shape: tuple[int, ...], **pool) -> float:
         limits = {"activation_alpha": 0.0, "activation_beta": 6.0} if activation == "Clip" else {}
         problem = _native.Problem(shape, (16, 3, 3, 3), True, activation=activation, **limits, **pool)
@@ -281,16 +281,16 @@ def test_the_estimate_of_tiled_counts_what_it_calls():
 
     small, large = (1, 3, 224, 224), (32, 3, 224, 224)
     assert estimate("None", small) == estimate("Relu", small) < estimate("SiLU", small)
-    # In proportion to the results, for each of which it is called.
+    # In proportion to the results: one call for each.
     counted = [estimate("SiLU", shape) - estimate("None", shape) for shape in (small, large)]
     assert counted[1] == pytest.approx(32 * counted[0], rel=1e-6)
     assert estimate("SiLU", small) == estimate("HardSwish", small) == estimate("Clip", small)
-    # In front of a pool it calls none.
+    # With a pool, activations are inlined.
     pool = {"pool": "MaxPool", "pool_kernel_shape": [2, 2], "pool_strides": [2, 2]}
     assert estimate("SiLU", small, **pool) == estimate("None", small, **pool)
 
 
-def test_what_the_activation_does_not_read_does_not_count():
+def test_unused_activation_parameters_do_not_count():
     shapes = (2, 3, 9, 9), (4, 3, 3, 3)
     plain = _native.Problem(*shapes, activation="Relu")
     assert _native.Problem(*shapes, activation="Relu", activation_alpha=float("nan")).text == plain.text
@@ -300,9 +300,9 @@ def test_what_the_activation_does_not_read_does_not_count():
 @pytest.mark.parametrize("algorithm", ["direct", "reference"])
 @pytest.mark.parametrize("activation", ["LeakyRelu", "HardSigmoid"])
 def test_nan_of_an_infinity_times_nothing_stays_in_a_pool(activation, algorithm):
-    """A slope of 0 times an infinity is NaN, whether the pool takes its largest value before or after."""
+    """A slope of 0 times an infinity is NaN, whether the activation comes before or after the maximum."""
     x = np.array([[[[-np.inf, 1.0], [2.0, 3.0]]]], np.float32)
-    how = {"activation": activation, "activation_alpha": 0.0, "activation_beta": 0.5}
+    options = {"activation": activation, "activation_alpha": 0.0, "activation_beta": 0.5}
     pool = {"pool": "MaxPool", "pool_kernel_shape": [2, 2]}
-    y = _native.conv(x, np.ones((1, 1, 1, 1), np.float32), algorithm=algorithm, **how, **pool)
+    y = _native.conv(x, np.ones((1, 1, 1, 1), np.float32), algorithm=algorithm, **options, **pool)
     assert np.isnan(y).all()

@@ -1,15 +1,15 @@
-"""The algorithm `pointwise`: filters of one tap."""
+"""The algorithm `pointwise`: convolutions with 1x1 filters."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from card_calls import ELEMENTS, assert_near, computed_by, problem_of, stored, true
+from card_calls import ELEMENTS, assert_near, cast_to, conv_on_card, problem_of, reference_of
 from conv_cases import ConvCase
 from convswap import _native
 
-# Of filters a block has 32 to 256, of pixels a tile 64, of channels a chunk 32 to 128: less than one, and
-# more. Where the planes' size is even pixels come in pairs.
+# Blocks have 32 to 256 filters, tiles 64 pixels, chunks 32 to 128 channels; cases have less than one of each,
+# and more. Pixels are loaded in pairs if the planes' size is even.
 CASES = {
     "one of each": ConvCase((1, 1, 1, 1), (1, 1, 1, 1)),
     "a chunk and a tile": ConvCase((1, 64, 8, 8), (64, 64, 1, 1), True),
@@ -23,7 +23,7 @@ CASES = {
     "1-D": ConvCase((4, 33, 1000), (130, 33, 1), True, {"strides": [3]}),
     "3-D": ConvCase((2, 20, 5, 6, 7), (24, 20, 1, 1, 1), True, {"strides": [2, 1, 2]}),
 }
-# Half a unit of the 11 bits that it keeps of a float32.
+# Rounding error of a float32 operand: half a unit of 11 bits.
 TF32 = 2.0**-11
 EPILOGUES = {
     "relu": {"activation": "Relu"},
@@ -35,14 +35,14 @@ EPILOGUES = {
 
 @pytest.fixture
 def hopper():
-    """Skip where the card is none of compute capability 9.0."""
+    """Skip if the card is not of compute capability 9.0."""
     reason = _native.why_not(_native.Problem((1, 32, 8, 8), (32, 32, 1, 1)), "pointwise", "cuda")
     if reason:
         pytest.skip(reason)
 
 
-def computed(x, w, b, attributes: dict, z=None, **how) -> np.ndarray:
-    return computed_by("pointwise", x, w, b, attributes, z, **how)
+def conv(x, w, b, attributes: dict, z=None, **options) -> np.ndarray:
+    return conv_on_card("pointwise", x, w, b, attributes, z, **options)
 
 
 @pytest.mark.gpu
@@ -50,11 +50,11 @@ def computed(x, w, b, attributes: dict, z=None, **how) -> np.ndarray:
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_the_definition(name, element, hopper):
     case = CASES[name]
-    x, w, b = stored(case.arrays(), element)
-    reference = true(x, w, b, case.attributes)
-    magnitude = true(*(None if each is None else np.abs(each) for each in (x, w, b)), case.attributes)
+    x, w, b = cast_to(case.arrays(), element)
+    reference = reference_of(x, w, b, case.attributes)
+    magnitude = reference_of(*(None if each is None else np.abs(each) for each in (x, w, b)), case.attributes)
     for number in range(len(_native.alternatives(problem_of(case, type=element), "pointwise", 16))):
-        y = computed(x, w, b, case.attributes, alternative=number)
+        y = conv(x, w, b, case.attributes, alternative=number)
         assert_near(y, reference, magnitude, case.terms, element, TF32)
 
 
@@ -62,19 +62,19 @@ def test_it_is_the_definition(name, element, hopper):
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("has_residual", [False, True])
 @pytest.mark.parametrize("name", EPILOGUES)
-def test_what_follows_is_the_definition(name, has_residual, element, hopper):
+def test_epilogues_are_the_definition(name, has_residual, element, hopper):
     if element != "float32" and name in ("sigmoid", "pool"):
         pytest.skip("a second kernel would round a second time")
-    # Rows of nine pixels, of which ten are pairs and nine are not.
+    # Ten rows of nine pixels are pairs; nine rows are an odd number of pixels.
     for rows in (10, 9):
         case = ConvCase((3, 70, rows, 9), (200, 70, 1, 1), True)
         z = np.random.default_rng(1).standard_normal((3, 200, rows, 9)) if has_residual else None
-        x, w, b, z = stored((*case.arrays(), z), element)
-        y = computed(x, w, b, EPILOGUES[name], z)
-        reference = true(x, w, b, EPILOGUES[name], z)
-        magnitude = true(np.abs(x), np.abs(w), np.abs(b), {})
-        most = magnitude.max() + (0 if z is None else np.abs(z.astype(np.float64)).max())
-        assert_near(y, reference, np.broadcast_to(most, y.shape), case.terms, element, TF32)
+        x, w, b, z = cast_to((*case.arrays(), z), element)
+        y = conv(x, w, b, EPILOGUES[name], z)
+        reference = reference_of(x, w, b, EPILOGUES[name], z)
+        magnitude = reference_of(np.abs(x), np.abs(w), np.abs(b), {})
+        largest = magnitude.max() + (0 if z is None else np.abs(z.astype(np.float64)).max())
+        assert_near(y, reference, np.broadcast_to(largest, y.shape), case.terms, element, TF32)
 
 
 @pytest.mark.gpu
@@ -85,18 +85,18 @@ def test_what_follows_is_the_definition(name, has_residual, element, hopper):
 def test_swish_is_the_definition(algorithm, activation, has_residual, element, hopper):
     if algorithm == "few_channels" and has_residual and element != "float32":
         pytest.skip("it adds a residual in a second kernel, which would round a second time")
-    # Of rows of nine pixels ten are pairs and nine are not; of 203 and 13 filters
-    # the last eight are not whole.
+    # Ten rows of nine pixels are pairs; nine rows are an odd number. 203 and 13 filters are no multiples of
+    # 8.
     for filters, rows in ((203, 10), (203, 9), (13, 9)):
         case = ConvCase((3, 70, rows, 9), (filters, 70, 1, 1), True)
         z = np.random.default_rng(1).standard_normal((3, filters, rows, 9)) if has_residual else None
-        x, w, b, z = stored((*case.arrays(), z), element)
-        reference = true(x, w, b, {"activation": activation}, z)
-        magnitude = true(np.abs(x), np.abs(w), np.abs(b), {}, None if z is None else np.abs(z))
+        x, w, b, z = cast_to((*case.arrays(), z), element)
+        reference = reference_of(x, w, b, {"activation": activation}, z)
+        magnitude = reference_of(np.abs(x), np.abs(w), np.abs(b), {}, None if z is None else np.abs(z))
         problem = problem_of(case, type=element, activation=activation)
         for number in range(len(_native.alternatives(problem, algorithm, 16)) or 1):
-            y = computed_by(algorithm, x, w, b, {"activation": activation}, z, alternative=number)
-            # At most 1.5 steep, both round a dozen times.
+            y = conv_on_card(algorithm, x, w, b, {"activation": activation}, z, alternative=number)
+            # Both have slopes of at largest 1.5 and round a dozen times.
             assert_near(y, reference, 1.5 * magnitude, case.terms + 12, element, TF32)
 
 
@@ -108,16 +108,16 @@ def test_numbers_of_all_exponents_infinities_and_nan_are_as_they_are(hopper):
     x *= np.exp2(random.integers(-60, 60, x.shape)).astype(np.float32)
     w *= np.exp2(random.integers(-40, 40, w.shape)).astype(np.float32)
     x[0, 3, 2, 2], x[1, 5, 4, 4], x[1, 7, 0, 1] = np.inf, -np.inf, np.nan
-    y, reference = computed(x, w, None, {}), true(x, w, None, {})
+    y, reference = conv(x, w, None, {}), reference_of(x, w, None, {})
     is_finite = np.isfinite(reference)
     assert np.array_equal(y[~is_finite], reference[~is_finite].astype(np.float32), equal_nan=True)
-    magnitude = true(*(np.abs(np.where(np.isfinite(each), each, 0)) for each in (x, w)), None, {})
+    magnitude = reference_of(*(np.abs(np.where(np.isfinite(each), each, 0)) for each in (x, w)), None, {})
     assert_near(y[is_finite], reference[is_finite], magnitude[is_finite], case.terms, operand=TF32)
 
 
 @pytest.mark.gpu
 def test_weights_of_any_number_of_channels_are_loaded(hopper):
-    """Those of filters that do not begin at a multiple of 16 bytes are loaded one by one."""
+    """Weights of filters that do not begin at a multiple of 16 bytes are loaded one by one."""
     for channels, element in (
         (64, "float32"),
         (65, "float32"),
@@ -126,9 +126,9 @@ def test_weights_of_any_number_of_channels_are_loaded(hopper):
         (67, "bfloat16"),
     ):
         case = ConvCase((1, channels, 9, 9), (33, channels, 1, 1))
-        x, w, b = stored(case.arrays(), element)
-        magnitude = true(np.abs(x), np.abs(w), None, {})
-        assert_near(computed(x, w, b, {}), true(x, w, b, {}), magnitude, case.terms, element, TF32)
+        x, w, b = cast_to(case.arrays(), element)
+        magnitude = reference_of(np.abs(x), np.abs(w), None, {})
+        assert_near(conv(x, w, b, {}), reference_of(x, w, b, {}), magnitude, case.terms, element, TF32)
 
 
 @pytest.mark.parametrize(
@@ -141,11 +141,11 @@ def test_weights_of_any_number_of_channels_are_loaded(hopper):
         (_native.Problem((1, 2048, 7, 7), (512, 2048, 1, 1)), "do not fit"),
     ],
 )
-def test_what_it_is_not_for_it_says(problem, words):
+def test_unsupported_problems_have_a_reason(problem, words):
     assert words in _native.why_not(problem, "pointwise", "cuda", compute_capability=90)
 
 
-def test_older_cards_are_told():
+def test_older_cards_are_refused():
     problem = _native.Problem((1, 32, 8, 8), (32, 32, 1, 1))
     assert "9.0" in _native.why_not(problem, "pointwise", "cuda", compute_capability=80)
 

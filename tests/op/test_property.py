@@ -1,6 +1,6 @@
-"""A small, fixed part of the property test; conv_property.py runs the large one.
+"""A small, fixed part of the property test of tools/conv_property.py.
 
-Beside it, that the large one would notice: results that are wrong, and algorithms that decline too much.
+Other tests here check that the program notices wrong results and algorithms that decline too much.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from repeats import repeats
 SEEDS = range(4)
 PAIRS_SEED = PAIRS_EVERY - 1
 EXAMPLES = 150
-# Of 600 draws; few_channels, toeplitz, implicit_gemm and tiled take 350 to 470 of whatever 600 are drawn.
-LEAST_SUPPORTED = 300
-# What these take, but for three axes.
-LEAST_SLICED = 300
-# The same, but for precision ieee, many channels and dilated columns.
-LEAST_ROW_WINDOWS = 150
-# Filters of one tap in one precision of one type.
-LEAST_POINTWISE = 30
-# One channel of a group.
-LEAST_DEPTHWISE = 60
-LEAST_SLIDING = 20
-# Of 150 draws of a depthwise convolution in front.
-LEAST_SEPARABLE = 40
-# What the plans of `direct` for filters of few channels say of themselves, and of how many draws at least.
-LEAST_OF_PATHS = {"rows from strips": 60, "small images": 10}
+# Least numbers of supported draws of 600. few_channels, toeplitz, implicit_gemm and tiled support 350 to 470.
+MIN_SUPPORTED = 300
+# The same without 3-D data.
+MIN_SLICED_K = 300
+# Also without precision ieee, many channels and dilated columns.
+MIN_ROW_WINDOWS = 150
+# Only 1x1 filters, in one precision of one type.
+MIN_POINTWISE = 30
+# Only groups of one channel.
+MIN_DEPTHWISE = 60
+MIN_SLIDING_ROWS = 20
+# Of 150 draws with a preceding depthwise convolution.
+MIN_SEPARABLE = 40
+# Words in plans of `direct` for filters of few channels, and the least number of draws with each.
+MIN_DRAWS_OF_PATHS = {"rows from strips": 60, "small images": 10}
 
 
 @pytest.mark.parametrize(
@@ -49,81 +49,81 @@ LEAST_OF_PATHS = {"rows from strips": 60, "small images": 10}
     ],
 )
 def test_every_algorithm_is_the_convolution_within_its_rounding(number, device):
-    # Every problem is computed by at least one algorithm of the device.
+    # At least one algorithm of the device computes each problem.
     examples = repeats(EXAMPLES)
     assert check_seed(number, device, examples=examples) >= examples
 
 
-def every_draw_of(numbers: Iterable[int]) -> list[Draw]:
-    """Return the draws of seeds, in order, with those that come twice."""
-    every: list[Draw] = []
+def draws_of(seeds: Iterable[int]) -> list[Draw]:
+    """Return the draws of seeds, in order, with repetitions."""
+    draws: list[Draw] = []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(conv_property, "check", lambda draw, device: every.append(draw) or 1)
-        for number in numbers:
-            check_seed(number, "cpu", examples=EXAMPLES)
-    return every
+        patched.setattr(conv_property, "check", lambda draw, device: draws.append(draw) or 1)
+        for seed in seeds:
+            check_seed(seed, "cpu", examples=EXAMPLES)
+    return draws
 
 
 @pytest.fixture(scope="module")
-def drawn() -> list[Draw]:
-    """Return the draws of all seeds but of pairs."""
-    every = every_draw_of(SEEDS)
-    assert len(every) == len(SEEDS) * EXAMPLES
-    return every
+def draws() -> list[Draw]:
+    """Return the draws of all seeds except PAIRS_SEED."""
+    draws = draws_of(SEEDS)
+    assert len(draws) == len(SEEDS) * EXAMPLES
+    return draws
 
 
-def test_pairs_are_drawn_that_one_kernel_takes_and_others():
-    every = every_draw_of([PAIRS_SEED])
-    assert all(draw.front is not None for draw in every)
-    own = [
+def test_pairs_are_drawn_that_separable_supports_and_others():
+    draws = draws_of([PAIRS_SEED])
+    assert all(draw.front is not None for draw in draws)
+    separable = [
         draw
-        for draw in every
+        for draw in draws
         if not _native.why_not(draw.problem, "separable", "cuda", compute_capability=90)
     ]
-    assert LEAST_SEPARABLE <= len(own) <= len(every) - LEAST_SEPARABLE
-    assert {draw.front.own["strides"][0] for draw in own} == {1, 2}
-    assert {len(draw.case.x_shape) - 2 for draw in every} == {1, 2, 3}
+    assert MIN_SEPARABLE <= len(separable) <= len(draws) - MIN_SEPARABLE
+    assert {draw.front.own["strides"][0] for draw in separable} == {1, 2}
+    assert {len(draw.case.x_shape) - 2 for draw in draws} == {1, 2, 3}
 
 
 @pytest.mark.extended
-def test_every_cuda_algorithm_but_the_special_ones_is_planned_for_half_of_the_draws_at_least(drawn):
+def test_every_cuda_algorithm_but_the_special_ones_is_planned_for_half_of_the_draws_at_least(draws):
     names = [entry.name for entry in _native.catalog() if entry.device == "cuda" and not entry.by_name_alone]
     assert {"implicit_gemm", "toeplitz", "few_channels", "tiled", "naive"} <= set(names)
-    problems = [draw.problem for draw in drawn]
+    problems = [draw.problem for draw in draws]
     supported = {
         name: sum(not _native.why_not(problem, name, "cuda", compute_capability=90) for problem in problems)
         for name in names
     }
-    assert supported["naive"] == len(drawn)
-    assert supported.pop("separable") == 0  # no draw has a depthwise convolution in front
-    assert supported.pop("pointwise") >= LEAST_POINTWISE
-    assert supported.pop("sliced_k") >= LEAST_SLICED
-    assert supported.pop("row_windows") >= LEAST_ROW_WINDOWS
-    assert supported.pop("depthwise") >= LEAST_DEPTHWISE
-    assert supported.pop("sliding_rows") >= LEAST_SLIDING
-    assert all(count >= LEAST_SUPPORTED for count in supported.values()), supported
+    assert supported["naive"] == len(draws)
+    assert supported.pop("separable") == 0  # no draw has a preceding depthwise convolution
+    assert supported.pop("pointwise") >= MIN_POINTWISE
+    assert supported.pop("sliced_k") >= MIN_SLICED_K
+    assert supported.pop("row_windows") >= MIN_ROW_WINDOWS
+    assert supported.pop("depthwise") >= MIN_DEPTHWISE
+    assert supported.pop("sliding_rows") >= MIN_SLIDING_ROWS
+    assert all(count >= MIN_SUPPORTED for count in supported.values()), supported
 
 
-def test_every_path_of_direct_is_drawn_and_what_follows_with_them(drawn):
-    problems = [draw for draw in drawn if draw.type != "float64"]
+def test_every_path_of_direct_is_drawn_with_epilogues(draws):
+    problems = [draw for draw in draws if draw.type != "float64"]
     of_paths = []
-    for path, least in LEAST_OF_PATHS.items():
+    for path, minimum in MIN_DRAWS_OF_PATHS.items():
         of_path = [draw for draw in problems if path in _native.describe_plan(draw.problem, "cpu", "direct")]
-        assert len(of_path) >= least
+        assert len(of_path) >= minimum
         of_paths += of_path
     assert {len(draw.case.x_shape) - 2 for draw in of_paths} == {1, 2, 3}
-    for is_so in (
+    for has_property in (
         lambda draw: bool(draw.epilogue),
         lambda draw: draw.has_residual,
         lambda draw: max(draw.case.attributes.get("strides", [1])) > 1,
         lambda draw: max(draw.case.attributes.get("dilations", [1])) > 1,
     ):
-        assert {is_so(draw) for draw in of_paths} == {False, True}
+        assert {has_property(draw) for draw in of_paths} == {False, True}
 
 
-def test_some_draws_are_empty_and_some_have_data_that_are_spread(drawn):
-    assert sum(0 in (*draw.case.x_shape, *draw.case.w_shape) for draw in drawn) >= 5
-    assert sum(draw.binades != (0, 0) for draw in drawn) >= 10
+def test_some_draws_are_empty_and_some_have_data_that_are_spread(draws):
+    assert sum(0 in (*draw.case.x_shape, *draw.case.w_shape) for draw in draws) >= 5
+    assert sum(draw.binades != (0, 0) for draw in draws) >= 10
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "float64"])
@@ -132,48 +132,48 @@ def test_data_that_are_spread_neither_overflow_nor_become_subnormal(name, number
     draw = Draw(ConvCase((4, 3, 20, 21), (30, 3, 5, 5)), name, "tf32", number * SPREAD + SPREAD - 1)
     assert draw.binades == BINADES[number]
     x, w, *_ = draw.arrays()
-    for array, most in zip((x, w), draw.binades, strict=True):
+    for array, binades in zip((x, w), draw.binades, strict=True):
         exponents = np.frexp(array.astype(np.float64))[1]
-        assert np.ptp(exponents) > 1.5 * most
+        assert np.ptp(exponents) > 1.5 * binades
     sizes = [np.abs(array.astype(np.float64)) for array in (x, w)]
     assert sizes[0].min() * sizes[1].min() > np.finfo(np.float32).tiny
-    # So long a sum as the largest draw may have.
+    # The longest sum of a draw has 2^22 terms.
     assert sizes[0].max() * sizes[1].max() * 2.0**22 < np.finfo(np.float32).max
     assert all(ROUNDINGS[name].numpy == array.dtype for array in (x, w))
 
 
-@pytest.mark.parametrize(("name", "silent"), [("float32", "direct"), ("float64", "reference")])
-def test_an_algorithm_that_refuses_what_it_must_compute_is_named(name, silent, monkeypatch):
+@pytest.mark.parametrize(("name", "refused"), [("float32", "direct"), ("float64", "reference")])
+def test_an_algorithm_that_refuses_what_it_must_compute_is_named(name, refused, monkeypatch):
     draw = Draw(ConvCase((1, 2, 5, 6), (3, 2, 3, 3)), name, "tf32", 0)
     assert check(draw, "cpu") >= 1
     why_not = _native.why_not
 
-    def refuses(problem, algorithm, device, **how):
-        return "no" if algorithm == silent else why_not(problem, algorithm, device, **how)
+    def refuses(problem, algorithm, device, **options):
+        return "no" if algorithm == refused else why_not(problem, algorithm, device, **options)
 
     monkeypatch.setattr(_native, "why_not", refuses)
-    with pytest.raises(AssertionError, match=f"^{silent} did not compute Draw"):
+    with pytest.raises(AssertionError, match=f"^{refused} did not compute Draw"):
         check(draw, "cpu")
 
 
-def drawn_by(number: int, monkeypatch) -> dict[str, Draw]:
-    """Return the draws of a seed, by what they print as."""
-    found: dict[str, Draw] = {}
+def draws_by_text(number: int, monkeypatch) -> dict[str, Draw]:
+    """Return the draws of a seed by their text."""
+    draws: dict[str, Draw] = {}
     with monkeypatch.context() as patched:
-        patched.setattr(conv_property, "check", lambda draw, device: bool(found.setdefault(repr(draw), draw)))
+        patched.setattr(conv_property, "check", lambda draw, device: bool(draws.setdefault(repr(draw), draw)))
         conv_property.check_seed(number, "cpu")
-    return found
+    return draws
 
 
 @pytest.mark.extended
 @pytest.mark.slow
 def test_the_program_names_the_seed_that_failed_and_no_other_and_repeats_it(monkeypatch, capsys):
-    # Threads, because a process might not have what is patched here.
+    # Threads, because a process would not have these patches.
     monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", concurrent.futures.ThreadPoolExecutor)
     monkeypatch.setattr(conv_property, "check_seed", functools.partial(check_seed, examples=40))
-    others = drawn_by(2, monkeypatch) | drawn_by(4, monkeypatch)
-    # Of a draw that seed 3 alone has, whose outputs are so small that 1 is no rounding.
-    of_seed = drawn_by(3, monkeypatch)
+    others = draws_by_text(2, monkeypatch) | draws_by_text(4, monkeypatch)
+    # A draw of seed 3 only, with outputs so small that an error of 1 is no rounding.
+    of_seed = draws_by_text(3, monkeypatch)
     chosen = next(
         text
         for text, draw in of_seed.items()

@@ -1,4 +1,4 @@
-"""The algorithm `row_windows`: windows of an image's rows in shared memory, taps of a row along the depth."""
+"""The algorithm `row_windows`: windows of image rows in shared memory, taps of a filter row along K."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 
 import numpy as np
 import pytest
-from card_calls import ELEMENTS, EPILOGUES, assert_near, computed_by, problem_of, stored, true
+from card_calls import ELEMENTS, EPILOGUES, assert_near, cast_to, conv_on_card, problem_of, reference_of
 from conv_cases import ConvCase
 from convswap import _native
 
-# A product has 64 rows, filters of one output row or of several, and 128 columns; a window has eight numbers
-# of 16 bits, four of 32.
+# A wgmma has 64 rows, filters of one output row or of several, and 128 columns; a window has eight 16-bit
+# numbers or four float32.
 CASES = {
     "a first layer": ConvCase((2, 3, 44, 48), (64, 3, 7, 7), True, {"strides": [2, 2], "pads": [3, 3, 3, 3]}),
     "sixteen filters, four rows of each": ConvCase(
@@ -23,7 +23,7 @@ CASES = {
     ),
     "of odd width": ConvCase((2, 2, 20, 31), (24, 2, 3, 3), False, {"pads": [1, 1, 1, 1]}),
     "without padding": ConvCase((2, 4, 30, 36), (40, 4, 5, 5), True),
-    # How windows are loaded depends on the width, the stride and the element.
+    # Loads of windows depend on the width, the stride and the element type.
     "words and no pairs": ConvCase(
         (2, 3, 30, 42), (64, 3, 5, 5), True, {"strides": [2, 2], "pads": [2, 2, 2, 2]}
     ),
@@ -39,8 +39,8 @@ CASES = {
     "1-D": ConvCase((3, 2, 900), (64, 2, 10), True, {"strides": [2], "pads": [4, 5]}),
     "one tap": ConvCase((2, 16, 9, 12), (50, 16, 1, 1), True),
 }
-# Of these a block has so many bands that each slot has been free, and full, several times: with one product
-# of 128 columns in a band, with two, three and four.
+# Blocks have enough bands to fill and free each slot several times, with one to four wgmmas of 128 columns in
+# a band.
 BANDS_OF_A_BLOCK = 5
 MANY_BANDS = {
     "small images": ConvCase((700, 1, 9, 12), (64, 1, 3, 3), True, {"pads": [1, 1, 1, 1]}),
@@ -53,7 +53,7 @@ TF32 = 2.0**-11
 
 @pytest.fixture
 def hopper(cuda):
-    """Skip where the card is none of compute capability 9.0."""
+    """Skip if the card is not of compute capability 9.0."""
     reason = _native.why_not(problem_of(CASES["1-D"]), "row_windows", "cuda")
     if reason:
         pytest.skip(reason)
@@ -61,7 +61,7 @@ def hopper(cuda):
 
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("name", [*CASES, *MANY_BANDS])
-def test_all_cases_are_for_it(name, element):
+def test_all_cases_are_supported(name, element):
     problem = problem_of((CASES | MANY_BANDS)[name], type=element)
     assert not _native.why_not(problem, "row_windows", "cuda", compute_capability=90)
 
@@ -71,15 +71,15 @@ def test_all_cases_are_for_it(name, element):
 @pytest.mark.parametrize("name", CASES)
 def test_every_band_of_it_is_the_definition_and_repeats(name, element, hopper):
     case = CASES[name]
-    x, w, b = stored(case.arrays(), element)
-    reference = true(x, w, b, case.attributes)
-    magnitude = true(*(None if each is None else np.abs(each) for each in (x, w, b)), case.attributes)
+    x, w, b = cast_to(case.arrays(), element)
+    reference = reference_of(x, w, b, case.attributes)
+    magnitude = reference_of(*(None if each is None else np.abs(each) for each in (x, w, b)), case.attributes)
     tilings = len(_native.alternatives(problem_of(case, type=element), "row_windows", 12))
     assert tilings >= 1
     for number in range(tilings):
-        y = computed_by("row_windows", x, w, b, case.attributes, alternative=number)
+        y = conv_on_card("row_windows", x, w, b, case.attributes, alternative=number)
         assert_near(y, reference, magnitude, case.terms, element, TF32)
-        again = computed_by("row_windows", x, w, b, case.attributes, alternative=number)
+        again = conv_on_card("row_windows", x, w, b, case.attributes, alternative=number)
         assert y.tobytes() == again.tobytes()
 
 
@@ -89,30 +89,32 @@ def test_every_band_of_it_is_the_definition_and_repeats(name, element, hopper):
 def test_slots_are_used_again_and_again(name, element, hopper):
     case = MANY_BANDS[name]
     problem = problem_of(case, type=element)
-    x, w, b = stored(case.arrays(), element)
-    reference = true(x, w, b, case.attributes)
-    magnitude = true(*(None if each is None else np.abs(each) for each in (x, w, b)), case.attributes)
+    x, w, b = cast_to(case.arrays(), element)
+    reference = reference_of(x, w, b, case.attributes)
+    magnitude = reference_of(*(None if each is None else np.abs(each) for each in (x, w, b)), case.attributes)
     blocks = re.search(r"(\d+) x \d+ blocks", _native.describe_plan(problem, "cuda", "row_windows"))
     assert case.x_shape[0] >= (BANDS_OF_A_BLOCK - 2) * int(blocks[1])
     for number in range(len(_native.alternatives(problem, "row_windows", 6))):
         for _ in range(3):
-            y = computed_by("row_windows", x, w, b, case.attributes, alternative=number)
+            y = conv_on_card("row_windows", x, w, b, case.attributes, alternative=number)
             assert_near(y, reference, magnitude, case.terms, element, TF32)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("name", EPILOGUES)
-def test_what_follows_is_the_definition(name, element, hopper):
-    for of in ("a first layer", "of odd width", "two blocks of filters"):
-        case = CASES[of]
+def test_epilogues_are_the_definition(name, element, hopper):
+    for case_name in ("a first layer", "of odd width", "two blocks of filters"):
+        case = CASES[case_name]
         attributes = {**case.attributes, **EPILOGUES[name]}
-        x, w, b = stored(case.arrays(), element)
-        y, reference = computed_by("row_windows", x, w, b, attributes), true(x, w, b, attributes)
-        magnitude = true(*(None if each is None else np.abs(each) for each in (x, w, b)), case.attributes)
-        most = magnitude.max()
-        # SiLU and HardSwish are at most 1.5 steep, and round a dozen times.
-        assert_near(y, reference, np.full(y.shape, 1.5 * most), case.terms + 12, element, TF32)
+        x, w, b = cast_to(case.arrays(), element)
+        y, reference = conv_on_card("row_windows", x, w, b, attributes), reference_of(x, w, b, attributes)
+        magnitude = reference_of(
+            *(None if each is None else np.abs(each) for each in (x, w, b)), case.attributes
+        )
+        largest = magnitude.max()
+        # SiLU and HardSwish have slopes of at most 1.5 and round a dozen times.
+        assert_near(y, reference, np.full(y.shape, 1.5 * largest), case.terms + 12, element, TF32)
 
 
 @pytest.mark.gpu
@@ -120,11 +122,11 @@ def test_what_follows_is_the_definition(name, element, hopper):
 @pytest.mark.parametrize("name", ["a first layer", "of odd width", "groups"])
 def test_infinities_and_nan_reach_the_outputs_that_see_them_and_no_others(name, element, hopper):
     case = CASES[name]
-    x, w, b = stored(case.arrays(), element)
+    x, w, b = cast_to(case.arrays(), element)
     flat = x.reshape(-1)
     flat[[0, flat.size // 2 + 3, flat.size - 1]] = np.inf, np.nan, -np.inf
     attributes = {**case.attributes, "activation": "Relu"}
-    y, reference = computed_by("row_windows", x, w, b, attributes), true(x, w, b, attributes)
+    y, reference = conv_on_card("row_windows", x, w, b, attributes), reference_of(x, w, b, attributes)
     is_finite = np.isfinite(reference)
     assert np.array_equal(np.isfinite(y.astype(np.float64)), is_finite) and not is_finite.all()
     wide = y[~is_finite].astype(np.float64)
@@ -134,11 +136,11 @@ def test_infinities_and_nan_reach_the_outputs_that_see_them_and_no_others(name, 
 @pytest.mark.gpu
 def test_rows_that_are_no_whole_words_are_loaded_number_by_number(hopper):
     case = CASES["a first layer"]
-    x, w, b = stored(case.arrays(), "float16")
+    x, w, b = cast_to(case.arrays(), "float16")
     odd = np.ascontiguousarray(x[:, :, :, 1:])
-    y = computed_by("row_windows", odd, w, b, case.attributes)
-    reference = true(odd, w, b, case.attributes)
-    magnitude = true(np.abs(odd), np.abs(w), np.abs(b), case.attributes)
+    y = conv_on_card("row_windows", odd, w, b, case.attributes)
+    reference = reference_of(odd, w, b, case.attributes)
+    magnitude = reference_of(np.abs(odd), np.abs(w), np.abs(b), case.attributes)
     assert_near(y, reference, magnitude, case.terms, "float16")
 
 
@@ -155,11 +157,11 @@ def test_rows_that_are_no_whole_words_are_loaded_number_by_number(hopper):
         (_native.Problem((1, 200, 32, 32), (8, 200, 1, 1)), "more than 128 windows"),
     ],
 )
-def test_what_it_is_not_for_it_says(problem, words):
+def test_unsupported_problems_have_a_reason(problem, words):
     assert words in _native.why_not(problem, "row_windows", "cuda", compute_capability=90)
 
 
-def test_other_cards_are_told():
+def test_other_cards_are_refused():
     for capability in (80, 100):
         assert "9.0" in _native.why_not(
             problem_of(CASES["1-D"]), "row_windows", "cuda", compute_capability=capability

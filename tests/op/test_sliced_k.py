@@ -1,17 +1,17 @@
-"""The algorithm `sliced_k`: few pixels, the depth of each sum shared among a block's warps."""
+"""The algorithm `sliced_k`: few pixels, with K split over a block's warps."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from card_calls import EPILOGUES, assert_near, computed_by, problem_of, stored, true
+from card_calls import EPILOGUES, assert_near, cast_to, conv_on_card, problem_of, reference_of
 from conv_cases import ConvCase
 from convswap import _native
 from convswap.reference.metrics import relative_l2_error
 from convswap.timing.suites import suite_layers
 
-# A step of the depth is 16 channels times taps; blocks have 16 to 64 filters and 8 to 32 pixels, of which a
-# thread loads up to four together where planes are a multiple of four.
+# A step along K is 16 channels times taps. Blocks have 16 to 64 filters and 8 to 32 pixels; a thread loads up
+# to four pixels together if the planes' size is a multiple of four.
 CASES = {
     "one filter of two channels": ConvCase((1, 2, 1, 1), (1, 2, 1, 1)),
     "one pixel": ConvCase((1, 480, 1, 1), (20, 480, 1, 1), True),
@@ -31,9 +31,10 @@ CASES = {
     "depthwise": ConvCase((2, 20, 9, 10), (20, 1, 3, 3), True, {"group": 20, "pads": [1, 1, 1, 1]}),
     "a filter of sound": ConvCase((2, 1, 1, 600), (1, 1, 1, 256), True, {"strides": [1, 2]}),
 }
-# Half a unit of the 11 bits that it keeps of a float32 in precision tf32; in ieee two numbers hold 23.
+# Rounding errors of a float32 operand: half a unit of 11 bits in tf32, of 23 bits in two TF32 numbers in
+# ieee.
 TF32, PAIRS = 2.0**-11, 2.0**-23
-# The type of the data, the precision, and what a float32 loses before it is multiplied.
+# Element type, precision, and rounding error of a float32 operand.
 FORMATS = {
     "float32": ("float32", "tf32", TF32),
     "ieee": ("float32", "ieee", PAIRS),
@@ -44,14 +45,14 @@ FORMATS = {
 
 @pytest.fixture
 def ampere(cuda):
-    """Skip where the card is older than compute capability 8.0."""
+    """Skip if the card is older than compute capability 8.0."""
     reason = _native.why_not(problem_of(CASES["3x3"]), "sliced_k", "cuda")
     if reason:
         pytest.skip(reason)
 
 
-def lost(case: ConvCase, operand: float) -> float:
-    """Return what a float32 loses: no depthwise convolution rounds it to TF32."""
+def operand_error(case: ConvCase, operand: float) -> float:
+    """Return the rounding error of an operand: depthwise convolutions do not round to TF32."""
     is_depthwise = case.w_shape[1] == 1 and case.attributes.get("group", 1) == case.w_shape[0]
     return min(operand, PAIRS) if is_depthwise else operand
 
@@ -62,28 +63,28 @@ def lost(case: ConvCase, operand: float) -> float:
 def test_every_tile_of_it_is_the_definition_and_repeats(name, form, ampere):
     case = CASES[name]
     element, precision, operand = FORMATS[form]
-    how = {"precision": precision}
-    x, w, b = stored(case.arrays(), element)
-    reference = true(x, w, b, case.attributes)
-    magnitude = true(*(None if each is None else np.abs(each) for each in (x, w, b)), case.attributes)
-    tiles = len(_native.alternatives(problem_of(case, type=element, **how), "sliced_k", 20))
+    options = {"precision": precision}
+    x, w, b = cast_to(case.arrays(), element)
+    reference = reference_of(x, w, b, case.attributes)
+    magnitude = reference_of(*(None if each is None else np.abs(each) for each in (x, w, b)), case.attributes)
+    tiles = len(_native.alternatives(problem_of(case, type=element, **options), "sliced_k", 20))
     assert tiles == 12
     for number in range(tiles):
-        y = computed_by("sliced_k", x, w, b, case.attributes, alternative=number, **how)
-        assert_near(y, reference, magnitude, case.terms, element, lost(case, operand))
-        again = computed_by("sliced_k", x, w, b, case.attributes, alternative=number, **how)
+        y = conv_on_card("sliced_k", x, w, b, case.attributes, alternative=number, **options)
+        assert_near(y, reference, magnitude, case.terms, element, operand_error(case, operand))
+        again = conv_on_card("sliced_k", x, w, b, case.attributes, alternative=number, **options)
         assert y.tobytes() == again.tobytes()
 
 
-# What the default provider's float32 is off by at such layers: 6e-8 to 4e-7.
+# The default provider's float32 has errors of 6e-8 to 4e-7 at such layers.
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["3x3", "planes of 196", "one pixel", "1-D", "a filter of sound"])
 def test_pairs_are_as_accurate_as_float32(name, ampere):
     case = CASES[name]
-    x, w, b = stored(case.arrays(), "float32")
-    reference = true(x, w, b, case.attributes)
+    x, w, b = cast_to(case.arrays(), "float32")
+    reference = reference_of(x, w, b, case.attributes)
     for number in range(12):
-        y = computed_by("sliced_k", x, w, b, case.attributes, alternative=number, precision="ieee")
+        y = conv_on_card("sliced_k", x, w, b, case.attributes, alternative=number, precision="ieee")
         assert relative_l2_error(y, reference) < 4e-7
 
 
@@ -91,20 +92,20 @@ def test_pairs_are_as_accurate_as_float32(name, ampere):
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("has_residual", [False, True])
 @pytest.mark.parametrize("name", EPILOGUES)
-def test_what_follows_is_the_definition(name, has_residual, form, ampere):
+def test_epilogues_are_the_definition(name, has_residual, form, ampere):
     element, precision, operand = FORMATS[form]
-    for of in ("planes of 49", "planes of 196", "3x3"):
-        case = CASES[of]
+    for case_name in ("planes of 49", "planes of 196", "3x3"):
+        case = CASES[case_name]
         attributes = {**case.attributes, **EPILOGUES[name]}
-        shape = true(*case.arrays(), case.attributes).shape
+        shape = reference_of(*case.arrays(), case.attributes).shape
         z = np.random.default_rng(1).standard_normal(shape) if has_residual else None
-        x, w, b, z = stored((*case.arrays(), z), element)
-        y = computed_by("sliced_k", x, w, b, attributes, z, precision=precision)
-        reference = true(x, w, b, attributes, z)
-        magnitude = true(np.abs(x), np.abs(w), np.abs(b), case.attributes)
-        most = magnitude.max() + (0 if z is None else np.abs(z.astype(np.float64)).max())
-        # SiLU and HardSwish are at most 1.5 steep, and round a dozen times.
-        assert_near(y, reference, np.full(y.shape, 1.5 * most), case.terms + 12, element, operand)
+        x, w, b, z = cast_to((*case.arrays(), z), element)
+        y = conv_on_card("sliced_k", x, w, b, attributes, z, precision=precision)
+        reference = reference_of(x, w, b, attributes, z)
+        magnitude = reference_of(np.abs(x), np.abs(w), np.abs(b), case.attributes)
+        largest = magnitude.max() + (0 if z is None else np.abs(z.astype(np.float64)).max())
+        # SiLU and HardSwish have slopes of at most 1.5 and round a dozen times.
+        assert_near(y, reference, np.full(y.shape, 1.5 * largest), case.terms + 12, element, operand)
 
 
 @pytest.mark.gpu
@@ -115,8 +116,8 @@ def test_infinities_and_nan_reach_the_outputs_that_see_them_and_no_others(name, 
     x, w, _ = case.arrays()
     flat = x.reshape(-1)
     flat[[0, flat.size // 2, flat.size - 1]] = np.inf, np.nan, -np.inf
-    y = computed_by("sliced_k", x, w, None, case.attributes, precision=precision)
-    reference = true(x, w, None, case.attributes)
+    y = conv_on_card("sliced_k", x, w, None, case.attributes, precision=precision)
+    reference = reference_of(x, w, None, case.attributes)
     is_finite = np.isfinite(reference)
     assert np.array_equal(np.isfinite(y), is_finite) and not is_finite.all()
     assert np.array_equal(y[~is_finite], reference[~is_finite].astype(np.float32), equal_nan=True)
@@ -137,11 +138,11 @@ def test_infinities_and_nan_reach_the_outputs_that_see_them_and_no_others(name, 
         (_native.Problem((1, 2**31, 0, 1), (1, 2**31, 1, 1), pads=[1, 0, 1, 0]), "32 bits"),
     ],
 )
-def test_what_it_is_not_for_it_says(problem, words):
+def test_unsupported_problems_have_a_reason(problem, words):
     assert words in _native.why_not(problem, "sliced_k", "cuda", compute_capability=90)
 
 
-def test_older_cards_are_told():
+def test_older_cards_are_refused():
     assert "8.0" in _native.why_not(problem_of(CASES["3x3"]), "sliced_k", "cuda", compute_capability=75)
 
 
@@ -157,7 +158,7 @@ def test_the_rule_takes_it_for_single_small_images(capability):
             assert _native.choose(problem, "cuda", compute_capability=capability) == "sliced_k", (x, form)
 
 
-def test_to_split_numbers_costs_time_but_less_than_twice_of_it():
+def test_splitting_numbers_costs_less_than_twice_the_time():
     for layer in suite_layers("one-image", None):
         problems = [
             _native.Problem(layer.input_shape(1), layer.weight_shape, precision=precision, **layer.attributes)
@@ -166,7 +167,7 @@ def test_to_split_numbers_costs_time_but_less_than_twice_of_it():
         rounded, split = (
             _native.estimates(each, "cuda", compute_capability=90)["sliced_k"] for each in problems
         )
-        # Of depthwise ones both are split.
+        # Depthwise convolutions split numbers in both precisions.
         is_depthwise = layer.group == layer.weight_shape[0] > 1
         assert rounded == split if is_depthwise else rounded < split < 2 * rounded, layer.name
 

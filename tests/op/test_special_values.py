@@ -1,4 +1,4 @@
-"""Infinities, NaN, zeros and the largest numbers give what ONNX says; tools/special_values.py draws more."""
+"""Infinities, NaN, zeros and the largest numbers give ONNX's results; tools/special_values.py draws more."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def test_special_values_follow_onnx_in_every_algorithm(number, device):
 
 
 def test_every_activation_pool_type_and_algorithm_is_drawn(monkeypatch):
-    drawn: list[SpecialDraw] = []
-    monkeypatch.setattr(special_values, "check", lambda draw, device: drawn.append(draw) or (1, 0))
+    draws: list[SpecialDraw] = []
+    monkeypatch.setattr(special_values, "check", lambda draw, device: draws.append(draw) or (1, 0))
     for number in SEEDS:
         check_seed(number, "cpu", examples=EXAMPLES)
-    assert {draw.epilogue["activation"] for draw in drawn} == _ACTIVATIONS
-    assert {draw.epilogue.get("pool") for draw in drawn} == {None, "MaxPool", "AveragePool"}
-    assert {draw.type for draw in drawn} == {"float32", "float64", "float16", "bfloat16"}
+    assert {draw.epilogue["activation"] for draw in draws} == _ACTIVATIONS
+    assert {draw.epilogue.get("pool") for draw in draws} == {None, "MaxPool", "AveragePool"}
+    assert {draw.type for draw in draws} == {"float32", "float64", "float16", "bfloat16"}
     for entry in _native.catalog():
         if entry.device == "cuda" and not entry.by_name_alone:
             reasons = {
-                _native.why_not(draw.problem, entry.name, "cuda", compute_capability=90) for draw in drawn
+                _native.why_not(draw.problem, entry.name, "cuda", compute_capability=90) for draw in draws
             }
             assert "" in reasons, entry.name
 
@@ -56,9 +56,9 @@ def test_bound_of_clip_that_is_left_out_is_the_largest_number_of_the_type(kind):
 
 
 def test_float64_clip_needs_both_bounds_because_float32_attributes_lack_its_largest_number():
-    for given in ({}, {"activation_alpha": 0.0}, {"activation_beta": 1.0}):
+    for bounds in ({}, {"activation_alpha": 0.0}, {"activation_beta": 1.0}):
         with pytest.raises(ConvswapError, match="activation Clip: expected numbers as activation_alpha and"):
-            _native.Problem((1, 1, 4, 4), (1, 1, 1, 1), False, "float64", activation="Clip", **given)
+            _native.Problem((1, 1, 4, 4), (1, 1, 1, 1), False, "float64", activation="Clip", **bounds)
 
 
 def test_clip_whose_maximum_is_less_than_its_minimum_gives_the_maximum():

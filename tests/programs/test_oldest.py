@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from build_tools import REPOSITORY
-from conv_cases import CASES, ConvCase, convolve, sum_of_sizes
+from conv_cases import CASES, ConvCase, convolve, sum_of_magnitudes
 from onnx import TensorProto, helper
 from op_sessions import (
     CREATION_ERRORS,
@@ -112,7 +112,7 @@ def files(tmp_path_factory) -> Path:
             arrays = case.arrays()
             rounded = [None if array is None else array.astype(dtype).astype(np.float64) for array in arrays]
             reference = convolve(*rounded, **case.attributes)
-            sizes = sum_of_sizes(*rounded, **case.attributes)
+            sizes = sum_of_magnitudes(*rounded, **case.attributes)
             bound = 1.01 * ((case.terms + 2) * unit * sizes + output_unit * (np.abs(reference) + 2.0**-13))
             write_arrays(folder / f"{name}.npz", dict(zip("xwb", arrays, strict=True)), reference, bound)
 
@@ -122,7 +122,7 @@ def files(tmp_path_factory) -> Path:
         symbolic.append(f"symbolic{i}")
         x = np.random.default_rng(i).normal(size=shape).astype(np.float32)
         reference = convolve(x, W, pads=[1, 1, 1, 1])
-        bound = 1.01 * 30 * 2.0**-24 * sum_of_sizes(x, W, pads=[1, 1, 1, 1])
+        bound = 1.01 * 30 * 2.0**-24 * sum_of_magnitudes(x, W, pads=[1, 1, 1, 1])
         write_arrays(folder / f"symbolic{i}.npz", {"x": x}, reference, bound)
 
     creation_errors = [
@@ -137,7 +137,7 @@ def files(tmp_path_factory) -> Path:
     creation_errors.append((write("precision.onnx", conv_model(precision="fast")), "unknown precision"))
 
     write("undeclared.onnx", undeclared_model())
-    bound = 1.01 * 30 * 2.0**-24 * sum_of_sizes(X, W, B)
+    bound = 1.01 * 30 * 2.0**-24 * sum_of_magnitudes(X, W, B)
     write_arrays(folder / "undeclared.npz", {"x": X, "w": W, "b": B}, convolve(X, W, B), bound)
     run_errors = []
     for i, (x, w, b, message) in enumerate(RUN_ERRORS):

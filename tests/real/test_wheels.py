@@ -27,7 +27,7 @@ def asked(tmp_path, monkeypatch):
                 archive.writestr(f"silero_vad/data/{model.file}", model.name)
         return SimpleNamespace(returncode=0, stderr="")
 
-    monkeypatch.setattr(real_models, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr(real_models, "MODELS_FOLDER", tmp_path / "kept")
     monkeypatch.setattr(real_models, "_failures", [])
     monkeypatch.setattr(subprocess, "run", run)
     return requirements
@@ -38,7 +38,7 @@ def test_a_wheel_is_downloaded_once_for_all_its_models(asked, monkeypatch):
     for model in (VAD, IFLESS, VAD):
         assert fetch(model).read_text() == model.name
     assert asked == [f"silero-vad=={SILERO_VAD.version}"]
-    assert {path.name for path in real_models.KEPT.iterdir()} == {"lock", SILERO_VAD.folder.name}
+    assert {path.name for path in real_models.MODELS_FOLDER.iterdir()} == {"lock", SILERO_VAD.folder.name}
 
 
 def test_another_wheel_than_the_pinned_one_is_an_error(asked):

@@ -429,7 +429,7 @@ def _no_gpu() -> str:
 @pytest.mark.gpu
 @pytest.mark.skipif(bool(_no_gpu()), reason=_no_gpu())
 def test_network_on_the_gpu_agrees_with_float64_and_has_every_side_and_floor():
-    found = compare(NETWORK, data="synthetic", images=repeats(600, least=20), against="all")
+    found = compare(NETWORK, data="synthetic", images=repeats(600, minimum=20), against="all")
     written = checked(found)
     assert written["device"] == "cuda" and written["environment"]["card"]
     assert set(found.sides) == {"default", "convswap", "heuristic", "no_tf32", "nhwc"}

@@ -464,7 +464,7 @@ def test_fused_convs_whose_type_no_constant_tells_stand_for_constants_of_that_ty
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["tf32", "ieee"])
 def test_fused_network_on_the_gpu_agrees_and_has_every_side_and_floor(cuda, precision):
-    images = repeats(600, least=20)
+    images = repeats(600, minimum=20)
     found = compare(
         NETWORK, data="synthetic", images=images, device=cuda, against="all", fuse=True, precision=precision
     )

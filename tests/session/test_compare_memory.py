@@ -22,7 +22,7 @@ from convswap.runtime import memory
 from convswap.runtime.device import Device
 from onnx import TensorProto, helper, numpy_helper
 from swap_models import tensor_info, text_model
-from verdict_models import built, constant, normal
+from verdict_models import checked_model, constant, normal
 
 compare = importlib.import_module("convswap.comparison.compare").compare
 CPU = Device("cpu", "asked for")
@@ -217,7 +217,7 @@ def with_normalised_convs(channels: int) -> onnx.ModelProto:
     nodes.append(helper.make_node("GlobalMaxPool", [last], ["y"]))
     inputs, outputs = [tensor_info("x", 1, channels, 2, 2)], [tensor_info("y", 1, channels, 1, 1)]
     norms = [constant(name, np.full(channels, 1.5, np.float32)) for name in "sbmv"]
-    return built(nodes, inputs, outputs, norms)
+    return checked_model(nodes, inputs, outputs, norms)
 
 
 # A command for a small model, whose peak is that of the interpreter and its libraries, then for a large one.

@@ -9,14 +9,14 @@ import onnxruntime
 import pytest
 from bound_model import BoundModel
 from build_tools import REPOSITORY
-from card_calls import true
+from card_calls import reference_of
 from convswap import _native
 from every_conv import same_bits
 from onnx import TensorProto, helper, numpy_helper
 from op_sessions import PROVIDERS, make_session
 from repeats import repeats
 
-CHANNELS, LAYERS, RUNS = 4, repeats(12, least=4), repeats(100, least=4)
+CHANNELS, LAYERS, RUNS = 4, repeats(12, minimum=4), repeats(100, minimum=4)
 SIZES = {"small": (1, 9, 11), "large": (repeats(300), 40, 43)}
 # What follows: nothing, an activation, and a pool whose windows overlap. Of these some algorithms leave to a
 # second kernel what others compute in the first.
@@ -177,7 +177,7 @@ def test_weights_that_the_node_before_writes_are_waited_for(algorithm, cuda):
     fed = [{"a": values[number % 2], "x": on_card} for number in range(RUNS)]
     bindings = run_without_waiting(session, fed, cuda)
     made = [(each.reshape(filters, depth) @ v.reshape(count, depth).T).reshape(w_shape) for each in a]
-    expected = [true(x, w, None, own) for w in made]
+    expected = [reference_of(x, w, None, own) for w in made]
     for number, binding in enumerate(bindings):
         binding.synchronize_outputs()
         (found,) = binding.copy_outputs_to_cpu()

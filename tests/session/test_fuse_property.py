@@ -13,10 +13,10 @@ import onnx
 import onnxruntime
 import pytest
 from convswap.reference.evaluation import evaluate
+from declared_shapes import PLACEHOLDERS, SIZES, RandomlyDeclaredModel
 from fuse_models import FILTERS, array, conv, declare, model, node, reasons, taken
 from onnx import TensorProto, helper, numpy_helper
 from repeats import repeats
-from stated_shapes import PLACEHOLDERS, SIZES, StatedModel
 
 K = FILTERS
 
@@ -55,7 +55,7 @@ def agree(expected: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> bool:
 
 def assert_means_the_same(seed: int) -> Counter[str]:
     """Assert that the model of `seed` does once fused; return how many runs there were and what was fused."""
-    drawn = StatedModel(seed)
+    drawn = RandomlyDeclaredModel(seed)
     try:
         original = session_of(drawn.model)
     except Exception:
@@ -110,12 +110,12 @@ def assert_all_mean_the_same(seeds: range) -> None:
 
 
 def test_random_graphs_mean_the_same_whatever_they_say_of_shapes():
-    assert_all_mean_the_same(range(repeats(150, least=5)))
+    assert_all_mean_the_same(range(repeats(150, minimum=5)))
 
 
 @pytest.mark.slow
 def test_many_random_graphs_mean_the_same_whatever_they_say_of_shapes():
-    assert_all_mean_the_same(range(150, 150 + repeats(int(os.environ.get(GRAPHS, "150")), least=5)))
+    assert_all_mean_the_same(range(150, 150 + repeats(int(os.environ.get(GRAPHS, "150")), minimum=5)))
 
 
 # One of each kind

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from conv_cases import sum_of_sizes
+from conv_cases import sum_of_magnitudes
 from each_case import each
 from onnx import helper, numpy_helper
 from onnx.backend.test.case import node
@@ -62,7 +62,9 @@ class OnnxCase:
         unit, operand = ROUNDING[device]
         x, w, *b = self.arrays
         terms = w[0].size + 3
-        bound = 1.01 * (2 * operand + terms * (unit + 2.0**-24)) * sum_of_sizes(x, w, *b, **self.attributes)
+        bound = (
+            1.01 * (2 * operand + terms * (unit + 2.0**-24)) * sum_of_magnitudes(x, w, *b, **self.attributes)
+        )
         assert y.shape == self.expected.shape and y.size > 0
         wrong = np.argwhere(~(np.abs(y - self.expected) <= bound))
         assert wrong.size == 0, f"{len(wrong)} of {y.size} outputs are wrong, the first at {wrong[0]}"

@@ -15,7 +15,7 @@ from convswap.graph.swap import NodeChoice, swap_chosen
 from convswap.planning.warm import warm
 from fake_card import LAYER, needs_compiler, run_beside_card
 from op_sessions import CASE, case_model, conv_model, make_session, run
-from tuning_files import OTHER, line, table, write
+from tuning_files import FALLBACK, line, table, write
 
 __all__ = ["table"]
 
@@ -51,10 +51,10 @@ def chosen(tuned: str, algorithm: str = "auto", problem: _native.Problem = PROBL
 @pytest.mark.parametrize("op", ["Conv", "FusedConv"])
 def test_a_session_takes_the_algorithm_of_the_nodes_own_line(device, op):
     """By the bits: the two algorithms sum in different orders and precisions."""
-    tuned = "\n".join([MISFITS["size"], line(TEXT, OTHER[device], device), MISFITS["version"]])
+    tuned = "\n".join([MISFITS["size"], line(TEXT, FALLBACK[device], device), MISFITS["version"]])
     models = {
         "tuned": case_model(CASE, op=op, tuned=tuned),
-        "by name": case_model(CASE, op=op, algorithm=OTHER[device]),
+        "by name": case_model(CASE, op=op, algorithm=FALLBACK[device]),
         "rule": case_model(CASE, op=op),
     }
     answers = {name: run(make_session(model, device), X) for name, model in models.items()}

@@ -399,7 +399,7 @@ def test_every_kernel_of_a_run_belongs_to_a_node(cuda, on_card):
 def test_on_a_card_the_nodes_together_are_all_of_the_time(cuda, on_card):
     written = checked(on_card)
     # CUPTI relates the clock of the card to that of the host to within some microseconds.
-    checked_trace(json.loads(trace_text(on_card))["traceEvents"], clocks_apart_us=10)
+    checked_trace(json.loads(trace_text(on_card))["traceEvents"], clock_skew_us=10)
     for side in written["sides"].values():
         # Both are means: a few runs whose copies other programs hold up move a mean, and no median.
         assert side["card_ms"] <= side["run_ms"]["mean"] * 1.05

@@ -14,7 +14,7 @@ import pytest
 from convswap.reference.evaluation import Evaluation, evaluate
 from onnx import helper
 from swap_models import tensor_info, text_model
-from verdict_models import built, constant, normal
+from verdict_models import checked_model, constant, normal
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 SHAPE = (4, 3, 5)
@@ -163,7 +163,7 @@ def test_branch_that_numpy_fails_in_is_left_whole_to_the_cpu_provider(monkeypatc
 def test_memory_is_that_of_a_few_values_at_a_time():
     size, depth = 1 << 17, 24
     nodes = [helper.make_node("Add", [f"v{i}", f"w{i}"], [f"v{i + 1}"]) for i in range(depth)]
-    model = built(
+    model = checked_model(
         nodes,
         [tensor_info("v0", size)],
         [tensor_info(f"v{depth}", size)],

@@ -59,7 +59,7 @@ def test_sixteen_threads_of_one_session_get_the_bits_of_runs_alone(inputs, devic
         session = open_session(device)
 
         def run_every_input(thread: int, session=session) -> bool:
-            order = [(thread + turn) % THREADS for turn in range(repeats(THREADS, least=3))]
+            order = [(thread + turn) % THREADS for turn in range(repeats(THREADS, minimum=3))]
             return all(same_bits(answers(session, inputs[i]), alone[i]) for i in order)
 
         all_at_once(THREADS, run_every_input)
@@ -82,7 +82,7 @@ def test_eight_sessions_at_once_open_run_and_close_while_the_others_run(inputs, 
         right = True
         for turn in range(repeats(3)):
             session = open_session(device)
-            chosen = [(5 * thread + 3 * turn + i) % THREADS for i in range(repeats(THREADS, least=3))]
+            chosen = [(5 * thread + 3 * turn + i) % THREADS for i in range(repeats(THREADS, minimum=3))]
             right &= all(same_bits(answers(session, inputs[i]), alone[i]) for i in chosen)
             del session
         return right

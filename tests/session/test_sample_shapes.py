@@ -17,7 +17,7 @@ from convswap.errors import ConvswapError
 from convswap.inputs.feeds import declared_inputs, input_shapes
 from convswap.inputs.sample_shapes import shape_notes, with_sample_shapes
 from onnx import TensorProto, helper
-from swap_models import ANY_SHAPE, model_fed, tensor_info, text_model, weights
+from swap_models import ANY_SHAPE, model_with_inputs, tensor_info, text_model, weights
 
 
 def open_model(*sides: int | str, after: str = "") -> onnx.ModelProto:
@@ -40,7 +40,7 @@ def of_20_by_30() -> onnx.ModelProto:
 
 
 def declared(*inputs: onnx.ValueInfoProto):
-    return declared_inputs(model_fed(*inputs))
+    return declared_inputs(model_with_inputs(*inputs))
 
 
 def shapes(*inputs: onnx.ValueInfoProto, given=None, batch: int = 2) -> list[tuple[int, ...]]:

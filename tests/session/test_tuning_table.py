@@ -19,7 +19,7 @@ from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.runtime.tuning import TuningEntry, read_table, store, table_path
 from op_sessions import CASE, case_model, make_session, run
-from tuning_files import OTHER, line, table, write
+from tuning_files import FALLBACK, line, table, write
 
 __all__ = ["table"]
 
@@ -41,12 +41,12 @@ def entry(
 
 def test_tuned_session_runs_the_algorithm_of_the_table(table, device):
     """By the bits: the two algorithms sum in different orders and precisions."""
-    write(table, line(TEXT, OTHER[device], device))
+    write(table, line(TEXT, FALLBACK[device], device))
     answers = {
         name: run(make_session(case_model(CASE, algorithm=name), device), X)
-        for name in ("tuned", OTHER[device], "auto")
+        for name in ("tuned", FALLBACK[device], "auto")
     }
-    assert np.array_equal(answers["tuned"], answers[OTHER[device]])
+    assert np.array_equal(answers["tuned"], answers[FALLBACK[device]])
     assert not np.array_equal(answers["tuned"], answers["auto"])
 
 

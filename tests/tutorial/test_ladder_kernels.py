@@ -193,7 +193,7 @@ def on_card(page, x, w, b) -> np.ndarray:
 @each("page", ON_CARD)
 def test_rung_is_the_convolution_on_the_card(layer, page, batch, has_bias) -> None:
     # 131 images of im2col's columns do not fit into its memory at once; racecheck gets fewer, which do.
-    batch = repeats(batch, least=3)
+    batch = repeats(batch, minimum=3)
     case = ConvCase(layer.input_shape(batch), layer.weight_shape, has_bias)
     if reason := _native.why_not(
         _native.Problem(case.x_shape, case.w_shape, has_bias, precision=page.precision), page.name, "cuda"

@@ -1,4 +1,4 @@
-"""The trace keeps to the rules of the Trace Event Format, so that Perfetto opens it."""
+"""Traces follow the Trace Event Format, so Perfetto can open them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ def events_of(activities, calls, nodes=(), windows=()) -> list[dict]:
 
 def track(events: list[dict], event: dict) -> tuple[str, str]:
     """Return the names of an event's process and thread."""
-    names = [one for one in events if one["ph"] == "M" and one["pid"] == event["pid"]]
-    process = next(one["args"]["name"] for one in names if one["name"] == "process_name")
+    names = [each for each in events if each["ph"] == "M" and each["pid"] == event["pid"]]
+    process = next(each["args"]["name"] for each in names if each["name"] == "process_name")
     thread = next(
-        one["args"]["name"] for one in names if one["name"] == "thread_name" and one["tid"] == event["tid"]
+        each["args"]["name"]
+        for each in names
+        if each["name"] == "thread_name" and each["tid"] == event["tid"]
     )
     return process, thread
 
@@ -107,7 +109,7 @@ def test_nothing_recorded_gives_an_empty_trace():
     assert events_of([], []) == []
 
 
-spans = st.tuples(st.integers(0, 200), st.integers(0, 60)).map(lambda one: (one[0], one[0] + one[1]))
+spans = st.tuples(st.integers(0, 200), st.integers(0, 60)).map(lambda each: (each[0], each[0] + each[1]))
 
 
 @given(
@@ -117,7 +119,7 @@ spans = st.tuples(st.integers(0, 200), st.integers(0, 60)).map(lambda one: (one[
 )
 def test_records_in_any_order_and_overlap_keep_to_the_rules(work, calls, nodes):
     records = (
-        # Work that began before the call that started it would be no trace of this world.
+        # Work begins after its call.
         [
             Activity(KERNEL, "k", BASE + 1000 + begin, BASE + 1000 + end, number, stream)
             for (begin, end), number, stream in work

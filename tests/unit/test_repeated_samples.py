@@ -1,4 +1,4 @@
-"""Inputs that a user gave, asked for more samples than there are."""
+"""User inputs with fewer samples than are needed are repeated."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 from convswap.inputs.feeds import declared_inputs
 from convswap.inputs.user_inputs import user_input_source
-from swap_models import model_fed, tensor_info
+from swap_models import model_with_inputs, tensor_info
 
 
 def source(batch):
-    model = model_fed(tensor_info("x", "n", 1, 2, 2))
+    model = model_with_inputs(tensor_info("x", "n", 1, 2, 2))
     values = np.arange(3, dtype=np.float32).reshape(3, 1, 1, 1) * np.ones((1, 1, 2, 2), np.float32)
     return user_input_source({"x": values}, declared_inputs(model), batch)
 

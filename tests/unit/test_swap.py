@@ -1,4 +1,4 @@
-"""What must hold of a swapped model."""
+"""Properties of swapped models."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def all_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
 
 
 def node_named(proto: onnx.ModelProto, name: str) -> onnx.NodeProto:
-    (found,) = [node for node in all_nodes(proto.graph) if node.name == name]
-    return found
+    (matching,) = [node for node in all_nodes(proto.graph) if node.name == name]
+    return matching
 
 
 def attributes(node: onnx.NodeProto) -> dict:
@@ -231,12 +231,12 @@ def test_function_of_another_opset_is_inlined_where_its_ops_mean_the_same():
 
 def test_function_of_an_opset_with_another_meaning_stays_with_the_reason():
     original = models.conv_in_nested_functions()
-    # Relu-13 is not Relu-14.
+    # Relu-13 and Relu-14 differ.
     for function in original.functions[:2]:
         function.opset_import[0].version = 13
     result = swap(original)
     assert result.swapped == ("conv",)
-    # Layer stays too: its ops would mean something else among Block's.
+    # Layer stays too: its ops would have another meaning in Block.
     assert [left.node for left in result.left] == ["conv"]
     assert "'Block' calls it and stays: its Relu is of opset 13" in result.left[0].reason
     assert swap(result.model).swapped == ()
@@ -252,7 +252,7 @@ def test_version_of_a_functions_own_domain_does_not_keep_it_from_being_inlined()
     ("depth", "reason"),
     [
         (40, "the calls of functions in functions give more than 20000 nodes"),
-        # 2**12 copies of a name, for which the inliner would look for free ones for 10 s.
+        # For 2**12 copies of a name the inliner would search for free names for 10 s.
         (12, "functions are called too often"),
     ],
 )
@@ -272,7 +272,7 @@ def test_types_are_inferred_through_functions_unless_their_calls_multiply():
     assert time.process_time() - start < 4
 
 
-def test_nodes_of_one_name_are_told_apart_and_the_main_graph_keeps_its_names():
+def test_nodes_of_one_name_are_renamed_and_the_main_graph_keeps_its_names():
     model = models.conv_in_if()
     model.graph.node.extend(
         [
@@ -289,7 +289,7 @@ def test_nodes_of_one_name_are_told_apart_and_the_main_graph_keeps_its_names():
     assert [node.name for node in result.to_proto().graph.node] == ["choice", "k", "k_2"]
     assert {node.name for node in all_nodes(result.to_proto().graph)} == {"choice", "k", "k_2", "k_3", "k_4"}
     assert swap(model, only="^k$").swapped == ("k",)
-    # The caller's model stays as it was, and a swapped one as it is.
+    # The caller's model is unchanged, and swapping a swapped model changes nothing.
     assert sum(node.name == "k" for node in all_nodes(model.graph)) == 3
     assert swap(result.to_proto()).to_proto() == result.to_proto()
 
@@ -320,10 +320,10 @@ def test_branches_may_have_weights_of_one_name_and_other_channels():
 
 def test_names_for_many_nodes_without_one_are_found_in_no_time():
     original = models.empty_bias()
-    # Their output is called nothing, so each would be called Relu_.
+    # Without an output name, each node would be called Relu_.
     for _ in range(10_000):
         original.graph.node.add(op_type="Relu", input=["x"], output=[""])
-    # Some 50 loops; counting up from 2 for each of them took 20 times as long.
+    # Takes some 50 loops; counting up from 2 for each node would take 20 times as long.
     with at_most_loops(200):
         assert swap(original).swapped == ("conv",)
 
@@ -340,7 +340,7 @@ def test_conv_in_a_function_that_nothing_calls_is_left():
     assert "nothing calls it" in reasons(result)["in"]
 
 
-# What is left
+# Nodes that are left
 
 
 def test_functions_that_call_each_other_in_a_circle_are_left():
@@ -353,11 +353,11 @@ def test_functions_that_call_each_other_in_a_circle_are_left():
     assert "cannot be inlined: Cyclic dependency" in result.left[0].reason
 
 
-def test_every_other_convolution_is_left_with_a_reason():
-    original = models.every_other_convolution()
+def test_every_unsupported_convolution_is_left_with_a_reason():
+    original = models.unsupported_convolutions()
     result = swap(original)
-    others = [node.name for node in original.graph.node if node.name not in ("conv", "convert")]
-    assert [left.node for left in result.left] == others
+    unsupported = [node.name for node in original.graph.node if node.name not in ("conv", "convert")]
+    assert [left.node for left in result.left] == unsupported
     for left in result.left:
         assert left.op == left.node and left.reason.startswith(left.op)
     assert "before it was quantised" in reasons(result)["QLinearConv"]
@@ -366,7 +366,7 @@ def test_every_other_convolution_is_left_with_a_reason():
     assert [node for node in result.to_proto().graph.node if node.name != "conv"] == untouched
 
 
-def test_conv_of_every_floating_type_is_swapped_though_only_inference_tells_it():
+def test_conv_of_every_floating_type_is_swapped_even_if_only_inference_finds_it():
     result = swap(models.mixed_types())
     assert result.swapped == ("conv32", "conv16")
     assert result.left == ()
@@ -467,7 +467,7 @@ def test_something_else_than_a_model_is_an_error():
         models.conv_in_loop,
         models.conv_in_nested_functions,
         models.mixed_types,
-        models.every_other_convolution,
+        models.unsupported_convolutions,
         models.unnamed_convs,
     ],
 )
@@ -670,23 +670,23 @@ def test_files_that_are_no_models_are_errors(tmp_path, content):
 
 
 def test_truncated_model_is_an_error_wherever_it_is_cut(tmp_path):
-    # Its last field is the opset import, so no part of it is a sound model.
-    whole = models.empty_bias().SerializeToString()
+    # The last field is the opset import, so no truncated file is a valid model.
+    content = models.empty_bias().SerializeToString()
     path = tmp_path / "model.onnx"
-    for length in range(len(whole)):
-        path.write_bytes(whole[:length])
+    for length in range(len(content)):
+        path.write_bytes(content[:length])
         with pytest.raises(ConvswapError) as error:
             swap(path)
         assert_one_line(error)
 
 
 def test_altered_bytes_give_a_model_or_a_clear_error(tmp_path):
-    whole = bytearray(models.conv_in_if().SerializeToString())
+    content = bytearray(models.conv_in_if().SerializeToString())
     random = np.random.default_rng(3)
     path = tmp_path / "model.onnx"
     for _ in range(400):
-        altered = bytearray(whole)
-        for position in random.integers(0, len(whole), size=3):
+        altered = bytearray(content)
+        for position in random.integers(0, len(content), size=3):
             altered[position] = random.integers(0, 256)
         path.write_bytes(altered)
         try:
@@ -704,13 +704,13 @@ def test_model_that_reads_what_nothing_produces_is_one_error_and_no_warning(capl
 
 
 def sparse_tensor(name: str, values: list[float], indices: Any, *shape: int) -> onnx.SparseTensorProto:
-    places = numpy_helper.from_array(np.array(indices, np.int64), f"{name}_indices")
-    held = numpy_helper.from_array(np.array(values, np.float32), name)
-    return onnx.SparseTensorProto(values=held, indices=places, dims=shape)
+    index_tensor = numpy_helper.from_array(np.array(indices, np.int64), f"{name}_indices")
+    value_tensor = numpy_helper.from_array(np.array(values, np.float32), name)
+    return onnx.SparseTensorProto(values=value_tensor, indices=index_tensor, dims=shape)
 
 
 def with_sparse_bias(sparse: onnx.SparseTensorProto) -> onnx.ModelProto:
-    """Return a Conv, and an Add of the initializer `sparse`."""
+    """Return a model with a Conv and an Add of the initializer `sparse`."""
     original = models.make_model(
         [
             helper.make_node("Conv", ["x", "w"], ["h"], name="conv"),
@@ -830,7 +830,7 @@ def test_a_broken_reference_is_named():
         swap(original)
 
 
-def test_the_fault_is_named_and_not_what_onnx_ir_stumbles_over_while_it_names_it():
+def test_the_fault_is_named_and_not_a_later_error_of_onnx_ir():
     original = models.two_convs()
     entry = original.graph.initializer[0].external_data.add()
     original.graph.initializer[0].data_location = TensorProto.EXTERNAL

@@ -1,4 +1,4 @@
-"""What a user gives a model is fed as it is, sample by sample, or refused in a line that says what to do."""
+"""User inputs are fed unchanged, sample by sample, or refused in one line that says what to do."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from convswap.inputs.sample_shapes import shape_notes, telling_shapes
 from convswap.inputs.user_inputs import GivenInputs, UserInputSource, user_input_feeds, user_input_source
 from onnx import TensorProto, helper
 from PIL import ExifTags, Image
-from swap_models import model_fed, tensor_info
+from swap_models import model_with_inputs, tensor_info
 
 INT64 = TensorProto.INT64
 
 
 def declared(*infos: onnx.ValueInfoProto) -> tuple[Input, ...]:
-    return declared_inputs(model_fed(*infos))
+    return declared_inputs(model_with_inputs(*infos))
 
 
 IMAGES = declared(tensor_info("x", "n", 3, "h", "w"))
 SMALL = declared(tensor_info("x", "n", 3, 4, 6))
 GREY = declared(tensor_info("x", 1, 1, 4, 6))
 TWO = declared(tensor_info("x", "n", 3), tensor_info("size", 2, element_type=INT64))
-# As speech models have it: the batch is the second axis of the state.
+# As in speech models, the batch is the second axis of the state.
 STATEFUL = declared(
     tensor_info("x", None, None), tensor_info("state", 2, None, 8), tensor_info("rate", element_type=INT64)
 )
@@ -38,15 +38,15 @@ def counting(*shape: int) -> np.ndarray:
     return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
 
 
-def message(given, inputs=SMALL, batch=None, images=None) -> str:
-    """Return why what is given is refused, which is one line."""
+def message(user_values, inputs=SMALL, batch=None, images=None) -> str:
+    """Return the error message for the values, which must be one line."""
     with pytest.raises(ConvswapError) as caught:
-        user_input_source(given, inputs, batch, images)
+        user_input_source(user_values, inputs, batch, images)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-def leading(source: UserInputSource, name: str = "x") -> list[list[float]]:
+def first_numbers(source: UserInputSource, name: str = "x") -> list[list[float]]:
     """Return the first number of every sample of every batch."""
     return [feeds[name].reshape(len(feeds[name]), -1)[:, 0].tolist() for feeds, _ in source.batches()]
 
@@ -55,17 +55,22 @@ def leading(source: UserInputSource, name: str = "x") -> list[list[float]]:
 
 
 def test_mapping_npz_and_folder_of_npy_are_the_same(tmp_path):
-    given = {"x": counting(5, 3), "size": np.array([7, 9])}
-    np.savez(tmp_path / "inputs.npz", **given)
+    user_values = {"x": counting(5, 3), "size": np.array([7, 9])}
+    np.savez(tmp_path / "inputs.npz", **user_values)
     (tmp_path / "folder").mkdir()
-    for name, values in given.items():
+    for name, values in user_values.items():
         np.save(tmp_path / "folder" / f"{name}.npy", values)
-    # What systems leave beside files.
+    # Metadata files of macOS.
     (tmp_path / "folder" / "._x.npy").write_bytes(b"\0\5\x16\7")
-    for values in (given, tmp_path / "inputs.npz", str(tmp_path / "inputs.npz"), tmp_path / "folder"):
+    for values in (
+        user_values,
+        tmp_path / "inputs.npz",
+        str(tmp_path / "inputs.npz"),
+        tmp_path / "folder",
+    ):
         feeds = user_input_feeds(values, TWO)
         assert {name: array.dtype for name, array in feeds.items()} == {"x": np.float32, "size": np.int64}
-        np.testing.assert_array_equal(feeds["x"], given["x"])
+        np.testing.assert_array_equal(feeds["x"], user_values["x"])
         np.testing.assert_array_equal(feeds["size"], [7, 9])
 
 
@@ -116,28 +121,33 @@ def test_values_that_the_type_does_not_hold_are_refused(kind, values, expected):
 def test_strings_are_fed_however_numpy_holds_them():
     words = declared(tensor_info("x", 2, element_type=TensorProto.STRING))
     for values in (["a", "bé"], np.array(["a", "bé"], object), np.array([b"a", "bé".encode()])):
-        (fed,) = user_input_feeds({"x": values}, words).values()
-        assert fed.dtype.kind == "U" and fed.tolist() == ["a", "bé"]
+        (array,) = user_input_feeds({"x": values}, words).values()
+        assert array.dtype.kind == "U" and array.tolist() == ["a", "bé"]
 
 
 @pytest.mark.parametrize("kind", ["BFLOAT16", "FLOAT8E4M3FN", "INT4", "UINT4"])
 def test_numbers_that_numpy_has_no_type_for_are_fed_in_that_type(kind):
     number = TensorProto.DataType.Value(kind)
-    own, inputs = helper.tensor_dtype_to_np_dtype(number), declared(tensor_info("x", 3, element_type=number))
-    for values in ([0, 1, 3], np.array([0, 1, 3]).astype(own)):
-        (fed,) = user_input_feeds({"x": values}, inputs).values()
-        assert fed.dtype == own and fed.astype(int).tolist() == [0, 1, 3]
-    # And given in it, they are numbers as any other.
-    (fed,) = user_input_feeds({"x": np.array([0, 1, 3]).astype(own)}, declared(tensor_info("x", 3))).values()
-    assert fed.dtype == np.float32 and fed.tolist() == [0, 1, 3]
+    dtype, inputs = (
+        helper.tensor_dtype_to_np_dtype(number),
+        declared(tensor_info("x", 3, element_type=number)),
+    )
+    for values in ([0, 1, 3], np.array([0, 1, 3]).astype(dtype)):
+        (array,) = user_input_feeds({"x": values}, inputs).values()
+        assert array.dtype == dtype and array.astype(int).tolist() == [0, 1, 3]
+    # Arrays of the type can feed inputs of other types.
+    (array,) = user_input_feeds(
+        {"x": np.array([0, 1, 3]).astype(dtype)}, declared(tensor_info("x", 3))
+    ).values()
+    assert array.dtype == np.float32 and array.tolist() == [0, 1, 3]
 
 
 def test_infinite_numbers_and_nan_stay():
-    given = np.array([np.inf, -np.inf, np.nan])
-    (fed,) = user_input_feeds(
-        {"x": given}, declared(tensor_info("x", 3, element_type=TensorProto.FLOAT16))
+    user_values = np.array([np.inf, -np.inf, np.nan])
+    (array,) = user_input_feeds(
+        {"x": user_values}, declared(tensor_info("x", 3, element_type=TensorProto.FLOAT16))
     ).values()
-    np.testing.assert_array_equal(fed, given)
+    np.testing.assert_array_equal(array, user_values)
 
 
 @pytest.mark.parametrize(
@@ -155,14 +165,16 @@ def test_another_shape_is_refused(shape, expected):
 
 
 def test_inputs_without_an_element_do_not_say_how_many_samples_there_are():
-    # As detectors are fed: no boxes of an image.
+    # As for detectors: an image without boxes.
     fixed = declared(tensor_info("boxes", 0, 4), tensor_info("x", 2, 3))
-    assert leading(user_input_source({"boxes": np.zeros((0, 4)), "x": counting(4, 3)}, fixed, None)) == [
+    assert first_numbers(
+        user_input_source({"boxes": np.zeros((0, 4)), "x": counting(4, 3)}, fixed, None)
+    ) == [
         [0, 3],
         [6, 9],
     ]
-    told = message({"boxes": np.zeros((0, 4)), "x": counting(4, 3)}, fixed, batch=3)
-    assert "the model takes batches of 2, by its input 'x' [2, 3], but batch 3 was given" in told
+    refusal = message({"boxes": np.zeros((0, 4)), "x": counting(4, 3)}, fixed, batch=3)
+    assert "the model takes batches of 2, by its input 'x' [2, 3], but batch 3 was given" in refusal
     opened = declared(tensor_info("boxes", "k", 4), tensor_info("x", "n", 3))
     source = user_input_source({"boxes": np.zeros((0, 4)), "x": counting(2, 3)}, opened, None)
     ((feeds, count),) = source.batches()
@@ -184,10 +196,12 @@ def test_other_names_and_missing_inputs_are_refused():
     assert "the model has no inputs; leave them out" in message({"x": [1]}, ())
 
 
-@pytest.mark.parametrize("given", [counting(1, 3), [counting(1, 3)], 7, None], ids=type)
-def test_what_is_neither_mapping_nor_path_is_refused(given):
-    what = type(given).__name__
-    assert f"inputs were given as a {what}; expected arrays by the names" in message(GivenInputs(given))
+@pytest.mark.parametrize("user_values", [counting(1, 3), [counting(1, 3)], 7, None], ids=type)
+def test_what_is_neither_mapping_nor_path_is_refused(user_values):
+    type_name = type(user_values).__name__
+    assert f"inputs were given as a {type_name}; expected arrays by the names" in message(
+        GivenInputs(user_values)
+    )
 
 
 # Files that cannot be read
@@ -213,21 +227,21 @@ def write_npz(path: Path, **members: bytes) -> Path:
     ids=["missing", "text", "member", "cut", "objects", "empty folder"],
 )
 def test_what_is_no_file_of_arrays_is_refused(tmp_path, make: Callable[[Path], Path], expected):
-    told = message(make(tmp_path / "inputs.npz"))
-    assert expected in told and f"{tmp_path}/inputs.npz" in told
+    refusal = message(make(tmp_path / "inputs.npz"))
+    assert expected in refusal and f"{tmp_path}/inputs.npz" in refusal
 
 
 def test_damaged_files_are_refused_wherever_the_damage_is(tmp_path):
     np.savez_compressed(tmp_path / "whole.npz", x=counting(2, 3, 4, 6))
-    whole = (tmp_path / "whole.npz").read_bytes()
+    intact = (tmp_path / "whole.npz").read_bytes()
     path = tmp_path / "damaged.npz"
     generator = np.random.default_rng(0)
     refused = 0
     for _ in range(200):
-        damaged = bytearray(whole)
-        for place in generator.integers(0, len(whole), 3):
-            damaged[place] = generator.integers(0, 256)
-        path.write_bytes(damaged[: generator.integers(1, len(whole) + 1)])
+        damaged = bytearray(intact)
+        for position in generator.integers(0, len(intact), 3):
+            damaged[position] = generator.integers(0, 256)
+        path.write_bytes(damaged[: generator.integers(1, len(intact) + 1)])
         try:
             user_input_source(path, SMALL, None)
         except ConvswapError as error:
@@ -252,14 +266,16 @@ def test_images_become_numbers_by_scale_mean_and_std(tmp_path):
     save_image(tmp_path / "b.png")
     save_image(tmp_path / "a.png", value=(0, 0, 0))
     (tmp_path / "notes.txt").write_text("not an image")
-    fed = user_input_feeds(tmp_path, SMALL)["x"]
-    assert (fed.shape, fed.dtype) == ((2, 3, 4, 6), np.float32)
-    # By name, the channels first, in 0..1.
-    np.testing.assert_allclose(fed[:, :, 0, 0], [[0, 0, 0], [1, 0.2, 0]], rtol=1e-6)
-    given = GivenInputs(tmp_path, mean=(0.5, 0.1, 0), std=(0.5, 0.1, 2))
-    np.testing.assert_allclose(user_input_feeds(given, SMALL)["x"][1, :, 3, 5], [1, 1, 0], rtol=1e-6)
-    given = GivenInputs(tmp_path, mean=55, std=(2.0,), scale=1)
-    np.testing.assert_allclose(user_input_feeds(given, SMALL)["x"][1, :, 3, 5], [100, -2, -27.5], rtol=1e-6)
+    array = user_input_feeds(tmp_path, SMALL)["x"]
+    assert (array.shape, array.dtype) == ((2, 3, 4, 6), np.float32)
+    # Sorted by name, channels first, in 0..1.
+    np.testing.assert_allclose(array[:, :, 0, 0], [[0, 0, 0], [1, 0.2, 0]], rtol=1e-6)
+    user_values = GivenInputs(tmp_path, mean=(0.5, 0.1, 0), std=(0.5, 0.1, 2))
+    np.testing.assert_allclose(user_input_feeds(user_values, SMALL)["x"][1, :, 3, 5], [1, 1, 0], rtol=1e-6)
+    user_values = GivenInputs(tmp_path, mean=55, std=(2.0,), scale=1)
+    np.testing.assert_allclose(
+        user_input_feeds(user_values, SMALL)["x"][1, :, 3, 5], [100, -2, -27.5], rtol=1e-6
+    )
 
 
 def test_images_in_grey_and_with_opacity_become_what_the_input_takes(tmp_path):
@@ -284,13 +300,13 @@ def test_images_are_scaled_to_a_fixed_size_and_in_proportion_to_a_fixed_height(t
     assert user_input_feeds(tmp_path, declared(tensor_info("x", "n", 3, "h", 3)))["x"].shape == (1, 3, 4, 3)
 
 
-def test_several_sizes_are_refused_where_the_input_leaves_its_own_open(tmp_path):
+def test_several_sizes_are_refused_for_an_input_of_open_size(tmp_path):
     save_image(tmp_path / "a.png", size=(12, 16))
     save_image(tmp_path / "b.png", size=(9, 16))
     assert user_input_feeds(tmp_path, SMALL)["x"].shape == (2, 3, 4, 6)
-    told = message(tmp_path, IMAGES)
-    assert "'a.png' is 16x12 and 'b.png' 16x9, and input 'x' [n, 3, h, w] leaves its own open" in told
-    assert told.endswith("give images of one size, or --input-shape")
+    refusal = message(tmp_path, IMAGES)
+    assert "'a.png' is 16x12 and 'b.png' 16x9, and input 'x' [n, 3, h, w] leaves its own open" in refusal
+    assert refusal.endswith("give images of one size, or --input-shape")
 
 
 @pytest.mark.parametrize(
@@ -311,11 +327,11 @@ def test_numbers_for_pixels_that_cannot_be_are_refused(tmp_path, options, expect
 
 def test_numbers_for_pixels_are_refused_beside_arrays(tmp_path):
     np.savez(tmp_path / "inputs.npz", x=counting(1, 3, 4, 6))
-    told = message(GivenInputs(tmp_path / "inputs.npz", mean=0.5))
+    refusal = message(GivenInputs(tmp_path / "inputs.npz", mean=0.5))
     assert (
-        told.startswith("mean is of images, but '")
-        and "has arrays, " in told
-        and "which are fed as they are" in told
+        refusal.startswith("mean is of images, but '")
+        and "has arrays, " in refusal
+        and "which are fed as they are" in refusal
     )
     assert "scale is of images, but arrays were given" in message(GivenInputs({"x": [1]}, scale=2))
 
@@ -343,13 +359,13 @@ def test_all_samples_are_one_batch_unless_asked_otherwise():
     source = user_input_source({"x": counting(5, 3), "size": [7, 9]}, TWO, None)
     assert (source.images, source.batch) == (5, 5)
     assert source.inputs[0].shape == (None, 3) and source.inputs[1].shape == (2,)
-    assert all(one.is_given for one in source.inputs)
-    assert leading(source) == [[0, 3, 6, 9, 12]]
+    assert all(each.is_given for each in source.inputs)
+    assert first_numbers(source) == [[0, 3, 6, 9, 12]]
 
 
 def test_a_smaller_batch_goes_through_the_samples_and_fills_up_the_last():
     source = user_input_source({"x": counting(5, 3), "size": [7, 9]}, TWO, 2)
-    assert leading(source) == [[0, 3], [6, 9], [12, 0]]
+    assert first_numbers(source) == [[0, 3], [6, 9], [12, 0]]
     assert [counted for _, counted in source.batches()] == [2, 2, 1]
     assert all(feeds["size"].tolist() == [7, 9] for feeds, _ in source.batches())
 
@@ -357,7 +373,7 @@ def test_a_smaller_batch_goes_through_the_samples_and_fills_up_the_last():
 def test_a_larger_batch_repeats_the_samples():
     source = user_input_source({"x": counting(2, 3), "size": [7, 9]}, TWO, 5)
     assert (source.images, source.batch) == (2, 5)
-    assert leading(source) == [[0, 3, 0, 3, 0]]
+    assert first_numbers(source) == [[0, 3, 0, 3, 0]]
     assert source.first(3)["x"][:, 0].tolist() == [0, 3, 0]
 
 
@@ -368,9 +384,9 @@ def test_an_input_of_fixed_extent_is_no_sample_though_there_are_as_many():
 
 def test_images_are_the_first_of_those_given():
     source = user_input_source({"x": counting(5, 3), "size": [7, 9]}, TWO, None, images=3)
-    assert (source.images, source.batch) == (3, 3) and leading(source) == [[0, 3, 6]]
-    told = message({"x": counting(5, 3), "size": [7, 9]}, TWO, images=9)
-    assert told == "9 images were asked for, but the values given are of 5; ask for less"
+    assert (source.images, source.batch) == (3, 3) and first_numbers(source) == [[0, 3, 6]]
+    refusal = message({"x": counting(5, 3), "size": [7, 9]}, TWO, images=9)
+    assert refusal == "9 images were asked for, but the values given are of 5; ask for less"
     assert "images must be at least 1" in message({"x": counting(5, 3), "size": [7, 9]}, TWO, images=0)
 
 
@@ -378,43 +394,45 @@ def test_a_model_of_a_fixed_batch_gets_its_samples_batch_after_batch():
     inputs = declared(
         tensor_info("x", 2, 3), tensor_info("scale", 2, 1), tensor_info("size", 3, element_type=INT64)
     )
-    given = {"x": counting(6, 3), "scale": counting(2, 1), "size": [7, 8, 9]}
-    source = user_input_source(given, inputs, None)
+    user_values = {"x": counting(6, 3), "scale": counting(2, 1), "size": [7, 8, 9]}
+    source = user_input_source(user_values, inputs, None)
     assert (source.images, source.batch) == (6, 2)
-    assert leading(source) == [[0, 3], [6, 9], [12, 15]]
+    assert first_numbers(source) == [[0, 3], [6, 9], [12, 15]]
     # One for every batch.
-    assert leading(source, "scale") == [[0, 1]] * 3
-    assert leading(user_input_source(given, inputs, None, images=3)) == [[0, 3], [6, 0]]
+    assert first_numbers(source, "scale") == [[0, 1]] * 3
+    assert first_numbers(user_input_source(user_values, inputs, None, images=3)) == [[0, 3], [6, 0]]
     assert source.first(5)["x"].shape == (2, 3)
     assert (
         "[2, 3] was given an array of shape [5, 3]; give one of the input's shape, or of several "
-        in message({**given, "x": counting(5, 3)}, inputs)
+        in message({**user_values, "x": counting(5, 3)}, inputs)
     )
     assert (
         "input 'scale' was given 4 samples, but input 'x' 6; give as many, or 2 for all batches"
-        in message({**given, "scale": counting(4, 1)}, inputs)
+        in message({**user_values, "scale": counting(4, 1)}, inputs)
     )
-    assert "'size' [3] was given an array of shape [6]" in message({**given, "size": [1] * 6}, inputs)
+    assert "'size' [3] was given an array of shape [6]" in message({**user_values, "size": [1] * 6}, inputs)
     assert "the model takes batches of 2, by its input 'x' [2, 3], but batch 3 was given" in message(
-        given, inputs, batch=3
+        user_values, inputs, batch=3
     )
 
 
 def test_a_state_that_is_tied_to_the_batch_keeps_it():
-    given = {"x": counting(4, 5), "state": counting(2, 4, 8), "rate": 16000}
-    source = user_input_source(given, STATEFUL, None)
-    assert (source.images, source.batch) == (4, 4) == (user_input_source(given, STATEFUL, 4).images, 4)
+    user_values = {"x": counting(4, 5), "state": counting(2, 4, 8), "rate": 16000}
+    source = user_input_source(user_values, STATEFUL, None)
+    assert (source.images, source.batch) == (4, 4) == (user_input_source(user_values, STATEFUL, 4).images, 4)
     for feeds in (source.first(1), source.first(9), *(feeds for feeds, _ in source.batches())):
         assert [values.shape for values in feeds.values()] == [(4, 5), (2, 4, 8), ()]
-    told = message(given, STATEFUL, batch=2)
-    assert "batches of 2 were asked for, but the values given are of 4, and input 'state' [2, ?, 8]" in told
-    assert "runs of 2 were asked for" in message(given, STATEFUL, images=2)
+    refusal = message(user_values, STATEFUL, batch=2)
+    assert (
+        "batches of 2 were asked for, but the values given are of 4, and input 'state' [2, ?, 8]" in refusal
+    )
+    assert "runs of 2 were asked for" in message(user_values, STATEFUL, images=2)
 
 
 def test_an_axis_of_another_name_than_the_batch_is_not_tied_to_it():
     inputs = declared(tensor_info("x", "n", 3, "h"), tensor_info("mask", 1, "h"))
     source = user_input_source({"x": counting(4, 3, 4), "mask": counting(1, 4)}, inputs, 2)
-    assert leading(source) == [[0, 12], [24, 36]]
+    assert first_numbers(source) == [[0, 12], [24, 36]]
 
 
 def test_another_leading_extent_is_fed_as_it_is():
@@ -430,14 +448,14 @@ def test_an_input_without_a_rank_takes_any():
     unranked = tensor_info("x")
     unranked.type.tensor_type.ClearField("shape")
     inputs = declared(unranked)
-    assert leading(user_input_source({"x": counting(4, 3)}, inputs, 2)) == [[0, 3], [6, 9]]
+    assert first_numbers(user_input_source({"x": counting(4, 3)}, inputs, 2)) == [[0, 3], [6, 9]]
     assert user_input_source({"x": 3.0}, inputs, None).first(1)["x"].shape == ()
 
 
-# What a reader is told
+# Notes for the reader
 
 
-def test_whole_numbers_that_nobody_gave_are_told_and_named_where_a_run_fails():
+def test_whole_numbers_that_nobody_gave_are_noted_and_named_where_a_run_fails():
     (note,) = shape_notes(TWO, TWO, 1)
     assert note == "whole-number input 'size' [2] is fed zeros and ones; --inputs gives it real values"
     inputs = declared(*(tensor_info(name, 1, element_type=INT64) for name in ("start", "end")))
@@ -449,7 +467,7 @@ def test_whole_numbers_that_nobody_gave_are_told_and_named_where_a_run_fails():
     )
 
 
-def test_what_was_given_is_told_where_the_model_leaves_its_shape_open():
+def test_given_shapes_are_noted_where_the_model_leaves_its_shape_open():
     source = user_input_source({"x": counting(4, 5), "state": counting(2, 4, 8), "rate": 1}, STATEFUL, None)
     assert shape_notes(STATEFUL, source.inputs, 4) == [
         "the model leaves the shape of input 'x' [?, ?] open: what was given is 4x5",
@@ -462,8 +480,8 @@ def test_a_folder_of_arrays_and_images_is_refused(tmp_path, array):
     save_image(tmp_path / "a.png")
     np.save(tmp_path / "x", counting(1, 3, 4, 6))
     (tmp_path / "x.npy").rename(tmp_path / array)
-    told = message(tmp_path)
-    assert f"has arrays, such as {array}, and images, such as a.png; give a folder with one kind" in told
+    refusal = message(tmp_path)
+    assert f"has arrays, such as {array}, and images, such as a.png; give a folder with one kind" in refusal
 
 
 def test_images_are_turned_upright_by_their_exif_orientation(tmp_path):
@@ -472,9 +490,9 @@ def test_images_are_turned_upright_by_their_exif_orientation(tmp_path):
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = 6  # a quarter turn clockwise makes it upright
     stored.save(tmp_path / "a.png", exif=exif)
-    fed = user_input_feeds(tmp_path, IMAGES)["x"]
-    assert fed.shape == (1, 3, 4, 6)
-    assert fed[0, :, 0, 0].tolist() == [1, 1, 1] and fed.sum() == 3
+    array = user_input_feeds(tmp_path, IMAGES)["x"]
+    assert array.shape == (1, 3, 4, 6)
+    assert array[0, :, 0, 0].tolist() == [1, 1, 1] and array.sum() == 3
 
 
 def test_an_alpha_channel_is_left_out_and_the_colours_stay_as_they_are_stored(tmp_path):

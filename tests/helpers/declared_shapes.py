@@ -1,4 +1,4 @@
-"""Random chains of ops behind Convs, in models that say true, old, wrong or no things of their shapes."""
+"""Random chains of ops behind Convs, with declared shapes that are right, outdated, wrong or missing."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fused_conv_reference import attributes_of
 from onnx import helper
 
 CHANNELS = 3
-# Batch, height and width: what a model was exported with, and what else it is fed.
+# Batch, height and width: at the export, and of later runs.
 SIZES = ((2, 9, 9), (1, 10, 10), (2, 8, 11), (3, 12, 7), (1, 15, 15))
-# What exporters write for what they do not know.
+# Names that exporters write for unknown extents.
 PLACEHOLDERS = ("", "?", "None", "*", "-1", "unk__0")
 NAMES = ("batch", "channels", "height", "width")
 ACTIVATIONS = ("Relu", "Tanh", "Sigmoid", "LeakyRelu", "HardSwish")
@@ -24,37 +24,38 @@ OPS = ("Conv", "Conv", "Pair", "Norm", "Bias", "Add", "Add", "Add", "Activation"
 Extent = int | str | None
 
 
-class StatedModel:
+class RandomlyDeclaredModel:
     """A model of random ops; `seed` decides everything.
 
-    Of its inputs, `x` has one of SIZES, `z` has that too or is 1 long along some axes, and so is `b`, which
-    may have no batch and channels. `model` says random things of them, and of what is computed.
+    Input `x` has one of SIZES. Inputs `z` and `b` have the same, or 1 along some axes; `b` may lack batch and
+    channels. `model` declares random shapes for inputs and intermediate values.
     """
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
         self._nodes: list[onnx.NodeProto] = []
         self._constants: dict[str, np.ndarray] = {}
-        # Channels, height and width of each value, as exported; only for a choice of ops that often fit.
+        # Channels, height and width of each value at the export, which guide the choice of ops.
         self._shapes = dict.fromkeys("xzb", (CHANNELS, *SIZES[0][1:]))
-        self._short = {
+        self._broadcast = {
             (name, run): self._random.random(4) < 0.25 for name in "zb" for run in range(len(SIZES))
         }
         self._ranks = {"x": 4, "z": 4, "b": int(self._choose(4, 4, 2))}
         value = self._conv("x")
         for _ in range(int(self._random.integers(1, 9))):
             value = self._append(value)
-        self.model = self._stated(value)
+        self.model = self._declare_all(value)
 
     def feeds(self, run: int) -> dict[str, np.ndarray]:
-        """Return values for the inputs that the model has, with SIZES[run]."""
+        """Return values for the model's inputs, with SIZES[run]."""
         batch, height, width = SIZES[run]
         feeds = {}
         for value in self.model.graph.input:
             shape = [batch, CHANNELS, height, width]
             if value.name != "x" and (run > 0 or value.name == "b"):
                 shape = [
-                    1 if short else n for short, n in zip(self._short[value.name, run], shape, strict=True)
+                    1 if short else n
+                    for short, n in zip(self._broadcast[value.name, run], shape, strict=True)
                 ]
             shape = shape[-self._ranks[value.name] :]
             feeds[value.name] = array(value.name, *shape, low=-2, high=2).astype(np.float32)
@@ -75,7 +76,7 @@ class StatedModel:
         return name
 
     def _windows(self) -> dict[str, Any]:
-        """Return kernel, strides and pads; in many cases such that the size stays."""
+        """Return kernel, strides and pads, which often keep the size."""
         if self._random.random() < 0.4:
             return {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
         kernel = [self._choose(1, 2, 3, 3) for _ in range(2)]
@@ -89,13 +90,13 @@ class StatedModel:
         windows = windows or self._windows()
         filters = self._choose(CHANNELS, CHANNELS, CHANNELS, 1)
         channels, *sizes = self._shapes[value]
-        # Such that values stay of one size, however deep the chain: the tolerance is for that.
+        # Scaled so that values keep their magnitude in a chain of any depth, as the tolerance assumes.
         weights = self._constant(filters, channels, *windows["kernel_shape"])
         self._constants[weights] = self._constants[weights] / math.sqrt(self._constants[weights][0].size / 3)
         return self._add("Conv", f"{value} {weights}", (filters, *_sizes(sizes, windows)), **windows)
 
     def _pair(self, value: str) -> str:
-        """Append a depthwise Conv, in many cases something behind it, and a 1x1 Conv."""
+        """Append a depthwise Conv, often other ops, and a 1x1 Conv."""
         channels, *sizes = self._shapes[value]
         windows = self._windows()
         weights = self._constant(channels, 1, *windows["kernel_shape"])
@@ -122,7 +123,7 @@ class StatedModel:
                 )
                 return self._add("Add", self._shuffled(value, bias), shape)
             case "Add":
-                other = self._other(value)
+                other = self._second_operand(value)
                 longest = np.maximum(shape, self._shapes[other])
                 return self._add("Add", self._shuffled(value, other), tuple(int(n) for n in longest))
             case "Activation":
@@ -131,11 +132,11 @@ class StatedModel:
                 windows = self._windows() | {"ceil_mode": self._choose(0, 0, 1)}
                 return self._add(op, value, (channels, *_sizes(sizes, windows)), **windows)
 
-    def _other(self, value: str) -> str:
-        """Return another value, most often of the shape of `value` as exported."""
+    def _second_operand(self, value: str) -> str:
+        """Return another value, most often of the exported shape of `value`."""
         last = self._nodes[-1]
         if last.op_type == "Conv" and self._random.random() < 0.3:
-            # The other way of a residual block.
+            # The other branch of a residual block.
             windows = {name: value for name, value in attributes_of(last).items() if name != "group"}
             return self._conv(last.input[0], windows)
         others = [other for other in self._shapes if other != value]
@@ -145,30 +146,30 @@ class StatedModel:
     def _shuffled(self, value: str, other: str) -> str:
         return " ".join(self._random.permutation([value, other]))
 
-    def _stated(self, last: str) -> onnx.ModelProto:
-        """Return the model, with what it says."""
+    def _declare_all(self, last: str) -> onnx.ModelProto:
+        """Return the model with its declarations."""
         read = {name for each in self._nodes for name in each.input}
         outputs = {last} | {each.output[0] for each in self._nodes if self._random.random() < 0.05}
         outputs |= {each.output[0] for each in self._nodes if each.output[0] not in read}
         names = [name for name in "xzb" if name in read]
         style = self._choose("named", "named", "placeholder", "exported", "exported", "any")
-        inputs = [declare(name, self._stated_input(name, style)) for name in names]
+        inputs = [declare(name, self._declared_input(name, style)) for name in names]
         exported = {name: list(value.shape) for name, value in self._exported_feeds(names).items()}
-        true = self._made([declare(name, shape) for name, shape in exported.items()], sorted(outputs))
-        inferred = onnx.shape_inference.infer_shapes(true).graph
+        actual = self._made([declare(name, shape) for name, shape in exported.items()], sorted(outputs))
+        inferred = onnx.shape_inference.infer_shapes(actual).graph
         shapes = {
             value.name: [extent.dim_value for extent in value.type.tensor_type.shape.dim]
             for value in (*inferred.value_info, *inferred.output)
         }
-        stated = self._made(inputs, [])
+        declared = self._made(inputs, [])
         for each in self._nodes:
             output = each.output[0]
-            declaration = declare(output, self._stated_shape(shapes.get(output)))
+            declaration = declare(output, self._declared_shape(shapes.get(output)))
             if output in outputs:
-                stated.graph.output.append(declaration)
+                declared.graph.output.append(declaration)
             elif self._random.random() < 0.7:
-                stated.graph.value_info.append(declaration)
-        return stated
+                declared.graph.value_info.append(declaration)
+        return declared
 
     def _exported_feeds(self, names: Sequence[str]) -> dict[str, np.ndarray]:
         self.model = self._made([declare(name, None) for name in names], [])
@@ -184,12 +185,12 @@ class StatedModel:
         )
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
-    def _stated_input(self, name: str, style: str) -> list[Extent]:
-        true = [SIZES[0][0], CHANNELS, *SIZES[0][1:]]
+    def _declared_input(self, name: str, style: str) -> list[Extent]:
+        actual = [SIZES[0][0], CHANNELS, *SIZES[0][1:]]
         if name == "b":
-            true = [1 if short else n for short, n in zip(self._short["b", 0], true, strict=True)]
+            actual = [1 if short else n for short, n in zip(self._broadcast["b", 0], actual, strict=True)]
         extents: list[Extent] = []
-        for axis, extent in enumerate(true):
+        for axis, extent in enumerate(actual):
             kind = self._choose("named", "placeholder", "exported") if style == "any" else style
             if name == "x" and axis == 1 and self._random.random() < 0.7:
                 kind = "exported"
@@ -197,8 +198,8 @@ class StatedModel:
             extents.append({"named": named, "exported": extent}.get(kind, self._choose(*PLACEHOLDERS, None)))
         return extents[-self._ranks[name] :]
 
-    def _stated_shape(self, exported: list[int] | None) -> list[Extent] | None:
-        """Return what is said of a value: as exported, wrong along an axis, open, names or nothing."""
+    def _declared_shape(self, exported: list[int] | None) -> list[Extent] | None:
+        """Return a declared shape: as exported, wrong along an axis, placeholders, names or None."""
         kind = self._choose("exported", "exported", "wrong", "placeholder", "named", "nothing")
         if not exported or kind == "nothing":
             return None
@@ -211,7 +212,7 @@ class StatedModel:
 
 
 def _sizes(sizes: Sequence[int], windows: dict[str, Any]) -> list[int]:
-    """Return how many windows there are along each axis."""
+    """Return the number of windows along each axis."""
     counts = []
     for axis, size in enumerate(sizes):
         stride = windows.get("strides", (1, 1))[axis]
