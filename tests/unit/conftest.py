@@ -1,4 +1,4 @@
-"""Holds tests to what their folder is for: no session of ONNX Runtime, and no Python beside this one."""
+"""Makes unit tests fail that create a session of ONNX Runtime or start a Python process."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_sessions_and_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_session(*_: object, **__: object) -> None:
         raise AssertionError("this test makes a session: it belongs into tests/session")
 
     class NoPython(subprocess.Popen):
-        def __init__(self, args, *others, **options) -> None:
+        def __init__(self, args, *positional, **options) -> None:
             if not isinstance(args, str) and str(args[0]) == sys.executable:
                 raise AssertionError("this test starts a Python: it belongs into tests/programs")
-            super().__init__(args, *others, **options)
+            super().__init__(args, *positional, **options)
 
     monkeypatch.setattr(onnxruntime.InferenceSession, "__init__", no_session)
     monkeypatch.setattr(subprocess, "Popen", NoPython)

@@ -1,4 +1,4 @@
-"""A kernel belongs to the node during which it was launched, whenever it runs; and to that node's window."""
+"""Kernels are attributed to the node and the window during which they were launched, not run."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def window(start: int, end: int, number: int = 0, phase: str = RUN, side: str = 
 
 
 def nodes_of(records: Records, nodes: list[NodeRun], windows: list[Window] | None = None) -> list[str | None]:
-    found = attribute(records, windows or [window(0, 10_000)], nodes)
-    return [None if one.node is None else one.node.node for one in found]
+    attributed = attribute(records, windows or [window(0, 10_000)], nodes)
+    return [None if each.node is None else each.node.node for each in attributed]
 
 
 CONV, RELU = NodeRun("conv", "Conv", 100, 200), NodeRun("relu", "Relu", 200, 300)
@@ -45,10 +45,10 @@ def test_a_kernel_belongs_to_the_node_that_launched_it_not_to_the_one_running_wh
 
 
 def test_where_a_node_seems_to_reach_into_the_next_the_next_counts():
-    # The end of a node is known to within 2 us only.
-    reaching = NodeRun("conv", "Conv", 100, 2_200)
+    # Ends of nodes are accurate to 2 us.
+    overlapping = NodeRun("conv", "Conv", 100, 2_200)
     records = Records((kernel(5_000, 1), kernel(5_100, 2)), (call(150, 1), call(205, 2)))
-    assert nodes_of(records, [reaching, NodeRun("relu", "Relu", 200, 2_400)]) == ["conv", "relu"]
+    assert nodes_of(records, [overlapping, NodeRun("relu", "Relu", 200, 2_400)]) == ["conv", "relu"]
 
 
 def test_a_kernel_of_a_subgraph_belongs_to_the_node_within_it():
@@ -68,22 +68,22 @@ def test_a_launch_outside_all_nodes_belongs_to_none():
 
 
 def test_a_kernel_whose_call_was_not_recorded_has_no_node_but_the_window_in_which_it_ran():
-    (found,) = attribute(Records((kernel(150, 9),), ()), [window(0, 1000)], [CONV])
-    assert found.node is None
-    assert found.window == window(0, 1000)
+    (attributed,) = attribute(Records((kernel(150, 9),), ()), [window(0, 1000)], [CONV])
+    assert attributed.node is None
+    assert attributed.window == window(0, 1000)
 
 
 def test_a_kernel_that_runs_after_its_window_counts_for_the_window_of_its_launch():
     first, second = window(0, 1000, 0, SET_UP), window(1001, 2000, 1)
-    (found,) = attribute(Records((kernel(1500, 3),), (call(990, 3),)), [first, second], [])
-    assert found.window == first
+    (attributed,) = attribute(Records((kernel(1500, 3),), (call(990, 3),)), [first, second], [])
+    assert attributed.window == first
 
 
 def test_work_between_windows_has_none():
-    (found,) = attribute(Records((kernel(1500, 3),), (call(1500, 3),)), [window(0, 1000)], [])
-    assert found.window is None
-    (found_call,) = calls_in_windows([call(1500, 3)], [window(0, 1000)])
-    assert found_call.window is None
+    (attributed,) = attribute(Records((kernel(1500, 3),), (call(1500, 3),)), [window(0, 1000)], [])
+    assert attributed.window is None
+    (attributed_call,) = calls_in_windows([call(1500, 3)], [window(0, 1000)])
+    assert attributed_call.window is None
 
 
 def test_calls_of_the_driver_within_a_call_of_the_runtime_are_part_of_it():
@@ -100,7 +100,7 @@ def test_a_kernel_that_the_inner_call_launched_keeps_its_node():
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=30), st.data())
 def test_every_launch_is_found_in_the_node_around_it(lengths, data):
-    """Nodes of any length, one behind the other with gaps of one: each finds its own launches."""
+    """Nodes of random lengths, with gaps of one between them."""
     nodes, start = [], 0
     for number, length in enumerate(lengths):
         nodes.append(NodeRun(str(number), "Conv", start, start + length))

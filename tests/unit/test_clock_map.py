@@ -1,4 +1,4 @@
-"""Times of one clock become times of another, whatever the offset, and while one is being corrected."""
+"""Times of one clock are mapped to another with any offset and drift."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from convswap.profiling.recording import ClockMap, SystemClocks
 EPOCH = 1_795_299_862_021_541_694
 
 
-class Hand:
-    """A clock that is set by hand, and another that shows the same moment in its own way."""
+class ManualClocks:
+    """Two clocks that are set by hand, the second with an offset and a rate."""
 
     def __init__(self) -> None:
         self.now = EPOCH
@@ -26,8 +26,8 @@ class Hand:
 
 
 def test_an_offset_is_exact_to_the_nanosecond():
-    hand = Hand()
-    clocks = ClockMap(hand.system, hand.other)
+    manual = ManualClocks()
+    clocks = ClockMap(manual.system, manual.other)
     clocks.sample()
     assert clocks.to_other(EPOCH) == 5
     assert clocks.to_other(EPOCH + 123_456_789) == 5 + 123_456_789
@@ -35,33 +35,33 @@ def test_an_offset_is_exact_to_the_nanosecond():
 
 
 def test_a_drift_between_samples_is_followed():
-    hand = Hand()
-    hand.rate = 1 + 5e-4
-    clocks = ClockMap(hand.system, hand.other)
+    manual = ManualClocks()
+    manual.rate = 1 + 5e-4
+    clocks = ClockMap(manual.system, manual.other)
     clocks.sample()
-    hand.now += 10**9
+    manual.now += 10**9
     clocks.sample()
     middle = EPOCH + 5 * 10**8
     assert clocks.to_other(middle) == 5 + 5 * 10**8 + 250_000
-    # Without the second sample it would be 250 us off: more than most nodes take.
+    # Without the second sample the error would be 250 us, more than most nodes take.
 
 
 def test_outside_the_samples_the_nearest_offset_holds():
-    hand = Hand()
-    clocks = ClockMap(hand.system, hand.other)
+    manual = ManualClocks()
+    clocks = ClockMap(manual.system, manual.other)
     clocks.sample()
-    hand.now += 1000
-    hand.offset += 40
+    manual.now += 1000
+    manual.offset += 40
     clocks.sample()
     assert clocks.to_other(EPOCH + 2000) == 5 + 40 + 2000
     assert clocks.to_other(EPOCH - 2000) == 5 - 2000
 
 
 def test_of_several_readings_the_quickest_counts():
-    """A thread that is interrupted between the two clocks pairs moments that are far apart."""
+    """A thread that is interrupted between reading the two clocks pairs distant moments."""
     readings = iter([0, 1_000_000, *[2_000_000, 2_000_010] * 4])
-    others = iter([900_000, *[2_000_005] * 4])
-    clocks = ClockMap(lambda: next(readings), lambda: next(others))
+    other_readings = iter([900_000, *[2_000_005] * 4])
+    clocks = ClockMap(lambda: next(readings), lambda: next(other_readings))
     clocks.sample()
     assert clocks.to_other(2_000_005) == 2_000_005
 

@@ -1,4 +1,4 @@
-"""The shape arithmetic is ONNX's, and every misfit is named with what was given and what was expected."""
+"""Shape arithmetic follows ONNX; error messages name the given and the expected value."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def test_same_padding_gives_input_over_stride_rounded_up_for_every_filter_stride
     for size, kernel, stride, dilation in itertools.product(
         range(1, 9), range(1, 6), range(1, 5), range(1, 4)
     ):
-        made = _native.Problem(
+        conv = _native.Problem(
             (1, 1, size), (1, 1, kernel), auto_pad=mode, strides=[stride], dilations=[dilation]
         )
-        assert made.output_shape == (1, 1, -(-size // stride)), (size, kernel, stride, dilation)
+        assert conv.output_shape == (1, 1, -(-size // stride)), (size, kernel, stride, dilation)
 
 
 def test_batch_channels_and_filters_may_be_zero():
@@ -54,38 +54,38 @@ def test_kernel_shape_is_optional_and_changes_nothing():
 
 
 def test_operations_count_a_multiplication_and_an_addition_per_tap():
-    made = _native.Problem((10, 4, 9, 8), (6, 2, 3, 3), group=2, pads=[1, 1, 1, 1])
-    assert made.operations == 2 * (10 * 6 * 9 * 8) * (2 * 3 * 3)
+    conv = _native.Problem((10, 4, 9, 8), (6, 2, 3, 3), group=2, pads=[1, 1, 1, 1])
+    assert conv.operations == 2 * (10 * 6 * 9 * 8) * (2 * 3 * 3)
 
 
 @pytest.mark.parametrize(("element_type", "size"), [("float32", 4), ("float64", 8)])
 def test_bytes_count_every_tensor_once(element_type, size):
-    made = _native.Problem((10, 4, 9, 8), (6, 4, 3, 3), True, type=element_type)
-    assert made.bytes == size * (10 * 4 * 9 * 8 + 6 * 4 * 3 * 3 + 6 + 10 * 6 * 7 * 6)
+    conv = _native.Problem((10, 4, 9, 8), (6, 4, 3, 3), True, type=element_type)
+    assert conv.bytes == size * (10 * 4 * 9 * 8 + 6 * 4 * 3 * 3 + 6 + 10 * 6 * 7 * 6)
 
 
 @pytest.mark.parametrize(
     ("x", "w", "attributes", "read"),
     [
-        # Every second row, of which every sector of eight float32 has a column that is read.
+        # Every second row, in all of whose sectors of eight float32 a column is read.
         ((1, 2, 56, 56), (3, 2, 1, 1), {"strides": [2, 2]}, 2 * 28 * 56),
         # Every sixteenth column: every second sector.
         ((1, 2, 4, 64), (3, 2, 1, 1), {"strides": [1, 16]}, 2 * 4 * 32),
         # Rows 0 and 2, 3 and 5, 6 and 8.
         ((1, 1, 9, 8), (1, 1, 2, 8), {"strides": [3, 1], "dilations": [2, 1]}, 6 * 8),
-        # Padding is not read, and what lies behind the last output is not.
+        # Padding and pixels behind the last output are not read.
         ((1, 1, 10, 8), (1, 1, 3, 3), {"strides": [4, 1], "pads": [1, 1, 0, 1]}, 8 * 8),
         ((1, 1, 1000), (1, 1, 1), {"strides": [400]}, 3 * 8),
     ],
 )
 def test_bytes_count_what_is_read_of_the_input(x, w, attributes, read):
-    made = _native.Problem(x, w, **attributes)
-    assert made.bytes == 4 * (read + math.prod(w) + math.prod(made.output_shape))
+    conv = _native.Problem(x, w, **attributes)
+    assert conv.bytes == 4 * (read + math.prod(w) + math.prod(conv.output_shape))
 
 
 LARGEST = "2147483647"
 
-# Shapes, attributes, and the whole message: what was given, then what was expected.
+# Shapes, attributes, and the message, with the given and the expected value.
 MISFITS = [
     ((1, 3), (4, 3, 3, 3), {}, "input of shape [1, 3]: expected 3, 4 or 5 dimensions: (N, C, spatial...)"),
     (

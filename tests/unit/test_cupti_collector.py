@@ -1,4 +1,4 @@
-"""CUPTI's records become convswap's, and its refusals one line each."""
+"""CUPTI's records become convswap's records, and its errors messages of one line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fake_cupti import FakeCupti
 
 @pytest.fixture
 def cupti(monkeypatch):
-    """Put a fake in place of the package."""
+    """Replace the package cupti by a fake."""
     fake = FakeCupti()
     package = ModuleType("cupti")
     package.cupti = fake
@@ -57,7 +57,7 @@ def test_records_of_every_kind_become_plain_ones(cupti):
     )
 
 
-def test_what_never_ended_and_what_is_not_asked_for_is_left_out(cupti):
+def test_unfinished_work_and_other_records_are_left_out(cupti):
     collector = connect()
     collector.start()
     cupti.pending = [
@@ -75,7 +75,7 @@ def test_records_from_before_the_timed_runs_are_kept_and_the_next_recording_begi
     cupti.pending = [fake_cupti.kernel("a", 1, 2, correlation=1)]
     collector.prepare(0)
     cupti.pending = [fake_cupti.kernel("b", 3, 4, correlation=2)]
-    assert [one.name for one in collector.stop().activities] == ["a", "b"]
+    assert [each.name for each in collector.stop().activities] == ["a", "b"]
     collector.start()
     assert collector.stop().activities == ()
 
@@ -85,7 +85,7 @@ def test_records_from_before_the_timed_runs_are_kept_and_the_next_recording_begi
     [
         ([(1_000, 101_001)], "KERNEL"),
         ([(1_000, 101_000)], "CONCURRENT_KERNEL"),
-        # Half of the time in long ones, and a little more; those before the warm-up do not count.
+        # Just below and above half of the time in long kernels; kernels before the warm-up do not count.
         (
             [(1_000, 1_000), (10_000, 210_000), *[(300_000 + i, 300_100 + i) for i in range(2000)]],
             "CONCURRENT_KERNEL",
@@ -99,7 +99,7 @@ def test_long_kernels_are_recorded_one_after_the_other(cupti, kernels, kind):
     collector = connect()
     collector.start()
     cupti.pending = [fake_cupti.kernel("k", begin, end, correlation=1) for begin, end in kernels]
-    # Copies do not count, however long.
+    # Long copies do not count.
     cupti.pending.append(
         fake_cupti.memcpy(fake_cupti.ActivityMemcpyKind.HTOD, 2_000, 9_002_000, correlation=2)
     )
@@ -108,9 +108,9 @@ def test_long_kernels_are_recorded_one_after_the_other(cupti, kernels, kind):
     assert names == {kind, "MEMCPY", "MEMSET", "RUNTIME", "DRIVER"}
     cupti.pending = [fake_cupti.kernel("timed", 2, 5, correlation=2, kind=fake_cupti.ActivityKind[kind])]
     records = collector.stop()
-    assert [one.name for one in records.activities].count("timed") == 1
+    assert [each.name for each in records.activities].count("timed") == 1
     assert cupti.enabled == []
-    # The next recording begins as the first did.
+    # The next recording begins with concurrent kernels again.
     collector.start()
     assert fake_cupti.ActivityKind.CONCURRENT_KERNEL in cupti.enabled
     collector.stop()
@@ -146,7 +146,7 @@ def test_a_refusal_at_the_start_leaves_nothing_enabled(cupti, monkeypatch):
     assert cupti.enabled == []
 
 
-def test_a_refusal_of_the_other_way_leaves_nothing_enabled(cupti):
+def test_a_refusal_of_the_other_kernel_records_leaves_nothing_enabled(cupti):
     collector = connect()
     collector.start()
     cupti.refuse = {"activity_enable": fake_cupti.Result.ERROR_UNKNOWN}
@@ -185,7 +185,7 @@ def test_another_profiler_is_named(cupti):
     )
 
 
-def test_another_profiler_that_gives_no_name_is_told_of_too(cupti):
+def test_another_profiler_without_a_name_is_reported_too(cupti):
     line = refusal(cupti, "activity_enable", fake_cupti.Result.ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED)
     assert line.startswith("another profiler holds CUPTI")
 
@@ -221,7 +221,7 @@ def test_a_missing_package_says_what_to_install(monkeypatch):
 
 
 def test_a_missing_library_says_which_one(cupti, monkeypatch):
-    """The bindings load CUPTI and the driver when they are first called, and raise a RuntimeError."""
+    """The bindings load CUPTI and the driver at their first call, which may raise a RuntimeError."""
 
     def fail(*_arguments):
         raise RuntimeError("CUDA driver is not found (libcuda.so.1: cannot open shared object file)")
@@ -232,7 +232,7 @@ def test_a_missing_library_says_which_one(cupti, monkeypatch):
 
 
 def test_the_package_has_all_that_the_collector_uses():
-    """Its names, by which the fake stands for it."""
+    """The fake has the names of the real package."""
     real = pytest.importorskip("cupti.cupti", reason="cupti-python is not installed")
     for name in ("SUBSCRIBER_PARAMS_SIZE", "SubscriberParams", "subscribe_v2", "activity_register_callbacks"):
         assert hasattr(real, name), name
@@ -240,8 +240,8 @@ def test_the_package_has_all_that_the_collector_uses():
         assert callable(getattr(real, name)), name
     for group in ("ActivityKind", "CallbackDomain", "ActivityMemcpyKind", "Result"):
         fake = getattr(fake_cupti, group)
-        assert {one.name: int(one) for one in fake}.items() <= {
-            one.name: int(one) for one in getattr(real, group)
+        assert {each.name: int(each) for each in fake}.items() <= {
+            each.name: int(each) for each in getattr(real, group)
         }.items()
     assert real.cuptiError(39).status == 39
     fields = {

@@ -1,4 +1,4 @@
-"""The data sets: where files are looked for, the idx format, the course's resizing, the synthetic set."""
+"""Data sets: the search for files, the idx format, the course's resizing, and the synthetic set."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def idx_bytes(array: np.ndarray) -> bytes:
 
 
 def compressed(content: bytes) -> bytes:
-    """Return it as gzip does at no particular time, since tests are named after what they read."""
+    """Return the content gzipped without a time stamp: test ids contain it."""
     return gzip.compress(content, mtime=0)
 
 
@@ -63,7 +63,7 @@ def small_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def data_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Name a folder in CONVSWAP_DATA that holds the small set's files; return where these lie."""
+    """Set CONVSWAP_DATA to a folder with the small set's files; return the folder of the files."""
     monkeypatch.setenv("CONVSWAP_DATA", str(tmp_path / "data"))
     folder = tmp_path / "data" / "fashion-mnist"
     folder.mkdir(parents=True)
@@ -124,11 +124,11 @@ def test_a_file_that_the_data_folder_lacks_comes_from_the_cache(small_set: Path,
 def test_a_damaged_file_in_the_data_folder_is_named_with_both_hashes(
     small_set: Path, data_folder: Path, damage: str
 ) -> None:
-    whole = SMALL_FILES["pixels.gz"]
+    intact = SMALL_FILES["pixels.gz"]
     content = {
-        "truncated": whole[:-100],
-        "altered": whole[:-1] + b"?",
-        "longer": whole + b"?",
+        "truncated": intact[:-100],
+        "altered": intact[:-1] + b"?",
+        "longer": intact + b"?",
         "empty": b"",
     }[damage]
     (data_folder / "pixels.gz").write_bytes(content)
@@ -138,7 +138,7 @@ def test_a_damaged_file_in_the_data_folder_is_named_with_both_hashes(
     assert "\n" not in message
     assert str(data_folder / "pixels.gz") in message
     assert hashlib.sha256(content).hexdigest() in message
-    assert hashlib.sha256(whole).hexdigest() in message
+    assert hashlib.sha256(intact).hexdigest() in message
     assert "unset CONVSWAP_DATA" in message
     assert datasets.available("fashion-mnist"), "or a comparison would silently take other data"
 
@@ -245,7 +245,7 @@ def test_fashion_mnist_matches_its_pinned_hashes_and_is_balanced(
 
 @needs_fashion_mnist
 def test_fashion_mnist_resized_is_the_rounded_formula_but_for_its_rounding_noise() -> None:
-    """The formula in float64, as scikit-image evaluates it: noise moves 0.1 % of the pixels, each by one."""
+    """In float64, as in scikit-image, rounding noise changes 0.1 % of the pixels, each by one."""
     originals = datasets.load("fashion-mnist", images=500).images[:, 0] / np.float64(256)
     resized = datasets.load("fashion-mnist", images=500, image_size=48).images[:, 0]
     coordinate = 28 / 48 * (np.arange(48) + 0.5) - 0.5
@@ -316,7 +316,7 @@ def test_resizing_takes_little_memory_beside_its_result() -> None:
     resized = resize_as_the_course(images, 64)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    # Chunks of 16 MiB, and what matmul makes on the way; all images at once would take over 100 MiB.
+    # Chunks of 16 MiB and temporaries of matmul; all images at once would take over 100 MiB.
     assert peak - resized.nbytes < 4 * (16 << 20)
 
 
@@ -365,7 +365,7 @@ def test_the_synthetic_set_needs_no_files(small_set: Path) -> None:
 
 
 def test_a_linear_classifier_learns_the_synthetic_set_well_but_not_perfectly() -> None:
-    """Ridge regression on the pixels: the floor of what a fitted last layer can do."""
+    """Ridge regression on the pixels, a lower bound for networks with a fitted last layer."""
 
     def features(split: str, count: int) -> tuple[np.ndarray, np.ndarray]:
         pixels, labels = synthetic.originals(split, count)
@@ -382,9 +382,9 @@ def test_a_linear_classifier_learns_the_synthetic_set_well_but_not_perfectly() -
 
 @pytest.mark.parametrize("array", [SMALL_PIXELS, SMALL_LABELS, np.empty((0, 28, 28), np.uint8)])
 def test_an_idx_file_gives_back_its_array(array: np.ndarray) -> None:
-    read = read_idx(io.BytesIO(idx_gz(array)), "some.gz", array.shape)
-    assert read.dtype == np.uint8
-    np.testing.assert_array_equal(read, array)
+    restored = read_idx(io.BytesIO(idx_gz(array)), "some.gz", array.shape)
+    assert restored.dtype == np.uint8
+    np.testing.assert_array_equal(restored, array)
 
 
 @pytest.mark.parametrize(
@@ -425,10 +425,10 @@ def test_an_altered_idx_file_is_refused_or_read_right(position: int, value: int)
     altered = bytearray(SMALL_FILES["labels.gz"])
     altered[position] = value
     try:
-        read = read_idx(io.BytesIO(altered), "some.gz", SMALL_LABELS.shape)
+        restored = read_idx(io.BytesIO(altered), "some.gz", SMALL_LABELS.shape)
     except ConvswapError:
         return
-    np.testing.assert_array_equal(read, SMALL_LABELS)
+    np.testing.assert_array_equal(restored, SMALL_LABELS)
 
 
 @pytest.mark.parametrize("cache", ["a file", "no home folder"])

@@ -1,4 +1,4 @@
-"""Kernels are named as in their source."""
+"""Kernel names are demangled."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from convswap.profiling.result import demangle
 
 
 @pytest.fixture
-def fresh():
-    """Forget what was demangled, and what does it."""
+def empty_caches():
+    """Clear the caches of demangled names and of the demangler."""
     for function in (module.demangle, module._demangler, module._free):
         function.cache_clear()
     yield
@@ -34,7 +34,7 @@ def test_names_of_cpp_become_readable_and_others_stay(name, readable):
     assert demangle(name) == readable
 
 
-def test_a_system_without_the_library_keeps_the_raw_names(fresh, monkeypatch):
+def test_a_system_without_the_library_keeps_the_raw_names(empty_caches, monkeypatch):
     def none(name):
         raise OSError(f"{name}: cannot open shared object file")
 

@@ -1,4 +1,4 @@
-"""Which device is chosen, why not the card, and what is said of its driver."""
+"""The chosen device, the reason for not using a card, and the version of its driver."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLOSED_MODULE = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat
 
 @pytest.fixture
 def driver(tmp_path, monkeypatch):
-    """Return a function that pretends the driver's programs and files; at first there are none."""
+    """Return a function that creates the driver's program and file; without a call there are none."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(cards, "DRIVER_FILE", tmp_path / "version")
 
@@ -35,7 +35,7 @@ def driver(tmp_path, monkeypatch):
 
 
 def pretend_cuda(monkeypatch, devices) -> None:
-    """Pretend an onnxruntime with the provider, and what the driver answers."""
+    """Pretend an onnxruntime with the CUDA provider, and a driver with these devices."""
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: list(device.PROVIDERS.values()))
     native = SimpleNamespace(cuda_devices=devices, kernel_compiler=lambda: {"version": "13.0"})
     monkeypatch.setattr(device, "_native", native)
@@ -99,6 +99,6 @@ def test_a_card_that_cuda_cannot_read_is_one_line(driver, monkeypatch):
         raise RuntimeError("cudaGetDeviceProperties(&properties, index):\n unknown error")
 
     pretend_cuda(monkeypatch, fails)
-    said = "cudaGetDeviceProperties(&properties, index): unknown error"
-    assert refusal().startswith(f"device cuda cannot be used: {said}; use --device cpu")
-    assert choose_device() == Device("cpu", said)
+    reason = "cudaGetDeviceProperties(&properties, index): unknown error"
+    assert refusal().startswith(f"device cuda cannot be used: {reason}; use --device cpu")
+    assert choose_device() == Device("cpu", reason)

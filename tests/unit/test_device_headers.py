@@ -1,4 +1,4 @@
-"""What a kernel includes: headers of ours alone, since the card's compiler is given no others at run time."""
+"""Kernels include our own headers only: NVRTC gets no others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from build_tools import REPOSITORY
 
 SOURCES = REPOSITORY / "custom_op"
 HEADERS = sorted((SOURCES / "cuda").rglob("*.cuh"))
-# What the kernels of a header need, as its error says it where they have no code for a target.
+# Least target of a header's kernels, and the words of its error for other targets.
 NEEDS = {
     "few_channels/kernel.cuh": (800, "compute capability 8.0 or newer"),
     "implicit_gemm/kernel.cuh": (900, "compute capability 9.0 alone"),
@@ -49,9 +49,9 @@ def test_kernel_includes_headers_of_ours_alone(header: Path) -> None:
 
 @each_header
 def test_kernel_is_compiled_for_no_target_that_it_has_no_code_for(header: Path) -> None:
-    least, words = NEEDS.get(name_of(header), (750, ""))
-    assert preprocess(header, least, "-D__CUDA_ARCH_FEAT_SM90_ALL", "-E").returncode == 0
-    if least > 750:
+    first_target, words = NEEDS.get(name_of(header), (750, ""))
+    assert preprocess(header, first_target, "-D__CUDA_ARCH_FEAT_SM90_ALL", "-E").returncode == 0
+    if first_target > 750:
         assert words in preprocess(header, 750, "-E").stderr
     if "alone" in words:
         for target in (900, 1000):

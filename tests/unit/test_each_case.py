@@ -1,4 +1,4 @@
-"""Tests that go through their cases themselves run all of them, and a failure says for which."""
+"""Tests decorated with `each` run all their cases, and a failure names its case."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import pytest
 from each_case import each
 
 
-def test_every_case_is_run_with_what_pytest_gives_beside_it():
-    seen = []
+def test_every_case_is_run_with_the_fixtures_of_pytest():
+    calls = []
 
     @each("name, number", [("a", 1), ("b", 2)])
     @each("letter", "xy")
     def test(name, number, letter, device):
-        seen.append((name, number, letter, device))
+        calls.append((name, number, letter, device))
 
     assert list(inspect.signature(test).parameters) == ["device"]
     test(device="cpu")
-    assert seen == [("a", 1, "x", "cpu"), ("a", 1, "y", "cpu"), ("b", 2, "x", "cpu"), ("b", 2, "y", "cpu")]
+    assert calls == [("a", 1, "x", "cpu"), ("a", 1, "y", "cpu"), ("b", 2, "x", "cpu"), ("b", 2, "y", "cpu")]
 
 
-def test_failure_begins_with_its_case_and_keeps_what_it_said():
+def test_failure_begins_with_its_case_and_keeps_its_message():
     @each("number", [1, 2, 3])
     def test(number):
         assert number != 2, "it is even"
@@ -41,16 +41,16 @@ def test_error_of_another_kind_fails_the_test_with_its_case():
 
 
 def test_case_that_is_skipped_leaves_the_others():
-    seen = []
+    numbers = []
 
     @each("number", [1, 2, 3])
     def test(number):
         if number < 3:
             pytest.skip(f"{number} is small")
-        seen.append(number)
+        numbers.append(number)
 
     test()
-    assert seen == [3]
+    assert numbers == [3]
 
 
 def test_test_is_skipped_where_every_case_is_with_the_reason_of_the_first():

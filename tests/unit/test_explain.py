@@ -1,4 +1,4 @@
-"""`convswap explain`: the plan of every Conv, its figures, and why it and no other was taken."""
+"""`convswap explain`: the plan of every Conv, its figures, and the reason for its choice."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def printed(plan: ModelPlan) -> str:
 
 
 def test_native_explanation_has_the_plan_and_the_figures():
-    answer = _native.explain(PROBLEM, "cpu")
-    assert answer["device"] == _native.tuning_device("cpu")
-    assert (answer["algorithm"], answer["decided_by"]) == ("direct", "rule")
-    assert answer["why"] == "the first of the catalog that supports it"
-    assert answer["plan"] == _native.describe_plan(PROBLEM, "cpu")
-    assert (answer["bytes"], answer["operations"]) == (PROBLEM.bytes, PROBLEM.operations)
-    assert answer["others"] == [
+    explanation = _native.explain(PROBLEM, "cpu")
+    assert explanation["device"] == _native.tuning_device("cpu")
+    assert (explanation["algorithm"], explanation["decided_by"]) == ("direct", "rule")
+    assert explanation["why"] == "the first of the catalog that supports it"
+    assert explanation["plan"] == _native.describe_plan(PROBLEM, "cpu")
+    assert (explanation["bytes"], explanation["operations"]) == (PROBLEM.bytes, PROBLEM.operations)
+    assert explanation["others"] == [
         {
             "algorithm": "reference",
             "supports": True,
@@ -52,9 +52,9 @@ def test_native_explanation_has_the_plan_and_the_figures():
 
 
 def test_native_explanation_of_a_choice_by_name():
-    answer = _native.explain(PROBLEM, "cpu", "reference")
-    assert (answer["decided_by"], answer["why"]) == ("name", "asked for by name")
-    assert "another was asked for by name" in answer["others"][0]["why_not"]
+    explanation = _native.explain(PROBLEM, "cpu", "reference")
+    assert (explanation["decided_by"], explanation["why"]) == ("name", "asked for by name")
+    assert "another was asked for by name" in explanation["others"][0]["why_not"]
 
 
 def test_native_explanation_says_why_an_algorithm_cannot():
@@ -68,11 +68,15 @@ def test_native_explanation_says_why_an_algorithm_cannot():
 def test_native_explanation_of_a_measured_choice(table):
     times = {"reference": 0.25, "direct": 0.75}
     write(table, line(PROBLEM.text, "reference", "cpu", milliseconds=times))
-    answer = _native.explain(PROBLEM, "cpu", "tuned")
-    assert (answer["algorithm"], answer["decided_by"], answer["milliseconds"]) == ("reference", "tuned", 0.25)
-    assert answer["why"] == "measured by `convswap tune`: 0.25 ms"
-    assert answer["others"][0]["why_not"] == "measured slower: 0.75 ms"
-    assert answer["others"][0]["milliseconds"] == 0.75
+    explanation = _native.explain(PROBLEM, "cpu", "tuned")
+    assert (explanation["algorithm"], explanation["decided_by"], explanation["milliseconds"]) == (
+        "reference",
+        "tuned",
+        0.25,
+    )
+    assert explanation["why"] == "measured by `convswap tune`: 0.25 ms"
+    assert explanation["others"][0]["why_not"] == "measured slower: 0.75 ms"
+    assert explanation["others"][0]["milliseconds"] == 0.75
 
 
 @pytest.mark.parametrize(
@@ -81,15 +85,15 @@ def test_native_explanation_of_a_measured_choice(table):
 )
 def test_native_explanation_of_a_table_that_a_person_wrote(table, times, why_not):
     write(table, line(PROBLEM.text, "reference", "cpu", milliseconds=times))
-    answer = _native.explain(PROBLEM, "cpu", "tuned")
-    assert answer["algorithm"] == "reference"
-    assert why_not in answer["others"][0]["why_not"]
+    explanation = _native.explain(PROBLEM, "cpu", "tuned")
+    assert explanation["algorithm"] == "reference"
+    assert why_not in explanation["others"][0]["why_not"]
 
 
 def test_native_explanation_of_a_card_that_is_not_here():
-    answer = _native.explain(PROBLEM, "cuda", compute_capability=75)
-    assert answer["plan"] is None
-    assert "7.5" in {other["algorithm"]: other for other in answer["others"]}["few_channels"]["why_not"]
+    explanation = _native.explain(PROBLEM, "cuda", compute_capability=75)
+    assert explanation["plan"] is None
+    assert "7.5" in {other["algorithm"]: other for other in explanation["others"]}["few_channels"]["why_not"]
     modern = _native.explain(PROBLEM, "cuda", compute_capability=90)
     assert modern["algorithm"] == _native.choose(PROBLEM, "cuda", compute_capability=90)
     assert {other["algorithm"] for other in modern["others"]} | {modern["algorithm"]} == {
@@ -102,30 +106,30 @@ def test_estimates_say_why_an_algorithm_was_taken_and_the_others_were_not(batch)
     plan = convswap.explain("ece408-2019fa", batch=batch, compute_capability=90)
     assert len(plan.convs) == 2
     for conv in plan.convs:
-        taken = re.fullmatch(r"estimated fastest: ([0-9.]+) ms", conv.answer["why"])
-        assert taken and float(taken[1]) > 0, conv.answer["why"]
+        estimate = re.fullmatch(r"estimated fastest: ([0-9.]+) ms", conv.answer["why"])
+        assert estimate and float(estimate[1]) > 0, conv.answer["why"]
         supporting = [other for other in conv.answer["others"] if other["supports"]]
-        # These take every such layer.
-        able = {conv.answer["algorithm"], *(other["algorithm"] for other in supporting)}
-        assert able >= {"toeplitz", "few_channels", "tiled", "naive"}
+        # These algorithms support both layers.
+        names = {conv.answer["algorithm"], *(other["algorithm"] for other in supporting)}
+        assert names >= {"toeplitz", "few_channels", "tiled", "naive"}
         for other in supporting:
             if other["algorithm"] == "naive":
                 assert other["why_not"] == "for what no other can compute; not measured"
                 continue
             slower = re.fullmatch(r"estimated slower: ([0-9.]+) ms; not measured", other["why_not"])
-            # Three digits of each are told, so that two may be the same.
-            assert slower and float(slower[1]) >= float(taken[1]), (conv.answer["why"], other)
+            # Three digits are printed, so two estimates may look equal.
+            assert slower and float(slower[1]) >= float(estimate[1]), (conv.answer["why"], other)
 
 
-def test_algorithm_that_gains_too_little_for_what_it_rounds_is_told_of():
+def test_algorithm_that_rounds_and_gains_too_little_has_a_reason():
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [64, 132, 56, 56])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     w = numpy_helper.from_array(np.zeros((132, 1, 7, 7), np.float32), "w")
     conv = helper.make_node("Conv", ["x", "w"], ["y"], group=132, pads=[3] * 4)
     model = helper.make_model(helper.make_graph([conv], "depthwise", [x], [y], [w]))
-    (found,) = convswap.explain(model, compute_capability=90).convs
-    others = {other["algorithm"]: other["why_not"] for other in found.answer["others"]}
-    assert found.answer["algorithm"] == "depthwise"
+    (conv_plan,) = convswap.explain(model, compute_capability=90).convs
+    others = {other["algorithm"]: other["why_not"] for other in conv_plan.answer["others"]}
+    assert conv_plan.answer["algorithm"] == "depthwise"
     assert re.fullmatch(
         r"estimated [0-9.]+ ms, too little less for .* TF32; not measured", others["toeplitz"]
     )
@@ -185,7 +189,7 @@ def test_floor_and_what_bounds_it_on_a_card_that_is_known():
     assert bound_by(few, {"name": "Other", "memory_bandwidth": 1e12}, "tf32") is None
 
 
-def test_what_was_left_is_named():
+def test_nodes_that_are_left_are_named():
     model = three_convs()
     model.graph.node.append(helper.make_node("ConvTranspose", ["y", "w"], ["z"], name="up"))
     assert "Left as it was: up: ConvTranspose is a transposed" in printed(
@@ -205,8 +209,8 @@ def test_convs_in_subgraphs_are_counted_and_left_out():
     model.graph.node.append(
         helper.make_node("If", ["condition"], ["z"], then_branch=branch, else_branch=branch)
     )
-    for given in (model, convswap.swap(model).to_proto()):
-        plan = convswap.explain(given, device="cpu")
+    for proto in (model, convswap.swap(model).to_proto()):
+        plan = convswap.explain(proto, device="cpu")
         assert [conv.node for conv in plan.convs] == ["a", "b", "c"]
         assert any(note.startswith("2 swapped Conv in subgraphs are left out") for note in plan.notes)
 
@@ -217,7 +221,7 @@ def test_tuned_models_are_explained_by_the_table(table, tmp_path, capsys):
     plan = convswap.explain(three_convs(), device="cpu", algorithm="tuned")
     assert [conv.answer["decided_by"] for conv in plan.convs] == ["tuned", "rule", "tuned"]
     assert "tuned, 0.500 ms" in printed(plan)
-    # As the file itself asks for it, too.
+    # The file's own algorithm attribute has the same effect.
     path = tmp_path / "tuned.onnx"
     convswap.swap(three_convs(), algorithm="tuned").save(path)
     assert [conv.answer["decided_by"] for conv in convswap.explain(path, device="cpu").convs] == [
@@ -234,7 +238,7 @@ def test_a_damaged_table_is_one_warning_on_standard_error_and_a_note(table, tmp_
     (warning,) = captured.err.strip().splitlines()
     assert warning.startswith(f"convswap: the tuning table '{table}' is damaged: line 2 has 1 fields")
     assert "Note: the tuning table is damaged" in captured.out
-    # It is nothing to those who do not ask for it.
+    # Without algorithm tuned the table is not read.
     write(table, "damaged", "too", "again")
     assert main(["explain", str(path), "--device", "cpu"]) == 0
     assert capsys.readouterr().err == ""
@@ -290,7 +294,7 @@ def test_compute_capabilities_that_do_not_exist_are_refused():
 def test_plans_of_a_card_have_a_launch_shape_and_a_floor_and_say_what_bounds_it_where_that_is_known(cuda):
     plan = convswap.explain("ece408-2019fa", device="cuda")
     assert plan.batch == 10_000
-    # Of other cards the memory alone is known, from the driver.
+    # For other cards only the memory bandwidth is known, from the driver.
     is_measured = bool(ceilings(plan.device.card).rates)
     for conv in plan.convs:
         assert "threads" in str(conv.answer["plan"])
@@ -307,17 +311,17 @@ def test_fused_convs_are_planned_with_what_they_take_in(tmp_path, monkeypatch, c
         command = ["explain", *arguments, "--device", "cpu", "--batch", "3", "--json", "plan.json"]
         assert main(command) == 0
         plans.append(json.loads(Path("plan.json").read_text()))
-    here, before = plans
-    assert [layer["fused"] for layer in here["layers"]] == [["Clip", "MaxPool"], ["Add", "HardSwish"]]
-    assert [layer["problem"].partition(" then=")[2] for layer in here["layers"]] == [
+    of_model, of_file = plans
+    assert [layer["fused"] for layer in of_model["layers"]] == [["Clip", "MaxPool"], ["Add", "HardSwish"]]
+    assert [layer["problem"].partition(" then=")[2] for layer in of_model["layers"]] == [
         "Clip(-3.40282347e+38,6) MaxPool 2x2 strides=2x2 pads=0x0x0x0",
         "residual HardSwish",
     ]
-    assert here["layers"] == before["layers"]
-    assert [taken["node"] for taken in here["fused"]] == ["a", "b"]
-    assert before["fused"] == before["not_fused"] == []
+    assert of_model["layers"] == of_file["layers"]
+    assert [conv["node"] for conv in of_model["fused"]] == ["a", "b"]
+    assert of_file["fused"] == of_file["not_fused"] == []
     shown = capsys.readouterr().out
-    # In two tables of each.
+    # Each command prints two tables with the title.
     assert [shown.count(title) for title in ("a + Clip + MaxPool", "b + Add + HardSwish")] == [4, 4]
 
 

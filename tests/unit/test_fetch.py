@@ -71,10 +71,10 @@ def test_a_part_that_is_no_beginning_of_the_file_is_replaced(tmp_path: Path, par
         assert server.ranges[-1] is None
 
 
-@pytest.mark.parametrize("way", ["ignore range", "wrong range"])
-def test_a_server_that_does_not_honour_the_range_gives_the_whole_file(tmp_path: Path, way: str) -> None:
+@pytest.mark.parametrize("action", ["ignore range", "wrong range"])
+def test_a_server_that_does_not_honour_the_range_gives_the_whole_file(tmp_path: Path, action: str) -> None:
     part_of(tmp_path).write_bytes(CONTENT[:5000])
-    with serving({FILE.name: CONTENT}, [way, "serve"]) as server:
+    with serving({FILE.name: CONTENT}, [action, "serve"]) as server:
         assert get(server.home, tmp_path) == CONTENT
 
 
@@ -125,7 +125,7 @@ def test_a_connection_that_is_always_cut_gives_up_and_keeps_what_arrived(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("way", "reason"),
+    ("action", "reason"),
     [
         ("status 404", "the server answers 404 Not Found"),
         ("status 403", "the server answers 403 Forbidden"),
@@ -135,10 +135,10 @@ def test_a_connection_that_is_always_cut_gives_up_and_keeps_what_arrived(tmp_pat
     ],
 )
 def test_a_server_that_does_not_give_the_file_is_named_with_the_reason(
-    tmp_path: Path, way: str, reason: str
+    tmp_path: Path, action: str, reason: str
 ) -> None:
     part_of(tmp_path).write_bytes(CONTENT[:5000])
-    with serving({FILE.name: CONTENT}, [way]) as server:
+    with serving({FILE.name: CONTENT}, [action]) as server:
         with pytest.raises(ConvswapError) as caught:
             get(server.home, tmp_path, patience=SHORT)
         assert_one_helpful_line(str(caught.value), server.home, tmp_path)
@@ -150,7 +150,7 @@ def test_a_refused_connection_is_one_line_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
-    # The default patience has 7.5 seconds of them, between five attempts.
+    # The default patience pauses for 7.5 seconds in all, between five attempts.
     monkeypatch.setattr(time, "sleep", pauses.append)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""A file that is no ONNX model is called by its name, and an ONNX model never by that of another format."""
+"""Files of other formats are named by their format; ONNX models are never mistaken for them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def array() -> bytes:
     return file.getvalue()
 
 
-OTHERS = {
+OTHER_FORMATS = {
     "a model in ORT format; give the .onnx file that it was made from": b"\x20\0\0\0ORTM\0\0\0\0",
     "a TensorFlow Lite model; export": b"\x20\0\0\0TFL3\0\0\0\0",
     "a TensorRT engine; give the .onnx": b"ftrt\0\0\0\0\x01",
@@ -65,9 +65,9 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("kind", OTHER_FORMATS)
 def test_another_format_is_named_whatever_the_file_is_called(kind, tmp_path):
-    (tmp_path / "m.onnx").write_bytes(OTHERS[kind])
+    (tmp_path / "m.onnx").write_bytes(OTHER_FORMATS[kind])
     with pytest.raises(ConvswapError, match=rf"m\.onnx' is not an ONNX model: it is {kind}") as raised:
         load_model(tmp_path / "m.onnx")
     assert "\n" not in str(raised.value)
@@ -75,9 +75,9 @@ def test_another_format_is_named_whatever_the_file_is_called(kind, tmp_path):
 
 @pytest.mark.parametrize("identifier", ["ORTM", "TFL3"])
 def test_onnx_model_with_an_identifier_at_its_place_is_read(identifier, tmp_path):
-    given = model(producer_name=identifier).SerializeToString()
-    assert given[4:8] == identifier.encode()
-    (tmp_path / "m.ort").write_bytes(given)
+    content = model(producer_name=identifier).SerializeToString()
+    assert content[4:8] == identifier.encode()
+    (tmp_path / "m.ort").write_bytes(content)
     assert load_model(tmp_path / "m.ort").producer_name == identifier
 
 
@@ -85,6 +85,6 @@ def test_onnx_model_with_an_identifier_at_its_place_is_read(identifier, tmp_path
 def test_model_of_another_type_is_refused_and_bytes_say_what_they_are(function):
     with pytest.raises(ConvswapError, match=r"they are a model in ORT format; .* expected a path"):
         function(b"\x20\0\0\0ORTM\0\0\0\0")
-    for given in (model().SerializeToString(), 3, io.BytesIO()):
-        with pytest.raises(ConvswapError, match=f"type {type(given).__name__} was given; expected a path"):
-            function(given)
+    for argument in (model().SerializeToString(), 3, io.BytesIO()):
+        with pytest.raises(ConvswapError, match=f"type {type(argument).__name__} was given; expected a path"):
+            function(argument)

@@ -1,12 +1,12 @@
-"""Which ceilings a card has: those that were measured on it, and never more than its driver tells."""
+"""Ceilings of a card: measured ones, limited by the bandwidth that the driver reports."""
 
 from __future__ import annotations
 
 import pytest
 from convswap.timing.floor import ceilings
 
-# What the driver tells, and what a copy reaches: of an H200 3,201 MHz, twice a clock, 6,144 bits, and 4.3
-# TB/s, of an H100 2,619 MHz, 5,120 bits, and 3.0 TB/s.
+# Bandwidths of the driver and of a copy. H200: 3,201 MHz, twice a clock, 6,144 bits; 4.3 TB/s. H100: 2,619
+# MHz, 5,120 bits; 3.0 TB/s.
 MEASURED = {
     "NVIDIA H200": (2 * 3.201e9 * 6144 / 8, 4.30e12),
     "NVIDIA H100 80GB HBM3": (2 * 2.619e9 * 5120 / 8, 3.00e12),
@@ -15,11 +15,11 @@ MEASURED = {
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_a_card_that_was_measured_has_the_bandwidth_of_a_copy(name):
-    told_by_it, reached = MEASURED[name]
-    for told in (told_by_it, None):
-        known = ceilings({"name": name, "memory_bandwidth": told})
+    driver_bandwidth, copy_bandwidth = MEASURED[name]
+    for bandwidth in (driver_bandwidth, None):
+        known = ceilings({"name": name, "memory_bandwidth": bandwidth})
         assert known is not None
-        assert known.bandwidth == reached
+        assert known.bandwidth == copy_bandwidth
         assert known.rates["tf32"] == 989e12
 
 

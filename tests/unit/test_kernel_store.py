@@ -1,4 +1,4 @@
-"""Compiled kernels are kept from one process to the next, and no store is ever an error."""
+"""Compiled kernels are stored for later processes; an unusable store is no error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(bool(COMPILER["why_not"]), reason=COMPILER["why_
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a store that is empty, in a cache that is not there yet."""
+    """Return the folder of an empty store, in a cache folder that does not exist yet."""
     monkeypatch.setenv("CONVSWAP_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "kernels"
 
@@ -28,26 +28,26 @@ def compile_kernel() -> bytes:
     return _native.compile_kernel(KERNEL, CAPABILITY)
 
 
-def kept(folder: Path) -> list[Path]:
+def stored_kernels(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.kernel"))
 
 
-def test_a_kernel_is_compiled_once_and_kept_in_a_folder_of_the_users_own(folder: Path) -> None:
+def test_a_kernel_is_compiled_once_and_stored_in_a_folder_of_the_users_own(folder: Path) -> None:
     code = compile_kernel()
-    (file,) = kept(folder)
+    (file,) = stored_kernels(folder)
     assert file.name.startswith("sm_90_naive_kernel_float_-")
     assert (folder.stat().st_mode & 0o777, file.stat().st_mode & 0o777) == (0o700, 0o600)
     before = file.stat()
     os.utime(file, (0, 0))
     assert compile_kernel() == code
-    # It was read, which counts as a use, and not written again.
+    # Reading a kernel updates its time of use and does not rewrite it.
     assert file.stat().st_ino == before.st_ino and file.stat().st_mtime > 0
     assert not list(folder.glob("*.part"))
 
 
-def test_what_is_kept_is_counted_and_cleared(folder: Path) -> None:
+def test_stored_kernels_are_counted_and_cleared(folder: Path) -> None:
     compile_kernel()
-    (file,) = kept(folder)
+    (file,) = stored_kernels(folder)
     (folder / "x.part").write_bytes(b"left by a process that was stopped")
     facts = _native.kernel_store()
     assert (facts["folder"], facts["unused"], facts["kernels"]) == (str(folder), "", 1)
@@ -67,34 +67,34 @@ def test_what_is_kept_is_counted_and_cleared(folder: Path) -> None:
         lambda text: b"\0" * len(text),
     ],
 )
-def test_what_is_damaged_is_compiled_again(damage, folder: Path) -> None:
+def test_a_damaged_kernel_is_compiled_again(damage, folder: Path) -> None:
     code = compile_kernel()
-    (file,) = kept(folder)
-    whole = file.read_bytes()
-    file.write_bytes(damage(whole))
+    (file,) = stored_kernels(folder)
+    intact = file.read_bytes()
+    file.write_bytes(damage(intact))
     assert compile_kernel() == code
-    assert file.read_bytes() == whole
+    assert file.read_bytes() == intact
 
 
-def test_lines_asked_for_are_another_kernel(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_with_line_info_is_another_kernel(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = compile_kernel()
     monkeypatch.setenv("CONVSWAP_LINE_INFO", "1")
     with_lines = compile_kernel()
     assert b".debug_line" in with_lines and b".debug_line" not in plain
-    assert len(kept(folder)) == 2
+    assert len(stored_kernels(folder)) == 2
 
 
 def test_a_folder_that_others_may_write_to_is_not_used(folder: Path) -> None:
     compile_kernel()
-    (file,) = kept(folder)
+    (file,) = stored_kernels(folder)
     file.unlink()
     folder.chmod(0o777)
     compile_kernel()
-    assert not kept(folder)
+    assert not stored_kernels(folder)
     assert _native.kernel_store()["unused"] == "others may write to it; chmod go-w would keep them out"
 
 
-def test_what_is_no_folder_is_not_used(folder: Path) -> None:
+def test_a_file_in_place_of_the_folder_is_not_used(folder: Path) -> None:
     folder.parent.mkdir()
     folder.write_text("a file")
     assert compile_kernel()
@@ -108,7 +108,7 @@ def test_a_cache_that_cannot_be_made_is_not_used(tmp_path: Path, monkeypatch: py
     assert _native.kernel_store()["unused"] == "it cannot be made: Not a directory"
 
 
-def test_a_source_that_is_refused_is_told_with_file_and_line() -> None:
+def test_a_source_that_does_not_compile_is_named_with_file_and_line() -> None:
     with pytest.raises(
         RuntimeError, match=r"cannot compile few_channels::kernel.* capability 7\.5: "
     ) as raised:
@@ -122,6 +122,6 @@ def test_a_kernel_that_no_family_lists_is_refused() -> None:
         _native.compile_kernel("naive::kernel<int>", 90)
 
 
-def test_a_card_that_the_compiler_does_not_know_gets_what_is_portable(folder: Path) -> None:
+def test_a_card_that_the_compiler_does_not_know_gets_portable_code(folder: Path) -> None:
     code = _native.compile_kernel(KERNEL, 199)
     assert b".version" in code and b".target sm_121" in code

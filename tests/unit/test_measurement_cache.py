@@ -1,4 +1,4 @@
-"""The planner's rule beside the measurements that the repository keeps: what it would choose for an H200."""
+"""The planner's choices for an H200 against the measurements in benchmarks/h200.json."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from convswap import _native
 from convswap.timing.suites import SUITES, SuiteLayer
 from results import Results
 
-# Of the sections that `python benchmarks/rule.py SUITE --json FILE` gave: how many rows there are, how many
-# of them may be more than MISSED above the best, the most in the geometric mean, and of any row.
+# Sections of `python benchmarks/rule.py SUITE`: number of rows, limit of rows that are more than MISSED above
+# the best, and limits of the geometric mean and of a single row.
 MISSED = 1.05
 RULE_SECTIONS = {
     "course": (126, 2, 1.01, 1.06),
@@ -36,17 +36,17 @@ def problem_of(row: dict, layer: SuiteLayer) -> _native.Problem:
     )
 
 
-@pytest.mark.parametrize("kept", RULE_SECTIONS)
-def test_the_rule_is_near_the_best_that_was_measured(kept):
-    layers = {layer.name: layer for layer in SUITES[kept.removesuffix("-ieee")]}
+@pytest.mark.parametrize("section", RULE_SECTIONS)
+def test_the_rule_is_near_the_best_that_was_measured(section):
+    layers = {layer.name: layer for layer in SUITES[section.removesuffix("-ieee")]}
     above = []
-    for row in Results()[f"rule-{kept}"]["rows"]:
+    for row in Results()[f"rule-{section}"]["rows"]:
         problem = problem_of(row, layers[row["layer"]])
         chosen = _native.choose(problem, "cuda", compute_capability=90)
         assert chosen in row["ms"], (row["layer"], row["batch"], row["precision"])
         above.append(row["ms"][chosen] / min(row["ms"].values()))
-    rows, most_missed, mean, worst = RULE_SECTIONS[kept]
+    rows, max_missed, mean, worst = RULE_SECTIONS[section]
     assert len(above) == rows
-    assert sum(each > MISSED for each in above) <= most_missed
+    assert sum(each > MISSED for each in above) <= max_missed
     assert geometric_mean(above) < mean
     assert max(above) < worst

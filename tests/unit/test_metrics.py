@@ -1,4 +1,4 @@
-"""Errors say how far two outputs are apart, and never hide a value that is not finite."""
+"""Error metrics of two outputs; non-finite values are never hidden."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from convswap.reference.metrics import (
 )
 
 
-def test_relative_l2_error_is_the_distance_over_the_length_of_the_truth():
+def test_relative_l2_error_is_the_distance_over_the_length_of_the_reference():
     reference = np.array([[3.0, 0.0], [0.0, 4.0]])
     values = reference.astype(np.float32) + np.float32(0.5)
     assert relative_l2_error(values, reference) == pytest.approx(1.0 / 5.0)
@@ -29,19 +29,19 @@ def test_relative_l2_error_is_the_distance_over_the_length_of_the_truth():
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("error", [relative_l2_error, max_abs_error])
-def test_value_that_is_not_finite_where_the_truth_is_makes_the_error_infinite(error, wrong):
+def test_value_that_is_not_finite_where_the_reference_is_makes_the_error_infinite(error, wrong):
     assert error(np.array([1.0, wrong]), np.array([1.0, 2.0])) == math.inf
     assert error(np.array([1.0, 2.0]), np.array([1.0, wrong])) == math.inf
 
 
 @pytest.mark.parametrize("error", [relative_l2_error, max_abs_error])
-def test_infinity_and_nan_that_the_truth_has_too_are_no_error(error):
+def test_infinity_and_nan_that_the_reference_has_too_are_no_error(error):
     reference = np.array([1.0, np.inf, -np.inf, np.nan])
     assert error(reference.astype(np.float32), reference) == 0
     assert error(np.array([1.0, -np.inf, -np.inf, np.nan]), reference) == math.inf
 
 
-def test_any_difference_from_an_all_zero_truth_is_infinite():
+def test_any_difference_from_an_all_zero_reference_is_infinite():
     assert relative_l2_error(np.zeros(3), np.zeros(3)) == 0
     assert relative_l2_error(np.full(3, 1e-30), np.zeros(3)) == math.inf
 
@@ -58,7 +58,7 @@ def test_errors_are_right_where_squares_leave_the_range_of_float64(no_warning, s
     reference = np.array([[3.0, 0.0], [0.0, 4.0]]) * scale
     assert relative_l2_error(reference, reference) == 0
     assert apart(reference, reference) == NO_DIFFERENCE
-    # Of 5, a distance of 1.
+    # A distance of 1 relative to a length of 5.
     values = reference + 0.5 * scale
     assert relative_l2_error(values, reference) == pytest.approx(0.2)
     assert apart(values, reference) == Difference(pytest.approx(0.2), pytest.approx(scale))
@@ -74,7 +74,7 @@ def test_difference_beyond_the_range_of_float64_counts_by_its_share(no_warning):
 
 
 def test_value_that_is_infinite_in_a_narrow_type_only_is_infinitely_wrong(no_warning):
-    """What exp(400) is in float32 and in float64: both sides are off alike, and are not NaN apart."""
+    """exp(400) overflows in float32 only: both sides have the same error, and their difference is not NaN."""
     reference = np.array([1.0, 5e173])
     with np.errstate(over="ignore"):
         values = reference.astype(np.float32)

@@ -1,4 +1,4 @@
-"""The networks are the course's, and their weights from a seed are the same everywhere."""
+"""The networks match the course's, and seeded weights are the same on every machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from convswap.models import (
 )
 from convswap.models.networks import PIXEL_SCALE
 
-# The arrays of the course's checkpoints and, for 2020, of its weights file, without what the course ignores.
+# Shapes of the course's checkpoints and, for 2020, of its weights file, without arrays that the course
+# ignores.
 COURSE_SHAPES = {
     "ece408-2017-high": [(50, 1, 5, 5), (500, 7200), (500,), (10, 500), (10,)],
     "ece408-2017-low": [(50, 1, 5, 5), (500, 7200), (500,), (10, 500), (10,)],
@@ -41,8 +42,8 @@ COURSE_SHAPES = {
 }
 
 
-# Of the names, shapes and values of the weights from the seed. Trainings begin with them, so that other bits
-# would give other trained weights.
+# Hashes of names, shapes and values of the seeded weights. Training starts from them, so other bits would
+# give other trained weights.
 SEEDED_SHA256 = {
     "ece408-2017-high": "bdf1067c45e356333d0dd8eb99859597ebb917b3e072fa0b9df8b35fe34bb6bf",
     "ece408-2017-low": "13b060663c6fc53c6787df34b7186ea7506077f7b1dedcee88a1082211aefe49",
@@ -84,8 +85,8 @@ def test_layers_are_named_by_kind_and_number():
 def test_yolov8n_has_the_layers_of_the_published_network():
     placed = place(find("yolov8n"))
     numbers = Counter(type(each.layer) for each in placed)
-    # Two in the stem, five more of stride 2, 2 + 2 n in each of eight C2f of n bottlenecks, two that pool,
-    # and twice three in each of three heads. The published 64th decodes boxes.
+    # Two in the stem, five more of stride 2, 2 + 2 n in each of eight C2f of n bottlenecks, two in the SPPF,
+    # and twice three in each of three heads. The published 64th Conv decodes boxes.
     c2f = sum(2 + 2 * bottlenecks for bottlenecks in (1, 2, 2, 1, 1, 1, 1, 1))
     assert numbers[Convolution] == 2 + 5 + c2f + 2 + 18 == 63
     assert numbers[BatchNormalization] == numbers[Activation] == 57
@@ -95,7 +96,7 @@ def test_yolov8n_has_the_layers_of_the_published_network():
         (144, 10, 10),
         (144, 2100),
     ]
-    # At the size that it was made for, it gives its published 8,400 boxes.
+    # At the published image size it has the published 8,400 boxes.
     assert place(dataclasses.replace(find("yolov8n"), image_size=640))[-1].output_shape == (144, 8400)
 
 
@@ -135,7 +136,8 @@ def test_seeded_weights_have_the_variance_of_he(name):
             continue
         fan_in = math.prod(array.shape[1:])
         deviation = math.sqrt(2.0 / fan_in) / (PIXEL_SCALE if number == 0 else 1.0)
-        # The variance of n uniform numbers scatters by sqrt(0.8 / n) of itself; four times that is left.
+        # The variance of n uniform numbers has a relative deviation of sqrt(0.8 / n); the limit is four of
+        # them.
         assert np.mean(array.astype(np.float64) ** 2) == pytest.approx(
             deviation**2, rel=4 * math.sqrt(0.8 / array.size)
         )
@@ -148,7 +150,7 @@ def test_seeded_weights_depend_on_the_network_the_array_and_the_seed():
     for other in (find("ece408-2017-low"), dataclasses.replace(network, seed=1)):
         second = seeded_weights(other)
         correlation = np.corrcoef(first["fc2.weight"].ravel(), second["fc2.weight"].ravel())[0, 1]
-        # 5,000 independent numbers correlate by 1 / sqrt(5000) = 0.014.
+        # The correlation of 5,000 independent numbers has a deviation of 1 / sqrt(5000) = 0.014.
         assert abs(correlation) < 0.07
     assert not np.array_equal(first["fc1.weight"][:10, :500], first["fc2.weight"])
 

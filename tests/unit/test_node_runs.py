@@ -1,4 +1,4 @@
-"""When nodes ran is read from ONNX Runtime's own profile, in the nanoseconds of another clock."""
+"""Times of nodes are read from ONNX Runtime's profile and converted to another clock."""
 
 from __future__ import annotations
 

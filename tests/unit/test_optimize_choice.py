@@ -1,4 +1,4 @@
-"""Which way of a Conv is taken: what gains most, at no batch loses, and is as accurate as the default."""
+"""The choice for a Conv: fastest in the mean, slower at no batch, and as accurate as the default."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def test_of_several_batches_the_geometric_mean_counts():
     assert fastest({DEFAULT_WAY: (1.0, 1.0), SWAPPED: (0.5, 1.0), POOLED: (0.8, 0.8)}) is SWAPPED
 
 
-def test_the_best_of_ours_is_told_even_where_it_loses():
+def test_the_best_of_ours_is_found_even_where_it_loses():
     assert best_of_ours({DEFAULT_WAY: (1.0,), SWAPPED: (3.0,), POOLED: (2.0,)}) is POOLED
 
 
 @pytest.mark.parametrize(
     ("ours", "default", "expected"),
     [
-        (3.1e-4, 3.0e-4, True),  # both in TF32
+        (3.1e-4, 3.0e-4, True),  # both round to TF32
         (3.2e-4, 3.0e-4, False),
-        (2.9e-4, 6e-8, False),  # the default is exact here
-        (9e-7, 6e-8, True),  # so are we, but for float32's own rounding
+        (2.9e-4, 6e-8, False),  # ours rounds to TF32, the default does not
+        (9e-7, 6e-8, True),  # ours has only float32's rounding
     ],
 )
 def test_a_precision_is_taken_only_where_it_is_as_accurate_as_the_default(ours, default, expected):

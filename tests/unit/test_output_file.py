@@ -1,4 +1,4 @@
-"""Result files: all of it or nothing, through links, and into what is no regular file."""
+"""Result files are written atomically, through links, and into pipes and devices."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from convswap.output.files import check_writable, write_text
 def test_a_regular_file_is_replaced_and_nothing_is_left_beside_it(tmp_path):
     file = tmp_path / "result.json"
     file.write_text("old")
-    os.link(file, tmp_path / "kept")
+    os.link(file, tmp_path / "hard_link")
     write_text(file, "new")
     assert file.read_text() == "new"
-    assert (tmp_path / "kept").read_text() == "old"  # never half written
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "result.json"]
+    assert (tmp_path / "hard_link").read_text() == "old"  # replaced, not overwritten
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hard_link", "result.json"]
 
 
-def test_what_is_no_text_in_the_name_of_a_file_is_written_as_a_question_mark(tmp_path):
+def test_bytes_of_a_file_name_that_are_no_text_are_written_as_question_marks(tmp_path):
     file = tmp_path / "result"
     write_text(file, os.fsdecode(b"net\xff.onnx: \xc3\xa9"))
     assert file.read_bytes() == b"net?.onnx: \xc3\xa9"
@@ -47,26 +47,26 @@ def test_a_link_into_a_folder_that_is_not_there_is_refused(tmp_path):
 
 
 def test_a_named_pipe_is_written_to_and_stays_one(tmp_path):
-    pipe, read = tmp_path / "pipe", []
+    pipe, received = tmp_path / "pipe", []
     os.mkfifo(pipe)
-    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader = threading.Thread(target=lambda: received.append(pipe.read_text()))
     reader.start()
     check_writable(pipe)
     write_text(pipe, "result")
     reader.join()
-    assert read == ["result"]
+    assert received == ["result"]
     assert pipe.is_fifo()
 
 
 def test_a_device_stays_one_even_for_root(tmp_path):
     device = tmp_path / "null"
     try:
-        # A device of the test's own: what is replaced by mistake must not be the machine's.
+        # The test's own device: a fault must not replace the machine's /dev/null.
         os.mknod(device, 0o666 | 0o020000, os.makedev(1, 3))
         device.write_bytes(b"")
     except OSError:
         pytest.skip("this user may make no device")
-    check_writable(device, device)  # two results may both go to nowhere
+    check_writable(device, device)  # two results may go to the same device
     write_text(device, "result")
     assert device.is_char_device()
 

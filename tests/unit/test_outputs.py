@@ -1,4 +1,4 @@
-"""Outputs of every kind that ONNX Runtime gives become arrays with names, and are compared as such."""
+"""ONNX Runtime's outputs of every kind become named arrays, which are compared."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from convswap.reference.metrics import NO_DIFFERENCE, NOT_COMPARABLE, apart
 from convswap.runtime.values import named_arrays
 
 
-def arrays_of(held, name: str = "y") -> dict[str, list]:
-    return {key: values.tolist() for key, values in named_arrays([name], [held]).items()}
+def arrays_of(output, name: str = "y") -> dict[str, list]:
+    return {key: values.tolist() for key, values in named_arrays([name], [output]).items()}
 
 
 def test_a_tensor_is_itself():
@@ -34,8 +34,8 @@ def test_a_batch_of_maps_has_two_arrays_as_well():
 
 
 def test_a_map_of_tensors_has_each_of_them():
-    held = {0: np.array([1.0, 2.0]), 1: np.array([3.0])}
-    assert arrays_of(held) == {"y.keys": [0, 1], "y.values[0]": [1.0, 2.0], "y.values[1]": [3.0]}
+    output = {0: np.array([1.0, 2.0]), 1: np.array([3.0])}
+    assert arrays_of(output) == {"y.keys": [0, 1], "y.values[0]": [1.0, 2.0], "y.values[1]": [3.0]}
 
 
 def test_an_absent_optional_equals_only_another():
@@ -60,8 +60,8 @@ def test_maps_of_a_classifier_are_compared_by_keys_and_values():
         ([True, False], [True, True], 0.5),
     ],
 )
-def test_names_are_apart_by_the_share_that_differs(values, others, share):
-    one, other = (named_arrays(["y"], [np.array(held)])["y"] for held in (values, others))
+def test_difference_of_names_is_the_share_that_differs(values, others, share):
+    one, other = (named_arrays(["y"], [np.array(each)])["y"] for each in (values, others))
     assert apart(one, other).relative == share
 
 

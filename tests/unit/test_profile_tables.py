@@ -1,4 +1,4 @@
-"""The tables of a profile sum up as nvprof's do, in its columns and units."""
+"""Tables of a profile have nvprof's sums, columns and units."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EXAMPLE = [
 @pytest.mark.parametrize(
     ("nanoseconds", "text"),
     [
-        # As in outputs of nvprof.
+        # From outputs of nvprof.
         (992, "992ns"),
         (5_751, "5.7510us"),
         (11_744, "11.744us"),
@@ -44,7 +44,7 @@ EXAMPLE = [
         (1_083_500, "1.0835ms"),
         (97_765_000, "97.765ms"),
         (4_674_560_000, "4.67456s"),
-        # Where rounding reaches the next unit or digit.
+        # Rounding reaches the next unit or digit.
         (0, "0ns"),
         (999.4, "999ns"),
         (999.5, "1.0000us"),
@@ -65,7 +65,7 @@ def test_a_written_time_is_the_time_to_five_digits(nanoseconds):
     text = nvprof_time(nanoseconds)
     unit = next(unit for unit in ("ns", "us", "ms", "s") if text.endswith(unit))
     value = float(text.removesuffix(unit)) * {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}[unit]
-    # Below a microsecond times are written in whole nanoseconds, up to what rounds to one.
+    # Times that round to less than a microsecond are written in whole nanoseconds.
     is_short = nanoseconds < 1000
     assert value == pytest.approx(nanoseconds, rel=0 if is_short else 6e-5, abs=0.5 if is_short else 0)
     assert float(text.removesuffix(unit)) < 1000 or unit == "s"
@@ -128,7 +128,7 @@ def test_what_takes_more_than_ninety_percent_is_the_fewest_rows_that_do():
         "[CUDA memcpy HtoD]",
         "bias(float*)",
     ]
-    # Exactly 90 % are not more than 90 %.
+    # Exactly 90 % is not more than 90 %.
     ten = activity_entries([work("a", 90), work("b", 10)])
     assert [entry.name for entry in most_of_the_time(ten)] == ["a", "b"]
     assert most_of_the_time(activity_entries([])) == ()
@@ -138,10 +138,10 @@ def test_what_takes_more_than_ninety_percent_is_the_fewest_rows_that_do():
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=40))
 def test_one_row_less_would_not_be_ninety_percent(durations):
     rows = activity_entries([work(str(number), duration) for number, duration in enumerate(durations)])
-    most = most_of_the_time(rows)
+    top_rows = most_of_the_time(rows)
     total = sum(durations)
-    assert 10 * sum(row.total for row in most) > 9 * total
-    assert 10 * sum(row.total for row in most[:-1]) <= 9 * total
+    assert 10 * sum(row.total for row in top_rows) > 9 * total
+    assert 10 * sum(row.total for row in top_rows[:-1]) <= 9 * total
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The table says all that a reader needs, in 120 columns, with nothing cut."""
+"""The report of a comparison is complete and fits into 120 columns without truncation."""
 
 from __future__ import annotations
 
@@ -132,13 +132,13 @@ def test_other_options_of_the_provider_are_shown_by_what_they_are():
     layers = tuple(
         replace(layer, milliseconds={**layer.milliseconds, "heuristic": 4.97}) for layer in example().layers
     )
-    found = example(sides=sides, layers=layers)
-    lines = lines_of(found)
+    comparison = example(sides=sides, layers=layers)
+    lines = lines_of(comparison)
     assert any("cudnn_conv_algo_search=HEURISTIC" in line for line in lines)
     assert max(map(len, lines)) <= 120
     assert ["conv1", "47.8", "4.97", "0.885"] in [line.split() for line in lines]
     assert ["sum", "of", "all", "Conv", "57.0", "9.94", "1.94"] in [line.split() for line in lines]
-    written = found.to_json()
+    written = comparison.to_json()
     assert written["others"]["heuristic"]["speedup"] == pytest.approx(10.9 / 4.47)
     assert written["layers"][0]["others_ms"] == {"heuristic": 4.97}
     assert set(written["time_ms"]) == {"default", "convswap"}
@@ -182,7 +182,7 @@ def test_course_lines_are_not_folded_whatever_the_name_of_the_model():
 
 def test_op_time_says_how_many_convolutions_it_leaves_out():
     assert "leaves out" not in "\n".join(course_lines_of(example(left=())))
-    # One left as it was, and two swapped in subgraphs.
+    # One was left, and two were swapped in subgraphs.
     assert "Note: Op Time leaves out 3 convolutions" in course_lines_of(example(swapped=4))[-1]
 
 
@@ -196,10 +196,10 @@ def test_square_brackets_in_names_are_text_and_not_markup():
 def test_error_that_is_not_finite_is_null_in_json_and_words_in_the_table():
     sides = dict(example().sides)
     sides["convswap"] = replace(sides["convswap"], relative_l2_error=math.inf, max_abs_error=math.nan)
-    found = example(sides=sides)
-    assert found.to_json()["relative_l2_error"]["convswap"] is None
-    assert not found.within_tolerance
-    assert any("not finite" in line for line in lines_of(found))
+    comparison = example(sides=sides)
+    assert comparison.to_json()["relative_l2_error"]["convswap"] is None
+    assert not comparison.within_tolerance
+    assert any("not finite" in line for line in lines_of(comparison))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Trained weights survive their file as far as its types allow, stay small, and damage is told."""
+"""Files of trained weights keep their values within the stored types, are small, and detect damage."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from convswap.models.layers import Flatten, FullyConnected
 from convswap.models.quantisation import GROUP, dequantise, quantise
 from convswap.models.stored_weights import in_four_bits, packaged_weights
 
-# By the issue that asked for them, in bytes.
-MOST_BYTES = 12_000_000
+# Limit of all weights in the package.
+MAX_BYTES = 12_000_000
 NETWORK = find("ece408-2020")
 MADE = {"data": "fashion-mnist", "command": "convswap train ece408-2020"}
-# Small, with a fully connected layer whose 124,033 weights fill no whole number of groups.
+# A small network with a fully connected layer whose 124,033 weights are no multiple of the group size.
 ODD = dataclasses.replace(NETWORK, name="odd", image_size=31, layers=(Flatten(), FullyConnected(129)))
 ODD_WEIGHTS = seeded_weights(ODD)
 
@@ -42,7 +42,7 @@ def refusal(content, network=NETWORK):
 
 
 def with_entry(content, name, value):
-    """Return the archive with another entry `name`; None leaves it out, bytes stand as they are."""
+    """Return the archive with a new value of entry `name`: an array, raw bytes, or None to remove it."""
     changed = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(changed, "w") as new:
         for member in old.namelist():
@@ -63,17 +63,18 @@ def test_four_bits_are_within_half_a_step_of_their_group(size):
     packed, scales = quantise(array)
     assert (packed.dtype, scales.dtype) == (np.uint8, np.float16)
     assert (packed.size, scales.size) == (math.ceil(size / GROUP) * GROUP // 2, math.ceil(size / GROUP))
-    found = dequantise(packed, scales, (size,))
+    restored = dequantise(packed, scales, (size,))
     for start in range(0, size, GROUP):
         group = array[start : start + GROUP].astype(np.float64)
         step = np.abs(group).max() / 8
-        # Half a step, one whole where the code 8 is missing, and the rounding of the scale to 11 bits.
+        # Half a step, or a whole one where the missing code 8 would be nearest, plus the scale's rounding to
+        # 11 bits.
         opposite = np.abs(group / group[np.abs(group).argmax()] * -8) > 7.5
         bound = np.where(opposite, 1.0, 0.5) * step + np.abs(group) * 2.0**-10
-        assert (np.abs(found[start : start + GROUP] - group) <= bound).all()
-    # The largest of each group is exact but for the scale's rounding.
+        assert (np.abs(restored[start : start + GROUP] - group) <= bound).all()
+    # The largest value of each group is exact but for the scale's rounding.
     largest = np.abs(array).argmax()
-    assert found[largest] == pytest.approx(array[largest], rel=2.0**-11)
+    assert restored[largest] == pytest.approx(array[largest], rel=2.0**-11)
 
 
 def test_the_codes_are_packed_lower_half_first_with_the_largest_magnitude_at_minus_eight():
@@ -86,7 +87,7 @@ def test_the_codes_are_packed_lower_half_first_with_the_largest_magnitude_at_min
     np.testing.assert_array_equal(dequantise(packed, scales, (GROUP,)), array)
 
 
-def test_rounding_what_is_rounded_changes_nothing():
+def test_rounding_rounded_values_changes_nothing():
     array = np.random.default_rng(2).normal(size=(50, 77)).astype(np.float32)
     once = dequantise(*quantise(array), array.shape)
     np.testing.assert_array_equal(dequantise(*quantise(once), array.shape), once)
@@ -122,12 +123,12 @@ def test_small_arrays_come_back_in_float16_and_the_rest_of_the_file_as_given(con
 def test_a_large_fully_connected_layer_comes_back_in_four_bits():
     assert in_four_bits(ODD) == ["fc1.weight"]
     content = pack_weights(ODD, ODD_WEIGHTS, MADE)
-    found = unpack_weights(ODD, content, "file").arrays["fc1.weight"]
+    restored = unpack_weights(ODD, content, "file").arrays["fc1.weight"]
     exact = ODD_WEIGHTS["fc1.weight"]
     assert exact.size % GROUP
-    np.testing.assert_array_equal(found, dequantise(*quantise(exact), exact.shape))
+    np.testing.assert_array_equal(restored, dequantise(*quantise(exact), exact.shape))
     # Uniform numbers in sixteen steps: an error of step / sqrt(12), an eighth of 0.577.
-    error = np.sqrt(np.mean((found - exact) ** 2) / np.mean(exact.astype(np.float64) ** 2))
+    error = np.sqrt(np.mean((restored - exact) ** 2) / np.mean(exact.astype(np.float64) ** 2))
     assert 0.03 < error < 0.1
     assert len(content) < 4.6 / 8 * exact.size + 2 * 129 + 4000
 
@@ -140,13 +141,13 @@ def test_the_weights_of_all_networks_together_are_below_the_bound():
     assert (
         sum(math.prod(s) for n in NETWORKS.values() for p in place(n) for s in p.parameters.values()) > 16e6
     )
-    assert total < MOST_BYTES
+    assert total < MAX_BYTES
 
 
-def test_what_the_package_carries_is_below_the_bound():
+def test_the_packages_weights_are_below_the_bound():
     files = [entry for entry in (resources.files("convswap.models") / "weights").iterdir()]
     assert files
-    assert sum(len(entry.read_bytes()) for entry in files) < MOST_BYTES
+    assert sum(len(entry.read_bytes()) for entry in files) < MAX_BYTES
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -170,7 +171,7 @@ def test_a_cut_off_file_is_refused_wherever_it_was_cut(content):
 
 
 def test_a_changed_byte_in_an_array_is_found(content):
-    # By the checksums; in a header, by what NumPy makes of it.
+    # By checksums; in an array's header, by NumPy's errors.
     start = content.index(b"fc1.weight.npy") + 200
     for place_of_byte in range(start, start + 80_000, 7_919):
         changed = bytearray(content)
@@ -179,7 +180,7 @@ def test_a_changed_byte_in_an_array_is_found(content):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "words"),
     [
         ("fc1.weight", None, "no entry fc1.weight"),
         ("made", None, "no entry made"),
@@ -196,8 +197,8 @@ def test_a_changed_byte_in_an_array_is_found(content):
         ("made", np.array(json.dumps({"format": 1, "network": NETWORK.name})), "no data"),
     ],
 )
-def test_a_wrong_entry_is_named(content, name, value, told):
-    assert told in refusal(with_entry(content, name, value))
+def test_a_wrong_entry_is_named(content, name, value, words):
+    assert words in refusal(with_entry(content, name, value))
 
 
 def test_an_array_that_claims_more_than_the_file_holds_is_refused(content):

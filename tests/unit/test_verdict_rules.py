@@ -1,4 +1,4 @@
-"""A verdict follows from how far answers are apart, and from the Convs alone only where needed."""
+"""Verdicts follow from the differences of outputs, and from single-node Convs only if needed."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def apart(relative: float) -> Difference:
 
 
 def output(default: float, ours: float, between: float = 1.0, **more) -> OutputErrors:
-    more = {name: apart(value) if isinstance(value, float) else value for name, value in more.items()}
+    fields = {name: apart(value) if isinstance(value, float) else value for name, value in more.items()}
     return OutputErrors(
-        "y", more.pop("is_floating", True), apart(default), apart(ours), apart(between), **more
+        "y", fields.pop("is_floating", True), apart(default), apart(ours), apart(between), **fields
     )
 
 
@@ -45,15 +45,15 @@ def test_our_error_within_the_tolerance_is_enough_by_itself():
 
 
 def test_ours_alone_beyond_the_tolerance_is_wrong():
-    found = judged(output(1e-3, 2.1e-3, between=1.5e-3))
-    assert not found.agree
-    assert found.found == "relative L2 error 2.10e-03, at most 0.002 asked for."
-    assert "ours is off by 2.1e-03, the default side by 1.0e-03" in found.notes[0]
+    verdict = judged(output(1e-3, 2.1e-3, between=1.5e-3))
+    assert not verdict.agree
+    assert verdict.found == "relative L2 error 2.10e-03, at most 0.002 asked for."
+    assert "ours is off by 2.1e-03, the default side by 1.0e-03" in verdict.notes[0]
 
 
 def test_sides_that_agree_where_neither_is_near_float64_are_right():
-    found = judged(output(0.5, 0.5, between=1e-4))
-    assert found.agree and "differ from each other by 1.0e-04 only" in found.notes[0]
+    verdict = judged(output(0.5, 0.5, between=1e-4))
+    assert verdict.agree and "differ from each other by 1.0e-04 only" in verdict.notes[0]
 
 
 @pytest.mark.parametrize(("ours", "agree"), [(0.05, True), (0.079, True), (0.081, False), (math.inf, False)])
@@ -63,7 +63,7 @@ def test_ours_may_be_twice_as_far_off_as_the_default_side(ours, agree):
 
 
 @pytest.mark.parametrize(("perturbed", "agree"), [(0.05, True), (0.02, False), (math.inf, True)])
-def test_a_nudge_says_how_far_off_ours_may_be_where_the_default_side_has_luck(perturbed, agree):
+def test_a_perturbation_bounds_our_error_where_the_default_side_has_luck(perturbed, agree):
     assert judged(output(0.0, 0.05, perturbed=perturbed), alone=RIGHT).agree is agree
     assert not judged(output(0.0, 0.05, perturbed=perturbed), alone=WRONG).agree
 
@@ -92,18 +92,18 @@ def test_a_tolerance_below_the_usual_one_leaves_only_agreement():
 
 def test_half_a_per_cent_of_whole_numbers_may_differ():
     at_most = output(0.0, ELEMENTS_THAT_MAY_DIFFER, is_floating=False)
-    found = judged(at_most)
-    assert found.agree and "0.5 % of its elements differ in output 'y'" in found.found
-    assert "where two scores tie either is right" in found.notes[0]
+    verdict = judged(at_most)
+    assert verdict.agree and "0.5 % of its elements differ in output 'y'" in verdict.found
+    assert "where two scores tie either is right" in verdict.notes[0]
     assert not judged(replace(at_most, ours=apart(0.006))).agree
     assert judged(replace(at_most, ours=apart(0.006), perturbed=apart(0.006)), alone=RIGHT).agree
 
 
 def test_order_of_what_ties_beside_numbers_that_agree_is_no_difference():
     indices = replace(output(0.0, 0.4, is_floating=False), name="indices")
-    found = judged(output(0.0, 1e-6), indices, alone=RIGHT)
-    assert found.agree and found.found.startswith("relative L2 error 1.00e-06")
-    assert "40 % of the elements of output 'indices' differ" in found.notes[0]
+    verdict = judged(output(0.0, 1e-6), indices, alone=RIGHT)
+    assert verdict.agree and verdict.found.startswith("relative L2 error 1.00e-06")
+    assert "40 % of the elements of output 'indices' differ" in verdict.notes[0]
     assert not judged(output(0.0, 1e-6), indices, alone=WRONG).agree
     assert not judged(output(0.0, 0.1), indices, alone=RIGHT).agree
     assert not judged(output(0.0, 1e-6), replace(indices, ours=NOT_COMPARABLE), alone=RIGHT).agree
@@ -118,12 +118,12 @@ def test_conv_alone_is_judged_alike():
 
 
 def test_where_no_output_has_an_element_the_convs_alone_decide():
-    found = judged(alone=RIGHT)
-    assert found.agree and found.found.endswith("each of 3 Convs is right alone.")
-    found = judged(alone=WRONG)
-    assert not found.agree and found.found.endswith("wrong alone: conv2.")
+    verdict = judged(alone=RIGHT)
+    assert verdict.agree and verdict.found.endswith("each of 3 Convs is right alone.")
+    verdict = judged(alone=WRONG)
+    assert not verdict.agree and verdict.found.endswith("wrong alone: conv2.")
 
 
 def test_a_default_side_whose_error_is_no_number_has_missed():
-    found = judged(output(math.nan, math.nan, between=0.0))
-    assert found.agree and "differ from each other by 0.0e+00 only" in found.notes[0]
+    verdict = judged(output(math.nan, math.nan, between=0.0))
+    assert verdict.agree and "differ from each other by 0.0e+00 only" in verdict.notes[0]
