@@ -25,16 +25,16 @@ PAIRS_SEED = PAIRS_EVERY - 1
 EXAMPLES = 150
 # Least numbers of supported draws of 600. few_channels, toeplitz, implicit_gemm and tiled support 350 to 470.
 MIN_SUPPORTED = 300
-# The same without 3-D data.
+# Least number without 3-D data.
 MIN_SLICED_K = 300
-# Also without precision ieee, many channels and dilated columns.
+# The same without precision ieee, many channels and dilated columns.
 MIN_ROW_WINDOWS = 150
 # Only 1x1 filters, in one precision of one type.
 MIN_POINTWISE = 30
 # Only groups of one channel.
 MIN_DEPTHWISE = 60
 MIN_SLIDING_ROWS = 20
-# Of 150 draws with a preceding depthwise convolution.
+# Least number of 150 draws with a preceding depthwise convolution.
 MIN_SEPARABLE = 40
 # Words in plans of `direct` for filters of few channels, and the least number of draws with each.
 MIN_DRAWS_OF_PATHS = {"rows from strips": 60, "small images": 10}

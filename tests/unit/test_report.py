@@ -182,7 +182,7 @@ def test_course_lines_are_not_folded_whatever_the_name_of_the_model():
 
 def test_op_time_says_how_many_convolutions_it_leaves_out():
     assert "leaves out" not in "\n".join(course_lines_of(example(left=())))
-    # One was left, and two were swapped in subgraphs.
+    # One Conv was left, and two were swapped in subgraphs.
     assert "Note: Op Time leaves out 3 convolutions" in course_lines_of(example(swapped=4))[-1]
 
 

@@ -398,7 +398,7 @@ def test_a_model_of_a_fixed_batch_gets_its_samples_batch_after_batch():
     source = user_input_source(user_values, inputs, None)
     assert (source.images, source.batch) == (6, 2)
     assert first_numbers(source) == [[0, 3], [6, 9], [12, 15]]
-    # One for every batch.
+    # Input scale has the same values in every batch.
     assert first_numbers(source, "scale") == [[0, 1]] * 3
     assert first_numbers(user_input_source(user_values, inputs, None, images=3)) == [[0, 3], [6, 0]]
     assert source.first(5)["x"].shape == (2, 3)
