@@ -55,9 +55,9 @@ struct TileInfo {
 // Shared-memory state of a block.
 struct BlockState {
   TileInfo tile_info;
-  unsigned most, least_less_one;  // absolute values, as bits
-  unsigned weight_windows;        // windows of binades that the weights need; ~0 if they are not finite
-  unsigned needs_second_factor;   // one float32 cannot hold a filter's scale
+  unsigned max_bits, min_bits_less_one;  // absolute values, as bits
+  unsigned weight_windows;       // windows of binades that the weights need; ~0 if they are not finite
+  unsigned needs_second_factor;  // one float32 cannot hold a filter's scale
 };
 
 // Offsets of the regions of a block's shared memory. The weights come first: an offset of 0 costs the kernel

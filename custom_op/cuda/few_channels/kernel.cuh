@@ -72,7 +72,7 @@ class Block {
     if (threadIdx.x == 0) {
       // Members are set one by one: NVRTC loads an aggregate from global memory, and all threads wait for
       // that.
-      state().most = 0u, state().least_less_one = ~0u;
+      state().max_bits = 0u, state().min_bits_less_one = ~0u;
       state().weight_windows = 1u;
       state().needs_second_factor = 0u;
     }

@@ -101,8 +101,8 @@ __device__ inline void find_scales(const Arguments& problem, int filters, int pa
       if (bias != nullptr) scale.bias = Format::to_float(bias[filter >> problem.log2_folds]);
       if constexpr (Format::kIsScaled) {
         const PowerOfTwo undone = undo_scales(tops[filter] - weight_window * kBinades, top);
-        scale.factor = undone.factor, second_factors[filter] = undone.rest;
-        if (!undone.is_near) state->needs_second_factor = 1;
+        scale.factor = undone.factor, second_factors[filter] = undone.second_factor;
+        if (!undone.fits_one_factor) state->needs_second_factor = 1;
       }
     }
     scales[filter] = scale;

@@ -118,7 +118,7 @@ struct BlockState {
   Mbarrier results_full[kMaxBuffers], results_empty[kMaxBuffers];
   Mbarrier mma_turn[kConsumerWarpgroups];
   SlotState slots[kSlots];
-  unsigned most, least_less_one;  // range of an image that did not fit the scale
+  unsigned max_bits, min_bits_less_one;  // range of an image that did not fit the scale
   unsigned weight_windows;
 };
 

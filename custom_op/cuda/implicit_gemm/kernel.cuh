@@ -372,7 +372,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     reinterpret_cast<uint4*>(shared_memory_at(problem.shared.slots))[i] = make_uint4(0u, 0u, 0u, 0u);
   }
   if (threadIdx.x == 0) {
-    state.most = 0u, state.least_less_one = ~0u, state.weight_windows = 1u;
+    state.max_bits = 0u, state.min_bits_less_one = ~0u, state.weight_windows = 1u;
     for (int i = 0; i < problem.stages; ++i) tma_mbarrier_init(&state.stage_full[i]);
     for (int i = 0; i < kSlots; ++i) {
       mbarrier_init(&state.slot_full[i], kProducerThreads);

@@ -63,8 +63,8 @@ __device__ inline bool find_row_scales(const Arguments<Element>& problem, const 
     }
     if constexpr (Format::kIsScaled) {
       const PowerOfTwo inverse_scale = undo_scales(tops[mapping.filter] - weight_window * kBinades, top);
-      scale.factor = inverse_scale.factor, scale.rest = inverse_scale.rest;
-      is_near = inverse_scale.is_near;
+      scale.factor = inverse_scale.factor, scale.rest = inverse_scale.second_factor;
+      is_near = inverse_scale.fits_one_factor;
     }
   }
   scales[row] = scale;

@@ -120,7 +120,7 @@ struct SharedOffsets {
 // Shared memory of the kernel `prepare`: the block's reduced value range (ValueRange), then the sources of a
 // prepared tile's vectors in one channel block.
 struct PrepareState {
-  unsigned most, least_less_one;
+  unsigned max_bits, min_bits_less_one;
   PixelSource sources[1];
 
   static constexpr long long bytes(long long vectors) {

@@ -111,12 +111,13 @@ __device__ inline void store_results(const Arguments<Element>& problem, const Ti
   const RowScale<Format> row_scales[2] = {{problem, tile_info, first_row + lane / 4, exponent},
                                           {problem, tile_info, first_row + lane / 4 + 8, exponent}};
   // A single float32 factor nearly always holds the scale.
-  const bool are_near = __all_sync(~0u, row_scales[0].scale.is_near && row_scales[1].scale.is_near);
-  if (Format::kIsScaled && !are_near) [[unlikely]] {
+  const bool all_fit_one_factor =
+      __all_sync(~0u, row_scales[0].scale.fits_one_factor && row_scales[1].scale.fits_one_factor);
+  if (Format::kIsScaled && !all_fit_one_factor) [[unlikely]] {
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) accumulators[t][j] *= row_scales[j / 2].scale.rest;
+      for (int j = 0; j < 4; ++j) accumulators[t][j] *= row_scales[j / 2].scale.second_factor;
     }
   }
   const EpilogueParams& epilogue_params = problem.epilogue_params;

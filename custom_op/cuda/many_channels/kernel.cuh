@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kPrepareThreads, kPrepareThreadsPerSm / kPrepa
   griddepcontrol_launch_dependents();
   extern __shared__ __align__(128) unsigned char shared[];
   PrepareState& state = *reinterpret_cast<PrepareState*>(shared);
-  if (threadIdx.x == 0) state.most = 0u, state.least_less_one = ~0u;
+  if (threadIdx.x == 0) state.max_bits = 0u, state.min_bits_less_one = ~0u;
   __syncthreads();
   if (static_cast<int>(blockIdx.x) < problem.weight_blocks) {
     prepare_filter<Format>(problem, blockIdx.x, state);
@@ -37,7 +37,7 @@ __device__ inline void scale_by_power_of_two(float (&accumulators)[kTiles][4], i
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) accumulators[t][i] = accumulators[t][i] * power.factor * power.rest;
+    for (int i = 0; i < 4; ++i) accumulators[t][i] = accumulators[t][i] * power.factor * power.second_factor;
   }
 }
 

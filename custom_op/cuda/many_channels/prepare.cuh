@@ -167,7 +167,7 @@ __device__ inline void prepare_chunks(const Arguments<Element>& problem, int blo
                                   range);
     if constexpr (Format::kIsScaled) {
       PixelRange pixel_range{top, top - kBinades + 1};
-      if (__syncthreads_and(range.most == 0)) {
+      if (__syncthreads_and(range.max_bits == 0)) {
         pixel_range = {PixelRange::kAllZeros, PixelRange::kAllZeros};
       } else if (!__syncthreads_and(range.fits(top))) [[unlikely]] {
         const ValueRange<Element> block_range =
@@ -230,7 +230,7 @@ __device__ inline void prepare_filter(const Arguments<Element>& problem, int fil
     range = reduce_threads(range, state, false, [] { __syncthreads(); });
     filter_range = {range.top(), static_cast<unsigned>(range.windows())};
     // False if the scale of a lower window would leave the float32 range.
-    const bool is_scaled = filter_range.top - kBinades >= kUppermost - 126;
+    const bool is_scaled = filter_range.top - kBinades >= kScaledTop - 126;
     if (!range.is_finite() || filter_range.windows > (is_scaled ? kMaxWeightWindows : 1))
       filter_range = {0, ~0u};
   }

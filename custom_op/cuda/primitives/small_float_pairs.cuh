@@ -4,8 +4,8 @@
 
 namespace convswap {
 
-// Packs two numbers into a 32-bit word, the first in the lower half. Small: Float16 or BFloat16. Rounds as a
-// single conversion does, in one instruction; needs compute capability 8.0.
+// Converts two numbers to Small (Float16 or BFloat16), to nearest even, and packs them into a 32-bit word,
+// the first in the lower half. One instruction; needs compute capability 8.0.
 template <typename Small>
 __device__ inline unsigned pack_rounded(float first, float second);
 

@@ -2,20 +2,23 @@
 
 // Conversion of float32, float16 and bfloat16 data to tensor-core operands.
 //
-// float16 has the 11 significant bits of TF32, but only 29 binades; two float16 have 23 bits, for precision
-// ieee. float32 data are therefore scaled by a power of two, which is exact: one power for the pixels of a
-// tile, one for the weights of a filter. The scale puts the largest value into the second highest binade of
-// float16. Values that span more binades are processed one window of 29 binades after the other, with all
-// values outside of the window set to zero.
+// A float16 has the 11 significant bits of a TF32, but far fewer exponents; two float16 have 23 bits, for
+// precision ieee. float32 data are therefore scaled by a power of two, which is exact. Weights have a scale
+// per filter, pixels a scale per tile (in many_channels per K tile, in implicit_gemm per image).
+//
+// A *binade* is the numbers from 2^e up to 2^(e+1). The normal float16 numbers are 30 binades, e = -14 to 15.
+// The highest is left free, because its values could round to infinity. That leaves a *window* of 29 binades,
+// and the scale moves the window's highest binade (`top`) to 2^14. Data that span more binades are processed
+// one window after the other, with all values outside of the window set to zero.
 
 #include "conv/small_floats.h"
 #include "cuda/primitives/small_float_pairs.cuh"
 
 namespace convswap {
 
-constexpr int kBinades = 29;
-constexpr int kUppermost = 14;  // a maximum of 2^15 - 1 cannot round to infinity
-// First guess for weights and for a block's first tile: this window holds values from 2^-24 to 2^5.
+constexpr int kBinades = 29;    // of a window
+constexpr int kScaledTop = 14;  // exponent of a window's highest binade after scaling
+// First guess of `top` for weights and for a block's first tile. This window holds values from 2^-24 to 2^5.
 constexpr int kFirstTop = 4;
 
 // 2^exponent, for exponents from -126 to 127.
@@ -33,21 +36,22 @@ __device__ inline int exponent_of(unsigned bits) {
   return bits >= 0x00800000u ? static_cast<int>(bits >> 23) - 127 : 31 - __clz(bits) - 149;
 }
 
-// The exponent of the scale for a window whose highest binade is `top`. Windows below 2^-112 keep the scale
-// of that window, since a larger one would overflow float32: numbers there have few bits, and float16 holds
-// them.
-__device__ inline int scale_exponent(int top) { return kUppermost - max(top, kUppermost - 126); }
+// The exponent of the scale for a window whose highest binade is `top`. If `top` is below -112, the scale is
+// that of -112, because a larger scale would overflow float32. The scaled numbers are then smaller, but those
+// float32 numbers have few significant bits, which float16 holds.
+__device__ inline int scale_exponent(int top) { return kScaledTop - max(top, kScaledTop - 126); }
 
-// 2^exponent as two factors, because a single float32 may not hold it. `is_near`: the first factor is enough.
+// 2^exponent as a product of two factors, because a single float32 may not hold it. If `fits_one_factor`, the
+// second factor is 1.
 struct PowerOfTwo {
-  float factor, rest;
-  bool is_near;
+  float factor, second_factor;
+  bool fits_one_factor;
 
   __device__ explicit PowerOfTwo(int exponent = 0) {
     const int clamped = max(-126, min(127, exponent));
     factor = power_of_two(clamped);
-    rest = power_of_two(max(-126, min(127, exponent - clamped)));
-    is_near = exponent == clamped;
+    second_factor = power_of_two(max(-126, min(127, exponent - clamped)));
+    fits_one_factor = exponent == clamped;
   }
 };
 // The inverse of the scales of the weights' and the pixels' windows.
@@ -66,7 +70,7 @@ inline constexpr unsigned kInfinityBits<Float16> = 0x7c00u;
 template <>
 inline constexpr unsigned kInfinityBits<BFloat16> = 0x7f80u;
 
-// A window of 29 binades; the highest one begins at 2^top.
+// A window of kBinades binades; the highest begins at 2^top.
 class BinadeWindow {
  public:
   __device__ explicit BinadeWindow(int top)
@@ -77,42 +81,45 @@ class BinadeWindow {
     const unsigned bits = absolute_bits(value);
     return bits >= lowest_ && bits < end_;
   }
-  __device__ bool holds(unsigned least, unsigned most) const { return least >= lowest_ && most < end_; }
+  __device__ bool holds(unsigned min_bits, unsigned max_bits) const {
+    return min_bits >= lowest_ && max_bits < end_;
+  }
 
  private:
   unsigned lowest_, end_;
   int top_;
 };
 
-// The largest absolute value and the smallest nonzero absolute value of some numbers, as bits.
+// The largest absolute value and the smallest nonzero absolute value of some numbers, as their bits. The bits
+// of absolute values are in the order of the values.
 template <typename Element>
 struct ValueRange {
-  unsigned most = 0;
-  unsigned least_less_one = ~0u;  // wraps zero to the largest number, so that minima skip it
+  unsigned max_bits = 0;
+  unsigned min_bits_less_one = ~0u;  // the subtraction wraps a zero to ~0u, so that minima skip zeros
 
   __device__ void include(Element value) {
     const unsigned bits = absolute_bits(value);
-    most = max(most, bits);
-    least_less_one = min(least_less_one, bits - 1);
+    max_bits = max(max_bits, bits);
+    min_bits_less_one = min(min_bits_less_one, bits - 1);
   }
   __device__ void include(Element first, Element second) {
     const unsigned a = absolute_bits(first), b = absolute_bits(second);
-    most = max(most, max(a, b));
-    least_less_one = min(least_less_one, min(a - 1, b - 1));
+    max_bits = max(max_bits, max(a, b));
+    min_bits_less_one = min(min_bits_less_one, min(a - 1, b - 1));
   }
   __device__ void reduce_warp() {
-    most = __reduce_max_sync(0xffffffffu, most);
-    least_less_one = __reduce_min_sync(0xffffffffu, least_less_one);
+    max_bits = __reduce_max_sync(0xffffffffu, max_bits);
+    min_bits_less_one = __reduce_min_sync(0xffffffffu, min_bits_less_one);
   }
-  __device__ bool is_finite() const { return most < kInfinityBits<Element>; }
+  __device__ bool is_finite() const { return max_bits < kInfinityBits<Element>; }
 
   // For finite float32 numbers: the binades of the largest and the smallest value, and the number of windows
   // that cover both.
-  __device__ int top() const { return most == 0 ? 0 : exponent_of(most); }
-  __device__ int bottom() const { return most == 0 ? 0 : exponent_of(least_less_one + 1); }
+  __device__ int top() const { return max_bits == 0 ? 0 : exponent_of(max_bits); }
+  __device__ int bottom() const { return max_bits == 0 ? 0 : exponent_of(min_bits_less_one + 1); }
   __device__ int windows() const { return (top() - bottom()) / kBinades + 1; }
   __device__ bool fits(const BinadeWindow& window) const {
-    return most == 0 || window.holds(least_less_one + 1, most);
+    return max_bits == 0 || window.holds(min_bits_less_one + 1, max_bits);
   }
   __device__ bool fits(int top) const { return fits(BinadeWindow(top)); }
   // The highest binade of the first window. If one window is enough, it leaves headroom for the next tile's
@@ -135,19 +142,20 @@ __device__ inline ValueRange<Element> reduce_threads(ValueRange<Element> range, 
                                                      Sync sync) {
   range.reduce_warp();
   if (threadIdx.x % 32 == 0) {
-    atomicMax(&state.most, range.most);
-    atomicMin(&state.least_less_one, range.least_less_one);
+    atomicMax(&state.max_bits, range.max_bits);
+    atomicMin(&state.min_bits_less_one, range.min_bits_less_one);
   }
   sync();
-  const ValueRange<Element> reduced{state.most, state.least_less_one};
+  const ValueRange<Element> reduced{state.max_bits, state.min_bits_less_one};
   sync();
-  if (is_first) state.most = 0u, state.least_less_one = ~0u;
+  if (is_first) state.max_bits = 0u, state.min_bits_less_one = ~0u;
   return reduced;
 }
 
-// One product per operand pair: one part for the pixels, one for the weights. Most formats are such. Formats
-// with more terms begin with kCorrections terms whose sum is 1 / kCorrectionScale too large; it is multiplied
-// by kCorrectionScale before the remaining terms are added.
+// Base of formats with one number (*part*) per element, and therefore one product (*term*) per pair of a
+// pixel and a weight. A format with several terms begins with kCorrections terms that are too large by the
+// factor 1 / kCorrectionScale. The accumulators are multiplied by kCorrectionScale before the remaining terms
+// are added.
 struct OnePart {
   static constexpr int kParts = 1;
   static constexpr int kTerms = 1;
@@ -185,6 +193,10 @@ struct Float32Elements {
   }
 };
 
+// Formats of tensor-core operands. `Element` is the type of the tensors, `Number` that of the operands. A
+// *pair* is two neighbours along K in a 32-bit register or word, as mma and wgmma read them.
+
+// float32 elements as scaled float16 operands, for precision tf32.
 struct ScaledFloat16Pairs : Float32Elements, OnePart {
   using Number = Float16;
   static constexpr bool kIsScaled = true;
@@ -194,9 +206,9 @@ struct ScaledFloat16Pairs : Float32Elements, OnePart {
   }
 };
 
-// Two float16 per number: the rounding error of the first becomes the second, times 2^12, so that both use
-// the same window. Together they hold 23 bits. The product of the two second parts, at most 2^-22 of the
-// result, is omitted.
+// float32 elements as two scaled float16 operands each, for precision ieee. Part 0 is the rounded number,
+// part 1 its rounding error times 2^12, so that both use the same window. Together they hold 23 bits. The
+// product of the two rounding errors, at most 2^-22 of the full product, is omitted.
 struct TwoScaledFloat16 : Float32Elements {
   using Number = Float16;
   static constexpr bool kIsScaled = true;
@@ -220,8 +232,8 @@ struct TwoScaledFloat16 : Float32Elements {
   }
 };
 
-// float16 and bfloat16 operands go to the tensor core unchanged. Accumulators stay float32 and are rounded
-// once, at the store.
+// float16 or bfloat16 elements, which are operands unchanged. Accumulators stay float32 and are rounded once,
+// at the store.
 template <typename Small>
 struct SmallFloats : OnePart {
   using Element = Small;
@@ -246,8 +258,8 @@ struct SmallFloats : OnePart {
 using Float16Pairs = SmallFloats<Float16>;
 using Bfloat16Pairs = SmallFloats<BFloat16>;
 
-// Finds the value range of filters, one filter per warp of the block. Writes the highest binade of each
-// filter to `tops`, and to `windows` the largest number of windows of any filter, or ~0 if a filter is not
+// Finds the value range of filters, one filter per warp at a time. Writes the highest binade of each filter
+// to `tops`. Raises `windows` to the largest number of windows of any filter, or to ~0 if a filter is not
 // finite. `weights_of(filter)` points to the `size` weights of a filter. kIsRare unrolls by 4 only, for small
 // code: few_channels, which seldom takes this path, ran 1 to 2 % slower at batch 64 with the compiler's own
 // unrolling.

@@ -5,26 +5,29 @@
 
 namespace convswap {
 
-// Warpgroup matrix multiplication (wgmma) by four consecutive warps, the first a multiple of four. For
-// compute capability 9.0 only (CMake's architecture 90a).
+// Asynchronous matrix multiplication by a warpgroup (`wgmma.mma_async`): four consecutive warps, the first a
+// multiple of four. For compute capability 9.0 only (CMake's architecture 90a).
+//
+// float accumulators[kAccumulatorTiles][4] are a thread's registers of a 64 x (8 kAccumulatorTiles) matrix.
+// An *accumulator tile* is 64 rows and 8 columns of it.
 
-// Descriptor of a matrix in shared memory without swizzle, 16 elements along k. It consists of core matrices:
-// 8 rows of 8 neighbours along k, 128 contiguous bytes. Core matrices of further rows follow contiguously.
-// The core matrices of the second half of k begin `leading` times 16 bytes after those of the first, and may
-// overlap them.
+// Descriptor of a K-major matrix in shared memory without swizzle, 16 elements along K. It consists of *core
+// matrices*: 8 rows of 16 bytes (8 elements along K), 128 contiguous bytes. Core matrices of further rows
+// follow contiguously (stride byte offset 128). The core matrices of the second half of K begin `leading`
+// times 16 bytes after those of the first (leading dimension byte offset), and may overlap them.
 struct SmemDescriptor {
-  unsigned low_word;  // start address and leading offset, both in units of 16 bytes
+  unsigned low_word;  // start address and leading dimension byte offset, both in units of 16 bytes
 
   // `shared` is a multiple of 16 bytes.
   static __device__ SmemDescriptor at(const void* shared, unsigned leading) {
     return {shared_address(shared) >> 4 | leading << 16};
   }
-  // The descriptor of an address `units` times 16 bytes higher. The upper half of `units` is added to the
-  // leading dimension. The addition never carries from one to the other.
+  // The descriptor of an address that is `units` % 2^16 times 16 bytes higher, with `units` / 2^16 added to
+  // the leading dimension offset. The addresses never carry into that offset.
   __device__ SmemDescriptor advanced(unsigned units) const { return {low_word + units}; }
-  // The same descriptor, marked as uniform if the compiler cannot prove that all lanes hold the same one. The
-  // compiler then keeps it in uniform registers, which wgmma requires, instead of moving it there for every
-  // wgmma.
+  // The same descriptor from lane 0, for descriptors of which the compiler cannot prove that all lanes hold
+  // the same. The compiler then keeps it in uniform registers, which wgmma requires, instead of moving it
+  // there for every wgmma.
   __device__ SmemDescriptor warp_uniform() const { return {__shfl_sync(0xffffffffu, low_word, 0)}; }
 
   __device__ unsigned long long descriptor() const {
@@ -33,77 +36,80 @@ struct SmemDescriptor {
   }
 };
 
-// Called before the first wgmma of several and after the last. Naming the accumulators as operands keeps the
-// compiler from touching them in between, which would make it wait after each wgmma.
-template <int kTiles>
-__device__ inline void wgmma_fence_operand(float (&accumulators)[kTiles][4]) {
+// Keeps the compiler from moving accesses to the accumulators across this point, by naming them as operands.
+// Called before the first wgmma of a sequence and after the wait for the last. If the compiler accessed the
+// accumulators in between, it would wait after each wgmma.
+template <int kAccumulatorTiles>
+__device__ inline void wgmma_fence_operand(float (&accumulators)[kAccumulatorTiles][4]) {
 #pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
+  for (int t = 0; t < kAccumulatorTiles; ++t) {
     asm volatile(""
                  : "+f"(accumulators[t][0]), "+f"(accumulators[t][1]), "+f"(accumulators[t][2]),
                    "+f"(accumulators[t][3])::"memory");
   }
 }
-// wgmma.fence alone, for a group before which the accumulators are not written by other instructions.
+// wgmma.fence alone, for a wgmma group before which no other instruction writes the accumulators.
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-template <int kTiles>
-__device__ inline void wgmma_fence(float (&accumulators)[kTiles][4]) {
+template <int kAccumulatorTiles>
+__device__ inline void wgmma_fence(float (&accumulators)[kAccumulatorTiles][4]) {
   wgmma_fence_operand(accumulators);
   wgmma_fence();
 }
-// Called directly after the last wgmma. The commit most likely enters the tensor core's queue itself: issued
-// later, it would stand behind other warps' wgmma (benchmarks/toeplitz.md, version 15).
+// Closes the wgmma group: the wgmmas since the last commit. Called directly after the last wgmma. The commit
+// most likely enters the tensor core's queue itself, and would later queue behind other warps' wgmmas
+// (benchmarks/toeplitz.md, version 15).
 __device__ inline void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Called before the accumulators are read.
-template <int kTiles>
-__device__ inline void wgmma_wait_all(float (&accumulators)[kTiles][4]) {
+// Waits for all wgmma groups of the warpgroup. Called before the accumulators are read.
+template <int kAccumulatorTiles>
+__device__ inline void wgmma_wait_all(float (&accumulators)[kAccumulatorTiles][4]) {
   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
   wgmma_fence_operand(accumulators);
 }
-// Waits until at most kCalls wgmma groups are in flight (`wgmma.wait_group`). The operands of the completed
-// groups may then be overwritten; the accumulators may not be read yet.
-template <int kCalls>
+// Waits until at most kPending wgmma groups are in flight (`wgmma.wait_group`). The smem operands of the
+// completed groups may then be overwritten. The accumulators may not be read yet.
+template <int kPending>
 __device__ inline void wgmma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kCalls) : "memory");
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
-// Commits and waits, if there is no work to overlap.
-template <int kTiles>
-__device__ inline void wgmma_commit_and_wait(float (&accumulators)[kTiles][4]) {
+
+template <int kAccumulatorTiles>
+__device__ inline void wgmma_commit_and_wait(float (&accumulators)[kAccumulatorTiles][4]) {
   wgmma_commit_group();
   wgmma_wait_all(accumulators);
 }
 
 // Commits the wgmmas so far, waits for them, and multiplies the accumulators by `factor`.
-template <int kTiles>
-__device__ inline void scale_accumulators(float (&accumulators)[kTiles][4], float factor) {
+template <int kAccumulatorTiles>
+__device__ inline void scale_accumulators(float (&accumulators)[kAccumulatorTiles][4], float factor) {
   wgmma_commit_and_wait(accumulators);
 #pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
+  for (int t = 0; t < kAccumulatorTiles; ++t) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) accumulators[t][i] *= factor;
   }
   wgmma_fence(accumulators);
 }
 
-// accumulators (64 x 8 kTiles) += a (64 x 16) * transpose of b (8 kTiles x 16). Warp i of the four holds rows
-// 16 i to 16 i + 15. In each 8-column tile, lane l holds columns 2 (l % 4) and 2 (l % 4) + 1 of rows l / 4
-// and l / 4 + 8.
-template <typename Operand, int kTiles>
-__device__ inline void wgmma(float (&accumulators)[kTiles][4], SmemDescriptor a, SmemDescriptor b);
+// accumulators (64 x 8 kAccumulatorTiles) += a (64 x 16) * transpose of b (8 kAccumulatorTiles x 16). Warp i
+// of the four holds rows 16 i to 16 i + 15. In each accumulator tile, lane l holds columns 2 (l % 4) and
+// 2 (l % 4) + 1 of rows l / 4 and l / 4 + 8 of the warp's 16.
+template <typename Operand, int kAccumulatorTiles>
+__device__ inline void wgmma(float (&accumulators)[kAccumulatorTiles][4], SmemDescriptor a, SmemDescriptor b);
 
-// wgmma with `a` in registers. Each register holds two neighbours along k, from k = 2 (l % 4) on: the first
-// two registers those of rows l / 4 and l / 4 + 8 of the warp's 16, the other two those of the same rows at k
-// + 8.
-template <typename Operand, int kTiles>
-__device__ inline void wgmma(float (&accumulators)[kTiles][4], const unsigned (&a)[4], SmemDescriptor b);
+// wgmma with `a` in registers. Each register holds two neighbours along K. Registers 0 and 1 hold
+// K = 2 (l % 4) and 2 (l % 4) + 1 of rows l / 4 and l / 4 + 8 of the warp's 16. Registers 2 and 3 hold the
+// same rows at K + 8.
+template <typename Operand, int kAccumulatorTiles>
+__device__ inline void wgmma(float (&accumulators)[kAccumulatorTiles][4], const unsigned (&a)[4],
+                             SmemDescriptor b);
 // accumulators = a * b.
-template <typename Operand, int kTiles>
-__device__ inline void wgmma_overwrite(float (&accumulators)[kTiles][4], const unsigned (&a)[4],
+template <typename Operand, int kAccumulatorTiles>
+__device__ inline void wgmma_overwrite(float (&accumulators)[kAccumulatorTiles][4], const unsigned (&a)[4],
                                        SmemDescriptor b);
 
-// Operand type of TF32 wgmma: float32 in registers and shared memory, whose lower 13 bits are ignored. k is
-// 8: a core matrix is 8 rows of 4 numbers. In registers, the first two numbers lie at k = l % 4 in rows l / 4
-// and l / 4 + 8 of the warp's 16, the other two at k + 4.
+// Operand type of TF32 wgmma: float32 in registers and shared memory, whose lower 13 bits are ignored. K is
+// 8, and a core matrix is 8 rows of 4 numbers. Registers 0 and 1 of `a` hold K = l % 4 of rows l / 4 and
+// l / 4 + 8 of the warp's 16. Registers 2 and 3 hold the same rows at K + 4.
 struct Tf32 {};
 
 // SS: both operands in shared memory; RS: `a` in registers (as in CUTLASS).

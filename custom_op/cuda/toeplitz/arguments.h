@@ -53,8 +53,8 @@ struct StagedItem {
 
 // Shared-memory state of a warpgroup.
 struct WarpgroupState {
-  TmaMbarrier input_barrier;      // completion of the TMA loads of the next tile's input
-  unsigned most, least_less_one;  // value range of a tile that did not fit the scale
+  TmaMbarrier input_barrier;             // completion of the TMA loads of the next tile's input
+  unsigned max_bits, min_bits_less_one;  // value range of a tile that did not fit the scale
 };
 
 // Shared-memory state of the block while it measures the scales of the weights.

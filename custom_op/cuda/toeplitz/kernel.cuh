@@ -153,7 +153,7 @@ __device__ __noinline__ void compute_multi_window_tile(const Arguments<Element>&
           totals[t][3] += accumulators[t][3] * scale.second.second_factor * scale.second.factor;
         }
         window_top -= kBinades;
-      } while (range.most != 0 && window_top >= range.bottom());
+      } while (range.max_bits != 0 && window_top >= range.bottom());
       sync_warpgroup(warpgroup);
       find_scales<Format, kTiles>(problem, tops, 0, top, bias, false, scales);
       sync_warpgroup(warpgroup);
@@ -214,7 +214,7 @@ class Warpgroup {
     }
     fence_proxy_async();
     if (warpgroup_thread() == 0) {
-      state().most = 0u, state().least_less_one = ~0u;
+      state().max_bits = 0u, state().min_bits_less_one = ~0u;
       tma_mbarrier_init(&state().input_barrier);
     }
     if (threadIdx.x == 0) weight_state().windows = 1;
@@ -355,10 +355,10 @@ class Warpgroup {
   // Sets the scales that undo those of a window of the pixels and a window of the weights.
   __device__ void scale_for(int window_top, int weight_window, bool is_first) {
     const Element* const bias = problem_.b == nullptr || !is_first ? nullptr : problem_.b + first_filter_;
-    const bool is_near =
+    const bool fits_one_factor =
         find_scales<Format, kTiles>(problem_, tops(), weight_window, window_top, bias, true, scales());
     scaled_for_ = window_top;
-    needs_second_factor_ = !sync_warpgroup_all(warpgroup_index_, is_near);
+    needs_second_factor_ = !sync_warpgroup_all(warpgroup_index_, fits_one_factor);
   }
 
   // Computes a filter block's results of the converted window, and stores them or adds them to those in y.

@@ -73,7 +73,7 @@ template <typename Format, int kTiles, typename Element = typename Format::Eleme
 __device__ inline bool find_scales(const Arguments<Element>& problem, const int* tops, int weight_window,
                                    int top, const Element* bias, bool are_scaled, FilterScale* scales) {
   const int per_block = kTiles * kTileColumns >> problem.log2_outputs;
-  bool is_near = true;
+  bool fits_one_factor = true;
   for (int i = warpgroup_thread(); i < problem.filter_blocks * per_block; i += kWarpgroupThreads) {
     const int block = i / per_block;
     const int within = i % per_block;
@@ -87,12 +87,12 @@ __device__ inline bool find_scales(const Arguments<Element>& problem, const int*
     if (bias != nullptr) scale.bias = Format::to_float(bias[filter]);
     if (Format::kIsScaled && are_scaled) {
       const PowerOfTwo undone = undo_scales(tops[filter] - weight_window * kBinades, top);
-      scale.factor = undone.factor, scale.second_factor = undone.rest;
-      is_near = is_near && undone.is_near;
+      scale.factor = undone.factor, scale.second_factor = undone.second_factor;
+      fits_one_factor = fits_one_factor && undone.fits_one_factor;
     }
     scales[i] = scale;
   }
-  return is_near;
+  return fits_one_factor;
 }
 
 }  // namespace convswap::toeplitz

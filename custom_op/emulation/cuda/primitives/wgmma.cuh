@@ -39,29 +39,29 @@ inline void wgmma_fence() {
   emulation::sync_warpgroup();
   wgmma_group_is_open[emulation::current] = true;
 }
-template <int kTiles>
-void wgmma_fence(float (&)[kTiles][4]) {
+template <int kAccumulatorTiles>
+void wgmma_fence(float (&)[kAccumulatorTiles][4]) {
   wgmma_fence();
 }
 inline void wgmma_commit_group() { wgmma_group_is_open[emulation::current] = false; }
-template <int kTiles>
-void wgmma_wait_all(float (&)[kTiles][4]) {
+template <int kAccumulatorTiles>
+void wgmma_wait_all(float (&)[kAccumulatorTiles][4]) {
   if (wgmma_group_is_open[emulation::current]) emulation::fail("a wgmma wait without wgmma_commit_group");
   emulation::sync_warpgroup();
 }
-template <int kCalls>
+template <int kPending>
 void wgmma_wait() {
   if (wgmma_group_is_open[emulation::current]) emulation::fail("a wgmma wait without wgmma_commit_group");
   emulation::sync_warpgroup();
 }
-template <int kTiles>
-void wgmma_commit_and_wait(float (&accumulators)[kTiles][4]) {
+template <int kAccumulatorTiles>
+void wgmma_commit_and_wait(float (&accumulators)[kAccumulatorTiles][4]) {
   wgmma_commit_group();
   wgmma_wait_all(accumulators);
 }
 
-template <int kTiles>
-void scale_accumulators(float (&accumulators)[kTiles][4], float factor) {
+template <int kAccumulatorTiles>
+void scale_accumulators(float (&accumulators)[kAccumulatorTiles][4], float factor) {
   wgmma_commit_and_wait(accumulators);
   for (auto& tile : accumulators) {
     for (float& sum : tile) sum *= factor;
@@ -82,8 +82,8 @@ void convert_pairs(double (&numbers)[kDepth], Pair pair) {
 }
 
 // accumulators += a * b; a(row, depth) returns two neighbours along k.
-template <typename Operand, int kTiles, typename A>
-void emulate_wgmma(float (&accumulators)[kTiles][4], A a, SmemDescriptor b) {
+template <typename Operand, int kAccumulatorTiles, typename A>
+void emulate_wgmma(float (&accumulators)[kAccumulatorTiles][4], A a, SmemDescriptor b) {
   if (!wgmma_group_is_open[emulation::current]) emulation::fail("a wgmma without wgmma_fence");
   // All four warps must pass the same descriptor.
   emulation::check_same_descriptor(b.start);
@@ -94,7 +94,7 @@ void emulate_wgmma(float (&accumulators)[kTiles][4], A a, SmemDescriptor b) {
   for (int i = 0; i < 2; ++i) {
     convert_pairs<Operand>(rows[i], [&](int depth) { return a(first_row + i * 8, depth); });
   }
-  for (int tile = 0; tile < kTiles; ++tile) {
+  for (int tile = 0; tile < kAccumulatorTiles; ++tile) {
     for (int i = 0; i < 2; ++i) {
       double column[kDepth];
       convert_pairs<Operand>(column, [&](int depth) { return b.pair(tile * 8 + lane % 4 * 2 + i, depth); });
@@ -109,14 +109,14 @@ void emulate_wgmma(float (&accumulators)[kTiles][4], A a, SmemDescriptor b) {
 struct Tf32 {};
 
 // accumulators += a * b for TF32, k = 8; a(row, depth) returns the bits of a number.
-template <int kTiles, typename A>
-void emulate_wgmma_tf32(float (&accumulators)[kTiles][4], A a, SmemDescriptor b) {
+template <int kAccumulatorTiles, typename A>
+void emulate_wgmma_tf32(float (&accumulators)[kAccumulatorTiles][4], A a, SmemDescriptor b) {
   if (!wgmma_group_is_open[emulation::current]) emulation::fail("a wgmma without wgmma_fence");
   emulation::check_same_descriptor(b.start);
   const auto number = [](unsigned bits) { return double{__uint_as_float(bits & ~0x1fffu)}; };
   const int lane = emulation::lane();
   const int first_row = emulation::current % 128 / 32 * 16 + lane / 4;
-  for (int tile = 0; tile < kTiles; ++tile) {
+  for (int tile = 0; tile < kAccumulatorTiles; ++tile) {
     for (int i = 0; i < 4; ++i) {
       const int column = tile * 8 + lane % 4 * 2 + i % 2;
       double sum = accumulators[tile][i];
@@ -130,8 +130,8 @@ void emulate_wgmma_tf32(float (&accumulators)[kTiles][4], A a, SmemDescriptor b)
   }
 }
 
-template <typename Operand, int kTiles>
-void wgmma(float (&accumulators)[kTiles][4], SmemDescriptor a, SmemDescriptor b) {
+template <typename Operand, int kAccumulatorTiles>
+void wgmma(float (&accumulators)[kAccumulatorTiles][4], SmemDescriptor a, SmemDescriptor b) {
   emulation::check_same_descriptor(a.start);
   if constexpr (std::is_same_v<Operand, Tf32>) {
     emulate_wgmma_tf32(
@@ -147,8 +147,8 @@ void wgmma(float (&accumulators)[kTiles][4], SmemDescriptor a, SmemDescriptor b)
   }
 }
 
-template <typename Operand, int kTiles>
-void wgmma(float (&accumulators)[kTiles][4], const unsigned (&a)[4], SmemDescriptor b) {
+template <typename Operand, int kAccumulatorTiles>
+void wgmma(float (&accumulators)[kAccumulatorTiles][4], const unsigned (&a)[4], SmemDescriptor b) {
   emulation::Warp& warp = emulation::warp();
   std::copy_n(a, 4, warp.a[emulation::lane()]);
   emulation::sync_warp();
@@ -165,8 +165,8 @@ void wgmma(float (&accumulators)[kTiles][4], const unsigned (&a)[4], SmemDescrip
   emulation::sync_warp();
 }
 
-template <typename Operand, int kTiles>
-void wgmma_overwrite(float (&accumulators)[kTiles][4], const unsigned (&a)[4], SmemDescriptor b) {
+template <typename Operand, int kAccumulatorTiles>
+void wgmma_overwrite(float (&accumulators)[kAccumulatorTiles][4], const unsigned (&a)[4], SmemDescriptor b) {
   for (auto& tile : accumulators) std::fill_n(tile, 4, 0.0f);
   wgmma<Operand>(accumulators, a, b);
 }
