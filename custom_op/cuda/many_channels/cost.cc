@@ -15,18 +15,18 @@
 namespace convswap::many_channels {
 namespace {
 
-// Larger inputs are prepared in bands.
+// Larger inputs are prepared in rounds.
 constexpr int64_t kMaxPreparedBytes = int64_t{1} << 30;
 constexpr int64_t kMaxSplits = 16;
 // PixelSources of a prepared tile that the kernel `prepare` keeps in shared memory.
 constexpr int64_t kMaxPreparedVectors = 8000;
 
-// Phases and shifts of the filter taps along one spatial axis of the padded input.
+// Stride phases and shifts of the filter taps along one spatial axis of the padded input.
 struct AxisTaps {
-  std::vector<int64_t> phases;    // first row or column of each phase that a tap reads; 0 comes first
-  std::vector<int64_t> phase_of;  // index of each tap's phase
-  std::vector<int64_t> shift_of;  // distance of each tap from the output, in rows or columns of its phase
-  int64_t min_pitch = 0;  // least pitch with which padding after a row and before the next can be shared
+  std::vector<int64_t> stride_phases;    // first row or column of each that a tap reads; 0 comes first
+  std::vector<int64_t> stride_phase_of;  // index of each tap's stride phase
+  std::vector<int64_t> shift_of;         // distance of each tap from the output, within its stride phase
+  int64_t min_pitch = 0;  // smallest pitch at which a row and the next can share the padding between them
   int64_t max_shift = 0;
 };
 
@@ -35,16 +35,19 @@ AxisTaps taps_of(const ConvProblem& problem, int axis) {
   const int64_t stride = problem.stride[axis], pad = problem.pad_begin[axis];
   taps.min_pitch = problem.output[axis];
   for (int64_t tap = 0; tap < problem.filter[axis]; ++tap) {
-    const int64_t offset = tap * problem.dilation[axis], phase = offset % stride, shift = offset / stride;
-    auto found = std::find(taps.phases.begin(), taps.phases.end(), phase);
-    if (found == taps.phases.end()) found = taps.phases.insert(taps.phases.end(), phase);
-    taps.phase_of.push_back(found - taps.phases.begin());
+    const int64_t offset = tap * problem.dilation[axis], stride_phase = offset % stride,
+                  shift = offset / stride;
+    auto found = std::find(taps.stride_phases.begin(), taps.stride_phases.end(), stride_phase);
+    if (found == taps.stride_phases.end())
+      found = taps.stride_phases.insert(taps.stride_phases.end(), stride_phase);
+    taps.stride_phase_of.push_back(found - taps.stride_phases.begin());
     taps.shift_of.push_back(shift);
     taps.max_shift = std::max(taps.max_shift, shift);
-    // Padding of the phase before the data, and the end of the data.
-    const int64_t before = pad > phase ? ceil_divide(pad - phase, stride) : 0;
-    const int64_t end =
-        problem.input[axis] + pad > phase ? ceil_divide(problem.input[axis] + pad - phase, stride) : 0;
+    // Padding of the stride phase before the data, and the end of the data.
+    const int64_t before = pad > stride_phase ? ceil_divide(pad - stride_phase, stride) : 0;
+    const int64_t end = problem.input[axis] + pad > stride_phase
+                            ? ceil_divide(problem.input[axis] + pad - stride_phase, stride)
+                            : 0;
     taps.min_pitch = std::max({taps.min_pitch, end, problem.output[axis] + shift - before});
   }
   return taps;
@@ -60,14 +63,14 @@ class Tiler {
     for_each([&](const Tiling& tiling) {
       if (tiling.cost < best.cost) best = tiling;
     });
-    if (best.tiles == 0) return std::nullopt;
+    if (best.accumulator_tiles == 0) return std::nullopt;
     return best;
   }
 
   std::vector<Tiling> cheapest() const {
     std::map<std::array<int64_t, 3>, Tiling> best_by_kind;
     for_each([&](const Tiling& tiling) {
-      Tiling& best = best_by_kind[{tiling.tiles, tiling.chunk_channels, tiling.splits}];
+      Tiling& best = best_by_kind[{tiling.accumulator_tiles, tiling.k_tile_channels, tiling.splits}];
       if (tiling.cost < best.cost) best = tiling;
     });
     std::vector<Tiling> all;
@@ -81,7 +84,8 @@ class Tiler {
   template <typename Visit>
   void for_each(Visit visit) const {
     const int64_t taps = problem_.filter[1] * problem_.filter[2];
-    if (taps > kMaxSteps || rows_.phases.size() * columns_.phases.size() > kMaxPhases) return;
+    if (taps > kMaxSteps || rows_.stride_phases.size() * columns_.stride_phases.size() > kMaxStridePhases)
+      return;
     for (const int64_t strips : {1, 2, 3, 4, 5, 6, 8, 10, 12, 16}) {
       if (strips > 1 && strips > ceil_divide(problem_.output[2], 16)) break;
       for (int64_t pairs = 1; pairs <= 4; pairs *= 2) {
@@ -89,54 +93,55 @@ class Tiler {
           break;
         }
         for (const Instance& instance : kInstances) {
-          // Larger prepared tiles share the vectors at their tiles' ends. With several phases or channel
-          // blocks they would need many TMA loads, and take longer to prepare and to load.
+          // The output tiles of a larger prepared tile share vectors. With several stride phases or channel
+          // blocks, larger prepared tiles would need many TMA loads and take longer to prepare and to load.
           for (const int64_t subtiles : {1, 2, 4}) {
             Tiling tiling;
-            tiling.tiles = instance.tiles;
+            tiling.accumulator_tiles = instance.accumulator_tiles;
             tiling.subtiles = subtiles;
             tiling.strips = strips;
-            tiling.chunk_channels = pairs * kWgmmaK;
+            tiling.k_tile_channels = pairs * kWgmmaK;
             if (!complete(tiling)) break;
             // Splits are for problems with fewer work tiles than multiprocessors.
-            for (; tiling.splits <= kMaxSplits && tiling.splits <= tiling.chunks; tiling.splits *= 2) {
+            for (; tiling.splits <= kMaxSplits && tiling.splits <= tiling.k_tiles; tiling.splits *= 2) {
               if (tiling.splits > 1 && tiling.work_tiles(problem_) > device_.multiprocessors) break;
               tiling.cost = cost(tiling);
               visit(tiling);
             }
-            if (rows_.max_shift + columns_.max_shift == 0 || pairs * tiling.phases() > 1) break;
+            if (rows_.max_shift + columns_.max_shift == 0 || pairs * tiling.stride_phases() > 1) break;
           }
         }
       }
     }
   }
 
-  // Computes everything that follows from the choices. Returns false if the tiling does not fit into shared
-  // memory.
+  // Computes the members that follow from the chosen ones. Returns false if the tiling does not fit into
+  // shared memory.
   bool complete(Tiling& tiling) const {
     const int64_t width = problem_.output[2];
     tiling.strip_columns = ceil_divide(width, tiling.strips);
     tiling.pitch = tiling.strips == 1 ? columns_.min_pitch : tiling.strip_columns + columns_.max_shift;
     if (ceil_divide(width, tiling.strip_columns) != tiling.strips) return false;
     tiling.slice_rows = rows_.min_pitch;
-    tiling.column_phases = static_cast<int64_t>(columns_.phases.size());
-    for (const int64_t row : rows_.phases) {
-      for (const int64_t column : columns_.phases) {
-        tiling.phase_rows.push_back(row), tiling.phase_columns.push_back(column);
+    tiling.column_stride_phases = static_cast<int64_t>(columns_.stride_phases.size());
+    for (const int64_t row : rows_.stride_phases) {
+      for (const int64_t column : columns_.stride_phases) {
+        tiling.stride_phase_rows.push_back(row), tiling.stride_phase_columns.push_back(column);
       }
     }
     const int64_t overhang = rows_.max_shift * tiling.pitch + columns_.max_shift;
-    tiling.phase_vectors = tiling.columns() + overhang;
-    tiling.prepared_phase_vectors = tiling.subtiles * tiling.columns() + overhang;
-    tiling.chunks = ceil_divide(problem_.channels_per_group(), tiling.chunk_channels) * problem_.filter[0];
-    for (int64_t pair = 0; pair < tiling.chunk_channels / kWgmmaK; ++pair) {
+    tiling.stride_phase_vectors = tiling.tile_positions() + overhang;
+    tiling.prepared_stride_phase_vectors = tiling.subtiles * tiling.tile_positions() + overhang;
+    tiling.k_tiles = ceil_divide(problem_.channels_per_group(), tiling.k_tile_channels) * problem_.filter[0];
+    for (int64_t pair = 0; pair < tiling.k_tile_channels / kWgmmaK; ++pair) {
       for (int64_t r = 0; r < problem_.filter[1]; ++r) {
         for (int64_t s = 0; s < problem_.filter[2]; ++s) {
-          const int64_t phase =
-              rows_.phase_of[r] * static_cast<int64_t>(columns_.phases.size()) + columns_.phase_of[s];
+          const int64_t stride_phase =
+              rows_.stride_phase_of[r] * static_cast<int64_t>(columns_.stride_phases.size()) +
+              columns_.stride_phase_of[s];
           tiling.step_offsets.push_back(2 * pair * tiling.channel_block_vectors() +
-                                        phase * tiling.phase_vectors + rows_.shift_of[r] * tiling.pitch +
-                                        columns_.shift_of[s]);
+                                        stride_phase * tiling.stride_phase_vectors +
+                                        rows_.shift_of[r] * tiling.pitch + columns_.shift_of[s]);
         }
       }
     }
@@ -145,12 +150,13 @@ class Tiler {
     const int64_t lines = problem_.batch * tiling.strips * problem_.output[0] * tiling.slice_rows;
     // No positions follow the last output row of the last slice.
     tiling.prepared_tiles = ceil_divide((lines - tiling.slice_rows + problem_.output[1]) * tiling.pitch,
-                                        tiling.subtiles * tiling.columns());
+                                        tiling.subtiles * tiling.tile_positions());
     // Shared-memory descriptors of wgmma have 14 bits for addresses and distances.
     if (tiling.channel_block_vectors() >= 1 << 14) return false;
-    if (tiling.prepared_phase_vectors * tiling.phases() > kMaxPreparedVectors) return false;
-    const int64_t tile_bytes = tiling.prepared_chunks(problem_) * tiling.prepared_chunk_bytes();
-    tiling.band_tiles = std::min(tiling.prepared_tiles, std::max<int64_t>(1, kMaxPreparedBytes / tile_bytes));
+    if (tiling.prepared_stride_phase_vectors * tiling.stride_phases() > kMaxPreparedVectors) return false;
+    const int64_t tile_bytes = tiling.prepared_k_tiles(problem_) * tiling.prepared_k_tile_bytes();
+    tiling.round_tiles =
+        std::min(tiling.prepared_tiles, std::max<int64_t>(1, kMaxPreparedBytes / tile_bytes));
     tiling.stage_steps = ceil_divide(tiling.steps, ceil_divide(tiling.steps, int64_t{kMaxStepsPerStage}));
     return lay_out_shared_memory(tiling);
   }
@@ -158,33 +164,33 @@ class Tiler {
   // Lays out shared memory with as many stages as fit.
   bool lay_out_shared_memory(Tiling& tiling) const {
     const int64_t limit = device_.shared_memory_per_block;
-    const int64_t all_groups = tiling.chunks * ceil_divide(tiling.steps, tiling.stage_steps);
-    const auto fits = [&](int image_stages, int weight_stages) {
-      if (image_stages > std::min<int64_t>(kMaxImageStages, std::max<int64_t>(3, tiling.chunks + 1)))
+    const int64_t all_weight_stages = tiling.k_tiles * ceil_divide(tiling.steps, tiling.stage_steps);
+    const auto fits = [&](int pixel_stages, int weight_stages) {
+      if (pixel_stages > std::min<int64_t>(kMaxPixelStages, std::max<int64_t>(3, tiling.k_tiles + 1)))
         return false;
       if (weight_stages >
-          std::min<int64_t>(kMaxWeightStages, std::max<int64_t>(kMinWeightStages, all_groups + 1)))
+          std::min<int64_t>(kMaxWeightStages, std::max<int64_t>(kMinWeightStages, all_weight_stages + 1)))
         return false;
       SharedLayout block(128, limit);
       SharedOffsets& shared = tiling.shared;
-      shared.images = block.place<unsigned char>(image_stages * tiling.image_stage_bytes());
+      shared.pixels = block.place<unsigned char>(pixel_stages * tiling.pixel_stage_bytes());
       shared.weights = block.place<unsigned char>(weight_stages * tiling.weight_stage_bytes());
-      shared.output_offsets = block.place<int>(kTileInfoStages * tiling.columns());
+      shared.output_offsets = block.place<int>(kTileInfoStages * tiling.tile_positions());
       shared.staging = block.place<float>(kConsumerThreads / 32 * kStagedFloats);
       shared.state = block.place<BlockState>(1);
       if (block.end() > limit) return false;
-      tiling.image_stages = image_stages, tiling.weight_stages = weight_stages;
+      tiling.pixel_stages = pixel_stages, tiling.weight_stages = weight_stages;
       tiling.shared_bytes = block.end();
       return true;
     };
-    // A chunk's stage is released when two later wgmma groups are in flight.
+    // A pixel stage is released when two later wgmma groups are in flight.
     if (!fits(tiling.steps > tiling.stage_steps ? 2 : 3, kMinWeightStages)) return false;
-    const auto grows_by = [&](int image_stages, int weight_stages) {
-      return fits(tiling.image_stages + image_stages, tiling.weight_stages + weight_stages);
+    const auto grows_by = [&](int pixel_stages, int weight_stages) {
+      return fits(tiling.pixel_stages + pixel_stages, tiling.weight_stages + weight_stages);
     };
     for (bool grows = true; grows;) {
-      const bool has_weights = grows_by(0, 1);
-      grows = grows_by(1, 0) || has_weights;
+      const bool grows_weights = grows_by(0, 1);
+      grows = grows_by(1, 0) || grows_weights;
     }
     return grows_by(0, 0);
   }
@@ -202,33 +208,34 @@ class Tiler {
     constexpr double kPrepared = 6450, kCopied = 2200, kStored = 3850;        // bytes of a nanosecond
     constexpr double kTile = 4.4, kChunk = 133, kWork = 405, kFilling = 110;  // cycles
     constexpr double kLoadedBytes = 48;                                       // of a cycle
-    const double bands = number(ceil_divide(tiling.prepared_tiles, tiling.band_tiles)) *
+    const double bands = number(ceil_divide(tiling.prepared_tiles, tiling.round_tiles)) *
                          (size() == 4 ? kBands : kBandsOf16Bits);
     // Of strided rows those are not read that no tap reads.
     const double x_bytes = number(size() * problem_.batch * problem_.in_channels * problem_.input_size()) *
-                           number(static_cast<int64_t>(rows_.phases.size())) / number(problem_.stride[1]);
+                           number(static_cast<int64_t>(rows_.stride_phases.size())) /
+                           number(problem_.stride[1]);
     const double y_bytes = number(size() * problem_.batch * problem_.out_channels * problem_.output_size());
-    const double prepared = number(tiling.prepared_tiles * tiling.prepared_chunks(problem_)) *
-                            number(tiling.prepared_chunk_bytes());
+    const double prepared = number(tiling.prepared_tiles * tiling.prepared_k_tiles(problem_)) *
+                            number(tiling.prepared_k_tile_bytes());
     // Of few chunks not all of memory's rate can be asked for: a thread waits for each of its places.
-    const double rounds = std::ceil(number(tiling.prepared_tiles * tiling.prepared_chunks(problem_)) /
+    const double rounds = std::ceil(number(tiling.prepared_tiles * tiling.prepared_k_tiles(problem_)) /
                                     (device_.multiprocessors * (kPrepareThreadsPerSm / kPrepareThreads)));
     const double waiting =
-        kPlace * rounds * number(tiling.prepared_chunk_bytes()) / (kVectorBytes * kPrepareThreads);
+        kPlace * rounds * number(tiling.prepared_k_tile_bytes()) / (kVectorBytes * kPrepareThreads);
     // Of a strided row each thread takes what lies apart.
     const double loaded = x_bytes * (problem_.stride[2] > 1 ? kApart : 1);
     const double preparing = std::max((loaded + prepared) / kPrepared, waiting);
-    double multiplying = number(tiling.steps) * kTile * number(tiling.tiles);
+    double multiplying = number(tiling.steps) * kTile * number(tiling.accumulator_tiles);
     // Fewer works of wide tiles overlap less.
-    multiplying *= 1 + 0.34 * std::max(tiling.tiles - 20, 0) / 12;
+    multiplying *= 1 + 0.34 * std::max(tiling.accumulator_tiles - 20, 0) / 12;
     // Two groups keep their stages: there is hardly a chunk ahead.
-    if (tiling.image_stages < (tiling.steps <= tiling.stage_steps ? 4 : 3)) multiplying *= 1.27;
-    const double loading = number(tiling.image_stage_bytes() + tiling.steps * kStepUnits * 16) / kLoadedBytes;
-    const int64_t chunks_per_work_tile = ceil_divide(tiling.chunks, tiling.splits);
+    if (tiling.pixel_stages < (tiling.steps <= tiling.stage_steps ? 4 : 3)) multiplying *= 1.27;
+    const double loading = number(tiling.pixel_stage_bytes() + tiling.steps * kStepUnits * 16) / kLoadedBytes;
+    const int64_t k_tiles_per_work_tile = ceil_divide(tiling.k_tiles, tiling.splits);
     // One chunk or two are not enough to go on with while results are stored.
-    const double filling = chunks_per_work_tile <= 2 ? kFilling * number(tiling.tiles) : 0;
+    const double filling = k_tiles_per_work_tile <= 2 ? kFilling * number(tiling.accumulator_tiles) : 0;
     const double work_tile =
-        number(chunks_per_work_tile) * (multiplying + loading + kChunk) + kWork + filling;
+        number(k_tiles_per_work_tile) * (multiplying + loading + kChunk) + kWork + filling;
     const double work_tiles = std::ceil(number(tiling.work_tiles(problem_)) / device_.multiprocessors);
     // Where places are no outputs, or planes no whole half sectors of memory, results begin anywhere in a
     // sector.

@@ -12,7 +12,7 @@
 
 namespace convswap::many_channels {
 
-// Scale and bias of an accumulator row.
+// Scale and bias of an accumulator row, which is a filter.
 template <typename Format>
 struct RowScale {
   PowerOfTwo scale;
@@ -24,7 +24,7 @@ struct RowScale {
     const int filter = tile_info.filter_block * kWgmmaM + row;
     if (filter >= problem.filters) return;
     if (problem.b != nullptr && problem.splits.divisor == 1) {
-      bias = Format::to_float(problem.b[tile_info.group * problem.filters + filter]);
+      bias = Format::to_float(problem.b[tile_info.conv_group * problem.filters + filter]);
     }
     if constexpr (Format::kIsScaled) {
       scale = PowerOfTwo(-scale_exponent(problem.filter_ranges[tile_info.first_row + row].top) - exponent);
@@ -32,14 +32,14 @@ struct RowScale {
   }
 };
 
-// Stores the results of one column for a warp's 16 rows, each to the plane of its filter. Rows from `rows` on
-// have no filter.
+// Stores the results at one position for a warp's 16 rows, each to the output channel of its filter. Rows
+// from `rows` on have no filter.
 template <typename Format, typename Stored, typename Element = typename Format::Element>
-class ColumnWriter {
+class PositionWriter {
  public:
   // `to` is y or the sums of a split.
-  __device__ ColumnWriter(const Arguments<Element>& problem, Stored* to, long long at, int rows,
-                          const float* staged)
+  __device__ PositionWriter(const Arguments<Element>& problem, Stored* to, long long at, int rows,
+                            const float* staged)
       : residual_(global_address(problem.z + at)),
         to_(global_address(to + at)),
         plane_bytes_(problem.output_plane * static_cast<unsigned>(sizeof(Stored))),
@@ -91,22 +91,23 @@ class ColumnWriter {
   const float* staged_;
 };
 
-// Stores a warpgroup's accumulators. Scale and bias belong to a thread's two rows. The rest of the epilogue
-// runs with neighbouring lanes on neighbouring columns, for coalesced loads and stores. Results pass through
-// `staged`, the warp's part of shared memory, 32 columns at a time.
-template <typename Format, int kTiles, typename Element = typename Format::Element>
+// Stores a warpgroup's accumulators. Scale and bias are applied in the registers, where a thread has two
+// rows. Results then pass through `staged`, the warp's part of shared memory, 32 positions at a time. The
+// remaining epilogue runs with neighbouring lanes at neighbouring positions, for coalesced loads and stores.
+template <typename Format, int kAccumulatorTiles, typename Element = typename Format::Element>
 __device__ inline void store_results(const Arguments<Element>& problem, const TileInfo& tile_info,
                                      int exponent, const int* output_offsets,
-                                     float (&accumulators)[kTiles][4], float* staged) {
-  constexpr int kStagedTiles = kStagedColumns / kTileColumns;
-  constexpr int kStagedParts = (kTiles + kStagedTiles - 1) / kStagedTiles;
+                                     float (&accumulators)[kAccumulatorTiles][4], float* staged) {
+  constexpr int kStagedAccumulatorTiles = kStagedPositions / kAccumulatorTileColumns;
+  constexpr int kStagedParts = (kAccumulatorTiles + kStagedAccumulatorTiles - 1) / kStagedAccumulatorTiles;
   const int lane = threadIdx.x % 32;
   const int first_row = threadIdx.x % 128 / 32 * kWarpRows;
-  int lane_outputs[kStagedParts];  // offsets of the lane's columns
+  int lane_outputs[kStagedParts];  // output offsets of the lane's positions
 #pragma unroll
   for (int part = 0; part < kStagedParts; ++part) {
-    const int column = part * kStagedColumns + lane;
-    lane_outputs[part] = column < kTiles * kTileColumns ? output_offsets[column] : kNoOutput;
+    const int position = part * kStagedPositions + lane;
+    lane_outputs[part] =
+        position < kAccumulatorTiles * kAccumulatorTileColumns ? output_offsets[position] : kNoOutput;
   }
   const RowScale<Format> row_scales[2] = {{problem, tile_info, first_row + lane / 4, exponent},
                                           {problem, tile_info, first_row + lane / 4 + 8, exponent}};
@@ -115,7 +116,7 @@ __device__ inline void store_results(const Arguments<Element>& problem, const Ti
       __all_sync(~0u, row_scales[0].scale.fits_one_factor && row_scales[1].scale.fits_one_factor);
   if (Format::kIsScaled && !all_fit_one_factor) [[unlikely]] {
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
+    for (int t = 0; t < kAccumulatorTiles; ++t) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) accumulators[t][j] *= row_scales[j / 2].scale.second_factor;
     }
@@ -126,21 +127,22 @@ __device__ inline void store_results(const Arguments<Element>& problem, const Ti
   const bool has_residual = problem.z != nullptr, has_splits = problem.splits.divisor > 1;
   const bool only_clamps_full_rows = epilogue_params.only_clamps && rows >= kWarpRows && !has_residual;
   const long long plane =
-      (tile_info.image * problem.out_channels + tile_info.group * problem.filters + first_filter) *
+      (tile_info.image * problem.out_channels + tile_info.conv_group * problem.filters + first_filter) *
       problem.output_plane;
 #pragma unroll
   for (int part = 0; part < kStagedParts; ++part) {
     __syncwarp();
 #pragma unroll
-    for (int t = 0; t < kStagedTiles && part * kStagedTiles + t < kTiles; ++t) {
-      const float (&accumulator)[4] = accumulators[part * kStagedTiles + t];
+    for (int t = 0; t < kStagedAccumulatorTiles && part * kStagedAccumulatorTiles + t < kAccumulatorTiles;
+         ++t) {
+      const float (&accumulator)[4] = accumulators[part * kStagedAccumulatorTiles + t];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const RowScale<Format>& row_scale = row_scales[i];
         const float factor = Format::kIsScaled ? row_scale.scale.factor : 1.0f;
         const float pair[2] = {accumulator[2 * i] * factor + row_scale.bias,
                                accumulator[2 * i + 1] * factor + row_scale.bias};
-        *reinterpret_cast<uint2*>(staged + (lane / 4 + i * 8) * kStagedPitch + t * kTileColumns +
+        *reinterpret_cast<uint2*>(staged + (lane / 4 + i * 8) * kStagedPitch + t * kAccumulatorTileColumns +
                                   lane % 4 * 2) = Float32Elements::pack(pair);
       }
     }
@@ -149,58 +151,58 @@ __device__ inline void store_results(const Arguments<Element>& problem, const Ti
     const long long at = plane + lane_outputs[part];
     if (has_splits) {
       float* const split_sums = problem.split_accumulators + tile_info.split * problem.y_elements;
-      const ColumnWriter<Format, float> column(problem, split_sums, at, rows, staged + lane);
-      column.template store_rows<8>(false, [](float (&)[8]) {});
+      const PositionWriter<Format, float> writer(problem, split_sums, at, rows, staged + lane);
+      writer.template store_rows<8>(false, [](float (&)[8]) {});
       continue;
     }
-    const ColumnWriter<Format, Element> column(problem, problem.y, at, rows, staged + lane);
+    const PositionWriter<Format, Element> writer(problem, problem.y, at, rows, staged + lane);
     if (only_clamps_full_rows) [[likely]] {
-      column.store_clamped(epilogue_params.least, epilogue_params.most);
+      writer.store_clamped(epilogue_params.least, epilogue_params.most);
     } else if (epilogue_params.only_clamps) {
-      column.template store_rows<8>(has_residual,
+      writer.template store_rows<8>(has_residual,
                                     [&](float (&values)[8]) { limit_values(epilogue_params, values); });
     } else if (is_swish(epilogue_params.epilogue)) {
-      column.template store_rows<8>(
+      writer.template store_rows<8>(
           has_residual, [&](float (&values)[8]) { activate_swish(epilogue_params.epilogue, values); });
     } else {
-      column.template store_rows<1>(has_residual, [&](float (&values)[1]) {
+      writer.template store_rows<1>(has_residual, [&](float (&values)[1]) {
         values[0] = activated(epilogue_params.epilogue, values[0]);
       });
     }
   }
 }
 
-// Computes a tile without tensor cores if it has infinities or NaN or spans too many binades. Called by a
-// warpgroup.
+// Computes a work tile without tensor cores, because it has infinities or NaN or spans too many binades.
+// Called by a warpgroup.
 template <typename Format, typename Element = typename Format::Element>
 __device__ __noinline__ void compute_naive_conv(const Arguments<Element>& problem, const TileInfo& tile_info,
-                                                const int* output_offsets, int columns) {
+                                                const int* output_offsets, int positions) {
   const int image_size = problem.out_channels * problem.output_plane;
-  for (int i = threadIdx.x % 128; i < kWgmmaM * columns; i += 128) {
-    const int output_offset = output_offsets[i % columns];
-    const int filter = tile_info.filter_block * kWgmmaM + i / columns;
+  for (int i = threadIdx.x % 128; i < kWgmmaM * positions; i += 128) {
+    const int output_offset = output_offsets[i % positions];
+    const int filter = tile_info.filter_block * kWgmmaM + i / positions;
     if (output_offset == kNoOutput || filter >= problem.filters) continue;
     const int image = output_offset / image_size, element = output_offset - image * image_size;
-    const int line = element / problem.output_width, column = element - line * problem.output_width;
-    const int depth = line / problem.output_height, row = line - depth * problem.output_height;
-    const long long n = tile_info.image + image, k = tile_info.group * problem.filters + filter;
+    const int depth_row = element / problem.output_width, column = element - depth_row * problem.output_width;
+    const int depth = depth_row / problem.output_height, row = depth_row - depth * problem.output_height;
+    const long long n = tile_info.image + image, k = tile_info.conv_group * problem.filters + filter;
     problem.y[(n * problem.out_channels + k) * problem.output_plane + element] = static_cast<Element>(
         naive_conv_value<Element, float>(problem, problem.naive_conv, n, k, depth, row, column));
   }
 }
 
-// Marks the sums of a split for `combine`, which then calls naive_conv_value: a split lacks the other splits'
-// channels. Called by a warpgroup.
+// Marks the sums of a split as invalid. `combine` then computes the outputs with naive_conv_value, since a
+// split has only its own channels. Called by a warpgroup.
 template <typename Format, typename Element = typename Format::Element>
 __device__ __noinline__ void invalidate_split(const Arguments<Element>& problem, const TileInfo& tile_info,
-                                              const int* output_offsets, int columns) {
+                                              const int* output_offsets, int positions) {
   float* const split_sums = problem.split_accumulators + tile_info.split * problem.y_elements;
-  for (int i = threadIdx.x % 128; i < kWgmmaM * columns; i += 128) {
-    const int output_offset = output_offsets[i % columns],
-              filter = tile_info.filter_block * kWgmmaM + i / columns;
+  for (int i = threadIdx.x % 128; i < kWgmmaM * positions; i += 128) {
+    const int output_offset = output_offsets[i % positions],
+              filter = tile_info.filter_block * kWgmmaM + i / positions;
     if (output_offset == kNoOutput || filter >= problem.filters) continue;
     const long long plane =
-        tile_info.image * problem.out_channels + tile_info.group * problem.filters + filter;
+        tile_info.image * problem.out_channels + tile_info.conv_group * problem.filters + filter;
     split_sums[plane * problem.output_plane + output_offset] = __uint_as_float(kInvalidSumBits);
   }
 }
@@ -221,8 +223,8 @@ __device__ inline void combine_split_sums(const Arguments<Element>& problem, lon
     sum += split_sum;
   }
   if (!is_valid) [[unlikely]] {
-    const int line = element / problem.output_width, column = element - line * problem.output_width;
-    const int depth = line / problem.output_height, row = line - depth * problem.output_height;
+    const int depth_row = element / problem.output_width, column = element - depth_row * problem.output_width;
+    const int depth = depth_row / problem.output_height, row = depth_row - depth * problem.output_height;
     problem.y[at] = static_cast<Element>(
         naive_conv_value<Element, float>(problem, problem.naive_conv, image, filter, depth, row, column));
     return;

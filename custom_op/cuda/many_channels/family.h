@@ -19,53 +19,55 @@ namespace convswap::many_channels {
 inline constexpr std::string_view kFormats[] = {"ScaledFloat16Pairs", "Float16Pairs", "Bfloat16Pairs"};
 
 struct Instance {
-  int tiles;  // N of a wgmma divided by eight
+  int accumulator_tiles;  // of a consumer warpgroup; N of a wgmma is eight times as many
 
   // Template arguments of the kernel.
-  std::string arguments() const { return std::to_string(tiles); }
+  std::string arguments() const { return std::to_string(accumulator_tiles); }
 };
 
 inline constexpr Instance kInstances[] = {{8}, {12}, {16}, {20}, {24}, {26}, {28}, {30}, {32}};
 
 // Tile sizes, splits and stages, with everything that follows from them.
 struct Tiling {
-  int tiles = 0;              // N of a wgmma divided by eight
-  int64_t subtiles = 1;       // tiles of `kernel` in a prepared tile
-  int64_t filter_blocks = 1;  // blocks of 64 filters in a group
-  int64_t splits = 1;         // splits of a tile's chunks
-  int64_t chunk_channels = kWgmmaK, chunks = 0;
-  int64_t steps = 0, stage_steps = 0;  // wgmmas of a chunk, and of a weight stage
+  int accumulator_tiles = 0;  // of a consumer warpgroup
+  int64_t subtiles = 1;       // output tiles in a prepared tile
+  int64_t filter_blocks = 1;  // blocks of 64 filters in a conv group
+  int64_t splits = 1;         // of an output tile's K tiles
+  int64_t k_tile_channels = kWgmmaK, k_tiles = 0;
+  int64_t steps = 0, stage_steps = 0;  // wgmmas of a K tile, and of a weight stage
   int64_t strips = 1, strip_columns = 0;
-  int64_t pitch = 0, slice_rows = 0;               // positions of a row, and rows of a slice
-  std::vector<int64_t> phase_rows, phase_columns;  // phases that taps read
-  int64_t column_phases = 1;
+  int64_t pitch = 0, slice_rows = 0;  // positions of a row, and rows of a slice
+  std::vector<int64_t> stride_phase_rows,
+      stride_phase_columns;  // first row and column of each, if taps read it
+  int64_t column_stride_phases = 1;
   std::vector<int64_t> step_offsets;
-  int64_t phase_vectors = 0,
-          prepared_phase_vectors =
-              0;               // vectors of one phase of a channel block, in a tile and in a prepared tile
+  // Vectors of one stride phase of a channel block, in an output tile and in a prepared tile.
+  int64_t stride_phase_vectors = 0, prepared_stride_phase_vectors = 0;
   int64_t prepared_tiles = 0;  // prepared tiles of the whole batch
-  int64_t band_tiles = 0;      // prepared tiles of a band, which one pair of launches computes
-  int image_stages = 0, weight_stages = 0;
+  int64_t round_tiles = 0;     // prepared tiles of a round
+  int pixel_stages = 0, weight_stages = 0;
   SharedOffsets shared{};
   int64_t shared_bytes = 0;
   double cost = std::numeric_limits<double>::infinity();  // nanoseconds, estimated
 
-  int64_t columns() const { return int64_t{tiles} * kTileColumns * kConsumerWarpgroups; }
-  int64_t phases() const { return static_cast<int64_t>(phase_rows.size()); }
-  int64_t channel_block_vectors() const { return phase_vectors * phases(); }
-  int64_t image_stage_bytes() const {
-    return chunk_channels / kVectorChannels * channel_block_vectors() * kVectorBytes;
+  int64_t tile_positions() const {
+    return int64_t{accumulator_tiles} * kAccumulatorTileColumns * kConsumerWarpgroups;
+  }
+  int64_t stride_phases() const { return static_cast<int64_t>(stride_phase_rows.size()); }
+  int64_t channel_block_vectors() const { return stride_phase_vectors * stride_phases(); }
+  int64_t pixel_stage_bytes() const {
+    return k_tile_channels / kVectorChannels * channel_block_vectors() * kVectorBytes;
   }
   int64_t weight_stage_bytes() const { return stage_steps * kStepUnits * 16; }
-  int64_t prepared_chunk_bytes() const {
-    return chunk_channels / kVectorChannels * prepared_phase_vectors * phases() * kVectorBytes;
+  int64_t prepared_k_tile_bytes() const {
+    return k_tile_channels / kVectorChannels * prepared_stride_phase_vectors * stride_phases() * kVectorBytes;
   }
-  int64_t prepared_chunks(const ConvProblem& problem) const { return problem.group * chunks; }
-  int64_t filter_rows(const ConvProblem& problem) const {  // all groups, padded to whole filter blocks
+  int64_t prepared_k_tiles(const ConvProblem& problem) const { return problem.group * k_tiles; }
+  int64_t filter_rows(const ConvProblem& problem) const {  // all conv groups, padded to whole filter blocks
     return problem.group * filter_blocks * kWgmmaM;
   }
   int64_t prepared_weight_bytes(const ConvProblem& problem) const {  // all binade windows
-    return filter_rows(problem) * kMaxWeightWindows * chunks * steps * kWgmmaK * 2;
+    return filter_rows(problem) * kMaxWeightWindows * k_tiles * steps * kWgmmaK * 2;
   }
   int64_t work_tiles_per_prepared_tile(const ConvProblem& problem) const {
     return subtiles * work_tiles_per_subtile(problem);
@@ -82,8 +84,8 @@ struct Tiling {
 // problem must have an output and channels.
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device);
 
-// Returns the best tiling first, then the cheapest tiling for every other combination of wgmma width,
-// channels of a chunk and splits.
+// Returns the cheapest tiling of each combination of wgmma width, channels of a K tile and splits, in the
+// order of their estimates.
 std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
 
 }  // namespace convswap::many_channels

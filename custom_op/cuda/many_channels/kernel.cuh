@@ -12,8 +12,8 @@
 
 namespace convswap::many_channels {
 
-// Prepares the operands of `kernel`. A block converts the weights of one filter row, or a part of the chunks
-// of a prepared tile and group.
+// Prepares the operands of `kernel`. A block converts the weights of one filter row, or a part of the K tiles
+// of a prepared tile and conv group.
 template <typename Format>
 __global__ void __launch_bounds__(kPrepareThreads, kPrepareThreadsPerSm / kPrepareThreads)
     prepare(const __grid_constant__ Arguments<typename Format::Element> problem) {
@@ -26,99 +26,102 @@ __global__ void __launch_bounds__(kPrepareThreads, kPrepareThreadsPerSm / kPrepa
   if (static_cast<int>(blockIdx.x) < problem.weight_blocks) {
     prepare_filter<Format>(problem, blockIdx.x, state);
   } else {
-    prepare_chunks<Format>(problem, blockIdx.x - problem.weight_blocks, state);
+    prepare_k_tiles<Format>(problem, blockIdx.x - problem.weight_blocks, state);
   }
 }
 
 // Multiplies the accumulators by 2^exponent.
-template <int kTiles>
-__device__ inline void scale_by_power_of_two(float (&accumulators)[kTiles][4], int exponent) {
+template <int kAccumulatorTiles>
+__device__ inline void scale_by_power_of_two(float (&accumulators)[kAccumulatorTiles][4], int exponent) {
   const PowerOfTwo power(exponent);
 #pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
+  for (int t = 0; t < kAccumulatorTiles; ++t) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) accumulators[t][i] = accumulators[t][i] * power.factor * power.second_factor;
   }
 }
 
-// Stages that wgmmas in flight read; -1 for none.
+// Stages that a wgmma group in flight reads; -1 for none.
 struct StagesInFlight {
-  int image = -1, weights = -1;
+  int pixels = -1, weights = -1;
 };
 
-// Pipeline position of a consumer warpgroup in the image and weight stages. `last` and `previous` are the
-// stages that the last two wgmma groups read; these groups may still be in flight.
+// Pipeline states of a consumer warpgroup for the pixel and weight stages. `last` and `previous` are the
+// stages that the last two wgmma groups read; these wgmma groups may still be in flight.
 struct ConsumerState {
-  DynamicPipelineState images, weights;
+  DynamicPipelineState pixels, weights;
   StagesInFlight last, previous;
 };
 
 // Releases the stages to the producers, after the wgmmas that read them have finished.
 __device__ inline void release(BlockState& state, StagesInFlight& stages) {
-  if (stages.image >= 0) mbarrier_arrive(&state.image_empty[stages.image]);
+  if (stages.pixels >= 0) mbarrier_arrive(&state.pixels_empty[stages.pixels]);
   if (stages.weights >= 0) mbarrier_arrive(&state.weights_empty[stages.weights]);
   stages = {};
 }
 
-// Issues the wgmmas of the next chunk for the columns from `first_column` on. On return, the last two wgmma
-// groups may still be in flight. Every chunk has at least one step; the do-while loops say so, otherwise the
-// compiler inserts waits between the wgmmas. `state` is a parameter because the compiler would otherwise
-// compute its address again for every weight stage.
-template <typename Number, int kTiles, typename Element>
-__device__ inline void multiply_chunk(const Arguments<Element>& problem, BlockState& state, int first_column,
-                                      ConsumerState& consumer, float (&accumulators)[kTiles][4]) {
-  DynamicPipelineState &images = consumer.images, &weights = consumer.weights;
-  const SmemDescriptor image =
-      SmemDescriptor::at(image_stage(problem, images.stage), problem.channel_block_vectors.divisor)
-          .advanced(first_column)
+// Issues the wgmmas of the next K tile for the positions from `first_position` on. On return, the last two
+// wgmma groups may still be in flight. Every K tile has at least one step. The do-while loops tell the
+// compiler so, which otherwise inserts waits between the wgmmas. `state` is a parameter because the compiler
+// would otherwise compute its address again for every weight stage.
+template <typename Number, int kAccumulatorTiles, typename Element>
+__device__ inline void multiply_k_tile(const Arguments<Element>& problem, BlockState& state,
+                                       int first_position, ConsumerState& consumer,
+                                       float (&accumulators)[kAccumulatorTiles][4]) {
+  DynamicPipelineState &pixels = consumer.pixels, &weights = consumer.weights;
+  const SmemDescriptor pixel_matrix =
+      SmemDescriptor::at(pixel_stage(problem, pixels.stage), problem.channel_block_vectors.divisor)
+          .advanced(first_position)
           .warp_uniform();
   int step = 0;
   do {
     mbarrier_wait(&state.weights_full[weights.stage], weights.phase);
-    SmemDescriptor filters = SmemDescriptor::at(weight_stage(problem, weights.stage), kWgmmaM).warp_uniform();
+    SmemDescriptor weight_matrix =
+        SmemDescriptor::at(weight_stage(problem, weights.stage), kWgmmaM).warp_uniform();
     const int end = min(step + problem.stage_steps, problem.steps);
     wgmma_fence();
 #pragma unroll 1
     do {
-      wgmma<Number, kTiles>(accumulators, filters, image.advanced(problem.step_offsets[step]));
-      filters = filters.advanced(kStepUnits);
+      wgmma<Number, kAccumulatorTiles>(accumulators, weight_matrix,
+                                       pixel_matrix.advanced(problem.step_offsets[step]));
+      weight_matrix = weight_matrix.advanced(kStepUnits);
     } while (++step < end);
     wgmma_commit_group();
-    // Two groups stay in flight, so the tensor core has work while the warp prepares the next group.
+    // Two wgmma groups stay in flight, so the tensor core has work while the warp prepares the next.
     wgmma_wait<2>();
     release(state, consumer.previous);
     consumer.previous = consumer.last;
     consumer.last = {-1, weights.stage};
     weights.advance(problem.weight_stages);
   } while (step < problem.steps);
-  consumer.last.image = images.stage;
-  images.advance(problem.image_stages);
+  consumer.last.pixels = pixels.stage;
+  pixels.advance(problem.pixel_stages);
 }
 
-// Accumulates all chunks of a tile for the columns from `first_column` on. Returns the description of the
-// last image stage.
-template <typename Format, int kTiles, typename Element = typename Format::Element>
-__device__ inline ImageStageInfo mainloop(const Arguments<Element>& problem, BlockState& state,
-                                          int first_column, ConsumerState& consumer,
-                                          float (&accumulators)[kTiles][4]) {
-  const DynamicPipelineState& images = consumer.images;
+// Accumulates all K tiles of a work tile for the positions from `first_position` on. Returns the description
+// of the last pixel stage.
+template <typename Format, int kAccumulatorTiles, typename Element = typename Format::Element>
+__device__ inline PixelStageInfo mainloop(const Arguments<Element>& problem, BlockState& state,
+                                          int first_position, ConsumerState& consumer,
+                                          float (&accumulators)[kAccumulatorTiles][4]) {
+  const DynamicPipelineState& pixels = consumer.pixels;
 #pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
+  for (int t = 0; t < kAccumulatorTiles; ++t) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) accumulators[t][i] = 0.0f;
   }
-  mbarrier_wait(&state.image_full[images.stage], images.phase);
-  ImageStageInfo info = state.image_info[images.stage];
-  // Each iteration accumulates consecutive chunks of the same scale.
+  mbarrier_wait(&state.pixels_full[pixels.stage], pixels.phase);
+  PixelStageInfo info = state.pixel_stage_info[pixels.stage];
+  // Each iteration accumulates consecutive K tiles of the same scale.
   for (bool is_last = false; !is_last;) {
     const int exponent = info.exponent;
     wgmma_fence(accumulators);
     do {
-      multiply_chunk<typename Format::Number>(problem, state, first_column, consumer, accumulators);
+      multiply_k_tile<typename Format::Number>(problem, state, first_position, consumer, accumulators);
       is_last = info.is_last;
       if (is_last) break;
-      mbarrier_wait(&state.image_full[images.stage], images.phase);
-      info = state.image_info[images.stage];
+      mbarrier_wait(&state.pixels_full[pixels.stage], pixels.phase);
+      info = state.pixel_stage_info[pixels.stage];
       // The vote shows the compiler that the branch is uniform. Without it, the compiler waits after every
       // wgmma.
     } while (!Format::kIsScaled || __all_sync(~0u, info.exponent == exponent));
@@ -130,28 +133,28 @@ __device__ inline ImageStageInfo mainloop(const Arguments<Element>& problem, Blo
   return info;
 }
 
-// Consumer warpgroup: computes the block's tiles and stores their results. Each of the two warpgroups has
-// half of the columns.
-template <typename Format, int kTiles, typename Element = typename Format::Element>
+// Consumer warpgroup: computes the block's work tiles and stores their results. Each of the two warpgroups
+// has half of the positions.
+template <typename Format, int kAccumulatorTiles, typename Element = typename Format::Element>
 __device__ inline void consume_tiles(const Arguments<Element>& problem, int warpgroup) {
-  constexpr int kColumns = kTiles * kTileColumns;
+  constexpr int kPositions = kAccumulatorTiles * kAccumulatorTileColumns;
   BlockState& state = block_state(problem);
-  const int first_column = warpgroup * kColumns;
+  const int first_position = warpgroup * kPositions;
   float* const staging = shared_memory_at(problem.shared.staging) + threadIdx.x / 32 * kStagedFloats;
   ConsumerState consumer;
   DynamicPipelineState tile_info_pipeline;
   const TileScheduler scheduler(problem);
   for (int work_index = scheduler.first; work_index < scheduler.end; ++work_index) {
-    float accumulators[kTiles][4];
-    const ImageStageInfo last = mainloop<Format>(problem, state, first_column, consumer, accumulators);
+    float accumulators[kAccumulatorTiles][4];
+    const PixelStageInfo last = mainloop<Format>(problem, state, first_position, consumer, accumulators);
     mbarrier_wait(&state.tile_ready[tile_info_pipeline.stage], tile_info_pipeline.phase);
     const TileInfo& tile_info = state.tile_info[tile_info_pipeline.stage];
-    const int* const output_offsets = output_offsets_at(problem, tile_info_pipeline.stage) + first_column;
+    const int* const output_offsets = output_offsets_at(problem, tile_info_pipeline.stage) + first_position;
     if (Format::kIsScaled && last.use_naive_conv) {
       if (problem.splits.divisor == 1) {
-        compute_naive_conv<Format>(problem, tile_info, output_offsets, kColumns);
+        compute_naive_conv<Format>(problem, tile_info, output_offsets, kPositions);
       } else {
-        invalidate_split<Format>(problem, tile_info, output_offsets, kColumns);
+        invalidate_split<Format>(problem, tile_info, output_offsets, kPositions);
       }
     } else {
       store_results<Format>(problem, tile_info, last.exponent, output_offsets, accumulators, staging);
@@ -163,7 +166,7 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
   }
 }
 
-// Adds the sums of the splits in their order and applies the epilogue.
+// Adds the sums of split-K in the order of the splits and applies the epilogue.
 template <typename Format>
 __global__ void __launch_bounds__(kCombineThreads)
     combine(const __grid_constant__ Arguments<typename Format::Element> problem) {
@@ -173,8 +176,8 @@ __global__ void __launch_bounds__(kCombineThreads)
   if (at < problem.y_elements) combine_split_sums<Format>(problem, at);
 }
 
-// Persistent blocks compute the tiles of a band. `prepare` has converted the operands.
-template <typename Format, int kTiles>
+// The GEMM: persistent blocks compute the work tiles of a round. `prepare` has converted the operands.
+template <typename Format, int kAccumulatorTiles>
 __global__ void __launch_bounds__(kThreads, 1)
     kernel(const __grid_constant__ Arguments<typename Format::Element> problem) {
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -186,9 +189,9 @@ __global__ void __launch_bounds__(kThreads, 1)
       tma_mbarrier_init(&state.weights_full[i]);
       mbarrier_init(&state.weights_empty[i], kConsumerThreads);
     }
-    for (int i = 0; i < problem.image_stages; ++i) {
-      tma_mbarrier_init(&state.image_full[i]);
-      mbarrier_init(&state.image_empty[i], kConsumerThreads);
+    for (int i = 0; i < problem.pixel_stages; ++i) {
+      tma_mbarrier_init(&state.pixels_full[i]);
+      mbarrier_init(&state.pixels_empty[i], kConsumerThreads);
     }
     for (int i = 0; i < kTileInfoStages; ++i) {
       tma_mbarrier_init(&state.tile_ready[i]);
@@ -200,7 +203,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (warpgroup < kConsumerWarpgroups) {
     griddepcontrol_wait();
     griddepcontrol_launch_dependents();
-    consume_tiles<Format, kTiles>(problem, warpgroup);
+    consume_tiles<Format, kAccumulatorTiles>(problem, warpgroup);
   } else {
     produce_tiles<Format>(problem);  // waits for `prepare`, too
   }

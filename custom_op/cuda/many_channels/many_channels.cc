@@ -1,55 +1,63 @@
-// Implicit GEMM for many channels on Hopper's tensor cores (wgmma), without an im2col matrix. Filters are the
-// rows of the GEMM and pixels its columns:
+// Implicit GEMM for many channels on Hopper's tensor cores (wgmma), without an im2col matrix. M is the
+// filters, N the output positions, and K the channels and taps. A *filter* is the weights of one output
+// channel.
 //
-//   accumulator[k, pixel] = sum over chunks of channels, taps (r, s) and channel blocks of a chunk of
-//                           w[k, 8 channels, r, s] * image[channel block, pixel + (r, s), 8 channels]
+//   accumulator[k, position] = sum over K tiles, channel blocks of a K tile, and taps (r, s) of
+//                              w[k, 8 channels, r, s] * x[channel block, position + (r, s), 8 channels]
 //
-// wgmma reads shared memory in core matrices of 8 rows of 8 numbers, 16 bytes a row. A *vector* of the image
-// holds 8 channels of one pixel in 16 bytes, as in cuDNN's NCHW_VECT_C; a *channel block* is the vectors of
-// the same 8 channels. Any 8 neighbouring vectors are a core matrix. A tap is therefore only an offset, and a
-// pixel that is loaded once serves all taps.
+// wgmma reads shared memory in core matrices of 8 rows of 8 numbers, 16 bytes a row (wgmma.cuh). Terms of the
+// input's layout there:
+// - A *vector* is 8 channels of one pixel in 16 bytes, as in cuDNN's NCHW_VECT_C. It is a row of a core
+//   matrix. A *channel block* is the vectors of the same 8 channels. Any 8 neighbouring vectors are a core
+//   matrix. A tap is therefore only an offset, and a pixel that is loaded once serves all taps.
+// - *Positions* are numbered through the whole batch: along a row, then over the rows of an image, then over
+//   the images. Zeros separate rows, and rows of zeros separate images. The zeros that pad the end of one row
+//   or image also pad the beginning of the next. Results at the positions in between are computed, but not
+//   stored.
+// - Wide images are cut into *strips* of columns. Otherwise a tile would be a part of one row, and would also
+//   need the rows above and below.
+// - With strides, the padded input is split into *stride phases*: the remainders of its rows and columns by
+//   the strides. Each stride phase has its own vectors.
 //
-// *Positions* are numbered through the whole batch: along a row, then over the rows of an image, then over
-// the images. Zeros separate rows, and rows of zeros separate images. The zeros that pad the end of one row
-// or image also pad the beginning of the next. A *tile* is a range of neighbouring positions, which may cross
-// rows and images. Results at positions between rows and images are computed and not stored. With strides,
-// the padded input is split into *phases* by the remainders of its rows and columns, and each phase has its
-// own vectors. Wide images are cut into *strips* of columns. Otherwise a tile would be a part of one row, and
-// would also need the rows above and below.
-//
-// A block computes a tile for 64 filters. The accumulators stay in the registers of two consumer warpgroups,
-// each with half of the tile's columns.
+// Tiles:
+// - An *output tile* is a range of neighbouring positions, which may cross rows and images.
+// - A *K tile* is some channels of a conv group for one depth tap, with all taps of height and width.
+// - A *prepared tile* is one, two or four neighbouring output tiles, which share the vectors at their common
+//   ends. An output tile within a prepared tile is a *subtile*.
+// - A *work tile* is an output tile, a block of 64 filters and, with split-K, a part of the K tiles. A block
+//   computes one at a time.
+// - An *accumulator tile* is 64 filters at 8 positions, in the registers of a warpgroup. Two consumer
+//   warpgroups each have half of a work tile's positions.
 //
 // float32 data become float16 scaled by a power of two, which keeps as many bits as TF32
-// (tensor_core_formats.cuh). Each filter has its own scale. Consecutive chunks of the input share a scale as
-// long as it fits; at a change, the accumulators are multiplied by a power of two, which is exact. Values 29
-// binades below a chunk's largest are converted after the last chunk, with their own scale, and added.
-// Weights that span two windows of 29 binades are multiplied in two passes. Tiles with infinities or NaN, or
-// with values that span more binades than the accumulators can hold, are computed by naive_conv_value.
-// float16 and bfloat16 data are used as they are.
+// (tensor_core_formats.cuh). Each filter has its own scale. Consecutive K tiles share a scale as long as it
+// fits; at a change, the accumulators are multiplied by a power of two, which is exact. Values 29 binades
+// below a K tile's largest are converted after the last K tile, with their own scale, and added. Weights that
+// span two windows of 29 binades are multiplied in two passes. Work tiles with infinities or NaN, or with
+// values that span more binades than the accumulators can hold, are computed by naive_conv_value. float16 and
+// bfloat16 data are operands as they are.
 //
 // Data flow, in two or three kernels:
-// - `prepare` converts pixels into vectors and finds their scales, each pixel once for all blocks of filters.
-//   A block takes some chunks of a *prepared tile*: one, two or four neighbouring tiles, which share the
-//   vectors at their common ends. Chunks are written in the order in which `kernel` loads them. `prepare`
-//   also computes the offsets of a tile's results. It converts the weights too, in the order in which wgmma
-//   reads them, unless they are constant and were prepared with the session (Plan::prepare).
-// - `kernel` is a persistent, warp-specialised GEMM. Two producer warps load the chunks of pixels and of
-//   weights with TMA into two pipelines; two consumer warpgroups issue wgmmas. Two wgmma groups are in
-//   flight, so the tensor core has work while a warp issues the next group. Results pass through shared
-//   memory in parts, so that neighbouring lanes store neighbouring columns, with the epilogue. A block
-//   computes consecutive work tiles, so blocks of filters of the same tile follow each other.
-// - `combine` adds the sums of split-K: if there are too few work tiles for the card, each is split over the
-//   channels.
-// If the prepared pixels would exceed a gigabyte, `prepare` and `kernel` alternate over bands of tiles.
-// benchmarks/many_channels.md has the cost of each choice and the alternatives that were tried.
+// - `prepare` converts pixels into vectors and finds their scales, each pixel once for all filters. A block
+//   takes some K tiles of a prepared tile. K tiles are written in the order in which `kernel` loads them.
+//   `prepare` also computes the offsets of the results in y. It converts the weights too, in the order in
+//   which wgmma reads them, unless they are constant and were prepared with the session (Plan::prepare).
+// - `kernel` is a persistent, warp-specialised GEMM. Two producer warps load the pixels and the weights of K
+//   tiles with TMA into two pipelines; two consumer warpgroups issue wgmmas. Two wgmma groups are in flight,
+//   so the tensor core has work while a warp issues the next one. Results pass through shared memory in
+//   parts, so that neighbouring lanes store neighbouring positions, with the epilogue. A block computes
+//   consecutive work tiles, so the filter blocks of the same output tile follow each other.
+// - `combine` adds the sums of split-K, for problems with too few work tiles for the card.
+// If the prepared pixels would exceed a gigabyte, `prepare` and `kernel` alternate in *rounds* of some
+// prepared tiles. benchmarks/many_channels.md has the cost of each choice and the alternatives that were
+// tried.
 //
 // With a depth axis, each output plane is treated as an image; a *slice* is a strip of an output plane. Depth
-// taps add chunks: the same channels in another plane.
+// taps add K tiles: the same channels in another plane.
 //
 // Limits: float16, bfloat16, and float32 in precision tf32; compute capability 9.0; at most 256 taps of
-// height and width. The epilogue fuses a residual, ReLU and Clip, SiLU and HardSwish from 40 filters of a
-// group on, and every activation for 16-bit data. A pool is never fused.
+// height and width. The epilogue fuses a residual, ReLU and Clip, SiLU and HardSwish from 40 output channels
+// of a group on, and every activation for 16-bit data. A pool is never fused.
 
 #include <algorithm>
 #include <memory>
@@ -101,11 +109,11 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   arguments.y_elements = problem.result_elements();
   arguments.work_tiles_per_prepared_tile = FastDivisor(narrow(tiling.work_tiles_per_prepared_tile(problem)));
   arguments.subtiles = narrow(tiling.subtiles);
-  arguments.chunks = narrow(tiling.chunks);
-  arguments.chunk_channels = narrow(tiling.chunk_channels);
+  arguments.k_tiles = narrow(tiling.k_tiles);
+  arguments.k_tile_channels = narrow(tiling.k_tile_channels);
   arguments.steps = narrow(tiling.steps);
   arguments.stage_steps = narrow(tiling.stage_steps);
-  arguments.columns = narrow(tiling.columns());
+  arguments.tile_positions = narrow(tiling.tile_positions());
   arguments.strip_columns = narrow(tiling.strip_columns);
   arguments.slices = FastDivisor(narrow(tiling.strips * problem.output[0]));
   arguments.output_depth = FastDivisor(narrow(problem.output[0]));
@@ -117,32 +125,32 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   arguments.pitch = FastDivisor(narrow(tiling.pitch));
   arguments.slice_rows = FastDivisor(narrow(tiling.slice_rows));
   arguments.channel_block_vectors = FastDivisor(narrow(tiling.channel_block_vectors()));
-  arguments.phase_vectors = FastDivisor(narrow(tiling.phase_vectors));
-  arguments.column_phases = FastDivisor(narrow(tiling.column_phases));
+  arguments.stride_phase_vectors = FastDivisor(narrow(tiling.stride_phase_vectors));
+  arguments.column_stride_phases = FastDivisor(narrow(tiling.column_stride_phases));
   arguments.prepared_channel_block_vectors =
-      FastDivisor(narrow(tiling.prepared_phase_vectors * tiling.phases()));
-  arguments.prepared_phase_vectors = FastDivisor(narrow(tiling.prepared_phase_vectors));
-  arguments.prepared_chunk_bytes = narrow(tiling.prepared_chunk_bytes());
-  arguments.image_stage_bytes = narrow(tiling.image_stage_bytes());
-  // The stages of a prepared tile of one tile are contiguous, so one TMA load brings a stage.
-  arguments.copies =
-      tiling.subtiles == 1 ? 1 : narrow(tiling.chunk_channels / kVectorChannels * tiling.phases());
-  arguments.copy_bytes = arguments.image_stage_bytes / arguments.copies;
-  arguments.copy_stride = narrow(tiling.prepared_phase_vectors * kVectorBytes);
-  arguments.groups = narrow(problem.group);
+      FastDivisor(narrow(tiling.prepared_stride_phase_vectors * tiling.stride_phases()));
+  arguments.prepared_stride_phase_vectors = FastDivisor(narrow(tiling.prepared_stride_phase_vectors));
+  arguments.prepared_k_tile_bytes = narrow(tiling.prepared_k_tile_bytes());
+  arguments.pixel_stage_bytes = narrow(tiling.pixel_stage_bytes());
+  // If a prepared tile is one output tile, the pixels of a stage are contiguous and need one TMA load.
+  arguments.tma_loads =
+      tiling.subtiles == 1 ? 1 : narrow(tiling.k_tile_channels / kVectorChannels * tiling.stride_phases());
+  arguments.tma_load_bytes = arguments.pixel_stage_bytes / arguments.tma_loads;
+  arguments.tma_load_stride = narrow(tiling.prepared_stride_phase_vectors * kVectorBytes);
+  arguments.conv_groups = narrow(problem.group);
   arguments.channel_stride_bytes = narrow(problem.input_size() * size_of(problem.type));
-  arguments.image_stages = tiling.image_stages;
+  arguments.pixel_stages = tiling.pixel_stages;
   arguments.weight_stages = tiling.weight_stages;
   arguments.weight_stage_bytes = narrow(tiling.weight_stage_bytes());
   arguments.shared = tiling.shared;
-  std::ranges::transform(tiling.phase_rows, arguments.phase_rows, narrow);
-  std::ranges::transform(tiling.phase_columns, arguments.phase_columns, narrow);
+  std::ranges::transform(tiling.stride_phase_rows, arguments.stride_phase_rows, narrow);
+  std::ranges::transform(tiling.stride_phase_columns, arguments.stride_phase_columns, narrow);
   std::copy(tiling.step_offsets.begin(), tiling.step_offsets.end(), arguments.step_offsets);
   return arguments;
 }
 
-// Launches `prepare` and `kernel` for each band of tiles, the weights being prepared with the first band, and
-// `combine` if there are splits.
+// Launches `prepare` and `kernel` for each round, and then `combine` if there are splits. The first round
+// prepares the weights.
 class ManyChannelsPlan final : public Plan {
  public:
   static constexpr bool kNeedsScratch = true;
@@ -151,15 +159,15 @@ class ManyChannelsPlan final : public Plan {
     const std::string_view format = tensor_core_format(problem);
     std::vector<std::string> names = {
         instance_name("many_channels::prepare", format),
-        instance_name("many_channels::kernel", format, Instance{tiling.tiles}.arguments())};
+        instance_name("many_channels::kernel", format, Instance{tiling.accumulator_tiles}.arguments())};
     if (tiling.splits > 1) names.push_back(instance_name("many_channels::combine", format));
     return names;
   }
 
-  // The padded weights must not be much larger than the weights, and offsets within a tile must fit into 32
-  // bits.
+  // The padded weights must not be much larger than the weights. Offsets within a prepared tile must fit into
+  // 32 bits.
   static std::string why_not(const ConvProblem& problem, const Tiling& tiling) {
-    const int64_t images = 2 + tiling.prepared_phase_vectors /
+    const int64_t images = 2 + tiling.prepared_stride_phase_vectors /
                                    (tiling.strips * problem.output[0] * tiling.slice_rows * tiling.pitch);
     // Offsets of padding before the first plane are negative.
     const int64_t padding = (problem.pad_begin[0] + problem.dilation[0] * problem.filter[0]) *
@@ -180,16 +188,16 @@ class ManyChannelsPlan final : public Plan {
       : device_(device), tiling_(tiling), arguments_(arguments_of(problem, tiling)) {
     const DeviceGuard guard(device_.index);
     const std::vector<std::string> names = kernel_names(problem, tiling);
-    rows_ = tiling.filter_rows(problem);
+    filter_rows_ = tiling.filter_rows(problem);
     weight_bytes_ = tiling.prepared_weight_bytes(problem);
-    pixel_range_count_ = tiling.band_tiles * tiling.prepared_chunks(problem);
-    output_offset_count_ = tiling.band_tiles * tiling.subtiles * tiling.columns();
-    prepare_ = {
-        find_kernel(names[0], device, sizeof(Arguments<void>)),
-        {},
-        Dim3(kPrepareThreads),
-        static_cast<std::size_t>(PrepareState::bytes(tiling.prepared_phase_vectors * tiling.phases())),
-        Start::in_turn};
+    pixel_range_count_ = tiling.round_tiles * tiling.prepared_k_tiles(problem);
+    output_offset_count_ = tiling.round_tiles * tiling.subtiles * tiling.tile_positions();
+    prepare_ = {find_kernel(names[0], device, sizeof(Arguments<void>)),
+                {},
+                Dim3(kPrepareThreads),
+                static_cast<std::size_t>(
+                    PrepareState::bytes(tiling.prepared_stride_phase_vectors * tiling.stride_phases())),
+                Start::in_turn};
     multiply_ = {find_kernel(names[1], device, sizeof(Arguments<void>)),
                  {},
                  Dim3(kThreads),
@@ -199,7 +207,7 @@ class ManyChannelsPlan final : public Plan {
     allow_shared_memory(multiply_.kernel, device.shared_memory_per_block);
     prepare_.start = earliest_start(prepare_.kernel);
     multiply_.start = earliest_start(multiply_.kernel);
-    set_band(0, true, arguments_, prepare_, multiply_);
+    set_round(0, true, arguments_, prepare_, multiply_);
     if (tiling.splits == 1) return;
     combine_ = {find_kernel(names[2], device, sizeof(Arguments<void>)),
                 Dim3(static_cast<unsigned>(ceil_divide(problem.result_elements(), int64_t{kCombineThreads}))),
@@ -208,7 +216,7 @@ class ManyChannelsPlan final : public Plan {
   }
 
   std::size_t scratch_bytes() const override {
-    return static_cast<std::size_t>(pixel_range_count_ * tiling_.prepared_chunk_bytes() +
+    return static_cast<std::size_t>(pixel_range_count_ * tiling_.prepared_k_tile_bytes() +
                                     pixel_range_count_ * static_cast<int64_t>(sizeof(PixelRange)) +
                                     output_offset_count_ * static_cast<int64_t>(sizeof(int)) +
                                     split_accumulator_bytes()) +
@@ -217,17 +225,18 @@ class ManyChannelsPlan final : public Plan {
 
   // Weights, then the ranges of the filters.
   PreparedForm prepared_form() const override {
-    return {static_cast<std::size_t>(weight_bytes_ + rows_ * static_cast<int64_t>(sizeof(FilterRange))),
-            joined("many_channels of ", tiling_.chunk_channels, " channels")};
+    return {
+        static_cast<std::size_t>(weight_bytes_ + filter_rows_ * static_cast<int64_t>(sizeof(FilterRange))),
+        joined("many_channels of ", tiling_.k_tile_channels, " channels")};
   }
 
   void prepare(const void* weights, void* prepared, void* stream) const override {
     Arguments<void> arguments = arguments_;
     arguments.w = weights;
     set_prepared_weights(prepared, arguments);
-    arguments.weight_blocks = narrow(rows_);
+    arguments.weight_blocks = narrow(filter_rows_);
     Launch launch = prepare_;
-    launch.grid = Dim3(static_cast<unsigned>(rows_));
+    launch.grid = Dim3(static_cast<unsigned>(filter_rows_));
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_.index);
     enqueue(launch, stream, parameters);
@@ -238,7 +247,7 @@ class ManyChannelsPlan final : public Plan {
     static_cast<Tensors<void>&>(arguments) = tensors_of(tensors, execution);
     arguments.prepared_pixels = static_cast<unsigned char*>(execution.scratch);
     arguments.output_offsets = reinterpret_cast<int*>(arguments.prepared_pixels +
-                                                      pixel_range_count_ * tiling_.prepared_chunk_bytes());
+                                                      pixel_range_count_ * tiling_.prepared_k_tile_bytes());
     // Scratch memory always has room for the prepared weights.
     unsigned char* const weights =
         reinterpret_cast<unsigned char*>(arguments.output_offsets + output_offset_count_);
@@ -250,8 +259,8 @@ class ManyChannelsPlan final : public Plan {
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_.index);
     Launch prepare = prepare_, multiply = multiply_;
-    for (int64_t tile = 0; tile < tiling_.prepared_tiles; tile += tiling_.band_tiles) {
-      set_band(tile, !has_weights && tile == 0, arguments, prepare, multiply);
+    for (int64_t tile = 0; tile < tiling_.prepared_tiles; tile += tiling_.round_tiles) {
+      set_round(tile, !has_weights && tile == 0, arguments, prepare, multiply);
       enqueue(prepare, execution.stream, parameters);
       enqueue(multiply, execution.stream, parameters);
     }
@@ -268,12 +277,12 @@ class ManyChannelsPlan final : public Plan {
 
   std::string describe() const override {
     return joined(
-        kWgmmaM, " filters x ", tiling_.columns(), " positions, ", tiling_.chunk_channels,
-        " channels at a time: ", tiling_.chunks, " x ", tiling_.steps, " wgmmas of 64 x ", kWgmmaK, " x ",
-        int64_t{tiling_.tiles} * kTileColumns, "; ",
+        kWgmmaM, " filters x ", tiling_.tile_positions(), " positions, ", tiling_.k_tile_channels,
+        " channels at a time: ", tiling_.k_tiles, " x ", tiling_.steps, " wgmmas of 64 x ", kWgmmaK, " x ",
+        int64_t{tiling_.accumulator_tiles} * kAccumulatorTileColumns, "; ",
         tiling_.strips == 1 ? "" : joined(tiling_.strips, " strips of ", tiling_.strip_columns, " columns, "),
-        "rows of ", tiling_.pitch, " positions, ", tiling_.image_stages, " stages of pixels and ",
-        tiling_.weight_stages, " of weights; ", bands(),
+        "rows of ", tiling_.pitch, " positions, ", tiling_.pixel_stages, " stages of pixels and ",
+        tiling_.weight_stages, " of weights; ", rounds_text(),
         tiling_.splits == 1 ? "" : joined(tiling_.splits, " splits of the channels; "), multiply_.grid.x,
         " blocks of ", kThreads, " threads, ", tiling_.shared_bytes, " bytes of shared memory");
   }
@@ -289,39 +298,41 @@ class ManyChannelsPlan final : public Plan {
     arguments.filter_ranges = reinterpret_cast<FilterRange*>(arguments.prepared_weights + weight_bytes_);
   }
 
-  // Sets the band that begins at `tile`, and whether `prepare` converts the weights.
-  void set_band(int64_t tile, bool with_weights, Arguments<void>& arguments, Launch& prepare,
-                Launch& multiply) const {
-    const int64_t tiles = std::min(tiling_.band_tiles, tiling_.prepared_tiles - tile);
-    const int64_t tile_groups = tiles * arguments.groups;
+  // Sets the round that begins at a prepared tile, and whether `prepare` converts the weights.
+  void set_round(int64_t first_prepared_tile, bool with_weights, Arguments<void>& arguments, Launch& prepare,
+                 Launch& multiply) const {
+    const int64_t prepared_tiles =
+        std::min(tiling_.round_tiles, tiling_.prepared_tiles - first_prepared_tile);
+    const int64_t tile_group_pairs = prepared_tiles * arguments.conv_groups;
     const int64_t blocks = 3 * device_.multiprocessors * (kPrepareThreadsPerSm / kPrepareThreads);
-    const int64_t blocks_per_tile_group =
-        std::clamp<int64_t>(ceil_divide(blocks, tile_groups), 1, tiling_.chunks);
-    arguments.first_tile = narrow(tile);
-    arguments.weight_blocks = with_weights ? narrow(rows_) : 0;
-    arguments.blocks_per_tile_group = narrow(blocks_per_tile_group);
-    prepare.grid = Dim3(static_cast<unsigned>(arguments.weight_blocks + tile_groups * blocks_per_tile_group));
-    const int64_t work_tiles = tiles * arguments.work_tiles_per_prepared_tile.divisor;
+    const int64_t blocks_per_tile_and_group =
+        std::clamp<int64_t>(ceil_divide(blocks, tile_group_pairs), 1, tiling_.k_tiles);
+    arguments.first_prepared_tile = narrow(first_prepared_tile);
+    arguments.weight_blocks = with_weights ? narrow(filter_rows_) : 0;
+    arguments.blocks_per_tile_and_group = narrow(blocks_per_tile_and_group);
+    prepare.grid =
+        Dim3(static_cast<unsigned>(arguments.weight_blocks + tile_group_pairs * blocks_per_tile_and_group));
+    const int64_t work_tiles = prepared_tiles * arguments.work_tiles_per_prepared_tile.divisor;
     multiply.grid = Dim3(static_cast<unsigned>(std::min<int64_t>(work_tiles, device_.multiprocessors)));
     arguments.work_tiles_per_block = narrow(work_tiles / multiply.grid.x);
     arguments.blocks_with_extra_tile = narrow(work_tiles % multiply.grid.x);
   }
 
-  std::string bands() const {
-    const int64_t bands = ceil_divide(tiling_.prepared_tiles, tiling_.band_tiles);
-    return bands == 1 ? "" : joined(bands, " bands; ");
+  std::string rounds_text() const {
+    const int64_t rounds = ceil_divide(tiling_.prepared_tiles, tiling_.round_tiles);
+    return rounds == 1 ? "" : joined(rounds, " rounds; ");
   }
 
   Device device_;
   Tiling tiling_;
   Arguments<void> arguments_;
-  int64_t rows_, weight_bytes_;
-  int64_t pixel_range_count_, output_offset_count_;  // sizes of a band
+  int64_t filter_rows_, weight_bytes_;
+  int64_t pixel_range_count_, output_offset_count_;  // of a round
   Launch prepare_, multiply_, combine_;
 };
 
-// Below about 40 filters per group, a separate epilogue kernel costs less: the warps whose 16 rows have no
-// filter would wait while the others activate theirs.
+// Below about 40 output channels per group, a separate epilogue kernel costs less: warps whose 16 rows have
+// no filter would wait while the others apply the activation.
 constexpr int64_t kMinSwishFilters = 40;
 
 class ManyChannels final : public AlgorithmByTiling<ManyChannelsPlan, best_tiling, cheapest_tilings> {

@@ -1,7 +1,7 @@
 #pragma once
 
-// Conversion of pixels and weights to the tensor core's formats, in the order in which `kernel` loads them to
-// shared memory; and the TMA loads of the weights.
+// Conversion of pixels and weights to operands, in the order in which `kernel` loads them to shared memory,
+// and the TMA loads of the weights.
 
 #include "cuda/many_channels/tile_scheduler.cuh"
 #include "cuda/primitives/global_memory.cuh"
@@ -14,34 +14,36 @@
 
 namespace convswap::many_channels {
 
-// Layout of a channel block: the vectors of all phases of a tile or of a prepared tile.
+// Layout of a channel block of an output tile or prepared tile, with the vectors of all stride phases.
 struct ChannelBlock {
-  FastDivisor vectors, phase_vectors;  // vectors of all phases, and of one
-  FastDivisor column_phases;
+  FastDivisor vectors, stride_phase_vectors;  // of all stride phases, and of one
+  FastDivisor column_stride_phases;
 
-  // Maps the i-th pixel that is converted to its vector. The column phases of a row alternate, so that
-  // neighbouring threads read neighbouring pixels.
+  // Maps the index of a pixel in the order of conversion to the index of its vector. In the order of
+  // conversion the column stride phases alternate, so that neighbouring threads read neighbouring pixels.
   __device__ int vector_index(int pixel) const {
-    if (column_phases.divisor == 1) return pixel;
-    const int row_pixel = column_phases.quotient(pixel);
-    const int column_phase = pixel - row_pixel * static_cast<int>(column_phases.divisor);
-    const int row_phase = phase_vectors.quotient(row_pixel);
-    return row_pixel + static_cast<int>(phase_vectors.divisor) *
-                           (row_phase * (static_cast<int>(column_phases.divisor) - 1) + column_phase);
+    if (column_stride_phases.divisor == 1) return pixel;
+    const int row_pixel = column_stride_phases.quotient(pixel);
+    const int column_stride_phase = pixel - row_pixel * static_cast<int>(column_stride_phases.divisor);
+    const int row_stride_phase = stride_phase_vectors.quotient(row_pixel);
+    return row_pixel + static_cast<int>(stride_phase_vectors.divisor) *
+                           (row_stride_phase * (static_cast<int>(column_stride_phases.divisor) - 1) +
+                            column_stride_phase);
   }
 };
 
-// Returns the source of a vector for the first depth tap. `tile` is the position of the first vector.
+// Returns the source of a vector for the first depth tap.
 template <typename Element>
 __device__ inline PixelSource pixel_source_of(const Arguments<Element>& problem, const TileStart& tile,
                                               const ChannelBlock& layout, int vector) {
-  const int phase = layout.phase_vectors.quotient(vector);
-  const Position at =
-      tile.position_at(problem, vector - phase * static_cast<int>(layout.phase_vectors.divisor));
+  const int stride_phase = layout.stride_phase_vectors.quotient(vector);
+  const Position at = tile.position_at(
+      problem, vector - stride_phase * static_cast<int>(layout.stride_phase_vectors.divisor));
   const int plane = at.depth * problem.stride_depth - problem.pad_depth;
-  const int row = at.row * problem.stride_height + problem.phase_rows[phase] - problem.pad_height;
+  const int row =
+      at.row * problem.stride_height + problem.stride_phase_rows[stride_phase] - problem.pad_height;
   const int column = (at.strip * problem.strip_columns + at.column) * problem.stride_width +
-                     problem.phase_columns[phase] - problem.pad_width;
+                     problem.stride_phase_columns[stride_phase] - problem.pad_width;
   const bool exists = tile.image + at.image < problem.batch && row >= 0 && row < problem.input_height &&
                       column >= 0 && column < problem.input_width;
   return {at.image * problem.in_channels * problem.input_plane +
@@ -64,34 +66,34 @@ __device__ inline void load_channels(Element (&values)[kVectorChannels], unsigne
   }
 }
 
-// Threads that work together, and the index of this thread among them.
+// Number of threads that convert together, and the index of this thread.
 struct ThreadGroup {
   int index, count;
 };
 
-// Converts a chunk of a tile's pixels with the scale of `window` and includes their values in `range`.
-// kWindowed replaces values outside the window by zeros. `source` maps a vector to its PixelSource.
+// Converts the pixels of a K tile with the scale of `window` and includes their values in `range`. kWindowed
+// replaces values outside the window by zeros. `source` maps a vector to its PixelSource.
 template <typename Format, bool kWindowed, typename Source, typename Element = typename Format::Element>
-__device__ inline void convert_pixels(const Arguments<Element>& problem, const Element* image,
-                                      const Chunk& chunk, const ChannelBlock& layout, Source source,
+__device__ inline void convert_pixels(const Arguments<Element>& problem, const Element* input,
+                                      const KTile& k_tile, const ChannelBlock& layout, Source source,
                                       ThreadGroup threads, BinadeWindow window, unsigned char* to,
                                       ValueRange<Element>& range) {
   const float scale = window.scale();
   const int vectors = layout.vectors.divisor;
-  const char* const from = reinterpret_cast<const char*>(image) +
-                           static_cast<unsigned long long>(chunk.channel) * problem.channel_stride_bytes +
-                           chunk.depth_bytes(problem);
-  for (int i = threads.index; i < problem.chunk_channels / kVectorChannels * vectors; i += threads.count) {
+  const char* const from = reinterpret_cast<const char*>(input) +
+                           static_cast<unsigned long long>(k_tile.channel) * problem.channel_stride_bytes +
+                           k_tile.depth_bytes(problem);
+  for (int i = threads.index; i < problem.k_tile_channels / kVectorChannels * vectors; i += threads.count) {
     const int channel_block = layout.vectors.quotient(i), pixel_index = i - channel_block * vectors;
     const int vector = layout.vector_index(pixel_index);
     const PixelSource pixel_source = source(vector);
-    const int plane = pixel_source.plane + chunk.depth_tap * problem.dilation_depth;
+    const int plane = pixel_source.plane + k_tile.depth_tap * problem.dilation_depth;
     const bool exists = plane >= 0 && plane < problem.input_depth;
     const unsigned long long pixel =
         address_at(global_address(from + static_cast<long long>(pixel_source.element) *
                                              static_cast<int>(sizeof(Element))),
                    channel_block * kVectorChannels, problem.channel_stride_bytes);
-    const int channels = problem.channels - chunk.channel - channel_block * kVectorChannels;
+    const int channels = problem.channels - k_tile.channel - channel_block * kVectorChannels;
     Element values[kVectorChannels];
     if (channels >= kVectorChannels) [[likely]] {
       load_channels<Format, kVectorChannels>(values, pixel, problem.channel_stride_bytes, exists,
@@ -117,12 +119,12 @@ __device__ inline void convert_pixels(const Arguments<Element>& problem, const E
   }
 }
 
-// Returns the offset of a column's result from plane 0 of the tile's first image. Positions between rows and
-// between slices are no outputs.
+// Returns the offset of a position's result from plane 0 of the tile's first image. Positions between rows
+// and between slices are no outputs.
 template <typename Element>
 __device__ inline int output_offset_of(const Arguments<Element>& problem, const TileStart& tile,
-                                       int column_index) {
-  const Position at = tile.position_at(problem, column_index);
+                                       int position) {
+  const Position at = tile.position_at(problem, position);
   const int column = at.strip * problem.strip_columns + at.column;
   const bool exists = tile.image + at.image < problem.batch && at.row < problem.output_height &&
                       at.column < problem.strip_columns && column < problem.output_width;
@@ -131,39 +133,41 @@ __device__ inline int output_offset_of(const Arguments<Element>& problem, const 
                 : kNoOutput;
 }
 
-// Prepares a part of the chunks of a prepared tile and group. Called by a whole block.
+// Prepares a part of the K tiles of a prepared tile and conv group. Called by all threads of a block.
 template <typename Format, typename Element = typename Format::Element>
-__device__ inline void prepare_chunks(const Arguments<Element>& problem, int block, PrepareState& state) {
-  const int tile_and_group = block / problem.blocks_per_tile_group;
-  const int part = block - tile_and_group * problem.blocks_per_tile_group;
-  const int prepared_tile = tile_and_group / problem.groups;
-  const int group = tile_and_group - prepared_tile * problem.groups;
-  const TileStart tile(problem, (problem.first_tile + prepared_tile) * problem.subtiles);
-  const ChannelBlock layout{problem.prepared_channel_block_vectors, problem.prepared_phase_vectors,
-                            problem.column_phases};
-  const Element* const image = image_of(problem, tile, group);
+__device__ inline void prepare_k_tiles(const Arguments<Element>& problem, int block, PrepareState& state) {
+  const int tile_and_group = block / problem.blocks_per_tile_and_group;
+  const int part = block - tile_and_group * problem.blocks_per_tile_and_group;
+  const int prepared_tile = tile_and_group / problem.conv_groups;
+  const int conv_group = tile_and_group - prepared_tile * problem.conv_groups;
+  const TileStart tile(problem, (problem.first_prepared_tile + prepared_tile) * problem.subtiles);
+  const ChannelBlock layout{problem.prepared_channel_block_vectors, problem.prepared_stride_phase_vectors,
+                            problem.column_stride_phases};
+  const Element* const input = input_of(problem, tile, conv_group);
   for (int i = threadIdx.x; i < static_cast<int>(layout.vectors.divisor); i += kPrepareThreads) {
     state.sources[i] = pixel_source_of(problem, tile, layout, i);
   }
-  // Offsets count from the first image of each tile of `kernel`.
-  for (int i = threadIdx.x; part + group == 0 && i < problem.subtiles * problem.columns;
+  // The output offsets count from the first image of each output tile.
+  for (int i = threadIdx.x; part + conv_group == 0 && i < problem.subtiles * problem.tile_positions;
        i += kPrepareThreads) {
-    const int subtile = i / problem.columns;
-    const TileStart subtile_start(problem, (problem.first_tile + prepared_tile) * problem.subtiles + subtile);
-    problem.output_offsets[static_cast<long long>(prepared_tile) * problem.subtiles * problem.columns + i] =
-        output_offset_of(problem, subtile_start, i - subtile * problem.columns);
+    const int subtile = i / problem.tile_positions;
+    const TileStart subtile_start(problem,
+                                  (problem.first_prepared_tile + prepared_tile) * problem.subtiles + subtile);
+    problem.output_offsets[static_cast<long long>(prepared_tile) * problem.subtiles * problem.tile_positions +
+                           i] =
+        output_offset_of(problem, subtile_start, i - subtile * problem.tile_positions);
   }
   __syncthreads();
   const auto source = [&](int vector) { return state.sources[vector]; };
   const ThreadGroup threads{static_cast<int>(threadIdx.x), kPrepareThreads};
-  const long long first = first_prepared_chunk(problem, prepared_tile, group);
-  const int end = (part + 1) * problem.chunks / problem.blocks_per_tile_group;
+  const long long first = first_prepared_k_tile(problem, prepared_tile, conv_group);
+  const int end = (part + 1) * problem.k_tiles / problem.blocks_per_tile_and_group;
   int top = kFirstTop;
-  for (int i = part * problem.chunks / problem.blocks_per_tile_group; i < end; ++i) {
+  for (int i = part * problem.k_tiles / problem.blocks_per_tile_and_group; i < end; ++i) {
     unsigned char* const to = prepared_pixels(problem, first + i);
-    const Chunk chunk(problem, i);
+    const KTile k_tile(problem, i);
     ValueRange<Element> range;
-    convert_pixels<Format, false>(problem, image, chunk, layout, source, threads, BinadeWindow(top), to,
+    convert_pixels<Format, false>(problem, input, k_tile, layout, source, threads, BinadeWindow(top), to,
                                   range);
     if constexpr (Format::kIsScaled) {
       PixelRange pixel_range{top, top - kBinades + 1};
@@ -176,7 +180,7 @@ __device__ inline void prepare_chunks(const Arguments<Element>& problem, int blo
         if (block_range.is_finite()) {
           top = block_range.window_top();
           pixel_range = {top, min(block_range.bottom(), top - kBinades + 1)};
-          convert_pixels<Format, true>(problem, image, chunk, layout, source, threads, BinadeWindow(top), to,
+          convert_pixels<Format, true>(problem, input, k_tile, layout, source, threads, BinadeWindow(top), to,
                                        range);
         }
       }
@@ -185,43 +189,45 @@ __device__ inline void prepare_chunks(const Arguments<Element>& problem, int blo
   }
 }
 
-// Converts the values of a chunk in the low window that begins at `top`, into an image stage. Called by all
-// producers.
+// Converts the values of a K tile in the low window whose highest binade is `top`, into a pixel stage. Called
+// by all producers.
 template <typename Format, typename Element = typename Format::Element>
 __device__ __noinline__ void convert_window(const Arguments<Element>& problem, const WorkTile& work_tile,
-                                            int chunk, int top, unsigned char* stage) {
-  const TileStart tile(problem, work_tile.tile);
-  const ChannelBlock layout{problem.channel_block_vectors, problem.phase_vectors, problem.column_phases};
+                                            int k_tile, int top, unsigned char* stage) {
+  const TileStart tile(problem, work_tile.output_tile);
+  const ChannelBlock layout{problem.channel_block_vectors, problem.stride_phase_vectors,
+                            problem.column_stride_phases};
   const auto source = [&](int vector) { return pixel_source_of(problem, tile, layout, vector); };
   ValueRange<Element> range;
   convert_pixels<Format, true>(
-      problem, image_of(problem, tile, work_tile.group), Chunk(problem, chunk), layout, source,
+      problem, input_of(problem, tile, work_tile.conv_group), KTile(problem, k_tile), layout, source,
       {static_cast<int>(threadIdx.x) - kConsumerThreads, kProducerThreads}, BinadeWindow(top), stage, range);
   fence_proxy_async();
 }
 
-// Returns the prepared weights of a filter block for a chunk and a binade window.
+// Returns the prepared weights of a filter block for a K tile and a binade window.
 template <typename Element>
-__device__ inline unsigned char* prepared_chunk_weights(const Arguments<Element>& problem, int filter_block,
-                                                        int window, int chunk) {
-  const long long first_chunk =
-      (static_cast<long long>(filter_block) * kMaxWeightWindows + window) * problem.chunks;
-  return problem.prepared_weights + (first_chunk + chunk) * problem.steps * kStepUnits * 16;
+__device__ inline unsigned char* prepared_k_tile_weights(const Arguments<Element>& problem, int filter_block,
+                                                         int window, int k_tile) {
+  const long long first_k_tile =
+      (static_cast<long long>(filter_block) * kMaxWeightWindows + window) * problem.k_tiles;
+  return problem.prepared_weights + (first_k_tile + k_tile) * problem.steps * kStepUnits * 16;
 }
 
-// Prepares the weights of a filter row; rows that pad the last filter block are zeros. Called by a whole
-// block.
+// Prepares the weights of a filter row. Rows that pad the last filter block are zeros. Called by all threads
+// of a block.
 template <typename Format, typename Element = typename Format::Element>
 __device__ inline void prepare_filter(const Arguments<Element>& problem, int filter_row,
                                       PrepareState& state) {
   const int block = filter_row / kWgmmaM, row = filter_row % kWgmmaM;
-  const int filter_blocks = problem.filter_blocks_per_group.divisor, group = block / filter_blocks;
-  const int filter = (block - group * filter_blocks) * kWgmmaM + row;  // within the group
+  const int filter_blocks = problem.filter_blocks_per_group.divisor, conv_group = block / filter_blocks;
+  const int filter = (block - conv_group * filter_blocks) * kWgmmaM + row;  // within the conv group
   const bool exists = filter < problem.filters;
   const int plane_taps = problem.filter_height * problem.filter_width;
   const int taps = static_cast<int>(problem.depth_taps.divisor) * plane_taps;
   const int size = problem.channels * taps;
-  const Element* const from = problem.w + (static_cast<long long>(group) * problem.filters + filter) * size;
+  const Element* const from =
+      problem.w + (static_cast<long long>(conv_group) * problem.filters + filter) * size;
   FilterRange filter_range{0, 1};
   if (Format::kIsScaled && exists) {
     ValueRange<Element> range;
@@ -236,15 +242,15 @@ __device__ inline void prepare_filter(const Arguments<Element>& problem, int fil
   }
   if (threadIdx.x == 0) problem.filter_ranges[filter_row] = filter_range;
   const int windows = filter_range.windows == 2 ? 2 : 1;
-  const int halves = problem.chunks * problem.steps * 2;
+  const int halves = problem.k_tiles * problem.steps * 2;
   for (int window = 0; window < kMaxWeightWindows; ++window) {
     const BinadeWindow binades(filter_range.top - window * kBinades);
     for (int i = threadIdx.x; i < halves; i += kPrepareThreads) {
-      const int chunk = i / (problem.steps * 2), chunk_half_step = i - chunk * problem.steps * 2;
-      const int step = chunk_half_step / 2, half = chunk_half_step % 2;
-      const Chunk chunk_info(problem, chunk);
-      const int tap = chunk_info.depth_tap * plane_taps + step % plane_taps;
-      const int channel = chunk_info.channel + step / plane_taps * kWgmmaK + half * kVectorChannels;
+      const int k_tile = i / (problem.steps * 2), half_step = i - k_tile * problem.steps * 2;
+      const int step = half_step / 2, half = half_step % 2;
+      const KTile k_tile_taps(problem, k_tile);
+      const int tap = k_tile_taps.depth_tap * plane_taps + step % plane_taps;
+      const int channel = k_tile_taps.channel + step / plane_taps * kWgmmaK + half * kVectorChannels;
       unsigned words[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -261,14 +267,14 @@ __device__ inline void prepare_filter(const Arguments<Element>& problem, int fil
         }
         words[j] = Format::pair(pair[0], pair[1], binades.scale(), 0);
       }
-      uint4* const to = reinterpret_cast<uint4*>(prepared_chunk_weights(problem, block, window, chunk));
+      uint4* const to = reinterpret_cast<uint4*>(prepared_k_tile_weights(problem, block, window, k_tile));
       to[step * kStepUnits + half * kWgmmaM + row] = make_uint4(words[0], words[1], words[2], words[3]);
     }
   }
 }
 
 // Returns the number of binade windows of a filter block's weights, or ~0 if wgmma cannot compute one of the
-// filters. Called by whole warps.
+// filters. Called by all lanes of a warp.
 template <typename Format, typename Element = typename Format::Element>
 __device__ inline unsigned weight_windows(const Arguments<Element>& problem, int filter_block) {
   if (!Format::kIsScaled) return 1;
@@ -276,14 +282,14 @@ __device__ inline unsigned weight_windows(const Arguments<Element>& problem, int
   return __reduce_max_sync(~0u, max(ranges[0].windows, ranges[32].windows));
 }
 
-// Producer warp: loads the weights of `chunks` chunks, as soon as stages are empty.
+// Producer warp: loads the weights of `k_tiles` K tiles, as soon as stages are empty.
 template <typename Element>
-__device__ inline void copy_weights(const Arguments<Element>& problem, int filter_block, int window,
-                                    int chunk, int chunks, DynamicPipelineState& pipeline) {
+__device__ inline void load_weights(const Arguments<Element>& problem, int filter_block, int window,
+                                    int k_tile, int k_tiles, DynamicPipelineState& pipeline) {
   BlockState& state = block_state(problem);
-  const unsigned char* from = prepared_chunk_weights(problem, filter_block, window, chunk);
+  const unsigned char* from = prepared_k_tile_weights(problem, filter_block, window, k_tile);
   constexpr int kStepBytes = kStepUnits * 16;
-  for (; chunks > 0; --chunks) {
+  for (; k_tiles > 0; --k_tiles) {
     for (int steps_left = problem.steps; steps_left > 0; steps_left -= problem.stage_steps) {
       const int bytes = min(problem.stage_steps, steps_left) * kStepBytes;
       mbarrier_wait(&state.weights_empty[pipeline.stage], pipeline.phase ^ 1);

@@ -1,7 +1,7 @@
 #pragma once
 
-// Producer warps: they load pixels, weights and output offsets by TMA, describe the tiles for the consumers,
-// and convert the lower windows of pixels.
+// Producer warps: they load pixels, weights and output offsets by TMA, publish the work tiles to the
+// consumers, and convert the low windows of pixels.
 
 #include "cuda/many_channels/prepare.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
@@ -9,60 +9,60 @@
 
 namespace convswap::many_channels {
 
-// Value range of a tile, over the chunks of the work tile. The same in all producer threads.
+// Value range of the pixels of a work tile, over its K tiles. The same in all producer threads.
 template <typename Format>
 struct TileRange {
-  int low_windows = 0;          // sum over the chunks
-  int top = kFirstTop;          // uppermost binade of all chunks
-  bool use_naive_conv = false;  // wgmma cannot compute the tile
+  int low_windows = 0;          // sum over the K tiles
+  int top = kFirstTop;          // highest binade of all K tiles
+  bool use_naive_conv = false;  // wgmma cannot compute the work tile
 
-  static constexpr int kBelowAll = 2000;
+  static constexpr int kBinadeBias = 2000;
 
   static __device__ int low_windows_of(PixelRange range) {
     return min(kMaxLowWindows, (range.top - range.bottom) / kBinades);
   }
 
-  // Called by whole warps. `ranges` has the ranges of the work tile's chunks.
-  __device__ TileRange(const PixelRange* ranges, int chunks, unsigned weight_windows) {
+  // Called by all lanes of a warp. `ranges` has the ranges of the work tile's K tiles.
+  __device__ TileRange(const PixelRange* ranges, int k_tiles, unsigned weight_windows) {
     if constexpr (Format::kIsScaled) {
-      // Binades are biased by kBelowAll, because the warp reductions take unsigned values.
+      // kBinadeBias makes the exponents unsigned, for unsigned warp reductions.
       unsigned highest = 0u, lowest = ~0u;
-      for (int i = threadIdx.x % 32; i < chunks; i += 32) {
+      for (int i = threadIdx.x % 32; i < k_tiles; i += 32) {
         const PixelRange range = ranges[i];
         if (range.top == PixelRange::kAllZeros) continue;
-        highest = max(highest, static_cast<unsigned>(range.top + kBelowAll));
-        lowest = min(lowest, static_cast<unsigned>(range.bottom + kBelowAll));
+        highest = max(highest, static_cast<unsigned>(range.top + kBinadeBias));
+        lowest = min(lowest, static_cast<unsigned>(range.bottom + kBinadeBias));
         low_windows += low_windows_of(range);
       }
       highest = __reduce_max_sync(~0u, highest), lowest = __reduce_min_sync(~0u, lowest);
       low_windows = static_cast<int>(__reduce_add_sync(~0u, static_cast<unsigned>(low_windows)));
       use_naive_conv = weight_windows > kMaxWeightWindows;
-      if (highest == 0u) return;  // all chunks are zeros
-      top = static_cast<int>(highest) - kBelowAll;
-      use_naive_conv = use_naive_conv || highest == PixelRange::kNotFinite + kBelowAll ||
+      if (highest == 0u) return;  // all K tiles are zeros
+      top = static_cast<int>(highest) - kBinadeBias;
+      use_naive_conv = use_naive_conv || highest == PixelRange::kNotFinite + kBinadeBias ||
                        highest - lowest >= kMaxBinades - kBinades * (weight_windows - 1);
       if (use_naive_conv) low_windows = 0;
     }
   }
 };
 
-// Pass over the chunks of a tile with one binade window of the weights.
+// Pass over the K tiles of a work tile with one binade window of the weights.
 struct WindowPass {
   int window;
   bool is_last;
 };
 
-// Producer warp: publishes a tile's description and loads its output offsets.
+// Producer warp: publishes a work tile's description and loads its output offsets.
 template <typename Element>
 __device__ inline void publish_tile_info(const Arguments<Element>& problem, const WorkTile& work_tile,
                                          DynamicPipelineState& tile_info_pipeline) {
   BlockState& state = block_state(problem);
   mbarrier_wait(&state.tile_done[tile_info_pipeline.stage], tile_info_pipeline.phase ^ 1);
   if (elect_one()) {
-    state.tile_info[tile_info_pipeline.stage] = {TileStart(problem, work_tile.tile).image, work_tile.group,
-                                                 work_tile.filter_block, work_tile.first_row(),
-                                                 work_tile.split};
-    const int bytes = problem.columns * static_cast<int>(sizeof(int));
+    state.tile_info[tile_info_pipeline.stage] = {TileStart(problem, work_tile.output_tile).image,
+                                                 work_tile.conv_group, work_tile.filter_block,
+                                                 work_tile.first_row(), work_tile.split};
+    const int bytes = problem.tile_positions * static_cast<int>(sizeof(int));
     mbarrier_arrive_expect_tx(&state.tile_ready[tile_info_pipeline.stage], bytes);
     tma_load_1d(output_offsets_at(problem, tile_info_pipeline.stage), output_offsets(problem, work_tile),
                 bytes, &state.tile_ready[tile_info_pipeline.stage]);
@@ -70,47 +70,47 @@ __device__ inline void publish_tile_info(const Arguments<Element>& problem, cons
   tile_info_pipeline.advance(kTileInfoStages);
 }
 
-// Producer warp: loads the pixels of a work tile's chunks, as soon as stages are empty.
+// Producer warp: loads the pixels of a work tile's K tiles, as soon as stages are empty.
 template <typename Format, typename Element = typename Format::Element>
-__device__ inline void copy_pixels(const Arguments<Element>& problem, const WorkTile& work_tile,
+__device__ inline void load_pixels(const Arguments<Element>& problem, const WorkTile& work_tile,
                                    const TileRange<Format>& tile_range, WindowPass window_pass,
                                    DynamicPipelineState& pipeline) {
   BlockState& state = block_state(problem);
   const long long first =
-      first_prepared_chunk(problem, work_tile.prepared_tile, work_tile.group) + work_tile.first_chunk;
+      first_prepared_k_tile(problem, work_tile.prepared_tile, work_tile.conv_group) + work_tile.first_k_tile;
   const unsigned char* from =
-      prepared_pixels(problem, first) + work_tile.subtile * problem.columns * kVectorBytes;
-  PixelRange range{};  // each lane has the range of one of 32 chunks
-  for (int i = 0; i < work_tile.chunks; ++i) {
+      prepared_pixels(problem, first) + work_tile.subtile * problem.tile_positions * kVectorBytes;
+  PixelRange range{};  // each lane has the range of one of 32 K tiles
+  for (int i = 0; i < work_tile.k_tiles; ++i) {
     int top = 0;
     if constexpr (Format::kIsScaled) {
       if (i % 32 == 0) {
         range =
-            problem.pixel_ranges[first + min(i + static_cast<int>(threadIdx.x % 32), work_tile.chunks - 1)];
+            problem.pixel_ranges[first + min(i + static_cast<int>(threadIdx.x % 32), work_tile.k_tiles - 1)];
       }
       top = __shfl_sync(~0u, range.top, i % 32);
       if (top == PixelRange::kAllZeros) top = tile_range.top;
     }
-    mbarrier_wait(&state.image_empty[pipeline.stage], pipeline.phase ^ 1);
+    mbarrier_wait(&state.pixels_empty[pipeline.stage], pipeline.phase ^ 1);
     if (elect_one()) {
-      TmaMbarrier* const full_barrier = &state.image_full[pipeline.stage];
-      state.image_info[pipeline.stage] = {
+      TmaMbarrier* const full_barrier = &state.pixels_full[pipeline.stage];
+      state.pixel_stage_info[pipeline.stage] = {
           Format::kIsScaled ? scale_exponent(top) + window_pass.window * kBinades : 0,
-          window_pass.is_last && i + 1 == work_tile.chunks && tile_range.low_windows == 0,
+          window_pass.is_last && i + 1 == work_tile.k_tiles && tile_range.low_windows == 0,
           tile_range.use_naive_conv};
-      mbarrier_arrive_expect_tx(full_barrier, problem.image_stage_bytes);
-      unsigned char* const to = image_stage(problem, pipeline.stage);
-      for (int copy = 0; copy < problem.copies; ++copy) {
-        tma_load_1d(to + copy * problem.copy_bytes, from + copy * problem.copy_stride, problem.copy_bytes,
-                    full_barrier);
+      mbarrier_arrive_expect_tx(full_barrier, problem.pixel_stage_bytes);
+      unsigned char* const to = pixel_stage(problem, pipeline.stage);
+      for (int load = 0; load < problem.tma_loads; ++load) {
+        tma_load_1d(to + load * problem.tma_load_bytes, from + load * problem.tma_load_stride,
+                    problem.tma_load_bytes, full_barrier);
       }
     }
-    from += problem.prepared_chunk_bytes;
-    pipeline.advance(problem.image_stages);
+    from += problem.prepared_k_tile_bytes;
+    pipeline.advance(problem.pixel_stages);
   }
 }
 
-// Converts the values below the chunks' binade windows into image stages. Called by all producers.
+// Converts the values below the K tiles' first windows into pixel stages. Called by all producers.
 template <typename Format, typename Element = typename Format::Element>
 __device__ __noinline__ void produce_low_windows(const Arguments<Element>& problem, const WorkTile& work_tile,
                                                  const TileRange<Format>& tile_range, WindowPass window_pass,
@@ -120,55 +120,55 @@ __device__ __noinline__ void produce_low_windows(const Arguments<Element>& probl
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const auto sync = [] { named_barrier_sync(kProducerBarrier, kProducerThreads); };
   const PixelRange* const ranges =
-      problem.pixel_ranges + first_prepared_chunk(problem, work_tile.prepared_tile, work_tile.group);
+      problem.pixel_ranges + first_prepared_k_tile(problem, work_tile.prepared_tile, work_tile.conv_group);
   int converted = 0;
-  for (int chunk = work_tile.first_chunk; chunk < work_tile.first_chunk + work_tile.chunks; ++chunk) {
-    const PixelRange range = ranges[chunk];
+  for (int k_tile = work_tile.first_k_tile; k_tile < work_tile.first_k_tile + work_tile.k_tiles; ++k_tile) {
+    const PixelRange range = ranges[k_tile];
     for (int i = 1; i <= TileRange<Format>::low_windows_of(range); ++i) {
       const int top = range.top - i * kBinades;
-      // Only the pixel warp waits. The weight warp does not know the stage, and may be so far ahead that it
-      // would mistake a later phase of the mbarrier for this one.
+      // Only the pixel warp waits, and passes the stage on. The weight warp does not know the pipeline state.
+      // The two warps may also be more than one mbarrier phase apart, and then the parity is ambiguous.
       if (warp == kPixelWarp) {
-        mbarrier_wait(&state.image_empty[pipeline.stage], pipeline.phase ^ 1);
+        mbarrier_wait(&state.pixels_empty[pipeline.stage], pipeline.phase ^ 1);
         if (lane == 0) state.low_stage = pipeline.stage;
       }
       sync();
-      convert_window<Format>(problem, work_tile, chunk, top, image_stage(problem, state.low_stage));
+      convert_window<Format>(problem, work_tile, k_tile, top, pixel_stage(problem, state.low_stage));
       sync();
       ++converted;
       if (warp == kPixelWarp) {
         if (lane == 0) {
-          state.image_info[pipeline.stage] = {scale_exponent(top) + window_pass.window * kBinades,
-                                              window_pass.is_last && converted == tile_range.low_windows,
-                                              false};
-          mbarrier_arrive(&state.image_full[pipeline.stage]);
+          state.pixel_stage_info[pipeline.stage] = {
+              scale_exponent(top) + window_pass.window * kBinades,
+              window_pass.is_last && converted == tile_range.low_windows, false};
+          mbarrier_arrive(&state.pixels_full[pipeline.stage]);
         }
-        pipeline.advance(problem.image_stages);
+        pipeline.advance(problem.pixel_stages);
       }
-      // Weights come last: copy_weights may wait until the consumers have multiplied the pixels.
+      // Weights come last, because load_weights may wait until the consumers have multiplied the pixels.
       if (warp == kWeightWarp)
-        copy_weights(problem, work_tile.global_filter_block, window_pass.window, chunk, 1, weights);
+        load_weights(problem, work_tile.global_filter_block, window_pass.window, k_tile, 1, weights);
     }
   }
 }
 
-// Producer loop: loads the prepared pixels and weights of the block's work tiles and publishes the tiles. The
-// two warps run independently. One warp issues an instruction in about six cycles, so each warp does little
-// per chunk.
+// Producer loop: loads the prepared pixels and weights of the block's work tiles and publishes the work
+// tiles. The two warps run independently. One warp issues an instruction in about six cycles, so each warp
+// does little per K tile.
 template <typename Format, typename Element = typename Format::Element>
 __device__ inline void produce_tiles(const Arguments<Element>& problem) {
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   DynamicPipelineState pixels, weights, tile_info_pipeline;
   const TileScheduler scheduler(problem);
-  // Constant weights were prepared before this run. The weights of the first chunks are therefore loaded
+  // Constant weights were prepared before this run. The weights of the first K tiles are therefore loaded
   // before griddepcontrol_wait, which waits for the pixels.
-  int chunks_ahead = 0;
+  int k_tiles_ahead = 0;
   if (!Format::kIsScaled && problem.weights_are_constant && warp == kWeightWarp &&
       scheduler.first < scheduler.end) {
     const WorkTile work_tile(problem, scheduler.first);
-    const int stages_per_chunk = (problem.steps + problem.stage_steps - 1) / problem.stage_steps;
-    chunks_ahead = min(work_tile.chunks, problem.weight_stages / stages_per_chunk);
-    copy_weights(problem, work_tile.global_filter_block, 0, work_tile.first_chunk, chunks_ahead, weights);
+    const int stages_per_k_tile = (problem.steps + problem.stage_steps - 1) / problem.stage_steps;
+    k_tiles_ahead = min(work_tile.k_tiles, problem.weight_stages / stages_per_k_tile);
+    load_weights(problem, work_tile.global_filter_block, 0, work_tile.first_k_tile, k_tiles_ahead, weights);
   }
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
@@ -177,18 +177,18 @@ __device__ inline void produce_tiles(const Arguments<Element>& problem) {
     if (warp == kWeightWarp) publish_tile_info(problem, work_tile, tile_info_pipeline);
     const unsigned windows = weight_windows<Format>(problem, work_tile.global_filter_block);
     const TileRange<Format> tile_range(
-        problem.pixel_ranges + first_prepared_chunk(problem, work_tile.prepared_tile, work_tile.group) +
-            work_tile.first_chunk,
-        work_tile.chunks, windows);
+        problem.pixel_ranges + first_prepared_k_tile(problem, work_tile.prepared_tile, work_tile.conv_group) +
+            work_tile.first_k_tile,
+        work_tile.k_tiles, windows);
     const int passes = windows == kMaxWeightWindows ? kMaxWeightWindows : 1;
     for (int window = 0; window < passes; ++window) {
       const WindowPass window_pass{window, window + 1 == passes};
       if (warp == kPixelWarp) {
-        copy_pixels<Format>(problem, work_tile, tile_range, window_pass, pixels);
+        load_pixels<Format>(problem, work_tile, tile_range, window_pass, pixels);
       } else if (warp == kWeightWarp) {
-        copy_weights(problem, work_tile.global_filter_block, window, work_tile.first_chunk + chunks_ahead,
-                     work_tile.chunks - chunks_ahead, weights);
-        chunks_ahead = 0;
+        load_weights(problem, work_tile.global_filter_block, window, work_tile.first_k_tile + k_tiles_ahead,
+                     work_tile.k_tiles - k_tiles_ahead, weights);
+        k_tiles_ahead = 0;
       }
       if constexpr (Format::kIsScaled) {
         if (tile_range.low_windows > 0) [[unlikely]] {

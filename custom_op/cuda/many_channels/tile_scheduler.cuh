@@ -1,6 +1,6 @@
 #pragma once
 
-// Work of a block: tiles of output positions times blocks of filters, and their coordinates.
+// Work tiles of a block, their coordinates, and the coordinates of positions.
 
 #include "cuda/many_channels/arguments.h"
 #include "cuda/primitives/shared_memory_at.cuh"
@@ -12,8 +12,8 @@ __device__ inline BlockState& block_state(const Arguments<Element>& problem) {
   return *shared_memory_at(problem.shared.state);
 }
 template <typename Element>
-__device__ inline unsigned char* image_stage(const Arguments<Element>& problem, int stage) {
-  return shared_memory_at(problem.shared.images) + stage * problem.image_stage_bytes;
+__device__ inline unsigned char* pixel_stage(const Arguments<Element>& problem, int stage) {
+  return shared_memory_at(problem.shared.pixels) + stage * problem.pixel_stage_bytes;
 }
 template <typename Element>
 __device__ inline unsigned char* weight_stage(const Arguments<Element>& problem, int stage) {
@@ -21,14 +21,13 @@ __device__ inline unsigned char* weight_stage(const Arguments<Element>& problem,
 }
 template <typename Element>
 __device__ inline int* output_offsets_at(const Arguments<Element>& problem, int stage) {
-  return shared_memory_at(problem.shared.output_offsets) + stage * problem.columns;
+  return shared_memory_at(problem.shared.output_offsets) + stage * problem.tile_positions;
 }
 
-// Coordinates of an output position, or of a position in one phase of the padded input. `image` and `slice`
-// count from those of the tile's first position, `line` from the row of that position.
+// Coordinates of an output position, or of a position in one stride phase of the padded input. `image` counts
+// from the image of the tile's first position.
 struct Position {
   int image, strip, depth, row, column;
-  int slice, line;
 };
 
 // Replaces `number` by its quotient and returns the remainder. `number` rarely exceeds 32 bits.
@@ -42,15 +41,15 @@ __device__ inline int div_mod(long long& number, FastDivisor divisor) {
   return static_cast<int>(dividend - number * static_cast<int>(divisor.divisor));
 }
 
-// Coordinates of a tile's first position. Positions are numbered along the rows of a slice, the slices of an
-// image and the images. A slice is a strip of an output plane.
+// Coordinates of the first position of an output tile or prepared tile. Positions are numbered along the rows
+// of a slice, the slices of an image and the images. A slice is a strip of an output plane.
 struct TileStart {
   long long image;
   int slice, row, column;
 
   template <typename Element>
   __device__ TileStart(const Arguments<Element>& problem, int tile) {
-    image = static_cast<long long>(tile) * problem.columns;
+    image = static_cast<long long>(tile) * problem.tile_positions;
     column = div_mod(image, problem.pitch);
     row = div_mod(image, problem.slice_rows);
     slice = div_mod(image, problem.slices);
@@ -59,20 +58,19 @@ struct TileStart {
   // Returns the position `offset` positions after the tile's first.
   template <typename Element>
   __device__ Position position_at(const Arguments<Element>& problem, int offset) const {
-    const int columns = column + offset;
-    const int lines = problem.pitch.quotient_of_any(columns);
-    Position at = line_start(problem, lines);
-    at.column = columns - lines * static_cast<int>(problem.pitch.divisor);
+    const int column_offset = column + offset;
+    const int rows = problem.pitch.quotient_of_any(column_offset);
+    Position at = row_start(problem, rows);
+    at.column = column_offset - rows * static_cast<int>(problem.pitch.divisor);
     return at;
   }
 
-  // Returns the first position of the row `lines` rows after the tile's first.
+  // Returns the first position of the row `rows` rows after the tile's first.
   template <typename Element>
-  __device__ Position line_start(const Arguments<Element>& problem, int lines) const {
-    const int slices = problem.slice_rows.quotient_of_any(row + lines);
+  __device__ Position row_start(const Arguments<Element>& problem, int rows) const {
+    const int slices = problem.slice_rows.quotient_of_any(row + rows);
     Position at = slice_start(problem, slices);
-    at.row = row + lines - slices * static_cast<int>(problem.slice_rows.divisor);
-    at.line = lines;
+    at.row = row + rows - slices * static_cast<int>(problem.slice_rows.divisor);
     return at;
   }
 
@@ -82,12 +80,11 @@ struct TileStart {
     const int images = problem.slices.quotient_of_any(slice + slices);
     const int slice_of_image = slice + slices - images * static_cast<int>(problem.slices.divisor);
     const int strip = problem.output_depth.quotient_of_any(slice_of_image);
-    return {images, strip, slice_of_image - strip * static_cast<int>(problem.output_depth.divisor), 0, 0,
-            slices, 0};
+    return {images, strip, slice_of_image - strip * static_cast<int>(problem.output_depth.divisor), 0, 0};
   }
 };
 
-// Range of consecutive work tiles of a persistent block, within a band.
+// Range of consecutive work tiles of a persistent block, within a round.
 struct TileScheduler {
   int first, end;
 
@@ -99,14 +96,14 @@ struct TileScheduler {
             (static_cast<int>(blockIdx.x) < problem.blocks_with_extra_tile ? 1 : 0)) {}
 };
 
-// Coordinates of a work tile: a tile, a group, a block of filters and a split of the chunks.
+// Coordinates of a work tile: an output tile, a filter block of a conv group, and a split of the K tiles.
 struct WorkTile {
-  int tile;
-  int prepared_tile, subtile;  // prepared tile within the band, and tile within it
-  int group, filter_block;
-  int global_filter_block;  // counted over the filter blocks of all groups
-  int split;                // split of the tile's chunks
-  int first_chunk, chunks;  // chunks of the split
+  int output_tile;
+  int prepared_tile, subtile;  // prepared tile within the round, and output tile within the prepared tile
+  int conv_group, filter_block;
+  int global_filter_block;  // counted over the filter blocks of all conv groups
+  int split;
+  int first_k_tile, k_tiles;  // of the split
 
   template <typename Element>
   __device__ WorkTile(const Arguments<Element>& problem, int work_index) {
@@ -117,38 +114,40 @@ struct WorkTile {
     global_filter_block = problem.splits.quotient_of_any(work_index);
     const int splits = problem.splits.divisor;
     split = work_index - global_filter_block * splits;
-    first_chunk = split * problem.chunks / splits;
-    chunks = (split + 1) * problem.chunks / splits - first_chunk;
-    tile = (problem.first_tile + prepared_tile) * problem.subtiles + subtile;
-    group = problem.filter_blocks_per_group.quotient_of_any(global_filter_block);
-    filter_block = global_filter_block - group * static_cast<int>(problem.filter_blocks_per_group.divisor);
+    first_k_tile = split * problem.k_tiles / splits;
+    k_tiles = (split + 1) * problem.k_tiles / splits - first_k_tile;
+    output_tile = (problem.first_prepared_tile + prepared_tile) * problem.subtiles + subtile;
+    conv_group = problem.filter_blocks_per_group.quotient_of_any(global_filter_block);
+    filter_block =
+        global_filter_block - conv_group * static_cast<int>(problem.filter_blocks_per_group.divisor);
   }
 
-  // Index of the first filter row, counted over the filter blocks of all groups.
+  // Index of the first filter row, counted over the filter blocks of all conv groups.
   __device__ int first_row() const { return global_filter_block * kWgmmaM; }
 };
 
-// Returns the group's first channel in the tile's first image.
+// Returns the conv group's first channel in the tile's first image.
 template <typename Element>
-__device__ inline const Element* image_of(const Arguments<Element>& problem, const TileStart& tile,
-                                          int group) {
-  return problem.x + (tile.image * problem.in_channels + static_cast<long long>(group) * problem.channels) *
-                         problem.input_plane;
+__device__ inline const Element* input_of(const Arguments<Element>& problem, const TileStart& tile,
+                                          int conv_group) {
+  return problem.x +
+         (tile.image * problem.in_channels + static_cast<long long>(conv_group) * problem.channels) *
+             problem.input_plane;
 }
 
-// A chunk: consecutive channels of a group, for one depth tap.
-struct Chunk {
+// A K tile: consecutive channels of a conv group, for one depth tap and all taps of height and width.
+struct KTile {
   int channel, depth_tap;
 
   template <typename Element>
-  __device__ Chunk(const Arguments<Element>& problem, int chunk) {
+  __device__ KTile(const Arguments<Element>& problem, int k_tile) {
     depth_tap = 0;
     if (problem.depth_taps.divisor > 1) {
-      const int channel_chunk = problem.depth_taps.quotient_of_any(chunk);
-      depth_tap = chunk - channel_chunk * static_cast<int>(problem.depth_taps.divisor);
-      chunk = channel_chunk;
+      const int channel_k_tile = problem.depth_taps.quotient_of_any(k_tile);
+      depth_tap = k_tile - channel_k_tile * static_cast<int>(problem.depth_taps.divisor);
+      k_tile = channel_k_tile;
     }
-    channel = chunk * problem.chunk_channels;
+    channel = k_tile * problem.k_tile_channels;
   }
 
   // Distance of the depth tap's plane from the first tap's.
@@ -160,21 +159,21 @@ struct Chunk {
   }
 };
 
-// Returns the index of the first prepared chunk of a group in a prepared tile of the band.
+// Returns the index of the first prepared K tile of a conv group in a prepared tile of the round.
 template <typename Element>
-__device__ inline long long first_prepared_chunk(const Arguments<Element>& problem, int prepared_tile,
-                                                 int group) {
-  return (static_cast<long long>(prepared_tile) * problem.groups + group) * problem.chunks;
+__device__ inline long long first_prepared_k_tile(const Arguments<Element>& problem, int prepared_tile,
+                                                  int conv_group) {
+  return (static_cast<long long>(prepared_tile) * problem.conv_groups + conv_group) * problem.k_tiles;
 }
 template <typename Element>
 __device__ inline unsigned char* prepared_pixels(const Arguments<Element>& problem, long long number) {
-  return problem.prepared_pixels + number * problem.prepared_chunk_bytes;
+  return problem.prepared_pixels + number * problem.prepared_k_tile_bytes;
 }
 template <typename Element>
 __device__ inline const int* output_offsets(const Arguments<Element>& problem, const WorkTile& work_tile) {
   return problem.output_offsets +
          (static_cast<long long>(work_tile.prepared_tile) * problem.subtiles + work_tile.subtile) *
-             problem.columns;
+             problem.tile_positions;
 }
 
 }  // namespace convswap::many_channels

@@ -15,7 +15,7 @@ template <typename Format, std::size_t kPart, std::size_t kParts>
 std::vector<CompiledKernel> kernels_for(const char* name) {
   std::vector<CompiledKernel> kernels = for_each_instance<kInstances, kPart, kParts>([&]<Instance kOf>() {
     return CompiledKernel(instance_name("many_channels::kernel", name, kOf.arguments()),
-                          kernel<Format, kOf.tiles>);
+                          kernel<Format, kOf.accumulator_tiles>);
   });
   if (kPart == 0) {
     kernels.emplace_back(instance_name("many_channels::prepare", name), prepare<Format>);
