@@ -1,5 +1,5 @@
-// Chooses what a block of toeplitz does: the cheapest by estimate among some thousand candidates, without
-// any measurement. It takes up to half a millisecond, once per shape.
+// Chooses the tiling of toeplitz with the lowest estimated time among some thousand candidates, without
+// measuring. The search takes up to half a millisecond, once per shape.
 
 #include <algorithm>
 #include <cmath>
@@ -20,7 +20,7 @@
 namespace convswap::toeplitz {
 namespace {
 
-// Beyond, sums of coordinates and counts might leave the kernel's 32 bits.
+// Limit of coordinates and counts, below which sums of two fit into the kernel's 32 bits.
 constexpr int64_t kMaxIndex = 1 << 30;
 
 class Tiler {
@@ -29,47 +29,51 @@ class Tiler {
 
   std::optional<Tiling> best() const {
     std::optional<Tiling> best;
-    for (const CoreLayout& core_layout : core_layouts_of(problem_, device_)) {
-      for (const int tiles : kKernelTiles) try_filters(core_layout, tiles, best);
+    for (const VectorLayout& vector_layout : vector_layouts_of(problem_, device_)) {
+      for (const int accumulator_tiles : kKernelAccumulatorTiles)
+        try_filters(vector_layout, accumulator_tiles, best);
     }
     return best;
   }
 
  private:
-  void try_filters(const CoreLayout& core_layout, int tiles, std::optional<Tiling>& best) const {
-    const int per_block = tiles * kTileColumns / (core_layout.outputs * core_layout.folds);
+  void try_filters(const VectorLayout& vector_layout, int accumulator_tiles,
+                   std::optional<Tiling>& best) const {
+    const int per_block =
+        accumulator_tiles * kAccumulatorTileColumns / (vector_layout.outputs * vector_layout.folds);
     if (per_block == 0) return;
     const int64_t filters = problem_.filters_per_group();
-    Tiling tiling{.core_layout = core_layout, .tiles = tiles};
+    Tiling tiling{.vector_layout = vector_layout, .accumulator_tiles = accumulator_tiles};
     tiling.filter_blocks = static_cast<int>(ceil_divide(filters, per_block));
     tiling.filters_per_block = static_cast<int>(ceil_divide(filters, tiling.filter_blocks));
-    // Columns that stay empty only cost; another kernel has fewer.
-    if (tiles > 2 &&
-        2 * tiling.filters_per_block * core_layout.outputs * core_layout.folds <= tiles * kTileColumns)
+    // At least half of the matrix columns would be empty: a kernel of fewer accumulator tiles is enough.
+    if (accumulator_tiles > 2 && 2 * tiling.filters_per_block * vector_layout.outputs * vector_layout.folds <=
+                                     accumulator_tiles * kAccumulatorTileColumns)
       return;
-    const int64_t all_cores = ceil_divide(problem_.output[2], core_layout.outputs);
-    // Windows of a pool lie across columns: its tiles are as wide as the image.
+    const int64_t all_spans = ceil_divide(problem_.output[2], vector_layout.outputs);
+    // Pool windows cross the columns, so tiles with a pool have the image's full width.
     const bool pools = problem_.epilogue.pool.kind != PoolKind::none;
-    for (int64_t columns = 1; columns <= (pools ? 1 : all_cores); columns *= 2) {
-      tiling.cores = static_cast<int>(ceil_divide(all_cores, columns));
+    for (int64_t columns = 1; columns <= (pools ? 1 : all_spans); columns *= 2) {
+      tiling.spans = static_cast<int>(ceil_divide(all_spans, columns));
       if (!try_rows(tiling, columns == 1, best)) continue;
-      return;  // narrower tiles are for what does not fit
+      return;  // narrower tiles are only for problems whose wider tiles do not fit
     }
   }
 
-  // Whether the lowest tile fits.
+  // Tries the numbers of rows and images. Returns whether any tile fits.
   bool try_rows(Tiling tiling, bool is_full_width, std::optional<Tiling>& best) const {
-    const int64_t all = ceil_divide(problem_.output[1], tiling.core_layout.folds);
+    const int64_t all = ceil_divide(problem_.output[1], tiling.vector_layout.folds);
     bool fits_any = false;
-    for (int64_t bands = 1; bands <= all; bands = bands < 16 ? bands + 1 : bands + bands / 4) {
-      tiling.rows = static_cast<int>(ceil_divide(all, bands));
+    for (int64_t row_tiles = 1; row_tiles <= all;
+         row_tiles = row_tiles < 16 ? row_tiles + 1 : row_tiles + row_tiles / 4) {
+      tiling.rows = static_cast<int>(ceil_divide(all, row_tiles));
       tiling.images = 1;
-      if (!set_bands(tiling)) continue;
+      if (!set_row_tiles(tiling)) continue;
       const bool fits = try_warpgroups(tiling, best);
       fits_any = fits_any || fits;
       if (!fits || !is_full_width) continue;
-      if (bands > 1) {
-        try_overlapping(tiling, bands, best);
+      if (row_tiles > 1) {
+        try_overlapping(tiling, row_tiles, best);
         continue;
       }
       for (tiling.images = 2; tiling.images <= 8 && tiling.images <= problem_.batch; ++tiling.images) {
@@ -79,30 +83,32 @@ class Tiler {
     return fits_any;
   }
 
-  // The same where each tile but the last ends with a whole line of the cache, which takes rows of the next.
-  void try_overlapping(Tiling tiling, int64_t bands, std::optional<Tiling>& best) const {
+  // Tries tiles that each compute as many rows of the next tile as complete their last cache line.
+  void try_overlapping(Tiling tiling, int64_t row_tiles, std::optional<Tiling>& best) const {
     const int64_t line = kCacheLine / size_of(problem_.type), width = problem_.output[2];
     if (stores_whole_lines(problem_, tiling) || !problem_.epilogue.is_empty()) return;
     tiling.overlap = ceil_divide(line - 1, width);
     const int64_t left = problem_.output[1] - tiling.overlap;
     if (left <= 0) return;
-    tiling.rows =
-        static_cast<int>(ceil_divide(ceil_divide(left, bands) + tiling.overlap, tiling.core_layout.folds));
-    if (set_bands(tiling) && tiling.bands > 1) try_warpgroups(tiling, best);
+    tiling.rows = static_cast<int>(
+        ceil_divide(ceil_divide(left, row_tiles) + tiling.overlap, tiling.vector_layout.folds));
+    if (set_row_tiles(tiling) && tiling.row_tiles > 1) try_warpgroups(tiling, best);
   }
 
-  // Whether one warpgroup fits.
+  // Tries the numbers of warpgroups, with and without TMA loads of the input. Returns whether one warpgroup
+  // without TMA loads fits.
   bool try_warpgroups(Tiling tiling, std::optional<Tiling>& best) const {
-    tiling.copies_input = can_copy(tiling);
-    if (tiling.copies_input) try_number_of_warpgroups(tiling, best);
-    tiling.copies_input = false;
+    tiling.loads_input_by_tma = can_load_by_tma(tiling);
+    if (tiling.loads_input_by_tma) try_number_of_warpgroups(tiling, best);
+    tiling.loads_input_by_tma = false;
     return try_number_of_warpgroups(tiling, best);
   }
 
   bool try_number_of_warpgroups(Tiling tiling, std::optional<Tiling>& best) const {
-    if (!measure(tiling)) return false;
+    if (!set_sizes(tiling)) return false;
     const TileCost tile_cost = cost_of_tile(tiling);
-    for (tiling.warpgroups = 1; tiling.warpgroups <= max_warpgroups(tiling.tiles) && set_warpgroups(tiling);
+    for (tiling.warpgroups = 1;
+         tiling.warpgroups <= max_warpgroups(tiling.accumulator_tiles) && set_warpgroups(tiling);
          ++tiling.warpgroups) {
       tiling.cost = cost(tiling, tile_cost);
       if (!best || tiling.cost < best->cost) best = tiling;
@@ -110,17 +116,17 @@ class Tiler {
     return true;
   }
 
-  // Copies bring whole rows, of tiles that lie inside the image. Where something follows they cost the kernel
-  // more than they save.
-  bool can_copy(const Tiling& tiling) const {
-    return problem_.epilogue.is_empty() && is_unpadded(problem_, tiling.core_layout) &&
-           int64_t{tiling.cores} * tiling.core_layout.outputs >= problem_.output[2];
+  // TMA loads full rows of tiles without padding. With an epilogue they would cost the kernel more than they
+  // save.
+  bool can_load_by_tma(const Tiling& tiling) const {
+    return problem_.epilogue.is_empty() && is_unpadded(problem_, tiling.vector_layout) &&
+           int64_t{tiling.spans} * tiling.vector_layout.outputs >= problem_.output[2];
   }
 
-  // Sets which rows of y a tile gives; false where they are none.
-  bool set_bands(Tiling& tiling) const {
+  // Sets the rows of y that a tile computes. Returns false if a tile computes none.
+  bool set_row_tiles(Tiling& tiling) const {
     const Pool& pool = problem_.epilogue.pool;
-    const int64_t rows = int64_t{tiling.rows} * tiling.core_layout.folds;
+    const int64_t rows = int64_t{tiling.rows} * tiling.vector_layout.folds;
     tiling.y_rows = rows;
     tiling.row_advance = rows - tiling.overlap;
     if (pool.kind != PoolKind::none) {
@@ -130,51 +136,54 @@ class Tiler {
       tiling.row_advance = tiling.y_rows * pool.stride[0];
     }
     if (tiling.y_rows == 0 || tiling.row_advance > kMaxIndex) return false;
-    tiling.bands = ceil_divide(problem_.result[1] - tiling.overlap, tiling.y_rows - tiling.overlap);
+    tiling.row_tiles = ceil_divide(problem_.result[1] - tiling.overlap, tiling.y_rows - tiling.overlap);
     return true;
   }
 
-  // Fills in the sizes but those that depend on how many warpgroups there are; false where not one fits.
-  bool measure(Tiling& tiling) const {
-    const CoreLayout& core_layout = tiling.core_layout;
+  // Sets all sizes except those that depend on the number of warpgroups. Returns false if not even one
+  // warpgroup fits.
+  bool set_sizes(Tiling& tiling) const {
+    const VectorLayout& vector_layout = tiling.vector_layout;
     const int64_t limit = device_.shared_memory_per_block;
-    const int64_t rows_beyond = (core_layout.window_rows - 1) / core_layout.row_phases;
-    const int64_t cores_beyond = (core_layout.window_cores - 1) / core_layout.column_phases;
-    tiling.pitch = tiling.cores + cores_beyond;
-    tiling.core_rows = tiling.rows + rows_beyond;
-    tiling.plane_cores = tiling.core_rows * tiling.pitch;
-    if (tiling.pitch * 16 > limit || tiling.plane_cores * 16 > limit) return false;
-    const int64_t planes = core_layout.bundles * core_layout.row_phases * core_layout.column_phases;
-    if (planes * tiling.plane_cores * 16 > limit) return false;
-    tiling.image_cores = planes * tiling.plane_cores;
-    tiling.part_cores = tiling.images * tiling.image_cores;
-    tiling.cores_per_row = tiling.pitch * core_layout.column_phases;
-    tiling.input_rows = tiling.core_rows * core_layout.row_phases;
-    tiling.image_items = core_layout.bundles * tiling.input_rows * tiling.cores_per_row;
-    tiling.product_rows = (tiling.rows - 1) * tiling.pitch + tiling.cores;
-    tiling.chunks = ceil_divide(tiling.product_rows, kWgmmaM);
-    tiling.tile_count = ceil_divide(problem_.batch, tiling.images) * tiling.bands *
-                        ceil_divide(ceil_divide(problem_.output[2], core_layout.outputs), tiling.cores);
+    const int64_t rows_beyond = (vector_layout.window_rows - 1) / vector_layout.row_stride_phases;
+    const int64_t vectors_beyond = (vector_layout.window_vectors - 1) / vector_layout.column_stride_phases;
+    tiling.pitch = tiling.spans + vectors_beyond;
+    tiling.plane_rows = tiling.rows + rows_beyond;
+    tiling.plane_vectors = tiling.plane_rows * tiling.pitch;
+    if (tiling.pitch * 16 > limit || tiling.plane_vectors * 16 > limit) return false;
+    const int64_t planes =
+        vector_layout.bundles * vector_layout.row_stride_phases * vector_layout.column_stride_phases;
+    if (planes * tiling.plane_vectors * 16 > limit) return false;
+    tiling.image_vectors = planes * tiling.plane_vectors;
+    tiling.part_vectors = tiling.images * tiling.image_vectors;
+    tiling.vectors_per_row = tiling.pitch * vector_layout.column_stride_phases;
+    tiling.input_rows = tiling.plane_rows * vector_layout.row_stride_phases;
+    tiling.image_items = vector_layout.bundles * tiling.input_rows * tiling.vectors_per_row;
+    tiling.product_rows = (tiling.rows - 1) * tiling.pitch + tiling.spans;
+    tiling.m_tiles = ceil_divide(tiling.product_rows, kWgmmaM);
+    tiling.tile_count = ceil_divide(problem_.batch, tiling.images) * tiling.row_tiles *
+                        ceil_divide(ceil_divide(problem_.output[2], vector_layout.outputs), tiling.spans);
     if (tiling.tile_count > kMaxIndex) return false;
-    // The last multiplication reads rows beyond the image's, whose results nobody stores.
-    const int64_t last_read = tiling.chunks * kWgmmaM + tiling.image_cores - tiling.plane_cores +
-                              rows_beyond * tiling.pitch + cores_beyond + 2;
+    // The wgmmas of the last M tile read vectors beyond the image's last, whose results are not stored.
+    const int64_t last_read = tiling.m_tiles * kWgmmaM + tiling.image_vectors - tiling.plane_vectors +
+                              rows_beyond * tiling.pitch + vectors_beyond + 2;
     const int64_t parts = parts_of(problem_);
-    tiling.core_matrix_bytes =
-        16 * (parts * tiling.part_cores - tiling.image_cores + std::max(tiling.image_cores, last_read));
+    tiling.staged_input_bytes =
+        16 * (parts * tiling.part_vectors - tiling.image_vectors + std::max(tiling.image_vectors, last_read));
 
     SharedOffsets& shared = tiling.shared;
     SharedLayout block(kCacheLine, limit);
-    block.place<unsigned>(tiling.filter_blocks * parts * core_layout.steps() * tiling.tiles * 64);
+    block.place<unsigned>(tiling.filter_blocks * parts * vector_layout.steps() * tiling.accumulator_tiles *
+                          64);
     shared.items = block.place<StagedItem>(tiling.image_items);
     shared.tops = block.place<int>(problem_.filters_per_group());
     shared.weight_state = block.place<WeightState>(1);
     shared.warpgroups = block.place<unsigned char>(0);
     const int64_t stored_elements = set_y_strides(tiling, limit);
-    if (block.end() > limit || tiling.core_matrix_bytes > limit || stored_elements > limit) return false;
+    if (block.end() > limit || tiling.staged_input_bytes > limit || stored_elements > limit) return false;
     SharedLayout warpgroup(kCacheLine, limit);
-    warpgroup.place<unsigned>(tiling.core_matrix_bytes / 4);
-    const PostPass post_pass = post_pass_of(problem_, core_layout);
+    warpgroup.place<unsigned>(tiling.staged_input_bytes / 4);
+    const PostPass post_pass = post_pass_of(problem_, vector_layout);
     if (has_separate_conv_output(problem_, post_pass)) {
       tiling.conv_strides = tiling.y_strides;
       const int64_t result_elements =
@@ -188,7 +197,7 @@ class Tiler {
       shared.conv_output = warpgroup.place<unsigned char>(stored_elements * size_of(problem_.type));
       shared.y_staging = shared.conv_output;
     }
-    const int64_t filter_folds = tiling.tiles * kTileColumns / core_layout.outputs;
+    const int64_t filter_folds = tiling.accumulator_tiles * kAccumulatorTileColumns / vector_layout.outputs;
     shared.scales = warpgroup.place<FilterScale>(tiling.filter_blocks * filter_folds);
     shared.state = warpgroup.place<WarpgroupState>(1);
     if (!set_source_strides(tiling, limit)) return false;
@@ -199,54 +208,56 @@ class Tiler {
     return set_warpgroups(tiling);
   }
 
-  // Sets what so many warpgroups take together; false where it is too much.
+  // Sets the shared memory of tiling.warpgroups warpgroups. Returns false if it exceeds the device's.
   bool set_warpgroups(Tiling& tiling) const {
     const int64_t warpgroup_bytes = tiling.shared.warpgroup_bytes,
                   block_bytes = tiling.shared.warpgroups.bytes;
-    // compute-sanitizer takes the 64 rows of a product's second half to lie behind those of its first,
-    // wherever they do; the whole of that, from the last warpgroup's cores, must be the block's.
-    const int64_t of_last = std::max(warpgroup_bytes, tiling.core_matrix_bytes + kWgmmaM * 16);
-    tiling.shared_bytes = block_bytes + (tiling.warpgroups - 1) * warpgroup_bytes + of_last;
+    // compute-sanitizer assumes that the second 64 vectors that a wgmma reads follow the first 64, wherever
+    // they are. This range must therefore lie in the block's memory for the last warpgroup, too.
+    const int64_t last_warpgroup_bytes = std::max(warpgroup_bytes, tiling.staged_input_bytes + kWgmmaM * 16);
+    tiling.shared_bytes = block_bytes + (tiling.warpgroups - 1) * warpgroup_bytes + last_warpgroup_bytes;
     return tiling.shared_bytes <= device_.shared_memory_per_block;
   }
 
-  // The next number of elements from `least` on that lies as far beyond a boundary of so many bytes as
-  // `like`.
-  int64_t aligned_like(int64_t like, int64_t least, int alignment) const {
-    const int64_t chunk = alignment / size_of(problem_.type);
-    return least + ((like - least) % chunk + chunk) % chunk;
+  // Returns the smallest number of elements, at least `minimum`, that has the same remainder by `alignment`
+  // bytes as `reference` elements.
+  int64_t aligned_like(int64_t reference, int64_t minimum, int alignment) const {
+    const int64_t elements = alignment / size_of(problem_.type);
+    return minimum + ((reference - minimum) % elements + elements) % elements;
   }
 
-  // Sets where copies bring a tile's input; false where it is more than `most`.
+  // Sets the strides of the raw input that TMA loads. Returns false if it exceeds `limit` bytes.
   bool set_source_strides(Tiling& tiling, int64_t limit) const {
-    tiling.source_plane = tiling.source_image = tiling.raw_bytes = 0;
-    if (!tiling.copies_input) return true;
-    const int64_t chunk = kAlignment / size_of(problem_.type);
+    tiling.source_channel_stride = tiling.source_image_stride = tiling.raw_bytes = 0;
+    if (!tiling.loads_input_by_tma) return true;
+    const int64_t alignment_elements = kAlignment / size_of(problem_.type);
     const int64_t width = problem_.input[2], channels = problem_.channels_per_group();
     const int64_t rows = std::min(tiling.input_rows, problem_.input[1]);
-    // The chunks at both ends of a channel hold nothing of its neighbours.
+    // The 16-byte units at both ends of a channel hold no element of another channel.
     if (rows * width > limit) return false;
-    tiling.source_plane = aligned_like(problem_.input_size(), rows * width + 2 * chunk, kAlignment);
-    if (channels * tiling.source_plane > limit) return false;
-    tiling.source_image = aligned_like(problem_.in_channels * problem_.input_size(),
-                                       channels * tiling.source_plane, kAlignment);
-    // A core's row may begin in the last row and end beyond it.
-    const int64_t beyond = tiling.cores_per_row * tiling.core_layout.pixels;
-    tiling.raw_bytes = ceil_divide((tiling.images * tiling.source_image + beyond + chunk) *
-                                       static_cast<int64_t>(size_of(problem_.type)),
-                                   kAlignment) *
-                       kAlignment;
+    tiling.source_channel_stride =
+        aligned_like(problem_.input_size(), rows * width + 2 * alignment_elements, kAlignment);
+    if (channels * tiling.source_channel_stride > limit) return false;
+    tiling.source_image_stride = aligned_like(problem_.in_channels * problem_.input_size(),
+                                              channels * tiling.source_channel_stride, kAlignment);
+    // A vector may begin in the last row and end beyond it.
+    const int64_t beyond = tiling.vectors_per_row * tiling.vector_layout.pixels;
+    tiling.raw_bytes =
+        ceil_divide((tiling.images * tiling.source_image_stride + beyond + alignment_elements) *
+                        static_cast<int64_t>(size_of(problem_.type)),
+                    kAlignment) *
+        kAlignment;
     return tiling.raw_bytes <= limit;
   }
 
-  // Sets the places of what goes to y of a filter block and returns how many elements it spans; more than
-  // `most` where it does not fit.
+  // Sets the strides of a filter block's data for y. Returns the number of elements that they need, or more
+  // than `limit` if they do not fit.
   int64_t set_y_strides(Tiling& tiling, int64_t limit) const {
     const int64_t line = kCacheLine / size_of(problem_.type);
     const int64_t width = problem_.result[2], plane = problem_.result_size();
     const bool pools = problem_.epilogue.pool.kind != PoolKind::none;
     const int64_t columns =
-        pools ? width : std::min<int64_t>(int64_t{tiling.cores} * tiling.core_layout.outputs, width);
+        pools ? width : std::min<int64_t>(int64_t{tiling.spans} * tiling.vector_layout.outputs, width);
     const int64_t rows = std::min(tiling.y_rows, problem_.result[1]);
     ResultStrides& strides = tiling.y_strides;
     strides.rows_are_contiguous = columns == width;
@@ -263,11 +274,11 @@ class Tiler {
     return tiling.images * image + line - 1;
   }
 
-  // The same of the convolution's results where they lie apart.
+  // Sets the strides of a separate Conv output. Returns the same.
   int64_t set_conv_strides(Tiling& tiling, int64_t limit) const {
-    const int64_t row =
-        int64_t{tiling.cores} * tiling.core_layout.outputs + tiling.cores * tiling.core_layout.outputs % 2;
-    const int64_t rows = int64_t{tiling.rows} * tiling.core_layout.folds;
+    const int64_t row = int64_t{tiling.spans} * tiling.vector_layout.outputs +
+                        tiling.spans * tiling.vector_layout.outputs % 2;
+    const int64_t rows = int64_t{tiling.rows} * tiling.vector_layout.folds;
     if (row > limit || rows * row > limit || tiling.filters_per_block * rows * row > limit) return limit + 1;
     ResultStrides& strides = tiling.conv_strides;
     strides.rows_are_contiguous = strides.planes_are_contiguous = false;
@@ -292,17 +303,17 @@ class Tiler {
   };
 
   TileCost cost_of_tile(const Tiling& tiling) const {
-    const CoreLayout& core_layout = tiling.core_layout;
+    const VectorLayout& vector_layout = tiling.vector_layout;
     const double terms = terms_of(problem_), parts = parts_of(problem_);
-    const double units = number(tiling.images * tiling.chunks * tiling.filter_blocks);
-    const double products = units * core_layout.steps() * terms;
-    const double multiplying = products * 4.0 * tiling.tiles;  // cycles
-    const double sum_tiles = units * tiling.tiles;
-    const bool is_full =
-        tiling.filters_per_block * core_layout.outputs * core_layout.folds == tiling.tiles * kTileColumns &&
-        core_layout.outputs > 1;
-    const bool pools = pools_accumulators(problem_, core_layout);
-    const bool folds = is_full && core_layout.folds > 1;
+    const double units = number(tiling.images * tiling.m_tiles * tiling.filter_blocks);
+    const double products = units * vector_layout.steps() * terms;
+    const double multiplying = products * 4.0 * tiling.accumulator_tiles;  // cycles
+    const double sum_tiles = units * tiling.accumulator_tiles;
+    const bool is_full = tiling.filters_per_block * vector_layout.outputs * vector_layout.folds ==
+                             tiling.accumulator_tiles * kAccumulatorTileColumns &&
+                         vector_layout.outputs > 1;
+    const bool pools = pools_accumulators(problem_, vector_layout);
+    const bool folds = is_full && vector_layout.folds > 1;
     // Nearly what the kernel asks before it stores two results as one.
     const bool pairs = problem_.output[2] % 2 == 0;
     const bool is_float32 = problem_.type == ElementType::float32;
@@ -316,12 +327,13 @@ class Tiler {
     const double items = number(
         tiling.images * (8 * (tiling.image_items / 256) + 2 * ceil_divide(of_last_round, 32)));  // of a warp
     // What copies have brought is there; what may lie outside the image is loaded number by number.
-    const bool is_inside = is_unpadded(problem_, core_layout);
-    const double copied = core_layout.bundle > 1 ? 29.0 : !is_float32 ? 16.0 : parts == 1 ? 9.0 : 21.5;
-    const double item = tiling.copies_input ? copied : is_inside ? 25.0 : 7.0;
-    const double round_alone = tiling.copies_input ? 25.0 : is_inside ? 200.0 : 820.0;
+    const bool is_inside = is_unpadded(problem_, vector_layout);
+    const double copied = vector_layout.bundle > 1 ? 29.0 : !is_float32 ? 16.0 : parts == 1 ? 9.0 : 21.5;
+    const double item = tiling.loads_input_by_tma ? copied : is_inside ? 25.0 : 7.0;
+    const double round_alone = tiling.loads_input_by_tma ? 25.0 : is_inside ? 200.0 : 820.0;
     const double filters = number(problem_.filters_per_group());
-    const double y_columns = std::min<double>(tiling.cores * core_layout.outputs, number(problem_.result[2]));
+    const double y_columns =
+        std::min<double>(tiling.spans * vector_layout.outputs, number(problem_.result[2]));
     const double rows = number(std::min(tiling.y_rows - tiling.overlap, problem_.result[1]));
     const double stored_lines =
         tiling.images * filters * rows * y_columns * number(size_of(problem_.type)) / 128;
@@ -334,13 +346,13 @@ class Tiler {
     const double alone = 12.0 * products + writing_alone * sum_tiles + (pools ? 235 : 165) * units +
                          round_alone * rounds + 5.8 * segments + 690 * tiling.filter_blocks + 667;
     const double matrix_words =
-        number(tiling.filter_blocks * core_layout.steps() * tiling.tiles) * 64 * parts;
+        number(tiling.filter_blocks * vector_layout.steps() * tiling.accumulator_tiles) * 64 * parts;
     // Kernels of 96 columns gain most where neighbouring tiles go to warpgroups of a block, and in float32 by
     // scales that are fetched ahead, which needs several outputs in a core's row and no copies: what they
     // took of 2019fa and 2018fa conv1 beside this estimate, whose filters are one block and one fold.
-    const bool gains_most = problem_.epilogue.is_empty() && tiling.tiles == 12 && core_layout.folds == 1 &&
-                            tiling.filter_blocks == 1 && parts == 1;
-    const double most_gained = is_float32 && is_full && !tiling.copies_input ? 0.84 : 0.94;
+    const bool gains_most = problem_.epilogue.is_empty() && tiling.accumulator_tiles == 12 &&
+                            vector_layout.folds == 1 && tiling.filter_blocks == 1 && parts == 1;
+    const double most_gained = is_float32 && is_full && !tiling.loads_input_by_tma ? 0.84 : 0.94;
     // By the fit alone, tiles that overlap take so much more than what is counted above.
     const double overlapping = tiling.overlap > 0 ? 1.004 : 1;
     // What stores, loads between them, and lines that are stored in parts take of the memory
@@ -354,8 +366,8 @@ class Tiler {
                                       ? 0
                                       : number(tiling.tile_count) * segments * number(problem_.group);
     // By the times alone, copies of the next tile's input cost this where the memory bounds.
-    const double moving =
-        (2.1e-4 * y_bytes + 5.2e-4 * x_bytes + 0.06 * parts_of_lines) * (tiling.copies_input ? 1.07 : 1);
+    const double moving = (2.1e-4 * y_bytes + 5.2e-4 * x_bytes + 0.06 * parts_of_lines) *
+                          (tiling.loads_input_by_tma ? 1.07 : 1);
     return {shared, alone, stored_lines, matrix_words, moving, gains_most ? most_gained : 1, overlapping};
   }
 
@@ -390,14 +402,14 @@ class Tiler {
   // Of a tile, what is left when its sums are written.
   double post_pass_cycles(const Tiling& tiling) const {
     const double outputs = number(tiling.images * problem_.filters_per_group()) * tiling.rows *
-                           tiling.core_layout.folds * tiling.cores * tiling.core_layout.outputs;
-    switch (post_pass_of(problem_, tiling.core_layout)) {
+                           tiling.vector_layout.folds * tiling.spans * tiling.vector_layout.outputs;
+    switch (post_pass_of(problem_, tiling.vector_layout)) {
       case PostPass::full:
         return 0.96 * outputs;
       case PostPass::activation:
         // Of a pool's window one. The others are of what ten layers took on an H200 beside those without.
-        return pools_accumulators(problem_, tiling.core_layout) ? 0.007 * outputs / 4
-                                                                : cycles_of_activation() * outputs;
+        return pools_accumulators(problem_, tiling.vector_layout) ? 0.007 * outputs / 4
+                                                                  : cycles_of_activation() * outputs;
       case PostPass::none:
         return 0;
     }
@@ -422,17 +434,18 @@ class Tiler {
 
 }  // namespace
 
-CoreLayout::CoreLayout(const ConvProblem& problem, int bundle_, int folds_) : bundle(bundle_), folds(folds_) {
+VectorLayout::VectorLayout(const ConvProblem& problem, int bundle_, int folds_)
+    : bundle(bundle_), folds(folds_) {
   const auto stride = [&](int axis) { return static_cast<int>(problem.stride[axis]); };
-  pixels = kCoreRowElements / bundle;
+  pixels = kVectorElements / bundle;
   const int common = std::gcd(pixels, stride(2));
   outputs = pixels / common;
-  column_phases = stride(2) / common;
-  row_phases = folds * stride(1);
+  column_stride_phases = stride(2) / common;
+  row_stride_phases = folds * stride(1);
   window_rows = int64_t{folds - 1} * stride(1) + (problem.filter[1] - 1) * problem.dilation[1] + 1;
   const int64_t columns =
       int64_t{outputs - 1} * stride(2) + (problem.filter[2] - 1) * problem.dilation[2] + 1;
-  window_cores = ceil_divide(columns, pixels);
+  window_vectors = ceil_divide(columns, pixels);
   bundles = ceil_divide(problem.channels_per_group(), bundle);
 }
 
@@ -440,13 +453,13 @@ int64_t max_steps(const ConvProblem& problem, const Device& device) {
   return parts_of(problem) > 1 ? most_products_of_ieee(device) : kMaxSteps;
 }
 
-std::vector<CoreLayout> core_layouts_of(const ConvProblem& problem, const Device& device) {
-  std::vector<CoreLayout> cuts;
+std::vector<VectorLayout> vector_layouts_of(const ConvProblem& problem, const Device& device) {
+  std::vector<VectorLayout> cuts;
   const int64_t channels = problem.channels_per_group();
-  for (int bundle = 1; bundle <= kCoreRowElements && bundle < 2 * channels; bundle *= 2) {
+  for (int bundle = 1; bundle <= kVectorElements && bundle < 2 * channels; bundle *= 2) {
     for (int folds = 1; folds <= 4 && folds <= problem.output[1]; folds *= 2) {
-      const CoreLayout core_layout(problem, bundle, folds);
-      if (core_layout.steps() <= max_steps(problem, device)) cuts.push_back(core_layout);
+      const VectorLayout vector_layout(problem, bundle, folds);
+      if (vector_layout.steps() <= max_steps(problem, device)) cuts.push_back(vector_layout);
     }
   }
   return cuts;
@@ -455,47 +468,47 @@ std::vector<CoreLayout> core_layouts_of(const ConvProblem& problem, const Device
 bool stores_whole_lines(const ConvProblem& problem, const Tiling& tiling) {
   const int64_t line = kCacheLine / size_of(problem.type);
   if (tiling.overlap > 0) return true;
-  return int64_t{tiling.cores} * tiling.core_layout.outputs >= problem.output[2] &&
+  return int64_t{tiling.spans} * tiling.vector_layout.outputs >= problem.output[2] &&
          tiling.y_rows * problem.result[2] % line == 0 && problem.result_size() % line == 0;
 }
 
-bool is_unpadded(const ConvProblem& problem, const CoreLayout& core_layout) {
+bool is_unpadded(const ConvProblem& problem, const VectorLayout& vector_layout) {
   for (const int axis : {1, 2}) {
     const int64_t last = (problem.output[axis] - 1) * problem.stride[axis] +
                          (problem.filter[axis] - 1) * problem.dilation[axis];
     if (problem.pad_begin[axis] != 0 || last >= problem.input[axis]) return false;
   }
-  return problem.channels_per_group() % core_layout.bundle == 0;
+  return problem.channels_per_group() % vector_layout.bundle == 0;
 }
 
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
   return Tiler(problem, device).best();
 }
 
-void set_step_offsets(const Tiling& tiling, StepCoreMatrices* cores, unsigned* offsets) {
-  const CoreLayout& core_layout = tiling.core_layout;
-  const auto core_index_of = [&](int64_t core) {
-    const int64_t column = core % core_layout.window_cores;
-    const int64_t row = core / core_layout.window_cores % core_layout.window_rows;
-    const int64_t bundle = core / (core_layout.window_cores * core_layout.window_rows);
-    const int64_t plane =
-        (bundle * core_layout.row_phases + row % core_layout.row_phases) * core_layout.column_phases +
-        column % core_layout.column_phases;
-    return plane * tiling.plane_cores + row / core_layout.row_phases * tiling.pitch +
-           column / core_layout.column_phases;
+void set_step_offsets(const Tiling& tiling, StepVectors* vectors, unsigned* offsets) {
+  const VectorLayout& vector_layout = tiling.vector_layout;
+  const auto vector_index_of = [&](int64_t vector) {
+    const int64_t column = vector % vector_layout.window_vectors;
+    const int64_t row = vector / vector_layout.window_vectors % vector_layout.window_rows;
+    const int64_t bundle = vector / (vector_layout.window_vectors * vector_layout.window_rows);
+    const int64_t plane = (bundle * vector_layout.row_stride_phases + row % vector_layout.row_stride_phases) *
+                              vector_layout.column_stride_phases +
+                          column % vector_layout.column_stride_phases;
+    return plane * tiling.plane_vectors + row / vector_layout.row_stride_phases * tiling.pitch +
+           column / vector_layout.column_stride_phases;
   };
-  for (int64_t step = 0; step < core_layout.steps(); ++step) {
+  for (int64_t step = 0; step < vector_layout.steps(); ++step) {
     int64_t first = 2 * step, second = first + 1;
-    if (second >= core_layout.depth_cores()) {
-      // What is no core meets weights of zero, wherever it is read.
-      cores[step] = {static_cast<short>(first), -1};
-      offsets[step] = static_cast<unsigned>(core_index_of(first)) | 1u << 16;
+    if (second >= vector_layout.depth_vectors()) {
+      // The missing second vector has zero weights, so any vector serves.
+      vectors[step] = {static_cast<short>(first), -1};
+      offsets[step] = static_cast<unsigned>(vector_index_of(first)) | 1u << 16;
       continue;
     }
-    if (core_index_of(second) < core_index_of(first)) std::swap(first, second);
-    cores[step] = {static_cast<short>(first), static_cast<short>(second)};
-    offsets[step] = static_cast<unsigned>(core_index_of(first)) |
-                    static_cast<unsigned>(core_index_of(second) - core_index_of(first)) << 16;
+    if (vector_index_of(second) < vector_index_of(first)) std::swap(first, second);
+    vectors[step] = {static_cast<short>(first), static_cast<short>(second)};
+    offsets[step] = static_cast<unsigned>(vector_index_of(first)) |
+                    static_cast<unsigned>(vector_index_of(second) - vector_index_of(first)) << 16;
   }
 }
 
@@ -506,25 +519,26 @@ Bounds bounds_of(const Epilogue& epilogue) {
   return {-kInfinity, kInfinity};
 }
 
-bool pools_accumulators(const ConvProblem& problem, const CoreLayout& core_layout) {
+bool pools_accumulators(const ConvProblem& problem, const VectorLayout& vector_layout) {
   const Epilogue& epilogue = problem.epilogue;
   const Pool& pool = epilogue.pool;
-  if (pool.kind == PoolKind::none || epilogue.has_residual || core_layout.folds != 2 ||
-      core_layout.outputs < 2)
+  if (pool.kind == PoolKind::none || epilogue.has_residual || vector_layout.folds != 2 ||
+      vector_layout.outputs < 2)
     return false;
   for (int axis = 0; axis < 2; ++axis) {
     if (pool.kernel[axis] != 2 || pool.stride[axis] != 2 || pool.pad_begin[axis] != 0) return false;
     if (problem.result[axis + 1] != problem.output[axis + 1] / 2) return false;
   }
-  // Averages are of what the activation gives, which the writing of sums only bounds.
+  // An average is taken of activated values, and the accumulators' writer only clamps.
   const bool only_bounds = epilogue.activation == Activation::none ||
                            epilogue.activation == Activation::relu || epilogue.activation == Activation::clip;
   return pool.kind == PoolKind::max ? is_increasing(epilogue) : only_bounds;
 }
 
-PostPass post_pass_of(const ConvProblem& problem, const CoreLayout& core_layout) {
+PostPass post_pass_of(const ConvProblem& problem, const VectorLayout& vector_layout) {
   const Epilogue& epilogue = problem.epilogue;
-  const bool pools_later = epilogue.pool.kind != PoolKind::none && !pools_accumulators(problem, core_layout);
+  const bool pools_later =
+      epilogue.pool.kind != PoolKind::none && !pools_accumulators(problem, vector_layout);
   const Bounds bounds = bounds_of(epilogue);
   if (epilogue.has_residual || pools_later || !(bounds.min <= bounds.max)) return PostPass::full;
   switch (epilogue.activation) {

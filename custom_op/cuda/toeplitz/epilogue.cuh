@@ -7,7 +7,7 @@
 
 namespace convswap::toeplitz {
 
-// Inlines the most common activations; others are called.
+// Applies the activation. The most common ones are inlined, others are function calls.
 template <int kCount>
 __device__ inline void activate_common(const Epilogue& epilogue, float (&values)[kCount]) {
   activate_values<Activation::none, Activation::relu, Activation::tanh, Activation::silu,
@@ -138,14 +138,14 @@ __device__ inline void run_full_post_pass(const Arguments<Element>& problem,
   }
 }
 
-// Applies the activation to the Conv output in 16-byte chunks. Gaps between planes are computed too, but not
-// stored.
+// Applies the activation to the Conv output, four results per thread at a time. Gaps between planes are
+// computed too, but not stored.
 template <typename Element>
 __device__ inline void activate_results(const Arguments<Element>& problem, const Results<Element>& results) {
-  constexpr int kChunk = Results<Element>::kChunk;
+  constexpr int kAlignmentElements = Results<Element>::kAlignmentElements;
   const Epilogue& epilogue = problem.naive_conv.epilogue;
   const ResultStrides& strides = problem.y_strides;
-  const int misalignment = static_cast<int>(results.start) & (kChunk - 1);
+  const int misalignment = static_cast<int>(results.start) & (kAlignmentElements - 1);
   const int end = misalignment + (results.tile.images - 1) * strides.image +
                   (results.filters - 1) * strides.plane + (results.tile.y_rows - 1) * strides.row +
                   results.tile.y_columns;

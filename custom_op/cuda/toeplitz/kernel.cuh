@@ -13,8 +13,8 @@
 
 namespace convswap::toeplitz {
 
-// Computes a tile of y with the naive loop, for data with infinities or NaN. The tensor core would multiply
-// them with the matrix's zeros.
+// Computes an output tile with the naive loop, for data with infinities or NaN. The tensor core would
+// multiply them by the matrix's zeros, which gives NaN.
 template <bool kHasEpilogue, typename Element>
 __device__ __noinline__ void compute_naive(const Arguments<Element>& problem, int index, int first_filter) {
   const Tile tile = Tile::of<kHasEpilogue>(problem, index);
@@ -35,30 +35,30 @@ __device__ __noinline__ void compute_naive(const Arguments<Element>& problem, in
   }
 }
 
-// Zeroes the core matrices. Later tiles leave some core rows as they are, and those meet zero weights: a
-// stale infinity there would give NaN.
+// Zeroes the staged input. Later tiles leave some vectors as they are, which are multiplied by zeros: a stale
+// infinity would give NaN.
 template <typename Element>
-__device__ inline void clear_cores(const Arguments<Element>& problem, unsigned* core_matrices) {
-  for (int i = warpgroup_thread(); i < problem.core_matrix_bytes / 4; i += kWarpgroupThreads)
-    core_matrices[i] = 0u;
+__device__ inline void clear_staged_input(const Arguments<Element>& problem, unsigned* staged_input) {
+  for (int i = warpgroup_thread(); i < problem.staged_input_bytes / 4; i += kWarpgroupThreads)
+    staged_input[i] = 0u;
 }
 
 // Descriptor of the Toeplitz matrix of a filter block.
-template <typename Format, int kTiles, typename Element = typename Format::Element>
+template <typename Format, int kAccumulatorTiles, typename Element = typename Format::Element>
 __device__ inline SmemDescriptor block_matrix(const Arguments<Element>& problem, unsigned char* shared,
                                               int block) {
-  return SmemDescriptor::at(problem.shared.matrix().in(shared), kTiles * 8)
-      .advanced(block * Format::kParts * problem.steps * kTiles * 16);
+  return SmemDescriptor::at(problem.shared.matrix().in(shared), kAccumulatorTiles * 8)
+      .advanced(block * Format::kParts * problem.steps * kAccumulatorTiles * 16);
 }
 
-// Issues the wgmmas of kWgmmaM rows of the input, starting at `pixels`, with the matrix of one filter block,
-// and commits them. The caller waits with wgmma_wait_all.
-template <typename Format, int kTiles, typename Element = typename Format::Element>
+// Issues and commits the wgmmas of an M tile: kWgmmaM rows of the product, whose first vectors start at
+// `pixels`, with the matrix of one filter block. The caller waits with wgmma_wait_all.
+template <typename Format, int kAccumulatorTiles, typename Element = typename Format::Element>
 __device__ inline void issue_wgmmas(const Arguments<Element>& problem, SmemDescriptor pixels,
-                                    SmemDescriptor matrix, float (&accumulators)[kTiles][4]) {
-  constexpr unsigned kStepUnits = kTiles * 16;  // in units of 16 bytes
+                                    SmemDescriptor matrix, float (&accumulators)[kAccumulatorTiles][4]) {
+  constexpr unsigned kStepUnits = kAccumulatorTiles * 16;  // in units of 16 bytes
 #pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
+  for (int t = 0; t < kAccumulatorTiles; ++t) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) accumulators[t][j] = 0.0f;
   }
@@ -66,13 +66,14 @@ __device__ inline void issue_wgmmas(const Arguments<Element>& problem, SmemDescr
   pixels = pixels.warp_uniform(), matrix = matrix.warp_uniform();
   const auto correct = [&] { scale_accumulators(accumulators, Format::kCorrectionScale); };
   for_each_term<Format, Format::kTerms>(correct, [&](int term) {
-    const SmemDescriptor a = pixels.advanced(Format::pixel_part(term) * problem.part_cores);
+    const SmemDescriptor a = pixels.advanced(Format::pixel_part(term) * problem.part_vectors);
     const SmemDescriptor b = matrix.advanced(Format::weight_part(term) * problem.steps * kStepUnits);
     const auto add = [&](int step) {
-      wgmma<typename Format::Number, kTiles>(accumulators, a.advanced(problem.step_offsets[step]),
-                                             b.advanced(step * kStepUnits));
+      wgmma<typename Format::Number, kAccumulatorTiles>(accumulators, a.advanced(problem.step_offsets[step]),
+                                                        b.advanced(step * kStepUnits));
     };
-    // The odd step comes first: after a loop with a remainder the compiler waits for every wgmma.
+    // The step that makes the count odd comes first: a remainder after the loop would make the compiler wait
+    // for every wgmma.
     if (problem.steps % 2 != 0) add(0);
 #pragma unroll 1
     for (int step = problem.steps % 2; step < problem.steps; step += 2) {
@@ -83,70 +84,72 @@ __device__ inline void issue_wgmmas(const Arguments<Element>& problem, SmemDescr
   wgmma_commit_group();
 }
 
-// Computes a tile with an epilogue whose input spans several windows of binades, or that wgmma cannot
-// compute. The accumulators of the windows are added up in registers: for each 64 rows of the product, the
-// input is staged again for every window that holds some of it. With no windows the tile is computed by the
-// naive loop.
+// Computes a tile, with an epilogue, whose input spans several windows of binades. The accumulators of the
+// windows are added up in registers: for each M tile, the input is staged again for every window that holds
+// some of its values. If `windows` is 0, wgmma cannot compute the tile, and the naive loop does.
 //
-// All of this is rare and lies behind one call, since each call costs the kernel registers. Arguments cost
-// registers too, so the function finds again whatever it can.
-template <typename Format, int kTiles, typename Element = typename Format::Element>
+// This is rare and lies behind one call, since each call costs the kernel registers. Arguments cost registers
+// too, so the function computes again what it can.
+template <typename Format, int kAccumulatorTiles, typename Element = typename Format::Element>
 __device__ __noinline__ void compute_multi_window_tile(const Arguments<Element>& problem, int index, int top,
                                                        int windows) {
   extern __shared__ __align__(128) unsigned char shared[];
-  const int warpgroup = warpgroup_index(), group = blockIdx.y;
+  const int warpgroup = warpgroup_index(), conv_group = blockIdx.y;
   unsigned char* const warpgroup_shared =
       problem.shared.warpgroups.in(shared) + warpgroup * problem.shared.warpgroup_bytes;
   const Tile tile = Tile::of<true>(problem, index);
   const int* const tops = problem.shared.tops.in(shared);
   const StagedItem* const items = problem.shared.items.in(shared);
-  unsigned* const core_matrices = problem.shared.core_matrices().in(warpgroup_shared);
+  unsigned* const staged_input = problem.shared.staged_input().in(warpgroup_shared);
   FilterScale* const scales = problem.shared.scales.in(warpgroup_shared);
   WarpgroupState& state = *problem.shared.state.in(warpgroup_shared);
-  const int first_filter = group * problem.filters;
+  const int first_filter = conv_group * problem.filters;
   if (windows == 0) compute_naive<true>(problem, index, first_filter);
-  clear_cores(problem, core_matrices);
+  clear_staged_input(problem, staged_input);
   if (windows == 0) return sync_warpgroup(warpgroup);
   const Element* const bias = problem.b == nullptr ? nullptr : problem.b + first_filter;
-  const Element *const no_bias = nullptr, *const not_copied = nullptr;
-  const int chunks = (problem.product_rows + kWgmmaM - 1) / kWgmmaM;
+  const Element *const no_bias = nullptr, *const no_raw_input = nullptr;
+  const int m_tiles = (problem.product_rows + kWgmmaM - 1) / kWgmmaM;
   for (int block = 0; block < problem.filter_blocks; ++block) {
     if (block > 0) tma_store_wait_group_read();
     const int first = block * problem.filters_per_block;
     const int filters = min(problem.filters_per_block, problem.filters - first);
     const Results<Element> results =
         Results<Element>::template of<true>(problem, tile, first_filter + first, filters, warpgroup_shared);
-    const SmemDescriptor matrix = block_matrix<Format, kTiles>(problem, shared, block);
-    const FilterScale* const block_scales = scales + block * (kTiles * kTileColumns >> problem.log2_outputs);
+    const SmemDescriptor matrix = block_matrix<Format, kAccumulatorTiles>(problem, shared, block);
+    const FilterScale* const block_scales =
+        scales + block * (kAccumulatorTiles * kAccumulatorTileColumns >> problem.log2_outputs);
 #pragma unroll 1
-    for (int i = 0; i < tile.images * chunks; ++i) {
-      const int image = i / chunks, first_row = i % chunks * kWgmmaM;
+    for (int i = 0; i < tile.images * m_tiles; ++i) {
+      const int image = i / m_tiles, first_row = i % m_tiles * kWgmmaM;
       const int last_row = min(first_row + kWgmmaM, problem.product_rows) - 1;
-      const int phases = problem.row_phases.divisor;
-      const StagedPart part = {image, image + 1, static_cast<int>(problem.pitch.quotient(first_row)) * phases,
+      const int stride_phases = problem.row_stride_phases.divisor;
+      const StagedPart part = {image, image + 1,
+                               static_cast<int>(problem.pitch.quotient(first_row)) * stride_phases,
                                min(problem.input_rows, (static_cast<int>(problem.pitch.quotient(last_row)) +
-                                                        (problem.window_rows - 1) / phases + 1) *
-                                                           phases)};
-      float totals[kTiles][4] = {};
+                                                        (problem.window_rows - 1) / stride_phases + 1) *
+                                                           stride_phases)};
+      float totals[kAccumulatorTiles][4] = {};
       // Most rows need only the first window.
       ValueRange<Element> range;
       int window_top = top;
       do {
         sync_warpgroup(warpgroup);
-        range = stage_tile<Format, true>(problem, tile, group * problem.channels, BinadeWindow(window_top),
-                                         items, false, not_copied, part, core_matrices);
-        find_scales<Format, kTiles>(problem, tops, 0, window_top, no_bias, true, scales);
+        range =
+            stage_tile<Format, true>(problem, tile, conv_group * problem.channels, BinadeWindow(window_top),
+                                     items, false, no_raw_input, part, staged_input);
+        find_scales<Format, kAccumulatorTiles>(problem, tops, 0, window_top, no_bias, true, scales);
         fence_proxy_async();
         range = reduce_warpgroup(range, warpgroup, &state);
-        float accumulators[kTiles][4];
-        issue_wgmmas<Format, kTiles>(
-            problem, SmemDescriptor::at(core_matrices, 0).advanced(image * problem.image_cores + first_row),
+        float accumulators[kAccumulatorTiles][4];
+        issue_wgmmas<Format, kAccumulatorTiles>(
+            problem, SmemDescriptor::at(staged_input, 0).advanced(image * problem.image_vectors + first_row),
             matrix, accumulators);
         wgmma_wait_all(accumulators);
 #pragma unroll
-        for (int t = 0; t < kTiles; ++t) {
+        for (int t = 0; t < kAccumulatorTiles; ++t) {
           const ColumnPairScales scale(problem, results, block_scales,
-                                       t * kTileColumns + 2 * (threadIdx.x % 4), 0);
+                                       t * kAccumulatorTileColumns + 2 * (threadIdx.x % 4), 0);
           totals[t][0] += accumulators[t][0] * scale.first.second_factor * scale.first.factor;
           totals[t][1] += accumulators[t][1] * scale.second.second_factor * scale.second.factor;
           totals[t][2] += accumulators[t][2] * scale.first.second_factor * scale.first.factor;
@@ -155,12 +158,12 @@ __device__ __noinline__ void compute_multi_window_tile(const Arguments<Element>&
         window_top -= kBinades;
       } while (range.max_bits != 0 && window_top >= range.bottom());
       sync_warpgroup(warpgroup);
-      find_scales<Format, kTiles>(problem, tops, 0, top, bias, false, scales);
+      find_scales<Format, kAccumulatorTiles>(problem, tops, 0, top, bias, false, scales);
       sync_warpgroup(warpgroup);
-      write_results<Format, true>(
-          problem, results,
-          StoreContext<kTiles, true>(problem, results, StoreMode::any, image, first_row, block_scales), false,
-          totals);
+      write_results<Format, true>(problem, results,
+                                  StoreContext<kAccumulatorTiles, true>(problem, results, StoreMode::any,
+                                                                        image, first_row, block_scales),
+                                  false, totals);
     }
     sync_warpgroup(warpgroup);
     if (problem.post_pass != PostPass::none) {
@@ -172,22 +175,23 @@ __device__ __noinline__ void compute_multi_window_tile(const Arguments<Element>&
   }
 }
 
-// Tile index of a warpgroup's slot. Slots are ordered by block, then warpgroup, then turn. Without an
-// epilogue, tiles that are neighbours in y go to the warpgroups of one block, so that their stores coincide
-// in time and address. The last turn is not full; its tiles spread over the blocks first.
+// Tile index of a slot. A slot is one turn of a warpgroup; slots are numbered by block, then by warpgroup,
+// then by turn. Without an epilogue, tiles that are neighbours in y go to the warpgroups of one block, so
+// that their stores coincide in time and address. If the last turn is not full, its tiles spread over the
+// blocks first.
 template <bool kHasEpilogue, typename Element>
 __device__ inline int tile_at(const Arguments<Element>& problem, int slot) {
   if (kHasEpilogue) return slot;
   const int warpgroups = blockDim.x / kWarpgroupThreads, warpgroup = warpgroup_index();
   const int slot_in_turn = blockIdx.x + gridDim.x * warpgroup;
-  const bool is_full = slot - slot_in_turn + static_cast<int>(gridDim.x) * warpgroups <= problem.tiles;
+  const bool is_full = slot - slot_in_turn + static_cast<int>(gridDim.x) * warpgroups <= problem.output_tiles;
   return is_full ? slot - slot_in_turn + static_cast<int>(blockIdx.x) * warpgroups + warpgroup : slot;
 }
 
-// One warpgroup of the kernel. Each warpgroup takes tiles on its own; all warpgroups of a block stage the
+// One warpgroup of the kernel. Each warpgroup computes its own tiles; all warpgroups of a block stage the
 // weights together. Weights and pixels are converted with a guessed scale, and converted again in the rare
 // case that they do not fit.
-template <typename Format, int kTiles, bool kHasEpilogue>
+template <typename Format, int kAccumulatorTiles, bool kHasEpilogue>
 class Warpgroup {
   using Element = typename Format::Element;
 
@@ -207,8 +211,8 @@ class Warpgroup {
   __device__ void set_up() {
     set_staged_items(problem_, items_);
     for (int i = threadIdx.x; i < problem_.filters; i += blockDim.x) tops()[i] = kFirstTop;
-    clear_cores(problem_, core_matrices());
-    // Memory around the TMA loads is zeroed too, since it meets zero weights.
+    clear_staged_input(problem_, staged_input());
+    // The memory around the raw input is zeroed too, since it is multiplied by zeros.
     for (int i = warpgroup_thread(); i < problem_.raw_bytes / 4; i += kWarpgroupThreads) {
       reinterpret_cast<unsigned*>(raw_)[i] = 0u;
     }
@@ -225,16 +229,16 @@ class Warpgroup {
   __device__ void compute_tiles() {
     const int slots = gridDim.x * (blockDim.x / kWarpgroupThreads);
     const int first_slot = blockIdx.x + gridDim.x * warpgroup_index_;
-    start_input_copy(tile_at<kHasEpilogue>(problem_, first_slot));
+    start_input_load(tile_at<kHasEpilogue>(problem_, first_slot));
     for (int window = 0; window < weight_windows_; ++window) {
       stage_window_of_weights(window);
       scaled_for_ = top_ + 1;
-      for (int slot = first_slot; slot < problem_.tiles; slot += slots) {
+      for (int slot = first_slot; slot < problem_.output_tiles; slot += slots) {
         compute(slot, slot + slots, window);
       }
       if (window + 1 < weight_windows_) {
         __syncthreads();
-        start_input_copy(tile_at<kHasEpilogue>(problem_, first_slot));
+        start_input_load(tile_at<kHasEpilogue>(problem_, first_slot));
       }
     }
     tma_store_wait_group_read();
@@ -246,18 +250,19 @@ class Warpgroup {
   __device__ unsigned* matrix() const { return problem_.shared.matrix().in(shared_); }
   __device__ int* tops() const { return problem_.shared.tops.in(shared_); }
   __device__ WeightState& weight_state() const { return *problem_.shared.weight_state.in(shared_); }
-  __device__ unsigned* core_matrices() const { return problem_.shared.core_matrices().in(warpgroup_shared_); }
+  __device__ unsigned* staged_input() const { return problem_.shared.staged_input().in(warpgroup_shared_); }
   __device__ FilterScale* scales() const { return problem_.shared.scales.in(warpgroup_shared_); }
   __device__ WarpgroupState& state() const { return *problem_.shared.state.in(warpgroup_shared_); }
 
-  // Stages a window of the weights, with all warpgroups of the block. Weights that do not fit the guessed
-  // scale are measured, which gives the number of windows, and staged again.
+  // Stages a window of the weights, together with all warpgroups of the block. If the weights do not fit the
+  // guessed scale, measures their range, which gives the number of windows, and stages them again.
   __device__ void stage_window_of_weights(int window) {
     const Element* const w = problem_.w + static_cast<long long>(first_filter_) * problem_.channels *
                                               problem_.filter_height * problem_.filter_width;
     bool are_measured = window > 0;
     do {
-      const ValueRange<Element> range = stage_weights<Format, kTiles>(problem_, w, tops(), window, matrix());
+      const ValueRange<Element> range =
+          stage_weights<Format, kAccumulatorTiles>(problem_, w, tops(), window, matrix());
       fence_proxy_async();
       if (__syncthreads_and(are_measured || fits<Format>(range, kFirstTop))) return;
       measure_weights(w);
@@ -277,8 +282,9 @@ class Warpgroup {
   }
 
   // Starts the TMA loads of a tile's input if the tile exists and TMA can load it.
-  __device__ void start_input_copy(int index) {
-    is_copied_ = start_copies<kHasEpilogue>(problem_, index, first_channel_, raw_, &state().input_barrier);
+  __device__ void start_input_load(int index) {
+    is_tma_loaded_ =
+        start_tma_loads<kHasEpilogue>(problem_, index, first_channel_, raw_, &state().input_barrier);
   }
 
   // Computes the tile of a slot with a window of the weights, and loads or prefetches the input of the next
@@ -289,22 +295,22 @@ class Warpgroup {
     const ValueRange<Element> range = convert(tile);
     const bool all_fit = sync_warpgroup_all(warpgroup_index_, fits<Format>(range, top_) && can_multiply_);
     const int next = tile_at<kHasEpilogue>(problem_, next_slot);
-    start_input_copy(next);
+    start_input_load(next);
     const int windows = all_fit ? 1 : find_windows(range);
     if constexpr (kHasEpilogue && Format::kIsScaled) {
       if (windows != 1) {
-        compute_multi_window_tile<Format, kTiles>(problem_, index, top_, windows);
+        compute_multi_window_tile<Format, kAccumulatorTiles>(problem_, index, top_, windows);
         scaled_for_ = top_ + 1;
         return;
       }
     }
     if (windows == 0) {
       if (weight_window == 0) compute_naive<kHasEpilogue>(problem_, index, first_filter_);
-      clear_cores(problem_, core_matrices());
+      clear_staged_input(problem_, staged_input());
       sync_warpgroup(warpgroup_index_);
       return;
     }
-    if (next < problem_.tiles && !is_copied_) {
+    if (next < problem_.output_tiles && !is_tma_loaded_) {
       prefetch_tile(problem_, Tile::of<kHasEpilogue>(problem_, next), first_channel_);
     }
     for (int window = 0; window < windows; ++window) {
@@ -322,19 +328,19 @@ class Warpgroup {
 
   // Converts a tile's input with the current scale and returns the value range that the thread has read.
   __device__ ValueRange<Element> convert(const Tile& tile) {
-    if (is_copied_) {
+    if (is_tma_loaded_) {
       mbarrier_wait(&state().input_barrier, input_pipeline_.phase());
       input_pipeline_.advance();
     }
     const ValueRange<Element> range = stage_tile<Format, false>(
-        problem_, tile, first_channel_, BinadeWindow(top_), items_, is_copied_, raw_, {}, core_matrices());
+        problem_, tile, first_channel_, BinadeWindow(top_), items_, is_tma_loaded_, raw_, {}, staged_input());
     fence_proxy_async();
     tma_store_wait_group_read();
     return range;
   }
 
-  // Sets top_ to the window of a tile that did not fit, from the ranges of all threads. Returns the number of
-  // windows, or 0 if the tensor core cannot multiply the tile.
+  // Sets top_ to the first window of a tile that did not fit, from the ranges of all threads. Returns the
+  // number of windows, or 0 if the tensor core cannot multiply the tile.
   __device__ int find_windows(ValueRange<Element> range) {
     const ValueRange<Element> tile_range = reduce_warpgroup(range, warpgroup_index_, &state());
     if (!can_multiply_ || !tile_range.is_finite()) return 0;
@@ -346,7 +352,7 @@ class Warpgroup {
   __device__ void convert_window(const Tile& tile, int window_top) {
     sync_warpgroup(warpgroup_index_);
     stage_tile<Format, true>(problem_, tile, first_channel_, BinadeWindow(window_top), items_, false, raw_,
-                             {0, tile.images, 0, problem_.input_rows}, core_matrices());
+                             {0, tile.images, 0, problem_.input_rows}, staged_input());
     fence_proxy_async();
     scaled_for_ = window_top + 1;
     sync_warpgroup(warpgroup_index_);
@@ -355,8 +361,8 @@ class Warpgroup {
   // Sets the scales that undo those of a window of the pixels and a window of the weights.
   __device__ void scale_for(int window_top, int weight_window, bool is_first) {
     const Element* const bias = problem_.b == nullptr || !is_first ? nullptr : problem_.b + first_filter_;
-    const bool fits_one_factor =
-        find_scales<Format, kTiles>(problem_, tops(), weight_window, window_top, bias, true, scales());
+    const bool fits_one_factor = find_scales<Format, kAccumulatorTiles>(problem_, tops(), weight_window,
+                                                                        window_top, bias, true, scales());
     scaled_for_ = window_top;
     needs_second_factor_ = !sync_warpgroup_all(warpgroup_index_, fits_one_factor);
   }
@@ -387,23 +393,23 @@ class Warpgroup {
     }
   }
 
-  // Multiplies the converted window by the matrix of a filter block and writes the results to shared memory.
+  // Multiplies the staged input by the matrix of a filter block and writes the results to shared memory.
   __device__ void multiply(const Results<Element>& results, int block) {
-    constexpr int kColumns = kTiles * kTileColumns;
-    const SmemDescriptor weights = block_matrix<Format, kTiles>(problem_, shared_, block);
+    constexpr int kColumns = kAccumulatorTiles * kAccumulatorTileColumns;
+    const SmemDescriptor weights = block_matrix<Format, kAccumulatorTiles>(problem_, shared_, block);
     const FilterScale* const block_scales = scales() + block * (kColumns >> problem_.log2_outputs);
-    const StoreMode store_mode = store_mode_of<kTiles>(problem_, results);
+    const StoreMode store_mode = store_mode_of<kAccumulatorTiles>(problem_, results);
 #pragma unroll 1
     for (int image = 0; image < results.tile.images; ++image) {
 #pragma unroll 1
       for (int first_row = 0; first_row < problem_.product_rows; first_row += kWgmmaM) {
-        float accumulators[kTiles][4];
-        issue_wgmmas<Format, kTiles>(
+        float accumulators[kAccumulatorTiles][4];
+        issue_wgmmas<Format, kAccumulatorTiles>(
             problem_,
-            SmemDescriptor::at(core_matrices(), 0).advanced(image * problem_.image_cores + first_row),
+            SmemDescriptor::at(staged_input(), 0).advanced(image * problem_.image_vectors + first_row),
             weights, accumulators);
-        const StoreContext<kTiles, kHasEpilogue> store_context(problem_, results, store_mode, image,
-                                                               first_row, block_scales);
+        const StoreContext<kAccumulatorTiles, kHasEpilogue> store_context(problem_, results, store_mode,
+                                                                          image, first_row, block_scales);
         wgmma_wait_all(accumulators);
         write_results<Format, false>(problem_, results, store_context, needs_second_factor_, accumulators);
       }
@@ -419,24 +425,24 @@ class Warpgroup {
   Element* const raw_;
   bool can_multiply_ = true;  // false if the naive loop computes all tiles, because of the weights
   int weight_windows_ = 1;
-  int top_ = kFirstTop;               // exponent of the pixels' uppermost window
-  int scaled_for_ = kFirstTop + 1;    // the window of the current scales; top_ + 1: none
+  int top_ = kFirstTop;               // highest binade of the pixels' first window
+  int scaled_for_ = kFirstTop + 1;    // highest binade of the window of the current scales; top_ + 1: none
   bool needs_second_factor_ = false;  // one float32 cannot hold the scale
-  bool is_copied_ = false;            // TMA loads of the next tile's input have started
+  bool is_tma_loaded_ = false;        // TMA loads of the next tile's input have started
   PipelineState<1> input_pipeline_;
 };
 
-// Persistent blocks of some warpgroups, which take tiles on their own; grid.y is the Conv group. kHasEpilogue
-// is a template argument, since the epilogue would cost the other kernels registers.
-template <typename Format, int kTiles, bool kHasEpilogue>
-__global__ void __launch_bounds__(max_warpgroups(kTiles) * kWarpgroupThreads, 1)
+// Persistent blocks of some warpgroups, each of which computes its own tiles; grid.y is the conv group.
+// kHasEpilogue is a template argument, since the epilogue would cost the other kernels registers.
+template <typename Format, int kAccumulatorTiles, bool kHasEpilogue>
+__global__ void __launch_bounds__(max_warpgroups(kAccumulatorTiles) * kWarpgroupThreads, 1)
     kernel(const __grid_constant__ Arguments<typename Format::Element> problem) {
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #error "toeplitz has code for compute capability 9.0 alone: compile it for sm_90a"
 #else
   extern __shared__ __align__(128) unsigned char shared[];
   griddepcontrol_wait();
-  Warpgroup<Format, kTiles, kHasEpilogue> warpgroup(problem, shared);
+  Warpgroup<Format, kAccumulatorTiles, kHasEpilogue> warpgroup(problem, shared);
   warpgroup.set_up();
   warpgroup.compute_tiles();
 #endif

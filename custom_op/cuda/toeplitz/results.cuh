@@ -12,10 +12,12 @@
 
 namespace convswap::toeplitz {
 
-// Results of some filters of a tile. Contiguous results go to y as one segment; otherwise planes or rows do.
+// Results of a tile for some filters. Results that are contiguous in y are one segment: all filters of an
+// image, a plane or a row.
 template <typename Element>
 struct Results {
-  static constexpr int kChunk = kAlignment / sizeof(Element), kLineElements = kCacheLine / sizeof(Element);
+  static constexpr int kAlignmentElements = kAlignment / sizeof(Element),
+                       kLineElements = kCacheLine / sizeof(Element);
   Tile tile;
   int first_filter, filters;
   long long start;     // index of the first in y, from the cache-line boundary before y
@@ -44,11 +46,11 @@ struct Results {
   }
 };
 
-// Scales of a thread's two columns of an accumulator tile: of one filter and fold, or of two if a core row
-// has one output.
+// Scales of a thread's two matrix columns of an accumulator tile. Both belong to one filter and fold, or to
+// two if a span is one output.
 struct ColumnPairScales {
   FilterScale first, second;
-  bool is_first, is_second;  // false for columns beyond the last filter
+  bool is_first, is_second;  // false for matrix columns beyond the last filter
   int first_fold, second_fold;
 
   template <typename Element>
@@ -67,65 +69,66 @@ struct ColumnPairScales {
   }
 };
 
-// Scales of a thread's columns by accumulator tile, if a core row has several outputs. The compiler moves no
-// load past a store, so all scales are loaded before the first result is stored. With more tiles or an
-// epilogue, holding all scales cost more registers than that saved (benchmarks/toeplitz.md, versions 9, 11,
-// 12 and 15); then each is loaded while the previous one is used.
-template <int kTiles, bool kHasEpilogue>
-struct ColumnTileScales {
-  static constexpr bool kPrefetchesAll = kTiles <= 6 && !kHasEpilogue;
-  FilterScale prefetched[kPrefetchesAll ? kTiles : 1];
+// Scales of a thread's matrix columns by accumulator tile, if a span has several outputs. The compiler moves
+// no load past a store, so all scales are loaded before the first result is stored. With more accumulator
+// tiles or an epilogue, the registers for all scales cost more than the early loads saved
+// (benchmarks/toeplitz.md, versions 9, 11, 12 and 15). Each scale is then loaded while the previous one is
+// used.
+template <int kAccumulatorTiles, bool kHasEpilogue>
+struct AccumulatorTileScales {
+  static constexpr bool kPrefetchesAll = kAccumulatorTiles <= 6 && !kHasEpilogue;
+  FilterScale prefetched[kPrefetchesAll ? kAccumulatorTiles : 1];
   const FilterScale* all;  // of the filter block
   int log2_outputs;
 
   template <typename Element>
-  __device__ ColumnTileScales(const Arguments<Element>& problem, const FilterScale* scales)
+  __device__ AccumulatorTileScales(const Arguments<Element>& problem, const FilterScale* scales)
       : all(scales), log2_outputs(problem.log2_outputs) {
 #pragma unroll
-    for (int t = 0; t < (kPrefetchesAll ? kTiles : 1); ++t) prefetched[t] = found(t);
+    for (int t = 0; t < (kPrefetchesAll ? kAccumulatorTiles : 1); ++t) prefetched[t] = load(t);
   }
-  // Calls use(t, scale) for every kStep-th tile.
+  // Calls use(t, scale) for every kStep-th accumulator tile.
   template <int kStep = 1, typename Use>
-  __device__ void for_each_tile(Use use) const {
+  __device__ void for_each_accumulator_tile(Use use) const {
     FilterScale next = prefetched[0];
 #pragma unroll
-    for (int t = 0; t < kTiles; t += kStep) {
+    for (int t = 0; t < kAccumulatorTiles; t += kStep) {
       const FilterScale scale = next;
-      if (t + kStep < kTiles)
-        next = kPrefetchesAll ? prefetched[kPrefetchesAll ? t + kStep : 0] : found(t + kStep);
+      if (t + kStep < kAccumulatorTiles)
+        next = kPrefetchesAll ? prefetched[kPrefetchesAll ? t + kStep : 0] : load(t + kStep);
       use(t, scale);
     }
   }
 
  private:
-  __device__ FilterScale found(int t) const {
-    return all[(t * kTileColumns + 2 * (threadIdx.x % 4)) >> log2_outputs];
+  __device__ FilterScale load(int t) const {
+    return all[(t * kAccumulatorTileColumns + 2 * (threadIdx.x % 4)) >> log2_outputs];
   }
 };
 
-// How the accumulators are written to shared memory. All modes but `any` require that every column is a
-// filter's and that each core row has several outputs.
+// Way of writing the accumulators to shared memory. All modes but `any` require that every matrix column has
+// a filter and that a span has several outputs.
 enum class StoreMode {
   pairs,         // one fold per filter; two neighbouring results per store
   paired_folds,  // several folds per filter; two neighbouring results per store: both are always in the tile,
                  // and aligned
-  columns,       // one fold per filter
-  folds,         // several folds per filter
+  singles,       // one fold per filter; one result per store
+  single_folds,  // several folds per filter; one result per store
   any,           // a predicate for every condition of every result
 };
 
 // Store mode of a filter block. Not used if the accumulators are pooled.
-template <int kTiles, typename Element>
+template <int kAccumulatorTiles, typename Element>
 __device__ inline StoreMode store_mode_of(const Arguments<Element>& problem,
                                           const Results<Element>& results) {
-  const bool is_full =
-      results.filters << (problem.log2_outputs + problem.log2_folds) == kTiles * kTileColumns &&
-      problem.log2_outputs > 0;
+  const bool is_full = results.filters << (problem.log2_outputs + problem.log2_folds) ==
+                           kAccumulatorTiles * kAccumulatorTileColumns &&
+                       problem.log2_outputs > 0;
   if (!is_full) return StoreMode::any;
   const bool is_paired =
       problem.writes_pairs && (shared_address(results.conv_output) & (2 * problem.result_bytes - 1)) == 0;
-  if (problem.folds > 1) return is_paired ? StoreMode::paired_folds : StoreMode::folds;
-  return is_paired ? StoreMode::pairs : StoreMode::columns;
+  if (problem.folds > 1) return is_paired ? StoreMode::paired_folds : StoreMode::single_folds;
+  return is_paired ? StoreMode::pairs : StoreMode::singles;
 }
 
 // Result of an accumulator: scale, bias, and the epilogue's clamp.
@@ -147,24 +150,24 @@ __device__ inline void store_result(SharedAddress target, float result) {
   }
 }
 
-// Row and column coordinates of a thread's accumulators in the product, for i = 0 and 1. `column` is the
-// first of a pair.
+// Coordinates in the tile of a thread's accumulators, for i = 0 and 1: folded row, span, and output column of
+// the first of a pair.
 struct AccumulatorCoord {
-  int core_row, core, column;
+  int row, span, column;
 
   template <typename Element>
   __device__ AccumulatorCoord(const Arguments<Element>& problem, int first, int i) {
     const int lane = threadIdx.x % 32;
     const int m = first + warpgroup_thread() / 32 * 16 + lane / 4 + 8 * i;
-    core_row = problem.pitch.quotient(m);
-    core = m - core_row * static_cast<int>(problem.pitch.divisor);
-    column = (core << problem.log2_outputs) + (2 * (lane % 4) & ((1 << problem.log2_outputs) - 1));
+    row = problem.pitch.quotient(m);
+    span = m - row * static_cast<int>(problem.pitch.divisor);
+    column = (span << problem.log2_outputs) + (2 * (lane % 4) & ((1 << problem.log2_outputs) - 1));
   }
 };
 
 // Shared-memory addresses of a thread's results, for i = 0 and 1. rows_left and second_rows_left count the
-// tile's rows from there on, for the first and the second of a pair; a fold below that count is a result.
-// With a pool on the accumulators, a pair belongs to one window and gives one result.
+// tile's rows from the result's row on, for the first and the second of a pair; only folds below that count
+// are results. With a pool on the accumulators, a pair belongs to one pool window and gives one result.
 struct StoreTargets {
   SharedAddress addresses[2];
   int rows_left[2], second_rows_left[2];
@@ -180,9 +183,9 @@ struct StoreTargets {
     StoreTargets targets;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const AccumulatorCoord sum(problem, first, i);
-      const int row = sum.core_row << log2_folds, column = sum.column >> log2_columns;
-      targets.rows_left[i] = sum.core < problem.cores && column < columns ? rows - row : 0;
+      const AccumulatorCoord coord(problem, first, i);
+      const int row = coord.row << log2_folds, column = coord.column >> log2_columns;
+      targets.rows_left[i] = coord.span < problem.spans && column < columns ? rows - row : 0;
       targets.second_rows_left[i] = column + 1 < columns ? targets.rows_left[i] : 0;
       const int element = image * problem.conv_strides.image + row * problem.conv_strides.row + column;
       targets.addresses[i] = shared_address(results.conv_output) + element * problem.result_bytes;
@@ -192,11 +195,11 @@ struct StoreTargets {
 };
 
 // Addresses and scales of the results of kWgmmaM rows, computed while the wgmmas run.
-template <int kTiles, bool kHasEpilogue>
+template <int kAccumulatorTiles, bool kHasEpilogue>
 struct StoreContext {
   StoreMode store_mode;
   StoreTargets targets;
-  ColumnTileScales<kTiles, kHasEpilogue> scales;
+  AccumulatorTileScales<kAccumulatorTiles, kHasEpilogue> scales;
 
   // For the rows from row `first` of an image. `scales`: of the filter block.
   template <typename Element>
@@ -208,11 +211,11 @@ struct StoreContext {
 };
 
 // Writes the accumulators of kWgmmaM rows of the product to shared memory.
-template <typename Format, int kTiles, bool kHasEpilogue, StoreMode kStoreMode, typename Stored,
+template <typename Format, int kAccumulatorTiles, bool kHasEpilogue, StoreMode kStoreMode, typename Stored,
           typename Element = typename Format::Element>
 __device__ inline void write_accumulators(const Arguments<Element>& problem, const Results<Element>& results,
-                                          const StoreContext<kTiles, kHasEpilogue>& store_context,
-                                          const float (&accumulators)[kTiles][4]) {
+                                          const StoreContext<kAccumulatorTiles, kHasEpilogue>& store_context,
+                                          const float (&accumulators)[kAccumulatorTiles][4]) {
   constexpr int kSize = sizeof(Stored);
   const StoreTargets& targets = store_context.targets;
   const int pair = 2 * (threadIdx.x % 4);
@@ -221,9 +224,9 @@ __device__ inline void write_accumulators(const Arguments<Element>& problem, con
   };
   if constexpr (kStoreMode == StoreMode::any) {
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-      const ColumnPairScales scale(problem, results, store_context.scales.all, t * kTileColumns + pair,
-                                   kSize);
+    for (int t = 0; t < kAccumulatorTiles; ++t) {
+      const ColumnPairScales scale(problem, results, store_context.scales.all,
+                                   t * kAccumulatorTileColumns + pair, kSize);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         if (scale.is_first && scale.first_fold < targets.rows_left[i]) {
@@ -236,10 +239,10 @@ __device__ inline void write_accumulators(const Arguments<Element>& problem, con
       }
     }
   } else {
-    constexpr bool kAreFolds = kStoreMode == StoreMode::folds || kStoreMode == StoreMode::paired_folds;
+    constexpr bool kAreFolds = kStoreMode == StoreMode::single_folds || kStoreMode == StoreMode::paired_folds;
     constexpr bool kArePairs = kStoreMode == StoreMode::pairs || kStoreMode == StoreMode::paired_folds;
-    store_context.scales.for_each_tile([&](int t, const FilterScale& scale) {
-      const int filter_fold = (t * kTileColumns + pair) >> problem.log2_outputs;
+    store_context.scales.for_each_accumulator_tile([&](int t, const FilterScale& scale) {
+      const int filter_fold = (t * kAccumulatorTileColumns + pair) >> problem.log2_outputs;
       const int fold = kAreFolds ? filter_fold & (problem.folds - 1) : 0;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -266,11 +269,11 @@ __device__ inline void write_accumulators(const Arguments<Element>& problem, con
 // Writes a 2 x 2 pool of the accumulators if two output rows are folded: a thread and its neighbour hold the
 // four accumulators of a window and write one result. Averages add results. Maxima compare accumulators,
 // since no scale is negative and a clamp keeps the order.
-template <typename Format, int kTiles, bool kAverages, typename Stored,
+template <typename Format, int kAccumulatorTiles, bool kAverages, typename Stored,
           typename Element = typename Format::Element>
 __device__ inline void write_pooled(const Arguments<Element>& problem, const Results<Element>& results,
-                                    const StoreContext<kTiles, true>& store_context,
-                                    const float (&accumulators)[kTiles][4]) {
+                                    const StoreContext<kAccumulatorTiles, true>& store_context,
+                                    const float (&accumulators)[kAccumulatorTiles][4]) {
   const int pair = 2 * (threadIdx.x % 4);
   const StoreTargets& targets = store_context.targets;
   const auto both = [&](const FilterScale& scale, float a, float b) {
@@ -282,8 +285,8 @@ __device__ inline void write_pooled(const Arguments<Element>& problem, const Res
         target + scale.offset, kAverages ? 0.25f * (a + b) : result_of<true>(problem, scale, max_nan(a, b)));
   };
   if (problem.log2_outputs == 3) {
-    // A column tile is a fold: the same thread holds both rows of the window.
-    store_context.scales.template for_each_tile<2>([&](int t, const FilterScale& scale) {
+    // An accumulator tile is one fold, so the same thread holds both rows of the pool window.
+    store_context.scales.template for_each_accumulator_tile<2>([&](int t, const FilterScale& scale) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float upper = both(scale, accumulators[t][2 * i], accumulators[t][2 * i + 1]);
@@ -294,13 +297,14 @@ __device__ inline void write_pooled(const Arguments<Element>& problem, const Res
     });
     return;
   }
-  // A neighbouring thread holds the window's other row. Each sends the other the row that it writes.
+  // A neighbouring thread holds the other row of the pool window. Each sends the other the row that the other
+  // writes.
   const int distance = 1 << (problem.log2_outputs - 1);
   const bool is_lower = (threadIdx.x & distance) != 0;
   const SharedAddress address = is_lower ? targets.addresses[1] : targets.addresses[0];
   const bool is_inside = (is_lower ? targets.rows_left[1] : targets.rows_left[0]) > 0;
-  store_context.scales.for_each_tile([&](int t, const FilterScale& scale) {
-    const int filter_fold = (t * kTileColumns + pair) >> problem.log2_outputs;
+  store_context.scales.for_each_accumulator_tile([&](int t, const FilterScale& scale) {
+    const int filter_fold = (t * kAccumulatorTileColumns + pair) >> problem.log2_outputs;
     const float first_row = both(scale, accumulators[t][0], accumulators[t][1]);
     const float second_row = both(scale, accumulators[t][2], accumulators[t][3]);
     const float received = __shfl_xor_sync(~0u, is_lower ? first_row : second_row, distance);
@@ -311,23 +315,23 @@ __device__ inline void write_pooled(const Arguments<Element>& problem, const Res
 }
 
 // kIsRare: speed does not matter, so only StoreMode::any is compiled.
-template <typename Format, int kTiles, bool kHasEpilogue, bool kIsRare, typename Stored,
+template <typename Format, int kAccumulatorTiles, bool kHasEpilogue, bool kIsRare, typename Stored,
           typename Element = typename Format::Element>
 __device__ inline void write_results_as(const Arguments<Element>& problem, const Results<Element>& results,
-                                        const StoreContext<kTiles, kHasEpilogue>& store_context,
-                                        const float (&accumulators)[kTiles][4]) {
+                                        const StoreContext<kAccumulatorTiles, kHasEpilogue>& store_context,
+                                        const float (&accumulators)[kAccumulatorTiles][4]) {
   if constexpr (kHasEpilogue) {
     if (problem.pools_accumulators) {
       if (problem.naive_conv.epilogue.pool.kind == PoolKind::average) {
-        write_pooled<Format, kTiles, true, Stored>(problem, results, store_context, accumulators);
+        write_pooled<Format, kAccumulatorTiles, true, Stored>(problem, results, store_context, accumulators);
       } else {
-        write_pooled<Format, kTiles, false, Stored>(problem, results, store_context, accumulators);
+        write_pooled<Format, kAccumulatorTiles, false, Stored>(problem, results, store_context, accumulators);
       }
       return;
     }
   }
   const auto write = [&](auto store_mode) {
-    write_accumulators<Format, kTiles, kHasEpilogue, decltype(store_mode)::value, Stored>(
+    write_accumulators<Format, kAccumulatorTiles, kHasEpilogue, decltype(store_mode)::value, Stored>(
         problem, results, store_context, accumulators);
   };
   using enum StoreMode;
@@ -337,39 +341,39 @@ __device__ inline void write_results_as(const Arguments<Element>& problem, const
       return write(Constant<pairs>());
     case paired_folds:
       return write(Constant<paired_folds>());
-    case columns:
-      return write(Constant<columns>());
-    case folds:
-      return write(Constant<folds>());
+    case singles:
+      return write(Constant<singles>());
+    case single_folds:
+      return write(Constant<single_folds>());
     case any:
       return write(Constant<any>());
   }
 }
 
 // `needs_second_factor`: one float32 cannot hold the scale.
-template <typename Format, bool kIsRare, int kTiles, bool kHasEpilogue,
+template <typename Format, bool kIsRare, int kAccumulatorTiles, bool kHasEpilogue,
           typename Element = typename Format::Element>
 __device__ inline void write_results(const Arguments<Element>& problem, const Results<Element>& results,
-                                     const StoreContext<kTiles, kHasEpilogue>& store_context,
-                                     bool needs_second_factor, float (&accumulators)[kTiles][4]) {
+                                     const StoreContext<kAccumulatorTiles, kHasEpilogue>& store_context,
+                                     bool needs_second_factor, float (&accumulators)[kAccumulatorTiles][4]) {
   if (Format::kIsScaled && needs_second_factor) {
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
+    for (int t = 0; t < kAccumulatorTiles; ++t) {
       const ColumnPairScales scale(problem, results, store_context.scales.all,
-                                   t * kTileColumns + 2 * (threadIdx.x % 4), 0);
+                                   t * kAccumulatorTileColumns + 2 * (threadIdx.x % 4), 0);
       accumulators[t][0] *= scale.first.second_factor, accumulators[t][1] *= scale.second.second_factor;
       accumulators[t][2] *= scale.first.second_factor, accumulators[t][3] *= scale.second.second_factor;
     }
   }
   if constexpr (kHasEpilogue && sizeof(Element) < sizeof(float)) {
     if (problem.has_separate_conv_output) {
-      write_results_as<Format, kTiles, kHasEpilogue, kIsRare, float>(problem, results, store_context,
-                                                                     accumulators);
+      write_results_as<Format, kAccumulatorTiles, kHasEpilogue, kIsRare, float>(problem, results,
+                                                                                store_context, accumulators);
       return;
     }
   }
-  write_results_as<Format, kTiles, kHasEpilogue, kIsRare, Element>(problem, results, store_context,
-                                                                   accumulators);
+  write_results_as<Format, kAccumulatorTiles, kHasEpilogue, kIsRare, Element>(problem, results, store_context,
+                                                                              accumulators);
 }
 
 // Range of a filter's contiguous results that the tile stores: all of them, or, if tiles overlap, whole cache
@@ -397,11 +401,11 @@ struct Segment {
   const Element* from;
   Element* to;
   int elements;
-  int head, body;  // elements before the first 16-byte boundary, and in whole 16-byte chunks from there on
+  int head, body;  // elements before the first 16-byte boundary, and in whole 16-byte units from there on
 
   __device__ Segment(const Arguments<Element>& problem, const Results<Element>& results, int image,
                      int index) {
-    constexpr int kChunk = Results<Element>::kChunk;
+    constexpr int kAlignmentElements = Results<Element>::kAlignmentElements;
     const ResultStrides& strides = problem.y_strides;
     const Tile& tile = results.tile;
     int filter = index, row = 0;
@@ -420,8 +424,8 @@ struct Segment {
         results.y_staging + image * strides.image + filter * strides.plane + row * strides.row + stored.first;
     to = problem.y + (start - problem.y_misalignment);
     elements = stored.end - stored.first;
-    head = min(elements, -static_cast<int>(start) & (kChunk - 1));
-    body = elements - head & ~(kChunk - 1);
+    head = min(elements, -static_cast<int>(start) & (kAlignmentElements - 1));
+    body = elements - head & ~(kAlignmentElements - 1);
   }
 
   // Segments of an image.

@@ -1,51 +1,57 @@
 // Convolution as a product with a Toeplitz matrix on Hopper's tensor cores (wgmma), with both operands read
 // from shared memory.
 //
-// im2col gives each output pixel its own row and fetches every input once per filter tap. Here a row of the
-// product is a *group* of neighbouring outputs. The matrix holds each filter once per output of the group,
-// shifted by a pixel from one to the next (a Toeplitz matrix). One row of 8 input elements therefore serves
-// all outputs of the group.
+// im2col gives each output pixel its own row of the product and fetches every input once per filter tap. Here
+// a row of the product is a *span* of neighbouring outputs in an output row. The matrix of weights holds each
+// filter once per output of the span, shifted by a pixel from one to the next (a Toeplitz matrix). One
+// *vector* of 8 input elements therefore serves all outputs of the span.
 //
-//   accumulators[group, (k, j)] = sum over core rows (c, r, v) of
-//                     input[row + r, core column + v, 8 elements] * matrix[(c, r, v), 8 elements, (k, j)]
+//   accumulators[span, (k, j)] = sum over the vectors (c, r, v) of the span's window of
+//                     input[row + r, vector column + v, 8 elements] * matrix[(c, r, v), 8 elements, (k, j)]
 //   matrix[(c, r, v), i, (k, j)] = w[k, c, r, 8 v + i - j], zero if the filter has no such tap
 //
-// for stride 1, without dilation, and with one channel in a core row.
+// for stride 1, without dilation, and with one channel in a vector. A *matrix column* (k, j) is output j of
+// the span in output channel k, whose weights are filter k.
 //
-// wgmma reads *core matrices* from shared memory: 8 rows of 16 bytes (8 elements) each. The 8 elements of
-// such a *core row* are 8 neighbouring pixels of one channel, 4 of two, 2 of four or one of eight (`bundle`
-// channels). Neighbouring rows of a core matrix are neighbouring groups. An image stored once, 16 bytes for
-// each group, therefore gives a core matrix at any start row: no im2col, no address arithmetic, no operand in
-// registers. The threads only convert the input and scale the accumulators.
+// wgmma reads *core matrices* from shared memory: 8 rows of 16 bytes (wgmma.cuh). A vector is such a row: 8
+// neighbouring pixels of one channel, 4 of two, 2 of four or one of eight (`bundle` channels). Neighbouring
+// rows of a core matrix are neighbouring spans. Any 8 neighbouring vectors of a staged image are therefore a
+// core matrix: no im2col, no address arithmetic, no operand in registers. The threads only convert the input
+// and scale the accumulators.
 //
-// A stride and *folded* output rows (several output rows computed by one row of the product) split the image
-// by the remainder of its rows and core columns (`phases`). After that split every window advances by one.
+// *Folds* are several output rows computed by one row of the product. With a stride or folds, the image is
+// split into *stride phases*: the remainders of its rows, and of the vectors of a row. Within its stride
+// phases, the window moves by one vector from span to span and by one row from output row to output row.
+//
+// An *output tile* is some images, rows and spans of the output. A warpgroup computes one at a time, 64 spans
+// (an M tile) per wgmma. An *accumulator tile* is 64 spans and 8 matrix columns. Spans are numbered through
+// the rows of an output tile, with gaps between the rows that are computed and not stored.
 //
 // float32 data become float16 scaled by a power of two, which keeps as many bits as TF32 does.
 // tensor_core_formats.cuh describes the conversion, and the windows of binades for values that one scale
-// cannot hold. float16 and bfloat16 data are used as they are. In precision ieee float32 data become two
-// float16 each, with three products. Accumulators are float32. The naive loop computes tiles with an infinity
-// or a NaN, and with an epilogue all tiles if the weights span several windows.
+// cannot hold. float16 and bfloat16 data are operands as they are. In precision ieee float32 data become two
+// float16 each, with three products. Accumulators are float32. The naive loop computes output tiles with an
+// infinity or a NaN, and with an epilogue all output tiles if the weights span several windows.
 //
-// Data flow: one persistent block on each multiprocessor holds the matrix. Up to four warpgroups take tiles,
-// each on its own: one converts its input while another multiplies and a third writes its results. Results
-// are staged in shared memory in y's order, at y's offset from a cache line, and stored by TMA. Without
-// padding or an epilogue, if shared memory has room, TMA also loads a warpgroup's next input while the
-// warpgroup computes the current tile. No scratch memory.
+// Data flow: one persistent block on each multiprocessor holds the matrix. Up to four warpgroups compute
+// output tiles independently: one converts its input while another multiplies and a third writes its results.
+// Results are staged in shared memory in y's order, at y's offset from a cache line, and stored by TMA.
+// Without padding or an epilogue, if shared memory has room, TMA also loads the input of a warpgroup's next
+// output tile while the warpgroup computes one. No scratch memory.
 //
 // Cache lines that are stored in parts cost memory time (benchmarks/memory_traffic.cu). Without an epilogue,
-// neighbouring tiles therefore go to the warpgroups of one multiprocessor. If it is cheaper, a tile also
-// computes as many rows of the next one as complete its last cache line. The address of y decides which tile
-// stores such a result, so its last bits may depend on that address.
+// neighbouring output tiles therefore go to the warpgroups of one multiprocessor. If it is cheaper, an output
+// tile also computes as many rows of the next one as complete its last cache line. The address of y decides
+// which output tile stores such a result, so the result's last bits may depend on that address.
 //
 // A fused epilogue is computed before any result leaves the multiprocessor. Clamps (Relu, Clip) are applied
 // when an accumulator is scaled. A 2 x 2 pool is computed from the accumulators in registers if two output
 // rows are folded. Other activations read the results in shared memory; a residual or any other pool reads a
 // separate float32 Conv output there.
 //
-// Limits: 1-D and 2-D; float16, bfloat16 and float32; compute capability 9.0. The matrix and a tile must fit
-// into shared memory, which suits few channels and filters of moderate size. In precision ieee the sums must
-// be short (limits.h).
+// Limits: 1-D and 2-D; float16, bfloat16 and float32; compute capability 9.0. The matrix and an output tile
+// must fit into shared memory, which suits few channels and filters of moderate size. In precision ieee the
+// sums must be short (limits.h).
 
 #include <algorithm>
 #include <bit>
@@ -81,7 +87,7 @@ struct Family {
 
   static std::string kernel_name(const ConvProblem& problem, const Tiling& tiling) {
     return instance_name("toeplitz::kernel", tensor_core_format(problem),
-                         Instance{tiling.tiles, !problem.epilogue.is_empty()}.arguments());
+                         Instance{tiling.accumulator_tiles, !problem.epilogue.is_empty()}.arguments());
   }
 
   static Arguments arguments_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
@@ -89,29 +95,29 @@ struct Family {
     static_cast<Geometry&>(to) = geometry_of(problem);
     to.naive_conv = naive_conv_of(problem);
     to.input_elements = problem.batch * problem.in_channels * problem.input_size();
-    to.is_unpadded = is_unpadded(problem, tiling.core_layout);
+    to.is_unpadded = is_unpadded(problem, tiling.vector_layout);
     to.dilation_height_divisor = FastDivisor(to.dilation_height);
     to.dilation_width_divisor = FastDivisor(to.dilation_width);
-    set_core_layout(problem, tiling, to);
+    set_vector_layout(problem, tiling, to);
     set_input(problem, tiling, to);
     set_tile(problem, tiling, to);
     set_results(problem, tiling, to);
     to.shared = tiling.shared;
-    to.core_matrix_bytes = narrow(tiling.core_matrix_bytes);
+    to.staged_input_bytes = narrow(tiling.staged_input_bytes);
     to.raw_bytes = narrow(tiling.raw_bytes);
-    set_step_offsets(tiling, to.step_cores, to.step_offsets);
+    set_step_offsets(tiling, to.step_vectors, to.step_offsets);
     // Evict y first if it exceeds the L2 cache, so that it does not evict prefetched input. With input by TMA
     // nothing is prefetched to L2, and partial cache lines should stay there until they are complete.
     const int64_t y_bytes = problem.result_elements() * size_of(problem.type);
     to.evicts_y_first = problem.epilogue.is_empty() && y_bytes > device.second_level_cache &&
-                        (!tiling.copies_input || stores_whole_lines(problem, tiling));
+                        (!tiling.loads_input_by_tma || stores_whole_lines(problem, tiling));
     return to;
   }
 
   static void bind(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
     // TMA loads need an aligned x.
-    to.copies_input = tiling.copies_input && reinterpret_cast<uintptr_t>(to.x) % kAlignment == 0;
-    to.source_plane = to.copies_input ? narrow(tiling.source_plane) : to.input_plane;
+    to.loads_input_by_tma = tiling.loads_input_by_tma && reinterpret_cast<uintptr_t>(to.x) % kAlignment == 0;
+    to.source_channel_stride = to.loads_input_by_tma ? narrow(tiling.source_channel_stride) : to.input_plane;
     to.y_misalignment =
         narrow(static_cast<int64_t>(reinterpret_cast<uintptr_t>(to.y) % kCacheLine) / size_of(problem.type));
   }
@@ -124,91 +130,92 @@ struct Family {
   }
 
   static std::string describe(const ConvProblem&, const Tiling& tiling, const Launch& launch) {
-    const CoreLayout& core_layout = tiling.core_layout;
-    return joined("tiles of ", tiling.images, " images x ", tiling.rows * core_layout.folds, " rows",
-                  tiling.overlap > 0 ? joined(" (", tiling.overlap, " of them the next tile's too)") : "",
-                  " x ", tiling.cores * core_layout.outputs, " columns, ", tiling.filters_per_block,
-                  " filters at a time; products of ", tiling.chunks * kWgmmaM, " x ",
-                  core_layout.steps() * kWgmmaK, " x ", tiling.tiles * kTileColumns, " for ",
-                  core_layout.outputs, " x ", core_layout.folds, " outputs, ", core_layout.bundle,
-                  " channels side by side; ", tiling.copies_input ? "input by TMA; " : "", text_of(launch));
+    const VectorLayout& vector_layout = tiling.vector_layout;
+    return joined("tiles of ", tiling.images, " images x ", tiling.rows * vector_layout.folds, " rows",
+                  tiling.overlap > 0 ? joined(" (", tiling.overlap, " shared with the next tile)") : "",
+                  " x ", tiling.spans * vector_layout.outputs, " columns, ", tiling.filters_per_block,
+                  " filters at a time; products of ", tiling.m_tiles * kWgmmaM, " x ",
+                  vector_layout.steps() * kWgmmaK, " x ", tiling.accumulator_tiles * kAccumulatorTileColumns,
+                  " for ", vector_layout.outputs, " x ", vector_layout.folds, " outputs, ",
+                  vector_layout.bundle, " channels interleaved; ",
+                  tiling.loads_input_by_tma ? "input by TMA; " : "", text_of(launch));
   }
 
  private:
-  // Sets the decomposition of the filter into core matrices and k-steps.
-  static void set_core_layout(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
+  // Sets the decomposition of the filter into vectors and k-steps.
+  static void set_vector_layout(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
     const auto log2 = [](int value) { return std::countr_zero(static_cast<unsigned>(value)); };
-    const CoreLayout& core_layout = tiling.core_layout;
-    to.source_image = narrow(tiling.source_image);
-    // Core rows start at multiples of the input width and of a core row's pixels.
+    const VectorLayout& vector_layout = tiling.vector_layout;
+    to.source_image_stride = narrow(tiling.source_image_stride);
+    // Vectors start at multiples of the input width and of a vector's pixels.
     to.load_bytes =
         1 << std::countr_zero(static_cast<unsigned>(kAlignment | problem.input[2] * size_of(problem.type) |
-                                                    core_layout.pixels * size_of(problem.type)));
-    to.log2_bundle = log2(core_layout.bundle);
-    to.log2_outputs = log2(core_layout.outputs);
-    to.folds = core_layout.folds;
-    to.log2_folds = log2(core_layout.folds);
-    to.bundles = FastDivisor(narrow(core_layout.bundles));
-    to.window_rows = narrow(core_layout.window_rows);
-    to.window_cores = narrow(core_layout.window_cores);
-    to.steps = narrow(core_layout.steps());
+                                                    vector_layout.pixels * size_of(problem.type)));
+    to.log2_bundle = log2(vector_layout.bundle);
+    to.log2_outputs = log2(vector_layout.outputs);
+    to.folds = vector_layout.folds;
+    to.log2_folds = log2(vector_layout.folds);
+    to.bundles = FastDivisor(narrow(vector_layout.bundles));
+    to.window_rows = narrow(vector_layout.window_rows);
+    to.window_vectors = narrow(vector_layout.window_vectors);
+    to.steps = narrow(vector_layout.steps());
     to.steps_divisor = FastDivisor(to.steps);
-    to.row_phases = FastDivisor(core_layout.row_phases);
-    to.column_phases = FastDivisor(core_layout.column_phases);
+    to.row_stride_phases = FastDivisor(vector_layout.row_stride_phases);
+    to.column_stride_phases = FastDivisor(vector_layout.column_stride_phases);
     to.window_rows_divisor = FastDivisor(to.window_rows);
-    to.window_cores_divisor = FastDivisor(to.window_cores);
+    to.window_vectors_divisor = FastDivisor(to.window_vectors);
   }
 
   // Sets the layout of the input in shared memory.
   static void set_input(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
-    const CoreLayout& core_layout = tiling.core_layout;
+    const VectorLayout& vector_layout = tiling.vector_layout;
     to.pitch = FastDivisor(narrow(tiling.pitch));
-    to.core_rows = narrow(tiling.core_rows);
-    to.plane_cores = narrow(tiling.plane_cores);
-    to.image_cores = narrow(tiling.image_cores);
-    to.part_cores = narrow(tiling.part_cores);
-    to.cores_per_row = FastDivisor(narrow(tiling.cores_per_row));
+    to.plane_rows = narrow(tiling.plane_rows);
+    to.plane_vectors = narrow(tiling.plane_vectors);
+    to.image_vectors = narrow(tiling.image_vectors);
+    to.part_vectors = narrow(tiling.part_vectors);
+    to.vectors_per_row = FastDivisor(narrow(tiling.vectors_per_row));
     to.input_rows = narrow(tiling.input_rows);
-    to.items_per_row = narrow(core_layout.bundles * tiling.cores_per_row);
+    to.items_per_row = narrow(vector_layout.bundles * tiling.vectors_per_row);
     to.image_items = narrow(tiling.image_items);
     to.lines_per_channel =
         FastDivisor(narrow(tiling.input_rows * problem.input[2] * size_of(problem.type) / kCacheLine + 2));
   }
 
   static void set_tile(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
-    const CoreLayout& core_layout = tiling.core_layout;
+    const VectorLayout& vector_layout = tiling.vector_layout;
     to.images = tiling.images;
     to.rows = tiling.rows;
-    to.cores = tiling.cores;
-    const int64_t core_columns = ceil_divide(problem.output[2], core_layout.outputs);
-    to.bands = FastDivisor(narrow(tiling.bands));
+    to.spans = tiling.spans;
+    const int64_t spans_per_row = ceil_divide(problem.output[2], vector_layout.outputs);
+    to.row_tiles = FastDivisor(narrow(tiling.row_tiles));
     to.row_advance = narrow(tiling.row_advance);
     to.y_rows = narrow(tiling.y_rows);
     to.stores_lines = tiling.overlap > 0;
     to.pools = problem.epilogue.pool.kind != PoolKind::none;
     to.pool_pad_height = to.pools ? narrow(problem.epilogue.pool.pad_begin[0]) : 0;
-    to.column_tiles = FastDivisor(narrow(ceil_divide(core_columns, tiling.cores)));
-    to.tiles = narrow(tiling.tile_count);
+    to.column_tiles = FastDivisor(narrow(ceil_divide(spans_per_row, tiling.spans)));
+    to.output_tiles = narrow(tiling.tile_count);
     to.product_rows = narrow(tiling.product_rows);
   }
 
   // Sets the epilogue and the layout of the results.
   static void set_results(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
-    const CoreLayout& core_layout = tiling.core_layout;
+    const VectorLayout& vector_layout = tiling.vector_layout;
     const int64_t element_bytes = size_of(problem.type);
     to.filters_per_block = tiling.filters_per_block;
     to.filter_blocks = tiling.filter_blocks;
     to.conv_strides = tiling.conv_strides;
     to.y_strides = tiling.y_strides;
-    to.pools_accumulators = pools_accumulators(problem, core_layout);
+    to.pools_accumulators = pools_accumulators(problem, vector_layout);
     to.fold_distance = to.pools_accumulators ? 0 : to.conv_strides.row;
-    to.post_pass = post_pass_of(problem, core_layout);
+    to.post_pass = post_pass_of(problem, vector_layout);
     to.has_separate_conv_output = has_separate_conv_output(problem, to.post_pass);
     const bool is_bounded = to.post_pass != PostPass::full;
     to.min_result = is_bounded ? bounds_of(problem.epilogue).min : -std::numeric_limits<float>::infinity();
     to.max_result = is_bounded ? bounds_of(problem.epilogue).max : std::numeric_limits<float>::infinity();
     to.result_bytes = to.has_separate_conv_output ? narrow(sizeof(float)) : narrow(element_bytes);
-    to.writes_pairs = core_layout.outputs > 1 && problem.output[2] % 2 == 0 &&
+    to.writes_pairs = vector_layout.outputs > 1 && problem.output[2] % 2 == 0 &&
                       tiling.conv_strides.row % 2 == 0 && tiling.conv_strides.plane % 2 == 0 &&
                       tiling.conv_strides.image % 2 == 0;
   }
@@ -244,7 +251,7 @@ class Toeplitz final : public AlgorithmByTiling<KernelPlan<Family>, best_tiling>
          problem.dilation[1] * problem.filter[1], problem.dilation[2] * problem.filter[2],
          problem.channels_per_group() * problem.filter_size() * 16});
     if (!reason.empty()) return reason;
-    if (core_layouts_of(problem, device).empty()) {
+    if (vector_layouts_of(problem, device).empty()) {
       return joined("its sums take more than ", max_steps(problem, device), " products of the tensor core",
                     parts_of(problem) > 1 ? ", the most for precision ieee" : "");
     }

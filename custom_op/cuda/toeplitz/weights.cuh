@@ -7,49 +7,49 @@
 
 namespace convswap::toeplitz {
 
-// Writes the Toeplitz matrix of every filter block and part, k-step by k-step. Returns the value range of the
-// weights that the thread has read.
-template <typename Format, int kTiles, typename Element = typename Format::Element>
+// Writes the Toeplitz matrix of every filter block and part (tensor_core_formats.cuh), k-step by k-step.
+// Returns the value range of the weights that the thread has read.
+template <typename Format, int kAccumulatorTiles, typename Element = typename Format::Element>
 __device__ inline ValueRange<Element> stage_weights(const Arguments<Element>& problem, const Element* w,
                                                     const int* tops, int window, unsigned* matrix) {
   const int size = problem.filter_height * problem.filter_width;
   const int bundle_mask = (1 << problem.log2_bundle) - 1;
   const int outputs_mask = (1 << problem.log2_outputs) - 1;
-  const int count = problem.filter_blocks * Format::kParts * problem.steps * kTiles * 64;
+  const int count = problem.filter_blocks * Format::kParts * problem.steps * kAccumulatorTiles * 64;
   ValueRange<Element> range;
 #pragma unroll 4
   for (int i = threadIdx.x; i < count; i += blockDim.x) {
     const int pair = i % 4;
-    const int column = i / 4 % (kTiles * kTileColumns);
-    int remaining = i / (kTiles * 32);
+    const int matrix_column = i / 4 % (kAccumulatorTiles * kAccumulatorTileColumns);
+    int remaining = i / (kAccumulatorTiles * 32);
     const int half = remaining % 2;
     remaining /= 2;
     const int matrix_index = problem.steps_divisor.quotient_of_any(remaining);
     const int step = remaining - matrix_index * problem.steps;
     remaining = matrix_index;
     const int part = remaining % Format::kParts;
-    const int filter_fold = column >> problem.log2_outputs;
+    const int filter_fold = matrix_column >> problem.log2_outputs;
     const int in_block = filter_fold >> problem.log2_folds;
     const int filter = remaining / Format::kParts * problem.filters_per_block + in_block;
     unsigned packed = 0;
     if (in_block < problem.filters_per_block && filter < problem.filters) {
-      const StepCoreMatrices cores = problem.step_cores[step];
-      const int core = half == 0 ? cores.first : cores.second;
-      const int line = problem.window_cores_divisor.quotient(core);
+      const StepVectors vectors = problem.step_vectors[step];
+      const int vector = half == 0 ? vectors.first : vectors.second;
+      const int line = problem.window_vectors_divisor.quotient(vector);
       const int bundle = problem.window_rows_divisor.quotient(line);
-      // Row and column of the filter, times the dilation, that this output multiplies with the core row.
+      // Filter row and column, times the dilation, by which this matrix column multiplies the vector.
       const int row =
           line - bundle * problem.window_rows - (filter_fold & (problem.folds - 1)) * problem.stride_height;
-      const int first_column = ((core - line * problem.window_cores) << (3 - problem.log2_bundle)) -
-                               (column & outputs_mask) * problem.stride_width;
+      const int first_column = ((vector - line * problem.window_vectors) << (3 - problem.log2_bundle)) -
+                               (matrix_column & outputs_mask) * problem.stride_width;
       const int r = row < 0 ? 0 : static_cast<int>(problem.dilation_height_divisor.quotient(row));
       const BinadeWindow binades(tops[filter] - window * kBinades);
       const auto weight_at = [&](int j) -> Element {
         const int channel = (bundle << problem.log2_bundle) + (j & bundle_mask);
         const int across = first_column + (j >> problem.log2_bundle);
         const int s = across < 0 ? 0 : static_cast<int>(problem.dilation_width_divisor.quotient(across));
-        if (core < 0 || channel >= problem.channels || row < 0 || across < 0 || r >= problem.filter_height ||
-            s >= problem.filter_width ||
+        if (vector < 0 || channel >= problem.channels || row < 0 || across < 0 ||
+            r >= problem.filter_height || s >= problem.filter_width ||
             r * static_cast<int>(problem.dilation_height_divisor.divisor) != row ||
             s * static_cast<int>(problem.dilation_width_divisor.divisor) != across) {
           return Format::zero();
@@ -68,11 +68,11 @@ __device__ inline ValueRange<Element> stage_weights(const Arguments<Element>& pr
 }
 
 // Sets the scales of a warpgroup for every filter and fold of every filter block. Returns whether one factor
-// is enough for those of this thread. `are_scaled`: the accumulators are products of scaled numbers.
-template <typename Format, int kTiles, typename Element = typename Format::Element>
+// holds each scale that this thread sets. `are_scaled`: the accumulators are products of scaled numbers.
+template <typename Format, int kAccumulatorTiles, typename Element = typename Format::Element>
 __device__ inline bool find_scales(const Arguments<Element>& problem, const int* tops, int weight_window,
                                    int top, const Element* bias, bool are_scaled, FilterScale* scales) {
-  const int per_block = kTiles * kTileColumns >> problem.log2_outputs;
+  const int per_block = kAccumulatorTiles * kAccumulatorTileColumns >> problem.log2_outputs;
   bool fits_one_factor = true;
   for (int i = warpgroup_thread(); i < problem.filter_blocks * per_block; i += kWarpgroupThreads) {
     const int block = i / per_block;

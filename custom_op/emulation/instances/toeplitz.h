@@ -15,7 +15,7 @@ template <typename Format, std::size_t kPart, std::size_t kParts>
 std::vector<CompiledKernel> kernels_for(const char* name) {
   return for_each_instance<kInstances, kPart, kParts>([&]<Instance kInstance>() {
     return CompiledKernel(instance_name("toeplitz::kernel", name, kInstance.arguments()),
-                          kernel<Format, kInstance.tiles, kInstance.has_epilogue>);
+                          kernel<Format, kInstance.accumulator_tiles, kInstance.has_epilogue>);
   });
 }
 
