@@ -1,5 +1,6 @@
-// Chooses what a block of few_channels does: the cheapest by estimate among hundreds of candidates, without
-// any measurement. It takes tens of microseconds, for very large images up to a millisecond, once per shape.
+// Chooses the tiling of few_channels with the lowest estimated time among hundreds of candidates, without
+// measuring. The search takes tens of microseconds, for very large images up to a millisecond, once per
+// shape.
 
 #include <algorithm>
 #include <cmath>
@@ -20,7 +21,7 @@ namespace {
 
 constexpr int kMaxQuads = 1 << 14;
 
-// Coordinates and tile numbers, and the sums of two of them, fit into the kernel's 32 bits.
+// Limit of coordinates and tile indices, below which sums of two fit into the kernel's 32 bits.
 constexpr int64_t kMaxIndex = 1 << 30;
 
 int kernel_taps(int64_t taps) {
@@ -39,7 +40,7 @@ constexpr double kGroupedFactor = 0.93;
 
 class Tiler {
  public:
-  // Tiles the problem folded so many times.
+  // Tiles the problem with `folds` folds.
   Tiler(const ConvProblem& problem, int folds, const Device& device)
       : problem_(folded_problem(problem, folds)),
         folds_evenly_(problem.output[1] % folds == 0),
@@ -48,14 +49,15 @@ class Tiler {
         bundles_(problem_),
         quads_per_row_(quads_per_output_row(problem)) {}
 
-  // The cheapest tiling that fits; empty where none does.
+  // Returns the cheapest tiling that fits, or nothing if none does.
   std::optional<Tiling> best() const {
     Tiling best;
     Tiling tiling;
     tiling.folds = folds_;
     tiling.taps = kernel_taps(bundles_.taps);
-    for (tiling.tiles = 1; tiling.tiles <= max_tiles(tiling.taps); ++tiling.tiles) {
-      const int64_t blocks = ceil_divide(problem_.filters_per_group(), kFiltersPerTile * tiling.tiles);
+    for (tiling.accumulator_tiles = 1; tiling.accumulator_tiles <= max_accumulator_tiles(tiling.taps);
+         ++tiling.accumulator_tiles) {
+      const int64_t blocks = ceil_divide(problem_.filters_per_group(), kMmaN * tiling.accumulator_tiles);
       for (const int warps : {4, 8, 12, 16}) {
         tiling.warps = warps;
         for (int64_t splits = 1; splits < blocks; splits *= 2) try_quads(tiling, blocks, splits, best);
@@ -71,12 +73,12 @@ class Tiler {
     tiling.filter_blocks = static_cast<int>(ceil_divide(blocks, splits));
     tiling.filter_splits = static_cast<int>(ceil_divide(blocks, tiling.filter_blocks));
     if (problem_.group * tiling.filter_splits > kMostGridRows) return;
-    for (int64_t tiles = 1; tiles <= quads_per_row_; tiles *= 2) {
-      tiling.quads = static_cast<int>(ceil_divide(quads_per_row_, tiles));
+    for (int64_t column_tiles = 1; column_tiles <= quads_per_row_; column_tiles *= 2) {
+      tiling.quads = static_cast<int>(ceil_divide(quads_per_row_, column_tiles));
       if (tiling.quads > kMaxQuads) continue;
       tiling.halves_images = false;
       try_rows(tiling, ceil_divide(problem_.output[1], 2), best);
-      // From a half to the other are 32 bits of elements.
+      // The offset between the halves, in elements, has 32 bits.
       if (problem_.batch == 1 || problem_.out_channels * problem_.output_size() > kMaxIndex) continue;
       tiling.halves_images = true;
       try_rows(tiling, problem_.output[1], best);
@@ -88,27 +90,28 @@ class Tiler {
     for (int64_t rows = 1; rows <= limit; rows = next_rows(rows, all)) {
       tiling.rows = static_cast<int>(rows);
       tiling.images = 1;
-      if (!measure(tiling)) return;
+      if (!set_sizes(tiling)) return;
       if (tiling.cost < best.cost) best = tiling;
       if (tiling.halves_images && rows == all) try_images(tiling, best);
     }
   }
 
-  // The fewest rows that leave fewer bands, of many a ninth fewer.
+  // Returns the fewest rows with which there are fewer tiles along the rows; if they are many, at least a
+  // ninth fewer.
   static int64_t next_rows(int64_t rows, int64_t all) {
-    const int64_t bands = ceil_divide(all, rows);
-    return bands == 1 ? all + 1 : ceil_divide(all, std::min(bands - 1, bands * 8 / 9));
+    const int64_t row_tiles = ceil_divide(all, rows);
+    return row_tiles == 1 ? all + 1 : ceil_divide(all, std::min(row_tiles - 1, row_tiles * 8 / 9));
   }
 
   void try_images(Tiling tiling, Tiling& best) const {
-    // Of a folded row that ends beyond the image only the last image of a half may know.
+    // Only the last image of a half may end with a folded row that crosses the image's edge.
     if (tiling.quads != quads_per_row_ || !folds_evenly_) return;
     const int64_t image_elements = problem_.out_channels * problem_.output_size();
     const int64_t limit =
         std::min<int64_t>({16, ceil_divide(problem_.batch, 2), kMaxIndex / 2 / image_elements});
     for (int images = 2; images <= limit; ++images) {
       tiling.images = images;
-      if (images * tiling.rows * tiling.quads > kMaxQuads || !measure(tiling)) return;
+      if (images * tiling.rows * tiling.quads > kMaxQuads || !set_sizes(tiling)) return;
       if (tiling.cost < best.cost) best = tiling;
     }
   }
@@ -118,19 +121,19 @@ class Tiler {
            ceil_divide(problem_.output[1], tiling.tile_rows()) * ceil_divide(quads_per_row_, tiling.quads);
   }
 
-  // Fills in the sizes and the cost; false where the tile does not fit.
-  bool measure(Tiling& tiling) const {
+  // Sets the sizes and the cost. Returns false if the tile does not fit.
+  bool set_sizes(Tiling& tiling) const {
     const auto rows_for = [&](int64_t output_rows, int64_t filter_rows) {
       return (output_rows - 1) * problem_.stride[1] + (filter_rows - 1) * problem_.dilation[1] + 1;
     };
     const int64_t raw_rows = rows_for(tiling.tile_rows(), problem_.filter[1]);
-    const int64_t lines = rows_for(tiling.rows, bundles_.row_step) * bundles_.phases;
-    // Whole quads read up to taps + 3 columns.
+    const int64_t lines = rows_for(tiling.rows, bundles_.row_step) * bundles_.stride_phases;
+    // A quad reads taps + 3 columns, even if the image ends within the quad.
     const int64_t beyond = std::max<int64_t>(tiling.taps - 1, bundles_.reach);
     const int64_t columns = tiling.quads * kQuad + beyond;
     const int64_t raw_columns = columns * problem_.stride[2];
-    // Each of these alone takes at least so many words; beyond, the products below might not fit into 64
-    // bits.
+    // Each of these takes at least as many words of shared memory. With larger ones, the products below might
+    // not fit into 64 bits.
     const int64_t limit = device_.shared_memory_per_block;
     if (raw_rows > limit || columns > limit || lines > limit || bundles_.count > limit) return false;
     tiling.tile_count = tiles_of(tiling);
@@ -140,27 +143,28 @@ class Tiler {
     tiling.raw_columns = static_cast<int>(raw_columns);
     tiling.lines = static_cast<int>(lines);
     tiling.columns = static_cast<int>(columns);
-    // An odd number of 16 bytes: then the lines that a quarter-warp reads lie in different banks.
+    // An odd number of 16-byte units, so that the lines that a quarter-warp reads lie in different banks.
     tiling.line_words = static_cast<int>(ceil_divide(columns * bundles_.size, 4) | 1) * 4;
     // A run may start anywhere within its first 16 bytes.
-    const int64_t chunk = 16 / size_of(problem_.type);
+    const int64_t cp_async_elements = 16 / size_of(problem_.type);
     const bool is_whole = tiling.quads == quads_per_row_;
     const int64_t width = std::min(raw_columns, problem_.input[2]);
     const int64_t run =
         is_whole ? (std::min(raw_rows, problem_.input[1]) - 1) * problem_.input[2] + width : width;
     if (run > limit) return false;
     tiling.runs_per_plane = static_cast<int>(is_whole ? 1 : raw_rows);
-    tiling.run_elements = static_cast<int>(ceil_divide(run + chunk - 1, chunk) * chunk);
-    tiling.zero_words = static_cast<int>(ceil_divide(width, chunk) * 4);
-    // The first line of a plane continues the banks where the last bundle of the one before it ended.
-    const int64_t wanted = bundles_.row_step * bundles_.phases * tiling.line_words % 32;
+    tiling.run_elements =
+        static_cast<int>(ceil_divide(run + cp_async_elements - 1, cp_async_elements) * cp_async_elements);
+    tiling.zero_words = static_cast<int>(ceil_divide(width, cp_async_elements) * 4);
+    // The first line of a plane lies in the banks that follow the line of the previous plane's last bundle.
+    const int64_t wanted = bundles_.row_step * bundles_.stride_phases * tiling.line_words % 32;
     tiling.plane_words = lines * tiling.line_words;
     tiling.plane_words += (wanted - tiling.plane_words % 32 + 32) % 32;
     const int64_t runs = tiling.tile_images() * problem_.channels_per_group() * tiling.runs_per_plane;
     if (runs > limit) return false;
-    tiling.raw_words = runs * tiling.run_elements / chunk * 4;
+    tiling.raw_words = runs * tiling.run_elements / cp_async_elements * 4;
 
-    const int64_t filters = int64_t{tiling.filter_blocks} * tiling.tiles * kFiltersPerTile;
+    const int64_t filters = int64_t{tiling.filter_blocks} * tiling.accumulator_tiles * kMmaN;
     const int64_t weight_words =
         filters * parts_of(problem_) * bundles_.steps() * tiling.taps * 2 * bundles_.size;
     const int64_t staged_words = tiling.images * bundles_.planes * tiling.plane_words;
@@ -207,8 +211,9 @@ class Tiler {
     const int64_t units = ceil_divide(quads, kQuadsPerUnit) * tiling.filter_blocks;
     const double rounds = ceil_divide(units, tiling.warps);
     const double steps = bundles_.steps() * terms_of(problem_);
-    const double multiplications = steps * tiling.taps * tiling.tiles * kQuad;
-    const double loads = steps * (bundles_.size * (tiling.taps + 3) / 4.0 + tiling.taps * tiling.tiles);
+    const double multiplications = steps * tiling.taps * tiling.accumulator_tiles * kQuad;
+    const double loads =
+        steps * (bundles_.size * (tiling.taps + 3) / 4.0 + tiling.taps * tiling.accumulator_tiles);
     const double lines = int64_t{tiling.images} * bundles_.planes * tiling.lines;
     const double staged = std::ceil(lines * bundles_.size / 8) * tiling.columns;
     const int64_t runs = tiling.tile_images() * problem_.channels_per_group() * tiling.runs_per_plane;
@@ -219,18 +224,19 @@ class Tiler {
     double store = width == 4 ? 34 : width == 2 ? 42 : 26;
     if (width < 4) {
       // The more of y the blocks of a multiprocessor write in turns, the slower they write it.
-      const int64_t filters = int64_t{tiling.filter_blocks} * tiling.tiles * kFiltersPerTile;
+      const int64_t filters = int64_t{tiling.filter_blocks} * tiling.accumulator_tiles * kMmaN;
       const double bytes = 2.0 * quads * kQuad * std::min(filters, problem_.filters_per_group()) *
                            size_of(problem_.type) * blocks_per_multiprocessor;
       store += 13 * std::clamp((bytes / 1024 - 150) / 200, 0.0, 1.0);
     }
     // Tiles of eight filters of which none exists are multiplied, and stored for half.
-    const double filter_tiles = 1.0 * tiling.filter_splits * tiling.filter_blocks * tiling.tiles;
-    const double existing = number(ceil_divide(problem_.filters_per_group(), kFiltersPerTile));
+    const double filter_tiles = 1.0 * tiling.filter_splits * tiling.filter_blocks * tiling.accumulator_tiles;
+    const double existing = number(ceil_divide(problem_.filters_per_group(), kMmaN));
     const double stored = 0.5 + 0.5 * existing / filter_tiles;
     const double slots_of_unit = multiplications * multiplication_slots(bundles_.size);
-    const double unit_shared = 0.038 * slots_of_unit + 0.33 * loads + store * stored * tiling.tiles + 3.2;
-    const double unit_alone = 0.47 * multiplications + 220 * steps + 11 * tiling.tiles + 8;
+    const double unit_shared =
+        0.038 * slots_of_unit + 0.33 * loads + store * stored * tiling.accumulator_tiles + 3.2;
+    const double unit_alone = 0.47 * multiplications + 220 * steps + 11 * tiling.accumulator_tiles + 8;
     // Long sums are bound by the tensor cores, each of which takes whole units.
     const double computing = std::max(
         rounds * (blocks_per_multiprocessor * tiling.warps * unit_shared + unit_alone),
@@ -292,25 +298,25 @@ FilterBundles::FilterBundles(const ConvProblem& problem) {
   const int64_t stride = problem.stride[2];
   const int64_t last = (width - 1) * problem.dilation[2];
   const bool single_taps = problem.dilation[2] != 1;
-  phases = std::min(stride, last + 1);
+  stride_phases = std::min(stride, last + 1);
   taps = single_taps ? 1 : ceil_divide(width, stride);
   reach = last / stride;
 
-  // The bundles that cost the tensor core least; of equals the one that stages fewest copies of a row.
-  const int64_t per_line = single_taps ? width : phases;
-  double least = std::numeric_limits<double>::infinity();
+  // Chooses the bundles that cost the tensor core least, and among equals those that stage a row least often.
+  const int64_t per_line = single_taps ? width : stride_phases;
+  double fewest_slots = std::numeric_limits<double>::infinity();
   for (const int bundle : {4, 2}) {
-    for (int64_t in_bundle = bundle; in_bundle >= 1; in_bundle /= 2) {
-      const int64_t step = ceil_divide(problem.filter[1], bundle / in_bundle);
-      const int64_t groups = ceil_divide(problem.channels_per_group(), in_bundle);
-      const int64_t bundles = groups * step * per_line;
+    for (int64_t bundle_channels = bundle; bundle_channels >= 1; bundle_channels /= 2) {
+      const int64_t step = ceil_divide(problem.filter[1], bundle / bundle_channels);
+      const int64_t bundle_planes = ceil_divide(problem.channels_per_group(), bundle_channels);
+      const int64_t bundles = bundle_planes * step * per_line;
       const double slots = ceil_divide(bundles, kBundlesPerStep) * multiplication_slots(bundle);
-      if (slots >= least) continue;
-      least = slots;
+      if (slots >= fewest_slots) continue;
+      fewest_slots = slots;
       size = bundle;
-      channels = in_bundle;
+      channels = bundle_channels;
       row_step = step;
-      planes = groups;
+      planes = bundle_planes;
       count = bundles;
     }
   }
@@ -346,9 +352,9 @@ namespace {
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
   std::optional<Tiling> best;
   for (const int folds : {1, 2, 4, 8}) {
-    // A dilated filter's shifted rows would lie between its own.
+    // The shifted rows of a dilated filter would lie between its unshifted rows.
     if (folds > 1 && (problem.dilation[1] != 1 || folds > problem.output[1] ||
-                      problem.filters_per_group() * folds > kFiltersPerTile)) {
+                      problem.filters_per_group() * folds > kMmaN)) {
       break;
     }
     if (loses_accuracy(problem, folds, device)) continue;
@@ -369,13 +375,14 @@ std::vector<Pass> passes_of(const ConvProblem& problem, const Device& device) {
     std::vector<Pass> passes;
     for (int64_t first = 0; first < all; first += channels) {
       // Fewer channels in the last pass may be bundled another way, which may take more memory.
-      const int64_t left = std::min(channels, all - first);
-      const bool is_repeated = !passes.empty() && left == channels;
+      const int64_t pass_channels = std::min(channels, all - first);
+      const bool is_repeated = !passes.empty() && pass_channels == channels;
       const std::optional<Tiling> tiling =
-          is_repeated ? passes.front().tiling : best_tiling(problem_with_channels(problem, left), device);
+          is_repeated ? passes.front().tiling
+                      : best_tiling(problem_with_channels(problem, pass_channels), device);
       if (!tiling) break;
-      passes.push_back({first, left, *tiling});
-      if (first + left == all) return passes;
+      passes.push_back({first, pass_channels, *tiling});
+      if (first + pass_channels == all) return passes;
     }
   }
   return {};

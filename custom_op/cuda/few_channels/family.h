@@ -17,12 +17,12 @@
 namespace convswap::few_channels {
 
 struct Instance {
-  int bundle;  // filter rows in a bundle
-  int taps;    // taps of a filter row
-  int tiles;   // accumulator tiles of eight filters
+  int bundle;             // filter rows in a bundle
+  int taps;               // taps of a filter row
+  int accumulator_tiles;  // of eight folded filters
 
   // Template arguments of the kernel.
-  std::string arguments() const { return joined(bundle, ", ", taps, ", ", tiles); }
+  std::string arguments() const { return joined(bundle, ", ", taps, ", ", accumulator_tiles); }
 };
 
 // Other filter rows are padded with zero weights to the next length.
@@ -30,32 +30,32 @@ inline constexpr int kKernelTaps[] = {1, 2, 3, 4, 5, 7, 11};
 inline constexpr int kMaxTaps = kKernelTaps[std::size(kKernelTaps) - 1];
 
 // Limited by the registers of a thread.
-constexpr int max_tiles(int taps) { return taps > 7 ? 2 : 3; }
+constexpr int max_accumulator_tiles(int taps) { return taps > 7 ? 2 : 3; }
 
 inline constexpr auto kInstances = [] {
   constexpr std::size_t kCount = [] {
     std::size_t count = 0;
-    for (const int taps : kKernelTaps) count += 2 * static_cast<std::size_t>(max_tiles(taps));
+    for (const int taps : kKernelTaps) count += 2 * static_cast<std::size_t>(max_accumulator_tiles(taps));
     return count;
   }();
   std::array<Instance, kCount> all{};
   std::size_t count = 0;
   for (const int bundle : {2, 4}) {
     for (const int taps : kKernelTaps) {
-      for (int tiles = 1; tiles <= max_tiles(taps); ++tiles) all[count++] = {bundle, taps, tiles};
+      for (int tiles = 1; tiles <= max_accumulator_tiles(taps); ++tiles) all[count++] = {bundle, taps, tiles};
     }
   }
   return all;
 }();
 
-// Decomposition of the filter into rows, and of the rows into bundles, along the depth (K) of the product.
+// Decomposition of the filter into filter rows, and of those into bundles, along K of the product.
 struct FilterBundles {
-  int64_t phases;
+  int64_t stride_phases;
   int64_t taps;
-  int64_t reach;     // columns of a phase from a pixel's own to the last tap's
+  int64_t reach;     // columns of a stride phase from the first tap's to the last tap's
   int size;          // filter rows in a bundle: 2 or 4
-  int64_t channels;  // of a bundle; its other rows are further rows of the same channels
-  int64_t row_step;  // distance of a bundle's rows of one channel
+  int64_t channels;  // of a bundle; it has size / channels filter rows of each
+  int64_t row_step;  // distance of a bundle's filter rows of one channel
   int64_t planes;    // per image
   int64_t count;     // bundles
 
@@ -65,14 +65,14 @@ struct FilterBundles {
 
 // Work of a block. Words have 4 bytes.
 struct Tiling {
-  int folds = 1;  // output rows folded into one
-  int taps = 0;   // taps of the kernel instance; at least those of the filter rows
-  int tiles = 0;  // accumulator tiles of 8 filters
+  int folds = 1;              // output rows of a folded row
+  int taps = 0;               // taps of the kernel instance; at least those of the filter rows
+  int accumulator_tiles = 0;  // of eight folded filters
   int warps = 0;
   bool halves_images = false;           // the tile's halves are different images instead of different rows
   int images = 1, rows = 1, quads = 1;  // of a half; quads per row
-  int filter_blocks = 1;                // of 8 * tiles filters
-  int filter_splits = 1;                // thread blocks that divide a group's filters
+  int filter_blocks = 1;                // blocks of 8 * accumulator_tiles folded filters in a thread block
+  int filter_splits = 1;                // thread blocks that divide a conv group's filters
   int64_t tile_count = 0;               // of all images
   int raw_rows = 0, raw_columns = 0;    // of the tile's input, padding included
   int runs_per_plane = 1;               // 1 if whole planes are copied, else one run per row
@@ -90,7 +90,7 @@ struct Tiling {
   int tile_rows() const { return halves_images ? rows : 2 * rows; }
 };
 
-// One kernel launch, over some of the channels of every group.
+// One kernel launch, over some of the channels of every conv group.
 struct Pass {
   int64_t first_channel;
   int64_t channels;
@@ -105,18 +105,18 @@ bool loses_accuracy(const ConvProblem& problem, int folds, const Device& device)
 // channels, one or two spatial axes and filter rows of at most kMaxTaps taps.
 std::vector<Pass> passes_of(const ConvProblem& problem, const Device& device);
 
-// The problem with `folds` neighbouring output rows folded into one: each becomes a filter of its own, the
-// filter shifted by the stride. Folding fills the tensor core's columns when filters are few. The additional
-// filter rows are free if the depth has room.
+// The problem whose output rows are folded rows of `folds` rows each. Each row of a folded row has its own
+// folded filter, which is the filter shifted by the stride. Folds fill N of the mma if there are few filters.
+// The additional filter rows are free if K has room.
 ConvProblem folded_problem(ConvProblem problem, int folds);
 
-// The problem with `channels` channels in each group.
+// The problem with `channels` channels in each conv group.
 ConvProblem problem_with_channels(ConvProblem problem, int64_t channels);
 
 // Quads of output columns in a row.
 int64_t quads_per_output_row(const ConvProblem& problem);
 
-// Thread blocks that divide the tiles of one grid row, on a card that holds `slots` blocks at once.
+// Thread blocks that divide the output tiles of one grid row, on a card that holds `slots` blocks at once.
 int64_t grid_columns(int64_t tiles, int64_t rows, int64_t slots);
 
 // Neighbouring outputs that always lie in one row and are aligned in y if y itself is: 1, 2 or 4.

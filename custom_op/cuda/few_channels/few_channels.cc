@@ -3,39 +3,43 @@
 // With few channels a convolution reads little, writes much and multiplies little, so it should take as long
 // as its output takes to write. The obstacle is the work around the multiplication. im2col fetches each input
 // from shared memory once per filter tap, computes an address for each fetch and moves the value to the mma's
-// operand layout. Here pixels are the rows of the product (M) and filters its columns (N). The depth (K) runs
-// over *bundles of two or four filter rows* (c, r), four bundles per k-step. The taps s of a row are a loop
-// outside the mma:
+// operand layout. Here M is pixels and N is filters; a *filter* is the weights of one output channel. K runs
+// over *bundles* of two or four filter rows (c, r), four bundles per k-step. The taps s of a filter row are a
+// loop outside the mma:
 //
-//   once per tile:            staged[line, column] = the pixels of a bundle, of one half of the tile
+//   once per output tile:     staged[line, column] = the pixels of a bundle, of one half of the tile
 //                             and of the other, as float16 in the order of the mma's A operand
-//   for each four bundles:    each thread loads the taps + 3 columns that four neighbouring pixels need
+//   for each four bundles:    each thread loads the taps + 3 columns that a quad of pixels needs
 //     for each tap s:         accumulators[pixel, k] += columns[pixel + s] * w[bundle, s, k]      (mma)
 //
-// A bundle is up to four channels, or several rows of one channel at a constant distance, whichever fills the
-// depth best. The inner loop has only loads and mma instructions: the 16-byte loads put the operands into the
-// registers of the mma's fragments. Four neighbouring outputs end up in one thread. They are stored 16 bytes
-// at a time if rows are aligned, else through shared memory. Columns of a strided convolution are staged by
-// their remainder, which makes each remainder a filter row of its own with unit stride.
+// A bundle is up to four channels, or several rows of one channel at a constant distance, whichever fills K
+// best. The inner loop has only loads and mma instructions: the 16-byte loads put the operands into the
+// registers of the mma's fragments. The outputs of a *quad*, four neighbouring columns, end up in one thread.
+// They are stored 16 bytes at a time if rows are aligned, else through shared memory. Columns of a strided
+// convolution are staged by *stride phase*, their remainder by the stride. Each stride phase of a filter row
+// is then a filter row of its own with unit stride.
+//
+// If filters are few, *folds* fill N: neighbouring output rows count as one folded row, and each of them has
+// its own folded filter, which is the filter shifted by the stride.
 //
 // float32 data become float16 scaled by a power of two, which keeps as many bits as TF32 does.
 // tensor_core_formats.cuh describes the conversion, and the windows of binades for values that one scale
 // cannot hold. float16 and bfloat16 data are used as they are. In precision ieee float32 data become two
-// float16 each, with three products. Accumulators are float32. Tiles with an infinity or a NaN are computed
-// by the naive loop.
+// float16 each, with three products. Accumulators are float32. Output tiles with an infinity or a NaN are
+// computed by the naive loop.
 //
 // Data flow: persistent blocks. The weights are converted and staged once per block. The raw input of the
-// next tile is copied asynchronously (cp.async) while the tensor cores work on the current one. No scratch
-// memory.
+// next output tile is copied asynchronously (cp.async) while the tensor cores work on the current one. No
+// scratch memory.
 //
-// The epilogue is fused if it is only an activation that clamps, SiLU or HardSwish. The activation follows
-// the last pass and the last window, when the results are complete.
+// The epilogue is fused if it is only an activation that clamps, SiLU or HardSwish. The activation is applied
+// after the last pass and the last binade window, when the results are complete.
 //
 // Limits: 1-D and 2-D; float16, bfloat16 and float32; compute capability 8.0 or newer; filter rows of at most
-// 11 taps for each remainder of the stride; a smallest tile that fits into shared memory. All channels are
-// staged at once, which suits few channels. If they do not fit, or if their sums get too long for precision
-// ieee (limits.h), several passes follow each other. Each pass reads and writes the output again, and only
-// float32 data allow that.
+// 11 taps for each stride phase; a smallest output tile that fits into shared memory. All channels are staged
+// at once, which suits few channels. If they do not fit, or if their sums get too long for precision ieee
+// (limits.h), several *passes* over some of the channels follow each other. Each pass reads and writes the
+// output again, so only float32 data may have several.
 
 #include <algorithm>
 #include <bit>
@@ -79,7 +83,7 @@ struct Family {
   static std::string kernel_name(const ConvProblem& problem, const Pass& pass) {
     const int bundle = FilterBundles(folded_problem_of(problem, pass)).size;
     return instance_name("few_channels::kernel", tensor_core_format(problem),
-                         Instance{bundle, pass.tiling.taps, pass.tiling.tiles}.arguments());
+                         Instance{bundle, pass.tiling.taps, pass.tiling.accumulator_tiles}.arguments());
   }
 
   static Arguments arguments_of(const ConvProblem& problem, const Device&, const Pass& pass) {
@@ -111,9 +115,9 @@ struct Family {
     to.images_per_half = tiling.images;
     to.rows_per_half = tiling.rows;
     to.quads_per_half_row = tiling.quads;
-    to.bands = FastDivisor(narrow(ceil_divide(folded.output[1], to.tile_rows)));
+    to.row_tiles = FastDivisor(narrow(ceil_divide(folded.output[1], to.tile_rows)));
     to.column_tiles = FastDivisor(narrow(ceil_divide(quads_per_output_row(problem), tiling.quads)));
-    to.tiles = narrow(tiling.tile_count);
+    to.output_tiles = narrow(tiling.tile_count);
     to.quads_per_row = FastDivisor(tiling.quads);
     to.quads_per_image = FastDivisor(tiling.rows * tiling.quads);
 
@@ -134,14 +138,14 @@ struct Family {
     to.bundle_rows = narrow(bundles.size / bundles.channels);
     to.row_step = narrow(bundles.row_step * problem.dilation[1]);
     to.planes = narrow(bundles.planes);
-    to.phases = narrow(bundles.phases);
+    to.stride_phases = narrow(bundles.stride_phases);
     to.line_words = tiling.line_words;
     to.plane_words = narrow(tiling.plane_words);
     to.columns = FastDivisor(tiling.columns);
     to.lines_per_plane = FastDivisor(tiling.lines);
     to.lines = tiling.images * to.planes * tiling.lines;
     to.planes_divisor = FastDivisor(to.planes);
-    to.phases_divisor = FastDivisor(to.phases);
+    to.stride_phases_divisor = FastDivisor(to.stride_phases);
 
     to.bundles = narrow(bundles.count);
     to.steps = narrow(bundles.steps());
@@ -154,12 +158,12 @@ struct Family {
     const auto offset_of = [&](int filter) {
       return filter / tiling.folds * plane + filter % tiling.folds * problem.output[2];
     };
-    for (int i = 0; i < kFiltersPerTile; ++i) {
+    for (int i = 0; i < kMmaN; ++i) {
       if (i % 2 == 0) to.even_filters[i / 2] = static_cast<unsigned>(offset_of(i));
       if (i % tiling.folds == 0) to.first_fold_mask |= 1u << i;
     }
     to.odd_filter = static_cast<unsigned>(offset_of(1));
-    to.next_filters = offset_of(kFiltersPerTile);
+    to.next_filters = offset_of(kMmaN);
     return to;
   }
 
@@ -186,8 +190,8 @@ struct Family {
     const few_channels::Tiling& tiling = pass.tiling;
     return joined("tiles of ", tiling.tile_images(), " images x ", tiling.tile_rows() * tiling.folds,
                   " rows x ", tiling.quads * kQuad, " columns x ",
-                  tiling.filter_blocks * tiling.tiles * kFiltersPerTile / tiling.folds, " filters (",
-                  tiling.tiles * kFiltersPerTile, " at a time, of ", tiling.folds, " rows each), ",
+                  tiling.filter_blocks * tiling.accumulator_tiles * kMmaN / tiling.folds, " filters (",
+                  tiling.accumulator_tiles * kMmaN, " at a time, of ", tiling.folds, " rows each), ",
                   text_of(launch));
   }
 };
@@ -215,7 +219,7 @@ std::optional<Passes> best_passes(const ConvProblem& problem, const Device& devi
   return passes;
 }
 
-// A plan with one launch per pass, in order.
+// A plan with one launch per pass, in the order of the channels.
 class PassesPlan final : public Plan {
  public:
   PassesPlan(const ConvProblem& problem, const Device& device, const Passes& passes) {

@@ -15,22 +15,23 @@ struct Tile {
 
   template <typename Arguments>
   __device__ Tile(const Arguments& problem, int index) {
-    const int band_index = problem.column_tiles.quotient_of_any(index);
-    const int image_tile = problem.bands.quotient_of_any(band_index);
-    first_column = (index - band_index * static_cast<int>(problem.column_tiles.divisor)) *
+    const int row_tile_index = problem.column_tiles.quotient_of_any(index);
+    const int image_tile = problem.row_tiles.quotient_of_any(row_tile_index);
+    first_column = (index - row_tile_index * static_cast<int>(problem.column_tiles.divisor)) *
                    problem.quads_per_half_row * kQuad;
-    first_row = (band_index - image_tile * static_cast<int>(problem.bands.divisor)) * problem.tile_rows;
+    first_row =
+        (row_tile_index - image_tile * static_cast<int>(problem.row_tiles.divisor)) * problem.tile_rows;
     n = image_tile * problem.tile_images;
   }
 };
 
 // Input that a tile reads.
-struct InputWindow {
+struct TileInput {
   int first_row, first_column;   // may lie in the padding
   int begin_column, end_column;  // inside the image; the end is at least 0, also in the padding
 
   template <typename Arguments>
-  __device__ InputWindow(const Arguments& problem, const Tile& tile) {
+  __device__ TileInput(const Arguments& problem, const Tile& tile) {
     first_row = tile.first_row * problem.folded_stride_height - problem.pad_height;
     first_column = tile.first_column * problem.stride_width - problem.pad_width;
     begin_column = max(0, first_column);
@@ -46,23 +47,24 @@ struct Run {
 
   // `plane` counts the tile's images and their channels; `row` is the tile's input row that the run holds.
   template <typename Arguments>
-  __device__ Run(const Arguments& problem, const Tile& tile, const InputWindow& window, int first_channel,
+  __device__ Run(const Arguments& problem, const Tile& tile, const TileInput& tile_input, int first_channel,
                  int plane, int row) {
     const int image = problem.channels_divisor.quotient(plane);
     const int channel = first_channel + plane - image * problem.pass_channels;
     const bool is_whole = problem.runs_per_plane == 1;
-    first_row = is_whole ? max(0, -window.first_row) : row;
-    const int end_row = is_whole ? min(problem.raw_rows, problem.input_height - window.first_row) : row + 1;
+    first_row = is_whole ? max(0, -tile_input.first_row) : row;
+    const int end_row =
+        is_whole ? min(problem.raw_rows, problem.input_height - tile_input.first_row) : row + 1;
     start = ((static_cast<long long>(tile.n + image) * problem.in_channels + channel) * problem.input_height +
-             window.first_row + first_row) *
+             tile_input.first_row + first_row) *
                 problem.input_width +
-            window.begin_column;
-    const bool inside = tile.n + image < problem.batch && window.first_row + first_row >= 0 &&
-                        window.first_row + end_row <= problem.input_height && first_row < end_row &&
-                        window.begin_column < window.end_column;
-    elements =
-        !inside ? 0
-                : (end_row - first_row - 1) * problem.input_width + window.end_column - window.begin_column;
+            tile_input.begin_column;
+    const bool inside = tile.n + image < problem.batch && tile_input.first_row + first_row >= 0 &&
+                        tile_input.first_row + end_row <= problem.input_height && first_row < end_row &&
+                        tile_input.begin_column < tile_input.end_column;
+    elements = !inside ? 0
+                       : (end_row - first_row - 1) * problem.input_width + tile_input.end_column -
+                             tile_input.begin_column;
   }
 };
 
@@ -76,7 +78,7 @@ __device__ inline void find_quad_offsets(const Arguments& problem, QuadOffsets* 
     const int row = problem.quads_per_row.quotient(within);
     const int column = within - row * problem.quads_per_row.divisor;
     const int word = image * problem.planes * problem.plane_words +
-                     row * problem.folded_stride_height * problem.phases * problem.line_words +
+                     row * problem.folded_stride_height * problem.stride_phases * problem.line_words +
                      column * kQuad * kBundle;
     quad_offsets[i] = {static_cast<unsigned short>(word), static_cast<unsigned short>(column),
                        (image * problem.out_channels * problem.output_height + (row << problem.log2_folds)) *
@@ -85,7 +87,8 @@ __device__ inline void find_quad_offsets(const Arguments& problem, QuadOffsets* 
   }
 }
 
-// Number of quads of a half of the tile in the first `all_rows` folded rows. Those quads come first.
+// Number of quads of a half of the tile that lie in the first `all_rows` folded rows of the output. Those
+// quads come first.
 template <typename Arguments>
 __device__ inline int quads_inside(const Arguments& problem, const Tile& tile, int half, int all_rows) {
   const int images = min(problem.images_per_half, problem.batch - tile.n - half * problem.half_images);
@@ -110,13 +113,13 @@ __device__ inline TileInfo tile_info_of(const Arguments& problem, const Tile& ti
 }
 
 // Starts the asynchronous copies of a tile's input, one run per warp or per few warps. Each run keeps its
-// misalignment to 16 bytes, so it starts up to one element less than a chunk into its buffer.
+// misalignment to 16 bytes, so it starts up to kCpAsyncElements - 1 elements into its buffer.
 template <typename Element>
 __device__ inline void copy_tile(const Arguments<Element>& problem, const Tile& tile, int first_channel,
                                  Element* raw) {
-  constexpr int kChunk = 16 / sizeof(Element);
+  constexpr int kCpAsyncElements = 16 / sizeof(Element);
   const unsigned thread = optimization_barrier(threadIdx.x);
-  const InputWindow window(problem, tile);
+  const TileInput tile_input(problem, tile);
   const int warps = blockDim.x / 32;
   const int warps_per_run = problem.warps_per_run.divisor;
 #pragma unroll 1
@@ -124,22 +127,23 @@ __device__ inline void copy_tile(const Arguments<Element>& problem, const Tile& 
     const int i = problem.warps_per_run.quotient(job);
     const int warp_in_run = job - i * warps_per_run;
     const int plane = problem.runs_per_plane_divisor.quotient(i);
-    const Run run(problem, tile, window, first_channel, plane, i - plane * problem.runs_per_plane);
+    const Run run(problem, tile, tile_input, first_channel, plane, i - plane * problem.runs_per_plane);
     if (run.elements == 0) continue;
-    const int misaligned = static_cast<int>(run.start & (kChunk - 1));
+    const int misaligned = static_cast<int>(run.start & (kCpAsyncElements - 1));
     const Element* source = problem.x + (run.start - misaligned);
-    // Chunks may reach beyond the run, but not beyond the tensor.
-    const long long left = problem.input_elements - (run.start - misaligned);
+    // 16-byte copies may reach beyond the run, but not beyond the tensor.
+    const long long remaining = problem.input_elements - (run.start - misaligned);
     const int end = run.elements + misaligned;
     const int cp_async_end = !problem.copies_16_bytes ? 0
-                             : left >= end + kChunk   ? end
-                                                      : static_cast<int>(left) - kChunk + 1;
+                             : remaining >= end + kCpAsyncElements
+                                 ? end
+                                 : static_cast<int>(remaining) - kCpAsyncElements + 1;
     Element* target = raw + i * problem.run_elements;
     // Copies at constant distances need no address arithmetic.
     constexpr int kCopies = 4;
-    constexpr int kStep = 32 * kChunk;
+    constexpr int kStep = 32 * kCpAsyncElements;
 #pragma unroll 1
-    for (int j = warp_in_run * kCopies * kStep + thread % 32 * kChunk; j < end;
+    for (int j = warp_in_run * kCopies * kStep + thread % 32 * kCpAsyncElements; j < end;
          j += warps_per_run * kCopies * kStep) {
       Element* const to = target + j;
       const Element* const from = source + j;
@@ -148,23 +152,24 @@ __device__ inline void copy_tile(const Arguments<Element>& problem, const Tile& 
         if (j + copy * kStep < cp_async_end) cp_async_16(to + copy * kStep, from + copy * kStep);
       }
     }
-    // The last chunk of the tensor is copied by elements, and so are all chunks if x is not aligned.
-    const int first = max(cp_async_end + kChunk - 1 & ~(kChunk - 1), misaligned);
+    // The tensor's last elements are copied one by one if they do not fill 16 bytes; all are if x is not
+    // aligned.
+    const int first = max(cp_async_end + kCpAsyncElements - 1 & ~(kCpAsyncElements - 1), misaligned);
 #pragma unroll 1
     for (int j = first + warp_in_run * 32 + thread % 32; j < end; j += warps_per_run * 32)
       target[j] = source[j];
   }
 }
 
-// A staged line: the target of its first column, the remainder of its columns by the stride, and the source
-// of its first column in the unconverted input for each pixel of a bundle, of the first half of the tile and
-// then of the second. A source may lie before the buffer if the line begins in the padding. Rows in the
-// padding read a row of zeros behind the buffer.
+// A staged line: the target of its first column, its stride phase, and the source of its first column in the
+// raw input for each pixel of a bundle, of the first half of the tile and then of the second. A source may
+// lie before the raw input if the line begins in the padding. Rows in the padding read a row of zeros behind
+// the raw input.
 template <int kBundle>
 struct alignas(16) StagedLine {
   int source_offsets[2 * kBundle];
   int target;
-  int phase;
+  int stride_phase;
   int unused[2];
 };
 
@@ -185,8 +190,8 @@ __device__ inline bool have_same_lines(const Arguments<Element>& problem, const 
 template <int kBundle, typename Element>
 __device__ inline void find_lines(const Arguments<Element>& problem, const Tile& tile, int first_channel,
                                   StagedLine<kBundle>* lines) {
-  constexpr int kChunk = 16 / sizeof(Element);
-  const InputWindow window(problem, tile);
+  constexpr int kCpAsyncElements = 16 / sizeof(Element);
+  const TileInput tile_input(problem, tile);
   for (int i = threadIdx.x; i < problem.lines * 2 * kBundle; i += blockDim.x) {
     const int line = i / (2 * kBundle);
     const int half = i / kBundle % 2;
@@ -194,27 +199,27 @@ __device__ inline void find_lines(const Arguments<Element>& problem, const Tile&
     const int plane = problem.lines_per_plane.quotient(line);
     const int within = line - plane * problem.lines_per_plane.divisor;
     const int half_image = problem.planes_divisor.quotient(plane);
-    const int row = problem.phases_divisor.quotient(within);
-    const int phase = within - row * problem.phases;
+    const int row = problem.stride_phases_divisor.quotient(within);
+    const int stride_phase = within - row * problem.stride_phases;
     if (i % (2 * kBundle) == 0) {
       lines[line].target = plane * problem.plane_words + within * problem.line_words;
-      lines[line].phase = phase;
+      lines[line].stride_phase = stride_phase;
     }
 
     const int channel =
         (plane - half_image * problem.planes) * problem.bundle_channels + pixel % problem.bundle_channels;
     const int raw_row = row + half * problem.half_rows * problem.folded_stride_height +
                         pixel / problem.bundle_channels * problem.row_step;
-    const int input_row = window.first_row + raw_row;
-    const int shift = phase + window.first_column - window.begin_column;
+    const int input_row = tile_input.first_row + raw_row;
+    const int shift = stride_phase + tile_input.first_column - tile_input.begin_column;
     int from = problem.raw_words * static_cast<int>(4 / sizeof(Element)) + shift;
     if (channel < problem.pass_channels && raw_row < problem.raw_rows && input_row >= 0 &&
         input_row < problem.input_height) {
       const int raw_plane = (half_image + half * problem.half_images) * problem.pass_channels + channel;
-      const Run run(problem, tile, window, first_channel, raw_plane, raw_row);
+      const Run run(problem, tile, tile_input, first_channel, raw_plane, raw_row);
       if (run.elements > 0) {
         const int index = raw_plane * problem.runs_per_plane + (problem.runs_per_plane == 1 ? 0 : raw_row);
-        from = index * problem.run_elements + static_cast<int>(run.start & (kChunk - 1)) +
+        from = index * problem.run_elements + static_cast<int>(run.start & (kCpAsyncElements - 1)) +
                (raw_row - run.first_row) * problem.input_width + shift;
       }
     }
@@ -222,9 +227,9 @@ __device__ inline void find_lines(const Arguments<Element>& problem, const Tile&
   }
 }
 
-// Converts the input and stores it in bundles: a thread takes one column of a few lines. Columns with the
-// same remainder by the stride are contiguous, so that neighbouring outputs read neighbouring words. Padding
-// becomes zero and, with kWindowed, so do values outside the window of binades. Returns the value range that
+// Converts the input and stores it in bundles: a thread converts one column of a few lines. Columns of the
+// same stride phase are contiguous, so that neighbouring outputs read neighbouring words. Padding becomes
+// zero and, with kWindowed, so do values outside the binade window. Returns the value range that
 // the thread has read.
 template <typename Format, int kBundle, bool kWindowed, typename Arguments>
 __device__ inline ValueRange<typename Format::Element> stage_tile(const Arguments& problem, const Tile& tile,
@@ -233,25 +238,25 @@ __device__ inline ValueRange<typename Format::Element> stage_tile(const Argument
                                                                   BinadeWindow binades, unsigned* staged) {
   using Element = typename Format::Element;
   constexpr int kLines = 8 / kBundle;
-  const InputWindow window(problem, tile);
+  const TileInput tile_input(problem, tile);
   const int count = (problem.lines + kLines - 1) / kLines * problem.columns.divisor;
   const float scale = binades.scale();
   ValueRange<Element> range;
 #pragma unroll 1
   for (int i = threadIdx.x; i < count; i += blockDim.x) {
-    const int group = problem.columns.quotient(i);
-    const int column = i - group * problem.columns.divisor;
+    const int line_block = problem.columns.quotient(i);
+    const int column = i - line_block * problem.columns.divisor;
     const int raw_column = column * problem.stride_width;
     const Element* const source = raw + raw_column;
     unsigned* const target = staged + column * kBundle;
-    const int input_column = window.first_column + raw_column;
+    const int input_column = tile_input.first_column + raw_column;
 #pragma unroll
     for (int l = 0; l < kLines; ++l) {
-      if (group * kLines + l >= problem.lines) break;
-      const StagedLine<kBundle>& line = lines[group * kLines + l];
-      const int2 target_and_phase = *reinterpret_cast<const int2*>(&line.target);
-      const bool inside =
-          static_cast<unsigned>(input_column + target_and_phase.y) < static_cast<unsigned>(window.end_column);
+      if (line_block * kLines + l >= problem.lines) break;
+      const StagedLine<kBundle>& line = lines[line_block * kLines + l];
+      const int2 target_and_stride_phase = *reinterpret_cast<const int2*>(&line.target);
+      const bool inside = static_cast<unsigned>(input_column + target_and_stride_phase.y) <
+                          static_cast<unsigned>(tile_input.end_column);
       int source_offsets[2 * kBundle];
 #pragma unroll
       for (int j = 0; j < 2 * kBundle; j += 4) {
@@ -276,7 +281,7 @@ __device__ inline ValueRange<typename Format::Element> stage_tile(const Argument
       // Words of the two halves alternate, in the order of the mma's A registers.
 #pragma unroll
       for (int part = 0; part < Format::kParts; ++part) {
-        unsigned* const words = target + target_and_phase.x + part * problem.part_words;
+        unsigned* const words = target + target_and_stride_phase.x + part * problem.part_words;
         if constexpr (kBundle == 4) {
           store_shared(words, Format::pair(values[0], values[1], scale, part),
                        Format::pair(values[4], values[5], scale, part),

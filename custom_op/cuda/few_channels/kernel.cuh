@@ -12,7 +12,7 @@
 namespace convswap::few_channels {
 
 // Computes a tile with the naive loop, for data with infinities or NaN. The tensor core would multiply them
-// with the zeros that pad the depth.
+// by the zeros that pad K, which gives NaN.
 template <typename Element>
 __device__ __noinline__ void compute_naive(const Arguments<Element>& problem, Tile tile, int first_filter,
                                            int filters) {
@@ -37,15 +37,15 @@ __device__ __noinline__ void compute_naive(const Arguments<Element>& problem, Ti
   }
 }
 
-// Filters and channels of a block: the filters of a group or, if their weights do not fit, a part of them.
+// Filters and channels of a block: the filters of a conv group or, if their weights do not fit, a part of
+// them.
 struct BlockFilters {
   int padded_filters, filters;  // folded filters: with padding, and without
-  int first_filter;             // first channel of y, folds not counted
+  int first_filter;             // first output channel, folds not counted
   int first_channel;            // first channel of x, in this pass
 
-  // `room`: padded count of folded filters.
   template <typename Arguments>
-  __device__ BlockFilters(const Arguments& problem, int room) : padded_filters(room) {
+  __device__ BlockFilters(const Arguments& problem, int padded) : padded_filters(padded) {
     const int group = blockIdx.y / problem.filter_splits;
     const int first_folded = blockIdx.y % problem.filter_splits * padded_filters;
     filters = min(padded_filters, problem.folded_filters - first_folded);
@@ -56,7 +56,7 @@ struct BlockFilters {
 
 // One thread block of the kernel. Weights and pixels are converted with a guessed scale, and converted again
 // in the rare case that they do not fit.
-template <typename Format, int kBundle, int kTaps, int kTiles>
+template <typename Format, int kBundle, int kTaps, int kAccumulatorTiles>
 class Block {
   using Element = typename Format::Element;
 
@@ -64,14 +64,14 @@ class Block {
   __device__ Block(const Arguments<Element>& problem, unsigned char* shared)
       : problem_(problem),
         shared_(shared),
-        block_filters_(problem, problem.filter_blocks * kTiles * kFiltersPerTile) {}
+        block_filters_(problem, problem.filter_blocks * kAccumulatorTiles * kMmaN) {}
 
   // Starts the copy of the first tile's input and meanwhile prepares the state that all tiles share.
   __device__ void set_up() {
     start_input_copy(blockIdx.x);
     if (threadIdx.x == 0) {
-      // Members are set one by one: NVRTC loads an aggregate from global memory, and all threads wait for
-      // that.
+      // Members are set one by one: NVRTC would load an aggregate from global memory, and all threads would
+      // wait for the load.
       state().max_bits = 0u, state().min_bits_less_one = ~0u;
       state().weight_windows = 1u;
       state().needs_second_factor = 0u;
@@ -96,7 +96,7 @@ class Block {
         start_input_copy(blockIdx.x);
         scaled_for_ = top_ + 1;
       }
-      for (int index = blockIdx.x; index < problem_.tiles; index += gridDim.x) compute(index, window);
+      for (int index = blockIdx.x; index < problem_.output_tiles; index += gridDim.x) compute(index, window);
       if (window + 1 < weight_windows_) __syncthreads();
     }
   }
@@ -124,17 +124,17 @@ class Block {
 
   // Starts the copy of a tile's input if the tile exists.
   __device__ void start_input_copy(int index) const {
-    if (index < problem_.tiles)
+    if (index < problem_.output_tiles)
       copy_tile(problem_, Tile(problem_, index), block_filters_.first_channel, raw());
     cp_async_commit_group();
   }
 
-  // Stages a window of the weights. Weights that do not fit the guessed scale are measured, which gives the
-  // number of windows, and staged again.
+  // Stages a window of the weights. If the weights do not fit the guessed scale, measures their range, which
+  // gives the number of windows, and stages them again.
   __device__ void stage_window_of_weights(int window) {
     bool are_measured = window > 0;
     do {
-      const ValueRange<Element> range = stage_weights<Format, kBundle, kTaps, kTiles>(
+      const ValueRange<Element> range = stage_weights<Format, kBundle, kTaps, kAccumulatorTiles>(
           problem_, weights(), at(problem_.shared.bundles), block_filters_.filters, tops(), window,
           problem_.shared.weights(shared()));
       if (are_measured || __syncthreads_and(fits<Format>(range, kFirstTop))) return;
@@ -179,7 +179,7 @@ class Block {
       }
       if (scaled_for_ != window_top) scale_for(window_top, weight_window, is_first);
       if (window + 1 == windows) start_input_copy(index + gridDim.x);
-      compute_tile<Format, kBundle, kTaps, kTiles>(
+      compute_tile<Format, kBundle, kTaps, kAccumulatorTiles>(
           problem_, state().tile_info, block_filters_.filters, problem_.accumulates || !is_first,
           problem_.activates && is_last, state().needs_second_factor != 0, shared_);
     }
@@ -197,8 +197,8 @@ class Block {
                                               at(problem_.shared.staged));
   }
 
-  // Sets top_ to the window of a tile that did not fit, from the ranges of all threads. Returns the number of
-  // windows, or 0 if the tensor core cannot multiply the tile.
+  // Sets top_ to the first window of a tile that did not fit, from the ranges of all threads. Returns the
+  // number of windows, or 0 if the tensor core cannot multiply the tile.
   __device__ int find_windows(ValueRange<Element> range) {
     const ValueRange<Element> tile_range =
         reduce_threads(range, state(), threadIdx.x == 0, [] { __syncthreads(); });
@@ -232,13 +232,13 @@ class Block {
   const BlockFilters block_filters_;
   bool weights_are_finite_ = true;
   int weight_windows_ = 1;
-  int top_ = kFirstTop;             // exponent of the pixels' uppermost window
-  int scaled_for_ = kFirstTop + 1;  // the window of the current scales
+  int top_ = kFirstTop;             // highest binade of the pixels' first window
+  int scaled_for_ = kFirstTop + 1;  // highest binade of the window of the current scales
 };
 
-// Persistent blocks: grid.x divides the tiles, grid.y the groups and, if the weights of a group do not fit,
-// the parts of its filters.
-template <typename Format, int kBundle, int kTaps, int kTiles>
+// Persistent blocks: grid.x divides the output tiles, grid.y the conv groups and, if the weights of a conv
+// group do not fit, the parts of its filters.
+template <typename Format, int kBundle, int kTaps, int kAccumulatorTiles>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     kernel(const __grid_constant__ Arguments<typename Format::Element> problem) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
 #else
   extern __shared__ __align__(16) unsigned char shared[];
   griddepcontrol_wait();
-  Block<Format, kBundle, kTaps, kTiles> block(problem, shared);
+  Block<Format, kBundle, kTaps, kAccumulatorTiles> block(problem, shared);
   block.set_up();
   block.compute_tiles();
 #endif

@@ -12,10 +12,10 @@
 
 namespace convswap::few_channels {
 
-// Columns of a bundle that a quad's pixels read, of both halves of the tile. The mma's A registers of the two
-// halves are contiguous.
+// Columns of a bundle that the outputs of a quad read, of both halves of the tile. The mma's A registers of
+// the two halves are contiguous.
 template <int kBundle, int kTaps>
-struct Window {
+struct BundleColumns {
   static constexpr int kColumns = kTaps + kQuad - 1;
   unsigned words[kColumns * kBundle];
 
@@ -36,16 +36,16 @@ struct Window {
   }
 };
 
-// Accumulators of 8 * kTiles filters at 64 pixels: eight quads of either half of the tile. Pixels are the
-// rows of the product, filters its columns.
-template <typename Format, int kBundle, int kTaps, int kTiles>
+// Accumulators of 8 * kAccumulatorTiles folded filters at 64 pixels: eight quads of either half of the tile.
+// Pixels are M of the product, folded filters are N.
+template <typename Format, int kBundle, int kTaps, int kAccumulatorTiles>
 struct Unit {
   using Element = typename Format::Element;
   using Number = typename Format::Number;
   static constexpr int kWords = kBundle / 2;  // of one pixel and bundle
-  static constexpr int kStepWeights = kTaps * kTiles * 32 * kWords;
+  static constexpr int kStepWeights = kTaps * kAccumulatorTiles * 32 * kWords;
 
-  float accumulators[kQuad][kTiles][4];  // [pixel of the quad][filter tile][mma register]
+  float accumulators[kQuad][kAccumulatorTiles][4];  // [pixel of the quad][filter tile][mma register]
 
   // Quad of a lane. With bundles of two rows, the quads of a quarter-warp must be two apart to avoid bank
   // conflicts.
@@ -60,7 +60,7 @@ struct Unit {
 #pragma unroll
     for (int i = 0; i < kQuad; ++i) {
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
+      for (int tile = 0; tile < kAccumulatorTiles; ++tile) {
 #pragma unroll
         for (int j = 0; j < 4; ++j) accumulators[i][tile][j] = 0.0f;
       }
@@ -79,7 +79,7 @@ struct Unit {
 #pragma unroll
     for (int i = 0; i < kQuad; ++i) {
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
+      for (int tile = 0; tile < kAccumulatorTiles; ++tile) {
 #pragma unroll
         for (int j = 0; j < 4; ++j) accumulators[i][tile][j] *= factor;
       }
@@ -90,13 +90,13 @@ struct Unit {
                                  const unsigned* weights) {
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
-      Window<kBundle, kTaps> window;
-      window.load(pixels + bundles[step * kBundlesPerStep].offset);
+      BundleColumns<kBundle, kTaps> columns;
+      columns.load(pixels + bundles[step * kBundlesPerStep].offset);
 #pragma unroll
-      for (int tap = 0; tap < kTaps; ++tap, weights += 32 * kTiles * kWords) {
-        unsigned b[kTiles][kWords];
+      for (int tap = 0; tap < kTaps; ++tap, weights += 32 * kAccumulatorTiles * kWords) {
+        unsigned b[kAccumulatorTiles][kWords];
 #pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
+        for (int tile = 0; tile < kAccumulatorTiles; ++tile) {
           if constexpr (kWords == 2) {
             const uint2 two = *reinterpret_cast<const uint2*>(weights + 64 * tile);
             b[tile][0] = two.x, b[tile][1] = two.y;
@@ -106,9 +106,9 @@ struct Unit {
         }
 #pragma unroll
         for (int i = 0; i < kQuad; ++i) {
-          const unsigned* a = window.words + (tap + i) * kBundle;
+          const unsigned* a = columns.words + (tap + i) * kBundle;
 #pragma unroll
-          for (int tile = 0; tile < kTiles; ++tile) {
+          for (int tile = 0; tile < kAccumulatorTiles; ++tile) {
             if constexpr (kWords == 2) {
               mma_m16n8k16<Number>(accumulators[i][tile], a[0], a[1], a[2], a[3], b[tile][0], b[tile][1]);
             } else {
@@ -121,12 +121,12 @@ struct Unit {
   }
 
  public:
-  // Undoes the scales of the pixels and weights and adds the bias.
+  // Multiplies by the inverse of the scales of pixels and weights, and adds the bias.
   __device__ void scale_and_add_bias(const FilterScale* scales, const float* second_factors,
                                      bool needs_second_factor) {
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const int filter = tile * kFiltersPerTile + threadIdx.x % 4 * 2;
+    for (int tile = 0; tile < kAccumulatorTiles; ++tile) {
+      const int filter = tile * kMmaN + threadIdx.x % 4 * 2;
       const float4 both = *reinterpret_cast<const float4*>(scales + filter);
       if (Format::kIsScaled && needs_second_factor) {
         const float first = second_factors[filter], second = second_factors[filter + 1];
@@ -152,7 +152,7 @@ struct Unit {
 #pragma unroll
       for (int i = 0; i < kQuad; ++i) {
 #pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) activation(accumulators[i][tile]);
+        for (int tile = 0; tile < kAccumulatorTiles; ++tile) activation(accumulators[i][tile]);
       }
     });
   }
@@ -203,7 +203,7 @@ struct Unit {
       if (target.activates) {
         if (problem.epilogue_params.only_clamps) {
           limit_values(problem.epilogue_params, values);
-        } else {  // rare, and inlined many times: a call keeps the code small
+        } else {  // rare: a call keeps the code small, which is inlined many times
 #pragma unroll
           for (float& value : values) value = activated(problem.epilogue_params.epilogue, value);
         }
@@ -212,11 +212,11 @@ struct Unit {
     store_global_if(condition, address, Format::pack(values));
   }
 
-  // Bit mask of the eight filters that have an output inside the image at a quad of a half.
+  // Bit mask of the eight folded filters that have an output inside the image at a quad of a half.
   static __device__ unsigned filters_inside(const TileInfo& tile, int quad, int half) {
     const int quads = half == 1 ? tile.quads[1] : tile.quads[0];
     const int full_quads = half == 1 ? tile.full_quads[1] : tile.full_quads[0];
-    return quad < full_quads ? (1u << kFiltersPerTile) - 1 : quad < quads ? tile.last_fold_mask : 0;
+    return quad < full_quads ? (1u << kMmaN) - 1 : quad < quads ? tile.last_fold_mask : 0;
   }
 
   // Stores from registers, if rows are whole aligned quads.
@@ -234,16 +234,16 @@ struct Unit {
         inside[half] = filters_inside(target.tile, quad, half) >> first_filter;
       }
     }
-    const int left = target.filters - first_filter;
+    const int filters_left = target.filters - first_filter;
     unsigned long long y =
         global_address(target.y + offsets.offset +
                        static_cast<long long>(first_filter >> problem.log2_folds) * problem.output_plane +
                        (first_filter & ((1 << problem.log2_folds) - 1)) * problem.output_width);
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile, y += problem.next_filters * sizeof(Element)) {
+    for (int tile = 0; tile < kAccumulatorTiles; ++tile, y += problem.next_filters * sizeof(Element)) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const bool is_filter = tile * kFiltersPerTile + j < left;
+        const bool is_filter = tile * kMmaN + j < filters_left;
         unsigned long long address = j == 0 ? y : address_at(y, problem.odd_filter, sizeof(Element));
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -260,9 +260,9 @@ struct Unit {
 
   // Stores through shared memory, so that a warp stores neighbouring pixels at any alignment. Rows of a width
   // not divisible by four would otherwise be stored in single words, each a partial sector write. Four
-  // filters pass at a time, one from each of four lanes, which leaves more shared memory to the tile. XOR
-  // with quad_swizzle permutes a filter's quads, so that the 16-byte stores of a quarter-warp (four filters
-  // and two quads) have no bank conflicts.
+  // folded filters pass at a time, one from each of four lanes, which leaves more shared memory to the tile.
+  // XOR with quad_swizzle permutes the quads of a folded filter, so that the 16-byte stores of a quarter-warp
+  // (four folded filters and two quads) have no bank conflicts.
   static __device__ constexpr int quad_swizzle(int t) {
     return kBundle == 4 ? 2 * t : (t & 1) | (t & 2) << 1;
   }
@@ -272,7 +272,7 @@ struct Unit {
                                const Target& target, float* staged) const {
     constexpr int kPixels = kQuad * kQuadsPerUnit;
     constexpr int kRounds = 2 / kWidth;
-    constexpr int kFilters = kFiltersPerTile / 2;  // at a time
+    constexpr int kFilters = kMmaN / 2;  // at a time
     const unsigned lane = optimization_barrier(threadIdx.x) % 32;
     const int quad_in_unit = lane * kWidth % kPixels / kQuad;
     const int quad = target.first + quad_in_unit;
@@ -290,10 +290,10 @@ struct Unit {
     unsigned long long y = global_address(
         target.y + (offsets.offset + pixel + (kRounds == 1 ? lane / 16 * problem.half_offset : 0)));
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile, y += problem.next_filters * sizeof(Element)) {
-      const int left = target.filters - tile * kFiltersPerTile;
-      if (left <= 0) break;
-      const unsigned filters = left < kFiltersPerTile ? (1u << left) - 1 : ~0u;
+    for (int tile = 0; tile < kAccumulatorTiles; ++tile, y += problem.next_filters * sizeof(Element)) {
+      const int filters_left = target.filters - tile * kMmaN;
+      if (filters_left <= 0) break;
+      const unsigned filters = filters_left < kMmaN ? (1u << filters_left) - 1 : ~0u;
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         __syncwarp();
@@ -335,14 +335,14 @@ struct Unit {
   }
 };
 
-// Computes a staged tile. `activates`: the results are complete after this window of this pass, and an
-// activation follows.
-template <typename Format, int kBundle, int kTaps, int kTiles>
+// Computes a staged tile for one binade window. `activates`: the results are then complete, and have an
+// activation.
+template <typename Format, int kBundle, int kTaps, int kAccumulatorTiles>
 __device__ inline void compute_tile(const Arguments<typename Format::Element>& problem,
                                     const TileInfo& tile_info, int filters, bool accumulates, bool activates,
                                     bool needs_second_factor, unsigned char* shared) {
-  using WarpUnit = Unit<Format, kBundle, kTaps, kTiles>;
-  constexpr int kBlockFilters = kTiles * kFiltersPerTile;
+  using WarpUnit = Unit<Format, kBundle, kTaps, kAccumulatorTiles>;
+  constexpr int kBlockFilters = kAccumulatorTiles * kMmaN;
   const unsigned* const weights = problem.shared.weights(shared);
   const unsigned* const staged = problem.shared.staged.in(shared);
   const FilterBundle* const bundles = problem.shared.bundles.in(shared);

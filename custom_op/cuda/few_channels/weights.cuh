@@ -7,12 +7,12 @@
 
 namespace convswap::few_channels {
 
-// Bundle at `index` along the depth. Bundles beyond the filter's last are padding.
+// Bundle at `index` along K. Bundles beyond the filter's last are padding.
 template <int kBundle, typename Arguments>
 __device__ inline FilterBundle filter_bundle(const Arguments& problem, int index) {
   if (index >= problem.bundles) return {0, 0, {-1, -1, -1, -1}, {}};
   const bool single_taps = problem.dilation_width != 1;
-  const int per_line = single_taps ? problem.filter_width : problem.phases;
+  const int per_line = single_taps ? problem.filter_width : problem.stride_phases;
   const int within = index % per_line;
   const int line = index / per_line;
   const int rows = (problem.folded_filter_height + problem.bundle_rows - 1) / problem.bundle_rows;
@@ -28,24 +28,25 @@ __device__ inline FilterBundle filter_bundle(const Arguments& problem, int index
     bundle.start[j] =
         ((problem.first_channel + c) * problem.filter_height + r) * problem.filter_width + within;
   }
-  int phase = within;
+  int stride_phase = within;
   int column = 0;
   bundle.taps = (problem.filter_width - within + problem.stride_width - 1) / problem.stride_width;
   if (single_taps) {
-    phase = within * problem.dilation_width % problem.stride_width;
+    stride_phase = within * problem.dilation_width % problem.stride_width;
     column = within * problem.dilation_width / problem.stride_width;
     bundle.taps = 1;
   }
-  bundle.offset = plane * problem.plane_words +
-                  (first_row * problem.dilation_height * problem.phases + phase) * problem.line_words +
-                  column * kBundle;
+  bundle.offset =
+      plane * problem.plane_words +
+      (first_row * problem.dilation_height * problem.stride_phases + stride_phase) * problem.line_words +
+      column * kBundle;
   return bundle;
 }
 
 // Converts the weights and stores them in the order of the mma's B fragments: for each (filter block, part,
-// k-step, tap) the words of all lanes are contiguous, filter tile by filter tile. Returns the value range
-// that the thread has read.
-template <typename Format, int kBundle, int kTaps, int kTiles, typename Arguments>
+// k-step, tap) the words of all lanes are contiguous, by accumulator tile. Returns the value range that the
+// thread has read.
+template <typename Format, int kBundle, int kTaps, int kAccumulatorTiles, typename Arguments>
 __device__ inline ValueRange<typename Format::Element> stage_weights(const Arguments& problem,
                                                                      const typename Format::Element* w,
                                                                      const FilterBundle* bundles, int filters,
@@ -53,21 +54,22 @@ __device__ inline ValueRange<typename Format::Element> stage_weights(const Argum
                                                                      unsigned* weights) {
   constexpr int kWords = kBundle / 2;
   const int stride = problem.channels * problem.filter_height * problem.filter_width;
-  const int count = problem.filter_blocks * Format::kParts * problem.steps * kTaps * kTiles * 32 * kWords;
+  const int count =
+      problem.filter_blocks * Format::kParts * problem.steps * kTaps * kAccumulatorTiles * 32 * kWords;
   ValueRange<typename Format::Element> range;
 #pragma unroll 4
   for (int i = threadIdx.x; i < count; i += blockDim.x) {
     const int word = i % kWords;
     const int lane = i / kWords % 32;
     int remaining = i / kWords / 32;
-    const int tile = remaining % kTiles;
-    remaining /= kTiles;
+    const int tile = remaining % kAccumulatorTiles;
+    remaining /= kAccumulatorTiles;
     const int tap = remaining % kTaps;
     remaining /= kTaps;
     const int step = remaining % problem.steps;
     remaining /= problem.steps;
     const int part = remaining % Format::kParts;
-    const int filter = (remaining / Format::kParts * kTiles + tile) * kFiltersPerTile + lane / 4;
+    const int filter = (remaining / Format::kParts * kAccumulatorTiles + tile) * kMmaN + lane / 4;
     unsigned packed = 0;
     if (filter < filters) {
       const FilterBundle& bundle = bundles[step * kBundlesPerStep + lane % 4];
@@ -90,7 +92,7 @@ __device__ inline ValueRange<typename Format::Element> stage_weights(const Argum
   return range;
 }
 
-// Sets each filter's scale and bias, which turn accumulators into results.
+// Sets the scale and bias of each folded filter.
 template <typename Format, typename Arguments>
 __device__ inline void find_scales(const Arguments& problem, int filters, int padded, const int* tops,
                                    int weight_window, int top, const typename Format::Element* bias,
