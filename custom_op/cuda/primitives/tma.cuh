@@ -44,8 +44,8 @@ __device__ inline void tma_load_1d_expect_tx(void* shared, const void* global, u
 // TMA copies from shared to global memory, compute capability 9.0 and newer. Other threads' writes are
 // included if those threads called fence_proxy_async and then synchronised with this thread.
 
-// Issues a TMA store. `bytes` and both addresses are multiples of 16. `evict_first` gives the stored data the
-// L2 policy of that name: L2 evicts them before other data.
+// Issues a TMA store. `bytes` and both addresses are multiples of 16. With `evict_first`, L2 evicts the
+// stored data first.
 __device__ inline void tma_store_1d(void* global, const void* shared, unsigned bytes, bool evict_first) {
   const unsigned from = shared_address(shared);
   if (evict_first) {
