@@ -27,7 +27,7 @@ struct Results {
     float values[] = {sum};
     float& value = values[0];
     if (z != nullptr) value += static_cast<float>(z[offset]);
-    finish_values(a.following, values);
+    apply_activation(a.following, values);
     const unsigned long long to = y + static_cast<long long>(offset) * int(sizeof(T));
     if constexpr (kAreSame<T, float>) {
       store_global_if(1, to, __float_as_uint(value));

@@ -44,17 +44,17 @@ __device__ inline void activate_swish(const Epilogue& epilogue, float (&values)[
 }
 
 template <int kCount>
-__device__ inline void limit_values(const EpilogueParams& params, float (&values)[kCount]) {
+__device__ inline void clamp_values(const EpilogueParams& params, float (&values)[kCount]) {
 #pragma unroll
-  for (float& value : values) value = min_nan(max_nan(value, params.least), params.most);
+  for (float& value : values) value = min_nan(max_nan(value, params.lower), params.upper);
 }
 
 // For many values and activations that clamp or satisfy is_swish. Dispatches once on the activation and calls
 // `for_each` with the functor that applies it to an array of values.
 template <typename ForEach>
-__device__ inline void finish_many(const EpilogueParams& params, ForEach for_each) {
+__device__ inline void dispatch_activation(const EpilogueParams& params, ForEach for_each) {
   if (params.only_clamps) {
-    for_each([&](auto& values) { limit_values(params, values); });
+    for_each([&](auto& values) { clamp_values(params, values); });
   } else if (params.epilogue.activation == Activation::silu) {
     for_each([&](auto& values) { activate_inlined<Activation::silu>(params.epilogue, values); });
   } else {
@@ -64,9 +64,9 @@ __device__ inline void finish_many(const EpilogueParams& params, ForEach for_eac
 
 // Applies any activation.
 template <int kCount>
-__device__ inline void finish_values(const EpilogueParams& params, float (&values)[kCount]) {
+__device__ inline void apply_activation(const EpilogueParams& params, float (&values)[kCount]) {
   if (params.only_clamps) {
-    limit_values(params, values);
+    clamp_values(params, values);
   } else {
     activate_values<Activation::silu, Activation::hard_swish>(params.epilogue, values);
   }

@@ -8,8 +8,8 @@ namespace convswap {
 // kernel does not branch on their kind.
 struct EpilogueParams {
   Epilogue epilogue;
-  bool only_clamps;  // the activation is min(max(value, least), most)
-  float least, most;
+  bool only_clamps;  // the activation is min(max(value, lower), upper)
+  float lower, upper;
 };
 
 }  // namespace convswap

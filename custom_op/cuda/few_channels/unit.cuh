@@ -148,7 +148,7 @@ struct Unit {
 
   // Applies the activation to final accumulators.
   __device__ void activate(const Arguments<Element>& problem) {
-    finish_many(problem.epilogue_params, [&](auto activation) {
+    dispatch_activation(problem.epilogue_params, [&](auto activation) {
 #pragma unroll
       for (int i = 0; i < kQuad; ++i) {
 #pragma unroll
@@ -202,7 +202,7 @@ struct Unit {
       }
       if (target.activates) {
         if (problem.epilogue_params.only_clamps) {
-          limit_values(problem.epilogue_params, values);
+          clamp_values(problem.epilogue_params, values);
         } else {  // rare: a call keeps the code small, which is inlined many times
 #pragma unroll
           for (float& value : values) value = activated(problem.epilogue_params.epilogue, value);

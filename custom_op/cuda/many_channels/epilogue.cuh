@@ -157,10 +157,10 @@ __device__ inline void store_results(const Arguments<Element>& problem, const Ti
     }
     const PositionWriter<Format, Element> writer(problem, problem.y, at, rows, staged + lane);
     if (only_clamps_full_rows) [[likely]] {
-      writer.store_clamped(epilogue_params.least, epilogue_params.most);
+      writer.store_clamped(epilogue_params.lower, epilogue_params.upper);
     } else if (epilogue_params.only_clamps) {
       writer.template store_rows<8>(has_residual,
-                                    [&](float (&values)[8]) { limit_values(epilogue_params, values); });
+                                    [&](float (&values)[8]) { clamp_values(epilogue_params, values); });
     } else if (is_swish(epilogue_params.epilogue)) {
       writer.template store_rows<8>(
           has_residual, [&](float (&values)[8]) { activate_swish(epilogue_params.epilogue, values); });
@@ -231,7 +231,7 @@ __device__ inline void combine_split_sums(const Arguments<Element>& problem, lon
   }
   if (problem.b != nullptr) sum += Format::to_float(problem.b[filter]);
   if (problem.z != nullptr) sum += Format::to_float(problem.z[at]);
-  finish_values(problem.epilogue_params, accumulators);
+  apply_activation(problem.epilogue_params, accumulators);
   problem.y[at] = static_cast<Element>(sum);
 }
 

@@ -49,7 +49,7 @@ class TileEpilogue {
       }
     }
     if (problem_.epilogue.epilogue.activation != Activation::none) {
-      finish_many(problem_.epilogue, [&](auto finish) {
+      dispatch_activation(problem_.epilogue, [&](auto finish) {
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) finish(accumulators[t]);
       });

@@ -98,7 +98,7 @@ class OutputWriter {
     const int* const lane_outputs = outputs + static_cast<int>(threadIdx.x) % 4 * 2;
     const unsigned long long undefined = not_finite(accumulators);
     if (problem_.epilogue.epilogue.activation != Activation::none) {
-      finish_many(problem_.epilogue, [&](auto finish) {
+      dispatch_activation(problem_.epilogue, [&](auto finish) {
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) finish(accumulators[t]);
       });

@@ -44,7 +44,7 @@ __device__ inline void store_tile(const Arguments<T>& a, int image, int tile_row
           pair[0] += static_cast<float>(a.z[at]);
           if (has_second) pair[1] += static_cast<float>(a.z[at + 1]);
         }
-        finish_values(a.pointwise_epilogue, pair);
+        apply_activation(a.pointwise_epilogue, pair);
         if (a.vectorizes_stores) {
           store_pair<T>(true, global_address(a.y) + at * static_cast<int>(sizeof(T)), pair[0], pair[1]);
         } else {

@@ -96,11 +96,11 @@ class Window {
     convolve(accumulators);
     // Channels past the last give zeros even if the activation maps 0 to another value.
     if (epilogue.only_clamps) {
-      const float least = has_channel_ ? epilogue.least : 0.0f, most = has_channel_ ? epilogue.most : 0.0f;
+      const float lower = has_channel_ ? epilogue.lower : 0.0f, upper = has_channel_ ? epilogue.upper : 0.0f;
 #pragma unroll
       for (int i = 0; i < S::kRows; ++i) {
         const auto result = [&](int j) {
-          return RawBits<T>::to_operand(min_nan(max_nan(accumulators[i][j], least), most));
+          return RawBits<T>::to_operand(min_nan(max_nan(accumulators[i][j], lower), upper));
         };
         *row_of(to, i) = make_float4(result(0), result(1), result(2), result(3));
       }

@@ -195,7 +195,7 @@ struct CrossWarpReduction {
       const long long at = (static_cast<long long>(pixel.image) * a.out_channels + filter) * a.output_plane +
                            pixel.plane_index;
       if (a.z != nullptr) sum += static_cast<float>(a.z[at]);
-      finish_values(a.epilogue, accumulators);
+      apply_activation(a.epilogue, accumulators);
       a.y[at] = static_cast<Element>(sum);
     }
   }

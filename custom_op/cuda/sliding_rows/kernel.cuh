@@ -193,7 +193,7 @@ __device__ inline void write_row(const Arguments<T>& a, long long first, int ins
       if (is_wanted && i < inside) values[i] += static_cast<float>(a.z[first + i]);
     }
   }
-  finish_values(a.following, values);
+  apply_activation(a.following, values);
   const unsigned long long to = global_address(a.y) + first * int(sizeof(T));
   if constexpr (kOutputs > 1) {
     if (a.stores_together) {
