@@ -347,7 +347,7 @@ def test_tiles_of_toeplitz_that_overlap_store_each_result_once(size, filters, mi
     x[images * 3 // 4, 0, 17] *= 1e25
     y = run("toeplitz", x, w, b, {})
     plan = _native.describe_plan(_native.Problem(x.shape, w.shape, True), "cuda", "toeplitz")
-    assert "1 of them the next tile's too" in plan
+    assert "1 shared with the next tile" in plan
     assert ("input by TMA" in plan) == is_copied
     reference = run("naive", x, w, b, {})
     finite = np.isfinite(reference)

@@ -25,13 +25,13 @@ FIRST_MULTI_IMAGE_SEED = 1_000_000
 # also with input by TMA; two folds that are stored in pairs; double-buffered filters with tiles of 120
 # columns, several of an image; tiles of 128 columns.
 RARE = {
-    "tiles that overlap": ("toeplitz", 0, r"of them the next tile's too\)"),
+    "tiles that overlap": ("toeplitz", 0, r"shared with the next tile\)"),
     "tiles of TMA input that overlap": (
         "toeplitz",
         15_000,
-        r"of them the next tile's too\).*input by TMA",
+        r"shared with the next tile\).*input by TMA",
     ),
-    "tiles in precision ieee that overlap": ("toeplitz", 20_000, r"ieee .*of them the next tile's too\)"),
+    "tiles in precision ieee that overlap": ("toeplitz", 20_000, r"ieee .*shared with the next tile\)"),
     "pairs of folds": ("toeplitz", 0, r" x 2 outputs, "),
     "double-buffered filters": (
         "implicit_gemm",

@@ -195,15 +195,15 @@ def test_many_channels_makes_its_barriers_before_it_waits_and_nothing_else():
     )
     before, _, behind = entry.partition("griddepcontrol_wait();")
     assert "produce_tiles<" in behind and "consume_tiles<" in behind
-    assert set(re.findall(r"problem\.(\w+)", before)) <= {"weight_stages", "image_stages"}
+    assert set(re.findall(r"problem\.(\w+)", before)) <= {"weight_stages", "pixel_stages"}
     assert not re.search(r"load\(|copy|prefetch|return", before)
     # Its producers wait themselves, ahead of all but copies of weights that stay.
     text = path.with_name("producers.cuh").read_text(encoding="utf-8")
     before, _, behind = text.partition("griddepcontrol_wait();")
     before = before[before.rindex("produce_tiles(") :]
-    assert "copy_pixels<" in behind and "publish_tile_info(" in behind
-    assert re.findall(r"copy_\w+|publish\w+|load\w*\(", before) == ["copy_weights"]
-    assert before.index("problem.weights_are_constant") < before.index("copy_weights")
+    assert "load_pixels<" in behind and "publish_tile_info(" in behind
+    assert re.findall(r"load_\w+|publish\w+|copy\w*\(", before) == ["load_weights"]
+    assert before.index("problem.weights_are_constant") < before.index("load_weights")
 
 
 def test_every_kernel_that_may_start_early_waits_first():
