@@ -73,7 +73,7 @@ struct SharedOffsets {
   Offset<FilterScale> scales;
   Offset<QuadOffsets> quad_offsets;
   Offset<FilterBundle> bundles;  // of filter rows
-  Offset<int> tops;              // exponents of the filters' uppermost binades
+  Offset<int> tops;              // exponents of the filters' highest binades
   Offset<float> second_factors;  // second factors of the filters' scales
   Offset<BlockState> state;
 };
@@ -115,7 +115,7 @@ struct Arguments : Tensors<Element>, Geometry {
   // and one stride phase (remainder of the column by the stride). A bundle's pixels of one channel are
   // `row_step` rows apart.
   int bundle_channels, bundle_rows, row_step;
-  int planes;  // per image
+  int planes;  // of an image
   int stride_phases;
   int line_words, plane_words, part_words, raw_words, zero_words;
   int lines;  // of all images of a half

@@ -50,14 +50,14 @@ inline constexpr auto kInstances = [] {
 
 // Decomposition of the filter into filter rows, and of those into bundles, along K of the product.
 struct FilterBundles {
-  int64_t stride_phases;
-  int64_t taps;
-  int64_t reach;     // columns of a stride phase from the first tap's to the last tap's
-  int size;          // filter rows in a bundle: 2 or 4
-  int64_t channels;  // of a bundle; it has size / channels filter rows of each
-  int64_t row_step;  // distance of a bundle's filter rows of one channel
-  int64_t planes;    // per image
-  int64_t count;     // bundles
+  int64_t stride_phases;  // that taps read
+  int64_t taps;           // of a filter row in one stride phase
+  int64_t reach;          // columns of a stride phase from the first tap's to the last tap's
+  int size;               // filter rows in a bundle: 2 or 4
+  int64_t channels;       // of a bundle; it has size / channels filter rows of each
+  int64_t row_step;       // distance of a bundle's filter rows of one channel
+  int64_t planes;         // of `channels` channels, in an image
+  int64_t count;          // bundles
 
   explicit FilterBundles(const ConvProblem& problem);
   int64_t steps() const;  // of four bundles

@@ -1,6 +1,6 @@
 #pragma once
 
-// A tile of the output, and the copy and conversion of its input.
+// An output tile, and the copy and conversion of its input.
 
 #include "cuda/few_channels/arguments.h"
 #include "cuda/primitives/cp_async.cuh"

@@ -233,7 +233,7 @@ class Block {
   bool weights_are_finite_ = true;
   int weight_windows_ = 1;
   int top_ = kFirstTop;             // highest binade of the pixels' first window
-  int scaled_for_ = kFirstTop + 1;  // highest binade of the window of the current scales
+  int scaled_for_ = kFirstTop + 1;  // highest binade of the window of the current scales; top_ + 1: none
 };
 
 // Persistent blocks: grid.x divides the output tiles, grid.y the conv groups and, if the weights of a conv

@@ -45,7 +45,7 @@ struct Unit {
   static constexpr int kWords = kBundle / 2;  // of one pixel and bundle
   static constexpr int kStepWeights = kTaps * kAccumulatorTiles * 32 * kWords;
 
-  float accumulators[kQuad][kAccumulatorTiles][4];  // [pixel of the quad][filter tile][mma register]
+  float accumulators[kQuad][kAccumulatorTiles][4];  // [pixel of the quad][accumulator tile][mma register]
 
   // Quad of a lane. With bundles of two rows, the quads of a quarter-warp must be two apart to avoid bank
   // conflicts.
@@ -219,7 +219,7 @@ struct Unit {
     return quad < full_quads ? (1u << kMmaN) - 1 : quad < quads ? tile.last_fold_mask : 0;
   }
 
-  // Stores from registers, if rows are whole aligned quads.
+  // Stores from registers, if rows consist of full, aligned quads.
   template <bool kAccumulates>
   __device__ void store_quads(const Arguments<Element>& problem, const QuadOffsets* quad_offsets,
                               const Target& target) const {

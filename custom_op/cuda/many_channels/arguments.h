@@ -19,7 +19,7 @@ constexpr int kWgmmaK = 16;                             // K of a wgmma: two cha
 constexpr int kAccumulatorTileColumns = 8;              // positions of an accumulator tile (wgmma.cuh)
 constexpr int kStepUnits = kWgmmaM * kWgmmaK * 2 / 16;  // 16-byte units of the weights of one wgmma
 constexpr int kMaxSteps = 256;                          // wgmmas of a K tile
-constexpr int kMaxStridePhases = 16;                    // of rows times of columns, that taps read
+constexpr int kMaxStridePhases = 16;                    // row times column stride phases that taps read
 constexpr int kMaxStepsPerStage = 5;                    // wgmmas whose weights one TMA load brings
 
 // Two consumer warpgroups issue wgmmas, each for half of the output tile's positions. Two producer warps

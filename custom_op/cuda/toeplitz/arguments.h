@@ -68,7 +68,7 @@ struct WeightState {
 struct ResultStrides {
   int image, plane, row;
   bool rows_are_contiguous;    // rows of a plane are contiguous, as in y
-  bool planes_are_contiguous;  // so are planes
+  bool planes_are_contiguous;  // the planes of an image are contiguous, too
 };
 
 // Offsets of the regions of shared memory. The Toeplitz matrix comes first in the block, and the staged input

@@ -499,7 +499,7 @@ void set_step_offsets(const Tiling& tiling, StepVectors* vectors, unsigned* offs
   };
   for (int64_t step = 0; step < vector_layout.steps(); ++step) {
     int64_t first = 2 * step, second = first + 1;
-    if (second >= vector_layout.depth_vectors()) {
+    if (second >= vector_layout.k_vectors()) {
       // The missing second vector has zero weights, so any vector serves.
       vectors[step] = {static_cast<short>(first), -1};
       offsets[step] = static_cast<unsigned>(vector_index_of(first)) | 1u << 16;

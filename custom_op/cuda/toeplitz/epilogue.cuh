@@ -30,7 +30,7 @@ struct ConvPlane {
 };
 
 // A pool window, clipped at the plane's edges.
-struct Window {
+struct ClippedPoolWindow {
   int row, column;  // first row and column; negative in the padding
   int height, width;
 
@@ -42,7 +42,7 @@ struct Window {
     }
   }
 
-  // Maximum of a window of fixed size. All loads are issued at once; coordinates outside the plane are
+  // Maximum of a pool window of fixed size. All loads are issued at once; coordinates outside the plane are
   // clamped to the edge.
   template <int kSize, typename Element>
   __device__ float largest_unrolled(const ConvPlane<Element>& plane) const {
@@ -71,10 +71,11 @@ struct Window {
   }
 };
 
-// Pools activated values: a maximum, or the sum for an average, when the activation cannot follow the pool.
+// Pools activated values, for activations that cannot follow the pool. Returns the maximum or, for an average
+// pool, the sum.
 template <typename Element>
 __device__ inline float pool_activations(const Epilogue& epilogue, const ConvPlane<Element>& plane,
-                                         const Window& window) {
+                                         const ClippedPoolWindow& window) {
   if (epilogue.pool.kind == PoolKind::max) {
     float largest = -infinity();
     window.for_each(plane, [&](float sum) { largest = max_nan(activated(epilogue, sum), largest); });
@@ -85,7 +86,7 @@ __device__ inline float pool_activations(const Epilogue& epilogue, const ConvPla
   return sum_of_all;
 }
 
-// Computes y from the Conv output row by row, a warp to a row.
+// Computes y from the Conv output, one row of y per warp at a time.
 template <typename Element>
 __device__ inline void run_full_post_pass(const Arguments<Element>& problem,
                                           const Results<Element>& results) {
@@ -111,7 +112,7 @@ __device__ inline void run_full_post_pass(const Arguments<Element>& problem,
         problem.output_height, problem.output_width};
     Element* const to = results.y_staging + image * problem.y_strides.image +
                         filter * problem.y_strides.plane + y_row * problem.y_strides.row;
-    Window window = {};
+    ClippedPoolWindow window = {};
     window.height = static_cast<int>(pool.kernel[0]), window.width = static_cast<int>(pool.kernel[1]);
     window.row =
         (tile.y_row + y_row) * static_cast<int>(pool.stride[0]) - static_cast<int>(pool.pad_begin[0]);
@@ -165,7 +166,7 @@ __device__ inline void activate_results(const Arguments<Element>& problem, const
   }
 }
 
-// Not inlined: otherwise every kernel would contain a copy.
+// Second pass of the epilogue. Not inlined, because a kernel calls it from two places.
 template <typename Element>
 __device__ __noinline__ void run_post_pass(const Arguments<Element>& problem, int index, int first_filter,
                                            int filters, unsigned char* warpgroup_shared) {

@@ -49,8 +49,8 @@ struct VectorLayout {
   int64_t bundles;
 
   VectorLayout(const ConvProblem& problem, int bundle, int folds);
-  int64_t depth_vectors() const { return bundles * window_rows * window_vectors; }
-  int64_t steps() const { return (depth_vectors() + 1) / 2; }  // k-steps of two vectors each
+  int64_t k_vectors() const { return bundles * window_rows * window_vectors; }
+  int64_t steps() const { return (k_vectors() + 1) / 2; }  // k-steps of two vectors each
 };
 
 // Upper bound of wgmma k-steps per accumulator.

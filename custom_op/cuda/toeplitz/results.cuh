@@ -20,7 +20,7 @@ struct Results {
                        kLineElements = kCacheLine / sizeof(Element);
   Tile tile;
   int first_filter, filters;
-  long long start;     // index of the first in y, from the cache-line boundary before y
+  long long start;     // index of the first result in y, from the cache-line boundary before y
   Element* y_staging;  // the data for y, misaligned to a cache line as in y
   void* conv_output;   // the Conv output; float32 if separate, else y_staging
 
@@ -267,7 +267,7 @@ __device__ inline void write_accumulators(const Arguments<Element>& problem, con
 }
 
 // Writes a 2 x 2 pool of the accumulators if two output rows are folded: a thread and its neighbour hold the
-// four accumulators of a window and write one result. Averages add results. Maxima compare accumulators,
+// four accumulators of a pool window and write one result. Averages add results. Maxima compare accumulators,
 // since no scale is negative and a clamp keeps the order.
 template <typename Format, int kAccumulatorTiles, bool kAverages, typename Stored,
           typename Element = typename Format::Element>
