@@ -27,9 +27,9 @@ struct Arguments : Tensors<Element> {
   bool is_dense;                          // steps are one pixel: input and output offsets agree
   // Loads (stores) two adjacent pixels of a channel with one instruction.
   bool loads_pairs, stores_pairs;
-  int tiles;                            // of pixels
-  int chunks;                           // of the channels
-  FastDivisor filter_blocks_per_group;  // per group
+  int tiles;   // of pixels
+  int chunks;  // of the channels
+  FastDivisor filter_blocks_per_group;
   EpilogueParams epilogue;
 };
 

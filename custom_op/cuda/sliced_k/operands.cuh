@@ -18,8 +18,9 @@
 
 namespace convswap {
 
-// Float32 split into two TF32. Their sum differs from the float32 value by at most 2^-23 of the value, or by
-// 2^-137, below which the smaller TF32 has no bits.
+// Format of float32 elements that are split into two TF32 each. Their sum differs from the float32 value by
+// at most 2^-23 of the value, or by 2^-137, below which the smaller TF32 has no bits. (The pairs of
+// Float16Pairs in tensor_core_formats.cuh are two neighbouring elements instead.)
 struct Tf32Pairs;
 
 namespace sliced_k {
