@@ -1,7 +1,7 @@
 #pragma once
 
-// What the plan of depthwise and its kernel agree on, and what the kernel is told; depthwise.cc explains the
-// words.
+// Constants that the plan and the kernel of depthwise share, and the kernel's arguments. depthwise.cc
+// describes the algorithm.
 
 #include "conv/host_device.h"
 #include "cuda/epilogue/epilogue_params.h"
@@ -10,44 +10,49 @@
 
 namespace convswap::depthwise {
 
-constexpr int kMostThreads = 256;
+constexpr int kMaxThreads = 256;
 
-// Columns of the image that are loaded together.
-constexpr int kMostTogether = 4;
+// Most adjacent columns of x that one vector load takes.
+constexpr int kMaxVectorColumns = 4;
 
-// The parts of a block's shared memory: places of planes in x, then the window, filters, biases.
-CONVSWAP_HOST_DEVICE constexpr int source_words(int window_planes) { return (2 * window_planes + 3) / 4 * 4; }
+// A block's smem holds the offsets of the window's planes in x (8 bytes each), the window, the filters and
+// the biases. Returns the size of the first part in 4-byte words, rounded up to 16 bytes.
+CONVSWAP_HOST_DEVICE constexpr int plane_offset_words(int window_planes) {
+  return (2 * window_planes + 3) / 4 * 4;
+}
 
 template <typename T>
 struct Arguments : Tensors<T>, Geometry {
-  EpilogueParams following;
+  EpilogueParams epilogue;
 
-  // A plane is one depth of one filter's output for one image. It needs `filter_depth` planes of x.
+  // An output plane is one depth slice of one filter's output for one image. Its receptive field spans
+  // `filter_depth` planes of x.
   int planes;
-  FastDivisor output_depth, image_filters, multiplier;
+  FastDivisor output_depth, filters_per_image, filters_per_channel;  // of all groups, of one group
   int filter_depth, input_depth, stride_depth, dilation_depth, pad_depth;
-  FastDivisor depth_taps, taps;  // of a filter: in depth, of all axes
-  bool is_flat;  // a plane of the output needs the plane of x of the same number, whose rows are aligned
+  FastDivisor depth_taps, taps;  // of a filter: along the depth, along all axes
+  bool is_contiguous;  // output plane i reads plane i of x only, whose rows are aligned for vector loads
 
-  // A block computes so many rows and columns of some planes.
+  // A block's tile of the output.
   int block_planes;
   int tile_rows, tile_columns;
   FastDivisor tiles_across, tiles_down;
 
-  // The window: the part of a plane of x that these need, with zeros beyond the image, as float32. A row is
-  // loaded `together` columns at a time, from the first that is a multiple of them; a thread loads the same
-  // columns of every `lines_together`th row.
-  int together;
-  FastDivisor window_rows, window_columns, window_loads;
-  int window_left;  // columns before the first that is needed
-  int lines_together;
-  int next_row, next_in_window, next_in_x;  // from a thread's line to its next
-  int beyond_in_window, beyond_in_x;        // and so much more where that is in another plane
-  int window_pitch, window_plane, window_words;
+  // The window is the receptive field of the tile, as float32, with zeros for padding. A line is one row of
+  // one of its planes. A line is loaded `vector_columns` columns at a time, so it begins at a multiple of
+  // them. If is_contiguous, a thread loads the same columns of every `line_step`-th line.
+  int vector_columns;
+  FastDivisor window_rows, window_columns, window_loads;  // per plane, per row, vector loads per row
+  int window_lead;                                        // columns before the receptive field, for alignment
+  int line_step;
+  int row_step, window_step, x_step;  // from a thread's line to its next: in rows, in elements
+  int window_plane_gap, x_plane_gap;  // added to window_step and x_step on the way to another plane
+  int window_pitch, window_plane, window_words;  // in floats: of a row, of a plane, of the window
 
-  // A strip is what a thread computes: an output, and so on `strip_steps` times, down or along the row.
-  FastDivisor strips_across, strip_planes;
-  int strips, strip_steps, step_columns;
+  // A strip is `strip_outputs` outputs that one thread computes one after the other: down a column, or along
+  // a row with `column_step` columns from one to the next. Steps of 0 columns mean down.
+  FastDivisor strips_across, strip_planes;  // per row of the tile, block_planes
+  int strips, strip_outputs, column_step;
 };
 
 }  // namespace convswap::depthwise

@@ -15,11 +15,11 @@ namespace {
 
 constexpr int kBlockThreads[] = {64, 96, 128, 192, 256};
 constexpr int kBlockPlanes[] = {1, 2, 4, 8, 16};
-constexpr int64_t kMostRows = 64, kMostColumns = 1024;
-// Shared memory with which a multiprocessor still holds three blocks.
-constexpr int64_t kBytesForThree = 72 * 1024;
+constexpr int64_t kMaxTileRows = 64, kMaxTileColumns = 1024;
+// Largest shared memory of a block with which a multiprocessor still holds three blocks.
+constexpr int64_t kBytesForThreeBlocks = 72 * 1024;
 
-// The kernel that computes the problem.
+// The kernel instance that computes the problem. The last one computes any problem.
 const Instance& instance_for(const ConvProblem& problem) {
   const bool is_plane = problem.filter[0] == 1;
   const bool slides = problem.stride[1] == 1 && problem.dilation[1] == 1 && problem.dilation[2] == 1 &&
@@ -33,38 +33,42 @@ const Instance& instance_for(const ConvProblem& problem) {
   return *std::rbegin(kInstances);
 }
 
-// Whether planes of the output and of x have the same numbers.
-bool is_flat(const ConvProblem& problem) {
+// True if output plane i reads plane i of x only.
+bool is_contiguous(const ConvProblem& problem) {
   return problem.filters_per_group() == 1 && problem.filter[0] == 1 && problem.stride[0] == 1 &&
          problem.input[0] == problem.output[0];
 }
 
-// An extent cut into as many parts as `most` asks for, or into 2, 4, ... times as many.
-std::vector<int> parts_of(int64_t extent, int64_t most, int64_t multiple) {
-  std::vector<int> parts;
-  for (int64_t count = ceil_divide(extent, most); parts.size() < 5; count *= 2) {
-    const int64_t part = ceil_divide(ceil_divide(extent, count), multiple) * multiple;
-    if (!parts.empty() && part == parts.back()) break;
-    parts.push_back(static_cast<int>(part));
-    if (part <= 2 * multiple) break;
+// Tile extents to try along an axis, multiples of `multiple`: the extent cut into as few tiles of at most
+// `max_tile` as possible, and into 2, 4, ... times as many.
+std::vector<int> tile_extents(int64_t extent, int64_t max_tile, int64_t multiple) {
+  std::vector<int> tiles;
+  for (int64_t count = ceil_divide(extent, max_tile); tiles.size() < 5; count *= 2) {
+    const int64_t tile = ceil_divide(ceil_divide(extent, count), multiple) * multiple;
+    if (!tiles.empty() && tile == tiles.back()) break;
+    tiles.push_back(static_cast<int>(tile));
+    if (tile <= 2 * multiple) break;
   }
-  return parts;
+  return tiles;
 }
 
 class Search {
  public:
   Search(const ConvProblem& problem, const Device& device)
-      : problem_(problem), device_(device), instance_(instance_for(problem)), is_flat_(is_flat(problem)) {}
+      : problem_(problem),
+        device_(device),
+        instance_(instance_for(problem)),
+        is_contiguous_(is_contiguous(problem)) {}
 
   std::optional<Tiling> best() {
-    // Where there are few rows, a thread goes along them.
-    const bool goes_along = problem_.output[1] < 4 && !instance_.slides;
-    for (const int columns : parts_of(problem_.output[2], kMostColumns, 4)) {
-      for (const int rows : parts_of(problem_.output[1], goes_along ? 1 : kMostRows, 1)) {
+    // If there are few rows, strips go along them.
+    const bool along_row = problem_.output[1] < 4 && !instance_.slides;
+    for (const int columns : tile_extents(problem_.output[2], kMaxTileColumns, 4)) {
+      for (const int rows : tile_extents(problem_.output[1], along_row ? 1 : kMaxTileRows, 1)) {
         for (const int planes : kBlockPlanes) {
           for (int divisor = 1; divisor <= 16; divisor *= 2) {
-            if (std::optional<Tiling> own = tile(planes, rows, columns, goes_along, divisor)) {
-              consider_threads(*own);
+            if (std::optional<Tiling> tiling = tile(planes, rows, columns, along_row, divisor)) {
+              consider_threads(*tiling);
             }
           }
         }
@@ -78,71 +82,74 @@ class Search {
     return (extent - 1) * problem_.stride[axis] + (problem_.filter[axis] - 1) * problem_.dilation[axis] + 1;
   }
 
-  // Everything but the threads; nothing where it cannot be.
-  std::optional<Tiling> tile(int planes, int rows, int columns, bool goes_along, int divisor) const {
+  // A tiling without its threads, or nullopt if `divisor` does not suit the tile. The divisor is the number
+  // of strips that share a column, or the number of a strip's outputs along a row.
+  std::optional<Tiling> tile(int planes, int rows, int columns, bool along_row, int divisor) const {
     Tiling tiling;
     tiling.instance = instance_;
     tiling.planes = planes;
     tiling.rows = std::min(rows, static_cast<int>(problem_.output[1]));
     tiling.columns = std::min(columns, static_cast<int>(problem_.output[2]));
-    const int walked = goes_along ? tiling.columns : tiling.rows;
-    // Along a row threads side by side read and write what lies side by side.
-    const bool are_few = goes_along && divisor > 1 && walked / divisor < 32;
-    if (divisor > walked || are_few || (!goes_along && divisor > 4)) return std::nullopt;
-    // Along a row a thread's outputs lie as far apart as there are threads side by side.
-    tiling.step_columns = goes_along ? static_cast<int>(ceil_divide(walked, divisor)) : 0;
-    tiling.strip_steps = goes_along ? divisor : static_cast<int>(ceil_divide(walked, divisor));
-    tiling.strips_across = goes_along ? tiling.step_columns : tiling.columns;
-    const int bands = goes_along ? tiling.rows : static_cast<int>(ceil_divide(walked, tiling.strip_steps));
+    const int extent = along_row ? tiling.columns : tiling.rows;
+    // Along a row the threads of a warp access adjacent elements, so a row has at least 32 strips.
+    const bool too_few_strips = along_row && divisor > 1 && extent / divisor < 32;
+    if (divisor > extent || too_few_strips || (!along_row && divisor > 4)) return std::nullopt;
+    // The strips of a row are interleaved: adjacent threads compute adjacent outputs.
+    tiling.column_step = along_row ? static_cast<int>(ceil_divide(extent, divisor)) : 0;
+    tiling.strip_outputs = along_row ? divisor : static_cast<int>(ceil_divide(extent, divisor));
+    tiling.strips_across = along_row ? tiling.column_step : tiling.columns;
+    const int bands = along_row ? tiling.rows : static_cast<int>(ceil_divide(extent, tiling.strip_outputs));
     tiling.strips = tiling.strips_across * planes * bands;
-    place_window(tiling);
+    set_window(tiling);
     const int64_t tiles =
         ceil_divide(problem_.output[1], tiling.rows) * ceil_divide(problem_.output[2], tiling.columns);
     tiling.blocks = ceil_divide(problem_.batch * problem_.out_channels * problem_.output[0], planes) * tiles;
     return tiling;
   }
 
-  // How many columns rows of the image and of the tile are multiples of.
-  int most_together(const Tiling& tiling) const {
+  // Columns per vector load: the rows of the image begin at multiples of it, and so do the tiles.
+  int vector_columns_of(const Tiling& tiling) const {
     const bool is_cut = tiling.columns < problem_.output[2];
-    int together = kMostTogether;
-    while (problem_.input[2] % together != 0 ||
-           (is_cut && tiling.columns * problem_.stride[2] % together != 0)) {
-      together /= 2;
+    int vector_columns = kMaxVectorColumns;
+    while (problem_.input[2] % vector_columns != 0 ||
+           (is_cut && tiling.columns * problem_.stride[2] % vector_columns != 0)) {
+      vector_columns /= 2;
     }
-    return together;
+    return vector_columns;
   }
 
-  void place_window(Tiling& tiling) const {
+  void set_window(Tiling& tiling) const {
     const int64_t width = reach(2, tiling.columns), rows = reach(1, tiling.rows);
-    // Rows that are too long for the threads, as of long filters, are loaded number by number.
-    tiling.is_flat = is_flat_ && width + kMostTogether <= kMostThreads * most_together(tiling);
-    tiling.together = tiling.is_flat ? most_together(tiling) : 1;
-    const int64_t beyond = problem_.pad_begin[2] % tiling.together;
-    tiling.window_left = beyond == 0 ? 0 : static_cast<int>(tiling.together - beyond);
-    const int64_t loads = ceil_divide(width + tiling.window_left, tiling.together);
-    const int64_t pitch = loads * tiling.together;
-    // The threads of a plane go on in the bank behind those of the plane before.
+    // Rows longer than one vector load per thread are loaded element by element.
+    tiling.is_contiguous =
+        is_contiguous_ && width + kMaxVectorColumns <= kMaxThreads * vector_columns_of(tiling);
+    tiling.vector_columns = tiling.is_contiguous ? vector_columns_of(tiling) : 1;
+    const int64_t pad = problem_.pad_begin[2] % tiling.vector_columns;
+    tiling.window_lead = pad == 0 ? 0 : static_cast<int>(tiling.vector_columns - pad);
+    const int64_t loads = ceil_divide(width + tiling.window_lead, tiling.vector_columns);
+    const int64_t pitch = loads * tiling.vector_columns;
+    // Pads the plane so that the threads of a plane begin in the bank after those of the preceding plane.
     int64_t plane = rows * pitch;
-    const int64_t bank = tiling.strips_across * problem_.stride[2] % 32 / tiling.together * tiling.together;
+    const int64_t bank =
+        tiling.strips_across * problem_.stride[2] % 32 / tiling.vector_columns * tiling.vector_columns;
     if (tiling.planes > 1) plane += (bank - plane % 32 + 32) % 32;
     const int64_t words = ceil_divide(plane * tiling.planes * problem_.filter[0], 4) * 4;
-    const int64_t sources = source_words(static_cast<int>(tiling.planes * problem_.filter[0]));
+    const int64_t plane_offsets = plane_offset_words(static_cast<int>(tiling.planes * problem_.filter[0]));
     const int64_t filters = tiling.planes * (problem_.filter_size() + 1);
     tiling.window_rows = static_cast<int>(rows);
     tiling.window_loads = static_cast<int>(loads);
     tiling.window_pitch = static_cast<int>(pitch);
     tiling.window_plane = static_cast<int>(plane);
     tiling.window_words = static_cast<int>(words);
-    tiling.shared_bytes = (sources + words + filters) * 4;
+    tiling.shared_bytes = (plane_offsets + words + filters) * 4;
   }
 
   void consider_threads(Tiling& tiling) {
     if (tiling.shared_bytes > device_.shared_memory_per_block) return;
-    if (best_ && tiling.shared_bytes > std::max(kBytesForThree, best_->shared_bytes)) return;
+    if (best_ && tiling.shared_bytes > std::max(kBytesForThreeBlocks, best_->shared_bytes)) return;
     for (const int threads : kBlockThreads) {
-      // Each loads the same columns of many rows.
-      if (tiling.is_flat && tiling.window_loads > threads) continue;
+      // A thread has one vector load per line at most.
+      if (tiling.is_contiguous && tiling.window_loads > threads) continue;
       tiling.threads = threads;
       tiling.cost = cost_of(tiling);
       if (!best_ || tiling.cost < best_->cost) best_ = tiling;
@@ -152,18 +159,18 @@ class Search {
 
   // What a thread's loads of the window take, in instructions.
   double load_instructions(const Tiling& tiling) const {
-    const int64_t bytes = tiling.together * static_cast<int64_t>(size_of(problem_.type));
+    const int64_t bytes = tiling.vector_columns * static_cast<int64_t>(size_of(problem_.type));
     const int64_t lines = tiling.planes * problem_.filter[0] * tiling.window_rows;
-    if (!tiling.is_flat) return 70 * number(ceil_divide(lines * tiling.window_loads, tiling.threads));
+    if (!tiling.is_contiguous) return 70 * number(ceil_divide(lines * tiling.window_loads, tiling.threads));
     const int64_t at_a_time = bytes == 16 ? 4 : 8;
     const int64_t rounds = ceil_divide(ceil_divide(lines, tiling.threads / tiling.window_loads), at_a_time);
-    const double each = 18 + (size_of(problem_.type) < 4 ? 2.0 * tiling.together : 0);
+    const double each = 18 + (size_of(problem_.type) < 4 ? 2.0 * tiling.vector_columns : 0);
     return number(rounds) * (number(at_a_time) * each + 10);
   }
 
   // What a strip takes, in instructions, or in cycles of shared memory where these are more.
   double strip_instructions(const Tiling& tiling) const {
-    const double taps = number(problem_.filter_size()), steps = tiling.strip_steps;
+    const double taps = number(problem_.filter_size()), steps = tiling.strip_outputs;
     constexpr double kBegin = 60, kResult = 9;
     const double activation = activation_cycles(problem_.epilogue);  // as if each were an instruction
     if (instance_.slides) {
@@ -211,7 +218,7 @@ class Search {
     const double waves = std::max(1.0, of_multiprocessor / number(resident));
     const double of_thread = number(ceil_divide(tiling.strips, tiling.threads)) * strip;
     const double latency = kWaveNanoseconds + kStripNanoseconds * of_thread + kLoadNanoseconds * loads +
-                           (tiling.is_flat ? 0 : kSourceNanoseconds);
+                           (tiling.is_contiguous ? 0 : kSourceNanoseconds);
     // What the tilings that it takes were measured to need beside sliding_rows, which is fitted later.
     constexpr double kMore = 1.1;
     return kLaunchNanoseconds + kMore * (both + waves * latency + kBlockNanoseconds * of_multiprocessor);
@@ -220,7 +227,7 @@ class Search {
   const ConvProblem& problem_;
   const Device& device_;
   const Instance& instance_;
-  const bool is_flat_;
+  const bool is_contiguous_;
   std::optional<Tiling> best_;
 };
 

@@ -1,26 +1,26 @@
-// Depthwise convolution, where memory is the limit: each filter sees one channel, so that there is nothing
-// for the tensor cores to share.
+// Depthwise convolution in shared memory. Each filter sees one channel, so tensor cores would reuse no
+// operand; memory bandwidth is the limit.
 //
-// A block computes a tile of some output planes. It brings the part of x that these need, the window, to
-// shared memory, as float32 and with zeros where the image ends, so that what follows has no borders; up to
-// four columns a load, several loads of a thread under way. Then each thread computes a column of outputs,
-// one after the other, with the filter in registers. Of unit stride it slides down: an input row is read
-// once, and added to all output rows that it is part of, whose sums are under way; a 7x7 filter takes 7 loads
-// and 49 multiplications an output. Other strides and dilations read all taps of each output again. Rows of
-// 1-D data are walked along instead, outputs of a thread as far apart as there are threads side by side.
+// A block computes a tile of some output planes. It loads the tile's receptive field, the window, into smem
+// as float32, with zeros for padding, so the arithmetic has no border cases. A load takes up to four columns,
+// and each thread has several loads in flight. Then each thread computes a column of outputs, one after the
+// other, with the filter in registers. With unit stride and dilation, the thread reads each input row once
+// and adds it to the accumulators of all output rows that it contributes to: a 7x7 filter takes 7 smem loads
+// and 49 multiplications per output. With other strides and dilations, each output reads all of its taps.
+// For 1-D data a thread computes outputs along the row; adjacent threads compute adjacent outputs.
 //
-// Small images are computed several planes at a time; what lies in memory side by side is loaded together.
+// Small images share a tile: several planes, whose rows are contiguous in memory and loaded together.
 //
-// Sums are float32 in either precision, as the default provider's are: nothing is rounded but the result.
-// Residual and activation are computed where results are written.
+// Accumulators are float32 in either precision, as in the default provider; only the result is rounded.
+// Residual and activation are computed before the store.
 //
-// Data flow: one kernel, no scratch memory; several blocks on a multiprocessor, of which one loads while
-// others compute.
+// Data flow: one kernel, no scratch memory; several blocks per multiprocessor, so that some load while others
+// compute.
 //
-// Limits: float32, float16 and bfloat16; one channel of a group, with any number of filters; any filter of up
-// to three dimensions whose smallest window fits into shared memory, those of kInstances with taps that the
-// compiler knows, others in a loop. A pool is a second kernel. Padding is zeros that are multiplied like
-// data, so that an infinite weight over padding gives NaN.
+// Limits: float32, float16 and bfloat16; one channel per group, with any number of filters; up to three
+// spatial axes; the window of the smallest tile must fit into smem. Filters of kInstances have taps that
+// the compiler unrolls; others are loops. A pool is a second kernel. Padding is multiplied as zeros, so an
+// infinite weight over padding gives NaN.
 
 #include <cstdint>
 #include <string>
@@ -54,12 +54,12 @@ struct Family {
   static Arguments arguments_of(const ConvProblem& problem, const Device&, const Tiling& tiling) {
     Arguments to{};
     static_cast<Geometry&>(to) = geometry_of(problem);
-    to.following = epilogue_params_of(problem.epilogue);
+    to.epilogue = epilogue_params_of(problem.epilogue);
 
     to.planes = narrow(problem.batch * problem.out_channels * problem.output[0]);
     to.output_depth = FastDivisor(narrow(problem.output[0]));
-    to.image_filters = FastDivisor(narrow(problem.out_channels));
-    to.multiplier = FastDivisor(narrow(problem.filters_per_group()));
+    to.filters_per_image = FastDivisor(narrow(problem.out_channels));
+    to.filters_per_channel = FastDivisor(narrow(problem.filters_per_group()));
     to.filter_depth = narrow(problem.filter[0]);
     to.input_depth = narrow(problem.input[0]);
     to.stride_depth = narrow(problem.stride[0]);
@@ -67,7 +67,7 @@ struct Family {
     to.pad_depth = narrow(problem.pad_begin[0]);
     to.depth_taps = FastDivisor(narrow(problem.filter[0]));
     to.taps = FastDivisor(narrow(problem.filter_size()));
-    to.together = tiling.together;
+    to.vector_columns = tiling.vector_columns;
 
     to.block_planes = tiling.planes;
     to.tile_rows = tiling.rows, to.tile_columns = tiling.columns;
@@ -76,20 +76,20 @@ struct Family {
 
     to.window_rows = FastDivisor(tiling.window_rows);
     to.window_loads = FastDivisor(tiling.window_loads);
-    to.window_columns = FastDivisor(tiling.window_loads * tiling.together);
-    to.window_left = tiling.window_left;
+    to.window_columns = FastDivisor(tiling.window_loads * tiling.vector_columns);
+    to.window_lead = tiling.window_lead;
     to.window_pitch = tiling.window_pitch, to.window_plane = tiling.window_plane;
     to.window_words = tiling.window_words;
-    walk_window(problem, tiling, to);
+    set_window_steps(problem, tiling, to);
 
     to.strips_across = FastDivisor(tiling.strips_across);
     to.strip_planes = FastDivisor(tiling.planes);
-    to.strips = tiling.strips, to.strip_steps = tiling.strip_steps, to.step_columns = tiling.step_columns;
+    to.strips = tiling.strips, to.strip_outputs = tiling.strip_outputs, to.column_step = tiling.column_step;
     return to;
   }
 
   static void bind(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
-    to.is_flat = tiling.is_flat && is_aligned(to.x, problem, tiling.together);
+    to.is_contiguous = tiling.is_contiguous && is_aligned(to.x, problem, tiling.vector_columns);
   }
 
   static int threads(const Tiling& tiling) { return tiling.threads; }
@@ -101,22 +101,22 @@ struct Family {
 
   static std::string describe(const ConvProblem&, const Tiling& tiling, const Launch& launch) {
     return joined("tiles of ", tiling.planes, " planes x ", tiling.rows, "x", tiling.columns, ", ",
-                  tiling.threads, " threads with ", tiling.strip_steps, " outputs ",
-                  tiling.step_columns > 0 ? "along a row" : "of a column", ", ", tiling.shared_bytes,
+                  tiling.threads, " threads with ", tiling.strip_outputs, " outputs ",
+                  tiling.column_step > 0 ? "along a row" : "of a column", ", ", tiling.shared_bytes,
                   " bytes of shared memory, ", launch.grid.count(), " blocks");
   }
 
  private:
-  // How a thread's loads follow each other.
-  static void walk_window(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
-    to.lines_together = tiling.threads / tiling.window_loads;
-    const int planes = to.lines_together / tiling.window_rows;
+  // Steps between the lines of the window that a thread loads.
+  static void set_window_steps(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
+    to.line_step = tiling.threads / tiling.window_loads;
+    const int planes = to.line_step / tiling.window_rows;
     const int plane = narrow(problem.input[1] * problem.input[2]), row = narrow(problem.input[2]);
-    to.next_row = to.lines_together % tiling.window_rows;
-    to.next_in_window = planes * tiling.window_plane + to.next_row * tiling.window_pitch;
-    to.next_in_x = planes * plane + to.next_row * row;
-    to.beyond_in_window = tiling.window_plane - tiling.window_rows * tiling.window_pitch;
-    to.beyond_in_x = plane - tiling.window_rows * row;
+    to.row_step = to.line_step % tiling.window_rows;
+    to.window_step = planes * tiling.window_plane + to.row_step * tiling.window_pitch;
+    to.x_step = planes * plane + to.row_step * row;
+    to.window_plane_gap = tiling.window_plane - tiling.window_rows * tiling.window_pitch;
+    to.x_plane_gap = plane - tiling.window_rows * row;
   }
 };
 
@@ -130,7 +130,7 @@ class Depthwise final : public AlgorithmByTiling<KernelPlan<Family>, best_tiling
 
  private:
   std::string why_no_tiling(const ConvProblem&, const Device& device) const override {
-    return why_not_fitting("its smallest tile, a filter's reach, does", device);
+    return why_not_fitting("its smallest tile, a filter's window, does", device);
   }
 
   std::string why_not_at_all(const ConvProblem& problem, const Device&) const override {

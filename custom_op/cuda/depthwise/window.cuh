@@ -1,6 +1,6 @@
 #pragma once
 
-// Where a block of the kernel of depthwise stands, and the parts of its shared memory.
+// Loads the window and the filters of a block of depthwise into shared memory.
 
 #include "cuda/depthwise/arguments.h"
 #include "cuda/primitives/global_memory.cuh"
@@ -9,7 +9,7 @@
 
 namespace convswap::depthwise {
 
-// Where a block stands: its first plane, row and column of the output.
+// First plane, row and column of a block's tile of the output.
 struct Tile {
   int plane, row, column;
 
@@ -23,90 +23,91 @@ struct Tile {
   }
 };
 
-// The parts of shared memory.
+// Arrays in a block's shared memory.
 struct BlockMemory {
-  long long* sources;  // where each plane of the window begins in x; -1 where it is all padding
+  long long* plane_offsets;  // offset in x of each plane of the window; -1 if the plane is padding
   float* window;
-  float* weights;  // of the filter of each plane
-  float* bias;     // one of each plane
+  float* weights;  // the filter of each output plane
+  float* bias;     // of each output plane
 
   template <typename T>
   __device__ BlockMemory(const Arguments<T>& a, float* shared) {
-    sources = reinterpret_cast<long long*>(shared);
-    window = shared + source_words(a.block_planes * a.filter_depth);
+    plane_offsets = reinterpret_cast<long long*>(shared);
+    window = shared + plane_offset_words(a.block_planes * a.filter_depth);
     weights = window + a.window_words;
     bias = weights + a.block_planes * static_cast<int>(a.taps.divisor);
   }
 };
 
-// Of a plane of the output: its image, filter and depth.
-struct PlaneNumbers {
+// Image, filter and depth of an output plane.
+struct PlaneIndices {
   int image, filter, depth;
 
   template <typename T>
-  __device__ PlaneNumbers(const Arguments<T>& a, int plane) {
+  __device__ PlaneIndices(const Arguments<T>& a, int plane) {
     const int row = static_cast<int>(a.output_depth.quotient_of_any(plane));
     depth = plane - row * static_cast<int>(a.output_depth.divisor);
-    image = static_cast<int>(a.image_filters.quotient_of_any(row));
-    filter = row - image * static_cast<int>(a.image_filters.divisor);
+    image = static_cast<int>(a.filters_per_image.quotient_of_any(row));
+    filter = row - image * static_cast<int>(a.filters_per_image.divisor);
   }
 };
 
-// The part of x that a block needs, brought to shared memory with zeros around the image.
-
-// Neighbouring columns as they lie in x, and as float32.
+// A vector load of kCount adjacent columns of x, and their conversion to the bits of float32.
 template <typename T, int kCount>
-struct Columns;
+struct ColumnVector;
 
 template <>
-struct Columns<float, 1> {
+struct ColumnVector<float, 1> {
   using Words = unsigned;
-  static __device__ unsigned numbers(unsigned word) { return word; }
+  static __device__ unsigned to_float_bits(unsigned word) { return word; }
 };
 template <>
-struct Columns<float, 2> {
+struct ColumnVector<float, 2> {
   using Words = uint2;
-  static __device__ uint2 numbers(uint2 words) { return words; }
+  static __device__ uint2 to_float_bits(uint2 words) { return words; }
 };
 template <>
-struct Columns<float, 4> {
+struct ColumnVector<float, 4> {
   using Words = uint4;
-  static __device__ uint4 numbers(uint4 words) { return words; }
+  static __device__ uint4 to_float_bits(uint4 words) { return words; }
 };
 template <typename Small>
-struct Columns<Small, 1> {
+struct ColumnVector<Small, 1> {
   using Words = unsigned short;
-  static __device__ unsigned numbers(unsigned short word) { return __float_as_uint(unpack_low<Small>(word)); }
+  static __device__ unsigned to_float_bits(unsigned short word) {
+    return __float_as_uint(unpack_low<Small>(word));
+  }
 };
 template <typename Small>
-struct Columns<Small, 2> {
+struct ColumnVector<Small, 2> {
   using Words = unsigned;
-  static __device__ uint2 numbers(unsigned pair) {
+  static __device__ uint2 to_float_bits(unsigned pair) {
     return make_uint2(__float_as_uint(unpack_low<Small>(pair)), __float_as_uint(unpack_high<Small>(pair)));
   }
 };
 template <typename Small>
-struct Columns<Small, 4> {
+struct ColumnVector<Small, 4> {
   using Words = uint2;
-  static __device__ uint4 numbers(uint2 pairs) {
-    const uint2 first = Columns<Small, 2>::numbers(pairs.x), second = Columns<Small, 2>::numbers(pairs.y);
+  static __device__ uint4 to_float_bits(uint2 pairs) {
+    const uint2 first = ColumnVector<Small, 2>::to_float_bits(pairs.x),
+                second = ColumnVector<Small, 2>::to_float_bits(pairs.y);
     return make_uint4(first.x, first.y, second.x, second.y);
   }
 };
 
-// Brings the window of planes that follow each other in x, so many loads of a thread at a time, so that their
-// latencies overlap. A thread walks through lines that are equally far apart, both in x and in the window,
-// but for where a plane ends.
-template <int kTogether, typename T>
-__device__ inline void load_following_planes(const Arguments<T>& a, const Tile& tile,
-                                             const BlockMemory& memory) {
-  using Loaded = Columns<T, kTogether>;
-  constexpr int kAtATime = kTogether * sizeof(T) == 16 ? 4 : 8;
+// Loads a window whose planes are contiguous in x. A thread has kLoadsInFlight loads in flight, so that their
+// latencies overlap. Steps from one line to the next are constant in x and in the window, except between
+// planes.
+template <int kVectorColumns, typename T>
+__device__ inline void load_contiguous_planes(const Arguments<T>& a, const Tile& tile,
+                                              const BlockMemory& memory) {
+  using Vector = ColumnVector<T, kVectorColumns>;
+  constexpr int kLoadsInFlight = kVectorColumns * sizeof(T) == 16 ? 4 : 8;
   int line = static_cast<int>(a.window_loads.quotient(threadIdx.x));
-  if (line >= a.lines_together) return;
-  const int left = static_cast<int>(threadIdx.x - line * a.window_loads.divisor) * kTogether;
-  const int column = tile.column * a.stride_width - a.pad_width - a.window_left + left;
-  // Of a column beyond the image no row is inside.
+  if (line >= a.line_step) return;
+  const int left = static_cast<int>(threadIdx.x - line * a.window_loads.divisor) * kVectorColumns;
+  const int column = tile.column * a.stride_width - a.pad_width - a.window_lead + left;
+  // Height 0 marks columns outside the image.
   const unsigned height = column >= 0 && column < a.input_width ? a.input_height : 0;
   const int rows = static_cast<int>(a.window_rows.divisor);
   const int lines = min(a.block_planes, a.planes - tile.plane) * rows;
@@ -121,62 +122,63 @@ __device__ inline void load_following_planes(const Arguments<T>& a, const Tile& 
 #pragma unroll 1
   while (line < lines) {
     const int first_line = line;
-    typename Loaded::Words words[kAtATime];
-    unsigned places[kAtATime];
+    typename Vector::Words words[kLoadsInFlight];
+    unsigned offsets[kLoadsInFlight];
 #pragma unroll
-    for (int j = 0; j < kAtATime; ++j) {
-      words[j] = typename Loaded::Words{};
+    for (int j = 0; j < kLoadsInFlight; ++j) {
+      words[j] = typename Vector::Words{};
       const bool is_line = line < lines;
-      places[j] = to;
+      offsets[j] = to;
       load_global_if(is_line & (static_cast<unsigned>(row) < height),
                      first + static_cast<long long>(from) * int(sizeof(T)), words[j]);
-      line += a.lines_together, row += a.next_row, to += a.next_in_window, from += a.next_in_x;
-      if (row >= end) row -= rows, to += a.beyond_in_window, from += a.beyond_in_x;
+      line += a.line_step, row += a.row_step, to += a.window_step, from += a.x_step;
+      if (row >= end) row -= rows, to += a.window_plane_gap, from += a.x_plane_gap;
     }
 #pragma unroll
-    for (int j = 0; j < kAtATime; ++j) {
-      store_shared_at_if(first_line + j * a.lines_together < lines, window + 4 * places[j],
-                         Loaded::numbers(words[j]));
+    for (int j = 0; j < kLoadsInFlight; ++j) {
+      store_shared_at_if(first_line + j * a.line_step < lines, window + 4 * offsets[j],
+                         Vector::to_float_bits(words[j]));
     }
   }
 }
 
-// Where the plane of x begins that a plane of the output needs for one tap of the depth.
+// Offset of the plane of x that an output plane reads at one tap along the depth; -1 for padding.
 template <typename T>
-__device__ inline long long source_of(const Arguments<T>& a, int plane, int tap) {
+__device__ inline long long plane_offset(const Arguments<T>& a, int plane, int tap) {
   if (plane >= a.planes) return -1;
-  const PlaneNumbers numbers(a, plane);
-  const int channel = static_cast<int>(a.multiplier.quotient_of_any(numbers.filter));
-  const int depth = numbers.depth * a.stride_depth + tap * a.dilation_depth - a.pad_depth;
+  const PlaneIndices indices(a, plane);
+  const int channel = static_cast<int>(a.filters_per_channel.quotient_of_any(indices.filter));
+  const int depth = indices.depth * a.stride_depth + tap * a.dilation_depth - a.pad_depth;
   if (depth < 0 || depth >= a.input_depth) return -1;
   const long long index =
-      (static_cast<long long>(numbers.image) * a.in_channels + channel) * a.input_depth + depth;
+      (static_cast<long long>(indices.image) * a.in_channels + channel) * a.input_depth + depth;
   return index * (a.input_height * a.input_width);
 }
 
-// Brings a window of planes anywhere in x.
+// Loads a window whose planes may be anywhere in x.
 template <typename T>
-__device__ inline void load_any_planes(const Arguments<T>& a, const Tile& tile, const BlockMemory& memory) {
+__device__ inline void load_scattered_planes(const Arguments<T>& a, const Tile& tile,
+                                             const BlockMemory& memory) {
   const int threads = static_cast<int>(blockDim.x);
   for (int i = static_cast<int>(threadIdx.x); i < a.block_planes * a.filter_depth; i += threads) {
     const int plane = static_cast<int>(a.depth_taps.quotient(i));
-    memory.sources[i] = source_of(a, tile.plane + plane, i - plane * a.filter_depth);
+    memory.plane_offsets[i] = plane_offset(a, tile.plane + plane, i - plane * a.filter_depth);
   }
   __syncthreads();
   const int rows = static_cast<int>(a.window_rows.divisor);
   const int columns = static_cast<int>(a.window_columns.divisor);
   const int first_row = tile.row * a.stride_height - a.pad_height;
-  const int first_column = tile.column * a.stride_width - a.pad_width - a.window_left;
+  const int first_column = tile.column * a.stride_width - a.pad_width - a.window_lead;
   const int count = a.block_planes * a.filter_depth * rows * columns;
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < count; i += threads) {
     const int line = static_cast<int>(a.window_columns.quotient(i)), column = i - line * columns;
     const int plane = static_cast<int>(a.window_rows.quotient(line)), row = line - plane * rows;
     const int h = first_row + row, v = first_column + column;
-    const long long source = memory.sources[plane];
+    const long long plane_begin = memory.plane_offsets[plane];
     float value = 0;
-    if (source >= 0 && h >= 0 && h < a.input_height && v >= 0 && v < a.input_width) {
-      value = static_cast<float>(a.x[source + (static_cast<long long>(h) * a.input_width + v)]);
+    if (plane_begin >= 0 && h >= 0 && h < a.input_height && v >= 0 && v < a.input_width) {
+      value = static_cast<float>(a.x[plane_begin + (static_cast<long long>(h) * a.input_width + v)]);
     }
     memory.window[plane * a.window_plane + row * a.window_pitch + column] = value;
   }
@@ -184,47 +186,48 @@ __device__ inline void load_any_planes(const Arguments<T>& a, const Tile& tile, 
 
 template <typename T>
 __device__ inline void load_window(const Arguments<T>& a, const Tile& tile, const BlockMemory& memory) {
-  if (!a.is_flat) {
-    load_any_planes(a, tile, memory);
-  } else if (a.together == 4) {
-    load_following_planes<4>(a, tile, memory);
-  } else if (a.together == 2) {
-    load_following_planes<2>(a, tile, memory);
+  if (!a.is_contiguous) {
+    load_scattered_planes(a, tile, memory);
+  } else if (a.vector_columns == 4) {
+    load_contiguous_planes<4>(a, tile, memory);
+  } else if (a.vector_columns == 2) {
+    load_contiguous_planes<2>(a, tile, memory);
   } else {
-    load_following_planes<1>(a, tile, memory);
+    load_contiguous_planes<1>(a, tile, memory);
   }
 }
 
-// The filters of a block's planes, brought to shared memory.
-
-// The filters and biases of the block's planes, the first of a thread asked for before the window is.
+// Copies the filters and biases of a block's planes to shared memory. The constructor loads the first number
+// of each thread, so that its latency overlaps with the loads of the window.
 template <typename T>
-struct Filters {
+struct FilterLoader {
   const Arguments<T>& a;
   const Tile& tile;
   int count;
-  T first;
+  T first_number;  // number threadIdx.x
 
-  __device__ Filters(const Arguments<T>& arguments, const Tile& of) : a(arguments), tile(of) {
+  __device__ FilterLoader(const Arguments<T>& arguments, const Tile& block_tile)
+      : a(arguments), tile(block_tile) {
     count = a.block_planes * (static_cast<int>(a.taps.divisor) + 1);
-    first = weight(static_cast<int>(threadIdx.x));
+    first_number = number_at(static_cast<int>(threadIdx.x));
   }
 
-  // The biases lie behind the weights.
-  __device__ T weight(int i) const {
+  // Number i of the weights followed by the biases.
+  __device__ T number_at(int i) const {
     if (i >= count) return T(0.0f);
     const int weights = a.block_planes * static_cast<int>(a.taps.divisor);
     const int plane = i < weights ? static_cast<int>(a.taps.quotient(i)) : i - weights;
     if (tile.plane + plane >= a.planes) return T(0.0f);
-    const long long filter = PlaneNumbers(a, tile.plane + plane).filter;
+    const long long filter = PlaneIndices(a, tile.plane + plane).filter;
     if (i >= weights) return a.b == nullptr ? T(0.0f) : a.b[filter];
     return a.w[filter * a.taps.divisor + (i - plane * static_cast<int>(a.taps.divisor))];
   }
 
   __device__ void store(const BlockMemory& memory) const {
     const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-    if (thread < count) memory.weights[thread] = static_cast<float>(first);
-    for (int i = thread + threads; i < count; i += threads) memory.weights[i] = static_cast<float>(weight(i));
+    if (thread < count) memory.weights[thread] = static_cast<float>(first_number);
+    for (int i = thread + threads; i < count; i += threads)
+      memory.weights[i] = static_cast<float>(number_at(i));
   }
 };
 
