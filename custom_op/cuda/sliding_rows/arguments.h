@@ -1,7 +1,7 @@
 #pragma once
 
-// What the plan of sliding_rows and its kernel agree on, and what the kernel is told; sliding_rows.cc
-// explains the words.
+// Constants that the plan and the kernel of sliding_rows share, and the kernel's arguments. sliding_rows.cc
+// describes the algorithm.
 
 #include "conv/host_device.h"
 #include "cuda/epilogue/epilogue_params.h"
@@ -10,60 +10,62 @@
 
 namespace convswap::sliding_rows {
 
-constexpr int kWarp = 32;
-constexpr int kBlockWarps = 4;
+constexpr int kWarpSize = 32;
+constexpr int kWarpsPerBlock = 4;
 
-// Output rows that a row of x is part of.
-CONVSWAP_HOST_DEVICE constexpr int sums_of_row(int taps, int stride) { return (taps + stride - 1) / stride; }
+// Most output rows that one row of x contributes to.
+CONVSWAP_HOST_DEVICE constexpr int output_rows_per_input_row(int taps, int stride) {
+  return (taps + stride - 1) / stride;
+}
 
-// Filters of kTaps x kTaps that go kStride columns and rows further for each output, with kLeft columns of
-// padding before the first. A lane computes kOutputs neighbouring columns.
-template <int kTaps, int kStride, int kLeft, int kOutputs>
-struct Slide {
-  static constexpr int taps = kTaps, stride = kStride, left = kLeft, outputs = kOutputs;
-  static constexpr int piece = kOutputs * kStride;  // columns of x that a lane has of its own
-  static constexpr int right =
-      kTaps - kStride > kLeft ? kTaps - kStride - kLeft : 0;  // and needs behind them
-  static constexpr int needed = kLeft + piece + right;
-  static constexpr int accumulators = sums_of_row(kTaps, kStride);
-  static constexpr int period = accumulators * kStride;  // rows of x until their places come again
+// Constants of a lane's strip: filters of kTaps x kTaps, stride kStride on both axes, kPadLeft columns of
+// padding before the first column, and kOutputs adjacent output columns per lane.
+template <int kTaps, int kStride, int kPadLeft, int kOutputs>
+struct StripShape {
+  static constexpr int taps = kTaps, stride = kStride, left_halo = kPadLeft, outputs = kOutputs;
+  // A lane loads a piece of each row of x, and shuffles the halo columns on either side from its neighbours.
+  static constexpr int piece_columns = kOutputs * kStride;
+  static constexpr int right_halo = kTaps - kStride > kPadLeft ? kTaps - kStride - kPadLeft : 0;
+  static constexpr int window_columns = kPadLeft + piece_columns + right_halo;
+  static constexpr int accumulators = output_rows_per_input_row(kTaps, kStride);  // output rows in progress
+  static constexpr int period = accumulators * kStride;  // rows of x until accumulator slots repeat
 };
 
-// How many lanes away the columns are that a piece needs beyond one of its ends.
-CONVSWAP_HOST_DEVICE constexpr int lanes_beyond(int columns, int piece) {
+// Number of neighbouring lanes whose pieces hold a halo of `columns` columns.
+CONVSWAP_HOST_DEVICE constexpr int halo_lanes(int columns, int piece) {
   return (columns + piece - 1) / piece;
 }
 
-// Rows of x that are asked for before their use: 1, or whole periods. Of 16 bits a row is half as many bytes
-// under way, and many taps leave few registers.
-CONVSWAP_HOST_DEVICE constexpr int rows_ahead(int taps, int period, int element_bytes) {
+// Rows of x that a lane has in flight: 1, or a multiple of the period. A row of 16-bit elements is half as
+// many bytes, so more rows are prefetched; many taps leave few registers for them.
+CONVSWAP_HOST_DEVICE constexpr int prefetched_rows(int taps, int period, int element_bytes) {
   if (element_bytes == 4) return taps > 3 ? 1 : period;
   return taps > 3 ? period : 2 * period;
 }
-constexpr int kMostAhead = 8;
+constexpr int kMaxPrefetchedRows = 8;
 
-// Blocks that a multiprocessor holds at once, for which the compiler leaves enough registers.
-CONVSWAP_HOST_DEVICE constexpr int blocks_at_once(int taps) { return taps > 5 ? 4 : taps > 3 ? 5 : 6; }
+// Minimum blocks per multiprocessor for __launch_bounds__.
+CONVSWAP_HOST_DEVICE constexpr int min_blocks_per_sm(int taps) { return taps > 5 ? 4 : taps > 3 ? 5 : 6; }
 
 template <typename T>
 struct Arguments : Tensors<T> {
-  EpilogueParams following;
+  EpilogueParams epilogue;
 
   int input_height, input_width, output_height, output_width, pad_height;
-  int planes;                             // of the output, one for each filter of each image
-  FastDivisor image_filters, multiplier;  // filters of an image, of a channel
-  bool loads_together;                    // columns that the instance loads together are aligned
-  bool stores_together;                   // so are the outputs of a lane, and all of them are in the image
+  int planes;  // of the output: one per filter and image
+  FastDivisor filters_per_image, filters_per_channel;
+  bool vectorizes_loads;   // the instance's vector loads of x are aligned
+  bool vectorizes_stores;  // a lane's outputs are one aligned vector inside the image
 
-  // A lane has a piece of a row. The pieces of a row are side by side in a warp, as many planes as there is
-  // room for. Of a row with more pieces than a warp has lanes each segment has a warp, and the ends of
-  // segments overlap: their lanes are there for their neighbours.
-  FastDivisor lanes;  // of a row
+  // Adjacent lanes have adjacent pieces of a row. Short rows of several planes share a warp. A row with more
+  // pieces than a warp has lanes is cut into segments, one warp each. Segments overlap by the halo: the lanes
+  // there only pass columns to their neighbours.
+  FastDivisor lanes;  // per row
   int warp_planes;
-  FastDivisor segments;
-  int segment_pieces;  // from the first of a segment to that of the next
+  FastDivisor segments;  // per row
+  int segment_pieces;    // pieces between the beginnings of adjacent segments
 
-  FastDivisor strips;  // of a plane, one below the other
+  FastDivisor strips;  // per plane, one below the other
   int strip_rows;      // of the output
 };
 

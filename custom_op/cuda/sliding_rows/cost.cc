@@ -9,20 +9,20 @@
 namespace convswap::sliding_rows {
 namespace {
 
-// The pieces of a row, and how they lie in warps.
-void place_pieces(const ConvProblem& problem, Tiling& tiling) {
-  const Instance& own = tiling.instance;
-  const int piece = own.outputs * own.stride;
-  const int left = lanes_beyond(own.left, piece);
-  const int right = lanes_beyond(std::max(0, own.taps - own.stride - own.left), piece);
-  // The last outputs may need columns that belong to pieces without outputs.
+// Sets the distribution of a row's pieces over lanes and warps.
+void set_pieces(const ConvProblem& problem, Tiling& tiling) {
+  const Instance& instance = tiling.instance;
+  const int piece = instance.outputs * instance.stride;
+  const int left_halo = halo_lanes(instance.pad_left, piece);
+  const int right_halo = halo_lanes(std::max(0, instance.taps - instance.stride - instance.pad_left), piece);
+  // The window of the last outputs may reach pieces that have no outputs.
   const int64_t pieces =
-      std::max(ceil_divide(problem.output[2], own.outputs), ceil_divide(problem.input[2], piece));
-  tiling.lanes = static_cast<int>(std::min<int64_t>(pieces, kWarp));
-  tiling.warp_planes = kWarp / tiling.lanes;
-  if (pieces <= kWarp) return;
-  tiling.segment_pieces = kWarp - left - right;
-  tiling.segments = static_cast<int>(ceil_divide(pieces - left - right, tiling.segment_pieces));
+      std::max(ceil_divide(problem.output[2], instance.outputs), ceil_divide(problem.input[2], piece));
+  tiling.lanes = static_cast<int>(std::min<int64_t>(pieces, kWarpSize));
+  tiling.warp_planes = kWarpSize / tiling.lanes;
+  if (pieces <= kWarpSize) return;
+  tiling.segment_pieces = kWarpSize - left_halo - right_halo;
+  tiling.segments = static_cast<int>(ceil_divide(pieces - left_halo - right_halo, tiling.segment_pieces));
 }
 
 // Nanoseconds on an H200: fitted to 22 layers with up to 14 strip heights each, at batches 64 and 1, of both
@@ -37,16 +37,17 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   // So many times as long where rows come from memory, asked for one at a time: what leaves the second-level
   // cache nothing to keep from one run to the next.
   constexpr double kFromMemory = 1.4, kCachedBytes = 4e7;
-  const Instance& own = tiling.instance;
-  const double taps = number(own.taps), outputs = number(own.outputs), stride = number(own.stride);
+  const Instance& instance = tiling.instance;
+  const double taps = number(instance.taps), outputs = number(instance.outputs),
+               stride = number(instance.stride);
   const double multiplications = taps * taps * outputs / stride;  // of a row of x
   const double of_output = kOutput + activation_cycles(problem.epilogue);
   const double of_row = multiplications + kRow + of_output * outputs / stride;
   const double rows = (number(problem.output[1]) / tiling.strips - 1) * stride + taps;
-  const double of_block = kBlockWarps * (kBegin + 2 * taps * taps + rows * of_row);
+  const double of_block = kWarpsPerBlock * (kBegin + 2 * taps * taps + rows * of_row);
 
   const double multiprocessors = std::max(1, device.multiprocessors);
-  const double resident = blocks_at_once(own.taps);
+  const double resident = min_blocks_per_sm(instance.taps);
   const double each = number(tiling.blocks) / multiprocessors;
   const double blocks = each < resident ? std::ceil(each) : each;
   const double issue = blocks * of_block / 4 / kCyclesPerNanosecond;
@@ -56,8 +57,9 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double both = std::max(issue, memory) + kOther * std::min(issue, memory) / std::sqrt(beside);
   const double longest = (tiling.strip_rows - 1) * stride + taps;
   double latency = kRowNanoseconds * longest * (1 + multiplications / kInstructionsOfRow);
-  const int period = sums_of_row(own.taps, own.stride) * own.stride;
-  const bool asks_for_one = rows_ahead(own.taps, period, static_cast<int>(size_of(problem.type))) == 1;
+  const int period = output_rows_per_input_row(instance.taps, instance.stride) * instance.stride;
+  const bool asks_for_one =
+      prefetched_rows(instance.taps, period, static_cast<int>(size_of(problem.type))) == 1;
   if (asks_for_one && bytes > kCachedBytes) latency *= kFromMemory;
   return kLaunchNanoseconds + both + std::ceil(each / resident) * latency;
 }
@@ -71,7 +73,7 @@ const Instance* instance_for(const ConvProblem& problem) {
   if (!is_image) return nullptr;
   for (const Instance& instance : kInstances) {
     if (instance.taps == problem.filter[2] && instance.stride == problem.stride[2] &&
-        instance.left == problem.pad_begin[2] && problem.input[2] % instance.together == 0) {
+        instance.pad_left == problem.pad_begin[2] && problem.input[2] % instance.vector_columns == 0) {
       return &instance;
     }
   }
@@ -81,9 +83,9 @@ const Instance* instance_for(const ConvProblem& problem) {
 std::vector<Tiling> tilings_of(const ConvProblem& problem, const Device& device, const Instance& instance) {
   Tiling tiling;
   tiling.instance = instance;
-  place_pieces(problem, tiling);
+  set_pieces(problem, tiling);
   const int64_t planes = problem.batch * problem.out_channels;
-  const int64_t groups = ceil_divide(planes, int64_t{kBlockWarps} * tiling.warp_planes);
+  const int64_t groups = ceil_divide(planes, int64_t{kWarpsPerBlock} * tiling.warp_planes);
   std::vector<Tiling> tilings;
   for (const int count : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256}) {
     const int64_t rows = ceil_divide(problem.output[1], count);

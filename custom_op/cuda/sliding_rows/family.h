@@ -1,6 +1,6 @@
 #pragma once
 
-// The kernel instances of sliding_rows, and the tilings that it chooses among.
+// Kernel instances and tilings of sliding_rows.
 
 #include <cstdint>
 #include <vector>
@@ -12,18 +12,18 @@
 namespace convswap::sliding_rows {
 
 struct Instance {
-  int taps, stride, left;  // of filters, and the padding before the first column (arguments.h)
-  int outputs;             // columns that a lane computes
-  int together;            // columns of x that are one load: the width of images is a multiple
+  int taps, stride, pad_left;  // along both axes; padding before the first column
+  int outputs;                 // output columns per lane
+  int vector_columns;          // columns of x per load; the image's width is a multiple of it
 
-  // As the kernel's template takes them.
+  // Template arguments of the kernel.
   std::string arguments() const {
-    return joined(taps, ", ", stride, ", ", left, ", ", outputs, ", ", together);
+    return joined(taps, ", ", stride, ", ", pad_left, ", ", outputs, ", ", vector_columns);
   }
 };
 
-// Those of one way to slide have more columns together first. Padding of half a filter, and with stride 2
-// also what TensorFlow's "SAME" puts before images of even width.
+// Instances that differ in the columns per load only are in descending order of them. Padding is half a
+// filter; for stride 2 also one column less, TensorFlow's "SAME" for images of even width.
 inline constexpr Instance kInstances[] = {
     {3, 1, 1, 4, 4}, {3, 1, 1, 2, 2}, {3, 1, 1, 1, 1}, {5, 1, 2, 4, 4}, {5, 1, 2, 2, 2}, {5, 1, 2, 1, 1},
     {7, 1, 3, 4, 4}, {7, 1, 3, 2, 2}, {7, 1, 3, 1, 1}, {3, 2, 1, 2, 4}, {3, 2, 1, 2, 2}, {3, 2, 1, 2, 1},
@@ -31,7 +31,7 @@ inline constexpr Instance kInstances[] = {
     {5, 2, 1, 2, 4}, {5, 2, 1, 2, 2}, {5, 2, 1, 2, 1}, {7, 2, 3, 2, 4}, {7, 2, 3, 2, 2}, {7, 2, 3, 2, 1},
 };
 
-// How a problem is shared among warps and their lanes; see arguments.h.
+// Distribution of a problem over warps and their lanes. arguments.h explains the fields.
 struct Tiling {
   Instance instance{};
   int lanes = 1, warp_planes = 1;
@@ -41,12 +41,11 @@ struct Tiling {
   double cost = 0;  // nanoseconds, estimated
 };
 
-// The instance with most columns together that computes the problem; null where none does. The problem must
-// be depthwise.
+// The instance with most columns per load that supports the problem, or null. The problem must be depthwise.
 const Instance* instance_for(const ConvProblem& problem);
 
-// Every height of strips, the cheapest by the estimate first. The problem must have an output, and float32,
-// float16 or bfloat16 data.
+// Tilings of all strip heights, in ascending order of estimated time. The problem must have an output, and
+// float32, float16 or bfloat16 data.
 std::vector<Tiling> tilings_of(const ConvProblem& problem, const Device& device, const Instance& instance);
 
 }  // namespace convswap::sliding_rows

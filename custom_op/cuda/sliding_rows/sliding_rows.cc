@@ -1,22 +1,22 @@
-// Depthwise convolution of images without shared memory: rows of x slide through the registers of a warp.
+// Depthwise convolution of images in registers: rows of x slide through a warp, without shared memory.
 //
-// A lane has a piece of a row, four columns or fewer, and goes down the image. It loads its piece, asks its
-// neighbours in the warp for the columns beyond the ends, and adds the row to the sums of all output rows
-// that it is part of; one of these is whole then, and is written. So each number of x is loaded once, but for
-// the first rows of a strip; nothing is stored and read again, no thread waits for another, and three
-// quarters of the instructions are multiplications. Rows are asked for some rows ahead of their use.
+// A lane has a piece of each row, up to four columns, and walks down the image. It loads its piece, shuffles
+// halo columns from its neighbours in the warp, and adds the row to the accumulators of all output rows that
+// the row contributes to. The row completes one of them, which is stored. So each element of x is loaded
+// once, except the rows that adjacent strips share. There is no smem traffic and no barrier, and three
+// quarters of the instructions are multiplications. Rows are prefetched into registers.
 //
-// Where rows are short, several planes lie side by side in a warp. Where they have more pieces than a warp
-// has lanes, the row is cut into segments that overlap by what neighbours need to know.
+// Short rows of several planes share a warp. A row with more pieces than a warp has lanes is cut into
+// segments that overlap by the halo.
 //
-// Sums are float32 in either precision, as the default provider's are: nothing is rounded but the result.
-// Residual and activation are computed where results are written.
+// Accumulators are float32 in either precision, as in the default provider; only the result is rounded.
+// Residual and activation are computed before the store.
 //
 // Data flow: one kernel, no scratch memory, no shared memory.
 //
-// Limits: float32, float16 and bfloat16; images; one channel of a group, with any number of filters; the
-// filters of kInstances, undilated. A pool is a second kernel. Padding is zeros that are multiplied like
-// data, so that an infinite weight over padding gives NaN.
+// Limits: float32, float16 and bfloat16; two spatial axes; one channel per group, with any number of filters;
+// the filters of kInstances, without dilation. A pool is a second kernel. Padding is multiplied as zeros, so
+// an infinite weight over padding gives NaN.
 
 #include <string>
 #include <vector>
@@ -49,13 +49,13 @@ struct Family {
 
   static Arguments arguments_of(const ConvProblem& problem, const Device&, const Tiling& tiling) {
     Arguments to{};
-    to.following = epilogue_params_of(problem.epilogue);
+    to.epilogue = epilogue_params_of(problem.epilogue);
     to.input_height = narrow(problem.input[1]), to.input_width = narrow(problem.input[2]);
     to.output_height = narrow(problem.output[1]), to.output_width = narrow(problem.output[2]);
     to.pad_height = narrow(problem.pad_begin[1]);
     to.planes = narrow(problem.batch * problem.out_channels);
-    to.image_filters = FastDivisor(narrow(problem.out_channels));
-    to.multiplier = FastDivisor(narrow(problem.filters_per_group()));
+    to.filters_per_image = FastDivisor(narrow(problem.out_channels));
+    to.filters_per_channel = FastDivisor(narrow(problem.filters_per_group()));
     to.lanes = FastDivisor(tiling.lanes);
     to.warp_planes = tiling.warp_planes;
     to.segments = FastDivisor(tiling.segments);
@@ -66,12 +66,12 @@ struct Family {
   }
 
   static void bind(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
-    to.loads_together = is_aligned(to.x, problem, tiling.instance.together);
-    to.stores_together = problem.output[2] % tiling.instance.outputs == 0 &&
-                         is_aligned(to.y, problem, tiling.instance.outputs);
+    to.vectorizes_loads = is_aligned(to.x, problem, tiling.instance.vector_columns);
+    to.vectorizes_stores = problem.output[2] % tiling.instance.outputs == 0 &&
+                           is_aligned(to.y, problem, tiling.instance.outputs);
   }
 
-  static int threads(const Tiling&) { return kBlockWarps * kWarp; }
+  static int threads(const Tiling&) { return kWarpsPerBlock * kWarpSize; }
   static int64_t shared_bytes(const Tiling&) { return 0; }
 
   static Dim3 grid_of(const ConvProblem&, const Device&, const Tiling& tiling, const Launch&) {
@@ -79,10 +79,10 @@ struct Family {
   }
 
   static std::string describe(const ConvProblem&, const Tiling& tiling, const Launch& launch) {
-    const Instance& own = tiling.instance;
+    const Instance& instance = tiling.instance;
     return joined("warps of ", tiling.warp_planes, " planes x ", tiling.strip_rows, " rows, ", tiling.lanes,
-                  " lanes of ", own.outputs, " columns each, ", own.together, " columns a load, ",
-                  launch.grid.count(), " blocks of ", kBlockWarps, " warps");
+                  " lanes of ", instance.outputs, " columns each, ", instance.vector_columns,
+                  " columns a load, ", launch.grid.count(), " blocks of ", kWarpsPerBlock, " warps");
   }
 };
 
@@ -104,12 +104,11 @@ class SlidingRows final : public AlgorithmByTiling<KernelPlan<Family>, tilings_f
     if (instance_for(problem) == nullptr) {
       return "it computes images with undilated filters of 3x3, 5x5 or 7x7 taps, the same stride of 1 or 2 "
              "on both axes, and half a filter of padding on the left, or with stride 2 and up to 5x5 taps "
-             "one "
-             "column less";
+             "one column less";
     }
-    // Rows of x are counted from a strip's first up to some that are asked for and not there.
+    // Row indices include the rows that are prefetched beyond the end of a strip.
     return why_not_indexed({problem.batch * problem.out_channels, 2 * padded_input(problem, 2),
-                            (padded_input(problem, 1) + kMostAhead) * problem.input[2],
+                            (padded_input(problem, 1) + kMaxPrefetchedRows) * problem.input[2],
                             problem.output[1] * problem.output[2]});
   }
 };
