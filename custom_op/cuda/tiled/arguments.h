@@ -1,6 +1,6 @@
 #pragma once
 
-// What the kernel of `tiled` is given; see tiled.cc.
+// Arguments of the kernel of tiled. tiled.cc describes the algorithm.
 
 #include "conv/epilogue.h"
 #include "cuda/primitives/fast_divisor.cuh"
@@ -8,10 +8,10 @@
 
 namespace convswap::tiled {
 
-constexpr int kMostThreads = 256;
+constexpr int kMaxThreads = 256;
 
-// Of data with a depth an output plane is an image by itself, and a channel is what one tap of the depth
-// reads of one: `channels` are those of a group times the taps.
+// With three spatial axes, each output plane is computed like an image, and the input plane that one tap
+// along the depth reads counts as a channel: `channels` is the channels per group times the depth taps.
 template <typename T>
 struct Arguments : Tensors<T>, Geometry {
   Epilogue epilogue;
@@ -20,17 +20,19 @@ struct Arguments : Tensors<T>, Geometry {
   FastDivisor output_depth, depth_taps;
   int input_depth, stride_depth, dilation_depth, pad_depth;
 
-  // A block's tile: outputs of the convolution, filters, and the channels that are staged at a time.
-  int rows, columns, filters_of_block, channels_at_a_time, splits;
+  // Tile of a block. `splits` groups of threads share the filter rows of a stage.
+  int rows, columns, block_filters, channels_per_stage, splits;
   FastDivisor tiles_down, tiles_across, filter_blocks;
-  // The threads that are side by side, those of the same filters, and those of a split with other filters.
-  FastDivisor threads_across, threads_of_filter, filter_threads;
-  // The part of a channel that a tile needs, and how far apart its rows and channels are staged.
+  // Threads per row of the tile, threads with the same filters and split, and filter tiles of a split.
+  FastDivisor threads_across, threads_per_filter_tile, threads_across_filters;
+  // The window is the tile's receptive field in one channel. Pitches in smem, in elements: of its rows, of
+  // its channels, and of the weights of one tap.
   FastDivisor window_width, window_size;
   int window_pitch, window_plane;
-  int weight_pitch;  // how far apart taps are staged
-  FastDivisor filter_quads, rows_of_filter;
-  // What a tile gives of y.
+  int weight_pitch;
+  FastDivisor filter_quads;  // groups of four filters in a block
+  FastDivisor filter_height_divisor;
+  // Tile of y, after the pool.
   FastDivisor tile_y_columns, tile_y_plane;
   int tile_y_rows;
 };

@@ -12,20 +12,22 @@
 namespace convswap::tiled {
 namespace {
 
-constexpr int kMostSplits = 8, kMostFilterThreads = 64, kMostThreadsOfAxis = 16;
-// Blocks that ask for more leave no room for others, which could compute while they wait.
-constexpr int64_t kBytesForThree = 72 * 1024;
+constexpr int kMaxSplits = 8, kMaxThreadsAcrossFilters = 64, kMaxThreadsPerAxis = 16;
+// Largest shared memory of a block with which a multiprocessor still holds three blocks, of which some
+// compute while others wait.
+constexpr int64_t kBytesForThreeBlocks = 72 * 1024;
 
-// Of a plane, and the channels times the taps of the depth, which are as more channels.
+// Taps of a filter in one plane; and channels per group times the taps along the depth.
 int64_t taps_of_plane(const ConvProblem& problem) { return problem.filter[1] * problem.filter[2]; }
-int64_t stacked_channels(const ConvProblem& problem) {
+int64_t depth_channels(const ConvProblem& problem) {
   return problem.channels_per_group() * problem.filter[0];
 }
 
-// Bytes of what is staged and summed up.
-int64_t number_bytes(const ConvProblem& problem) { return problem.type == ElementType::float64 ? 8 : 4; }
+// Bytes of a staged element, and of an accumulator.
+int64_t accumulator_bytes(const ConvProblem& problem) { return problem.type == ElementType::float64 ? 8 : 4; }
 
-// The least pitch with which a warp reads different banks: `across` neighbours of rows `step` rows apart.
+// The least row pitch with which a warp's loads have no bank conflicts. The warp reads `across` adjacent
+// elements of rows that are `step` rows apart.
 int window_pitch(int64_t width, int across, int64_t step) {
   for (int64_t pitch = width; across < 32 && pitch < width + 32; ++pitch) {
     if (step * pitch % (2 * across) == across) return static_cast<int>(pitch);
@@ -33,31 +35,32 @@ int window_pitch(int64_t width, int across, int64_t step) {
   return static_cast<int>(width);
 }
 
-// Sets what is staged, all channels at a time or as many as leave room for other blocks. False where not even
-// one channel fits.
+// Sets the layout of a stage: all channels, or as many as leave shared memory for other blocks. Returns false
+// if not even one channel fits.
 bool stage_channels(const ConvProblem& problem, const Device& device, Tiling& tiling) {
   const auto reach = [&](int axis, int extent) {
     return (extent - 1) * problem.stride[axis] + (problem.filter[axis] - 1) * problem.dilation[axis] + 1;
   };
   const int64_t height = reach(1, tiling.rows), width = reach(2, tiling.columns);
-  const int64_t most_numbers = device.shared_memory_per_block / number_bytes(problem);
-  if (width > most_numbers || height > most_numbers) return false;
-  const int pitch = window_pitch(width, tiling.columns / tiling.columns_of_thread, 2 * problem.stride[1]);
-  // A multiple of four floats, so that the weights behind it begin where 16 bytes do.
+  const int64_t max_elements = device.shared_memory_per_block / accumulator_bytes(problem);
+  if (width > max_elements || height > max_elements) return false;
+  const int pitch = window_pitch(width, tiling.columns / tiling.thread_columns, 2 * problem.stride[1]);
+  // A multiple of four elements, so that the weights after the window are aligned to 16 bytes.
   const int64_t plane = ceil_divide(height * pitch, 4) * 4;
-  // An odd number of fours: eight taps of four filters then lie in 32 banks.
-  const int64_t fours = ceil_divide(tiling.filters, 4) | 1;
-  const int64_t each = plane + taps_of_plane(problem) * fours * 4;
+  // An odd number of quads: eight taps of four filters then fall into 32 banks.
+  const int64_t filter_quads = ceil_divide(tiling.filters, 4) | 1;
+  const int64_t channel_elements = plane + taps_of_plane(problem) * filter_quads * 4;
   const int64_t results = static_cast<int64_t>(tiling.splits) * tiling.filters * tiling.rows * tiling.columns;
-  if (std::max(each, results) > most_numbers) return false;
-  const int64_t numbers =
-      std::max(std::min<int64_t>(most_numbers, kBytesForThree / number_bytes(problem)), each);
-  const int64_t channels = std::min(stacked_channels(problem), numbers / each);
+  if (std::max(channel_elements, results) > max_elements) return false;
+  const int64_t stage_elements = std::max(
+      std::min<int64_t>(max_elements, kBytesForThreeBlocks / accumulator_bytes(problem)), channel_elements);
+  const int64_t channels = std::min(depth_channels(problem), stage_elements / channel_elements);
   tiling.window_height = static_cast<int>(height), tiling.window_width = static_cast<int>(width);
   tiling.window_pitch = pitch, tiling.window_plane = static_cast<int>(plane);
-  tiling.weight_pitch = static_cast<int>(fours * 4);
+  tiling.weight_pitch = static_cast<int>(filter_quads * 4);
   tiling.channels = static_cast<int>(channels);
-  tiling.shared_bytes = static_cast<int>(std::max(channels * each, results) * number_bytes(problem));
+  tiling.shared_bytes =
+      static_cast<int>(std::max(channels * channel_elements, results) * accumulator_bytes(problem));
   return true;
 }
 
@@ -79,13 +82,13 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   // Instructions a cycle, those of a warp alone and those of a multiprocessor.
   constexpr double kOfWarp = 0.325, kOfMultiprocessor = 3.53;
   constexpr double kStageCycles = 165;
-  const int64_t channels = stacked_channels(problem);
+  const int64_t channels = depth_channels(problem);
   const int64_t blocks = problem.batch * problem.output[0] * ceil_divide(problem.output[1], tiling.rows) *
                          ceil_divide(problem.output[2], tiling.columns) * problem.group *
                          ceil_divide(problem.filters_per_group(), tiling.filters);
   const double stages = number(ceil_divide(channels, tiling.channels));
   const double filter_rows = number(ceil_divide(channels * problem.filter[1], tiling.splits));
-  const double of_tap = 1.64 * tiling.filters_of_thread * 2 * tiling.columns_of_thread + 4;
+  const double of_tap = 1.64 * tiling.thread_filters * 2 * tiling.thread_columns + 4;
   const double staged =
       number(channels) * number(tiling.window_height * tiling.window_width +
                                 taps_of_plane(problem) * ceil_divide(tiling.filters, 4) * 4);
@@ -94,7 +97,7 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
       filter_rows * (number(problem.filter[2]) * of_tap + 3.7) + stages * 138 +
       (staged * costs.staged + results * (costs.result + 3.0 * tiling.splits)) / tiling.threads;
   const double warps = tiling.threads / 32;
-  const int registers = tiling.columns_of_thread == 4 ? 128 : tiling.filters_of_thread == 8 ? 80 : 64;
+  const int registers = tiling.thread_columns == 4 ? 128 : tiling.thread_filters == 8 ? 80 : 64;
   const int64_t of_multiprocessor = ceil_divide(blocks, std::max(1, device.multiprocessors));
   const double resident = number(std::max<int64_t>(
       1, std::min<int64_t>({of_multiprocessor, 65'536 / (registers * tiling.threads), 2048 / tiling.threads,
@@ -131,23 +134,25 @@ std::span<const Instance> instances_for(const ConvProblem& problem) {
 
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
   const Pool& pool = problem.epilogue.pool;
-  const auto most = [&](int axis) {
-    return std::min<int64_t>(kMostThreadsOfAxis, std::max<int64_t>(1, 2 * problem.output[axis]));
+  const auto max_threads = [&](int axis) {
+    return std::min<int64_t>(kMaxThreadsPerAxis, std::max<int64_t>(1, 2 * problem.output[axis]));
   };
   std::optional<Tiling> best;
-  for (int down = 1; down <= most(1); down *= 2) {
-    for (int across = 1; across <= most(2); across *= 2) {
-      for (const Instance& own : instances_for(problem)) {
-        if (2 * down % pool.kernel[0] != 0 || own.columns * across % pool.kernel[1] != 0) continue;
-        for (int filter_threads = 1; filter_threads <= kMostFilterThreads; filter_threads *= 2) {
-          const int of_split = down * across * filter_threads;
-          for (int splits = 1; splits <= kMostSplits && of_split * splits <= kMostThreads; splits *= 2) {
+  for (int down = 1; down <= max_threads(1); down *= 2) {
+    for (int across = 1; across <= max_threads(2); across *= 2) {
+      for (const Instance& instance : instances_for(problem)) {
+        if (2 * down % pool.kernel[0] != 0 || instance.columns * across % pool.kernel[1] != 0) continue;
+        for (int threads_across_filters = 1; threads_across_filters <= kMaxThreadsAcrossFilters;
+             threads_across_filters *= 2) {
+          const int threads_per_split = down * across * threads_across_filters;
+          for (int splits = 1; splits <= kMaxSplits && threads_per_split * splits <= kMaxThreads;
+               splits *= 2) {
             Tiling tiling;
-            tiling.rows = 2 * down, tiling.columns = own.columns * across;
-            tiling.columns_of_thread = own.columns, tiling.filters_of_thread = own.filters;
-            tiling.filters = own.filters * filter_threads;
+            tiling.rows = 2 * down, tiling.columns = instance.columns * across;
+            tiling.thread_columns = instance.columns, tiling.thread_filters = instance.filters;
+            tiling.filters = instance.filters * threads_across_filters;
             tiling.splits = splits;
-            tiling.threads = static_cast<int>(ceil_divide(of_split * splits, 32) * 32);
+            tiling.threads = static_cast<int>(ceil_divide(threads_per_split * splits, 32) * 32);
             if (!stage_channels(problem, device, tiling)) continue;
             tiling.cost = cost_of(problem, device, tiling, kAmongTilings);
             if (!best || tiling.cost < best->cost) best = tiling;

@@ -1,6 +1,6 @@
 #pragma once
 
-// The kernel instances of tiled, and the tilings that it chooses among.
+// Kernel instances and tilings of tiled.
 
 #include <optional>
 
@@ -10,35 +10,34 @@
 
 namespace convswap::tiled {
 
-// What a thread computes, of 2 rows.
+// Outputs of a thread: 2 rows by these columns, for these filters.
 struct Instance {
   int filters, columns;
 
-  // As the kernel's template takes them.
+  // Template arguments of the kernel.
   std::string arguments() const { return joined(filters, ", ", columns); }
 };
 
-// For float32, float16 and bfloat16; and for float64, whose results take twice the registers.
+// Instances for float32, float16 and bfloat16, and for float64, whose accumulators take twice the registers.
 inline constexpr Instance kInstances[] = {{1, 2}, {4, 2}, {8, 2}, {8, 4}};
 inline constexpr Instance kFloat64Instances[] = {{1, 2}, {4, 2}, {8, 2}};
 
-// What a block computes, and how its threads share it.
+// Tile of a block, and its threads.
 struct Tiling {
-  int rows = 0, columns = 0;  // of the convolution's output
-  // Of the 2 rows that a thread computes, and its filters: one of kInstances.
-  int columns_of_thread = 0, filters_of_thread = 0;
+  int rows = 0, columns = 0;                   // of the convolution's output
+  int thread_columns = 0, thread_filters = 0;  // the kernel instance
   int filters = 0;
-  int splits = 1;    // threads that share the outputs of one, each with filter rows of its own
-  int channels = 0;  // that are staged at a time
+  int splits = 1;    // threads with the same outputs, which share the filter rows
+  int channels = 0;  // per stage
   int threads = 0;
-  int window_height = 0, window_width = 0, window_pitch = 0, window_plane = 0;  // of what is staged
+  int window_height = 0, window_width = 0, window_pitch = 0, window_plane = 0;
   int weight_pitch = 0;
   int shared_bytes = 0;
   double cost = 0;  // nanoseconds, estimated
 };
 
-// The cheapest; nothing where not one fits into the device's shared memory. The problem must have an output
-// and channels.
+// The tiling with the least estimated time, or nullopt if none fits into the device's shared memory. The
+// problem must have an output and channels.
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device);
 
 }  // namespace convswap::tiled

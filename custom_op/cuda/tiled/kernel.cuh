@@ -1,9 +1,9 @@
 #pragma once
 
-// The kernel of `tiled`; see tiled.cc.
+// The kernel of tiled; see tiled.cc.
 
 #include "conv/epilogue_math.h"
-#include "conv/small_floats.h"  // what its instances are named by
+#include "conv/small_floats.h"  // the element types of the instances' names
 #include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/global_memory.cuh"
 #include "cuda/primitives/naive_conv.cuh"
@@ -13,47 +13,47 @@ namespace convswap::tiled {
 
 extern __shared__ __align__(16) float shared[];
 
-// Copies count numbers to shared memory, four of a thread at a time, so that their latencies overlap.
+// Copies `count` elements to shared memory. Each thread has four loads in flight, so that their latencies
+// overlap.
 template <typename Sum, typename Load, typename Store>
 __device__ inline void stage(int count, Load load, Store store) {
-  constexpr int kAtATime = 4;
+  constexpr int kLoadsInFlight = 4;
   const int threads = static_cast<int>(blockDim.x);
-  for (int first = static_cast<int>(threadIdx.x); first < count; first += kAtATime * threads) {
-    Sum values[kAtATime];
+  for (int first = static_cast<int>(threadIdx.x); first < count; first += kLoadsInFlight * threads) {
+    Sum values[kLoadsInFlight];
 #pragma unroll
-    for (int j = 0; j < kAtATime; ++j) {
+    for (int j = 0; j < kLoadsInFlight; ++j) {
       const int i = first + j * threads;
       values[j] = i < count ? load(i) : Sum(0);
     }
 #pragma unroll
-    for (int j = 0; j < kAtATime; ++j) {
+    for (int j = 0; j < kLoadsInFlight; ++j) {
       const int i = first + j * threads;
       if (i < count) store(i, values[j]);
     }
   }
 }
 
-// Stages, of so many channels from the first one on, the part of x that a tile of an output plane needs, zero
-// beyond the image, and the weights of so many filters. Of small tiles both are asked for before either is
-// there.
+// Stages `channels` channels from `first_channel` on: the tile's receptive field, with zeros for padding, and
+// the weights of `filters` filters. One index space covers both, so that small tiles load both at once.
 //
-// Taps that are neighbours in w, of filters that are far apart there, come to lie the other way round. A warp
-// takes 8 taps of 4 filters: whole sectors of memory, and 32 different banks.
+// Weights are transposed: taps are adjacent in w, filters are adjacent in smem. A warp takes 8 taps of 4
+// filters, which are complete sectors in global memory and 32 different banks in smem.
 template <typename T, typename Sum>
 __device__ inline void stage_channels(const Arguments<T>& a, const T* x, const T* w, int first_channel,
                                       int channels, int filters, int depth, int first_row, int first_column,
                                       Sum* window, Sum* weights) {
-  const auto pixel_place = [&](int i, int& channel, int& row, int& column) {
+  const auto pixel_position = [&](int i, int& channel, int& row, int& column) {
     channel = static_cast<int>(a.window_size.quotient(i));
-    const int within = i - channel * static_cast<int>(a.window_size.divisor);
-    row = static_cast<int>(a.window_width.quotient(within));
-    column = within - row * static_cast<int>(a.window_width.divisor);
+    const int pixel = i - channel * static_cast<int>(a.window_size.divisor);
+    row = static_cast<int>(a.window_width.quotient(pixel));
+    column = pixel - row * static_cast<int>(a.window_width.divisor);
   };
-  const auto weight_place = [&](int i, int& tap, int& filter) {
-    const int many = i / 32;
-    const int eights = static_cast<int>(a.filter_quads.quotient(many));
-    tap = eights * 8 + i % 8;
-    filter = (many - eights * static_cast<int>(a.filter_quads.divisor)) * 4 + i / 8 % 4;
+  const auto weight_position = [&](int i, int& tap, int& filter) {
+    const int group = i / 32;
+    const int tap_group = static_cast<int>(a.filter_quads.quotient(group));
+    tap = tap_group * 8 + i % 8;
+    filter = (group - tap_group * static_cast<int>(a.filter_quads.divisor)) * 4 + i / 8 % 4;
   };
   const int pixels = channels * static_cast<int>(a.window_size.divisor);
   const int taps_of_channel = a.filter_height * a.filter_width;
@@ -64,21 +64,21 @@ __device__ inline void stage_channels(const Arguments<T>& a, const T* x, const T
       [&](int i) {
         if (i >= weights_begin) {
           int tap, filter;
-          weight_place(i - weights_begin, tap, filter);
+          weight_position(i - weights_begin, tap, filter);
           return tap < taps && filter < filters ? static_cast<Sum>(w[filter * taps_of_filter + tap]) : Sum(0);
         }
         int channel, row, column;
-        pixel_place(i, channel, row, column);
+        pixel_position(i, channel, row, column);
         row += first_row, column += first_column;
         bool is_inside =
             i < pixels && row >= 0 && row < a.input_height && column >= 0 && column < a.input_width;
         int plane = first_channel + channel;
         if (a.has_depth) {
-          const int own = static_cast<int>(a.depth_taps.quotient_of_any(plane));
-          const int tap = plane - own * static_cast<int>(a.depth_taps.divisor);
-          const int within = depth * a.stride_depth + tap * a.dilation_depth - a.pad_depth;
-          is_inside = is_inside && within >= 0 && within < a.input_depth;
-          plane = own * a.input_depth + within;
+          const int input_channel = static_cast<int>(a.depth_taps.quotient_of_any(plane));
+          const int tap = plane - input_channel * static_cast<int>(a.depth_taps.divisor);
+          const int d = depth * a.stride_depth + tap * a.dilation_depth - a.pad_depth;
+          is_inside = is_inside && d >= 0 && d < a.input_depth;
+          plane = input_channel * a.input_depth + d;
         }
         return is_inside ? static_cast<Sum>(x[(plane * a.input_height + row) * a.input_width + column])
                          : Sum(0);
@@ -86,23 +86,23 @@ __device__ inline void stage_channels(const Arguments<T>& a, const T* x, const T
       [&](int i, Sum value) {
         if (i >= weights_begin) {
           int tap, filter;
-          weight_place(i - weights_begin, tap, filter);
+          weight_position(i - weights_begin, tap, filter);
           if (tap < taps) weights[tap * a.weight_pitch + filter] = value;
         } else if (i < pixels) {
           int channel, row, column;
-          pixel_place(i, channel, row, column);
+          pixel_position(i, channel, row, column);
           window[channel * a.window_plane + row * a.window_pitch + column] = value;
         }
       });
 }
 
-// A thread's outputs: 2 rows x kColumns pixels of each of its filters. Its columns lie as far apart as there
-// are threads side by side, so that neighbouring threads read neighbouring numbers.
+// A thread's accumulators: 2 rows by kColumns pixels for each of its filters. Columns of adjacent threads are
+// interleaved, so that adjacent threads read adjacent pixels.
 template <typename Sum, int kFilters, int kColumns>
-struct Sums {
-  Sum of[kFilters][2][kColumns] = {};
+struct Accumulators {
+  Sum values[kFilters][2][kColumns] = {};
 
-  __device__ void add_tap(const Sum* pixels, int next_row, int next_column, const Sum* taps) {
+  __device__ void add_tap(const Sum* pixels, int row_step, int column_step, const Sum* taps) {
     Sum tap[kFilters];
     if constexpr (kFilters % 4 == 0 && kAreSame<Sum, float>) {
 #pragma unroll
@@ -117,154 +117,162 @@ struct Sums {
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
       for (int j = 0; j < kColumns; ++j) {
-        const Sum pixel = pixels[i * next_row + j * next_column];
+        const Sum pixel = pixels[i * row_step + j * column_step];
 #pragma unroll
-        for (int k = 0; k < kFilters; ++k) of[k][i][j] += pixel * tap[k];
+        for (int k = 0; k < kFilters; ++k) values[k][i][j] += pixel * tap[k];
       }
     }
   }
 
-  // A row of a filter; kTaps 0 stands for any number of taps, any distance apart.
+  // Adds one filter row of one channel. kTaps is the row's number of taps without dilation; 0 means `count`
+  // taps with `dilation`.
   template <int kTaps>
-  __device__ void add_row(const Sum* pixels, int next_row, int next_column, const Sum* taps, int pitch,
-                          int count, int distance) {
+  __device__ void add_row(const Sum* pixels, int row_step, int column_step, const Sum* taps, int pitch,
+                          int count, int dilation) {
     if constexpr (kTaps == 0) {
 #pragma unroll 1
       for (int s = 0; s < count; ++s) {
-        add_tap(pixels + s * distance, next_row, next_column, taps + s * pitch);
+        add_tap(pixels + s * dilation, row_step, column_step, taps + s * pitch);
       }
     } else {
 #pragma unroll
-      for (int s = 0; s < kTaps; ++s) add_tap(pixels + s, next_row, next_column, taps + s * pitch);
+      for (int s = 0; s < kTaps; ++s) add_tap(pixels + s, row_step, column_step, taps + s * pitch);
     }
   }
 };
 
-__device__ inline void divide(const FastDivisor& divisor, int n, int& quotient, int& rest) {
+__device__ inline void divide(const FastDivisor& divisor, int n, int& quotient, int& remainder) {
   quotient = static_cast<int>(divisor.quotient_of_any(n));
-  rest = n - quotient * static_cast<int>(divisor.divisor);
+  remainder = n - quotient * static_cast<int>(divisor.divisor);
 }
 
-// Where a thread stands in its block: its pixels, its filters, and which rows of the filters are its own.
-struct Place {
+// First row, column and filter of a thread's outputs in the tile, and its split. Split i takes filter rows i,
+// i + splits, i + 2 * splits, ...
+struct ThreadPosition {
   int row, column, filter, split;
 };
 
-// Rows of the filters, of so many channels, that are a thread's.
+// Adds the filter rows of a thread's split in a stage of `channels` channels.
 template <int kTaps, typename T, typename Sum, int kFilters, int kColumns>
-__device__ inline void add_channels(const Arguments<T>& a, const Place& place, int channels,
+__device__ inline void add_channels(const Arguments<T>& a, const ThreadPosition& position, int channels,
                                     const Sum* window, const Sum* weights,
-                                    Sums<Sum, kFilters, kColumns>& accumulators) {
+                                    Accumulators<Sum, kFilters, kColumns>& accumulators) {
   const Sum* const corner =
-      window + place.row * a.stride_height * a.window_pitch + place.column * a.stride_width;
-  const int next_row = a.stride_height * a.window_pitch;
-  const int next_column = a.columns / kColumns * a.stride_width;
+      window + position.row * a.stride_height * a.window_pitch + position.column * a.stride_width;
+  const int row_step = a.stride_height * a.window_pitch;
+  const int column_step = a.columns / kColumns * a.stride_width;
 #pragma unroll 1
-  for (int u = place.split; u < channels * a.filter_height; u += a.splits) {
-    const int c = static_cast<int>(a.rows_of_filter.quotient(u)), r = u - c * a.filter_height;
+  for (int u = position.split; u < channels * a.filter_height; u += a.splits) {
+    const int c = static_cast<int>(a.filter_height_divisor.quotient(u)), r = u - c * a.filter_height;
     accumulators.template add_row<kTaps>(corner + c * a.window_plane + r * a.dilation_height * a.window_pitch,
-                                         next_row, next_column,
-                                         weights + u * a.filter_width * a.weight_pitch + place.filter,
+                                         row_step, column_step,
+                                         weights + u * a.filter_width * a.weight_pitch + position.filter,
                                          a.weight_pitch, a.filter_width, a.dilation_width);
   }
 }
 
-// Where a tile's outputs lie that are sums of `splits` numbers in shared memory, filters x rows x columns
-// each.
+// Partial sums of a tile in shared memory: splits x filters x rows x columns.
 template <typename T, typename Sum>
-struct TileSums {
+struct TileResults {
   const Arguments<T>& a;
-  const Sum* results;
-  int size, split;  // of a filter's, of all
+  const Sum* partial_sums;
+  int outputs_per_filter, outputs_per_split;
 
-  __device__ TileSums(const Arguments<T>& arguments, const Sum* accumulators)
-      : a(arguments), results(accumulators), size(a.rows * a.columns), split(a.filters_of_block * size) {}
+  __device__ TileResults(const Arguments<T>& arguments, const Sum* sums)
+      : a(arguments),
+        partial_sums(sums),
+        outputs_per_filter(a.rows * a.columns),
+        outputs_per_split(a.block_filters * outputs_per_filter) {}
 
-  __device__ Sum at(int index) const {
-    Sum sum = results[index];
+  __device__ Sum reduce(int index) const {
+    Sum sum = partial_sums[index];
 #pragma unroll 1
-    for (int s = 1; s < a.splits; ++s) sum += results[s * split + index];
+    for (int s = 1; s < a.splits; ++s) sum += partial_sums[s * outputs_per_split + index];
     return sum;
   }
 };
 
-// Called, not inlined: its copies would be most of the kernel's code, for which the first blocks wait.
+// A function call, not inlined: the copies would be most of the kernel's code, which the first blocks have to
+// fetch.
 template <typename Sum>
-__device__ __noinline__ Sum activated_slowly(const Epilogue& epilogue, Sum value) {
+__device__ __noinline__ Sum activate_out_of_line(const Epilogue& epilogue, Sum value) {
   return activate<Sum>(epilogue.activation, epilogue.alpha, epilogue.beta, value);
 }
-// The commonest activations in one way: nothing is below the floor of none.
+// Applies the activation. No activation and ReLU are both a maximum with a floor, of -infinity or 0.
 template <typename Sum>
 struct Activate {
   const Epilogue& epilogue;
   bool is_floored;
   Sum floor;
 
-  __device__ explicit Activate(const Epilogue& of)
-      : epilogue(of),
-        is_floored(convswap::is_floored(of)),
-        floor(of.activation == Activation::relu ? Sum(0) : -static_cast<Sum>(__int_as_float(0x7f800000))) {}
+  __device__ explicit Activate(const Epilogue& parameters)
+      : epilogue(parameters),
+        is_floored(convswap::is_floored(parameters)),
+        floor(parameters.activation == Activation::relu ? Sum(0)
+                                                        : -static_cast<Sum>(__int_as_float(0x7f800000))) {}
 
-  // NaN is not below it.
+  // The comparison is false for NaN, so that NaN propagates.
   __device__ Sum operator()(Sum value) const {
-    return !is_floored ? activated_slowly(epilogue, value) : value < floor ? floor : value;
+    return !is_floored ? activate_out_of_line(epilogue, value) : value < floor ? floor : value;
   }
 };
 
-// Where an output of a tile lies in y, and its filter.
-struct OutputPlace {
+// Filter of an output in the tile, and the output's offset in y.
+struct OutputPosition {
   int filter;
-  long long to;
+  long long offset;
   bool exists;
 
-  // `first` is the tile's first in y, of its first filter; `rows` and `columns` are what is left of the
-  // output.
+  // `first` is the offset in y of the tile's first output. `rows` and `columns` count from there to the end
+  // of the plane.
   template <typename T>
-  __device__ OutputPlace(const Arguments<T>& a, int size, int index, long long first, int rows, int columns) {
+  __device__ OutputPosition(const Arguments<T>& a, int outputs_per_filter, int index, long long first,
+                            int rows, int columns) {
     filter = static_cast<int>(a.tile_y_plane.quotient(index));
-    const int within = index - filter * size;
-    const int row = static_cast<int>(a.tile_y_columns.quotient(within)), column = within - row * a.columns;
+    const int pixel = index - filter * outputs_per_filter;
+    const int row = static_cast<int>(a.tile_y_columns.quotient(pixel)), column = pixel - row * a.columns;
     exists = row < rows && column < columns;
-    // A plane of y is of all depths.
-    to = first + static_cast<long long>(filter) * a.output_plane + (row * a.output_width + column);
+    // output_plane includes all depths.
+    offset = first + static_cast<long long>(filter) * a.output_plane + (row * a.output_width + column);
   }
 };
 
-// Writes the outputs of a tile, four of a thread at a time, so that their latencies overlap. Called, so that
-// small tiles do not wait for its code.
+// Stores the outputs of a tile. Each thread has the loads of four outputs in flight, so that their latencies
+// overlap. Not inlined, so that small tiles do not fetch its code.
 template <typename T, typename Sum>
-__device__ __noinline__ void write_many_outputs(const Arguments<T>& a, const Sum* results, long long first,
-                                                int first_filter, int filters, int rows, int columns) {
-  constexpr int kTogether = 4;
-  const TileSums<T, Sum> accumulators(a, results);
+__device__ __noinline__ void write_many_outputs(const Arguments<T>& a, const Sum* partial_sums,
+                                                long long first, int first_filter, int filters, int rows,
+                                                int columns) {
+  constexpr int kOutputsInFlight = 4;
+  const TileResults<T, Sum> tile_results(a, partial_sums);
   const Activate<Sum> activate(a.epilogue);
-  const int count = filters * accumulators.size, threads = static_cast<int>(blockDim.x);
-  for (int begin = static_cast<int>(threadIdx.x); begin < count; begin += kTogether * threads) {
-    Sum values[kTogether];
-    long long to[kTogether];
-    bool exist[kTogether];
+  const int count = filters * tile_results.outputs_per_filter, threads = static_cast<int>(blockDim.x);
+  for (int begin = static_cast<int>(threadIdx.x); begin < count; begin += kOutputsInFlight * threads) {
+    Sum values[kOutputsInFlight];
+    long long offsets[kOutputsInFlight];
+    bool exist[kOutputsInFlight];
 #pragma unroll
-    for (int j = 0; j < kTogether; ++j) {
+    for (int j = 0; j < kOutputsInFlight; ++j) {
       const int i = begin + j * threads;
-      const OutputPlace place(a, accumulators.size, i, first, rows, columns);
-      to[j] = place.to, exist[j] = i < count && place.exists;
+      const OutputPosition position(a, tile_results.outputs_per_filter, i, first, rows, columns);
+      offsets[j] = position.offset, exist[j] = i < count && position.exists;
       values[j] = Sum(0);
       if (!exist[j]) continue;
-      values[j] = accumulators.at(i);
-      if (a.b != nullptr) values[j] += static_cast<Sum>(a.b[first_filter + place.filter]);
-      if (a.z != nullptr) values[j] += static_cast<Sum>(a.z[place.to]);
+      values[j] = tile_results.reduce(i);
+      if (a.b != nullptr) values[j] += static_cast<Sum>(a.b[first_filter + position.filter]);
+      if (a.z != nullptr) values[j] += static_cast<Sum>(a.z[position.offset]);
     }
 #pragma unroll
-    for (int j = 0; j < kTogether; ++j) {
+    for (int j = 0; j < kOutputsInFlight; ++j) {
       const Sum value = activate(values[j]);
-      if (exist[j]) a.y[to[j]] = static_cast<T>(value);
+      if (exist[j]) a.y[offsets[j]] = static_cast<T>(value);
     }
   }
 }
 
-// Writes what a tile gives of y whose elements are pooled of its outputs, with all that comes before.
+// Reduces the partial sums of a tile, applies bias, residual and activation, pools, and stores y.
 template <typename T, typename Sum>
-__device__ inline void write_pooled(const Arguments<T>& a, const TileSums<T, Sum>& accumulators,
+__device__ inline void write_pooled(const Arguments<T>& a, const TileResults<T, Sum>& tile_results,
                                     long long first_plane, int first_filter, int filters, int tile_row,
                                     int tile_column) {
   const Epilogue& epilogue = a.epilogue;
@@ -274,17 +282,18 @@ __device__ inline void write_pooled(const Arguments<T>& a, const TileSums<T, Sum
   const int first_row = tile_row * a.rows, first_column = tile_column * a.columns;
   const int first_y_row = tile_row * a.tile_y_rows, first_y_column = tile_column * y_columns;
   for (int i = static_cast<int>(threadIdx.x); i < filters * y_plane; i += static_cast<int>(blockDim.x)) {
-    const int k = static_cast<int>(a.tile_y_plane.quotient(i)), within = i - k * y_plane;
-    const int row_of_tile = static_cast<int>(a.tile_y_columns.quotient(within));
+    const int k = static_cast<int>(a.tile_y_plane.quotient(i)), pixel = i - k * y_plane;
+    const int row_of_tile = static_cast<int>(a.tile_y_columns.quotient(pixel));
     const int y_row = first_y_row + row_of_tile;
-    const int y_column = first_y_column + within - row_of_tile * y_columns;
+    const int y_column = first_y_column + pixel - row_of_tile * y_columns;
     if (y_row >= a.y_height || y_column >= a.y_width) continue;
     const long long plane =
         first_plane + static_cast<long long>(k) * static_cast<int>(a.output_depth.divisor);
     const Sum bias = a.b == nullptr ? Sum(0) : static_cast<Sum>(a.b[first_filter + k]);
     const auto value_at = [&](int64_t row, int64_t column) {
-      Sum value = accumulators.at(k * accumulators.size + (static_cast<int>(row) - first_row) * a.columns +
-                                  static_cast<int>(column) - first_column);
+      Sum value = tile_results.reduce(k * tile_results.outputs_per_filter +
+                                      (static_cast<int>(row) - first_row) * a.columns +
+                                      static_cast<int>(column) - first_column);
       value += bias;
       if (a.z != nullptr)
         value += static_cast<Sum>(a.z[(plane * a.output_height + row) * a.output_width + column]);
@@ -296,81 +305,81 @@ __device__ inline void write_pooled(const Arguments<T>& a, const TileSums<T, Sum
   }
 }
 
-// Outputs of a thread of which one after the other is written.
-constexpr int kFewOutputs = 4;
+// Most outputs per thread that are stored one at a time, by inlined code.
+constexpr int kMaxInlineOutputs = 4;
 
-// Writes what a tile gives of y from its sums.
+// Reduces the partial sums of a tile, applies the epilogue, and stores y.
 template <typename T, typename Sum>
-__device__ inline void write_results(const Arguments<T>& a, const Sum* results, int image_plane,
+__device__ inline void write_results(const Arguments<T>& a, const Sum* partial_sums, int image_plane,
                                      int first_filter, int filters, int tile_row, int tile_column) {
   int n, depth;
   divide(a.output_depth, image_plane, n, depth);
   const long long first_plane =
       (static_cast<long long>(n) * a.out_channels + first_filter) * static_cast<int>(a.output_depth.divisor) +
       depth;
-  const TileSums<T, Sum> accumulators(a, results);
+  const TileResults<T, Sum> tile_results(a, partial_sums);
   if (a.epilogue.pool.kind != PoolKind::none) {
-    write_pooled(a, accumulators, first_plane, first_filter, filters, tile_row, tile_column);
+    write_pooled(a, tile_results, first_plane, first_filter, filters, tile_row, tile_column);
     return;
   }
   const int row = tile_row * a.rows, column = tile_column * a.columns;
   const long long first = (first_plane * a.output_height + row) * a.output_width + column;
   const int rows = a.output_height - row, columns = a.output_width - column;
-  const int count = filters * accumulators.size, threads = static_cast<int>(blockDim.x);
-  if (count > kFewOutputs * threads) {
-    write_many_outputs(a, results, first, first_filter, filters, rows, columns);
+  const int count = filters * tile_results.outputs_per_filter, threads = static_cast<int>(blockDim.x);
+  if (count > kMaxInlineOutputs * threads) {
+    write_many_outputs(a, partial_sums, first, first_filter, filters, rows, columns);
     return;
   }
   const Activate<Sum> activate(a.epilogue);
   for (int i = static_cast<int>(threadIdx.x); i < count; i += threads) {
-    const OutputPlace place(a, accumulators.size, i, first, rows, columns);
-    if (!place.exists) continue;
-    Sum value = accumulators.at(i);
-    if (a.b != nullptr) value += static_cast<Sum>(a.b[first_filter + place.filter]);
-    if (a.z != nullptr) value += static_cast<Sum>(a.z[place.to]);
-    a.y[place.to] = static_cast<T>(activate(value));
+    const OutputPosition position(a, tile_results.outputs_per_filter, i, first, rows, columns);
+    if (!position.exists) continue;
+    Sum value = tile_results.reduce(i);
+    if (a.b != nullptr) value += static_cast<Sum>(a.b[first_filter + position.filter]);
+    if (a.z != nullptr) value += static_cast<Sum>(a.z[position.offset]);
+    a.y[position.offset] = static_cast<T>(activate(value));
   }
 }
 
-// So many blocks of the most threads fit into a multiprocessor's registers beside each other. Left to itself
-// a compiler takes fewer registers than there are, and now and then local memory instead.
-constexpr int resident_blocks(int registers_of_results) {
-  return registers_of_results <= 4 ? 5 : registers_of_results <= 16 ? 4 : registers_of_results <= 32 ? 3 : 2;
+// Minimum blocks of kMaxThreads threads per multiprocessor, for __launch_bounds__. Without it the compiler
+// takes fewer registers than there are, and sometimes spills.
+constexpr int min_blocks_per_sm(int result_registers) {
+  return result_registers <= 4 ? 5 : result_registers <= 16 ? 4 : result_registers <= 32 ? 3 : 2;
 }
 
 template <typename T, int kFilters, int kColumns>
-__global__ void __launch_bounds__(kMostThreads, resident_blocks(2 * kFilters * kColumns *
-                                                                sizeof(typename AccumulatorOf<T>::Type) / 4))
+__global__ void __launch_bounds__(kMaxThreads, min_blocks_per_sm(2 * kFilters * kColumns *
+                                                                 sizeof(typename AccumulatorOf<T>::Type) / 4))
     kernel(const __grid_constant__ Arguments<T> a) {
   using Sum = typename AccumulatorOf<T>::Type;
-  int tiles_before, tile_row, tile_column, image_plane, group, filter_block;
-  divide(a.tiles_across, static_cast<int>(blockIdx.x), tiles_before, tile_column);
-  divide(a.tiles_down, tiles_before, image_plane, tile_row);
+  int tile_line, tile_row, tile_column, image_plane, group, filter_block;
+  divide(a.tiles_across, static_cast<int>(blockIdx.x), tile_line, tile_column);
+  divide(a.tiles_down, tile_line, image_plane, tile_row);
   divide(a.filter_blocks, static_cast<int>(blockIdx.y), group, filter_block);
   const int first_row = tile_row * a.rows, first_column = tile_column * a.columns;
-  const int first_of_group = filter_block * a.filters_of_block;
-  const int first_filter = group * a.filters + first_of_group;
-  const int filters = min(a.filters_of_block, a.filters - first_of_group);
+  const int first_block_filter = filter_block * a.block_filters;
+  const int first_filter = group * a.filters + first_block_filter;
+  const int filters = min(a.block_filters, a.filters - first_block_filter);
   const int taps = a.filter_height * a.filter_width;
 
   const int thread = static_cast<int>(threadIdx.x), across = static_cast<int>(a.threads_across.divisor);
-  Place place;
-  int threads_before, pixel_of_tile, filter_of_tile;
-  divide(a.threads_of_filter, thread, threads_before, pixel_of_tile);
-  divide(a.threads_across, pixel_of_tile, place.row, place.column);
-  divide(a.filter_threads, threads_before, place.split, filter_of_tile);
-  place.row *= 2, place.filter = filter_of_tile * kFilters;
-  const bool is_at_work = place.split < a.splits;
+  ThreadPosition position;
+  int thread_group, pixel_of_tile, filter_of_tile;
+  divide(a.threads_per_filter_tile, thread, thread_group, pixel_of_tile);
+  divide(a.threads_across, pixel_of_tile, position.row, position.column);
+  divide(a.threads_across_filters, thread_group, position.split, filter_of_tile);
+  position.row *= 2, position.filter = filter_of_tile * kFilters;
+  const bool computes = position.split < a.splits;
 
   griddepcontrol_wait();
   // Biases are added last, when waiting for them would cost most.
   if (a.b != nullptr && thread < filters) prefetch_l1(a.b + first_filter + thread);
   Sum* const window = reinterpret_cast<Sum*>(shared);
-  Sum* const weights = window + a.channels_at_a_time * a.window_plane;
-  Sums<Sum, kFilters, kColumns> accumulators;
-  for (int first_channel = 0; first_channel < a.channels; first_channel += a.channels_at_a_time) {
-    const int channels = min(a.channels_at_a_time, a.channels - first_channel);
-    int n, depth;  // found again each time, which costs no register
+  Sum* const weights = window + a.channels_per_stage * a.window_plane;
+  Accumulators<Sum, kFilters, kColumns> accumulators;
+  for (int first_channel = 0; first_channel < a.channels; first_channel += a.channels_per_stage) {
+    const int channels = min(a.channels_per_stage, a.channels - first_channel);
+    int n, depth;  // recomputed in each iteration to save registers
     divide(a.output_depth, image_plane, n, depth);
     const long long channels_before =
         static_cast<long long>(n) * a.in_channels +
@@ -381,37 +390,37 @@ __global__ void __launch_bounds__(kMostThreads, resident_blocks(2 * kFilters * k
                    first_channel, channels, filters, depth, first_row * a.stride_height - a.pad_height,
                    first_column * a.stride_width - a.pad_width, window, weights);
     __syncthreads();
-    if (!is_at_work) continue;
+    if (!computes) continue;
     const int unrolled = a.dilation_width == 1 ? a.filter_width : 0;
     if (unrolled == 1) {
-      add_channels<1>(a, place, channels, window, weights, accumulators);
+      add_channels<1>(a, position, channels, window, weights, accumulators);
     } else if (unrolled == 3) {
-      add_channels<3>(a, place, channels, window, weights, accumulators);
+      add_channels<3>(a, position, channels, window, weights, accumulators);
     } else if (unrolled == 5) {
-      add_channels<5>(a, place, channels, window, weights, accumulators);
+      add_channels<5>(a, position, channels, window, weights, accumulators);
     } else if (unrolled == 7) {
-      add_channels<7>(a, place, channels, window, weights, accumulators);
+      add_channels<7>(a, position, channels, window, weights, accumulators);
     } else {
-      add_channels<0>(a, place, channels, window, weights, accumulators);
+      add_channels<0>(a, position, channels, window, weights, accumulators);
     }
   }
 
   __syncthreads();
-  Sum* const results = window;
-  if (is_at_work) {
+  Sum* const partial_sums = window;
+  if (computes) {
 #pragma unroll
     for (int k = 0; k < kFilters; ++k) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int filter = place.split * a.filters_of_block + place.filter + k;
-        const int at = (filter * a.rows + place.row + i) * a.columns + place.column;
+        const int filter = position.split * a.block_filters + position.filter + k;
+        const int index = (filter * a.rows + position.row + i) * a.columns + position.column;
 #pragma unroll
-        for (int j = 0; j < kColumns; ++j) results[at + j * across] = accumulators.of[k][i][j];
+        for (int j = 0; j < kColumns; ++j) partial_sums[index + j * across] = accumulators.values[k][i][j];
       }
     }
   }
   __syncthreads();
-  write_results(a, results, image_plane, first_filter, filters, tile_row, tile_column);
+  write_results(a, partial_sums, image_plane, first_filter, filters, tile_row, tile_column);
 }
 
 }  // namespace convswap::tiled

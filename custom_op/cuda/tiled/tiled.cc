@@ -1,27 +1,27 @@
-// Tiles in shared memory, sums in registers, ordinary arithmetic: the kernel for what tensor cores do not pay
-// for.
+// Direct convolution with register tiling on CUDA cores, for problems that do not gain from tensor cores.
 //
-// A block computes a tile of one image's outputs for some filters of one group. It stages what the tile needs
-// of a few channels, zeros where the image ends, and these channels' weights, filters side by side; then each
-// thread multiplies, with up to 2 x 4 pixels of 8 filters in registers: for each tap eight pixels and two
-// loads of four weights, and 64 multiplications. Neighbouring threads have neighbouring pixels, so that none
-// of these loads meets a conflict of banks, and weights reach all of them at once.
+// A block computes a tile of one image's outputs for some filters of one group. It stages the tile's
+// receptive field in a few channels into smem, with zeros for padding, and the weights of these channels,
+// transposed so that filters are adjacent. Then each thread multiplies, with accumulators for up to 2 x 4
+// pixels of 8 filters in registers: eight pixel loads and two vector loads of four weights per tap, for 64
+// multiplications. Adjacent threads have adjacent pixels, so pixel loads have no bank conflicts and weight
+// loads are broadcasts.
 //
-// Small problems are cut finer: small tiles, few filters of a thread, and up to eight threads that share the
-// same outputs, each with filter rows of its own. Their sums meet in shared memory, from which all threads
-// then write: residual, activation and the pool, whose windows a tile holds whole.
+// Small problems have small tiles and few filters per thread, and up to eight threads share the same outputs:
+// each takes a part of the filter rows (split K inside the block). Their partial sums are reduced through
+// smem. All threads then add the residual, apply activation and pool, and store. Pool windows do not cross
+// tiles.
 //
-// Sums are float32 whatever the precision, of float16 and bfloat16 data too, and float64 of float64 data.
+// Accumulators are float32 in every precision, also for float16 and bfloat16 data, and float64 for float64.
 //
-// Data flow: one kernel, no scratch memory; several blocks on a multiprocessor, of which one stages while
+// Data flow: one kernel, no scratch memory; several blocks per multiprocessor, so that some stage while
 // others multiply.
 //
-// Of data with a depth an output plane is an image by itself, and what a tap of the depth reads of a channel
-// is a channel.
+// With three spatial axes, each output plane is computed like an image, and the input plane that one tap
+// along the depth reads counts as a channel.
 //
-// Limits: a pool whose windows lie side by side without padding,
-// of 1, 2 or 4 outputs each way; any other pool is a second kernel. Padding is zeros that are multiplied like
-// data, so that an infinite weight over padding gives NaN.
+// Limits: pool windows of 1, 2 or 4 outputs along each axis, adjacent and without padding; any other pool is
+// a second kernel. Padding is multiplied as zeros, so an infinite weight over padding gives NaN.
 
 #include <string>
 #include <utility>
@@ -58,7 +58,7 @@ struct Family {
 
   static std::string kernel_name(const ConvProblem& problem, const Tiling& tiling) {
     return instance_name("tiled::kernel", element_name(problem.type),
-                         Instance{tiling.filters_of_thread, tiling.columns_of_thread}.arguments());
+                         Instance{tiling.thread_filters, tiling.thread_columns}.arguments());
   }
 
   static Arguments arguments_of(const ConvProblem& problem, const Device&, const Tiling& tiling) {
@@ -76,20 +76,20 @@ struct Family {
     to.stride_depth = narrow(problem.stride[0]);
     to.dilation_depth = narrow(problem.dilation[0]);
     to.pad_depth = narrow(problem.pad_begin[0]);
-    to.rows = tiling.rows, to.columns = tiling.columns, to.filters_of_block = tiling.filters;
-    to.channels_at_a_time = tiling.channels, to.splits = tiling.splits;
+    to.rows = tiling.rows, to.columns = tiling.columns, to.block_filters = tiling.filters;
+    to.channels_per_stage = tiling.channels, to.splits = tiling.splits;
     to.tiles_down = tiles_over(problem.output[1], tiling.rows);
     to.tiles_across = tiles_over(problem.output[2], tiling.columns);
     to.filter_blocks = tiles_over(problem.filters_per_group(), tiling.filters);
-    to.threads_across = FastDivisor(tiling.columns / tiling.columns_of_thread);
-    to.threads_of_filter = FastDivisor(tiling.rows / 2 * to.threads_across.divisor);
-    to.filter_threads = FastDivisor(tiling.filters / tiling.filters_of_thread);
+    to.threads_across = FastDivisor(tiling.columns / tiling.thread_columns);
+    to.threads_per_filter_tile = FastDivisor(tiling.rows / 2 * to.threads_across.divisor);
+    to.threads_across_filters = FastDivisor(tiling.filters / tiling.thread_filters);
     to.window_width = FastDivisor(tiling.window_width);
     to.window_size = FastDivisor(tiling.window_height * tiling.window_width);
     to.window_pitch = tiling.window_pitch, to.window_plane = tiling.window_plane;
     to.weight_pitch = tiling.weight_pitch;
     to.filter_quads = FastDivisor(narrow(ceil_divide(tiling.filters, 4)));
-    to.rows_of_filter = FastDivisor(to.filter_height);
+    to.filter_height_divisor = FastDivisor(to.filter_height);
     to.tile_y_rows = tiling.rows / narrow(problem.epilogue.pool.kernel[0]);
     const int y_columns = tiling.columns / narrow(problem.epilogue.pool.kernel[1]);
     to.tile_y_columns = FastDivisor(y_columns), to.tile_y_plane = FastDivisor(to.tile_y_rows * y_columns);
@@ -108,8 +108,8 @@ struct Family {
 
   static std::string describe(const ConvProblem&, const Tiling& t, const Launch& launch) {
     return joined("tiles of ", t.rows, "x", t.columns, " x ", t.filters, " filters, ", t.channels,
-                  " channels at a time, ", t.threads, " threads of 2x", t.columns_of_thread, " x ",
-                  t.filters_of_thread, " outputs", t.splits > 1 ? joined(", each shared by ", t.splits) : "",
+                  " channels at a time, ", t.threads, " threads of 2x", t.thread_columns, " x ",
+                  t.thread_filters, " outputs", t.splits > 1 ? joined(", each shared by ", t.splits) : "",
                   ", ", t.shared_bytes, " bytes of shared memory, ", launch.grid.count(), " blocks");
   }
 };
@@ -127,12 +127,11 @@ class Tiled final : public AlgorithmByTiling<KernelPlan<Family>, best_tiling> {
  public:
   std::string_view name() const override { return "tiled"; }
 
-  // Any other pool is a kernel of its own.
   bool fuses(const ConvProblem& problem) const override { return pools_inside_tiles(problem.epilogue.pool); }
 
  private:
   std::string why_no_tiling(const ConvProblem&, const Device& device) const override {
-    return why_not_fitting("its smallest tile, one channel of a filter's reach, does", device);
+    return why_not_fitting("its smallest tile, one channel of a filter's window, does", device);
   }
 
   std::string why_not_at_all(const ConvProblem& problem, const Device&) const override {
@@ -143,7 +142,7 @@ class Tiled final : public AlgorithmByTiling<KernelPlan<Family>, best_tiling> {
          padded_input(problem, 0) + problem.dilation[0] * problem.filter[0], padded_input(problem, 1),
          padded_input(problem, 2)});
     if (!too_far.empty()) return too_far;
-    // Blocks of different filters are rows of the grid.
+    // The grid has a row for every block of filters.
     if (problem.out_channels > kMostGridRows) {
       return joined("it takes at most ", kMostGridRows, " filters");
     }
