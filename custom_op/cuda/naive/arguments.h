@@ -7,7 +7,7 @@ namespace convswap::naive {
 
 template <typename T>
 struct Arguments : Tensors<T> {
-  NaiveConv definition;
+  NaiveConv naive_conv;
   long long outputs;  // elements of y
 };
 

@@ -1,8 +1,10 @@
-// The kernel anyone writes first: one thread per output element, which walks the filter and reads every
-// operand from global memory (the caches make that bearable). Complete: it computes every problem, of any
-// type, rank, size, stride, padding, dilation and grouping, with sums in float32 (of float64 data in float64)
-// whatever the precision, and what follows a convolution too: of a pool a thread computes all values of its
-// window; where windows overlap, a kernel of its own pools. The rule takes it where nothing else applies.
+// Naive direct convolution: one thread per output element, which loops over channels and taps and reads every
+// operand from global memory through the caches.
+//
+// It computes every problem: any type, rank, size, stride, padding, dilation and grouping. Accumulators are
+// float32 in every precision, and float64 for float64 data. The epilogue is fused: a thread computes all
+// values of its pool window. If pool windows overlap, the pool is a second kernel. The planner takes `naive`
+// if no other algorithm supports the problem.
 
 #include <algorithm>
 #include <string>
@@ -22,8 +24,8 @@ namespace naive {
 namespace {
 
 constexpr int kThreads = 256;
-// More blocks than any card holds at once; the kernel's loop takes the rest.
-constexpr int64_t kMostBlocks = 1 << 20;
+// More blocks than any card holds at once; the kernel's grid-stride loop covers the remaining elements.
+constexpr int64_t kMaxBlocks = 1 << 20;
 
 const KnownKernels known({.header = "cuda/naive/kernel.cuh",
                           .instances = instance_names("naive::kernel", kElements)});
@@ -39,7 +41,7 @@ struct Family {
 
   static Arguments arguments_of(const ConvProblem& problem, const Device&, Tiling) {
     Arguments to{};
-    to.definition = naive_conv_of(problem);
+    to.naive_conv = naive_conv_of(problem);
     to.outputs = problem.result_elements();
     return to;
   }
@@ -48,7 +50,7 @@ struct Family {
   static int64_t shared_bytes(Tiling) { return 0; }
 
   static Dim3 grid_of(const ConvProblem& problem, const Device&, Tiling, const Launch&) {
-    return {static_cast<unsigned>(std::min(kMostBlocks, ceil_divide(problem.result_elements(), kThreads)))};
+    return {static_cast<unsigned>(std::min(kMaxBlocks, ceil_divide(problem.result_elements(), kThreads)))};
   }
 
   static std::string describe(const ConvProblem&, Tiling, const Launch& launch) {
@@ -56,7 +58,7 @@ struct Family {
   }
 };
 
-// Without an estimate: the rule takes it where no other algorithm can compute the problem.
+// One tiling without an estimate: the planner takes it if no other algorithm supports the problem.
 std::vector<Family::Tiling> tilings_of(const ConvProblem&, const Device&) { return {Family::Tiling{}}; }
 
 bool windows_overlap(const Pool& pool) {
@@ -67,7 +69,7 @@ class Naive final : public AlgorithmByTiling<KernelPlan<Family>, tilings_of> {
  public:
   std::string_view name() const override { return "naive"; }
 
-  // Where a pool's windows overlap, each one's thread would compute again what its neighbours compute.
+  // If pool windows overlap, threads would compute the values that their windows share again.
   bool fuses(const ConvProblem& problem) const override {
     return !windows_overlap(problem.epilogue.pool) ||
            !epilogue_stage(DeviceKind::cuda)->why_not(problem).empty();
