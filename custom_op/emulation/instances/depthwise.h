@@ -11,12 +11,12 @@
 
 namespace convswap::depthwise {
 
-// A part of the kernels of an element type, which is called `name`.
+// Emulated kernel instances of an element type: part kPart of kParts. `name` is the element type's name.
 template <typename T, std::size_t kPart, std::size_t kParts>
 std::vector<CompiledKernel> kernels_for(const char* name) {
-  return for_each_instance<kInstances, kPart, kParts>([&]<Instance kOf>() {
-    return CompiledKernel(instance_name("depthwise::kernel", name, kOf.arguments()),
-                          kernel<T, kOf.rows, kOf.width, kOf.slides>);
+  return for_each_instance<kInstances, kPart, kParts>([&]<Instance kInstance>() {
+    return CompiledKernel(instance_name("depthwise::kernel", name, kInstance.arguments()),
+                          kernel<T, kInstance.rows, kInstance.width, kInstance.slides>);
   });
 }
 

@@ -13,10 +13,11 @@ namespace convswap::many_channels {
 // Emulated kernel instances of a format: part kPart of kParts. `name` is the format's name.
 template <typename Format, std::size_t kPart, std::size_t kParts>
 std::vector<CompiledKernel> kernels_for(const char* name) {
-  std::vector<CompiledKernel> kernels = for_each_instance<kInstances, kPart, kParts>([&]<Instance kOf>() {
-    return CompiledKernel(instance_name("many_channels::kernel", name, kOf.arguments()),
-                          kernel<Format, kOf.accumulator_tiles>);
-  });
+  std::vector<CompiledKernel> kernels =
+      for_each_instance<kInstances, kPart, kParts>([&]<Instance kInstance>() {
+        return CompiledKernel(instance_name("many_channels::kernel", name, kInstance.arguments()),
+                              kernel<Format, kInstance.accumulator_tiles>);
+      });
   if (kPart == 0) {
     kernels.emplace_back(instance_name("many_channels::prepare", name), prepare<Format>);
     kernels.emplace_back(instance_name("many_channels::combine", name), combine<Format>);

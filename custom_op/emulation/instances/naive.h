@@ -10,7 +10,7 @@
 
 namespace convswap::naive {
 
-// The kernel of an element type, which is called `name`.
+// The emulated kernel of an element type. `name` is the element type's name.
 template <typename T, std::size_t kPart, std::size_t kParts>
 std::vector<CompiledKernel> kernels_for(const char* name) {
   return {CompiledKernel(instance_name("naive::kernel", name), kernel<T>)};

@@ -10,12 +10,13 @@
 
 namespace convswap::pointwise {
 
-// Part kPart of kParts of the kernels of the element type `name`.
+// Emulated kernel instances of an element type: part kPart of kParts. `name` is the element type's name.
 template <typename Element, std::size_t kPart, std::size_t kParts>
 std::vector<CompiledKernel> kernels_for(const char* name) {
-  return for_each_instance<kInstances, kPart, kParts>([&]<Instance kOf>() {
-    return CompiledKernel(instance_name("pointwise::kernel", name, kOf.arguments()),
-                          kernel<Element, kOf.tiles, kOf.warpgroups, kOf.steps, kOf.stages>);
+  return for_each_instance<kInstances, kPart, kParts>([&]<Instance kInstance>() {
+    return CompiledKernel(
+        instance_name("pointwise::kernel", name, kInstance.arguments()),
+        kernel<Element, kInstance.tiles, kInstance.warpgroups, kInstance.steps, kInstance.stages>);
   });
 }
 

@@ -11,12 +11,13 @@
 
 namespace convswap::separable {
 
-// Part kPart of kParts of the kernels of the element type `name`.
+// Emulated kernel instances of an element type: part kPart of kParts. `name` is the element type's name.
 template <typename T, std::size_t kPart, std::size_t kParts>
 std::vector<CompiledKernel> kernels_for(const char* name) {
-  return for_each_instance<kInstances, kPart, kParts>([&]<Instance kOf>() {
-    return CompiledKernel(instance_name("separable::kernel", name, kOf.arguments()),
-                          kernel<T, kOf.stride, kOf.filter_tiles, kOf.rows, kOf.down, kOf.across>);
+  return for_each_instance<kInstances, kPart, kParts>([&]<Instance kInstance>() {
+    return CompiledKernel(instance_name("separable::kernel", name, kInstance.arguments()),
+                          kernel<T, kInstance.stride, kInstance.filter_tiles, kInstance.rows, kInstance.down,
+                                 kInstance.across>);
   });
 }
 

@@ -11,12 +11,13 @@
 
 namespace convswap::sliced_k {
 
-// Part kPart of kParts of the kernels of the format `name`.
+// Emulated kernel instances of a format: part kPart of kParts. `name` is the format's name.
 template <typename Format, std::size_t kPart, std::size_t kParts>
 std::vector<CompiledKernel> kernels_for(const char* name) {
-  return for_each_instance<kInstances, kPart, kParts>([&]<Instance kOf>() {
-    return CompiledKernel(instance_name("sliced_k::kernel", name, kOf.arguments()),
-                          kernel<Format, kOf.one_tap, kOf.filter_tiles, kOf.pixel_tiles, kOf.warps>);
+  return for_each_instance<kInstances, kPart, kParts>([&]<Instance kInstance>() {
+    return CompiledKernel(
+        instance_name("sliced_k::kernel", name, kInstance.arguments()),
+        kernel<Format, kInstance.one_tap, kInstance.filter_tiles, kInstance.pixel_tiles, kInstance.warps>);
   });
 }
 

@@ -12,12 +12,12 @@
 
 namespace convswap::tiled {
 
-// A part of the kernels of an element type, which is called `name`.
+// Emulated kernel instances of an element type: part kPart of kParts. `name` is the element type's name.
 template <typename T, std::size_t kPart, std::size_t kParts>
 std::vector<CompiledKernel> kernels_for(const char* name) {
-  const auto compiled = [&]<Instance kOf>() {
-    return CompiledKernel(instance_name("tiled::kernel", name, kOf.arguments()),
-                          kernel<T, kOf.filters, kOf.columns>);
+  const auto compiled = [&]<Instance kInstance>() {
+    return CompiledKernel(instance_name("tiled::kernel", name, kInstance.arguments()),
+                          kernel<T, kInstance.filters, kInstance.columns>);
   };
   if constexpr (std::is_same_v<T, double>) {
     return for_each_instance<kFloat64Instances, kPart, kParts>(compiled);

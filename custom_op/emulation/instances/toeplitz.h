@@ -10,7 +10,7 @@
 
 namespace convswap::toeplitz {
 
-// A part of the kernels of a format, which is called `name`.
+// Emulated kernel instances of a format: part kPart of kParts. `name` is the format's name.
 template <typename Format, std::size_t kPart, std::size_t kParts>
 std::vector<CompiledKernel> kernels_for(const char* name) {
   return for_each_instance<kInstances, kPart, kParts>([&]<Instance kInstance>() {
