@@ -85,7 +85,7 @@ constexpr int kDiscardBytes = 8;
 // Scale, bias and result offset of an accumulator row. Offsets are bytes from the first filter's first fold;
 // a negative offset means no filter. `end` bounds the positions of the fold's output rows.
 struct alignas(8) RowScale {
-  float factor, rest;  // product of both is the scale, which one float32 may not hold
+  float factor, second_factor;  // their product is the scale, which one float32 may not hold
   float bias;
   int end;
   int offsets[2];  // first and second buffer of a double-buffered filter

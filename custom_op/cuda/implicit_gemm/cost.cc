@@ -1,5 +1,4 @@
-// Chooses what a block of implicit_gemm does: the cheapest by estimate among some candidates, without any
-// measurement.
+// The tiling search of implicit_gemm: takes the tiling with the least estimated time.
 
 #include <cmath>
 
@@ -13,23 +12,23 @@
 namespace convswap::implicit_gemm {
 namespace {
 
-// From the first row that the folds' filters read to the last.
+// Input rows that the taps of all folds of one output span.
 int64_t rows_across(const ConvProblem& problem, int64_t folds) {
   return (folds - 1) * problem.stride[1] + (problem.filter[1] - 1) * problem.dilation[1] + 1;
 }
 
-// The half steps along the depth: bundle after bundle, the rows that any fold reads, and their taps; of the
-// half-filled bundle two rows or two taps at a time.
+// Half steps along the GEMM depth: for each channel block, the taps of the rows that any fold reads. In the
+// half-filled channel block, a half step covers two rows or two taps.
 std::vector<HalfStep> half_steps_of(const ConvProblem& problem, const Tiling& tiling) {
   const int64_t rows = rows_across(problem, tiling.folds);
-  // One more, which nothing reads, for a pair of the last.
+  // One row more, so that the last row can be paired.
   std::vector<bool> is_row_read(rows + 1);
   for (int64_t fold = 0; fold < tiling.folds; ++fold) {
     for (int64_t r = 0; r < problem.filter[1]; ++r) {
       is_row_read[fold * problem.stride[1] + r * problem.dilation[1]] = true;
     }
   }
-  std::vector<HalfStep> found;
+  std::vector<HalfStep> half_steps;
   for (int64_t channel_block = 0; channel_block < tiling.channel_blocks; ++channel_block) {
     const bool is_half = 2 * channel_block == tiling.half_chunk;
     const int64_t down = is_half && tiling.pairs_rows ? 2 : 1;
@@ -37,24 +36,24 @@ std::vector<HalfStep> half_steps_of(const ConvProblem& problem, const Tiling& ti
     for (int64_t row = 0; row < rows; row += down) {
       if (!is_row_read[row] && !(down == 2 && is_row_read[row + 1])) continue;
       for (int64_t s = 0; s < problem.filter[2]; s += across) {
-        found.push_back({static_cast<short>(channel_block), static_cast<short>(row),
-                         static_cast<short>(s * problem.dilation[2])});
+        half_steps.push_back({static_cast<short>(channel_block), static_cast<short>(row),
+                              static_cast<short>(s * problem.dilation[2])});
       }
     }
   }
-  found.resize(round_up(found.size(), 2 * kUnrolledSteps), {-1, 0, 0});
-  return found;
+  half_steps.resize(round_up(half_steps.size(), 2 * kUnrolledSteps), {-1, 0, 0});
+  return half_steps;
 }
 
-// What no tiling's steps are below: those of one fold, as if its rows could be paired.
+// Lower bound of the steps of all tilings: the steps of one fold, as if its rows could be paired.
 int64_t steps_lower_bound(const ConvProblem& problem) {
-  // Of a place's eight numbers, four are of the half-filled bundle.
+  // A chunk fills half of a vector.
   const int64_t chunks = ceil_divide(problem.channels_per_group(), kChunkChannels);
   const int64_t taps = problem.filter[1] * problem.filter[2];
-  const int64_t side_by_side =
+  const int64_t column_pair_steps =
       problem.dilation[2] == 1 ? problem.filter[1] * ceil_divide(problem.filter[2], 2) : taps;
   const int64_t half_block_steps =
-      std::min(side_by_side, ceil_divide(problem.filter[1], 2) * problem.filter[2]);
+      std::min(column_pair_steps, ceil_divide(problem.filter[1], 2) * problem.filter[2]);
   return round_up(ceil_divide(chunks / 2 * taps + chunks % 2 * half_block_steps, 2), kUnrolledSteps);
 }
 
@@ -89,7 +88,7 @@ class Tiler {
     if (lower_bound > kMaxSteps) return lower_bound;
     std::optional<int64_t> minimum;
     Tiling tiling = start();
-    // Folds of more rows than there is room for places do not fit, and would take long to count.
+    // Folds that span more rows than shared memory has vectors do not fit, and counting their steps is slow.
     for (tiling.folds = 1; can_fold(tiling) && rows_across(problem_, tiling.folds) <= max_vectors();
          tiling.folds *= 2) {
       tiling.row_phases = tiling.folds * problem_.stride[1];
@@ -110,7 +109,7 @@ class Tiler {
     return tiling.folds * tiling.filters <= kWgmmaM && tiling.folds <= problem_.output[1];
   }
 
-  // What does not depend on the choices.
+  // The fields that are the same for all tilings of the problem.
   Tiling start() const {
     Tiling tiling;
     tiling.filter_blocks = static_cast<int>(ceil_divide(problem_.filters_per_group(), kWgmmaM));
@@ -122,8 +121,8 @@ class Tiler {
     return tiling;
   }
 
-  // Sets what follows from the number of folds and whether two rows share a place; false where they cannot,
-  // sums get too long or an image does not fit.
+  // Sets the fields that depend on the number of folds and on whether rows are paired. Returns false if rows
+  // cannot be paired, sums take too many wgmmas, or an image does not fit.
   bool set_folding(Tiling& tiling, bool pairs_rows) const {
     const int64_t limit = max_vectors();
     tiling.row_phases = tiling.folds * problem_.stride[1];
@@ -139,7 +138,7 @@ class Tiler {
     tiling.plane_vectors = tiling.plane_rows * tiling.pitch;
     if (tiling.plane_vectors > limit || planes * tiling.plane_vectors > limit) return false;
     tiling.channel_block_vectors = planes * tiling.plane_vectors;
-    // Before they are listed, which bounds the list.
+    // Checked before half_steps_of, to bound the length of its list.
     if (tiling.channel_blocks * tiling.channel_block_vectors > limit ||
         steps_lower_bound(problem_) > kMaxSteps)
       return false;
@@ -156,12 +155,12 @@ class Tiler {
     return true;
   }
 
-  // Sets what follows from the tiles of a product.
+  // Sets the fields that depend on N of the wgmmas.
   void set_tiles(Tiling& tiling, int tiles) const {
     tiling.tiles = tiles;
     tiling.output_tiles =
         ceil_divide((tiling.folded_rows - 1) * tiling.pitch + problem_.output[2], tiling.columns());
-    // The last product reads beyond the last output.
+    // The last tile's wgmmas read past the last output's vectors.
     int64_t farthest = 1;
     for (const HalfStep& half : tiling.half_steps) farthest = std::max(farthest, tiling.offset_of(half) + 1);
     tiling.slot_vectors = (parts_of(problem_) - 1) * tiling.part_vectors +
@@ -172,25 +171,25 @@ class Tiler {
     return tiling.half_chunk >= 0 && tiling.row_phases % 2 == 0;
   }
 
-  // The tensor core takes addresses and distances of 14 bits, in units of a place.
+  // An smem descriptor has addresses and offsets of 14 bits, in units of 16 bytes.
   int64_t max_shared_bytes() const {
     return std::min<int64_t>(device_.shared_memory_per_block, ((1 << 14) - 64) * kVectorBytes);
   }
 
-  // Sets the places in shared memory; false where they are too many. What is left beside one buffer is a
-  // second place for the last filters' results.
+  // Lays out shared memory, and returns false if it does not fit. Memory left over by a single result buffer
+  // becomes a second buffer of the last filters.
   bool fit_shared_memory(Tiling& tiling) const {
-    const auto set_late_filters = [&](int64_t filters) {
+    const auto set_double_buffered_filters = [&](int64_t filters) {
       tiling.double_buffered_filters = static_cast<int>(filters);
       tiling.second_buffer_offset =
           filters == 0 ? 0 : round_up(filters * problem_.output_size() * size() + kAlignment, 128);
       return lay_out_shared_memory(tiling);
     };
-    if (!set_late_filters(0)) return false;
+    if (!set_double_buffered_filters(0)) return false;
     if (tiling.buffers > 1) return true;
     const int64_t free_bytes =
         (max_shared_bytes() - tiling.shared_bytes) / 128 * 128 - kDoubleBufferGap - kAlignment;
-    return set_late_filters(std::min<int64_t>(
+    return set_double_buffered_filters(std::min<int64_t>(
         tiling.filters - 1, std::max<int64_t>(0, free_bytes) / (problem_.output_size() * size())));
   }
 
@@ -209,7 +208,7 @@ class Tiler {
     shared.slots = block.place<unsigned char>(kSlots * tiling.slot_vectors * kVectorBytes);
     shared.stages = block.place<unsigned char>(tiling.stages * tiling.stage_bytes);
     shared.results = block.place<unsigned char>(tiling.results_bytes);
-    // Behind the results, for sums that are none.
+    // After the results: threads clamp the addresses of columns without an output to this area.
     shared.discard = block.place<unsigned char>(kConsumerThreads * kDiscardBytes);
     shared.pixel_offsets = block.place<PixelOffsets>(problem_.input_size());
     shared.output_offsets = block.place<int>(tiling.output_tiles * kOutputsPerTile);
@@ -220,8 +219,8 @@ class Tiler {
     return block.end() <= limit;
   }
 
-  // Chooses the owners of the product's rows. A warp writes the results of eight at once; each time the
-  // filter and fold is taken whose results meet those of the others least in the banks of shared memory.
+  // Chooses filter and fold of each accumulator row. A warp writes the results of eight rows at once. Each
+  // row in turn takes the filter and fold with the fewest bank conflicts with the previous rows of its eight.
   void choose_row_mapping(Tiling& tiling) const {
     constexpr int kBanks = 32;
     tiling.row_mapping.fill({-1, 0});
@@ -321,7 +320,7 @@ class Tiler {
 
 int64_t Tiling::offset_of(const HalfStep& half) const {
   if (half.channel_block < 0) return 0;
-  const int64_t rows = pairs_rows && 2 * half.channel_block == half_chunk ? 2 : 1;  // of a place
+  const int64_t rows = pairs_rows && 2 * half.channel_block == half_chunk ? 2 : 1;  // in one vector
   const int64_t plane = half.row % row_phases / rows * column_phases + half.column % column_phases;
   return half.channel_block * channel_block_vectors + plane * plane_vectors + half.row / row_phases * pitch +
          half.column / column_phases;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Kernel instances of implicit_gemm, and the tilings that it chooses among.
+// Kernel instances and tilings of implicit_gemm.
 
 #include <algorithm>
 #include <array>
@@ -62,11 +62,11 @@ struct Tiling {
   int64_t offset_of(const HalfStep& half) const;
 };
 
-// Returns the tiling with the lowest estimate, or nothing if none fits into the device's shared memory. The
+// The tiling with the least estimated time, or nullopt if none fits into the device's shared memory. The
 // problem must have an output, channels, and one or two spatial axes.
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device);
 
-// Whether neighbouring results may be stored as one, if an image's first result is aligned to two.
+// True if two adjacent results may be one store, given that an image's first result is aligned to two.
 bool writes_pairs(const ConvProblem& problem, const Tiling& tiling);
 
 // Least number of wgmmas that a sum takes, or a lower bound of it if no tiling with folds fits; and the most

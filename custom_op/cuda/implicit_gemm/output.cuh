@@ -63,7 +63,7 @@ __device__ inline bool find_row_scales(const Arguments<Element>& problem, const 
     }
     if constexpr (Format::kIsScaled) {
       const PowerOfTwo inverse_scale = undo_scales(tops[mapping.filter] - weight_window * kBinades, top);
-      scale.factor = inverse_scale.factor, scale.rest = inverse_scale.second_factor;
+      scale.factor = inverse_scale.factor, scale.second_factor = inverse_scale.second_factor;
       is_near = inverse_scale.fits_one_factor;
     }
   }
@@ -84,7 +84,7 @@ class ResultWriter {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const RowScale& scale = scales[row + 8 * i];
-      factors_[i] = scale.factor, rests_[i] = scale.rest, biases_[i] = scale.bias;
+      factors_[i] = scale.factor, second_factors_[i] = scale.second_factor, biases_[i] = scale.bias;
       ends_[i] = scale.end, offsets_[i] = scale.offsets[buffer];
     }
     fetch(0);
@@ -98,7 +98,7 @@ class ResultWriter {
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) accumulators[t][i] *= rests_[i / 2];
+        for (int i = 0; i < 4; ++i) accumulators[t][i] *= second_factors_[i / 2];
       }
     }
     if (writes_pairs) {
@@ -157,7 +157,7 @@ class ResultWriter {
 
   const int4* outputs_;
   // Values of the thread's two accumulator rows.
-  float factors_[2], rests_[2], biases_[2];
+  float factors_[2], second_factors_[2], biases_[2];
   int offsets_[2], ends_[2];
   int4 fetched_offsets_[kTilesPerFetch / 2];
 };
