@@ -81,13 +81,13 @@ int main(int count, char** arguments) {
       {"none", read_neighbour},
       {"missing barrier", read_neighbour_without_barrier},
       {"beyond shared memory", write_out_of_bounds},
-      {"barrier of a part", sync_divergently},
+      {"divergent barrier", sync_divergently},
       {"misaligned copy", copy_misaligned},
       {"misaligned store", store_misaligned},
-      {"misaligned bulk store", tma_store_misaligned},
+      {"misaligned TMA store", tma_store_misaligned},
       {"changing source", change_source},
       {"missing wait", end_without_waiting_for_store},
-      {"misaligned bulk load", tma_load_misaligned},
+      {"misaligned TMA load", tma_load_misaligned},
       {"missing wait for loads", end_without_waiting_for_load},
   };
   for (unsigned i = 0; i < kWords; ++i) input[i] = 100 + i;

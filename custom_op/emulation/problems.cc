@@ -223,7 +223,7 @@ void make_pointwise(ConvProblem& p, Device& device, Random& random) {
     p.output[axis] = (p.input[axis] - 1) / p.stride[axis] + 1;
   }
   p.result = p.output;
-  // So many chunks per warpgroup that each pipeline stage is refilled several times.
+  // Enough chunks per warpgroup to refill each pipeline stage several times.
   if (!one_in(random, 4)) return;
   p.spatial_rank = 2;
   p.batch = p.group = p.input[0] = p.stride[0] = p.stride[1] = p.stride[2] = 1;
@@ -327,32 +327,33 @@ void make_sliding(ConvProblem& p, Device& device, Random& random) {
 // First seed of pointwise convolutions with a depthwise 3 x 3 convolution in front.
 constexpr int kFirstSeparableSeed = 8'000'000;
 void make_separable(ConvProblem& p, Device& device, Random& random) {
-  ConvProblem before;
+  ConvProblem depthwise;
   const int64_t stride = between(random, 1, 2);
-  before.batch = between(random, 1, 3);
-  before.group = before.in_channels = before.out_channels = between(random, 1, one_in(random, 4) ? 70 : 40);
-  before.has_bias = one_in(random, 2);
-  before.filter = {1, 3, 3}, before.stride = {1, stride, stride};
-  before.pad_begin = {0, 1, 1};
-  before.input = {1, between(random, 2, 40), 4 * between(random, 1, one_in(random, 3) ? 30 : 12)};
+  depthwise.batch = between(random, 1, 3);
+  depthwise.group = depthwise.in_channels = depthwise.out_channels =
+      between(random, 1, one_in(random, 4) ? 70 : 40);
+  depthwise.has_bias = one_in(random, 2);
+  depthwise.filter = {1, 3, 3}, depthwise.stride = {1, stride, stride};
+  depthwise.pad_begin = {0, 1, 1};
+  depthwise.input = {1, between(random, 2, 40), 4 * between(random, 1, one_in(random, 3) ? 30 : 12)};
   for (int axis = 1; axis < 3; ++axis) {
-    before.pad_end[axis] = between(random, 0, 2);
-    before.output[axis] = (before.input[axis] + 1 + before.pad_end[axis] - 3) / stride + 1;
+    depthwise.pad_end[axis] = between(random, 0, 2);
+    depthwise.output[axis] = (depthwise.input[axis] + 1 + depthwise.pad_end[axis] - 3) / stride + 1;
   }
-  before.epilogue = draw_epilogue(random);
-  before.epilogue.has_residual = false, before.epilogue.pool = {};
-  before.result = before.output;
+  depthwise.epilogue = draw_epilogue(random);
+  depthwise.epilogue.has_residual = false, depthwise.epilogue.pool = {};
+  depthwise.result = depthwise.output;
 
-  ConvProblem behind;
-  behind.batch = before.batch, behind.in_channels = before.out_channels;
-  behind.out_channels = between(random, 1, 32);
-  behind.has_bias = one_in(random, 2);
-  behind.input = behind.output = behind.result = before.result;
-  behind.type = p.type, behind.precision = one_in(random, 10) ? Precision::ieee : Precision::tf32;
-  behind.epilogue = p.epilogue;
-  if (behind.epilogue.pool.kind != PoolKind::none) behind.epilogue.pool = {};
-  behind.before.push_back(before);
-  p = behind;
+  ConvProblem pointwise;
+  pointwise.batch = depthwise.batch, pointwise.in_channels = depthwise.out_channels;
+  pointwise.out_channels = between(random, 1, 32);
+  pointwise.has_bias = one_in(random, 2);
+  pointwise.input = pointwise.output = pointwise.result = depthwise.result;
+  pointwise.type = p.type, pointwise.precision = one_in(random, 10) ? Precision::ieee : Precision::tf32;
+  pointwise.epilogue = p.epilogue;
+  if (pointwise.epilogue.pool.kind != PoolKind::none) pointwise.epilogue.pool = {};
+  pointwise.before.push_back(depthwise);
+  p = pointwise;
   device.multiprocessors = static_cast<int>(one_in(random, 2) ? 132 : between(random, 1, 6));
 }
 
@@ -417,11 +418,11 @@ Expected expected_after_epilogue(const ConvProblem& p, int64_t row, int64_t colu
   const Epilogue& epilogue = p.epilogue;
   Expected worst;
   const auto value_at = [&](int64_t r, int64_t c) {
-    const Expected found = sum_at(r, c);
+    const Expected convolution = sum_at(r, c);
     const double slope = is_swish(epilogue) ? kMaxSlope : 1;
-    worst.magnitude = std::max(worst.magnitude, slope * found.magnitude), worst.terms = found.terms + 4;
-    worst.slack = std::max(worst.slack, slope * found.slack);
-    return activate<double>(epilogue.activation, epilogue.alpha, epilogue.beta, found.sum);
+    worst.magnitude = std::max(worst.magnitude, slope * convolution.magnitude), worst.terms = convolution.terms + 4;
+    worst.slack = std::max(worst.slack, slope * convolution.slack);
+    return activate<double>(epilogue.activation, epilogue.alpha, epilogue.beta, convolution.sum);
   };
   worst.sum = epilogue.pool.kind == PoolKind::none
                   ? value_at(row, column)
@@ -581,17 +582,17 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
     const int64_t n = i / p.result_size() / p.out_channels;
     const Expected expected = expected_after_epilogue(p, row, column, [&](int64_t r, int64_t c) {
       const Element* const convolved = depthwise_results ? depthwise_results->values.data() : x_begin;
-      Expected found = expected_of(p, convolved, w.data(), bias, n, k, {depth, r, c});
+      Expected convolution = expected_of(p, convolved, w.data(), bias, n, k, {depth, r, c});
       for (int64_t channel = 0; depthwise_results && channel < p.in_channels; ++channel) {
         const int64_t at = ((n * p.in_channels + channel) * p.input[1] + r) * p.input[2] + c;
-        found.slack += depthwise_results->slack[at] * std::abs(number(w[k * p.in_channels + channel]));
+        convolution.slack += depthwise_results->slack[at] * std::abs(number(w[k * p.in_channels + channel]));
       }
       if (p.epilogue.has_residual) {
         const double residual =
             number(z[(((n * p.out_channels + k) * p.output[0] + depth) * p.output[1] + r) * p.output[2] + c]);
-        found.sum += residual, found.magnitude += std::abs(residual);
+        convolution.sum += residual, convolution.magnitude += std::abs(residual);
       }
-      return found;
+      return convolution;
     });
     const double actual = number(y_begin[i]);
     if (is_within_bound<Element>(actual, expected, p.precision)) continue;
@@ -602,7 +603,7 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
   }
   for (int64_t i = 0; i < static_cast<int64_t>(y.size()); ++i) {
     const bool is_guard = i < kGuard + y_shift || i >= kGuard + y_shift + y_count;
-    if (is_guard && !std::isnan(static_cast<float>(y[i]))) ++wrong, std::printf("a write beside y\n");
+    if (is_guard && !std::isnan(static_cast<float>(y[i]))) ++wrong, std::printf("a write outside y\n");
   }
   if (wrong > 0) std::printf("%ld of %ld outputs are wrong; %s\n", wrong, y_count, plan->describe().c_str());
   return wrong == 0;

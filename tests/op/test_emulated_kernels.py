@@ -300,13 +300,13 @@ def test_missing_barrier_gives_what_shared_memory_held_before(faults: Path) -> N
     ("fault", "words"),
     [
         ("beyond shared memory", "a write beyond shared memory"),
-        ("barrier of a part", "threads wait for each other for ever"),
+        ("divergent barrier", "threads wait for each other for ever"),
         ("misaligned copy", "a misaligned cp.async"),
         ("misaligned store", "a misaligned store to shared memory"),
-        ("misaligned bulk store", "a misaligned TMA store"),
+        ("misaligned TMA store", "a misaligned TMA store"),
         ("changing source", "a TMA store whose source changes"),
         ("missing wait", "a TMA store that no thread waited for"),
-        ("misaligned bulk load", "a misaligned TMA load"),
+        ("misaligned TMA load", "a misaligned TMA load"),
         ("missing wait for loads", "a TMA load that no thread waited for"),
     ],
 )

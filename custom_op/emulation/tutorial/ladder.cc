@@ -1,11 +1,11 @@
-// A rung of the ladder that has a kernel, on the CPU: `ladder NAME FIRST END`, see problems.cc. The build
-// gives rung_kernels.h, which includes their kernels, and rungs.inc, which names them:
+// Checks a rung's kernels on the CPU: `ladder NAME FIRST END`, see problems.cc. The build generates
+// rung_kernels.h, which includes the kernels of all rungs, and rungs.inc, which lists the rungs:
 // CONVSWAP_RUNG(02_global_adds) ...
 
 #include "cuda_emulation.h"
 
 namespace convswap::ladder {
-alignas(128) float shared[emulation::kSharedBytes / sizeof(float)];  // what each kernel declares as its own
+alignas(128) float shared[emulation::kSharedBytes / sizeof(float)];  // the kernels declare it as extern
 }  // namespace convswap::ladder
 
 #include "compiled.h"
@@ -29,7 +29,7 @@ DeviceGuard::DeviceGuard(int) {}
 DeviceGuard::~DeviceGuard() {}
 void allow_shared_memory(const void*, int) {}
 KernelFacts kernel_facts(std::string name, const Launch&) { return {name}; }
-const EpilogueStage* epilogue_stage(DeviceKind) { return nullptr; }  // no rung has anything to follow
+const EpilogueStage* epilogue_stage(DeviceKind) { return nullptr; }  // rungs have no epilogue
 
 void enqueue(const Launch& launch, void*, void** arguments) {
   const auto entry = reinterpret_cast<void (*)(ladder::Convolution)>(const_cast<void*>(launch.kernel));
@@ -42,7 +42,7 @@ void enqueue(const Launch& launch, void*, void** arguments) {
 namespace ladder {
 namespace {
 
-// The kernels that are compiled for each layer of the course.
+// Kernels with an instance for each layer of the course.
 template <int... kIndex>
 std::vector<CompiledKernel> course_kernels(std::integer_sequence<int, kIndex...>) {
   return {CompiledKernel(kCourseLayers[kIndex].instance("ladder::constants"),
@@ -77,7 +77,7 @@ const CompiledKernels for_course(
 
 void* find_variable(const std::string&, const Device&) { return ladder::filters_of_layer; }
 
-#define CONVSWAP_RUNG(name) const Algorithm& cuda_ladder_##name();
+#define CONVSWAP_RUNG(rung_name) const Algorithm& cuda_ladder_##rung_name();
 #include "rungs.inc"
 #undef CONVSWAP_RUNG
 
@@ -95,15 +95,15 @@ const float* ladder::no_bias(int) {
 namespace {
 
 const Algorithm* find_rung(const std::string& name) {
-#define CONVSWAP_RUNG(own) \
-  if (name == "ladder_" #own) return &cuda_ladder_##own();
+#define CONVSWAP_RUNG(rung_name) \
+  if (name == "ladder_" #rung_name) return &cuda_ladder_##rung_name();
 #include "rungs.inc"
 #undef CONVSWAP_RUNG
   return nullptr;
 }
 
-// For the first seeds the layers of the course, in order, then one of them or something like it: all small
-// enough to be computed thread by thread.
+// The first seeds draw the layers of the course in order. Later seeds draw one of them or a similar problem,
+// small enough to be computed thread by thread.
 ConvProblem draw_rung_problem(Random& random, int seed) {
   constexpr int kLayers = static_cast<int>(ladder::kCourseLayers.size());
   constexpr int64_t kFilters[] = {4, 6, 12, 16, 24, 50};
@@ -134,7 +134,8 @@ ConvProblem draw_rung_problem(Random& random, int seed) {
   return p;
 }
 
-// Whether the problem of a seed comes out right; `computed` counts those that the rung takes.
+// True if the problem of a seed is computed correctly or refused. `computed` counts the problems that the
+// rung takes.
 bool check_rung_seed(const Algorithm& rung, int seed, int& computed) {
   Random random(seed);
   ConvProblem problem = draw_rung_problem(random, seed);
@@ -147,8 +148,8 @@ bool check_rung_seed(const Algorithm& rung, int seed, int& computed) {
   }
   if (offer.is_refusal()) return true;
   ++computed;
-  // A tile of Winograd's mixes all of its numbers, so that an infinity spreads, and a large one covers
-  // others.
+  // A Winograd transform mixes all numbers of a tile: an infinity spreads, and a large number absorbs small
+  // ones.
   const bool mixes = rung.name().find("winograd") != std::string_view::npos;
   return computes_float32(offer, problem, random, mixes ? Values::normal : Values::any);
 }
@@ -161,7 +162,7 @@ int main(int count, char** arguments) {
   const Algorithm* const rung = count == 4 ? find_rung(arguments[1]) : nullptr;
   if (rung == nullptr) {
     std::printf("usage: ladder NAME FIRST END, NAME one of");
-#define CONVSWAP_RUNG(own) std::printf(" ladder_" #own);
+#define CONVSWAP_RUNG(rung_name) std::printf(" ladder_" #rung_name);
 #include "rungs.inc"
 #undef CONVSWAP_RUNG
     std::printf("\n");

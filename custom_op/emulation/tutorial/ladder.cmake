@@ -1,4 +1,5 @@
-# The rungs that have kernels, whose list rungs.inc is: CONVSWAP_RUNG(02_global_adds) ...
+# Generates rungs.inc, the list of rungs with kernels (CONVSWAP_RUNG(02_global_adds) ...), and rung_kernels.h, their
+# kernels.
 file(GLOB rung_kernels CONFIGURE_DEPENDS "${custom_op}/cuda/tutorial/ladder/[0-9][0-9]_*.cuh")
 set(rung_hosts "${custom_op}/cpu/tutorial/ladder/problem.cc"
   "${custom_op}/cuda/tutorial/ladder/rung.cc")
@@ -11,6 +12,6 @@ endforeach()
 file(CONFIGURE OUTPUT rungs/rungs.inc CONTENT "${named}")
 file(CONFIGURE OUTPUT rungs/rung_kernels.h CONTENT "${included}")
 add_executable(ladder EXCLUDE_FROM_ALL tutorial/ladder.cc ${rung_hosts} ${epilogue_stage})
-set_target_properties(ladder PROPERTIES UNITY_BUILD OFF)  # each rung has the names that the others have
+set_target_properties(ladder PROPERTIES UNITY_BUILD OFF)  # rungs define the same names
 target_include_directories(ladder PRIVATE "${CMAKE_CURRENT_BINARY_DIR}/rungs")
 target_link_libraries(ladder PRIVATE common problems)
