@@ -88,7 +88,7 @@ void with_constants(void* constants, const void* source, size_t bytes, void*,
 }
 
 const float* ladder::no_bias(int) {
-  static const float zeros[kMostFilters] = {};
+  static const float zeros[kMaxFilters] = {};
   return zeros;
 }
 

@@ -2,17 +2,16 @@
 
 // Rung 3. The sum in a register
 //
-// Idea: In rung 2 every addition writes y to global memory, and the compiler cannot leave that out: for all
-// it knows, y and x overlap, so that what was written may be what is read next. A variable of the thread's
-// own lives in a *register*, which a core reads and writes without any delay. So the sum becomes a variable,
-// and y is written once.
+// Idea: In rung 2 every addition writes y to global memory. The compiler has to keep these writes: for all it
+// knows, x and y overlap, and the next read of x may see what was written to y. A local variable lives in a
+// *register*, which a core reads and writes without delay. So the sum becomes a local variable, and y is
+// written once.
 //
-// Gain: A 5×5 filter meant 26 writes of y for each output, one of the bias and one for each tap; now there is
-// one. (That nobody has to read y back the compiler found out by itself.) What is left to fetch, the image
-// and the filter, comes out of the caches more often than not.
+// Gain: A 5×5 filter meant 26 writes of y for each output: one of the bias and one for each tap. Now there is
+// one. (The compiler already saw that y need not be read back.) The remaining reads, of image and filter,
+// mostly hit the caches.
 //
-// Counter: `l1tex__t_requests_pipe_lsu_mem_global_op_st.sum`, the stores that threads asked for: one where
-// there were 26.
+// Counter: `l1tex__t_requests_pipe_lsu_mem_global_op_st.sum`, the store requests: one where there were 26.
 //
 // Reported: ece408-2017-high: the first step of 2.5 s to 0.3 s.
 //

@@ -2,26 +2,26 @@
 
 // Rung 4. Image and filter in shared memory
 //
-// Idea: Neighbouring outputs look at nearly the same window of the image: with a 5×5 filter, every pixel is
-// read 25 times for each filter. The card consists of *multiprocessors* (132 on an H200), each with cores,
-// registers and a small fast memory of its own; a block runs on one of them from beginning to end, and its
-// threads share a part of that memory, which the program fills itself. So a block takes one image and one
-// filter; together its threads copy both into *shared memory*; `__syncthreads()` lets nobody go on before
-// everybody has copied; then all sums are made from there. As the course began, a block has 32×32 threads,
-// which stand for pixels, and the grid of blocks is as wide as the batch and as high as the number of
-// filters.
+// Idea: Neighbouring outputs read nearly the same window of the image: with a 5×5 filter, every pixel is read
+// 25 times for each filter. The GPU consists of *multiprocessors* (132 on an H200), each with its own cores,
+// registers and small fast memory. A block runs on one multiprocessor from beginning to end. Its threads
+// share a part of that fast memory, the *shared memory*, which the program itself fills. So a block takes one
+// image and one filter. First its threads copy both to shared memory together. Then comes `__syncthreads()`,
+// a *barrier*: no thread passes it before all threads of the block have reached it. After the barrier, all
+// sums are computed from shared memory. As in the first kernels of the course, a block has 32×32 threads,
+// which stand for pixels, and the grid has a block for each image and filter.
 //
-// Gain: Image and filter are read from global memory once for each block, not 25 times each for every output.
-// On the cards of the reports, whose caches were small and slow, that was most of the way from 2.5 s to 0.3
-// s.
+// Gain: A block reads its image and filter from global memory once; in rung 3, each output reads 25 pixels
+// and 25 taps. On the GPUs of the reports, whose caches were small and slow, that was most of the way from
+// 2.5 s to 0.3 s.
 //
-// Slower: This card's first-level cache is the same memory as its shared memory, and it held the few rows of
-// the image that rung 3 asked for again and again, without being told. What the copy adds is waiting: no
-// thread multiplies before the last one has copied. And 32×32 threads fit neither 28 columns nor 24: with
-// 24×24 outputs, 448 of 1,024 threads have nothing to compute. The next rungs make the copy worth its while.
+// Slower: On this GPU the L1 cache is the same memory as shared memory, and it already held the few rows of
+// the image that rung 3 reads again and again. The copy adds waiting: no thread multiplies before the last
+// one has copied. And 32×32 threads fit neither 28 columns nor 24: with 24×24 outputs, 448 of 1,024 threads
+// have nothing to compute. The next rungs make the copy worthwhile.
 //
 // Counter: `l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum`, the sectors of 32 bytes that threads read
-// through the first-level cache: a small part of rung 3's.
+// through the L1 cache: a small part of rung 3's.
 //
 // Reported: ece408-2017-high: 2.5 s to 0.3 s, together with the next rung.
 //
@@ -31,7 +31,7 @@
 
 namespace convswap::ladder {
 
-// One array for each block. The launch gives its size: that of image and filter, (784 + 25) * 4 bytes for
+// One array for each block. The launch sets its size, that of image and filter: (784 + 25) * 4 bytes for
 // ece408-2017-high.
 extern __shared__ float shared[];
 

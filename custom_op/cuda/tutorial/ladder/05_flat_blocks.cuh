@@ -2,21 +2,22 @@
 
 // Rung 5. Flat blocks of 1024×1 threads
 //
-// Idea: A block of 32×32 threads, laid on an image of 28 columns, leaves 4 of 32 columns idle while it
-// copies, and 8 of 32 while it computes 24. A flat block has no columns: its threads take the pixels by
-// number, first 0 to 1,023, then 1,024 to 2,047, until none is left, and each divides its number by the width
-// to learn its row and column. Everything else is as before.
+// Idea: A block of 32×32 threads on an image of 28 columns leaves 4 of 32 columns idle while it copies, and 8
+// of 32 while it computes 24 columns. A flat block has no columns. Its threads take the pixels by index:
+// first 0 to 1,023, then 1,024 to 2,047, and so on. Each thread divides its index by the width to find its
+// row and column. Everything else is as in rung 4.
 //
-// Gain: The threads of a *warp*, 32 neighbours, execute every instruction together, whether all have work or
-// one. For 24×24 outputs all threads of 18 warps compute, and 14 warps have nothing to do and cost next to
-// nothing; in rung 4, 24 warps computed, with 8 idle threads each. The copy no longer breaks off at the end
-// of each row, so that the card fetches whole sectors, pieces of 32 bytes.
+// Gain: The threads of a *warp*, 32 neighbours, execute every instruction together, whether all of them have
+// work or only one. For 24×24 outputs, all threads of 18 warps compute, and 14 warps have nothing to do and
+// cost almost nothing. In rung 4, 24 warps compute with 8 idle threads each. The copy no longer stops at the
+// end of each row, so the GPU fetches complete sectors of 32 bytes.
 //
-// Slower: Here a division costs more than idle columns did: the integer division by a width known only at run
-// time takes some twenty instructions, next to 25 multiplications. Rung 9 lets the compiler do away with it.
+// Slower: Here a division costs more than idle columns did: dividing by a width that is known only at run
+// time takes some twenty instructions, next to 25 multiplications. Rung 9 lets the compiler remove these
+// divisions.
 //
 // Counter: `smsp__thread_inst_executed_per_inst_executed.ratio`, how many of a warp's 32 threads take part in
-// an instruction: closer to 32 than in rung 4.
+// an instruction on average: closer to 32 than in rung 4.
 //
 // Reported: ece408-2017-high: 2.5 s to 0.3 s, together with the rung before.
 //

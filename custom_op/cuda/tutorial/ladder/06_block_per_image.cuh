@@ -3,21 +3,20 @@
 // Rung 6. A grid of (batch, 1, 1) instead of (batch, filters, 1)
 //
 // Idea: In rungs 4 and 5 an image is copied once for every filter: 50 blocks fetch the same 28×28 pixels. Now
-// a block belongs to an image and takes one filter after the other. The image is copied once. Two *barriers*,
-// calls of `__syncthreads()`, surround each filter's copy: the first lets nobody overwrite a filter that
-// somebody still reads, the second nobody read one, or at first the image, that is not complete.
+// a block takes one image, copies it once, and computes one filter after the other. Two barriers surround the
+// copy of each filter. At the first barrier all threads have finished the previous filter, so it may be
+// overwritten. At the second barrier the new filter is complete, and so is the image.
 //
-// Gain: One copy of the image instead of as many as there are filters, and far fewer blocks to start. It can
-// only pay because the batch alone is more than enough blocks to fill the card; with a batch of 1 it would
-// leave all multiprocessors idle but one.
+// Gain: One copy of the image instead of one for each filter, and far fewer blocks to start. This pays only
+// because the batch has more than enough images to fill the GPU. A batch of 1 would leave all multiprocessors
+// idle but one.
 //
-// Slower: For an image of one channel the copies were cheap, and they ran while other blocks computed; the
-// two barriers for each filter are dear when a filter has but 25 taps and a thread one output, for all
-// threads then wait twice for every 25 multiplications.
+// Slower: For an image of one channel the copies were cheap, and they ran while other blocks computed. Two
+// barriers for each filter are expensive if a filter has only 25 taps and a thread has one output: all
+// threads wait twice for every 25 multiplications.
 //
 // Counter: `smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio`, how long warps wait at
-// barriers; and `lts__t_sectors_op_read.sum`, what is read from the second-level cache: less, by the copies
-// saved.
+// barriers; and `lts__t_sectors_op_read.sum`, the sectors read from the L2 cache: fewer, by the copies saved.
 //
 // Reported: ece408-2017-high: 0.2529 s, against 0.448 s with a block for each filter.
 //

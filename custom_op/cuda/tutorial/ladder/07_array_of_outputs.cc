@@ -26,9 +26,9 @@ class ArrayOfOutputs final : public ladder::Rung {
   std::string_view name() const override { return "ladder_07_array_of_outputs"; }
 
  protected:
-  std::string why_not_here(const ConvProblem& problem, const Device&) const override {
+  std::string why_unsupported(const ConvProblem& problem, const Device&) const override {
     if (std::ranges::find(kFilters, problem.out_channels) != std::end(kFilters)) return {};
-    return "it is compiled for 4, 6, 12, 16, 24 and 50 filters, and these are " +
+    return "it is compiled for 4, 6, 12, 16, 24 and 50 filters; this layer has " +
            std::to_string(problem.out_channels);
   }
 

@@ -2,26 +2,26 @@
 
 // Rung 7. An array of outputs in each thread
 //
-// Idea: A thread of rung 6 reads two numbers from shared memory, a pixel and a tap of the filter, for one
-// multiplication. In a cycle shared memory serves one warp, a number for each thread, while the cores of a
-// multiprocessor could multiply for four warps. So turn the loops around: a thread keeps the sums of *all*
-// filters for its pixel in an array, fetches each pixel of its window once, and multiplies it by the tap of
-// every filter. All filters stay in shared memory, sorted so that those of one tap lie side by side.
+// Idea: A thread of rung 6 reads two numbers from shared memory, a pixel and a tap, for one multiplication.
+// In one cycle, shared memory serves one warp with a number for each thread, while the cores of a
+// multiprocessor could multiply for four warps. So we exchange the loops: a thread keeps the sums of *all*
+// filters for its pixel in an array, reads each pixel of its window once, and multiplies it by the tap of
+// every filter. All filters stay in shared memory, sorted so that the values of one tap are adjacent for all
+// filters.
 //
-// An array can only live in registers if every index into it is known when the program is compiled, so the
-// number of filters becomes a parameter of a *template*, and the loops over them are *unrolled*: `#pragma
-// unroll` asks the compiler to write a loop out, once for each value of its counter. A thread has at most 255
-// registers, and a multiprocessor 65,536 for all of its threads: a block of 1,024 threads could give each of
-// them 64, which 50 sums and their addresses outgrow. A block of 192 threads can give more than enough, and
-// `__launch_bounds__` promises the compiler that there are no more. (And 192 divides the 576 pixels of a
-// 24×24 result.)
+// An array can live in registers only if the compiler knows every index into it. So the number of filters
+// becomes a parameter of a *template*, and the loops over the filters are *unrolled*: `#pragma unroll` asks
+// the compiler to write a loop out, once for each value of its counter. A thread has at most 255 registers,
+// and a multiprocessor has 65,536 for all of its threads. In a block of 1,024 threads, each could have 64,
+// too few for 50 sums and their addresses. In a block of 192 threads, each can have more than enough.
+// `__launch_bounds__` promises the compiler that a block has no more threads. (And 192 divides the 576 pixels
+// of a 24×24 result.)
 //
-// Gain: One number from shared memory for each multiplication instead of two; the barriers are gone but one.
-// The course's report gave this up for want of registers. An H200 takes it: 80 registers for a thread with 50
-// sums, and nothing that did not fit and had to be *spilled* to memory.
+// Gain: One read of shared memory for each multiplication instead of two, and only one barrier. The course's
+// report gave this up for lack of registers. It works on an H200: a thread has 80 registers for 50 sums, and
+// nothing is *spilled* to memory for lack of registers.
 //
-// Slower: With few filters there is little to share a pixel among, and 192 threads hide waiting less well
-// than 1,024.
+// Slower: With few filters, few sums share a pixel, and 192 threads hide latency less well than 1,024.
 //
 // Counter: `launch__registers_per_thread`; and `l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum`, the
 // reads of shared memory: half of rung 6's.
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kArrayThreads) array_of_outputs(Convolution co
   float* const filters = image + pixels;  // taps x kFilters
 
   for (int i = threadIdx.x; i < pixels; i += blockDim.x) image[i] = conv.x[n * pixels + i];
-  // Not neighbours in global memory, but read once for each block only.
+  // The numbers are not adjacent in global memory, but a block reads them only once.
   for (int i = threadIdx.x; i < taps * kFilters; i += blockDim.x) {
     filters[i] = conv.w[i % kFilters * taps + i / kFilters];
   }

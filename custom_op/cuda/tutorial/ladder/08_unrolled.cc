@@ -22,7 +22,7 @@ std::vector<std::string> instances() {
 
 const KnownKernels known(ladder::kernels_of("08_unrolled", instances()));
 
-// Null where the kernel is not compiled for the problem's filters.
+// Null if the kernel is not compiled for the problem's filters.
 const Filters* filters_of(const ConvProblem& problem) {
   for (const Filters& filters : kFilters) {
     if (problem.filter[1] == filters.size && problem.filter[2] == filters.size &&
@@ -38,10 +38,10 @@ class Unrolled final : public ladder::Rung {
   std::string_view name() const override { return "ladder_08_unrolled"; }
 
  protected:
-  std::string why_not_here(const ConvProblem& problem, const Device&) const override {
+  std::string why_unsupported(const ConvProblem& problem, const Device&) const override {
     if (filters_of(problem) != nullptr) return {};
-    return "it is compiled for 5x5 filters, 6, 12, 16, 24 or 50 of them, and for 7x7 filters, 4, 12, 16 or "
-           "24, and these are " +
+    return "it is compiled for 6, 12, 16, 24 or 50 filters of 5x5 and for 4, 12, 16 or 24 filters of 7x7; "
+           "this layer has " +
            std::to_string(problem.out_channels) + " of " + std::to_string(problem.filter[1]) + "x" +
            std::to_string(problem.filter[2]);
   }

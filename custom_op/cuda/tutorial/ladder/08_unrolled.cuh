@@ -2,21 +2,21 @@
 
 // Rung 8. The loops over the filter unrolled by hand
 //
-// Idea: A loop costs more than what is in it: its counter is increased, compared, and a jump is taken, and
-// the address of each pixel is computed anew. A filter is always 5×5 or 7×7 here, so its rows can be written
-// out, term by term, with no loop over rows and columns. The reports wrote out all 25 terms in one
-// expression; here a row of 5 or 7 is written out once, and called for each of the 5 or 7 rows.
+// Idea: A loop costs more than its body: its counter is incremented and compared, a jump is taken, and the
+// address of each pixel is computed again. A filter is always 5×5 or 7×7 here, so its terms can be written
+// out, without loops over rows and columns. The reports wrote out all 25 terms in one expression. Here a row
+// of 5 or 7 terms is written out once, and called for each of the 5 or 7 rows.
 //
-// Gain: What is left of a term is to read its numbers and to multiply them. Within a row, and for all taps,
-// addresses become constant distances from a pointer, which the instructions that read shared memory take
-// without an addition; only where a row starts still has to be computed. And a core that sees many
-// independent reads can have them all under way, where before it met a jump after each pixel and its taps.
+// Gain: Only the reads and the multiplication of each term remain. Within a row, and for all taps, addresses
+// become constant offsets from a pointer, which a load instruction adds by itself; only the start of a row is
+// still computed. And a core that sees many independent loads can have them all in flight, where rung 7 had a
+// jump after each pixel and its taps.
 //
-// Slower: With many filters the body of the loop was long already, so that its overhead was small, and now
-// the instructions of several rows no longer fit into the cache that holds them.
+// Slower: With many filters the loop's body was already long, so the loop cost little. And now the
+// instructions of several rows no longer fit into the instruction cache.
 //
-// Counter: `smsp__inst_executed_pipe_alu.sum`, instructions for whole numbers, most of them loops and
-// addresses: a fraction of rung 7's.
+// Counter: `smsp__inst_executed_pipe_alu.sum`, integer instructions, most of them for loops and addresses: a
+// fraction of rung 7's.
 //
 // Reported: ece408-2017-high: 0.203 s to 0.0782 s.
 //
@@ -81,7 +81,7 @@ __device__ inline void add_7x7(float (&sums)[kFilters], const float* window, int
   add_row_of_7(sums, window + 6 * width, taps + 42 * kFilters);
 }
 
-// kFilters: how many there are; kFilter: the height and width of one.
+// kFilters: the number of filters; kFilter: their height and width.
 template <int kFilters, int kFilter>
 __global__ void __launch_bounds__(kUnrolledThreads) unrolled(Convolution conv) {
   constexpr int kTaps = kFilter * kFilter;
@@ -106,9 +106,9 @@ __global__ void __launch_bounds__(kUnrolledThreads) unrolled(Convolution conv) {
 
     for (int c = 0; c < conv.channels; ++c) {
       const float* const window = image + (c * conv.height + p) * conv.width + q;
-      const float* const of_channel = filters + c * kTaps * kFilters;
-      if constexpr (kFilter == 5) add_5x5(sums, window, conv.width, of_channel);
-      if constexpr (kFilter == 7) add_7x7(sums, window, conv.width, of_channel);
+      const float* const channel_filters = filters + c * kTaps * kFilters;
+      if constexpr (kFilter == 5) add_5x5(sums, window, conv.width, channel_filters);
+      if constexpr (kFilter == 7) add_7x7(sums, window, conv.width, channel_filters);
     }
 
 #pragma unroll

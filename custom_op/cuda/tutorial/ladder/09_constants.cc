@@ -14,7 +14,7 @@ class Constants final : public ladder::Rung {
   std::string_view name() const override { return "ladder_09_constants"; }
 
  protected:
-  std::string why_not_here(const ConvProblem& problem, const Device&) const override {
+  std::string why_unsupported(const ConvProblem& problem, const Device&) const override {
     return ladder::course_layer(problem) != nullptr ? "" : ladder::no_course_layer();
   }
 

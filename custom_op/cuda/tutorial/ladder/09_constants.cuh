@@ -2,19 +2,17 @@
 
 // Rung 9. Every extent a constant
 //
-// Idea: Rung 8 knows the filters when it is compiled, but not the image: its width is a number like any
-// other, to be multiplied by and divided by. Now the kernel is compiled once for each layer of the course,
-// with all extents as parameters of the template. The loops are loops again, as in rung 7, and `#pragma
-// unroll` asks the compiler to write them out: once it knows how often a loop runs, it does by itself what
-// rung 8 did by hand.
+// Idea: Rung 8 knows the filters at compile time, but not the image: its width is a variable, to multiply and
+// divide by. Now the kernel is compiled once for each layer of the course, with all sizes as template
+// parameters. The loops are loops again, as in rung 7, under `#pragma unroll`: once the compiler knows how
+// often a loop runs, it does by itself what rung 8 does by hand.
 //
-// Gain: A division by a constant becomes a multiplication and a shift, and every distance between two pixels
-// a number inside an instruction. And since the compiler knows where every tap lies, it knows which four lie
-// side by side from a multiple of 16 bytes on, and reads those with one instruction, where rung 8 takes
-// four.
+// Gain: A division by a constant becomes a multiplication and a shift, and the distance between two pixels
+// becomes a constant inside an instruction. The compiler also knows the address of every tap. So it reads
+// four adjacent taps, aligned to 16 bytes, with one instruction, where rung 8 takes four.
 //
-// Slower: The compiler orders the fully unrolled loop so that it reads far ahead, which takes registers and
-// leaves room for fewer blocks on a multiprocessor.
+// Slower: The compiler orders the fully unrolled loop so that it loads far ahead. That takes registers, so
+// fewer blocks fit on a multiprocessor.
 //
 // Counter: `l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum`, the reads of shared memory, and
 // `smsp__inst_executed.sum`, instructions of all kinds: both fewer than in rung 8.
@@ -36,7 +34,7 @@ extern __shared__ float shared[];
 
 // A block has kConstantsThreads threads, 192 (sizes.h).
 
-// kSize: height and width of an image; kFilter: those of a filter.
+// kSize: height and width of an image; kFilter: height and width of a filter.
 template <int kChannels, int kSize, int kFilters, int kFilter>
 __global__ void __launch_bounds__(kConstantsThreads) constants(Convolution conv) {
   constexpr int kPixels = kChannels * kSize * kSize;
@@ -54,15 +52,15 @@ __global__ void __launch_bounds__(kConstantsThreads) constants(Convolution conv)
   __syncthreads();
 
   for (int i = threadIdx.x; i < kOutputs; i += kConstantsThreads) {
-    // All taps are at known places now, and the compiler would read them before this loop, into more
-    // registers than there are. This line claims to change memory, so that it has to read them inside.
+    // All taps have known addresses now, and the compiler would read them before this loop, into more
+    // registers than there are. The next line claims to change memory, so that the reads stay inside.
     asm volatile("" ::: "memory");
     const int p = i / kOutSize, q = i % kOutSize;
     float sums[kFilters];
 #pragma unroll
     for (int k = 0; k < kFilters; ++k) sums[k] = conv.b[k];
 
-    // Not this one: the code of twelve channels would not fit into the cache for instructions.
+    // Not unrolled: the code of twelve channels would not fit into the instruction cache.
 #pragma unroll 1
     for (int c = 0; c < kChannels; ++c) {
 #pragma unroll

@@ -13,7 +13,7 @@ const KnownKernels known({.header = "cuda/tutorial/ladder/10_constant_memory.cuh
                           .instances = ladder::course_instances(kKernel),
                           .variable = "ladder::filters_of_layer"});
 
-// Fills the constant memory before the kernel starts.
+// Copies the filters to constant memory before the kernel starts.
 class ConstantMemoryPlan final : public ladder::LaunchPlan {
  public:
   ConstantMemoryPlan(const ConvProblem& problem, const Device& device,
@@ -44,7 +44,7 @@ class ConstantMemory final : public ladder::Rung {
     return std::make_unique<ConstantMemoryPlan>(problem, device, launches(problem));
   }
 
-  std::string why_not_here(const ConvProblem& problem, const Device&) const override {
+  std::string why_unsupported(const ConvProblem& problem, const Device&) const override {
     return ladder::course_layer(problem) != nullptr ? "" : ladder::no_course_layer();
   }
 

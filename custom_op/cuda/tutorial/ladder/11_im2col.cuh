@@ -3,25 +3,24 @@
 // Rung 11. im2col and a matrix multiply
 //
 // Idea: A convolution is a matrix product in disguise. Write each window of the image as a column of a
-// matrix, as many numbers as a filter has taps, and each filter as a row of another: the product of the two
+// matrix, with as many numbers as a filter has taps, and each filter as a row of another matrix. The product
 // has a row for each filter and a column for each output. The first kernel writes the columns (*im2col*,
-// image to columns), the second multiplies. The reward is that everybody knows how to multiply matrices:
-// blocks of 16×16 threads take a tile of the result, bring 16×16 tiles of both factors into shared memory,
-// and walk along the rows and down the columns. The columns of all 10,000 images would take 576 MB for
-// ece408-2017-high, and 17 GB for the course's largest layer; so as many images as fill 64 MB with columns,
-// 1,165 here, go through both kernels at a time.
+// image to columns), the second multiplies. The reward is that everybody knows how to multiply matrices. A
+// block of 16×16 threads computes a tile of the result. It walks along the rows of one factor and down the
+// columns of the other, and copies a tile of 16×16 numbers of both to shared memory at each step. The columns
+// of all 10,000 images would take 576 MB for ece408-2017-high, and 17 GB for the course's largest layer. So
+// both kernels process as many images at a time as fill 64 MB with columns: 1,165 here.
 //
-// Gain: Nothing but generality: any filter, any number of them, by one multiply that could be the best there
+// Gain: Only generality: filters of any size and number, with a matrix product that could be the best there
 // is. Libraries began this way for that reason.
 //
-// Slower: Every pixel is written out once for each tap that touches it, 25 or 49 times, and read again:
-// memory does all the work that rungs 4 to 10 saved it. And this multiply reads two numbers from shared
-// memory for each multiplication, as rung 6 did; to keep an array of results in each thread, as rung 7 does,
-// would help it as well.
+// Slower: Every pixel is written once for each tap that touches it, 25 or 49 times, and read again: all the
+// memory traffic that rungs 4 to 10 saved is back. And this product reads two numbers from shared memory for
+// each multiplication, as rung 6 does. An array of results in each thread, as in rung 7, would help here too.
 //
 // Counter: `dram__bytes.sum`, the bytes moved to and from memory: more than rung 10's by the copies.
 //
-// No copy: it has two kernels, with memory of their own between them
+// No copy: it has two kernels, with scratch memory between them
 
 #include "cpu/tutorial/ladder/convolution.h"
 #include "cuda/tutorial/ladder/sizes.h"
@@ -30,7 +29,7 @@ namespace convswap::ladder {
 
 extern __shared__ float shared[];
 
-// A tile has kTile rows and as many columns, 16 (sizes.h).
+// A tile has kTile x kTile numbers, 16 x 16 (sizes.h).
 
 // scratch: taps x columns, where a column is an output pixel of one of the images.
 __global__ void write_columns(Convolution conv) {
@@ -59,7 +58,7 @@ __global__ void multiply_columns(Convolution conv) {
   float sum = 0.0f;
   for (int first = 0; first < taps; first += kTile) {
     const int tap_of_filter = first + threadIdx.x, tap_of_column = first + threadIdx.y;
-    // Beyond the matrices zeros, which add nothing.
+    // Zeros past the ends of the matrices add nothing.
     const bool has_filter = k < conv.filters && tap_of_filter < taps;
     const bool has_column = column < columns && tap_of_column < taps;
     filter_tile[threadIdx.y * kTile + threadIdx.x] = has_filter ? conv.w[k * taps + tap_of_filter] : 0.0f;

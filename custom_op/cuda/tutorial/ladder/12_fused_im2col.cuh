@@ -2,18 +2,19 @@
 
 // Rung 12. im2col without the columns
 //
-// Idea: The matrix of columns need not exist. When the multiply of rung 11 wants a tile of it, its threads
-// compute which pixel of which image each number would have been a copy of, and read the pixel itself. One
-// kernel, no memory beside the tensors, and the batch in one piece. So do the libraries today; they call it
-// an *implicit* matrix product.
+// Idea: The matrix of columns need not exist. When the product of rung 11 needs a tile of it, its threads
+// compute which pixel of which image each number would be a copy of, and read that pixel directly. There is
+// one kernel, no scratch memory, and the batch in one piece. Today's libraries do the same and call it
+// *implicit GEMM*.
 //
-// Gain: The columns are neither written nor read: memory moves the images once, and what is read again comes
-// from the caches.
+// Gain: The columns are neither written nor read. Each image is read from memory once, and further reads hit
+// the caches.
 //
 // Slower: A number of a column costs its divisions each time that a block reads it, and blocks of different
-// filters read the same columns; rung 11 divided once and then copied.
+// filters read the same columns. Rung 11 divides once and then copies.
 //
-// Counter: `dram__bytes.sum`, the bytes moved to and from memory: back to about those of images and results.
+// Counter: `dram__bytes.sum`, the bytes moved to and from memory: back to about the bytes of images and
+// results.
 //
 // Launch: grid(ceil_div(B * H_out * W_out, 16), ceil_div(M, 16)) block(16, 16) shared(2 * 4 * 16 * 16)
 //
@@ -26,7 +27,7 @@ namespace convswap::ladder {
 
 extern __shared__ float shared[];
 
-// A tile has kFusedTile rows and as many columns, 16 (sizes.h).
+// A tile has kFusedTile x kFusedTile numbers, 16 x 16 (sizes.h).
 
 __global__ void fused_im2col(Convolution conv) {
   const int taps = conv.channels * conv.filter_height * conv.filter_width;

@@ -13,11 +13,11 @@ class Winograd final : public ladder::Rung {
   std::string_view name() const override { return "ladder_13_winograd"; }
 
  protected:
-  std::string why_not_here(const ConvProblem& problem, const Device&) const override {
+  std::string why_unsupported(const ConvProblem& problem, const Device&) const override {
     const bool is_square = problem.filter[1] == problem.filter[2];
     if (is_square && (problem.filter[1] == 5 || problem.filter[1] == 7)) return {};
-    return "it has points for filters of 5x5 and 7x7, and these are " + std::to_string(problem.filter[1]) +
-           "x" + std::to_string(problem.filter[2]);
+    return "it computes filters of 5x5 and 7x7; these are " + std::to_string(problem.filter[1]) + "x" +
+           std::to_string(problem.filter[2]);
   }
 
   std::vector<ladder::RungLaunch> launches(const ConvProblem& problem) const override {

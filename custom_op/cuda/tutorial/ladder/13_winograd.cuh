@@ -3,31 +3,32 @@
 // Rung 13. Winograd's short convolutions
 //
 // Idea: Two polynomials can be multiplied by evaluating both at a few points, multiplying the values, and
-// interpolating: a multiplication per point instead of one per pair of coefficients. Two numbers times a
-// filter of five is such a product: six coefficients, so six points. What we need is its reverse, six numbers
-// of the image in and two outputs, and the same steps taken backwards (transposed) give it, again with six
-// multiplications instead of 10. A tile of 2×2 outputs of a 5×5 filter takes 36 instead of 100; with 7×7, 64
-// instead of 196. (The points are 0, 1, -1, 2, -2 and infinity, which stands for the highest coefficient; for
-// 7×7 also 1/2 and -1/2. S. Winograd, *Arithmetic Complexity of Computations*, 1980; A. Lavin and S. Gray,
-// *Fast Algorithms for Convolutional Neural Networks*, 2016.) A first kernel evaluates all filters once. In
-// the second a block transforms the 6×6 or 8×8 windows of 16 tiles, multiplies them by the filters point by
-// point, summing over the channels, and transforms the sums to the four outputs of each tile.
+// interpolating: one multiplication for each point instead of one for each pair of coefficients. Two numbers
+// times a filter of five is such a product. It has six coefficients, so it takes six points. A convolution is
+// the transposed problem: six numbers of the image go in, and two outputs come out. The transposed steps in
+// reverse order compute it, again with six multiplications instead of 10. A tile of 2×2 outputs of a 5×5
+// filter takes 36 multiplications instead of 100, and of a 7×7 filter 64 instead of 196. (The points are 0,
+// 1, -1, 2, -2 and infinity, which stands for the highest coefficient; for 7×7 also 1/2 and -1/2. S.
+// Winograd, *Arithmetic Complexity of Computations*, 1980; A. Lavin and S. Gray, *Fast Algorithms for
+// Convolutional Neural Networks*, 2016.) A first kernel transforms all filters once. In the second kernel, a
+// block transforms the 6×6 or 8×8 windows of 16 tiles, multiplies them by the filters point by point, sums
+// over the channels, and transforms the sums to the four outputs of each tile.
 //
-// Tiles of 2×2 are the smallest; larger ones would save more and round worse, since points like 4 or 1/4
-// raise numbers to powers that float32 cannot add without loss. As they are, the relative L2 error is
-// some six times that of the other rungs in float32: 2.3e-7 against 4.0e-8 for ece408-2017-high.
+// Tiles of 2×2 are the smallest. Larger tiles would save more multiplications and round worse, since points
+// like 4 or 1/4 lead to powers that float32 cannot add without loss. As it is, the relative L2 error is about
+// six times that of the other rungs in float32: 2.3e-7 against 4.0e-8 for ece408-2017-high.
 //
 // Gain: 2.8 times fewer multiplications for 5×5, 3.1 times for 7×7.
 //
-// Slower: Multiplications are not what these layers lack. The transformation of a window is worth its
-// additions when there are many filters to use it, that of the sums when there are many channels to be summed
-// before it; one channel, the first layer of every course network, has nothing to sum. And each product takes
-// two numbers from memory, one from shared memory and one from global memory by way of the caches.
+// Slower: Multiplications are not the bottleneck of these layers. To transform a window pays if there are
+// many filters to use it, and to transform the sums pays if many channels are summed before. The first layer
+// of every course network has one channel, so there is nothing to sum. And each product takes two numbers
+// from memory: one from shared memory, and one from global memory through the caches.
 //
-// Counter: `smsp__sass_thread_inst_executed_op_ffma_pred_on.sum`, the multiplications with addition: down;
-// and `smsp__sass_thread_inst_executed_op_fadd_pred_on.sum`, the additions alone: up.
+// Counter: `smsp__sass_thread_inst_executed_op_ffma_pred_on.sum`, the fused multiply-adds: fewer; and
+// `smsp__sass_thread_inst_executed_op_fadd_pred_on.sum`, the additions alone: more.
 //
-// No copy: it has two kernels, with memory of their own between them
+// No copy: it has two kernels, with scratch memory between them
 
 #include "cpu/tutorial/ladder/convolution.h"
 #include "cuda/tutorial/ladder/sizes.h"
@@ -36,12 +37,12 @@ namespace convswap::ladder {
 
 extern __shared__ float shared[];
 
-// A block has kWinogradTiles tiles, 16, each of kTileOutputs outputs down and across, 2, and kWinogradThreads
-// threads that share its filters, 256 (sizes.h).
+// A block has kWinogradTiles = 16 tiles of kTileOutputs x kTileOutputs = 2 x 2 outputs, and
+// kWinogradThreads = 256 threads, which share the filters (sizes.h).
 
-// The matrices of the three steps, for filters of 5x5 (6 points) and of 7x7 (8 points): a filter is evaluated
-// at the points and divided by a constant of each, a window goes through the transposed interpolation, and
-// the products through the transposed evaluation.
+// The matrices of the three transforms, for filters of 5x5 (6 points) and of 7x7 (8 points). Filter:
+// evaluates the filter at the points, and divides by a constant of each point. Window: the transposed
+// interpolation. Output: the transposed evaluation, applied to the sums of the products.
 struct Filter5 {
   __device__ static constexpr float at(int row, int column) {
     constexpr float kMatrix[6][5] = {{1.0f / 4, 0, 0, 0, 0},
@@ -101,7 +102,7 @@ struct Output7 {
   }
 };
 
-// Points<5> and Points<7>: which matrices belong to a size of filters.
+// The matrices for a filter size: Points<5> and Points<7>.
 template <int kFilter>
 struct Points;
 
@@ -121,7 +122,7 @@ struct Points<7> {
   using Output = Output7;
 };
 
-// result = matrix * square * transposed matrix: along the columns first, then along the rows.
+// result = matrix * square * transposed matrix: first along the columns, then along the rows.
 template <typename Matrix, int kRows, int kColumns>
 __device__ inline void transform(const float (&square)[kColumns][kColumns], float (&result)[kRows][kRows]) {
   float half[kRows][kColumns];
@@ -190,7 +191,7 @@ __global__ void __launch_bounds__(kWinogradThreads) winograd(Convolution conv) {
     for (int row = 0; row < kPoints; ++row) {
 #pragma unroll
       for (int column = 0; column < kPoints; ++column) {
-        // The last tile of a row or column may reach over the image's end.
+        // The last tile of a row or column may extend past the image.
         const bool is_inside = h + row < conv.height && w + column < conv.width;
         window[row][column] =
             is_inside ? conv.x[((n * conv.channels + c) * conv.height + h + row) * conv.width + w + column]
@@ -206,7 +207,7 @@ __global__ void __launch_bounds__(kWinogradThreads) winograd(Convolution conv) {
   }
   __syncthreads();
 
-  const int own = threadIdx.x % kWinogradTiles, tile = blockIdx.x * kWinogradTiles + own;
+  const int tile_in_block = threadIdx.x % kWinogradTiles, tile = blockIdx.x * kWinogradTiles + tile_in_block;
   if (tile >= tiles) return;
   const int n = tile / (tile_rows * tile_columns);
   const int p = tile / tile_columns % tile_rows * kTileOutputs, q = tile % tile_columns * kTileOutputs;
@@ -216,7 +217,7 @@ __global__ void __launch_bounds__(kWinogradThreads) winograd(Convolution conv) {
 #pragma unroll
       for (int point = 0; point < kPoints * kPoints; ++point) {
         products[point / kPoints][point % kPoints] +=
-            windows[(c * kPoints * kPoints + point) * kWinogradTiles + own] *
+            windows[(c * kPoints * kPoints + point) * kWinogradTiles + tile_in_block] *
             conv.scratch[(c * kPoints * kPoints + point) * conv.filters + k];
       }
     }

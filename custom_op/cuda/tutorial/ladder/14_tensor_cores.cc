@@ -14,7 +14,7 @@ class TensorCores final : public ladder::Rung {
   std::string_view name() const override { return "ladder_14_tensor_cores"; }
 
  protected:
-  std::string why_not_here(const ConvProblem& problem, const Device& device) const override {
+  std::string why_unsupported(const ConvProblem& problem, const Device& device) const override {
     if (problem.precision == Precision::ieee) return "it rounds to TF32 and precision ieee was asked for";
     return why_not_from(80, device);
   }

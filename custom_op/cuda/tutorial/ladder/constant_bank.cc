@@ -14,12 +14,13 @@ void check_not_captured(CUstream stream) {
   CONVSWAP_CHECK_DRIVER(driver().cuStreamIsCapturing(stream, &status));
   if (status == CU_STREAM_CAPTURE_STATUS_NONE) return;
   throw std::runtime_error(
-      "this algorithm keeps its filters in constant memory, of which a card has one for all sessions, and a "
-      "CUDA graph would be replayed without asking who uses it: run without enable_cuda_graph, or take "
-      "another algorithm");
+      "this algorithm keeps its filters in constant memory, which all sessions of a card share, and a "
+      "replayed "
+      "CUDA graph would not wait for their kernels: run without enable_cuda_graph, or take another "
+      "algorithm");
 }
 
-// Passed on the stream of the last user once its kernels are done.
+// The event that completes when the kernels of the last call are done.
 CUevent event_of(const void* constants) {
   static auto& events = *new std::map<const void*, CUevent>;
   CUevent& event = events[constants];
@@ -31,17 +32,17 @@ CUevent event_of(const void* constants) {
 
 void with_constants(void* constants, const void* source, std::size_t bytes, void* stream,
                     const std::function<void()>& launch) {
-  const auto own = static_cast<CUstream>(stream);
-  check_not_captured(own);
+  const auto cuda_stream = static_cast<CUstream>(stream);
+  check_not_captured(cuda_stream);
   static std::mutex mutex;
   const std::lock_guard<std::mutex> lock(mutex);
   const CUevent last = event_of(constants);
-  // An event that was never recorded is no reason to wait.
-  CONVSWAP_CHECK_DRIVER(driver().cuStreamWaitEvent(own, last, 0));
-  CONVSWAP_CHECK_DRIVER(driver().cuMemcpyDtoDAsync(reinterpret_cast<CUdeviceptr>(constants),
-                                                   reinterpret_cast<CUdeviceptr>(source), bytes, own));
+  // cuStreamWaitEvent does not wait for an event that was never recorded.
+  CONVSWAP_CHECK_DRIVER(driver().cuStreamWaitEvent(cuda_stream, last, 0));
+  CONVSWAP_CHECK_DRIVER(driver().cuMemcpyDtoDAsync(
+      reinterpret_cast<CUdeviceptr>(constants), reinterpret_cast<CUdeviceptr>(source), bytes, cuda_stream));
   launch();
-  CONVSWAP_CHECK_DRIVER(driver().cuEventRecord(last, own));
+  CONVSWAP_CHECK_DRIVER(driver().cuEventRecord(last, cuda_stream));
 }
 
 }  // namespace convswap

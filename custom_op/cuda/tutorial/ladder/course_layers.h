@@ -1,6 +1,6 @@
 #pragma once
 
-// The convolutions of the course's networks, for kernels that are compiled for one of them each.
+// The convolutions of the course's networks, for kernels that have an instance for each of them.
 
 #include <algorithm>
 #include <array>
@@ -16,12 +16,12 @@ namespace convswap::ladder {
 struct Layer {
   int channels, size, filters, filter;
 
-  bool is(const ConvProblem& problem) const {
+  bool matches(const ConvProblem& problem) const {
     return problem.in_channels == channels && problem.input[1] == size && problem.input[2] == size &&
            problem.out_channels == filters && problem.filter[1] == filter && problem.filter[2] == filter;
   }
 
-  // Of a kernel whose template takes the layer's extents.
+  // The name of the layer's instance of a kernel whose template takes the layer's sizes.
   std::string instance(std::string_view kernel) const {
     return std::string(kernel) + "<" + std::to_string(channels) + ", " + std::to_string(size) + ", " +
            std::to_string(filters) + ", " + std::to_string(filter) + ">";
@@ -44,22 +44,22 @@ inline constexpr std::array<Layer, 13> kCourseLayers = {{
     {4, 40, 16, 7},  // from 2020 on
 }};
 
-// Of a kernel, such as "ladder::constants", the instances for these layers.
+// The instances of a kernel, such as "ladder::constants", for all layers.
 inline std::vector<std::string> course_instances(std::string_view kernel) {
   std::vector<std::string> all;
   for (const Layer& layer : kCourseLayers) all.push_back(layer.instance(kernel));
   return all;
 }
 
-// The layer that the problem is; null where it is none of them.
+// The layer that equals the problem, or null.
 inline const Layer* course_layer(const ConvProblem& problem) {
   const auto found =
-      std::ranges::find_if(kCourseLayers, [&](const Layer& layer) { return layer.is(problem); });
+      std::ranges::find_if(kCourseLayers, [&](const Layer& layer) { return layer.matches(problem); });
   return found == kCourseLayers.end() ? nullptr : &*found;
 }
 
 inline std::string no_course_layer() {
-  return "it is compiled for each convolution of the course's networks, and this is none of them";
+  return "it is compiled for the convolutions of the course's networks, and this is not one of them";
 }
 
 }  // namespace convswap::ladder

@@ -8,21 +8,21 @@
 namespace convswap::ladder {
 namespace {
 
-// On a stream of its own: other streams of the context may be captured, which then must not be waited for.
+// Uses a separate stream: other streams of the context may be captured, and must not be synchronised then.
 CUdeviceptr make_zeros() {
-  constexpr std::size_t kBytes = sizeof(float) * kMostFilters;
+  constexpr std::size_t kBytes = sizeof(float) * kMaxFilters;
   const OutsideOfCaptures outside;
-  const Driver& own = driver();
+  const Driver& cuda = driver();
   CUdeviceptr zeros = 0;
   CUstream stream = nullptr;
-  CONVSWAP_CHECK_DRIVER(own.cuMemAlloc(&zeros, kBytes));
-  CUresult result = own.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+  CONVSWAP_CHECK_DRIVER(cuda.cuMemAlloc(&zeros, kBytes));
+  CUresult result = cuda.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
   if (result == CUDA_SUCCESS) {
-    result = own.cuMemsetD8Async(zeros, 0, kBytes, stream);
-    if (result == CUDA_SUCCESS) result = own.cuStreamSynchronize(stream);
-    own.cuStreamDestroy(stream);
+    result = cuda.cuMemsetD8Async(zeros, 0, kBytes, stream);
+    if (result == CUDA_SUCCESS) result = cuda.cuStreamSynchronize(stream);
+    cuda.cuStreamDestroy(stream);
   }
-  if (result != CUDA_SUCCESS) own.cuMemFree(zeros);
+  if (result != CUDA_SUCCESS) cuda.cuMemFree(zeros);
   check_driver(result, "cuMemsetD8Async");
   return zeros;
 }
@@ -33,9 +33,9 @@ const float* no_bias(int device) {
   static std::mutex mutex;
   static auto& zeros = *new std::map<int, CUdeviceptr>;
   const std::lock_guard<std::mutex> lock(mutex);
-  CUdeviceptr& own = zeros[device];
-  if (own == 0) own = make_zeros();
-  return reinterpret_cast<const float*>(own);
+  CUdeviceptr& device_zeros = zeros[device];
+  if (device_zeros == 0) device_zeros = make_zeros();
+  return reinterpret_cast<const float*>(device_zeros);
 }
 
 }  // namespace convswap::ladder

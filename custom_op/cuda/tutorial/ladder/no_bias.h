@@ -2,11 +2,11 @@
 
 namespace convswap::ladder {
 
-// The most filters that a rung takes.
-inline constexpr int kMostFilters = 65535;
+// Most filters of a problem that a rung supports.
+inline constexpr int kMaxFilters = 65535;
 
-// A zero for each of so many filters, in the memory of the device, which is the current one. Made the first
-// time, and kept.
+// kMaxFilters zeros in the memory of the device, which must be the current one. Allocated by the first call
+// and never freed.
 const float* no_bias(int device);
 
 }  // namespace convswap::ladder

@@ -8,10 +8,10 @@
 namespace convswap::ladder {
 namespace {
 
-std::size_t most_shared_bytes(const std::vector<RungLaunch>& launches) {
-  std::size_t most = 0;
-  for (const RungLaunch& launch : launches) most = std::max(most, launch.shared_bytes);
-  return most;
+std::size_t max_shared_bytes(const std::vector<RungLaunch>& launches) {
+  std::size_t bytes = 0;
+  for (const RungLaunch& launch : launches) bytes = std::max(bytes, launch.shared_bytes);
+  return bytes;
 }
 
 }  // namespace
@@ -28,7 +28,7 @@ LaunchPlan::LaunchPlan(const ConvProblem& problem, const Device& device, std::ve
       scratch_bytes_(scratch_bytes) {
   const DeviceGuard guard(device_);
   no_bias_ = no_bias(device_);
-  const bool use_shared_memory = most_shared_bytes(launches_) > 0;
+  const bool use_shared_memory = max_shared_bytes(launches_) > 0;
   for (const RungLaunch& launch : launches_) {
     if (kernels_.contains(launch.kernel)) continue;
     const void* const kernel = kernels_[launch.kernel] =
@@ -47,14 +47,14 @@ void LaunchPlan::run(const ConvTensors& tensors, const Execution& execution) con
   conv.w = static_cast<const float*>(tensors.w);
   conv.b = tensors.b == nullptr ? no_bias_ : static_cast<const float*>(tensors.b);
   conv.scratch = static_cast<float*>(execution.scratch);
-  for (const RungLaunch& launched : launches_) {
-    conv.batch = static_cast<int>(launched.images == 0 ? problem_.batch : launched.images);
+  for (const RungLaunch& launch : launches_) {
+    conv.batch = static_cast<int>(launch.images == 0 ? problem_.batch : launch.images);
     conv.x = static_cast<const float*>(tensors.x) +
-             launched.first_image * problem_.in_channels * problem_.input_size();
-    conv.y = static_cast<float*>(tensors.y) +
-             launched.first_image * problem_.out_channels * problem_.output_size();
+             launch.first_image * problem_.in_channels * problem_.input_size();
+    conv.y =
+        static_cast<float*>(tensors.y) + launch.first_image * problem_.out_channels * problem_.output_size();
     void* arguments[] = {&conv};
-    enqueue(launch_of(launched), execution.stream, arguments);
+    enqueue(launch_of(launch), execution.stream, arguments);
   }
 }
 
@@ -65,8 +65,8 @@ std::string LaunchPlan::describe() const {
             std::to_string(facts.threads) + " threads, " + std::to_string(facts.registers) + " registers, " +
             std::to_string(facts.shared_bytes) + " bytes of shared memory";
   }
-  const auto launched = launches_.size();
-  if (launched > kernels().size()) text += "; " + std::to_string(launched) + " launches";
+  const std::size_t launches = launches_.size();
+  if (launches > kernels().size()) text += "; " + std::to_string(launches) + " launches";
   if (scratch_bytes_ > 0) text += "; " + std::to_string(scratch_bytes_) + " bytes of scratch memory";
   return text;
 }
@@ -75,7 +75,7 @@ std::vector<KernelFacts> LaunchPlan::kernels() const {
   const DeviceGuard guard(device_);
   std::vector<KernelFacts> facts;
   for (const RungLaunch& launch : launches_) {
-    // Slices of a batch start the same kernels over and over.
+    // Slices of a batch launch the same kernels repeatedly.
     const bool is_known = std::any_of(facts.begin(), facts.end(),
                                       [&](const KernelFacts& known) { return known.name == launch.name; });
     if (is_known) continue;
@@ -86,12 +86,12 @@ std::vector<KernelFacts> LaunchPlan::kernels() const {
 
 Offer Rung::offer(const ConvProblem& problem, const Device& device) const {
   std::string reason = ladder::why_not(problem);
-  if (reason.empty() && problem.out_channels > kMostFilters) {
-    reason = "the rungs of the ladder compute at most " + std::to_string(kMostFilters) + " filters";
+  if (reason.empty() && problem.out_channels > kMaxFilters) {
+    reason = "the rungs of the ladder compute at most " + std::to_string(kMaxFilters) + " filters";
   }
-  if (reason.empty()) reason = why_not_here(problem, device);
+  if (reason.empty()) reason = why_unsupported(problem, device);
   if (!reason.empty()) return Offer::refusal(std::move(reason));
-  const std::size_t needed = most_shared_bytes(launches(problem));
+  const std::size_t needed = max_shared_bytes(launches(problem));
   if (needed > static_cast<std::size_t>(device.shared_memory_per_block)) {
     return Offer::refusal("it keeps " + std::to_string(needed) + " bytes in shared memory, and a block of " +
                           device.name + " has " + std::to_string(device.shared_memory_per_block));

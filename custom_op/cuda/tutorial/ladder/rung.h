@@ -1,6 +1,6 @@
 #pragma once
 
-// What the rungs of the ladder share on the host: their limits, and a plan that starts kernels.
+// Host code that the rungs of the ladder share: their limits, and a plan that launches their kernels.
 
 #include <cstddef>
 #include <map>
@@ -16,10 +16,10 @@
 
 namespace convswap::ladder {
 
-// A kernel of the ladder and how it is started. It takes a Convolution, and of the batch the `images` from
-// `first_image` on; 0 images stand for all.
+// A kernel of the ladder and its launch configuration. The kernel's argument is a Convolution of `images`
+// images from `first_image` on; 0 images means the entire batch.
 struct RungLaunch {
-  std::string name;    // for people
+  std::string name;    // for display
   std::string kernel;  // the instance (cuda/host/kernels.h)
   Dim3 grid, block;
   std::size_t shared_bytes = 0;
@@ -27,15 +27,15 @@ struct RungLaunch {
   int64_t images = 0;
 };
 
-// A rung's kernels, for KnownKernels: `file` is the source's name without its ending.
+// A rung's kernels, for KnownKernels. `file` is the name of the rung's .cuh file without the extension.
 KernelFamily kernels_of(const std::string& file, std::vector<std::string> instances);
 
-// So many blocks of `size` as it takes for `count`.
+// Number of blocks of `size` elements that cover `count` elements.
 inline unsigned blocks_for(int64_t count, int64_t size) {
   return static_cast<unsigned>(ceil_divide(count, size));
 }
 
-// Starts kernels one after the other.
+// Launches kernels one after the other.
 class LaunchPlan : public Plan {
  public:
   LaunchPlan(const ConvProblem& problem, const Device& device, std::vector<RungLaunch> launches,
@@ -52,12 +52,12 @@ class LaunchPlan : public Plan {
   ConvProblem problem_;
   int device_;
   std::vector<RungLaunch> launches_;
-  std::map<std::string, const void*> kernels_;  // on the device, by their instances
+  std::map<std::string, const void*> kernels_;  // loaded kernels by instance name
   std::size_t scratch_bytes_;
   const float* no_bias_ = nullptr;
 };
 
-// A rung on the card. What it takes is what the ladder takes, less its own limits.
+// A rung with kernels. It supports the problems that the ladder supports, within its own limits.
 class Rung : public Algorithm {
  public:
   DeviceKind device_kind() const final { return DeviceKind::cuda; }
@@ -65,16 +65,16 @@ class Rung : public Algorithm {
   Offer offer(const ConvProblem& problem, const Device& device) const final;
 
  protected:
-  // Why the rung leaves a problem that the ladder takes; empty where it does not.
-  virtual std::string why_not_here(const ConvProblem&, const Device&) const { return {}; }
+  // Why the rung does not support a problem that the ladder supports; empty if it does.
+  virtual std::string why_unsupported(const ConvProblem&, const Device&) const { return {}; }
 
-  // Asked for problems without such a reason.
+  // The launches for a problem that the rung supports.
   virtual std::vector<RungLaunch> launches(const ConvProblem& problem) const = 0;
   virtual std::size_t scratch_bytes(const ConvProblem&) const { return 0; }
   virtual std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device) const;
 };
 
-// A rung of one kernel, without limits of its own.
+// A rung with one launch and no limits of its own.
 class OneKernelRung final : public Rung {
  public:
   OneKernelRung(std::string_view name, RungLaunch (*launch)(const ConvProblem&))

@@ -2,23 +2,23 @@
 
 namespace convswap::ladder {
 
-// What the kernels of the rungs and the host, which starts them, agree on.
+// Sizes that the rungs' kernels and their launches share.
 
-// Threads of a block: rungs 7 to 10.
+// Threads per block of rungs 7 to 10.
 constexpr int kArrayThreads = 192, kUnrolledThreads = 192, kConstantsThreads = 192,
               kConstantMemoryThreads = 192;
 
-// A tile's rows and columns: rung 11's, and rung 12's.
+// Rows and columns of a tile of rung 11, and of rung 12.
 constexpr int kTile = 16, kFusedTile = 16;
 
-// Rung 13: of a tile the outputs down and across; of a block the tiles and the threads.
+// Rung 13: output rows and columns of a tile; tiles and threads of a block.
 constexpr int kTileOutputs = 2;
 constexpr int kWinogradTiles = 16, kWinogradThreads = 256;
 
-// A block of rung 14: 16 filters and, by four warps, 64 columns.
+// Rung 14: filters, columns and threads of a block, and taps of a step.
 constexpr int kTensorFilters = 16, kTensorColumns = 64, kTensorTaps = 8, kTensorThreads = 128;
-// An instruction takes 8 columns, and a warp has two of them.
-constexpr int kColumnsAtOnce = 8, kInstructions = 2;
+// Columns of one mma instruction, and instructions of a warp for each step.
+constexpr int kMmaColumns = 8, kMmasPerWarp = 2;
 constexpr int kTensorSharedFloats =
     kTensorFilters * kTensorTaps + kTensorTaps * kTensorColumns + kTensorFilters * kTensorColumns;
 

@@ -13,14 +13,14 @@ const Algorithm& cuda_few_channels();
 
 namespace ladder {
 
-// A rung that has no kernel of its own: it computes with the first of the library's fast algorithms that can.
-class StandIn : public Algorithm {
+// A rung without kernels: it runs the first of the library's fast algorithms that supports the problem.
+class LibraryRung : public Algorithm {
  public:
   DeviceKind device_kind() const final { return DeviceKind::cuda; }
   std::string_view why_by_name_alone() const final { return kRung; }
 
   Offer offer(const ConvProblem& problem, const Device& device) const final {
-    std::string reasons = why_not_here(problem);
+    std::string reasons = why_unsupported(problem);
     if (!reasons.empty()) return Offer::refusal(std::move(reasons));
     for (const Algorithm* algorithm : {&cuda_toeplitz(), &cuda_few_channels()}) {
       Offer offer = offer_of(*algorithm, problem, device);
@@ -31,8 +31,8 @@ class StandIn : public Algorithm {
   }
 
  protected:
-  // Why the rung leaves a problem, whatever the algorithms could do; empty where it does not.
-  virtual std::string why_not_here(const ConvProblem& problem) const = 0;
+  // Why the rung does not support a problem, whatever the algorithms support; empty if it does.
+  virtual std::string why_unsupported(const ConvProblem& problem) const = 0;
 };
 
 }  // namespace ladder
