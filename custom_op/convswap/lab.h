@@ -1,18 +1,18 @@
 #pragma once
 
-// What a kernel of your own may use: `convswap lab` has the text ready, for NVRTC and for a check without a
-// card. A file that takes the whole op says `// interface: conv` and gets a convswap::Conv.
+// Declarations for kernels of `convswap lab`, which provides this header to NVRTC and to its check without a
+// card. A file with the line `// interface: conv` computes any convolution and takes a convswap::Conv.
 
 namespace convswap {
 
-// Every size of a convolution. Of each array the last index is the fastest; outside of the image x is 0:
+// Sizes of a convolution. The last index of each array is the fastest, and x is 0 outside the image:
 //
 //   y[n][m][p][q] = b[m] + sum over c, r, s of
 //       x[n][c + first channel of m's group][p * stride_h - pad_top + r * dilation_h]
 //                                           [q * stride_w - pad_left + s * dilation_w] * w[m][c][r][s]
 struct Conv {
   int batch;                        // B
-  int channels, height, width;      // C, H, W: of x; w has channels / groups of them
+  int channels, height, width;      // C, H, W of x; w has channels / groups channels
   int filters;                      // M
   int filter_height, filter_width;  // R, S
   int out_height, out_width;        // H_out, W_out
@@ -22,7 +22,7 @@ struct Conv {
   int groups;  // G
 };
 
-// a / b, rounded up, of numbers that are not negative.
+// a / b rounded up; a must not be negative, and b must be positive.
 constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 }  // namespace convswap

@@ -44,7 +44,7 @@ def test_expression_has_its_value(expression: str, value: int) -> None:
 
 def test_whole_op_has_sizes_of_its_own() -> None:
     assert shared("R * 100 + S * 10 + G", CONV, "// interface: conv\n") == 322
-    with pytest.raises(ConvswapError, match="'K' is no size"):
+    with pytest.raises(ConvswapError, match="'K' is not a size"):
         shared("K", CONV, "// interface: conv\n")
 
 

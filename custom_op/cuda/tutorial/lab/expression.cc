@@ -11,13 +11,13 @@
 namespace convswap::lab {
 namespace {
 
-// Operators by how tightly they bind, the loosest first. Where one begins as another does, the longer comes
-// first.
+// Operators in ascending order of precedence. In a level, `<=` precedes `<`, and `>=` precedes `>`, so that
+// the longer one is matched.
 const std::vector<std::vector<std::string>> kLevels = {
     {"||"}, {"&&"}, {"==", "!="}, {"<=", ">=", "<", ">"}, {"+", "-"}, {"*", "/", "%"}};
 constexpr std::string_view kCalls[] = {"ceil_div", "min", "max"};
-// Of parentheses in each other; a line that is typed has a handful.
-constexpr int kMostDepth = 50;
+// Maximum nesting depth, to bound the recursion.
+constexpr int kMaxDepth = 50;
 
 std::optional<int64_t> result_of(std::string_view name, int64_t a, int64_t b) {
   int64_t result = 0;
@@ -45,12 +45,12 @@ int64_t value_of(const std::string& name, const Variables& variables) {
   if (const auto found = variables.find(name); found != variables.end()) return found->second;
   std::string known;
   for (const auto& [each, value] : variables) known += (known.empty() ? "" : " ") + each;
-  throw InvalidArgument("'" + name + "' is no size of a convolution: known are " + known);
+  throw InvalidArgument("'" + name + "' is not a size of a convolution: expected one of " + known);
 }
 
 }  // namespace
 
-// Recursive descent, a function for each level.
+// Recursive-descent parser; read_level recurses through the levels of precedence.
 class ExpressionReader {
  public:
   ExpressionReader(std::string_view text, std::size_t& at) : text_(text), at_(at) {}
@@ -73,7 +73,7 @@ class ExpressionReader {
   }
 
   void read_factor() {
-    if (++depth_ > kMostDepth) fail("fewer than 50 parentheses and signs in each other");
+    if (++depth_ > kMaxDepth) fail("fewer than 50 parentheses and signs nested");
     if (take("-")) {
       read_factor();
       steps_.push_back({Step::Kind::negate, 0, {}});
@@ -146,9 +146,9 @@ class ExpressionReader {
   }
 
   [[noreturn]] void fail(const std::string& expected) const {
-    const std::string rest(text_.substr(std::min(at_, text_.size()), 20));
+    const std::string next(text_.substr(std::min(at_, text_.size()), 20));
     throw InvalidArgument("column " + std::to_string(at_ + 1) + " has " +
-                          (rest.empty() ? "the end of the line" : "'" + rest + "'") + ": expected " +
+                          (next.empty() ? "the end of the line" : "'" + next + "'") + ": expected " +
                           expected);
   }
 

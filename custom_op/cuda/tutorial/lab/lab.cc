@@ -1,5 +1,5 @@
-// The algorithm `lab`: the kernel of a user's own, which the session has by its entry convswap.lab. It is
-// compiled and started as its file says, once for each run.
+// The algorithm `lab`: a user's kernel, from the file that the session entry convswap.lab names. The file
+// also has the launch configuration. Each run launches the kernel once.
 
 #include "convswap/lab.h"
 
@@ -19,8 +19,8 @@ namespace convswap {
 namespace lab {
 namespace {
 
-// Shared memory that the launch asks for beyond this must be allowed first.
-constexpr int64_t kAlwaysAllowed = 48 << 10;
+// A launch with more dynamic shared memory than this needs allow_shared_memory.
+constexpr int64_t kDefaultSharedLimit = 48 << 10;
 
 constexpr char kFillKernel[] = "lab::fill_shared_memory";
 const KnownKernels known({.header = "cuda/tutorial/lab/kernel.cuh", .instances = {kFillKernel}});
@@ -57,13 +57,20 @@ class LabPlan final : public Plan {
     const DeviceGuard guard(device_);
     void* y = tensors.y;
     const void *x = tensors.x, *w = tensors.w, *b = tensors.b;
-    Conv all = sizes_;
+    Conv conv = sizes_;
     if (source_->interface() == Interface::conv) {
-      void* arguments[] = {&y, &x, &w, &b, &all};
+      void* arguments[] = {&y, &x, &w, &b, &conv};
       enqueue(launch_, execution.stream, arguments);
     } else {
-      void* arguments[] = {
-          &y, &x, &w, &all.batch, &all.filters, &all.channels, &all.height, &all.width, &all.filter_width};
+      void* arguments[] = {&y,
+                           &x,
+                           &w,
+                           &conv.batch,
+                           &conv.filters,
+                           &conv.channels,
+                           &conv.height,
+                           &conv.width,
+                           &conv.filter_width};
       enqueue(launch_, execution.stream, arguments);
     }
   }
@@ -90,7 +97,7 @@ constexpr SessionFile kFile{
       return std::make_shared<const Source>(Source::parse(name, text));
     }};
 
-// What the session has brought along; null where that is nothing.
+// The session's kernel, or null.
 std::shared_ptr<const Source> source_of(const Device& device) {
   if (device.kernels == nullptr) return nullptr;
   const auto found = device.kernels->files.find(kFile.entry);
@@ -108,7 +115,7 @@ class Lab final : public Algorithm {
   Offer offer(const ConvProblem& problem, const Device& device) const override {
     const std::shared_ptr<const Source> source = source_of(device);
     if (source == nullptr) {
-      return Offer::refusal("no kernel was given: the session entry convswap.lab names its file");
+      return Offer::refusal("no kernel was given: set the session entry convswap.lab to its file");
     }
     try {
       if (std::string reason = source->why_not(problem); !reason.empty()) {
@@ -143,8 +150,8 @@ Launch launch_of(const Source& source, const ConvProblem& problem, const Device&
   launch.kernel = find_kernel(request, device, sizeof(void*));
   launch.grid = shape.grid, launch.block = shape.block;
   launch.shared_bytes = static_cast<std::size_t>(shape.shared_bytes);
-  if (shape.shared_bytes > kAlwaysAllowed) {
-    // What the kernel declares itself counts too.
+  if (shape.shared_bytes > kDefaultSharedLimit) {
+    // The kernel's static shared memory counts too.
     const int64_t declared = kernel_facts("", launch).shared_bytes - shape.shared_bytes;
     if (shape.shared_bytes + declared > device.shared_memory_per_block) {
       throw InvalidArgument(source.name() + " declares " + std::to_string(declared) +
@@ -158,8 +165,8 @@ Launch launch_of(const Source& source, const ConvProblem& problem, const Device&
 }
 
 void fill_shared_memory(const Device& device, void* stream) {
-  // A block takes all that it may have, so that each multiprocessor holds one at a time; several rounds of
-  // blocks reach them all.
+  // A block takes all the shared memory it may have, so each multiprocessor holds one block at a time. With
+  // several rounds of blocks, every multiprocessor gets at least one.
   constexpr unsigned kThreads = 256, kRounds = 4;
   const DeviceGuard guard(device.index);
   int words = device.shared_memory_per_block / static_cast<int>(sizeof(unsigned));

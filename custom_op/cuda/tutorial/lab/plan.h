@@ -1,7 +1,6 @@
 #pragma once
 
-// How a user's kernel is compiled and started, for the algorithm `lab` and for tools, and what `convswap lab`
-// starts before it.
+// Compilation and launch of a user's kernel, for the algorithm `lab` and for tools.
 
 #include "cuda/host/launch.h"
 #include "cuda/runtime/kernel_code.h"
@@ -12,12 +11,13 @@ namespace convswap::lab {
 
 KernelRequest request_for(const Source& source, int compute_capability);
 
-// The kernel, compiled and loaded, and its launch for the problem. Throws InvalidArgument where the launch
-// line gives none that the card takes, std::runtime_error with the compiler's words where it refuses the
-// file.
+// Compiles and loads the kernel, and returns its launch for the problem. Throws InvalidArgument if the launch
+// line has no valid launch for the card, and std::runtime_error with the compiler's messages if the file does
+// not compile.
 Launch launch_of(const Source& source, const ConvProblem& problem, const Device& device);
 
-// Leaves NaN in all shared memory of the card, in the stream's turn. Throws where the card refuses.
+// Enqueues a kernel that fills the shared memory of all multiprocessors with NaN. `convswap lab` runs it
+// before a user's kernel. Throws if the launch is refused.
 void fill_shared_memory(const Device& device, void* stream);
 
 }  // namespace convswap::lab

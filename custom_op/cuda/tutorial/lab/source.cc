@@ -11,9 +11,9 @@ namespace convswap::lab {
 namespace {
 
 constexpr char kExample[] = "// launch: grid(B, M) block(16, 16) shared(0)";
-// What CUDA takes, whatever the card.
-constexpr int64_t kMostThreads = 1024;
-constexpr std::array<int64_t, 3> kMostBlocks{2147483647, 65535, 65535}, kMostOfBlock{1024, 1024, 64};
+// Limits of CUDA on every card.
+constexpr int64_t kMaxThreads = 1024;
+constexpr std::array<int64_t, 3> kMaxGrid{2147483647, 65535, 65535}, kMaxBlock{1024, 1024, 64};
 
 constexpr char kCourseCheck[] = R"check(
 #line 1 "what forward takes"
@@ -33,28 +33,29 @@ static_assert(Same<decltype(&::forward), void (*)(float*, const float*, const fl
 }
 )check";
 
-// What follows `word` and a colon in a comment; nothing in any other line.
-std::optional<std::string> said_of(const std::string& line, const std::string& word) {
+// The value of a directive, `// word: value`; nullopt for any other line.
+std::optional<std::string> directive_of(const std::string& line, const std::string& word) {
   std::size_t at = line.find_first_not_of(" \t");
   if (at == std::string::npos || line.compare(at, 2, "//") != 0) return std::nullopt;
   at = line.find_first_not_of(" \t", at + 2);
   if (at == std::string::npos || line.compare(at, word.size(), word) != 0) return std::nullopt;
   at = line.find_first_not_of(" \t", at + word.size());
   if (at == std::string::npos || line[at] != ':') return std::nullopt;
-  std::string said = line.substr(at + 1);
-  while (!said.empty() && (said.back() == ' ' || said.back() == '\t' || said.back() == '\r')) said.pop_back();
-  const std::size_t begin = said.find_first_not_of(" \t");
-  return begin == std::string::npos ? "" : said.substr(begin);
+  std::string value = line.substr(at + 1);
+  while (!value.empty() && (value.back() == ' ' || value.back() == '\t' || value.back() == '\r'))
+    value.pop_back();
+  const std::size_t begin = value.find_first_not_of(" \t");
+  return begin == std::string::npos ? "" : value.substr(begin);
 }
 
 Variables variables_of(const ConvProblem& problem, Interface interface) {
-  Variables all{{"B", problem.batch},         {"M", problem.out_channels}, {"C", problem.in_channels},
-                {"H", problem.input[1]},      {"W", problem.input[2]},     {"H_out", problem.output[1]},
-                {"W_out", problem.output[2]}, {"K", problem.filter[2]}};
-  if (interface == Interface::course) return all;
-  all.erase("K");
-  all["R"] = problem.filter[1], all["S"] = problem.filter[2], all["G"] = problem.group;
-  return all;
+  Variables sizes{{"B", problem.batch},         {"M", problem.out_channels}, {"C", problem.in_channels},
+                  {"H", problem.input[1]},      {"W", problem.input[2]},     {"H_out", problem.output[1]},
+                  {"W_out", problem.output[2]}, {"K", problem.filter[2]}};
+  if (interface == Interface::course) return sizes;
+  sizes.erase("K");
+  sizes["R"] = problem.filter[1], sizes["S"] = problem.filter[2], sizes["G"] = problem.group;
+  return sizes;
 }
 
 bool is_all(const Axes& axes, int64_t value) { return axes == Axes{value, value, value}; }
@@ -63,7 +64,7 @@ std::string extents_text(const std::array<int64_t, 3>& extents) {
   return std::to_string(extents[0]) + " x " + std::to_string(extents[1]) + " x " + std::to_string(extents[2]);
 }
 
-// So many along each axis, 1 where the line says nothing.
+// Values along the three axes; 1 for an axis that the line omits.
 std::array<int64_t, 3> evaluated(const std::vector<Expression>& expressions, const Variables& variables) {
   std::array<int64_t, 3> extents{1, 1, 1};
   for (std::size_t i = 0; i < expressions.size(); ++i) extents[i] = expressions[i].evaluate(variables);
@@ -71,11 +72,11 @@ std::array<int64_t, 3> evaluated(const std::vector<Expression>& expressions, con
 }
 
 void check_extents(const char* what, const std::array<int64_t, 3>& extents,
-                   const std::array<int64_t, 3>& most) {
+                   const std::array<int64_t, 3>& limits) {
   for (std::size_t i = 0; i < 3; ++i) {
-    if (extents[i] >= 1 && extents[i] <= most[i]) continue;
+    if (extents[i] >= 1 && extents[i] <= limits[i]) continue;
     throw InvalidArgument(std::string(what) + " of " + extents_text(extents) +
-                          ": expected at least 1 and at most " + extents_text(most) + " along the axes");
+                          ": expected at least 1 and at most " + extents_text(limits) + " along the axes");
   }
 }
 
@@ -103,19 +104,19 @@ Source Source::parse(const std::string& name, const std::string& text) {
   std::istringstream lines(text);
   std::string line;
   for (int number = 1; std::getline(lines, line); ++number) {
-    const auto keep_once = [&](Line& kept, const char* word) {
-      const std::optional<std::string> said = said_of(line, word);
-      if (!said) return;
-      if (kept.number != 0) {
+    const auto set_once = [&](Line& directive, const char* word) {
+      const std::optional<std::string> value = directive_of(line, word);
+      if (!value) return;
+      if (directive.number != 0) {
         throw InvalidArgument(name + ":" + std::to_string(number) + ": a second '// " + word +
-                              ":', after line " + std::to_string(kept.number) + ": expected one");
+                              ":', after line " + std::to_string(directive.number) + ": expected one");
       }
-      kept = {number, *said};
+      directive = {number, *value};
     };
-    keep_once(source.launch_line_, "launch");
-    keep_once(source.only_line_, "only");
+    set_once(source.launch_line_, "launch");
+    set_once(source.only_line_, "only");
     Line interface;
-    keep_once(interface, "interface");
+    set_once(interface, "interface");
     if (interface.number == 0) continue;
     if (interface.text != "conv" && interface.text != "course") {
       throw InvalidArgument(name + ":" + std::to_string(number) + ": interface '" + interface.text +
@@ -145,11 +146,11 @@ void Source::parse_launch() {
     throw InvalidArgument("column " + std::to_string(at + 1) + ": expected " + expected + ", as in '" +
                           kExample + "'");
   };
-  const auto read_part = [&](const std::string& word, std::size_t most) {
+  const auto read_part = [&](const std::string& word, std::size_t max_count) {
     std::vector<Expression> read;
     at += word.size();
     skip_blanks();
-    if (line.compare(at, 1, "(") != 0) fail("'(' behind " + word);
+    if (line.compare(at, 1, "(") != 0) fail("'(' after " + word);
     do {
       ++at;
       read.push_back(Expression::read(line, at));
@@ -158,9 +159,9 @@ void Source::parse_launch() {
     if (line.compare(at, 1, ")") != 0) fail("',' or ')'");
     ++at;
     skip_blanks();
-    if (read.size() > most) {
+    if (read.size() > max_count) {
       throw InvalidArgument(word + " has " + std::to_string(read.size()) + " numbers: expected at most " +
-                            std::to_string(most));
+                            std::to_string(max_count));
     }
     return read;
   };
@@ -177,10 +178,10 @@ void Source::parse_launch() {
   }
   if (extents_[0].empty()) fail("grid(...)");
   if (extents_[1].empty()) fail("block(...)");
-  // Names are known or not, whatever the problem.
+  // The known names are the same for all problems.
   const Variables sample = variables_of({}, interface_);
-  for (const std::vector<Expression>& all : extents_) {
-    for (const Expression& one : all) one.check_names(sample);
+  for (const std::vector<Expression>& expressions : extents_) {
+    for (const Expression& expression : expressions) expression.check_names(sample);
   }
   if (shared_) shared_->check_names(sample);
 }
@@ -203,24 +204,25 @@ std::string Source::why_not(const ConvProblem& problem) const {
            std::to_string(problem.spatial_rank);
   }
   if (!problem.epilogue.is_empty()) return "kernels of the lab compute the convolution alone";
-  constexpr int64_t kMost = std::numeric_limits<int>::max();
+  constexpr int64_t kMaxElements = std::numeric_limits<int>::max();
   for (const int64_t elements : {problem.batch * problem.in_channels * problem.input_size(),
                                  problem.out_channels * problem.channels_per_group() * problem.filter_size(),
                                  problem.output_elements()}) {
-    if (elements > kMost) return "the sizes of the lab have 32 bits and the problem needs more";
+    if (elements > kMaxElements) return "the sizes of the lab have 32 bits and the problem needs more";
   }
   if (interface_ == Interface::course) {
-    const char* const how = ", which the course's interface has not: `convswap lab new --what conv` has it";
-    if (problem.has_bias) return std::string("it has a bias") + how;
-    if (!is_all(problem.stride, 1)) return std::string("it has a stride") + how;
-    if (!is_all(problem.dilation, 1)) return std::string("it has a dilation") + how;
+    const char* const hint =
+        ", which the course's interface does not support: use the one of `convswap lab new --what conv`";
+    if (problem.has_bias) return std::string("it has a bias") + hint;
+    if (!is_all(problem.stride, 1)) return std::string("it has a stride") + hint;
+    if (!is_all(problem.dilation, 1)) return std::string("it has a dilation") + hint;
     if (!is_all(problem.pad_begin, 0) || !is_all(problem.pad_end, 0))
-      return std::string("it has padding") + how;
-    if (problem.group != 1) return std::string("it has groups") + how;
-    if (problem.filter[1] != problem.filter[2]) return std::string("its filters are not square") + how;
+      return std::string("it has padding") + hint;
+    if (problem.group != 1) return std::string("it has groups") + hint;
+    if (problem.filter[1] != problem.filter[2]) return std::string("its filters are not square") + hint;
   }
-  const auto is_for = [&] { return only_->evaluate(variables_of(problem, interface_)) != 0; };
-  if (only_ && !in_line(only_line_, is_for)) return "the file is for '" + only_line_.text + "' only";
+  const auto is_supported = [&] { return only_->evaluate(variables_of(problem, interface_)) != 0; };
+  if (only_ && !in_line(only_line_, is_supported)) return "the file is for '" + only_line_.text + "' only";
   return {};
 }
 
@@ -230,16 +232,16 @@ LaunchShape Source::launch_for(const ConvProblem& problem, int64_t shared_limit)
     const std::array<int64_t, 3> grid = evaluated(extents_[0], variables);
     const std::array<int64_t, 3> block = evaluated(extents_[1], variables);
     const int64_t shared = shared_ ? shared_->evaluate(variables) : 0;
-    check_extents("a grid", grid, kMostBlocks);
-    check_extents("a block", block, kMostOfBlock);
+    check_extents("a grid", grid, kMaxGrid);
+    check_extents("a block", block, kMaxBlock);
     const int64_t threads = block[0] * block[1] * block[2];
-    if (threads > kMostThreads) {
+    if (threads > kMaxThreads) {
       throw InvalidArgument("a block of " + extents_text(block) + " = " + std::to_string(threads) +
-                            " threads: expected at most " + std::to_string(kMostThreads) + " together");
+                            " threads: expected at most " + std::to_string(kMaxThreads) + " in total");
     }
     if (shared < 0 || shared > shared_limit) {
       throw InvalidArgument(std::to_string(shared) + " bytes of shared memory: expected from 0 to " +
-                            std::to_string(shared_limit) + ", which is all that a block can have");
+                            std::to_string(shared_limit) + ", the most that a block can have");
     }
     return {narrowed(grid), narrowed(block), shared};
   });

@@ -1,10 +1,10 @@
 #pragma once
 
-// A kernel of the user's own, as its file has it: CUDA text, and in comments what a launch needs.
+// A user's kernel: a file of CUDA code, with directives in comments.
 //
-//   // launch: grid(B, M) block(16, 16) shared(4 * C * H * W)      how the kernel is started
-//   // interface: conv                                             it takes the whole op; else the course's
-//   // only: M == 50 && K == 5                                     which convolutions it is for; else all
+//   // launch: grid(B, M) block(16, 16) shared(4 * C * H * W)      the launch configuration
+//   // interface: conv                                             the parameters of forward; default: course
+//   // only: M == 50 && K == 5                                     the supported convolutions; default: all
 
 #include <array>
 #include <cstddef>
@@ -18,12 +18,12 @@
 
 namespace convswap::lab {
 
-// What `forward` takes:
+// Parameters of the kernel, `forward`:
 //
-//   course  (float* y, const float* x, const float* k, int B, int M, int C, int H, int W, int K): no bias,
-//           padding nor stride, square filters
-//   conv    (float* y, const float* x, const float* w, const float* b, convswap::Conv conv): images of any
-//           float32 convolution; b is null where there is no bias
+//   course  (float* y, const float* x, const float* k, int B, int M, int C, int H, int W, int K): square
+//           filters, without bias, padding, stride, dilation and groups
+//   conv    (float* y, const float* x, const float* w, const float* b, convswap::Conv conv): any float32
+//           convolution of images; b is null without bias
 enum class Interface { course, conv };
 
 struct LaunchShape {
@@ -33,22 +33,22 @@ struct LaunchShape {
 
 class Source {
  public:
-  // `name` is the file's, for messages. Throws InvalidArgument, which names file, line and column, where a
-  // comment is not as above, or there is no launch line.
+  // `name` is the file's name, for messages. Throws InvalidArgument with file, line and column if a directive
+  // is malformed, and with the file if there is no kernel or no launch line.
   static Source parse(const std::string& name, const std::string& text);
 
   const std::string& name() const { return name_; }
   const std::string& text() const { return text_; }
   Interface interface() const { return interface_; }
 
-  // Why the kernel is not started for the problem; empty where it is.
+  // Why the kernel does not support the problem; empty if it does.
   std::string why_not(const ConvProblem& problem) const;
 
-  // Requires an empty why_not. Throws InvalidArgument where the launch line gives none that a card takes;
-  // `shared_limit`: the bytes that a block may have.
+  // Requires an empty why_not. `shared_limit` is the shared memory that a block may have, in bytes. Throws
+  // InvalidArgument if the launch line's values exceed it or CUDA's limits.
   LaunchShape launch_for(const ConvProblem& problem, int64_t shared_limit) const;
 
-  // What is compiled: the text, and behind it a check of what `forward` takes.
+  // The program to compile: the file's text, followed by a check of forward's parameters.
   std::string program() const;
 
  private:
@@ -57,7 +57,7 @@ class Source {
     std::string text;
   };
 
-  // Calls `work`, and adds file and line to what it throws.
+  // Calls `work`, and adds file and line to an InvalidArgument that it throws.
   template <typename Work>
   auto in_line(const Line& line, const Work& work) const;
   void parse_launch();
