@@ -143,9 +143,9 @@ inline void sync_warp() { arrive_and_wait(warp().barrier, 32); }
 
 inline void sync_warpgroup() { arrive_and_wait(warpgroups[current / 128].barrier, 128); }
 
-inline bool sync_warpgroup_all(bool agrees) {
+inline bool sync_warpgroup_all(bool predicate) {
   Warpgroup& warpgroup = warpgroups[current / 128];
-  warpgroup.predicate = warpgroup.predicate && agrees;
+  warpgroup.predicate = warpgroup.predicate && predicate;
   if (warpgroup.barrier.arrived + 1 == 128) {
     warpgroup.result = warpgroup.predicate;
     warpgroup.predicate = true;
@@ -161,9 +161,9 @@ struct NamedBarrier {
 };
 inline NamedBarrier named_barriers[16];
 
-inline bool sync_named_barrier(int number, int threads, bool agrees) {
+inline bool sync_named_barrier(int number, int threads, bool predicate) {
   NamedBarrier& named = named_barriers[number];
-  named.predicate = named.predicate && agrees;
+  named.predicate = named.predicate && predicate;
   if (named.barrier.arrived + 1 == threads) {
     named.result = named.predicate;
     named.predicate = true;
@@ -174,8 +174,8 @@ inline bool sync_named_barrier(int number, int threads, bool agrees) {
 
 inline int block_threads() { return static_cast<int>(block_size.x * block_size.y * block_size.z); }
 
-inline bool sync_block(bool agrees) {
-  block_predicate = block_predicate && agrees;
+inline bool sync_block(bool predicate) {
+  block_predicate = block_predicate && predicate;
   if (block_barrier.arrived + 1 == block_threads()) {
     block_result = block_predicate;
     block_predicate = true;
@@ -300,7 +300,7 @@ inline float __uint_as_float(unsigned a) { return std::bit_cast<float>(a); }
 inline unsigned __float_as_uint(float a) { return std::bit_cast<unsigned>(a); }
 inline void __syncwarp() { emulation::sync_warp(); }
 inline void __syncthreads() { emulation::sync_block(true); }
-inline int __syncthreads_and(int agrees) { return emulation::sync_block(agrees != 0); }
+inline int __syncthreads_and(int predicate) { return emulation::sync_block(predicate != 0); }
 template <typename T>
   requires(sizeof(T) == sizeof(unsigned))
 T __shfl_xor_sync(unsigned, T value, int mask) {
@@ -332,8 +332,8 @@ T __shfl_sync(unsigned, T value, int lane) {
   emulation::sync_warp();
   return received;
 }
-inline int __all_sync(unsigned, int agrees) {
-  return emulation::reduce_warp(agrees != 0, [](unsigned a, unsigned b) { return std::min(a, b); });
+inline int __all_sync(unsigned, int predicate) {
+  return emulation::reduce_warp(predicate != 0, [](unsigned a, unsigned b) { return std::min(a, b); });
 }
 inline unsigned __reduce_max_sync(unsigned, unsigned value) {
   return emulation::reduce_warp(value, [](unsigned a, unsigned b) { return std::max(a, b); });

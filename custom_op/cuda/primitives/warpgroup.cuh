@@ -16,13 +16,13 @@ __device__ inline void sync_warpgroup(int warpgroup) {
   asm volatile("bar.sync %0, %1;" ::"r"(warpgroup + 1), "n"(kWarpgroupThreads) : "memory");
 }
 
-// Synchronises the warpgroup; true if `agrees` is true in all of its threads.
-__device__ inline bool sync_warpgroup_all(int warpgroup, bool agrees) {
+// Synchronises the warpgroup; true if `predicate` is true in all of its threads.
+__device__ inline bool sync_warpgroup_all(int warpgroup, bool predicate) {
   unsigned all;
   asm volatile(
       "{ .reg .pred p, q; setp.ne.u32 p, %1, 0; bar.red.and.pred q, %2, %3, p; selp.u32 %0, 1, 0, q; }"
       : "=r"(all)
-      : "r"(static_cast<unsigned>(agrees)), "r"(warpgroup + 1), "n"(kWarpgroupThreads)
+      : "r"(static_cast<unsigned>(predicate)), "r"(warpgroup + 1), "n"(kWarpgroupThreads)
       : "memory");
   return all != 0;
 }
@@ -31,12 +31,12 @@ __device__ inline bool sync_warpgroup_all(int warpgroup, bool agrees) {
 __device__ inline void named_barrier_sync(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
-__device__ inline bool named_barrier_sync_all(int barrier, int threads, bool agrees) {
+__device__ inline bool named_barrier_sync_all(int barrier, int threads, bool predicate) {
   unsigned all;
   asm volatile(
       "{ .reg .pred p, q; setp.ne.u32 p, %1, 0; bar.red.and.pred q, %2, %3, p; selp.u32 %0, 1, 0, q; }"
       : "=r"(all)
-      : "r"(static_cast<unsigned>(agrees)), "r"(barrier), "r"(threads)
+      : "r"(static_cast<unsigned>(predicate)), "r"(barrier), "r"(threads)
       : "memory");
   return all != 0;
 }

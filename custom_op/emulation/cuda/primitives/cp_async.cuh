@@ -45,10 +45,10 @@ inline void issue_copy(void* shared, const void* global, int bytes) {
 }
 inline void cp_async_16(void* shared, const void* global) { issue_copy(shared, global, 16); }
 template <int kBytes>
-void cp_async_zfill(void* shared, const void* global, bool is_there) {
+void cp_async_zfill(void* shared, const void* global, bool in_bounds) {
   static_assert(kBytes == 4 || kBytes == 8);
   alignas(kBytes) static constexpr unsigned char kZeros[kBytes] = {};
-  issue_copy(shared, is_there ? global : kZeros, kBytes);
+  issue_copy(shared, in_bounds ? global : kZeros, kBytes);
 }
 inline void cp_async_commit_group() {
   CpAsyncGroups& copies = async_copies[emulation::current];
