@@ -195,7 +195,7 @@ struct TileResults {
 // A function call, not inlined: the copies would be most of the kernel's code, which the first blocks have to
 // fetch.
 template <typename Sum>
-__device__ __noinline__ Sum activate_out_of_line(const Epilogue& epilogue, Sum value) {
+__device__ __noinline__ Sum activate_by_call(const Epilogue& epilogue, Sum value) {
   return activate<Sum>(epilogue.activation, epilogue.alpha, epilogue.beta, value);
 }
 // Applies the activation. No activation and ReLU are both a maximum with a floor, of -infinity or 0.
@@ -213,7 +213,7 @@ struct Activate {
 
   // The comparison is false for NaN, so that NaN propagates.
   __device__ Sum operator()(Sum value) const {
-    return !is_floored ? activate_out_of_line(epilogue, value) : value < floor ? floor : value;
+    return !is_floored ? activate_by_call(epilogue, value) : value < floor ? floor : value;
   }
 };
 
