@@ -156,11 +156,11 @@ def test_every_rung_takes_every_course_layer_on_an_h200(layer) -> None:
 def test_rungs_that_are_compiled_for_some_layers_name_them() -> None:
     odd = _native.Problem((3, 1, 30, 30), (13, 1, 3, 3))
     reasons = {page.name: _native.why_not(odd, page.name, "cuda", compute_capability=90) for page in ON_CARD}
-    assert "4, 6, 12, 16, 24 and 50 filters, and these are 13" in reasons["ladder_07_array_of_outputs"]
-    assert "and these are 13 of 3x3" in reasons["ladder_08_unrolled"]
+    assert "4, 6, 12, 16, 24 and 50 filters; this layer has 13" in reasons["ladder_07_array_of_outputs"]
+    assert "this layer has 13 of 3x3" in reasons["ladder_08_unrolled"]
     for name in ("ladder_09_constants", "ladder_10_constant_memory"):
-        assert "each convolution of the course's networks" in reasons[name]
-    assert "5x5 and 7x7, and these are 3x3" in reasons["ladder_13_winograd"]
+        assert "the convolutions of the course's networks" in reasons[name]
+    assert "5x5 and 7x7; these are 3x3" in reasons["ladder_13_winograd"]
     ieee = _native.Problem((3, 1, 30, 30), (13, 1, 3, 3), precision="ieee")
     assert "ieee" in _native.why_not(ieee, "ladder_14_tensor_cores", "cuda", compute_capability=90)
     assert "8.0" in _native.why_not(odd, "ladder_14_tensor_cores", "cuda", compute_capability=75)

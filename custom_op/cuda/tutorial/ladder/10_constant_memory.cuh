@@ -26,7 +26,7 @@
 // `smsp__inst_executed_pipe_fma.sum` over `smsp__inst_executed.sum`, the share of the instructions that
 // multiply.
 //
-// No copy: the host has to fill constant memory first, which a launch line cannot express
+// No copy: it needs the host to fill constant memory first, which a launch line cannot express
 
 #include "cpu/tutorial/ladder/convolution.h"
 #include "cuda/tutorial/ladder/sizes.h"
