@@ -420,7 +420,8 @@ Expected expected_after_epilogue(const ConvProblem& p, int64_t row, int64_t colu
   const auto value_at = [&](int64_t r, int64_t c) {
     const Expected convolution = sum_at(r, c);
     const double slope = is_swish(epilogue) ? kMaxSlope : 1;
-    worst.magnitude = std::max(worst.magnitude, slope * convolution.magnitude), worst.terms = convolution.terms + 4;
+    worst.magnitude = std::max(worst.magnitude, slope * convolution.magnitude),
+    worst.terms = convolution.terms + 4;
     worst.slack = std::max(worst.slack, slope * convolution.slack);
     return activate<double>(epilogue.activation, epilogue.alpha, epilogue.beta, convolution.sum);
   };
