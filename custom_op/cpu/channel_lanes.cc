@@ -110,14 +110,14 @@ class ChannelLanesPlan final : public Plan {
     }
     if (tensors.b == nullptr) std::fill_n(memory.bias.begin(), kernels_.lanes, 0.0f);
     kernels_.compute({memory.image.data(), outputs, output_offsets_.data(), taps, tap_offsets_.data(),
-                      memory.weights.data(), memory.bias.data(), activation_.clips, activation_.least,
-                      activation_.most, memory.results.data()});
+                      memory.weights.data(), memory.bias.data(), activation_.clips, activation_.lower,
+                      activation_.upper, memory.results.data()});
     float* const y = static_cast<float*>(tensors.y) + plane * outputs;
     kernels_.to_planes({channels, outputs, outputs, nullptr}, memory.results.data(), y);
     const float* const z =
         problem_.epilogue.has_residual ? static_cast<const float*>(tensors.z) + plane * outputs : nullptr;
-    if (z == nullptr && activation_.later == Activation::none) return;
-    finish_rows<float, float>(problem_.epilogue, activation_.later, kernels_.activations, 1,
+    if (z == nullptr && activation_.deferred == Activation::none) return;
+    finish_rows<float, float>(problem_.epilogue, activation_.deferred, kernels_.activations, 1,
                               channels * outputs, {y, 0}, {z, 0}, {y, 0});
   }
 

@@ -23,8 +23,8 @@ struct ChannelOutputs {
   const int64_t* tap_offsets;  // relative to the first tap
   const float* weights;        // a vector per tap
   const float* bias;           // a vector
-  bool clips;                  // clamps results to [least, most]
-  float least, most;           // least <= most
+  bool clips;                  // clamps results to [lower, upper]
+  float lower, upper;          // lower <= upper
   float* results;              // a vector per output
 };
 
@@ -87,7 +87,7 @@ void to_lanes(const ChannelPlanes& args, const float* planes, float* vectors) {
       const float* const from = planes + lane * args.plane + first;
       square[lane] = lane >= args.channels ? typename L::Vector{}
                      : pixels == kLanes    ? L::load(from)
-                                           : Part<kLanes>(0, pixels).load(from);
+                                           : LaneMask<kLanes>(0, pixels).load(from);
     }
     transpose<kLanes>(square);
 #pragma GCC unroll 16
@@ -116,7 +116,7 @@ void to_planes(const ChannelPlanes& args, const float* vectors, float* planes) {
       if (pixels == kLanes) {
         L::store(to, square[lane]);
       } else {
-        Part<kLanes>(0, pixels).store(to, square[lane]);
+        LaneMask<kLanes>(0, pixels).store(to, square[lane]);
       }
     }
   });
@@ -131,22 +131,22 @@ void compute_channels(const ChannelOutputs& args) {
     // The last pass is moved back to end with the last output.
     const int64_t first = i + kOutputsPerPass <= args.outputs ? i : args.outputs - kOutputsPerPass;
     const float* sources[kOutputsPerPass];
-    typename L::Vector sums[kOutputsPerPass];
+    typename L::Vector accumulators[kOutputsPerPass];
 #pragma GCC unroll 8
     for (int j = 0; j < kOutputsPerPass; ++j) {
       sources[j] = args.image + args.offsets[first + j];
-      sums[j] = bias;
+      accumulators[j] = bias;
     }
     for (int64_t tap = 0; tap < args.taps; ++tap) {
       const auto weights = L::load(args.weights + tap * kLanes);
       const int64_t offset = args.tap_offsets[tap];
 #pragma GCC unroll 8
-      for (int j = 0; j < kOutputsPerPass; ++j) sums[j] += L::load(sources[j] + offset) * weights;
+      for (int j = 0; j < kOutputsPerPass; ++j) accumulators[j] += L::load(sources[j] + offset) * weights;
     }
 #pragma GCC unroll 8
     for (int j = 0; j < kOutputsPerPass; ++j) {
-      if (args.clips) sums[j] = clipped<kLanes>(sums[j], args.least, args.most);
-      L::store(args.results + (first + j) * kLanes, sums[j]);
+      if (args.clips) accumulators[j] = clipped<kLanes>(accumulators[j], args.lower, args.upper);
+      L::store(args.results + (first + j) * kLanes, accumulators[j]);
     }
   }
 }

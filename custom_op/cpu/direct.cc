@@ -68,7 +68,7 @@ class Direct final : public Algorithm {
     if (problem.type == ElementType::float64) {
       return Offer::refusal("it computes in float32 and the data are float64");
     }
-    if (least_image_elements(problem) > kMaxImageElements) {
+    if (min_image_elements(problem) > kMaxImageElements) {
       return Offer::refusal(
           "the part of the image that one row of results needs, with its channels and dilation, exceeds " +
           std::to_string(kMaxImageElements * 4 >> 20) + " MiB");

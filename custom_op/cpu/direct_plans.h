@@ -16,7 +16,7 @@
 namespace convswap {
 
 // The smallest image buffer, in floats, with which a position-lanes plan can compute the problem.
-double least_image_elements(const ConvProblem& problem);
+double min_image_elements(const ConvProblem& problem);
 
 // Supports every problem but float64. It uses the row kernels to copy rows.
 std::unique_ptr<Plan> make_position_lanes_plan(const ConvProblem& problem,

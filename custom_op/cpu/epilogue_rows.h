@@ -1,7 +1,7 @@
 #pragma once
 
-// What of an epilogue follows the kernels' sums, row by row: bias, residual and activation, and then the pool
-// of the rows that a task has computed.
+// Epilogue of the CPU kernels, row by row: bias, residual and activation, then the pool of the rows that a
+// task has computed.
 
 #include <algorithm>
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace convswap {
 
-// activate(), by arithmetic where that has an exponential.
+// activate() with the vectorised tanh, sigmoid and SiLU.
 template <Activation kActivation>
 inline float vector_activate(float alpha, float beta, float x) {
   if constexpr (kActivation == Activation::tanh) return vector_tanh(x);
@@ -26,7 +26,7 @@ inline float vector_activate(float alpha, float beta, float x) {
   return activate(kActivation, alpha, beta, x);
 }
 
-// The kernel of an activation; null where there is none.
+// Returns the vectorised kernel of an activation; null if there is none.
 inline auto activation_kernel(const ActivationKernels& kernels, Activation activation) {
   switch (activation) {
     case Activation::tanh:
@@ -42,7 +42,7 @@ inline auto activation_kernel(const ActivationKernels& kernels, Activation activ
   }
 }
 
-// In place, by the kernel where there is one.
+// Activates a row in place.
 inline void activate_row(const Epilogue& epilogue, Activation activation, const ActivationKernels& kernels,
                          int64_t columns, float* values) {
   if (const auto kernel = activation_kernel(kernels, activation); kernel != nullptr) {
@@ -55,12 +55,14 @@ inline void activate_row(const Epilogue& epilogue, Activation activation, const 
   });
 }
 
-// Whether the activation comes after the pool, of what a pool takes, which the activation leaves the largest.
+// True if the activation is applied after the pool, to fewer values. A monotonic activation does not change
+// which value is the maximum.
 inline bool activates_after_pool(const Epilogue& epilogue) {
   return epilogue.pool.kind == PoolKind::max && is_increasing(epilogue);
 }
 
-// Rows of the convolution's output and the rows of y that a task makes of them.
+// Rows of the convolution's output, and the rows of y that a task computes from them. The two differ if a
+// pool follows.
 struct RowBand {
   int64_t first_row, rows;
   int64_t first_result, results;
@@ -74,35 +76,36 @@ struct RowBand {
   }
 };
 
-// Windows of columns, `kStride` apart, or as far as the pool says where it is 0. Those inside the row are
-// taken side by side, as vectors.
-template <int kStride, typename Take>
+// Pools the columns of a row. `kStride` is the pool's stride if known at compile time, else 0. Windows that
+// lie inside the row are computed side by side, as vectors. `combine` adds a value to a window's result,
+// which begins as `identity`.
+template <int kStride, typename Combine>
 void pool_columns_by(const Pool& pool, int64_t counted_rows, const float* values, int64_t width,
-                     float* results, int64_t y_width, float nothing, Take take) {
+                     float* results, int64_t y_width, float identity, Combine combine) {
   const int64_t stride = kStride == 0 ? pool.stride[1] : kStride;
   const int64_t pad = pool.pad_begin[1], kernel = pool.kernel[1];
   const auto finish = [&](float result, int64_t counted) {
     return pool.kind == PoolKind::average ? result / static_cast<float>(counted_rows * counted) : result;
   };
-  const auto pool_one = [&](int64_t q) {
+  const auto pool_window = [&](int64_t q) {
     const PoolWindow columns(pool, 1, q, width);
-    float result = nothing;
+    float result = identity;
     for (int64_t column = columns.begin; column < columns.end; ++column) {
-      result = take(result, values[column]);
+      result = combine(result, values[column]);
     }
     results[q] = finish(result, columns.counted);
   };
   const int64_t begin = std::min(y_width, ceil_divide(pad, stride));
-  const int64_t last = width + pad - kernel;  // where a window may begin
+  const int64_t last = width + pad - kernel;  // the last column, padding included, where a window may begin
   const int64_t end = last < 0 ? begin : std::clamp(last / stride + 1, begin, y_width);
-  for (int64_t q = 0; q < begin; ++q) pool_one(q);
+  for (int64_t q = 0; q < begin; ++q) pool_window(q);
   const float* const from = values + begin * stride - pad;
-  for (int64_t q = begin; q < end; ++q) results[q] = take(nothing, from[(q - begin) * stride]);
+  for (int64_t q = begin; q < end; ++q) results[q] = combine(identity, from[(q - begin) * stride]);
   for (int64_t tap = 1; tap < kernel; ++tap) {
-    for (int64_t q = begin; q < end; ++q) results[q] = take(results[q], from[(q - begin) * stride + tap]);
+    for (int64_t q = begin; q < end; ++q) results[q] = combine(results[q], from[(q - begin) * stride + tap]);
   }
   for (int64_t q = begin; q < end; ++q) results[q] = finish(results[q], kernel);
-  for (int64_t q = end; q < y_width; ++q) pool_one(q);
+  for (int64_t q = end; q < y_width; ++q) pool_window(q);
 }
 
 template <typename... Arguments>
@@ -112,11 +115,11 @@ void pool_columns(const Pool& pool, Arguments... arguments) {
   pool_columns_by<0>(pool, arguments...);
 }
 
-// Writes the band's rows of y, of one filter. `take` adds a value to what a window has come to, which begins
-// as `nothing`. The rows of a window first, whole rows at once, then the columns of what they come to.
-template <typename T, typename Take>
+// Writes the band's rows of y for one filter. Reduces the rows of a window first, all columns at once, then
+// the columns of the result. `combine` and `identity` as in pool_columns_by.
+template <typename T, typename Combine>
 void pool_rows_by(const ConvProblem& problem, const ActivationKernels& kernels, const RowBand& band,
-                  const float* unpooled, T* y, float nothing, Take take) {
+                  const float* unpooled, T* y, float identity, Combine combine) {
   const Epilogue& epilogue = problem.epilogue;
   const Pool& pool = epilogue.pool;
   const int64_t width = problem.output[2], y_width = problem.result[2];
@@ -125,14 +128,14 @@ void pool_rows_by(const ConvProblem& problem, const ActivationKernels& kernels, 
   results.resize(static_cast<size_t>(y_width));
   for (int64_t p = band.first_result; p < band.first_result + band.results; ++p, y += y_width) {
     const PoolWindow rows(pool, 0, p, problem.output[1]);
-    std::fill(column_values.begin(), column_values.end(), nothing);
+    std::fill(column_values.begin(), column_values.end(), identity);
     for (int64_t row = rows.begin; row < rows.end; ++row) {
       const float* const values = unpooled + (row - band.first_row) * width;
       for (int64_t column = 0; column < width; ++column) {
-        column_values[column] = take(column_values[column], values[column]);
+        column_values[column] = combine(column_values[column], values[column]);
       }
     }
-    pool_columns(pool, rows.counted, column_values.data(), width, results.data(), y_width, nothing, take);
+    pool_columns(pool, rows.counted, column_values.data(), width, results.data(), y_width, identity, combine);
     if (activates_after_pool(epilogue)) {
       activate_row(epilogue, epilogue.activation, kernels, y_width, results.data());
     }
@@ -140,14 +143,14 @@ void pool_rows_by(const ConvProblem& problem, const ActivationKernels& kernels, 
   }
 }
 
-// The same, by the problem's pool.
+// Writes the band's rows of y for one filter with the problem's pool.
 template <typename T>
 void pool_rows(const ConvProblem& problem, const ActivationKernels& kernels, const RowBand& band,
                const float* unpooled, T* y) {
   if (problem.epilogue.pool.kind == PoolKind::max) {
     pool_rows_by(problem, kernels, band, unpooled, y, -std::numeric_limits<float>::infinity(),
-                 [](float most, float value) {
-                   return value > most || value != value ? value : most;  // a NaN stays
+                 [](float max, float value) {
+                   return value > max || value != value ? value : max;  // NaN propagates
                  });
   } else {
     pool_rows_by(problem, kernels, band, unpooled, y, 0.0f,
@@ -155,33 +158,34 @@ void pool_rows(const ConvProblem& problem, const ActivationKernels& kernels, con
   }
 }
 
-// The activation before a pool: some are a clip, which the kernels do, and the others follow. Those kernels
-// that add the residual clip behind it.
+// The activation before a pool, split into a clamp, which the convolution kernels apply, and a `deferred`
+// activation, which a pass over the stored row applies. A residual precedes the activation, so the kernels
+// clamp only if there is no residual or they add it themselves (`adds_residual`).
 struct SplitActivation {
   bool clips = false;
-  float least = 0, most = 0;
-  Activation later = Activation::none;
+  float lower = 0, upper = 0;  // the clamp's bounds
+  Activation deferred = Activation::none;
 
   explicit SplitActivation(const Epilogue& epilogue, bool adds_residual = false) {
-    later = activates_after_pool(epilogue) ? Activation::none : epilogue.activation;
+    deferred = activates_after_pool(epilogue) ? Activation::none : epilogue.activation;
     if (epilogue.has_residual && !adds_residual) return;
-    if (later == Activation::relu) {
-      clips = true, least = 0, most = std::numeric_limits<float>::infinity();
-    } else if (later == Activation::clip) {
-      clips = true, least = epilogue.alpha, most = epilogue.beta;
+    if (deferred == Activation::relu) {
+      clips = true, lower = 0, upper = std::numeric_limits<float>::infinity();
+    } else if (deferred == Activation::clip) {
+      clips = true, lower = epilogue.alpha, upper = epilogue.beta;
     }
-    if (clips) later = Activation::none;
+    if (clips) deferred = Activation::none;
   }
 };
 
-// Rows that lie `pitch` apart.
+// Rows at a distance of `pitch` elements.
 template <typename Element>
 struct Rows {
   Element* first;
   int64_t pitch;
 };
 
-// A bias, and the residual of a row, which may be null, then the activation.
+// Adds the bias and the residual, which may be null, to a row; then applies the activation.
 template <typename T, typename Target>
 void finish_row(const Epilogue& epilogue, Activation activation, const ActivationKernels& kernels,
                 int64_t columns, const float* values, float bias, const T* residual, Target* target) {
@@ -205,14 +209,14 @@ void finish_row(const Epilogue& epilogue, Activation activation, const Activatio
   });
 }
 
-// The same of rows without a bias; the first of the residual may be null.
+// finish_row for several rows without a bias; residual.first may be null.
 template <typename T, typename Target>
 void finish_rows(const Epilogue& epilogue, Activation activation, const ActivationKernels& kernels,
                  int64_t rows, int64_t columns, Rows<const float> values, Rows<const T> residual,
                  Rows<Target> target) {
   for (int64_t row = 0; row < rows; ++row) {
-    const T* const added = residual.first == nullptr ? nullptr : residual.first + row * residual.pitch;
-    finish_row(epilogue, activation, kernels, columns, values.first + row * values.pitch, 0.0f, added,
+    const T* const residual_row = residual.first == nullptr ? nullptr : residual.first + row * residual.pitch;
+    finish_row(epilogue, activation, kernels, columns, values.first + row * values.pitch, 0.0f, residual_row,
                target.first + row * target.pitch);
   }
 }

@@ -22,22 +22,23 @@ struct Lanes {
   static void store(float* to, const Vector& values) { *reinterpret_cast<Unaligned*>(to) = values; }
 };
 
-// Clamps to [least, most]; NaN stays NaN.
+// Clamps to [lower, upper]; NaN stays NaN.
 template <int kLanes>
-inline typename Lanes<kLanes>::Vector clipped(typename Lanes<kLanes>::Vector value, float least, float most) {
+inline typename Lanes<kLanes>::Vector clipped(typename Lanes<kLanes>::Vector value, float lower,
+                                              float upper) {
   typedef typename Lanes<kLanes>::Vector Vector;
-  value = value < least ? least - Vector{} : value;
-  return value > most ? most - Vector{} : value;
+  value = value < lower ? lower - Vector{} : value;
+  return value > upper ? upper - Vector{} : value;
 }
 
 // A mask of the lanes from `begin` to `end`; both may lie outside the vector. Masked-off lanes are neither
 // read nor written.
 template <int kLanes>
-struct Part {
+struct LaneMask {
   typedef Lanes<kLanes> L;
   int begin, end;
 
-  Part(int64_t begin, int64_t end) : begin(limit(begin)), end(limit(end)) {}
+  LaneMask(int64_t begin, int64_t end) : begin(limit(begin)), end(limit(end)) {}
 
   static int limit(int64_t lane) { return lane < 0 ? 0 : lane > kLanes ? kLanes : static_cast<int>(lane); }
 

@@ -1,25 +1,28 @@
-// Convolution vectorised over output positions.
+// The path of `direct` for all other problems, vectorised over output positions.
 //
-// The idea: copy the part of the image that a band of output rows needs into a padded *phase image*, in which
-// rows (and columns) with the same coordinate modulo the stride lie together. There every problem, whatever
-// its stride, dilation and padding, is a stride-1 convolution without padding: with positions numbered i = p
-// * pitch + q, tap (c, t, r, s) of every position reads phase_image[offset(c, t, r, s) + i],
+// The part of the image that a band of output rows reads is copied into a padded *phase image*, in which rows
+// (and columns) with the same coordinate modulo the stride lie together. In the phase image every problem is
+// a stride-1 convolution without padding, whatever its stride, dilation and padding. With positions numbered
+// i = p * pitch + q, tap (c, t, r, s) of every position reads phase_image[offset(c, t, r, s) + i],
 //
 //   offset = plane(c, t, (r * dilation) % stride, (s * dilation) % stride)
 //            + (r * dilation / stride) * pitch + s * dilation / stride
 //
-// so one kernel with contiguous loads serves all problems. The price is the copy, small beside the
-// multiplications, and the positions between the end of one row and the start of the next, computed and
-// dropped: (pitch - Q) / pitch of the work. Filters of one tap that see each pixel once read x itself.
+// so one kernel with contiguous loads computes all problems. The costs are the copy, which is short compared
+// with the multiplications, and the positions between the end of one row and the start of the next, which are
+// computed and dropped: (pitch - Q) / pitch of the work. float32 1x1 filters with stride 1 and without
+// padding read x itself, without a copy, unless the planes of x conflict in the L1 cache.
 //
-// float16 and bfloat16 data become float in the phase image and are rounded once, when they are stored.
+// float16 and bfloat16 data become float in the phase image and are rounded once, when the results are
+// stored.
 //
-// Each task computes some filters of one band of rows of one image, group and output depth; where a pool
-// follows, the rows that its windows take, which then lie in float beside the phase image. Tasks that read
-// the same band share its phase image, which all threads copy before, where there is room for those of all.
+// A task computes some filters of one band of rows, for one image, group and output depth. With a pool the
+// band has the rows that the pool's windows cover, and its results stay in a float buffer until they are
+// pooled. Tasks that read the same band share its phase image if memory suffices for all phase images. All
+// threads then copy the phase images before any task computes.
 //
-// Limits: padding is zeros that are multiplied like data, so that an infinite weight over padding gives NaN,
-// where `reference` leaves it out.
+// Padding is zeros that are multiplied like data. An infinite weight over padding therefore gives NaN, unlike
+// in `reference`, which skips padding.
 
 #include <algorithm>
 #include <string>
@@ -36,28 +39,28 @@
 namespace convswap {
 namespace {
 
-// A band's phase image should stay in a core's own cache, unless its rows are too few to fill tiles.
-constexpr int64_t kMostImageBytes = 256 * 1024, kMostBytesOfFewRows = 4 << 20;
-// Of all images that tasks share; the thread that runs the plan keeps them for the next run.
-constexpr int64_t kMostSharedElements = 16 << 20;
-// Fewer tasks than this would leave the threads of a common processor idle.
-constexpr int64_t kFewestTasks = 32;
-// Handing a task to another thread takes about as long as so many operations.
-constexpr int64_t kFewestOperations = 50'000;
-// Filters of a task that reads the same image as others, and register tiles of a band.
-constexpr int64_t kFewestFilters = 12, kFewestTiles = 2;
-// So many tasks are not given up for bands that fill their vectors better.
+// A band's phase image should stay in a core's L2 cache. It may be larger if its rows would not fill the
+// tiles.
+constexpr int64_t kMaxImageBytes = 256 * 1024, kMaxBytesOfMinRows = 4 << 20;
+// Total size of the phase images that tasks share. The thread that runs the plan keeps them for the next run.
+constexpr int64_t kMaxSharedElements = 16 << 20;
+// Number of tasks that keeps the threads of a common processor busy.
+constexpr int64_t kTargetTasks = 32;
+// Operations that take about as long as handing a task to another thread.
+constexpr int64_t kMinOperations = 50'000;
+// Minimum filters of a task that shares a phase image, and minimum register tiles of a band.
+constexpr int64_t kMinFilters = 12, kMinTiles = 2;
+// Bands that fill their vectors better must not reduce the number of tasks below this.
 constexpr int64_t kEnoughTasks = 8;
-// Filters that go through a band together have weights that stay in the second cache, and what a pool takes
-// of them does.
-constexpr int64_t kMostWeightBytes = 512 * 1024, kMostUnpooledBytes = 256 * 1024;
-// All filters are multiplied with what some taps read of a tile's image before the next are: so much memory
-// stays in the nearest cache.
-constexpr int64_t kMostReadBytes = 24 * 1024;
-constexpr int64_t kMostReadElements = kMostReadBytes / static_cast<int64_t>(sizeof(float));
-// Planes so far apart, or a multiple, share few places of the nearest cache.
+// Filters that are computed together: their weights and their results before a pool stay in the L2 cache.
+constexpr int64_t kMaxWeightBytes = 512 * 1024, kMaxUnpooledBytes = 256 * 1024;
+// The part of a tile's image that some taps read stays in the L1 cache while all filters are multiplied with
+// it.
+constexpr int64_t kMaxReadBytes = 24 * 1024;
+constexpr int64_t kMaxReadElements = kMaxReadBytes / static_cast<int64_t>(sizeof(float));
+// Planes at this distance, or a multiple of it, map to few sets of the L1 cache.
 constexpr int64_t kConflictingBytes = 2048;
-constexpr int64_t kLine = 16;  // floats of a cache line, and of the widest vector
+constexpr int64_t kLineFloats = 16;  // of a cache line and of the widest vector
 
 template <typename T>
 class PositionLanesPlan final : public Plan {
@@ -75,14 +78,14 @@ class PositionLanesPlan final : public Plan {
     const bool conflicts =
         problem.input_size() * static_cast<int64_t>(sizeof(float)) % kConflictingBytes == 0;
     reads_in_place_ = std::is_same_v<T, float> && reads_each_pixel_once(problem) && !conflicts;
-    pitch_ = problem.output[2] + columns_.reach;
-    // No channels, no planes: every output is its bias.
+    pitch_ = problem.output[2] + columns_.halo;
+    // Without channels there are no planes, and every output is its bias.
     const int64_t row_bytes =
         std::max<int64_t>(1, slices() * slice_planes() * pitch_ * static_cast<int64_t>(sizeof(float)));
-    const int64_t rows = std::max(kMostImageBytes / row_bytes - rows_.reach,
-                                  std::min(fewest_rows(), kMostBytesOfFewRows / row_bytes - rows_.reach));
+    const int64_t rows = std::max(kMaxImageBytes / row_bytes - rows_.halo,
+                                  std::min(min_band_rows(), kMaxBytesOfMinRows / row_bytes - rows_.halo));
     band_ = std::clamp<int64_t>(rows, 1, problem.output[1]);
-    share_out();
+    split_work();
     result_band_ = band_;
     if (const Pool& pool = problem.epilogue.pool; pool.kind != PoolKind::none) {
       result_band_ = std::max<int64_t>(1, (band_ - pool.kernel[0]) / pool.stride[0] + 1);
@@ -91,12 +94,12 @@ class PositionLanesPlan final : public Plan {
     if (reads_in_place_) {
       plane_ = problem.input_size();
     } else {
-      plane_ = (band_ + rows_.reach) * pitch_ + kLine;  // copies of rows end with a vector
+      plane_ = (band_ + rows_.halo) * pitch_ + kLineFloats;  // a row's copy may end with a whole vector
       // The last tile reads past the last position.
-      image_elements_ = slices() * slice_planes() * plane_ + kMostPositions;
+      image_elements_ = slices() * slice_planes() * plane_ + kMaxPositions;
     }
     set_tap_offsets();
-    set_taps_at_once();
+    set_taps_per_pass();
   }
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {
@@ -112,17 +115,18 @@ class PositionLanesPlan final : public Plan {
       const int64_t plane = image / bands / problem_.output[0];
       return Band{rows, plane / problem_.group, plane % problem_.group, image / bands % problem_.output[0]};
     };
-    // Tasks that compute from the same image share it, where there is room for all.
-    const bool shares = parts > 1 && !reads_in_place_ && images <= kMostSharedElements / image_elements_;
+    // Tasks that read the same phase image share it if memory suffices for all images.
+    const bool shares = parts > 1 && !reads_in_place_ && images <= kMaxSharedElements / image_elements_;
     thread_local std::vector<float> shared;
     if (shares) {
       grow(shared, images * image_elements_);
-      const int64_t at_once = ceil_divide(slices(), std::min(slices(), ceil_divide(kFewestTasks, images)));
-      const int64_t pieces = ceil_divide(slices(), at_once);
+      const int64_t slices_per_task =
+          ceil_divide(slices(), std::min(slices(), ceil_divide(kTargetTasks, images)));
+      const int64_t pieces = ceil_divide(slices(), slices_per_task);
       execution.parallel_for(images * pieces, [&, image = shared.data()](std::ptrdiff_t task) {
-        const int64_t first = task % pieces * at_once;
+        const int64_t first = task % pieces * slices_per_task;
         fill_image(static_cast<const T*>(tensors.x), band_of(task / pieces), first,
-                   std::min(slices(), first + at_once), image + task / pieces * image_elements_);
+                   std::min(slices(), first + slices_per_task), image + task / pieces * image_elements_);
       });
     }
     execution.parallel_for(images * parts, [&, image = shared.data()](std::ptrdiff_t task) {
@@ -135,13 +139,13 @@ class PositionLanesPlan final : public Plan {
 
   std::string describe() const override {
     return "bands of " + std::to_string(band_) + " output rows, " + instruction_set_ + ", tiles of " +
-           std::to_string(kMostFilters) + " filters x " + std::to_string(kernels_.positions) + " positions";
+           std::to_string(kMaxFilters) + " filters x " + std::to_string(kernels_.positions) + " positions";
   }
 
  private:
   struct Band : RowBand {
     int64_t n, group, o;
-    int64_t first_filter = 0, filters = 0;  // of the group's
+    int64_t first_filter = 0, filters = 0;  // relative to the group's first filter
   };
 
   static bool reads_each_pixel_once(const ConvProblem& problem) {
@@ -154,60 +158,63 @@ class PositionLanesPlan final : public Plan {
     return true;
   }
 
-  // A channel at a depth of the filter, and the planes of its phases.
+  // The number of slices (pairs of a channel and a filter depth), and of phase planes per slice.
   int64_t slices() const { return problem_.channels_per_group() * problem_.filter[0]; }
   int64_t slice_planes() const { return rows_.phases * columns_.phases; }
 
-  // Gives filters and rows to more tasks, where images, groups and depths alone would leave threads idle:
-  // first those whose memory is larger, of which each task then has its own part, while all of them read the
-  // other.
-  void share_out() {
+  // Splits filters and rows among more tasks if images, groups and depths alone would leave threads idle. The
+  // operand with more memory (weights or image) is split first: each task then has its own part of that
+  // operand, and all tasks read the other.
+  void split_work() {
     filters_ = std::max<int64_t>(1, problem_.filters_per_group());
-    // An empty output may be of any group: there the product could leave 64 bits.
+    // With an empty output `group` may be so large that the product overflows.
     if (problem_.output_elements() == 0) return;
     const int64_t jobs = problem_.batch * problem_.group * problem_.output[0];
-    const int64_t wanted = std::min(kFewestTasks, problem_.operations() / kFewestOperations);
+    const int64_t wanted = std::min(kTargetTasks, problem_.operations() / kMinOperations);
     const int64_t pixels = slices() * slice_planes() * problem_.output[1] * problem_.output[2];
     const bool has_more_weights =
         problem_.filters_per_group() * problem_.filter_size() * problem_.channels_per_group() > pixels;
-    if (has_more_weights) share_filters(jobs * ceil_divide(problem_.output[1], band_), wanted);
-    share_rows(jobs * ceil_divide(problem_.filters_per_group(), filters_), wanted);
-    if (!has_more_weights) share_filters(jobs * ceil_divide(problem_.output[1], band_), wanted);
+    if (has_more_weights) split_filters(jobs * ceil_divide(problem_.output[1], band_), wanted);
+    split_rows(jobs * ceil_divide(problem_.filters_per_group(), filters_), wanted);
+    if (!has_more_weights) split_filters(jobs * ceil_divide(problem_.output[1], band_), wanted);
   }
 
-  // So far as what all tasks read is little beside what they multiply.
-  void share_filters(int64_t others, int64_t wanted) {
+  // Splits the filters among tasks of at least kMinFilters filters, so that reading the shared image costs
+  // little compared with the multiplications. `jobs` is the number of tasks without a split.
+  void split_filters(int64_t jobs, int64_t wanted) {
     const int64_t parts =
-        std::clamp<int64_t>(ceil_divide(wanted, others), 1, std::max<int64_t>(1, filters_ / kFewestFilters));
-    filters_ = std::min(filters_, round_up(ceil_divide(filters_, parts), int64_t{kMostFilters}));
+        std::clamp<int64_t>(ceil_divide(wanted, jobs), 1, std::max<int64_t>(1, filters_ / kMinFilters));
+    filters_ = std::min(filters_, round_up(ceil_divide(filters_, parts), int64_t{kMaxFilters}));
   }
 
-  // So far as they fill the tiles.
-  void share_rows(int64_t others, int64_t wanted) {
+  // Splits the rows into bands of at least min_band_rows() rows. `jobs` is the number of tasks without a
+  // split.
+  void split_rows(int64_t jobs, int64_t wanted) {
     const int64_t all = problem_.output[1];
-    const int64_t bands_wanted = std::max<int64_t>(1, ceil_divide(wanted, others));
-    const int64_t fewest = std::min(band_, std::max(fewest_rows(), ceil_divide(all, bands_wanted)));
-    int64_t best = fewest;
-    for (int64_t rows = fewest + 1; rows <= std::min(band_, 2 * fewest - 1); ++rows) {
+    const int64_t bands_wanted = std::max<int64_t>(1, ceil_divide(wanted, jobs));
+    const int64_t min_rows_of_band =
+        std::min(band_, std::max(min_band_rows(), ceil_divide(all, bands_wanted)));
+    int64_t best = min_rows_of_band;
+    for (int64_t rows = min_rows_of_band + 1; rows <= std::min(band_, 2 * min_rows_of_band - 1); ++rows) {
       const int64_t bands = ceil_divide(all, rows);
-      if (bands < ceil_divide(all, fewest) && bands * others < kEnoughTasks) break;
-      if (vectors_of_bands(rows) < vectors_of_bands(best)) best = rows;
+      if (bands < ceil_divide(all, min_rows_of_band) && bands * jobs < kEnoughTasks) break;
+      if (vectors_in_bands(rows) < vectors_in_bands(best)) best = rows;
     }
     band_ = best;
   }
 
-  // Of a filter's positions in all bands of so many rows.
-  int64_t vectors_of_bands(int64_t rows) const {
-    const auto vectors = [&](int64_t of_band) {
-      return ceil_divide((of_band - 1) * pitch_ + problem_.output[2], int64_t{kernels_.lanes});
+  // The number of vectors that a filter's positions fill in all bands of `rows` rows.
+  int64_t vectors_in_bands(int64_t rows) const {
+    const auto vectors = [&](int64_t band_rows) {
+      return ceil_divide((band_rows - 1) * pitch_ + problem_.output[2], int64_t{kernels_.lanes});
     };
-    const int64_t whole = problem_.output[1] / rows, rest = problem_.output[1] % rows;
-    return whole * vectors(rows) + (rest == 0 ? 0 : vectors(rest));
+    const int64_t full_bands = problem_.output[1] / rows, remainder = problem_.output[1] % rows;
+    return full_bands * vectors(rows) + (remainder == 0 ? 0 : vectors(remainder));
   }
 
-  int64_t fewest_rows() const { return ceil_divide(kFewestTiles * kernels_.positions, pitch_); }
+  int64_t min_band_rows() const { return ceil_divide(kMinTiles * kernels_.positions, pitch_); }
 
-  // The weights as float; empty where they are float already.
+  // Returns the weights as float; empty if they are float already.
   std::vector<float> widened_weights(const ConvTensors& tensors) const {
     std::vector<float> widened;
     if constexpr (!std::is_same_v<T, float>) {
@@ -230,22 +237,22 @@ class PositionLanesPlan final : public Plan {
     }
   }
 
-  void set_taps_at_once() {
-    // At worst each tap reads memory of its own.
-    taps_at_once_ = kMostReadElements / kernels_.positions;
+  void set_taps_per_pass() {
+    // In the worst case no two taps read the same memory.
+    taps_per_pass_ = kMaxReadElements / kernels_.positions;
     if (reads_in_place_) {
-      for (int64_t tap = 0; tap < taps_at_once_; ++tap) copied_offsets_.push_back(tap * kernels_.positions);
+      for (int64_t tap = 0; tap < taps_per_pass_; ++tap) copied_offsets_.push_back(tap * kernels_.positions);
       return;
     }
-    // Rows that are near share what lies between them, others have it for each tap.
-    const int64_t columns = kernels_.positions + columns_.reach;
-    const int64_t of_slice = columns_.phases * std::min(rows_.phases * (rows_.reach * pitch_ + columns),
-                                                        problem_.filter[1] * columns);
-    taps_at_once_ =
-        std::max(taps_at_once_, kMostReadElements / of_slice * problem_.filter[1] * problem_.filter[2]);
+    // Rows near each other form one contiguous range; rows far apart are one range per tap row.
+    const int64_t columns = kernels_.positions + columns_.halo;
+    const int64_t slice_elements = columns_.phases * std::min(rows_.phases * (rows_.halo * pitch_ + columns),
+                                                              problem_.filter[1] * columns);
+    taps_per_pass_ =
+        std::max(taps_per_pass_, kMaxReadElements / slice_elements * problem_.filter[1] * problem_.filter[2]);
   }
 
-  // Some slices of a band's phase image.
+  // Fills the slices `first` to `end` of a band's phase image.
   void fill_image(const T* x, const Band& band, int64_t first, int64_t end, float* image) const {
     const PhaseRows phase_rows(problem_, row_kernels_, pitch_, plane_);
     const T* const group = x + first_channel(band) * problem_.input_size();
@@ -253,9 +260,9 @@ class PositionLanesPlan final : public Plan {
       const T* const source = phase_rows.slice(group, band.o, slice);
       for (int64_t phase = 0; phase < rows_.phases; ++phase) {
         const int64_t first_row = band.first_row * rows_.stride + phase - problem_.pad_begin[1];
-        const int64_t rows = band.rows + rows_.reach;
-        const InsideColumns inside(first_row, rows_.stride, problem_.input[1], rows);
-        phase_rows.fill(source, {first_row, inside, rows, 0, pitch_},
+        const int64_t rows = band.rows + rows_.halo;
+        const InBounds in_bounds(first_row, rows_.stride, problem_.input[1], rows);
+        phase_rows.fill(source, {first_row, in_bounds, rows, 0, pitch_},
                         image + (slice * slice_planes() + phase * columns_.phases) * plane_);
       }
     }
@@ -265,7 +272,8 @@ class PositionLanesPlan final : public Plan {
     return band.n * problem_.in_channels + band.group * problem_.channels_per_group();
   }
 
-  // What the band's tiles read: x itself, the image that is shared, or one that is filled here.
+  // Returns the image that the band's tiles read: x itself, the shared phase image, or a phase image filled
+  // here.
   const float* image_of(const ConvTensors& tensors, const Band& band, const float* shared) const {
     if constexpr (std::is_same_v<T, float>) {
       if (reads_in_place_) {
@@ -283,13 +291,14 @@ class PositionLanesPlan final : public Plan {
   void compute_band(const ConvTensors& tensors, const float* weights, Band band, const float* shared) const {
     const float* const image = image_of(tensors, band, shared);
     const bool pools = problem_.epilogue.pool.kind != PoolKind::none;
-    int64_t most = kMostWeightBytes / (std::max<int64_t>(1, taps()) * static_cast<int64_t>(sizeof(float)));
+    int64_t max_filters =
+        kMaxWeightBytes / (std::max<int64_t>(1, taps()) * static_cast<int64_t>(sizeof(float)));
     if (pools) {
       const int64_t plane = std::max<int64_t>(1, band.rows * problem_.output[2]);
-      most = std::min(most, kMostUnpooledBytes / (plane * static_cast<int64_t>(sizeof(float))));
+      max_filters = std::min(max_filters, kMaxUnpooledBytes / (plane * static_cast<int64_t>(sizeof(float))));
     }
-    most = std::max<int64_t>(most / kMostFilters, 1) * kMostFilters;
-    const int64_t filters = ceil_divide(band.filters, ceil_divide(band.filters, most));
+    max_filters = std::max<int64_t>(max_filters / kMaxFilters, 1) * kMaxFilters;
+    const int64_t filters = ceil_divide(band.filters, ceil_divide(band.filters, max_filters));
     for (const int64_t end = band.first_filter + band.filters; band.first_filter < end;
          band.first_filter += filters) {
       band.filters = std::min(filters, end - band.first_filter);
@@ -317,70 +326,71 @@ class PositionLanesPlan final : public Plan {
     }
   }
 
-  // Writes the convolution's rows, of a filter each `plane` behind the one before.
+  // Writes the convolution's rows. `plane` is the distance of two filters' rows in the target.
   template <typename Target>
   void compute_filters(const ConvTensors& tensors, const float* all_weights, const Band& band,
                        const float* image, Target* target, int64_t plane) const {
     const float* const weights = all_weights + first_filter(band) * taps();
     const int64_t positions = (band.rows - 1) * pitch_ + problem_.output[2];
-    thread_local std::vector<float> sums;
-    grow(sums, band.filters * kMostPositions);
-    for (int64_t i = 0; i < positions; i += kMostPositions) {
-      const int64_t end = std::min<int64_t>(i + kMostPositions, positions);
+    thread_local std::vector<float> tile;
+    grow(tile, band.filters * kMaxPositions);
+    for (int64_t i = 0; i < positions; i += kMaxPositions) {
+      const int64_t end = std::min<int64_t>(i + kMaxPositions, positions);
       for (int64_t j = i; j < end; j += kernels_.positions) {
         const int64_t count = std::min<int64_t>(kernels_.positions, end - j);
-        multiply(image + j, count, weights, band.filters, sums.data() + j - i);
+        multiply(image + j, count, weights, band.filters, tile.data() + j - i);
       }
-      store_tile(tensors, band, i, end, sums.data(), target, plane);
+      store_tile(tensors, band, i, end, tile.data(), target, plane);
     }
   }
 
-  // Of all groups' filters.
+  // The index of the band's first filter among the filters of all groups.
   int64_t first_filter(const Band& band) const {
     return band.group * problem_.filters_per_group() + band.first_filter;
   }
 
   int64_t taps() const { return static_cast<int64_t>(tap_offsets_.size()); }
 
-  // The sums of a tile's positions. A few that fill no vector are computed one by one where they are x's own.
+  // Multiplies a tile's positions with the weights. A few positions behind the last full vector are computed
+  // one by one if x is read in place.
   void multiply(const float* image, int64_t positions, const float* weights, int64_t filters,
-                float* sums) const {
-    const int64_t alone = alone_of(positions);
-    if (positions > alone) multiply_vectors(image, positions - alone, weights, filters, sums);
-    for (int64_t i = positions - alone; i < positions; ++i) {
-      kernels_.multiply_one({read_by_taps(image + i), taps(), weights, filters, sums + i});
+                float* results) const {
+    const int64_t scalars = scalar_positions(positions);
+    if (positions > scalars) multiply_vectors(image, positions - scalars, weights, filters, results);
+    for (int64_t i = positions - scalars; i < positions; ++i) {
+      kernels_.dot_products({gather_taps(image + i), taps(), weights, filters, results + i});
     }
   }
 
-  int64_t alone_of(int64_t positions) const {
-    const int64_t rest = positions % kernels_.lanes;
-    const int64_t most = positions < kernels_.lanes ? kernels_.lanes / 4 : kernels_.lanes / 8;
-    return reads_in_place_ && rest <= most ? rest : 0;
+  int64_t scalar_positions(int64_t positions) const {
+    const int64_t remainder = positions % kernels_.lanes;
+    const int64_t max_scalars = positions < kernels_.lanes ? kernels_.lanes / 4 : kernels_.lanes / 8;
+    return reads_in_place_ && remainder <= max_scalars ? remainder : 0;
   }
 
-  const float* read_by_taps(const float* position) const {
+  const float* gather_taps(const float* position) const {
     if (plane_ == 1) return position;
-    thread_local std::vector<float> read;
-    grow(read, taps());
-    for (int64_t tap = 0; tap < taps(); ++tap) read[tap] = position[tap_offsets_[tap]];
-    return read.data();
+    thread_local std::vector<float> gathered;
+    grow(gathered, taps());
+    for (int64_t tap = 0; tap < taps(); ++tap) gathered[tap] = position[tap_offsets_[tap]];
+    return gathered.data();
   }
 
-  // Of some taps at a time, so that what all filters read stays in the nearest cache.
+  // Multiplies some taps at a time with all filters, so that the elements read stay in the L1 cache.
   void multiply_vectors(const float* image, int64_t positions, const float* weights, int64_t filters,
-                        float* sums) const {
-    alignas(64) float copied[kMostReadElements];
+                        float* results) const {
+    alignas(64) float copied[kMaxReadElements];
     const int64_t lanes = kernels_.lanes, vectors = ceil_divide(positions, lanes);
-    const int64_t at_once = ceil_divide(filters, ceil_divide(filters, kMostFilters));  // 8 are 4 and 4
-    const bool copies = reads_in_place_ && positions % lanes != 0;  // x may end behind the last position
-    for (int64_t tap = 0; tap < std::max<int64_t>(taps(), 1); tap += taps_at_once_) {
-      const int64_t count = std::min(taps_at_once_, taps() - tap);
+    const int64_t tile_filters = ceil_divide(filters, ceil_divide(filters, kMaxFilters));  // 8: 4 and 4
+    const bool copies = reads_in_place_ && positions % lanes != 0;  // a full vector may exceed x
+    for (int64_t tap = 0; tap < std::max<int64_t>(taps(), 1); tap += taps_per_pass_) {
+      const int64_t count = std::min(taps_per_pass_, taps() - tap);
       const int64_t* const offsets = tap_offsets_.data() + tap;
       if (copies) copy_positions(image, offsets, count, positions, copied);
-      for (int64_t k = 0; k < filters; k += at_once) {
-        kernels_.compute[vectors][std::min(at_once, filters - k)](
+      for (int64_t k = 0; k < filters; k += tile_filters) {
+        kernels_.compute[vectors][std::min(tile_filters, filters - k)](
             {copies ? copied : image, copies ? copied_offsets_.data() : offsets, count,
-             weights + k * taps() + tap, taps(), tap > 0, sums + k * kMostPositions});
+             weights + k * taps() + tap, taps(), tap > 0, results + k * kMaxPositions});
       }
     }
   }
@@ -392,55 +402,58 @@ class PositionLanesPlan final : public Plan {
     }
   }
 
-  // Of a row of the convolution's output, in y without a pool and in the residual.
+  // The offset of a row of the convolution's output in the residual and, without a pool, in y.
   int64_t offset_of(const Band& band, int64_t k, int64_t row) const {
     return (((band.n * problem_.out_channels + k) * problem_.output[0] + band.o) * problem_.output[1] + row) *
            problem_.output[2];
   }
 
-  // Writes what comes of the sums of positions i to `end` that lie inside output rows. `target` is the first
-  // filter's first row of the band, the others' lie `plane` further on.
+  // Applies bias, residual and activation to the positions from i to `end` that lie inside output rows, and
+  // writes them. `target` is the band's first row of the first filter; the rows of the next filter are
+  // `plane` elements further.
   template <typename Target>
-  void store_tile(const ConvTensors& tensors, const Band& band, int64_t i, int64_t end, float* sums,
+  void store_tile(const ConvTensors& tensors, const Band& band, int64_t i, int64_t end, float* values,
                   Target* target, int64_t plane) const {
-    // Rows without a gap between them are one.
-    const bool is_whole = pitch_ == problem_.output[2];
-    const int64_t width = is_whole ? end : problem_.output[2], pitch = is_whole ? end : pitch_;
-    // All positions at once where the activation has a kernel or, of numbers that are stored by others, is a
-    // clip: there are more of them than of a row. A residual, which comes before, is read by rows.
+    // Rows without a gap between them form one row.
+    const bool is_contiguous = pitch_ == problem_.output[2];
+    const int64_t width = is_contiguous ? end : problem_.output[2], pitch = is_contiguous ? end : pitch_;
+    // Activates all positions at once, which are more than a row has, if the activation has a vectorised
+    // kernel or is a clip of float16 or bfloat16 data. Not with a residual, which precedes the activation and
+    // is read by rows.
     const auto kernel = activation_kernel(kernels_.activations, activation_);
     const bool clips = clip_.clips && !std::is_same_v<T, float>;
     const bool activates_all = tensors.z == nullptr && (kernel != nullptr || clips);
-    for (int64_t filter = 0; filter < band.filters; ++filter, sums += kMostPositions, target += plane) {
+    for (int64_t filter = 0; filter < band.filters; ++filter, values += kMaxPositions, target += plane) {
       const int64_t k = first_filter(band) + filter;
       float bias = tensors.b == nullptr ? 0.0f : static_cast<float>(static_cast<const T*>(tensors.b)[k]);
       const T* const residual = tensors.z == nullptr
                                     ? nullptr
                                     : static_cast<const T*>(tensors.z) + offset_of(band, k, band.first_row);
       if (activates_all) {
-        kernels_.finish({sums, bias, nullptr, clips, clip_.least, clip_.most, end - i, sums});
-        if (kernel != nullptr) kernel(sums, end - i);
-        bias = -0.0f;  // which adds nothing, to a zero of either sign
+        kernels_.finish({values, bias, nullptr, clips, clip_.lower, clip_.upper, end - i, values});
+        if (kernel != nullptr) kernel(values, end - i);
+        bias = -0.0f;  // adding it keeps every value, also a zero of either sign
       }
       for (int64_t row = i / pitch; row * pitch < end; ++row) {
         const int64_t from = std::max<int64_t>(i - row * pitch, 0);
         const int64_t to = std::min(end - row * pitch, width);
         const int64_t first = row * width + from;
-        finish(sums + row * pitch + from - i, bias, residual == nullptr ? nullptr : residual + first,
+        finish(values + row * pitch + from - i, bias, residual == nullptr ? nullptr : residual + first,
                activates_all ? Activation::none : activation_, to - from, target + first);
       }
     }
   }
 
   template <typename Target>
-  void finish(const float* sums, float bias, const T* residual, Activation activation, int64_t columns,
+  void finish(const float* values, float bias, const T* residual, Activation activation, int64_t columns,
               Target* target) const {
     if constexpr (std::is_same_v<T, float>) {
       if (activation == Activation::none || clip_.clips) {
-        return kernels_.finish({sums, bias, residual, clip_.clips, clip_.least, clip_.most, columns, target});
+        return kernels_.finish(
+            {values, bias, residual, clip_.clips, clip_.lower, clip_.upper, columns, target});
       }
     }
-    finish_row(problem_.epilogue, activation, kernels_.activations, columns, sums, bias, residual, target);
+    finish_row(problem_.epilogue, activation, kernels_.activations, columns, values, bias, residual, target);
   }
 
   ConvProblem problem_;
@@ -449,32 +462,32 @@ class PositionLanesPlan final : public Plan {
   const std::string instruction_set_;
   PhaseAxis rows_;
   PhaseAxis columns_;
-  const Activation activation_;  // but for one that a pool comes before
-  const SplitActivation clip_;   // of data that are float
-  bool reads_in_place_ = false;  // the phase image would be x
-  int64_t pitch_ = 0;            // elements from one row of a phase to the next
-  int64_t band_ = 0;             // most rows of the convolution's output that a task computes
-  int64_t result_band_ = 0;      // rows of y of a task
-  int64_t filters_ = 0;          // most filters of a task
+  const Activation activation_;  // none if it is applied after the pool
+  const SplitActivation clip_;   // the kernels' clamp
+  bool reads_in_place_ = false;  // reads x, without a phase image
+  int64_t pitch_ = 0;            // distance of two rows of a phase in elements
+  int64_t band_ = 0;             // maximum rows of a task in the convolution's output
+  int64_t result_band_ = 0;      // maximum rows of a task in y
+  int64_t filters_ = 0;          // maximum filters of a task
   int64_t plane_ = 0;            // elements of one phase of one slice
   int64_t image_elements_ = 0;
-  int64_t taps_at_once_ = 0;
+  int64_t taps_per_pass_ = 0;
   std::vector<int64_t> tap_offsets_, copied_offsets_;
 };
 
 }  // namespace
 
-// Of the phase image of the smallest band, one row or those of a pool's window. A double, because great
-// strides and dilations make the product leave 64 bits, even of a tiny image. Without channels there is no
-// image, but its rows are counted with.
-double least_image_elements(const ConvProblem& problem) {
+// Elements of the phase image of the smallest band: one row, or the rows of a pool window. A double, because
+// large strides and dilations make the product exceed 64 bits even for a tiny image. Zero channels count as
+// one.
+double min_image_elements(const ConvProblem& problem) {
   const PhaseAxis rows(problem, 1);
   const PhaseAxis columns(problem, 2);
   const Pool& pool = problem.epilogue.pool;
-  const int64_t least_rows = pool.kind == PoolKind::none ? 1 : std::min(problem.output[1], pool.kernel[0]);
+  const int64_t min_rows = pool.kind == PoolKind::none ? 1 : std::min(problem.output[1], pool.kernel[0]);
   const auto number = [](int64_t count) { return static_cast<double>(count); };
   const double plane =
-      number(least_rows + rows.reach) * number(problem.output[2] + columns.reach) + number(kLine);
+      number(min_rows + rows.halo) * number(problem.output[2] + columns.halo) + number(kLineFloats);
   return number(std::max<int64_t>(1, problem.channels_per_group())) * number(problem.filter[0]) *
          number(rows.phases) * number(columns.phases) * plane;
 }

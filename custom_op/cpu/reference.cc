@@ -1,10 +1,10 @@
-// The truth: plain loops over the definition of the ONNX operator, with every product and sum in float64,
-// whatever the element type.
+// The reference: plain loops over the definition of the ONNX operator. All products and sums are float64 for
+// every element type.
 //
 //   y[n,k,p] = b[k] + sum over c, r of w[k,c,r] * x[n, c, p * stride + r * dilation - pad]
 //
-// for each spatial axis alike; positions outside the image count as zero. An epilogue is computed likewise,
-// from sums that are found again for each window of a pool.
+// and likewise for each spatial axis. Positions outside the image count as zero. An epilogue is computed in
+// float64, too. Pool windows that overlap compute their common convolution outputs again.
 
 #include <memory>
 #include <type_traits>
@@ -31,7 +31,7 @@ class ReferencePlan final : public Plan {
                            [&](std::ptrdiff_t plane) { compute_plane(tensors, plane); });
   }
 
-  std::string describe() const override { return "one task per output plane, float64 sums"; }
+  std::string describe() const override { return "one task per output plane, float64 accumulators"; }
 
  private:
   void compute_plane(const ConvTensors& tensors, int64_t plane) const {
@@ -69,7 +69,7 @@ class ReferencePlan final : public Plan {
   }
 
   static void store(double value, T& y) {
-    // The 16-bit types round by way of float, which is exact but for ties.
+    // 16-bit types round to float first. The two roundings differ from one only if the first makes a tie.
     y = static_cast<T>(static_cast<std::conditional_t<sizeof(T) == 2, float, T>>(value));
   }
 

@@ -1,12 +1,13 @@
-// The path of `direct` for filters of one channel, depthwise ones among them, and for groups of few channels
-// and filters, vectorised along the rows of the output.
+// The path of `direct` for groups with one channel, such as depthwise filters, or with few channels and
+// filters. It is vectorised along the rows of the output.
 //
-// Such a convolution has few multiplications for each number that it reads, so that what counts is how often
-// a number is loaded. A job copies the part of a group that a band of output rows needs into a strip
-// (row_strip.h), and computes the rows of all filters of that group from it: each row of the strip is loaded
-// once for all taps of a filter column and four rows of outputs (row_lanes_kernel.h).
+// Such a convolution has few multiplications per input element, so loads dominate. A job copies the part of a
+// group that a band of output rows reads into a strip (row_strip.h) and computes the rows of all filters of
+// the group from it. Each row of the strip is loaded once for all taps of a filter column and four output
+// rows (row_lanes_kernel.h).
 //
-// As in position_lanes.cc, padding is multiplied like data, and what is not float32 becomes so in the strip.
+// As in position_lanes.cc, padding is multiplied like data, and float16 and bfloat16 become float32 in the
+// strip.
 
 #include <algorithm>
 #include <string>
@@ -22,20 +23,20 @@
 namespace convswap {
 namespace {
 
-// Of the shortest band.
-constexpr int64_t kMostStripElements = 4 << 20;
-// Of a group of more than one channel; more filters fill the tiles of position_lanes.cc, where they share
-// what is loaded.
-constexpr int64_t kMostChannels = 8, kMostFiltersPerGroup = 4;
-// Beside a task of so many operations, handing it to another thread and copying what its band shares with the
-// next takes little.
-constexpr int64_t kFewestOperations = 200'000;
-// More tasks than these do not share the work any better, unless there are far more threads.
+// Limits the strip of the smallest band.
+constexpr int64_t kMaxStripElements = 4 << 20;
+// Limits for groups of several channels. More filters fill the tiles of position_lanes.cc, where they share
+// each load.
+constexpr int64_t kMaxChannels = 8, kMaxFiltersPerGroup = 4;
+// A task of this many operations takes long compared with handing it to another thread and with copying the
+// rows that two bands share.
+constexpr int64_t kMinOperations = 200'000;
+// More tasks do not balance the load better, unless there are far more threads.
 constexpr int64_t kEnoughTasks = 32;
 constexpr int64_t kJobsPerTask = 8;
 
-// An image of a single column, such as sound stored as (N, C, T, 1), as one of a single row.
-ConvProblem with_columns(ConvProblem problem) {
+// Turns an image with a single column, such as sound stored as (N, C, T, 1), into one with a single row.
+ConvProblem column_as_row(ConvProblem problem) {
   const bool is_column = problem.input[2] == 1 && problem.filter[2] == 1 && problem.output[2] == 1;
   if (!is_column || problem.epilogue.pool.kind != PoolKind::none) return problem;
   for (Axes* axes : {&problem.input, &problem.filter, &problem.output, &problem.stride, &problem.dilation,
@@ -49,24 +50,25 @@ template <typename T>
 class RowLanesPlan final : public Plan {
  public:
   RowLanesPlan(const ConvProblem& problem, const RowLanesKernels& kernels, std::string_view set)
-      : problem_(with_columns(problem)),
+      : problem_(column_as_row(problem)),
         kernels_(kernels),
         set_(set),
-        tasks_wanted_(std::max<int64_t>(1, problem.operations() / kFewestOperations)),
+        tasks_wanted_(std::max<int64_t>(1, problem.operations() / kMinOperations)),
         strip_(problem_, kernels, std::min(tasks_wanted_, kEnoughTasks)),
         activation_(problem_.epilogue),
         pools_(problem_.epilogue.pool.kind != PoolKind::none) {}
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {
     const int64_t jobs = problem_.batch * problem_.group * problem_.output[0] * bands() * segments();
-    const int64_t most_tasks = std::min(jobs, std::max(kEnoughTasks, jobs / kJobsPerTask));
-    const int64_t tasks = std::min(tasks_wanted_, most_tasks);
+    const int64_t max_tasks = std::min(jobs, std::max(kEnoughTasks, jobs / kJobsPerTask));
+    const int64_t tasks = std::min(tasks_wanted_, max_tasks);
     const int64_t each = jobs / tasks, more = jobs % tasks;
     execution.parallel_for(tasks, [&](std::ptrdiff_t task) {
       thread_local Memory memory;
       memory.resize(strip_);
       Job job = job_of(task * each + std::min<int64_t>(task, more));
-      for (int64_t left = each + (task < more); left > 0; --left, advance(job)) compute(tensors, job, memory);
+      for (int64_t remaining = each + (task < more); remaining > 0; --remaining, advance(job))
+        compute(tensors, job, memory);
     });
   }
 
@@ -76,7 +78,7 @@ class RowLanesPlan final : public Plan {
   }
 
  private:
-  // What is computed at once: of one group and output depth a band of rows, and of these a segment.
+  // A unit of work: all filters of a group, at one output depth, in one band and one segment.
   struct Job {
     int64_t n, group, o, band, segment;
   };
@@ -95,7 +97,7 @@ class RowLanesPlan final : public Plan {
     return {number, group, o, band, segment};
   }
 
-  // To the next one, without the divisions, which take as long as a small image.
+  // Moves to the next job without the divisions of job_of, which take as long as a small image.
   void advance(Job& job) const {
     if (++job.segment < segments()) return;
     job.segment = 0;
@@ -108,20 +110,20 @@ class RowLanesPlan final : public Plan {
     ++job.n;
   }
 
-  // What a thread keeps for the next run.
+  // A thread's buffers, kept for the next run.
   struct Memory {
-    std::vector<float> strip_and_line, weights, sums;
+    std::vector<float> unaligned_strip, weights, convolved;
 
     void resize(const RowStrip& layout) {
-      grow(strip_and_line, layout.elements() + RowStrip::kLine);
+      grow(unaligned_strip, layout.elements() + RowStrip::kLineFloats);
       grow(weights, static_cast<int64_t>(layout.taps().size()));
     }
 
-    // It begins with a line of the cache.
+    // Returns the strip, aligned to a cache line.
     float* strip() {
-      const auto address = reinterpret_cast<uintptr_t>(strip_and_line.data());
-      constexpr uintptr_t kBytes = RowStrip::kLine * sizeof(float);
-      return strip_and_line.data() + (kBytes - address % kBytes) % kBytes / sizeof(float);
+      const auto address = reinterpret_cast<uintptr_t>(unaligned_strip.data());
+      constexpr uintptr_t kBytes = RowStrip::kLineFloats * sizeof(float);
+      return unaligned_strip.data() + (kBytes - address % kBytes) % kBytes / sizeof(float);
     }
   };
 
@@ -141,30 +143,30 @@ class RowLanesPlan final : public Plan {
     const int64_t row = (image * problem_.output[0] + job.o) * problem_.output[1] + band.first_row;
     const int64_t first = row * width + first_column;
     const T* const z = problem_.epilogue.has_residual ? static_cast<const T*>(tensors.z) + first : nullptr;
-    const bool finishes = z != nullptr || activation_.later != Activation::none;
+    const bool finishes = z != nullptr || activation_.deferred != Activation::none;
     if constexpr (std::is_same_v<T, float>) {
       if (!pools_) {
         float* const y = static_cast<float*>(tensors.y) + first;
-        sum(tensors, k, band.rows, columns, memory, y, width);
+        convolve(tensors, k, band.rows, columns, memory, y, width);
         if (finishes) finish(band.rows, columns, y, width, z, y);
         return;
       }
     }
-    grow(memory.sums, band.rows * columns);
-    float* const sums = memory.sums.data();
-    sum(tensors, k, band.rows, columns, memory, sums, columns);
+    grow(memory.convolved, band.rows * columns);
+    float* const convolved = memory.convolved.data();
+    convolve(tensors, k, band.rows, columns, memory, convolved, columns);
     if (!pools_) {
-      return finish(band.rows, columns, sums, columns, z, static_cast<T*>(tensors.y) + first);
+      return finish(band.rows, columns, convolved, columns, z, static_cast<T*>(tensors.y) + first);
     }
-    if (finishes) finish(band.rows, columns, sums, columns, z, sums);
+    if (finishes) finish(band.rows, columns, convolved, columns, z, convolved);
     const int64_t result = image * problem_.result[1] + band.first_result;
-    pool_rows(problem_, kernels_.activations, band, sums,
+    pool_rows(problem_, kernels_.activations, band, convolved,
               static_cast<T*>(tensors.y) + result * problem_.result[2]);
   }
 
-  // The convolution and its bias, of rows that lie `pitch` apart in the target.
-  void sum(const ConvTensors& tensors, int64_t k, int64_t rows, int64_t columns, Memory& memory,
-           float* target, int64_t pitch) const {
+  // Computes the convolution, its bias and a clamp. `pitch` is the distance of two rows in the target.
+  void convolve(const ConvTensors& tensors, int64_t k, int64_t rows, int64_t columns, Memory& memory,
+                float* target, int64_t pitch) const {
     const std::vector<int64_t>& taps = strip_.taps();
     float* const weights = memory.weights.data();
     const float* const strip = memory.strip();
@@ -175,21 +177,23 @@ class RowLanesPlan final : public Plan {
     for (int64_t row = 0; row < std::min(step, rows); ++row) {
       kernels_.compute({strip + row * strip_.pitch(), step * strip_.pitch(), strip_.runs().data(),
                         static_cast<int64_t>(strip_.runs().size()), weights, bias, activation_.clips,
-                        activation_.least, activation_.most, step == 1 ? rows : ceil_divide(rows - row, step),
-                        columns, target + row * pitch, step * pitch});
+                        activation_.lower, activation_.upper,
+                        step == 1 ? rows : ceil_divide(rows - row, step), columns, target + row * pitch,
+                        step * pitch});
     }
   }
 
-  // What follows the sums, of rows that lie `pitch` apart, those of the residual and the target as in y.
+  // Applies the rest of the epilogue before the pool. `pitch` is the distance of two rows in `values`; rows
+  // of the residual and the target lie as in y.
   template <typename Target>
   void finish(int64_t rows, int64_t columns, const float* values, int64_t pitch, const T* residual,
               Target* target) const {
     const int64_t width = problem_.output[2];
     if (width == columns && pitch == columns) {
-      columns *= rows;  // a single one
+      columns *= rows;  // contiguous rows form a single row
       rows = 1;
     }
-    finish_rows<T, Target>(problem_.epilogue, activation_.later, kernels_.activations, rows, columns,
+    finish_rows<T, Target>(problem_.epilogue, activation_.deferred, kernels_.activations, rows, columns,
                            {values, pitch}, {residual, width}, {target, width});
   }
 
@@ -197,20 +201,20 @@ class RowLanesPlan final : public Plan {
   const RowLanesKernels& kernels_;
   const std::string set_;
   const int64_t tasks_wanted_;
-  const RowStrip strip_;  // of the problem above
+  const RowStrip strip_;  // refers to problem_
   const SplitActivation activation_;
   const bool pools_;
 };
 
 }  // namespace
 
-bool suits_row_lanes(const ConvProblem& given, int lanes) {
-  const int64_t channels = given.channels_per_group();
-  if (given.output_elements() == 0 || channels == 0 || channels > kMostChannels) return false;
-  if (channels > 1 && given.filters_per_group() > kMostFiltersPerGroup) return false;
-  const ConvProblem problem = with_columns(given);
-  // Of narrower rows most of a vector would be computed for nothing.
-  return 3 * problem.output[2] >= lanes && RowStrip::least_elements(problem) <= kMostStripElements;
+bool suits_row_lanes(const ConvProblem& problem, int lanes) {
+  const int64_t channels = problem.channels_per_group();
+  if (problem.output_elements() == 0 || channels == 0 || channels > kMaxChannels) return false;
+  if (channels > 1 && problem.filters_per_group() > kMaxFiltersPerGroup) return false;
+  const ConvProblem in_rows = column_as_row(problem);
+  // Narrower rows would leave most of a vector unused.
+  return 3 * in_rows.output[2] >= lanes && RowStrip::min_elements(in_rows) <= kMaxStripElements;
 }
 
 std::unique_ptr<Plan> make_row_lanes_plan(const ConvProblem& problem, const RowLanesKernels& kernels,

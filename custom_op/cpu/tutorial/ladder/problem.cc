@@ -5,10 +5,10 @@
 namespace convswap::ladder {
 namespace {
 
-constexpr int64_t kMostIndex = 1 << 30;
+constexpr int64_t kMaxElements = 1 << 30;
 
 bool is_all(const Axes& axes, int64_t value) {
-  return std::all_of(axes.begin(), axes.end(), [value](int64_t own) { return own == value; });
+  return std::all_of(axes.begin(), axes.end(), [value](int64_t element) { return element == value; });
 }
 
 }  // namespace
@@ -31,7 +31,7 @@ std::string why_not(const ConvProblem& problem) {
   for (const int64_t elements :
        {problem.batch * problem.in_channels * problem.input_size(),
         problem.out_channels * problem.in_channels * problem.filter_size(), problem.output_elements()}) {
-    if (elements > kMostIndex) return "the ladder's indices have 32 bits and the problem needs more";
+    if (elements > kMaxElements) return "the ladder's indices have 32 bits and the problem needs more";
   }
   return {};
 }

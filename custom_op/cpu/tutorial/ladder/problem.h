@@ -8,14 +8,14 @@
 
 namespace convswap::ladder {
 
-// Why the planner's rule takes none of them.
+// Algorithm::why_by_name_alone of every rung.
 inline constexpr std::string_view kRung = "is a rung of the ladder, taken by its own name alone";
 
-// What all rungs of the ladder leave to others, so that their code shows one idea and nothing else: they
-// compute what the course's networks need. Empty where a rung may take the problem; otherwise why not.
+// Returns why no rung can compute the problem; "" if a rung may. Rungs compute only the layers of the
+// course's networks, so that the code of each shows one idea and nothing else.
 std::string why_not(const ConvProblem& problem);
 
-// All but the pointers. Requires an empty why_not.
+// Returns all members but the pointers. Requires an empty why_not().
 Convolution shapes_of(const ConvProblem& problem);
 
 }  // namespace convswap::ladder
