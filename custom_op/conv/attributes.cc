@@ -45,16 +45,16 @@ std::string pair_text(const int64_t (&values)[2]) {
 }
 
 // Required, because the defaults of ONNX's operators differ.
-float parameter(const ActivationFacts& facts, std::string_view attribute, std::optional<float> given) {
+float parameter(const ActivationFacts& facts, std::string_view attribute, std::optional<float> value) {
   // With NaN a problem would not equal itself, and the plan cache would miss.
-  if (given && !std::isnan(*given)) return *given;
+  if (value && !std::isnan(*value)) return *value;
   throw InvalidArgument(attribute_message(
       "activation", facts.name,
-      "a number as " + std::string(attribute) + " beside it, but there is " + (given ? "NaN" : "none")));
+      "a number as " + std::string(attribute) + " beside it, but there is " + (value ? "NaN" : "none")));
 }
 
 // Returns the type's largest finite number, the default bound of Clip.
-float largest(ElementType type) {
+float max_finite(ElementType type) {
   switch (type) {
     case ElementType::float32:
       return std::numeric_limits<float>::max();
@@ -71,20 +71,19 @@ float largest(ElementType type) {
       "float32, which lacks the largest float64"));
 }
 
-// Checks an attribute's values and copies them; an absent attribute gives `length` times `otherwise`.
-void fill(std::string_view attribute, const std::vector<int64_t>& values, size_t length, int64_t least,
-          int64_t otherwise, int64_t* to) {
+// Checks an attribute's values and copies them; an absent attribute gives `length` times `fallback`.
+void fill(std::string_view attribute, const std::vector<int64_t>& values, size_t length, int64_t min,
+          int64_t fallback, int64_t* to) {
   if (values.empty()) {
-    std::fill_n(to, length, otherwise);
+    std::fill_n(to, length, fallback);
     return;
   }
-  const bool is_in_range = std::all_of(values.begin(), values.end(), [&](int64_t value) {
-    return value >= least && value <= kLargestAttribute;
-  });
+  const bool is_in_range = std::all_of(values.begin(), values.end(),
+                                       [&](int64_t value) { return value >= min && value <= kMaxAttribute; });
   if (values.size() != length || !is_in_range) {
     throw InvalidArgument(attribute_message(attribute, list_text(values),
-                                            std::to_string(length) + " values from " + std::to_string(least) +
-                                                " to " + std::to_string(kLargestAttribute) +
+                                            std::to_string(length) + " values from " + std::to_string(min) +
+                                                " to " + std::to_string(kMaxAttribute) +
                                                 ", for rows and columns"));
   }
   std::copy(values.begin(), values.end(), to);
@@ -130,8 +129,8 @@ int64_t pool_extent(const Pool& pool, size_t axis, int64_t input) {
                           "; expected a smaller window");
   }
   // A window that begins beyond the image and its leading padding does not count.
-  const bool has_rest = room > 0 && room % stride != 0;
-  if (pool.rounds_up && has_rest && count * stride < pool.pad_begin[axis] + input) ++count;
+  const bool has_remainder = room > 0 && room % stride != 0;
+  if (pool.rounds_up && has_remainder && count * stride < pool.pad_begin[axis] + input) ++count;
   return count;
 }
 
@@ -139,11 +138,11 @@ void set_activation(Epilogue& epilogue, ElementType type, Activation kind, std::
                     std::optional<float> beta) {
   epilogue.activation = kind;
   if (kind == Activation::clip) {
-    if (!alpha) alpha = -largest(type);
-    if (!beta) beta = largest(type);
+    if (!alpha) alpha = -max_finite(type);
+    if (!beta) beta = max_finite(type);
   }
   const auto facts = std::find_if(std::begin(kActivations), std::end(kActivations),
-                                  [&](const ActivationFacts& each) { return each.activation == kind; });
+                                  [&](const ActivationFacts& facts) { return facts.activation == kind; });
   // Unused parameters are 0, so that equal problems compare equal.
   epilogue.alpha = facts->parameters > 0 ? parameter(*facts, "activation_alpha", alpha) : 0;
   epilogue.beta = facts->parameters > 1 ? parameter(*facts, "activation_beta", beta) : 0;

@@ -48,8 +48,8 @@ struct Epilogue {
   bool is_empty() const { return *this == Epilogue{}; }
 };
 
-// True for ReLU and for no activation.
-CONVSWAP_HOST_DEVICE inline bool is_floored(const Epilogue& epilogue) {
+// True if the activation is ReLU or absent.
+CONVSWAP_HOST_DEVICE inline bool is_relu_or_none(const Epilogue& epilogue) {
   return epilogue.activation == Activation::none || epilogue.activation == Activation::relu;
 }
 

@@ -37,9 +37,9 @@ CONVSWAP_HOST_DEVICE inline double reciprocal(double x) { return 1 / x; }
 template <typename Sum>
 CONVSWAP_HOST_DEVICE inline Sum activate(Activation activation, Sum alpha, Sum beta, Sum x) {
   // ONNX's Clip: the maximum wins if it is below the minimum.
-  const auto clip = [](Sum value, Sum least, Sum most) {
-    value = value < least ? least : value;
-    return value > most ? most : value;
+  const auto clip = [](Sum value, Sum lower, Sum upper) {
+    value = value < lower ? lower : value;
+    return value > upper ? upper : value;
   };
   const auto sigmoid = [](Sum value) { return elementary::reciprocal(Sum(1) + elementary::exp(-value)); };
   switch (activation) {
@@ -93,7 +93,7 @@ CONVSWAP_HOST_DEVICE inline bool is_increasing(const Epilogue& epilogue) {
 
 // The range of convolution outputs that a pool window covers along one axis, and the divisor of its average.
 struct PoolWindow {
-  int64_t begin, end, counted;
+  int64_t begin, end, divisor;
 
   CONVSWAP_HOST_DEVICE PoolWindow(const Pool& pool, int axis, int64_t position, int64_t extent) {
     const int64_t first = position * pool.stride[axis] - pool.pad_begin[axis];
@@ -104,7 +104,7 @@ struct PoolWindow {
     // Positions beyond the padding do not count. Without ceil_mode a window reaches beyond it only if the
     // window is larger than the padded image. ONNX Runtime then divides by the whole window.
     const int64_t counted_end = pool.rounds_up && last > padded ? padded : last;
-    counted = pool.counts_padding ? counted_end - first : end - begin;
+    divisor = pool.counts_padding ? counted_end - first : end - begin;
   }
 };
 
@@ -123,7 +123,7 @@ CONVSWAP_HOST_DEVICE inline Sum pooled(PoolKind kind, const PoolWindow& rows, co
       }
     }
   }
-  return kind == PoolKind::average ? result / static_cast<Sum>(rows.counted * columns.counted) : result;
+  return kind == PoolKind::average ? result / static_cast<Sum>(rows.divisor * columns.divisor) : result;
 }
 
 }  // namespace convswap

@@ -45,7 +45,7 @@ std::string shape_message(std::string_view tensor, const std::vector<int64_t>& s
 std::string unsupported_message(std::string_view algorithm, std::string_view reason) {
   return "algorithm '" + std::string(algorithm) +
          "' cannot compute this convolution: " + std::string(reason) +
-         "; use algorithm 'auto', which takes one that can";
+         "; use algorithm 'auto', which selects one that can";
 }
 
 std::string none_supports_message(std::string_view device, std::string_view reasons) {

@@ -10,15 +10,15 @@
 namespace convswap {
 namespace {
 
-// The smallest unit that memory transfers.
+// The smallest unit of a DRAM transfer: one sector of a cache line.
 constexpr int64_t kSectorBytes = 32;
 
 // Counts the input segments of `unit` elements along `axis` that some output reads. Returns all of them if
 // the count would take long.
 int64_t units_read(const ConvProblem& problem, int axis, int64_t unit) {
-  constexpr int64_t kMostCounted = 1 << 16;
+  constexpr int64_t kMaxCounted = 1 << 16;
   const int64_t all = ceil_divide(problem.input[axis], unit);
-  if (problem.output[axis] > kMostCounted / std::max<int64_t>(1, problem.filter[axis])) return all;
+  if (problem.output[axis] > kMaxCounted / std::max<int64_t>(1, problem.filter[axis])) return all;
   std::vector<int64_t> units;
   for (int64_t output = 0; output < problem.output[axis]; ++output) {
     const int64_t first = output * problem.stride[axis] - problem.pad_begin[axis];
@@ -97,7 +97,7 @@ void resolve_result(ConvProblem& problem) {
 
 // Returns the bytes of the intermediate tensor behind a depthwise convolution, once written and once read. A
 // fused node moves none of them.
-int64_t bytes_between(const ConvProblem& depthwise) {
+int64_t intermediate_bytes(const ConvProblem& depthwise) {
   return 2 * depthwise.result_elements() * size_of(depthwise.type);
 }
 
@@ -122,13 +122,13 @@ ConvProblem make_depthwise_problem(const ConvSpec& spec, const InputShapes& shap
 }  // namespace
 
 int64_t ConvProblem::operations() const {
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   int64_t product = 2;
   for (const int64_t factor : {output_elements(), channels_per_group(), filter_size()}) {
-    if (__builtin_mul_overflow(product, factor, &product)) return kMost;
+    if (__builtin_mul_overflow(product, factor, &product)) return kMax;
   }
-  for (const ConvProblem& depthwise : before) {
-    if (__builtin_add_overflow(product, depthwise.operations(), &product)) return kMost;
+  for (const ConvProblem& first : depthwise) {
+    if (__builtin_add_overflow(product, first.operations(), &product)) return kMax;
   }
   return product;
 }
@@ -138,14 +138,14 @@ int64_t ConvProblem::tensor_bytes() const {
       batch * in_channels * input_size() + out_channels * channels_per_group() * filter_size() +
       (has_bias ? out_channels : 0) + (epilogue.has_residual ? output_elements() : 0) + result_elements();
   int64_t total = elements * size_of(type);
-  for (const ConvProblem& depthwise : before) total += depthwise.tensor_bytes() - bytes_between(depthwise);
+  for (const ConvProblem& first : depthwise) total += first.tensor_bytes() - intermediate_bytes(first);
   return total;
 }
 
 int64_t ConvProblem::bytes() const {
-  if (!before.empty()) {
+  if (!depthwise.empty()) {
     int64_t total = without_depthwise().tensor_bytes();
-    for (const ConvProblem& depthwise : before) total += depthwise.bytes() - bytes_between(depthwise);
+    for (const ConvProblem& first : depthwise) total += first.bytes() - intermediate_bytes(first);
     return total;
   }
   const int64_t rows = units_read(*this, 0, 1) * units_read(*this, 1, 1);
@@ -157,7 +157,7 @@ int64_t ConvProblem::bytes() const {
 
 ConvProblem ConvProblem::without_depthwise() const {
   ConvProblem alone = *this;
-  alone.before.clear();
+  alone.depthwise.clear();
   return alone;
 }
 
@@ -189,7 +189,7 @@ std::string ConvProblem::text() const {
          " strides=" + extents_text(spatial(stride)) + " dilations=" + extents_text(spatial(dilation)) +
          " pads=" + joined(spatial(pad_begin), spatial(pad_end)) +
          (epilogue.is_empty() ? "" : " then=" + text_of(epilogue)) +
-         (before.empty() ? "" : " of=(" + before.front().text() + ")");
+         (depthwise.empty() ? "" : " of=(" + depthwise.front().text() + ")");
 }
 
 size_t ConvProblemHash::operator()(const ConvProblem& problem) const {
@@ -212,7 +212,7 @@ size_t ConvProblemHash::operator()(const ConvProblem& problem) const {
                            &problem.pad_begin, &problem.pad_end}) {
     for (const int64_t value : *axes) mix(value);
   }
-  for (const ConvProblem& depthwise : problem.before) mix(static_cast<int64_t>((*this)(depthwise)));
+  for (const ConvProblem& first : problem.depthwise) mix(static_cast<int64_t>((*this)(first)));
   return static_cast<size_t>(hash);
 }
 
@@ -291,7 +291,7 @@ ConvProblem make_problem(const ConvSpec& spec, const InputShapes& shapes) {
   }
   const ConvProblem depthwise = make_depthwise_problem(spec, shapes);
   ConvProblem problem = make_problem(spec, depthwise.result_shape(), shapes.w, shapes.bias, shapes.residual);
-  problem.before.push_back(depthwise);
+  problem.depthwise.push_back(depthwise);
   return problem;
 }
 

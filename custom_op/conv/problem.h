@@ -36,7 +36,7 @@ struct ConvProblem {
   Axes result{1, 1, 1};  // of y; `output` is of the convolution, before the epilogue's pool
   // The depthwise convolution in front, none or one. Its result, rounded to the element type, is the input of
   // this convolution: in_channels and `input` describe that result.
-  std::vector<ConvProblem> before;
+  std::vector<ConvProblem> depthwise;
 
   bool operator==(const ConvProblem&) const = default;
 

@@ -18,9 +18,9 @@ uint32_t drop_bits(uint32_t magnitude, int count) {
 }  // namespace
 
 Float16::Float16(float value) {
-  const uint32_t whole = std::bit_cast<uint32_t>(value);
-  uint32_t sign = whole >> 16 & 0x8000;
-  const uint32_t magnitude = whole & 0x7fffffff;
+  const uint32_t float_bits = std::bit_cast<uint32_t>(value);
+  uint32_t sign = float_bits >> 16 & 0x8000;
+  const uint32_t magnitude = float_bits & 0x7fffffff;
   constexpr uint32_t kSmallestNormal = 113u << 23;  // 2^-14
   constexpr uint32_t kTooLarge = 143u << 23;        // 2^16
   uint32_t half = 0;

@@ -20,12 +20,12 @@ constexpr ElementTypeFacts kElementTypes[] = {{ElementType::float32, "float32", 
 
 const ElementTypeFacts& facts_of(ElementType type) { return kElementTypes[static_cast<size_t>(type)]; }
 
-void check_range(std::string_view attribute, const std::vector<int64_t>& values, int64_t least) {
+void check_range(std::string_view attribute, const std::vector<int64_t>& values, int64_t min) {
   for (const int64_t value : values) {
-    if (value < least || value > kLargestAttribute) {
-      throw InvalidArgument(attribute_message(
-          attribute, list_text(values),
-          "values from " + std::to_string(least) + " to " + std::to_string(kLargestAttribute)));
+    if (value < min || value > kMaxAttribute) {
+      throw InvalidArgument(
+          attribute_message(attribute, list_text(values),
+                            "values from " + std::to_string(min) + " to " + std::to_string(kMaxAttribute)));
     }
   }
 }

@@ -13,7 +13,7 @@ using Shape = std::vector<int64_t>;
 
 // The largest integer attribute. Products of two such numbers, the most that shape arithmetic forms, fit into
 // 64 bits.
-constexpr int64_t kLargestAttribute = 2147483647;
+constexpr int64_t kMaxAttribute = 2147483647;
 
 // Accumulators of float16 and bfloat16 data are float32.
 enum class ElementType { float32, float64, float16, bfloat16 };

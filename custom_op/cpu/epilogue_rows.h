@@ -80,12 +80,12 @@ struct RowBand {
 // lie inside the row are computed side by side, as vectors. `combine` adds a value to a window's result,
 // which begins as `identity`.
 template <int kStride, typename Combine>
-void pool_columns_by(const Pool& pool, int64_t counted_rows, const float* values, int64_t width,
+void pool_columns_by(const Pool& pool, int64_t row_divisor, const float* values, int64_t width,
                      float* results, int64_t y_width, float identity, Combine combine) {
   const int64_t stride = kStride == 0 ? pool.stride[1] : kStride;
   const int64_t pad = pool.pad_begin[1], kernel = pool.kernel[1];
-  const auto finish = [&](float result, int64_t counted) {
-    return pool.kind == PoolKind::average ? result / static_cast<float>(counted_rows * counted) : result;
+  const auto finish = [&](float result, int64_t divisor) {
+    return pool.kind == PoolKind::average ? result / static_cast<float>(row_divisor * divisor) : result;
   };
   const auto pool_window = [&](int64_t q) {
     const PoolWindow columns(pool, 1, q, width);
@@ -93,7 +93,7 @@ void pool_columns_by(const Pool& pool, int64_t counted_rows, const float* values
     for (int64_t column = columns.begin; column < columns.end; ++column) {
       result = combine(result, values[column]);
     }
-    results[q] = finish(result, columns.counted);
+    results[q] = finish(result, columns.divisor);
   };
   const int64_t begin = std::min(y_width, ceil_divide(pad, stride));
   const int64_t last = width + pad - kernel;  // the last column, padding included, where a window may begin
@@ -135,7 +135,7 @@ void pool_rows_by(const ConvProblem& problem, const ActivationKernels& kernels, 
         column_values[column] = combine(column_values[column], values[column]);
       }
     }
-    pool_columns(pool, rows.counted, column_values.data(), width, results.data(), y_width, identity, combine);
+    pool_columns(pool, rows.divisor, column_values.data(), width, results.data(), y_width, identity, combine);
     if (activates_after_pool(epilogue)) {
       activate_row(epilogue, epilogue.activation, kernels, y_width, results.data());
     }

@@ -352,7 +352,7 @@ void make_separable(ConvProblem& p, Device& device, Random& random) {
   pointwise.type = p.type, pointwise.precision = one_in(random, 10) ? Precision::ieee : Precision::tf32;
   pointwise.epilogue = p.epilogue;
   if (pointwise.epilogue.pool.kind != PoolKind::none) pointwise.epilogue.pool = {};
-  pointwise.before.push_back(depthwise);
+  pointwise.depthwise.push_back(depthwise);
   p = pointwise;
   device.multiprocessors = static_cast<int>(one_in(random, 2) ? 132 : between(random, 1, 6));
 }
@@ -512,7 +512,7 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
            Spread spread = {}) {
   // Wide ranges do not fit into float16.
   const bool has_any = values == Values::any, is_wide = has_any && !std::is_same_v<Element, Float16>;
-  const ConvProblem& first = p.before.empty() ? p : p.before.front();
+  const ConvProblem& first = p.depthwise.empty() ? p : p.depthwise.front();
   const int64_t x_count = p.batch * p.in_channels * first.input_size();
   const int64_t w_count = p.out_channels * p.channels_per_group() * p.filter_size();
   const int64_t y_count = p.result_elements();
@@ -556,11 +556,11 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
   const Element* const bias = p.has_bias ? b.data() : nullptr;
   Element* const y_begin = y.data() + kGuard + y_shift;
   const std::vector<Element> d =
-      draw_values<Element>(random, p.before.empty() ? 0 : p.in_channels * first.filter_size(), 0);
-  const std::vector<Element> db = draw_values<Element>(random, p.before.empty() ? 0 : p.in_channels, 0);
-  const Element* const d_bias = first.has_bias && !p.before.empty() ? db.data() : nullptr;
+      draw_values<Element>(random, p.depthwise.empty() ? 0 : p.in_channels * first.filter_size(), 0);
+  const std::vector<Element> db = draw_values<Element>(random, p.depthwise.empty() ? 0 : p.in_channels, 0);
+  const Element* const d_bias = first.has_bias && !p.depthwise.empty() ? db.data() : nullptr;
   std::optional<DepthwiseResults<Element>> depthwise_results;
-  if (!p.before.empty()) depthwise_results.emplace(first, x_begin, d.data(), d_bias);
+  if (!p.depthwise.empty()) depthwise_results.emplace(first, x_begin, d.data(), d_bias);
 
   const std::unique_ptr<Plan> plan = offer.make();
   if (prints_plan) std::printf("%s\n", plan->describe().c_str());
@@ -671,7 +671,8 @@ bool check_seed(const Algorithm& algorithm, int seed, Task task, bool prints_pla
   }
   emulation::initial_shared = seed % 2 == 0 ? emulation::kNanWord : emulation::kNumberWord;
   if (!choose_compiled_format(problem, algorithm, device)) return true;
-  for (ConvProblem& before : problem.before) before.type = problem.type, before.precision = problem.precision;
+  for (ConvProblem& before : problem.depthwise)
+    before.type = problem.type, before.precision = problem.precision;
   const std::vector<Offer> offers =
       offers_of(algorithm, problem, device, task == Task::compute_by_every_tiling);
   if (task == Task::plan) {

@@ -55,7 +55,7 @@ ShapeKey::ShapeKey(const OrtApi& api, const OrtValue* tensor) {
   size_t axes = 0;
   check(api, api.GetDimensionsCount(raw, &axes));
   axes_ = static_cast<int64_t>(axes);
-  if (axes <= kMostAxes) check(api, api.GetDimensions(raw, extents_.data(), axes));
+  if (axes <= kMaxAxes) check(api, api.GetDimensions(raw, extents_.data(), axes));
 }
 
 NodeInputs::NodeInputs(const OrtApi& api, const OrtKernelInfo* info)

@@ -38,7 +38,7 @@ ConvTensors conv_tensors(const InputTensors& inputs, void* y, DataOf data_of) {
 
 // An input as the model declares it.
 struct DeclaredInput {
-  bool is_given = false;       // an absent input has no name
+  bool is_present = false;     // an absent input has no name
   std::optional<Shape> shape;  // of a constant, or declared; empty if unknown
 };
 PerInput<DeclaredInput> declared_inputs(const OrtApi& api, const OrtKernelInfo* info);
@@ -46,7 +46,7 @@ PerInput<DeclaredInput> declared_inputs(const OrtApi& api, const OrtKernelInfo* 
 // A shape without heap memory, for fast comparisons. Beyond the axes of a convolution only the rank is kept.
 class ShapeKey {
  public:
-  static constexpr size_t kMostAxes = 5;
+  static constexpr size_t kMaxAxes = 5;
 
   ShapeKey() = default;  // an absent input
   ShapeKey(const OrtApi& api, const OrtValue* tensor);
@@ -55,7 +55,7 @@ class ShapeKey {
 
  private:
   int64_t axes_ = -1;
-  std::array<int64_t, kMostAxes> extents_{};
+  std::array<int64_t, kMaxAxes> extents_{};
 };
 
 // A node's inputs. The shapes of constants are read once.

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "conv/declared_shapes.h"
 #include "conv/error.h"
-#include "conv/open_shapes.h"
 #include "cuda/runtime/kernel_store.h"
 #include "plan/background.h"
 #include "plan/first_error.h"
@@ -31,12 +31,12 @@ ParallelFor session_threads(const OrtApi& api, const OrtKernelContext* context) 
   };
 }
 
-// The batches to plan ahead: the declared batch, or common ones if it is open. None if another dimension is
-// open.
+// The batches to plan ahead: the declared batch, or common batches if it is unknown. None if another
+// dimension is unknown.
 std::vector<int64_t> batches_to_plan(const Shape& x) {
-  const auto is_open = [](int64_t extent) { return extent < 0; };
-  if (x.size() < 3 || std::any_of(x.begin() + 1, x.end(), is_open)) return {};
-  if (is_open(x[0])) return {1, 8, 64, 512};
+  const auto is_unknown = [](int64_t extent) { return extent < 0; };
+  if (x.size() < 3 || std::any_of(x.begin() + 1, x.end(), is_unknown)) return {};
+  if (is_unknown(x[0])) return {1, 8, 64, 512};
   return {x[0]};
 }
 
@@ -158,27 +158,30 @@ std::shared_ptr<const CachedRun> ConvKernel::cached_run(const OrtKernelContext* 
 
 // Checks the declared shapes.
 void ConvKernel::check_shapes(const PerInput<DeclaredInput>& inputs) const {
-  check_open_shapes(spec_, {inputs[kD].is_given ? depthwise_result(inputs) : inputs[kX].shape,
-                            inputs[kW].shape, inputs[kB].shape});
+  check_declared_shapes(spec_, {inputs[kD].is_present ? depthwise_result(inputs) : inputs[kX].shape,
+                                inputs[kW].shape, inputs[kB].shape});
 }
 
 // Returns the shape behind the depthwise convolution in front, as far as the model declares it.
 std::optional<Shape> ConvKernel::depthwise_result(const PerInput<DeclaredInput>& inputs) const {
-  const auto is_whole = [](const std::optional<Shape>& shape) {
-    return shape && std::find(shape->begin(), shape->end(), kOpen) == shape->end();
+  const auto is_known_completely = [](const std::optional<Shape>& shape) {
+    return shape && std::find(shape->begin(), shape->end(), kUnknownDimension) == shape->end();
   };
   const std::optional<Shape>&x = inputs[kX].shape, &weights = inputs[kD].shape;
   if (weights && is_known(*weights, 0) && (*weights)[0] > 0) {
-    const ConvSpec alone = depthwise_spec(spec_, (*weights)[0]);
+    const ConvSpec depthwise = depthwise_spec(spec_, (*weights)[0]);
     try {
-      check_open_shapes(alone, {x, weights, inputs[kDb].shape});
-      if (is_whole(x) && is_whole(weights)) return make_problem(alone, *x, *weights).result_shape();
+      check_declared_shapes(depthwise, {x, weights, inputs[kDb].shape});
+      if (is_known_completely(x) && is_known_completely(weights))
+        return make_problem(depthwise, *x, *weights).result_shape();
     } catch (const InvalidArgument& error) {
       throw InvalidArgument("the depthwise convolution in front: " + std::string(error.what()));
     }
   }
   std::optional<Shape> result = x;
-  if (result) std::fill(result->begin() + std::min<ptrdiff_t>(2, std::ssize(*result)), result->end(), kOpen);
+  if (result)
+    std::fill(result->begin() + std::min<ptrdiff_t>(2, std::ssize(*result)), result->end(),
+              kUnknownDimension);
   return result;
 }
 
@@ -192,16 +195,16 @@ const void* ConvKernel::prepared(const CachedRun& run, const OrtKernelContext* c
 }
 
 // Makes plans and compiles their kernels in the background before the first run, for the declared shapes or,
-// with an open batch, for common batches.
+// with an unknown batch, for common batches.
 void ConvKernel::plan_ahead(const OrtKernelInfo* info, const PerInput<DeclaredInput>& inputs) const {
   const std::optional<int> index = device_of_session(variant_.api, info);
   const std::optional<Shape>&x = inputs[kX].shape, &w = inputs[kW].shape;
-  const bool is_unclear =
-      std::ranges::any_of(inputs, [](const DeclaredInput& input) { return input.is_given && !input.shape; });
-  if (!index || !x || !w || is_unclear) return;
+  const bool has_unknown_rank = std::ranges::any_of(
+      inputs, [](const DeclaredInput& input) { return input.is_present && !input.shape; });
+  if (!index || !x || !w || has_unknown_rank) return;
   for (const int64_t batch : batches_to_plan(*x)) {
     InputShapes shapes{*x, *w, inputs[kB].shape, inputs[kZ].shape, inputs[kD].shape, inputs[kDb].shape};
-    const bool is_open = (*x)[0] != batch;
+    const bool is_guess = (*x)[0] != batch;
     shapes.x[0] = batch;
     const auto work = [node_plans = std::weak_ptr(plans_), spec = spec_, shapes = std::move(shapes),
                        origin = variant_.origin, lends = lends_scratch_, index = *index] {
@@ -209,7 +212,7 @@ void ConvKernel::plan_ahead(const OrtKernelInfo* info, const PerInput<DeclaredIn
       if (plans == nullptr) return;  // the session has been closed
       make_plan(*plans, spec, shapes, cuda_device(index, origin, lends));
     };
-    in_background(is_open ? When::late : When::soon, work);
+    in_background(is_guess ? Priority::low : Priority::high, work);
   }
 }
 
@@ -218,12 +221,12 @@ void ConvKernel::log_compiling(const OrtKernelContext* context, const Device& de
                                const Offer& offer) const {
   static std::atomic<bool> is_logged{false};
   if (variant_.device == DeviceKind::cpu || is_logged) return;
-  const std::string what = what_is_compiled(device, offer);
-  if (!what.empty() && !is_logged.exchange(true)) log_warning(context, what);
+  const std::string notice = compilation_notice(device, offer);
+  if (!notice.empty() && !is_logged.exchange(true)) log_warning(context, notice);
 }
 
-// Writes a line into ONNX Runtime's log about something that costs time but no answer, such as a damaged
-// tuning table. An empty text writes nothing.
+// Writes a warning to ONNX Runtime's log about something that costs time but does not change results, such as
+// a damaged tuning table. An empty text writes nothing.
 void ConvKernel::log_warning(const OrtKernelContext* context, const std::string& text) const {
   if (text.empty()) return;
   const OrtApi& api = variant_.api;
@@ -237,8 +240,8 @@ void ConvKernel::log_warning(const OrtKernelContext* context, const std::string&
 void* ConvKernel::aligned_data(const OrtValue* tensor) const {
   void* const data = data_of(variant_.api, tensor);
   if (!is_aligned(data, size_of(spec_.type))) {
-    throw InvalidArgument("a tensor begins at an address that is no multiple of its elements' " +
-                          std::to_string(size_of(spec_.type)) + " bytes: bind memory that does");
+    throw InvalidArgument("a tensor begins at an address that is not a multiple of its elements' " +
+                          std::to_string(size_of(spec_.type)) + " bytes: bind aligned memory");
   }
   return data;
 }

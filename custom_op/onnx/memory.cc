@@ -62,9 +62,9 @@ size_t bytes_of(const OrtApi& api, const OrtValue* tensor, size_t element_bytes)
 
 }  // namespace
 
-ArenaMemory::ArenaMemory(const OrtApi& api, const OrtKernelContext* context, const OrtValue* beside)
+ArenaMemory::ArenaMemory(const OrtApi& api, const OrtKernelContext* context, const OrtValue* like)
     : api_(api), allocator_(nullptr, {&api}) {
-  check(api, api.GetTensorMemoryInfo(beside, &info_));
+  check(api, api.GetTensorMemoryInfo(like, &info_));
   OrtAllocator* allocator = nullptr;
   check(api, api.KernelContext_GetAllocator(context, info_, &allocator));
   allocator_.reset(allocator);
@@ -87,15 +87,15 @@ bool lends_scratch(const OrtApiBase& base) {
 }
 
 Scratch::Scratch(const OrtApiBase& base, const OrtApi& api, const OrtKernelContext* context,
-                 const OrtValue* beside, size_t bytes, DeviceKind kind) {
+                 const OrtValue* like, size_t bytes, DeviceKind kind) {
   if (bytes == 0) return;
   if (kind == DeviceKind::cpu) {
-    memory_.emplace(api, context, beside);
+    memory_.emplace(api, context, like);
     memory_->allocate(bytes);
     return;
   }
   const GetScratchBuffer get_scratch_buffer = scratch_function(base);
-  memory_.emplace(api, context, beside);
+  memory_.emplace(api, context, like);
   void* pointer = nullptr;
   // ONNX Runtime throws if memory is short. The exception becomes the run's error, as a status does.
   check(api, get_scratch_buffer(context, memory_->info(), bytes, &pointer));
@@ -111,7 +111,7 @@ const void* PreparedWeights::get(const Plan& plan, int device, const OrtKernelCo
   if (found != forms_.end()) return found->second == nullptr ? nullptr : found->second->pointer();
   const DeviceGuard guard(device);
   if (is_captured(stream)) return nullptr;
-  const OutsideOfCaptures outside;
+  const RelaxedCaptureMode relaxed;
   std::unique_ptr<ArenaMemory> memory;
   try {
     memory = std::make_unique<ArenaMemory>(api_, context, weights);
@@ -178,7 +178,7 @@ void* AlignedTensors::output(const OrtValue* tensor) {
 }
 
 void AlignedTensors::finish() const {
-  for (const Output& output : outputs_) std::memcpy(output.wanted, output.written, output.bytes);
+  for (const Output& output : outputs_) std::memcpy(output.destination, output.copy, output.bytes);
 }
 
 }  // namespace convswap

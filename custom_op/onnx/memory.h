@@ -18,9 +18,9 @@ namespace convswap {
 // Memory from a session's arena, returned when the object is destroyed.
 class ArenaMemory {
  public:
-  // Finds the arena and allocates nothing. `beside` is a tensor in the wanted kind of memory. Throws
+  // Finds the arena and allocates nothing. `like` is a tensor in the same kind of memory. Throws
   // OnnxRuntimeError if there is no such arena.
-  ArenaMemory(const OrtApi& api, const OrtKernelContext* context, const OrtValue* beside);
+  ArenaMemory(const OrtApi& api, const OrtKernelContext* context, const OrtValue* like);
   ~ArenaMemory();
   ArenaMemory(const ArenaMemory&) = delete;
   ArenaMemory& operator=(const ArenaMemory&) = delete;
@@ -52,9 +52,9 @@ bool lends_scratch(const OrtApiBase& base);
 // the run's stream: it may be returned as soon as the work is enqueued.
 class Scratch {
  public:
-  // `beside` is a tensor in the wanted kind of memory. Allocates nothing for 0 bytes. Throws OnnxRuntimeError
+  // `like` is a tensor in the same kind of memory. Allocates nothing for 0 bytes. Throws OnnxRuntimeError
   // if there is not enough memory, and for a card with ONNX Runtime below 1.18.
-  Scratch(const OrtApiBase& base, const OrtApi& api, const OrtKernelContext* context, const OrtValue* beside,
+  Scratch(const OrtApiBase& base, const OrtApi& api, const OrtKernelContext* context, const OrtValue* like,
           size_t bytes, DeviceKind kind);
 
   void* pointer() const { return memory_ ? memory_->pointer() : nullptr; }
@@ -122,8 +122,8 @@ class AlignedTensors {
 
  private:
   struct Output {
-    void* wanted;
-    const std::byte* written;
+    void* destination;
+    const std::byte* copy;
     size_t bytes;
   };
 

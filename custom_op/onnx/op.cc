@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "conv/open_shapes.h"
+#include "conv/declared_shapes.h"
 #include "conv/problem.h"
 #include "onnx/attributes.h"
 #include "onnx/session_options.h"
@@ -49,19 +49,19 @@ struct InputInfo {
   }
 };
 
-// The output shape, with kOpen for dimensions that depend on an open one. It is computed with fitting values
-// in place of the open dimensions.
+// The output shape, with kUnknownDimension for dimensions that depend on an unknown one. It is computed with
+// fitting values in place of the unknown dimensions.
 Shape output_shape(const ConvSpec& spec, const std::optional<Shape>& x, const std::optional<Shape>& w) {
-  const OpenShapes whole = OpenShapes{x, w, {}}.filled(spec);
-  Shape output = make_problem(spec, *whole.x, *whole.w).result_shape();
+  const DeclaredShapes complete = DeclaredShapes{x, w, {}}.filled(spec);
+  Shape output = make_problem(spec, *complete.x, *complete.w).result_shape();
   const auto is_known_of = [](const std::optional<Shape>& shape, size_t axis) {
     return shape && is_known(*shape, axis);
   };
-  if (!is_known_of(x, 0)) output[0] = kOpen;
-  if (!is_known_of(w, 0)) output[1] = kOpen;
+  if (!is_known_of(x, 0)) output[0] = kUnknownDimension;
+  if (!is_known_of(w, 0)) output[1] = kUnknownDimension;
   for (size_t axis = 2; axis < output.size(); ++axis) {
     const bool has_filter = is_known_of(w, axis) || axis - 2 < spec.kernel_shape.size();
-    if (!is_known_of(x, axis) || !has_filter) output[axis] = kOpen;
+    if (!is_known_of(x, axis) || !has_filter) output[axis] = kUnknownDimension;
   }
   return output;
 }
@@ -73,7 +73,7 @@ std::optional<Shape> depthwise_output(const ConvSpec& spec, const std::optional<
     return output_shape(depthwise_spec(spec, (*weights)[0]), x, weights);
   }
   std::optional<Shape> output = x;
-  for (size_t axis = 2; output && axis < output->size(); ++axis) (*output)[axis] = kOpen;
+  for (size_t axis = 2; output && axis < output->size(); ++axis) (*output)[axis] = kUnknownDimension;
   return output;
 }
 
@@ -85,7 +85,7 @@ std::vector<std::string> dimension_names(const OrtApi& api, const InputInfo& x, 
   check(api, api.GetSymbolicDimensions(x.info, input_names.data(), input_names.size()));
   std::vector<std::string> names(output.size());
   for (size_t axis = 0; axis < output.size(); ++axis) {
-    if (output[axis] != kOpen) continue;
+    if (output[axis] != kUnknownDimension) continue;
     const bool is_named_batch = axis == 0 && !input_names.empty() && *input_names[0] != '\0';
     names[axis] = is_named_batch ? input_names[0] : "convswap_" + std::to_string(unknown_dimensions++);
   }
@@ -137,7 +137,7 @@ OrtStatus* create_kernel(const OrtCustomOp* op, const OrtApi* api, const OrtKern
     const std::string node = node_name(*api, info);
     title += " node '" + node + "'";
     *kernel = new ConvKernel(static_cast<const ConvOp*>(op)->variant, info, title);
-    note_kernel(node);
+    record_kernel(node);
     return nullptr;
   } catch (...) {
     return status_of_current_exception(*api, title);
@@ -145,12 +145,12 @@ OrtStatus* create_kernel(const OrtCustomOp* op, const OrtApi* api, const OrtKern
 }
 
 OrtStatus* compute(void* kernel, OrtKernelContext* context) noexcept {
-  ConvKernel& own = *static_cast<ConvKernel*>(kernel);
+  ConvKernel& conv = *static_cast<ConvKernel*>(kernel);
   try {
-    own.compute(context);
+    conv.compute(context);
     return nullptr;
   } catch (...) {
-    return status_of_current_exception(own.api(), own.title());
+    return status_of_current_exception(conv.api(), conv.title());
   }
 }
 
@@ -168,7 +168,7 @@ OrtStatus* infer_shape(const OrtCustomOp* op, OrtShapeInferContext* context) noe
 
 }  // namespace
 
-ConvOp::ConvOp(const OpVariant& own) : OrtCustomOp{}, variant(own) {
+ConvOp::ConvOp(const OpVariant& op_variant) : OrtCustomOp{}, variant(op_variant) {
   version = kApiVersion;
   GetName = [](const OrtCustomOp* op) { return name_of(kind_of(op)); };
   GetExecutionProviderType = [](const OrtCustomOp* op) {

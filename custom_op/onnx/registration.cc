@@ -92,9 +92,9 @@ void register_ops(const OrtApiBase& base, const OrtApi& api, OrtSessionOptions* 
   const KernelOrigin* const origin = kernel_origin_of(api, options);
   check_same_origin(api, options, origin);
   const Registry& registry = registry_of(base, api, origin);
-  answer_kernels(api, options);
+  handle_kernel_recording(api, options);
   add_domain_once(api, options, registry.domain(), "convswap.registered");
-  if (!override_requested(api, options)) return disable_optimizers(api, options, {kTakesOurDomain});
+  if (!override_requested(api, options)) return disable_optimizers(api, options, {kWeightBiasQuantization});
   const Precision precision = override_precision(api, options);
   keep_conv_nodes(base, api, options);
   const auto mark_of = [](Precision each) {

@@ -19,7 +19,7 @@ constexpr char kDisabledEntry[] = "optimization.disable_specified_optimizers";
 // The first version of ONNX Runtime that can disable single optimisers.
 constexpr uint32_t kDisablesOptimizersSince = 18;
 // ONNX Runtime takes at most 1024 bytes, in newer versions more.
-constexpr size_t kLongestName = 1000;
+constexpr size_t kMaxNameBytes = 1000;
 
 struct Recorder {
   bool on = false;
@@ -30,8 +30,8 @@ thread_local Recorder recorder;
 
 // Cuts a long name between two UTF-8 characters.
 std::string shortened(const std::string& name) {
-  if (name.size() <= kLongestName) return name;
-  size_t end = kLongestName;
+  if (name.size() <= kMaxNameBytes) return name;
+  size_t end = kMaxNameBytes;
   while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xC0) == 0x80) --end;
   return name.substr(0, end);
 }
@@ -45,9 +45,9 @@ bool contains(const std::string& list, const std::string& name) {
 }
 
 // The error for an unknown value of an entry.
-OnnxRuntimeError unknown_value(const char* key, const std::string& given, const char* expected) {
+OnnxRuntimeError unknown_value(const char* key, const std::string& value, const char* expected) {
   return {ORT_INVALID_ARGUMENT,
-          "session config entry " + std::string(key) + " is '" + given + "'; expected " + expected};
+          "session config entry " + std::string(key) + " is '" + value + "'; expected " + expected};
 }
 
 }  // namespace
@@ -68,11 +68,11 @@ std::optional<std::string> entry(const OrtApi& api, const OrtSessionOptions* opt
 }
 
 std::string kernel_origin_entries() {
-  std::vector<std::string> before{kPackEntry};
+  std::vector<std::string> entries{kPackEntry};
   std::string last = kCompileEntry;
-  for (const SessionFile* file : session_files()) before.push_back(std::exchange(last, file->entry));
+  for (const SessionFile* file : session_files()) entries.push_back(std::exchange(last, file->entry));
   std::string text;
-  for (const std::string& each : before) text += (text.empty() ? "" : ", ") + each;
+  for (const std::string& name : entries) text += (text.empty() ? "" : ", ") + name;
   return text + " or " + last;
 }
 
@@ -101,12 +101,12 @@ Precision override_precision(const OrtApi& api, const OrtSessionOptions* options
 
 void disable_optimizers(const OrtApi& api, OrtSessionOptions* options,
                         std::initializer_list<const char*> names) {
-  const std::string given = entry(api, options, kDisabledEntry).value_or("");
-  std::string disabled = given;
+  const std::string previous = entry(api, options, kDisabledEntry).value_or("");
+  std::string disabled = previous;
   for (const char* name : names) {
     if (!contains(disabled, name)) disabled += (disabled.empty() ? "" : ";") + std::string(name);
   }
-  if (disabled != given) check(api, api.AddSessionConfigEntry(options, kDisabledEntry, disabled.c_str()));
+  if (disabled != previous) check(api, api.AddSessionConfigEntry(options, kDisabledEntry, disabled.c_str()));
 }
 
 void keep_conv_nodes(const OrtApiBase& base, const OrtApi& api, OrtSessionOptions* options) {
@@ -121,10 +121,11 @@ void keep_conv_nodes(const OrtApiBase& base, const OrtApi& api, OrtSessionOption
   // On the CPU provider these replace a Conv by another op: with an activation, with the addition behind a
   // Conv with bias, or in a blocked layout.
   disable_optimizers(
-      api, options, {"ConvActivationFusion", "ConvAddActivationFusion", "NchwcTransformer", kTakesOurDomain});
+      api, options,
+      {"ConvActivationFusion", "ConvAddActivationFusion", "NchwcTransformer", kWeightBiasQuantization});
 }
 
-void answer_kernels(const OrtApi& api, OrtSessionOptions* options) {
+void handle_kernel_recording(const OrtApi& api, OrtSessionOptions* options) {
   const std::optional<std::string> request = entry(api, options, kKernelsEntry);
   if (!request) return;
   if (*request != "record" && *request != "read") {
@@ -141,7 +142,7 @@ void answer_kernels(const OrtApi& api, OrtSessionOptions* options) {
   }
 }
 
-void note_kernel(const std::string& node) {
+void record_kernel(const std::string& node) {
   if (recorder.on) recorder.nodes.push_back(shortened(node));
 }
 

@@ -20,12 +20,10 @@
 //
 //   convswap.override = 1      the override mode; 0 or absent: only the op convswap.Conv
 //   convswap.precision = ieee  precision of Conv nodes in the override mode, which have no such attribute;
-//   tf32 or
-//                              absent: ONNX Runtime's own default on CUDA
+//                              tf32 or absent: ONNX Runtime's default on CUDA
 //   convswap.kernels = record  starts to record the node name of each kernel that this thread creates
-//   convswap.kernels = read    stops recording; sets convswap.kernels.count and the node names, cut to 1000
-//   bytes,
-//                              as convswap.kernels.0, .1, ...
+//   convswap.kernels = read    stops recording; sets convswap.kernels.count, and the node names as
+//                              convswap.kernels.0, .1, ..., each cut to 1000 bytes
 //
 // A session creates its kernels in the thread that creates the session. A program that records, creates a
 // session and reads thus learns which Conv nodes run on our op; ONNX Runtime does not tell.
@@ -58,16 +56,16 @@ void disable_optimizers(const OrtApi& api, OrtSessionOptions* options,
 
 // This optimiser adds nodes beside a Conv of any domain, in the domain of the Conv. In our domain they have
 // no kernels, and a quantised model with a float32 bias would not load.
-inline constexpr char kTakesOurDomain[] = "WeightBiasQuantization";
+inline constexpr char kWeightBiasQuantization[] = "WeightBiasQuantization";
 
 // Disables the optimisers that replace Conv nodes before kernels are looked up. Throws for ONNX Runtime below
 // 1.18, which has no such setting.
 void keep_conv_nodes(const OrtApiBase& base, const OrtApi& api, OrtSessionOptions* options);
 
 // Carries out the entry convswap.kernels of `options`. Throws.
-void answer_kernels(const OrtApi& api, OrtSessionOptions* options);
+void handle_kernel_recording(const OrtApi& api, OrtSessionOptions* options);
 
 // Records that this thread created a kernel for the node of this name.
-void note_kernel(const std::string& node);
+void record_kernel(const std::string& node);
 
 }  // namespace convswap

@@ -113,7 +113,7 @@ std::string why_no_kernels(const Device& device, const Offer& offer);
 
 // Returns one line for a log about kernels that have to be compiled before the plan is made; "" if there are
 // none.
-std::string what_is_compiled(const Device& device, const Offer& offer);
+std::string compilation_notice(const Device& device, const Offer& offer);
 
 // A file that an algorithm needs; a session config entry names it.
 struct SessionFile {
@@ -153,10 +153,10 @@ class Algorithm {
 
   virtual Offer offer(const ConvProblem& problem, const Device& device) const = 0;
 
-  // Returns up to `most` offers, one per tiling, the cheapest estimate first; offer() returns the first. They
-  // serve measurements of the estimate. Empty if the algorithm cannot compute the problem.
+  // Returns up to `max_count` offers, one per tiling, the cheapest estimate first; offer() returns the first.
+  // They serve measurements of the estimate. Empty if the algorithm cannot compute the problem.
   virtual std::vector<Offer> alternatives(const ConvProblem& problem, const Device& device,
-                                          std::size_t /*most*/) const {
+                                          std::size_t /*max_count*/) const {
     Offer only = offer(problem, device);
     if (only.is_refusal()) return {};
     return {std::move(only)};

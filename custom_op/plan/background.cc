@@ -17,15 +17,15 @@
 namespace convswap {
 namespace {
 
-constexpr std::chrono::milliseconds kMostWaitAtEnd{900};
+constexpr std::chrono::milliseconds kMaxWaitAtExit{900};
 
 struct ThreadPool {
   std::mutex mutex;
-  std::condition_variable work_came, work_ended;
-  std::deque<std::function<void()>> soon, late;
+  std::condition_variable work_added, work_done;
+  std::deque<std::function<void()>> high, low;
   unsigned threads = 0, idle = 0, guards = 0;
-  unsigned doing_late = 0;  // threads that do late work
-  bool is_ending = false;
+  unsigned busy_with_low = 0;  // threads that do low-priority work
+  bool is_exiting = false;
   const pid_t process = getpid();
 };
 
@@ -36,16 +36,16 @@ ThreadPool& thread_pool() {
 }
 
 unsigned max_threads() { return std::max(1u, std::thread::hardware_concurrency()); }
-unsigned max_late_threads() { return std::max(1u, max_threads() / 2); }
+unsigned max_low_threads() { return std::max(1u, max_threads() / 2); }
 
 // Takes the next work for a thread; the caller holds the lock. Returns false if there is none.
-bool take(ThreadPool& pool, std::function<void()>& work, bool& is_late) {
-  is_late = pool.soon.empty();
-  if (is_late && (pool.late.empty() || pool.doing_late >= max_late_threads())) return false;
-  std::deque<std::function<void()>>& from = is_late ? pool.late : pool.soon;
+bool take(ThreadPool& pool, std::function<void()>& work, bool& is_low) {
+  is_low = pool.high.empty();
+  if (is_low && (pool.low.empty() || pool.busy_with_low >= max_low_threads())) return false;
+  std::deque<std::function<void()>>& from = is_low ? pool.low : pool.high;
   work = std::move(from.front());
   from.pop_front();
-  if (is_late) ++pool.doing_late;
+  if (is_low) ++pool.busy_with_low;
   return true;
 }
 
@@ -53,11 +53,11 @@ void run_worker(ThreadPool& pool) {
   std::unique_lock<std::mutex> lock(pool.mutex);
   for (;;) {
     std::function<void()> work;
-    bool is_late = false;
+    bool is_low = false;
     ++pool.idle;
-    pool.work_came.wait(lock, [&] { return pool.is_ending || take(pool, work, is_late); });
+    pool.work_added.wait(lock, [&] { return pool.is_exiting || take(pool, work, is_low); });
     --pool.idle;
-    if (pool.is_ending) return;
+    if (pool.is_exiting) return;
     lock.unlock();
     {
       const TaskGuard guard;
@@ -68,8 +68,8 @@ void run_worker(ThreadPool& pool) {
       work = nullptr;  // destroys its captures outside the lock
     }
     lock.lock();
-    if (is_late) --pool.doing_late;
-    pool.work_came.notify_one();
+    if (is_low) --pool.busy_with_low;
+    pool.work_added.notify_one();
   }
 }
 
@@ -77,11 +77,11 @@ void end_with_process(int status, void*) {
   ThreadPool& pool = thread_pool();
   if (pool.process != getpid()) return;
   std::unique_lock<std::mutex> lock(pool.mutex);
-  pool.is_ending = true;
-  pool.soon.clear();
-  pool.late.clear();
-  pool.work_came.notify_all();
-  if (pool.work_ended.wait_for(lock, kMostWaitAtEnd, [&] { return pool.guards == 0; })) return;
+  pool.is_exiting = true;
+  pool.high.clear();
+  pool.low.clear();
+  pool.work_added.notify_all();
+  if (pool.work_done.wait_for(lock, kMaxWaitAtExit, [&] { return pool.guards == 0; })) return;
   // NVRTC cannot be cancelled while it compiles in several threads (13.0 aborts), and its destructors would
   // free data that those threads use.
   std::fflush(nullptr);
@@ -121,18 +121,18 @@ TaskGuard::~TaskGuard() {
   if (thread_pool().process != getpid()) return;
   const std::lock_guard<std::mutex> lock(thread_pool().mutex);
   --thread_pool().guards;
-  thread_pool().work_ended.notify_all();
+  thread_pool().work_done.notify_all();
 }
 
-void in_background(When when, std::function<void()> work) {
+void in_background(Priority priority, std::function<void()> work) {
   ThreadPool& pool = thread_pool();
   if (pool.process != getpid()) return;
   watch_process_end();
   const std::lock_guard<std::mutex> lock(pool.mutex);
-  if (pool.is_ending) return;
-  (when == When::soon ? pool.soon : pool.late).push_back(std::move(work));
-  const std::size_t may_begin = max_late_threads() - std::min(max_late_threads(), pool.doing_late);
-  const std::size_t waiting = pool.soon.size() + std::min(pool.late.size(), may_begin);
+  if (pool.is_exiting) return;
+  (priority == Priority::high ? pool.high : pool.low).push_back(std::move(work));
+  const std::size_t may_start = max_low_threads() - std::min(max_low_threads(), pool.busy_with_low);
+  const std::size_t waiting = pool.high.size() + std::min(pool.low.size(), may_start);
   if (pool.idle < waiting && pool.threads < max_threads()) {
     try {
       std::thread([&pool] { run_worker(pool); }).detach();
@@ -141,7 +141,7 @@ void in_background(When when, std::function<void()> work) {
       // The process may have no more threads. Existing threads do the work, or none does.
     }
   }
-  pool.work_came.notify_one();
+  pool.work_added.notify_one();
 }
 
 }  // namespace convswap

@@ -26,14 +26,14 @@ const std::vector<const Algorithm*>& all_algorithms() {
 }  // namespace
 
 const std::vector<const Algorithm*>& catalog() {
-  static const std::vector<const Algorithm*> listed = [] {
-    std::vector<const Algorithm*> found;
+  static const std::vector<const Algorithm*> algorithms = [] {
+    std::vector<const Algorithm*> without_file;
     for (const Algorithm* algorithm : all_algorithms()) {
-      if (algorithm->session_file() == nullptr) found.push_back(algorithm);
+      if (algorithm->session_file() == nullptr) without_file.push_back(algorithm);
     }
-    return found;
+    return without_file;
   }();
-  return listed;
+  return algorithms;
 }
 
 std::vector<const SessionFile*> session_files() {

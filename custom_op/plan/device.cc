@@ -26,17 +26,17 @@ Device typical_cuda_device(int compute_capability) {
   constexpr Card kCards[] = {{75, 40, 4},   {80, 108, 40},   {86, 82, 6},   {89, 128, 72},
                              {90, 132, 50}, {100, 148, 126}, {120, 170, 96}};
   const Card* card = kCards;
-  for (const Card& later : kCards) {
-    if (later.compute_capability <= compute_capability) card = &later;
+  for (const Card& candidate : kCards) {
+    if (candidate.compute_capability <= compute_capability) card = &candidate;
   }
   // Shared memory: CUDA C++ Programming Guide, table of technical specifications.
   constexpr int kKilobyte = 1024;
   Device device{DeviceKind::cuda, 0, "a card of compute capability " + std::to_string(compute_capability)};
-  device.is_here = false;
+  device.is_present = false;
   device.compute_capability = compute_capability;
   device.multiprocessors = card->multiprocessors;
-  device.second_level_cache = card->cache_megabytes * kKilobyte * kKilobyte;
-  const bool has_most =
+  device.l2_cache_bytes = card->cache_megabytes * kKilobyte * kKilobyte;
+  const bool has_large_shared_memory =
       compute_capability == 90 || compute_capability / 10 == 10 || compute_capability == 110;
   if (compute_capability < 80) {
     device.shared_memory_per_block = 64 * kKilobyte;
@@ -45,8 +45,8 @@ Device typical_cuda_device(int compute_capability) {
     device.shared_memory_per_block = 163 * kKilobyte;
     device.shared_memory_per_multiprocessor = 164 * kKilobyte;
   } else {
-    device.shared_memory_per_block = (has_most ? 227 : 99) * kKilobyte;
-    device.shared_memory_per_multiprocessor = (has_most ? 228 : 100) * kKilobyte;
+    device.shared_memory_per_block = (has_large_shared_memory ? 227 : 99) * kKilobyte;
+    device.shared_memory_per_multiprocessor = (has_large_shared_memory ? 228 : 100) * kKilobyte;
   }
   return device;
 }

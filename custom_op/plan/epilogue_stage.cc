@@ -11,39 +11,41 @@ namespace {
 
 class TwoStepPlan final : public TwoPlans {
  public:
-  // `between_bytes`: the size of the convolution's output; 0 if it is y itself.
-  TwoStepPlan(std::unique_ptr<Plan> convolution, std::unique_ptr<Plan> epilogue, std::size_t between_bytes)
+  // `intermediate_bytes`: the size of the convolution's output; 0 if it is y itself.
+  TwoStepPlan(std::unique_ptr<Plan> convolution, std::unique_ptr<Plan> epilogue,
+              std::size_t intermediate_bytes)
       : TwoPlans(std::move(convolution), std::move(epilogue), true),
         convolution_bytes_(aligned(first_->scratch_bytes())),
-        between_bytes_(between_bytes) {}
+        intermediate_bytes_(intermediate_bytes) {}
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {
-    void* const between =
-        between_bytes_ > 0 ? static_cast<char*>(execution.scratch) + convolution_bytes_ : tensors.y;
-    first_->run({tensors.x, tensors.w, tensors.b, between, nullptr, tensors.d, tensors.db}, execution);
-    second_->run({between, nullptr, nullptr, tensors.y, tensors.z}, execution);
+    void* const intermediate =
+        intermediate_bytes_ > 0 ? static_cast<char*>(execution.scratch) + convolution_bytes_ : tensors.y;
+    first_->run({tensors.x, tensors.w, tensors.b, intermediate, nullptr, tensors.d, tensors.db}, execution);
+    second_->run({intermediate, nullptr, nullptr, tensors.y, tensors.z}, execution);
   }
 
-  // The convolution's own scratch memory, then its output.
-  std::size_t scratch_bytes() const override { return convolution_bytes_ + between_bytes_; }
+  // The convolution's scratch memory, then its output.
+  std::size_t scratch_bytes() const override { return convolution_bytes_ + intermediate_bytes_; }
 
  private:
-  std::size_t convolution_bytes_, between_bytes_;
+  std::size_t convolution_bytes_, intermediate_bytes_;
 };
 
 // Joins a plan of the problem without its epilogue and a plan of the epilogue.
 std::unique_ptr<Plan> in_two_steps(std::unique_ptr<Plan> convolution, std::unique_ptr<Plan> epilogue,
                                    const ConvProblem& problem) {
   const bool pools = problem.epilogue.pool.kind != PoolKind::none;
-  const int64_t between = pools ? problem.output_elements() * size_of(problem.type) : 0;
+  const int64_t intermediate = pools ? problem.output_elements() * size_of(problem.type) : 0;
   return std::make_unique<TwoStepPlan>(std::move(convolution), std::move(epilogue),
-                                       static_cast<std::size_t>(between));
+                                       static_cast<std::size_t>(intermediate));
 }
 
-Offer offer_of_any(const Algorithm& algorithm, const ConvProblem& problem, const Device& device) {
-  if (!problem.before.empty() && !algorithm.takes_depthwise()) {
-    Offer rest = offer_of_any(algorithm, problem.without_depthwise(), device);
-    return rest.is_refusal() ? rest : with_depthwise(algorithm, std::move(rest), problem, device);
+Offer offer_with_scratch(const Algorithm& algorithm, const ConvProblem& problem, const Device& device) {
+  if (!problem.depthwise.empty() && !algorithm.takes_depthwise()) {
+    Offer convolution = offer_with_scratch(algorithm, problem.without_depthwise(), device);
+    return convolution.is_refusal() ? convolution
+                                    : with_depthwise(algorithm, std::move(convolution), problem, device);
   }
   if (problem.epilogue.is_empty() || algorithm.fuses(problem)) return algorithm.offer(problem, device);
   const EpilogueStage* const stage = epilogue_stage(device.kind);
@@ -52,11 +54,11 @@ Offer offer_of_any(const Algorithm& algorithm, const ConvProblem& problem, const
   if (offer.is_refusal()) return offer;
   if (offer.milliseconds) *offer.milliseconds += stage->estimate(problem, device);
   offer.needs_scratch |= problem.epilogue.pool.kind != PoolKind::none;
-  offer.make = [stage, problem, device, make_alone = std::move(offer.make)] {
-    return in_two_steps(make_alone(), stage->make(problem, device), problem);
+  offer.make = [stage, problem, device, make_convolution = std::move(offer.make)] {
+    return in_two_steps(make_convolution(), stage->make(problem, device), problem);
   };
-  offer.kernels = [stage, problem, of_convolution = std::move(offer.kernels)] {
-    std::vector<std::string> names = of_convolution();
+  offer.kernels = [stage, problem, convolution_kernels = std::move(offer.kernels)] {
+    std::vector<std::string> names = convolution_kernels();
     for (std::string& name : stage->kernels(problem)) names.push_back(std::move(name));
     return names;
   };
@@ -66,10 +68,10 @@ Offer offer_of_any(const Algorithm& algorithm, const ConvProblem& problem, const
 }  // namespace
 
 std::vector<KernelFacts> TwoPlans::kernels() const {
-  std::vector<KernelFacts> both = first_->kernels();
-  const std::vector<KernelFacts> after = second_->kernels();
-  both.insert(both.end(), after.begin(), after.end());
-  return both;
+  std::vector<KernelFacts> kernels = first_->kernels();
+  const std::vector<KernelFacts> second = second_->kernels();
+  kernels.insert(kernels.end(), second.begin(), second.end());
+  return kernels;
 }
 
 Offer refuse_scratch() {
@@ -78,21 +80,21 @@ Offer refuse_scratch() {
 }
 
 std::vector<Offer> alternatives_of(const Algorithm& algorithm, const ConvProblem& problem,
-                                   const Device& device, std::size_t most) {
-  const bool is_own = (problem.before.empty() || algorithm.takes_depthwise()) &&
-                      (problem.epilogue.is_empty() || algorithm.fuses(problem));
-  if (is_own) return algorithm.alternatives(problem, device, most);
+                                   const Device& device, std::size_t max_count) {
+  const bool computes_all = (problem.depthwise.empty() || algorithm.takes_depthwise()) &&
+                            (problem.epilogue.is_empty() || algorithm.fuses(problem));
+  if (computes_all) return algorithm.alternatives(problem, device, max_count);
   Offer only = offer_of(algorithm, problem, device);
   if (only.is_refusal()) return {};
   return {std::move(only)};
 }
 
 Offer offer_of(const Algorithm& algorithm, const ConvProblem& problem, const Device& device) {
-  Offer offer = offer_of_any(algorithm, problem, device);
+  Offer offer = offer_with_scratch(algorithm, problem, device);
   if (!offer.is_refusal() && offer.needs_scratch && !device.lends_scratch) {
     return refuse_scratch();
   }
-  if (offer.is_refusal() || offer.kernels == nullptr || !device.is_here) return offer;
+  if (offer.is_refusal() || offer.kernels == nullptr || !device.is_present) return offer;
   if (std::string reason = why_no_kernels(device, offer); !reason.empty()) {
     return Offer::refusal(std::move(reason));
   }

@@ -10,7 +10,7 @@
 
 namespace convswap {
 
-// An epilogue in a kernel of its own, for algorithms that compute only the convolution. It works in place in
+// An epilogue in a separate kernel, for algorithms that compute only the convolution. It works in place in
 // y. With a pool, which makes y smaller than the convolution's output, it reads that output from scratch
 // memory.
 class EpilogueStage {
@@ -52,7 +52,7 @@ class TwoPlans : public Plan {
   static std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
   const std::unique_ptr<Plan> first_, second_;
-  const Plan& convolution_;  // one of them
+  const Plan& convolution_;  // *first_ or *second_
 };
 
 // The refusal of a plan that needs scratch memory on a device that lends none.
@@ -64,6 +64,6 @@ Offer offer_of(const Algorithm& algorithm, const ConvProblem& problem, const Dev
 
 // Algorithm::alternatives for the whole problem. If the algorithm computes only a part, its single offer.
 std::vector<Offer> alternatives_of(const Algorithm& algorithm, const ConvProblem& problem,
-                                   const Device& device, std::size_t most);
+                                   const Device& device, std::size_t max_count);
 
 }  // namespace convswap

@@ -21,22 +21,23 @@ std::optional<double> time_of(const std::optional<TuningEntry>& entry, std::stri
   return std::nullopt;
 }
 
-std::string why_taken(const Choice& choice, std::optional<double> milliseconds,
-                      std::optional<double> estimate) {
+std::string why_selected(const Choice& choice, std::optional<double> milliseconds,
+                         std::optional<double> estimate) {
   if (choice.by_name) return "asked for by name";
   if (milliseconds && choice.by_node) {
     return "the file says that it was measured here: " + milliseconds_text(*milliseconds);
   }
   if (milliseconds) return "measured by `convswap tune`: " + milliseconds_text(*milliseconds);
-  const std::string rule = estimate ? "estimated fastest: " + milliseconds_text(*estimate)
-                                    : "the first of the catalog that supports it";
-  return choice.why_not_measured.empty() ? rule : choice.why_not_measured + "; by rule: " + rule;
+  const std::string heuristic = estimate ? "estimated fastest: " + milliseconds_text(*estimate)
+                                         : "the first of the catalog that supports it";
+  return choice.why_not_measured.empty() ? heuristic
+                                         : choice.why_not_measured + "; by heuristic: " + heuristic;
 }
 
 // Returns why an algorithm that supports the problem was not selected. `is_earlier`: it precedes the selected
 // one in the catalog. `selected` and `measured` are measured times of the selected and this algorithm.
-std::string why_passed_over(const Choice& choice, bool is_earlier, std::optional<double> selected,
-                            std::optional<double> measured, std::optional<double> estimate) {
+std::string why_not_selected(const Choice& choice, bool is_earlier, std::optional<double> selected,
+                             std::optional<double> measured, std::optional<double> estimate) {
   if (choice.by_name) {
     return is_earlier ? "comes earlier in the catalog's order, but another was asked for by name"
                       : "another was asked for by name";
@@ -44,12 +45,13 @@ std::string why_passed_over(const Choice& choice, bool is_earlier, std::optional
   if (!choice.measured && estimate) {
     if (choice.offer.milliseconds && *estimate < *choice.offer.milliseconds) {
       return "estimated " + milliseconds_text(*estimate) +
-             ", too little less for one that rounds a depthwise convolution to TF32; not measured";
+             ", not enough less for an algorithm that rounds a depthwise convolution to TF32; not measured";
     }
     return "estimated slower: " + milliseconds_text(*estimate) + "; not measured";
   }
-  // The rule selects an algorithm without an estimate only if no other supports the problem.
-  if (!choice.measured && choice.offer.milliseconds) return "for what no other can compute; not measured";
+  // The heuristic selects an algorithm without an estimate only if no other supports the problem.
+  if (!choice.measured && choice.offer.milliseconds)
+    return "only for problems that no other algorithm can compute; not measured";
   if (!choice.measured) return "comes later in the catalog's order; not measured";
   if (!measured) return "not measured";
   if (*measured >= *selected) return "measured slower: " + milliseconds_text(*measured);
@@ -67,7 +69,7 @@ Explanation explain(const ConvProblem& problem, const Device& device, std::strin
                                  : choice.by_node  ? "file"
                                  : choice.measured ? "tuned"
                                                    : "rule";
-  const std::string why = why_taken(choice, selected, choice.offer.milliseconds);
+  const std::string why = why_selected(choice, selected, choice.offer.milliseconds);
   Explanation explanation{choice.algorithm, choice.offer.make, decided_by, why, selected, {}};
   bool is_earlier = true;
   for (const Algorithm* algorithm : catalog()) {
@@ -81,7 +83,7 @@ Explanation explain(const ConvProblem& problem, const Device& device, std::strin
     const std::optional<double> measured = time_of(choice.measured, algorithm->name());
     const bool supports = !offer.is_refusal();
     const std::string why_not =
-        supports ? why_passed_over(choice, is_earlier, selected, measured, offer.milliseconds)
+        supports ? why_not_selected(choice, is_earlier, selected, measured, offer.milliseconds)
                  : offer.why_not;
     explanation.others.push_back({std::string(algorithm->name()), supports, why_not, measured});
   }

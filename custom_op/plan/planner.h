@@ -15,8 +15,9 @@
 
 namespace convswap {
 
-// Algorithm names that leave the choice to the planner: by its rule, or by the measurements of `convswap
-// tune` and by the rule for problems that were not measured.
+// Algorithm names that leave the choice to the planner. "auto" selects by its heuristic, which compares
+// estimates. "tuned" selects by the measurements of `convswap tune`, and by the heuristic for problems that
+// were not measured.
 inline constexpr std::string_view kAuto = "auto";
 inline constexpr std::string_view kTuned = "tuned";
 
@@ -27,7 +28,7 @@ inline bool leaves_choice(std::string_view requested) { return requested == kAut
 void check_algorithm_name(std::string_view requested, DeviceKind kind);
 
 // Returns why no algorithm of the catalog can compute the problem on the device; "" if one can.
-std::string why_none(const ConvProblem& problem, const Device& device);
+std::string why_no_algorithm(const ConvProblem& problem, const Device& device);
 
 // The algorithm selected for a problem, its offer, and the reason.
 struct Choice {
@@ -35,7 +36,7 @@ struct Choice {
   Offer offer;
   bool by_name = false;                 // selected by its own name
   std::optional<TuningEntry> measured;  // the entry of the tuning table or of the node that decided
-  std::string why_not_measured;         // why the rule decided although "tuned" was requested; else empty
+  std::string why_not_measured;         // why the heuristic decided despite "tuned"; else empty
   bool by_node = false;                 // `measured` is one of the node's hints
 };
 
@@ -52,7 +53,7 @@ Choice choose(const ConvProblem& problem, const Device& device, std::string_view
               const TuningHints& hints = {});
 
 // Adds the depthwise convolution in front to `convolution`, the algorithm's offer for the rest of the
-// problem. The depthwise result goes through scratch memory. On a card the planner's rule selects the
+// problem. The depthwise result goes through scratch memory. On a card the planner's heuristic selects the
 // algorithm of the depthwise convolution; on the CPU it is the same algorithm. Refuses if no algorithm
 // supports the depthwise convolution, or if the device lends no memory.
 Offer with_depthwise(const Algorithm& algorithm, Offer convolution, const ConvProblem& problem,

@@ -20,8 +20,8 @@
 namespace convswap {
 namespace {
 
-constexpr std::string_view kBetweenFields = " | ";
-constexpr std::string_view kBetweenTimes = ", ";
+constexpr std::string_view kFieldSeparator = " | ";
+constexpr std::string_view kTimeSeparator = ", ";
 constexpr size_t kFields = 5;
 
 bool is_printable(char letter) { return letter >= ' ' && letter <= '~'; }
@@ -51,7 +51,7 @@ std::optional<std::pair<std::string, double>> parse_time(std::string_view text) 
 // Parses a line into `entry`. Returns what is wrong with the line; "" if it is valid.
 std::string parse_line(std::string_view line, TuningEntry& entry) {
   if (!std::all_of(line.begin(), line.end(), is_printable)) return "has bytes that are no printable ASCII";
-  const std::vector<std::string_view> fields = split(line, kBetweenFields);
+  const std::vector<std::string_view> fields = split(line, kFieldSeparator);
   if (fields.size() != kFields) {
     return "has " + std::to_string(fields.size()) + " fields, expected " + std::to_string(kFields);
   }
@@ -60,22 +60,22 @@ std::string parse_line(std::string_view line, TuningEntry& entry) {
   }
   entry = {
       std::string(fields[0]), std::string(fields[1]), std::string(fields[2]), std::string(fields[3]), {}};
-  bool names_a_measured_algorithm = false;
-  for (const std::string_view part : split(fields[4], kBetweenTimes)) {
+  bool has_time = false;
+  for (const std::string_view part : split(fields[4], kTimeSeparator)) {
     const auto time = parse_time(part);
     if (!time) return "has times that are not a name and milliseconds each";
-    names_a_measured_algorithm = names_a_measured_algorithm || time->first == entry.algorithm;
+    has_time = has_time || time->first == entry.algorithm;
     entry.milliseconds.push_back(*time);
   }
-  return names_a_measured_algorithm ? "" : "has no time of the algorithm that it names";
+  return has_time ? "" : "has no time of the algorithm that it names";
 }
 
 // Returns `text` as a field can hold it. The driver chooses a card's name, which may have any characters.
 std::string field_text(std::string_view text) {
   std::string field;
   for (const char letter : text) {
-    const char kept = is_printable(letter) && letter != '|' ? letter : ' ';
-    if (kept != ' ' || (!field.empty() && field.back() != ' ')) field += kept;
+    const char printable = is_printable(letter) && letter != '|' ? letter : ' ';
+    if (printable != ' ' || (!field.empty() && field.back() != ' ')) field += printable;
   }
   if (!field.empty() && field.back() == ' ') field.pop_back();
   return field;
@@ -97,9 +97,9 @@ std::string processor_name() {
 }
 
 // A line has a few hundred bytes. A file beyond tens of thousands of lines is no tuning table.
-constexpr off_t kMostTableBytes = 16 << 20;
+constexpr off_t kMaxTableBytes = 16 << 20;
 // Attempts to read the file while other processes replace it.
-constexpr int kMostAttempts = 8;
+constexpr int kMaxAttempts = 8;
 
 // Identifies a state of a file.
 struct FileState {
@@ -127,7 +127,7 @@ TuningTable damaged(const std::string& how) { return {{}, how}; }
 TuningTable read_table(const FileState& state) {
   if (!state.exists) return {};
   if (!state.regular) return damaged("it is not a regular file");
-  if (state.bytes > kMostTableBytes) return damaged("it is larger than a tuning table ever is");
+  if (state.bytes > kMaxTableBytes) return damaged("it is larger than a tuning table ever is");
   std::ifstream file(state.path, std::ios::binary);
   std::string text(static_cast<size_t>(state.bytes), '\0');
   file.read(text.data(), state.bytes);
@@ -139,15 +139,15 @@ std::string key_of(std::string_view device, std::string_view version, std::strin
   return std::string(device) + '\n' + std::string(version) + '\n' + std::string(problem);
 }
 
-// The immutable content of one reading of the file.
-struct Reading {
+// The immutable content of the file at one time.
+struct TableSnapshot {
   FileState state;
   TuningTable table;
   std::unordered_map<std::string, size_t> entry_of;
 
-  explicit Reading(const std::string& path) {
-    // Writers replace the file. If its state is the same before and after, the reading is complete.
-    for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
+  explicit TableSnapshot(const std::string& path) {
+    // Writers replace the file. If its state is the same before and after, the content is consistent.
+    for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
       state = state_of(path);
       table = read_table(state);
       if (state_of(path) == state) break;
@@ -160,29 +160,29 @@ struct Reading {
 };
 
 Warning& table_warning() {
-  static Warning& waiting = *new Warning;  // runs may ask while the process ends
-  return waiting;
+  static Warning& warning = *new Warning;  // never destroyed: runs may ask while the process ends
+  return warning;
 }
 
-std::shared_ptr<const Reading> current_reading() {
+std::shared_ptr<const TableSnapshot> current_table() {
   static std::mutex mutex;
-  static std::shared_ptr<const Reading> last;
+  static std::shared_ptr<const TableSnapshot> last;
   const std::lock_guard<std::mutex> lock(mutex);
   const std::string path = tuning_path();
   if (last == nullptr || last->state != state_of(path)) {
-    last = std::make_shared<const Reading>(path);
+    last = std::make_shared<const TableSnapshot>(path);
     if (!last->table.damage.empty()) {
       table_warning().set(
           "the tuning table '" + last->state.path + "' is damaged: " + last->table.damage +
-          "; what is damaged is ignored, and planned by rule: measure again with `convswap tune`, or "
-          "delete the file");
+          "; damaged lines are ignored, and their problems planned by heuristic: measure again with "
+          "`convswap tune`, or delete the file");
     }
   }
   return last;
 }
 
 // True if the entry is about the problem with this `text`, for this version of convswap.
-bool is_about(const TuningEntry& entry, std::string_view text) {
+bool matches(const TuningEntry& entry, std::string_view text) {
   return entry.version == CONVSWAP_VERSION && entry.problem == text;
 }
 
@@ -231,18 +231,18 @@ std::string tuning_device(const Device& device) {
 }
 
 std::string tuning_path() {
-  if (std::string given = environment("CONVSWAP_TUNING"); !given.empty()) return given;
+  if (std::string path = environment("CONVSWAP_TUNING"); !path.empty()) return path;
   const std::string cache = user_cache_folder();
   return cache.empty() ? cache : cache + "/tuning.txt";
 }
 
-TuningTable read_tuning_table() { return current_reading()->table; }
+TuningTable read_tuning_table() { return current_table()->table; }
 
 std::optional<TuningEntry> find_tuned(const ConvProblem& problem, const Device& device) {
-  const std::shared_ptr<const Reading> reading = current_reading();
-  const auto found = reading->entry_of.find(key_of(tuning_device(device), CONVSWAP_VERSION, problem.text()));
-  if (found == reading->entry_of.end()) return std::nullopt;
-  return reading->table.entries[found->second];
+  const std::shared_ptr<const TableSnapshot> snapshot = current_table();
+  const auto found = snapshot->entry_of.find(key_of(tuning_device(device), CONVSWAP_VERSION, problem.text()));
+  if (found == snapshot->entry_of.end()) return std::nullopt;
+  return snapshot->table.entries[found->second];
 }
 
 std::string take_tuning_warning() { return table_warning().take(); }
@@ -251,17 +251,18 @@ const TuningEntry* TuningHints::find(const ConvProblem& problem, const Device& d
   if (entries_.empty()) return nullptr;
   const std::string text = problem.text(), name = tuning_device(device);
   const auto found = std::find_if(entries_.rbegin(), entries_.rend(), [&](const TuningEntry& entry) {
-    return entry.device == name && is_about(entry, text);
+    return entry.device == name && matches(entry, text);
   });
   return found == entries_.rend() ? nullptr : &*found;
 }
 
-std::vector<std::string> TuningHints::anywhere(const ConvProblem& problem, DeviceKind kind) const {
+std::vector<std::string> TuningHints::algorithms_on_any_device(const ConvProblem& problem,
+                                                               DeviceKind kind) const {
   std::vector<std::string> names;
   if (entries_.empty()) return names;
   const std::string text = problem.text(), prefix = std::string(name_of(kind)) + " ";
   for (const TuningEntry& entry : entries_) {
-    if (!entry.device.starts_with(prefix) || !is_about(entry, text)) continue;
+    if (!entry.device.starts_with(prefix) || !matches(entry, text)) continue;
     if (std::find(names.begin(), names.end(), entry.algorithm) == names.end()) {
       names.push_back(entry.algorithm);
     }

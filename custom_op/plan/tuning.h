@@ -70,7 +70,7 @@ class TuningHints {
   const TuningEntry* find(const ConvProblem& problem, const Device& device) const;
 
   // The algorithms named for the problem on any device of that kind, each once: candidates on other machines.
-  std::vector<std::string> anywhere(const ConvProblem& problem, DeviceKind kind) const;
+  std::vector<std::string> algorithms_on_any_device(const ConvProblem& problem, DeviceKind kind) const;
 
  private:
   std::vector<TuningEntry> entries_;

@@ -13,21 +13,21 @@ class Warning {
   void set(std::string line) {
     const std::lock_guard<std::mutex> lock(mutex_);
     text_ = std::move(line);
-    waits_ = true;
+    is_set_ = true;
   }
 
   // Returns the warning and clears it; "" if there is none.
   std::string take() {
-    if (!waits_) return {};
+    if (!is_set_) return {};
     const std::lock_guard<std::mutex> lock(mutex_);
-    waits_ = false;
+    is_set_ = false;
     return std::exchange(text_, {});
   }
 
  private:
   std::mutex mutex_;
   std::string text_;
-  std::atomic<bool> waits_{false};
+  std::atomic<bool> is_set_{false};
 };
 
 }  // namespace convswap

@@ -1,4 +1,4 @@
-// The attributes of a convolution and of what is fused with it, as keyword arguments from Python.
+// The attributes of Conv and FusedConv as keyword arguments from Python.
 
 #include "conv/attributes.h"
 
@@ -15,18 +15,18 @@ namespace convswap::bindings {
 namespace {
 
 template <typename T>
-constexpr const char* kWords = "a list of whole numbers";
+constexpr const char* kTypeName = "a list of whole numbers";
 template <>
-constexpr const char* kWords<std::string> = "a string";
+constexpr const char* kTypeName<std::string> = "a string";
 template <>
-constexpr const char* kWords<int64_t> = "a whole number";
+constexpr const char* kTypeName<int64_t> = "a whole number";
 template <>
-constexpr const char* kWords<float> = "a number";
+constexpr const char* kTypeName<float> = "a number";
 
-// Takes each argument out, so that what is left in the end is known by no one.
+// Reading an argument removes it, so that unknown arguments remain at the end.
 class Keywords final : public Attributes {
  public:
-  explicit Keywords(const py::kwargs& given) : left_(given.attr("copy")()) {}
+  explicit Keywords(const py::kwargs& arguments) : unread_(arguments.attr("copy")()) {}
 
   std::optional<int64_t> integer(const char* name) const override { return take<int64_t>(name); }
   std::optional<float> real(const char* name) const override { return take<float>(name); }
@@ -35,8 +35,8 @@ class Keywords final : public Attributes {
     return take<Shape>(name).value_or(Shape{});
   }
 
-  void check_all_taken() const {
-    for (const auto& item : left_) {
+  void check_all_read() const {
+    for (const auto& item : unread_) {
       throw InvalidArgument(unknown_name_message("attribute", std::string(py::str(item.first)), known_));
     }
   }
@@ -45,16 +45,16 @@ class Keywords final : public Attributes {
   template <typename T>
   std::optional<T> take(const char* name) const {
     known_.emplace_back(name);
-    if (!left_.contains(name)) return std::nullopt;
-    const py::object value = left_.attr("pop")(name);
+    if (!unread_.contains(name)) return std::nullopt;
+    const py::object value = unread_.attr("pop")(name);
     try {
       return value.cast<T>();
     } catch (const py::cast_error&) {
-      throw InvalidArgument(attribute_message(name, std::string(py::repr(value)), kWords<T>));
+      throw InvalidArgument(attribute_message(name, std::string(py::repr(value)), kTypeName<T>));
     }
   }
 
-  py::dict left_;
+  py::dict unread_;
   mutable std::vector<std::string> known_;
 };
 
@@ -63,7 +63,7 @@ class Keywords final : public Attributes {
 ConvSpec spec_of(ElementType type, const std::string& precision, const py::kwargs& attributes) {
   const Keywords keywords(attributes);
   ConvSpec spec = read_spec(keywords, type, parse_precision(precision), true);
-  keywords.check_all_taken();
+  keywords.check_all_read();
   return spec;
 }
 

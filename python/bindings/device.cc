@@ -1,4 +1,4 @@
-// What Python needs of a GPU for tests and measurements: arrays in its memory, and direct calls on them.
+// Functions of a GPU for tests and measurements: arrays in its memory, and direct calls on them.
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -32,8 +32,9 @@ std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-// Memory on a card that Python owns, of the driver itself: this is for tools, never for a session. A fence of
-// so many bytes of 0xff, which is NaN in each floating type, stands before it and behind it.
+// An array in a card's memory, owned by Python and allocated by the driver. It is for tools; sessions use
+// ONNX Runtime's arena. `fence` bytes of 0xff, which is NaN in each floating type, precede and follow the
+// array.
 class DeviceArray {
  public:
   DeviceArray(const Shape& shape, const std::string& type, int device, int64_t fence)
@@ -43,10 +44,9 @@ class DeviceArray {
                             std::to_string(kAlignment));
     }
     const DeviceGuard guard(device);
-    // One byte where there are no elements: a null pointer would mean an absent tensor.
-    CONVSWAP_CHECK_DRIVER(driver().cuMemAlloc(&begin_, whole_bytes()));
+    CONVSWAP_CHECK_DRIVER(driver().cuMemAlloc(&begin_, allocated_bytes()));
     if (fence == 0) return;
-    CONVSWAP_CHECK_DRIVER(driver().cuMemsetD8(begin_, 0xff, whole_bytes()));
+    CONVSWAP_CHECK_DRIVER(driver().cuMemsetD8(begin_, 0xff, allocated_bytes()));
     CONVSWAP_CHECK_DRIVER(driver().cuCtxSynchronize());
   }
   ~DeviceArray() {
@@ -54,7 +54,7 @@ class DeviceArray {
       const DeviceGuard guard(device_);
       static_cast<void>(driver().cuMemFree(begin_));
     } catch (const std::exception&) {
-      // While the process ends the driver may have ended before it, and taken the memory back.
+      // The driver may be gone while the process ends; the memory is then freed already.
     }
   }
   DeviceArray(const DeviceArray&) = delete;
@@ -79,13 +79,13 @@ class DeviceArray {
     if (copy->bytes() == 0) return copy;
     CONVSWAP_CHECK_DRIVER(
         driver().cuMemcpyHtoD(copy->address(), array.data(), static_cast<size_t>(copy->bytes())));
-    // The call may return before the data have arrived, and other streams do not wait for the default one.
+    // The call may return before the data have arrived, and other streams do not wait for the default stream.
     CONVSWAP_CHECK_DRIVER(driver().cuCtxSynchronize());
     return copy;
   }
 
   py::array to_numpy() const {
-    // NumPy knows bfloat16 only once ml_dtypes, which onnx brings along, has been imported.
+    // Importing ml_dtypes, a dependency of onnx, makes bfloat16 known to NumPy.
     if (type_ == ElementType::bfloat16) py::module_::import("ml_dtypes");
     py::array array(py::dtype(std::string(name_of(type_))), shape_);
     if (bytes() == 0) return array;
@@ -95,22 +95,22 @@ class DeviceArray {
     return array;
   }
 
-  // Where the fences were written to: the first such byte's distance from the array's beginning, which is
-  // negative before it, and beyond its size behind it; nothing where they are whole.
+  // Returns the offset of the first overwritten fence byte from the array's beginning: negative in the
+  // leading fence, at least bytes() in the trailing fence. Empty if both fences are intact.
   std::optional<int64_t> damage() const {
     std::vector<unsigned char> fence(static_cast<size_t>(fence_));
     const DeviceGuard guard(device_);
-    const auto is_whole = [](unsigned char byte) { return byte == 0xff; };
+    const auto is_intact = [](unsigned char byte) { return byte == 0xff; };
     for (const int64_t at : {-fence_, bytes()}) {
       const CUdeviceptr begin = address() + static_cast<CUdeviceptr>(at);
       CONVSWAP_CHECK_DRIVER(driver().cuMemcpyDtoH(fence.data(), begin, fence.size()));
-      const auto first = std::ranges::find_if_not(fence, is_whole);
+      const auto first = std::ranges::find_if_not(fence, is_intact);
       if (first != fence.end()) return at + (first - fence.begin());
     }
     return std::nullopt;
   }
 
-  // Every byte 0xff, which is a NaN in each floating type: an element that nobody writes shows.
+  // Sets every byte to 0xff, which is NaN in each floating type. An element that is never written then shows.
   void poison() {
     if (bytes() == 0) return;
     const DeviceGuard guard(device_);
@@ -119,20 +119,21 @@ class DeviceArray {
   }
 
  private:
-  // What vector loads may rely on stays as the driver gives it.
+  // A fence is a multiple of the driver's alignment, so the array is aligned as without a fence.
   static constexpr int64_t kAlignment = 256;
 
   CUdeviceptr address() const { return begin_ + static_cast<CUdeviceptr>(fence_); }
-  size_t whole_bytes() const { return static_cast<size_t>(std::max<int64_t>(bytes() + 2 * fence_, 1)); }
+  // At least one byte, since a null pointer would mean an absent tensor.
+  size_t allocated_bytes() const { return static_cast<size_t>(std::max<int64_t>(bytes() + 2 * fence_, 1)); }
 
   Shape shape_;
   ElementType type_;
   int device_;
   int64_t fence_;
-  CUdeviceptr begin_ = 0;  // of the fence before it
+  CUdeviceptr begin_ = 0;  // of the leading fence
 };
 
-// The card's clock, on its default stream.
+// Measures GPU time by events on the default stream.
 class Stopwatch {
  public:
   Stopwatch() {
@@ -146,15 +147,16 @@ class Stopwatch {
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
 
-  // The milliseconds of the card for `runs` calls of `enqueue`. The stream is held up until they are all
-  // enqueued, where there are several: short kernels take less time than the host needs to start them.
+  // Returns the GPU time of `runs` calls of `enqueue`, in milliseconds. With several runs a host function
+  // blocks the stream until all are enqueued, because the host needs longer to launch short kernels than they
+  // take.
   template <typename Enqueue>
   float milliseconds(int runs, const Enqueue& enqueue) const {
-    constexpr std::chrono::microseconds kOfRun{10}, kBegin{200}, kLongest{300'000};
-    for (auto hold = runs > 1 ? kBegin + runs * kOfRun : std::chrono::microseconds{0};; hold *= 4) {
+    constexpr std::chrono::microseconds kPerRun{10}, kMin{200}, kMax{300'000};
+    for (auto hold = runs > 1 ? kMin + runs * kPerRun : std::chrono::microseconds{0};; hold *= 4) {
       const auto before = std::chrono::steady_clock::now();
       if (runs > 1) {
-        // On a thread of the driver's, while this one goes on.
+        // Runs in a thread of the driver.
         CONVSWAP_CHECK_DRIVER(
             driver().cuLaunchHostFunc(nullptr, wait, reinterpret_cast<void*>(hold.count())));
       }
@@ -163,8 +165,8 @@ class Stopwatch {
       CONVSWAP_CHECK_DRIVER(driver().cuEventRecord(end_, nullptr));
       const auto enqueued = std::chrono::steady_clock::now() - before;
       CONVSWAP_CHECK_DRIVER(driver().cuEventSynchronize(end_));
-      // No hold is long enough where a full queue keeps the host: then the card has work.
-      if (enqueued <= hold || runs == 1 || 4 * hold > kLongest) break;
+      // If a full launch queue blocks the host, no hold is long enough; but then the card always has work.
+      if (enqueued <= hold || runs == 1 || 4 * hold > kMax) break;
     }
     float elapsed = 0;
     CONVSWAP_CHECK_DRIVER(driver().cuEventElapsedTime(&elapsed, begin_, end_));
@@ -179,15 +181,15 @@ class Stopwatch {
   CUevent begin_{}, end_{};
 };
 
-void check_fits(const char* what, const DeviceArray& array, ElementType type, int device) {
+void check_fits(const char* name, const DeviceArray& array, ElementType type, int device) {
   if (array.type() != type || array.device() != device) {
-    throw InvalidArgument(std::string(what) + " is " + std::string(name_of(array.type())) + " on device " +
+    throw InvalidArgument(std::string(name) + " is " + std::string(name_of(array.type())) + " on device " +
                           std::to_string(array.device()) + ": expected " + std::string(name_of(type)) +
                           " on device " + std::to_string(device) + ", as x is");
   }
 }
 
-// The plan of one of the algorithm's alternatives, the first of which is what it offers.
+// Makes the plan of one of the algorithm's alternatives. Alternative 0 is the algorithm's offer.
 std::unique_ptr<Plan> plan_of(const ConvProblem& problem, const Device& device, const std::string& algorithm,
                               int alternative) {
   const Choice choice = choose(problem, device, algorithm);
@@ -197,12 +199,12 @@ std::unique_ptr<Plan> plan_of(const ConvProblem& problem, const Device& device, 
   if (alternative < 0 || alternative >= static_cast<int>(all.size())) {
     throw InvalidArgument("alternative " + std::to_string(alternative) + ": " +
                           std::string(choice.algorithm.name()) + " has " + std::to_string(all.size()) +
-                          " of them, numbered from 0");
+                          " alternatives, numbered from 0");
   }
   return all.back().make();
 }
 
-// The arrays of a convolution on a card; null those that it has not.
+// The arrays of a convolution on a card; absent inputs are null.
 struct DeviceInputs {
   const DeviceArray& x;
   const DeviceArray& w;
@@ -219,7 +221,7 @@ const void* pointer_or_null(const DeviceArray* array) {
   return array == nullptr ? nullptr : array->pointer();
 }
 
-// Runs the plan `runs` times back to back; returns the mean time of one in milliseconds.
+// Runs the plan `runs` times back to back; returns the mean time of a run in milliseconds.
 double conv_device(const DeviceInputs& inputs, DeviceArray& y, const ConvSpec& spec,
                    const std::string& algorithm, int runs, int alternative, bool is_prepared,
                    const KernelOrigin* origin) {
@@ -264,8 +266,8 @@ double conv_device(const DeviceInputs& inputs, DeviceArray& y, const ConvSpec& s
   return stopwatch.milliseconds(runs, [&] { plan->run(tensors, execution); }) / runs;
 }
 
-// Bytes per second that the memory moves at most, at two transfers in each of its clock cycles; None where
-// the driver does not tell.
+// Returns the peak memory bandwidth in bytes per second, with two transfers per memory clock cycle (DDR).
+// None if the driver does not report clock and bus width.
 py::object memory_bandwidth(int index) {
   CUdevice card = 0;
   CONVSWAP_CHECK_DRIVER(driver().cuDeviceGet(&card, index));
@@ -293,7 +295,7 @@ py::dict device_facts(int index) {
 
 void register_device_array(py::module_& module) {
   py::class_<DeviceArray>(module, "DeviceArray")
-      // The first on a card makes its context, which takes seconds.
+      // The first array on a card creates the card's context, which takes seconds.
       .def(py::init<const Shape&, const std::string&, int, int64_t>(), py::arg("shape"),
            py::arg("type") = "float32", py::arg("device") = 0, py::arg("fence") = 0,
            py::call_guard<py::gil_scoped_release>())

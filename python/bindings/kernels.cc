@@ -1,4 +1,4 @@
-// What Python needs of the kernels: the list of them, what compiles them, and where they are kept.
+// Functions for kernels: their list, their compiler, packs and the kernel store.
 
 #include "cuda/host/kernels.h"
 
@@ -31,8 +31,8 @@ py::list list_families() {
     py::dict facts;
     facts["header"] = family->header;
     facts["instances"] = family->instances;
-    facts["least_capability"] = family->least_capability;
-    facts["is_for_it_alone"] = family->is_for_it_alone;
+    facts["least_capability"] = family->min_capability;
+    facts["is_for_it_alone"] = family->is_arch_specific;
     families.append(facts);
   }
   return families;
@@ -50,7 +50,7 @@ py::object compiler_facts() {
   return facts;
 }
 
-// As request_for, for callers who may name anything.
+// request_for with an error for users if the instance is unknown.
 KernelRequest request_of(const std::string& instance, int compute_capability) {
   try {
     return request_for(instance, compute_capability);
@@ -72,19 +72,20 @@ py::bytes compile_kernel(const std::string& instance, int compute_capability, bo
   return py::bytes(code.binary);
 }
 
-// In the background, so that what it costs to end a process meanwhile can be tested too.
+// Compiles in the background. Tests use it to end a process during a compilation.
 void compile_ahead(const std::vector<std::string>& instances, int compute_capability) {
   for (const std::string& instance : instances) {
-    in_background(When::soon, [instance, compute_capability] {
+    in_background(Priority::high, [instance, compute_capability] {
       static_cast<void>(compiled_kernel(request_for(instance, compute_capability)));
     });
   }
 }
 
-// What a pack will have: kernels are compiled as they are added, from any thread.
+// Collects the kernels of a pack. Threads may add kernels concurrently; a kernel is compiled when it is
+// added.
 class PackWriter {
  public:
-  // Returns how many bytes its code has.
+  // Returns the size of the kernel's code in bytes.
   std::size_t add(const std::string& instance, int compute_capability, bool is_portable) {
     KernelRequest request = request_of(instance, compute_capability);
     request.is_portable = is_portable;
@@ -95,7 +96,7 @@ class PackWriter {
     return bytes;
   }
 
-  // In the order of their names, whatever the order in which they were compiled.
+  // Writes the kernels sorted by name, so that the pack does not depend on the order of compilation.
   void write(const std::string& path) {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::ranges::sort(kernels_, {}, [](const auto& kernel) {

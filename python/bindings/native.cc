@@ -1,5 +1,5 @@
 // The Python module convswap._native: the catalog, the planner and direct calls, for tools and tests.
-// python/convswap/_native.pyi says what each function does.
+// python/convswap/_native.pyi documents each function.
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -45,9 +45,9 @@ ConvProblem problem_of(const Shape& x_shape, const Shape& w_shape, bool has_bias
   return make_problem(spec, shapes);
 }
 
-// The device that a planning question is about: a card of this machine, or with `compute_capability` one
-// that need not be here.
-Device asked_device(const std::string& device, int index, int compute_capability) {
+// Returns the device to plan for: the CPU, a card of this machine or, with `compute_capability`, a typical
+// card, which may be absent.
+Device planned_device(const std::string& device, int index, int compute_capability) {
   if (parse_device(device) == DeviceKind::cpu) return cpu_device();
   if (compute_capability == 0) return cuda_device(index);
   return typical_cuda_device(compute_capability);
@@ -55,45 +55,45 @@ Device asked_device(const std::string& device, int index, int compute_capability
 
 std::string why_not(const ConvProblem& problem, const std::string& algorithm, const std::string& device,
                     int index, int compute_capability, bool lends_scratch) {
-  Device asked = asked_device(device, index, compute_capability);
-  asked.lends_scratch = lends_scratch;
-  check_algorithm_name(algorithm, asked.kind);
-  if (leaves_choice(algorithm)) return why_none(problem, asked);
-  return offer_of(*find_algorithm(algorithm, asked.kind), problem, asked).why_not;
+  Device target = planned_device(device, index, compute_capability);
+  target.lends_scratch = lends_scratch;
+  check_algorithm_name(algorithm, target.kind);
+  if (leaves_choice(algorithm)) return why_no_algorithm(problem, target);
+  return offer_of(*find_algorithm(algorithm, target.kind), problem, target).why_not;
 }
 
 std::string choose(const ConvProblem& problem, const std::string& device, const std::string& algorithm,
                    int index, int compute_capability, bool lends_scratch, const std::string& tuned) {
-  Device asked = asked_device(device, index, compute_capability);
-  asked.lends_scratch = lends_scratch;
-  return std::string(convswap::choose(problem, asked, algorithm, TuningHints(tuned)).algorithm.name());
+  Device target = planned_device(device, index, compute_capability);
+  target.lends_scratch = lends_scratch;
+  return std::string(convswap::choose(problem, target, algorithm, TuningHints(tuned)).algorithm.name());
 }
 
 std::map<std::string, std::optional<double>> estimates(const ConvProblem& problem, const std::string& device,
                                                        int index, int compute_capability) {
-  const Device asked = asked_device(device, index, compute_capability);
-  std::map<std::string, std::optional<double>> found;
+  const Device target = planned_device(device, index, compute_capability);
+  std::map<std::string, std::optional<double>> estimates;
   for (const Algorithm* algorithm : catalog()) {
-    if (algorithm->device_kind() != asked.kind || algorithm->by_name_alone()) continue;
-    const Offer offer = offer_of(*algorithm, problem, asked);
-    if (!offer.is_refusal()) found.emplace(algorithm->name(), offer.milliseconds);
+    if (algorithm->device_kind() != target.kind || algorithm->by_name_alone()) continue;
+    const Offer offer = offer_of(*algorithm, problem, target);
+    if (!offer.is_refusal()) estimates.emplace(algorithm->name(), offer.milliseconds);
   }
-  return found;
+  return estimates;
 }
 
-// Of the algorithm that is taken; of a card that is not here, whose name nobody knows, also of those that the
-// node prefers on any.
+// Returns the kernels of the selected algorithm. For an absent card, whose name is unknown, also the kernels
+// of all algorithms that the node's hints name for any card.
 std::vector<std::string> kernels_of(const ConvProblem& problem, const std::string& device,
                                     const std::string& algorithm, int index, int compute_capability,
                                     const std::string& tuned) {
-  const Device asked = asked_device(device, index, compute_capability);
-  const TuningHints own(tuned);
+  const Device target = planned_device(device, index, compute_capability);
+  const TuningHints hints(tuned);
   std::vector<Offer> offers;
-  offers.push_back(convswap::choose(problem, asked, algorithm, own).offer);
-  if (!asked.is_here && leaves_choice(algorithm)) {
-    for (const std::string& name : own.anywhere(problem, asked.kind)) {
-      const Algorithm* const named = find_algorithm(name, asked.kind);
-      if (named != nullptr && !named->by_name_alone()) offers.push_back(offer_of(*named, problem, asked));
+  offers.push_back(convswap::choose(problem, target, algorithm, hints).offer);
+  if (!target.is_present && leaves_choice(algorithm)) {
+    for (const std::string& name : hints.algorithms_on_any_device(problem, target.kind)) {
+      const Algorithm* const named = find_algorithm(name, target.kind);
+      if (named != nullptr && !named->by_name_alone()) offers.push_back(offer_of(*named, problem, target));
     }
   }
   std::vector<std::string> names;
@@ -106,10 +106,10 @@ std::vector<std::string> kernels_of(const ConvProblem& problem, const std::strin
   return names;
 }
 
-std::string what_is_compiled(const ConvProblem& problem, const std::string& device,
-                             const std::string& algorithm, int index) {
-  const Device asked = asked_device(device, index, 0);
-  return convswap::what_is_compiled(asked, convswap::choose(problem, asked, algorithm).offer);
+std::string compilation_notice(const ConvProblem& problem, const std::string& device,
+                               const std::string& algorithm, int index) {
+  const Device target = planned_device(device, index, 0);
+  return convswap::compilation_notice(target, convswap::choose(problem, target, algorithm).offer);
 }
 
 py::list facts_of(const Plan& plan) {
@@ -120,8 +120,8 @@ py::list facts_of(const Plan& plan) {
 
 py::dict explain_problem(const ConvProblem& problem, const std::string& device, const std::string& algorithm,
                          int index, int compute_capability, const std::string& tuned) {
-  const Device asked = asked_device(device, index, compute_capability);
-  const Explanation explanation = explain(problem, asked, algorithm, TuningHints(tuned));
+  const Device target = planned_device(device, index, compute_capability);
+  const Explanation explanation = explain(problem, target, algorithm, TuningHints(tuned));
   py::list others;
   for (const OtherAlgorithm& other : explanation.others) {
     py::dict facts;
@@ -131,37 +131,37 @@ py::dict explain_problem(const ConvProblem& problem, const std::string& device, 
     facts["milliseconds"] = other.milliseconds;
     others.append(facts);
   }
-  // A launch is shaped by what the card's own driver says of the compiled kernel.
-  const bool is_here = asked.kind == DeviceKind::cpu || compute_capability == 0;
-  const std::unique_ptr<Plan> plan = is_here ? explanation.make() : nullptr;
-  py::dict answer;
-  answer["device"] = asked.kind == DeviceKind::cpu ? tuning_device(asked) : asked.name;
-  answer["algorithm"] = std::string(explanation.algorithm.name());
-  answer["decided_by"] = explanation.decided_by;
-  answer["why"] = explanation.why;
-  answer["milliseconds"] = explanation.milliseconds;
-  answer["plan"] = plan ? py::cast(plan->describe()) : py::none();
-  answer["kernels"] = plan ? py::object(facts_of(*plan)) : py::none();
-  answer["bytes"] = problem.bytes();
-  answer["operations"] = problem.operations();
-  answer["others"] = others;
-  return answer;
+  // The launch shape depends on attributes of the compiled kernel, which only the card's driver knows.
+  const bool is_present = target.kind == DeviceKind::cpu || compute_capability == 0;
+  const std::unique_ptr<Plan> plan = is_present ? explanation.make() : nullptr;
+  py::dict result;
+  result["device"] = target.kind == DeviceKind::cpu ? tuning_device(target) : target.name;
+  result["algorithm"] = std::string(explanation.algorithm.name());
+  result["decided_by"] = explanation.decided_by;
+  result["why"] = explanation.why;
+  result["milliseconds"] = explanation.milliseconds;
+  result["plan"] = plan ? py::cast(plan->describe()) : py::none();
+  result["kernels"] = plan ? py::object(facts_of(*plan)) : py::none();
+  result["bytes"] = problem.bytes();
+  result["operations"] = problem.operations();
+  result["others"] = others;
+  return result;
 }
 
 Shape shape_of(const py::array& array) { return Shape(array.shape(), array.shape() + array.ndim()); }
 
-// Arrays are taken as they are: a conversion would compute float64 data in float32 without a word.
-ElementType type_of(const char* what, const py::array& array) {
+// Arrays are not converted: a conversion would silently compute float64 data in float32.
+ElementType type_of(const char* name, const py::array& array) {
   if ((array.flags() & py::array::c_style) == 0) {
-    throw InvalidArgument(std::string(what) + " is not C-contiguous; pass numpy.ascontiguousarray(" + what +
+    throw InvalidArgument(std::string(name) + " is not C-contiguous; pass numpy.ascontiguousarray(" + name +
                           ")");
   }
   return parse_element_type(std::string(py::str(array.dtype())));
 }
 
-// A ParallelFor on `threads` threads of its own (0: as many as the processor has), since Python has no pool
-// to lend. Threads are started and joined in every call.
-ParallelFor thread_team(int threads) {
+// Returns a ParallelFor that starts and joins `threads` threads in every call (0: as many as the processor
+// has).
+ParallelFor parallel_for_with(int threads) {
   return [threads](std::ptrdiff_t tasks, const std::function<void(std::ptrdiff_t)>& body) {
     const unsigned wanted =
         threads > 0 ? static_cast<unsigned>(threads) : std::max(1u, std::thread::hardware_concurrency());
@@ -172,11 +172,11 @@ ParallelFor thread_team(int threads) {
         error.guard([&] { body(task); });
       }
     };
-    std::vector<std::jthread> team;
+    std::vector<std::jthread> workers;
     const auto helpers = std::min<std::ptrdiff_t>(wanted, tasks) - 1;
-    for (std::ptrdiff_t i = 0; i < helpers; ++i) team.emplace_back(work);
+    for (std::ptrdiff_t i = 0; i < helpers; ++i) workers.emplace_back(work);
     work();
-    team.clear();
+    workers.clear();
     error.rethrow();
   };
 }
@@ -205,18 +205,18 @@ py::array conv(const py::array& x, const py::array& w, const std::optional<py::a
   const ConvProblem problem = make_problem(
       spec_of(type, "tf32", attributes), {shape_of(x), shape_of(w), shape_or_none(b), shape_or_none(residual),
                                           shape_or_none(depthwise), shape_or_none(depthwise_bias)});
-  const Choice chosen = convswap::choose(problem, cpu_device(), algorithm);
-  if (!instruction_set.empty() && chosen.algorithm.name() != "direct") {
+  const Choice choice = convswap::choose(problem, cpu_device(), algorithm);
+  if (!instruction_set.empty() && choice.algorithm.name() != "direct") {
     throw InvalidArgument("instruction_set '" + instruction_set + "' was given for the algorithm '" +
-                          std::string(chosen.algorithm.name()) + "': expected the algorithm 'direct'");
+                          std::string(choice.algorithm.name()) + "': expected the algorithm 'direct'");
   }
-  if (!instruction_set.empty() && !problem.before.empty()) {
+  if (!instruction_set.empty() && !problem.depthwise.empty()) {
     throw InvalidArgument("instruction_set '" + instruction_set +
                           "' was given for a convolution with a depthwise convolution in front: expected one "
                           "convolution");
   }
   const std::unique_ptr<Plan> plan =
-      instruction_set.empty() ? chosen.offer.make() : make_direct_plan(problem, instruction_set);
+      instruction_set.empty() ? choice.offer.make() : make_direct_plan(problem, instruction_set);
   py::array y(x.dtype(), problem.result_shape());
   if (problem.result_elements() == 0) return y;
   const ConvTensors tensors{x.data(),
@@ -227,15 +227,15 @@ py::array conv(const py::array& x, const py::array& w, const std::optional<py::a
                             data_or_null(depthwise),
                             data_or_null(depthwise_bias)};
   const py::gil_scoped_release released;
-  // NaN in every type: an element that nobody writes shows.
+  // NaN in every type, so that an element that is never written shows.
   std::memset(tensors.y, 0xff, static_cast<size_t>(problem.result_elements() * size_of(type)));
-  // As aligned as an arena's memory.
+  // Aligned like the memory of ONNX Runtime's arena.
   struct Free {
     void operator()(std::byte* memory) const { operator delete[](memory, std::align_val_t(64)); }
   };
   const std::unique_ptr<std::byte[], Free> scratch(new (std::align_val_t(64))
                                                        std::byte[plan->scratch_bytes()]);
-  plan->run(tensors, {thread_team(threads), nullptr, scratch.get()});
+  plan->run(tensors, {parallel_for_with(threads), nullptr, scratch.get()});
   return y;
 }
 
@@ -277,8 +277,8 @@ void register_planner(py::module_& module) {
   module.def(
       "describe_plan",
       [](const ConvProblem& problem, const std::string& device, const std::string& algorithm, int index) {
-        const Device asked = asked_device(device, index, 0);
-        return convswap::choose(problem, asked, algorithm).offer.make()->describe();
+        const Device target = planned_device(device, index, 0);
+        return convswap::choose(problem, target, algorithm).offer.make()->describe();
       },
       py::arg("problem"), py::arg("device"), py::arg("algorithm") = "auto", py::kw_only(),
       py::arg("index") = 0, py::call_guard<py::gil_scoped_release>());
@@ -286,10 +286,11 @@ void register_planner(py::module_& module) {
       "alternatives",
       [](const ConvProblem& problem, const std::string& algorithm, int most, int index,
          int compute_capability) {
-        const Device asked = asked_device("cuda", index, compute_capability);
+        const Device target = planned_device("cuda", index, compute_capability);
         std::vector<std::optional<double>> estimates;
-        const Algorithm& chosen = convswap::choose(problem, asked, algorithm).algorithm;
-        for (const Offer& offer : alternatives_of(chosen, problem, asked, static_cast<std::size_t>(most))) {
+        const Algorithm& selected = convswap::choose(problem, target, algorithm).algorithm;
+        for (const Offer& offer :
+             alternatives_of(selected, problem, target, static_cast<std::size_t>(most))) {
           estimates.push_back(offer.milliseconds);
         }
         return estimates;
@@ -298,7 +299,7 @@ void register_planner(py::module_& module) {
       py::arg("compute_capability") = 0, py::call_guard<py::gil_scoped_release>());
   module.def("kernels_of", &kernels_of, py::arg("problem"), py::arg("device"), py::arg("algorithm") = "auto",
              py::kw_only(), py::arg("index") = 0, py::arg("compute_capability") = 0, py::arg("tuned") = "");
-  module.def("what_is_compiled", &what_is_compiled, py::arg("problem"), py::arg("device"),
+  module.def("what_is_compiled", &compilation_notice, py::arg("problem"), py::arg("device"),
              py::arg("algorithm") = "auto", py::kw_only(), py::arg("index") = 0);
   module.def("explain", &explain_problem, py::arg("problem"), py::arg("device"),
              py::arg("algorithm") = "auto", py::kw_only(), py::arg("index") = 0,
@@ -322,7 +323,7 @@ PYBIND11_MODULE(_native, module) {
   module.doc() = "The compiled core of convswap: catalog, planner and direct calls.";
   module.attr("__version__") = CONVSWAP_VERSION;
 
-  // Every wrong argument is the package's own exception, so that callers catch one type.
+  // Raises InvalidArgument as ConvswapError, the package's exception for all wrong arguments.
   static const py::object error_type = py::module_::import("convswap.errors").attr("ConvswapError");
   py::register_exception_translator([](std::exception_ptr pointer) {
     try {

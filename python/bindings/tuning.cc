@@ -1,4 +1,4 @@
-// What Python needs to write a tuning table that the planner can read: the planner's own reader and words.
+// The planner's reader of tuning tables, so that Python writes tables that the planner can read.
 
 #include "plan/tuning.h"
 
@@ -15,7 +15,7 @@ namespace py = pybind11;
 namespace convswap::bindings {
 namespace {
 
-// A path may have any bytes, which Python's file functions know how to turn back.
+// Decodes a path, which may have any bytes, as Python's file functions do (surrogateescape).
 py::object path_object(const std::string& path) {
   return py::reinterpret_steal<py::object>(
       PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size())));

@@ -1,5 +1,5 @@
-// What Python needs of the tutorial, of a user's own kernel: what its file says, its compilation, and the
-// card's facts.
+// Functions for the tutorial's lab: a user's kernel file, its launch, its compilation and its attributes on a
+// card.
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -20,11 +20,11 @@ namespace py = pybind11;
 namespace convswap::bindings {
 namespace {
 
-py::tuple extents_of(const Dim3& extents) { return py::make_tuple(extents.x, extents.y, extents.z); }
+py::tuple tuple_of(const Dim3& dim) { return py::make_tuple(dim.x, dim.y, dim.z); }
 
 py::tuple launch_shape(const lab::Source& source, const ConvProblem& problem, int64_t shared_limit) {
   const lab::LaunchShape shape = source.launch_for(problem, shared_limit);
-  return py::make_tuple(extents_of(shape.grid), extents_of(shape.block), shape.shared_bytes);
+  return py::make_tuple(tuple_of(shape.grid), tuple_of(shape.block), shape.shared_bytes);
 }
 
 py::bytes compiled(const lab::Source& source, int compute_capability) {

@@ -156,7 +156,7 @@ def test_without_a_compiler_one_line_says_what_to_install(tmp_path: Path) -> Non
         assert done.returncode == 1
         said = done.stderr.splitlines()[-1]
         assert said.startswith(
-            f"RuntimeError: CONVSWAP_NVRTC is {nowhere}, which is no NVRTC of CUDA 12 to 13: "
+            f"RuntimeError: CONVSWAP_NVRTC is {nowhere}, which is not NVRTC of CUDA 12 to 13: "
         )
 
 
@@ -168,7 +168,7 @@ def test_a_compiler_newer_than_the_driver_is_not_taken(tmp_path: Path) -> None:
     settings = {"CONVSWAP_NVRTC": compiler["path"], "FAKE_DRIVER_VERSION": 12080}
     done = run_beside_card(CONVOLVE, "naive", *LAYER, cache=tmp_path, **settings)
     assert done.stderr.splitlines()[-1] == (
-        f"RuntimeError: CONVSWAP_NVRTC is {compiler['path']}, which is no NVRTC of CUDA 12 to 12"
+        f"RuntimeError: CONVSWAP_NVRTC is {compiler['path']}, which is not NVRTC of CUDA 12 to 12"
     )
 
 

@@ -104,8 +104,8 @@ def test_what_a_pack_lacks_is_named_with_the_command_that_makes_it(pack: Path, t
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda data: b"nonsense", "is no pack"),
-        (lambda data: b"", "is no pack"),
+        (lambda data: b"nonsense", "is not a pack"),
+        (lambda data: b"", "is not a pack"),
         (lambda data: data[:-1], "is damaged"),
         (lambda data: data[:-20] + bytes([data[-20] ^ 1]) + data[-19:], "is damaged"),
         (lambda data: data.replace(b" 90 ", b" 80 ", 1), "is damaged"),

@@ -173,7 +173,7 @@ def test_everything_at_once_is_what_onnx_runtime_computes(algorithm):
 
 
 @pytest.mark.parametrize("x_shape", [("n", C, 11, 9), ("n", C, "h", "w"), ("n", "c", "h", "w"), None])
-def test_open_shapes_and_changing_batches_give_what_a_new_session_gives(x_shape):
+def test_declared_shapes_and_changing_batches_give_what_a_new_session_gives(x_shape):
     given = arrays("3x3 by two")
     session = make_session(one_node(given, "3x3 by two", x_shape, depthwise_activation="Relu"))
     between = [helper.make_node("Relu", ["u"], ["v"])]

@@ -189,6 +189,6 @@ def test_memory_of_a_card_that_begins_between_two_elements_is_refused_and_the_se
         binding.bind_cpu_input("x", X)
         shape = list(CASE.reference.shape)
         binding.bind_output("y", "cuda", 0, np.float32, shape, memory.pointer + offset)
-        with pytest.raises(Exception, match="is no multiple of its elements' 4 bytes: bind"):
+        with pytest.raises(Exception, match="is not a multiple of its elements' 4 bytes: bind"):
             session.run_with_iobinding(binding)
     np.testing.assert_array_equal(run(session, X), expected)

@@ -272,7 +272,7 @@ OPEN_ERRORS = [
 def test_misfit_is_refused_when_the_session_is_made_whatever_else_is_open(how, message, device):
     with pytest.raises(Exception, match=re.escape(f"convswap Conv node 'conv1': {message}")) as raised:
         make_session(conv_model(**how), device)
-    assert str(raised.value).endswith("; open dimensions were replaced by ones that fit")
+    assert str(raised.value).endswith("; unknown dimensions were replaced by values that fit")
     assert len(str(raised.value).splitlines()) == 1
 
 

@@ -100,7 +100,9 @@ def test_an_unknown_algorithm_leaves_the_choice_to_the_rule(table):
     write(table, line(TEXT, "winograd", "cpu"))
     answer = _native.explain(PROBLEM, "cpu", "tuned")
     assert (answer["algorithm"], answer["decided_by"]) == ("direct", "rule")
-    assert answer["why"].startswith("the tuning table names 'winograd', which is not in the catalog; by rule")
+    assert answer["why"].startswith(
+        "the tuning table names 'winograd', which is not in the catalog; by heuristic"
+    )
     assert run(make_session(case_model(CASE, algorithm="tuned")), X).shape == CASE.reference.shape
 
 

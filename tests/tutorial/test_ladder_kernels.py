@@ -84,7 +84,7 @@ def test_loops_on_the_processor_are_the_convolution(layer) -> None:
 def test_what_the_ladder_leaves_to_others_is_refused_with_the_reason(case, how, reason) -> None:
     problem = _native.Problem(case.x_shape, case.w_shape, case.has_bias, **how, **case.attributes)
     assert reason in _native.why_not(problem, "ladder_01_loops", "cpu")
-    with pytest.raises(ConvswapError, match="use algorithm 'auto', which takes one that can"):
+    with pytest.raises(ConvswapError, match="use algorithm 'auto', which selects one that can"):
         _native.choose(problem, "cpu", "ladder_01_loops")
     for page in ON_CARD:
         assert reason in _native.why_not(problem, page.name, "cuda", compute_capability=90)

@@ -98,7 +98,7 @@ def test_a_file_in_place_of_the_folder_is_not_used(folder: Path) -> None:
     folder.parent.mkdir()
     folder.write_text("a file")
     assert compile_kernel()
-    assert _native.kernel_store()["unused"] == "it is no folder"
+    assert _native.kernel_store()["unused"] == "it is not a folder"
 
 
 def test_a_cache_that_cannot_be_made_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

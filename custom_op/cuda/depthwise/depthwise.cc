@@ -39,8 +39,9 @@ namespace convswap {
 namespace depthwise {
 namespace {
 
-const KnownKernels known({.header = "cuda/depthwise/kernel.cuh",
-                          .instances = instance_names("depthwise::kernel", kElementsButFloat64, kInstances)});
+const KernelRegistration registration({.header = "cuda/depthwise/kernel.cuh",
+                                       .instances = instance_names("depthwise::kernel",
+                                                                   kElementsWithoutFloat64, kInstances)});
 
 struct Family {
   using Tiling = depthwise::Tiling;
@@ -130,16 +131,16 @@ class Depthwise final : public AlgorithmByTiling<KernelPlan<Family>, best_tiling
 
  private:
   std::string why_no_tiling(const ConvProblem&, const Device& device) const override {
-    return why_not_fitting("its smallest tile, a filter's window, does", device);
+    return why_not_shared_memory("its smallest tile, a filter's window, does", device);
   }
 
   std::string why_not_at_all(const ConvProblem& problem, const Device&) const override {
     if (std::string reason = why_not_depthwise(problem); !reason.empty()) return reason;
-    return why_not_indexed({problem.batch * problem.out_channels * problem.output[0],
-                            16 * problem.input[1] * problem.input[2], problem.output[1] * problem.output[2],
-                            problem.filter_size() * 16,
-                            padded_input(problem, 0) + problem.dilation[0] * problem.filter[0],
-                            padded_input(problem, 1), padded_input(problem, 2)});
+    return why_not_32_bit_indices({problem.batch * problem.out_channels * problem.output[0],
+                                   16 * problem.input[1] * problem.input[2],
+                                   problem.output[1] * problem.output[2], problem.filter_size() * 16,
+                                   padded_input(problem, 0) + problem.dilation[0] * problem.filter[0],
+                                   padded_input(problem, 1), padded_input(problem, 2)});
   }
 };
 

@@ -34,8 +34,9 @@ constexpr double kBytesPerNanosecond = 32.6;
 constexpr double kWindowNanoseconds = 0.33, kInputNanoseconds = 0.1;
 constexpr double kLaunchNanoseconds = 2000;
 
-const KnownKernels known({.header = "cuda/epilogue/kernel.cuh",
-                          .instances = instance_names("epilogue::kernel", kElements, kInstances)});
+const KernelRegistration registration({.header = "cuda/epilogue/kernel.cuh",
+                                       .instances = instance_names("epilogue::kernel", kElements,
+                                                                   kInstances)});
 
 struct Family {
   struct Tiling {
@@ -134,7 +135,7 @@ class Stage final : public EpilogueStage {
       const double window = kWindowNanoseconds + kInputNanoseconds * number(pool.kernel[0] * pool.kernel[1]);
       nanoseconds = std::max(nanoseconds, number(problem.result_elements()) * window);
     }
-    return (kLaunchNanoseconds - kEarlierNanoseconds + nanoseconds / std::max(1, device.multiprocessors)) *
+    return (kLaunchNanoseconds - kEarlyStartNanoseconds + nanoseconds / std::max(1, device.multiprocessors)) *
            1e-6;
   }
 

@@ -190,7 +190,7 @@ __device__ inline void pool_activated_values(const Arguments<T>& problem) {
     window.for_each([&](Sum value) { sum += activated(value); });
     const PoolWindow rows(epilogue.pool, 0, row, problem.height);
     const PoolWindow columns(epilogue.pool, 1, column, problem.width);
-    return sum / static_cast<Sum>(rows.counted * columns.counted);
+    return sum / static_cast<Sum>(rows.divisor * columns.divisor);
   });
 }
 

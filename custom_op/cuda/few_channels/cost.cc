@@ -72,7 +72,7 @@ class Tiler {
   void try_quads(Tiling tiling, int64_t blocks, int64_t splits, Tiling& best) const {
     tiling.filter_blocks = static_cast<int>(ceil_divide(blocks, splits));
     tiling.filter_splits = static_cast<int>(ceil_divide(blocks, tiling.filter_blocks));
-    if (problem_.group * tiling.filter_splits > kMostGridRows) return;
+    if (problem_.group * tiling.filter_splits > kMaxGridRows) return;
     for (int64_t column_tiles = 1; column_tiles <= quads_per_row_; column_tiles *= 2) {
       tiling.quads = static_cast<int>(ceil_divide(quads_per_row_, column_tiles));
       if (tiling.quads > kMaxQuads) continue;
@@ -266,7 +266,7 @@ class Tiler {
     const int64_t channels = problem_.channels_per_group();
     const double many = width == 1 || channels <= 8 ? 1 : channels <= 32 ? 0.9 : 0.84;
     const double work = off * many * (tiling.cost + waves * several / 2 * tile);
-    tiling.estimate = (launch - kEarlierNanoseconds + std::max(work, memory_nanoseconds(width))) *
+    tiling.estimate = (launch - kEarlyStartNanoseconds + std::max(work, memory_nanoseconds(width))) *
                       (problem_.is_grouped() ? kGroupedFactor : 1);
   }
 
@@ -326,7 +326,7 @@ int64_t FilterBundles::steps() const { return ceil_divide(count, kBundlesPerStep
 
 bool loses_accuracy(const ConvProblem& problem, int folds, const Device& device) {
   const FilterBundles bundles(folded_problem(problem, folds));
-  return parts_of(problem) > 1 && bundles.steps() * bundles.taps > most_products_of_ieee(device);
+  return parts_of(problem) > 1 && bundles.steps() * bundles.taps > max_ieee_products(device);
 }
 
 int64_t quads_per_output_row(const ConvProblem& problem) { return ceil_divide(problem.output[2], kQuad); }

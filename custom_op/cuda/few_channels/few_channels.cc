@@ -71,9 +71,10 @@ ConvProblem folded_problem_of(const ConvProblem& problem, const Pass& pass) {
   return folded_problem(problem_with_channels(problem, pass.channels), pass.tiling.folds);
 }
 
-const KnownKernels known({.header = "cuda/few_channels/kernel.cuh",
-                          .instances = instance_names("few_channels::kernel", kTensorCoreFormats, kInstances),
-                          .least_capability = 80});
+const KernelRegistration registration({.header = "cuda/few_channels/kernel.cuh",
+                                       .instances = instance_names("few_channels::kernel", kTensorCoreFormats,
+                                                                   kInstances),
+                                       .min_capability = 80});
 
 struct Family {
   using Tiling = Pass;
@@ -267,15 +268,15 @@ class FewChannels final : public AlgorithmByTiling<PassesPlan, best_passes> {
 
  private:
   std::string why_no_tiling(const ConvProblem&, const Device& device) const override {
-    return why_not_fitting("its smallest tile, one channel of a filter's reach, does", device);
+    return why_not_shared_memory("its smallest tile, one channel of a filter's reach, does", device);
   }
 
   std::string why_not_at_all(const ConvProblem& problem, const Device& device) const override {
-    if (std::string reason = why_not_flat(problem); !reason.empty()) return reason;
-    if (std::string reason = why_not_from(80, device); !reason.empty()) return reason;
+    if (std::string reason = why_not_1d_or_2d(problem); !reason.empty()) return reason;
+    if (std::string reason = why_not_capability(80, device); !reason.empty()) return reason;
     // The kernel's indices inside an image have 32 bits. even_filters holds the offset across six planes of
     // eight filters as an unsigned 32-bit number.
-    std::string reason = why_not_indexed(
+    std::string reason = why_not_32_bit_indices(
         {problem.batch, problem.in_channels, problem.out_channels, problem.output_size() * 3 / 2,
          padded_input(problem, 1) + problem.stride[1], padded_input(problem, 2) + problem.stride[2],
          problem.channels_per_group() * problem.filter_size() * 16});

@@ -14,13 +14,13 @@ namespace convswap {
 // A CUDA algorithm that has one plan per tiling and offers the tiling with the least estimate. kBest(problem,
 // device) returns that tiling if there is one: an std::optional, or a vector whose first element counts.
 // kAll(problem, device) returns all tilings that compute the problem, the cheapest first. A tiling has its
-// `cost` in nanoseconds, or no such member if the algorithm has no estimate. `ChosenPlan` is a KernelPlan or
+// `cost` in nanoseconds, or no such member if the algorithm has no estimate. `TilingPlan` is a KernelPlan or
 // the family's own class. Its constructor takes (problem, device, tiling), and its static members are
 //
 //   kernel_names(problem, tiling)    of the instances that it launches, each once
 //   why_not(problem, tiling)         optional: why it cannot compute the problem, or empty
 //   kNeedsScratch                    optional: a run needs scratch memory
-template <typename ChosenPlan, auto kBest, auto kAll = kBest>
+template <typename TilingPlan, auto kBest, auto kAll = kBest>
 class AlgorithmByTiling : public Algorithm {
  public:
   DeviceKind device_kind() const final { return DeviceKind::cuda; }
@@ -66,8 +66,8 @@ class AlgorithmByTiling : public Algorithm {
   }
 
   static std::string why_not(const ConvProblem& problem, const auto& tiling) {
-    if constexpr (requires { ChosenPlan::why_not(problem, tiling); }) {
-      return ChosenPlan::why_not(problem, tiling);
+    if constexpr (requires { TilingPlan::why_not(problem, tiling); }) {
+      return TilingPlan::why_not(problem, tiling);
     } else {
       return {};
     }
@@ -77,9 +77,9 @@ class AlgorithmByTiling : public Algorithm {
   static Offer offer_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
     Offer offer;
     if constexpr (requires { tiling.cost; }) offer.milliseconds = tiling.cost / 1e6;
-    offer.make = [problem, device, tiling] { return std::make_unique<ChosenPlan>(problem, device, tiling); };
-    offer.kernels = [problem, tiling] { return ChosenPlan::kernel_names(problem, tiling); };
-    if constexpr (requires { ChosenPlan::kNeedsScratch; }) offer.needs_scratch = ChosenPlan::kNeedsScratch;
+    offer.make = [problem, device, tiling] { return std::make_unique<TilingPlan>(problem, device, tiling); };
+    offer.kernels = [problem, tiling] { return TilingPlan::kernel_names(problem, tiling); };
+    if constexpr (requires { TilingPlan::kNeedsScratch; }) offer.needs_scratch = TilingPlan::kNeedsScratch;
     return offer;
   }
 };

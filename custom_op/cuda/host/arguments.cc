@@ -57,8 +57,8 @@ NaiveConv naive_conv_of(const ConvProblem& problem) {
 EpilogueParams epilogue_params_of(const Epilogue& epilogue) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const bool clips = epilogue.activation == Activation::clip;
-  const float least = clips ? epilogue.alpha : epilogue.activation == Activation::relu ? 0.0f : -kInfinity;
-  return {epilogue, clips || is_floored(epilogue), least, clips ? epilogue.beta : kInfinity};
+  const float lower = clips ? epilogue.alpha : epilogue.activation == Activation::relu ? 0.0f : -kInfinity;
+  return {epilogue, clips || is_relu_or_none(epilogue), lower, clips ? epilogue.beta : kInfinity};
 }
 
 }  // namespace convswap

@@ -61,7 +61,7 @@ Device read_device(int index) {
       card_attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, card);
   device.shared_memory_per_multiprocessor =
       card_attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, card);
-  device.second_level_cache = card_attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, card);
+  device.l2_cache_bytes = card_attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, card);
   restrict_capability(device);
   return device;
 }
@@ -78,13 +78,13 @@ const Device& cuda_device(int index, const KernelOrigin* kernels, bool lends_scr
   const auto check_index = [&] {
     const int count = cuda_device_count();
     if (index >= 0 && index < count) return;
-    throw std::runtime_error("CUDA device " + std::to_string(index) + " is not there: this process sees " +
+    throw std::runtime_error("CUDA device " + std::to_string(index) + " does not exist: this process sees " +
                              std::to_string(count));
   };
   // Checked before the lock: a forked process may inherit the mutex locked by a thread of its parent.
   std::string why;
   if (find_driver(&why) == nullptr) {
-    throw std::runtime_error("CUDA device " + std::to_string(index) + " is not there: " + why);
+    throw std::runtime_error("CUDA device " + std::to_string(index) + " is not available: " + why);
   }
   // Devices are read one at a time and on demand, so that an unreadable card does not affect the others.
   static std::mutex mutex;

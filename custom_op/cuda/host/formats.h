@@ -11,7 +11,7 @@ namespace convswap {
 inline constexpr std::string_view kTensorCoreFormats[] = {"ScaledFloat16Pairs", "TwoScaledFloat16",
                                                           "Float16Pairs", "Bfloat16Pairs"};
 inline constexpr std::string_view kElements[] = {"float", "double", "Float16", "BFloat16"};
-inline constexpr std::string_view kElementsButFloat64[] = {"float", "Float16", "BFloat16"};
+inline constexpr std::string_view kElementsWithoutFloat64[] = {"float", "Float16", "BFloat16"};
 
 // The tensor-core format for a problem's data and precision.
 std::string_view tensor_core_format(const ConvProblem& problem);

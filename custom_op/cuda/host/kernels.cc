@@ -27,7 +27,7 @@ std::string instance_name(std::string_view kernel, std::string_view format, std:
   return name.append(">");
 }
 
-KnownKernels::KnownKernels(KernelFamily family) {
+KernelRegistration::KernelRegistration(KernelFamily family) {
   std::string header = family.header;
   const auto at = families_by_header().insert_or_assign(std::move(header), std::move(family)).first;
   for (const std::string& instance : at->second.instances) families_by_instance()[instance] = &at->second;

@@ -41,19 +41,19 @@ std::vector<std::string> instance_names(std::string_view kernel, const Formats& 
 struct KernelFamily {
   std::string header;                  // "cuda/toeplitz/kernel.cuh"
   std::vector<std::string> instances;  // their names
-  int least_capability = 75;           // compute capability 7.5
-  bool is_for_it_alone = false;        // only for least_capability, not for newer ones
+  int min_capability = 75;             // oldest compute capability; 75 for 7.5
+  bool is_arch_specific = false;       // only for min_capability (as sm_90a), not for newer ones
   std::string variable = {};           // constant memory that the host fills: "ladder::filters_of_layer"
 
   bool has_code_for(int compute_capability) const {
-    return is_for_it_alone ? compute_capability == least_capability : compute_capability >= least_capability;
+    return is_arch_specific ? compute_capability == min_capability : compute_capability >= min_capability;
   }
 };
 
 // Registers a family: an object with static storage duration in the file of the family's plan.
-class KnownKernels {
+class KernelRegistration {
  public:
-  explicit KnownKernels(KernelFamily family);
+  explicit KernelRegistration(KernelFamily family);
 };
 
 // All families, sorted by header.

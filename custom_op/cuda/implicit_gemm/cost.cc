@@ -263,7 +263,7 @@ class Tiler {
   // and behind its last, and what loads take, of version 10, of several groups by 68 problems of the suite
   // small-groups (benchmarks/few_channels.md); what it costs to pair rows, and how far loads slow down
   // products that take longer than they do, of version 11. They are runs back to back, each of which started
-  // early, so that kEarlierNanoseconds need not be taken off. Beside version 12, on the course's layers at
+  // early, so that kEarlyStartNanoseconds need not be taken off. Beside version 12, on the course's layers at
   // batches from 512 on, it comes out 9 % too short to 13 % too long, the last for 120 columns in float16; at
   // batch 64, where no block has two images, 4 to 22 % too long.
   double cost(const Tiling& tiling) const {
@@ -339,7 +339,7 @@ int64_t min_steps(const ConvProblem& problem, const Device& device) {
 }
 
 int64_t max_steps(const ConvProblem& problem, const Device& device) {
-  return parts_of(problem) > 1 ? std::min<int64_t>(kMaxSteps, most_products_of_ieee(device)) : kMaxSteps;
+  return parts_of(problem) > 1 ? std::min<int64_t>(kMaxSteps, max_ieee_products(device)) : kMaxSteps;
 }
 
 }  // namespace convswap::implicit_gemm

@@ -66,11 +66,11 @@ namespace convswap {
 namespace implicit_gemm {
 namespace {
 
-const KnownKernels known({.header = "cuda/implicit_gemm/kernel.cuh",
-                          .instances = instance_names("implicit_gemm::kernel", kTensorCoreFormats,
-                                                      kInstances),
-                          .least_capability = 90,
-                          .is_for_it_alone = true});
+const KernelRegistration registration({.header = "cuda/implicit_gemm/kernel.cuh",
+                                       .instances = instance_names("implicit_gemm::kernel",
+                                                                   kTensorCoreFormats, kInstances),
+                                       .min_capability = 90,
+                                       .is_arch_specific = true});
 
 struct Family {
   using Tiling = implicit_gemm::Tiling;
@@ -135,7 +135,7 @@ struct Family {
       arguments.step_offsets[step] = static_cast<unsigned>(offset) | static_cast<unsigned>(distance) << 16;
     }
     // If y exceeds the L2 cache, its stores must not evict the data that is read next.
-    arguments.evict_first = problem.output_elements() * size_of(problem.type) > device.second_level_cache;
+    arguments.evict_first = problem.output_elements() * size_of(problem.type) > device.l2_cache_bytes;
     return arguments;
   }
 
@@ -175,21 +175,21 @@ class ImplicitGemm final : public AlgorithmByTiling<KernelPlan<Family>, best_til
 
  private:
   std::string why_not_at_all(const ConvProblem& problem, const Device& device) const override {
-    if (std::string reason = why_not_flat(problem); !reason.empty()) return reason;
+    if (std::string reason = why_not_1d_or_2d(problem); !reason.empty()) return reason;
     if (std::string reason = why_not_hopper(device); !reason.empty()) return reason;
     if (problem.input_size() == 0) return "the input has no pixels";
     // Offsets in shared memory need fewer bits than their types have. The following quantities are not
     // bounded by it.
     const int64_t blocks = problem.group * ceil_divide(problem.filters_per_group(), kWgmmaM);
-    std::string reason =
-        why_not_indexed({problem.batch, problem.in_channels, problem.out_channels, blocks,
-                         problem.input_size() * kChunkChannels, padded_input(problem, 1),
-                         padded_input(problem, 2), problem.stride[1] * kWgmmaM, problem.stride[2],
-                         problem.dilation[1] * problem.filter[1], problem.dilation[2] * problem.filter[2],
-                         problem.channels_per_group() * problem.filter_size() * kWgmmaM});
+    std::string reason = why_not_32_bit_indices(
+        {problem.batch, problem.in_channels, problem.out_channels, blocks,
+         problem.input_size() * kChunkChannels, padded_input(problem, 1), padded_input(problem, 2),
+         problem.stride[1] * kWgmmaM, problem.stride[2], problem.dilation[1] * problem.filter[1],
+         problem.dilation[2] * problem.filter[2],
+         problem.channels_per_group() * problem.filter_size() * kWgmmaM});
     if (!reason.empty()) return reason;
-    if (blocks > kMostGridRows) {
-      return joined("it takes at most ", kMostGridRows, " groups of at most ", kWgmmaM, " filters");
+    if (blocks > kMaxGridRows) {
+      return joined("it takes at most ", kMaxGridRows, " groups of at most ", kWgmmaM, " filters");
     }
     return {};
   }
@@ -199,7 +199,7 @@ class ImplicitGemm final : public AlgorithmByTiling<KernelPlan<Family>, best_til
       return joined("its sums take more than ", limit, " products of the tensor core",
                     parts_of(problem) > 1 ? ", the most for precision ieee" : "");
     }
-    return why_not_fitting("its images and their results do", device);
+    return why_not_shared_memory("its images and their results do", device);
   }
 };
 

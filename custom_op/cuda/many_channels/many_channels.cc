@@ -88,10 +88,10 @@ std::vector<std::string> all_instances() {
   return names;
 }
 
-const KnownKernels known({.header = "cuda/many_channels/kernel.cuh",
-                          .instances = all_instances(),
-                          .least_capability = 90,
-                          .is_for_it_alone = true});
+const KernelRegistration registration({.header = "cuda/many_channels/kernel.cuh",
+                                       .instances = all_instances(),
+                                       .min_capability = 90,
+                                       .is_arch_specific = true});
 
 // Limits on the padding of prepared weights: weights that are more than kMaxPaddingFactor times as large as
 // w, and more than kMaxPaddedBytes, are refused.
@@ -179,9 +179,9 @@ class ManyChannelsPlan final : public Plan {
       return joined("its weights, padded to 64 filters and 16 channels of each group, take ", weights,
                     " bytes");
     }
-    return why_not_indexed({images * problem.in_channels * problem.input_size() + padding,
-                            images * problem.out_channels * problem.output_size(),
-                            tiling.filter_rows(problem), tiling.work_tiles(problem)});
+    return why_not_32_bit_indices({images * problem.in_channels * problem.input_size() + padding,
+                                   images * problem.out_channels * problem.output_size(),
+                                   tiling.filter_rows(problem), tiling.work_tiles(problem)});
   }
 
   ManyChannelsPlan(const ConvProblem& problem, const Device& device, const Tiling& tiling)
@@ -357,7 +357,7 @@ class ManyChannels final : public AlgorithmByTiling<ManyChannelsPlan, best_tilin
     if (problem.type == ElementType::float32 && problem.precision == Precision::ieee) {
       return "it does not compute float32 in precision ieee";
     }
-    return why_not_indexed(
+    return why_not_32_bit_indices(
         {problem.batch, problem.in_channels, problem.out_channels, problem.in_channels * problem.input_size(),
          problem.out_channels * problem.output_size(), problem.channels_per_group() * problem.filter_size(),
          padded_input(problem, 0), padded_input(problem, 1), padded_input(problem, 2),
@@ -369,7 +369,7 @@ class ManyChannels final : public AlgorithmByTiling<ManyChannelsPlan, best_tilin
     if (problem.filter[1] * problem.filter[2] > kMaxSteps) {
       return joined("its filters have more than ", kMaxSteps, " taps of height and width");
     }
-    return why_not_fitting("its tiles do", device);
+    return why_not_shared_memory("its tiles do", device);
   }
 };
 

@@ -27,8 +27,8 @@ constexpr int kThreads = 256;
 // More blocks than any card holds at once; the kernel's grid-stride loop covers the remaining elements.
 constexpr int64_t kMaxBlocks = 1 << 20;
 
-const KnownKernels known({.header = "cuda/naive/kernel.cuh",
-                          .instances = instance_names("naive::kernel", kElements)});
+const KernelRegistration registration({.header = "cuda/naive/kernel.cuh",
+                                       .instances = instance_names("naive::kernel", kElements)});
 
 struct Family {
   struct Tiling {};

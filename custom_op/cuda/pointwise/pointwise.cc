@@ -43,10 +43,11 @@ namespace convswap {
 namespace pointwise {
 namespace {
 
-const KnownKernels known({.header = "cuda/pointwise/kernel.cuh",
-                          .instances = instance_names("pointwise::kernel", kElementsButFloat64, kInstances),
-                          .least_capability = 90,
-                          .is_for_it_alone = true});
+const KernelRegistration registration({.header = "cuda/pointwise/kernel.cuh",
+                                       .instances = instance_names("pointwise::kernel",
+                                                                   kElementsWithoutFloat64, kInstances),
+                                       .min_capability = 90,
+                                       .is_arch_specific = true});
 
 struct Family {
   using Tiling = pointwise::Tiling;
@@ -110,7 +111,7 @@ class Pointwise final : public AlgorithmByTiling<KernelPlan<Family>, cheapest_ti
 
  private:
   std::string why_no_tiling(const ConvProblem&, const Device& device) const override {
-    return why_not_fitting("its weights of 64 filters do", device);
+    return why_not_shared_memory("its weights of 64 filters do", device);
   }
 
   std::string why_not_at_all(const ConvProblem& problem, const Device& device) const override {
@@ -123,10 +124,11 @@ class Pointwise final : public AlgorithmByTiling<KernelPlan<Family>, cheapest_ti
     for (int axis = 0; axis < 3; ++axis) {
       if (problem.pad_begin[axis] != 0 || problem.pad_end[axis] != 0) return "it does not pad";
     }
-    if (std::string reason = why_not_counted(problem); !reason.empty()) return reason;
-    return why_not_indexed({problem.in_channels, problem.out_channels,
-                            problem.input_size() * problem.stride[0] * problem.stride[1] * problem.stride[2],
-                            problem.batch * problem.output_size() + 2 * kTilePixels});
+    if (std::string reason = why_not_sizes(problem); !reason.empty()) return reason;
+    return why_not_32_bit_indices(
+        {problem.in_channels, problem.out_channels,
+         problem.input_size() * problem.stride[0] * problem.stride[1] * problem.stride[2],
+         problem.batch * problem.output_size() + 2 * kTilePixels});
   }
 };
 

@@ -43,10 +43,11 @@ namespace convswap {
 namespace row_windows {
 namespace {
 
-const KnownKernels known({.header = "cuda/row_windows/kernel.cuh",
-                          .instances = instance_names("row_windows::kernel", kElementsButFloat64),
-                          .least_capability = 90,
-                          .is_for_it_alone = true});
+const KernelRegistration registration({.header = "cuda/row_windows/kernel.cuh",
+                                       .instances = instance_names("row_windows::kernel",
+                                                                   kElementsWithoutFloat64),
+                                       .min_capability = 90,
+                                       .is_arch_specific = true});
 
 struct Family {
   using Tiling = row_windows::Tiling;
@@ -121,17 +122,17 @@ class RowWindows final : public AlgorithmByTiling<KernelPlan<Family>, cheapest_t
 
  private:
   std::string why_no_tiling(const ConvProblem&, const Device& device) const override {
-    return why_not_fitting("its windows of a row of outputs do", device);
+    return why_not_shared_memory("its windows of a row of outputs do", device);
   }
 
   std::string why_not_at_all(const ConvProblem& problem, const Device& device) const override {
-    if (std::string reason = why_not_flat(problem); !reason.empty()) return reason;
+    if (std::string reason = why_not_1d_or_2d(problem); !reason.empty()) return reason;
     if (problem.type == ElementType::float32 && problem.precision != Precision::tf32) {
       return "it computes float32 in precision tf32 alone";
     }
     if (std::string reason = why_not_hopper(device); !reason.empty()) return reason;
     if (problem.dilation[2] != 1 && problem.filter[2] > 1) return "the columns of its filters are dilated";
-    std::string reason = why_not_indexed(
+    std::string reason = why_not_32_bit_indices(
         {padded_input(problem, 1), padded_input(problem, 2), problem.in_channels, problem.out_channels,
          problem.filter[1], problem.filter[2], problem.dilation[1], problem.stride[1], problem.stride[2]});
     if (!reason.empty()) return reason;
@@ -145,13 +146,13 @@ class RowWindows final : public AlgorithmByTiling<KernelPlan<Family>, cheapest_t
     if (!can_lay_out_windows(problem)) {
       return joined("a stride of ", problem.stride[2], " does not divide a window");
     }
-    if (problem.group * ((problem.filters_per_group() + kRows - 1) / kRows) > kMostGridRows) {
-      return joined("it takes at most ", kMostGridRows, " times 64 filters of one group");
+    if (problem.group * ((problem.filters_per_group() + kRows - 1) / kRows) > kMaxGridRows) {
+      return joined("it takes at most ", kMaxGridRows, " times 64 filters of one group");
     }
-    return why_not_indexed({problem.in_channels * problem.input_size(),
-                            padded_input(problem, 1) * padded_input(problem, 2),
-                            problem.out_channels * problem.output_size(), problem.batch * problem.output[1],
-                            64 * problem.output[2]});
+    return why_not_32_bit_indices({problem.in_channels * problem.input_size(),
+                                   padded_input(problem, 1) * padded_input(problem, 2),
+                                   problem.out_channels * problem.output_size(),
+                                   problem.batch * problem.output[1], 64 * problem.output[2]});
   }
 };
 

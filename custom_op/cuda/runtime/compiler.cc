@@ -151,7 +151,7 @@ class Nvrtc final : public Compiler {
   }
 
   KernelCode compile(const KernelRequest& request) const override {
-    const TaskGuard unfinished;
+    const TaskGuard guard;
     std::vector<const char*> texts, names;
     for (std::size_t i = 0; i < kKernelSourceCount; ++i) {
       texts.push_back(kKernelSources[i].text);
@@ -165,16 +165,16 @@ class Nvrtc final : public Compiler {
     check(functions_.CreateProgram(&program, text.c_str(),
                                    is_library_kernel ? "kernel.cu" : request.header.c_str(),
                                    static_cast<int>(texts.size()), texts.data(), names.data()),
-          request, "cannot begin");
+          request, "cannot create a program");
     const auto destroy = [this](void* pointer) {
       Program owned = pointer;
       functions_.DestroyProgram(&owned);
     };
     const std::unique_ptr<void, decltype(destroy)> owner(program, destroy);
     const std::string variable = request.variable.empty() ? "" : "&" + request.variable;
-    check(functions_.AddNameExpression(program, request.kernel.c_str()), request, "knows no such name");
+    check(functions_.AddNameExpression(program, request.kernel.c_str()), request, "there is no such kernel");
     if (!variable.empty()) {
-      check(functions_.AddNameExpression(program, variable.c_str()), request, "knows no such variable");
+      check(functions_.AddNameExpression(program, variable.c_str()), request, "there is no such variable");
     }
     std::vector<std::string> option_texts = options(request);
     if (version_ >= kFirstVersionWithCache) option_texts.emplace_back("--no-cache");
@@ -189,11 +189,11 @@ class Nvrtc final : public Compiler {
     size_t bytes = 0;
     const bool is_portable = request.is_portable || !knows(request.compute_capability);
     check(is_portable ? functions_.GetPTXSize(program, &bytes) : functions_.GetCUBINSize(program, &bytes),
-          request, "gives no code");
+          request, "no code was generated");
     code.binary.resize(bytes);
     check(is_portable ? functions_.GetPTX(program, code.binary.data())
                       : functions_.GetCUBIN(program, code.binary.data()),
-          request, "gives no code");
+          request, "no code was generated");
     return code;
   }
 
@@ -226,9 +226,9 @@ class Nvrtc final : public Compiler {
 
   std::string log_of(Program program) const {
     size_t bytes = 0;
-    if (functions_.GetProgramLogSize(program, &bytes) != 0 || bytes <= 1) return "it does not say why";
+    if (functions_.GetProgramLogSize(program, &bytes) != 0 || bytes <= 1) return "it gives no reason";
     std::string log(bytes, '\0');
-    if (functions_.GetProgramLog(program, log.data()) != 0) return "it does not say why";
+    if (functions_.GetProgramLog(program, log.data()) != 0) return "it gives no reason";
     log.resize(std::strlen(log.c_str()));
     return log;
   }
@@ -236,7 +236,7 @@ class Nvrtc final : public Compiler {
   std::string symbol_of(Program program, const KernelRequest& request, const std::string& expression) const {
     const char* symbol = nullptr;
     check(functions_.GetLoweredName(program, expression.c_str(), &symbol), request,
-          "does not tell the symbol");
+          "no symbol has this name");
     return symbol;
   }
 
@@ -274,7 +274,7 @@ CompilerSearch search_for_compiler() {
     const SharedLibrary library = SharedLibrary::open(named);
     std::unique_ptr<Nvrtc> compiler = library.is_open() ? Nvrtc::make(library, newest) : nullptr;
     if (compiler) return {std::move(compiler), {}};
-    return {nullptr, "CONVSWAP_NVRTC is " + std::string(named) + ", which is no NVRTC of CUDA 12 to " +
+    return {nullptr, "CONVSWAP_NVRTC is " + std::string(named) + ", which is not NVRTC of CUDA 12 to " +
                          std::to_string(newest) + (library.is_open() ? "" : ": " + library.error())};
   }
   for (int major = newest; major >= kOldestMajor; --major) {

@@ -29,8 +29,8 @@ DriverSearch search_for_driver() {
   DriverSearch search;
   const SharedLibrary library = SharedLibrary::open("libcuda.so.1");
   if (!library.is_open()) {
-    search.why_not = "there is no NVIDIA driver that takes CUDA 12 or newer: libcuda.so.1 is not loaded: " +
-                     library.error();
+    search.why_not =
+        "there is no NVIDIA driver for CUDA 12 or newer: libcuda.so.1 cannot be loaded: " + library.error();
     return search;
   }
   const auto get = reinterpret_cast<GetProcAddress>(library.find("cuGetProcAddress_v2"));
@@ -100,14 +100,14 @@ void check_driver(CUresult result, const char* expression) {
                            (text == nullptr ? "error " + std::to_string(result) : std::string(text)));
 }
 
-OutsideOfCaptures::OutsideOfCaptures() {
-  CONVSWAP_CHECK_DRIVER(driver().cuThreadExchangeStreamCaptureMode(&former_));
+RelaxedCaptureMode::RelaxedCaptureMode() {
+  CONVSWAP_CHECK_DRIVER(driver().cuThreadExchangeStreamCaptureMode(&previous_mode_));
 }
 
-OutsideOfCaptures::~OutsideOfCaptures() {
+RelaxedCaptureMode::~RelaxedCaptureMode() {
   // The exchange succeeded in the constructor, so a failure here is not expected, and a destructor could not
   // report it.
-  static_cast<void>(driver().cuThreadExchangeStreamCaptureMode(&former_));
+  static_cast<void>(driver().cuThreadExchangeStreamCaptureMode(&previous_mode_));
 }
 
 }  // namespace convswap

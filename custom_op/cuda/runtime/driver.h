@@ -74,18 +74,18 @@ void check_driver(CUresult result, const char* expression);
 
 #define CONVSWAP_CHECK_DRIVER(expression) ::convswap::check_driver((expression), #expression)
 
-// Lets this thread allocate and load modules while another thread captures a CUDA graph (relaxed capture
-// mode). ONNX Runtime captures in a mode that forbids both in all threads. The calls made here are not part
-// of any graph.
-class OutsideOfCaptures {
+// Sets this thread's capture mode to relaxed, so that the thread may allocate and load modules while another
+// thread captures a CUDA graph. ONNX Runtime captures in a mode that forbids both in all threads. The calls
+// made here are not part of any graph.
+class RelaxedCaptureMode {
  public:
-  OutsideOfCaptures();
-  ~OutsideOfCaptures();
-  OutsideOfCaptures(const OutsideOfCaptures&) = delete;
-  OutsideOfCaptures& operator=(const OutsideOfCaptures&) = delete;
+  RelaxedCaptureMode();
+  ~RelaxedCaptureMode();
+  RelaxedCaptureMode(const RelaxedCaptureMode&) = delete;
+  RelaxedCaptureMode& operator=(const RelaxedCaptureMode&) = delete;
 
  private:
-  CUstreamCaptureMode former_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+  CUstreamCaptureMode previous_mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
 
 }  // namespace convswap

@@ -127,7 +127,7 @@ std::shared_ptr<const Pack> Pack::read(const std::string& path, const std::funct
   const std::string contents = read_pack_file(path);
   std::string_view text = contents;
   const std::optional<std::string_view> first = take_line(text);
-  if (!first || !first->starts_with(kPackFormat)) refuse(path, "is no pack");
+  if (!first || !first->starts_with(kPackFormat)) refuse(path, "is not a pack");
   if (first->substr(kPackFormat.size()) != kKernelSourcesHash) {
     refuse(path, "is of another version of convswap than this library, " CONVSWAP_VERSION);
   }

@@ -66,7 +66,7 @@ std::string why_unused(const std::string& folder) {
   if (folder.empty()) return "there is no home folder; name a folder in CONVSWAP_CACHE";
   struct stat facts{};
   if (stat(folder.c_str(), &facts) != 0) return "it cannot be made: " + std::string(std::strerror(errno));
-  if (!S_ISDIR(facts.st_mode)) return "it is no folder";
+  if (!S_ISDIR(facts.st_mode)) return "it is not a folder";
   if (facts.st_uid != geteuid()) return "it is another user's";
   if ((facts.st_mode & (S_IWGRP | S_IWOTH)) != 0)
     return "others may write to it; chmod go-w would keep them out";
@@ -104,9 +104,8 @@ void delete_least_recently_used(const std::string& folder) {
   int64_t bytes = 0;
   for (const Entry& entry : entries) bytes += entry.bytes;
   if (bytes <= kMaxStoredBytes) return;
-  std::sort(entries.begin(), entries.end(), [](const Entry& one, const Entry& other) {
-    return one.used.tv_sec != other.used.tv_sec ? one.used.tv_sec < other.used.tv_sec
-                                                : one.used.tv_nsec < other.used.tv_nsec;
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return a.used.tv_sec != b.used.tv_sec ? a.used.tv_sec < b.used.tv_sec : a.used.tv_nsec < b.used.tv_nsec;
   });
   for (const Entry& entry : entries) {
     if (bytes <= kMaxStoredBytes / 10 * 9) return;
@@ -132,7 +131,7 @@ std::optional<std::string> read_file(const std::string& path) {
   const File file(path, O_RDONLY);
   struct stat facts{};
   if (!file.is_open() || fstat(file.number(), &facts) != 0 || !S_ISREG(facts.st_mode)) return std::nullopt;
-  // A file that another user could bytes_read written is not run.
+  // A file that another user could have written is not run.
   if (facts.st_uid != geteuid() || (facts.st_mode & (S_IWGRP | S_IWOTH)) != 0) return std::nullopt;
   std::string text(static_cast<size_t>(facts.st_size), '\0');
   size_t bytes_read = 0;
@@ -194,8 +193,8 @@ StoredKernel::StoredKernel(std::string key, const std::string& name)
   }
   path_ = folder_ + "/" + file_name(key_, name);
   // A kernel that is already stored needs no lock.
-  found_ = read_stored();
-  if (found_) return;
+  code_ = read_stored();
+  if (code_) return;
   // Lock files are separate, since kernel files are replaced by rename. They are at most 256, so they are not
   // deleted.
   const std::string lock = folder_ + "/lock-" + path_.substr(path_.size() - kSuffix.size() - 2, 2);
@@ -215,7 +214,7 @@ StoredKernel::~StoredKernel() {
   close(lock_);
 }
 
-bool StoredKernel::is_there(const std::string& key, const std::string& name) {
+bool StoredKernel::exists(const std::string& key, const std::string& name) {
   const std::string folder = store_folder();
   struct stat facts{};
   return why_unused(folder).empty() && stat((folder + "/" + file_name(key, name)).c_str(), &facts) == 0;
@@ -223,14 +222,14 @@ bool StoredKernel::is_there(const std::string& key, const std::string& name) {
 
 std::optional<KernelCode> StoredKernel::read() {
   if (folder_.empty()) return std::nullopt;
-  if (!found_) found_ = read_stored();
-  if (!found_ && access(path_.c_str(), F_OK) == 0) {
+  if (!code_) code_ = read_stored();
+  if (!code_ && access(path_.c_str(), F_OK) == 0) {
     store_warning().set("the kernel store's file '" + path_ +
                         "' is damaged, or others may write to it; its kernel is compiled again");
   }
   // Updates the time of last use.
-  if (found_) utimensat(AT_FDCWD, path_.c_str(), nullptr, 0);
-  return std::exchange(found_, std::nullopt);
+  if (code_) utimensat(AT_FDCWD, path_.c_str(), nullptr, 0);
+  return std::exchange(code_, std::nullopt);
 }
 
 std::optional<KernelCode> StoredKernel::read_stored() const {

@@ -35,7 +35,7 @@ class StoredKernel {
   StoredKernel& operator=(const StoredKernel&) = delete;
 
   // True if the kernel's file exists; does not wait for a process that is compiling it.
-  static bool is_there(const std::string& key, const std::string& name);
+  static bool exists(const std::string& key, const std::string& name);
 
   // Nothing if the kernel is not stored or its file is damaged.
   std::optional<KernelCode> read();
@@ -46,7 +46,7 @@ class StoredKernel {
  private:
   std::optional<KernelCode> read_stored() const;
 
-  std::optional<KernelCode> found_;  // read before the lock was taken
+  std::optional<KernelCode> code_;  // read before the lock was taken
   std::string key_;
   std::string folder_;  // empty if the store is not used
   std::string path_;

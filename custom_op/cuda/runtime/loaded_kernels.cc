@@ -67,7 +67,7 @@ void check_may_compile(const KernelRequest& request, const KernelOrigin* origin)
                            " -o FILE.pack");
 }
 
-// False while another thread compiles or try_load the kernel.
+// False while another thread compiles or loads the kernel.
 bool is_loaded(const std::string& instance, const Device& device) {
   LoadedKernel& loaded = loaded_kernel(instance, device.compute_capability);
   const std::unique_lock<std::mutex> lock(loaded.mutex, std::try_to_lock);
@@ -129,7 +129,7 @@ KernelCode compile_once(LoadedKernel& loaded, const KernelRequest& request) {
 CUfunction function_for(LoadedKernel& loaded, const KernelRequest& request, const Device& device) {
   if (const auto found = loaded.functions.find(device.index); found != loaded.functions.end())
     return found->second;
-  const OutsideOfCaptures outside;
+  const RelaxedCaptureMode relaxed;
   if (loaded.kernel == nullptr) {
     const KernelCode* const code = packed_kernel(request, device.kernels);
     const bool may_compile = device.kernels == nullptr || device.kernels->compiles;
@@ -198,7 +198,7 @@ std::string why_no_kernels(const Device& device, const Offer& offer) {
   return {};
 }
 
-std::string what_is_compiled(const Device& device, const Offer& offer) {
+std::string compilation_notice(const Device& device, const Offer& offer) {
   if (offer.kernels == nullptr || (device.kernels != nullptr && !device.kernels->compiles)) return {};
   const Compiler* const compiler = find_compiler();
   if (compiler == nullptr) return {};
@@ -206,7 +206,7 @@ std::string what_is_compiled(const Device& device, const Offer& offer) {
   for (const std::string& instance : offer.kernels()) {
     const KernelRequest request = request_for(instance, device);
     if (is_loaded(instance, device) || packed_kernel(request, device.kernels) != nullptr) continue;
-    if (!StoredKernel::is_there(key_of(request, *compiler), store_name(request))) {
+    if (!StoredKernel::exists(key_of(request, *compiler), store_name(request))) {
       names += (names.empty() ? "" : " and ") + instance;
     }
   }
@@ -234,7 +234,7 @@ void* find_variable(const std::string& instance, const Device& device) {
   const DeviceGuard guard(device.index);
   LoadedKernel& loaded = loaded_kernel(instance, device.compute_capability);
   const std::lock_guard<std::mutex> lock(loaded.mutex);
-  const OutsideOfCaptures outside;
+  const RelaxedCaptureMode relaxed;
   function_for(loaded, request_for(instance, device), device);
   CUdeviceptr address = 0;
   size_t bytes = 0;

@@ -14,7 +14,7 @@ SharedLibrary SharedLibrary::open(const std::string& path) {
   library.handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library.handle_ == nullptr) {
     const char* message = dlerror();
-    library.error_ = message == nullptr ? "the loader does not say why" : message;
+    library.error_ = message == nullptr ? "the loader gives no reason" : message;
   }
   return library;
 }

@@ -40,7 +40,7 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double results = kResults * together * instance.rows * instance.filter_tiles;
   const double memory = number(problem.tensor_bytes()) / (kBytesPerNanosecond * number(multiprocessors));
   const double between = number(problem.batch * problem.in_channels * problem.output_size()) *
-                         activation_cycles(problem.before.front().epilogue);
+                         activation_cycles(problem.depthwise.front().epilogue);
   const double behind = number(problem.batch * problem.out_channels * problem.output_size()) *
                         activation_cycles(problem.epilogue);
   const double activating = kOfCycle * (between + behind) / number(multiprocessors);
@@ -59,7 +59,7 @@ int64_t shared_bytes_of(const Instance& instance) {
 std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
   std::vector<Tiling> all;
   for (const Instance& instance : kInstances) {
-    if (instance.stride != problem.before.front().stride[1]) continue;
+    if (instance.stride != problem.depthwise.front().stride[1]) continue;
     if (problem.out_channels > instance.max_filters()) continue;
     // Skips instances with an entirely unused filter tile.
     if (problem.out_channels <= instance.max_filters() - kTileFilters) continue;

@@ -34,9 +34,10 @@ namespace convswap {
 namespace separable {
 namespace {
 
-const KnownKernels known({.header = "cuda/separable/kernel.cuh",
-                          .instances = instance_names("separable::kernel", kElementsButFloat64, kInstances),
-                          .least_capability = 80});
+const KernelRegistration registration({.header = "cuda/separable/kernel.cuh",
+                                       .instances = instance_names("separable::kernel",
+                                                                   kElementsWithoutFloat64, kInstances),
+                                       .min_capability = 80});
 
 struct Family {
   using Tiling = separable::Tiling;
@@ -48,7 +49,7 @@ struct Family {
   }
 
   static Arguments arguments_of(const ConvProblem& problem, const Device&, const Tiling& tiling) {
-    const ConvProblem& before = problem.before.front();
+    const ConvProblem& before = problem.depthwise.front();
     Arguments to{};
     to.depthwise_epilogue = epilogue_params_of(before.epilogue);
     to.pointwise_epilogue = epilogue_params_of(problem.epilogue);
@@ -99,15 +100,15 @@ class Separable final : public AlgorithmByTiling<KernelPlan<Family>, cheapest_ti
 
  private:
   std::string why_not_at_all(const ConvProblem& problem, const Device& device) const override {
-    if (problem.before.empty()) {
+    if (problem.depthwise.empty()) {
       return "it computes a depthwise convolution together with a 1x1 convolution behind it";
     }
-    const ConvProblem& before = problem.before.front();
+    const ConvProblem& before = problem.depthwise.front();
     if (std::string reason = why_not_float(problem); !reason.empty()) return reason;
     if (problem.type == ElementType::float32 && problem.precision != Precision::tf32) {
       return "it does not compute float32 in precision ieee";
     }
-    if (std::string reason = why_not_from(80, device); !reason.empty()) return reason;
+    if (std::string reason = why_not_capability(80, device); !reason.empty()) return reason;
     const bool is_one_tap = problem.filter_size() == 1 && problem.group == 1 &&
                             problem.stride == Axes{1, 1, 1} && problem.output == problem.input;
     if (problem.spatial_rank != 2 || !is_one_tap || problem.out_channels > kMaxFilters) {
@@ -123,12 +124,12 @@ class Separable final : public AlgorithmByTiling<KernelPlan<Family>, cheapest_ti
              "axes and padding of 1 before the first row and column, of images whose width is a multiple of "
              "4";
     }
-    return why_not_indexed({problem.batch * ceil_divide(problem.output[1], int64_t{2}) *
-                                ceil_divide(problem.output[2], int64_t{28}),
-                            problem.in_channels * kTaps * kTaps * 4, before.input[1], before.input[2],
-                            stride * (problem.output[1] + kMaxTileRows),
-                            stride * (problem.output[2] + kMaxTileColumns),
-                            problem.output[1] * problem.output[2]});
+    return why_not_32_bit_indices({problem.batch * ceil_divide(problem.output[1], int64_t{2}) *
+                                       ceil_divide(problem.output[2], int64_t{28}),
+                                   problem.in_channels * kTaps * kTaps * 4, before.input[1], before.input[2],
+                                   stride * (problem.output[1] + kMaxTileRows),
+                                   stride * (problem.output[2] + kMaxTileColumns),
+                                   problem.output[1] * problem.output[2]});
   }
 };
 

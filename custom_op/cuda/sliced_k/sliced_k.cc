@@ -38,9 +38,9 @@ namespace sliced_k {
 namespace {
 
 constexpr std::string_view kFormats[] = {"float", "Tf32Pairs", "Float16", "BFloat16"};
-const KnownKernels known({.header = "cuda/sliced_k/kernel.cuh",
-                          .instances = instance_names("sliced_k::kernel", kFormats, kInstances),
-                          .least_capability = 80});
+const KernelRegistration registration({.header = "cuda/sliced_k/kernel.cuh",
+                                       .instances = instance_names("sliced_k::kernel", kFormats, kInstances),
+                                       .min_capability = 80});
 
 struct Family {
   using Tiling = sliced_k::Tiling;
@@ -100,20 +100,20 @@ class SlicedK final : public AlgorithmByTiling<KernelPlan<Family>, cheapest_tili
 
  private:
   std::string why_not_at_all(const ConvProblem& problem, const Device& device) const override {
-    if (std::string reason = why_not_flat(problem); !reason.empty()) return reason;
-    if (std::string reason = why_not_from(80, device); !reason.empty()) return reason;
+    if (std::string reason = why_not_1d_or_2d(problem); !reason.empty()) return reason;
+    if (std::string reason = why_not_capability(80, device); !reason.empty()) return reason;
     const int64_t filter_blocks = ceil_divide(problem.filters_per_group(), int64_t{kTileFilters});
-    if (problem.group * filter_blocks > kMostGridRows) {
-      return joined("it takes at most ", kMostGridRows, " times 16 filters of one group");
+    if (problem.group * filter_blocks > kMaxGridRows) {
+      return joined("it takes at most ", kMaxGridRows, " times 16 filters of one group");
     }
     // Checks each factor first, so that the products below fit into 64 bits.
     const int64_t depth = depth_of(problem), taps = problem.filter_size();
     std::string reason =
-        why_not_indexed({padded_input(problem, 1), padded_input(problem, 2), problem.in_channels,
-                         problem.out_channels, problem.filter[1], problem.filter[2], 4 * depth});
+        why_not_32_bit_indices({padded_input(problem, 1), padded_input(problem, 2), problem.in_channels,
+                                problem.out_channels, problem.filter[1], problem.filter[2], 4 * depth});
     if (!reason.empty()) return reason;
     // FastDivisor::quotient needs dividend times divisor below 2^32, four times the largest index.
-    return why_not_indexed(
+    return why_not_32_bit_indices(
         {problem.in_channels * problem.input_size(), 4 * padded_input(problem, 1) * padded_input(problem, 2),
          problem.out_channels * problem.output_size(), problem.batch * problem.output_size() + kMaxPixels,
          (depth + kStepDepth) * taps / 4, taps * problem.filter[2] / 4});

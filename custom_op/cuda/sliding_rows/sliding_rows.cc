@@ -34,9 +34,9 @@ namespace convswap {
 namespace sliding_rows {
 namespace {
 
-const KnownKernels known({.header = "cuda/sliding_rows/kernel.cuh",
-                          .instances = instance_names("sliding_rows::kernel", kElementsButFloat64,
-                                                      kInstances)});
+const KernelRegistration registration({.header = "cuda/sliding_rows/kernel.cuh",
+                                       .instances = instance_names("sliding_rows::kernel",
+                                                                   kElementsWithoutFloat64, kInstances)});
 
 struct Family {
   using Tiling = sliding_rows::Tiling;
@@ -107,7 +107,7 @@ class SlidingRows final : public AlgorithmByTiling<KernelPlan<Family>, tilings_f
              "one column less";
     }
     // Row indices include the rows that are prefetched beyond the end of a strip.
-    return why_not_indexed({problem.batch * problem.out_channels, 2 * padded_input(problem, 2),
+    return why_not_32_bit_indices({problem.batch * problem.out_channels, 2 * padded_input(problem, 2),
                             (padded_input(problem, 1) + kMaxPrefetchedRows) * problem.input[2],
                             problem.output[1] * problem.output[2]});
   }

@@ -115,13 +115,13 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   // Where no pool follows, all activations but Relu are called: by the suite `fused` with SiLU and HardSwish
   // (benchmarks/activations.md). Others take no less.
   constexpr double kCalledCycles = 1.1;
-  const bool calls = problem.epilogue.pool.kind == PoolKind::none && !is_floored(problem.epilogue);
+  const bool calls = problem.epilogue.pool.kind == PoolKind::none && !is_relu_or_none(problem.epilogue);
   const double activating = calls ? kCalledCycles * number(problem.batch) * number(problem.out_channels) *
                                         number(problem.output_size()) / std::max(1, device.multiprocessors)
                                   : 0;
   const double memory =
       number(problem.tensor_bytes()) / (kBytesPerNanosecond * std::max(1, device.multiprocessors));
-  return costs.launch_nanoseconds - kEarlierNanoseconds +
+  return costs.launch_nanoseconds - kEarlyStartNanoseconds +
          std::max((of_type * cycles + activating) / kCyclesPerNanosecond, memory);
 }
 

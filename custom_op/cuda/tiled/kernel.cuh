@@ -207,7 +207,7 @@ struct Activate {
 
   __device__ explicit Activate(const Epilogue& parameters)
       : epilogue(parameters),
-        is_floored(convswap::is_floored(parameters)),
+        is_floored(convswap::is_relu_or_none(parameters)),
         floor(parameters.activation == Activation::relu ? Sum(0)
                                                         : -static_cast<Sum>(__int_as_float(0x7f800000))) {}
 

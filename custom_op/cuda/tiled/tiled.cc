@@ -42,14 +42,14 @@ namespace {
 
 std::vector<std::string> all_instances() {
   constexpr std::string_view kFloat64[] = {"double"};
-  std::vector<std::string> names = instance_names("tiled::kernel", kElementsButFloat64, kInstances);
+  std::vector<std::string> names = instance_names("tiled::kernel", kElementsWithoutFloat64, kInstances);
   for (std::string& name : instance_names("tiled::kernel", kFloat64, kFloat64Instances)) {
     names.push_back(std::move(name));
   }
   return names;
 }
 
-const KnownKernels known({.header = "cuda/tiled/kernel.cuh", .instances = all_instances()});
+const KernelRegistration registration({.header = "cuda/tiled/kernel.cuh", .instances = all_instances()});
 
 struct Family {
   using Tiling = tiled::Tiling;
@@ -131,20 +131,20 @@ class Tiled final : public AlgorithmByTiling<KernelPlan<Family>, best_tiling> {
 
  private:
   std::string why_no_tiling(const ConvProblem&, const Device& device) const override {
-    return why_not_fitting("its smallest tile, one channel of a filter's window, does", device);
+    return why_not_shared_memory("its smallest tile, one channel of a filter's window, does", device);
   }
 
   std::string why_not_at_all(const ConvProblem& problem, const Device&) const override {
-    if (std::string reason = why_not_counted(problem); !reason.empty()) return reason;
-    std::string too_far = why_not_indexed(
+    if (std::string reason = why_not_sizes(problem); !reason.empty()) return reason;
+    std::string too_far = why_not_32_bit_indices(
         {problem.in_channels * problem.input_size(), problem.out_channels * problem.output_size(),
          problem.batch * problem.output_size(), problem.channels_per_group() * problem.filter_size() * 64,
          padded_input(problem, 0) + problem.dilation[0] * problem.filter[0], padded_input(problem, 1),
          padded_input(problem, 2)});
     if (!too_far.empty()) return too_far;
     // The grid has a row for every block of filters.
-    if (problem.out_channels > kMostGridRows) {
-      return joined("it takes at most ", kMostGridRows, " filters");
+    if (problem.out_channels > kMaxGridRows) {
+      return joined("it takes at most ", kMaxGridRows, " filters");
     }
     return {};
   }

@@ -396,7 +396,7 @@ class Tiler {
       return fourth * fourth;
     };
     const double sum = eighth_power(computing) + eighth_power(tile_cost.moving);
-    return std::sqrt(std::sqrt(std::sqrt(sum))) - kEarlierNanoseconds;
+    return std::sqrt(std::sqrt(std::sqrt(sum))) - kEarlyStartNanoseconds;
   }
 
   // Of a tile, what is left when its sums are written.
@@ -450,7 +450,7 @@ VectorLayout::VectorLayout(const ConvProblem& problem, int bundle_, int folds_)
 }
 
 int64_t max_steps(const ConvProblem& problem, const Device& device) {
-  return parts_of(problem) > 1 ? most_products_of_ieee(device) : kMaxSteps;
+  return parts_of(problem) > 1 ? max_ieee_products(device) : kMaxSteps;
 }
 
 std::vector<VectorLayout> vector_layouts_of(const ConvProblem& problem, const Device& device) {

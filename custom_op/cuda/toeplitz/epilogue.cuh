@@ -132,7 +132,7 @@ __device__ inline void run_full_post_pass(const Arguments<Element>& problem,
       } else if (pool.kind == PoolKind::average) {
         const PoolWindow counted_rows(pool, 0, tile.y_row + y_row, problem.output_height);
         const PoolWindow counted_columns(pool, 1, column, problem.output_width);
-        value[0] /= static_cast<float>(counted_rows.counted * counted_columns.counted);
+        value[0] /= static_cast<float>(counted_rows.divisor * counted_columns.divisor);
       }
       to[column] = static_cast<Element>(value[0]);
     }

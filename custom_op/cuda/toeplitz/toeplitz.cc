@@ -75,10 +75,11 @@ namespace convswap {
 namespace toeplitz {
 namespace {
 
-const KnownKernels known({.header = "cuda/toeplitz/kernel.cuh",
-                          .instances = instance_names("toeplitz::kernel", kTensorCoreFormats, kInstances),
-                          .least_capability = 90,
-                          .is_for_it_alone = true});
+const KernelRegistration registration({.header = "cuda/toeplitz/kernel.cuh",
+                                       .instances = instance_names("toeplitz::kernel", kTensorCoreFormats,
+                                                                   kInstances),
+                                       .min_capability = 90,
+                                       .is_arch_specific = true});
 
 struct Family {
   using Tiling = toeplitz::Tiling;
@@ -109,7 +110,7 @@ struct Family {
     // Evict y first if it exceeds the L2 cache, so that it does not evict prefetched input. With input by TMA
     // nothing is prefetched to L2, and partial cache lines should stay there until they are complete.
     const int64_t y_bytes = problem.result_elements() * size_of(problem.type);
-    to.evicts_y_first = problem.epilogue.is_empty() && y_bytes > device.second_level_cache &&
+    to.evicts_y_first = problem.epilogue.is_empty() && y_bytes > device.l2_cache_bytes &&
                         (!tiling.loads_input_by_tma || stores_whole_lines(problem, tiling));
     return to;
   }
@@ -230,21 +231,21 @@ class Toeplitz final : public AlgorithmByTiling<KernelPlan<Family>, best_tiling>
   // once more in that type. SiLU and HardSwish take as long there, other activations less.
   bool fuses(const ConvProblem& problem) const override {
     const Epilogue& epilogue = problem.epilogue;
-    return is_floored(epilogue) || epilogue.activation == Activation::clip || epilogue.has_residual ||
+    return is_relu_or_none(epilogue) || epilogue.activation == Activation::clip || epilogue.has_residual ||
            epilogue.pool.kind != PoolKind::none ||
            !epilogue_stage(DeviceKind::cuda)->why_not(problem).empty();
   }
 
  private:
   std::string why_no_tiling(const ConvProblem&, const Device& device) const override {
-    return why_not_fitting("its matrix and its smallest tile do", device);
+    return why_not_shared_memory("its matrix and its smallest tile do", device);
   }
 
   std::string why_not_at_all(const ConvProblem& problem, const Device& device) const override {
-    if (std::string reason = why_not_flat(problem); !reason.empty()) return reason;
+    if (std::string reason = why_not_1d_or_2d(problem); !reason.empty()) return reason;
     if (std::string reason = why_not_hopper(device); !reason.empty()) return reason;
     // The kernel's indices inside an image have 32 bits.
-    std::string reason = why_not_indexed(
+    std::string reason = why_not_32_bit_indices(
         {problem.batch, problem.in_channels * problem.input_size(),
          problem.out_channels * problem.output_size(), problem.out_channels * problem.result_size(),
          padded_input(problem, 1) + problem.stride[1], padded_input(problem, 2) + problem.stride[2],

@@ -23,7 +23,7 @@ namespace {
 constexpr int64_t kDefaultSharedLimit = 48 << 10;
 
 constexpr char kFillKernel[] = "lab::fill_shared_memory";
-const KnownKernels known({.header = "cuda/tutorial/lab/kernel.cuh", .instances = {kFillKernel}});
+const KernelRegistration registration({.header = "cuda/tutorial/lab/kernel.cuh", .instances = {kFillKernel}});
 
 Conv sizes_of(const ConvProblem& problem) {
   const auto narrow = [](int64_t value) { return static_cast<int>(value); };

@@ -3,7 +3,7 @@
 namespace convswap {
 namespace {
 
-const KnownKernels known(ladder::kernels_of("02_global_adds", {"ladder::global_adds"}));
+const KernelRegistration registration(ladder::kernels_of("02_global_adds", {"ladder::global_adds"}));
 
 ladder::RungLaunch launch(const ConvProblem& problem) {
   constexpr int kThreads = 256;

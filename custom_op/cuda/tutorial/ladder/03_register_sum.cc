@@ -3,7 +3,7 @@
 namespace convswap {
 namespace {
 
-const KnownKernels known(ladder::kernels_of("03_register_sum", {"ladder::register_sum"}));
+const KernelRegistration registration(ladder::kernels_of("03_register_sum", {"ladder::register_sum"}));
 
 ladder::RungLaunch launch(const ConvProblem& problem) {
   constexpr int kThreads = 256;

@@ -3,7 +3,7 @@
 namespace convswap {
 namespace {
 
-const KnownKernels known(ladder::kernels_of("04_shared_memory", {"ladder::shared_memory"}));
+const KernelRegistration registration(ladder::kernels_of("04_shared_memory", {"ladder::shared_memory"}));
 
 ladder::RungLaunch launch(const ConvProblem& problem) {
   const Dim3 grid{static_cast<unsigned>(problem.batch), static_cast<unsigned>(problem.out_channels)};

@@ -3,7 +3,7 @@
 namespace convswap {
 namespace {
 
-const KnownKernels known(ladder::kernels_of("05_flat_blocks", {"ladder::flat_blocks"}));
+const KernelRegistration registration(ladder::kernels_of("05_flat_blocks", {"ladder::flat_blocks"}));
 
 ladder::RungLaunch launch(const ConvProblem& problem) {
   const Dim3 grid{static_cast<unsigned>(problem.batch), static_cast<unsigned>(problem.out_channels)};

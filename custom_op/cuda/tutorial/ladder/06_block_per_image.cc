@@ -3,7 +3,7 @@
 namespace convswap {
 namespace {
 
-const KnownKernels known(ladder::kernels_of("06_block_per_image", {"ladder::block_per_image"}));
+const KernelRegistration registration(ladder::kernels_of("06_block_per_image", {"ladder::block_per_image"}));
 
 ladder::RungLaunch launch(const ConvProblem& problem) {
   return {"block_per_image", "ladder::block_per_image", static_cast<unsigned>(problem.batch), 1024,

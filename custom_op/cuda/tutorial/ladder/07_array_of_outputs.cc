@@ -19,7 +19,7 @@ std::vector<std::string> instances() {
   return all;
 }
 
-const KnownKernels known(ladder::kernels_of("07_array_of_outputs", instances()));
+const KernelRegistration registration(ladder::kernels_of("07_array_of_outputs", instances()));
 
 class ArrayOfOutputs final : public ladder::Rung {
  public:

@@ -20,7 +20,7 @@ std::vector<std::string> instances() {
   return all;
 }
 
-const KnownKernels known(ladder::kernels_of("08_unrolled", instances()));
+const KernelRegistration registration(ladder::kernels_of("08_unrolled", instances()));
 
 // Null if the kernel is not compiled for the problem's filters.
 const Filters* filters_of(const ConvProblem& problem) {

@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::string_view kKernel = "ladder::constants";
 
-const KnownKernels known(ladder::kernels_of("09_constants", ladder::course_instances(kKernel)));
+const KernelRegistration registration(ladder::kernels_of("09_constants", ladder::course_instances(kKernel)));
 
 class Constants final : public ladder::Rung {
  public:

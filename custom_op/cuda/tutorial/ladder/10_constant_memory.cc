@@ -9,9 +9,9 @@ namespace {
 
 constexpr std::string_view kKernel = "ladder::constant_memory";
 
-const KnownKernels known({.header = "cuda/tutorial/ladder/10_constant_memory.cuh",
-                          .instances = ladder::course_instances(kKernel),
-                          .variable = "ladder::filters_of_layer"});
+const KernelRegistration registration({.header = "cuda/tutorial/ladder/10_constant_memory.cuh",
+                                       .instances = ladder::course_instances(kKernel),
+                                       .variable = "ladder::filters_of_layer"});
 
 // Copies the filters to constant memory before the kernel starts.
 class ConstantMemoryPlan final : public ladder::LaunchPlan {

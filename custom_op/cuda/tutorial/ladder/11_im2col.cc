@@ -6,8 +6,8 @@
 namespace convswap {
 namespace {
 
-const KnownKernels known(ladder::kernels_of("11_im2col",
-                                            {"ladder::write_columns", "ladder::multiply_columns"}));
+const KernelRegistration registration(ladder::kernels_of("11_im2col", {"ladder::write_columns",
+                                                                       "ladder::multiply_columns"}));
 
 class Im2col final : public ladder::Rung {
  public:

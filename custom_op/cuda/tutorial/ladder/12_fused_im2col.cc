@@ -4,7 +4,7 @@
 namespace convswap {
 namespace {
 
-const KnownKernels known(ladder::kernels_of("12_fused_im2col", {"ladder::fused_im2col"}));
+const KernelRegistration registration(ladder::kernels_of("12_fused_im2col", {"ladder::fused_im2col"}));
 
 ladder::RungLaunch launch(const ConvProblem& problem) {
   constexpr int kTile = ladder::kFusedTile;

@@ -4,9 +4,9 @@
 namespace convswap {
 namespace {
 
-const KnownKernels known(ladder::kernels_of("13_winograd",
-                                            {"ladder::evaluate_filters<5>", "ladder::evaluate_filters<7>",
-                                             "ladder::winograd<5>", "ladder::winograd<7>"}));
+const KernelRegistration registration(
+    ladder::kernels_of("13_winograd", {"ladder::evaluate_filters<5>", "ladder::evaluate_filters<7>",
+                                       "ladder::winograd<5>", "ladder::winograd<7>"}));
 
 class Winograd final : public ladder::Rung {
  public:

@@ -5,9 +5,9 @@
 namespace convswap {
 namespace {
 
-const KnownKernels known({.header = "cuda/tutorial/ladder/14_tensor_cores.cuh",
-                          .instances = {"ladder::tensor_cores"},
-                          .least_capability = 80});
+const KernelRegistration registration({.header = "cuda/tutorial/ladder/14_tensor_cores.cuh",
+                                       .instances = {"ladder::tensor_cores"},
+                                       .min_capability = 80});
 
 class TensorCores final : public ladder::Rung {
  public:
@@ -16,7 +16,7 @@ class TensorCores final : public ladder::Rung {
  protected:
   std::string why_unsupported(const ConvProblem& problem, const Device& device) const override {
     if (problem.precision == Precision::ieee) return "it rounds to TF32 and precision ieee was asked for";
-    return why_not_from(80, device);
+    return why_not_capability(80, device);
   }
 
   std::vector<ladder::RungLaunch> launches(const ConvProblem& problem) const override {

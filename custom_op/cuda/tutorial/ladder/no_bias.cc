@@ -11,7 +11,7 @@ namespace {
 // Uses a separate stream: other streams of the context may be captured, and must not be synchronised then.
 CUdeviceptr make_zeros() {
   constexpr std::size_t kBytes = sizeof(float) * kMaxFilters;
-  const OutsideOfCaptures outside;
+  const RelaxedCaptureMode relaxed;
   const Driver& cuda = driver();
   CUdeviceptr zeros = 0;
   CUstream stream = nullptr;

@@ -27,7 +27,7 @@ struct RungLaunch {
   int64_t images = 0;
 };
 
-// A rung's kernels, for KnownKernels. `file` is the name of the rung's .cuh file without the extension.
+// A rung's kernels, for KernelRegistration. `file` is the name of the rung's .cuh file without the extension.
 KernelFamily kernels_of(const std::string& file, std::vector<std::string> instances);
 
 // Number of blocks of `size` elements that cover `count` elements.

@@ -1,4 +1,4 @@
-#include "conv/open_shapes.h"
+#include "conv/declared_shapes.h"
 
 #include <algorithm>
 #include <string>
@@ -9,27 +9,28 @@
 namespace convswap {
 namespace {
 
-int64_t known_or(const Shape& shape, size_t axis, int64_t otherwise) {
-  return is_known(shape, axis) ? shape[axis] : otherwise;
+int64_t known_or(const Shape& shape, size_t axis, int64_t fallback) {
+  return is_known(shape, axis) ? shape[axis] : fallback;
 }
 
-bool has_open(const std::optional<Shape>& shape) {
-  return shape && std::find(shape->begin(), shape->end(), kOpen) != shape->end();
+bool has_unknown(const std::optional<Shape>& shape) {
+  return shape && std::find(shape->begin(), shape->end(), kUnknownDimension) != shape->end();
 }
 
-// An open number of filters is that of the biases if known, else one per group.
+// Returns the number of filters if the weights do not tell: the number of biases if known, else one per
+// group.
 int64_t filters_of(const ConvSpec& spec, const std::optional<Shape>& bias) {
   return bias && bias->size() == 1 ? known_or(*bias, 0, spec.group) : spec.group;
 }
 
 }  // namespace
 
-OpenShapes OpenShapes::filled(const ConvSpec& spec) const {
-  OpenShapes whole = *this;
-  if (!x && !w) return whole;
-  if (!w) whole.w.emplace(x->size(), kOpen);
-  if (!x) whole.x.emplace(w->size(), kOpen);
-  Shape &image = *whole.x, &filters = *whole.w;
+DeclaredShapes DeclaredShapes::filled(const ConvSpec& spec) const {
+  DeclaredShapes complete = *this;
+  if (!x && !w) return complete;
+  if (!w) complete.w.emplace(x->size(), kUnknownDimension);
+  if (!x) complete.x.emplace(w->size(), kUnknownDimension);
+  Shape &image = *complete.x, &filters = *complete.w;
   const size_t spatial_rank = std::max<size_t>(filters.size(), 2) - 2;
   const bool has_channels = is_known(filters, 1);
 
@@ -48,7 +49,7 @@ OpenShapes OpenShapes::filled(const ConvSpec& spec) const {
     if (axis == 1) {
       // make_problem reports an overflow of 64 bits.
       if (__builtin_mul_overflow(filters[1], spec.group, &extent)) extent = 1;
-      // Without the weights' channel count the image's cannot be wrong.
+      // If the weights' channel count is unknown, any channel count of the image fits.
       if (!has_channels) image[axis] = extent;
     } else if (const size_t i = axis - 2; axis > 1 && i < spatial_rank) {
       const int64_t dilation = i < spec.dilations.size() ? spec.dilations[i] : 1;
@@ -60,25 +61,26 @@ OpenShapes OpenShapes::filled(const ConvSpec& spec) const {
     image[axis] = known_or(image, axis, extent);
   }
   if (bias) {
-    for (int64_t& extent : *whole.bias) {
-      if (extent == kOpen) extent = filters[0];
+    for (int64_t& extent : *complete.bias) {
+      if (extent == kUnknownDimension) extent = filters[0];
     }
   }
-  return whole;
+  return complete;
 }
 
-void check_open_shapes(const ConvSpec& spec, const OpenShapes& shapes) {
+void check_declared_shapes(const ConvSpec& spec, const DeclaredShapes& shapes) {
   check_spec(spec);
   if (!shapes.x && !shapes.w) return;
-  const bool has_weights = shapes.w && !has_open(shapes.w);
+  const bool has_weights = shapes.w && !has_unknown(shapes.w);
   if (has_weights) check_weights(spec, *shapes.w);
-  const bool is_open = !has_weights || !shapes.x || has_open(shapes.x) || has_open(shapes.bias);
+  const bool is_incomplete = !has_weights || !shapes.x || has_unknown(shapes.x) || has_unknown(shapes.bias);
   try {
-    const OpenShapes whole = shapes.filled(spec);
-    make_problem(spec, *whole.x, *whole.w, whole.bias);
+    const DeclaredShapes complete = shapes.filled(spec);
+    make_problem(spec, *complete.x, *complete.w, complete.bias);
   } catch (const InvalidArgument& error) {
-    if (!is_open) throw;
-    throw InvalidArgument(std::string(error.what()) + "; open dimensions were replaced by ones that fit");
+    if (!is_incomplete) throw;
+    throw InvalidArgument(std::string(error.what()) +
+                          "; unknown dimensions were replaced by values that fit");
   }
 }
 
