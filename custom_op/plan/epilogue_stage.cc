@@ -41,9 +41,11 @@ std::unique_ptr<Plan> in_two_steps(std::unique_ptr<Plan> convolution, std::uniqu
                                        static_cast<std::size_t>(intermediate));
 }
 
-Offer offer_with_scratch(const Algorithm& algorithm, const ConvProblem& problem, const Device& device) {
+// Returns the offer for the whole problem, whether or not the device can lend scratch memory and has the
+// kernels.
+Offer unchecked_offer(const Algorithm& algorithm, const ConvProblem& problem, const Device& device) {
   if (!problem.depthwise.empty() && !algorithm.takes_depthwise()) {
-    Offer convolution = offer_with_scratch(algorithm, problem.without_depthwise(), device);
+    Offer convolution = unchecked_offer(algorithm, problem.without_depthwise(), device);
     return convolution.is_refusal() ? convolution
                                     : with_depthwise(algorithm, std::move(convolution), problem, device);
   }
@@ -90,7 +92,7 @@ std::vector<Offer> alternatives_of(const Algorithm& algorithm, const ConvProblem
 }
 
 Offer offer_of(const Algorithm& algorithm, const ConvProblem& problem, const Device& device) {
-  Offer offer = offer_with_scratch(algorithm, problem, device);
+  Offer offer = unchecked_offer(algorithm, problem, device);
   if (!offer.is_refusal() && offer.needs_scratch && !device.lends_scratch) {
     return refuse_scratch();
   }

@@ -45,7 +45,7 @@ std::string why_not_selected(const Choice& choice, bool is_earlier, std::optiona
   if (!choice.measured && estimate) {
     if (choice.offer.milliseconds && *estimate < *choice.offer.milliseconds) {
       return "estimated " + milliseconds_text(*estimate) +
-             ", not enough less for an algorithm that rounds a depthwise convolution to TF32; not measured";
+             ", not enough faster to round a depthwise convolution to TF32; not measured";
     }
     return "estimated slower: " + milliseconds_text(*estimate) + "; not measured";
   }
