@@ -1,7 +1,7 @@
-# Finds cuda.h, which the build alone needs, and makes the target cuda_headers.
+# Finds cuda.h, which only the build needs, and defines the target cuda_headers.
 #
-# Any from CUDA 12 on will do, so the first of these wins: the folder CONVSWAP_CUDA_INCLUDE_DIR (CMake or
-# environment), a CUDA toolkit's, that of NVIDIA's packages beside the Python that builds, and last a wheel on PyPI.
+# Any version from CUDA 12 on works. Searched in this order: the folder CONVSWAP_CUDA_INCLUDE_DIR (CMake or
+# environment), a CUDA toolkit, NVIDIA's packages of the Python that builds, and a wheel on PyPI.
 
 include(${CMAKE_CURRENT_LIST_DIR}/FetchFromWheel.cmake)
 
@@ -10,13 +10,13 @@ set(wheel_sha256 7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf054
 
 set(CONVSWAP_CUDA_INCLUDE_DIR "" CACHE PATH "The folder of cuda.h")
 if(NOT CONVSWAP_CUDA_INCLUDE_DIR)
-  # Not kept in the cache, so that a mistake in it can be mended.
+  # Not stored in CMake's cache, so that a wrong value can be corrected.
   set(CONVSWAP_CUDA_INCLUDE_DIR "$ENV{CONVSWAP_CUDA_INCLUDE_DIR}")
 endif()
-# One place for every build of this checkout, so that it is fetched once.
+# One folder for all builds of this checkout, so that the header is fetched once.
 set(fetched "${CMAKE_CURRENT_LIST_DIR}/../build/cuda-headers")
 
-# Sets `result` to whether the folder has a cuda.h that is new enough.
+# Sets `result` to TRUE if the folder has a cuda.h of CUDA 12 or newer, else to FALSE.
 function(has_cuda_header folder result)
   set(${result} FALSE PARENT_SCOPE)
   if(EXISTS "${folder}/cuda.h")
@@ -28,13 +28,13 @@ function(has_cuda_header folder result)
   endif()
 endfunction()
 
-# Of NVIDIA's packages for CUDA 13 and 12, below a folder of Python packages.
+# Lists the include folders of NVIDIA's packages for CUDA 12 and newer in the folder `packages`.
 function(package_header_folders packages result)
   file(GLOB folders "${packages}/nvidia/cu1[2-9]/include" "${packages}/nvidia/cuda_runtime/include")
   set(${result} "${folders}" PARENT_SCOPE)
 endfunction()
 
-# In functions, since pybind11 looks for Python in its own way later.
+# A function, so that its Python variables do not affect pybind11's search for Python later.
 function(packages_beside_python result)
   find_package(Python3 COMPONENTS Interpreter QUIET)
   if(Python3_FOUND)
@@ -58,11 +58,11 @@ else()
       list(APPEND folders "${toolkit}/include")
     endif()
   endforeach()
-  set(own)
-  packages_beside_python(own)
-  list(APPEND folders ${own})
-  package_header_folders("${fetched}" kept)
-  foreach(folder IN LISTS folders kept)
+  set(packages)
+  packages_beside_python(packages)
+  list(APPEND folders ${packages})
+  package_header_folders("${fetched}" fetched_folders)
+  foreach(folder IN LISTS folders fetched_folders)
     has_cuda_header("${folder}" is_good)
     if(is_good AND NOT cuda_include_dir)
       set(cuda_include_dir "${folder}")
@@ -71,8 +71,8 @@ else()
   if(NOT cuda_include_dir)
     fetch_from_wheel("${fetched}" "${wheel_requirement}" ${wheel_sha256} "*/cuda.h"
       "set CONVSWAP_CUDA_INCLUDE_DIR to a folder that holds cuda.h")
-    package_header_folders("${fetched}" kept)
-    foreach(folder IN LISTS kept)
+    package_header_folders("${fetched}" fetched_folders)
+    foreach(folder IN LISTS fetched_folders)
       set(cuda_include_dir "${folder}")
     endforeach()
   endif()
@@ -83,8 +83,8 @@ if(NOT cuda_include_dir)
 endif()
 message(STATUS "CUDA headers: ${cuda_include_dir}")
 
-# By itself: what else lies beside it is not ours to take.
-set(alone "${CMAKE_CURRENT_BINARY_DIR}/cuda_header")
-file(COPY "${cuda_include_dir}/cuda.h" DESTINATION "${alone}")
+# Copies cuda.h to a folder of its own, so that no other header of its folder is found.
+set(header_folder "${CMAKE_CURRENT_BINARY_DIR}/cuda_header")
+file(COPY "${cuda_include_dir}/cuda.h" DESTINATION "${header_folder}")
 add_library(cuda_headers INTERFACE)
-target_include_directories(cuda_headers SYSTEM INTERFACE "${alone}")
+target_include_directories(cuda_headers SYSTEM INTERFACE "${header_folder}")

