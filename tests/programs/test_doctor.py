@@ -203,10 +203,10 @@ def test_a_card_needs_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_kernels_that_lie_ready_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_cards(tmp_path, monkeypatch)
     monkeypatch.setattr(doctor, "_import_native", native_with)
-    finding = named(diagnose(), "ready kernels")
+    finding = named(diagnose(), "ready-made kernels")
     assert (finding.ok, finding.found) == (
         True,
-        "2 lie ready beside the library, for compute capability 8.0, 9.0",
+        "2 beside the library, for compute capability 8.0, 9.0",
     )
 
 

@@ -1,4 +1,4 @@
-"""Kernels that lie ready beside the library: whoever just loads it computes, also without a compiler."""
+"""Ready-made kernels beside the library: a program that loads the library computes without a compiler."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def make_package(folder: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith(" MB, lie ready beside the library\n")
+    assert done.stdout.endswith(" MB, beside the library\n")
 
 
 def choose(package: Path, x: str, w: str, tmp_path: Path, **settings: object) -> list[str]:

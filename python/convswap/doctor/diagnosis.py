@@ -246,7 +246,7 @@ def _kernel_findings(cards: Sequence[Card], native: ModuleType) -> Iterator[Find
     else:
         yield Finding("kernel compiler", True, f"NVRTC {compiler['version']}, {compiler['path']}")
     ready = native.ready_made_kernels()
-    yield Finding("ready kernels", True if ready else None, _told_ready(ready))
+    yield Finding("ready-made kernels", True if ready else None, _told_ready(ready))
     store = native.kernel_store()
     if store["unused"]:
         where = f"{store['folder']} is not used: " if store["folder"] else ""
@@ -258,9 +258,9 @@ def _kernel_findings(cards: Sequence[Card], native: ModuleType) -> Iterator[Find
 
 def _told_ready(kernels: Sequence[tuple[str, int]]) -> str:
     if not kernels:
-        return "none lie ready beside the library; each is compiled when a model first needs it"
+        return "none beside the library; each kernel is compiled when a model first needs it"
     cards = ", ".join(f"{each / 10:.1f}" for each in sorted({capability for _, capability in kernels}))
-    return f"{len(kernels)} lie ready beside the library, for compute capability {cards}"
+    return f"{len(kernels)} beside the library, for compute capability {cards}"
 
 
 def _cuda_provider(

@@ -1,4 +1,4 @@
-"""The kernels that lie ready beside the library; `make` calls `python -m convswap.planning.ready_made`.
+"""Make the ready-made kernels beside the library; `make` calls `python -m convswap.planning.ready_made`.
 
 With --wheel FILE it makes those that a wheel carries: the generic ones, for every card or those named below.
 --algorithm and --layers take less of both.
@@ -56,14 +56,14 @@ def make(capabilities: Sequence[int], algorithm: str = "", layers: str | None = 
     path = library_path().with_name(FILE_NAME)
     if not capabilities:
         path.unlink(missing_ok=True)
-        return "no kernels lie ready beside the library: there is no card, and none was named"
+        return "no ready-made kernels beside the library: there is no card, and none was named"
     generic, course = _generic_kernels(algorithm), suite_layers("course", layers)
     wanted = [
         Kernel(name, capability)
         for capability in capabilities
         for name in itertools.chain(generic, _kernels_of(course, capability))
     ]
-    return f"{_write(wanted, path)} beside the library"
+    return f"{_write(wanted, path)}, beside the library"
 
 
 def make_for_wheel(path: Path, capabilities: Sequence[int] = EVERY_CARD, algorithm: str = "") -> str:
@@ -74,7 +74,7 @@ def make_for_wheel(path: Path, capabilities: Sequence[int] = EVERY_CARD, algorit
     names = _generic_kernels(algorithm)
     wanted = [Kernel(name, capability) for capability in capabilities for name in names]
     wanted += [Kernel(name, capabilities[-1], is_portable=True) for name in names]
-    return f"{_write(wanted, path)} in {path}"
+    return f"{_write(wanted, path)}, in {path}"
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _write(wanted: Sequence[Kernel], path: Path) -> str:
     capabilities = dict.fromkeys(kernel.capability for kernel in kernels)
     cards = ", ".join(f"{capability / 10:.1f}" for capability in capabilities)
     size = path.stat().st_size / 1e6
-    return f"{len(kernels)} kernels for compute capability {cards}, {size:.1f} MB, lie ready"
+    return f"{len(kernels)} ready-made kernels for compute capability {cards}, {size:.1f} MB"
 
 
 def asked_for(text: str | None) -> list[int]:
@@ -180,7 +180,7 @@ def main() -> int:
             told = make_for_wheel(options.wheel, (named and capabilities) or EVERY_CARD, options.algorithm)
         print(f"convswap: {told}")
     except ConvswapError as error:
-        print(f"convswap: no kernels lie ready: {error}", file=sys.stderr)
+        print(f"convswap: no ready-made kernels: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from convswap.errors import ConvswapError, as_path
 
-# Where the package is installed, and beside its Python files the library, the kernels that lie ready, the
-# texts of the rungs, and what the lab needs of C++.
+# The installed package: its Python files, the library, the ready-made kernels, the texts of the rungs, and the
+# lab's C++ files.
 INSTALLED = Path(__file__).parents[1]
 OVERRIDE_ENTRY = "convswap.override"
 PRECISION_ENTRY = "convswap.precision"
