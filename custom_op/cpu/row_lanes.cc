@@ -87,13 +87,13 @@ class RowLanesPlan final : public Plan {
   int64_t segments() const { return static_cast<int64_t>(strip_.segments().size()); }
 
   Job job_of(int64_t number) const {
-    const auto part_of = [&number](int64_t count) {
-      const int64_t part = number % count;
+    const auto take_index = [&number](int64_t count) {
+      const int64_t index = number % count;
       number /= count;
-      return part;
+      return index;
     };
-    const int64_t segment = part_of(segments()), band = part_of(bands()), o = part_of(problem_.output[0]);
-    const int64_t group = part_of(problem_.group);
+    const int64_t segment = take_index(segments()), band = take_index(bands());
+    const int64_t o = take_index(problem_.output[0]), group = take_index(problem_.group);
     return {number, group, o, band, segment};
   }
 
