@@ -13,7 +13,7 @@ tuning_header: str
 """The first line of every tuning table."""
 
 class ConvAttributes(TypedDict, total=False):
-    """The attributes of a node, ONNX's default for those left out; exists for type checkers alone."""
+    """The attributes of a node; missing ones have ONNX's defaults. Exists only for type checkers."""
 
     auto_pad: str
     pads: Sequence[int]
@@ -38,7 +38,7 @@ class ConvAttributes(TypedDict, total=False):
     depthwise_activation_beta: float
 
 class Problem:
-    """A convolution and what is fused with it: attributes and shapes, everything an algorithm needs."""
+    """A conv problem: attributes, shapes and epilogue, everything that an algorithm needs."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class Problem:
         has_depthwise_bias: bool = False,
         **attributes: Unpack[ConvAttributes],
     ) -> None:
-        """Check that shapes and attributes fit together; raises ConvswapError where they do not."""
+        """Check that shapes and attributes fit together; raises ConvswapError if they do not."""
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """(N, K, output...), after the pool where there is one."""
+        """(N, K, output...), after the pool if there is one."""
 
     @property
     def operations(self) -> int:
@@ -69,14 +69,14 @@ class Problem:
 
     @property
     def text(self) -> str:
-        """One line, the same for problems that no algorithm can tell apart."""
+        """One line that identifies the problem for every algorithm."""
 
 class Algorithm:
     """One way to compute convolutions on one kind of device."""
 
     @property
     def name(self) -> str:
-        """What users type."""
+        """The name that users type."""
 
     @property
     def device(self) -> Literal["cpu", "cuda"]:
@@ -84,10 +84,10 @@ class Algorithm:
 
     @property
     def by_name_alone(self) -> bool:
-        """Whether nobody gets it without asking for it by name."""
+        """True if the planner never selects it by itself."""
 
 def catalog() -> list[Algorithm]:
-    """Return every algorithm, for each device the fastest first, then those taken by name alone."""
+    """Return all algorithms in the catalog's order, those that are selected only by name last."""
 
 def why_not(
     problem: Problem,
@@ -98,11 +98,11 @@ def why_not(
     compute_capability: int = 0,
     lends_scratch: bool = True,
 ) -> str:
-    """Return why the algorithm cannot compute the problem on the device; "" where it can.
+    """Return why the algorithm cannot compute the problem on the device; "" if it can.
 
-    `compute_capability` (90 for 9.0) asks about a typical card of that generation, which need not be here,
-    and `lends_scratch` False about an ONNX Runtime before 1.18. Raises ConvswapError for an unknown algorithm
-    or device, RuntimeError where the card is not there.
+    With `compute_capability` (90 for 9.0) the device is a typical card of that generation, which may be
+    absent. `lends_scratch` is False for ONNX Runtime before 1.18. Raises ConvswapError for an unknown
+    algorithm or device, RuntimeError if the card does not exist.
     """
 
 def choose(
@@ -115,23 +115,23 @@ def choose(
     lends_scratch: bool = True,
     tuned: str = "",
 ) -> str:
-    """Return the name of the algorithm that the planner takes; `tuned` is the attribute of a node."""
+    """Return the name of the algorithm that the planner selects; `tuned` is the node's attribute."""
 
 def estimates(
     problem: Problem, device: str, *, index: int = 0, compute_capability: int = 0
 ) -> dict[str, float | None]:
-    """Return the estimated milliseconds of each algorithm that can compute the problem, None without one."""
+    """Return the estimates in milliseconds of all algorithms that support the problem; None: no estimate."""
 
 def describe_plan(problem: Problem, device: str, algorithm: str = "auto", *, index: int = 0) -> str:
-    """Return the launch shape of the plan in words."""
+    """Return the plan's launch shape as text."""
 
 def alternatives(
     problem: Problem, algorithm: str, most: int = 8, *, index: int = 0, compute_capability: int = 0
 ) -> list[float | None]:
-    """Return the estimates of what a CUDA algorithm chooses among, in milliseconds, cheapest first."""
+    """Return the estimates of a CUDA algorithm's tilings in milliseconds, cheapest first, up to `most`."""
 
 class OtherAlgorithm(TypedDict):
-    """Why another algorithm of the catalog was not taken; exists for type checkers alone."""
+    """An algorithm that was not selected, with the reason. Exists only for type checkers."""
 
     algorithm: str
     supports: bool
@@ -139,7 +139,7 @@ class OtherAlgorithm(TypedDict):
     milliseconds: float | None
 
 class KernelFacts(TypedDict):
-    """What a card says of a kernel, and its launch; exists for type checkers alone."""
+    """A kernel's resources and launch shape. Exists only for type checkers."""
 
     name: str
     registers: int
@@ -149,7 +149,7 @@ class KernelFacts(TypedDict):
     blocks: int
 
 class Explanation(TypedDict):
-    """How a problem is computed, and why; exists for type checkers alone."""
+    """The plan of a problem, with the reasons. Exists only for type checkers."""
 
     device: str
     algorithm: str
@@ -171,22 +171,22 @@ def explain(
     compute_capability: int = 0,
     tuned: str = "",
 ) -> Explanation:
-    """Return how the planner computes the problem, and why.
+    """Return the planner's choice for the problem, with the reasons.
 
-    "plan" and "kernels" are None for a card that is not here.
+    "plan" and "kernels" are None for an absent card.
     """
 
 def tuning_path() -> str:
-    """Return the path of the user's tuning table, which need not be there."""
+    """Return the path of the user's tuning table, which may not exist."""
 
 def tuning_device(device: str, *, index: int = 0) -> str:
     """Return the name of the device in a tuning table."""
 
 def read_tuning_table() -> tuple[list[tuple[str, str, str, str, dict[str, float]]], str]:
-    """Return the table's sound lines (device, version, problem, algorithm, times), and its damage or ""."""
+    """Return the table's valid lines (device, version, problem, algorithm, times) and its damage, or ""."""
 
 def take_tuning_warning() -> str:
-    """Return one line about damage that a reading of the table met; "" where there is nothing new to say."""
+    """Return a warning about damage of the tuning table and clear it; "" if there is none."""
 
 def conv(
     x: NDArray[_Float],
@@ -201,12 +201,12 @@ def conv(
     instruction_set: str = "",
     **attributes: Unpack[ConvAttributes],
 ) -> NDArray[_Float]:
-    """Return the convolution of C-contiguous arrays, and what is fused with it, by a CPU algorithm.
+    """Return the convolution of C-contiguous arrays, with its epilogue, by a CPU algorithm.
 
-    x is (N, C, spatial...), w (K, C / group, filter...), b (K,), `residual` of the shape of the convolution's
-    result, `depthwise` (C, 1, filter...) and `depthwise_bias` (C,) those of a depthwise convolution of x in
-    front, all of one type. `threads` 0 uses every core. Raises ConvswapError for types, shapes or attributes
-    that do not fit.
+    x is (N, C, spatial...), w (K, C / group, filter...), b (K,), and `residual` has the shape of the
+    convolution's output. `depthwise` (C, 1, filter...) and `depthwise_bias` (C,) belong to a depthwise
+    convolution of x in front. All arrays have the same type. `threads` 0 uses every core. Raises
+    ConvswapError for types, shapes or attributes that do not fit.
     """
 
 def direct_instruction_sets() -> list[str]:
@@ -221,16 +221,20 @@ def kernels_of(
     compute_capability: int = 0,
     tuned: str = "",
 ) -> list[str]:
-    """Return the names of the card's kernels that the plan starts, each once; none on the CPU.
+    """Return the names of the kernel instances that the plan launches, each once; empty for the CPU.
 
-    With `compute_capability`, also those of what `tuned`, the attribute of a node, names for any card.
+    With `compute_capability` also those of the algorithms that `tuned`, the node's attribute, names for any
+    card.
     """
 
 def what_is_compiled(problem: Problem, device: str, algorithm: str = "auto", *, index: int = 0) -> str:
-    """Return what a plan has to wait for, kernels that are compiled first; "" where all are there."""
+    """Return one line about kernels that a plan has to compile first; "" if there are none."""
 
 class KernelFamilyFacts(TypedDict):
-    """The kernels of a header; exists for type checkers alone."""
+    """The kernel instances of a header. Exists only for type checkers.
+
+    The instances are compiled for `least_capability` and newer, or with `is_for_it_alone` only for that one.
+    """
 
     header: str
     instances: list[str]
@@ -238,10 +242,10 @@ class KernelFamilyFacts(TypedDict):
     is_for_it_alone: bool
 
 def kernel_families() -> list[KernelFamilyFacts]:
-    """Return all kernels that there may be on a card, by the headers that have them."""
+    """Return all kernel instances, by the headers that define them."""
 
 class CompilerFacts(TypedDict, total=False):
-    """What compiles kernels; exists for type checkers alone."""
+    """NVRTC, the run-time compiler. Exists only for type checkers."""
 
     why_not: str
     version: str
@@ -249,34 +253,34 @@ class CompilerFacts(TypedDict, total=False):
     compute_capabilities: list[int]
 
 def kernel_compiler() -> CompilerFacts:
-    """Return what compiles kernels; of a compiler that is not there, why."""
+    """Return the version and path of NVRTC; if there is none, only "why_not"."""
 
 def compile_kernel(instance: str, compute_capability: int, *, keep: bool = True) -> bytes:
-    """Return the code of a kernel for cards of a compute capability (90 for 9.0), kept or compiled."""
+    """Return a kernel's code for a compute capability (90 for 9.0); `keep`: use and fill the kernel store."""
 
 class PackWriter:
-    """A pack in the making: kernels for cards that need not be here."""
+    """Collects the kernels of a pack, also for absent cards."""
 
     def __init__(self) -> None:
-        """Begin an empty one."""
+        """Begin an empty pack."""
 
     def add(self, instance: str, compute_capability: int, *, is_portable: bool = False) -> int:
-        """Compile a kernel, or take it from the store, and return its bytes; from any thread."""
+        """Compile a kernel, or read it from the kernel store, and return its size in bytes. Thread-safe."""
 
     def write(self, path: str) -> None:
-        """Write what was added, whole or not at all."""
+        """Write the pack atomically."""
 
 def pack_contents(path: str) -> list[tuple[str, int]]:
-    """Return the kernels of a pack and the compute capability of each."""
+    """Return the kernels of a pack, each with its compute capability."""
 
 def ready_made_kernels() -> list[tuple[str, int]]:
-    """Return the kernels that lie ready beside the library, as `pack_contents` has them."""
+    """Return the ready-made kernels beside the library, like `pack_contents`."""
 
 def compile_ahead(instances: Sequence[str], compute_capability: int) -> None:
-    """Have kernels compiled and stored in the background, several at once; return at once."""
+    """Compile and store kernels in background threads; returns immediately."""
 
 class KernelStoreFacts(TypedDict):
-    """Where compiled kernels are kept; exists for type checkers alone."""
+    """The state of the kernel store. Exists only for type checkers."""
 
     folder: str
     unused: str
@@ -284,16 +288,16 @@ class KernelStoreFacts(TypedDict):
     bytes: int
 
 def kernel_store() -> KernelStoreFacts:
-    """Return where compiled kernels are kept, why they are not, and how many there are."""
+    """Return the kernel store's folder, why it is not used (or ""), and its number of kernels and bytes."""
 
 def take_kernel_store_warning() -> str:
-    """One line about a kernel that was damaged or could not be kept; "" where there is nothing new to say."""
+    """Return a warning about a damaged or unwritable kernel and clear it; "" if there is none."""
 
 def clear_kernel_store() -> int:
-    """Delete all kernels that are kept; return how many."""
+    """Delete all kernels in the store; return their number."""
 
 class DeviceFacts(TypedDict):
-    """What the driver says of a card; exists for type checkers alone."""
+    """A card's properties. Exists only for type checkers."""
 
     name: str
     compute_capability: int
@@ -303,13 +307,13 @@ class DeviceFacts(TypedDict):
     driver_cuda: str
 
 def cuda_devices() -> list[DeviceFacts]:
-    """Return what is known of each card; empty without a card or a driver."""
+    """Return the properties of each card; empty without a card or a driver."""
 
 class DeviceArray:
     """A contiguous floating-point array in the memory of a card."""
 
     def __init__(self, shape: Sequence[int], type: str = "float32", device: int = 0, fence: int = 0) -> None:
-        """Allocate memory, whose contents are undefined, with a fence of so many bytes on both sides."""
+        """Allocate uninitialised memory with a fence of `fence` bytes on both sides."""
 
     @staticmethod
     def from_numpy(
@@ -318,7 +322,7 @@ class DeviceArray:
         """Copy an array to the card."""
 
     def damage(self) -> int | None:
-        """Return how far from the beginning a fence was first written to; None where they are whole."""
+        """Return the offset of the first overwritten fence byte from the array's beginning, or None."""
 
     def to_numpy(self) -> NDArray[np.float32] | NDArray[np.float64]:
         """Copy the array from the card."""
@@ -328,7 +332,7 @@ class DeviceArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The extents, as given."""
+        """The shape."""
 
     @property
     def pointer(self) -> int:
@@ -353,43 +357,43 @@ def conv_device(
     files: dict[str, str] = ...,
     **attributes: Unpack[ConvAttributes],
 ) -> float:
-    """Compute y on the card, with what is fused; return a run's mean milliseconds.
+    """Compute y on the card, with the epilogue; return the mean GPU time of a run in milliseconds.
 
-    `alternative` is a number of `alternatives`; with `prepared` the weights are prepared before the runs;
-    `pack` and `compiles` are as the session entries convswap.pack and convswap.compile, and `files` has the
-    paths of others. The time is the card's own. Raises ConvswapError where shapes or attributes do not fit,
-    RuntimeError where CUDA fails.
+    `alternative` is an index into `alternatives`. With `prepared` the weights are packed before the runs.
+    `pack` and `compiles` correspond to the session entries convswap.pack and convswap.compile; `files` maps
+    other session entries to paths. Raises ConvswapError if shapes or attributes do not fit, RuntimeError if
+    CUDA fails.
     """
 
 class LabFacts(KernelFacts):
-    """What a card says of a user's kernel; exists for type checkers alone."""
+    """The resources and occupancy of a user's kernel. Exists only for type checkers."""
 
     resident_blocks: int
     threads_per_multiprocessor: int
 
 class LabSource:
-    """A kernel of the user's own: its text, and what its comments say of it."""
+    """A user's kernel: its source and the directives in its comments."""
 
     def __init__(self, name: str, text: str) -> None:
-        """Read the comments; raises ConvswapError where they do not say what they must."""
+        """Parse the directives; raises ConvswapError if one is missing or invalid."""
 
     @property
     def interface(self) -> Literal["course", "conv"]:
-        """What `forward` takes."""
+        """The interface of `forward`: the course's arguments, or those of a Conv."""
 
     def why_not(self, problem: Problem) -> str:
-        """Return why the kernel is not started for the problem; "" where it is."""
+        """Return why the kernel cannot compute the problem; "" if it can."""
 
     def launch(
         self, problem: Problem, shared_limit: int
     ) -> tuple[tuple[int, int, int], tuple[int, int, int], int]:
-        """Return grid, block and bytes of shared memory; raises ConvswapError where no card takes them."""
+        """Return grid, block and bytes of shared memory; raises ConvswapError if no card supports them."""
 
     def compile(self, compute_capability: int) -> bytes:
-        """Return the code for such cards; raises RuntimeError with the compiler's words."""
+        """Return the code for a compute capability; raises RuntimeError with the compiler's log."""
 
     def facts(self, problem: Problem, *, index: int = 0) -> LabFacts:
-        """Return what the card says of the kernel and its launch."""
+        """Return the kernel's resources, launch shape and occupancy on the card."""
 
 def fill_shared_memory(index: int = 0) -> None:
-    """Leave NaN in all shared memory of a card."""
+    """Fill all shared memory of a card with NaN."""
