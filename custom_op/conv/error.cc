@@ -33,8 +33,8 @@ std::string list_text(const std::vector<int64_t>& values) {
   return text + "]";
 }
 
-std::string attribute_message(std::string_view attribute, std::string_view given, std::string_view expected) {
-  return std::string(attribute) + " " + std::string(given) + ": expected " + std::string(expected);
+std::string attribute_message(std::string_view attribute, std::string_view value, std::string_view expected) {
+  return std::string(attribute) + " " + std::string(value) + ": expected " + std::string(expected);
 }
 
 std::string shape_message(std::string_view tensor, const std::vector<int64_t>& shape,
@@ -53,14 +53,14 @@ std::string none_supports_message(std::string_view device, std::string_view reas
          " can compute this convolution: " + std::string(reasons);
 }
 
-std::string unknown_name_message(std::string_view kind, std::string_view given,
+std::string unknown_name_message(std::string_view kind, std::string_view value,
                                  const std::vector<std::string>& known) {
-  std::string message = "unknown " + std::string(kind) + " '" + std::string(given) + "'; ";
+  std::string message = "unknown " + std::string(kind) + " '" + std::string(value) + "'; ";
   const auto nearest = std::min_element(known.begin(), known.end(), [&](const auto& a, const auto& b) {
-    return edit_distance(given, a) < edit_distance(given, b);
+    return edit_distance(value, a) < edit_distance(value, b);
   });
   // A name of which more than half the letters differ is no typing error.
-  if (nearest != known.end() && edit_distance(given, *nearest) * 2 <= nearest->size()) {
+  if (nearest != known.end() && edit_distance(value, *nearest) * 2 <= nearest->size()) {
     return message + "did you mean '" + *nearest + "'?";
   }
   message += "known:";

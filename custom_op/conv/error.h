@@ -21,7 +21,7 @@ class InvalidArgument : public std::runtime_error {
 std::string list_text(const std::vector<int64_t>& values);
 
 // "strides [0, 1]: expected 2 values from 1 to 2147483647"
-std::string attribute_message(std::string_view attribute, std::string_view given, std::string_view expected);
+std::string attribute_message(std::string_view attribute, std::string_view value, std::string_view expected);
 
 // "weights of shape [8, 3, 3, 3]: expected ..."
 std::string shape_message(std::string_view tensor, const std::vector<int64_t>& shape,
@@ -34,7 +34,7 @@ std::string unsupported_message(std::string_view algorithm, std::string_view rea
 std::string none_supports_message(std::string_view device, std::string_view reasons);
 
 // "unknown algorithm for the device cuda 'nave'; did you mean 'naive'?"
-std::string unknown_name_message(std::string_view kind, std::string_view given,
+std::string unknown_name_message(std::string_view kind, std::string_view value,
                                  const std::vector<std::string>& known);
 
 }  // namespace convswap

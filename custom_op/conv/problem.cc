@@ -156,16 +156,16 @@ int64_t ConvProblem::bytes() const {
 }
 
 ConvProblem ConvProblem::without_depthwise() const {
-  ConvProblem alone = *this;
-  alone.depthwise.clear();
-  return alone;
+  ConvProblem copy = *this;
+  copy.depthwise.clear();
+  return copy;
 }
 
 ConvProblem ConvProblem::without_epilogue() const {
-  ConvProblem alone = *this;
-  alone.epilogue = {};
-  alone.result = output;
-  return alone;
+  ConvProblem copy = *this;
+  copy.epilogue = {};
+  copy.result = output;
+  return copy;
 }
 
 Shape ConvProblem::result_shape() const {

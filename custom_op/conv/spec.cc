@@ -102,15 +102,15 @@ void check_spec(const ConvSpec& spec) {
 }
 
 ConvSpec depthwise_spec(const ConvSpec& spec, int64_t channels) {
-  ConvSpec alone;
-  alone.type = spec.type;
-  alone.precision = spec.precision;
-  alone.group = channels;
-  alone.pads = spec.depthwise.pads;
-  alone.strides = spec.depthwise.strides;
-  alone.dilations = spec.depthwise.dilations;
-  alone.epilogue = spec.depthwise.epilogue;
-  return alone;
+  ConvSpec result;
+  result.type = spec.type;
+  result.precision = spec.precision;
+  result.group = channels;
+  result.pads = spec.depthwise.pads;
+  result.strides = spec.depthwise.strides;
+  result.dilations = spec.depthwise.dilations;
+  result.epilogue = spec.depthwise.epilogue;
+  return result;
 }
 
 void check_weights(const ConvSpec& spec, const Shape& weights) {

@@ -64,15 +64,15 @@ class ChannelLanesPlan final : public Plan {
     const int64_t jobs = problem_.batch * blocks_;
     const int64_t wanted = std::max<int64_t>(1, problem_.operations() / kMinOperations);
     const int64_t tasks = std::min({jobs, wanted, kMaxTasks});
-    const int64_t each = jobs / tasks, more = jobs % tasks;
+    const int64_t jobs_per_task = jobs / tasks, extra_jobs = jobs % tasks;
     execution.parallel_for(tasks, [&](std::ptrdiff_t task) {
       thread_local Memory memory;
       memory.resize(image_elements_, problem_.output_size() * kernels_.lanes,
                     problem_.filter_size() * kernels_.lanes, kernels_.lanes);
       // Zeroes the padding, which nothing else writes; another plan may have used the buffer.
       std::fill_n(memory.image.data(), image_elements_, 0.0f);
-      const int64_t first = task * each + std::min<int64_t>(task, more);
-      for (int64_t job = first; job < first + each + (task < more); ++job) {
+      const int64_t first = task * jobs_per_task + std::min<int64_t>(task, extra_jobs);
+      for (int64_t job = first; job < first + jobs_per_task + (task < extra_jobs); ++job) {
         compute(tensors, job / blocks_, job % blocks_ * kernels_.lanes, memory);
       }
     });

@@ -104,7 +104,7 @@ class PositionLanesPlan final : public Plan {
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {
     const int64_t bands = ceil_divide(problem_.result[1], result_band_);
-    const int64_t parts = ceil_divide(problem_.filters_per_group(), filters_);
+    const int64_t filter_splits = ceil_divide(problem_.filters_per_group(), filters_);
     const int64_t images = problem_.batch * problem_.group * problem_.output[0] * bands;
     if (images == 0) return;
     const std::vector<float> widened = widened_weights(tensors);
@@ -116,24 +116,26 @@ class PositionLanesPlan final : public Plan {
       return Band{rows, plane / problem_.group, plane % problem_.group, image / bands % problem_.output[0]};
     };
     // Tasks that read the same phase image share it if memory suffices for all images.
-    const bool shares = parts > 1 && !reads_in_place_ && images <= kMaxSharedElements / image_elements_;
+    const bool shares_images =
+        filter_splits > 1 && !reads_in_place_ && images <= kMaxSharedElements / image_elements_;
     thread_local std::vector<float> shared;
-    if (shares) {
+    if (shares_images) {
       grow(shared, images * image_elements_);
       const int64_t slices_per_task =
           ceil_divide(slices(), std::min(slices(), ceil_divide(kTargetTasks, images)));
-      const int64_t pieces = ceil_divide(slices(), slices_per_task);
-      execution.parallel_for(images * pieces, [&, image = shared.data()](std::ptrdiff_t task) {
-        const int64_t first = task % pieces * slices_per_task;
-        fill_image(static_cast<const T*>(tensors.x), band_of(task / pieces), first,
-                   std::min(slices(), first + slices_per_task), image + task / pieces * image_elements_);
+      const int64_t fill_tasks = ceil_divide(slices(), slices_per_task);
+      execution.parallel_for(images * fill_tasks, [&, image = shared.data()](std::ptrdiff_t task) {
+        const int64_t first = task % fill_tasks * slices_per_task;
+        fill_image(static_cast<const T*>(tensors.x), band_of(task / fill_tasks), first,
+                   std::min(slices(), first + slices_per_task), image + task / fill_tasks * image_elements_);
       });
     }
-    execution.parallel_for(images * parts, [&, image = shared.data()](std::ptrdiff_t task) {
-      Band band = band_of(task / parts);
-      band.first_filter = task % parts * filters_;
+    execution.parallel_for(images * filter_splits, [&, image = shared.data()](std::ptrdiff_t task) {
+      Band band = band_of(task / filter_splits);
+      band.first_filter = task % filter_splits * filters_;
       band.filters = std::min(filters_, problem_.filters_per_group() - band.first_filter);
-      compute_band(tensors, weights, band, shares ? image + task / parts * image_elements_ : nullptr);
+      compute_band(tensors, weights, band,
+                   shares_images ? image + task / filter_splits * image_elements_ : nullptr);
     });
   }
 
@@ -182,22 +184,22 @@ class PositionLanesPlan final : public Plan {
   // Splits the filters among tasks of at least kMinFilters filters, so that reading the shared image costs
   // little compared with the multiplications. `jobs` is the number of tasks without a split.
   void split_filters(int64_t jobs, int64_t wanted) {
-    const int64_t parts =
+    const int64_t splits =
         std::clamp<int64_t>(ceil_divide(wanted, jobs), 1, std::max<int64_t>(1, filters_ / kMinFilters));
-    filters_ = std::min(filters_, round_up(ceil_divide(filters_, parts), int64_t{kMaxFilters}));
+    filters_ = std::min(filters_, round_up(ceil_divide(filters_, splits), int64_t{kMaxFilters}));
   }
 
   // Splits the rows into bands of at least min_band_rows() rows. `jobs` is the number of tasks without a
   // split.
   void split_rows(int64_t jobs, int64_t wanted) {
-    const int64_t all = problem_.output[1];
+    const int64_t all_rows = problem_.output[1];
     const int64_t bands_wanted = std::max<int64_t>(1, ceil_divide(wanted, jobs));
     const int64_t min_rows_of_band =
-        std::min(band_, std::max(min_band_rows(), ceil_divide(all, bands_wanted)));
+        std::min(band_, std::max(min_band_rows(), ceil_divide(all_rows, bands_wanted)));
     int64_t best = min_rows_of_band;
     for (int64_t rows = min_rows_of_band + 1; rows <= std::min(band_, 2 * min_rows_of_band - 1); ++rows) {
-      const int64_t bands = ceil_divide(all, rows);
-      if (bands < ceil_divide(all, min_rows_of_band) && bands * jobs < kEnoughTasks) break;
+      const int64_t bands = ceil_divide(all_rows, rows);
+      if (bands < ceil_divide(all_rows, min_rows_of_band) && bands * jobs < kEnoughTasks) break;
       if (vectors_in_bands(rows) < vectors_in_bands(best)) best = rows;
     }
     band_ = best;

@@ -62,12 +62,12 @@ class RowLanesPlan final : public Plan {
     const int64_t jobs = problem_.batch * problem_.group * problem_.output[0] * bands() * segments();
     const int64_t max_tasks = std::min(jobs, std::max(kEnoughTasks, jobs / kJobsPerTask));
     const int64_t tasks = std::min(tasks_wanted_, max_tasks);
-    const int64_t each = jobs / tasks, more = jobs % tasks;
+    const int64_t jobs_per_task = jobs / tasks, extra_jobs = jobs % tasks;
     execution.parallel_for(tasks, [&](std::ptrdiff_t task) {
       thread_local Memory memory;
       memory.resize(strip_);
-      Job job = job_of(task * each + std::min<int64_t>(task, more));
-      for (int64_t remaining = each + (task < more); remaining > 0; --remaining, advance(job))
+      Job job = job_of(task * jobs_per_task + std::min<int64_t>(task, extra_jobs));
+      for (int64_t remaining = jobs_per_task + (task < extra_jobs); remaining > 0; --remaining, advance(job))
         compute(tensors, job, memory);
     });
   }

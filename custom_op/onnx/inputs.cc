@@ -67,7 +67,7 @@ NodeInputs::NodeInputs(const OrtApi& api, const OrtKernelInfo* info)
   }
 }
 
-InputTensors NodeInputs::of(const OrtKernelContext* context) const {
+InputTensors NodeInputs::tensors(const OrtKernelContext* context) const {
   InputTensors tensors{};
   for (size_t index = 0; index < count_; ++index) {
     check(api_, api_.KernelContext_GetInput(context, index, &tensors[index]));

@@ -66,7 +66,7 @@ class NodeInputs {
   NodeInputs(const OrtApi& api, const OrtKernelInfo* info);
 
   // Throws OnnxRuntimeError if X or W is missing.
-  InputTensors of(const OrtKernelContext* context) const;
+  InputTensors tensors(const OrtKernelContext* context) const;
 
   // The shapes of a run's inputs.
   Keys keys(const InputTensors& tensors) const;

@@ -77,7 +77,7 @@ ConvSpec read_spec(OpKind op, const Attributes& attributes, ElementType type, Pr
 std::shared_ptr<const CachedRun> ShapeCache::find(const NodeInputs::Keys& keys, int device_index) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = std::ranges::find_if(
-      runs_, [&](const auto& run) { return run != nullptr && run->is_of(keys, device_index); });
+      runs_, [&](const auto& run) { return run != nullptr && run->matches(keys, device_index); });
   return found == runs_.end() ? nullptr : *found;
 }
 
@@ -109,7 +109,7 @@ ConvKernel::ConvKernel(const OpVariant& variant, const OrtKernelInfo* info, std:
 }
 
 void ConvKernel::compute(OrtKernelContext* context) {
-  const InputTensors tensors = inputs_.of(context);
+  const InputTensors tensors = inputs_.tensors(context);
   const std::shared_ptr<const CachedRun> run = cached_run(context, tensors);
   const OrtApi& api = variant_.api;
   OrtValue* y = nullptr;

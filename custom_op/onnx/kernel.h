@@ -38,7 +38,7 @@ struct CachedRun {
   CachedRun(const NodeInputs::Keys& input_keys, const Device& run_device, Shape result_shape)
       : keys(input_keys), device(run_device), result(std::move(result_shape)) {}
 
-  bool is_of(const NodeInputs::Keys& other, int device_index) const {
+  bool matches(const NodeInputs::Keys& other, int device_index) const {
     return device.index == device_index && keys == other;
   }
 

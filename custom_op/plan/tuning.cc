@@ -122,7 +122,7 @@ FileState state_of(const std::string& path) {
           facts.st_ino, facts.st_size, facts.st_mtim.tv_sec,   facts.st_mtim.tv_nsec};
 }
 
-TuningTable damaged(const std::string& how) { return {{}, how}; }
+TuningTable damaged(const std::string& damage) { return {{}, damage}; }
 
 TuningTable read_table(const FileState& state) {
   if (!state.exists) return {};

@@ -154,7 +154,7 @@ class Stopwatch {
   float milliseconds(int runs, const Enqueue& enqueue) const {
     constexpr std::chrono::microseconds kPerRun{10}, kMin{200}, kMax{300'000};
     for (auto hold = runs > 1 ? kMin + runs * kPerRun : std::chrono::microseconds{0};; hold *= 4) {
-      const auto before = std::chrono::steady_clock::now();
+      const auto start = std::chrono::steady_clock::now();
       if (runs > 1) {
         // Runs in a thread of the driver.
         CONVSWAP_CHECK_DRIVER(
@@ -163,7 +163,7 @@ class Stopwatch {
       CONVSWAP_CHECK_DRIVER(driver().cuEventRecord(begin_, nullptr));
       for (int run = 0; run < runs; ++run) enqueue();
       CONVSWAP_CHECK_DRIVER(driver().cuEventRecord(end_, nullptr));
-      const auto enqueued = std::chrono::steady_clock::now() - before;
+      const auto enqueued = std::chrono::steady_clock::now() - start;
       CONVSWAP_CHECK_DRIVER(driver().cuEventSynchronize(end_));
       // If a full launch queue blocks the host, no hold is long enough; but then the card always has work.
       if (enqueued <= hold || runs == 1 || 4 * hold > kMax) break;
@@ -271,12 +271,12 @@ double conv_device(const DeviceInputs& inputs, DeviceArray& y, const ConvSpec& s
 py::object memory_bandwidth(int index) {
   CUdevice card = 0;
   CONVSWAP_CHECK_DRIVER(driver().cuDeviceGet(&card, index));
-  const auto attribute = [&](CUdevice_attribute which) {
+  const auto read = [&](CUdevice_attribute attribute) {
     int value = 0;
-    return driver().cuDeviceGetAttribute(&value, which, card) == CUDA_SUCCESS ? value : 0;
+    return driver().cuDeviceGetAttribute(&value, attribute, card) == CUDA_SUCCESS ? value : 0;
   };
-  const int kilohertz = attribute(CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE);
-  const int bits = attribute(CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH);
+  const int kilohertz = read(CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE);
+  const int bits = read(CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH);
   if (kilohertz <= 0 || bits <= 0) return py::none();
   return py::float_(2e3 * kilohertz * bits / 8);
 }

@@ -13,7 +13,7 @@ inline constexpr int64_t kMaxGridRows = 65'535;
 // The number of tensor-core products that one accumulator may take in precision ieee. Each product truncates
 // the accumulator to float32, so the error grows with their number: on an H200, with random data, 42 products
 // left a relative L2 error of 8.9e-7 and 50 of 1.07e-6. Older cards are said to truncate twice in a product
-// of this depth, so they take half; neither those nor newer cards have been measured.
+// of this depth, so they take half. Neither older nor newer cards have been measured.
 int64_t max_ieee_products(const Device& device);
 
 // Why a kernel whose grid has a row per group cannot compute the problem, whatever its element type and rank;

@@ -144,7 +144,7 @@ class Nvrtc final : public Compiler {
     std::vector<std::string> options = {"--gpu-architecture=" + architecture(request), "--std=c++20",
                                         "-default-device"};
     // For profilers and compute-sanitizer, which then show source lines.
-    if (const char* asked = std::getenv("CONVSWAP_LINE_INFO"); asked != nullptr && *asked != '\0') {
+    if (const char* value = std::getenv("CONVSWAP_LINE_INFO"); value != nullptr && *value != '\0') {
       options.emplace_back("-lineinfo");
     }
     return options;
@@ -187,7 +187,7 @@ class Nvrtc final : public Compiler {
     code.symbol = symbol_of(program, request, request.kernel);
     if (!variable.empty()) code.variable_symbol = symbol_of(program, request, variable);
     size_t bytes = 0;
-    const bool is_portable = request.is_portable || !knows(request.compute_capability);
+    const bool is_portable = request.is_portable || !supports(request.compute_capability);
     check(is_portable ? functions_.GetPTXSize(program, &bytes) : functions_.GetCUBINSize(program, &bytes),
           request, "no code was generated");
     code.binary.resize(bytes);
@@ -198,7 +198,7 @@ class Nvrtc final : public Compiler {
   }
 
  private:
-  bool knows(int capability) const {
+  bool supports(int capability) const {
     return std::find(capabilities_.begin(), capabilities_.end(), capability) != capabilities_.end();
   }
 
@@ -207,8 +207,8 @@ class Nvrtc final : public Compiler {
   // compiles.
   std::string architecture(const KernelRequest& request) const {
     const int capability = request.compute_capability;
-    if (knows(capability) && request.is_portable) return "compute_" + std::to_string(capability);
-    if (knows(capability)) return "sm_" + std::to_string(capability) + (capability == 90 ? "a" : "");
+    if (supports(capability) && request.is_portable) return "compute_" + std::to_string(capability);
+    if (supports(capability)) return "sm_" + std::to_string(capability) + (capability == 90 ? "a" : "");
     int older = capabilities_.front();
     for (const int candidate : capabilities_) {
       if (candidate < capability) older = candidate;

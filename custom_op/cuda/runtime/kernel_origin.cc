@@ -158,17 +158,17 @@ std::vector<std::pair<std::string, int>> Pack::contents() const {
 const KernelCode* Pack::find(const std::string& kernel, int compute_capability) const {
   const KernelCode* found = nullptr;
   // Ascending order: the newest of the matching architectures wins.
-  const auto look = [&](const Kernels& kernels, auto fits) {
+  const auto search = [&](const Kernels& kernels, auto fits) {
     const auto end = kernels.upper_bound({kernel, compute_capability});
     for (auto at = kernels.lower_bound({kernel, 0}); at != end; ++at) {
       if (fits(at->first.second)) found = &at->second;
     }
   };
-  look(portable_, [](int) { return true; });
-  look(kernels_, [&](int capability) {
+  search(portable_, [](int) { return true; });
+  search(kernels_, [&](int capability) {
     // Code for compute capability 9.0 is sm_90a, which runs on no other.
-    const bool is_of_generation = capability / 10 == compute_capability / 10 && capability != 90;
-    return capability == compute_capability || is_of_generation;
+    const bool same_generation = capability / 10 == compute_capability / 10 && capability != 90;
+    return capability == compute_capability || same_generation;
   });
   return found;
 }

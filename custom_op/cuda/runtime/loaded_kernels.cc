@@ -58,10 +58,10 @@ void check_may_compile(const KernelRequest& request, const KernelOrigin* origin)
   if (origin == nullptr || origin->compiles) return;
   const std::string capability =
       std::to_string(request.compute_capability / 10) + "." + std::to_string(request.compute_capability % 10);
-  const std::string lacking = origin->pack == nullptr
+  const std::string missing = origin->pack == nullptr
                                   ? "it has no pack (convswap.pack) with "
                                   : "its pack '" + origin->pack->path() + "' does not have ";
-  throw std::runtime_error("the session compiles nothing (convswap.compile=never), and " + lacking +
+  throw std::runtime_error("the session compiles nothing (convswap.compile=never), and " + missing +
                            request.kernel + " for compute capability " + capability +
                            ": make one with convswap warm MODEL --compute-capability " + capability +
                            " -o FILE.pack");
