@@ -27,7 +27,7 @@ struct Device {
   int shared_memory_per_multiprocessor = 0;
   int l2_cache_bytes = 0;
   const KernelOrigin* kernels = nullptr;  // lives as long as the process; null without session entries
-  bool is_present = true;                    // false for a card that is only planned for
+  bool is_present = true;                 // false for a card that is only planned for
   bool is_restricted = false;             // used as a card of an older compute capability
   bool lends_scratch = true;              // false below ONNX Runtime 1.18, which lends no scratch memory
 };

@@ -22,7 +22,8 @@ int card_attribute(CUdevice_attribute attribute, CUdevice card) {
   return value;
 }
 
-// Restricts the device to CONVSWAP_COMPUTE_CAPABILITY if that is older.
+// Restricts the device to CONVSWAP_COMPUTE_CAPABILITY if that is not newer. Cards of that capability count as
+// restricted too, since all cards of one capability share loaded kernels.
 void restrict_capability(Device& device) {
   const std::string text = environment("CONVSWAP_COMPUTE_CAPABILITY");
   if (text.empty()) return;
@@ -36,7 +37,7 @@ void restrict_capability(Device& device) {
   if (capability < kOldestCapability) {
     throw std::runtime_error("CONVSWAP_COMPUTE_CAPABILITY is '" + text + "': expected 7.5 or newer");
   }
-  if (capability >= device.compute_capability) return;
+  if (capability > device.compute_capability) return;
   const Device older = typical_cuda_device(capability);
   device.compute_capability = capability;
   device.shared_memory_per_block = std::min(device.shared_memory_per_block, older.shared_memory_per_block);

@@ -108,8 +108,8 @@ class SlidingRows final : public AlgorithmByTiling<KernelPlan<Family>, tilings_f
     }
     // Row indices include the rows that are prefetched beyond the end of a strip.
     return why_not_32_bit_indices({problem.batch * problem.out_channels, 2 * padded_input(problem, 2),
-                            (padded_input(problem, 1) + kMaxPrefetchedRows) * problem.input[2],
-                            problem.output[1] * problem.output[2]});
+                                   (padded_input(problem, 1) + kMaxPrefetchedRows) * problem.input[2],
+                                   problem.output[1] * problem.output[2]});
   }
 };
 
