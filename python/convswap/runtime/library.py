@@ -11,8 +11,8 @@ from typing import Any
 
 from convswap.errors import ConvswapError, as_path
 
-# The installed package: its Python files, the library, the ready-made kernels, the texts of the rungs, and the
-# lab's C++ files.
+# The installed package: its Python files, the library, the ready-made kernels, the texts of the rungs and the
+# C++ files of the lab.
 INSTALLED = Path(__file__).parents[1]
 OVERRIDE_ENTRY = "convswap.override"
 PRECISION_ENTRY = "convswap.precision"
