@@ -11,8 +11,8 @@ from convswap.reference.metrics import (
     NO_CLASS,
     NO_DIFFERENCE,
     Difference,
-    apart,
-    are_alike_without_finite,
+    difference_between,
+    equal_without_finite,
     max_abs_error,
     relative_l2_error,
     top1_classes,
@@ -57,11 +57,11 @@ def no_warning():
 def test_errors_are_right_where_squares_leave_the_range_of_float64(no_warning, scale):
     reference = np.array([[3.0, 0.0], [0.0, 4.0]]) * scale
     assert relative_l2_error(reference, reference) == 0
-    assert apart(reference, reference) == NO_DIFFERENCE
+    assert difference_between(reference, reference) == NO_DIFFERENCE
     # A distance of 1 relative to a length of 5.
     values = reference + 0.5 * scale
     assert relative_l2_error(values, reference) == pytest.approx(0.2)
-    assert apart(values, reference) == Difference(pytest.approx(0.2), pytest.approx(scale))
+    assert difference_between(values, reference) == Difference(pytest.approx(0.2), pytest.approx(scale))
     assert max_abs_error(values, reference) == pytest.approx(0.5 * scale)
 
 
@@ -79,8 +79,8 @@ def test_value_that_is_infinite_in_a_narrow_type_only_is_infinitely_wrong(no_war
     with np.errstate(over="ignore"):
         values = reference.astype(np.float32)
     assert relative_l2_error(values, reference) == math.inf
-    assert apart(values, reference).distance == math.inf
-    assert apart(values, values) == NO_DIFFERENCE
+    assert difference_between(values, reference).distance == math.inf
+    assert difference_between(values, values) == NO_DIFFERENCE
 
 
 def test_empty_outputs_do_not_differ():
@@ -117,12 +117,12 @@ def test_sample_whose_largest_value_is_not_finite_has_no_class():
 def test_answers_without_a_finite_element_are_alike_where_they_are_the_same():
     nothing, nan, inf = np.zeros((0, 3)), np.full(2, np.nan), np.full(2, np.inf)
     for values in (nothing, nan, inf, nan.astype(np.float16)):
-        assert are_alike_without_finite(values, values.copy())
+        assert equal_without_finite(values, values.copy())
     for values, others in (
         (nan, inf),
         (nan, nothing),
         (nan, np.array([np.nan, 1])),
         (np.ones(2), np.ones(2)),
     ):
-        assert not are_alike_without_finite(values, others)
-    assert not are_alike_without_finite(np.array([True]), np.array([True]))
+        assert not equal_without_finite(values, others)
+    assert not equal_without_finite(np.array([True]), np.array([True]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from convswap.reference.metrics import NO_DIFFERENCE, NOT_COMPARABLE, apart
+from convswap.reference.metrics import NO_DIFFERENCE, NOT_COMPARABLE, difference_between
 from convswap.runtime.values import named_arrays
 
 
@@ -40,16 +40,18 @@ def test_a_map_of_tensors_has_each_of_them():
 
 def test_an_absent_optional_equals_only_another():
     absent = named_arrays(["y"], [None])["y"]
-    assert apart(absent, absent) == NO_DIFFERENCE
-    assert apart(np.ones(3), absent) == NOT_COMPARABLE
+    assert difference_between(absent, absent) == NO_DIFFERENCE
+    assert difference_between(np.ones(3), absent) == NOT_COMPARABLE
 
 
 def test_maps_of_a_classifier_are_compared_by_keys_and_values():
     ours = named_arrays(["y"], [[{0: np.float32(0.5), 1: np.float32(0.5)}]])
     reference = named_arrays(["y"], [[{1: 0.5, 0: 0.5}]])
-    assert all(apart(ours[name], reference[name]) == NO_DIFFERENCE for name in ("y.keys", "y.values"))
+    assert all(
+        difference_between(ours[name], reference[name]) == NO_DIFFERENCE for name in ("y.keys", "y.values")
+    )
     other = named_arrays(["y"], [[{0: 0.5, 2: 0.5}]])
-    assert apart(other["y.keys"], reference["y.keys"]).relative == 0.5
+    assert difference_between(other["y.keys"], reference["y.keys"]).relative == 0.5
 
 
 @pytest.mark.parametrize(
@@ -62,10 +64,10 @@ def test_maps_of_a_classifier_are_compared_by_keys_and_values():
 )
 def test_difference_of_names_is_the_share_that_differs(values, others, share):
     one, other = (named_arrays(["y"], [np.array(each)])["y"] for each in (values, others))
-    assert apart(one, other).relative == share
+    assert difference_between(one, other).relative == share
 
 
 def test_shapes_without_an_element_are_the_same():
-    assert apart(np.zeros((0,)), np.zeros((0, 2, 4))) == NO_DIFFERENCE
-    assert apart(np.zeros((0,)), np.zeros((1, 2))) == NOT_COMPARABLE
-    assert apart(np.zeros((2, 1)), np.zeros((1, 2))) == NOT_COMPARABLE
+    assert difference_between(np.zeros((0,)), np.zeros((0, 2, 4))) == NO_DIFFERENCE
+    assert difference_between(np.zeros((0,)), np.zeros((1, 2))) == NOT_COMPARABLE
+    assert difference_between(np.zeros((2, 1)), np.zeros((1, 2))) == NOT_COMPARABLE

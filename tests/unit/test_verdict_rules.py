@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from convswap.comparison.verdict import (
-    ELEMENTS_THAT_MAY_DIFFER,
+    MAX_DIFFERING_SHARE,
     ConvsAlone,
     Measure,
     OutputErrors,
@@ -91,7 +91,7 @@ def test_a_tolerance_below_the_usual_one_leaves_only_agreement():
 
 
 def test_half_a_per_cent_of_whole_numbers_may_differ():
-    at_most = output(0.0, ELEMENTS_THAT_MAY_DIFFER, is_floating=False)
+    at_most = output(0.0, MAX_DIFFERING_SHARE, is_floating=False)
     verdict = judged(at_most)
     assert verdict.agree and "0.5 % of its elements differ in output 'y'" in verdict.found
     assert "where two scores tie either is right" in verdict.notes[0]

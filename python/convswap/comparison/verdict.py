@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from convswap.output.tables import error
-from convswap.reference.metrics import ELEMENTS_THAT_MAY_DIFFER, NO_DIFFERENCE, Difference
+from convswap.reference.metrics import MAX_DIFFERING_SHARE, NO_DIFFERENCE, Difference
 
 # The most that our error may be, as a multiple of the larger of two: the default side's error, and its
 # largest change in eight perturbed runs. In 75 of 480 chains of 2 to 20 quantised Convs, each Conv of which
@@ -82,7 +82,7 @@ class Measure:
         """Return the largest error that `output` may have."""
         if output.is_floating:
             return self.tolerance
-        return ELEMENTS_THAT_MAY_DIFFER * (self.tolerance / self.usual if self.is_strict else 1.0)
+        return MAX_DIFFERING_SHARE * (self.tolerance / self.usual if self.is_strict else 1.0)
 
     def is_missed(self, output: OutputErrors) -> bool:
         """Return whether our error in `output` is larger than that."""
@@ -240,7 +240,7 @@ def _elements_note(output: OutputErrors) -> str:
     return (
         f"output {output.name!r} is of whole numbers, truth values or strings: {share(output.ours.relative)} "
         f"of its elements differ from float64's, {share(output.default.relative)} by default; up to "
-        f"{share(ELEMENTS_THAT_MAY_DIFFER)} may, for where two scores tie either is right"
+        f"{share(MAX_DIFFERING_SHARE)} may, for where two scores tie either is right"
     )
 
 

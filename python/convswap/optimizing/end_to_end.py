@@ -23,7 +23,7 @@ from convswap.optimizing.trials import end_to_end_times
 from convswap.output.tables import error
 from convswap.reference.evaluation import evaluate
 from convswap.reference.metrics import (
-    ELEMENTS_THAT_MAY_DIFFER,
+    MAX_DIFFERING_SHARE,
     TOLERANCES,
     comparable_names,
     difference_by_name,
@@ -265,7 +265,7 @@ def _compare_outputs(
         for side, (values, others) in sides.items()
     }
     most = {
-        name: tolerance if name in default and is_floating(default[name]) else ELEMENTS_THAT_MAY_DIFFER
+        name: tolerance if name in default and is_floating(default[name]) else MAX_DIFFERING_SHARE
         for name in names
     }
     wrong = [

@@ -1,1 +1,1 @@
-"""The float64 evaluation of a model, and how close two answers are."""
+"""The float64 reference: evaluation of models in float64, and error metrics."""

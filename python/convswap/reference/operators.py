@@ -1,7 +1,7 @@
-"""Operators of the float64 reference, where ONNX's own evaluator loops in Python, rounds to float32, or errs.
+"""Operators of the float64 reference that ONNX's evaluator computes slowly, in float32, or wrongly.
 
-Convolution is the library's `reference` algorithm; everything else is NumPy. Formulas are those of the ONNX
-operator specification.
+Convolution is the library's `reference` algorithm; all other operators use NumPy. Formulas are those of the
+ONNX operator specification.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ def reference_conv(
 ) -> np.ndarray:
     """Return Conv of x (n, c, spatial...) and w (k, c / group, spatial...) in float64.
 
-    `attributes` are the node's; those that are absent or None take ONNX's defaults. Of a FusedConv the
-    activation counts, with parameters that are left out.
+    `attributes` are the node's. Absent attributes and None mean ONNX's defaults. The attribute "activation"
+    of a FusedConv is applied, too, with default parameters.
     """
-    given = {name: attributes[name] for name in _CONV_ATTRIBUTES if attributes.get(name) is not None}
+    set_attributes = {name: attributes[name] for name in _CONV_ATTRIBUTES if attributes.get(name) is not None}
     return _native.conv(
         np.ascontiguousarray(x, dtype=np.float64),
         np.ascontiguousarray(w, dtype=np.float64),
         None if bias is None else np.ascontiguousarray(bias, dtype=np.float64),
         algorithm="reference",
-        **given,
+        **set_attributes,
     )
 
 
 class Conv(OpRun):
-    """Conv by the library's plain loops with float64 sums."""
+    """Conv by the library's reference loops with float64 accumulators."""
 
     def _run(
         self, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None, **attributes: Any
@@ -49,7 +49,10 @@ class Conv(OpRun):
 
 
 class BatchNormalization(op_batch_normalization.BatchNormalization_14):
-    """y = scale * (x - mean) / sqrt(variance + epsilon) + bias at every opset; training by the evaluator."""
+    """y = scale * (x - mean) / sqrt(variance + epsilon) + bias at every opset.
+
+    Training mode is left to the evaluator.
+    """
 
     def _run(
         self,
@@ -74,8 +77,8 @@ class LRN(OpRun):
     """y = x / (bias + alpha / size * sum of x^2 over `size` neighbouring channels) ^ beta."""
 
     def _run(self, x: np.ndarray, alpha: float, beta: float, bias: float, size: int) -> tuple[Any, ...]:
-        before, after = (size - 1) // 2, math.ceil((size - 1) / 2)
-        squares = np.pad(x * x, [(0, 0), (before, after), *[(0, 0)] * (x.ndim - 2)])
+        channels_before, channels_after = (size - 1) // 2, math.ceil((size - 1) / 2)
+        squares = np.pad(x * x, [(0, 0), (channels_before, channels_after), *[(0, 0)] * (x.ndim - 2)])
         channels = x.shape[1]
         total = sum(squares[:, offset : offset + channels] for offset in range(size))
         return (x / (float(bias) + float(alpha) / size * total) ** float(beta),)
@@ -89,7 +92,7 @@ class Erf(OpRun):
 
 
 class Gelu(OpRun):
-    """x times the normal distribution function of x, or with `approximate` "tanh" what is usual for it."""
+    """x * Phi(x), where Phi is the normal distribution function, or its approximation by tanh."""
 
     def _run(self, x: np.ndarray, approximate: str = "none") -> tuple[Any, ...]:
         if approximate == "tanh":
@@ -99,14 +102,14 @@ class Gelu(OpRun):
 
 
 class Softmax(OpRun):
-    """exp(x) / sum of exp(x) along the axis; below opset 13, over that axis and all that follow it."""
+    """exp(x) / sum of exp(x) along the axis; below opset 13, over the axis and all axes after it."""
 
     def _run(self, x: np.ndarray, axis: int = -1) -> tuple[Any, ...]:
         return (_over_classes(self, x, axis, _softmax),)
 
 
 class Hardmax(OpRun):
-    """1 at the first of the largest values along the axis or axes of Softmax, else 0."""
+    """1 at the first of the largest values along the axes of Softmax, else 0."""
 
     def _run(self, x: np.ndarray, axis: int = -1) -> tuple[Any, ...]:
         return (_over_classes(self, x, axis, _hardmax),)
@@ -127,7 +130,7 @@ class GlobalMaxPool(OpRun):
 
 
 class MaxPool(OpRun):
-    """The largest value of each window, and on request where it is in the whole input."""
+    """The largest value of each window, and optionally its index in the flattened input."""
 
     def _run(self, x: np.ndarray, storage_order: int = 0, **attributes: Any) -> tuple[Any, ...]:
         windows = _Windows(x.shape[2:], attributes)
@@ -135,32 +138,32 @@ class MaxPool(OpRun):
         padded = windows.pad(x, lowest)
         largest = np.full((*x.shape[:2], *windows.output), lowest, dtype=x.dtype)
         if len(self.output) == 1:
-            for part in windows.slices():
-                np.maximum(largest, padded[part], out=largest)
+            for slices in windows.slices():
+                np.maximum(largest, padded[slices], out=largest)
             return (largest,)
         positions = np.arange(math.prod(x.shape[2:])).reshape(
             x.shape[2:], order="F" if storage_order else "C"
         )
         padded_positions = windows.pad(positions[None, None], 0)
         indices = np.zeros(largest.shape, dtype=np.int64)
-        for part in windows.slices():
-            larger = padded[part] > largest
-            largest = np.where(larger, padded[part], largest)
-            indices = np.where(larger, padded_positions[part], indices)
+        for slices in windows.slices():
+            larger = padded[slices] > largest
+            largest = np.where(larger, padded[slices], largest)
+            indices = np.where(larger, padded_positions[slices], indices)
         planes = np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], *(1,) * (x.ndim - 2))
         return largest, indices + planes * positions.size
 
 
 class AveragePool(OpRun):
-    """The mean of each window; padding counts only with count_include_pad, what lies beyond it never."""
+    """The mean of each window. Padding counts with count_include_pad; positions beyond it never count."""
 
     def _run(self, x: np.ndarray, count_include_pad: int = 0, **attributes: Any) -> tuple[Any, ...]:
         windows = _Windows(x.shape[2:], attributes)
         padded = windows.pad(x, 0.0)
         ones = np.ones((1, 1, *x.shape[2:]))
-        counted = windows.pad(ones, 1.0 if count_include_pad else 0.0, beyond=0.0)
-        total = sum(padded[part] for part in windows.slices())
-        return (total / sum(counted[part] for part in windows.slices()),)
+        element_counts = windows.pad(ones, 1.0 if count_include_pad else 0.0, ceil_value=0.0)
+        total = sum(padded[slices] for slices in windows.slices())
+        return (total / sum(element_counts[slices] for slices in windows.slices()),)
 
 
 class LpPool(OpRun):
@@ -169,11 +172,11 @@ class LpPool(OpRun):
     def _run(self, x: np.ndarray, p: float = 2, **attributes: Any) -> tuple[Any, ...]:
         windows = _Windows(x.shape[2:], attributes)
         padded = windows.pad(np.abs(x) ** p, 0.0)
-        return (sum(padded[part] for part in windows.slices()) ** (1 / p),)
+        return (sum(padded[slices] for slices in windows.slices()) ** (1 / p),)
 
 
 class LpNormalization(OpRun):
-    """x / (sum of |x|^p along the axis) ^ (1/p); as in ONNX Runtime, 0 where all is 0."""
+    """x / (sum of |x|^p along the axis) ^ (1/p); 0 if all elements are 0, as in ONNX Runtime."""
 
     def _run(self, x: np.ndarray, axis: int = -1, p: int = 2) -> tuple[Any, ...]:
         norm = (np.abs(x) ** p).sum(axis=axis, keepdims=True) ** (1 / p)
@@ -181,13 +184,13 @@ class LpNormalization(OpRun):
 
 
 class Optional(OpRun):
-    """What it is given, as ONNX Runtime hands an optional on; None where it is empty."""
+    """Its input, or None without an input: ONNX Runtime represents an optional by its value."""
 
-    def _run(self, held: Any = None, **unused: Any) -> tuple[Any, ...]:
-        return (held,)
+    def _run(self, value: Any = None, **unused: Any) -> tuple[Any, ...]:
+        return (value,)
 
     def _check_and_fix_outputs(self, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        # The evaluator's own refuses None.
+        # The base class rejects None.
         return outputs
 
 
@@ -211,7 +214,7 @@ OPERATORS: tuple[type[OpRun], ...] = (
 
 
 def _erf(x: np.ndarray) -> np.ndarray:
-    # NumPy has none.
+    # NumPy has no erf.
     return np.vectorize(math.erf, otypes=[np.float64])(x)
 
 
@@ -220,10 +223,10 @@ def _over_classes(
 ) -> np.ndarray:
     if operator.run_params["opsets"][""] >= 13:
         return function(x, axis)
-    # The default axis was 1 then, and the evaluator knows the newest default only.
-    given = any(attribute.name == "axis" for attribute in operator.onnx_node.attribute)
-    first = (axis if given else 1) % max(x.ndim, 1)
-    return function(x.reshape(math.prod(x.shape[:first]), -1), 1).reshape(x.shape)
+    # The default axis was 1 before opset 13; the evaluator passes the default of the newest opset.
+    has_axis = any(attribute.name == "axis" for attribute in operator.onnx_node.attribute)
+    first_axis = (axis if has_axis else 1) % max(x.ndim, 1)
+    return function(x.reshape(math.prod(x.shape[:first_axis]), -1), 1).reshape(x.shape)
 
 
 def _softmax(x: np.ndarray, axis: int) -> np.ndarray:
@@ -244,7 +247,7 @@ def _hardmax(x: np.ndarray, axis: int) -> np.ndarray:
 
 
 class _Windows:
-    """The windows of a pooling: how many, and where the elements of all of them lie."""
+    """The windows of a pooling: their number, the padding, and the positions of their elements."""
 
     def __init__(self, spatial: Sequence[int], attributes: dict[str, Any]) -> None:
         rank = len(spatial)
@@ -255,8 +258,8 @@ class _Windows:
         auto_pad = attributes.get("auto_pad") or "NOTSET"
         is_same = auto_pad.startswith("SAME")
         if is_same and any(dilation != 1 for dilation in self._dilations):
-            # ONNX Runtime pads for windows that are not dilated, and so has another shape than ONNX. The
-            # evaluator leaves to the CPU provider what an operator here does not do.
+            # ONNX Runtime pads as if windows were not dilated, so its output shape differs from ONNX's. After
+            # NotImplementedError the evaluator leaves the node to the CPU provider.
             raise NotImplementedError("auto_pad SAME with dilations")
         axes = list(zip(spatial, extent, self._strides, strict=True))
         if is_same:
@@ -267,19 +270,19 @@ class _Windows:
         ceil_mode = bool(attributes.get("ceil_mode")) and not is_same
         padded = list(zip(axes, self._padding, strict=True))
         self.output = [_window_count(*axis, padding, ceil_mode) for axis, padding in padded]
-        self._beyond = [
-            max(0, (out - 1) * stride + reach - size - sum(padding))
-            for out, ((size, reach, stride), padding) in zip(self.output, padded, strict=True)
+        self._ceil_padding = [
+            max(0, (out - 1) * stride + window - size - sum(padding))
+            for out, ((size, window, stride), padding) in zip(self.output, padded, strict=True)
         ]
 
-    def pad(self, values: np.ndarray, padding: float, beyond: float | None = None) -> np.ndarray:
-        """Surround the spatial axes with `padding`, then fill what only ceil_mode reaches with `beyond`."""
+    def pad(self, values: np.ndarray, padding: float, ceil_value: float | None = None) -> np.ndarray:
+        """Pad the spatial axes with `padding`, and positions only reached by ceil_mode with `ceil_value`."""
         inner = np.pad(values, [(0, 0), (0, 0), *self._padding], constant_values=padding)
-        outer = [(0, 0), (0, 0), *((0, more) for more in self._beyond)]
-        return np.pad(inner, outer, constant_values=padding if beyond is None else beyond)
+        ceil_padding = [(0, 0), (0, 0), *((0, more) for more in self._ceil_padding)]
+        return np.pad(inner, ceil_padding, constant_values=padding if ceil_value is None else ceil_value)
 
     def slices(self) -> list[tuple[slice, ...]]:
-        """Return, for each element of a window, the slices that take it from all windows at once."""
+        """Return, for each element of a window, the slices that select this element in all windows."""
         return [
             (
                 slice(None),
@@ -295,17 +298,17 @@ class _Windows:
         ]
 
 
-def _same_padding(size: int, reach: int, stride: int, auto_pad: str) -> tuple[int, int]:
-    """Return the padding with which there are ceil(size / stride) windows."""
-    total = max((-(-size // stride) - 1) * stride + reach - size, 0)
+def _same_padding(size: int, window: int, stride: int, auto_pad: str) -> tuple[int, int]:
+    """Return the padding (begin, end) that gives ceil(size / stride) windows."""
+    total = max((-(-size // stride) - 1) * stride + window - size, 0)
     smaller, larger = total // 2, total - total // 2
     return (smaller, larger) if auto_pad == "SAME_UPPER" else (larger, smaller)
 
 
-def _window_count(size: int, reach: int, stride: int, padding: tuple[int, int], ceil_mode: bool) -> int:
-    room = size + sum(padding) - reach
-    count = (-(-room // stride) if ceil_mode else room // stride) + 1
-    # A window that would start in the padding at the end is left out.
+def _window_count(size: int, window: int, stride: int, padding: tuple[int, int], ceil_mode: bool) -> int:
+    span = size + sum(padding) - window
+    count = (-(-span // stride) if ceil_mode else span // stride) + 1
+    # A window that would start in the padding at the end does not count.
     if ceil_mode and (count - 1) * stride >= size + padding[0]:
         count -= 1
     return count

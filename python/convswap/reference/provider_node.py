@@ -1,4 +1,4 @@
-"""A node of the float64 reference that ONNX Runtime's CPU provider computes, alone and in float32."""
+"""A node of the float64 reference that ONNX Runtime's CPU provider runs in float32, as a one-node model."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from convswap.errors import ConvswapError
 from convswap.graph.domain import op_name
 from convswap.graph.serialisation import subgraphs
 from convswap.reference.rewriting import (
-    AS_IT_IS,
-    IN_FLOAT16,
-    IN_FLOAT32,
+    TO_FLOAT16,
+    TO_FLOAT32,
+    UNCHANGED_TYPES,
     Types,
     retyped_function,
     retyped_node,
@@ -25,18 +25,19 @@ from convswap.runtime.library import register_op_libraries
 
 # The newest IR that every supported ONNX Runtime reads.
 _IR_VERSION = 9
-# In the order in which they are tried. Few operators have a kernel for float64 there.
-_TYPES: tuple[Types, ...] = (IN_FLOAT32, AS_IT_IS, IN_FLOAT16)
+# Types in the order of attempts. Few operators have a float64 kernel in the CPU provider.
+_TYPES: tuple[Types, ...] = (TO_FLOAT32, UNCHANGED_TYPES, TO_FLOAT16)
 
 
 class ProviderNode:
-    """Runs `node`, of a model in float64, as a model of its own, with all that is in its subgraphs.
+    """Runs `node`, of a model in float64, with its subgraphs as a separate model.
 
-    `opsets` are those of its graph, and `functions` those of the model, which it or its subgraphs may call.
-    `note` is called with the node whenever it was not computed in float64.
+    `opsets` are those of the node's graph. `functions` are the model's functions, which the node or its
+    subgraphs may call. `record_float32` is called with the node whenever it was not computed in float64.
     """
 
-    # The evaluator asks its nodes whether they take attributes of a function. This one finds out by itself.
+    # The evaluator passes attributes of a function to nodes that set this. `run` gets them as an argument
+    # instead.
     has_linked_attribute = False
 
     def __init__(
@@ -44,44 +45,52 @@ class ProviderNode:
         node: onnx.NodeProto,
         opsets: Mapping[str, int],
         functions: Sequence[onnx.FunctionProto],
-        note: Callable[[onnx.NodeProto], None],
+        record_float32: Callable[[onnx.NodeProto], None],
     ) -> None:
-        self._node, self._opsets, self._functions, self._note = node, opsets, functions, note
+        self._node, self._opsets, self._functions, self._record_float32 = (
+            node,
+            opsets,
+            functions,
+            record_float32,
+        )
         self._names = names_read(node)
-        # The newest one, and what it is for: a loop may bring another shape each time.
+        # The latest session, the signature of its inputs and its types. Only one is cached, since the shapes
+        # may change in every iteration of a loop.
         self._session: tuple[object, onnxruntime.InferenceSession, Types] | None = None
 
     def run(self, values: Mapping[str, Any], attributes: Mapping[str, Any] | None) -> list[Any]:
-        """Return the outputs, in float64, for those of `values` that the node reads.
+        """Return the outputs in float64. The node reads its inputs from `values`.
 
-        `attributes` are those of the call of the function that the node stands in.
+        `attributes` are those of the function call, if the node is in a function.
 
         Raises:
             ConvswapError: the CPU provider cannot run the node in any floating-point type.
         """
         feeds = {name: values[name] for name in self._names if values[name] is not None}
-        key = tuple((name, _kind(held)) for name, held in feeds.items())
+        key = tuple((name, _signature(value)) for name, value in feeds.items())
         reasons = []
-        # What a function's call says of the node is written into the model.
-        found = self._session if self._session and self._session[0] == key and not attributes else None
-        for types in _TYPES if found is None else [found[2]]:
-            given = {name: _retyped(held, types) for name, held in feeds.items()}
-            constants = {name: given.pop(name) for name, held in feeds.items() if _is_empty_list(held)}
+        # Attributes of a function call are written into the model, so its session cannot be reused.
+        cached = self._session if self._session and self._session[0] == key and not attributes else None
+        for types in _TYPES if cached is None else [cached[2]]:
+            typed_feeds = {name: _convert(value, types) for name, value in feeds.items()}
+            constants = {
+                name: typed_feeds.pop(name) for name, value in feeds.items() if _is_empty_vector(value)
+            }
             try:
-                if found is None:
-                    model = self._model(given, constants, types, attributes)
-                    session = onnxruntime.InferenceSession(model, _quiet(), ["CPUExecutionProvider"])
-                    outputs = session.run(None, given)
+                if cached is None:
+                    model = self._model(typed_feeds, constants, types, attributes)
+                    session = onnxruntime.InferenceSession(model, _quiet_options(), ["CPUExecutionProvider"])
+                    outputs = session.run(None, typed_feeds)
                     self._session = None if attributes else (key, session, types)
                 else:
-                    outputs = found[1].run(None, given)
-            except Exception as error:  # ONNX Runtime's exceptions have no common class but this one.
+                    outputs = cached[1].run(None, typed_feeds)
+            except Exception as error:  # ONNX Runtime's exceptions have no other common base class.
                 reasons.append(error)
                 continue
-            if types is not AS_IT_IS:
-                self._note(self._node)
+            if types is not UNCHANGED_TYPES:
+                self._record_float32(self._node)
             computed = iter(outputs)
-            return [widened(next(computed)) if name else None for name in self._node.output]
+            return [to_float64(next(computed)) if name else None for name in self._node.output]
         lines = str(reasons[0]).strip().splitlines()
         raise ConvswapError(
             f"cannot evaluate {op_name(self._node)} node {self._node.name!r} in float64, nor by the CPU "
@@ -95,20 +104,20 @@ class ProviderNode:
         types: Types,
         attributes: Mapping[str, Any] | None,
     ) -> bytes:
-        alone = retyped_node(self._node, types)
-        _link(alone, attributes or {})
-        outputs = [onnx.ValueInfoProto(name=name) for name in alone.output if name]
-        inputs = [_value_info(name, held) for name, held in feeds.items()]
+        single_node = retyped_node(self._node, types)
+        _bind_attributes(single_node, attributes or {})
+        outputs = [onnx.ValueInfoProto(name=name) for name in single_node.output if name]
+        inputs = [_value_info(name, value) for name, value in feeds.items()]
         initializers = [
             TensorProto(name=name, data_type=_element_type(values), dims=values.shape)
             for name, values in constants.items()
         ]
         imports = dict(self._opsets)
-        imports.setdefault(alone.domain, 1)
+        imports.setdefault(single_node.domain, 1)
         for function in self._functions:
             imports.setdefault(function.domain, 1)
         model = helper.make_model(
-            helper.make_graph([alone], "one_node", inputs, outputs, initializers),
+            helper.make_graph([single_node], "one_node", inputs, outputs, initializers),
             opset_imports=[helper.make_opsetid(domain, version) for domain, version in imports.items()],
             functions=[retyped_function(function, types) for function in self._functions],
         )
@@ -118,72 +127,72 @@ class ProviderNode:
 
 
 def names_read(node: onnx.NodeProto) -> list[str]:
-    """Return the names of the values that `node` reads, in its subgraphs too, each once."""
-    inner = (name for graph in subgraphs(node) for name in _free_names(graph))
+    """Return the names of the values that `node` reads, also in its subgraphs, without duplicates."""
+    inner = (name for graph in subgraphs(node) for name in _outer_names(graph))
     return list(dict.fromkeys(name for name in (*node.input, *inner) if name))
 
 
-def _free_names(graph: onnx.GraphProto) -> list[str]:
-    """Return the names of the values around `graph` that it or its own subgraphs read."""
-    own = {value.name for value in graph.input}
-    own.update(tensor.name for tensor in graph.initializer)
-    own.update(sparse.values.name for sparse in graph.sparse_initializer)
-    found = []
+def _outer_names(graph: onnx.GraphProto) -> list[str]:
+    """Return the names of the outer values that `graph` or its subgraphs read."""
+    inner_names = {value.name for value in graph.input}
+    inner_names.update(tensor.name for tensor in graph.initializer)
+    inner_names.update(sparse.values.name for sparse in graph.sparse_initializer)
+    outer_names = []
     for node in graph.node:
-        found += [name for name in names_read(node) if name not in own]
-        own.update(node.output)
-    return [*found, *(value.name for value in graph.output if value.name not in own)]
+        outer_names += [name for name in names_read(node) if name not in inner_names]
+        inner_names.update(node.output)
+    return [*outer_names, *(value.name for value in graph.output if value.name not in inner_names)]
 
 
-def widened(held: Any) -> Any:
-    """Return `held`, an array or a sequence or map of them, with floating-point numbers in float64."""
-    if isinstance(held, list):
-        return [widened(item) for item in held]
-    if isinstance(held, dict):
-        return {key: widened(item) for key, item in held.items()}
-    is_array = isinstance(held, (np.ndarray, np.generic))
-    if is_array and (held.dtype.kind == "f" or held.dtype.name == "bfloat16"):
-        return held.astype(np.float64)
-    return held
+def to_float64(value: Any) -> Any:
+    """Return `value`, an array, a sequence or a map, with floating-point numbers in float64."""
+    if isinstance(value, list):
+        return [to_float64(item) for item in value]
+    if isinstance(value, dict):
+        return {key: to_float64(item) for key, item in value.items()}
+    is_array = isinstance(value, (np.ndarray, np.generic))
+    if is_array and (value.dtype.kind == "f" or value.dtype.name == "bfloat16"):
+        return value.astype(np.float64)
+    return value
 
 
-def _quiet() -> onnxruntime.SessionOptions:
+def _quiet_options() -> onnxruntime.SessionOptions:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     return register_op_libraries(options)
 
 
-def _retyped(held: Any, types: Types) -> Any:
-    if isinstance(held, list):
-        return [_retyped(item, types) for item in held]
-    values = np.asarray(held)
+def _convert(value: Any, types: Types) -> Any:
+    if isinstance(value, list):
+        return [_convert(item, types) for item in value]
+    values = np.asarray(value)
     if values.dtype != np.float64 or not types:
         return values
     return values.astype(helper.tensor_dtype_to_np_dtype(types[int(TensorProto.DOUBLE)]))
 
 
-def _is_empty_list(held: Any) -> bool:
-    """Return whether `held` is a tensor of one axis and no element.
+def _is_empty_vector(value: Any) -> bool:
+    """Return whether `value` is a tensor of shape (0,).
 
-    As scales of a Resize, one is taken for left out where it is a constant, and refused beside sizes where
-    it is fed.
+    Such a tensor is passed as a constant. As scales of a Resize with sizes, ONNX Runtime takes an empty
+    constant for an omitted input, but rejects an empty input.
     """
-    return not isinstance(held, list) and np.shape(held) == (0,)
+    return not isinstance(value, list) and np.shape(value) == (0,)
 
 
-def _kind(held: Any) -> object:
-    if isinstance(held, list):
-        return ("sequence", _kind(held[0]) if held else None)
-    values = np.asarray(held)
+def _signature(value: Any) -> object:
+    if isinstance(value, list):
+        return ("sequence", _signature(value[0]) if value else None)
+    values = np.asarray(value)
     return (values.dtype.str, values.shape)
 
 
-def _value_info(name: str, held: Any) -> onnx.ValueInfoProto:
-    if isinstance(held, list):
-        kind = _element_type(held[0]) if held else int(TensorProto.FLOAT)
-        return helper.make_tensor_sequence_value_info(name, kind, None)
-    # With its extents, of which ONNX Runtime wants some: as many sizes as a Resize has axes.
-    return helper.make_tensor_value_info(name, _element_type(held), np.shape(held))
+def _value_info(name: str, value: Any) -> onnx.ValueInfoProto:
+    if isinstance(value, list):
+        element_type = _element_type(value[0]) if value else int(TensorProto.FLOAT)
+        return helper.make_tensor_sequence_value_info(name, element_type, None)
+    # The shape is declared because ONNX Runtime needs some extents: a Resize needs the number of its sizes.
+    return helper.make_tensor_value_info(name, _element_type(value), np.shape(value))
 
 
 def _element_type(values: np.ndarray) -> int:
@@ -192,23 +201,23 @@ def _element_type(values: np.ndarray) -> int:
     return int(helper.np_dtype_to_tensor_dtype(values.dtype))
 
 
-def _link(node: onnx.NodeProto, attributes: Mapping[str, Any]) -> None:
-    """Give the attributes of `node`, and of what is in it, that refer to those of a function their values."""
+def _bind_attributes(node: onnx.NodeProto, attributes: Mapping[str, Any]) -> None:
+    """Replace references to function attributes in `node` and in its subgraphs by their values."""
     for attribute in list(node.attribute):
         if attribute.ref_attr_name:
             node.attribute.remove(attribute)
             value = attributes.get(attribute.ref_attr_name)
             if value is not None:
-                node.attribute.append(helper.make_attribute(attribute.name, _plain(value)))
+                node.attribute.append(helper.make_attribute(attribute.name, _to_onnx_value(value)))
     for graph in subgraphs(node):
         for inner in graph.node:
-            _link(inner, attributes)
+            _bind_attributes(inner, attributes)
 
 
-def _plain(value: Any) -> Any:
-    """Return the value of an attribute as `onnx.helper` takes it; the evaluator has NumPy's types."""
+def _to_onnx_value(value: Any) -> Any:
+    """Convert the value of an attribute from NumPy's types to types that `onnx.helper` accepts."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):
         return onnx.numpy_helper.from_array(value)
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+    return [_to_onnx_value(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -1,4 +1,4 @@
-"""The model as the evaluator takes it: other floating-point types, attributes written into functions."""
+"""Rewrite a model for the evaluator: change floating-point types, specialise functions for their calls."""
 
 from __future__ import annotations
 
@@ -12,25 +12,23 @@ from convswap.graph.serialisation import copy_of, subgraphs
 
 Types = Mapping[int, int]
 
-# Of float32, float16 and bfloat16, a float64; and back, for what can only be computed so.
-WIDER: Types = {
+# Maps of element types: to float64 for the evaluator, and from float64 for nodes that the CPU provider
+# computes.
+TO_FLOAT64: Types = {
     int(kind): int(TensorProto.DOUBLE)
     for kind in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 }
-IN_FLOAT32: Types = {int(TensorProto.DOUBLE): int(TensorProto.FLOAT)}
-IN_FLOAT16: Types = {int(TensorProto.DOUBLE): int(TensorProto.FLOAT16)}
-AS_IT_IS: Types = {}
-# Attributes that hold an element type and decide that of the result.
+TO_FLOAT32: Types = {int(TensorProto.DOUBLE): int(TensorProto.FLOAT)}
+TO_FLOAT16: Types = {int(TensorProto.DOUBLE): int(TensorProto.FLOAT16)}
+UNCHANGED_TYPES: Types = {}
+# Attributes whose value is the element type of the result.
 _TYPE_ATTRIBUTES = {"to", "dtype", "output_dtype"}
 
 _Attributes = Mapping[str, onnx.AttributeProto]
 
 
 def copy_without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of `model` without the initializers of its main graph.
-
-    So a model of gigabytes is not there twice.
-    """
+    """Return a copy of `model` without the initializers of its main graph, which may take gigabytes."""
     copy = onnx.ModelProto()
     copy.ir_version = model.ir_version
     copy.opset_import.extend(model.opset_import)
@@ -44,7 +42,7 @@ def copy_without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def retype(model: onnx.ModelProto, types: Types) -> None:
-    """Change the floating-point types of `model`, of its subgraphs and functions too."""
+    """Change the floating-point types of `model` by the map `types`, also in subgraphs and functions."""
     for opset in model.opset_import:
         if opset.domain == "ai.onnx":
             opset.domain = ""
@@ -54,7 +52,7 @@ def retype(model: onnx.ModelProto, types: Types) -> None:
 
 
 def retyped_node(node: onnx.NodeProto, types: Types) -> onnx.NodeProto:
-    """Return a copy of `node`, its subgraphs included, with its floating-point types changed."""
+    """Return a copy of `node` with its floating-point types changed, also in its subgraphs."""
     copy = copy_of(node)
     _retype_node(copy, types)
     return copy
@@ -117,10 +115,10 @@ def _retype_node(node: onnx.NodeProto, types: Types) -> None:
             _retype_type(attribute.tp, types)
         elif attribute.name in _TYPE_ATTRIBUTES and attribute.i in types:
             attribute.i = types[attribute.i]
-    float32 = types.get(int(TensorProto.FLOAT))
-    if float32 is None or node.domain:
+    new_type = types.get(int(TensorProto.FLOAT))
+    if new_type is None or node.domain:
         return
-    kind = helper.tensor_dtype_to_np_dtype(float32)
+    kind = helper.tensor_dtype_to_np_dtype(new_type)
     if node.op_type == "Constant":
         _retype_constant(node, kind)
     elif node.op_type == "ConstantOfShape" and not node.attribute:
@@ -128,7 +126,7 @@ def _retype_node(node: onnx.NodeProto, types: Types) -> None:
 
 
 def _retype_constant(node: onnx.NodeProto, kind: np.dtype) -> None:
-    """Turn value_float and value_floats, which are float32, into a tensor of another type."""
+    """Turn the float32 attributes value_float and value_floats into a tensor of the type `kind`."""
     for attribute in list(node.attribute):
         if attribute.name in ("value_float", "value_floats") and not attribute.ref_attr_name:
             values = np.array(helper.get_attribute_value(attribute), dtype=kind)
@@ -136,80 +134,90 @@ def _retype_constant(node: onnx.NodeProto, kind: np.dtype) -> None:
             node.attribute.append(helper.make_attribute("value", numpy_helper.from_array(values)))
 
 
-def write_attributes_into_functions(model: onnx.ModelProto) -> None:
-    """Give every call in `model` a function without overload and attributes, and drop what nothing calls.
+def specialise_functions(model: onnx.ModelProto) -> None:
+    """Give every call in `model` a function without overload and attributes; drop functions without calls.
 
-    ONNX's own evaluator knows a function by its domain and name alone, whatever the overload; it leaves out
-    the defaults of attributes, fails on an attribute that has no value, and misses a function that is called
-    by an earlier one. Of a function that has a name of its own for each set of attributes that it is called
-    with, and stands before its callers, none of that matters.
+    ONNX's evaluator has four shortcomings: it looks up a function by domain and name and ignores the
+    overload; it ignores default values of attributes; it fails on an attribute without a value; and it does
+    not find a function that an earlier function calls. None of these matters here: there is a function with a
+    unique name for each set of attributes that a call passes, and functions come before their callers.
     """
-    written = _WrittenFunctions(model.functions)
+    specialiser = _SpecialisedFunctions(model.functions)
     for node in model.graph.node:
-        written.write(node, {})
+        specialiser.specialise(node, {})
     del model.functions[:]
-    model.functions.extend(written.functions)
+    model.functions.extend(specialiser.functions)
 
 
-class _WrittenFunctions:
-    """Functions as they are called; each stands after those that it calls."""
+class _SpecialisedFunctions:
+    """Functions specialised for the attributes of their calls, in topological order: callees first."""
 
-    def __init__(self, given: Iterable[onnx.FunctionProto]) -> None:
+    def __init__(self, originals: Iterable[onnx.FunctionProto]) -> None:
         self.functions: list[onnx.FunctionProto] = []
-        self._given = {(each.domain, each.name, each.overload): each for each in given}
-        self._given_names = {(domain, name) for domain, name, _ in self._given}
-        # By the function that is called, and the attributes that it has then.
+        self._originals = {
+            (function.domain, function.name, function.overload): function for function in originals
+        }
+        self._original_names = {(domain, name) for domain, name, _ in self._originals}
+        # Names of the specialised functions, by the original function and the attributes of the call.
         self._names: dict[object, str] = {}
-        self._taken: set[tuple[str, str]] = set()
+        self._used_names: set[tuple[str, str]] = set()
 
-    def write(self, node: onnx.NodeProto, attributes: _Attributes) -> None:
-        """Write `attributes`, of the function that `node` stands in, into it; make what it calls."""
-        # Before the attributes: a graph among those is the caller's, and was written there.
+    def specialise(self, node: onnx.NodeProto, attributes: _Attributes) -> None:
+        """Replace references to `attributes` in `node`, and specialise the function that `node` calls.
+
+        `attributes` are those of the function that contains `node`.
+        """
+        # Subgraphs come first: a graph among `attributes` is the caller's, and is specialised already.
         for graph in subgraphs(node):
             for inner in graph.node:
-                self.write(inner, attributes)
-        _write_attributes(node, attributes)
-        function = self._given.get((node.domain, node.op_type, node.overload))
+                self.specialise(inner, attributes)
+        _replace_references(node, attributes)
+        function = self._originals.get((node.domain, node.op_type, node.overload))
         if function is not None:
-            node.op_type = self._called(function, node)
+            node.op_type = self._specialised_name(function, node)
             node.overload = ""
             del node.attribute[:]
 
-    def _called(self, function: onnx.FunctionProto, call: onnx.NodeProto) -> str:
-        """Return the name of `function` with the attributes of `call`."""
-        known = {*function.attribute, *(each.name for each in function.attribute_proto)}
+    def _specialised_name(self, function: onnx.FunctionProto, call: onnx.NodeProto) -> str:
+        """Return the name of `function` specialised for the attributes of `call`; create it if needed."""
+        known = {*function.attribute, *(attribute.name for attribute in function.attribute_proto)}
         attributes = {
-            each.name: each for each in (*function.attribute_proto, *call.attribute) if each.name in known
+            attribute.name: attribute
+            for attribute in (*function.attribute_proto, *call.attribute)
+            if attribute.name in known
         }
         key = (
             function.domain,
             function.name,
             function.overload,
-            *sorted((name, each.SerializeToString(deterministic=True)) for name, each in attributes.items()),
+            *sorted(
+                (name, attribute.SerializeToString(deterministic=True))
+                for name, attribute in attributes.items()
+            ),
         )
         if key not in self._names:
             self._names[key] = self._new_name(function)
-            made = copy_of(function)
-            made.name, made.overload = self._names[key], ""
-            del made.attribute[:], made.attribute_proto[:]
-            for node in made.node:
-                self.write(node, attributes)
-            self.functions.append(made)
+            specialised = copy_of(function)
+            specialised.name, specialised.overload = self._names[key], ""
+            del specialised.attribute[:], specialised.attribute_proto[:]
+            for node in specialised.node:
+                self.specialise(node, attributes)
+            self.functions.append(specialised)
         return self._names[key]
 
     def _new_name(self, function: onnx.FunctionProto) -> str:
         name, number = function.name, 1
-        while (function.domain, name) in self._taken or (
-            number > 1 and (function.domain, name) in self._given_names
+        while (function.domain, name) in self._used_names or (
+            number > 1 and (function.domain, name) in self._original_names
         ):
             number += 1
             name = f"{function.name}_{number}"
-        self._taken.add((function.domain, name))
+        self._used_names.add((function.domain, name))
         return name
 
 
-def _write_attributes(node: onnx.NodeProto, attributes: _Attributes) -> None:
-    """Replace what refers to an attribute of a function by its value, or by nothing where it has none."""
+def _replace_references(node: onnx.NodeProto, attributes: _Attributes) -> None:
+    """Replace references to function attributes in `node` by their values; remove those without a value."""
     for attribute in list(node.attribute):
         if not attribute.ref_attr_name:
             continue
