@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from convswap.data.fetch import Patience, PinnedFile, fetch
+from convswap.data.fetch import PinnedFile, RetryPolicy, fetch
 
 HANG_SECONDS = 30.0
 
@@ -125,11 +125,11 @@ class _Handler(BaseHTTPRequestHandler):
 # The served file, and the patience of tests: longer than any machine takes, or short if no answer will come.
 CONTENT = random.Random(6).randbytes(300_000)
 FILE = PinnedFile("shirts.gz", len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
-LONG = Patience(timeout=60, attempts=3, pause=0.01)
-SHORT = Patience(timeout=0.4, attempts=3, pause=0.01)
+LONG = RetryPolicy(timeout=60, attempts=3, pause=0.01)
+SHORT = RetryPolicy(timeout=0.4, attempts=3, pause=0.01)
 
 
-def get(home: str, folder: Path, file: PinnedFile = FILE, patience: Patience = LONG) -> bytes:
+def get(home: str, folder: Path, file: PinnedFile = FILE, patience: RetryPolicy = LONG) -> bytes:
     """Fetch the file into `folder` and return its content."""
     fetch(file, home, folder, patience=patience)
     return (folder / file.name).read_bytes()

@@ -84,7 +84,7 @@ def assert_is_small_set(loaded: datasets.Dataset) -> None:
 def test_files_in_the_data_folder_are_used_without_the_network(small_set: Path, data_folder: Path) -> None:
     assert datasets.available("fashion-mnist")
     with serving(SMALL_FILES, ["serve"]) as server:
-        assert_is_small_set(datasets.load("fashion-mnist", home=server.home))
+        assert_is_small_set(datasets.load("fashion-mnist", base_url=server.home))
         assert server.names == []
     assert not small_set.exists()
 
@@ -98,9 +98,9 @@ def test_without_a_data_folder_files_are_downloaded_once_into_the_cache(
     monkeypatch.chdir(small_set.parents[2])
     assert not datasets.available("fashion-mnist")
     with serving(SMALL_FILES, ["serve"]) as server:
-        assert_is_small_set(datasets.load("fashion-mnist", home=server.home))
+        assert_is_small_set(datasets.load("fashion-mnist", base_url=server.home))
         assert datasets.available("fashion-mnist")
-        assert_is_small_set(datasets.load("fashion-mnist", home=server.home))
+        assert_is_small_set(datasets.load("fashion-mnist", base_url=server.home))
         assert server.names == ["pixels.gz", "labels.gz"]
     assert (small_set / "pixels.gz").read_bytes() == SMALL_FILES["pixels.gz"]
 
@@ -117,7 +117,7 @@ def test_a_file_that_the_data_folder_lacks_comes_from_the_cache(small_set: Path,
     small_set.mkdir(parents=True)
     (data_folder / "labels.gz").rename(small_set / "labels.gz")
     assert datasets.available("fashion-mnist")
-    assert_is_small_set(datasets.load("fashion-mnist", home="http://127.0.0.1:9/"))
+    assert_is_small_set(datasets.load("fashion-mnist", base_url="http://127.0.0.1:9/"))
 
 
 @pytest.mark.parametrize("damage", ["truncated", "altered", "longer", "empty"])
@@ -133,7 +133,7 @@ def test_a_damaged_file_in_the_data_folder_is_named_with_both_hashes(
     }[damage]
     (data_folder / "pixels.gz").write_bytes(content)
     with pytest.raises(ConvswapError) as caught:
-        datasets.load("fashion-mnist", home="http://127.0.0.1:9/")
+        datasets.load("fashion-mnist", base_url="http://127.0.0.1:9/")
     message = str(caught.value)
     assert "\n" not in message
     assert str(data_folder / "pixels.gz") in message
@@ -157,13 +157,13 @@ def test_a_damaged_file_in_the_cache_is_downloaded_anew(small_set: Path, content
     (small_set / "labels.gz").write_bytes(content)
     assert not datasets.available("fashion-mnist")
     with serving(SMALL_FILES, ["serve"]) as server:
-        assert_is_small_set(datasets.load("fashion-mnist", home=server.home))
+        assert_is_small_set(datasets.load("fashion-mnist", base_url=server.home))
         assert server.names == ["labels.gz"]
 
 
 def test_offline_is_one_line_that_says_where_to_put_the_files(small_set: Path) -> None:
     with pytest.raises(ConvswapError) as caught:
-        datasets.load("fashion-mnist", home="http://no-such-host.invalid/here/")
+        datasets.load("fashion-mnist", base_url="http://no-such-host.invalid/here/")
     message = str(caught.value)
     assert "\n" not in message
     assert "http://no-such-host.invalid/here/pixels.gz" in message
@@ -178,7 +178,7 @@ def test_a_relative_cache_variable_is_ignored_in_favour_of_the_home_folder(
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     with serving(SMALL_FILES, ["serve"]) as server:
-        datasets.load("fashion-mnist", home=server.home)
+        datasets.load("fashion-mnist", base_url=server.home)
     assert (tmp_path / "home" / ".cache" / "convswap" / "fashion-mnist" / "labels.gz").is_file()
     assert not (tmp_path / "relative").exists()
 
@@ -199,7 +199,7 @@ def test_a_number_of_images_out_of_range_is_named_before_anything_is_read(
         f"^{images} images were asked for; the test split of {name} has {known}, so ask for 1 to {known}$"
     )
     with pytest.raises(ConvswapError, match=expected):
-        datasets.load(name, images=images, home="http://127.0.0.1:9/")
+        datasets.load(name, images=images, base_url="http://127.0.0.1:9/")
 
 
 @pytest.mark.parametrize("image_size", [0, -28, 4097])
@@ -442,8 +442,8 @@ def test_a_cache_that_cannot_be_written_costs_a_note_and_a_second_download(
         monkeypatch.setattr(Path, "home", no_home)
     assert not datasets.available("fashion-mnist")
     with serving(SMALL_FILES, ["serve"]) as server:
-        assert_is_small_set(datasets.load("fashion-mnist", home=server.home))
-        assert_is_small_set(datasets.load("fashion-mnist", home=server.home))
+        assert_is_small_set(datasets.load("fashion-mnist", base_url=server.home))
+        assert_is_small_set(datasets.load("fashion-mnist", base_url=server.home))
         assert server.names == ["pixels.gz", "labels.gz"] * 2
     notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("convswap: ")]
     assert len(notes) == 4 and all("for now it is downloaded each time" in line for line in notes)
@@ -456,10 +456,10 @@ def no_home() -> Path:
 def test_a_cached_file_that_cannot_be_read_is_downloaded_for_now(small_set: Path) -> None:
     (small_set / "pixels.gz").mkdir(parents=True)
     with serving(SMALL_FILES, ["serve"]) as server:
-        assert_is_small_set(datasets.load("fashion-mnist", home=server.home))
+        assert_is_small_set(datasets.load("fashion-mnist", base_url=server.home))
 
 
 def test_a_download_without_a_cache_names_the_folder_to_put_files_into(small_set: Path) -> None:
     small_set.parents[1].write_text("")
     with pytest.raises(ConvswapError, match=r"into \$CONVSWAP_DATA/fashion-mnist by hand"):
-        datasets.load("fashion-mnist", home="http://127.0.0.1:9/")
+        datasets.load("fashion-mnist", base_url="http://127.0.0.1:9/")

@@ -87,7 +87,7 @@ def test_a_server_that_refuses_the_range_is_asked_for_the_whole_file(tmp_path: P
 
 def test_a_stalled_connection_is_dropped_and_resumed(tmp_path: Path) -> None:
     with serving({FILE.name: CONTENT}, ["stall 100000", "serve"]) as server:
-        assert get(server.home, tmp_path, patience=SHORT) == CONTENT
+        assert get(server.home, tmp_path, retry_policy=SHORT) == CONTENT
         assert server.ranges == [None, "bytes=100000-"]
 
 
@@ -140,7 +140,7 @@ def test_a_server_that_does_not_give_the_file_is_named_with_the_reason(
     part_of(tmp_path).write_bytes(CONTENT[:5000])
     with serving({FILE.name: CONTENT}, [action]) as server:
         with pytest.raises(ConvswapError) as caught:
-            get(server.home, tmp_path, patience=SHORT)
+            get(server.home, tmp_path, retry_policy=SHORT)
         assert_one_helpful_line(str(caught.value), server.home, tmp_path)
     assert reason in str(caught.value)
     assert part_of(tmp_path).read_bytes() == CONTENT[:5000]

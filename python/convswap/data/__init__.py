@@ -1,1 +1,1 @@
-"""Data sets: where they come from, how they are read, and one made of nothing."""
+"""Data sets: download, file formats, and synthetic data."""

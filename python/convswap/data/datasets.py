@@ -1,4 +1,4 @@
-"""Labelled images to run the networks on: `fashion-mnist`, and `synthetic`, which needs no files."""
+"""Data sets of labelled images: `fashion-mnist`, and `synthetic`, which needs no files."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from convswap.data import synthetic
-from convswap.data.fetch import NotKept, PinnedFile, fetch, sha256_of
+from convswap.data.fetch import CacheNotWritable, PinnedFile, fetch, sha256_of
 from convswap.data.images import read_idx, resize_as_the_course
 from convswap.errors import ConvswapError, unknown_name
 from convswap.progress import note
 
-FASHION_MNIST_HOME = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+FASHION_MNIST_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 FASHION_MNIST_CLASSES = (
     "T-shirt/top",
     "Trouser",
@@ -37,7 +37,7 @@ LARGEST_IMAGE_SIZE = 4096
 
 @dataclass(frozen=True)
 class FashionMnistSplit:
-    """One split of Fashion-MNIST: its two files and how many images they hold."""
+    """A split of Fashion-MNIST: its two files and their number of images."""
 
     pixels: PinnedFile
     labels: PinnedFile
@@ -76,10 +76,10 @@ FASHION_MNIST = {
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images and what they show.
+    """Images and their labels.
 
-    `images` is float32 (n, 1, S, S) with pixel values 0..255, not normalised; `labels` is int64 (n,),
-    indices into `class_names`, or None where nothing is known.
+    `images` is float32 (n, 1, S, S) with pixel values 0..255, not normalised. `labels` is int64 (n,), indices
+    into `class_names`, or None if there are no labels.
     """
 
     name: str
@@ -94,28 +94,31 @@ def load(
     split: str = "test",
     images: int | None = None,
     image_size: int = 28,
-    home: str = FASHION_MNIST_HOME,
+    base_url: str = FASHION_MNIST_URL,
 ) -> Dataset:
     """Load the first `images` images of a split (all if None), resized to `image_size` pixels a side.
 
-    Files are looked for in $CONVSWAP_DATA/<name>/, then in the user's cache folder, and then downloaded
-    there from `home`; a bar of the download goes to standard error if that is a terminal.
-    `home` is for mirrors: the same hashes are expected of them. Raises ConvswapError if the data set or split
-    is unknown, a number is out of range, a file in $CONVSWAP_DATA is not the original, or a download fails.
+    Files are looked for in $CONVSWAP_DATA/<name>/, then in the user's cache folder. Missing files are
+    downloaded from `base_url` to the cache folder, with a progress bar on standard error if that is a
+    terminal. `base_url` may be a mirror; its files must have the same hashes.
+
+    Raises ConvswapError if the data set or split is unknown, a number is out of range, a file in
+    $CONVSWAP_DATA is not the original, or a download fails.
     """
     _require_known(name, split)
-    known = FASHION_MNIST[split].images if name == "fashion-mnist" else synthetic.IMAGES_PER_SPLIT
-    count = known if images is None else images
-    if not 1 <= count <= known:
+    available_images = FASHION_MNIST[split].images if name == "fashion-mnist" else synthetic.IMAGES_PER_SPLIT
+    count = available_images if images is None else images
+    if not 1 <= count <= available_images:
         raise ConvswapError(
-            f"{count} images were asked for; the {split} split of {name} has {known}, so ask for 1 to {known}"
+            f"{count} images were asked for; the {split} split of {name} has {available_images}, so ask "
+            f"for 1 to {available_images}"
         )
     if not 1 <= image_size <= LARGEST_IMAGE_SIZE:
         raise ConvswapError(
             f"image size {image_size} is out of range; choose 1 to {LARGEST_IMAGE_SIZE} pixels"
         )
     if name == "fashion-mnist":
-        originals, labels = _fashion_mnist_originals(FASHION_MNIST[split], home)
+        originals, labels = _fashion_mnist_originals(FASHION_MNIST[split], base_url)
     else:
         originals, labels = synthetic.originals(split, count)
     try:
@@ -130,10 +133,11 @@ def load(
 
 
 def available(name: str, split: str = "test") -> bool:
-    """Return whether `load` would do without the network.
+    """Return whether `load` would not need the network.
 
-    A file in $CONVSWAP_DATA counts even if it is damaged, since `load` then says so instead of downloading; a
-    damaged one in the cache does not. Raises ConvswapError if the data set or split is unknown.
+    A damaged file in $CONVSWAP_DATA counts as available, since `load` raises an error for it instead of
+    downloading. A damaged file in the cache does not count. Raises ConvswapError if the data set or split is
+    unknown.
     """
     _require_known(name, split)
     if name == "synthetic":
@@ -149,35 +153,35 @@ def _require_known(name: str, split: str) -> None:
         raise unknown_name("split", split, SPLITS)
 
 
-def _fashion_mnist_originals(split: FashionMnistSplit, home: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the uint8 pixels (n, 28, 28) and the uint8 labels (n,) of a whole split."""
-    pixels = _content(split.pixels, home)
-    labels = _content(split.labels, home)
+def _fashion_mnist_originals(split: FashionMnistSplit, base_url: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the uint8 pixels (n, 28, 28) and the uint8 labels (n,) of a split."""
+    pixels = _content(split.pixels, base_url)
+    labels = _content(split.labels, base_url)
     return (
         read_idx(io.BytesIO(pixels), split.pixels.name, (split.images, 28, 28)),
         read_idx(io.BytesIO(labels), split.labels.name, (split.images,)),
     )
 
 
-def _content(file: PinnedFile, home: str) -> bytes:
-    given = _path_in_data_folder(file)
-    if given is not None:
-        return _given_content(file, given)
+def _content(file: PinnedFile, base_url: str) -> bytes:
+    path = _path_in_data_folder(file)
+    if path is not None:
+        return _content_of_data_folder(file, path)
     content = _content_in_cache(file)
-    return _downloaded(file, home) if content is None else content
+    return _download(file, base_url) if content is None else content
 
 
-def _downloaded(file: PinnedFile, home: str) -> bytes:
-    """Return the content of a file that is downloaded, and kept in the user's cache where possible."""
+def _download(file: PinnedFile, base_url: str) -> bytes:
+    """Download a file and return its content; store the file in the user's cache if possible."""
     try:
         folder = _cache_folder()
-        fetch(file, home, folder)
+        fetch(file, base_url, folder)
         return _read(folder / file.name, file.size)
-    except NotKept as error:
+    except CacheNotWritable as error:
         note(f"{error}; for now it is downloaded each time")
-    with tempfile.TemporaryDirectory(prefix="convswap-") as beside:
-        fetch(file, home, Path(beside), by_hand=Path("$CONVSWAP_DATA/fashion-mnist"))
-        return _read(Path(beside) / file.name, file.size)
+    with tempfile.TemporaryDirectory(prefix="convswap-") as temporary:
+        fetch(file, base_url, Path(temporary), manual_folder=Path("$CONVSWAP_DATA/fashion-mnist"))
+        return _read(Path(temporary) / file.name, file.size)
 
 
 def _path_in_data_folder(file: PinnedFile) -> Path | None:
@@ -191,7 +195,7 @@ def _path_in_data_folder(file: PinnedFile) -> Path | None:
         raise _cannot_read(path, error) from None
 
 
-def _given_content(file: PinnedFile, path: Path) -> bytes:
+def _content_of_data_folder(file: PinnedFile, path: Path) -> bytes:
     content = _read(path, file.size + 1)
     if not file.matches(content):
         raise ConvswapError(
@@ -204,7 +208,7 @@ def _given_content(file: PinnedFile, path: Path) -> bytes:
 def _content_in_cache(file: PinnedFile) -> bytes | None:
     try:
         content = _read(_cache_folder() / file.name, file.size + 1)
-    except ConvswapError:  # not there, or not readable
+    except ConvswapError:  # missing or not readable
         return None
     return content if file.matches(content) else None
 
@@ -216,16 +220,16 @@ def _cache_folder() -> Path:
         try:
             base = Path.home() / ".cache"
         except RuntimeError:
-            raise NotKept(
+            raise CacheNotWritable(
                 "there is no home folder to keep data in; set XDG_CACHE_HOME or CONVSWAP_DATA to a folder"
             ) from None
     return base / "convswap" / "fashion-mnist"
 
 
-def _read(path: Path, most: int) -> bytes:
+def _read(path: Path, limit: int) -> bytes:
     try:
         with path.open("rb") as stream:
-            return stream.read(most)
+            return stream.read(limit)
     except OSError as error:
         raise _cannot_read(path, error) from None
 

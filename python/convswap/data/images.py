@@ -1,15 +1,15 @@
-"""Images of the data sets: read from files of the idx format, and resized as the course did.
+"""Read image files of the idx format, and resize images as the course did.
 
 The idx format of MNIST and Fashion-MNIST is described at http://yann.lecun.com/exdb/mnist: two zero bytes,
 the element type (8 is unsigned byte), the number of dimensions, one big-endian 32-bit size per dimension, the
-elements with the last dimension fastest; gzip is around it all.
+elements with the last dimension fastest. The file is compressed by gzip.
 
 The course used scikit-image 0.14: `transform.resize(image / 256.0, shape, mode="constant", cval=0) * 256`,
-truncated to uint8. That is bilinear interpolation in which output pixel i samples the source coordinate
-`M/N * (i + 0.5) - 0.5` for M source and N output pixels, with zeros outside the image, clipped to the image's
-own range. Multiplied by 2N the coordinate is the whole number `M * (2i + 1) - N`, so both weights of a pixel
-are whole numbers over 2N. Whole weights make every sum exact, hence truncation gives the same pixel on every
-machine, where rounded weights turn some whole results into the number below (0.06 % of the pixels at 48x48).
+truncated to uint8. This is bilinear interpolation with zeros outside the image, clipped to the image's range.
+For M source and N output pixels, output pixel i samples the source coordinate `M/N * (i + 0.5) - 0.5`. Times
+2N, this coordinate is the integer `M * (2i + 1) - N`, so both weights of a pixel are integers divided by 2N.
+Integer weights make every sum exact, so truncation gives the same pixel on every machine. Rounded weights
+would turn some integer results into the next lower integer (0.06 % of the pixels at 48x48).
 """
 
 from __future__ import annotations
@@ -25,18 +25,17 @@ import numpy as np
 from convswap.errors import ConvswapError
 
 UNSIGNED_BYTE = 8
-PIECE_BYTES = 1 << 20
+READ_BYTES = 1 << 20
 
-CHUNK_BYTES = 16 << 20
+MAX_CHUNK_BYTES = 16 << 20
 
 
 def read_idx(stream: BinaryIO, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Read a gzip-compressed idx file of unsigned bytes of that shape.
+    """Read a gzip-compressed idx file of unsigned bytes of the given shape as a uint8 array.
 
-    `stream` gives the compressed bytes, `name` is what an error calls it. Returns a uint8 array. Memory is
-    taken as the elements arrive and for no more than the shape has, whatever the header or the gzip stream
-    promises. Raises ConvswapError if the file is not gzip, is damaged, has another magic number or shape, or
-    holds fewer or more elements.
+    `stream` has the compressed bytes; `name` is the file's name in errors. Memory grows as elements arrive,
+    up to the size of `shape`, whatever the header or the gzip stream promises. Raises ConvswapError if the
+    file is not gzip, is damaged, has another magic number or shape, or has fewer or more elements.
     """
     try:
         with gzip.GzipFile(fileobj=stream) as content:
@@ -69,15 +68,15 @@ def _check_shape(content: gzip.GzipFile, name: str, shape: tuple[int, ...]) -> N
 
 def _read_elements(content: gzip.GzipFile, name: str, shape: tuple[int, ...]) -> bytearray:
     stated = math.prod(shape)
-    described = f"its header states {_times(shape)} = {stated} bytes"
+    description = f"its header states {_times(shape)} = {stated} bytes"
     elements = bytearray()
-    # One byte past the stated end: it shows trailing data, and makes gzip check its own checksum.
-    while piece := content.read(min(PIECE_BYTES, stated + 1 - len(elements))):
-        elements += piece
+    # Reading one byte past the stated end detects trailing data, and makes gzip verify its checksum.
+    while block := content.read(min(READ_BYTES, stated + 1 - len(elements))):
+        elements += block
         if len(elements) > stated:
-            raise _damaged(name, f"{described} and more follow")
+            raise _damaged(name, f"{description} and more follow")
     if len(elements) < stated:
-        raise _damaged(name, f"{described} but {len(elements)} follow")
+        raise _damaged(name, f"{description} but {len(elements)} follow")
     return elements
 
 
@@ -86,10 +85,10 @@ def _times(shape: tuple[int, ...]) -> str:
 
 
 def interpolation_weights(source_size: int, target_size: int) -> np.ndarray:
-    """Return the weights (target_size, source_size) of one axis as float64 whole numbers.
+    """Return the weights (target_size, source_size) of one axis, integers in float64.
 
-    Row i holds at most two weights; they are to be divided by `2 * target_size`. A weight that would fall on
-    a pixel outside the image is left out, which is what zeros outside mean.
+    Row i has at most two weights, to be divided by `2 * target_size`. A weight of a pixel outside the image
+    is left out, since these pixels are zero.
     """
     denominator = 2 * target_size
     positions = source_size * (2 * np.arange(target_size) + 1) - target_size
@@ -103,18 +102,18 @@ def interpolation_weights(source_size: int, target_size: int) -> np.ndarray:
 
 
 def resize_as_the_course(originals: np.ndarray, image_size: int) -> np.ndarray:
-    """Resize uint8 images (n, M, M) to float32 images (n, image_size, image_size) with whole values 0..255.
+    """Resize uint8 images (n, M, M) to float32 images (n, image_size, image_size) with integer values 0..255.
 
-    Beside the result, memory is bounded whatever n is.
+    Temporary memory is bounded for any n.
     """
     count, source_size, _ = originals.shape
     resized = np.empty((count, image_size, image_size), np.float32)
     if image_size == source_size:
         resized[...] = originals
         return resized
-    # 255 * (2 * image_size)**2 stays far below 2**53, so the order of the sums inside matmul cannot matter.
+    # Sums of at most 255 * (2 * image_size)**2, far below 2**53, are exact, so matmul may sum in any order.
     weights = interpolation_weights(source_size, image_size)
-    chunk = max(1, CHUNK_BYTES // (8 * image_size**2))
+    chunk = max(1, MAX_CHUNK_BYTES // (8 * image_size**2))
     for start in range(0, count, chunk):
         pixels = originals[start : start + chunk].astype(np.float64)
         sampled = weights @ pixels @ weights.T

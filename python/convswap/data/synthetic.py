@@ -1,8 +1,8 @@
-"""`synthetic`: a labelled set of ten drawn shapes that needs no files and is the same on every machine.
+"""The data set `synthetic`: ten labelled shapes, drawn without files and identical on every machine.
 
-Each image is one shape, moved, scaled, tilted and shaded at random, on a noisy ground. Only additions,
-multiplications, divisions, square roots and uniform draws are used, element by element: these give the same
-bits everywhere, where sines, normal draws and library sums need not.
+Each image is one shape, moved, scaled, rotated and shaded at random, on a noisy background. The code uses
+only elementwise additions, multiplications, divisions, square roots and uniform random numbers. These give
+the same bits everywhere, unlike sines, normal random numbers and library sums.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CLASS_NAMES = (
 IMAGES_PER_SPLIT = 10_000
 ORIGINAL_SIZE = 28
 SEED = 408
-# Images are drawn in whole blocks, each from its own stream, so the first N do not depend on N.
+# Images are drawn in full blocks, each with its own random stream, so the first N images do not depend on N.
 BLOCK_IMAGES = 500
 SPLIT_STREAMS = {"train": 0, "test": 1}
 
@@ -39,26 +39,26 @@ def originals(split: str, images: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _draw_block(split: str, block: int) -> tuple[np.ndarray, np.ndarray]:
     seed = np.random.SeedSequence([SEED, SPLIT_STREAMS[split], block])
-    random = np.random.Generator(np.random.PCG64(seed))
-    labels = random.integers(0, len(CLASS_NAMES), BLOCK_IMAGES)
+    generator = np.random.Generator(np.random.PCG64(seed))
+    labels = generator.integers(0, len(CLASS_NAMES), BLOCK_IMAGES)
 
-    def between(low: float, high: float) -> np.ndarray:
-        return low + (high - low) * random.random((BLOCK_IMAGES, 1, 1))
+    def uniform(low: float, high: float) -> np.ndarray:
+        return low + (high - low) * generator.random((BLOCK_IMAGES, 1, 1))
 
     x, y = _shape_coordinates(
-        centre=(between(-0.12, 0.12), between(-0.12, 0.12)),
-        scale=(between(0.65, 0.9), between(0.65, 0.9)),
-        half_angle_tangent=between(-0.08, 0.08),
+        centre=(uniform(-0.12, 0.12), uniform(-0.12, 0.12)),
+        scale=(uniform(0.65, 0.9), uniform(0.65, 0.9)),
+        half_angle_tangent=uniform(-0.08, 0.08),
     )
-    edge = between(3.0, 8.0)
+    edge = uniform(3.0, 8.0)
     coverage = np.empty((BLOCK_IMAGES, ORIGINAL_SIZE, ORIGINAL_SIZE))
     for label in range(len(CLASS_NAMES)):
-        mine = labels == label
-        coverage[mine] = np.clip(0.5 - edge[mine] * _signed_distance(label, x[mine], y[mine]), 0, 1)
+        mask = labels == label
+        coverage[mask] = np.clip(0.5 - edge[mask] * _signed_distance(label, x[mask], y[mask]), 0, 1)
 
-    shade = between(100, 230) * (1 + between(-0.25, 0.25) * x + between(-0.25, 0.25) * y)
-    ground = between(0, 60)
-    grain = between(20, 80) * (random.random(coverage.shape) + random.random(coverage.shape) - 1)
+    shade = uniform(100, 230) * (1 + uniform(-0.25, 0.25) * x + uniform(-0.25, 0.25) * y)
+    ground = uniform(0, 60)
+    grain = uniform(20, 80) * (generator.random(coverage.shape) + generator.random(coverage.shape) - 1)
     pixels = ground + coverage * (shade - ground) + grain
     return np.clip(pixels, 0, 255).astype(np.uint8), labels
 
@@ -68,7 +68,7 @@ def _shape_coordinates(
     scale: tuple[np.ndarray, np.ndarray],
     half_angle_tangent: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return where each pixel lies in the shape's own frame, in which shapes reach from about -1 to 1.
+    """Return each pixel's coordinates in the frame of the shape, in which shapes extend from about -1 to 1.
 
     With t the tangent of half the angle, cosine and sine are (1 - t²) / (1 + t²) and 2t / (1 + t²).
     """
@@ -80,7 +80,7 @@ def _shape_coordinates(
 
 
 def _signed_distance(label: int, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return a measure that is negative inside the shape, zero on its edge and positive outside."""
+    """Return a signed distance: negative inside the shape, zero on its edge and positive outside."""
     radius = np.sqrt(x * x + y * y)
     box = np.maximum(np.abs(x), np.abs(y))
     match CLASS_NAMES[label]:
