@@ -1,10 +1,11 @@
 """Fast convolutions for ONNX models in ONNX Runtime.
 
-`register` loads the op library into a session, `optimize` rewrites a model to use it where that gains, `swap`
-wherever it can, `compare` runs both sides,
-`explain` says how each Conv is computed and why, `tune` measures which algorithm is fastest, `profile` says
-which kernels and nodes take the time of a GPU, `lab` runs a kernel of your own in the place of Convs,
-`override_session` runs an unmodified model on it.
+`register` loads the op library into a session. `swap` rewrites a model to use it for every Conv that it
+supports, `optimize` only where measurements show a gain. `override_session` runs an unmodified model on it.
+
+`compare` runs a model by the default provider and by convswap. `explain` shows the algorithm of each Conv and
+why it was selected. `tune` measures which algorithm is fastest. `profile` shows which kernels and nodes take
+GPU time. `lab` runs your own kernel in place of Convs.
 """
 
 import importlib
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from convswap.comparison.compare import compare
     from convswap.errors import ConvswapError
     from convswap.graph.fusion.fuse import Fused, NotFused
-    from convswap.graph.swap import Left, SwapResult, swap
+    from convswap.graph.swap import NotSwapped, SwapResult, swap
     from convswap.optimizing.optimize import optimize
     from convswap.planning.explain import explain
     from convswap.planning.tune import tune
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 __all__ = [
     "ConvswapError",
     "Fused",
-    "Left",
     "NotFused",
+    "NotSwapped",
     "SwapResult",
     "compare",
     "explain",
@@ -39,14 +40,14 @@ __all__ = [
     "tune",
 ]
 
-# The modules that these are in, loaded when they are first asked for: some import onnxruntime, which swapping
-# a model does not need and which the command line prepares first. Together they take half a second, in which
-# the command line can be interrupted already.
-_HOMES = {
+# Modules of the public names, imported at the first access. Some import onnxruntime, which swapping a model
+# does not need and which the command line prepares first. Together the imports take half a second; lazily
+# imported, they do not delay the command line's handling of Ctrl-C.
+_MODULES = {
     "ConvswapError": "errors",
     "Fused": "graph.fusion.fuse",
-    "Left": "graph.swap",
     "NotFused": "graph.fusion.fuse",
+    "NotSwapped": "graph.swap",
     "SwapResult": "graph.swap",
     "compare": "comparison.compare",
     "explain": "planning.explain",
@@ -63,12 +64,12 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name == "lab":
         return importlib.import_module(f"{__name__}.lab")
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
     except ModuleNotFoundError as error:
-        # Which onnxruntime to install is the user's choice.
+        # onnxruntime is no dependency: the user chooses between onnxruntime and onnxruntime-gpu.
         if error.name != "onnxruntime":
             raise
         return _without_onnxruntime

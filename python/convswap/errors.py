@@ -1,4 +1,4 @@
-"""The one exception that every part of convswap raises for bad usage or bad input."""
+"""The exception that convswap raises for bad usage or bad input, and checks of arguments that raise it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 INSTALL_CPU = "pip install onnxruntime"
-# Without the last, the CUDA provider of onnxruntime-gpu does not start: its extras leave cuBLAS out.
+# The CUDA provider needs cuBLAS, which the extras of onnxruntime-gpu do not install.
 INSTALL_CUDA = 'pip install "onnxruntime-gpu[cuda,cudnn]" nvidia-cublas'
 NO_ONNXRUNTIME = (
     f"onnxruntime is not installed; {INSTALL_CUDA} on a machine with an NVIDIA card, "
@@ -18,74 +18,74 @@ NO_ONNXRUNTIME = (
 )
 
 
-# Far more samples than a run takes, and few enough for every size of a tensor to fit into 64 bits.
+# Limit of batch sizes, image counts and extents. Byte sizes of tensors still fit into 64 bits.
 LARGEST_COUNT = 2**31 - 1
 
 
 class ConvswapError(Exception):
-    """Bad usage or bad input: one line that names what was given, what was expected and what to do.
+    """Bad usage or bad input. The message is one line: the argument, the expected value and the remedy.
 
     The command line prints the message on standard error and exits with status 2.
     """
 
 
-def unknown_name(kind: str, given: str, known: Iterable[str]) -> ConvswapError:
-    """Return the error for a name that is not in `known`, naming the nearest one.
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConvswapError:
+    """Return the error for a `name` that is not in `known`; its message suggests the nearest known name.
 
-    `kind` is what the name stands for, in the words of the user: "network", "algorithm".
+    `kind` is the user's word for such names: "network", "algorithm".
     """
     names = sorted(known)
-    near = difflib.get_close_matches(given, names, n=1, cutoff=0.4) if isinstance(given, str) else []
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.4) if isinstance(name, str) else []
     advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
-    return ConvswapError(f"unknown {kind} {given!r}; {advice}")
+    return ConvswapError(f"unknown {kind} {name!r}; {advice}")
 
 
-def require_count(name: str, given: int | None) -> None:
-    """Raise ConvswapError where `given`, called `name`, is no whole number from 1 to `LARGEST_COUNT`."""
-    if given is not None and not is_whole_number(given):
-        raise ConvswapError(f"{name} must be a whole number, but {given!r} was given; give one such as 64")
-    if given is not None and given < 1:
-        raise ConvswapError(f"{name} must be at least 1, but {given} was given; leave it out or give more")
-    if given is not None and given > LARGEST_COUNT:
+def require_count(name: str, value: int | None) -> None:
+    """Raise ConvswapError if the argument `name` is not None or an integer from 1 to `LARGEST_COUNT`."""
+    if value is not None and not is_integer(value):
+        raise ConvswapError(f"{name} must be a whole number, but {value!r} was given; give one such as 64")
+    if value is not None and value < 1:
+        raise ConvswapError(f"{name} must be at least 1, but {value} was given; leave it out or give more")
+    if value is not None and value > LARGEST_COUNT:
         raise ConvswapError(
-            f"{name} must be at most {LARGEST_COUNT}, but {given} was given; leave it out or give less"
+            f"{name} must be at most {LARGEST_COUNT}, but {value} was given; leave it out or give less"
         )
 
 
-def is_whole_number(given: Any) -> bool:
-    """Return whether `given` is a whole number of Python or NumPy."""
+def is_integer(value: Any) -> bool:
+    """Return whether `value` is an integer of Python or NumPy; a bool is none."""
     try:
-        operator.index(given)
+        operator.index(value)
     except TypeError:
         return False
-    return not isinstance(given, bool)
+    return not isinstance(value, bool)
 
 
-def batch_sizes(given: Any) -> tuple[int, ...]:
-    """Return the batch sizes that were given, as one or as several.
+def batch_sizes(batches: Any) -> tuple[int, ...]:
+    """Return `batches`, an integer or several, as a tuple.
 
-    Raises ConvswapError where one is no whole number, or out of range.
+    Raises ConvswapError if a batch size is no integer or out of range, or if there is none.
     """
-    sizes = tuple(given) if isinstance(given, Iterable) and not is_whole_number(given) else (given,)
+    sizes = tuple(batches) if isinstance(batches, Iterable) and not is_integer(batches) else (batches,)
     for size in sizes:
-        if isinstance(given, str) or not is_whole_number(size):
+        if isinstance(batches, str) or not is_integer(size):
             raise ConvswapError(
-                f"batches were given as {given!r}; expected whole numbers from 1 on, as in [1, 64]"
+                f"batches were given as {batches!r}; expected whole numbers from 1 on, as in [1, 64]"
             )
         require_count("batch", size)
     if not sizes:
-        raise ConvswapError(f"batches were given as {given!r}; expected each once, and one at least")
+        raise ConvswapError(f"batches were given as {batches!r}; expected at least one batch size")
     return tuple(map(int, sizes))
 
 
-def as_path(given: object, expected: str) -> Path:
-    """Return the path that was given; raise ConvswapError, which says what was `expected`, for no path."""
-    if isinstance(given, (str, os.PathLike)):
-        return Path(given)
-    raise ConvswapError(f"an object of type {type(given).__name__} was given; expected {expected}")
+def as_path(path: object, expected: str) -> Path:
+    """Return `path` as a Path; raise ConvswapError, which names what was `expected`, for another type."""
+    if isinstance(path, (str, os.PathLike)):
+        return Path(path)
+    raise ConvswapError(f"an object of type {type(path).__name__} was given; expected {expected}")
 
 
-def short_of_memory(error: MemoryError) -> ConvswapError:
+def out_of_memory_error(error: MemoryError) -> ConvswapError:
     """Return the error for a run whose data do not fit into memory."""
     reason = f": {error}" if str(error) else ""
     return ConvswapError(
@@ -94,8 +94,11 @@ def short_of_memory(error: MemoryError) -> ConvswapError:
 
 
 def root_cause(error: BaseException) -> str:
-    """Return the first line of what caused `error` in the first place, in printable characters."""
-    while (earlier := _earlier(error)) is not None:
+    """Return the first line of the message of the first error in the chain that led to `error`.
+
+    Unprintable characters are escaped.
+    """
+    while (earlier := _cause_of(error)) is not None:
         error = earlier
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.strerror}: {error.filename!r}"
@@ -103,10 +106,10 @@ def root_cause(error: BaseException) -> str:
     lines = text.strip().splitlines()
     if not lines:
         return type(error).__name__
-    # Names in a damaged file may hold any character.
+    # The message may quote names from a damaged file, which may hold any character.
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in lines[0])
 
 
-def _earlier(error: BaseException) -> BaseException | None:
-    # Not the stated cause alone: onnx-ir at times fails while it words its own error.
+def _cause_of(error: BaseException) -> BaseException | None:
+    # The context counts too: onnx-ir may fail while it formats its own error message.
     return error.__cause__ or (None if error.__suppress_context__ else error.__context__)

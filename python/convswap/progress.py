@@ -1,4 +1,4 @@
-"""How long work tells what it is at: it calls a function of its caller's with a few words; and notes."""
+"""Progress callbacks of long-running work, and notes on standard error."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ Progress = Callable[[str], None]
 
 
 def silent(_: str) -> None:
-    """Show no progress."""
+    """Ignore a progress message."""
 
 
 def note(text: str) -> None:
-    """Say on standard error what a run goes without, such as a cache that cannot be written."""
+    """Print a note on standard error about something that a run lacks, such as a writable cache."""
     print(f"convswap: {text}", file=sys.stderr, flush=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 import pytest
 from convswap.comparison.result import Comparison, LayerResult, SideResult
-from convswap.graph.swap import Left
+from convswap.graph.swap import NotSwapped
 from convswap.runtime.device import Device
 from convswap.timing.sampler import Times
 from onnx import helper
@@ -90,7 +90,7 @@ def example(**changes) -> Comparison:
         },
         top1_agreement=0.99985,
         swapped=2,
-        left=(Left("deconvolution", "ConvTranspose", REASON),),
+        left=(NotSwapped("deconvolution", "ConvTranspose", REASON),),
         layers=layers,
         tolerance=2e-3,
         notes=("both sides ran the same data",),

@@ -214,7 +214,7 @@ def assert_same_in_onnx_runtime(
 
 def taken(result: SwapResult) -> dict[str, list[str]]:
     """Return, for each fused Conv, its new op and the ops that were fused into it."""
-    return {fused.node: [fused.op, *(op for op, _ in fused.taken)] for fused in result.fused}
+    return {fused.node: [fused.op, *(op for op, _ in fused.fused_nodes)] for fused in result.fused}
 
 
 def reasons(result: SwapResult) -> dict[str, str]:

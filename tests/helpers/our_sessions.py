@@ -33,7 +33,7 @@ def our_session(
     providers = [PROVIDERS[device]]
     if way == "swapped":
         result = convswap.swap(model)
-        assert (len(result.swapped), result.left) == (conv_nodes, ())
+        assert (len(result.swapped), result.not_swapped) == (conv_nodes, ())
         convswap.register(options)
         source = result.to_proto().SerializeToString()
         session = onnxruntime.InferenceSession(source, options, providers=providers)

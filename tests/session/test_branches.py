@@ -6,7 +6,14 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from convswap.graph.branches import Inner, branch_model, branch_paths, graphs_to, home_of, with_inner_values
+from convswap.graph.branches import (
+    SubgraphValue,
+    branch_model,
+    branch_paths,
+    graphs_along,
+    locate_value,
+    with_values_as_outputs,
+)
 from onnx import TensorProto, helper
 from swap_models import conv_in_if, conv_in_loop, text_model, weights
 
@@ -36,11 +43,11 @@ def nested() -> onnx.ModelProto:
 
 X = np.array([[1, -2, 3], [-4, 5, -6]], np.float32)
 HOMES = {
-    "then h": Inner(THEN, "h"),
-    "else h": Inner(ELSE, "h"),
-    "outer": Inner((), "outer"),
-    "deep q": Inner(DEEP, "q"),
-    "deep result": Inner(DEEP, "de"),
+    "then h": SubgraphValue(THEN, "h"),
+    "else h": SubgraphValue(ELSE, "h"),
+    "outer": SubgraphValue((), "outer"),
+    "deep q": SubgraphValue(DEEP, "q"),
+    "deep result": SubgraphValue(DEEP, "de"),
 }
 EMPTY = np.empty(0, np.float32)
 DEEP_RESULT = abs(2 * X) + 4 * X
@@ -55,7 +62,7 @@ DEEP_RESULT = abs(2 * X) + 4 * X
     ],
 )  # fmt: skip
 def test_inner_values_come_out_of_the_branches_that_are_run(flag, inner, expected):
-    model, names = with_inner_values(nested(), {home: TensorProto.FLOAT for home in HOMES.values()})
+    model, names = with_values_as_outputs(nested(), {home: TensorProto.FLOAT for home in HOMES.values()})
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     feeds = {"x": X, "flag": np.array(flag), "inner": np.array(inner)}
     found = dict(
@@ -70,7 +77,7 @@ def test_inner_values_come_out_of_the_branches_that_are_run(flag, inner, expecte
 def test_the_model_is_not_changed():
     model = nested()
     before = model.SerializeToString(deterministic=True)
-    with_inner_values(model, {home: TensorProto.FLOAT for home in HOMES.values()})
+    with_values_as_outputs(model, {home: TensorProto.FLOAT for home in HOMES.values()})
     assert model.SerializeToString(deterministic=True) == before
 
 
@@ -78,29 +85,29 @@ def test_the_ways_lead_to_every_branch_of_an_if_and_into_no_loop():
     model = nested()
     deep = [(*THEN, ("d", name)) for name in ("then_branch", "else_branch")]
     assert set(branch_paths(model.graph)) == {THEN, ELSE, *deep}
-    assert [node.op_type for node in graphs_to(model.graph, DEEP)[-1].node] == ["Abs", "Add"]
+    assert [node.op_type for node in graphs_along(model.graph, DEEP)[-1].node] == ["Abs", "Add"]
     assert list(branch_paths(conv_in_loop().graph)) == []
 
 
 @pytest.mark.parametrize(
     ("path", "name", "home"),
     [
-        (DEEP, "q", Inner(DEEP, "q")),
-        (DEEP, "h", Inner(THEN, "h")),
-        (ELSE, "h", Inner(ELSE, "h")),
-        (DEEP, "outer", Inner((), "outer")),
+        (DEEP, "q", SubgraphValue(DEEP, "q")),
+        (DEEP, "h", SubgraphValue(THEN, "h")),
+        (ELSE, "h", SubgraphValue(ELSE, "h")),
+        (DEEP, "outer", SubgraphValue((), "outer")),
         (DEEP, "x", None),
     ],
 )
 def test_a_value_is_found_where_it_is_computed(path, name, home):
-    assert home_of(nested().graph, path, name) == home
+    assert locate_value(nested().graph, path, name) == home
 
 
 def test_a_branch_alone_has_the_constants_around_it_that_it_reads():
     model = conv_in_if()
     model.graph.initializer.append(weights("unused", 2))
     model.graph.node.insert(0, helper.make_node("Identity", ["w"], ["passed"]))
-    branch = graphs_to(model.graph, THEN)[-1]
+    branch = graphs_along(model.graph, THEN)[-1]
     branch.node[0].input[1] = "passed"
     alone = branch_model(model, THEN)
     assert [node.op_type for node in alone.graph.node] == ["Identity", "Conv"]

@@ -15,7 +15,7 @@ import pytest
 from comparisons import saved
 from convswap.cli.main import main
 from convswap.errors import ConvswapError
-from convswap.graph.external_weights import SplitModel, is_apart, taken_apart
+from convswap.graph.external_weights import SplitModel, is_external_weight, split_model
 from convswap.graph.model_file import load_model, model_from_proto
 from convswap.planning.problems import PlanOptions, conv_problems
 from convswap.runtime import memory
@@ -52,15 +52,15 @@ def test_large_weights_are_taken_apart_and_put_together_again(external, tmp_path
     options = {"save_as_external_data": True, "location": "w.bin", "size_threshold": 0} if external else {}
     path = saved(given, tmp_path, **options)
     model = load_model(path)
-    small, weights = taken_apart(model)
+    small, weights = split_model(model)
     assert set(weights) == {"w", "matrix"} and len(small.SerializeToString()) < 10_000
-    assert [is_apart(tensor) for tensor in small.graph.initializer] == [True, False, True, False]
+    assert [is_external_weight(tensor) for tensor in small.graph.initializer] == [True, False, True, False]
     # The rest is in the message, from wherever it was.
     shape = next(tensor for tensor in small.graph.initializer if tensor.name == "shape")
     assert numpy_helper.to_array(shape).tolist() == [1, -1]
     if external:
         assert isinstance(model.graph.initializers["w"].const_value, ir.ExternalTensor)
-    whole = SplitModel(small, weights).whole()
+    whole = SplitModel(small, weights).to_model()
     for tensor in with_large_weights().graph.initializer:
         value = whole.graph.initializers[tensor.name].const_value.numpy()
         np.testing.assert_array_equal(value, numpy_helper.to_array(tensor))
@@ -78,7 +78,7 @@ def test_weights_in_a_file_are_mapped_where_they_lie_well_and_copied_where_not(t
         kinds = {"inputs": "float[1, 512] x", "outputs": "float[1, 1024] y"}
         model = text_model("y = MatMul(x, m)", tensor, **kinds)
         onnx.save(model, tmp_path / "m.onnx")
-        _, weights = taken_apart(load_model(tmp_path / "m.onnx"))
+        _, weights = split_model(load_model(tmp_path / "m.onnx"))
         np.testing.assert_array_equal(weights["m"], values)
         assert weights["m"].ctypes.data % 64 == 0
         assert weights["m"].flags.writeable is not is_mapped
@@ -87,7 +87,7 @@ def test_weights_in_a_file_are_mapped_where_they_lie_well_and_copied_where_not(t
 def test_weights_that_a_run_may_be_given_stay_in_the_model():
     model = with_large_weights()
     model.graph.input.append(tensor_info("matrix", 512, 4096))
-    _, weights = taken_apart(model_from_proto(model))
+    _, weights = split_model(model_from_proto(model))
     assert set(weights) == {"w"}
 
 

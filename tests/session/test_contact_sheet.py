@@ -58,7 +58,7 @@ def test_predictions_are_those_of_the_model_on_the_first_images():
     np.testing.assert_array_equal(found.labels, data.labels)
     np.testing.assert_array_equal(found.images, data.images[:, 0])
     assert (found.model, found.dataset, found.class_names) == (NETWORK, "synthetic", data.class_names)
-    assert found.right == np.sum(found.predicted == data.labels) > 3
+    assert found.correct == np.sum(found.predicted == data.labels) > 3
 
 
 @needs_fashion_mnist
@@ -71,7 +71,7 @@ def test_fashion_mnist_is_named_by_its_own_classes():
         "Trouser", "Coat", "Shirt", "Sandal", "Sneaker",
     ]  # fmt: skip
     assert found.images.shape == (10, 28, 28)
-    assert found.right >= 7
+    assert found.correct >= 7
 
 
 def test_a_swapped_model_from_a_file_predicts_with_onnx_convs(tmp_path):
@@ -131,7 +131,7 @@ def test_texts_stay_within_the_picture_and_apart(drawing):
 def test_the_command_draws_the_sheet_and_says_how_many_are_right(drawing, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["data", "show", "--data", "synthetic", "--images", "12"]) == 0
-    right = predict(NETWORK, data="synthetic", images=12).right
+    right = predict(NETWORK, data="synthetic", images=12).correct
     assert capsys.readouterr().out == f"synthetic.png: {right} of 12 named right by {NETWORK}\n"
     assert main(["data", "show", "--data", "synthetic", "--images", "12", "-o", "sheet.PNG"]) == 0
     assert Path("sheet.PNG").read_bytes() == Path("synthetic.png").read_bytes()

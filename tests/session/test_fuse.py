@@ -180,8 +180,8 @@ def test_swap_folds_nothing_into_convs_that_were_swapped_before_or_do_not_match(
 
 @pytest.mark.parametrize("elements", [1, 3 * K, 1 << 20])
 def test_biases_and_batch_normalisations_are_folded_in_any_order_with_one_rounding(elements, monkeypatch):
-    # Some filters at a time, one at least.
-    monkeypatch.setattr(folding, "_ELEMENTS_AT_A_TIME", elements)
+    # Chunks of one or more output channels.
+    monkeypatch.setattr(folding, "_CHUNK_ELEMENTS", elements)
     original = model(
         [
             conv(inputs="x w b"),
@@ -457,7 +457,7 @@ def test_everything_at_once_is_taken_in_order():
     assert taken(result) == {
         "conv2": ["FusedConv", "Add", "BatchNormalization", "Add", "LeakyRelu", "AveragePool"]
     }
-    assert result.fused[0].taken[-1] == ("AveragePool", "pool")
+    assert result.fused[0].fused_nodes[-1] == ("AveragePool", "pool")
     assert result.swapped == ("conv1", "conv2")
     (found,) = [each for each in result.to_proto().graph.node if each.name == "conv2"]
     assert (found.domain, found.op_type, list(found.output)) == ("convswap", "FusedConv", ["y"])
@@ -825,7 +825,7 @@ def test_convs_that_were_swapped_before_are_fused_and_fused_ones_stay(tmp_path):
     assert attributes_of(only_node(result))["algorithm"] == "reference"
     assert_same(original, result.to_proto())
     again = swap(result.to_proto(), fuse=True)
-    assert (again.swapped, again.left, again.fused, again.not_fused) == ((), (), (), ())
+    assert (again.swapped, again.not_swapped, again.fused, again.not_fused) == ((), (), (), ())
     assert again.to_proto() == result.to_proto()
 
 

@@ -13,7 +13,7 @@ from convswap.errors import ConvswapError
 from convswap.graph.fusion.fuse import fusion_lines
 from convswap.graph.plain_model import count_swapped, plain_model
 from convswap.graph.replaced import unfused_model
-from convswap.graph.swap import swap, swap_apart
+from convswap.graph.swap import swap, swap_without_pairs
 from convswap.planning.explain import explain
 from convswap.runtime.layers import conv_layers
 from fuse_models import UNIT, array, assert_same, conv, declare, fuse, model, node, reasons, taken
@@ -174,7 +174,7 @@ def test_what_was_swapped_or_fused_before_is_taken_and_stays_as_it_is_then():
     original = pair_model([depthwise("d1"), node("Relu", "d1", "d"), pointwise("p"), node("Tanh", "p", "y")])
     swapped = swap(original).to_proto()
     assert taken(swap(swapped, fuse=True)) == {"pointwise": ["FusedConv", "Conv", "Relu", "Tanh"]}
-    apart = swap_apart(original)
+    apart = swap_without_pairs(original)
     assert taken(apart) == {"depthwise": ["FusedConv", "Relu"], "pointwise": ["FusedConv", "Tanh"]}
     result = swap(apart.to_proto(), fuse=True)
     assert (result.swapped, taken(result)) == ((), {"pointwise": ["FusedConv", "FusedConv"]})
@@ -238,10 +238,10 @@ def left_model(front=None, behind=None, between=(), following=(), constants=None
             {"following": [node("Tanh", "d", "t"), node("Concat", "p t", "y", axis=1)]},
             "'d', which it computes, is read more than once",
         ),
-        ({"behind": {"strides": [1, 2]}}, "the convolution behind it has strides"),
-        ({"behind": {"pads": [0, 0, 1, 0]}}, "the convolution behind it has pads"),
-        ({"front": {"auto_pad": "SAME_UPPER"}}, "or of the convolution behind it is SAME_UPPER"),
-        ({"behind": {"auto_pad": "SAME_LOWER"}}, "or of the convolution behind it is SAME_LOWER"),
+        ({"behind": {"strides": [1, 2]}}, "the convolution after it has strides"),
+        ({"behind": {"pads": [0, 0, 1, 0]}}, "the convolution after it has pads"),
+        ({"front": {"auto_pad": "SAME_UPPER"}}, "or of the convolution after it is SAME_UPPER"),
+        ({"behind": {"auto_pad": "SAME_LOWER"}}, "or of the convolution after it is SAME_LOWER"),
         ({"between": [node("Add", "d1 x", "d")]}, "it has a residual or a pooling"),
         ({"between": [node("MaxPool", "d1", "d", kernel_shape=[2, 2])]}, "it has a residual or a pooling"),
     ],

@@ -193,7 +193,7 @@ def test_vector_as_long_as_the_filters_is_added_along_the_width_and_no_bias():
 @pytest.mark.parametrize("shape", [(2, K, 1, 1), (1, K, 9, 1), (1, 1, 1, 1, 1)])
 def test_constant_that_is_no_bias_is_left(shape):
     result = fuse(model([conv(), node("Add", "c a", "y", "add")], {"a": array("a", *shape)}))
-    assert_left(result, "add", "nor is it a constant with one number for each filter")
+    assert_left(result, "add", "nor is it a constant with one number for each output channel")
 
 
 def test_bias_is_left_where_the_convs_own_is_not_constant():
@@ -209,7 +209,9 @@ def test_bias_is_left_where_the_convs_own_is_not_constant():
 def test_batch_normalisation_is_left_where_the_convs_bias_is_no_vector_of_its_filters():
     original = model([conv(inputs="x w b"), normalise()], statistics() | {"b": array("b", K, 1)})
     result = swap(original, fuse=True)
-    assert_left(result, "norm", "the bias of the convolution does not have one number for each filter")
+    assert_left(
+        result, "norm", "the bias of the convolution does not have one number for each output channel"
+    )
 
 
 def test_bias_that_a_feed_may_replace_is_left():
@@ -269,7 +271,7 @@ def test_nothing_is_taken_where_the_number_of_filters_is_not_known(filters):
         [conv(), node("Relu", "c", "y", "relu")],
         inputs=[declare("x", IMAGE), declare("w", (filters, 3, 3, 3))],
     )
-    assert_left(swap(original, fuse=True), "relu", "the number of filters of the convolution is not known")
+    assert_left(swap(original, fuse=True), "relu", "the convolution's number of output channels is not known")
 
 
 @pytest.mark.parametrize(
@@ -317,14 +319,14 @@ def test_factor_that_is_not_one_for_each_filter_is_left(shape):
         {"a": array("a", *shape)},
         x_shape=(2, 3, 9, K if shape == (K,) else 8),
     )
-    assert_left(fuse(original), "mul", "'a', is no constant with one number for each filter")
+    assert_left(fuse(original), "mul", "'a', is no constant with one number for each output channel")
 
 
 @pytest.mark.parametrize("axes", [[0, 1], [1, 1], [7, 2]])
 def test_vector_that_unsqueeze_does_not_turn_to_the_filters_is_left(axes):
     nodes = [conv(), node("Unsqueeze", "a_", "a", axes=axes), node("Mul", "c a", "y", "mul")]
     result = swap(model(nodes, {"a_": array("a", K)}, opset=9, y_shape=(2, K, 9, 8)), fuse=True)
-    assert_left(result, "mul", "'a', is no constant with one number for each filter")
+    assert_left(result, "mul", "'a', is no constant with one number for each output channel")
 
 
 def test_scale_is_left_where_the_weights_are_not_constant():

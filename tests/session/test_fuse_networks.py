@@ -189,7 +189,7 @@ def with_weights(model: onnx.ModelProto) -> onnx.ModelProto:
 def test_network_of_onnx_with_random_weights_is_fused_and_gives_the_same(name):
     original, feeds = light_network(name)
     result = check_same(original, "cpu", feeds)
-    assert (len(result.fused), sum(len(fused.taken) for fused in result.fused)) == LIGHT[name]
+    assert (len(result.fused), sum(len(fused.fused_nodes) for fused in result.fused)) == LIGHT[name]
 
 
 @each("folder", sorted(CONVERTED.iterdir()))

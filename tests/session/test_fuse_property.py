@@ -88,7 +88,7 @@ def _kinds(result: convswap.SwapResult, original: onnx.ModelProto) -> list[str]:
     nodes = {each.name: each for each in original.graph.node}
     constants = {value.name for value in original.graph.initializer}
     kinds = []
-    for op, name in (entry for fused in result.fused for entry in fused.taken):
+    for op, name in (entry for fused in result.fused for entry in fused.fused_nodes):
         if op == "Add" and not constants.intersection(nodes[name].input):
             kinds.append("residual")
         if op.endswith("Pool"):

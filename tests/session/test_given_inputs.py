@@ -17,7 +17,7 @@ from convswap.bench.first_run import first_run
 from convswap.bench.first_run_process import main as run_first
 from convswap.cli.main import main
 from convswap.errors import ConvswapError
-from convswap.inputs.user_inputs import GivenInputs
+from convswap.inputs.user_inputs import InputData
 from convswap.optimizing import measuring
 from convswap.profiling.profile import profile
 from convswap.runtime.device import Device
@@ -398,7 +398,7 @@ def test_images_of_a_folder_are_compared(here):
     assert main(["compare", *common, *arguments]) == 0
     found = json.loads(Path("found.json").read_text())
     assert (found["images"], found["dataset"]) == (3, "given")
-    with_inputs = GivenInputs("images", mean=0.5)
+    with_inputs = InputData("images", mean=0.5)
     assert convswap.compare(small_model(), device="cpu", inputs=with_inputs, time_layers=False).images == 3
 
 

@@ -412,7 +412,9 @@ def test_every_way_of_a_segment_computes_the_same(name):
         }[name]
     )
     for stage in segment.stages:
-        model = side_by_side(segment.our_model(shapes, NodeChoice(precision="ieee", last=stage)).message, 3)
+        model = side_by_side(
+            segment.our_model(shapes, NodeChoice(precision="ieee", max_stage=stage)).message, 3
+        )
         outputs = make_session(model, CONVSWAP, CPU, merges_equal_nodes=False).run(None, feeds)
         assert len(outputs) == 3
         for values in outputs:

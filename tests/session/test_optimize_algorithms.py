@@ -61,7 +61,7 @@ def pretended(monkeypatch):
 
         def times_by_algorithm(segment, inputs, choice, names, device):
             batch = len(inputs[segment.layer.fed[0]].numpy())
-            asked.append((segment.name, batch, choice.last))
+            asked.append((segment.name, batch, choice.max_stage))
             times = by_algorithm[segment.name]
             return dict(zip(names, times[batch] if isinstance(times, dict) else times, strict=True))
 
@@ -260,7 +260,7 @@ def test_the_times_are_of_each_algorithm_that_runs():
     segment = prepared.segments[1]
     values = np.random.default_rng(2).standard_normal((1, 8, 12, 12)).astype(np.float32)
     fed = on_device({name: values for name in segment.layer.fed}, CPU)
-    choice = NodeChoice(precision="ieee", last=Stage.ACTIVATION)
+    choice = NodeChoice(precision="ieee", max_stage=Stage.ACTIVATION)
     # A card's algorithm does not run here.
     times = trials.times_by_algorithm(segment, fed, choice, ["direct", "tiled", "reference"], CPU)
     assert list(times) == ["direct", "reference"]
@@ -337,7 +337,7 @@ def test_the_problem_of_each_stage_is_that_of_the_node_which_is_written():
     segment = prepared.segments[1]
     shapes = {name: (2, 8, 12, 12) for name in segment.layer.fed}
     for stage in segment.stages:
-        written = segment.our_model(shapes, NodeChoice(precision="ieee", last=stage))
+        written = segment.our_model(shapes, NodeChoice(precision="ieee", max_stage=stage))
         (conv,) = convswap.explain(written.message, device="cpu").convs
-        layer = segment.our_layer(shapes, NodeChoice(precision="ieee", last=stage))
+        layer = segment.our_layer(shapes, NodeChoice(precision="ieee", max_stage=stage))
         assert conv.problem == layer.problem(shapes).text

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from convswap.errors import ConvswapError
 from convswap.graph.fusion.fuse import Stage
-from convswap.graph.swap import NodeChoice, swap_chosen
+from convswap.graph.swap import NodeChoice, swap_selected
 from convswap.optimizing import end_to_end, measuring, pairs
 from convswap.optimizing.choice import DEFAULT_WAY
 from convswap.optimizing.measurement_cache import MeasurementCache
@@ -185,10 +185,10 @@ def test_pairs_are_timed_and_the_model_with_one_answers_as_it_was():
             fed |= inputs.of(one)[0]
     fed = {name: fed[name] for name in segment.layer.fed}
     choices = dict.fromkeys(NAMES, NodeChoice(precision="ieee", may_pair=True))
-    apart = {"pointwise": NodeChoice(precision="ieee", last=Stage.FOLDED)}
+    apart = {"pointwise": NodeChoice(precision="ieee", max_stage=Stage.FOLDED)}
     times = times_of_choices(segment, fed, [{}, apart, choices], CPU)
     assert len(times) == 3 and min(times) > 0
-    together = swap_chosen(network(), choices, "it is another").to_proto()
+    together = swap_selected(network(), choices, "it is another").to_proto()
     assert [each.op_type for each in together.graph.node] == ["Conv", "Relu", "FusedConv"]
     x = np.random.default_rng(1).standard_normal((3, K, 9, 8)).astype(np.float32)
     before, after = (
@@ -201,7 +201,7 @@ def test_pairs_are_timed_and_the_model_with_one_answers_as_it_was():
 def test_only_where_both_may_pair_is_there_one_node():
     for name in NAMES:
         choices = {each: NodeChoice(may_pair=each == name) for each in NAMES}
-        found = swap_chosen(network(), choices, "it is another").to_proto()
+        found = swap_selected(network(), choices, "it is another").to_proto()
         assert sum(each.domain == "convswap" for each in found.graph.node) == 2
 
 

@@ -36,7 +36,7 @@ def results(model: onnx.ModelProto, *, ours: bool = False) -> list[list[np.ndarr
 def assert_swapped_and_alike(model: onnx.ModelProto, names: set[str], *, fuse: bool) -> None:
     before = model.SerializeToString()
     result = swap(model, fuse=fuse)
-    assert (set(result.swapped), result.left) == (names, ())
+    assert (set(result.swapped), result.not_swapped) == (names, ())
     for found, expected in zip(results(result.to_proto(), ours=True), results(model), strict=True):
         for y, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(y, other, rtol=1e-4, atol=1e-4)
@@ -68,7 +68,7 @@ def test_nodes_may_come_before_those_whose_outputs_they_read(computed_weights, f
 
 def test_nodes_out_of_order_are_fused_as_those_in_order():
     result = swap(backwards(computed_weights=True), fuse=True)
-    fused = {each.node: [op for op, _ in each.taken] for each in result.fused}
+    fused = {each.node: [op for op, _ in each.fused_nodes] for each in result.fused}
     assert fused == {"conv1": ["Add"], "conv2": ["Add", "Relu"]}
 
 
@@ -85,7 +85,7 @@ def test_nodes_that_are_in_order_stay_where_they_are():
 def test_calls_of_functions_may_come_before_what_they_read(fuse):
     model = text_model("y = local.Layer(h, w)  h = local.Layer(n, w)  n = Neg(x)", W, functions=layer())
     result = swap(model, fuse=fuse)
-    assert (len(result.swapped), result.left) == (2, ())
+    assert (len(result.swapped), result.not_swapped) == (2, ())
     for found, expected in zip(results(result.to_proto(), ours=True), results(model), strict=True):
         np.testing.assert_allclose(found[0], expected[0], rtol=1e-4, atol=1e-4)
 
@@ -275,7 +275,7 @@ def test_a_conv_in_a_function_that_takes_graphs_is_left_with_the_reason(by_defau
     model = scaled("Conv(a, f)", by_default=by_default, outer="c = local.Layer(x, w)", functions=layer())
     result = swap(model, fuse=fuse)
     assert result.swapped == ("conv",)
-    assert [(left.node, left.reason) for left in result.left] == [
+    assert [(left.node, left.reason) for left in result.not_swapped] == [
         (
             "inner",
             "it is inside function 'Scaled': it takes a graph as an attribute, and such a function cannot "
@@ -300,7 +300,7 @@ def test_functions_that_are_called_in_a_graph_that_a_function_takes_stay(fuse):
     model = scaled(given={**GIVEN, "if_more": more}, functions=once)
     result = swap(model, fuse=fuse)
     assert result.swapped == ("outer",)
-    assert [left.reason for left in result.left] == [
+    assert [left.reason for left in result.not_swapped] == [
         "it is inside function 'Once': a graph that function 'Scaled' takes as an attribute calls it"
     ]
     (found,), (expected,) = results(result.to_proto(), ours=True), results(model)

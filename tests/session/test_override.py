@@ -619,7 +619,7 @@ def test_override_has_nothing_to_say_where_every_conv_is_ours(pattern, caplog):
 def test_swap_says_why_it_leaves_the_convs_that_onnx_runtime_had_fused_before(tmp_path):
     result = convswap.swap(onnx.load_from_string(optimised("ORT_ENABLE_EXTENDED", CONV_RELU_CONV, tmp_path)))
     assert result.swapped == ("conv2",)
-    (left,) = result.left
+    (left,) = result.not_swapped
     assert (left.node, left.op) == ("conv1", "com.microsoft.FusedConv")
     assert "use the model as it was before it was optimised" in left.reason
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 from convswap import _native
 from convswap.graph.plain_model import plain_model
-from convswap.graph.swap import NodeChoice, swap_chosen
+from convswap.graph.swap import NodeChoice, swap_selected
 from convswap.planning.warm import warm
 from fake_card import LAYER, needs_compiler, run_beside_card
 from op_sessions import CASE, case_model, conv_model, make_session, run
@@ -139,7 +139,7 @@ def made_beside_hoppers() -> onnx.ModelProto:
         for shapes in [(CASE.x_shape, CASE.w_shape)]
     ]
     model = onnx.load_from_string(case_model(CASE, domain=""))
-    return swap_chosen(model, {"conv1": NodeChoice(tuned=tuple(lines))}, "it is another").to_proto()
+    return swap_selected(model, {"conv1": NodeChoice(tuned=tuple(lines))}, "it is another").to_proto()
 
 
 def test_a_file_made_beside_a_hopper_runs_on_a_cpu():
@@ -206,6 +206,6 @@ def test_a_pack_has_the_kernels_of_what_the_file_prefers_on_a_card_that_is_not_h
 def test_swapping_writes_the_lines_and_fusing_keeps_them():
     model = onnx.load_from_string(case_model(CASE, domain="", follow="Relu"))
     choice = NodeChoice(tuned=(MISFITS["size"], GOOD))
-    (node,) = swap_chosen(model, {"conv1": choice}, "it is another").to_proto().graph.node
+    (node,) = swap_selected(model, {"conv1": choice}, "it is another").to_proto().graph.node
     written = {attribute.name: attribute for attribute in node.attribute}["tuned"].s.decode()
     assert (node.op_type, written) == ("FusedConv", f"{MISFITS['size']}\n{GOOD}")

@@ -85,7 +85,7 @@ def test_outputs_that_are_no_tensors_keep_their_types_and_values(kind, fuse, tmp
     onnx.save(original, tmp_path / "model.onnx")
     for given in (original, tmp_path / "model.onnx"):
         result = swap(given, fuse=fuse)
-        assert (result.swapped, result.left) == (("conv",), ())
+        assert (result.swapped, result.not_swapped) == (("conv",), ())
         result.save(tmp_path / "out.onnx")
         for swapped in (result.to_proto(), onnx.load(tmp_path / "out.onnx")):
             assert types(swapped) == types(original)

@@ -84,7 +84,7 @@ def test_random_numbers_of_four_bits_are_zero_or_one(kind):
         model_with_inputs(tensor_info("x", 40, element_type=TensorProto.DataType.Value(kind)))
     )
     assert set(random_feeds(declared, batch=1, seed=0)["x"].astype(int).tolist()) == {0, 1}
-    assert declared[0].is_whole_number
+    assert declared[0].is_integer
 
 
 def test_strings_are_not_made_up_and_the_option_that_gives_them_is_named():

@@ -11,7 +11,7 @@ from comparisons import LONG_NODE, REASON, example
 from convswap.comparison.report import print_comparison, print_course_lines
 from convswap.comparison.result import Comparison, SideResult
 from convswap.graph.fusion.fuse import Fused, NotFused
-from convswap.graph.swap import Left
+from convswap.graph.swap import NotSwapped
 from convswap.output.tables import milliseconds
 from convswap.timing.sampler import Times
 from rich.console import Console
@@ -188,7 +188,9 @@ def test_op_time_says_how_many_convolutions_it_leaves_out():
 
 def test_square_brackets_in_names_are_text_and_not_markup():
     layer = replace(example().layers[0], node="[red]conv[/red]")
-    lines = lines_of(example(layers=(layer,), model="[bold]m[/bold]", left=(Left("[x]", "Conv", "[y]"),)))
+    lines = lines_of(
+        example(layers=(layer,), model="[bold]m[/bold]", left=(NotSwapped("[x]", "Conv", "[y]"),))
+    )
     text = "\n".join(lines)
     assert "[red]conv[/red]" in text and "[bold]m[/bold]" in text and "[x]" in text
 

@@ -45,7 +45,7 @@ def attributes(node: onnx.NodeProto) -> dict:
 
 
 def reasons(result) -> dict[str, str]:
-    return {left.node: left.reason for left in result.left}
+    return {left.node: left.reason for left in result.not_swapped}
 
 
 def assert_one_line(error: pytest.ExceptionInfo) -> str:
@@ -62,7 +62,7 @@ def test_conv_becomes_the_librarys_op_and_keeps_everything_else():
     result = swap(original)
     proto = result.to_proto()
     assert result.swapped == ("conv1", "conv2")
-    assert result.left == ()
+    assert result.not_swapped == ()
     before, after = node_named(original, "conv1"), node_named(proto, "conv1")
     assert (after.domain, after.op_type) == ("convswap", "Conv")
     assert attributes(after) == attributes(before)
@@ -197,7 +197,7 @@ def test_functions_with_a_conv_are_inlined_and_others_stay():
     assert not [
         node for node in all_nodes(proto.graph) if node.op_type == "Conv" and node.domain != "convswap"
     ]
-    assert result.left == ()
+    assert result.not_swapped == ()
 
 
 def test_inlined_names_do_not_meet_those_of_subgraphs():
@@ -260,7 +260,7 @@ def test_functions_whose_calls_multiply_are_left_in_no_time(depth, reason):
     start = time.process_time()
     result = swap(models.functions_that_double(depth, "Conv"))
     assert result.swapped == ("conv",)
-    assert reason in result.left[0].reason
+    assert reason in result.not_swapped[0].reason
     assert time.process_time() - start < 4
 
 
@@ -349,8 +349,8 @@ def test_functions_that_call_each_other_in_a_circle_are_left():
     layer.node.add(op_type="Block", domain="local", input=["a", "f"], output=["again"], name="circle")
     result = swap(original)
     assert result.swapped == ("conv",)
-    assert [left.node for left in result.left] == ["conv"]
-    assert "cannot be inlined: Cyclic dependency" in result.left[0].reason
+    assert [left.node for left in result.not_swapped] == ["conv"]
+    assert "cannot be inlined: Cyclic dependency" in result.not_swapped[0].reason
 
 
 def test_every_unsupported_convolution_is_left_with_a_reason():
@@ -369,7 +369,7 @@ def test_every_unsupported_convolution_is_left_with_a_reason():
 def test_conv_of_every_floating_type_is_swapped_even_if_only_inference_finds_it():
     result = swap(models.mixed_types())
     assert result.swapped == ("conv32", "conv16")
-    assert result.left == ()
+    assert result.not_swapped == ()
 
 
 @pytest.mark.parametrize(
@@ -477,7 +477,7 @@ def test_swapping_a_swapped_model_changes_no_byte(make, tmp_path):
     twice = swap(tmp_path / "once.onnx", precision="ieee")
     twice.save(tmp_path / "twice.onnx")
     assert twice.swapped == ()
-    assert twice.left == once.left
+    assert twice.not_swapped == once.not_swapped
     assert (tmp_path / "twice.onnx").read_bytes() == (tmp_path / "once.onnx").read_bytes()
 
 

@@ -11,8 +11,8 @@ import onnx
 import pytest
 from convswap.errors import ConvswapError
 from convswap.inputs.feeds import Input, declared_inputs
-from convswap.inputs.sample_shapes import shape_notes, telling_shapes
-from convswap.inputs.user_inputs import GivenInputs, UserInputSource, user_input_feeds, user_input_source
+from convswap.inputs.sample_shapes import shape_notes, shape_notes_on_error
+from convswap.inputs.user_inputs import InputData, UserInputSource, user_input_feeds, user_input_source
 from onnx import TensorProto, helper
 from PIL import ExifTags, Image
 from swap_models import model_with_inputs, tensor_info
@@ -200,7 +200,7 @@ def test_other_names_and_missing_inputs_are_refused():
 def test_what_is_neither_mapping_nor_path_is_refused(user_values):
     type_name = type(user_values).__name__
     assert f"inputs were given as a {type_name}; expected arrays by the names" in message(
-        GivenInputs(user_values)
+        InputData(user_values)
     )
 
 
@@ -270,9 +270,9 @@ def test_images_become_numbers_by_scale_mean_and_std(tmp_path):
     assert (array.shape, array.dtype) == ((2, 3, 4, 6), np.float32)
     # Sorted by name, channels first, in 0..1.
     np.testing.assert_allclose(array[:, :, 0, 0], [[0, 0, 0], [1, 0.2, 0]], rtol=1e-6)
-    user_values = GivenInputs(tmp_path, mean=(0.5, 0.1, 0), std=(0.5, 0.1, 2))
+    user_values = InputData(tmp_path, mean=(0.5, 0.1, 0), std=(0.5, 0.1, 2))
     np.testing.assert_allclose(user_input_feeds(user_values, SMALL)["x"][1, :, 3, 5], [1, 1, 0], rtol=1e-6)
-    user_values = GivenInputs(tmp_path, mean=55, std=(2.0,), scale=1)
+    user_values = InputData(tmp_path, mean=55, std=(2.0,), scale=1)
     np.testing.assert_allclose(
         user_input_feeds(user_values, SMALL)["x"][1, :, 3, 5], [100, -2, -27.5], rtol=1e-6
     )
@@ -289,7 +289,7 @@ def test_an_input_of_whole_numbers_gets_the_pixels_themselves(tmp_path):
     save_image(tmp_path / "a.png")
     bytes_of = declared(tensor_info("x", "n", 3, 4, 6, element_type=TensorProto.UINT8))
     assert user_input_feeds(tmp_path, bytes_of)["x"][0, :, 0, 0].tolist() == [255, 51, 0]
-    assert "takes uint8, but pixels become -1 to 254" in message(GivenInputs(tmp_path, mean=1), bytes_of)
+    assert "takes uint8, but pixels become -1 to 254" in message(InputData(tmp_path, mean=1), bytes_of)
 
 
 def test_images_are_scaled_to_a_fixed_size_and_in_proportion_to_a_fixed_height(tmp_path):
@@ -322,18 +322,18 @@ def test_several_sizes_are_refused_for_an_input_of_open_size(tmp_path):
 )
 def test_numbers_for_pixels_that_cannot_be_are_refused(tmp_path, options, expected):
     save_image(tmp_path / "a.png")
-    assert expected in message(GivenInputs(tmp_path, **options))
+    assert expected in message(InputData(tmp_path, **options))
 
 
 def test_numbers_for_pixels_are_refused_beside_arrays(tmp_path):
     np.savez(tmp_path / "inputs.npz", x=counting(1, 3, 4, 6))
-    refusal = message(GivenInputs(tmp_path / "inputs.npz", mean=0.5))
+    refusal = message(InputData(tmp_path / "inputs.npz", mean=0.5))
     assert (
         refusal.startswith("mean is of images, but '")
         and "has arrays, " in refusal
         and "which are fed as they are" in refusal
     )
-    assert "scale is of images, but arrays were given" in message(GivenInputs({"x": [1]}, scale=2))
+    assert "scale is of images, but arrays were given" in message(InputData({"x": [1]}, scale=2))
 
 
 def test_images_for_a_model_that_takes_none_are_refused(tmp_path):
@@ -359,7 +359,7 @@ def test_all_samples_are_one_batch_unless_asked_otherwise():
     source = user_input_source({"x": counting(5, 3), "size": [7, 9]}, TWO, None)
     assert (source.images, source.batch) == (5, 5)
     assert source.inputs[0].shape == (None, 3) and source.inputs[1].shape == (2,)
-    assert all(each.is_given for each in source.inputs)
+    assert all(each.is_from_user for each in source.inputs)
     assert first_numbers(source) == [[0, 3, 6, 9, 12]]
 
 
@@ -459,7 +459,7 @@ def test_whole_numbers_that_nobody_gave_are_noted_and_named_where_a_run_fails():
     (note,) = shape_notes(TWO, TWO, 1)
     assert note == "whole-number input 'size' [2] is fed zeros and ones; --inputs gives it real values"
     inputs = declared(*(tensor_info(name, 1, element_type=INT64) for name in ("start", "end")))
-    with pytest.raises(ConvswapError) as caught, telling_shapes(inputs, inputs, 1):
+    with pytest.raises(ConvswapError) as caught, shape_notes_on_error(inputs, inputs, 1):
         raise ConvswapError("it does not run")
     assert str(caught.value) == (
         "it does not run; whole-number inputs 'start' [1], 'end' [1] are fed zeros and ones; --inputs gives "

@@ -18,7 +18,7 @@ from convswap.bench.report import print_missing_default
 from convswap.bench.suite_runs import BenchRequest, bench_request
 from convswap.errors import ConvswapError, batch_sizes
 from convswap.graph.swap import DEFAULT_PRECISION
-from convswap.output.tables import milliseconds, plain_table, say_below
+from convswap.output.tables import milliseconds, plain_table, set_caption
 from convswap.progress import Progress
 from convswap.runtime.device import choose_device, device_lines
 from convswap.runtime.sessions import DEFAULT, BoundRun, on_device, our_side
@@ -129,7 +129,7 @@ def print_alternating(rows: Sequence[Mapping[str, Any]], console: Console, devic
     for row in rows:
         cells = [cell for side in ("default", "convswap") for cell in _cells(row, side)]
         table.add_row(row["layer"], row["precision"], *cells, row["algorithm"])
-    say_below(table, f"back-to-back runs by the host's clock, alternated {BACK_TO_BACK.samples} times")
+    set_caption(table, f"back-to-back runs by the host's clock, alternated {BACK_TO_BACK.samples} times")
     console.print(table)
     print_missing_default(rows, console)
     worst = max(rows, key=lambda row: _ratio(row, "convswap"))

@@ -25,7 +25,7 @@ from convswap.graph.algorithms import check_algorithm
 from convswap.graph.model_file import save_model
 from convswap.graph.plain_model import plain_model
 from convswap.graph.swap import DEFAULT_PRECISION, swap
-from convswap.inputs.model_with_data import OneRun, UserModel, one_run, open_model
+from convswap.inputs.model_with_data import RunInputs, UserModel, open_model, run_inputs
 from convswap.inputs.sample_shapes import InputShape
 from convswap.inputs.tensor_inputs import with_tensor_inputs
 from convswap.inputs.user_inputs import UserInputs
@@ -71,7 +71,7 @@ def first_run(
     chosen = choose_device(device)
     title, opened = open_model(model)
     opened, inputs = with_tensor_inputs(opened, inputs)
-    fed = one_run(opened, batch=batch, device=chosen, input_shape=input_shape, given=inputs)
+    fed = run_inputs(opened, batch=batch, device=chosen, input_shape=input_shape, user_inputs=inputs)
     shapes = {name: list(shape) for name, shape in fed.shapes.items()}
     swapped = swap(opened, algorithm=algorithm, precision=precision).model
     check_algorithm(algorithm, chosen.name)
@@ -86,7 +86,7 @@ def first_run(
             path = Path(folder) / f"{side}.onnx"
             save_model(own, path)
             jobs[side] = {"model": str(path), "ours": side == "convswap", **common}
-        with fed.telling():
+        with fed.notes_on_error():
             found = _alternate(jobs, processes, progress or silent)
     medians = {
         f"{side}{key}": float(np.median([_value(times, key) for times in found[side]]))
@@ -107,9 +107,9 @@ def first_run(
     }
 
 
-def _saved_values(fed: OneRun, folder: Path) -> str | None:
+def _saved_values(fed: RunInputs, folder: Path) -> str | None:
     """Return the file with the values that a user gave, in the order of the inputs; None for none."""
-    if fed.given is None:
+    if fed.source is None:
         return None
     path = folder / "values.npz"
     feeds = fed.feeds()

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from convswap.errors import ConvswapError, short_of_memory
+from convswap.errors import ConvswapError, out_of_memory_error
 from convswap.graph.model_file import model_from_proto
 from convswap.inputs.feeds import Feeds, declared_inputs, random_feeds
 from convswap.runtime.device import choose_device
@@ -42,7 +42,7 @@ def main(job: str) -> int:
     except ConvswapError as error:
         return _refuse(error)
     except MemoryError as error:
-        return _refuse(short_of_memory(error))
+        return _refuse(out_of_memory_error(error))
     return 0
 
 

@@ -12,7 +12,7 @@ from convswap.cli.completion import names_or_files, network_names
 from convswap.errors import ConvswapError
 
 if TYPE_CHECKING:
-    from convswap.inputs.user_inputs import GivenInputs
+    from convswap.inputs.user_inputs import InputData
 
 # Options that mean the same in several commands.
 _COMMON: Mapping[str, dict[str, Any]] = {
@@ -101,7 +101,7 @@ def arguments_of(function: Callable[..., object], options: argparse.Namespace) -
     return {name: value for name, value in arguments.items() if value is not None}
 
 
-def given_inputs(options: argparse.Namespace) -> GivenInputs | None:
+def given_inputs(options: argparse.Namespace) -> InputData | None:
     """Return what --inputs, --mean, --std and --scale say; None where none is there."""
     how = {"--mean": options.mean, "--std": options.std, "--scale": options.scale}
     if options.inputs is None:
@@ -110,10 +110,10 @@ def given_inputs(options: argparse.Namespace) -> GivenInputs | None:
                 raise ConvswapError(f"{option} has no meaning without --inputs and a folder of images")
         return None
     # Imported here, since a parser alone needs no NumPy.
-    from convswap.inputs.user_inputs import GivenInputs
+    from convswap.inputs.user_inputs import InputData
 
-    usual = GivenInputs(options.inputs)
-    return GivenInputs(
+    usual = InputData(options.inputs)
+    return InputData(
         options.inputs,
         usual.mean if options.mean is None else _numbers("--mean", options.mean),
         usual.std if options.std is None else _numbers("--std", options.std),

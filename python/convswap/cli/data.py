@@ -28,19 +28,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Do what the options ask for; return the exit status."""
-    from convswap.inputs.predictions import check_count, draw, predict
+    from convswap.inputs.predictions import check_image_count, draw, predict
     from convswap.output.drawing import png
 
     if options.output and Path(options.output).suffix.lower() != ".png":
         raise ConvswapError(f"cannot write '{options.output}': a contact sheet is a PNG; name a .png file")
     check_results({"-o": options.output or f"{options.data or 'fashion-mnist'}.png"}, model=options.model)
-    check_count(options.images)
+    check_image_count(options.images)
     with progress_line() as progress:
         progress("reading the model and the data")
         predictions = predict(options.model, data=options.data, images=options.images)
         progress("drawing")
         sheet = png(draw(predictions))
     output = options.output or f"{predictions.dataset}.png"
-    told = f"{output}: {predictions.right} of {len(predictions.labels)} named right by {predictions.model}"
+    told = f"{output}: {predictions.correct} of {len(predictions.labels)} named right by {predictions.model}"
     show_and_write(lambda: print(told), (output, lambda: sheet))
     return 0

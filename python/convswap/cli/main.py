@@ -33,7 +33,7 @@ from convswap.cli import (
     tune,
     warm,
 )
-from convswap.errors import NO_ONNXRUNTIME, ConvswapError, short_of_memory
+from convswap.errors import NO_ONNXRUNTIME, ConvswapError, out_of_memory_error
 from convswap.runtime.packages import NAME, why_broken
 
 # As the help lists them: what a title says, and its commands.
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _refuse(f"the installed {NAME} is broken: {reason}; `convswap doctor` says what to type")
     except MemoryError as error:
-        return _refuse(str(short_of_memory(error)))
+        return _refuse(str(out_of_memory_error(error)))
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:

@@ -72,9 +72,9 @@ def check_results(
         taken["what --op-library reads"] = options.op_libraries
         taken["what --inputs reads"] = [options.inputs] if options.inputs else []
     if model is not None:
-        from convswap.graph.model_file import files_of
+        from convswap.graph.model_file import model_files
 
-        file, *weights = files_of(model)
+        file, *weights = model_files(model)
         taken |= {"the model that is read": [file], "a file of weights of the model that is read": weights}
     for name, path in written.items():
         check_writable(path, taken, name)

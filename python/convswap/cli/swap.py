@@ -37,8 +37,8 @@ def run(options: argparse.Namespace) -> int:
     fused = f", {len(result.fused)} fused with what follows" if options.fuse else ""
 
     def show() -> None:
-        print(f"{options.output}: {len(result.swapped)} Conv swapped, {len(result.left)} left{fused}")
-        for left in result.left:
+        print(f"{options.output}: {len(result.swapped)} Conv swapped, {len(result.not_swapped)} left{fused}")
+        for left in result.not_swapped:
             print(f"  left {left.op} {left.node}: {left.reason}")
         for line in fusion_lines(result.fused, result.not_fused):
             print(f"  {line}")

@@ -268,7 +268,7 @@ def perturbed(model: onnx.ModelProto, perturbation: float, seed: int) -> onnx.Mo
         if node.op_type != "Conv" or node.domain not in ONNX_DOMAINS or len(node.input) < 2:
             continue
         kind = kinds.get(node.input[1], int(onnx.TensorProto.FLOAT))
-        factor, own = taken.take("perturbation"), taken.take(node.output[0])
+        factor, own = taken.make_unique("perturbation"), taken.make_unique(node.output[0])
         values = np.array(1 + perturbation * generator.choice([-1.0, 1.0]), np.float32)
         copy.graph.initializer.append(
             numpy_helper.from_array(values.astype(helper.tensor_dtype_to_np_dtype(kind)), factor)

@@ -25,7 +25,7 @@ from convswap.graph.swap import DEFAULT_PRECISION, FLOAT16_ON_CPU
 from convswap.inputs.feeds import Feeds, Source, input_shapes
 from convswap.inputs.model_with_data import UserModel
 from convswap.inputs.predictions import predicted_classes
-from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes
+from convswap.inputs.sample_shapes import InputShape, shape_notes, shape_notes_on_error
 from convswap.inputs.user_inputs import UserInputs
 from convswap.progress import Progress, silent
 from convswap.reference.evaluation import evaluate
@@ -104,7 +104,7 @@ def compare(
         input_shape: the shape of one sample of the model's input, or of inputs by name, where the model
             leaves it open; by default images are 224x224, and anything else is 1.
         inputs: the values of the model's inputs, instead of `data`: arrays by name, or the path of a file or
-            folder that has them; see `inputs.user_inputs.GivenInputs`. The batch is theirs.
+            folder that has them; see `inputs.user_inputs.InputData`. The batch is theirs.
         op_libraries: files with custom ops of others that the model needs.
         progress: called with a few words at the start of every step.
 
@@ -146,7 +146,7 @@ def _compare_with(model: UserModel, options: CompareOptions, report: Progress) -
     plan = plan_memory(compared)
     # The first run of a process loads libraries, which must not count for either side.
     one = compared.source.first(1)
-    with telling_shapes(*compared.shaped):
+    with shape_notes_on_error(*compared.shaped):
         shapes = compared.capture().shapes(on_device(one, device))
     check_memory(compared, plan, shapes)
 
@@ -195,7 +195,7 @@ def _runs(compared: Compared, plan: Plan, truth_images: Callable[[], int], repor
     answered: dict[Side, Arrays] = {}
     for sides in [[side] for side in compared.sides] if plan.one_side_at_a_time else [compared.sides]:
         report("loading both sides" if len(sides) > 1 else f"loading the {sides[0].name} side")
-        with telling_shapes(*compared.shaped):
+        with shape_notes_on_error(*compared.shaped):
             sessions = {side: compared.session(side) for side in sides}
             report(f"timing batches of {source.batch}")
             times.update(_measure(sessions, on_device(source.first(source.batch), device), device))
@@ -284,7 +284,7 @@ def _comparison(
         top1_agreement=same.share,
         without_class=same.without_class,
         swapped=compared.swapped_convs,
-        left=swapping.left,
+        left=swapping.not_swapped,
         fused=swapping.fused,
         not_fused=swapping.not_fused,
         layers=rows,
@@ -361,10 +361,10 @@ def _notes(
             f"{tested.swapped_before} Conv swapped before: on our side with the algorithm and precision "
             "that the file gives, on the default side turned back into ONNX's"
         )
-    if tested.missing is not None:
+    if tested.missing_dataset is not None:
         yield (
-            f"the model was made for {tested.missing}, which is not here: "
-            f"--data {tested.missing} downloads it"
+            f"the model was made for {tested.missing_dataset}, which is not here: "
+            f"--data {tested.missing_dataset} downloads it"
         )
     if same.without_class:
         yield (

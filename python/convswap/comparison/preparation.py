@@ -21,7 +21,7 @@ from convswap.inputs.feeds import Source, declared_inputs
 from convswap.inputs.model_with_data import (
     ModelWithData,
     UserModel,
-    no_labels,
+    no_labels_error,
     open_model_with_data,
     source_of,
 )
@@ -101,7 +101,7 @@ class Compared:
 
     @property
     def shaped(self) -> tuple[Any, ...]:
-        """The arguments of `shape_notes` and `telling_shapes`."""
+        """The arguments of `shape_notes` and `shape_notes_on_error`."""
         return declared_inputs(self.tested.model), self.source.inputs, self.source.batch
 
     @property
@@ -168,7 +168,7 @@ def prepare(model: UserModel, options: CompareOptions, device: Device) -> Compar
     tested = open_model_with_data(model, options.data, options.input_shape, options.inputs)
     source = source_of(tested, options.images, options.batch, device)
     if options.labelled and source.labels is None:
-        raise no_labels(tested.dataset)
+        raise no_labels_error(tested.dataset)
     swapping = swap(
         tested.model,
         algorithm=options.algorithm,

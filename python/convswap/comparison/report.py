@@ -255,16 +255,16 @@ def compare_html(comparison: Comparison, made: str = "") -> str:
         BarPage(
             title=title,
             speedup=times_faster(comparison.speedup),
-            answer=answer,
+            agreement=answer,
             is_wrong=not comparison.within_tolerance,
             gain=gain,
             circumstances=circumstances,
-            whole=_end_to_end_rows(comparison),
+            end_to_end=_end_to_end_rows(comparison),
             layers=_layer_rows(shown),
             layers_note=_layers_note(comparison, shown),
             tables=comparison_tables(comparison),
             remarks=[f"{remark}." for remark in remarks(comparison)],
-            made=made,
+            footer=made,
         )
     )
 

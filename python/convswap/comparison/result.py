@@ -8,7 +8,7 @@ from typing import Any
 
 from convswap.comparison.verdict import Verdict
 from convswap.graph.fusion.fuse import Fused, NotFused
-from convswap.graph.swap import Left
+from convswap.graph.swap import NotSwapped
 from convswap.output.files import finite
 from convswap.runtime.device import Device
 from convswap.timing.sampler import Times
@@ -72,7 +72,7 @@ class Comparison:
     sides: Mapping[str, SideResult]
     top1_agreement: float | None
     swapped: int
-    left: tuple[Left, ...]
+    left: tuple[NotSwapped, ...]
     layers: tuple[LayerResult, ...]
     tolerance: float
     notes: tuple[str, ...] = ()

@@ -1,1 +1,1 @@
-"""ONNX models: reading and saving, names and types, inlining, and the swap of their convolutions."""
+"""ONNX models: loading and saving, names and types, inlining, and swapping of convolutions."""

@@ -1,4 +1,4 @@
-"""The names that an algorithm can be asked for by."""
+"""The names of algorithms that users can select."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 from convswap import _native
 from convswap.errors import ConvswapError, unknown_name
 
-# What leaves the choice to the planner: to its rule, or to what `convswap tune` measured.
+# Names that leave the choice to the planner: by its estimates, or by the measurements of `convswap tune`.
 AUTO = "auto"
 TUNED = "tuned"
 
 
 def check_algorithm(name: str, device: str | None = None) -> None:
-    """Raise ConvswapError, naming the nearest, where no algorithm for `device` (None: any) has `name`."""
+    """Raise ConvswapError, naming the nearest, if no algorithm for `device` (None: any) is called `name`."""
     catalog = _native.catalog()
     named = [entry for entry in catalog if device in (None, entry.device)]
     if name in (AUTO, TUNED, *(entry.name for entry in named)):
         return
-    # Who does not climb the ladder need not read the names of its rungs.
+    # The message suggests the ladder's rungs only for a name that looks like a rung.
     means_rung = isinstance(name, str) and name.startswith("ladd")
     usable = [AUTO, TUNED, *(entry.name for entry in named if entry.by_name_alone == means_rung)]
     if any(entry.name == name for entry in catalog):
@@ -30,14 +30,14 @@ def check_algorithm(name: str, device: str | None = None) -> None:
 
 
 def rungs() -> list[_native.Algorithm]:
-    """Return the rungs of the ladder in this build, from the first to the last."""
+    """Return the rungs of the ladder in this build, in order."""
     return [entry for entry in _native.catalog() if entry.by_name_alone]
 
 
 def able_algorithms(problem: Any, device: str) -> list[str]:
     """Return the algorithms for `device` that can compute a `convswap._native.Problem`, in catalog order.
 
-    The rungs of the ladder are not among them: they are there to be read, and to be asked for by name.
+    The rungs of the ladder are left out: they are teaching code, selected by name only.
     """
     return [
         entry.name

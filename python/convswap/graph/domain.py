@@ -1,4 +1,4 @@
-"""The domain of the library's ops, its version, and convolutions that are not Conv of the ONNX domain."""
+"""The library's op domain and its ops, and convolutions that are not Conv of the ONNX domain."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import onnx_ir as ir
 
 DOMAIN = "convswap"
 DOMAIN_VERSION = 1
-# Both names of ONNX's own domain.
+# The two names of ONNX's domain.
 ONNX_DOMAINS = ("", "ai.onnx")
 FUSED_OP = "FusedConv"
-OUR_OPS = ("Conv", FUSED_OP)
+CONVSWAP_OPS = ("Conv", FUSED_OP)
 SUPPORTED_ELEMENT_TYPES = frozenset(
     {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 )
@@ -20,7 +20,7 @@ SUPPORTED_ELEMENT_TYPES = frozenset(
 _OPTIMISED = "is written by ONNX Runtime's optimiser: use the model as it was before it was optimised"
 _QUANTISED = "computes in integers, the library in float32: use the model as it was before it was quantised"
 _TRANSPOSED = "is a transposed convolution, which the library does not compute"
-_REASONS = {
+_UNSUPPORTED_REASONS = {
     ("", "ConvTranspose"): _TRANSPOSED,
     ("", "ConvInteger"): _QUANTISED,
     ("", "QLinearConv"): _QUANTISED,
@@ -33,36 +33,39 @@ _REASONS = {
     ("com.microsoft.nchwc", "Conv"): _OPTIMISED,
     ("com.ms.internal.nhwc", "Conv"): _OPTIMISED,
 }
-# "Conv" as a word of its own: not the beginning of "Convert" or of "ConvexHull".
+# "Conv" not followed by a lower-case letter: "Convert" and "ConvexHull" are no convolutions.
 _CONVOLUTION_NAME = re.compile(r"Conv(?![a-z])|Convolution")
 
 
-def is_our_conv(node: onnx.NodeProto | ir.Node) -> bool:
-    """Return whether `node` is a Conv of ours without fused nodes."""
+def is_convswap_conv(node: onnx.NodeProto | ir.Node) -> bool:
+    """Return whether `node` is a `convswap.Conv`."""
     return node.domain == DOMAIN and node.op_type == "Conv"
 
 
-def is_ours(node: onnx.NodeProto | ir.Node) -> bool:
-    """Return whether `node` is a Conv or a FusedConv of ours."""
-    return node.domain == DOMAIN and node.op_type in OUR_OPS
+def is_convswap_op(node: onnx.NodeProto | ir.Node) -> bool:
+    """Return whether `node` is a `convswap.Conv` or a `convswap.FusedConv`."""
+    return node.domain == DOMAIN and node.op_type in CONVSWAP_OPS
 
 
 def op_name(node: onnx.NodeProto | ir.Node) -> str:
-    """Return the name of what `node` computes, with its domain unless that is ONNX's: "convswap.Conv"."""
+    """Return the op type of `node` with its domain, which is left out for ONNX's: "convswap.Conv", "Relu"."""
     return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
 
 
 def is_named_convolution(op_type: str) -> bool:
-    """Return whether an op of that name computes a convolution, by its name."""
+    """Return whether the name `op_type` says that the op computes a convolution."""
     return _CONVOLUTION_NAME.search(op_type) is not None
 
 
-def why_no_conv(domain: str, op_type: str) -> str | None:
-    """Return why the library does not compute a convolution that is not Conv of ONNX, None of others."""
-    return _REASONS.get((domain, op_type))
+def unsupported_reason(domain: str, op_type: str) -> str | None:
+    """Return why the library does not compute the convolution op `op_type`; None for any other op."""
+    return _UNSUPPORTED_REASONS.get((domain, op_type))
 
 
-def why_no_conv_any_more(domain: str, op_type: str) -> str | None:
-    """Return the reason of an op that a tool has put in the place of a Conv, None of other ops."""
-    reason = why_no_conv(domain, op_type)
+def rewritten_conv_reason(domain: str, op_type: str) -> str | None:
+    """Return why the library does not compute an op that a tool has put in place of a Conv; else None.
+
+    ONNX Runtime's optimiser and quantisation tools rewrite Conv nodes to such ops.
+    """
+    reason = unsupported_reason(domain, op_type)
     return reason if reason in (_OPTIMISED, _QUANTISED) else None

@@ -1,4 +1,4 @@
-"""What `convswap.FusedConv` computes after the convolution: y = pool(activation(conv(X, W) + B + Z))."""
+"""Activation and pooling of `convswap.FusedConv`: y = pool(activation(conv(X, W) + B + Z))."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _Default = TypeVar("_Default", float, None)
 
 
 class NotFusable(Exception):
-    """The reason why a node cannot be fused into a FusedConv; "it" in the message is that node."""
+    """A node cannot be fused into a FusedConv. The message is the reason; its "it" is the node."""
 
 
 @dataclass(frozen=True)
 class Activation:
-    """An elementwise function, by the name that the attribute `activation` gives it.
+    """An elementwise activation, under its name in the attribute `activation`.
 
-    `alpha` and `beta` are None where they mean nothing. Clip's are its minimum and maximum, infinite if there
-    is no bound; LeakyRelu and Elu have `alpha`; HardSigmoid has both.
+    Clip's `alpha` and `beta` are its minimum and maximum, infinite if unbounded. LeakyRelu and Elu have
+    `alpha`; HardSigmoid has both. A parameter that the activation does not have is None.
     """
 
     name: str
@@ -29,13 +29,13 @@ class Activation:
     beta: float | None = None
 
     def attributes(self) -> list[ir.Attr]:
-        """Return the attributes of FusedConv that stand for this activation."""
-        found = [ir.AttrString("activation", self.name)]
+        """Return the attributes of FusedConv for this activation."""
+        attributes = [ir.AttrString("activation", self.name)]
         for name in ("alpha", "beta"):
             parameter = getattr(self, name)
             if parameter is not None:
-                found.append(ir.AttrFloat32(f"activation_{name}", parameter))
-        return found
+                attributes.append(ir.AttrFloat32(f"activation_{name}", parameter))
+        return attributes
 
 
 NO_ACTIVATION = Activation("None")
@@ -45,7 +45,7 @@ NO_ACTIVATION = Activation("None")
 class Pool:
     """A pooling over height and width: `op` is MaxPool or AveragePool.
 
-    `kernel_shape` and `strides` are those of height, width; `pads` has the beginnings of both, then the ends.
+    `kernel_shape` and `strides` are (height, width); `pads` is (top, left, bottom, right).
     """
 
     op: str
@@ -56,8 +56,8 @@ class Pool:
     count_include_pad: bool
 
     def attributes(self) -> list[ir.Attr]:
-        """Return the attributes of FusedConv that stand for this pooling."""
-        found = [
+        """Return the attributes of FusedConv for this pooling."""
+        attributes = [
             ir.AttrString("pool", self.op),
             ir.AttrInt64s("pool_kernel_shape", self.kernel_shape),
             ir.AttrInt64s("pool_strides", self.strides),
@@ -65,30 +65,30 @@ class Pool:
             ir.AttrInt64("pool_ceil_mode", int(self.ceil_mode)),
         ]
         if self.op == "AveragePool":
-            found.append(ir.AttrInt64("pool_count_include_pad", int(self.count_include_pad)))
-        return found
+            attributes.append(ir.AttrInt64("pool_count_include_pad", int(self.count_include_pad)))
+        return attributes
 
 
 def read_float(node: ir.Node, name: str, default: _Default) -> float | _Default:
-    """Return the attribute `name`; NotFusable where it is no number."""
+    """Return the attribute `name`; raise NotFusable if it is no number."""
     attribute = _attribute(node, name, ir.AttributeType.FLOAT)
     return default if attribute is None else attribute.as_float()
 
 
 def read_int(node: ir.Node, name: str, default: int) -> int:
-    """Return the attribute `name`; NotFusable where it is no whole number."""
+    """Return the attribute `name`; raise NotFusable if it is no integer."""
     attribute = _attribute(node, name, ir.AttributeType.INT)
     return default if attribute is None else attribute.as_int()
 
 
 def read_ints(node: ir.Node, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the attribute `name`; NotFusable where it is no list of whole numbers."""
+    """Return the attribute `name`; raise NotFusable if it is no list of integers."""
     attribute = _attribute(node, name, ir.AttributeType.INTS)
     return default if attribute is None else tuple(attribute.as_ints())
 
 
 def read_text(node: ir.Node, name: str, default: str) -> str:
-    """Return the attribute `name`; NotFusable where it is no string."""
+    """Return the attribute `name`; raise NotFusable if it is no string."""
     attribute = _attribute(node, name, ir.AttributeType.STRING)
     return default if attribute is None else attribute.as_string()
 
@@ -100,6 +100,6 @@ def _attribute(node: ir.Node, name: str, kind: ir.AttributeType) -> ir.Attr | No
     return attribute
 
 
-def largest(dtype: np.dtype) -> float:
+def max_finite(dtype: np.dtype) -> float:
     """Return the largest finite number of a floating-point `dtype`."""
     return float(ml_dtypes.finfo(dtype).max)

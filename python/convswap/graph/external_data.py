@@ -1,4 +1,4 @@
-"""Weights in files of their own beside a model: checked before they are read, and written aligned."""
+"""External data of ONNX models: files checked before they are read, and tensors written aligned."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import onnx_ir as ir
 from convswap.errors import ConvswapError, root_cause
 from convswap.graph.names import nodes_of
 
-# Where tensors begin in data files: on a page, where every version of ONNX Runtime can map them, or, the
-# smaller ones, on a cache line.
+# Alignment of tensors in data files. Large tensors begin on a page, so that every version of ONNX Runtime can
+# map them into memory; smaller tensors begin on a cache line.
 _PAGE_BYTES = 4096
 _CACHE_LINE_BYTES = 64
 _LARGE_TENSOR_BYTES = 1024 * 1024
 
 
 class LinkedTensor(ir.ExternalTensor):
-    """An external tensor whose file onnx-ir refuses: a link out of the model's folder, or a hard link.
+    """An external tensor in a file that onnx-ir rejects: a link out of the model's folder, or a hard link.
 
-    onnx-ir checks nothing where it is told no folder; `follow_links` has said that `file` is sound.
+    An empty `base_dir` turns off onnx-ir's checks. `follow_links` has checked `file` instead.
     """
 
     __slots__ = ("_file",)
@@ -42,63 +42,63 @@ class LinkedTensor(ir.ExternalTensor):
 
     @property
     def path(self) -> str:
-        """The data file itself, behind all links."""
+        """The data file, with all links resolved."""
         return self._file
 
 
 def follow_links(model: ir.Model, file: Path) -> None:
-    """Let the external tensors of `model`, read from `file`, be read through links that lead beside it.
+    """Resolve links to the data files of `model`, read from `file`, so that onnx-ir reads the files.
 
-    As in ONNX Runtime, data lie in the folder that the model is opened in, or in that of the file which a
-    link of the model's name leads to: a Hugging Face cache has links to both in `snapshots`, and the files
-    side by side in `blobs`. A file of several names (hard links) is read like any other: package managers
-    keep files of packages so. Other tensors, absolute locations among them, stay as they are.
+    As in ONNX Runtime, data files lie in the model's folder, or in the folder of the file that a symbolic
+    link `file` points to. A Hugging Face cache has links to model and data in `snapshots`, and both files in
+    `blobs`. Files with several hard links are accepted: package managers store files of packages this way.
+    Tensors with other locations, such as absolute paths, stay as they are.
     """
-    opened_in, beside = _real(file.parent), _real(file).parent
+    model_folder, target_folder = _real_path(file.parent), _real_path(file).parent
 
-    def followed(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    def resolve(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
         if not isinstance(tensor, ir.ExternalTensor) or Path(tensor.location).is_absolute():
             return tensor
-        target = _real(Path(tensor.path))
-        if target.is_relative_to(opened_in):
-            return LinkedTensor(tensor, target) if _has_several_names(target) else tensor
-        return LinkedTensor(tensor, target) if target.is_relative_to(beside) else tensor
+        target = _real_path(Path(tensor.path))
+        if target.is_relative_to(model_folder):
+            return LinkedTensor(tensor, target) if _has_hard_links(target) else tensor
+        return LinkedTensor(tensor, target) if target.is_relative_to(target_folder) else tensor
 
-    _replace_tensors(model, (*model.graphs(), *function_graphs(model)), followed)
+    _replace_tensors(model, (*model.graphs(), *function_graphs(model)), resolve)
 
 
-def _real(path: Path) -> Path:
-    # Not Path.resolve, which raises where links lead in a circle: such a file is missing.
+def _real_path(path: Path) -> Path:
+    # Path.resolve would raise for a circle of links; here such a file counts as missing.
     return Path(os.path.realpath(path))
 
 
-def _has_several_names(file: Path) -> bool:
+def _has_hard_links(file: Path) -> bool:
     try:
         return file.stat().st_nlink > 1
     except OSError:
-        # That it is missing, `check_external_data` says.
+        # `check_external_data` reports missing files.
         return False
 
 
 def write_tensors(data: Path, tensors: Iterable[ir.TensorProtocol]) -> list[ir.ExternalTensor]:
-    """Write `tensors` one after the other to the file `data`; return where each of them is.
+    """Write `tensors` one after the other to the file `data`; return them as external tensors.
 
-    onnx-ir aligns no tensor of less than 1 MiB, and packs densely: one of an odd length would leave the next
-    ones at addresses where their elements may not begin.
+    onnx-ir's own writer aligns no tensor of less than 1 MiB. After a tensor of odd length, its next tensors
+    would be misaligned for their element type.
     """
-    there = []
+    written = []
     with data.open("wb") as file:
         for tensor in tensors:
             alignment = _PAGE_BYTES if tensor.nbytes >= _LARGE_TENSOR_BYTES else _CACHE_LINE_BYTES
             offset = -(-file.tell() // alignment) * alignment
-            # The bytes between are zeros.
+            # The operating system fills the gap with zeros.
             file.seek(offset)
             if isinstance(tensor, (ir.Tensor, ir.ExternalTensor)):
-                # Without a copy in memory.
+                # Needs no copy in memory.
                 tensor.tofile(file)
             else:
                 file.write(tensor.tobytes())
-            there.append(
+            written.append(
                 ir.ExternalTensor(
                     data.name,
                     offset,
@@ -111,15 +111,15 @@ def write_tensors(data: Path, tensors: Iterable[ir.TensorProtocol]) -> list[ir.E
                     base_dir=data.parent,
                 )
             )
-        # Up to the last of them, where it has no elements.
+        # Extends the file to the offset of a last tensor without elements.
         file.truncate()
-    return there
+    return written
 
 
 def check_external_data(model: ir.Model, file: Path) -> None:
-    """Raise ConvswapError where external data of `model` are missing, too short or not where they may be.
+    """Raise ConvswapError if external data of `model` are missing, too short or in a forbidden place.
 
-    `file` is what the model was read from.
+    `file` is the file that the model was read from.
     """
     checked: set[str] = set()
     for tensor in external_tensors(model):
@@ -147,7 +147,7 @@ def check_external_data(model: ir.Model, file: Path) -> None:
 
 
 def _check_readable(tensor: ir.ExternalTensor, file: Path) -> None:
-    """Map one byte of the tensor's file, so that onnx-ir's rules on where data may lie are applied now."""
+    """Map one byte of the tensor's file, so that onnx-ir checks now whether data may lie there."""
     first_byte = ir.ExternalTensor(
         tensor.location, 0, 1, ir.DataType.UINT8, shape=ir.Shape([1]), name="byte", base_dir=tensor.base_dir
     )
@@ -162,8 +162,8 @@ def _check_readable(tensor: ir.ExternalTensor, file: Path) -> None:
         ) from error
 
 
-def read_what_cannot_be_written_back(model: ir.Model) -> None:
-    """Bring external tensors outside graph initializers into memory: onnx-ir writes no others back."""
+def load_unwritable_tensors(model: ir.Model) -> None:
+    """Load external tensors of attributes and functions into memory, since onnx-ir cannot write them back."""
     _replace_tensors(model, function_graphs(model), _in_memory)
 
 
@@ -176,14 +176,16 @@ def _replace_tensors(
             if value.const_value is not None:
                 value.const_value = replacement(value.const_value)
     for node, attribute in _tensor_attributes(model):
-        old = _tensors_of(attribute)
-        new = [replacement(tensor) for tensor in old]
-        if all(own is other for own, other in zip(old, new, strict=True)):
+        old_tensors = _tensors_of(attribute)
+        new_tensors = [replacement(tensor) for tensor in old_tensors]
+        if all(
+            old_tensor is new_tensor for old_tensor, new_tensor in zip(old_tensors, new_tensors, strict=True)
+        ):
             continue
         if attribute.type == ir.AttributeType.TENSOR:
-            node.attributes[attribute.name] = ir.AttrTensor(attribute.name, new[0])
+            node.attributes[attribute.name] = ir.AttrTensor(attribute.name, new_tensors[0])
         else:
-            node.attributes[attribute.name] = ir.AttrTensors(attribute.name, new)
+            node.attributes[attribute.name] = ir.AttrTensors(attribute.name, new_tensors)
 
 
 def _tensors_of(attribute: ir.Attr) -> list[ir.TensorProtocol]:
@@ -197,7 +199,7 @@ def _in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 
 
 def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
-    """Yield the tensors of `model` that are in data files: initializers, and those in attributes of nodes."""
+    """Yield the external tensors of `model`: initializers and tensors in attributes of nodes."""
     for tensor in initializers(model):
         if isinstance(tensor, ir.ExternalTensor):
             yield tensor
@@ -206,7 +208,7 @@ def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
 
 
 def initializers(model: ir.Model) -> Iterator[ir.TensorProtocol]:
-    """Yield the initializers of every graph of `model`, those in functions included."""
+    """Yield the initializers of every graph of `model`, also of graphs in functions."""
     for graph in (*model.graphs(), *function_graphs(model)):
         for value in graph.initializers.values():
             if value.const_value is not None:
@@ -214,7 +216,7 @@ def initializers(model: ir.Model) -> Iterator[ir.TensorProtocol]:
 
 
 def function_graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """Yield the graphs that nodes of functions have, such as the branches of an If."""
+    """Yield the subgraphs of nodes in functions, such as the branches of an If."""
     for function in model.functions.values():
         yield from function.subgraphs()
 

@@ -1,11 +1,11 @@
-"""Formats of models other than ONNX: what a file is by its first bytes, and ONNX Runtime's own format.
+"""Model formats other than ONNX: identification of a file by its first bytes, and ONNX Runtime's ORT format.
 
-ORT format is a FlatBuffers buffer; onnxruntime/core/flatbuffers/schema/ort.fbs names its tables. From version
-5 on a file says by which names the kernels of its ops know their types: `T` for ONNX's Conv. ONNX Runtime
-asks the file alone, so no kernel of a custom op that overrides an op of the file is found: its types are
-`Input0`, `Output0` (KernelTypeStrResolver::ResolveKernelTypeStr). For a file before version 5, which says
-nothing of that, a full build from 1.14 on asks the ops as they are registered, custom ops among them
-(docs/ORT_Format_Update_in_1.13.md in its repository).
+An ORT format model is a FlatBuffers buffer; onnxruntime/core/flatbuffers/schema/ort.fbs defines its tables.
+From version 5 on, a file contains the names of the type constraints of its ops' kernels: `T` for ONNX's Conv.
+ONNX Runtime reads only these, so it finds no kernel of a custom op that overrides an op of the file: the
+type constraints of a custom op are `Input0` and `Output0` (KernelTypeStrResolver::ResolveKernelTypeStr).
+Files before version 5 lack these names. For them a full build of ONNX Runtime, from 1.14 on, uses the
+registered ops, custom ops included (docs/ORT_Format_Update_in_1.13.md in its repository).
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-# As many bytes as the signatures need: that of a tar archive lies at 257.
+# Enough bytes for all signatures; that of a tar archive is at offset 257.
 _HEAD_BYTES = 512
 
 _ORT_IDENTIFIER = b"ORTM"
-_BEFORE_KERNEL_TYPES = b"4"
+_VERSION_WITHOUT_KERNEL_TYPES = b"4"
 
-# What reading a damaged buffer raises.
-DAMAGED = (struct.error, IndexError, UnicodeDecodeError, RecursionError)
+# Errors that reading a damaged buffer raises.
+DAMAGED_ERRORS = (struct.error, IndexError, UnicodeDecodeError, RecursionError)
 
 
 class _Signature(NamedTuple):
-    at: int
-    begins: bytes
+    offset: int
+    signature: bytes
     kind: str
     advice: str
 
@@ -59,12 +59,12 @@ _SIGNATURES = (
     _Signature(0, b"<html", "an HTML page", _DOWNLOAD),
     _Signature(0, b"<?xml", "an XML file", _EXPORT),
 )
-# Of text, which may begin with a mark or with spaces, and in capitals.
-_TEXT_BEGINS = b"\xef\xbb\xbf \t\r\n"
+# Byte order mark and white space that may precede the signature of a text format.
+_TEXT_PREFIX = b"\xef\xbb\xbf \t\r\n"
 
 
-def head_of(source: str | os.PathLike[str] | bytes) -> bytes:
-    """Return the first bytes of a model; none of a file that cannot be read."""
+def read_head(source: str | os.PathLike[str] | bytes) -> bytes:
+    """Return the first bytes of a model; no bytes if the file cannot be read."""
     if isinstance(source, bytes):
         return source[:_HEAD_BYTES]
     try:
@@ -74,23 +74,23 @@ def head_of(source: str | os.PathLike[str] | bytes) -> bytes:
         return b""
 
 
-def what_else(head: bytes) -> str | None:
-    """Return what a file that begins with `head` is, and what to do, in words that follow "it is".
+def identify_format(head: bytes) -> str | None:
+    """Return the format of a file that begins with `head` and advice, as text to follow "it is".
 
-    None where no signature tells. An ONNX model may by chance have one of those that are not at its
-    beginning, so ask only of a file that could not be read as one.
+    Return None if no signature matches. Call this only for a file that cannot be read as an ONNX model: an
+    ONNX model may by chance match a signature that is not at offset 0.
     """
     if not head:
         return "empty; check that it was copied completely"
-    text = head.lstrip(_TEXT_BEGINS).lower()
-    for at, begins, kind, advice in _SIGNATURES:
-        if head[at:].startswith(begins) or (begins.startswith(b"<") and text.startswith(begins)):
+    text = head.lstrip(_TEXT_PREFIX).lower()
+    for offset, signature, kind, advice in _SIGNATURES:
+        if head[offset:].startswith(signature) or (signature.startswith(b"<") and text.startswith(signature)):
             return f"{kind}; {advice}"
     return None
 
 
 class OrtNode(NamedTuple):
-    """A node of a model in ORT format, with the provider that it was saved for."""
+    """A node of an ORT format model; `ep_name` is the execution provider that the node was saved for."""
 
     name: str
     domain: str
@@ -99,49 +99,53 @@ class OrtNode(NamedTuple):
 
 
 def is_ort_format(source: bytes) -> bool:
-    """Return whether `source` begins as a model in ORT format does."""
+    """Return whether `source` has the signature of an ORT format model."""
     return source[4:8] == _ORT_IDENTIFIER
 
 
-def nodes_of(source: bytes) -> Iterator[OrtNode]:
-    """Yield the nodes of the model in ORT format `source`, those of subgraphs too; raise one of `DAMAGED`."""
+def nodes_of_ort_model(source: bytes) -> Iterator[OrtNode]:
+    """Yield the nodes of the ORT format model `source`, also of subgraphs.
+
+    Raises one of `DAMAGED_ERRORS` if the buffer is damaged.
+    """
     model = _root(source).table(1)
     graph = None if model is None else model.table(7)
-    waiting = [] if graph is None else [graph]
-    while waiting:
-        for node in waiting.pop().tables(2):
+    pending = [] if graph is None else [graph]
+    while pending:
+        for node in pending.pop().tables(2):
             yield OrtNode(node.text(0), node.text(2), node.text(5), node.text(7))
             for attribute in node.tables(10):
                 inner = attribute.table(7)
-                waiting += [] if inner is None else [inner]
-                waiting += attribute.tables(12)
+                pending += [] if inner is None else [inner]
+                pending += attribute.tables(12)
 
 
-def with_types_of_registered_ops(source: bytes) -> bytes:
+def without_kernel_types(source: bytes) -> bytes:
     """Return `source` as a file before version 5, so that kernels of overriding custom ops are found.
 
-    Raise one of `DAMAGED`.
+    Raises one of `DAMAGED_ERRORS` if the buffer is damaged.
     """
     root = _root(source)
     if root.field(3) is None:
         return source
-    changed = bytearray(source)
-    changed += bytes(-len(changed) % 4)
-    # Tables and strings may be shared, so the root gets its own: fields up to the model, and a version.
-    vtable = len(changed)
-    changed += struct.pack("<4H", 8, *struct.unpack_from("<3H", source, root.vtable + 2))
-    version = len(changed)
-    changed += struct.pack("<I4s", len(_BEFORE_KERNEL_TYPES), _BEFORE_KERNEL_TYPES)
-    struct.pack_into("<i", changed, root.start, root.start - vtable)
-    held = root.field(0)
-    if held is not None:
-        struct.pack_into("<I", changed, held, version - held)
-    return bytes(changed)
+    converted = bytearray(source)
+    converted += bytes(-len(converted) % 4)
+    # Tables and strings may be shared, so a new vtable for the root and a new version string are appended.
+    # The vtable has the fields up to the model and leaves out the type names.
+    vtable = len(converted)
+    converted += struct.pack("<4H", 8, *struct.unpack_from("<3H", source, root.vtable + 2))
+    version = len(converted)
+    converted += struct.pack("<I4s", len(_VERSION_WITHOUT_KERNEL_TYPES), _VERSION_WITHOUT_KERNEL_TYPES)
+    struct.pack_into("<i", converted, root.start, root.start - vtable)
+    version_field = root.field(0)
+    if version_field is not None:
+        struct.pack_into("<I", converted, version_field, version - version_field)
+    return bytes(converted)
 
 
 @dataclass(frozen=True)
 class _Table:
-    """A table of a FlatBuffers buffer, with its fields by their number in the schema."""
+    """A table of a FlatBuffers buffer; fields have the numbers of the schema."""
 
     buffer: bytes
     start: int
@@ -151,7 +155,7 @@ class _Table:
         return self.start - int(struct.unpack_from("<i", self.buffer, self.start)[0])
 
     def field(self, number: int) -> int | None:
-        """Return where the field is; None where it is absent."""
+        """Return the position of the field; None if it is absent."""
         entry = 4 + 2 * number
         if entry >= struct.unpack_from("<H", self.buffer, self.vtable)[0]:
             return None
@@ -159,29 +163,29 @@ class _Table:
         return self.start + int(offset) if offset else None
 
     def table(self, number: int) -> _Table | None:
-        place = self.field(number)
-        return None if place is None else _Table(self.buffer, _target(self.buffer, place))
+        position = self.field(number)
+        return None if position is None else _Table(self.buffer, _dereference(self.buffer, position))
 
     def tables(self, number: int) -> Iterator[_Table]:
-        place = self.field(number)
-        if place is not None:
-            vector = _target(self.buffer, place)
+        position = self.field(number)
+        if position is not None:
+            vector = _dereference(self.buffer, position)
             for index in range(struct.unpack_from("<I", self.buffer, vector)[0]):
-                yield _Table(self.buffer, _target(self.buffer, vector + 4 + 4 * index))
+                yield _Table(self.buffer, _dereference(self.buffer, vector + 4 + 4 * index))
 
     def text(self, number: int) -> str:
-        place = self.field(number)
-        if place is None:
+        position = self.field(number)
+        if position is None:
             return ""
-        start = _target(self.buffer, place)
+        start = _dereference(self.buffer, position)
         length = struct.unpack_from("<I", self.buffer, start)[0]
         return self.buffer[start + 4 : start + 4 + length].decode()
 
 
 def _root(source: bytes) -> _Table:
-    return _Table(source, _target(source, 0))
+    return _Table(source, _dereference(source, 0))
 
 
-def _target(buffer: bytes, place: int) -> int:
-    """Return what the offset at `place` leads to."""
-    return place + int(struct.unpack_from("<I", buffer, place)[0])
+def _dereference(buffer: bytes, position: int) -> int:
+    """Return the position that the offset at `position` points to."""
+    return position + int(struct.unpack_from("<I", buffer, position)[0])

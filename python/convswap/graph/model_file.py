@@ -1,4 +1,4 @@
-"""Load and save ONNX files: weights stay on disk until needed, and no file is left half written."""
+"""Load and save ONNX files. Weights stay on disk until needed; files are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from convswap.graph.external_data import (
     follow_links,
     function_graphs,
     initializers,
-    read_what_cannot_be_written_back,
+    load_unwritable_tensors,
     write_tensors,
 )
-from convswap.graph.file_formats import head_of, what_else
-from convswap.graph.functions import give_references_graphs
+from convswap.graph.file_formats import identify_format, read_head
+from convswap.graph.functions import add_placeholder_graphs
 from convswap.graph.serialisation import from_proto, to_proto, with_dense_tensors
-from convswap.output.files import check_folder, followed
+from convswap.output.files import check_folder_writable, resolve_link
 
-# protobuf refuses messages from 2 GiB on; what is left below that is room for the nodes and their names.
+# protobuf rejects messages of 2 GiB or more. The difference is space for the nodes and their names.
 LARGEST_INLINE_BYTES = 2_000_000_000
 
-# Tensors up to this size may be shapes or axes, which shape inference reads from the model file alone.
+# Tensors up to this size may be shapes or axes, which shape inference reads only from the model file.
 _SMALL_TENSOR_BYTES = 256
 
-# onnx and ONNX Runtime keep opset versions in 32 bits.
+# onnx and ONNX Runtime store opset versions in 32 bits.
 _LARGEST_OPSET = 2**31 - 1
 
-# What onnx, onnx-ir and protobuf raise for content that is not a sound model; no common class says so.
-_UNSOUND = (
+# Errors that onnx, onnx-ir and protobuf raise for an invalid model; they have no common base class.
+_INVALID_MODEL_ERRORS = (
     DecodeError,
     EncodeError,
     ArithmeticError,
@@ -55,7 +55,7 @@ _UNSOUND = (
 def load_model(path: str | os.PathLike[str]) -> ir.Model:
     """Return the model in the ONNX file at `path`; its external data are mapped into memory, not read.
 
-    External tensors in node attributes and functions, where ONNX files seldom have them, are read at once.
+    External tensors in node attributes and functions, which are rare, are read at once.
 
     Raises:
         ConvswapError: the path is empty, there is no such file, it is not a regular file, it is not an ONNX
@@ -64,7 +64,7 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
     file = model_path(path)
     if not os.fspath(path):
         raise ConvswapError("the name of the model is empty; expected the path of an ONNX model")
-    if not is_there(file):
+    if not path_exists(file):
         raise ConvswapError(f"no such file: '{file}'; expected the path of an ONNX model")
     if not file.is_file():
         kind = "a directory" if file.is_dir() else "not a regular file"
@@ -73,64 +73,64 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
         proto = onnx.load_model(file, format="protobuf", load_external_data=False)
     except OSError as error:
         raise ConvswapError(f"cannot read '{file}': {error.strerror or error}") from error
-    except _UNSOUND as error:
-        kind = _kind_of(file) or (
+    except _INVALID_MODEL_ERRORS as error:
+        kind = _other_format(file) or (
             "it cannot be decoded; check that it is an .onnx file and was copied completely"
         )
         raise ConvswapError(f"'{file}' is not an ONNX model: {kind}") from error
-    # Another format may be decoded by chance: the protobuf message of a model needs no field.
-    if not proto.HasField("graph") and (other := _kind_of(file)):
+    # A file of another format may decode by chance: no field of a model's protobuf message is required.
+    if not proto.HasField("graph") and (other := _other_format(file)):
         raise ConvswapError(f"'{file}' is not an ONNX model: {other}")
     model = model_from_proto(proto, name=f"'{file}'", base_dir=file.absolute().parent)
     try:
         follow_links(model, file)
         check_external_data(model, file)
-        read_what_cannot_be_written_back(model)
+        load_unwritable_tensors(model)
     except OSError as error:
         raise ConvswapError(f"cannot read the external data of '{file}': {root_cause(error)}") from error
-    except _UNSOUND as error:
+    except _INVALID_MODEL_ERRORS as error:
         raise ConvswapError(f"'{file}' is not a valid ONNX model: {root_cause(error)}") from error
     return model
 
 
-def _kind_of(file: Path) -> str | None:
-    """Return what a file that is no ONNX model is, where its first bytes tell."""
-    kind = what_else(head_of(file))
+def _other_format(file: Path) -> str | None:
+    """Return the format of a file that is no ONNX model; None if its first bytes do not tell."""
+    kind = identify_format(read_head(file))
     return None if kind is None else f"it is {kind}"
 
 
-def no_model(given: object, expected: str) -> ConvswapError:
-    """Return the error for an argument whose type is none of those that are `expected`."""
-    kind = what_else(head_of(given)) if isinstance(given, bytes) else None
+def not_a_model(model: object, expected: str) -> ConvswapError:
+    """Return the error for an argument `model` that has none of the `expected` types."""
+    kind = identify_format(read_head(model)) if isinstance(model, bytes) else None
     if kind is not None:
         return ConvswapError(f"the bytes given are no ONNX model: they are {kind}; expected {expected}")
-    return ConvswapError(f"an object of type {type(given).__name__} was given; expected {expected}")
+    return ConvswapError(f"an object of type {type(model).__name__} was given; expected {expected}")
 
 
 def model_path(model: str | os.PathLike[str]) -> Path:
-    """Return the path of a model that was given by it; raise ConvswapError where something else was given."""
+    """Return the path `model` as a Path; raise ConvswapError for another type."""
     if isinstance(model, (str, os.PathLike)):
         return Path(model)
-    raise no_model(model, "a path, a network's name or an onnx.ModelProto")
+    raise not_a_model(model, "a path, a network's name or an onnx.ModelProto")
 
 
-def files_of(model: str | os.PathLike[str]) -> list[Path]:
-    """Return the ONNX file `model` and those of its external data; the name alone where none can be read."""
+def model_files(model: str | os.PathLike[str]) -> list[Path]:
+    """Return the ONNX file `model` and its external data files; only `model` if it cannot be read."""
     file = model_path(model)
-    # Why it cannot be read, whoever reads it says.
+    # Code that reads the model later reports why it cannot be read.
     with contextlib.suppress(ConvswapError):
-        if is_there(file):
+        if path_exists(file):
             files = [file, *sorted({Path(tensor.path) for tensor in external_tensors(load_model(file))})]
-            # A model refers to itself: its weights would stay in memory until Python looks for such things.
+            # A model has reference cycles: without a collection its weights would stay in memory.
             gc.collect()
             return files
     return [file]
 
 
-def is_there(file: Path) -> bool:
-    """Return whether there is such a file, of any kind.
+def path_exists(file: Path) -> bool:
+    """Return whether `file` exists, as a file of any kind.
 
-    Raises ConvswapError where the system cannot look for it, as for a name that is too long.
+    Raises ConvswapError if the system cannot tell, such as for a name that is too long.
     """
     try:
         return file.exists()
@@ -143,13 +143,13 @@ def model_from_proto(
 ) -> ir.Model:
     """Return `proto` as an `onnx_ir.Model` that shares its tensors.
 
-    `name` stands for the model in messages; `base_dir` is the folder that external data lie in, the current
-    one when empty. Nodes come before those that read their outputs, wherever they are in `proto`. Training
-    information is not carried over: it has no meaning for inference. Sparse tensors become dense ones.
+    `name` is the model's name in messages. `base_dir` is the folder of external data; an empty string means
+    the current folder. Nodes are sorted topologically. Training information is dropped, since inference does
+    not use it. Sparse tensors become dense ones.
 
     Raises:
-        ConvswapError: it has no graph or no opset, is inconsistent, or has a sparse tensor that cannot be
-            made dense; see `with_dense_tensors`.
+        ConvswapError: the model has no graph or no opset, is inconsistent, or has a sparse tensor that cannot
+            be made dense; see `with_dense_tensors`.
     """
     if not proto.HasField("graph") or not proto.graph.output:
         raise ConvswapError(
@@ -161,14 +161,14 @@ def model_from_proto(
         )
     try:
         model = from_proto(with_dense_tensors(proto, name))
-        give_references_graphs(model)
+        add_placeholder_graphs(model)
         for tensor in external_tensors(model):
             tensor.base_dir = str(base_dir)
-        fault = _fault(model)
+        fault = _find_fault(model)
         if fault is None:
-            # ONNX Runtime takes nodes in any order, shape inference only in that of the data.
+            # ONNX Runtime accepts nodes in any order, but shape inference needs topological order.
             model.graph.sort()
-    except _UNSOUND as error:
+    except _INVALID_MODEL_ERRORS as error:
         raise ConvswapError(f"{name} is not a valid ONNX model: {root_cause(error)}") from error
     if fault is not None:
         raise ConvswapError(f"{name} is not a valid ONNX model: {fault}")
@@ -184,11 +184,11 @@ def save_model(
 ) -> None:
     """Write `model` to `path`, and its weights to `<path>.data` if it has external data or exceeds 2 GB.
 
-    Everything is written beside the target first and moved there when complete. Files that `model` was read
-    from (`source`, and the data files of its external tensors) are overwritten only with `force`; any other
-    existing file is replaced. A link is followed, but replaced where there is a data file: that has to lie
-    beside the name that the model is opened by. Strings, and tensors of at most 256 bytes, stay in the model
-    file if they are there.
+    Files are written to a temporary folder beside the target and moved when complete. Files that `model` was
+    read from (`source`, and the data files of its external tensors) are overwritten only with `force`; any
+    other existing file is replaced. If `path` is a symbolic link, its target is written. With a data file the
+    link itself is replaced, because ONNX Runtime looks for the data file beside the path that it opens.
+    Strings, and tensors of at most 256 bytes, stay in the model file unless they are external already.
 
     Raises:
         ConvswapError: the target is one of the model's own files, is no regular file, has no folder, cannot
@@ -197,18 +197,18 @@ def save_model(
     target = as_path(path, "the path of an .onnx file to write")
     try:
         external = _needs_external_data(model)
-    except _UNSOUND as error:
-        raise _not_sound(target, error) from error
+    except _INVALID_MODEL_ERRORS as error:
+        raise _invalid_model_error(target, error) from error
     target, data_target = check_model_target(path, external=external)
     if not force:
-        own = [Path(tensor.path) for tensor in external_tensors(model)]
+        source_files = [Path(tensor.path) for tensor in external_tensors(model)]
         written = [target, data_target] if external else [target]
-        _refuse_to_overwrite(written, [*own, Path(source)] if source is not None else own)
+        _refuse_to_overwrite(written, [*source_files, Path(source)] if source is not None else source_files)
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".convswap-") as folder:
             part = Path(folder) / target.name
             data_part = Path(folder) / data_target.name
-            weights = _weights_moved_to(data_part, model) if external else contextlib.nullcontext()
+            weights = _weights_in_file(data_part, model) if external else contextlib.nullcontext()
             with weights:
                 onnx.save_model(to_proto(model), part, format="protobuf")
             if external:
@@ -216,24 +216,26 @@ def save_model(
             part.replace(target)
     except OSError as error:
         raise ConvswapError(f"cannot write '{target}': {root_cause(error)}") from error
-    except _UNSOUND as error:
-        raise _not_sound(target, error) from error
+    except _INVALID_MODEL_ERRORS as error:
+        raise _invalid_model_error(target, error) from error
 
 
-def _not_sound(target: Path, error: Exception) -> ConvswapError:
+def _invalid_model_error(target: Path, error: Exception) -> ConvswapError:
     return ConvswapError(f"cannot write '{target}': the model is not sound: {root_cause(error)}")
 
 
 def check_model_target(path: str | os.PathLike[str], *, external: bool = False) -> tuple[Path, Path]:
-    """Return the files that a model saved to `path` is written to: its own, and with `external` one of data.
+    """Return the model file and the data file that saving a model to `path` writes.
+
+    The data file is written only with `external`, that is, if the model has external data.
 
     Raises:
-        ConvswapError: one is there and no regular file, or the folder is missing or not writable.
+        ConvswapError: one of them exists and is no regular file, or the folder is missing or not writable.
     """
     target = as_path(path, "the path of an .onnx file to write")
     data_target = target.with_name(f"{target.name}.data") if target.name else target
     try:
-        target = target if external else followed(target)
+        target = target if external else resolve_link(target)
         for file in [target, data_target] if external else [target]:
             if file.exists() and not file.is_file():
                 kind = "a directory" if file.is_dir() else "not a regular file"
@@ -242,32 +244,32 @@ def check_model_target(path: str | os.PathLike[str], *, external: bool = False) 
             raise ConvswapError(
                 f"cannot write '{target}': there is no folder '{target.parent}'; make it first"
             )
-    except OSError as error:  # a name that is too long, for one
+    except OSError as error:  # such as a name that is too long
         raise ConvswapError(f"cannot write '{target}': {error.strerror}") from None
-    check_folder(target, target.parent)
+    check_folder_writable(target, target.parent)
     return target, data_target
 
 
 @contextlib.contextmanager
-def _weights_moved_to(data: Path, model: ir.Model) -> Iterator[None]:
-    """Write the weights of `model` to `data`, and let the model refer to them there for a while.
+def _weights_in_file(data: Path, model: ir.Model) -> Iterator[None]:
+    """Write the weights of `model` to `data`, and let the model refer to that file within the context.
 
-    onnx-ir's own way to do both does not take tensors of strings.
+    onnx-ir's own function for this does not accept tensors of strings.
     """
-    moved = {
+    originals = {
         value: value.const_value
         for graph in model.graphs()
         for value in graph.initializers.values()
         if value.const_value is not None and _belongs_in_data_file(value.const_value)
     }
-    there = write_tensors(data, [tensor for tensor in moved.values() if tensor is not None])
+    external = write_tensors(data, [tensor for tensor in originals.values() if tensor is not None])
     try:
-        for value, tensor in zip(moved, there, strict=True):
-            value.const_value = tensor
+        for value, external_tensor in zip(originals, external, strict=True):
+            value.const_value = external_tensor
         yield
     finally:
-        for value, own in moved.items():
-            value.const_value = own
+        for value, tensor in originals.items():
+            value.const_value = tensor
 
 
 def _belongs_in_data_file(tensor: ir.TensorProtocol) -> bool:
@@ -276,8 +278,8 @@ def _belongs_in_data_file(tensor: ir.TensorProtocol) -> bool:
     return tensor.dtype != ir.DataType.STRING and tensor.nbytes > _SMALL_TENSOR_BYTES
 
 
-def _fault(model: ir.Model) -> str | None:
-    """Return what makes `model` unsound though it could be decoded, or None."""
+def _find_fault(model: ir.Model) -> str | None:
+    """Return why the decoded `model` is invalid, or None if no fault was found."""
     for opsets in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
         for domain, version in opsets.items():
             if not 0 <= version <= _LARGEST_OPSET:
@@ -286,9 +288,9 @@ def _fault(model: ir.Model) -> str | None:
         if tensor.dtype == ir.DataType.UNDEFINED or tensor.nbytes < 0:
             return f"tensor {tensor.name!r} has no element type, or a negative size"
         if isinstance(tensor, ir.TensorProtoTensor) and tensor.dtype != ir.DataType.STRING:
-            held = _bytes_in(tensor.raw, tensor.dtype)
-            if held != tensor.nbytes:
-                return f"tensor {tensor.name!r} takes {tensor.nbytes} bytes, and {held} are there"
+            stored = _bytes_in(tensor.raw, tensor.dtype)
+            if stored != tensor.nbytes:
+                return f"tensor {tensor.name!r} takes {tensor.nbytes} bytes, and {stored} are there"
     functions = [function.graph for function in model.functions.values()]
     for graph in (*model.graphs(), *functions, *function_graphs(model)):
         for node in graph:
@@ -308,10 +310,11 @@ def _fault(model: ir.Model) -> str | None:
 
 
 def _bytes_in(proto: onnx.TensorProto, element_type: ir.DataType) -> int:
-    """Return how many bytes of elements `proto` holds, in whichever field they are."""
+    """Return how many bytes of elements `proto` has, in whichever field they are stored."""
     if proto.HasField("raw_data"):
         return len(proto.raw_data)
-    # Complex elements take two entries; those of 2 and 4 bits share entries of a byte, those of 6 do not.
+    # A complex element takes two entries. Elements of 2 and 4 bits are packed, one byte per entry; an element
+    # of 6 bits has an entry of its own.
     entry_bits = max(8, element_type.bitwidth) if element_type.bitwidth != 6 else 6
     return (
         4 * len(proto.float_data)
@@ -324,8 +327,8 @@ def _is_defined(value: ir.Value) -> bool:
     return value.producer() is not None or value.is_graph_input() or value.is_initializer()
 
 
-def _refuse_to_overwrite(written: Iterable[Path], own: Iterable[Path]) -> None:
-    existing = [file for file in dict.fromkeys(own) if file.exists()]
+def _refuse_to_overwrite(written: Iterable[Path], source_files: Iterable[Path]) -> None:
+    existing = [file for file in dict.fromkeys(source_files) if file.exists()]
     for target in written:
         for file in existing:
             if target.exists() and target.samefile(file):

@@ -1,7 +1,7 @@
-"""The nodes and values of a model, and their names: given once, telling nodes apart, chosen by patterns.
+"""Nodes and values of a model, and their names: unique names, names for unnamed nodes, name patterns.
 
-ONNX Runtime wants the names of one graph to differ. Two branches of an If, or a branch and the graph around
-it, may hold nodes of one name.
+ONNX Runtime requires unique node names within a graph. Different graphs, such as two branches of an If, may
+have nodes of the same name.
 """
 
 from __future__ import annotations
@@ -18,55 +18,55 @@ from convswap.graph.serialisation import graphs_of_proto
 
 
 class UniqueNames:
-    """Gives every name only once."""
+    """A set of used names, and a generator of names that are not in it."""
 
-    def __init__(self, taken: Iterable[str | None]) -> None:
-        self._taken = set(taken)
-        # Where the search for a free number ended, so that n wishes for one name do not take n² steps.
-        self._numbers: Counter[str] = Counter()
+    def __init__(self, used: Iterable[str | None]) -> None:
+        self._used = set(used)
+        # The first number to try for a base name, so that n requests for the same base do not take n² steps.
+        self._next_numbers: Counter[str] = Counter()
 
     @classmethod
     def of_values(cls, graphs: Iterable[ir.Graph]) -> UniqueNames:
-        """Return names of which those of the values in `graphs` are taken."""
+        """Return a set that contains the names of all values in `graphs`."""
         return cls(value.name for graph in graphs for value in values_of(graph))
 
     def __contains__(self, name: str | None) -> bool:
-        return name in self._taken
+        return name in self._used
 
-    def take(self, wanted: str) -> str:
-        """Return `wanted`, with a number from 2 on where it is taken, and take it."""
-        name = wanted
-        number = max(2, self._numbers[wanted])
-        while name in self._taken:
-            name = f"{wanted}_{number}"
+    def make_unique(self, base: str) -> str:
+        """Return `base`, with a number from 2 on if `base` is used already, and mark the result as used."""
+        name = base
+        number = max(2, self._next_numbers[base])
+        while name in self._used:
+            name = f"{base}_{number}"
             number += 1
-        self._numbers[wanted] = number
-        self._taken.add(name)
+        self._next_numbers[base] = number
+        self._used.add(name)
         return name
 
 
 def node_names(model: ir.Model) -> dict[ir.Node, str]:
-    """Return a different name for every node of `model`, and rename the nodes that share one, in place.
+    """Return a unique name for every node of `model`; rename nodes that share a name, in place.
 
-    The first node of a name keeps it, in the main graph before subgraphs; the others get a number. A node
-    without a name stays so; its name here is made from its op and its output.
+    The first node with a name keeps it, and nodes of the main graph come first; the others get a number. A
+    node without a name stays unnamed in the model; its returned name is made from its op and its output.
     """
     nodes = sorted(
         ir.traversal.RecursiveGraphIterator(model.graph), key=lambda node: node.graph is not model.graph
     )
-    taken = UniqueNames(node.name for node in nodes)
+    used = UniqueNames(node.name for node in nodes)
     names: dict[ir.Node, str] = {}
     seen = set()
     for node in nodes:
         if node.name and node.name in seen:
-            node.name = taken.take(node.name)
-        names[node] = node.name or taken.take(name_from_output(node))
+            node.name = used.make_unique(node.name)
+        names[node] = node.name or used.make_unique(name_from_output(node))
         seen.add(node.name)
     return names
 
 
 def name_from_output(node: ir.Node) -> str:
-    """Return what to call a node without a name, by its op and its first output."""
+    """Return a name for an unnamed node, made from its op and its first output."""
     output = node.outputs[0].name if node.outputs else ""
     return f"{node.op_type}_{output}"
 
@@ -75,7 +75,8 @@ def name_pattern(expression: str | None, names: str, example: str) -> re.Pattern
     """Return the compiled expression; None matches every name.
 
     Raises:
-        ConvswapError: it is not a regular expression. `names` and `example` say what one would match.
+        ConvswapError: `expression` is not a regular expression. In the message, `names` says what an
+            expression has to match and `example` is one.
     """
     if not isinstance(expression, str | None):
         raise ConvswapError(

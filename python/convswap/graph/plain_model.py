@@ -1,8 +1,8 @@
-"""A model with our ops turned back into ONNX's own, so that the default provider can run it.
+"""Convert convswap's ops back to ONNX's ops ("plain" nodes), so that the default provider can run a model.
 
-A FusedConv stands for y = pool(activation(conv(u, W) + B + Z)), where u is X, or
-depthwise_activation(depthwise_conv(X, D) + DB). Batch normalisations folded into the weights stay folded,
-as ONNX Runtime folds them itself.
+A FusedConv computes y = pool(activation(conv(u, W) + B + Z)), where u is X, or
+depthwise_activation(depthwise_conv(X, D) + DB). Batch normalisations that were folded into the weights stay
+folded, because ONNX Runtime folds them, too.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from onnx import helper, numpy_helper
 
 from convswap.errors import ConvswapError, unknown_name
 from convswap.graph.constants import Constants
-from convswap.graph.domain import DOMAIN, FUSED_OP, ONNX_DOMAINS, is_our_conv, is_ours
-from convswap.graph.epilogue import largest
+from convswap.graph.domain import DOMAIN, FUSED_OP, ONNX_DOMAINS, is_convswap_conv, is_convswap_op
+from convswap.graph.epilogue import max_finite
 from convswap.graph.names import nodes_of
 from convswap.graph.serialisation import copy_of
 
-# What says how a Conv of ours is computed, and not what it computes.
-OWN_ATTRIBUTES = ("algorithm", "precision", "tuned")
+# Attributes of convswap.Conv that ONNX's Conv does not have. They control how a node is computed, not its
+# result.
+CONVSWAP_ATTRIBUTES = ("algorithm", "precision", "tuned")
 
-# What ONNX's Conv has of its own; the other attributes of a FusedConv tell of what is beside it.
+# Attributes of ONNX's Conv. The other attributes of a FusedConv describe the operations fused into it.
 CONV_ATTRIBUTES = frozenset({"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"})
-# Of the depthwise convolution in front, whose names begin with "depthwise_".
+# Attributes of the fused depthwise convolution, without their prefix "depthwise_".
 _DEPTHWISE_ATTRIBUTES = ("dilations", "pads", "strides")
 _ACTIVATIONS = (
     "None",
@@ -44,17 +45,15 @@ _ACTIVATIONS = (
     "Elu",
 )
 _POOLS = ("None", "MaxPool", "AveragePool")
-# Before, Add and others broadcast by attributes.
+# In older opsets, Add and other binary operators broadcast by attributes.
 _OLDEST_OPSET = 7
 
 
 def plain_model(model: ir.Model) -> ir.Model:
-    """Return a copy of `model` with every Conv of ours, in subgraphs too, turned back into ONNX's.
-
-    A FusedConv becomes the nodes that it stands for.
+    """Return a copy of `model` with ONNX's ops in place of convswap's, also in subgraphs and functions.
 
     Raises:
-        ConvswapError: a FusedConv is none that ONNX's operators of the model's opset can stand for.
+        ConvswapError: a FusedConv cannot be expressed in ONNX's operators of the model's opset.
     """
     copy = model.clone()
     constants = Constants(copy)
@@ -63,66 +62,68 @@ def plain_model(model: ir.Model) -> ir.Model:
         opset = next((body.opset_imports[name] for name in ONNX_DOMAINS if name in body.opset_imports), 1)
         body.opset_imports.pop(DOMAIN, None)
         for node in list(ir.traversal.RecursiveGraphIterator(body.graph)):
-            if is_our_conv(node):
+            if is_convswap_conv(node):
                 node.domain = ""
-                for name in OWN_ATTRIBUTES:
+                for name in CONVSWAP_ATTRIBUTES:
                     node.attributes.pop(name, None)
-            elif is_ours(node):
+            elif is_convswap_op(node):
                 _expand(node, opset, constants)
     return copy
 
 
 def plain_nodes(
-    node: onnx.NodeProto, opset: int, element_type: int, lengths: Mapping[str, int]
+    node: onnx.NodeProto, opset: int, element_type: int, first_extents: Mapping[str, int]
 ) -> list[onnx.NodeProto]:
-    """Return the nodes of ONNX that stand for `node`, a Conv or FusedConv of ours.
+    """Return the ONNX nodes that are equivalent to `node`, a convswap.Conv or FusedConv.
 
-    `opset` is the version of ONNX's own operators, `element_type` that of the data, of `onnx.TensorProto`,
-    and `lengths` are as for `expand_fused`.
+    The other arguments are those of `expand_fused`.
 
     Raises:
         ConvswapError: see `plain_model`.
     """
     if node.op_type == FUSED_OP:
-        return expand_fused(node, opset, element_type, lengths)
+        return expand_fused(node, opset, element_type, first_extents)
     plain = copy_of(node)
     plain.domain = ""
     for index in reversed(range(len(plain.attribute))):
-        if plain.attribute[index].name in OWN_ATTRIBUTES:
+        if plain.attribute[index].name in CONVSWAP_ATTRIBUTES:
             del plain.attribute[index]
     return [plain]
 
 
 def count_swapped(model: ir.Model) -> int:
-    """Return how many Convs of ours `model` has, fused or not, in subgraphs and functions too.
+    """Return how many convolutions the convswap nodes of `model` compute, also in subgraphs and functions.
 
-    A node with a depthwise Conv in front counts as two.
+    A node with a fused depthwise Conv counts as two.
     """
-    return sum(count_convolutions(ir.to_proto(node)) for node in nodes_of(model) if is_ours(node))
+    return sum(count_convolutions(ir.to_proto(node)) for node in nodes_of(model) if is_convswap_op(node))
 
 
 def onnx_opset(opsets: Iterable[onnx.OperatorSetIdProto]) -> int:
-    """Return the version of ONNX's own operators among `opsets`; 1 where they have none."""
+    """Return the version of ONNX's domain in `opsets`; 1 if it is missing."""
     return next((opset.version for opset in opsets if opset.domain in ONNX_DOMAINS), 1)
 
 
 def count_convolutions(node: onnx.NodeProto) -> int:
-    """Return how many convolutions `node` computes, if it is one of ours: two with a depthwise in front."""
-    if not is_ours(node):
+    """Return how many convolutions `node` computes if it is a convswap op, else 0.
+
+    A node with a fused depthwise Conv computes two.
+    """
+    if not is_convswap_op(node):
         return 0
     return 2 if node.op_type == FUSED_OP and depthwise_weights(node) else 1
 
 
 def _expand(node: ir.Node, opset: int, constants: Constants) -> None:
-    """Put ONNX's nodes in the place of `node`, a FusedConv."""
+    """Replace `node`, a FusedConv, by ONNX nodes in its graph."""
     values = {value.name: value for value in node.inputs if value is not None}
-    element_type, lengths = _element_type(node, constants), {}
+    element_type, first_extents = _element_type(node, constants), {}
     for name, value in values.items():
-        shape = value.shape if (tensor := constants.own_tensor(value)) is None else tensor.shape
+        shape = value.shape if (tensor := constants.direct_tensor(value)) is None else tensor.shape
         if name and shape and isinstance(shape[0], int) and shape[0] > 0:
-            lengths[name] = shape[0]
+            first_extents[name] = shape[0]
     expanded = []
-    for proto in expand_fused(ir.to_proto(node), opset, element_type, lengths):
+    for proto in expand_fused(ir.to_proto(node), opset, element_type, first_extents):
         expanded.append(
             ir.Node(
                 "",
@@ -140,11 +141,11 @@ def _expand(node: ir.Node, opset: int, constants: Constants) -> None:
 
 
 def _element_type(node: ir.Node, constants: Constants) -> int:
-    """Return the element type of `node`, of whose values `swap` makes one a constant or declares it."""
-    # Weights and bias first, whose types are certain.
+    """Return the element type of `node`; float32 if none of its values has a known type."""
+    # Weights and bias come first, because their types are certain.
     for value in (*node.inputs[1:3], *node.inputs, *node.outputs):
         if value is not None:
-            tensor = constants.own_tensor(value)
+            tensor = constants.direct_tensor(value)
             known = value.dtype if tensor is None else tensor.dtype
             if known is not None:
                 return int(known)
@@ -152,30 +153,30 @@ def _element_type(node: ir.Node, constants: Constants) -> int:
 
 
 def expand_fused(
-    node: onnx.NodeProto, opset: int, element_type: int, lengths: Mapping[str, int] | None = None
+    node: onnx.NodeProto, opset: int, element_type: int, first_extents: Mapping[str, int] | None = None
 ) -> list[onnx.NodeProto]:
-    """Return the nodes of ONNX that stand for `node`, a convswap.FusedConv.
+    """Return the ONNX nodes that are equivalent to `node`, a convswap.FusedConv.
 
-    The last of them has the node's name and output. `opset` is the version of ONNX's own operators in the
-    model; `element_type` is that of the data, a value of `onnx.TensorProto`. `lengths` has the extents of the
-    first axes of tensors, by name: ONNX's Conv says how many channels a depthwise convolution has, FusedConv
-    leaves that to its weights.
+    The last node has the name and output of `node`. `opset` is the version of ONNX's domain in the model;
+    `element_type` is that of the data, a value of `onnx.TensorProto`. `first_extents` maps names of tensors
+    to the extents of their first axes. A depthwise Conv needs it: ONNX's Conv has the number of channels in
+    its attribute `group`, FusedConv only in its weights.
 
     Raises:
-        ConvswapError: the opset is older than 7, an attribute has a value that FusedConv does not know, or
-            how many channels a depthwise convolution in front has is not known.
+        ConvswapError: the opset is older than 7, an attribute has an unknown value, or the number of channels
+            of a depthwise convolution is unknown.
     """
     if opset < _OLDEST_OPSET:
         raise ConvswapError(
             f"FusedConv {node.name!r} is in a model of opset {opset}; its parts need {_OLDEST_OPSET} or newer"
         )
-    return _Expansion(node, opset, element_type, lengths or {}).nodes
+    return _Expansion(node, opset, element_type, first_extents or {}).nodes
 
 
 def fused_parts(node: onnx.NodeProto) -> tuple[str, ...]:
-    """Return what `node`, a convswap.FusedConv, computes beside the convolution, in order.
+    """Return the ops that `node`, a convswap.FusedConv, computes besides its main convolution, in order.
 
-    That is a depthwise Conv in front and its activation, then Add, activation and pool.
+    These are a depthwise Conv and its activation before it, and an Add, an activation and a pool after it.
     """
     attributes = _attributes(node)
     parts = (
@@ -189,7 +190,7 @@ def fused_parts(node: onnx.NodeProto) -> tuple[str, ...]:
 
 
 def depthwise_weights(node: onnx.NodeProto) -> str:
-    """Return the name of the weights of the depthwise convolution in front; "" where there is none."""
+    """Return the name of the weights of the fused depthwise convolution; "" if there is none."""
     return _input(node, 4)
 
 
@@ -202,7 +203,7 @@ def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
 
 
 def _residual(node: onnx.NodeProto) -> str:
-    """Return the name of what is added to the convolution; "" where nothing is."""
+    """Return the name of the residual that is added to the convolution; "" if there is none."""
     return _input(node, 3)
 
 
@@ -211,10 +212,10 @@ def _input(node: onnx.NodeProto, index: int) -> str:
 
 
 class _Expansion:
-    """The nodes that stand for one; each takes the result of the one before."""
+    """The ONNX nodes that are equivalent to one FusedConv; each reads the result of the node before."""
 
     def __init__(
-        self, node: onnx.NodeProto, opset: int, element_type: int, lengths: Mapping[str, int]
+        self, node: onnx.NodeProto, opset: int, element_type: int, first_extents: Mapping[str, int]
     ) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self._node = node
@@ -222,12 +223,12 @@ class _Expansion:
         self._element_type = element_type
         self._count = 0
         attributes = _attributes(node)
-        pool = self._word(attributes, "pool", _POOLS)
+        pool = self._enum_attribute(attributes, "pool", _POOLS)
         inputs = list(node.input[:3])
         if depthwise_weights(node):
-            inputs[0] = self._value = self._convolve_depthwise(attributes, lengths)
+            inputs[0] = self._value = self._convolve_depthwise(attributes, first_extents)
         conv = {name: value for name, value in attributes.items() if name in CONV_ATTRIBUTES}
-        self._value = self._add("Conv", *_given(inputs), **conv)
+        self._value = self._add("Conv", *_without_trailing_empty(inputs), **conv)
         if _residual(node):
             self._value = self._add("Add", self._value, _residual(node))
         self._value = self._activate(attributes, "activation")
@@ -236,9 +237,9 @@ class _Expansion:
         self.nodes[-1].output[0] = node.output[0]
         self.nodes[-1].name = node.name
 
-    def _convolve_depthwise(self, attributes: Mapping[str, Any], lengths: Mapping[str, int]) -> str:
+    def _convolve_depthwise(self, attributes: Mapping[str, Any], first_extents: Mapping[str, int]) -> str:
         weights = depthwise_weights(self._node)
-        if weights not in lengths:
+        if weights not in first_extents:
             raise ConvswapError(
                 f"the shape of {weights!r}, the depthwise weights of FusedConv {self._node.name!r}, is not "
                 "known; expected a constant"
@@ -249,25 +250,27 @@ class _Expansion:
             if f"depthwise_{name}" in attributes
         }
         inputs = [self._node.input[0], weights, _input(self._node, 5)]
-        self._value = self._add("Conv", *_given(inputs), group=lengths[weights], **conv)
+        self._value = self._add(
+            "Conv", *_without_trailing_empty(inputs), group=first_extents[weights], **conv
+        )
         return self._activate(attributes, "depthwise_activation")
 
-    def _word(self, attributes: Mapping[str, Any], name: str, known: Sequence[str]) -> str:
-        given = str(attributes.get(name, "None"))
-        if given not in known:
-            raise unknown_name(f"{name} of FusedConv {self._node.name!r}", given, known)
-        return given
+    def _enum_attribute(self, attributes: Mapping[str, Any], name: str, known: Sequence[str]) -> str:
+        value = str(attributes.get(name, "None"))
+        if value not in known:
+            raise unknown_name(f"{name} of FusedConv {self._node.name!r}", value, known)
+        return value
 
-    def _activate(self, attributes: Mapping[str, Any], which: str) -> str:
-        """Return the name of the activation of the value; `which` is the attribute that tells of it."""
-        activation, x = self._word(attributes, which, _ACTIVATIONS), self._value
+    def _activate(self, attributes: Mapping[str, Any], attribute: str) -> str:
+        """Add the nodes of the activation that `attribute` names; return the name of their result."""
+        activation, x = self._enum_attribute(attributes, attribute, _ACTIVATIONS), self._value
 
         def parameter(name: str, default: float | None = None) -> float:
-            # The op refuses a node that lacks it, too.
-            value = attributes.get(f"{which}_{name}", default)
+            # The op also rejects a node without a required parameter.
+            value = attributes.get(f"{attribute}_{name}", default)
             if not isinstance(value, float | int):
                 raise ConvswapError(
-                    f"{which}_{name} of FusedConv {self._node.name!r} is {value!r}; expected a number"
+                    f"{attribute}_{name} of FusedConv {self._node.name!r} is {value!r}; expected a number"
                 )
             return value
 
@@ -281,8 +284,8 @@ class _Expansion:
             case "HardSigmoid":
                 return self._add("HardSigmoid", x, alpha=parameter("alpha"), beta=parameter("beta"))
             case "Clip":
-                most = largest(helper.tensor_dtype_to_np_dtype(self._element_type))
-                low, high = parameter("alpha", -most), parameter("beta", most)
+                limit = max_finite(helper.tensor_dtype_to_np_dtype(self._element_type))
+                low, high = parameter("alpha", -limit), parameter("beta", limit)
                 if self._opset < 11:
                     return self._add("Clip", x, min=low, max=high)
                 return self._add("Clip", x, self._constant(low), self._constant(high))
@@ -306,17 +309,17 @@ class _Expansion:
         return self._add("Mul", half, self._add("Add", value, self._constant(1.0)))
 
     def _pool(self, attributes: Mapping[str, Any]) -> None:
-        given = {
+        pool = {
             name: attributes[f"pool_{name}"]
             for name in ("kernel_shape", "strides", "pads", "ceil_mode", "count_include_pad")
             if f"pool_{name}" in attributes
         }
         if self._opset < 10:
-            given.pop("ceil_mode", None)  # which is 0 then: the model could not have said otherwise
-        self._value = self._add(attributes["pool"], self._value, **given)
+            pool.pop("ceil_mode", None)  # always 0 there: pools of these opsets have no ceil_mode
+        self._value = self._add(attributes["pool"], self._value, **pool)
 
     def _constant(self, number: float) -> str:
-        with np.errstate(over="ignore"):  # a bound beyond the type's numbers is none
+        with np.errstate(over="ignore"):  # a bound beyond the type's range becomes infinite
             array = np.array(number, helper.tensor_dtype_to_np_dtype(self._element_type))
         return self._add("Constant", value=numpy_helper.from_array(array))
 
@@ -327,9 +330,9 @@ class _Expansion:
         return output
 
 
-def _given(inputs: Sequence[str]) -> list[str]:
-    """Return `inputs` without those at the end that are left out."""
-    found = list(inputs)
-    while found and not found[-1]:
-        found.pop()
-    return found
+def _without_trailing_empty(inputs: Sequence[str]) -> list[str]:
+    """Return `inputs` without the empty names at the end."""
+    trimmed = list(inputs)
+    while trimmed and not trimmed[-1]:
+        trimmed.pop()
+    return trimmed

@@ -1,4 +1,4 @@
-"""Find the nodes that a fused Conv took the place of, in the model as it was."""
+"""Find the nodes of the original model that a fused Conv replaces."""
 
 from __future__ import annotations
 
@@ -8,106 +8,114 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
-from convswap.graph.constants import PASSING_OPS
-from convswap.graph.domain import ONNX_DOMAINS, is_ours
+from convswap.graph.constants import PASS_THROUGH_OPS
+from convswap.graph.domain import ONNX_DOMAINS, is_convswap_op
 from convswap.graph.external_weights import SplitModel, Weights
 from convswap.graph.plain_model import onnx_opset, plain_nodes
 from convswap.graph.serialisation import copy_of
 from convswap.graph.swap import SwapResult, swap
 
-_CONSTANT_OPS = PASSING_OPS | {("", "Constant")}
+_CONSTANT_OPS = PASS_THROUGH_OPS | {("", "Constant")}
 
 
 @dataclass(frozen=True)
-class Replaced:
-    """Nodes of ONNX, in order, that one fused node stands for, and the constants that they read, by name.
+class ReplacedNodes:
+    """The ONNX nodes that a fused node replaces, in order, and the constants that they read, by name.
 
-    `weights` has the constants that are large. `beside` has the ops that it computes beside its own
-    convolution, without what only passes constants on: those in front, of which the first is a depthwise
-    Conv, and those that follow.
+    `weights` has the large constants. `extra_ops` has the ops other than the main convolution, in order: a
+    depthwise Conv and its activation before it, and the ops after it. Nodes that only pass constants through
+    are left out.
     """
 
     nodes: tuple[onnx.NodeProto, ...]
     constants: Mapping[str, onnx.TensorProto]
     weights: Weights
-    beside: tuple[str, ...]
+    extra_ops: tuple[str, ...]
 
 
 def unfused_model(model: ir.Model, result: SwapResult) -> ir.Model | None:
-    """Return the model before the fusing of which `result` tells, None where nothing was fused.
+    """Return `model`, which `swap` turned into `result`, before fusing; None if nothing was fused.
 
-    `model` is what was swapped. Its values have the same names as those of `result` that are still there: it
-    is `model` itself, but for functions, which `swap` inlines.
+    The return value is `model` itself if it has no functions, else a swapped copy with functions inlined as
+    in `result`. So values that are also in `result.model` have the same names in both.
     """
     if not result.fused:
         return None
     return swap(model, fold=False).model if model.functions else model
 
 
-def find_replaced(
+def find_replaced_nodes(
     convs: Iterable[onnx.NodeProto], constants: Collection[str], unfused: SplitModel
-) -> dict[str, Replaced]:
-    """Return, by the name of its output, what each of `convs` replaces that took in others.
+) -> dict[str, ReplacedNodes]:
+    """Return the nodes that each fused node of `convs` replaces, by the name of the fused node's output.
 
-    `convs` are nodes of ours of a main graph, `constants` the names of that graph's constants, and `unfused`
-    is the model before they were fused: what computes an output there, from the inputs that the fused node
-    has, is what the node stands for.
+    `convs` are convswap nodes of a main graph, `constants` are the names of that graph's constants, and
+    `unfused` is the model before fusing. A fused node replaces those nodes of `unfused` that compute its
+    output from its inputs. A node without fused nodes is left out.
     """
     message, weights = unfused
     tensors = constants_of(message.graph)
     nodes = list(message.graph.node)
     producers = {output: index for index, node in enumerate(nodes) for output in node.output if output}
     opset = onnx_opset(message.opset_import)
-    lengths = {name: tensor.dims[0] for name, tensor in tensors.items() if tensor.dims}
-    found = {}
+    first_extents = {name: tensor.dims[0] for name, tensor in tensors.items() if tensor.dims}
+    replaced = {}
     for conv in convs:
         known = tensors.keys() | {name for name in conv.input if name not in constants}
-        chain = [nodes[index] for index in _between(known, conv.output[0], nodes, producers)]
+        chain = [nodes[index] for index in _nodes_between(known, conv.output[0], nodes, producers)]
         if len(chain) == 1:
             continue
         read = {name for node in chain for name in node.input}
-        plain = [node for one in chain for node in _plain(one, opset, tensors, lengths)]
+        plain = [
+            onnx_node for node in chain for onnx_node in _plain_nodes(node, opset, tensors, first_extents)
+        ]
         ops = [node.op_type for node in plain if not _passes_constants(node)]
         if "Conv" in ops:
-            # The last, which is its own.
+            # The main convolution is the last Conv.
             del ops[len(ops) - 1 - ops[::-1].index("Conv")]
         constants_read = {name: tensor for name, tensor in tensors.items() if name in read}
-        found[conv.output[0]] = Replaced(tuple(plain), constants_read, weights, tuple(ops))
-    return found
+        replaced[conv.output[0]] = ReplacedNodes(tuple(plain), constants_read, weights, tuple(ops))
+    return replaced
 
 
-def _between(
+def _nodes_between(
     known: Collection[str], output: str, nodes: Sequence[onnx.NodeProto], producers: Mapping[str, int]
 ) -> list[int]:
-    """Return the indices, in order, of the `nodes` that compute `output` from the values called `known`."""
-    found: set[int] = set()
-    waiting = [output]
-    while waiting:
-        name = waiting.pop()
-        if name and name not in known and producers[name] not in found:
-            found.add(producers[name])
-            waiting += nodes[producers[name]].input
-    return sorted(found)
+    """Return the indices, in order, of the `nodes` that compute `output` from the values named in `known`."""
+    indices: set[int] = set()
+    pending = [output]
+    while pending:
+        name = pending.pop()
+        if name and name not in known and producers[name] not in indices:
+            indices.add(producers[name])
+            pending += nodes[producers[name]].input
+    return sorted(indices)
 
 
-def _plain(
-    node: onnx.NodeProto, opset: int, tensors: Mapping[str, onnx.TensorProto], lengths: Mapping[str, int]
+def _plain_nodes(
+    node: onnx.NodeProto,
+    opset: int,
+    tensors: Mapping[str, onnx.TensorProto],
+    first_extents: Mapping[str, int],
 ) -> Sequence[onnx.NodeProto]:
-    """Return `node`, or ONNX's nodes that it stands for: what is taken in may have been fused before."""
-    if not is_ours(node):
+    """Return `node`, or the ONNX nodes that are equivalent to it if it is a convswap node.
+
+    The unfused model may contain FusedConv nodes from an earlier swap.
+    """
+    if not is_convswap_op(node):
         return [node]
     weights = tensors.get(node.input[1])
     element_type = int(onnx.TensorProto.FLOAT) if weights is None else weights.data_type
-    return plain_nodes(node, opset, element_type, lengths)
+    return plain_nodes(node, opset, element_type, first_extents)
 
 
 def _passes_constants(node: onnx.NodeProto) -> bool:
-    # No data pass through such a node: a Conv does not take it in.
+    # Such a node computes nothing from the data, so it is no fused op.
     return node.domain in ONNX_DOMAINS and ("", node.op_type) in _CONSTANT_OPS
 
 
 def constants_of(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
-    """Return the constants of `graph` by name: its initializers, and what its Constant nodes hold."""
+    """Return the constants of `graph` by name: its initializers and the tensors of its Constant nodes."""
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant" and node.domain in ONNX_DOMAINS:

@@ -1,4 +1,4 @@
-"""ONNX models to onnx-ir and back, with what onnx-ir lacks: maps, opaque values, sparse tensors."""
+"""Convert ONNX models to onnx-ir and back, also types that it lacks: maps, opaque values, sparse tensors."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from onnx import numpy_helper
 from convswap.errors import ConvswapError
 from convswap.graph.domain import ONNX_DOMAINS
 
-# Of the metadata of values: its type, as onnx writes it. Metadata are what onnx-ir keeps wherever it takes a
-# value.
+# Metadata key of values whose type onnx-ir does not know; the entry is the serialised type. onnx-ir preserves
+# metadata wherever it moves a value.
 _TYPE_KEY = "convswap.type"
 _Message = TypeVar("_Message", onnx.ModelProto, onnx.NodeProto, onnx.TensorProto, onnx.FunctionProto)
 
-# protobuf refuses messages from there on, so that a dense tensor has to be smaller.
-_MOST_BYTES = 2**31
+# protobuf rejects messages of this size or more, so a dense tensor has to be smaller.
+_MAX_MESSAGE_BYTES = 2**31
 
 
 def from_proto(proto: onnx.ModelProto) -> ir.Model:
     """Return `proto` as an `onnx_ir.Model` that shares its tensors.
 
-    Types that onnx-ir does not know become metadata, which `to_proto` turns back; a model that has some is
-    copied for it, tensors too.
+    Types that onnx-ir does not know become metadata, which `to_proto` turns back. A model with such types is
+    copied, including its tensors.
     """
-    unknown = [value for value in _values(proto) if not _is_known(value.type)]
+    unknown = [value for value in _value_infos(proto) if not _is_known(value.type)]
     if unknown:
         proto = copy_of(proto)
-    for value in _values(proto) if unknown else ():
+    for value in _value_infos(proto) if unknown else ():
         if not _is_known(value.type):
             value.metadata_props.add(key=_TYPE_KEY, value=b64encode(value.type.SerializeToString()).decode())
             value.ClearField("type")
@@ -45,16 +45,16 @@ def from_proto(proto: onnx.ModelProto) -> ir.Model:
 
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
-    """Return `model` as a protobuf message, with the types that `from_proto` has set aside."""
+    """Return `model` as a protobuf message, with the types that `from_proto` has turned into metadata."""
     with quiet_onnx_ir():
         proto = ir.to_proto(model)
-    for value in _values(proto):
+    for value in _value_infos(proto):
         _restore_type(value)
     return proto
 
 
 def value_to_proto(value: ir.Value) -> onnx.ValueInfoProto:
-    """Return what a model says of `value`, with its type, as `to_proto` has it."""
+    """Return the declaration of `value` with its type, as in `to_proto`."""
     proto = ir.serde.serialize_value(value)
     _restore_type(proto)
     return proto
@@ -69,13 +69,13 @@ def _restore_type(value: onnx.ValueInfoProto) -> None:
 
 @contextlib.contextmanager
 def quiet_onnx_ir() -> Iterator[None]:
-    """Silence what onnx-ir logs about unsound models: those that matter are refused with one line."""
+    """Silence onnx-ir's log messages about invalid models; convswap raises its own one-line errors."""
     logger = logging.getLogger("onnx_ir")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            # Of unknown keys only those of weights that ONNX Runtime packed in advance may be dropped.
+            # Unknown keys of external data are errors, except those of weights that ONNX Runtime prepacked.
             unknown_key = "Ignoring unknown external data key"
             warnings.filterwarnings("error", message=unknown_key)
             warnings.filterwarnings("ignore", message=rf"{unknown_key}\(s\) \['prepacked")
@@ -122,8 +122,8 @@ def nodes_of_model(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
         yield from body.node
 
 
-def _values(proto: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
-    """Yield what `proto` tells of its values, in every graph and function."""
+def _value_infos(proto: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
+    """Yield the declarations of values in every graph and function of `proto`."""
     for function in proto.functions:
         yield from function.value_info
     for graph in graphs_of_model(proto):
@@ -140,14 +140,14 @@ def _is_known(value_type: onnx.TypeProto, *, may_be_missing: bool = True) -> boo
 
 
 def with_dense_tensors(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
-    """Return `model` with sparse initializers and constants made dense, in its subgraphs and functions too.
+    """Return `model` with sparse initializers and constants made dense, also in subgraphs and functions.
 
-    ONNX Runtime makes them dense when it loads a model, too.
-    It is `model` itself where there are none, else a copy. `name` stands for the model in messages.
+    ONNX Runtime makes them dense, too, when it loads a model. The result is `model` itself if it has no
+    sparse tensors, else a copy. `name` is the model's name in messages.
 
     Raises:
-        ConvswapError: one is in a file of its own, or would be of 2 GiB or more.
-        ValueError: one is inconsistent.
+        ConvswapError: a sparse tensor is in an external file, or would take 2 GiB or more as a dense tensor.
+        ValueError: a sparse tensor is inconsistent.
     """
     if not any(graph.sparse_initializer for graph in graphs_of_model(model)) and not any(
         _sparse_constants(model)
@@ -168,21 +168,24 @@ def with_dense_tensors(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
 def _sparse_constants(model: onnx.ModelProto) -> Iterator[onnx.AttributeProto]:
     for node in nodes_of_model(model):
         if node.op_type == "Constant" and node.domain in ONNX_DOMAINS:
-            yield from (one for one in node.attribute if one.HasField("sparse_tensor"))
+            yield from (attribute for attribute in node.attribute if attribute.HasField("sparse_tensor"))
 
 
 def _dense(sparse: onnx.SparseTensorProto, name: str) -> onnx.TensorProto:
-    """Return `sparse` as a dense tensor; its indices are places in memory order, or have a row for each."""
-    what = f"{name} has the sparse tensor {sparse.values.name!r}"
+    """Return `sparse` as a dense tensor.
+
+    Its indices are linear indices of shape (elements,), or coordinates of shape (elements, rank).
+    """
+    label = f"{name} has the sparse tensor {sparse.values.name!r}"
     if any(part.data_location == onnx.TensorProto.EXTERNAL for part in (sparse.values, sparse.indices)):
-        raise ConvswapError(f"{what}, whose values are in a file of their own; store them in the model")
+        raise ConvswapError(f"{label}, whose values are in a file of their own; store them in the model")
     shape = tuple(sparse.dims)
     if any(extent < 0 for extent in shape):
         raise ValueError(f"the shape of sparse tensor {sparse.values.name!r} is {list(shape)}")
     size = math.prod(shape) * ir.DataType(sparse.values.data_type).itemsize
-    if size >= _MOST_BYTES:
+    if size >= _MAX_MESSAGE_BYTES:
         raise ConvswapError(
-            f"{what} of shape {list(shape)}, which is {size / 2**30:,.1f} GiB as a dense one, and only less "
+            f"{label} of shape {list(shape)}, which is {size / 2**30:,.1f} GiB as a dense one, and only less "
             "than 2 GiB can be made dense; store it as a dense tensor in a file beside the model"
         )
     return numpy_helper.from_array(_array(sparse, shape), sparse.values.name)
@@ -192,7 +195,7 @@ def _array(sparse: onnx.SparseTensorProto, shape: tuple[int, ...]) -> np.ndarray
     values, indices = (numpy_helper.to_array(part) for part in (sparse.values, sparse.indices))
     dense = np.zeros(math.prod(shape), values.dtype)
     if indices.ndim == 2:
-        # Refuses what is outside.
+        # Raises ValueError for indices outside of the shape.
         indices = np.ravel_multi_index(tuple(indices.T), shape) if indices.size else indices[:, 0]
     if values.ndim != 1 or indices.shape != values.shape:
         raise ValueError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,16 @@ from convswap.graph.domain import (
     DOMAIN,
     DOMAIN_VERSION,
     SUPPORTED_ELEMENT_TYPES,
+    is_convswap_conv,
+    is_convswap_op,
     is_named_convolution,
-    is_our_conv,
-    is_ours,
     op_name,
-    why_no_conv,
+    unsupported_reason,
 )
 from convswap.graph.functions import Reasons, inline_functions_with
 from convswap.graph.fusion.depthwise import fuse_depthwise
 from convswap.graph.fusion.fuse import Fused, NotFused, Stage, fuse_convs
-from convswap.graph.model_file import load_model, model_from_proto, no_model, save_model
+from convswap.graph.model_file import load_model, model_from_proto, not_a_model, save_model
 from convswap.graph.names import name_from_output, name_pattern, node_names
 from convswap.graph.serialisation import copy_of, to_proto
 from convswap.graph.value_types import ValueTypes
@@ -33,7 +33,8 @@ from convswap.graph.value_types import ValueTypes
 DEFAULT_PRECISION = "tf32"
 PRECISIONS = ("tf32", "ieee")
 SUPPORTED_RANKS = range(3, 6)
-# A note for models with Convs in float16. Of bfloat16 ONNX Runtime's CPU provider has no kernels.
+# A note for models with float16 Convs. bfloat16 needs none: ONNX Runtime's CPU provider has no kernels for
+# it.
 FLOAT16_ON_CPU = (
     "on the CPU ONNX Runtime keeps float32 between float16 nodes, where a swapped Conv rounds its result to "
     "float16: beyond 65504 it becomes infinite"
@@ -41,8 +42,8 @@ FLOAT16_ON_CPU = (
 
 
 @dataclass(frozen=True)
-class Left:
-    """A convolution that was not swapped: its node, its op (with the domain, if not ONNX's own), and why."""
+class NotSwapped:
+    """A convolution that was not swapped: name of the node, op (with domain, unless ONNX's) and reason."""
 
     node: str
     op: str
@@ -51,19 +52,22 @@ class Left:
 
 @dataclass(frozen=True)
 class SwapResult:
-    """A model with its Convs swapped, and what was done to it.
+    """A model with its Convs swapped, and a record of the changes.
 
-    `model` shares its tensors with the model that was given, and external data stay in the files they are in.
-    `swapped` names the nodes swapped by this call, in the order of the graph; `left` has the convolutions
-    that were not; nodes that were swapped before are in neither. `source` is the file that was read, if any.
-    `fused` has the Convs that took in what followed them, or a depthwise Conv in front, which `swapped` names
-    too; `not_fused`, where fusing was asked for, what could not be taken in. `notes` are sentences for a
-    reader, without a full stop.
+    Attributes:
+        model: the swapped model. It shares its tensors with the original; external data stay in their files.
+        swapped: names of the nodes that this call swapped, in the order of the graph.
+        not_swapped: the convolutions that were not swapped. Nodes that were swapped before are in neither.
+        source: the file that was read, if any.
+        fused: the Convs into which other nodes were fused; `swapped` names the same Convs. A depthwise Conv
+            that was fused into a 1x1 Conv is in `swapped` as well.
+        not_fused: the nodes that could not be fused, if fusing was asked for.
+        notes: sentences for the user, without a full stop.
     """
 
     model: ir.Model
     swapped: tuple[str, ...]
-    left: tuple[Left, ...]
+    not_swapped: tuple[NotSwapped, ...]
     source: Path | None = None
     fused: tuple[Fused, ...] = ()
     not_fused: tuple[NotFused, ...] = ()
@@ -83,17 +87,17 @@ class SwapResult:
         save_model(self.model, path, force=force, source=self.source)
 
     def report(self) -> dict[str, Any]:
-        """Return what was done, ready for JSON.
+        """Return the record of the changes for JSON.
 
         `{"swapped": [name, …], "left": [{"node", "op", "reason"}, …],
         "fused": [{"node", "op", "taken": [{"op", "node"}, …]}, …],
-        "not_fused": [{"node", "follower", "op", "reason"}, …]}`, and the "notes" where there are any.
+        "not_fused": [{"node", "follower", "op", "reason"}, …]}`, and "notes" if there are any.
         """
         return {
             "swapped": list(self.swapped),
-            "left": [{"node": left.node, "op": left.op, "reason": left.reason} for left in self.left],
-            "fused": [fused.to_json() for fused in self.fused],
-            "not_fused": [not_fused.to_json() for not_fused in self.not_fused],
+            "left": [asdict(record) for record in self.not_swapped],
+            "fused": [record.to_json() for record in self.fused],
+            "not_fused": [record.to_json() for record in self.not_fused],
             **({"notes": list(self.notes)} if self.notes else {}),
         }
 
@@ -107,115 +111,115 @@ def swap(
     fold: bool = True,
     fuse: bool = False,
 ) -> SwapResult:
-    """Return a copy of `model` in which the library's op takes the place of every Conv it can compute.
+    """Return a copy of `model` in which the library's op replaces every Conv that the library supports.
 
     A Conv of the ONNX domain becomes `convswap.Conv`, version 1, in the main graph, in subgraphs and in
-    functions. The node keeps its name, attributes, metadata, inputs and outputs; trailing empty inputs are
-    dropped; a node without a name gets one made from its output's, and of nodes that share a name all but the
-    first get a number, see `node_names`. Constant biases, scales and batch normalisations behind it are
-    folded into its W and B, as ONNX Runtime's optimiser does with ONNX's own Conv and not with ours: the node
-    then has the output of the last of them. Functions that contain a Conv, themselves or through functions
-    they call, are inlined, because ONNX Runtime loads no custom op inside a function; other functions stay.
-    What the model says of the shapes of values that nodes read is taken away where it does not follow from
-    its inputs and constants, see `ValueTypes.correct`.
+    functions. The node keeps its name, attributes, metadata, inputs and outputs. Trailing empty inputs are
+    dropped. A node without a name is named after its output; nodes that share a name get numbers, see
+    `node_names`.
 
-    A swapped model comes back unchanged: nodes that were swapped before keep their algorithm, precision and
-    what was tuned.
+    Constant biases, scales and batch normalisations after a Conv are folded into its W and B. The node then
+    has the output of the last folded node. ONNX Runtime's optimiser does the same, but only for ONNX's Conv.
 
-    With `fuse`, a Conv takes in what follows it, as `fuse.fuse_convs` says, and becomes `convswap.FusedConv`;
-    so do Convs that were swapped before. Then a 1x1 Conv takes in the depthwise Conv whose result it alone
-    reads, as `depthwise.fuse_depthwise` says.
+    Functions that contain a Conv, themselves or through functions that they call, are inlined, because ONNX
+    Runtime loads no custom op inside a function. Other functions stay. Declared shapes that do not follow
+    from the model's inputs and constants are removed, see `ValueTypes.correct`.
+
+    Nodes that were swapped before keep their algorithm, precision and tuning results. A model in which all
+    Convs were swapped before comes back unchanged.
+
+    With `fuse`, the nodes after a Conv are fused into a `convswap.FusedConv`, see `fuse.fuse_convs`. Then a
+    1x1 Conv is fused with the depthwise Conv before it, see `depthwise.fuse_depthwise`. Both apply to Convs
+    that were swapped before, too.
 
     Args:
         model: the path of an ONNX file, or a model in memory, which is not modified.
         algorithm: the name of an algorithm of the catalog for every swapped node, "auto" or "tuned".
         precision: "tf32" or "ieee".
         only: a regular expression; only Convs whose name contains a match are swapped, or fused.
-        fold: whether Convs that are swapped take in the constant biases, scales and batch normalisations that
-            follow them.
-        fuse: whether Convs, also those swapped before, take in these and the residuals, activations and
-            poolings that follow them, and 1x1 Convs depthwise ones in front of them.
+        fold: whether to fold the constant biases, scales and batch normalisations after swapped Convs.
+        fuse: whether to fold them and also to fuse residuals, activations, poolings and depthwise Convs, for
+            Convs that were swapped before, too.
 
     Raises:
         ConvswapError: the model cannot be read, has no Conv that can be swapped, or an argument is not known.
     """
     if algorithm != "auto":
-        # Imported here so that a model can be swapped where the compiled catalog is not needed.
+        # Imported here because swapping with the default algorithm does not need the compiled catalog.
         from convswap.graph.algorithms import check_algorithm
 
         check_algorithm(algorithm)
     if precision not in PRECISIONS:
         raise unknown_name("precision", precision, PRECISIONS)
-    wanted = name_pattern(only, "node names", "conv[12]$")
+    pattern = name_pattern(only, "node names", "conv[12]$")
 
-    def is_wanted(name: str) -> bool:
-        return wanted.search(name) is not None
+    def is_selected(name: str) -> bool:
+        return pattern.search(name) is not None
 
-    def why_unwanted(name: str) -> str | None:
-        return None if is_wanted(name) else f"its name does not match {wanted.pattern!r}"
+    def reason_unselected(name: str) -> str | None:
+        return None if is_selected(name) else f"its name does not match {pattern.pattern!r}"
 
-    swapping = _swapped(model, lambda _: NodeChoice(algorithm, precision), why_unwanted, fuses=fuse)
+    swapping = _swap_nodes(model, lambda _: NodeChoice(algorithm, precision), reason_unselected, fuses=fuse)
     if not fuse:
-        # As ONNX Runtime's optimiser does where the Conv is ONNX's own.
         stages = dict.fromkeys(swapping.nodes if fold else (), Stage.FOLDED)
         folded, _ = fuse_convs(swapping.copy, stages, swapping.names, swapping.types)
         return swapping.result(folded)
-    fused, not_fused = _fuse_all(swapping, is_wanted)
-    fused, apart = fuse_depthwise(swapping.copy, swapping.names, swapping.types, is_wanted, fused)
-    return swapping.result(fused, (*not_fused, *apart))
+    fused, not_fused = _fuse_all(swapping, is_selected)
+    fused, unpaired = fuse_depthwise(swapping.copy, swapping.names, swapping.types, is_selected, fused)
+    return swapping.result(fused, (*not_fused, *unpaired))
 
 
-def swap_apart(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> SwapResult:
-    """Return what `swap` returns with `fuse`, but with every Conv in a node of its own.
+def swap_without_pairs(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> SwapResult:
+    """Return the same as `swap` with `fuse`, but fuse no depthwise Conv with the 1x1 Conv after it.
 
     Raises:
         ConvswapError: the model cannot be read, or has no Conv that can be swapped.
     """
-    swapping = _swapped(model, lambda _: NodeChoice(), lambda _: None, fuses=True)
+    swapping = _swap_nodes(model, lambda _: NodeChoice(), lambda _: None, fuses=True)
     return swapping.result(*_fuse_all(swapping, lambda _: True))
 
 
 def _fuse_all(
-    swapping: _Swapping, is_wanted: Callable[[str], bool]
+    swapping: _Swapping, is_selected: Callable[[str], bool]
 ) -> tuple[tuple[Fused, ...], tuple[NotFused, ...]]:
-    """Have all Convs of ours whose names are wanted take in what follows them."""
+    """Fuse all selected `convswap.Conv` nodes with the nodes after them."""
     names = swapping.names
-    convs = [node for node in _nodes(swapping.copy) if is_our_conv(node) and is_wanted(names[node])]
+    convs = [node for node in _nodes(swapping.copy) if is_convswap_conv(node) and is_selected(names[node])]
     return fuse_convs(swapping.copy, dict.fromkeys(convs, Stage.POOL), names, swapping.types)
 
 
 @dataclass(frozen=True)
 class NodeChoice:
-    """How a Conv is swapped, and up to what it takes in what follows it.
+    """How to swap a Conv, and the last stage of the nodes after it to fuse.
 
-    `tuned` has lines of a tuning table about its own problems, which count where the algorithm is "auto".
-    Where a depthwise Conv and the 1x1 Conv behind it both `may_pair`, one node computes them.
+    `tuned` has lines of a tuning table about the node's problems; they apply if the algorithm is "auto". A
+    depthwise Conv and the 1x1 Conv after it become one node if `may_pair` is true for both.
     """
 
     algorithm: str = "auto"
     precision: str = DEFAULT_PRECISION
-    last: Stage = Stage.POOL
+    max_stage: Stage = Stage.POOL
     tuned: tuple[str, ...] = ()
     may_pair: bool = False
 
 
-def swap_chosen(
+def swap_selected(
     model: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
     choices: Mapping[str, NodeChoice],
-    why_others: str,
+    reason_for_others: str,
 ) -> SwapResult:
-    """Return a copy of `model` in which the Convs that `choices` name are swapped, each in its own way.
+    """Return a copy of `model` in which the Convs named in `choices` are swapped, each by its own choice.
 
-    All else is as `swap` does it; the names are those that it gives. The other Convs are left for the reason
-    `why_others`; `not_fused` is empty.
+    The names are those that `swap` gives to the nodes. All other Convs are recorded in `not_swapped` with the
+    reason `reason_for_others`. `not_fused` is empty. Everything else is as in `swap`.
 
     Raises:
         ConvswapError: the model cannot be read, or none of these Convs can be swapped.
     """
-    swapping = _swapped(
-        model, choices.__getitem__, lambda name: None if name in choices else why_others, fuses=True
+    swapping = _swap_nodes(
+        model, choices.__getitem__, lambda name: None if name in choices else reason_for_others, fuses=True
     )
-    stages = {node: choices[swapping.names[node]].last for node in swapping.nodes}
+    stages = {node: choices[swapping.names[node]].max_stage for node in swapping.nodes}
     fused, _ = fuse_convs(swapping.copy, stages, swapping.names, swapping.types)
     pairing = {name for name, choice in choices.items() if choice.may_pair}
     if pairing:
@@ -225,67 +229,75 @@ def swap_chosen(
 
 @dataclass(frozen=True)
 class _Swapping:
-    """A copy of a model with Convs swapped and nothing fused; `types` knows its values as it was."""
+    """A copy of a model with Convs swapped and nothing fused; `types` has the types before the change."""
 
     copy: ir.Model
     names: Mapping[ir.Node, str]
     types: ValueTypes
-    nodes: Sequence[ir.Node]  # those swapped
-    left: Sequence[Left]
+    nodes: Sequence[ir.Node]  # the swapped nodes
+    not_swapped: Sequence[NotSwapped]
     source: Path | None
     notes: tuple[str, ...] = ()
 
     def result(self, fused: Sequence[Fused] = (), not_fused: Sequence[NotFused] = ()) -> SwapResult:
         swapped = tuple(self.names[node] for node in self.nodes)
         return SwapResult(
-            self.copy, swapped, tuple(self.left), self.source, tuple(fused), tuple(not_fused), self.notes
+            self.copy,
+            swapped,
+            tuple(self.not_swapped),
+            self.source,
+            tuple(fused),
+            tuple(not_fused),
+            self.notes,
         )
 
 
-def _swapped(
+def _swap_nodes(
     model: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
     choice_of: Callable[[str], NodeChoice],
-    why_unwanted: Callable[[str], str | None],
+    reason_unselected: Callable[[str], str | None],
     *,
     fuses: bool,
 ) -> _Swapping:
-    """Return a copy of `model` with its Convs swapped. `fuses`: Convs, also swapped before, will be fused."""
-    copy, name, source = _own_copy(model)
-    copy, why_not_inlined = inline_functions_with(copy, _is_conv)
+    """Return a copy of `model` with its Convs swapped. `fuses` tells whether the caller then fuses Convs."""
+    copy, name, source = _load_copy(model)
+    copy, not_inlined_reasons = inline_functions_with(copy, _is_conv)
 
     names = node_names(copy)
     types = ValueTypes(copy)
-    # All reasons come before the first change, because types are inferred from the model as it was.
+    # All reasons are found before the first change, because types are inferred from the unchanged model.
     reasons = {
-        node: _why_left(node, names[node], why_unwanted, types)
+        node: _reason_not_swapped(node, names[node], reason_unselected, types)
         for node in _nodes(copy)
         if _is_convolution(node, copy)
     }
     to_swap = [node for node, reason in reasons.items() if reason is None]
-    left = [
-        Left(names[node], op_name(node), reason) for node, reason in reasons.items() if reason is not None
+    not_swapped = [
+        NotSwapped(names[node], op_name(node), reason)
+        for node, reason in reasons.items()
+        if reason is not None
     ]
-    left += _left_in_functions(copy, why_not_inlined)
-    if not to_swap and not any(is_ours(node) for node in _nodes(copy)):
-        raise _nothing_to_swap(name, left)
+    not_swapped += _not_swapped_in_functions(copy, not_inlined_reasons)
+    if not to_swap and not any(is_convswap_op(node) for node in _nodes(copy)):
+        raise _nothing_to_swap(name, not_swapped)
     float16 = any(types.element_type(_values(node)) == ir.DataType.FLOAT16 for node in to_swap)
     if to_swap or fuses:
         types.correct()
     for node in to_swap:
-        _become_custom_op(node, names[node], choice_of(names[node]))
+        _make_custom_op(node, names[node], choice_of(names[node]))
     if to_swap:
         copy.opset_imports[DOMAIN] = DOMAIN_VERSION
-    return _Swapping(copy, names, types, to_swap, left, source, (FLOAT16_ON_CPU,) if float16 else ())
+    return _Swapping(copy, names, types, to_swap, not_swapped, source, (FLOAT16_ON_CPU,) if float16 else ())
 
 
-def _own_copy(
+def _load_copy(
     model: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
 ) -> tuple[ir.Model, str, Path | None]:
-    """Return a model that may be changed, what to call it in messages, and the file it came from."""
+    """Return a copy of the model that may be changed, its name in messages, and the file it was read from."""
     if isinstance(model, onnx.ModelProto):
-        # Inlining may rename tensors, which belong to the caller.
-        own = copy_of(model) if model.functions else model
-        return model_from_proto(own), "the model", None
+        # The copy shares tensors with the caller's message, and inlining functions may rename tensors.
+        proto = copy_of(model) if model.functions else model
+        return model_from_proto(proto), "the model", None
     if isinstance(model, ir.Model):
         try:
             return model.clone(), "the model", None
@@ -293,7 +305,7 @@ def _own_copy(
             raise ConvswapError(f"the model is not a valid ONNX model: {root_cause(error)}") from error
     if isinstance(model, (str, os.PathLike)):
         return load_model(model), f"'{model}'", Path(model)
-    raise no_model(model, "a path, an onnx.ModelProto or an onnx_ir.Model")
+    raise not_a_model(model, "a path, an onnx.ModelProto or an onnx_ir.Model")
 
 
 def _is_conv(node: ir.Node) -> bool:
@@ -301,7 +313,7 @@ def _is_conv(node: ir.Node) -> bool:
 
 
 def _is_convolution(node: ir.Node, model: ir.Model) -> bool:
-    if is_ours(node) or node.op_identifier() in model.functions:
+    if is_convswap_op(node) or node.op_identifier() in model.functions:
         return False
     return is_named_convolution(node.op_type)
 
@@ -310,16 +322,16 @@ def _nodes(model: ir.Model) -> Iterator[ir.Node]:
     return ir.traversal.RecursiveGraphIterator(model.graph)
 
 
-def _why_left(
-    node: ir.Node, label: str, why_unwanted: Callable[[str], str | None], types: ValueTypes
+def _reason_not_swapped(
+    node: ir.Node, label: str, reason_unselected: Callable[[str], str | None], types: ValueTypes
 ) -> str | None:
-    """Return why the library cannot take over `node`, or None if it can."""
-    other_op = _why_other_op(node)
-    if other_op is not None:
-        return other_op
-    unwanted = why_unwanted(label)
-    if unwanted is not None:
-        return unwanted
+    """Return why `node` is not swapped; None if the library supports it and it is selected."""
+    unsupported = _unsupported_op_reason(node)
+    if unsupported is not None:
+        return unsupported
+    unselected = reason_unselected(label)
+    if unselected is not None:
+        return unselected
     if len(node.inputs) < 2 or node.inputs[0] is None or node.inputs[1] is None:
         return "it has no weight: a valid Conv has the inputs X, W and, optionally, B"
     if not node.outputs:
@@ -343,18 +355,18 @@ def _values(node: ir.Node) -> list[ir.Value]:
     return [value for value in (*node.inputs, *node.outputs) if value is not None]
 
 
-def _why_other_op(node: ir.Node) -> str | None:
+def _unsupported_op_reason(node: ir.Node) -> str | None:
     if _is_conv(node):
         return None
-    known = why_no_conv(node.domain, node.op_type)
-    return f"{op_name(node)} {known or 'is not Conv of the ONNX domain, the only op that is swapped'}"
+    reason = unsupported_reason(node.domain, node.op_type)
+    return f"{op_name(node)} {reason or 'is not Conv of the ONNX domain, the only op that is swapped'}"
 
 
 def _type_name(element_type: ir.DataType) -> str:
     return {"float": "float32", "double": "float64"}.get(element_type.name.lower(), element_type.name.lower())
 
 
-def _become_custom_op(node: ir.Node, name: str, choice: NodeChoice) -> None:
+def _make_custom_op(node: ir.Node, name: str, choice: NodeChoice) -> None:
     inputs = len(node.inputs)
     while node.inputs[inputs - 1] is None:
         inputs -= 1
@@ -370,24 +382,25 @@ def _become_custom_op(node: ir.Node, name: str, choice: NodeChoice) -> None:
         node.attributes["tuned"] = ir.AttrString("tuned", "\n".join(choice.tuned))
 
 
-def _left_in_functions(model: ir.Model, reasons: Reasons) -> Iterator[Left]:
+def _not_swapped_in_functions(model: ir.Model, reasons: Reasons) -> Iterator[NotSwapped]:
     for identifier, function in model.functions.items():
         for node in function.all_nodes():
             if _is_convolution(node, model):
                 label = node.name or name_from_output(node)
                 reason = (
-                    _why_other_op(node) or f"it is inside function {function.name!r}: {reasons[identifier]}"
+                    _unsupported_op_reason(node)
+                    or f"it is inside function {function.name!r}: {reasons[identifier]}"
                 )
-                yield Left(label, op_name(node), reason)
+                yield NotSwapped(label, op_name(node), reason)
 
 
-def _nothing_to_swap(name: str, left: list[Left]) -> ConvswapError:
-    if not left:
+def _nothing_to_swap(name: str, not_swapped: list[NotSwapped]) -> ConvswapError:
+    if not not_swapped:
         return ConvswapError(
             f"{name} has no Conv node, so there is nothing to swap; expected a model with a Conv"
         )
-    first = left[0]
-    others = f", and {len(left) - 1} more" if len(left) > 1 else ""
+    first = not_swapped[0]
+    others = f", and {len(not_swapped) - 1} more" if len(not_swapped) > 1 else ""
     return ConvswapError(
         f"{name} has no Conv that can be swapped: {first.op} node {first.node!r} is left "
         f"because {first.reason}{others}"

@@ -15,8 +15,8 @@ from convswap.graph.symbolic_extents import Label
 class ValueTypes:
     """Element types and shapes of a model's values.
 
-    Types are what the model declares, as ONNX Runtime holds it to that, or what inference tells. Shapes are
-    what follows from inputs and constants.
+    Types are declared by the model, which ONNX Runtime enforces, or inferred. Shapes are those that follow
+    from inputs and constants, see `certain_shapes`.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -29,70 +29,76 @@ class ValueTypes:
         return certain_shapes(self._model)
 
     def element_type(self, values: Iterable[ir.Value]) -> ir.DataType | None:
-        """Return the one element type that all `values` have, from the first whose type is known."""
-        return next((known.dtype for known in self._known(values) if known.dtype is not None), None)
+        """Return the element type of `values`, which all have the same type; None if no type is known."""
+        return next((known.dtype for known in self._known_types(values) if known.dtype is not None), None)
 
     def rank(self, values: Iterable[ir.Value]) -> int | None:
-        """Return the one rank that all `values` have; as declared where it follows from nothing."""
+        """Return the rank of `values`, which all have the same rank; a declared rank if none is certain."""
         candidates = list(values)
         ranks = (len(shape) for value in candidates if (shape := self._shape(value)) is not None)
         declared = (len(value.shape) for value in candidates if value.shape is not None)
         return next(ranks, next(declared, None))
 
     def extents(self, value: ir.Value) -> tuple[int, ...] | None:
-        """Return the shape of `value`; None where an extent of it is not known."""
+        """Return the shape of `value`; None if one of its extents is unknown."""
         known = tuple(extent for extent in self._shape(value) or () if isinstance(extent, int))
         return known if len(known) == len(self._shape(value) or (None,)) else None
 
     def have_same_shape(self, value: ir.Value, other: ir.Value) -> bool:
-        """Return whether both have the same shape in every run: equal extents, known or computed alike."""
+        """Return whether both values have the same shape in every run: equal numbers or equal labels."""
         labels, others = self._certain.labels(value), self._certain.labels(other)
         return bool(labels) and labels == others and None not in labels
 
     def axes(self, value: ir.Value) -> list[int | None]:
-        """Return the extent of each axis, None where it is not known; nothing where the rank is not."""
+        """Return the extent of each axis, None for an unknown extent; an empty list for an unknown rank."""
         return [extent if isinstance(extent, int) else None for extent in self._shape(value) or ()]
 
     def contradicts(self, value: ir.Value) -> bool:
-        """Return whether the model declared another extent of `value` than it has."""
+        """Return whether the model declared a shape of `value` that differs from its certain shape."""
         return value in self._contradicted
 
     def correct(self) -> None:
-        """Take away what the model declares of shapes that nodes read and does not follow.
+        """Correct the declared shapes of computed values, in place: keep only certain extents.
 
-        ONNX Runtime plans memory by it, and refuses to run where it was wrong; our ops look at it when a
-        session is made. Inputs, and outputs that nothing reads on, stay as they are: they are what users see.
+        ONNX Runtime plans memory by declared shapes, and fails if they are wrong; the library's ops read them
+        when a session is created. Graph inputs, and graph outputs without consumers, stay as they are: they
+        are the model's interface.
         """
         inner = [value for value in self._computed() if value.shape is not None]
         if not inner:
             return
-        meant = self._meanings()
+        meanings = self._meanings()
         for value in inner:
             declared, shape = extents_of(value), self._shape(value)
             if declared is None or shape is None:
                 continue
-            if _contradict(declared, shape):
+            if _contradicts_shape(declared, shape):
                 self._contradicted.add(value)
-            names = {name for name in declared if isinstance(name, str) and len(meant.get(name, ())) == 1}
-            if (value.uses() or not value.is_graph_output()) and not _follows(declared, shape, names):
-                value.shape = self._stated(value, declared, names)
+            valid_names = {
+                name for name in declared if isinstance(name, str) and len(meanings.get(name, ())) == 1
+            }
+            is_inner = value.uses() or not value.is_graph_output()
+            if is_inner and not _is_certain_shape(declared, shape, valid_names):
+                value.shape = self._resolved_shape(value, declared, valid_names)
 
     def complete(self, value: ir.Value) -> None:
-        """Give `value` the element type and the shape that are known of it, where it has none itself."""
+        """Store the known element type and shape of `value` in the model if it declares none."""
         if value.dtype is None and (element_type := self.element_type([value])) is not None:
             value.type = ir.TensorType(element_type)
         if value.shape is None and self._certain.shape(value) is not None:
-            value.shape = self._stated(value, (), set())
+            value.shape = self._resolved_shape(value, (), set())
 
-    def _stated(self, value: ir.Value, declared: Sequence[Extent], names: Container[str]) -> ir.Shape:
-        """Return the shape of `value` with names that mean something: of `names`, and those of inputs."""
+    def _resolved_shape(
+        self, value: ir.Value, declared: Sequence[Extent], valid_names: Container[str]
+    ) -> ir.Shape:
+        """Return the certain shape of `value`. Its symbols are `valid_names` and symbols of the inputs."""
         labels = self._certain.labels(value)
         extents: list[Extent] = []
         for axis, label in enumerate(labels):
             name = declared[axis] if len(declared) == len(labels) else None
             if isinstance(label, int):
                 extents.append(label)
-            elif isinstance(name, str) and name in names:
+            elif isinstance(name, str) and name in valid_names:
                 extents.append(name)
             else:
                 extents.append(self._certain.declared_symbols.get(label) if isinstance(label, str) else None)
@@ -104,24 +110,24 @@ class ValueTypes:
                 yield from node.outputs
 
     def _meanings(self) -> dict[str, set[Label | None]]:
-        """Return, for each name that the model has for extents, what it stands for."""
-        meant: dict[str, set[Label | None]] = {}
+        """Return, for each symbol in the model's declared shapes, the labels of the extents that it names."""
+        meanings: dict[str, set[Label | None]] = {}
         for value in (*self._model.graph.inputs, *self._computed()):
             declared, labels = extents_of(value) or (), self._certain.labels(value)
             if len(labels) != len(declared):
                 labels = [None] * len(declared)
             for name, label in zip(declared, labels, strict=True):
                 if isinstance(name, str):
-                    # What is not known may be several things.
-                    meant.setdefault(name, set()).update([label] if label is not None else [None, name])
-        return meant
+                    # Unknown extents may differ, so the name counts as having several meanings.
+                    meanings.setdefault(name, set()).update([label] if label is not None else [None, name])
+        return meanings
 
     def _shape(self, value: ir.Value) -> tuple[Extent, ...] | None:
-        tensor = self._constants.own_tensor(value)
+        tensor = self._constants.direct_tensor(value)
         return self._certain.shape(value) if tensor is None else tuple(tensor.shape.numpy())
 
-    def _known(self, values: Iterable[ir.Value]) -> Iterator[ir.Value | ir.TensorProtocol]:
-        """Yield what is known of the types of `values`, lazily, because inferring takes long."""
+    def _known_types(self, values: Iterable[ir.Value]) -> Iterator[ir.Value | ir.TensorProtocol]:
+        """Yield the declared and then the inferred types of `values`; lazily, because inference is slow."""
         candidates = list(values)
         for value in candidates:
             tensor = ir.convenience.get_const_tensor(value)
@@ -131,16 +137,20 @@ class ValueTypes:
                 yield self._certain.values[value]
 
 
-def _contradict(declared: Sequence[Extent], shape: Sequence[Extent]) -> bool:
+def _contradicts_shape(declared: Sequence[Extent], shape: Sequence[Extent]) -> bool:
     return len(declared) != len(shape) or any(
-        isinstance(one, int) and isinstance(other, int) and one != other
-        for one, other in zip(declared, shape, strict=True)
+        isinstance(declared_extent, int) and isinstance(extent, int) and declared_extent != extent
+        for declared_extent, extent in zip(declared, shape, strict=True)
     )
 
 
-def _follows(declared: Sequence[Extent], shape: Sequence[Extent], names: Container[str]) -> bool:
-    """Return whether what is declared, where only `names` mean something, is so in every run."""
+def _is_certain_shape(
+    declared: Sequence[Extent], shape: Sequence[Extent], valid_names: Container[str]
+) -> bool:
+    """Return whether the shape `declared` holds in every run; its symbols must be among `valid_names`."""
     return len(declared) == len(shape) and all(
-        one == other if isinstance(one, int) else one is None or one in names
-        for one, other in zip(declared, shape, strict=True)
+        declared_extent == extent
+        if isinstance(declared_extent, int)
+        else declared_extent is None or declared_extent in valid_names
+        for declared_extent, extent in zip(declared, shape, strict=True)
     )

@@ -1,1 +1,1 @@
-"""What a model is fed: shapes, samples, files of the user's, and what it predicts of them."""
+"""Inputs of a model: shapes, samples and the user's files; and predictions on labelled images."""

@@ -1,4 +1,4 @@
-"""What a model is fed: its declared inputs, seeded random values for them, and batches of a data set."""
+"""Inputs of a model: declared inputs, seeded random values for them, and batches of a data set."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ Feeds = dict[str, np.ndarray]
 
 _FLOATS = {"float16", "float32", "float64"}
 _OTHER_FLOATS = {"bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"}
-_WHOLE_NUMBERS = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "int4", "uint4"}
-# The height and width of an image that a model leaves open: those that most networks for images are made for.
-OPEN_IMAGE = 224
-# Of the last dimension, where that is not the width: grey, colour, and colour with opacity.
+_INTEGERS = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "int4", "uint4"}
+# Height and width of images if the model leaves them symbolic: the size that most image networks are made
+# for.
+DEFAULT_IMAGE_SIZE = 224
+# Extents of the last dimension that mean channels (NHWC), not width: grey, colour, and colour with alpha.
 _IMAGE_CHANNELS = (1, 3, 4)
-# No memory holds so many, and their bytes can still be counted in 63 bits.
-_MOST_ELEMENTS = 1 << 56
+# More elements than fit into any memory; their size in bytes still fits into 63 bits.
+_MAX_ELEMENTS = 1 << 56
 
 
 @dataclass(frozen=True)
 class Input:
-    """A declared input: its NumPy element type, and its shape with None for a symbolic dimension.
+    """A declared input of a model: its NumPy element type, and its shape with None for a symbolic dimension.
 
-    `symbols` names the symbolic dimensions; it is "" where a dimension is fixed or has no name. Without
-    `has_rank` the model does not say how many dimensions there are, and `shape` is that of a single number.
-    With `is_given` its values are a user's; all others are made up.
+    `symbols` has the names of the symbolic dimensions, "" for a dimension that is fixed or has no name. If
+    the model does not declare a rank, `has_rank` is false and `shape` is empty. `is_from_user` tells whether
+    the user supplied values for the input; otherwise they are random.
     """
 
     name: str
@@ -42,11 +43,11 @@ class Input:
     shape: tuple[int | None, ...]
     symbols: tuple[str, ...]
     has_rank: bool = True
-    is_given: bool = False
+    is_from_user: bool = False
 
     @property
     def is_numpys(self) -> bool:
-        """Whether NumPy has the element type itself, and not from a package of its own."""
+        """Whether the element type is NumPy's, not from an extension such as ml_dtypes."""
         return is_numpys(self.dtype)
 
     @property
@@ -55,14 +56,14 @@ class Input:
         return self.dtype.kind == "U"
 
     @property
-    def is_fraction(self) -> bool:
+    def is_floating(self) -> bool:
         """Whether its elements are floating-point numbers."""
         return self.dtype.name in _FLOATS | _OTHER_FLOATS
 
     @property
-    def is_whole_number(self) -> bool:
-        """Whether its elements are whole numbers, which may stand for sizes, places or rates."""
-        return self.dtype.name in _WHOLE_NUMBERS
+    def is_integer(self) -> bool:
+        """Whether its elements are integers, which may mean sizes, indices or rates."""
+        return self.dtype.name in _INTEGERS
 
     def __str__(self) -> str:
         if not self.has_rank:
@@ -75,10 +76,10 @@ class Input:
 
 
 def declared_inputs(model: ir.Model) -> tuple[Input, ...]:
-    """Return the inputs that a run of `model` must be given; those with an initializer are left out.
+    """Return the inputs that every run of `model` needs; inputs with an initializer are left out.
 
     Raises:
-        ConvswapError: an input is no tensor, or has an element type that none can be fed of.
+        ConvswapError: an input is no tensor, or has an element type that cannot be passed to ONNX Runtime.
     """
     defaults, inputs = model.graph.initializers, model.graph.inputs
     return tuple(declared_input(value_to_proto(value)) for value in inputs if value.name not in defaults)
@@ -88,10 +89,10 @@ def declared_input(value: onnx.ValueInfoProto) -> Input:
     """Return the input that `value` declares; see `declared_inputs`."""
     kind = value.type.WhichOneof("value")
     if kind in ("sequence_type", "optional_type"):
-        what = "a sequence" if kind == "sequence_type" else "an optional"
+        kind_name = "a sequence" if kind == "sequence_type" else "an optional"
         raise ConvswapError(
-            f"input {value.name!r} is {what}, for which nothing is made up: give values with --inputs, or "
-            "inputs= in Python"
+            f"input {value.name!r} is {kind_name}, for which nothing is made up: give values with --inputs, "
+            "or inputs= in Python"
         )
     if kind != "tensor_type":
         raise ConvswapError(
@@ -120,140 +121,141 @@ def declared_input(value: onnx.ValueInfoProto) -> Input:
 
 
 def _dtype(element_type: int) -> np.dtype | None:
-    """Return NumPy's type for ONNX's, that of strings for text, None for what cannot be fed."""
+    """Return the NumPy type for ONNX's `element_type`; None if ONNX Runtime does not accept it as input."""
     if element_type == onnx.TensorProto.STRING:
         return np.dtype(str)
     try:
         dtype = np.dtype(ir.DataType(element_type).numpy())
     except (TypeError, ValueError):
         return None
-    return dtype if dtype.name in {"bool"} | _FLOATS | _OTHER_FLOATS | _WHOLE_NUMBERS else None
+    return dtype if dtype.name in {"bool"} | _FLOATS | _OTHER_FLOATS | _INTEGERS else None
 
 
 def fixed_batch(inputs: Sequence[Input]) -> int | None:
-    """Return the batch that a model is fixed to; None where a leading dimension is symbolic.
+    """Return the batch size that a model is fixed to; None if a leading dimension is symbolic.
 
-    A model whose inputs all have fixed leading dimensions runs at the first one's only, but for inputs that
-    are always empty.
+    If all leading dimensions are fixed, the batch size is the first of them that is not 0.
     """
-    leading = [given.shape[0] for given in inputs if given.shape]
+    leading = [input_.shape[0] for input_ in inputs if input_.shape]
     if not leading:
         return 1
     return None if None in leading else next((extent for extent in leading if extent), 0)
 
 
 def checked_batch(inputs: Sequence[Input], batch: int | None) -> int | None:
-    """Return the batch that a model with these inputs is fixed to, None for none.
+    """Return the batch size that a model with these inputs is fixed to, or None.
 
     Raises:
-        ConvswapError: `batch` is out of range, or another than that.
+        ConvswapError: `batch` is out of range, or differs from the fixed batch size.
     """
     require_count("batch", batch)
     fixed = fixed_batch(inputs)
     if fixed is not None and batch not in (None, fixed):
-        own = next((given for given in inputs if given.shape and given.shape[0] == fixed), "")
+        fixed_input = next((input_ for input_ in inputs if input_.shape and input_.shape[0] == fixed), "")
         raise ConvswapError(
-            f"the model takes batches of {fixed}, by its input {own}, but batch "
+            f"the model takes batches of {fixed}, by its input {fixed_input}, but batch "
             f"{batch} was given; leave it out, or export the model with a symbolic batch"
         )
     return fixed
 
 
 def batch_symbols(inputs: Sequence[Input]) -> set[str]:
-    """Return the names of leading dimensions that are symbolic."""
-    return {given.symbols[0] for given in inputs if given.shape and given.shape[0] is None} - {""}
+    """Return the names of the symbolic leading dimensions."""
+    return {input_.symbols[0] for input_ in inputs if input_.shape and input_.shape[0] is None} - {""}
 
 
 def input_shapes(inputs: Sequence[Input], batch: int) -> dict[str, tuple[int, ...]]:
     """Return the shapes of `inputs` in a run of `batch` samples.
 
-    A symbolic leading dimension is `batch`. The height and width of an image, which has four dimensions, are
-    `OPEN_IMAGE` where they are symbolic. Any other symbolic dimension is what one of the same name is, the
-    batch before an image, or 1.
+    A symbolic leading dimension is `batch`. Symbolic heights and widths of images, which have four
+    dimensions, are `DEFAULT_IMAGE_SIZE`. Any other symbolic dimension has the size of a dimension of the same
+    name: the batch size first, then the image size. If there is none, the dimension is 1.
     """
     known = dict.fromkeys(batch_symbols(inputs), batch)
-    for given in inputs:
-        for axis in _image_axes(given):
-            if given.shape[axis] is None and given.symbols[axis]:
-                known.setdefault(given.symbols[axis], OPEN_IMAGE)
+    for input_ in inputs:
+        for axis in _image_axes(input_):
+            if input_.shape[axis] is None and input_.symbols[axis]:
+                known.setdefault(input_.symbols[axis], DEFAULT_IMAGE_SIZE)
 
-    def extent(given: Input, axis: int) -> int:
-        size = given.shape[axis]
+    def extent(input_: Input, axis: int) -> int:
+        size = input_.shape[axis]
         if size is not None:
             return size
         if axis == 0:
             return batch
-        # Whatever its name: exporters also write "?" for all that they do not know.
-        return OPEN_IMAGE if axis in _image_axes(given) else known.get(given.symbols[axis], 1)
+        # Image axes come before names: exporters also write "?" as the name of every unknown dimension.
+        return DEFAULT_IMAGE_SIZE if axis in _image_axes(input_) else known.get(input_.symbols[axis], 1)
 
-    return {given.name: tuple(extent(given, axis) for axis in range(len(given.shape))) for given in inputs}
+    return {
+        input_.name: tuple(extent(input_, axis) for axis in range(len(input_.shape))) for input_ in inputs
+    }
 
 
-def _image_axes(given: Input) -> tuple[int, ...]:
-    """Return the axes of height and width, none where there are not four."""
-    if len(given.shape) != 4:
+def _image_axes(input_: Input) -> tuple[int, ...]:
+    """Return the axes of height and width; no axes if the input does not have four dimensions."""
+    if len(input_.shape) != 4:
         return ()
-    return (1, 2) if given.shape[1] is None and given.shape[3] in _IMAGE_CHANNELS else (2, 3)
+    return (1, 2) if input_.shape[1] is None and input_.shape[3] in _IMAGE_CHANNELS else (2, 3)
 
 
 def random_feeds(inputs: Sequence[Input], batch: int, seed: int) -> Feeds:
-    """Return seeded values for `inputs`, of the declared types and the shapes of `input_shapes`.
+    """Return seeded random values for `inputs`, of the declared types and the shapes of `input_shapes`.
 
-    Floating-point values are standard normal; whole numbers are 0 or 1, which is
-    within range wherever they stand for an index, a token or a flag.
+    Floating-point values are standard normal. Integers are 0 or 1, which is in range for indices, tokens and
+    flags.
 
     Raises:
-        ConvswapError: one is of strings, which cannot be made up.
+        ConvswapError: an input takes strings.
     """
     generator = np.random.default_rng(seed)
     shapes = input_shapes(inputs, batch)
     feeds = {}
-    for given in inputs:
-        shape = shapes[given.name]
-        if math.prod(shape) > _MOST_ELEMENTS:
-            # NumPy would say that its dimensions are wrong.
-            raise MemoryError(f"input {given} of shape {list(shape)}")
-        if given.is_text:
+    for input_ in inputs:
+        shape = shapes[input_.name]
+        if math.prod(shape) > _MAX_ELEMENTS:
+            # NumPy would raise an error about invalid dimensions instead.
+            raise MemoryError(f"input {input_} of shape {list(shape)}")
+        if input_.is_text:
             raise ConvswapError(
-                f"input {given} takes strings, which cannot be made up: give them with --inputs, or inputs= "
+                f"input {input_} takes strings, which cannot be made up: give them with --inputs, or inputs= "
                 "in Python"
             )
-        if given.is_fraction:
-            feeds[given.name] = np.asarray(generator.standard_normal(shape)).astype(given.dtype)
+        if input_.is_floating:
+            feeds[input_.name] = np.asarray(generator.standard_normal(shape)).astype(input_.dtype)
         else:
-            feeds[given.name] = np.asarray(generator.integers(0, 2, shape)).astype(given.dtype)
+            feeds[input_.name] = np.asarray(generator.integers(0, 2, shape)).astype(input_.dtype)
     return feeds
 
 
 class Source(Protocol):
-    """Where the feeds of a comparison come from."""
+    """A source of feeds for the runs of a model."""
 
     @property
     def images(self) -> int:
-        """How many samples there are in all."""
+        """Total number of samples."""
 
     @property
     def batch(self) -> int:
-        """How many samples a run takes."""
+        """Number of samples per run."""
 
     @property
     def labels(self) -> np.ndarray | None:
-        """The class of every sample, None where nothing is known."""
+        """The class of every sample; None if there are no labels."""
 
     @property
     def inputs(self) -> Sequence[Input]:
-        """The inputs that are fed."""
+        """The inputs for which the source has values."""
 
     def batches(self) -> Iterator[tuple[Feeds, int]]:
-        """Yield the feeds of every batch, with how many of its leading samples are to be counted."""
+        """Yield the feeds of every batch and its number of valid samples; samples after these are padding."""
 
     def first(self, images: int) -> Feeds:
-        """Return feeds of `images` samples from the beginning, or of one batch where the batch is fixed."""
+        """Return feeds of the first `images` samples, or of one batch if the model's batch size is fixed."""
 
 
 @dataclass(frozen=True)
 class RandomSource:
-    """Seeded random values: batch number i is made from seed i."""
+    """Seeded random values: batch i has seed i."""
 
     inputs: tuple[Input, ...]
     images: int
@@ -261,11 +263,11 @@ class RandomSource:
     labels: np.ndarray | None = None
 
     def batches(self) -> Iterator[tuple[Feeds, int]]:
-        """Yield batches until `images` samples are through; see `Source`."""
+        """Yield batches of `images` samples in total; see `Source`."""
         fixed = fixed_batch(self.inputs)
         for number, start in enumerate(range(0, self.images, self.batch)):
-            counted = min(self.batch, self.images - start)
-            yield random_feeds(self.inputs, fixed or counted, seed=number), counted
+            samples = min(self.batch, self.images - start)
+            yield random_feeds(self.inputs, fixed or samples, seed=number), samples
 
     def first(self, images: int) -> Feeds:
         """Return the feeds of a first batch of `images`; see `Source`."""
@@ -276,33 +278,33 @@ class RandomSource:
 class ImageSource:
     """The images (n, 1, s, s) of a labelled data set, for a model with one input."""
 
-    given: Input
+    input_: Input
     data: np.ndarray
     labels: np.ndarray | None
     batch: int
 
     @property
     def images(self) -> int:
-        """How many images there are."""
+        """Number of images."""
         return len(self.data)
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """The one input; see `Source`."""
-        return (self.given,)
+        """The input as a sequence; see `Source`."""
+        return (self.input_,)
 
     def batches(self) -> Iterator[tuple[Feeds, int]]:
-        """Yield all images in order; see `Source`. A model of fixed batch gets its last batch filled up."""
+        """Yield all images in order; see `Source`. For a fixed batch size, the last batch is padded."""
         for start in range(0, len(self.data), self.batch):
             images = self.data[start : start + self.batch]
             yield self._feeds(images), len(images)
 
     def first(self, images: int) -> Feeds:
         """Return the first `images` of the set; see `Source`."""
-        return self._feeds(self.data[: fixed_batch([self.given]) or images])
+        return self._feeds(self.data[: fixed_batch([self.input_]) or images])
 
     def _feeds(self, images: np.ndarray) -> Feeds:
-        fixed = fixed_batch([self.given])
+        fixed = fixed_batch([self.input_])
         if fixed is not None and len(images) < fixed:
             images = np.concatenate([images, np.repeat(images[-1:], fixed - len(images), axis=0)])
-        return {self.given.name: np.ascontiguousarray(images, dtype=self.given.dtype)}
+        return {self.input_.name: np.ascontiguousarray(images, dtype=self.input_.dtype)}

@@ -1,4 +1,4 @@
-"""What a model says of labelled images, the class it names for each, and a drawing of them."""
+"""Predictions of a model on labelled images, and a drawing of them (a contact sheet)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ import onnxruntime
 from convswap.data import datasets
 from convswap.errors import ConvswapError
 from convswap.inputs.feeds import ImageSource, Source
-from convswap.inputs.model_with_data import CLASSES, UserModel, no_labels, open_model_with_data, source_of
+from convswap.inputs.model_with_data import (
+    CLASSES,
+    UserModel,
+    no_labels_error,
+    open_model_with_data,
+    source_of,
+)
 from convswap.output.drawing import new_figure
 from convswap.reference.metrics import NO_CLASS, top1_classes
 from convswap.runtime.device import Device
@@ -22,14 +28,14 @@ from convswap.runtime.values import is_number
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Of a model that gives empty sequences only.
-_NOTHING = np.zeros(0)
+# Stands for the output of a model whose outputs are all empty sequences.
+_NO_OUTPUT = np.zeros(0)
 
 COLUMNS = 10
-# 50 rows are 7,540 pixels; more would be a picture that few programs show.
-MOST_IMAGES = 500
+# 50 rows are 7,540 pixels high; few programs show larger pictures.
+MAX_SHEET_IMAGES = 500
 
-# In inches: an image with its two lines of text, and the title.
+# Sizes in inches of a cell, which is an image with two lines of text, and of the title.
 _CELL_WIDTH = 1.2
 _CELL_HEIGHT = 1.5
 _IMAGE_SIDE = 1.05
@@ -40,10 +46,10 @@ _TEXT: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7.5}
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Images with their class by a model and by their labels.
+    """Images with predicted classes and labels.
 
-    `images` is (n, S, S) with pixel values 0..255; `predicted` and `labels` are (n,), indices into
-    `class_names`, `predicted` also `NO_CLASS`. `model` and `dataset` are names.
+    `images` is (n, S, S) with pixel values 0..255. `predicted` and `labels` are (n,), indices into
+    `class_names`; `predicted` may also be `NO_CLASS`. `model` and `dataset` are names.
     """
 
     model: str
@@ -54,24 +60,25 @@ class Predictions:
     class_names: tuple[str, ...]
 
     @property
-    def right(self) -> int:
-        """How many images the model names as their labels do."""
+    def correct(self) -> int:
+        """Number of images whose predicted class is the label."""
         return int(np.sum(self.predicted == self.labels))
 
 
 def predict(model: UserModel, *, data: str | None = None, images: int) -> Predictions:
     """Run `model`, a network's name or an ONNX file, on the first `images` test images of `data`.
 
-    It runs on the CPU with ONNX Runtime's own provider. `data` is by default what the model was made for.
+    The model runs on the CPU by ONNX Runtime's own provider. `data` is by default the data set that the model
+    was made for.
 
     Raises:
-        ConvswapError: the model cannot be read or run, or there are no labelled images that it takes.
+        ConvswapError: the model cannot be read or run, or there are no labelled images that fit it.
     """
     tested = open_model_with_data(model, data)
     cpu = Device("cpu", "asked for")
     source = source_of(tested, images, None, cpu)
     if not isinstance(source, ImageSource) or source.labels is None:
-        raise no_labels(tested.dataset)
+        raise no_labels_error(tested.dataset)
     session = make_session(tested.plain, DEFAULT, cpu)
     return Predictions(
         model=tested.title,
@@ -84,25 +91,25 @@ def predict(model: UserModel, *, data: str | None = None, images: int) -> Predic
 
 
 def predicted_classes(session: onnxruntime.InferenceSession, source: Source) -> np.ndarray:
-    """Return the top-1 class (n,) of the first output with numbers for every image of `source`.
+    """Return the top-1 class (n,) of every image of `source` by the first numeric output of the model.
 
-    It is `NO_CLASS` where the output is empty or its largest value is not finite. Of a model without such an
-    output it is what the first one says of each, a string.
+    The class is `NO_CLASS` if the output is empty or its largest value is not finite. For a model without a
+    numeric output, the classes are the strings of the first output.
 
     Raises:
         ConvswapError: the run fails, or the data have labels and the output is not (n, 10).
     """
-    found = []
-    for feeds, counted in source.batches():
+    classes = []
+    for feeds, samples in source.batches():
         arrays = list(run_named(session, feeds).values())
-        output = next((values for values in arrays if is_number(values)), arrays[0] if arrays else _NOTHING)
+        output = next((values for values in arrays if is_number(values)), arrays[0] if arrays else _NO_OUTPUT)
         if source.labels is not None and (output.ndim != 2 or output.shape[1] != CLASSES):
             raise ConvswapError(
                 f"the data have {CLASSES} classes, but the model's first output has shape "
                 f"{list(output.shape)}; use --data random"
             )
-        found.append(_classes(output)[:counted])
-    return np.concatenate(found)
+        classes.append(_classes(output)[:samples])
+    return np.concatenate(classes)
 
 
 def _classes(output: np.ndarray) -> np.ndarray:
@@ -113,26 +120,25 @@ def _classes(output: np.ndarray) -> np.ndarray:
 
 
 def draw(predictions: Predictions) -> Figure:
-    """Return the sheet: a title, then the images, ten in a row.
+    """Return the contact sheet: a title, then the images, ten in a row.
 
-    Under each stand the predicted class, with a mark and colour that tell right from wrong, and the true one.
+    Below each image are the predicted class, with a mark and colour for right or wrong, and the true class.
 
     Raises:
-        ConvswapError: there are more than `MOST_IMAGES`, or matplotlib is not installed.
+        ConvswapError: there are more images than `MAX_SHEET_IMAGES`, or matplotlib is not installed.
     """
     count = len(predictions.images)
-    check_count(count)
+    check_image_count(count)
     columns = min(COLUMNS, count)
-    # Never so narrow that the title does not fit.
+    # At least wide enough for the title.
     width = _CELL_WIDTH * max(columns, COLUMNS // 2)
     height = _CELL_HEIGHT * -(-count // COLUMNS) + _TITLE_HEIGHT
     figure = new_figure(figsize=(width, height), dpi=_PIXELS_PER_INCH)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
-    title = (
-        f"{predictions.dataset} by {Path(predictions.model).name}: {predictions.right} of {count} named right"
-    )
-    # A dollar sign in a name is no formula.
+    name = Path(predictions.model).name
+    title = f"{predictions.dataset} by {name}: {predictions.correct} of {count} named right"
+    # parse_math would take a dollar sign in a name for the start of a formula.
     axes.text(0.1, _TITLE_HEIGHT / 2, title, va="center", parse_math=False)
     for index, image in enumerate(predictions.images):
         row, column = divmod(index, COLUMNS)
@@ -140,21 +146,22 @@ def draw(predictions: Predictions) -> Figure:
         top = row * _CELL_HEIGHT + _TITLE_HEIGHT
         extent = (left, left + _IMAGE_SIDE, top + _IMAGE_SIDE, top)
         axes.imshow(image, cmap="gray", vmin=0, vmax=255, extent=extent, aspect="auto")
-        named = predictions.predicted[index]
-        predicted = "no class" if named == NO_CLASS else predictions.class_names[named]
+        class_index = predictions.predicted[index]
+        predicted = "no class" if class_index == NO_CLASS else predictions.class_names[class_index]
         true = predictions.class_names[predictions.labels[index]]
         mark, colour = ("✓", "green") if predicted == true else ("✗", "red")
-        middle, below = left + _IMAGE_SIDE / 2, top + _IMAGE_SIDE
-        axes.text(middle, below + 0.12, f"{mark} {predicted}", color=colour, **_TEXT)
-        axes.text(middle, below + 0.28, f"true: {true}", **_TEXT)
-    # The unit is an inch, from the upper left corner. Last, because images set limits of their own.
+        middle, bottom = left + _IMAGE_SIDE / 2, top + _IMAGE_SIDE
+        axes.text(middle, bottom + 0.12, f"{mark} {predicted}", color=colour, **_TEXT)
+        axes.text(middle, bottom + 0.28, f"true: {true}", **_TEXT)
+    # Coordinates are in inches from the upper left corner. `imshow` changes the limits, so they are set last.
     axes.set(xlim=(0, width), ylim=(height, 0))
     return figure
 
 
-def check_count(images: int) -> None:
-    """Raise ConvswapError where a sheet cannot show so many images."""
-    if images > MOST_IMAGES:
+def check_image_count(images: int) -> None:
+    """Raise ConvswapError if a contact sheet cannot show so many images."""
+    if images > MAX_SHEET_IMAGES:
         raise ConvswapError(
-            f"{images} images were asked for; a contact sheet shows at most {MOST_IMAGES}, so ask for fewer"
+            f"{images} images were asked for; a contact sheet shows at most {MAX_SHEET_IMAGES}, so "
+            "ask for fewer"
         )

@@ -84,7 +84,7 @@ class MeasuredSegment:
     @property
     def choice(self) -> NodeChoice:
         """The swap that makes the Conv `ours`."""
-        return NodeChoice(precision=self.precision or "ieee", last=self.ours, tuned=self.lines)
+        return NodeChoice(precision=self.precision or "ieee", max_stage=self.ours, tuned=self.lines)
 
     @functools.cached_property
     def problems(self) -> list[_native.Problem]:

@@ -13,10 +13,10 @@ import onnx
 
 from convswap.errors import ConvswapError, batch_sizes
 from convswap.graph.fusion.fuse import Fused, Stage
-from convswap.graph.model_file import check_model_target, files_of
-from convswap.graph.swap import SwapResult, swap_chosen
+from convswap.graph.model_file import check_model_target, model_files
+from convswap.graph.swap import SwapResult, swap_selected
 from convswap.inputs.model_with_data import UserModel, open_model
-from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes
+from convswap.inputs.sample_shapes import InputShape, shape_notes, shape_notes_on_error
 from convswap.inputs.user_inputs import UserInputs
 from convswap.optimizing.choice import DEFAULT_WAY, speedup
 from convswap.optimizing.end_to_end import NOT_TAKEN, EndToEnd, best_end_to_end
@@ -77,7 +77,7 @@ def optimize(
     """
     if output is not None and not isinstance(model, onnx.ModelProto):
         with freed_at_once():
-            check_writable(output, {"a file of the model that is read": files_of(model)}, "output")
+            check_writable(output, {"a file of the model that is read": model_files(model)}, "output")
     sizes = None if batches is None else batch_sizes(batches)
     options = OptimizeOptions(sizes, device, precision, input_shape, inputs, op_libraries)
     found = optimize_with(model, output, options, progress)
@@ -118,7 +118,7 @@ def _found(
     with freed_at_once():
         prepared = prepare(model, options, device)
     cache = MeasurementCache(environment(device))
-    with telling_shapes(*prepared.shaped):
+    with shape_notes_on_error(*prepared.shaped):
         measured, pairs = _measure(prepared, cache, report)
         report("running the whole model")
         whole = best_end_to_end(prepared, measured, pairs)
@@ -155,7 +155,7 @@ def _to_write(whole: EndToEnd, prepared: Prepared, model: UserModel) -> SwapResu
         return None
     # For user inputs the measured model may have tensors in place of sequences, optionals and defaults.
     as_given = prepared.original if prepared.options.inputs is None else open_model(model)[1]
-    return swap_chosen(as_given, whole.taken, NOT_TAKEN)
+    return swap_selected(as_given, whole.taken, NOT_TAKEN)
 
 
 def _options(prepared: Prepared) -> dict[str, Any]:
@@ -218,7 +218,7 @@ def _node_result(
     default = one.times[DEFAULT_WAY]
     best = one.ours
     gain = speedup(default, one.times[best])
-    ops = tuple(op for op, _ in fused[one.segment.name].taken) if one.segment.name in fused else ()
+    ops = tuple(op for op, _ in fused[one.segment.name].fused_nodes) if one.segment.name in fused else ()
     is_fused = best is not Stage.FOLDED or pair is not None
     words = "fused" if is_taken and is_fused else "swapped" if is_taken else "default"
     return NodeResult(

@@ -11,11 +11,11 @@ import onnx_ir as ir
 import onnxruntime
 
 from convswap.errors import ConvswapError, require_count, unknown_name
-from convswap.graph.branches import Inner, home_of, with_inner_values
-from convswap.graph.external_weights import SplitModel, Weights, as_split, moved_apart
+from convswap.graph.branches import SubgraphValue, locate_value, with_values_as_outputs
+from convswap.graph.external_weights import SplitModel, Weights, as_split, split_model_in_place
 from convswap.graph.plain_model import plain_model
 from convswap.graph.replaced import unfused_model
-from convswap.graph.swap import PRECISIONS, Left, SwapResult, swap, swap_apart
+from convswap.graph.swap import PRECISIONS, NotSwapped, SwapResult, swap, swap_without_pairs
 from convswap.inputs.feeds import Feeds, Source, declared_inputs
 from convswap.inputs.model_with_data import ModelWithData, UserModel, open_model_with_data, source_of
 from convswap.inputs.sample_shapes import InputShape
@@ -86,7 +86,7 @@ class Prepared:
     sources: Mapping[int, Source]  # by batch
     inlined: ir.Model
     swapped: tuple[str, ...]
-    left: tuple[Left, ...]
+    left: tuple[NotSwapped, ...]
     notes: tuple[str, ...]
     segments: tuple[Segment, ...]
     pairs: tuple[Segment, ...] = ()
@@ -107,7 +107,7 @@ class Prepared:
 
     @property
     def shaped(self) -> tuple[Any, ...]:
-        """The arguments of `shape_notes` and `telling_shapes`."""
+        """The arguments of `shape_notes` and `shape_notes_on_error`."""
         source = next(iter(self.sources.values()))
         return declared_inputs(self.tested.model), source.inputs, source.batch
 
@@ -121,13 +121,13 @@ def prepare(model: UserModel, options: OptimizeOptions, device: Device) -> Prepa
         )
     # User inputs with fewer samples than the batch are repeated; a data set has as many as are asked for.
     sources = [
-        source_of(tested, None if tested.given is not None else batch, batch, device)
+        source_of(tested, None if tested.user_inputs is not None else batch, batch, device)
         for batch in options.batches or (None,)
     ]
     # A depthwise Conv and the 1x1 Conv behind it are two segments here, and one in `pairs`.
     original = as_split(tested.model)
     check_model(original, device)
-    swapping = swap_apart(tested.model)
+    swapping = swap_without_pairs(tested.model)
     unfused = unfused_model(tested.model, swapping)
     swapped, before = _swapped_and_before(swapping, unfused, original.weights)
     return Prepared(
@@ -135,9 +135,9 @@ def prepare(model: UserModel, options: OptimizeOptions, device: Device) -> Prepa
         device=device,
         tested=tested,
         sources={source.batch: source for source in sources},
-        inlined=swapped.whole() if unfused is None else unfused,
+        inlined=swapped.to_model() if unfused is None else unfused,
         swapped=swapping.swapped,
-        left=swapping.left,
+        left=swapping.not_swapped,
         notes=swapping.notes,
         segments=segments_of(swapped, before),
         pairs=_pairs(tested.model, original.weights),
@@ -148,7 +148,7 @@ def _swapped_and_before(
     swapping: SwapResult, unfused: ir.Model | None, weights: Weights
 ) -> tuple[SplitModel, SplitModel | None]:
     """Return the swapped model with the large `weights` of the original, and `unfused`."""
-    swapped = moved_apart(swapping.model)._replace(weights=weights)
+    swapped = split_model_in_place(swapping.model)._replace(weights=weights)
     return swapped, None if unfused is None else as_split(unfused)
 
 
@@ -156,7 +156,7 @@ def _pairs(original: ir.Model, weights: Weights) -> tuple[Segment, ...]:
     swapping = swap(original, fuse=True)
     swapped, before = _swapped_and_before(swapping, unfused_model(original, swapping), weights)
     # The only Conv that a node can be fused with is the depthwise one in front.
-    fronts = {one.node: one.taken[0][1] for one in swapping.fused if one.taken[0][0] == "Conv"}
+    fronts = {one.node: one.fused_nodes[0][1] for one in swapping.fused if one.fused_nodes[0][0] == "Conv"}
     if not fronts:
         return ()
     return pairs_of(swapped, before, fronts)
@@ -264,7 +264,7 @@ class _BranchCapture:
             if home is not None
         }
         split = as_split(plain_model(whole))
-        message, self._outputs = with_inner_values(split.message, wanted)
+        message, self._outputs = with_values_as_outputs(split.message, wanted)
         self._session = make_session(split._replace(message=message), DEFAULT, device, optimizes=False)
 
     def inputs(self, segment: Segment, feeds: Values) -> Values | None:
@@ -279,9 +279,9 @@ class _BranchCapture:
             return None
         return {name: values[captured[name]] if name in captured else feeds[name] for name in homes}
 
-    def _homes(self, segment: Segment) -> dict[str, Inner | None]:
-        return {name: home_of(self._graph, segment.path, name) for name in segment.layer.fed}
+    def _homes(self, segment: Segment) -> dict[str, SubgraphValue | None]:
+        return {name: locate_value(self._graph, segment.path, name) for name in segment.layer.fed}
 
 
-def _result(segment: Segment) -> Inner:
-    return Inner(segment.path, str(segment.layer.node.output[0]))
+def _result(segment: Segment) -> SubgraphValue:
+    return SubgraphValue(segment.path, str(segment.layer.node.output[0]))

@@ -127,16 +127,16 @@ def optimize_html(found: Optimization, made: str = "") -> str:
         BarPage(
             title=f"{found.model}, optimized",
             speedup=times_faster(1.0 if found.speedup is None else found.speedup),
-            answer=answer,
+            agreement=answer,
             is_wrong=bool(found.whole) and not found.answers_agree,
             gain=gain,
             circumstances=[versions_line(dict(found.environment), found.device.title), *rest],
-            whole=[_end_to_end_row(one) for one in found.whole],
+            end_to_end=[_end_to_end_row(one) for one in found.whole],
             layers=[_node_row(node, longest) for node in found.nodes if node in shown],
             layers_note=note,
             tables=optimization_tables(found),
             remarks=[f"{note}." for note in found.notes],
-            made=made,
+            footer=made,
         )
     )
 

@@ -10,13 +10,13 @@ import onnx
 import onnx_ir as ir
 
 from convswap.graph.branches import Path, branch_model, branch_paths
-from convswap.graph.domain import is_ours
-from convswap.graph.external_weights import SplitModel, Weights, is_apart, moved_apart
+from convswap.graph.domain import is_convswap_op
+from convswap.graph.external_weights import SplitModel, Weights, is_external_weight, split_model_in_place
 from convswap.graph.fusion.fuse import Stage
 from convswap.graph.plain_model import CONV_ATTRIBUTES
 from convswap.graph.replaced import constants_of
 from convswap.graph.serialisation import copy_of
-from convswap.graph.swap import NodeChoice, SwapResult, swap_chosen
+from convswap.graph.swap import NodeChoice, SwapResult, swap_selected
 from convswap.runtime.layers import ConvLayer, conv_layers
 from convswap.runtime.memory import freed_at_once
 
@@ -57,7 +57,7 @@ class Segment:
         before = self.layer.replaced or self.layer
         for name, tensor in sorted(before.constants.items()):
             digest.update(tensor.SerializeToString(deterministic=True))
-            if is_apart(tensor):
+            if is_external_weight(tensor):
                 digest.update(before.weights[name].data)
         return digest.hexdigest()[:16]
 
@@ -80,7 +80,7 @@ class Segment:
 
     def our_model(self, shapes: Shapes, choice: NodeChoice) -> SplitModel:
         """Return the segment as a model with its Conv swapped, and fused up to a stage."""
-        return swapped_model(self.default_model(shapes).whole(), {self.name: choice}, "it is another")[0]
+        return swapped_model(self.default_model(shapes).to_model(), {self.name: choice}, "it is another")[0]
 
     def our_layer(self, shapes: Shapes, choice: NodeChoice) -> ConvLayer:
         """Return the Conv of `our_model`, with the nodes that were fused with it.
@@ -107,10 +107,12 @@ class Segment:
     def weights_alone(self, shapes: Shapes) -> Weights:
         """Return the large weights of `conv_alone`, by their names, for inputs of `shapes`."""
         weights, names = self.layer.weights, [str(name) for name in self.layer.node.input[1:3]]
-        folded = [name for name in names if name not in weights and is_apart(self.layer.constants[name])]
+        folded = [
+            name for name in names if name not in weights and is_external_weight(self.layer.constants[name])
+        ]
         if not folded:
             return weights
-        our = self.our_model(shapes, NodeChoice(last=Stage.FOLDED))
+        our = self.our_model(shapes, NodeChoice(max_stage=Stage.FOLDED))
         (layer,) = conv_layers(our)
         same = dict(zip(names, layer.node.input[1:3], strict=True))
         return {**weights, **{name: our.weights[same[name]] for name in folded}}
@@ -124,7 +126,7 @@ def segments_of(swapped: SplitModel, unfused: SplitModel | None) -> tuple[Segmen
     found = [Segment(layer) for layer in conv_layers(swapped, unfused)]
     for path in branch_paths(swapped.message.graph):
         branch = _with_constant_weights(branch_model(swapped.message, path))
-        if not any(is_ours(node) for node in branch.graph.node):
+        if not any(is_convswap_op(node) for node in branch.graph.node):
             continue
         before = unfused and unfused._replace(message=branch_model(unfused.message, path))
         found += [Segment(layer, path) for layer in conv_layers(swapped._replace(message=branch), before)]
@@ -149,7 +151,7 @@ def pairs_of(
 def _with_constant_weights(branch: onnx.ModelProto) -> onnx.ModelProto:
     """Remove our nodes with computed weights from `branch`: they cannot be measured alone."""
     constants = constants_of(branch.graph)
-    kept = [node for node in branch.graph.node if not is_ours(node) or node.input[1] in constants]
+    kept = [node for node in branch.graph.node if not is_convswap_op(node) or node.input[1] in constants]
     del branch.graph.node[:]
     branch.graph.node.extend(kept)
     return branch
@@ -158,10 +160,10 @@ def _with_constant_weights(branch: onnx.ModelProto) -> onnx.ModelProto:
 def swapped_model(
     model: ir.Model, choices: Mapping[str, NodeChoice], why_others: str
 ) -> tuple[SplitModel, SwapResult]:
-    """Return `model` swapped by `swap_chosen`, and the result of the swap, whose model has no weights."""
+    """Return `model` swapped by `swap_selected`, and the result of the swap, whose model has no weights."""
     with freed_at_once():
-        result = swap_chosen(model, choices, why_others)
-        return moved_apart(result.model), result
+        result = swap_selected(model, choices, why_others)
+        return split_model_in_place(result.model), result
 
 
 def side_by_side(model: onnx.ModelProto, count: int) -> onnx.ModelProto:

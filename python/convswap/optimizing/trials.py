@@ -56,7 +56,7 @@ def times_of(segment: Segment, inputs: Values, precision: str, device: Device) -
     }
     folded: Weights = {}
     for stage in segment.stages:
-        model = segment.our_model(shapes, NodeChoice(precision=precision, last=stage))
+        model = segment.our_model(shapes, NodeChoice(precision=precision, max_stage=stage))
         # All stages share the folded weights.
         folded = folded or model.weights
         runs[stage] = _copies_run(model._replace(weights=folded), copies, CONVSWAP, inputs, device)
@@ -97,7 +97,7 @@ def times_of_choices(
     for number, choices in enumerate(ways):
         model = segment.default_model(shapes)
         if choices:
-            model, _ = swapped_model(model.whole(), choices, "it is as fast as it was")
+            model, _ = swapped_model(model.to_model(), choices, "it is as fast as it was")
         runs[number] = _copies_run(model, copies, CONVSWAP if choices else DEFAULT, inputs, device)
     return list(_in_turn(runs, copies).values())
 

@@ -1,1 +1,1 @@
-"""What a command leaves behind: files written whole or not at all, tables for terminals, pages, drawings."""
+"""Output of commands: files written completely or not at all, terminal tables, HTML pages, drawings."""

@@ -1,4 +1,4 @@
-"""Figures of matplotlib, which is imported only where something is drawn."""
+"""Figures of matplotlib, which is imported only when something is drawn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def require_matplotlib() -> None:
-    """Raise ConvswapError where matplotlib is not installed: before work whose outcome is to be drawn."""
+    """Raise ConvswapError if matplotlib is not installed; called before long work that ends in a drawing."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
@@ -35,14 +35,14 @@ def new_figure(**options: Any) -> Figure:
 
 
 def svg_text(figure: Figure) -> str:
-    """Return the figure as SVG with its words as text; the same figure gives the same, by one matplotlib."""
+    """Return the figure as SVG with text elements; reproducible with the same matplotlib version."""
     import matplotlib
 
     content = io.StringIO()
-    # Elements are numbered from the salt, not at random.
+    # With a fixed salt, the ids of elements are not random.
     as_text = matplotlib.rc_context({"svg.hashsalt": "convswap", "svg.fonttype": "none"})
     with as_text, warnings.catch_warnings():
-        # The reader's fonts draw the words, whatever those here lack.
+        # The viewer's fonts draw the text, so glyphs that are missing here do not matter.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure.savefig(content, format="svg", metadata={"Date": None})
     return content.getvalue()

@@ -1,7 +1,8 @@
-"""Result files: refused before the long work starts, and never left half written.
+"""Result files: checked before long work starts, and written completely or not at all.
 
-A link is followed. What is no regular file, such as /dev/null or a named pipe, is written to as it is, and so
-is whatever this process writes to already, which /dev/stdout names: none of them may be renamed over.
+A symbolic link is followed. A file that is no regular file, such as /dev/null or a named pipe, is written in
+place: renaming a finished file over it would replace it. The same holds for a file that is this process's
+standard output or error, such as /dev/stdout.
 """
 
 from __future__ import annotations
@@ -21,72 +22,74 @@ from convswap.errors import ConvswapError, as_path
 
 def check_writable(
     path: str | os.PathLike[str] | None,
-    taken: Mapping[str, Iterable[str | os.PathLike[str]]] | None = None,
+    reserved: Mapping[str, Iterable[str | os.PathLike[str]]] | None = None,
     option: str = "the result",
 ) -> None:
-    """Raise ConvswapError where a result file cannot be written to `path`; None is no file at all.
+    """Raise ConvswapError if a result file cannot be written to `path`; None means that no file is written.
 
-    `taken` has the other files that the same command reads or writes, by their roles, as in "the model that
-    is read": what `option` writes must be none of them, unless it is no regular file.
+    `reserved` has the other files that the command reads or writes, by their role, such as "the model that is
+    read". The file that `option` writes must be none of them, unless it is no regular file.
     """
     if path is None:
         return
     try:
-        _check_writable(as_path(path, "the path of a file to write"), taken or {}, option)
-    except OSError as error:  # a name that is too long, for one
+        _check_writable(as_path(path, "the path of a file to write"), reserved or {}, option)
+    except OSError as error:  # such as a name that is too long
         raise _cannot_write(path, error) from None
 
 
-def _check_writable(given: Path, taken: Mapping[str, Iterable[str | os.PathLike[str]]], option: str) -> None:
-    if given.is_dir():
-        raise ConvswapError(f"cannot write '{given}': it is a folder; name a file")
-    if _is_written_straight(given):
-        if not os.access(given, os.W_OK):
-            raise ConvswapError(f"cannot write '{given}': it is not writable")
+def _check_writable(
+    path: Path, reserved: Mapping[str, Iterable[str | os.PathLike[str]]], option: str
+) -> None:
+    if path.is_dir():
+        raise ConvswapError(f"cannot write '{path}': it is a folder; name a file")
+    if _is_written_in_place(path):
+        if not os.access(path, os.W_OK):
+            raise ConvswapError(f"cannot write '{path}': it is not writable")
         return
-    target = followed(given)
+    target = resolve_link(path)
     if not target.parent.is_dir():
-        raise ConvswapError(f"cannot write '{given}': there is no folder '{target.parent}'; make it first")
-    for role, others in taken.items():
+        raise ConvswapError(f"cannot write '{path}': there is no folder '{target.parent}'; make it first")
+    for role, others in reserved.items():
         if any(_is_same_file(target, Path(other)) for other in others):
             raise ConvswapError(
-                f"cannot write '{given}': it is {role}, and {option} would replace it; choose another name"
+                f"cannot write '{path}': it is {role}, and {option} would replace it; choose another name"
             )
-    check_folder(given, target.parent)
+    check_folder_writable(path, target.parent)
 
 
-def check_folder(given: Path, folder: Path) -> None:
-    """Raise ConvswapError where no file can be made in `folder`, which is the one of the result `given`.
+def check_folder_writable(path: Path, folder: Path) -> None:
+    """Raise ConvswapError if no file can be created in `folder`, where the result `path` will be written.
 
-    Permissions do not tell: root may do what a read-only file system, a full disk or /proc refuses.
+    Permission bits are no proof: a read-only file system, a full disk or /proc refuses even root.
     """
     try:
-        with tempfile.TemporaryFile(dir=folder, prefix=".convswap-", buffering=0) as trial:
-            trial.write(b"\n")
+        with tempfile.TemporaryFile(dir=folder, prefix=".convswap-", buffering=0) as probe:
+            probe.write(b"\n")
     except OSError as error:
         raise ConvswapError(
-            f"cannot write '{given}': the folder '{folder}' is not writable ({error.strerror}); name another"
+            f"cannot write '{path}': the folder '{folder}' is not writable ({error.strerror}); name another"
         ) from None
 
 
-def followed(path: Path) -> Path:
-    """Return what the link `path` leads to, whether or not that exists; `path` itself where it is no link."""
-    # Only where needed: an error names the folder as the user did.
+def resolve_link(path: Path) -> Path:
+    """Return the target of the link `path`, which need not exist; return `path` itself if it is no link."""
+    # Other paths are not resolved, so that errors name the folder as the user did.
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
-def _is_same_file(one: Path, other: Path) -> bool:
-    if one.exists() and other.exists():
-        return one.samefile(other)
-    return one.absolute() == other.absolute()
+def _is_same_file(path: Path, other: Path) -> bool:
+    if path.exists() and other.exists():
+        return path.samefile(other)
+    return path.absolute() == other.absolute()
 
 
-def _is_written_straight(path: Path) -> bool:
-    return path.exists() and (not path.is_file() or _own_stream(path) is not None)
+def _is_written_in_place(path: Path) -> bool:
+    return path.exists() and (not path.is_file() or _standard_stream(path) is not None)
 
 
-def _own_stream(path: Path) -> int | None:
-    """Return the descriptor, 1 or 2, by which this process writes to the file `path`; None for neither."""
+def _standard_stream(path: Path) -> int | None:
+    """Return the descriptor, 1 (stdout) or 2 (stderr), that is open on the file `path`; else None."""
     for descriptor in (1, 2):
         with contextlib.suppress(OSError):  # a closed stream is no file
             if os.path.samestat(os.fstat(descriptor), path.stat()):
@@ -95,9 +98,9 @@ def _own_stream(path: Path) -> int | None:
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Write `value` to `path` as JSON, all of it or nothing.
+    """Write `value` to `path` as JSON, completely or not at all.
 
-    Raises ConvswapError where the file cannot be written.
+    Raises ConvswapError if the file cannot be written.
     """
     write_text(path, json_text(value))
 
@@ -108,53 +111,56 @@ def json_text(value: Any) -> str:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write `text` to `path` in UTF-8, all of it or nothing; what of a file's name is no text, as "?".
+    """Write `text` to `path` in UTF-8, completely or not at all.
 
-    Raises ConvswapError where the file cannot be written.
+    Characters that UTF-8 cannot encode, from file names that are no valid text, become "?".
+
+    Raises ConvswapError if the file cannot be written.
     """
     write_bytes(path, text.encode(errors="replace"))
 
 
 def write_cache(path: Path, text: str) -> None:
-    """Write `text` to `path`, a file of the user's cache, all of it or nothing, and make its folder first.
+    """Write `text` to `path`, a file of the user's cache, completely or not at all; create its folder.
 
-    Raises ConvswapError where the file cannot be written, or something else is in its place.
+    Raises ConvswapError if the file cannot be written, or `path` exists and is no regular file.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_file():
             raise ConvswapError(f"'{path}' is no regular file; remove it")
-        _replace(followed(path), text.encode(errors="replace"))
+        _replace(resolve_link(path), text.encode(errors="replace"))
     except OSError as error:
         raise ConvswapError(f"cannot write in the folder '{path.parent}': {error.strerror}") from None
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write `content` to `path`, all of it or nothing where that is a regular file.
+    """Write `content` to `path`; a regular file is written completely or not at all.
 
     Raises:
         ConvswapError: the file cannot be written.
-        BrokenPipeError: it is a pipe whose reader has left.
+        BrokenPipeError: the file is a pipe without a reader.
     """
     check_writable(path)
-    given = Path(path)
+    file = Path(path)
     try:
-        if _is_written_straight(given):
-            _write_straight(given, content)
+        if _is_written_in_place(file):
+            _write_in_place(file, content)
         else:
-            _replace(followed(given), content)
+            _replace(resolve_link(file), content)
     except BrokenPipeError:
         raise
     except OSError as error:
         raise _cannot_write(path, error) from error
 
 
-def _write_straight(path: Path, content: bytes) -> None:
-    descriptor = _own_stream(path)
+def _write_in_place(path: Path, content: bytes) -> None:
+    descriptor = _standard_stream(path)
     if descriptor is None:
         path.write_bytes(content)
         return
-    # Not opened anew: a file would be written from its start again, and a socket cannot be opened.
+    # The descriptor is duplicated: opening the file again would overwrite it from its start, and a socket
+    # cannot be opened.
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     with os.fdopen(os.dup(descriptor), "wb") as stream:
@@ -162,11 +168,11 @@ def _write_straight(path: Path, content: bytes) -> None:
 
 
 def _replace(target: Path, content: bytes) -> None:
-    # In the target's own folder, because a file can be renamed only within one file system.
+    # The temporary folder is beside the target, because a file can be renamed only within a file system.
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".convswap-") as folder:
-        part = Path(folder) / target.name
-        part.write_bytes(content)
-        part.replace(target)
+        temporary = Path(folder) / target.name
+        temporary.write_bytes(content)
+        temporary.replace(target)
 
 
 def _cannot_write(path: str | os.PathLike[str], error: OSError) -> ConvswapError:
@@ -174,7 +180,7 @@ def _cannot_write(path: str | os.PathLike[str], error: OSError) -> ConvswapError
 
 
 def finite(value: Any) -> Any:
-    """Return `value` with None for every number that JSON cannot hold."""
+    """Return `value` with None in place of infinities and NaN, which JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

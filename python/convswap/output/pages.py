@@ -1,4 +1,4 @@
-"""Pages of HTML that need nothing beside them: of parts, or of one large number, bars and tables."""
+"""Self-contained HTML pages: a page of given parts, and a page with one large number, bars and tables."""
 
 from __future__ import annotations
 
@@ -25,46 +25,49 @@ svg { max-width: 100%; height: auto }
 
 
 def html_page(title: str, parts: Iterable[str]) -> str:
-    """Return the page; `title` is text and stands above, `parts` are HTML."""
-    shown = html.escape(title)
-    body = "\n".join([f"<h1>{shown}</h1>", *parts])
+    """Return a page with the heading `title`, a text, and the body `parts`, which are HTML."""
+    escaped = html.escape(title)
+    body = "\n".join([f"<h1>{escaped}</h1>", *parts])
     return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{shown}</title>\n'
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escaped}</title>\n'
         f"<style>{_STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
     )
 
 
 def paragraph(text: str, kind: str = "") -> str:
-    """Return text as a paragraph, of the style's class `kind` where one is given."""
+    """Return text as an HTML paragraph of the CSS class `kind`."""
     return f"<p{_class(kind)}>{html.escape(text)}</p>"
 
 
 def inline_svg(svg: str) -> str:
-    """Return what of an SVG file a page may hold."""
+    """Return the svg element of an SVG file, without the XML declaration and document type."""
     return svg[svg.index("<svg") :]
 
 
 def html_table(table: Table) -> str:
-    """Return a table of the terminal, and what is said below it."""
+    """Return a terminal table and its caption as HTML; the caption becomes a paragraph below."""
     kinds = [_class("words" if column.justify == "left" else "") for column in table.columns]
 
     def row(tag: str, texts: Iterable[str], kind: str = "") -> str:
-        cells = (f"<{tag}{own}>{html.escape(text)}</{tag}>" for own, text in zip(kinds, texts, strict=True))
+        cells = (
+            f"<{tag}{attribute}>{html.escape(text)}</{tag}>"
+            for attribute, text in zip(kinds, texts, strict=True)
+        )
         return f"<tr{_class(kind)}>{''.join(cells)}</tr>"
 
     title = _text(table.title or "")
     lines = [f"<caption>{html.escape(title)}</caption>"] if title else []
     lines.append(row("th", (_text(column.header) for column in table.columns)))
     columns = [map(_text, column.cells) for column in table.columns]
-    ends_part = [False, *(row.end_section for row in table.rows)]
-    for texts, after_part in zip(zip(*columns, strict=True), ends_part, strict=False):
-        lines.append(row("td", texts, "new-part" if after_part else ""))
-    shown = "<table>\n" + "\n".join(lines) + "\n</table>"
-    return f"{shown}\n{paragraph(_text(table.caption), 'quiet')}" if table.caption else shown
+    begins_section = [False, *(row.end_section for row in table.rows)]
+    for texts, is_first in zip(zip(*columns, strict=True), begins_section, strict=False):
+        lines.append(row("td", texts, "new-part" if is_first else ""))
+    content = "<table>\n" + "\n".join(lines) + "\n</table>"
+    return f"{content}\n{paragraph(_text(table.caption), 'quiet')}" if table.caption else content
 
 
-def _text(shown: object) -> str:
-    return shown.plain if isinstance(shown, Text) else str(shown)
+def _text(cell: object) -> str:
+    return cell.plain if isinstance(cell, Text) else str(cell)
 
 
 def _class(kind: str) -> str:
@@ -73,7 +76,7 @@ def _class(kind: str) -> str:
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar of one side, "default", "convswap" or "other": `share` of the longest one, from zero."""
+    """A bar of a side ("default", "convswap" or "other"). `share` is its length over that of the longest."""
 
     side: str
     share: float
@@ -82,33 +85,33 @@ class Bar:
 
 @dataclass(frozen=True)
 class BarRow:
-    """The bars of one thing that was timed; `floor` is a share as well."""
+    """The bars of one timed model or layer; `floor` is relative to the longest bar, too."""
 
     title: str
-    told: str
+    subtitle: str
     bars: tuple[Bar, ...]
     floor: float | None = None
 
 
 @dataclass(frozen=True)
 class BarPage:
-    """What a page shows, from the top down; all of it is text.
+    """Content of a page from top to bottom; strings are plain text.
 
-    `speedup` is the large number, `answer` says whether the answers agree, and `is_wrong` has it in red.
+    `speedup` is the large number. `agreement` says whether the outputs agree; `is_wrong` shows it in red.
     """
 
     title: str
     speedup: str
-    answer: str
+    agreement: str
     is_wrong: bool
     gain: str
     circumstances: Sequence[str]
-    whole: Sequence[BarRow]
+    end_to_end: Sequence[BarRow]
     layers: Sequence[BarRow]
     layers_note: str
     tables: Iterable[Table]
     remarks: Iterable[str]
-    made: str
+    footer: str
 
 
 def bar_html(page: BarPage) -> str:
@@ -185,13 +188,13 @@ th, td { padding: .2rem .6rem; border-bottom: 1px solid var(--line); text-align:
 <body>
 <h1>{{ title }}</h1>
 <div class="gain"><b>{{ speedup }}</b><span>as fast as the default provider</span></div>
-<p{% if is_wrong %} class="wrong"{% endif %}>{{ answer }}</p>
+<p{% if is_wrong %} class="wrong"{% endif %}>{{ agreement }}</p>
 <p>{{ gain }}</p>
 {% for line in circumstances %}<p class="quiet">{{ line }}</p>
 {% endfor %}
 <h2>The whole model</h2>
 <div class="note">Median milliseconds of a run; bars begin at zero.</div>
-{{ rows(whole) }}
+{{ rows(end_to_end) }}
 {% if layers %}
 <h2>Each convolution alone</h2>
 <div class="note">{{ layers_note }}</div>
@@ -206,16 +209,16 @@ th, td { padding: .2rem .6rem; border-bottom: 1px solid var(--line); text-align:
 {{ tables }}
 {% for remark in remarks %}<p class="quiet">{{ remark }}</p>
 {% endfor %}
-{% if made %}<p class="quiet">{{ made }}</p>{% endif %}
+{% if footer %}<p class="quiet">{{ footer }}</p>{% endif %}
 </body>
 </html>
 """
 
-# A group of bars for each row: its name, what is told beside it, and a bar for each side.
+# Macro for the bar groups: each row has a title, a subtitle beside it, and a bar per side.
 ROWS = """\
 {% macro rows(all) %}{% for row in all %}<div class="bars">
 <div class="name"><span class="title">{{ row.title }}</span>\
-{% if row.told %} <i>{{ row.told }}</i>{% endif %}</div>
+{% if row.subtitle %} <i>{{ row.subtitle }}</i>{% endif %}</div>
 {% for bar in row.bars %}<div class="bar"><div class="rail">\
 <div class="fill {{ bar.side }}" style="--share: {{ bar.share }}"></div>\
 {% if row.floor is not none %}<div class="floor" style="--share: {{ row.floor }}"></div>{% endif %}</div>\

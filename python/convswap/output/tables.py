@@ -1,4 +1,4 @@
-"""How tables and the lines around them look: numbers, times, ratios, and versions."""
+"""Formats of terminal tables and the lines around them: numbers, times, ratios, versions."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rich.text import Text
 
 
 def milliseconds(value: float | None) -> str:
-    """Return a time with three significant digits, "-" where there is none."""
+    """Return a time in milliseconds with three significant digits; "-" for None."""
     return three_digits(value)
 
 
 def three_digits(value: float | None) -> str:
-    """Return a number with three significant digits, or as many as lie before the point; "-" for none."""
+    """Return a number with three significant digits, or more before the decimal point; "-" for None."""
     if value is None:
         return "-"
     if value >= 100:
@@ -27,21 +27,21 @@ def three_digits(value: float | None) -> str:
 
 
 def error(value: float) -> str:
-    """Return an error in scientific notation, "-" for NaN: of what has no numbers."""
+    """Return an error in scientific notation; "-" for NaN, the error of an output without numbers."""
     if math.isnan(value):
         return "-"
     return f"{value:.2e}" if math.isfinite(value) else "not finite"
 
 
 def times_faster(value: float) -> str:
-    """Return a ratio of times: 3.21x."""
+    """Return a speedup, such as "3.21x"."""
     return f"{value:.2f}x" if value < 100 else f"{value:.0f}x"
 
 
 def plain_table(title: str, *headings: str) -> Table:
-    """Return a table in the style of all of convswap's, with these columns and no rows.
+    """Return a table in convswap's style, with these columns and no rows.
 
-    A heading that begins with ">" is that of a column at the right, of numbers. Cells are folded, never cut.
+    A heading that begins with ">" marks a right-aligned column, for numbers. Cells are folded, never cut.
     """
     table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in headings:
@@ -50,19 +50,19 @@ def plain_table(title: str, *headings: str) -> Table:
     return table
 
 
-def say_below(table: Table, text: str) -> None:
-    """Put a line of text below a table."""
+def set_caption(table: Table, text: str) -> None:
+    """Put a line of text below a table, left-aligned."""
     table.caption, table.caption_justify = Text(text), "left"
 
 
 def print_notes(notes: Iterable[str], console: Console) -> None:
-    """Print sentences for a reader, each in a line of its own."""
+    """Print each note on a separate line."""
     for note in notes:
         console.print(Text(f"Note: {note}."))
 
 
 def versions_line(environment: dict[str, str | None], device_title: str) -> str:
-    """Return the device and the software a result belongs to, in one line."""
+    """Return one line with the device and the software versions of a result."""
     parts = [device_title]
     for name, key in (
         ("driver", "driver"),

@@ -16,9 +16,9 @@ from convswap.graph.fusion.fuse import Fused, NotFused
 from convswap.graph.names import values_of
 from convswap.graph.plain_model import count_swapped, plain_model
 from convswap.graph.replaced import unfused_model
-from convswap.graph.swap import Left, swap
+from convswap.graph.swap import NotSwapped, swap
 from convswap.graph.value_types import ValueTypes
-from convswap.inputs.model_with_data import OneRun, UserModel, one_run, open_model
+from convswap.inputs.model_with_data import RunInputs, UserModel, open_model, run_inputs
 from convswap.inputs.sample_shapes import InputShape
 from convswap.inputs.tensor_inputs import with_tensor_inputs
 from convswap.inputs.user_inputs import UserInputs
@@ -45,7 +45,7 @@ class PlannedModel:
     batch: int
     precision: str
     algorithm: str
-    left: tuple[Left, ...]
+    left: tuple[NotSwapped, ...]
     fused: tuple[Fused, ...]
     not_fused: tuple[NotFused, ...]
     notes: tuple[str, ...]
@@ -97,7 +97,7 @@ class ConvProblems:
     title: str
     batch: int
     convs: tuple[PlannedConv, ...]
-    left: tuple[Left, ...]
+    left: tuple[NotSwapped, ...]
     fused: tuple[Fused, ...]
     not_fused: tuple[NotFused, ...]
     notes: tuple[str, ...]
@@ -121,10 +121,12 @@ def conv_problems(
     check_algorithm(options.algorithm, device.name)
     title, opened = open_model(model)
     opened, inputs = with_tensor_inputs(opened, options.inputs)
-    fed = one_run(opened, batch=options.batch, device=device, input_shape=options.input_shape, given=inputs)
+    fed = run_inputs(
+        opened, batch=options.batch, device=device, input_shape=options.input_shape, user_inputs=inputs
+    )
     swapping = swap(opened, algorithm=options.algorithm, precision=options.precision, fuse=options.fuse)
     layers = conv_layers(swapping.model, unfused_model(opened, swapping))
-    with fed.telling(), sessions_with(options.op_libraries):
+    with fed.notes_on_error(), sessions_with(options.op_libraries):
         shapes = _shapes(swapping.model, layers, fed, run_on or device)
         convs = tuple(_planned(layer, shapes) for layer in layers)
     inner = count_swapped(swapping.model) - sum(layer.convolutions for layer in layers)
@@ -133,7 +135,7 @@ def conv_problems(
         title=title,
         batch=fed.batch,
         convs=convs,
-        left=swapping.left,
+        left=swapping.not_swapped,
         fused=swapping.fused,
         not_fused=swapping.not_fused,
         notes=(*fed.notes(), *((in_subgraphs,) if inner > 0 else ())),
@@ -155,7 +157,7 @@ def naming_conv(name: str) -> Iterator[None]:
         raise ConvswapError(f"Conv {name!r}: {error}") from error
 
 
-def _shapes(swapped: ir.Model, layers: Sequence[ConvLayer], fed: OneRun, device: Device) -> Shapes:
+def _shapes(swapped: ir.Model, layers: Sequence[ConvLayer], fed: RunInputs, device: Device) -> Shapes:
     """Return the shape of every value that `layers`, those of `swapped`, are fed.
 
     Inferred where ONNX's shape inference finds them, which takes no time whatever the batch; else from a run

@@ -14,7 +14,7 @@ from convswap.graph.serialisation import to_proto
 from convswap.graph.swap import DEFAULT_PRECISION, PRECISIONS, swap
 from convswap.inputs.feeds import declared_inputs
 from convswap.inputs.model_with_data import UserModel, open_model_with_data, source_of
-from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes
+from convswap.inputs.sample_shapes import InputShape, shape_notes, shape_notes_on_error
 from convswap.inputs.user_inputs import UserInputs
 from convswap.profiling.cupti_collector import connect
 from convswap.profiling.recording import record
@@ -86,7 +86,7 @@ def profile(
             others = (DEFAULT, *other_sides(device, against))
             models = {**dict.fromkeys(others, _with_node_names(tested.plain)), **models}
         feeds = source.first(source.batch)
-        with telling_shapes(*shaped):
+        with shape_notes_on_error(*shaped):
             recording = record(
                 models, feeds, device, collector, runs=runs, resident=resident, progress=report
             )
@@ -112,7 +112,10 @@ def profile(
         sides=sides_of(timeline),
         timeline=timeline,
         notes=(
-            *(f"left as it was on our side: {left.op} {left.node}: {left.reason}" for left in swapping.left),
+            *(
+                f"left as it was on our side: {left.op} {left.node}: {left.reason}"
+                for left in swapping.not_swapped
+            ),
             *shape_notes(*shaped),
             *_notes(timeline),
         ),

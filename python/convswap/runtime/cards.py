@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from convswap.errors import ConvswapError, is_whole_number
+from convswap.errors import ConvswapError, is_integer
 
 # What the kernel's part of the driver says of itself, where there is no nvidia-smi, as in many containers.
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
@@ -18,7 +18,7 @@ DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
 def as_capability(given: int | float | str, name: str = "compute capability") -> int:
     """Return 90 for 90, 9.0, "9.0" and "90"; raise ConvswapError for what is no compute capability."""
-    if is_whole_number(given):
+    if is_integer(given):
         return int(given)
     match = re.fullmatch(r"(\d{1,2})\.?(\d)", str(given))
     if match is None:

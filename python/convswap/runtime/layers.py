@@ -18,17 +18,17 @@ from onnx import helper, numpy_helper
 
 from convswap import _native
 from convswap.graph.algorithms import AUTO
-from convswap.graph.domain import DOMAIN, FUSED_OP, is_ours
-from convswap.graph.external_weights import AnyModel, SplitModel, Weights, as_split, is_apart
+from convswap.graph.domain import DOMAIN, FUSED_OP, is_convswap_op
+from convswap.graph.external_weights import AnyModel, SplitModel, Weights, as_split, is_external_weight
 from convswap.graph.plain_model import (
-    OWN_ATTRIBUTES,
+    CONVSWAP_ATTRIBUTES,
     count_convolutions,
     fused_parts,
     onnx_opset,
     plain_model,
     plain_nodes,
 )
-from convswap.graph.replaced import Replaced, constants_of, find_replaced
+from convswap.graph.replaced import ReplacedNodes, constants_of, find_replaced_nodes
 from convswap.graph.serialisation import copy_of
 from convswap.graph.swap import DEFAULT_PRECISION
 from convswap.graph.value_types import ValueTypes
@@ -69,7 +69,7 @@ class ConvLayer:
     ir_version: int
     element_type: int
     weights: Weights = field(default_factory=dict)
-    replaced: Replaced | None = None
+    replaced: ReplacedNodes | None = None
 
     @property
     def name(self) -> str:
@@ -83,7 +83,7 @@ class ConvLayer:
         If there are any in front of it, the first is a depthwise "Conv".
         """
         if self.replaced is not None:
-            return self.replaced.beside
+            return self.replaced.extra_ops
         return fused_parts(self.node) if self.node.op_type == FUSED_OP else ()
 
     @property
@@ -105,13 +105,13 @@ class ConvLayer:
             if attribute.type != onnx.AttributeProto.STRING
             else attribute.s.decode(errors="replace")
             for attribute in self.node.attribute
-            if attribute.name not in OWN_ATTRIBUTES
+            if attribute.name not in CONVSWAP_ATTRIBUTES
         }
 
     def arrays(self, feeds: Mapping[str, np.ndarray]) -> ConvArrays:
         """Return the arrays of the node's inputs, given those that are not constant."""
         given = {
-            name: self.weights[name] if is_apart(tensor) else numpy_helper.to_array(tensor)
+            name: self.weights[name] if is_external_weight(tensor) else numpy_helper.to_array(tensor)
             for name, tensor in self.constants.items()
         }
         given.update(feeds)
@@ -233,10 +233,10 @@ def conv_layers(swapped: AnyModel, unfused: AnyModel | None = None) -> tuple[Con
     """
     message, weights = split = as_split(swapped)
     tensors = constants_of(message.graph)
-    convs = [node for node in message.graph.node if is_ours(node)]
+    convs = [node for node in message.graph.node if is_convswap_op(node)]
     computed = {node.input[1] for node in convs} - tensors.keys()
     inferred = _inferred_types(split, computed)
-    replaced = {} if unfused is None else find_replaced(convs, tensors.keys(), as_split(unfused))
+    replaced = {} if unfused is None else find_replaced_nodes(convs, tensors.keys(), as_split(unfused))
     return tuple(
         ConvLayer(
             node=node,
@@ -306,7 +306,7 @@ def _inferred_types(swapped: SplitModel, names: Collection[str]) -> dict[str, in
     if not names:
         return {}
     # Nothing can be inferred through our op, so that the model is taken with ONNX's.
-    model = plain_model(swapped.whole())
+    model = plain_model(swapped.to_model())
     types = ValueTypes(model)
     found = dict.fromkeys(names, int(onnx.TensorProto.FLOAT))
     for node in model.graph:

@@ -12,15 +12,15 @@ from typing import Any
 import onnx
 
 from convswap.errors import NO_ONNXRUNTIME, ConvswapError, as_path
-from convswap.graph.domain import why_no_conv_any_more
+from convswap.graph.domain import rewritten_conv_reason
 from convswap.graph.file_formats import (
-    DAMAGED,
+    DAMAGED_ERRORS,
     OrtNode,
-    head_of,
+    identify_format,
     is_ort_format,
-    nodes_of,
-    what_else,
-    with_types_of_registered_ops,
+    nodes_of_ort_model,
+    read_head,
+    without_kernel_types,
 )
 from convswap.graph.serialisation import graphs_of_proto
 from convswap.runtime.library import PRECISION_ENTRY, register, set_entry
@@ -102,7 +102,7 @@ def override_session(
             _disable_optimizers(options, ["ConstantFolding"])
             session = create()
     except Exception as error:
-        kind = what_else(head_of(given))
+        kind = identify_format(read_head(given))
         reason = " ".join(str(error).split()) + (f" (it is {kind})" if kind else "")
         raise ConvswapError(f"ONNX Runtime cannot load the model in the override mode: {reason}") from error
     finally:
@@ -118,12 +118,12 @@ def _of_ort_format(source: str | bytes) -> tuple[str | bytes, list[OrtNode] | No
 
     Of such a model ONNX Runtime does not report which nodes it placed where.
     """
-    if not is_ort_format(head_of(source)):
+    if not is_ort_format(read_head(source)):
         return source, None
     whole = source if isinstance(source, bytes) else Path(source).read_bytes()
     try:
-        return with_types_of_registered_ops(whole), list(nodes_of(whole))
-    except DAMAGED:  # which ONNX Runtime says
+        return without_kernel_types(whole), list(nodes_of_ort_model(whole))
+    except DAMAGED_ERRORS:  # which ONNX Runtime says
         return source, None
 
 
@@ -254,7 +254,7 @@ def _tell_of_others(nodes: Iterable[OrtNode]) -> None:
     others: dict[str, list[str]] = {}
     for node in nodes:
         domain = "" if node.domain == "ai.onnx" else node.domain
-        reason = why_no_conv_any_more(domain, node.op_type)
+        reason = rewritten_conv_reason(domain, node.op_type)
         if reason is not None:
             op = f"{domain}.{node.op_type}" if domain else node.op_type
             others.setdefault(reason, []).append(f"{node.name!r} ({op})")

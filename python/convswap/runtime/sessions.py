@@ -14,7 +14,7 @@ import onnxruntime
 from onnx import helper
 
 from convswap.errors import ConvswapError
-from convswap.graph.domain import DOMAIN, ONNX_DOMAINS, OUR_OPS
+from convswap.graph.domain import CONVSWAP_OPS, DOMAIN, ONNX_DOMAINS
 from convswap.graph.external_weights import AnyModel, Weights, as_split
 from convswap.graph.serialisation import copy_of
 from convswap.runtime.device import Device
@@ -128,7 +128,7 @@ def make_session(
     """
     load_cuda_libraries(device.name)
     split = as_split(model)
-    own = split.own_weights()
+    own = split.referenced_weights()
     with session_source(split.message) as source, freed_at_once() if own else nullcontext():
         session = load_session(
             source,
@@ -222,7 +222,7 @@ def check_session(session: onnxruntime.InferenceSession, side: Side, device: Dev
     report = getattr(session, "get_provider_graph_assignment_info", None)
     if report is None:
         return
-    domains, ops = ((DOMAIN,), OUR_OPS) if side.ours else (ONNX_DOMAINS, ("Conv",))
+    domains, ops = ((DOMAIN,), CONVSWAP_OPS) if side.ours else (ONNX_DOMAINS, ("Conv",))
     for part in report():
         for node in part.get_nodes():
             if node.op_type in ops and node.domain in domains and part.ep_name != device.provider:

@@ -17,7 +17,7 @@ import numpy as np
 
 from convswap import _native
 from convswap.errors import ConvswapError
-from convswap.output.files import check_writable, followed, write_text
+from convswap.output.files import check_writable, resolve_link, write_text
 
 _COMMENTS = (
     '# What `convswap tune` measured, for nodes whose algorithm is "tuned". To forget it, delete lines.',
@@ -89,7 +89,7 @@ def store(entries: Iterable[TuningEntry]) -> Path:
 @contextlib.contextmanager
 def _only_writer() -> Iterator[Path]:
     """Give the table's path, and hold its lock, which the system releases even if the process is killed."""
-    path = followed(table_path())  # what a link leads to is locked, and replaced
+    path = resolve_link(table_path())  # what a link leads to is locked, and replaced
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,1 +1,1 @@
-"""What follows a convolution and can become part of it: biases, activations, residuals, pooling."""
+"""Fusion of a convolution with other nodes: biases, activations, residuals, poolings, depthwise Convs."""

@@ -1,9 +1,9 @@
 """Recognise the activations of `convswap.FusedConv`, as one node or decomposed into several.
 
 Exporters decompose activations: Gelu becomes Div, Erf, Add and two Muls, for example. The nodes of such a
-decomposition are expanded to a polynomial in the input x and one function f of it, such as 0.5 x + 0.5 x f
-with f = erf(0.7071 x). All ways to write an activation have the same polynomial, so one comparison replaces a
-pattern for each order of operands, of which Gelu alone has hundreds. onnxscript's patterns, besides, match
+decomposition are expanded to a polynomial in the input x and one function f of x, such as 0.5 x + 0.5 x f
+with f = erf(0.7071 x). All ways to write an activation have the same polynomial. So one comparison replaces a
+pattern for each order of operands; Gelu alone has hundreds of orders. Moreover, onnxscript's patterns match
 constants of rank 0 only.
 """
 
@@ -17,10 +17,10 @@ import numpy as np
 import onnx_ir as ir
 
 from convswap.graph.constants import Constants
-from convswap.graph.epilogue import Activation, NotFusable, largest, read_float, read_text
+from convswap.graph.epilogue import Activation, NotFusable, max_finite, read_float, read_text
 
-# Ops that are an activation of FusedConv: the activation's name, and the op's attributes that are its
-# parameters, with ONNX's defaults.
+# Ops that compute an activation of FusedConv. Each maps to the activation's name, and to the op's attributes
+# that are the activation's parameters, with ONNX's defaults.
 _DIRECT_OPS: dict[tuple[str, str], tuple[str, dict[str, float]]] = {
     ("", "Relu"): ("Relu", {}),
     ("", "Tanh"): ("Tanh", {}),
@@ -42,20 +42,21 @@ _SPECIAL_OPS = {
 }
 ACTIVATION_OPS = frozenset(_DIRECT_OPS) | frozenset(_SPECIAL_OPS)
 
-# From this opset on Clip's bounds are inputs; before, they are float32 attributes for data of every type.
+# First opset in which Clip's bounds are inputs. In older opsets they are float32 attributes for all data
+# types.
 _CLIP_HAS_INPUTS = 11
 
-# Coefficients by the powers of x and of f.
+# Maps powers of (x, f) to coefficients.
 Polynomial = dict[tuple[int, int], float]
 
-# More nodes than the longest decomposition has: Gelu by tanh with x * x * x has ten.
-_MOST_NODES = 14
-_HIGHEST_POWER = 4
+# Limit of the search. The longest decomposition, Gelu by tanh with x * x * x, has ten nodes.
+_MAX_NODES = 14
+_MAX_DEGREE = 4
 _X: Polynomial = {(1, 0): 1.0}
 _F: Polynomial = {(0, 1): 1.0}
 _X_TIMES_F: Polynomial = {(1, 1): 1.0}
 _HALF_X_TIMES_1_PLUS_F: Polynomial = {(1, 0): 0.5, (1, 1): 0.5}
-# The relative error of a product of three constants, each cut off when it was typed, and rounded.
+# Relative error of a product of three constants, each truncated to a few decimals and rounded to the type.
 _TOLERANCE = {
     ir.DataType.DOUBLE: 1e-12,
     ir.DataType.FLOAT: 1e-5,
@@ -67,7 +68,7 @@ _TOLERANCE = {
 def read_activation(
     node: ir.Node, value: ir.Value, element_type: ir.DataType, constants: Constants, *, opset: int
 ) -> Activation:
-    """Return the activation that `node`, of one of ACTIVATION_OPS, applies to its input `value`.
+    """Return the activation that `node`, whose op is in ACTIVATION_OPS, applies to its input `value`.
 
     `opset` is the version of ONNX's own operators in the model.
 
@@ -77,9 +78,9 @@ def read_activation(
     op = (node.domain, node.op_type)
     if op in (("", "Clip"), ("", "Max"), ("", "Min")):
         minimum, maximum = clip_bounds(node, value, constants)
-        most = largest((element_type if opset >= _CLIP_HAS_INPUTS else ir.DataType.FLOAT).numpy())
-        minimum = -most if minimum is None else minimum
-        return _clip(minimum, most if maximum is None else maximum, element_type)
+        limit = max_finite((element_type if opset >= _CLIP_HAS_INPUTS else ir.DataType.FLOAT).numpy())
+        minimum = -limit if minimum is None else minimum
+        return _clip(minimum, limit if maximum is None else maximum, element_type)
     if node.inputs[0] is not value:
         raise NotFusable(f"it does not take {value.name!r} as its data")
     if op in _DIRECT_OPS:
@@ -98,7 +99,7 @@ def read_activation(
 
 def _attribute_parameters(node: ir.Node) -> tuple[float, ...]:
     _, defaults = _DIRECT_OPS.get((node.domain, node.op_type), ("", {}))
-    return tuple(read_float(node, name, usual) for name, usual in defaults.items())
+    return tuple(read_float(node, name, default) for name, default in defaults.items())
 
 
 def clip_bounds(node: ir.Node, value: ir.Value, constants: Constants) -> tuple[float | None, float | None]:
@@ -114,15 +115,15 @@ def clip_bounds(node: ir.Node, value: ir.Value, constants: Constants) -> tuple[f
             raise NotFusable(f"it does not take {value.name!r} as its data")
         minimum = read_float(node, "min", None)
         maximum = read_float(node, "max", None)
-        given = [*node.inputs[1:], None, None]
-        if given[0] is not None:
-            minimum = _bound(given[0], constants)
-        if given[1] is not None:
-            maximum = _bound(given[1], constants)
+        bounds = [*node.inputs[1:], None, None]
+        if bounds[0] is not None:
+            minimum = _bound(bounds[0], constants)
+        if bounds[1] is not None:
+            maximum = _bound(bounds[1], constants)
         return minimum, maximum
     others = [other for other in node.inputs if other is not value]
     if len(node.inputs) != 2 or len(others) != 1:
-        raise NotFusable(f"a {node.op_type} is fused where it has two operands, one of them constant")
+        raise NotFusable(f"a {node.op_type} is fused only if it has two operands, one of them constant")
     bound = _bound(others[0], constants)
     return (bound, math.inf) if node.op_type == "Max" else (-math.inf, bound)
 
@@ -160,7 +161,7 @@ def _gelu(node: ir.Node) -> Activation:
 
 @dataclass(frozen=True)
 class Function:
-    """The function f of a polynomial: an operator, its parameters, and its argument."""
+    """Function f of a polynomial: an operator, its parameters, and its argument."""
 
     op: str
     parameters: tuple[float, ...]
@@ -204,7 +205,7 @@ def find_decomposed_activation(
     """
     region = _Region(value, constants)
     for node in region.evaluate():
-        if region.has_no_output_but_of(node):
+        if region.is_closed_except(node):
             activation = _activation_of(region, node.outputs[0], _TOLERANCE[element_type])
             if activation is not None:
                 return activation, list(region.nodes)
@@ -212,7 +213,7 @@ def find_decomposed_activation(
 
 
 class _Region:
-    """The nodes that depend on one value and constants only, and the polynomials that they compute."""
+    """Nodes that depend only on one value and constants, and the polynomials that they compute."""
 
     def __init__(self, value: ir.Value, constants: Constants) -> None:
         self._value = value
@@ -222,10 +223,10 @@ class _Region:
         self.function: Function | None = None
 
     def evaluate(self) -> Iterator[ir.Node]:
-        """Add one node after the other, each after the nodes that it reads, and yield it."""
-        waiting = self._readers(self._value)
-        while waiting and len(self.nodes) < _MOST_NODES:
-            for node in waiting:
+        """Add the nodes to the region in topological order, and yield each."""
+        pending = self._unvisited_consumers(self._value)
+        while pending and len(self.nodes) < _MAX_NODES:
+            for node in pending:
                 polynomial = self._compute(node)
                 if polynomial is not None:
                     break
@@ -233,18 +234,19 @@ class _Region:
                 return
             self.nodes[node] = None
             self.polynomials[node.outputs[0]] = polynomial
-            waiting.remove(node)
-            waiting += [reader for reader in self._readers(node.outputs[0]) if reader not in waiting]
+            pending.remove(node)
+            new = self._unvisited_consumers(node.outputs[0])
+            pending += [consumer for consumer in new if consumer not in pending]
             yield node
 
-    def has_no_output_but_of(self, last: ir.Node) -> bool:
-        """Return whether no other node reads a value of this region, except the output of `last`."""
-        inner = [self._value, *(node.outputs[0] for node in self.nodes if node is not last)]
+    def is_closed_except(self, last_node: ir.Node) -> bool:
+        """Return whether only the output of `last_node` is read outside of this region."""
+        inner = [self._value, *(node.outputs[0] for node in self.nodes if node is not last_node)]
         return not any(value.is_graph_output() for value in inner) and all(
-            reader in self.nodes for value in inner for reader in value.consumers()
+            consumer in self.nodes for value in inner for consumer in value.consumers()
         )
 
-    def _readers(self, value: ir.Value) -> list[ir.Node]:
+    def _unvisited_consumers(self, value: ir.Value) -> list[ir.Node]:
         graph = self._graph()
         return [node for node in value.consumers() if node.graph is graph and node not in self.nodes]
 
@@ -253,7 +255,7 @@ class _Region:
         return None if producer is None else producer.graph
 
     def _compute(self, node: ir.Node) -> Polynomial | None:
-        """Return the polynomial of `node`; None where it, or an operand, is not a polynomial in x and f."""
+        """Return the polynomial of `node`; None if the node or an operand is no polynomial in x and f."""
         if node.domain != "" or len(node.outputs) != 1 or not node.inputs:
             return None
         if node.op_type in ("Erf", "Tanh", "Sigmoid", "HardSigmoid", "Clip"):
@@ -291,7 +293,7 @@ class _Region:
     def _apply(self, node: ir.Node) -> Polynomial | None:
         value = next((value for value in node.inputs if value in self.polynomials), None)
         if value is None or self.function is not None:
-            # Every decomposition has one function; two would need another variable in the polynomial.
+            # Every decomposition has one function; a second would need another variable in the polynomial.
             return None
         try:
             parameters = _parameters(node, value, self._constants)
@@ -313,29 +315,30 @@ def _parameters(node: ir.Node, value: ir.Value, constants: Constants) -> tuple[f
 def _activation_of(region: _Region, value: ir.Value, tolerance: float) -> Activation | None:
     function, result = region.function, region.polynomials[value]
     for decomposition in _DECOMPOSITIONS:
-        wanted = decomposition.function
+        expected = decomposition.function
         if (
             function is not None
-            and function.op == wanted.op
-            and _all_close(function.parameters, wanted.parameters, tolerance)
-            and _same(function.argument, wanted.argument, tolerance)
+            and function.op == expected.op
+            and _all_close(function.parameters, expected.parameters, tolerance)
+            and _same(function.argument, expected.argument, tolerance)
             and _same(result, decomposition.result, tolerance)
         ):
             return decomposition.activation
     return None
 
 
-def _same(polynomial: Polynomial, wanted: Polynomial, tolerance: float) -> bool:
-    return polynomial.keys() == wanted.keys() and _all_close(
-        [polynomial[powers] for powers in wanted], list(wanted.values()), tolerance
+def _same(polynomial: Polynomial, expected: Polynomial, tolerance: float) -> bool:
+    return polynomial.keys() == expected.keys() and _all_close(
+        [polynomial[powers] for powers in expected], list(expected.values()), tolerance
     )
 
 
 def _all_close(
-    numbers: tuple[float, ...] | list[float], wanted: tuple[float, ...] | list[float], tolerance: float
+    numbers: tuple[float, ...] | list[float], expected: tuple[float, ...] | list[float], tolerance: float
 ) -> bool:
     return all(
-        math.isclose(number, other, rel_tol=tolerance) for number, other in zip(numbers, wanted, strict=True)
+        math.isclose(number, other, rel_tol=tolerance)
+        for number, other in zip(numbers, expected, strict=True)
     )
 
 
@@ -353,6 +356,6 @@ def _product(a: Polynomial, b: Polynomial) -> Polynomial:
 
 
 def _within_degree(polynomial: Polynomial) -> Polynomial | None:
-    if any(sum(powers) > _HIGHEST_POWER for powers in polynomial):
+    if any(sum(powers) > _MAX_DEGREE for powers in polynomial):
         return None
     return polynomial

@@ -1,7 +1,8 @@
-"""Fuse a depthwise convolution and the 1x1 convolution behind it into one `convswap.FusedConv`.
+"""Fuse a depthwise convolution and the 1x1 convolution after it into one `convswap.FusedConv`.
 
 The tensor between the two is about as large as the pair's input and output together. One FusedConv neither
-writes nor reads it. This comes after `fuse_convs`, so both may have an epilogue already.
+writes nor reads that tensor. `fuse_depthwise` runs after `fuse_convs`, so both nodes may already have an
+epilogue.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from convswap.graph.constants import Constants
-from convswap.graph.domain import FUSED_OP, is_ours
+from convswap.graph.domain import FUSED_OP, is_convswap_op
 from convswap.graph.epilogue import NO_ACTIVATION, NotFusable, read_int, read_ints, read_text
 from convswap.graph.fusion.fuse import Fused, NotFused
 from convswap.graph.value_types import ValueTypes
 
-# Algorithms that the planner chooses; with "tuned" it looks up the pair in the tuning table.
+# The planner selects the algorithm; with "tuned" it looks up the pair in the tuning table.
 _AUTOMATIC_ALGORITHMS = ("auto", "tuned")
-# The kernels for pairs compute images only, of rank 4.
+# The kernels for pairs support 2-D convolutions only.
 _RANK = 4
 _WINDOW = ("pads", "strides", "dilations")
 _ACTIVATION = ("activation", "activation_alpha", "activation_beta")
@@ -27,7 +28,7 @@ _ACTIVATION = ("activation", "activation_alpha", "activation_beta")
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two nodes of ours; `pointwise` reads the output of `depthwise`."""
+    """Two nodes of convswap; `pointwise` reads the output of `depthwise`."""
 
     depthwise: ir.Node
     pointwise: ir.Node
@@ -37,13 +38,13 @@ def fuse_depthwise(
     model: ir.Model,
     names: Mapping[ir.Node, str],
     types: ValueTypes,
-    is_wanted: Callable[[str], bool],
+    is_selected: Callable[[str], bool],
     fused: Sequence[Fused],
 ) -> tuple[tuple[Fused, ...], tuple[NotFused, ...]]:
-    """Fuse depthwise convolutions of `model` into the 1x1 convolutions behind them, in place.
+    """Fuse depthwise convolutions of `model` into the 1x1 convolutions after them, in place.
 
-    Both are nodes of ours, fused or not, for whose names `is_wanted` is true. The 1x1 convolution keeps its
-    name, position, output, attributes, documentation and metadata; the depthwise one is removed.
+    Both nodes are ops of convswap, fused or not, and `is_selected` holds for both names. The 1x1 convolution
+    keeps its name, position, output, attributes, documentation and metadata. The depthwise one is removed.
 
     `names` has a name for every node of the original model; `fused` has the fusions so far; `types` knows the
     model's values.
@@ -51,43 +52,44 @@ def fuse_depthwise(
     Returns all fusions, and the depthwise convolutions that were not fused, with the reason.
     """
     nodes = ir.traversal.RecursiveGraphIterator(model.graph)
-    name_of = {node: node.name or names[node] for node in nodes if is_ours(node)}
-    pairs, left = [], []
+    name_of = {node: node.name or names[node] for node in nodes if is_convswap_op(node)}
+    pairs, not_fused = [], []
     fuser = _Fuser(model, types)
     for node, name in name_of.items():
         pair = fuser.find(node)
-        if pair is None or not is_wanted(name) or not is_wanted(name_of[pair.depthwise]):
+        if pair is None or not is_selected(name) or not is_selected(name_of[pair.depthwise]):
             continue
         try:
             fuser.check(pair)
         except NotFusable as reason:
-            left.append(NotFused(name, name_of[pair.depthwise], pair.depthwise.op_type, str(reason)))
+            not_fused.append(NotFused(name, name_of[pair.depthwise], pair.depthwise.op_type, str(reason)))
         else:
             pairs.append(pair)
     for pair in pairs:
-        # Shape inference does not know FusedConv, so the shape that it found before is stored in the model.
+        # Shape inference does not know FusedConv, so its output shape is stored in the model.
         types.complete(pair.pointwise.outputs[0])
     records = list(fused)
     for pair in pairs:
         _merge_records(records, pair, name_of)
         _write(pair)
-    return tuple(records), tuple(left)
+    return tuple(records), tuple(not_fused)
 
 
 def _merge_records(records: list[Fused], pair: _Pair, name_of: Mapping[ir.Node, str]) -> None:
     """Merge the `records` of both nodes of `pair` into one for the node that stays."""
-    front, name = name_of[pair.depthwise], name_of[pair.pointwise]
-    before = _pop_record(records, front)
-    own = _pop_record(records, name)
-    # A node that something was fused into was a Conv before.
-    op = pair.depthwise.op_type if before is None else "Conv"
-    parts = [one.taken for one in (before, own) if one is not None]
-    records.append(Fused(name, FUSED_OP, ((op, front), *(node for taken in parts for node in taken))))
+    depthwise_name, name = name_of[pair.depthwise], name_of[pair.pointwise]
+    depthwise_record = _pop_record(records, depthwise_name)
+    pointwise_record = _pop_record(records, name)
+    # A record says that the node was a Conv of the original model, whatever its op is now.
+    op = pair.depthwise.op_type if depthwise_record is None else "Conv"
+    previous = [record for record in (depthwise_record, pointwise_record) if record is not None]
+    fused_nodes = [node for record in previous for node in record.fused_nodes]
+    records.append(Fused(name, FUSED_OP, ((op, depthwise_name), *fused_nodes)))
 
 
 def _pop_record(records: list[Fused], name: str) -> Fused | None:
-    """Remove the first record of the node called `name`, and return it."""
-    index = next((index for index, one in enumerate(records) if one.node == name), None)
+    """Remove and return the first record of the node called `name`; return None if it has none."""
+    index = next((index for index, record in enumerate(records) if record.node == name), None)
     return None if index is None else records.pop(index)
 
 
@@ -99,27 +101,27 @@ class _Fuser:
         self._types = types
 
     def find(self, pointwise: ir.Node) -> _Pair | None:
-        """Return the pair of `pointwise` and the node that it reads, if their filters and groups fit."""
+        """Return the pair of `pointwise` and its producer if these are 1x1 and depthwise, else None."""
         value = _input(pointwise, 0)
         depthwise = None if value is None else value.producer()
-        if depthwise is None or not is_ours(depthwise) or depthwise.graph is not pointwise.graph:
+        if depthwise is None or not is_convswap_op(depthwise) or depthwise.graph is not pointwise.graph:
             return None
         if len(depthwise.outputs) != 1 or len(pointwise.outputs) != 1 or _input(depthwise, 0) is None:
             return None
-        weights, of_depthwise = self._weights(pointwise), self._weights(depthwise)
-        if weights is None or of_depthwise is None or _input(pointwise, 4) is not None:
+        weights, depthwise_weights = self._weights(pointwise), self._weights(depthwise)
+        if weights is None or depthwise_weights is None or _input(pointwise, 4) is not None:
             return None
         try:
             groups = read_int(depthwise, "group", 1), read_int(pointwise, "group", 1)
         except NotFusable:
             return None
-        channels = of_depthwise[0]
-        if channels < 2 or groups != (channels, 1) or of_depthwise[1] != 1:
+        channels = depthwise_weights[0]
+        if channels < 2 or groups != (channels, 1) or depthwise_weights[1] != 1:
             return None
         return _Pair(depthwise, pointwise) if weights[1:] == (channels, 1, 1) else None
 
     def check(self, pair: _Pair) -> None:
-        """Raise NotFusable where one node cannot compute `pair`; "it" in the reason is the depthwise node."""
+        """Raise NotFusable if one node cannot compute `pair`; "it" in the reason is the depthwise node."""
         depthwise, pointwise = pair.depthwise, pair.pointwise
         value = depthwise.outputs[0]
         if value.is_graph_output():
@@ -127,22 +129,20 @@ class _Fuser:
         if len(value.uses()) > 1:
             raise NotFusable(f"{value.name!r}, which it computes, is read more than once")
         if _input(depthwise, 3) is not None or read_text(depthwise, "pool", "None") != "None":
-            raise NotFusable(
-                "it has a residual or a pooling, which cannot be fused in front of a convolution"
-            )
-        read_text(depthwise, "activation", "None")  # raises where the attribute is no text
+            raise NotFusable("it has a residual or a pooling, which cannot be fused before a convolution")
+        read_text(depthwise, "activation", "None")  # raises NotFusable if the attribute is no string
         if any(_input(depthwise, index) is not None for index in (4, 5)):
             raise NotFusable("a depthwise convolution is fused into it already")
         # Splitting the fused node again requires its number of channels.
-        if self._constants.own_tensor(_input(depthwise, 1)) is None:
+        if self._constants.direct_tensor(_input(depthwise, 1)) is None:
             raise NotFusable("its weights are no constant")
         if read_text(depthwise, "precision", "") != read_text(pointwise, "precision", ""):
-            raise NotFusable("its precision differs from that of the convolution behind it")
+            raise NotFusable("its precision differs from that of the convolution after it")
         _check_algorithms(pair)
         _check_windows(pair, self._weights(depthwise) or ())
 
     def _weights(self, node: ir.Node) -> tuple[int, ...] | None:
-        """Return the shape of the weights of `node`; None where it is not known, or not one for images."""
+        """Return the shape of the weights of `node`; None if unknown or not that of a 2-D convolution."""
         weights = _input(node, 1)
         shape = None if weights is None else self._types.extents(weights)
         return shape if shape is not None and len(shape) == _RANK else None
@@ -156,7 +156,7 @@ def _check_algorithms(pair: _Pair) -> None:
                 f"the algorithm {algorithm!r}, which was asked for, does not compute two convolutions"
             )
     if algorithms[0] != algorithms[1]:
-        raise NotFusable("its algorithm differs from that of the convolution behind it")
+        raise NotFusable("its algorithm differs from that of the convolution after it")
     if any(read_text(node, "tuned", "") for node in (pair.depthwise, pair.pointwise)):
         raise NotFusable(
             "one of the two has an attribute `tuned`, whose measurements do not apply to both together"
@@ -164,20 +164,20 @@ def _check_algorithms(pair: _Pair) -> None:
 
 
 def _check_windows(pair: _Pair, weights: Sequence[int]) -> None:
-    """Raise NotFusable where one node does not have the window attributes of either."""
+    """Raise NotFusable if one node cannot express the window attributes (pads, strides ...) of both."""
     for node in (pair.depthwise, pair.pointwise):
         auto_pad = read_text(node, "auto_pad", "NOTSET")
         if auto_pad not in ("", "NOTSET", "VALID"):
-            raise NotFusable(f"the auto_pad of it or of the convolution behind it is {auto_pad}")
+            raise NotFusable(f"the auto_pad of it or of the convolution after it is {auto_pad}")
     kernel = tuple(weights[2:])
     for name, length in (("kernel_shape", 2), ("pads", 4), ("strides", 2), ("dilations", 2)):
-        given = read_ints(pair.depthwise, name, ())
-        if (given and len(given) != length) or (name == "kernel_shape" and given not in ((), kernel)):
-            raise NotFusable(f"its {name} {given} does not fit its filters of {kernel}")
+        values = read_ints(pair.depthwise, name, ())
+        if (values and len(values) != length) or (name == "kernel_shape" and values not in ((), kernel)):
+            raise NotFusable(f"its {name} {values} does not fit its filters of {kernel}")
     if any(stride != 1 for stride in read_ints(pair.pointwise, "strides", ())):
-        raise NotFusable("the convolution behind it has strides")
+        raise NotFusable("the convolution after it has strides")
     if _is_padded(pair.pointwise):
-        raise NotFusable("the convolution behind it has pads")
+        raise NotFusable("the convolution after it has pads")
 
 
 def _is_padded(node: ir.Node) -> bool:
@@ -203,21 +203,21 @@ def _write(pair: _Pair) -> None:
         pointwise.op_type = FUSED_OP
         for attribute in (*NO_ACTIVATION.attributes(), ir.AttrString("pool", "None")):
             pointwise.attributes[attribute.name] = attribute
-    for attribute in _attributes_in_front(depthwise):
+    for attribute in _depthwise_attributes(depthwise):
         pointwise.attributes[attribute.name] = attribute
     assert isinstance(depthwise.graph, ir.Graph)
     depthwise.graph.remove(depthwise, safe=True)
 
 
-def _attributes_in_front(depthwise: ir.Node) -> Iterator[ir.Attr]:
+def _depthwise_attributes(depthwise: ir.Node) -> Iterator[ir.Attr]:
     for name in _WINDOW:
         if name in depthwise.attributes and (name != "pads" or _is_padded(depthwise)):
             yield ir.AttrInt64s(f"depthwise_{name}", read_ints(depthwise, name, ()))
     if read_text(depthwise, "activation", "None") != "None":
         for name in _ACTIVATION:
             if name in depthwise.attributes:
-                given = depthwise.attributes[name]
-                yield ir.Attr(f"depthwise_{name}", given.type, given.value)
+                attribute = depthwise.attributes[name]
+                yield ir.Attr(f"depthwise_{name}", attribute.type, attribute.value)
 
 
 def _input(node: ir.Node, index: int) -> ir.Value | None:

@@ -1,12 +1,16 @@
-"""Fuse the swapped Convs of a model with the nodes behind them, into `convswap.FusedConv`.
+"""Fuse the swapped Convs of a model with the nodes after them, into `convswap.FusedConv`.
 
-A FusedConv computes y = pool(activation(conv(X, W) + B + Z)) in one kernel. The chain of a Conv are the nodes
-behind it that can be fused, in this order, each of which may be missing: constant biases, scales and batch
-normalisations, which are folded into W and B; the addition of a residual Z; an activation; a pooling.
+A FusedConv computes y = pool(activation(conv(X, W) + B + Z)) in one kernel. The chain of a Conv consists of
+the nodes after it that can be fused, in this order; each part is optional:
 
-The chains are found by following the readers in onnx_ir, not by the rewrite rules of onnxscript. A rule is a
-pattern of fixed length, matched from its last node, so that every combination would need its own rule, and a
-rule that does not match does not say why.
+1. constant biases, scales and batch normalisations, which are folded into W and B;
+2. the addition of a residual Z;
+3. an activation;
+4. a pooling.
+
+Chains are found by following consumers in onnx_ir, not by the rewrite rules of onnxscript. Such a rule is a
+pattern of fixed length, matched from its last node, so every combination would need its own rule. A rule that
+does not match gives no reason either.
 """
 
 from __future__ import annotations
@@ -19,49 +23,50 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from convswap.graph.constants import PASSING_OPS, Constants
-from convswap.graph.domain import DOMAIN, FUSED_OP, SUPPORTED_ELEMENT_TYPES, is_ours, op_name
+from convswap.graph.constants import PASS_THROUGH_OPS, Constants
+from convswap.graph.domain import DOMAIN, FUSED_OP, SUPPORTED_ELEMENT_TYPES, is_convswap_op, op_name
 from convswap.graph.epilogue import NO_ACTIVATION, Activation, NotFusable, Pool
 from convswap.graph.fusion.activations import ACTIVATION_OPS, find_decomposed_activation, read_activation
-from convswap.graph.fusion.folding import Folding, numbers_for_filters
+from convswap.graph.fusion.folding import Folding, per_channel_values
 from convswap.graph.fusion.pooling import POOL_OPS, read_pool
 from convswap.graph.names import UniqueNames
 from convswap.graph.value_types import ValueTypes
 
-# In older opsets Add and others broadcast by attributes, and BatchNormalization has `is_test`.
+# In older opsets, Add and other binary operators broadcast by attributes, and BatchNormalization has
+# `is_test`.
 _OLDEST_OPSET = 7
-# A weight shape with more filters is taken for damaged: a bias of that length would only take memory.
-_MOST_FILTERS = 2**24
+# Weights with more output channels count as damaged: a bias of that length would only take memory.
+_MAX_CHANNELS = 2**24
 
 
 @dataclass(frozen=True)
 class Fused:
     """A Conv and the nodes that were fused into it.
 
-    `op` is "FusedConv", or "Conv" where only biases, scales and batch normalisations were folded into the
-    weights. `taken` has op and name of each node in the order of computation. Where a depthwise Conv in front
-    was fused, that one and the nodes that had been fused into it come first.
+    `op` is "FusedConv", or "Conv" if only biases, scales and batch normalisations were folded into the
+    weights. `fused_nodes` has op and name of each node in the order of computation. A fused depthwise Conv
+    before the Conv comes first, followed by the nodes that had been fused into the depthwise Conv.
     """
 
     node: str
     op: str
-    taken: tuple[tuple[str, str], ...]
+    fused_nodes: tuple[tuple[str, str], ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return this for JSON: `{"node", "op", "taken": [{"op", "node"}, …]}`."""
+        """Return the record for JSON: `{"node", "op", "taken": [{"op", "node"}, …]}`."""
         return {
             "node": self.node,
             "op": self.op,
-            "taken": [{"op": op, "node": name} for op, name in self.taken],
+            "taken": [{"op": op, "node": name} for op, name in self.fused_nodes],
         }
 
 
 @dataclass(frozen=True)
 class NotFused:
-    """A node that was not fused into the Conv that it follows, and the reason.
+    """A node that was not fused into the Conv before it, and the reason.
 
-    For a depthwise Conv that was not fused with the 1x1 Conv behind it, `node` is the 1x1 Conv and `follower`
-    the depthwise one.
+    `node` is the Conv, `follower` the node after it and `op` the follower's op. For a depthwise Conv that was
+    not fused with the 1x1 Conv after it, `node` is the 1x1 Conv and `follower` the depthwise Conv.
     """
 
     node: str
@@ -70,38 +75,41 @@ class NotFused:
     reason: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return this for JSON: `{"node", "follower", "op", "reason"}`."""
+        """Return the record for JSON: `{"node", "follower", "op", "reason"}`."""
         return asdict(self)
 
 
 def fusion_lines(fused: Iterable[Fused], not_fused: Iterable[NotFused]) -> list[str]:
-    """Return a sentence for each, without a full stop."""
+    """Return one sentence per record, without a full stop."""
     return [
-        *(f"{one.op} {one.node} includes {_listed(one.taken)}" for one in fused),
-        *(f"{left.op} {left.follower} is not fused into {left.node}: {left.reason}" for left in not_fused),
+        *(f"{record.op} {record.node} includes {_list_nodes(record.fused_nodes)}" for record in fused),
+        *(
+            f"{record.op} {record.follower} is not fused into {record.node}: {record.reason}"
+            for record in not_fused
+        ),
     ]
 
 
 def fusion_remarks(fused: Iterable[Fused], not_fused: Iterable[NotFused]) -> list[str]:
-    """Return a sentence for each kind: in deep networks dozens of Convs are fused with the same ops."""
+    """Return one sentence per combination of ops, since deep networks repeat combinations often."""
     kinds: dict[tuple[Any, ...], list[str]] = {}
-    for one in fused:
-        kind = (one.op, *(op for op, _ in one.taken))
-        kinds.setdefault(kind, []).extend(fusion_lines([one], ()))
-    for left in not_fused:
-        kinds.setdefault((left.op, left.reason, None), []).extend(fusion_lines((), [left]))
+    for record in fused:
+        kind = (record.op, *(op for op, _ in record.fused_nodes))
+        kinds.setdefault(kind, []).extend(fusion_lines([record], ()))
+    for failure in not_fused:
+        kinds.setdefault((failure.op, failure.reason, None), []).extend(fusion_lines((), [failure]))
     return [
         lines[0] + (f"; and {len(lines) - 1} more of the same" if len(lines) > 1 else "")
         for lines in kinds.values()
     ]
 
 
-def _listed(taken: Iterable[tuple[str, str]]) -> str:
-    return ", ".join(f"{op} {name}" for op, name in taken)
+def _list_nodes(fused_nodes: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(f"{op} {name}" for op, name in fused_nodes)
 
 
 class Stage(enum.IntEnum):
-    """The steps of FusedConv after the convolution, in their order; what is folded costs no time."""
+    """The steps of FusedConv after the convolution, in their order. Folded nodes cost no time."""
 
     FOLDED = 0
     RESIDUAL = 1
@@ -125,9 +133,9 @@ class _Chain:
     element_type: ir.DataType
     rank: int | None
     folding: Folding
-    last: Stage  # the last one that was asked for
+    max_stage: Stage  # the last stage that the caller allows
     stage: Stage = Stage.FOLDED
-    taken: list[ir.Node] = field(default_factory=list)
+    fused_nodes: list[ir.Node] = field(default_factory=list)
     residual: ir.Value | None = None
     activation: Activation = NO_ACTIVATION
     pool: Pool | None = None
@@ -136,7 +144,7 @@ class _Chain:
     @property
     def result(self) -> ir.Value:
         """The output of the last node."""
-        return (self.taken[-1] if self.taken else self.conv).outputs[0]
+        return (self.fused_nodes[-1] if self.fused_nodes else self.conv).outputs[0]
 
     @property
     def needs_fused_op(self) -> bool:
@@ -146,37 +154,39 @@ class _Chain:
 def fuse_convs(
     model: ir.Model, convs: Mapping[ir.Node, Stage], names: Mapping[ir.Node, str], types: ValueTypes
 ) -> tuple[tuple[Fused, ...], tuple[NotFused, ...]]:
-    """Fuse the `convs` of `model`, nodes of `convswap.Conv`, with the nodes behind them, in place.
+    """Fuse the `convs` of `model`, nodes of `convswap.Conv`, with the nodes after them, in place.
 
-    Each Conv is fused at most up to the stage that `convs` has for it. A fused node keeps the name,
-    attributes, documentation and metadata of its Conv, and has the position and the output of the last node
-    of its chain. Folded weights are new constants, since other nodes may share the old ones; constants
-    without a reader are removed.
+    `convs` maps each Conv to the last stage to fuse. A fused node keeps the name, attributes, documentation
+    and metadata of its Conv. It takes the position and the output of the last node of its chain. Folded
+    weights are new constants, since other nodes may share the old ones. Constants without consumers are
+    removed.
 
     `names` has a name for every node; `types` knows the values of `model` before the change.
 
-    Returns the fused Convs, and the nodes behind Convs that were not fused.
+    Returns the fused Convs, and the nodes after Convs that were not fused.
     """
     fuser = _Fuser(model, names, types)
-    chains = [chain for conv, last in convs.items() if (chain := fuser.follow(conv, last)) is not None]
-    # All chains are found before the first change, because types and readers are those of the unchanged
+    chains = [
+        chain for conv, max_stage in convs.items() if (chain := fuser.follow(conv, max_stage)) is not None
+    ]
+    # All chains are found before the first change, because types and consumers are those of the unchanged
     # model.
-    left = [not_fused for chain in chains for not_fused in fuser.report_end(chain)]
-    fused = [fuser.report(chain) for chain in chains if chain.taken]
-    for chain in (chain for chain in chains if chain.taken):
-        # Shape inference does not know FusedConv, so the shape that it found before is stored in the model.
+    not_fused = [record for chain in chains for record in fuser.report_end(chain)]
+    fused = [fuser.report(chain) for chain in chains if chain.fused_nodes]
+    for chain in (chain for chain in chains if chain.fused_nodes):
+        # Shape inference does not know FusedConv, so its output shape is stored in the model.
         types.complete(chain.result)
     writer = _Writer(model, names)
     for chain in chains:
-        if chain.taken:
+        if chain.fused_nodes:
             writer.write(chain)
-    return tuple(fused), tuple(left)
+    return tuple(fused), tuple(not_fused)
 
 
 class _Fuser:
     """Finds the chain of each Conv.
 
-    A node belongs to one chain only, the first that reaches it.
+    A node belongs to the first chain that reaches it.
     """
 
     def __init__(self, model: ir.Model, names: Mapping[ir.Node, str], types: ValueTypes) -> None:
@@ -186,12 +196,12 @@ class _Fuser:
         self._names = names
         self._types = types
         self._constants = Constants(model)
-        self._taken: set[ir.Node] = set()
+        self._claimed: set[ir.Node] = set()
 
-    def follow(self, conv: ir.Node, last: Stage) -> _Chain | None:
-        """Return the chain of `conv`, up to the stage `last`.
+    def follow(self, conv: ir.Node, max_stage: Stage) -> _Chain | None:
+        """Return the chain of `conv`, up to the stage `max_stage`.
 
-        None where `conv` is invalid, or its element type is not known.
+        Return None if `conv` is invalid, or if its element type is unknown or unsupported.
         """
         weights = conv.inputs[1] if len(conv.inputs) > 1 else None
         if conv.inputs[:1] == (None,) or weights is None or len(conv.outputs) != 1:
@@ -201,12 +211,12 @@ class _Fuser:
         if element_type not in SUPPORTED_ELEMENT_TYPES:
             return None
         shape = self._types.extents(weights)
-        filters = shape[0] if shape and 0 < shape[0] <= _MOST_FILTERS else None
-        folding = Folding(conv, filters, element_type, self._constants)
+        channels = shape[0] if shape and 0 < shape[0] <= _MAX_CHANNELS else None
+        folding = Folding(conv, channels, element_type, self._constants)
         rank = None if shape is None else len(shape)
-        chain = _Chain(conv, element_type, rank, folding, last)
+        chain = _Chain(conv, element_type, rank, folding, max_stage)
         try:
-            while self._take_next(chain):
+            while self._fuse_next(chain):
                 pass
         except NotFusable as reason:
             chain.end = chain.result, str(reason)
@@ -217,28 +227,28 @@ class _Fuser:
         return Fused(
             self._names[chain.conv],
             FUSED_OP if chain.needs_fused_op else "Conv",
-            tuple((op_name(node), self._names[node]) for node in chain.taken),
+            tuple((op_name(node), self._names[node]) for node in chain.fused_nodes),
         )
 
     def report_end(self, chain: _Chain) -> Iterable[NotFused]:
-        """Yield the node behind the end of `chain` and why it is not fused, unless it is a convolution."""
+        """Yield the node after the end of `chain` and why it is not fused, unless it is a convswap op."""
         if chain.end is None:
             return
         value, reason = chain.end
         for node in value.consumers():
-            if node not in self._taken and not is_ours(node):
+            if node not in self._claimed and not is_convswap_op(node):
                 yield NotFused(self._names[chain.conv], self._names[node], op_name(node), reason)
                 return
 
-    def _take_next(self, chain: _Chain) -> bool:
-        """Append the reader of the result of `chain`; return False where there is none.
+    def _fuse_next(self, chain: _Chain) -> bool:
+        """Append the consumer of the result of `chain`; return False if there is none left to fuse.
 
         Raises:
-            NotFusable: the reader cannot be fused.
+            NotFusable: the consumer cannot be fused.
         """
         value = chain.result
-        readers = value.consumers()
-        if not readers or all(node in self._taken or is_ours(node) for node in readers):
+        consumers = value.consumers()
+        if not consumers or all(node in self._claimed or is_convswap_op(node) for node in consumers):
             return False
         if self._opset < _OLDEST_OPSET:
             raise NotFusable(
@@ -246,29 +256,31 @@ class _Fuser:
             )
         if value.is_graph_output():
             raise NotFusable(f"{value.name!r}, which it reads, is an output of the graph as well")
-        if any(node.graph is not chain.conv.graph for node in readers):
+        if any(node.graph is not chain.conv.graph for node in consumers):
             raise NotFusable(f"{value.name!r} is read inside a subgraph")
-        if chain.folding.filters is None:
-            raise NotFusable("the number of filters of the convolution is not known")
-        if chain.stage < Stage.ACTIVATION <= chain.last and self._take_decomposed_activation(chain):
+        if chain.folding.channels is None:
+            raise NotFusable("the convolution's number of output channels is not known")
+        if chain.stage < Stage.ACTIVATION <= chain.max_stage and self._fuse_decomposed_activation(chain):
             return True
-        if len(readers) > 1:
-            raise NotFusable(f"{len(readers)} nodes read {value.name!r}, and are not one activation together")
-        self._take(chain, readers[0])
+        if len(consumers) > 1:
+            raise NotFusable(
+                f"{len(consumers)} nodes read {value.name!r}, and are not one activation together"
+            )
+        self._fuse_node(chain, consumers[0])
         return True
 
-    def _take_decomposed_activation(self, chain: _Chain) -> bool:
-        found = find_decomposed_activation(chain.result, chain.element_type, self._constants)
-        if found is None:
+    def _fuse_decomposed_activation(self, chain: _Chain) -> bool:
+        match = find_decomposed_activation(chain.result, chain.element_type, self._constants)
+        if match is None:
             return False
-        activation, nodes = found
-        if any(node in self._taken or node.op_identifier() in self._functions for node in nodes):
+        activation, nodes = match
+        if any(node in self._claimed or node.op_identifier() in self._functions for node in nodes):
             return False
         chain.activation = activation
         self._append(chain, Stage.ACTIVATION, nodes)
         return True
 
-    def _take(self, chain: _Chain, node: ir.Node) -> None:
+    def _fuse_node(self, chain: _Chain, node: ir.Node) -> None:
         op = (node.domain, node.op_type)
         if node.op_identifier() in self._functions:
             raise NotFusable("it calls a function of the model")
@@ -277,11 +289,11 @@ class _Fuser:
         if op not in POOL_OPS and any(
             output.uses() or output.is_graph_output() for output in node.outputs[1:]
         ):
-            raise NotFusable("another output of it than the first is read")
+            raise NotFusable("an output of it other than the first is read")
         if op in (("", "Add"), ("", "Sum")):
-            self._take_add(chain, node)
+            self._fuse_add(chain, node)
         elif op == ("", "Mul"):
-            self._take_mul(chain, node)
+            self._fuse_mul(chain, node)
         elif op == ("", "BatchNormalization"):
             self._check_order(chain, Stage.FOLDED)
             _check_is_data(chain, node)
@@ -306,44 +318,44 @@ class _Fuser:
         else:
             raise NotFusable("FusedConv does not have this op")
 
-    def _take_add(self, chain: _Chain, node: ir.Node) -> None:
+    def _fuse_add(self, chain: _Chain, node: ir.Node) -> None:
         other = _other_operand(chain, node)
-        addend = self._constant_for_filters(chain, other)
+        addend = self._per_channel_constant(chain, other)
         if addend is not None:
             self._check_order(chain, Stage.FOLDED)
             chain.folding.add(addend)
             self._append(chain, Stage.FOLDED, [node])
             return
         self._check_order(chain, Stage.RESIDUAL)
-        # The residual cannot depend on the chain's result, because only `node` reads that.
+        # The residual cannot depend on the chain's result, because `node` is its only consumer.
         if not self._types.have_same_shape(chain.result, other):
             raise NotFusable(
                 f"its other operand, {other.name!r}, is not known to have the shape of the convolution's "
-                "result, nor is it a constant with one number for each filter"
+                "result, nor is it a constant with one number for each output channel"
             )
         chain.residual = other
         self._append(chain, Stage.RESIDUAL, [node])
 
-    def _take_mul(self, chain: _Chain, node: ir.Node) -> None:
+    def _fuse_mul(self, chain: _Chain, node: ir.Node) -> None:
         other = _other_operand(chain, node)
-        factor = self._constant_for_filters(chain, other)
+        factor = self._per_channel_constant(chain, other)
         if factor is None:
             raise NotFusable(
-                f"its other operand, {other.name!r}, is no constant with one number for each filter"
+                f"its other operand, {other.name!r}, is no constant with one number for each output channel"
             )
         self._check_order(chain, Stage.FOLDED)
         chain.folding.multiply(factor)
         self._append(chain, Stage.FOLDED, [node])
 
-    def _constant_for_filters(self, chain: _Chain, value: ir.Value) -> np.ndarray | None:
-        """Return the constant `value` as one number for each filter, or None where it is something else."""
-        tensor, filters = self._constants.tensor(value), chain.folding.filters
-        if tensor is None or filters is None or chain.rank is None:
+    def _per_channel_constant(self, chain: _Chain, value: ir.Value) -> np.ndarray | None:
+        """Return the constant `value` as one number per output channel; None if it is no such constant."""
+        tensor, channels = self._constants.tensor(value), chain.folding.channels
+        if tensor is None or channels is None or chain.rank is None:
             return None
-        return numbers_for_filters(tensor, filters, chain.rank)
+        return per_channel_values(tensor, channels, chain.rank)
 
     def _check_order(self, chain: _Chain, stage: Stage) -> None:
-        if stage > chain.last:
+        if stage > chain.max_stage:
             raise NotFusable(f"fusing {_STAGE_NAMES[stage]} was not asked for")
         if chain.stage > stage or (chain.stage == stage != Stage.FOLDED):
             raise NotFusable(
@@ -354,8 +366,8 @@ class _Fuser:
 
     def _append(self, chain: _Chain, stage: Stage, nodes: list[ir.Node]) -> None:
         chain.stage = stage
-        chain.taken += nodes
-        self._taken.update(nodes)
+        chain.fused_nodes += nodes
+        self._claimed.update(nodes)
 
 
 def _other_operand(chain: _Chain, node: ir.Node) -> ir.Value:
@@ -376,38 +388,39 @@ class _Writer:
 
     def __init__(self, model: ir.Model, names: Mapping[ir.Node, str]) -> None:
         self._names = names
-        self._values = UniqueNames.of_values(model.graphs())
-        # In older IR versions an initializer must also be an input of the graph, which users would see.
+        self._value_names = UniqueNames.of_values(model.graphs())
+        # In older IR versions an initializer must also be a graph input, which would change the model's
+        # interface.
         self._may_add_initializers = not Constants(model).inputs_may_be_constant
 
     def write(self, chain: _Chain) -> None:
         """Turn the last node of `chain` into the fused node, and remove the others."""
-        conv, last, graph = chain.conv, chain.taken[-1], chain.conv.graph
+        conv, last_node, graph = chain.conv, chain.fused_nodes[-1], chain.conv.graph
         assert isinstance(graph, ir.Graph)
         inputs = [conv.inputs[0], self._weights(chain), self._bias(chain)]
         if chain.residual is not None:
             inputs.append(chain.residual)
-        others = [conv, *chain.taken[:-1]]
-        read = [value for node in (*others, last) for value in node.inputs]
+        others = [conv, *chain.fused_nodes[:-1]]
+        read = [value for node in (*others, last_node) for value in node.inputs]
 
-        last.resize_outputs(1)
-        last.resize_inputs(len(inputs))
+        last_node.resize_outputs(1)
+        last_node.resize_inputs(len(inputs))
         for index, value in enumerate(inputs):
-            last.replace_input_with(index, value)
-        last.domain, last.op_type, last.overload, last.version = DOMAIN, "Conv", "", None
-        last.name, last.doc_string = self._names[conv], conv.doc_string
-        last.metadata_props.clear()
-        last.metadata_props.update(conv.metadata_props)
-        last.attributes.clear()
-        last.attributes.update(conv.attributes)
+            last_node.replace_input_with(index, value)
+        last_node.domain, last_node.op_type, last_node.overload, last_node.version = DOMAIN, "Conv", "", None
+        last_node.name, last_node.doc_string = self._names[conv], conv.doc_string
+        last_node.metadata_props.clear()
+        last_node.metadata_props.update(conv.metadata_props)
+        last_node.attributes.clear()
+        last_node.attributes.update(conv.attributes)
         if chain.needs_fused_op:
-            last.op_type = FUSED_OP
+            last_node.op_type = FUSED_OP
             pool = [ir.AttrString("pool", "None")] if chain.pool is None else chain.pool.attributes()
             for attribute in (*chain.activation.attributes(), *pool):
-                last.attributes[attribute.name] = attribute
+                last_node.attributes[attribute.name] = attribute
         graph.remove(others, safe=True)
         for value in read:
-            _remove_if_unread(value)
+            _remove_if_unused(value)
 
     def _weights(self, chain: _Chain) -> ir.Value | None:
         if not chain.folding.changes_weights:
@@ -415,13 +428,13 @@ class _Writer:
         return self._constant(chain, "weight", chain.folding.weights())
 
     def _bias(self, chain: _Chain) -> ir.Value | None:
-        given = chain.conv.inputs[2] if len(chain.conv.inputs) > 2 else None
-        if given is not None and not chain.folding.changes_bias:
-            return given
+        bias = chain.conv.inputs[2] if len(chain.conv.inputs) > 2 else None
+        if bias is not None and not chain.folding.changes_bias:
+            return bias
         return self._constant(chain, "bias", chain.folding.bias())
 
-    def _constant(self, chain: _Chain, what: str, array: np.ndarray) -> ir.Value:
-        name = self._values.take(f"{self._names[chain.conv]}/{what}")
+    def _constant(self, chain: _Chain, role: str, array: np.ndarray) -> ir.Value:
+        name = self._value_names.make_unique(f"{self._names[chain.conv]}/{role}")
         tensor = ir.Tensor(array, dtype=chain.element_type, name=name)
         graph = chain.conv.graph
         assert isinstance(graph, ir.Graph)
@@ -440,11 +453,11 @@ class _Writer:
         return constant.outputs[0]
 
 
-def _remove_if_unread(value: ir.Value | None) -> None:
-    """Remove a constant without readers, with the nodes that pass it on."""
-    waiting = [value]
-    while waiting:
-        value = waiting.pop()
+def _remove_if_unused(value: ir.Value | None) -> None:
+    """Remove a constant without consumers, with its Constant node and the nodes that pass it through."""
+    pending = [value]
+    while pending:
+        value = pending.pop()
         if value is None or value.uses() or value.is_graph_output() or value.is_graph_input():
             continue
         producer = value.producer()
@@ -453,6 +466,6 @@ def _remove_if_unread(value: ir.Value | None) -> None:
                 value.graph.initializers.pop(str(value.name), None)
             continue
         op = (producer.domain, producer.op_type)
-        if (op == ("", "Constant") or op in PASSING_OPS) and isinstance(producer.graph, ir.Graph):
-            waiting += producer.inputs
+        if (op == ("", "Constant") or op in PASS_THROUGH_OPS) and isinstance(producer.graph, ir.Graph):
+            pending += producer.inputs
             producer.graph.remove(producer, safe=True)

@@ -11,16 +11,16 @@ from convswap.graph.epilogue import NotFusable, Pool, read_int, read_ints, read_
 POOL_OPS = frozenset({("", "MaxPool"), ("", "AveragePool")})
 
 
-# From this opset on, where a window is larger than the padded input, ONNX Runtime's average does not count
-# the positions beyond the padding. In older opsets it counts them, as FusedConv does.
-_FIRST_OPSET_WITHOUT_POSITIONS_BEYOND = 19
+# First opset in which ONNX Runtime's AveragePool does not count positions beyond the padding, if a window is
+# larger than the padded input. In older opsets AveragePool counts these positions, as FusedConv does.
+_FIRST_OPSET_WITHOUT_POSITIONS_BEYOND_PADDING = 19
 
 
 def read_pool(node: ir.Node, sizes: Sequence[int | None], *, opset: int, contradicted: bool = False) -> Pool:
-    """Return the pooling of `node`, whose op is in POOL_OPS, in a model of that opset.
+    """Return the pooling of `node`, whose op is in POOL_OPS, in a model of opset `opset`.
 
-    `sizes` has the height and width of its input, as far as they follow from the model's inputs; with
-    `contradicted` the model declares other ones.
+    `sizes` has the height and width of the node's input, None for an extent that does not follow from the
+    model's inputs. `contradicted` tells whether the model declares other extents.
 
     Raises:
         NotFusable: FusedConv does not have this pooling.
@@ -47,7 +47,7 @@ def read_pool(node: ir.Node, sizes: Sequence[int | None], *, opset: int, contrad
     elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         known = [size for size in sizes if size is not None]
         if any(stride > reach for stride, reach in zip(strides, kernel, strict=False)):
-            # ONNX Runtime crops the input there, or fails, and the operator's reference does not.
+            # ONNX Runtime crops the input or fails in this case; the operator's specification does neither.
             raise NotFusable(f"its auto_pad is {auto_pad} with strides beyond its kernel")
         if len(known) != 2:
             raise NotFusable(
@@ -72,7 +72,7 @@ def read_pool(node: ir.Node, sizes: Sequence[int | None], *, opset: int, contrad
                 f"its kernel_shape {kernel} reaches over more than the {size + begin + end} padded positions"
             )
     counts_padding = bool(read_int(node, "count_include_pad", 0))
-    if counts_padding and not ceil_mode and opset >= _FIRST_OPSET_WITHOUT_POSITIONS_BEYOND:
+    if counts_padding and not ceil_mode and opset >= _FIRST_OPSET_WITHOUT_POSITIONS_BEYOND_PADDING:
         counts_padding = not _window_may_exceed_input(sizes, kernel, pads)
         if any(pads) and not counts_padding:
             raise NotFusable(
@@ -90,7 +90,7 @@ def read_pool(node: ir.Node, sizes: Sequence[int | None], *, opset: int, contrad
 
 
 def _window_may_exceed_input(sizes: Sequence[int | None], kernel: Sequence[int], pads: Sequence[int]) -> bool:
-    """Return whether the window may be larger than the padded input, whose size is not known."""
+    """Return whether the window may be larger than the padded input along an axis of unknown size."""
     return any(
         size is None and reach > begin + 1 + end
         for size, reach, begin, end in zip(sizes, kernel, pads, pads[2:], strict=False)
@@ -102,7 +102,7 @@ def _same_pads(
 ) -> tuple[int, ...]:
     """Return begin and end pads for ceil(size / stride) windows.
 
-    The last pad of an odd total is at the end with `at_end`, else at the beginning.
+    The extra pad of an odd total is at the end with `at_end`, else at the beginning.
     """
     begins, ends = [], []
     for size, reach, stride in zip(sizes, kernel, strides, strict=True):

@@ -17,7 +17,7 @@ from convswap.output.tables import (
     milliseconds,
     plain_table,
     print_notes,
-    say_below,
+    set_caption,
     three_digits,
     times_faster,
     versions_line,
@@ -91,7 +91,7 @@ def _print_times(result: LabResult, console: Console) -> None:
             three_digits(moved / time / 1e6),
             beside,
         )
-    say_below(
+    set_caption(
         table,
         "the last column: how many times as fast. The default provider and the rungs are timed once for a "
         "card and these versions, our best and the kernel in this run",

@@ -23,7 +23,7 @@ from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.graph.domain import DOMAIN, DOMAIN_VERSION
 from convswap.graph.swap import DEFAULT_PRECISION, swap
 from convswap.inputs.feeds import Source
-from convswap.inputs.model_with_data import ModelWithData, no_labels, open_model_with_data, source_of
+from convswap.inputs.model_with_data import ModelWithData, no_labels_error, open_model_with_data, source_of
 from convswap.models import NETWORKS
 from convswap.progress import Progress, silent
 from convswap.reference.evaluation import evaluate
@@ -151,7 +151,7 @@ class _Ground:
     def of(cls, tested: ModelWithData, images: int | None, device: Device) -> _Ground:
         source = source_of(tested, images, images or IMAGES, device)
         if source.labels is None:
-            raise no_labels(tested.dataset)
+            raise no_labels_error(tested.dataset)
         swapped = swap(tested.model).model
         layers = conv_layers(swapped)
         capture = Capture(swapped, layers, device)

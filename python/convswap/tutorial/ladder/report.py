@@ -20,7 +20,7 @@ from convswap.output.tables import (
     milliseconds,
     plain_table,
     print_notes,
-    say_below,
+    set_caption,
     three_digits,
     times_faster,
     versions_line,
@@ -117,7 +117,7 @@ def _times_table(ladder: Ladder) -> Table:
                 _bar(ladder, op_ms),
                 Text(ladder.reported(row) or "-"),
             )
-    say_below(table, "before, first: how many times faster than the rung before, and than the first")
+    set_caption(table, "before, first: how many times faster than the rung before, and than the first")
     return table
 
 
@@ -145,7 +145,7 @@ def _card_table(ladder: Ladder) -> Table:
             floor = row.measured.floor_ms
             share = "-" if floor is None else f"{three_digits(100 * floor / row.measured.op_ms)} %"
             table.add_row(str(row.page.number), share, *_card_cells(row.measured), row.page.precision)
-    say_below(
+    set_caption(
         table,
         "floor: what memory or arithmetic takes at least; GB/s: bytes that must move, by the time; "
         "registers of a thread and shared memory of a block, layer by layer",
