@@ -41,7 +41,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConvswapError:
 
 
 def require_count(name: str, value: int | None) -> None:
-    """Raise ConvswapError if the argument `name` is not None or an integer from 1 to `LARGEST_COUNT`."""
+    """Raise ConvswapError unless the argument `name` is None or an integer from 1 to `LARGEST_COUNT`."""
     if value is not None and not is_integer(value):
         raise ConvswapError(f"{name} must be a whole number, but {value!r} was given; give one such as 64")
     if value is not None and value < 1:

@@ -174,9 +174,9 @@ def test_what_was_swapped_or_fused_before_is_taken_and_stays_as_it_is_then():
     original = pair_model([depthwise("d1"), node("Relu", "d1", "d"), pointwise("p"), node("Tanh", "p", "y")])
     swapped = swap(original).to_proto()
     assert taken(swap(swapped, fuse=True)) == {"pointwise": ["FusedConv", "Conv", "Relu", "Tanh"]}
-    apart = swap_without_pairs(original)
-    assert taken(apart) == {"depthwise": ["FusedConv", "Relu"], "pointwise": ["FusedConv", "Tanh"]}
-    result = swap(apart.to_proto(), fuse=True)
+    unpaired = swap_without_pairs(original)
+    assert taken(unpaired) == {"depthwise": ["FusedConv", "Relu"], "pointwise": ["FusedConv", "Tanh"]}
+    result = swap(unpaired.to_proto(), fuse=True)
     assert (result.swapped, taken(result)) == ((), {"pointwise": ["FusedConv", "FusedConv"]})
     assert_same(original, result.to_proto())
     again = swap(result.to_proto(), fuse=True)

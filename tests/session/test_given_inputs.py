@@ -31,7 +31,7 @@ __all__ = ["table"]
 
 CPU = Device("cpu", "asked for")
 FIRST_RUN = importlib.import_module("convswap.bench.first_run")
-NOTE = "whole-number input 'size' [4] is fed zeros and ones; --inputs gives it real values"
+NOTE = "integer input 'size' [4] gets zeros and ones; --inputs gives it real values"
 
 
 def resized() -> onnx.ModelProto:
@@ -56,7 +56,7 @@ def here(tmp_path, monkeypatch):
 def test_the_shapes_of_what_is_given_are_planned():
     plan = convswap.explain(resized(), device="cpu", inputs=given())
     assert plan.batch == 2 and "x=2x3x10x12" in plan.convs[0].problem
-    assert not any("whole-number" in note for note in plan.notes)
+    assert not any("zeros and ones" in note for note in plan.notes)
     open_images = small_model(side="s")
     plan = convswap.explain(open_images, device="cpu", inputs={"x": np.zeros((3, 3, 9, 9))})
     assert plan.batch == 3 and "x=3x3x9x9" in plan.convs[0].problem
@@ -92,10 +92,10 @@ def test_warm_plans_the_shapes_and_the_batch_of_what_is_given(monkeypatch):
 def test_compare_and_optimize_run_what_is_given():
     found = convswap.compare(resized(), device="cpu", inputs=given(), time_layers=False)
     assert found.within_tolerance and (found.images, found.batch, found.dataset) == (2, 2, "given")
-    assert not any("whole-number" in note for note in found.notes)
+    assert not any("zeros and ones" in note for note in found.notes)
     optimized = convswap.optimize(resized(), device="cpu", inputs=given())
     assert [list(node.default_ms) for node in optimized.nodes] == [[2]]
-    assert not any("whole-number" in note for note in optimized.notes)
+    assert not any("zeros and ones" in note for note in optimized.notes)
 
 
 def test_several_samples_of_a_fixed_batch_are_all_compared():
@@ -117,7 +117,7 @@ def test_profile_runs_what_is_given(monkeypatch):
     with on_pretended_card():
         found = profile(resized(), runs=1, inputs=given())
     assert found.batch == 2 and fed["size"].tolist() == [2, 3, 10, 12]
-    assert not any("whole-number" in note for note in found.notes)
+    assert not any("zeros and ones" in note for note in found.notes)
     with (
         on_pretended_card(),
         pytest.raises(ConvswapError, match="data set random and inputs were both given"),

@@ -457,12 +457,12 @@ def test_an_input_without_a_rank_takes_any():
 
 def test_whole_numbers_that_nobody_gave_are_noted_and_named_where_a_run_fails():
     (note,) = shape_notes(TWO, TWO, 1)
-    assert note == "whole-number input 'size' [2] is fed zeros and ones; --inputs gives it real values"
+    assert note == "integer input 'size' [2] gets zeros and ones; --inputs gives it real values"
     inputs = declared(*(tensor_info(name, 1, element_type=INT64) for name in ("start", "end")))
     with pytest.raises(ConvswapError) as caught, shape_notes_on_error(inputs, inputs, 1):
         raise ConvswapError("it does not run")
     assert str(caught.value) == (
-        "it does not run; whole-number inputs 'start' [1], 'end' [1] are fed zeros and ones; --inputs gives "
+        "it does not run; integer inputs 'start' [1], 'end' [1] get zeros and ones; --inputs gives "
         "them real values"
     )
 

@@ -60,18 +60,18 @@ class CertainShapes:
 
     def shape(self, value: ir.Value | None) -> tuple[Extent, ...] | None:
         """Return the extents of `value`: numbers, symbols or None; return None if its rank is unknown."""
-        known = None if value is None else self.values.get(value)
-        return None if known is None else extents_of(known)
+        inferred = None if value is None else self.values.get(value)
+        return None if inferred is None else extents_of(inferred)
 
     def element_type(self, value: ir.Value | None) -> ir.DataType | None:
         """Return the element type of `value`; None if it is unknown."""
-        known = None if value is None else self.values.get(value)
-        return None if known is None else known.dtype
+        inferred = None if value is None else self.values.get(value)
+        return None if inferred is None else inferred.dtype
 
     def labels(self, value: ir.Value) -> list[Label | None]:
         """Return a label per extent of `value`, equal for equal extents; an empty list for unknown rank."""
-        known = self.values.get(value)
-        return [] if known is None or self.symbols is None else self.symbols.labels(known)
+        inferred = self.values.get(value)
+        return [] if inferred is None or self.symbols is None else self.symbols.labels(inferred)
 
 
 def certain_shapes(model: ir.Model) -> CertainShapes:
@@ -122,9 +122,9 @@ class _Skeleton:
         """Return the skeleton with all inferred shapes."""
         for _ in range(_MAX_ROUNDS):
             inferred = from_proto(onnx.shape_inference.infer_shapes(to_proto(self._skeleton)))
-            known = CertainShapes(pair_values(self._skeleton, inferred))
+            shapes = CertainShapes(pair_values(self._skeleton, inferred))
             # The list runs both generators to their end; `or` would skip the second.
-            if not any([*self._declare_pools(known), *self._declare_conv_inputs(known)]):
+            if not any([*self._declare_pools(shapes), *self._declare_conv_inputs(shapes)]):
                 break
         return inferred
 
@@ -180,16 +180,16 @@ class _Skeleton:
         With `axes_of`, symbols are replaced by new ones, too; `axes_of` collects the new symbols by the old
         one.
         """
-        known: list[int | str] = []
+        new_extents: list[int | str] = []
         for extent in extents:
             if extent is None or (axes_of is not None and isinstance(extent, str)):
                 self._symbols += 1
-                known.append(f"axis {self._symbols}")
+                new_extents.append(f"axis {self._symbols}")
                 if axes_of is not None and isinstance(extent, str):
                     axes_of.setdefault(extent, []).append(f"axis {self._symbols}")
             else:
-                known.append(extent)
-        return ir.Shape(known)
+                new_extents.append(extent)
+        return ir.Shape(new_extents)
 
     def _replace_uncertain_node(self, node: ir.Node) -> None:
         """Replace `node` or its outputs if shapes inferred from it may not hold in ONNX Runtime."""
@@ -242,24 +242,24 @@ class _Skeleton:
         graph.insert_after(node, reshape)
         return hidden
 
-    def _declare_pools(self, known: CertainShapes) -> Iterator[bool]:
+    def _declare_pools(self, shapes: CertainShapes) -> Iterator[bool]:
         """Declare the certain extents of pools' results that are hidden from inference."""
         for value, pool in self._ceil_pools.items():
-            data = known.shape(pool.inputs[0])
+            data = shapes.shape(pool.inputs[0])
             if value.shape is None and data is not None and len(data) > 2:
                 sizes = [
                     _ceil_pool_extent(pool, axis, len(data) - 2, size) for axis, size in enumerate(data[2:])
                 ]
-                self._declare(value, [*data[:2], *sizes], known.element_type(pool.inputs[0]))
+                self._declare(value, [*data[:2], *sizes], shapes.element_type(pool.inputs[0]))
                 yield True
 
-    def _declare_conv_inputs(self, known: CertainShapes) -> Iterator[bool]:
+    def _declare_conv_inputs(self, shapes: CertainShapes) -> Iterator[bool]:
         """Declare the rank and channels that Convs require of values of unknown shape."""
         for conv in self._convs:
-            value, weights = self._unknown_source(conv, known), known.shape(conv.inputs[1])
+            value, weights = self._unknown_source(conv, shapes), shapes.shape(conv.inputs[1])
             if value is not None and weights is not None and len(weights) > 2:
                 shape = [None, _channels(conv, weights[1]), *[None] * (len(weights) - 2)]
-                self._declare(value, shape, known.element_type(conv.inputs[1]))
+                self._declare(value, shape, shapes.element_type(conv.inputs[1]))
                 yield True
 
     def _declare(self, value: ir.Value, extents: Sequence[Extent], element_type: ir.DataType | None) -> None:
@@ -268,14 +268,14 @@ class _Skeleton:
         if value.type is None and element_type is not None:
             value.type = ir.TensorType(element_type)
 
-    def _unknown_source(self, conv: ir.Node, known: CertainShapes) -> ir.Value | None:
+    def _unknown_source(self, conv: ir.Node, shapes: CertainShapes) -> ir.Value | None:
         """Return the value of unknown shape that determines the shape of the data of `conv`, or None.
 
         Shape-preserving ops between the value and `conv` are skipped.
         """
         value = conv.inputs[0]
         # Only values of the graph of `conv`: outside, a value may also be used in runs without `conv`.
-        while value is not None and value.graph is conv.graph and known.shape(value) is None:
+        while value is not None and value.graph is conv.graph and shapes.shape(value) is None:
             if value.shape is not None:
                 return None
             node = value.producer()
@@ -284,7 +284,7 @@ class _Skeleton:
             if node.domain == "" and node.op_type in _SHAPE_PRESERVING_OPS and node.inputs:
                 value = node.inputs[0]
                 continue
-            unknown = [read for read in node.inputs if read is not None and known.shape(read) is None]
+            unknown = [read for read in node.inputs if read is not None and shapes.shape(read) is None]
             # For any other node, inference may tell the shape once it knows the shapes of the node's inputs.
             is_final = not unknown or (unknown == [self._unknown_shape] and value not in self._ceil_pools)
             return value if is_final else None

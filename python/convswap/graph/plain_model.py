@@ -146,9 +146,9 @@ def _element_type(node: ir.Node, constants: Constants) -> int:
     for value in (*node.inputs[1:3], *node.inputs, *node.outputs):
         if value is not None:
             tensor = constants.direct_tensor(value)
-            known = value.dtype if tensor is None else tensor.dtype
-            if known is not None:
-                return int(known)
+            dtype = value.dtype if tensor is None else tensor.dtype
+            if dtype is not None:
+                return int(dtype)
     return int(onnx.TensorProto.FLOAT)
 
 
@@ -255,10 +255,10 @@ class _Expansion:
         )
         return self._activate(attributes, "depthwise_activation")
 
-    def _enum_attribute(self, attributes: Mapping[str, Any], name: str, known: Sequence[str]) -> str:
+    def _enum_attribute(self, attributes: Mapping[str, Any], name: str, allowed: Sequence[str]) -> str:
         value = str(attributes.get(name, "None"))
-        if value not in known:
-            raise unknown_name(f"{name} of FusedConv {self._node.name!r}", value, known)
+        if value not in allowed:
+            raise unknown_name(f"{name} of FusedConv {self._node.name!r}", value, allowed)
         return value
 
     def _activate(self, attributes: Mapping[str, Any], attribute: str) -> str:

@@ -61,8 +61,8 @@ def find_replaced_nodes(
     first_extents = {name: tensor.dims[0] for name, tensor in tensors.items() if tensor.dims}
     replaced = {}
     for conv in convs:
-        known = tensors.keys() | {name for name in conv.input if name not in constants}
-        chain = [nodes[index] for index in _nodes_between(known, conv.output[0], nodes, producers)]
+        input_names = tensors.keys() | {name for name in conv.input if name not in constants}
+        chain = [nodes[index] for index in _nodes_between(input_names, conv.output[0], nodes, producers)]
         if len(chain) == 1:
             continue
         read = {name for node in chain for name in node.input}
@@ -79,14 +79,14 @@ def find_replaced_nodes(
 
 
 def _nodes_between(
-    known: Collection[str], output: str, nodes: Sequence[onnx.NodeProto], producers: Mapping[str, int]
+    input_names: Collection[str], output: str, nodes: Sequence[onnx.NodeProto], producers: Mapping[str, int]
 ) -> list[int]:
-    """Return the indices, in order, of the `nodes` that compute `output` from the values named in `known`."""
+    """Return the indices, in order, of the `nodes` that compute `output` from the values `input_names`."""
     indices: set[int] = set()
     pending = [output]
     while pending:
         name = pending.pop()
-        if name and name not in known and producers[name] not in indices:
+        if name and name not in input_names and producers[name] not in indices:
             indices.add(producers[name])
             pending += nodes[producers[name]].input
     return sorted(indices)

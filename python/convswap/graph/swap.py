@@ -59,8 +59,8 @@ class SwapResult:
         swapped: names of the nodes that this call swapped, in the order of the graph.
         not_swapped: the convolutions that were not swapped. Nodes that were swapped before are in neither.
         source: the file that was read, if any.
-        fused: the Convs into which other nodes were fused; `swapped` names the same Convs. A depthwise Conv
-            that was fused into a 1x1 Conv is in `swapped` as well.
+        fused: the Convs into which other nodes were fused. `swapped` also names a depthwise Conv that was
+            fused into a 1x1 Conv.
         not_fused: the nodes that could not be fused, if fusing was asked for.
         notes: sentences for the user, without a full stop.
     """
@@ -343,7 +343,7 @@ def _reason_not_swapped(
     if element_type is None:
         return "its element type is unknown: declare the types of the graph's inputs"
     if element_type not in SUPPORTED_ELEMENT_TYPES:
-        supported = ", ".join(sorted(_type_name(known) for known in SUPPORTED_ELEMENT_TYPES))
+        supported = ", ".join(sorted(map(_type_name, SUPPORTED_ELEMENT_TYPES)))
         return f"its element type is {_type_name(element_type)}; the library computes {supported}"
     rank = types.rank([values[1], values[0], node.outputs[0]])
     if rank is not None and rank not in SUPPORTED_RANKS:

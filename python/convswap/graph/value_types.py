@@ -30,7 +30,10 @@ class ValueTypes:
 
     def element_type(self, values: Iterable[ir.Value]) -> ir.DataType | None:
         """Return the element type of `values`, which all have the same type; None if no type is known."""
-        return next((known.dtype for known in self._known_types(values) if known.dtype is not None), None)
+        return next(
+            (value_type.dtype for value_type in self._known_types(values) if value_type.dtype is not None),
+            None,
+        )
 
     def rank(self, values: Iterable[ir.Value]) -> int | None:
         """Return the rank of `values`, which all have the same rank; a declared rank if none is certain."""
@@ -41,8 +44,8 @@ class ValueTypes:
 
     def extents(self, value: ir.Value) -> tuple[int, ...] | None:
         """Return the shape of `value`; None if one of its extents is unknown."""
-        known = tuple(extent for extent in self._shape(value) or () if isinstance(extent, int))
-        return known if len(known) == len(self._shape(value) or (None,)) else None
+        extents = tuple(extent for extent in self._shape(value) or () if isinstance(extent, int))
+        return extents if len(extents) == len(self._shape(value) or (None,)) else None
 
     def have_same_shape(self, value: ir.Value, other: ir.Value) -> bool:
         """Return whether both values have the same shape in every run: equal numbers or equal labels."""

@@ -171,11 +171,11 @@ def input_shapes(inputs: Sequence[Input], batch: int) -> dict[str, tuple[int, ..
     dimensions, are `DEFAULT_IMAGE_SIZE`. Any other symbolic dimension has the size of a dimension of the same
     name: the batch size first, then the image size. If there is none, the dimension is 1.
     """
-    known = dict.fromkeys(batch_symbols(inputs), batch)
+    symbol_sizes = dict.fromkeys(batch_symbols(inputs), batch)
     for input_ in inputs:
         for axis in _image_axes(input_):
             if input_.shape[axis] is None and input_.symbols[axis]:
-                known.setdefault(input_.symbols[axis], DEFAULT_IMAGE_SIZE)
+                symbol_sizes.setdefault(input_.symbols[axis], DEFAULT_IMAGE_SIZE)
 
     def extent(input_: Input, axis: int) -> int:
         size = input_.shape[axis]
@@ -184,7 +184,9 @@ def input_shapes(inputs: Sequence[Input], batch: int) -> dict[str, tuple[int, ..
         if axis == 0:
             return batch
         # Image axes come before names: exporters also write "?" as the name of every unknown dimension.
-        return DEFAULT_IMAGE_SIZE if axis in _image_axes(input_) else known.get(input_.symbols[axis], 1)
+        return (
+            DEFAULT_IMAGE_SIZE if axis in _image_axes(input_) else symbol_sizes.get(input_.symbols[axis], 1)
+        )
 
     return {
         input_.name: tuple(extent(input_, axis) for axis in range(len(input_.shape))) for input_ in inputs

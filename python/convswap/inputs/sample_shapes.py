@@ -72,8 +72,8 @@ def _random_integer_notes(declared: Sequence[Input], run_inputs: Sequence[Input]
         return []
     names = ", ".join(random_inputs)
     if len(random_inputs) == 1:
-        return [f"whole-number input {names} is fed zeros and ones; --inputs gives it real values"]
-    return [f"whole-number inputs {names} are fed zeros and ones; --inputs gives them real values"]
+        return [f"integer input {names} gets zeros and ones; --inputs gives it real values"]
+    return [f"integer inputs {names} get zeros and ones; --inputs gives them real values"]
 
 
 @contextmanager

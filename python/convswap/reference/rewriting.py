@@ -180,11 +180,11 @@ class _SpecialisedFunctions:
 
     def _specialised_name(self, function: onnx.FunctionProto, call: onnx.NodeProto) -> str:
         """Return the name of `function` specialised for the attributes of `call`; create it if needed."""
-        known = {*function.attribute, *(attribute.name for attribute in function.attribute_proto)}
+        declared = {*function.attribute, *(attribute.name for attribute in function.attribute_proto)}
         attributes = {
             attribute.name: attribute
             for attribute in (*function.attribute_proto, *call.attribute)
-            if attribute.name in known
+            if attribute.name in declared
         }
         key = (
             function.domain,

@@ -153,10 +153,10 @@ def _clip(minimum: float, maximum: float, element_type: ir.DataType) -> Activati
 
 def _gelu(node: ir.Node) -> Activation:
     kind = read_text(node, "approximate", "none")
-    known = {"none": "Gelu", "tanh": "GeluTanh"}
-    if kind not in known:
+    names = {"none": "Gelu", "tanh": "GeluTanh"}
+    if kind not in names:
         raise NotFusable(f"its approximation {kind!r} is not known")
-    return Activation(known[kind])
+    return Activation(names[kind])
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ def find_decomposed_activation(
     region = _Region(value, constants)
     for node in region.evaluate():
         if region.is_closed_except(node):
-            activation = _activation_of(region, node.outputs[0], _TOLERANCE[element_type])
+            activation = _match_decomposition(region, node.outputs[0], _TOLERANCE[element_type])
             if activation is not None:
                 return activation, list(region.nodes)
     return None
@@ -261,23 +261,23 @@ class _Region:
         if node.op_type in ("Erf", "Tanh", "Sigmoid", "HardSigmoid", "Clip"):
             return self._apply(node)
         operands = [self._operand(value) for value in node.inputs]
-        known = [operand for operand in operands if operand is not None]
-        if len(known) != len(operands):
+        polynomials = [operand for operand in operands if operand is not None]
+        if len(polynomials) != len(operands):
             return None
-        match node.op_type, known:
+        match node.op_type, polynomials:
             case "Add", [a, b]:
-                return _sum(a, b)
+                return _add_polynomials(a, b)
             case "Sub", [a, b]:
-                return _sum(a, _product(b, {(0, 0): -1.0}))
+                return _add_polynomials(a, _multiply_polynomials(b, {(0, 0): -1.0}))
             case "Neg", [a]:
-                return _product(a, {(0, 0): -1.0})
+                return _multiply_polynomials(a, {(0, 0): -1.0})
             case "Mul", [a, b]:
-                return _within_degree(_product(a, b))
+                return _limit_degree(_multiply_polynomials(a, b))
             case "Div", [a, b] if b.keys() == {(0, 0)} and b[0, 0] != 0.0:
-                return _product(a, {(0, 0): 1.0 / b[0, 0]})
+                return _multiply_polynomials(a, {(0, 0): 1.0 / b[0, 0]})
             case "Pow", [a, b] if b.keys() == {(0, 0)} and b[0, 0] in (2.0, 3.0):
-                square = _product(a, a)
-                return _within_degree(square if b[0, 0] == 2.0 else _product(square, a))
+                square = _multiply_polynomials(a, a)
+                return _limit_degree(square if b[0, 0] == 2.0 else _multiply_polynomials(square, a))
         return None
 
     def _operand(self, value: ir.Value | None) -> Polynomial | None:
@@ -312,7 +312,7 @@ def _parameters(node: ir.Node, value: ir.Value, constants: Constants) -> tuple[f
     return _attribute_parameters(node)
 
 
-def _activation_of(region: _Region, value: ir.Value, tolerance: float) -> Activation | None:
+def _match_decomposition(region: _Region, value: ir.Value, tolerance: float) -> Activation | None:
     function, result = region.function, region.polynomials[value]
     for decomposition in _DECOMPOSITIONS:
         expected = decomposition.function
@@ -320,14 +320,14 @@ def _activation_of(region: _Region, value: ir.Value, tolerance: float) -> Activa
             function is not None
             and function.op == expected.op
             and _all_close(function.parameters, expected.parameters, tolerance)
-            and _same(function.argument, expected.argument, tolerance)
-            and _same(result, decomposition.result, tolerance)
+            and _equal_polynomials(function.argument, expected.argument, tolerance)
+            and _equal_polynomials(result, decomposition.result, tolerance)
         ):
             return decomposition.activation
     return None
 
 
-def _same(polynomial: Polynomial, expected: Polynomial, tolerance: float) -> bool:
+def _equal_polynomials(polynomial: Polynomial, expected: Polynomial, tolerance: float) -> bool:
     return polynomial.keys() == expected.keys() and _all_close(
         [polynomial[powers] for powers in expected], list(expected.values()), tolerance
     )
@@ -342,20 +342,20 @@ def _all_close(
     )
 
 
-def _sum(a: Polynomial, b: Polynomial) -> Polynomial:
+def _add_polynomials(a: Polynomial, b: Polynomial) -> Polynomial:
     total = {powers: a.get(powers, 0.0) + b.get(powers, 0.0) for powers in a | b}
     return {powers: coefficient for powers, coefficient in total.items() if coefficient != 0.0}
 
 
-def _product(a: Polynomial, b: Polynomial) -> Polynomial:
+def _multiply_polynomials(a: Polynomial, b: Polynomial) -> Polynomial:
     total: Polynomial = {}
     for (x, f), coefficient in a.items():
         for (other_x, other_f), other in b.items():
-            total = _sum(total, {(x + other_x, f + other_f): coefficient * other})
+            total = _add_polynomials(total, {(x + other_x, f + other_f): coefficient * other})
     return total
 
 
-def _within_degree(polynomial: Polynomial) -> Polynomial | None:
+def _limit_degree(polynomial: Polynomial) -> Polynomial | None:
     if any(sum(powers) > _MAX_DEGREE for powers in polynomial):
         return None
     return polynomial

@@ -80,7 +80,7 @@ def _merge_records(records: list[Fused], pair: _Pair, name_of: Mapping[ir.Node, 
     depthwise_name, name = name_of[pair.depthwise], name_of[pair.pointwise]
     depthwise_record = _pop_record(records, depthwise_name)
     pointwise_record = _pop_record(records, name)
-    # A record says that the node was a Conv of the original model, whatever its op is now.
+    # A node with a record was a Conv before fusion, even if its op is FusedConv now.
     op = pair.depthwise.op_type if depthwise_record is None else "Conv"
     previous = [record for record in (depthwise_record, pointwise_record) if record is not None]
     fused_nodes = [node for record in previous for node in record.fused_nodes]

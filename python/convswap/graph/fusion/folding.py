@@ -82,14 +82,16 @@ class Folding:
         if version < 9 and read_int(node, "spatial", 1) != 1:
             raise NotFusable("it has statistics for each pixel (spatial is 0)")
         tensors = [self._constants.tensor(value) for value in node.inputs[1:]]
-        known = [tensor for tensor in tensors if tensor is not None]
-        if len(known) != 4:
+        parameters = [tensor for tensor in tensors if tensor is not None]
+        if len(parameters) != 4:
             raise NotFusable("its scale, bias, mean or variance is not constant")
-        if self.channels is None or any(tuple(tensor.shape.numpy()) != (self.channels,) for tensor in known):
+        if self.channels is None or any(
+            tuple(tensor.shape.numpy()) != (self.channels,) for tensor in parameters
+        ):
             raise NotFusable(
                 "its scale, bias, mean or variance does not have one number for each output channel"
             )
-        scale, bias, mean, variance = (_float64(tensor) for tensor in known)
+        scale, bias, mean, variance = (_float64(tensor) for tensor in parameters)
         with np.errstate(all="ignore"):
             factor = scale / np.sqrt(variance + read_float(node, "epsilon", _DEFAULT_EPSILON))
         self._scale(factor, mean, bias)
@@ -108,7 +110,7 @@ class Folding:
         return offset.astype(self._element_type.numpy())
 
     def _scale(self, factor: np.ndarray, subtrahend: np.ndarray, addend: np.ndarray) -> None:
-        """Fold (y - before) * factor + after, where y is the result so far."""
+        """Fold (y - subtrahend) * factor + addend, where y is the result so far."""
         if self._constants.tensor(self._weights) is None:
             raise NotFusable("the weights of the convolution are not constant")
         with np.errstate(all="ignore"):

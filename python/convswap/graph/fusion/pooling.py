@@ -45,11 +45,11 @@ def read_pool(node: ir.Node, sizes: Sequence[int | None], *, opset: int, contrad
             )
         pads = (0, 0, 0, 0)
     elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-        known = [size for size in sizes if size is not None]
-        if any(stride > reach for stride, reach in zip(strides, kernel, strict=False)):
+        known_sizes = [size for size in sizes if size is not None]
+        if any(stride > window for stride, window in zip(strides, kernel, strict=False)):
             # ONNX Runtime crops the input or fails in this case; the operator's specification does neither.
             raise NotFusable(f"its auto_pad is {auto_pad} with strides beyond its kernel")
-        if len(known) != 2:
+        if len(known_sizes) != 2:
             raise NotFusable(
                 f"its auto_pad is {auto_pad}, and the size of what it pools is not known "
                 "from the shapes of the model's inputs"
@@ -59,15 +59,15 @@ def read_pool(node: ir.Node, sizes: Sequence[int | None], *, opset: int, contrad
                 f"its auto_pad is {auto_pad}, and the size of its input that the model declares "
                 "differs from the one that follows from the model's inputs"
             )
-        pads = _same_pads(known, kernel, strides, at_end=auto_pad == "SAME_UPPER")
+        pads = _same_pads(known_sizes, kernel, strides, at_end=auto_pad == "SAME_UPPER")
     else:
         raise NotFusable(f"its auto_pad {auto_pad!r} is not known")
     if len(strides) != 2 or len(pads) != 4 or min(*kernel, *strides) < 1:
         raise NotFusable(f"its kernel_shape {kernel}, strides {strides} and pads {pads} do not fit together")
     if min(pads) < 0 or any(pad >= size for pad, size in zip(pads, kernel * 2, strict=True)):
         raise NotFusable(f"its pads {pads} are not from 0 to below its kernel_shape {kernel}")
-    for size, reach, begin, end in zip(sizes, kernel, pads, pads[2:], strict=False):
-        if size is not None and size + begin + end < reach:
+    for size, window, begin, end in zip(sizes, kernel, pads, pads[2:], strict=False):
+        if size is not None and size + begin + end < window:
             raise NotFusable(
                 f"its kernel_shape {kernel} reaches over more than the {size + begin + end} padded positions"
             )
@@ -92,8 +92,8 @@ def read_pool(node: ir.Node, sizes: Sequence[int | None], *, opset: int, contrad
 def _window_may_exceed_input(sizes: Sequence[int | None], kernel: Sequence[int], pads: Sequence[int]) -> bool:
     """Return whether the window may be larger than the padded input along an axis of unknown size."""
     return any(
-        size is None and reach > begin + 1 + end
-        for size, reach, begin, end in zip(sizes, kernel, pads, pads[2:], strict=False)
+        size is None and window > begin + 1 + end
+        for size, window, begin, end in zip(sizes, kernel, pads, pads[2:], strict=False)
     )
 
 
@@ -105,9 +105,9 @@ def _same_pads(
     The extra pad of an odd total is at the end with `at_end`, else at the beginning.
     """
     begins, ends = [], []
-    for size, reach, stride in zip(sizes, kernel, strides, strict=True):
+    for size, window, stride in zip(sizes, kernel, strides, strict=True):
         windows = -(-size // stride)
-        total = max((windows - 1) * stride + reach - size, 0)
+        total = max((windows - 1) * stride + window - size, 0)
         smaller, larger = total // 2, total - total // 2
         begins.append(smaller if at_end else larger)
         ends.append(larger if at_end else smaller)
