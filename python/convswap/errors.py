@@ -74,7 +74,7 @@ def batch_sizes(batches: Any) -> tuple[int, ...]:
             )
         require_count("batch", size)
     if not sizes:
-        raise ConvswapError(f"batches were given as {batches!r}; expected at least one batch size")
+        raise ConvswapError(f"batches were given as {batches!r}; expected each once, and one at least")
     return tuple(map(int, sizes))
 
 

@@ -182,7 +182,7 @@ def test_what_was_swapped_or_fused_before_is_taken_and_stays_as_it_is_then():
     again = swap(result.to_proto(), fuse=True)
     assert (again.fused, again.not_fused, again.to_proto()) == ((), (), result.to_proto())
     # And of what it took the place of there are no nodes of ours on the default side.
-    (layer,) = conv_layers(result.to_proto(), unfused_model(apart.model, result))
+    (layer,) = conv_layers(result.to_proto(), unfused_model(unpaired.model, result))
     assert [each.op_type for each in layer.model({"x": 4}, ours=False).message.graph.node] == [
         "Conv", "Relu", "Conv", "Tanh",
     ]  # fmt: skip
