@@ -129,9 +129,9 @@ LONG = RetryPolicy(timeout=60, attempts=3, pause=0.01)
 SHORT = RetryPolicy(timeout=0.4, attempts=3, pause=0.01)
 
 
-def get(home: str, folder: Path, file: PinnedFile = FILE, patience: RetryPolicy = LONG) -> bytes:
+def get(home: str, folder: Path, file: PinnedFile = FILE, retry_policy: RetryPolicy = LONG) -> bytes:
     """Fetch the file into `folder` and return its content."""
-    fetch(file, home, folder, patience=patience)
+    fetch(file, home, folder, retry_policy=retry_policy)
     return (folder / file.name).read_bytes()
 
 

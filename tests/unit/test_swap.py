@@ -237,8 +237,8 @@ def test_function_of_an_opset_with_another_meaning_stays_with_the_reason():
     result = swap(original)
     assert result.swapped == ("conv",)
     # Layer stays too: its ops would have another meaning in Block.
-    assert [left.node for left in result.left] == ["conv"]
-    assert "'Block' calls it and stays: its Relu is of opset 13" in result.left[0].reason
+    assert [left.node for left in result.not_swapped] == ["conv"]
+    assert "'Block' calls it and stays: its Relu is of opset 13" in result.not_swapped[0].reason
     assert swap(result.model).swapped == ()
 
 
@@ -357,8 +357,8 @@ def test_every_unsupported_convolution_is_left_with_a_reason():
     original = models.unsupported_convolutions()
     result = swap(original)
     unsupported = [node.name for node in original.graph.node if node.name not in ("conv", "convert")]
-    assert [left.node for left in result.left] == unsupported
-    for left in result.left:
+    assert [left.node for left in result.not_swapped] == unsupported
+    for left in result.not_swapped:
         assert left.op == left.node and left.reason.startswith(left.op)
     assert "before it was quantised" in reasons(result)["QLinearConv"]
     assert "before it was optimised" in reasons(result)["com.microsoft.FusedConv"]
