@@ -20,7 +20,7 @@ from convswap import _native, lab
 from convswap.cli.main import main
 from convswap.tutorial.lab.api import watch
 from convswap.tutorial.lab.emulation_check import find_host_compiler
-from convswap.tutorial.lab.kernel import kernel_of
+from convswap.tutorial.lab.kernel import read_kernel
 from convswap.tutorial.lab.process import LabProcess
 from convswap.tutorial.lab.result import LabResult
 from faulty_kernels import COURSE, FAULTY
@@ -119,8 +119,8 @@ def test_run_without_a_card_checks_and_says_that_nothing_is_timed(capsys, tmp_pa
     written = tmp_path / "found.json"
     assert main(["lab", "run", file, "--device", "cpu", "--json", str(written)]) == 0
     out = capsys.readouterr().out
-    assert "mine.cu is right: 8 convolutions on the processor, thread by thread" in out
-    assert "timed nowhere" in out
+    assert "mine.cu is correct: 8 convolutions on the CPU, thread by thread" in out
+    assert "not timed" in out
     found = json.loads(written.read_text())
     jsonschema.validate(found, SCHEMA)
     assert found["right"] and found["fault"] is None and found["milliseconds"] is None
@@ -163,7 +163,7 @@ def test_class_is_one_table(capsys, tmp_path) -> None:
         ("eve.cu", "no", "launch"),
     ]
     assert (
-        "expected" in rows[1]["text"] and "bob.cu: bob.cu computes something else" in capsys.readouterr().out
+        "expected" in rows[1]["text"] and "bob.cu: bob.cu computes wrong outputs" in capsys.readouterr().out
     )
 
 
@@ -237,4 +237,4 @@ def test_a_kernel_with_a_byte_order_mark_is_read_without_it(tmp_path):
     file = lab.new(tmp_path / "mine.cu")
     text = file.read_text(encoding="utf-8")
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
-    assert kernel_of(file).text == text
+    assert read_kernel(file).text == text

@@ -47,17 +47,17 @@ print("done")
 # Its further arguments are those of `LabProcess`. The card is opened meanwhile, for which nobody here waits.
 ASK = """
 import os, sys, time
-from convswap.tutorial.lab.kernel import Request, kernel_of
+from convswap.tutorial.lab.kernel import Request, read_kernel
 from convswap.tutorial.lab.process import LabProcess
 
-asked = Request(kernel_of(sys.argv[1]), "ece408-2017-high", device="cpu")
+asked = Request(read_kernel(sys.argv[1]), "ece408-2017-high", device="cpu")
 with LabProcess(*sys.argv[2:]) as process:
     result = process.run(asked, print)
     for _ in range(0 if sys.argv[2:] else 300):
         if os.path.exists(os.environ["FAKE_LOG"]):
             break
         time.sleep(0.1)
-assert result.card is None and "timed nowhere" in result.notes[0], result
+assert result.card is None and "not timed" in result.notes[0], result
 """
 
 

@@ -7,13 +7,13 @@ from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.tutorial.lab.checks import cases_for
 from convswap.tutorial.lab.emulation_check import (
-    SHARED_BYTES,
+    MAX_SHARED_BYTES,
     NotTranslatedError,
     build_host_program,
     check_in_emulation,
     find_host_compiler,
 )
-from convswap.tutorial.lab.kernel import compile_kernel, kernel_of
+from convswap.tutorial.lab.kernel import compile_kernel, read_kernel
 from convswap.tutorial.lab.result import Fault
 from convswap.tutorial.lab.scaffold import INTERFACES, rung_copy, template
 from faulty_kernels import COURSE, FAULTY, SUM, Faulty
@@ -31,14 +31,14 @@ pytestmark = [
 
 
 def fault_in(text: str, seconds: float = SECONDS) -> Fault | None:
-    kernel = kernel_of(text)
+    kernel = read_kernel(text)
     fault = compile_kernel(kernel, 90)
     if fault is not None:
         return fault
     cases = cases_for(kernel)
     for case in cases:
         try:
-            kernel.source.launch(case.problem, SHARED_BYTES)
+            kernel.source.launch(case.problem, MAX_SHARED_BYTES)
         except ConvswapError as error:
             return Fault("launch", str(error))
     assert COMPILER is not None
@@ -51,7 +51,7 @@ def fault_in(text: str, seconds: float = SECONDS) -> Fault | None:
 def test_what_is_wrong_is_told_in_one_paragraph(faulty: Faulty) -> None:
     if "refused" in faulty.kinds:
         with pytest.raises(ConvswapError, match=r"kernel\.cu"):
-            kernel_of(faulty.text)
+            read_kernel(faulty.text)
         return
     fault = fault_in(faulty.text, 1.0 if "time" in faulty.kinds else SECONDS)
     assert fault is not None, "it was found right"
@@ -79,7 +79,7 @@ def test_every_rung_is_copied_or_it_is_said_why_not() -> None:
             text = rung_copy(page.name)
             # Nothing of the rung's own names is left, and the launch fits the interface.
             assert "conv." not in text and "Convolution" not in text
-            assert kernel_of(text).interface == "course"
+            assert read_kernel(text).interface == "course"
             continue
         with pytest.raises(
             ConvswapError, match=f"{page.name} cannot be copied into a file of one kernel: it"
@@ -88,7 +88,7 @@ def test_every_rung_is_copied_or_it_is_said_why_not() -> None:
 
 
 def test_what_the_emulation_does_not_know_is_said(tmp_path) -> None:
-    kernel = kernel_of(COURSE.replace(SUM, SUM + ' asm volatile("mov.u32 %0, %%clock;" : "=f"(sum));'))
+    kernel = read_kernel(COURSE.replace(SUM, SUM + ' asm volatile("mov.u32 %0, %%clock;" : "=f"(sum));'))
     assert COMPILER is not None
     with pytest.raises(NotTranslatedError, match="error"):
         build_host_program(kernel, COMPILER, tmp_path)
@@ -99,5 +99,5 @@ def test_compiler_that_fortifies_by_itself_is_no_obstacle(tmp_path) -> None:
     compiler = tmp_path / "fortifying"
     compiler.write_text(f'#!/bin/sh\nexec {COMPILER} -D_FORTIFY_SOURCE=2 "$@"\n')
     compiler.chmod(0o755)
-    program = build_host_program(kernel_of(rung_copy("ladder_04_shared_memory")), str(compiler), tmp_path)
+    program = build_host_program(read_kernel(rung_copy("ladder_04_shared_memory")), str(compiler), tmp_path)
     assert b"longjmp_chk" not in program.read_bytes()

@@ -22,7 +22,7 @@ from faulty_kernels import COURSE, FAULTY, Faulty
 
 SCHEMA = json.loads((Path(lab.__file__).parent / "schema.json").read_text(encoding="utf-8"))
 # A student's network, of few images: what is checked is the lab, not the card.
-HOW = {"batch": 100, "marks": False}
+HOW = {"batch": 100, "baselines": False}
 ON_CARD = [faulty for faulty in FAULTY if "refused" not in faulty.kinds]
 pytestmark = pytest.mark.gpu
 
@@ -58,14 +58,14 @@ def test_files_to_begin_with_are_right_in_a_session(process: LabProcess, name: s
     assert result.is_right and result.card
     assert result.network_error is not None and result.network_error < 1e-4
     (layer,) = result.layers
-    assert layer.milliseconds > 0 and set(layer.marks) == {"default provider", "auto"}
+    assert layer.milliseconds > 0 and set(layer.baselines) == {"default provider", "auto"}
     assert layer.facts["registers"] >= 16 and 0 < layer.occupancy <= 1
     assert result.hint
     jsonschema.validate(result.to_json(), SCHEMA)
 
 
 def test_model_with_bias_and_stride_takes_a_kernel_of_the_whole_op(process: LabProcess) -> None:
-    result = lab.run(template("conv"), "alexnet", batch=4, marks=False, process=process)
+    result = lab.run(template("conv"), "alexnet", batch=4, baselines=False, process=process)
     assert result.fault is None, result.fault
     assert len(result.layers) == 5 and not result.notes
 
@@ -80,11 +80,11 @@ def test_ranks_have_the_ladder_and_repeat(process: LabProcess, monkeypatch, tmp_
         remember(result)
         results.append(result)
     rows = ranked(network="2017-conv1")
-    assert sum(not row.is_mark for row in rows) == 1
+    assert sum(not row.is_baseline for row in rows) == 1
     assert {"ladder_06_block_per_image", "default provider", "auto"} <= {row.name for row in rows}
     times = np.array([result.milliseconds for result in results])
     # The copy is the rung's own code, without the bias.
-    assert results[0].mark("ladder_09_constants") == pytest.approx(times[0], rel=0.25)
+    assert results[0].baseline("ladder_09_constants") == pytest.approx(times[0], rel=0.25)
     assert times.max() / times.min() < 1.1
 
 

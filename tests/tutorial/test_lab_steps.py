@@ -19,11 +19,11 @@ from convswap.runtime.device import Device
 from convswap.runtime.layers import conv_layers
 from convswap.runtime.library import LAB_ENTRY
 from convswap.runtime.sessions import CONVSWAP, make_session
-from convswap.tutorial.lab.kernel import Request, kernel_of
+from convswap.tutorial.lab.kernel import Request, read_kernel
 from convswap.tutorial.lab.ranking import ranked, remember
 from convswap.tutorial.lab.report import class_csv, ranking_html
 from convswap.tutorial.lab.result import Fault, LabResult
-from convswap.tutorial.lab.runner import BenchTop
+from convswap.tutorial.lab.runner import Runner
 from convswap.tutorial.lab.scaffold import template
 from convswap.tutorial.lab.targets import open_target
 from faulty_kernels import COURSE
@@ -48,8 +48,8 @@ def run(
     path = tmp_path / "mine.cu"
     path.write_text(template(what))
     stages: list[str] = []
-    bench_top = BenchTop(lambda stage, _seconds, **_shown: stages.append(stage))
-    result = bench_top.run(Request(kernel_of(path), target, batch=2, **changed), str(path))
+    runner = Runner(lambda stage, _seconds, **_shown: stages.append(stage))
+    result = runner.run(Request(read_kernel(path), target, batch=2, **changed), str(path))
     assert stages[0] == "compiling mine.cu"
     return result
 
@@ -61,14 +61,14 @@ def test_right_kernel_is_checked_timed_and_ranked(monkeypatch, tmp_path) -> None
     assert result.cases == 8 + 1 and result.relative_l2_error < 1e-5
     assert result.network_error < 1e-5
     (layer,) = result.layers
-    assert layer.milliseconds > 0 and list(layer.marks) == ["default provider", "auto"]
+    assert layer.milliseconds > 0 and list(layer.baselines) == ["default provider", "auto"]
     assert result.hint
     assert pickle.loads(pickle.dumps(result)) == result
     monkeypatch.setenv("CONVSWAP_CACHE", str(tmp_path))
     remember(result)
     remember(result)
     rows = ranked(card="h200", network="2017")
-    assert sorted(row.is_mark for row in rows) == [False, True, True]
+    assert sorted(row.is_baseline for row in rows) == [False, True, True]
     assert [row.milliseconds for row in rows] == sorted(row.milliseconds for row in rows)
     assert ranked(card="A100") == []
     assert "our best" in ranking_html(rows) and "mine.cu" in ranking_html(rows)
@@ -89,12 +89,12 @@ def test_default_provider_is_timed_once_for_its_versions_and_our_best_each_time(
         return 1.0 + len(timed)
 
     monkeypatch.setattr(card_times.CardTimes, "_time", time)
-    marks = [dict(run(tmp_path).layers[0].marks) for _ in range(2)]
+    baselines = [dict(run(tmp_path).layers[0].baselines) for _ in range(2)]
     assert timed == ["None", "auto", "direct", "auto", "direct"]  # the pretended kernel is ours
-    assert marks[0]["default provider"] == marks[1]["default provider"] == 2.0
-    assert marks[1]["auto"] == 5.0
+    assert baselines[0]["default provider"] == baselines[1]["default provider"] == 2.0
+    assert baselines[1]["auto"] == 5.0
     monkeypatch.setattr(card_times, "cudnn_version", lambda: 90_000)
-    assert run(tmp_path).layers[0].marks["default provider"] == 7.0
+    assert run(tmp_path).layers[0].baselines["default provider"] == 7.0
 
 
 def test_card_is_opened_once_while_the_first_kernel_is_compiled(monkeypatch, tmp_path) -> None:
@@ -127,9 +127,9 @@ def test_card_is_opened_once_while_the_first_kernel_is_compiled(monkeypatch, tmp
     monkeypatch.setattr(module, "open_target", open_after)
     path = tmp_path / "mine.cu"
     path.write_text(COURSE)
-    bench_top = BenchTop(lambda *_, **__: None)
+    runner = Runner(lambda *_, **__: None)
     for _ in range(2):
-        result = bench_top.run(Request(kernel_of(path), "2019fa-conv2", batch=2, time=False), str(path))
+        result = runner.run(Request(read_kernel(path), "2019fa-conv2", batch=2, time=False), str(path))
         assert result.fault is None
     assert done == ["cuda", "context", "target", "target"]
 
@@ -163,13 +163,13 @@ def test_layer_of_a_suite_and_model_with_bias_are_targets(monkeypatch, tmp_path)
 
 
 def test_nodes_of_a_network_name_the_kernel_where_it_takes_them(tmp_path) -> None:
-    kernel = kernel_of(COURSE.replace("// launch:", "// only: C > 1\n// launch:"))
+    kernel = read_kernel(COURSE.replace("// launch:", "// only: C > 1\n// launch:"))
     target = open_target("ece408-2019fa", kernel, None, Device("cpu", "asked for"))
     nodes = ir.to_proto(target.swapped).graph.node
     named = {node.name: algorithm_of(node) for node in nodes if node.op_type == "Conv"}
     assert sorted(named.values()) == ["auto", "lab"]
     assert target.batch == 10_000 and [one.why_not[:12] for one in target.layers] == ["the file is ", ""]
-    assert target.taken[0].shapes == {target.taken[0].layer.fed[0]: (10_000, 12, 33, 33)}
+    assert target.supported[0].shapes == {target.supported[0].layer.fed[0]: (10_000, 12, 33, 33)}
 
 
 def algorithm_of(node) -> str:
@@ -250,9 +250,9 @@ def test_kernel_that_took_the_card_down_leaves_no_worker_whatever_is_told(
     monkeypatch.setattr(runner, "check_in_emulation", lambda *_: said)
     path = tmp_path / "mine.cu"
     path.write_text(COURSE)
-    top = BenchTop(lambda *_, **_shown: None)
+    top = Runner(lambda *_, **_shown: None)
     assert not top.is_lost
-    fault = top.run(Request(kernel_of(path), "2017-conv1", batch=2), str(path)).fault
+    fault = top.run(Request(read_kernel(path), "2017-conv1", batch=2), str(path)).fault
     assert fault is not None and fault.kind == ("crash" if said is None else said.kind)
     assert top.is_lost
 
@@ -261,8 +261,8 @@ def test_kernel_that_took_the_card_down_leaves_no_worker_whatever_is_told(
         y.values[..., -1] += 1
 
     pretend_card(monkeypatch, wrong)
-    top = BenchTop(lambda *_, **_shown: None)
-    assert top.run(Request(kernel_of(path), "2017-conv1", batch=2), str(path)).fault.kind == "wrong"
+    top = Runner(lambda *_, **_shown: None)
+    assert top.run(Request(read_kernel(path), "2017-conv1", batch=2), str(path)).fault.kind == "wrong"
     assert not top.is_lost
 
 

@@ -1,4 +1,4 @@
-"""What teaches: the ladder of kernels, the lab for a kernel of one's own, and the study of AlexNet's time.
+"""Teaching: the ladder of kernels, the lab for user-written kernels, and the study of AlexNet's time.
 
-It stands on the product's other rooms, and none of them knows of it but the command line.
+These packages use the other packages of convswap. Only the command line imports them.
 """

@@ -1,6 +1,6 @@
-"""The lab: a kernel of your own in the place of Conv nodes, compiled, checked, timed and ranked.
+"""The lab: compiles, checks, times and ranks a user's kernel that replaces Conv nodes.
 
-`new` writes a file to begin with, `run` says what comes of one, as `convswap lab` does.
+`new` writes a starting file and `run` runs a kernel, like the commands of `convswap lab`.
 """
 
 import importlib
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Fault", "LabProcess", "LabResult", "new", "run"]
 
-# Loaded when they are first asked for, as the package's own names are.
+# Modules are imported at the first use of a name, as in `convswap/__init__.py`.
 _HOMES = {
     "Fault": "result",
     "LabProcess": "process",

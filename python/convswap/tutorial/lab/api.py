@@ -1,4 +1,4 @@
-"""The lab as functions: run a kernel in the place of Conv nodes, again on each save, or those of a class."""
+"""The lab's functions: run one kernel, run it again on each save, or run the kernels of a class."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from convswap.errors import ConvswapError, require_count
 from convswap.progress import Progress, silent
 from convswap.runtime.cards import as_capability
 from convswap.tutorial.lab.counters import counted_hint
-from convswap.tutorial.lab.kernel import SECONDS, USUAL_CAPABILITY, Request, kernel_of
+from convswap.tutorial.lab.kernel import CHECK_SECONDS, DEFAULT_CAPABILITY, Request, read_kernel
 from convswap.tutorial.lab.process import LabProcess
 from convswap.tutorial.lab.result import Fault, LabResult
 
 DEFAULT_TARGET = "ece408-2017-high"
-_MOST_SECONDS = 3600
-_OLDEST, _NEWEST = 75, 199
+_MAX_SECONDS = 3600
+_MIN_CAPABILITY, _MAX_CAPABILITY = 75, 199
 
-# A look costs a few microseconds, and nobody notices the wait.
-_LOOK_SECONDS = 0.05
-# An editor may empty a file before it writes it, or put another in its place.
+# A call of stat takes a few microseconds, and nobody notices a delay of 50 ms.
+_POLL_SECONDS = 0.05
+# An editor may truncate a file before it writes, or replace it. A save is over when two calls of stat agree.
 _SETTLED_SECONDS = 0.05
 
 
@@ -33,61 +33,61 @@ def run(
     *,
     batch: int | None = None,
     device: str | None = None,
-    seconds: float = SECONDS,
-    marks: bool = True,
+    seconds: float = CHECK_SECONDS,
+    baselines: bool = True,
     time: bool = True,
     profile: bool = False,
     compute_capability: int | float | str | None = None,
     progress: Progress | None = None,
     process: LabProcess | None = None,
 ) -> LabResult:
-    """Compile, check and time a kernel in the place of the Conv nodes of `target`; return what came of it.
+    """Compile, check and time a kernel that replaces the Conv nodes of `target`; return the result.
 
-    The kernel runs in a process of its own. That it does not compile, hangs, faults or computes something
-    else is a result with a `fault`, not an error.
+    The kernel runs in a process of its own. A kernel that does not compile, hangs, faults or computes wrong
+    outputs gives a result with a `fault`; no error is raised.
 
     Args:
-        source: the path of a CUDA file, or its text; `convswap.lab.new` writes one to begin with.
+        source: the path of a CUDA file, or its text; `convswap.lab.new` writes a file to start from.
         target: the name of a network or of a layer of `convswap bench`, or the path of an ONNX model.
-        batch: how many images a timed run takes; by default 10,000 of the course's layers.
-        device: "cuda", or "cpu" for a check without the card; by default the card where there is one.
-        seconds: what one check of the kernel may take.
-        marks: whether it is set beside every rung of the ladder, or beside the default provider and our best
-            alone.
-        time: whether it is timed at all.
-        profile: whether the card's counters are read, too, by CUPTI; a note says why not where they are not.
-        compute_capability: what it is compiled for where there is no card: 90, the default, is 9.0.
+        batch: images in a timed run; by default 10,000 for the course's layers.
+        device: "cuda", or "cpu" for a check without the card; by default the card if there is one.
+        seconds: time limit of one check of the kernel.
+        baselines: whether to time every rung of the ladder too; if not, only the default provider and the
+            planner's choice are timed.
+        time: whether to time the kernel at all.
+        profile: whether to read the card's counters by CUPTI, too. If they cannot be read, a note says why.
+        compute_capability: the target of the compiler on a machine without a card: 90, the default, is 9.0.
         progress: called with a few words at the start of every step.
-        process: a worker that is kept from one call to the next, for several kernels; by default one is
-            started and ended.
+        process: a worker to use for several calls; by default each call starts and ends its own.
 
     Raises:
-        ConvswapError: the file cannot be read, its comments do not say what they must, or an argument is not
-            known or out of range.
+        ConvswapError: the file cannot be read, its launch, only or interface line is missing or wrong, or an
+            argument is unknown or out of range.
     """
-    kernel = kernel_of(source)
-    if not isinstance(seconds, (int, float)) or not 0 < seconds <= _MOST_SECONDS:
-        raise ConvswapError(
-            f"seconds must be above 0 and at most {_MOST_SECONDS}, but {seconds!r} were given"
-        )
+    kernel = read_kernel(source)
+    if not isinstance(seconds, (int, float)) or not 0 < seconds <= _MAX_SECONDS:
+        raise ConvswapError(f"seconds must be above 0 and at most {_MAX_SECONDS}, but {seconds!r} were given")
     require_count("batch", batch)
     capability = None if compute_capability is None else as_capability(compute_capability)
-    if capability is not None and not _OLDEST <= capability <= _NEWEST:
+    if capability is not None and not _MIN_CAPABILITY <= capability <= _MAX_CAPABILITY:
         raise ConvswapError(
-            f"compute capability {capability / 10:.1f}: expected one from {_OLDEST / 10:.1f} on, such as 9.0"
+            f"compute capability {capability / 10:.1f}: expected one from {_MIN_CAPABILITY / 10:.1f} on, "
+            "such as 9.0"
         )
-    asked = Request(kernel, target, batch, device, seconds, marks, time, capability or USUAL_CAPABILITY)
+    request = Request(
+        kernel, target, batch, device, seconds, baselines, time, capability or DEFAULT_CAPABILITY
+    )
     if process is not None:
-        return _run(asked, profile, progress or silent, process)
-    with LabProcess(device) as own:
-        return _run(asked, profile, progress or silent, own)
+        return _run(request, profile, progress or silent, process)
+    with LabProcess(device) as new_process:
+        return _run(request, profile, progress or silent, new_process)
 
 
-def _run(asked: Request, profile: bool, progress: Progress, process: LabProcess) -> LabResult:
-    result = process.run(asked, progress)
+def _run(request: Request, profile: bool, progress: Progress, process: LabProcess) -> LabResult:
+    result = process.run(request, progress)
     if not profile or result.fault is not None or result.card is None:
         return result
-    counters, why_not = process.counters(asked, progress)
+    counters, why_not = process.counters(request, progress)
     notes = (f"the card's counters were not read: {why_not}",) if why_not else ()
     return replace(
         result,
@@ -102,95 +102,97 @@ def submit(
     target: str = DEFAULT_TARGET,
     *,
     progress: Progress | None = None,
-    **how: Any,
+    **options: Any,
 ) -> list[LabResult]:
-    """Return what comes of every file *.cu of `folder`, in the order of their names; `how` is as of `run`.
+    """Run every file *.cu of `folder`, in the order of their names; return the results.
 
-    A file that cannot be read or has no launch line is a result with a fault too: of a class, one must not
-    stop the others.
+    `options` are arguments of `run`. A file that cannot be read or has no launch line gives a result with a
+    fault, so that one student's file does not stop the others.
 
     Raises:
-        ConvswapError: there is no such folder, it has no such file, or the target is none.
+        ConvswapError: there is no such folder, it has no such file, or the target is unknown.
     """
     path = Path(folder)
     if not path.is_dir():
         raise ConvswapError(
-            f"'{path}' is no folder: expected one with a file of CUDA, NAME.cu, of each student"
+            f"'{path}' is no folder: expected a folder with one CUDA file, NAME.cu, for each student"
         )
     files = sorted(path.glob("*.cu"))
     if not files:
-        raise ConvswapError(f"'{path}' has no file that ends in .cu: expected one of each student")
+        raise ConvswapError(f"'{path}' has no file that ends in .cu: expected one for each student")
     report = progress or silent
     results = []
-    with LabProcess(how.get("device")) as process:
+    with LabProcess(options.get("device")) as process:
         for number, file in enumerate(files, 1):
             report(f"{file.name}, {number} of {len(files)}")
-            results.append(_one(file, target, process, how))
+            results.append(_run_file(file, target, process, options))
     return results
 
 
-def _one(file: Path, target: str, process: LabProcess, how: dict[str, Any]) -> LabResult:
+def _run_file(file: Path, target: str, process: LabProcess, options: dict[str, Any]) -> LabResult:
     try:
-        return run(file, target, process=process, **how)
+        return run(file, target, process=process, **options)
     except ConvswapError as error:
-        # Of the file alone: a target that is none stops them all.
+        # Only errors about this file become its result. An unknown target, for example, stops all.
         if not str(error).startswith((file.name, f"'{file}", f"cannot read '{file}")):
             raise
         fault = Fault("launch", f"{error}.")
-        return LabResult(file.name, "", "course", target, how.get("batch"), None, fault=fault)
+        return LabResult(file.name, "", "course", target, options.get("batch"), None, fault=fault)
 
 
 def watch(
     source: str | os.PathLike[str],
     target: str,
-    told: Callable[[LabResult | ConvswapError, float], None],
+    on_result: Callable[[LabResult | ConvswapError, float], None],
     *,
     progress: Progress | None = None,
     saves: int | None = None,
-    **how: Any,
+    **options: Any,
 ) -> None:
-    """Call `told` with what comes of the file now and after each save, and the seconds since that save.
+    """Run the file now and after each save; pass each result and the seconds since the save to `on_result`.
 
-    It goes on until it is interrupted, or after so many `saves`. What is wrong with the file's comments is
-    told as the error, and watched on. `how` is as of `run`.
+    Return after `saves` saves; by default never, until an interrupt. An error in the file's comments is
+    passed to `on_result` in the place of a result. `options` are arguments of `run`.
 
     Raises:
-        ConvswapError: there is no such file to begin with.
+        ConvswapError: the file does not exist at the start.
     """
     path = Path(source)
     if not path.is_file():
-        kernel_of(path)  # which says what is wrong
+        read_kernel(path)  # raises the error that fits
     report = progress or silent
-    with LabProcess(how.get("device")) as process:
+    with LabProcess(options.get("device")) as process:
         process.start()
         seen: tuple[int, ...] = ()
         rounds = 0
         while saves is None or rounds <= saves:
-            seen, saved_at = _next_save(path, seen)
+            seen, saved_at = _wait_for_save(path, seen)
             begin = time.monotonic()
             try:
-                result: LabResult | ConvswapError = run(path, target, process=process, progress=report, **how)
+                result: LabResult | ConvswapError = run(
+                    path, target, process=process, progress=report, **options
+                )
             except ConvswapError as error:
                 result = error
-            told(result, time.monotonic() - begin + max(0.0, begin - saved_at))
-            # After a fault the next worker gets ready while the user types.
+            on_result(result, time.monotonic() - begin + max(0.0, begin - saved_at))
+            # A fault may have ended the worker. The next one starts while the user types.
             process.start()
             rounds += 1
 
 
-def _next_save(path: Path, seen: tuple[int, ...]) -> tuple[tuple[int, ...], float]:
-    """Wait until the file differs from what was `seen`; return what it is now, and when that was noticed."""
-    while (now := _state(path)) == seen or not now:
-        time.sleep(_LOOK_SECONDS)
+def _wait_for_save(path: Path, seen: tuple[int, ...]) -> tuple[tuple[int, ...], float]:
+    """Wait until the file's state differs from `seen`; return the new state and the time of the change."""
+    while (now := _file_state(path)) == seen or not now:
+        time.sleep(_POLL_SECONDS)
     noticed = time.monotonic()
     while True:
         time.sleep(_SETTLED_SECONDS)
-        if (later := _state(path)) == now and now:
+        if (later := _file_state(path)) == now and now:
             return now, noticed
         now = later
 
 
-def _state(path: Path) -> tuple[int, ...]:
+def _file_state(path: Path) -> tuple[int, ...]:
     try:
         facts = path.stat()
     except OSError:

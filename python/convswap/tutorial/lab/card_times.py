@@ -1,4 +1,4 @@
-"""A kernel's time inside sessions of ONNX Runtime, beside the default provider, the ladder and our best."""
+"""Times a kernel and its baselines in ONNX Runtime sessions: the default provider, the ladder, our best."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from convswap.timing.floor import floor_ms
 from convswap.timing.gpu_timer import GpuTimer
 from convswap.timing.sampler import BACK_TO_BACK, measure, sample_of
 from convswap.timing.single_node import spread_values
-from convswap.tutorial.lab.kernel import ALGORITHM, Kernel
+from convswap.tutorial.lab.kernel import ALGORITHM, LabKernel
 from convswap.tutorial.lab.ranking import lab_table
 from convswap.tutorial.lab.result import LayerTimes
 from convswap.tutorial.lab.targets import Target, TargetLayer
 
-BEST, PROVIDER = "auto", "default provider"
+BEST, DEFAULT_PROVIDER = "auto", "default provider"
 _RULE = replace(BACK_TO_BACK, burst_ms=20.0)
-# One yardstick for all, as in the ladder.
+# The floor of all kernels is that of TF32, as in the ladder.
 _FLOOR_PRECISION = "tf32"
 
-_TABLE = """
+_CREATE_TABLE = """
 CREATE TABLE IF NOT EXISTS marks (
   card TEXT NOT NULL, driver TEXT NOT NULL, convswap TEXT NOT NULL, problem TEXT NOT NULL, name TEXT NOT NULL,
   milliseconds REAL NOT NULL, PRIMARY KEY (card, driver, convswap, problem, name)
@@ -43,133 +43,136 @@ CREATE TABLE IF NOT EXISTS marks (
 class CardTimes:
     """Times kernels on a card, each layer in sessions of its own, on one stream.
 
-    What is not the user's is timed once. The times of the rungs and of the default provider, whose session
-    takes a second to make, are kept in the ranking's file too.
+    Baselines are timed once per process. The ranking's file also caches the times of the rungs and of the
+    default provider, whose session takes a second to create.
     """
 
     def __init__(self, device: Device, timer: GpuTimer) -> None:
         self._device = device
         self._timer = timer
-        self._marks: dict[tuple[str, str], float] = {}
+        self._baselines: dict[tuple[str, str], float] = {}
 
-    def mark(self, one: TargetLayer, name: str) -> float:
-        """Return the layer's milliseconds by the algorithm `name`, or by the `PROVIDER`.
-
-        Raises:
-            ConvswapError: ONNX Runtime cannot load or run it.
-        """
-        key = one.problem.text, name
-        if key not in self._marks:
-            # Our best changes with the library, under one version of it while somebody works on it.
-            kept = None if name == BEST else (one.problem.text, _kept_name(name))
-            known = known_mark(self._device, *kept) if kept else None
-            if known is None:
-                side, algorithm = (DEFAULT, None) if name == PROVIDER else (CONVSWAP, name)
-                known = self._time(one, side, algorithm)
-                if kept:
-                    keep_mark(self._device, *kept, known)
-            self._marks[key] = known
-        return self._marks[key]
-
-    def layer(self, one: TargetLayer, kernel: Kernel, path: str, marks: Mapping[str, float]) -> LayerTimes:
-        """Return the times of the layer by `kernel`, whose file is `path`, beside those of `marks`.
+    def baseline(self, conv: TargetLayer, name: str) -> float:
+        """Return the layer's milliseconds by the algorithm `name`, or by the `DEFAULT_PROVIDER`.
 
         Raises:
-            ConvswapError: ONNX Runtime cannot load or run it.
+            ConvswapError: ONNX Runtime cannot load or run the layer's model.
         """
-        problem = one.problem
+        key = conv.problem.text, name
+        if key not in self._baselines:
+            # The planner's choice is not cached: its kernels change while a developer works on the library,
+            # and the version does not.
+            cache_key = None if name == BEST else (conv.problem.text, _cache_name(name))
+            milliseconds = cached_baseline(self._device, *cache_key) if cache_key else None
+            if milliseconds is None:
+                side, algorithm = (DEFAULT, None) if name == DEFAULT_PROVIDER else (CONVSWAP, name)
+                milliseconds = self._time(conv, side, algorithm)
+                if cache_key:
+                    cache_baseline(self._device, *cache_key, milliseconds)
+            self._baselines[key] = milliseconds
+        return self._baselines[key]
+
+    def layer(
+        self, conv: TargetLayer, kernel: LabKernel, path: str, baselines: Mapping[str, float]
+    ) -> LayerTimes:
+        """Time the layer by `kernel`, whose file is `path`; return the result with the times of `baselines`.
+
+        Raises:
+            ConvswapError: ONNX Runtime cannot load or run the layer's model.
+        """
+        problem = conv.problem
         return LayerTimes(
-            node=one.layer.name,
-            milliseconds=self._time(one, CONVSWAP.with_entries({LAB_ENTRY: path}), ALGORITHM),
-            marks=dict(marks),
+            node=conv.layer.name,
+            milliseconds=self._time(conv, CONVSWAP.with_entries({LAB_ENTRY: path}), ALGORITHM),
+            baselines=dict(baselines),
             floor_ms=floor_ms(problem, self._device.card, _FLOOR_PRECISION),
             bytes=problem.bytes,
             operations=problem.operations,
             facts={**facts_of(kernel, problem), "outputs": math.prod(problem.output_shape)},
         )
 
-    def _time(self, one: TargetLayer, side: Side, algorithm: str | None) -> float:
-        # One session at a time: the outputs of a large batch take a gigabyte.
+    def _time(self, conv: TargetLayer, side: Side, algorithm: str | None) -> float:
+        # One session at a time, because the outputs of a large batch take a gigabyte.
         feeds = on_device(
-            {name: spread_values(shape, one.layer.element_type) for name, shape in one.shapes.items()},
+            {name: spread_values(shape, conv.layer.element_type) for name, shape in conv.shapes.items()},
             self._device,
         )
-        bound = self._bound(one, feeds, side, algorithm)
+        bound = self._bound(conv, feeds, side, algorithm)
         return measure({"": sample_of(bound, self._timer)}, _RULE)[""].median
 
     def _bound(
-        self, one: TargetLayer, feeds: Mapping[str, onnxruntime.OrtValue], side: Side, algorithm: str | None
+        self, conv: TargetLayer, feeds: Mapping[str, onnxruntime.OrtValue], side: Side, algorithm: str | None
     ) -> BoundRun:
-        layer = one.layer if algorithm is None else one.layer.with_algorithm(algorithm)
-        model = layer.model({name: len(shape) for name, shape in one.shapes.items()}, ours=side.ours)
-        optioned = side.with_options(self._timer.provider_options)
-        session = make_session(model, optioned, self._device, only_device=True)
+        layer = conv.layer if algorithm is None else conv.layer.with_algorithm(algorithm)
+        model = layer.model({name: len(shape) for name, shape in conv.shapes.items()}, ours=side.ours)
+        side_with_options = side.with_options(self._timer.provider_options)
+        session = make_session(model, side_with_options, self._device, only_device=True)
         return BoundRun(session, feeds, self._device)
 
 
-def _kept_name(name: str) -> str:
-    """Return by what a mark's time is kept: the default provider's belongs to its version and to cuDNN's."""
-    if name != PROVIDER:
+def _cache_name(name: str) -> str:
+    """Return a baseline's name in the cache; the default provider's has the versions it depends on."""
+    if name != DEFAULT_PROVIDER:
         return name
     return f"{name} of ONNX Runtime {onnxruntime.__version__} with cuDNN {cudnn_version()}"
 
 
-def facts_of(kernel: Kernel, problem: _native.Problem) -> Mapping[str, object]:
-    """Return what the card says of the kernel and its launch."""
+def facts_of(kernel: LabKernel, problem: _native.Problem) -> Mapping[str, object]:
+    """Return the registers, memory and launch shape of the kernel on the card; see `LayerTimes.facts`."""
     return kernel.source.facts(problem)
 
 
-def able_marks(one: TargetLayer) -> list[str]:
-    """Return what the layer can be set beside: the default provider, the rungs that take it, and our best."""
-    problem = one.problem
-    able = [
+def available_baselines(conv: TargetLayer) -> list[str]:
+    """Return the baselines of a layer: the default provider, the rungs that support it, and our best."""
+    problem = conv.problem
+    supporting_rungs = [
         rung.name
         for rung in rungs()
         if rung.device == "cuda" and not _native.why_not(problem, rung.name, "cuda")
     ]
-    return [PROVIDER, *able, BEST]
+    return [DEFAULT_PROVIDER, *supporting_rungs, BEST]
 
 
 def network_error(target: Target, path: str, device: Device) -> float | None:
-    """Return how far the outputs of the whole model with the kernel are from the default provider's.
+    """Return the largest relative L2 distance of an output of the whole model from the default provider's.
 
-    None for a layer alone. It is the largest relative L2 error of an output.
+    The kernel computes the model's Convs. Return None for a layer alone.
     """
     if target.swapped is None or target.plain is None or target.feeds is None:
         return None
-    # What stands around the Convs, on both sides alike.
+    # All other nodes compute in float32 on both sides.
     exact = {"use_tf32": "0"} if device.name == "cuda" else {}
-    own_side = CONVSWAP.with_entries({LAB_ENTRY: path}).with_options(exact)
-    ours = run(make_session(target.swapped, own_side, device), target.feeds)
-    theirs = run(make_session(target.plain, DEFAULT.with_options(exact), device), target.feeds)
+    convswap_side = CONVSWAP.with_entries({LAB_ENTRY: path}).with_options(exact)
+    outputs = run(make_session(target.swapped, convswap_side, device), target.feeds)
+    expected_outputs = run(make_session(target.plain, DEFAULT.with_options(exact), device), target.feeds)
     errors = [
-        relative_l2_error(own, other)
-        for own, other in zip(ours, theirs, strict=True)
-        if np.issubdtype(own.dtype, np.floating)
+        relative_l2_error(output, expected)
+        for output, expected in zip(outputs, expected_outputs, strict=True)
+        if np.issubdtype(output.dtype, np.floating)
     ]
     if not errors:
         raise ConvswapError(f"{target.title} has no output in floating point: give another model")
     return max(errors)
 
 
-def known_mark(device: Device, problem: str, name: str) -> float | None:
-    """Return the milliseconds of a `Problem.text` by an algorithm on the card; None where not kept."""
-    place = "card = ? AND driver = ? AND convswap = ? AND problem = ? AND name = ?"
-    # Where the file cannot be used, what it would have is measured again.
-    with contextlib.suppress(ConvswapError), lab_table(_TABLE) as table:
-        query = f"SELECT milliseconds FROM marks WHERE {place}"
-        row = table.execute(query, (*_place(device), problem, name)).fetchone()
+def cached_baseline(device: Device, problem: str, name: str) -> float | None:
+    """Return the cached milliseconds of a `Problem.text` by a baseline on the card, or None."""
+    condition = "card = ? AND driver = ? AND convswap = ? AND problem = ? AND name = ?"
+    # If the file cannot be used, the baseline is measured again.
+    with contextlib.suppress(ConvswapError), lab_table(_CREATE_TABLE) as table:
+        query = f"SELECT milliseconds FROM marks WHERE {condition}"
+        row = table.execute(query, (*_environment_key(device), problem, name)).fetchone()
         return None if row is None else float(row[0])
     return None
 
 
-def keep_mark(device: Device, problem: str, name: str, milliseconds: float) -> None:
-    """Keep such a time, where the file can be used."""
-    with contextlib.suppress(ConvswapError), lab_table(_TABLE) as table:
-        row = (*_place(device), problem, name, milliseconds)
+def cache_baseline(device: Device, problem: str, name: str, milliseconds: float) -> None:
+    """Cache the milliseconds of a `Problem.text` by a baseline, if the file can be used."""
+    with contextlib.suppress(ConvswapError), lab_table(_CREATE_TABLE) as table:
+        row = (*_environment_key(device), problem, name, milliseconds)
         table.execute("INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?, ?, ?)", row)
 
 
-def _place(device: Device) -> tuple[str, str, str]:
+def _environment_key(device: Device) -> tuple[str, str, str]:
     found = environment(device)
     return device.title, str(found["driver"]), str(found["convswap"])

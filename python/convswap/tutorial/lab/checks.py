@@ -1,4 +1,4 @@
-"""The convolutions that a kernel is checked with, and one paragraph on what is wrong with what it left."""
+"""Test convolutions for a kernel, and the fault found in the memory that its runs left."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import numpy as np
 from convswap import _native
 from convswap.models import NETWORKS, Convolution, place
 from convswap.reference.operators import reference_conv
-from convswap.tutorial.lab.kernel import Kernel
+from convswap.tutorial.lab.kernel import LabKernel
 from convswap.tutorial.lab.result import Fault
 
-# Of the course's layers so many images: one, and a number that no block is made for.
+# Batch sizes for the course's layers: one image, and a number that does not divide a usual block.
 _COURSE_BATCHES = (1, 3)
 
-# How far an output may be from the float64 reference, of the sum of the absolute values of its terms: what
-# products in TF32 come to. A kernel that leaves out a term, or takes another, is off by more somewhere.
+# Limit of an output's error, relative to the sum of the absolute values of its terms. TF32 products stay
+# below it. A kernel that omits or confuses a term exceeds it for some output.
 TOLERANCE = 1e-3
-# What memory holds that nobody has written yet.
-_UNWRITTEN = 0xFFFFFFFF
+# Bits of an output that no thread has written: a NaN that arithmetic does not produce.
+_UNWRITTEN_BITS = 0xFFFFFFFF
 
-# What a tensor is to its author, who calls it as he likes.
-_WORDS = {"x": "the images", "w": "the filters", "b": "the bias", "y": "y"}
+# Names of the tensors in messages: the kernel's author may call its parameters anything.
+_TENSOR_NAMES = {"x": "the images", "w": "the filters", "b": "the bias", "y": "y"}
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,18 @@ class Case:
     def __str__(self) -> str:
         (batch, channels, height, width), (filters, _, rows, columns) = self.x_shape, self.w_shape
         size = f"K={rows}" if rows == columns else f"R={rows} S={columns}"
-        more = [f"{name}={value}".replace(" ", "") for name, value in self.attributes.items()]
-        words = [f"B={batch} M={filters} C={channels} H={height} W={width} {size}", *more]
+        attributes = [f"{name}={value}".replace(" ", "") for name, value in self.attributes.items()]
+        words = [f"B={batch} M={filters} C={channels} H={height} W={width} {size}", *attributes]
         return " ".join([*words, "bias"] if self.has_bias else words)
 
     @cached_property
     def problem(self) -> _native.Problem:
-        """The problem, as the planner knows it."""
+        """The conv problem, as the planner takes it."""
         return _native.Problem(self.x_shape, self.w_shape, self.has_bias, **self.attributes)
 
     @cached_property
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Normal data, weights and bias (None without one), which depend on the case alone."""
+        """Normally distributed data, weights and bias (or None), seeded by the shapes."""
         random = np.random.default_rng([*self.x_shape, *self.w_shape])
         x = random.standard_normal(self.x_shape, dtype=np.float32)
         w = random.standard_normal(self.w_shape, dtype=np.float32)
@@ -64,7 +64,7 @@ class Case:
 
     @cached_property
     def magnitude(self) -> np.ndarray:
-        """For each output the sum of the absolute values of its terms: what its rounding is a share of."""
+        """The sum of the absolute values of the terms of each output, to which its rounding error relates."""
         sizes = [None if array is None else np.abs(array) for array in self.arrays]
         x, w, bias = sizes
         assert x is not None and w is not None
@@ -75,9 +75,9 @@ def _square(batch: int, filters: int, channels: int, height: int, width: int, ke
     return Case((batch, channels, height, width), (filters, channels, kernel, kernel))
 
 
-# Of the course's interface: one of everything, odd sizes, more rows than columns and the other way round, an
-# image as large as the filter, and sizes just beyond what blocks are made of.
-_COURSE = (
+# Cases for the course's interface: single channels, filters and images, odd sizes, more rows than columns and
+# the reverse, an image as large as the filter, and sizes just above multiples of usual blocks.
+_COURSE_CASES = (
     _square(1, 1, 1, 5, 5, 3),
     _square(2, 3, 2, 13, 11, 3),
     _square(3, 5, 1, 7, 34, 2),
@@ -87,8 +87,8 @@ _COURSE = (
     _square(1, 3, 1, 67, 40, 4),
     _square(2, 16, 1, 20, 20, 5),
 )
-# Of the whole op, one attribute after the other, then together.
-_CONV = (
+# Cases for the whole op: each attribute alone, then several together.
+_CONV_CASES = (
     Case((2, 3, 12, 9), (4, 3, 3, 2), True),
     Case((1, 2, 11, 14), (3, 2, 3, 3), False, {"strides": [2, 3]}),
     Case((2, 2, 9, 8), (3, 2, 5, 3), True, {"pads": [2, 1, 1, 0]}),
@@ -99,17 +99,17 @@ _CONV = (
 )
 
 
-def cases_for(kernel: Kernel) -> tuple[Case, ...]:
-    """Return what `kernel` is checked with, the smallest first; empty where its `only` line admits none."""
-    general: Sequence[Case] = (*_COURSE, *_CONV) if kernel.interface == "conv" else _COURSE
-    taken = [case for case in general if not kernel.source.why_not(case.problem)]
-    if len(taken) < len(_COURSE):
-        # A file that is for some sizes only is most likely for a layer of the course.
-        taken += [case for case in _course_cases() if not kernel.source.why_not(case.problem)]
-    return tuple(sorted(taken, key=lambda case: case.problem.operations))
+def cases_for(kernel: LabKernel) -> tuple[Case, ...]:
+    """Return the test convolutions for `kernel`, smallest first; none if its `only` line excludes all."""
+    general: Sequence[Case] = (*_COURSE_CASES, *_CONV_CASES) if kernel.interface == "conv" else _COURSE_CASES
+    cases = [case for case in general if not kernel.source.why_not(case.problem)]
+    if len(cases) < len(_COURSE_CASES):
+        # A file with an `only` line is most likely meant for a layer of the course.
+        cases += [case for case in _course_layer_cases() if not kernel.source.why_not(case.problem)]
+    return tuple(sorted(cases, key=lambda case: case.problem.operations))
 
 
-def _course_cases() -> Iterator[Case]:
+def _course_layer_cases() -> Iterator[Case]:
     """Yield the convolutions of the course's networks, each once."""
     layers: dict[tuple[int, ...], None] = {}
     for network in NETWORKS.values():
@@ -123,10 +123,10 @@ def _course_cases() -> Iterator[Case]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What two runs of a kernel left: `y` and `again`, of the case's shape or flat.
+    """The memory after two runs of a kernel: outputs `y` and `again`, in the case's shape or flat.
 
-    `outside` has, by tensor, how many floats before (negative) or from the beginning of a tensor on a fence
-    was first written to; `changed` the place of the first input that is not what it was.
+    `outside` has the first float of a fence that was overwritten, by tensor: its offset from the tensor's
+    first float, negative before the tensor. `changed` has the offset of the first changed float, by input.
     """
 
     y: np.ndarray
@@ -136,115 +136,120 @@ class Outcome:
 
 
 def fault_of(name: str, case: Case, outcome: Outcome) -> Fault | None:
-    """Return what is wrong with a kernel that left `outcome`; None where nothing is."""
+    """Return the fault that `outcome` shows, or None."""
     for tensor, offset in outcome.outside.items():
-        return _outside(name, case, tensor, offset)
+        return _outside_fault(name, case, tensor, offset)
     for tensor, offset in outcome.changed.items():
         return Fault(
             "outside",
-            f"{name} writes to its input: for {case}, float {offset} of {_WORDS[tensor]} is not what it was. "
+            f"{name} writes to its input: for {case}, float {offset} of {_TENSOR_NAMES[tensor]} has changed. "
             "Inputs are const; write to y alone.",
             {"case": str(case), "tensor": tensor, "place": offset},
         )
     y = outcome.y.reshape(case.reference.shape)
     again = outcome.again.reshape(case.reference.shape)
-    return _unwritten(name, case, y) or _wrong(name, case, y, again) or _race(name, case, y, again)
+    return (
+        _unwritten_fault(name, case, y)
+        or _wrong_fault(name, case, y, again)
+        or _race_fault(name, case, y, again)
+    )
 
 
-def _outside(name: str, case: Case, tensor: str, offset: int) -> Fault:
+def _outside_fault(name: str, case: Case, tensor: str, offset: int) -> Fault:
     count = {"x": case.arrays[0].size, "w": case.arrays[1].size, "y": case.reference.size}.get(tensor, 0)
     where = (
-        f"float {offset - count + 1} behind its end (it has {count:,})"
+        f"float {offset - count + 1} after its end (it has {count:,})"
         if offset >= count
         else f"float {-offset} before its beginning"
     )
     return Fault(
         "outside",
-        f"{name} writes outside of {_WORDS[tensor]}: for {case}, {where} was overwritten. A thread of the "
-        "last block, or of the last row, has nothing to compute and writes all the same: compare its "
-        "indices with B, M, H_out and W_out first.",
+        f"{name} writes outside of {_TENSOR_NAMES[tensor]}: for {case}, {where} was overwritten. Probably a "
+        "thread of the last block, or of the last row, writes although it has no output: compare its indices "
+        "with B, M, H_out and W_out first.",
         {"case": str(case), "tensor": tensor, "place": offset},
     )
 
 
-def _unwritten(name: str, case: Case, y: np.ndarray) -> Fault | None:
-    left = np.ascontiguousarray(y, np.float32).view(np.uint32) == _UNWRITTEN
-    if not left.any():
+def _unwritten_fault(name: str, case: Case, y: np.ndarray) -> Fault | None:
+    unwritten = np.ascontiguousarray(y, np.float32).view(np.uint32) == _UNWRITTEN_BITS
+    if not unwritten.any():
         return None
-    first = _first(left)
-    share = f"all {y.size:,} outputs" if left.all() else f"{left.sum():,} of {y.size:,} outputs"
+    first = _first_index(unwritten)
+    amount = f"all {y.size:,} outputs" if unwritten.all() else f"{unwritten.sum():,} of {y.size:,} outputs"
     return Fault(
         "unwritten",
-        f"{name} leaves {share} unwritten: for {case}, the first that is missing is "
-        f"y{_index(first)}, expected {_number(case.reference[first])}. Too few blocks or threads are started "
-        "for these sizes, or a condition leaves out too much; see the launch line and what follows an `if`.",
-        _numbers(case, first, float(case.reference[first]), None, int(left.sum())),
+        f"{name} leaves {amount} unwritten: for {case}, the first missing output is y{_subscripts(first)}, "
+        f"expected {_format_number(case.reference[first])}. Too few blocks or threads are started for these "
+        "sizes, or a condition is too strict: check the launch line and every `if`.",
+        _fault_detail(case, first, float(case.reference[first]), None, int(unwritten.sum())),
     )
 
 
-def _wrong(name: str, case: Case, y: np.ndarray, again: np.ndarray) -> Fault | None:
+def _wrong_fault(name: str, case: Case, y: np.ndarray, again: np.ndarray) -> Fault | None:
     limit = TOLERANCE * np.maximum(case.magnitude, np.finfo(np.float32).tiny)
-    # NaN is never within a limit.
+    # Negated, because a comparison with NaN is false.
     with np.errstate(invalid="ignore", over="ignore"):
-        off = ~(np.abs(y.astype(np.float64) - case.reference) <= limit)
-    if not off.any():
+        is_wrong = ~(np.abs(y.astype(np.float64) - case.reference) <= limit)
+    if not is_wrong.any():
         return None
-    first = _first(off)
+    first = _first_index(is_wrong)
     got = float(y[first])
     why = ""
     if np.isnan(got):
         why = (
-            " NaN is what stands in memory that was never written and behind the ends of tensors: an index "
-            "leaves its tensor, shared memory is read before it is filled, or a __syncthreads() is missing."
+            " Unwritten memory and the memory around tensors hold NaN: an index is outside of its tensor, "
+            "shared memory is read before it is filled, or a __syncthreads() is missing."
         )
-    elif _differing(y, again).any():
+    elif _differing_bits(y, again).any():
         why = (
-            " A second run with the same input gave other numbers: threads read what others write without a "
-            "__syncthreads() between."
+            " A second run with the same input gave other outputs: threads read what others write without a "
+            "__syncthreads() between them."
         )
     return Fault(
         "wrong",
-        f"{name} computes something else: for {case}, {off.sum():,} of {y.size:,} outputs are wrong, the "
-        f"first is y{_index(first)}: expected {_number(case.reference[first])}, got {_number(got)}.{why}",
-        _numbers(case, first, float(case.reference[first]), got, int(off.sum())),
+        f"{name} computes wrong outputs: for {case}, {is_wrong.sum():,} of {y.size:,} outputs are wrong, the "
+        f"first is y{_subscripts(first)}: expected {_format_number(case.reference[first])}, "
+        f"got {_format_number(got)}.{why}",
+        _fault_detail(case, first, float(case.reference[first]), got, int(is_wrong.sum())),
     )
 
 
-def _race(name: str, case: Case, y: np.ndarray, again: np.ndarray) -> Fault | None:
-    differing = _differing(y, again) & ~(
+def _race_fault(name: str, case: Case, y: np.ndarray, again: np.ndarray) -> Fault | None:
+    differing = _differing_bits(y, again) & ~(
         np.abs(y.astype(np.float64) - again) <= TOLERANCE * np.maximum(case.magnitude, 1e-30)
     )
     if not differing.any():
         return None
-    first = _first(differing)
+    first = _first_index(differing)
     return Fault(
         "race",
         f"two runs of {name} with the same input differ: for {case}, {differing.sum():,} of {y.size:,} "
-        f"outputs, the first is y{_index(first)}: expected {_number(case.reference[first])}, got "
-        f"{_number(y[first])}, then {_number(again[first])}. What comes out depends on which thread is "
-        "first: a __syncthreads() is missing, or two threads write to the same place.",
-        _numbers(case, first, float(case.reference[first]), float(again[first]), int(differing.sum())),
+        f"outputs, the first is y{_subscripts(first)}: expected {_format_number(case.reference[first])}, got "
+        f"{_format_number(y[first])}, then {_format_number(again[first])}. The outputs depend on the order "
+        "of threads: a __syncthreads() is missing, or two threads write to the same address.",
+        _fault_detail(case, first, float(case.reference[first]), float(again[first]), int(differing.sum())),
     )
 
 
-def _differing(y: np.ndarray, again: np.ndarray) -> np.ndarray:
+def _differing_bits(y: np.ndarray, again: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(y).view(np.uint32) != np.ascontiguousarray(again).view(np.uint32)
 
 
-def _numbers(
+def _fault_detail(
     case: Case, first: tuple[int, ...], expected: float, got: float | None, count: int
 ) -> dict[str, Any]:
-    known = None if got is None or not np.isfinite(got) else got
-    return {"case": str(case), "index": list(first), "expected": expected, "got": known, "wrong": count}
+    finite = None if got is None or not np.isfinite(got) else got
+    return {"case": str(case), "index": list(first), "expected": expected, "got": finite, "wrong": count}
 
 
-def _first(mask: np.ndarray) -> tuple[int, ...]:
+def _first_index(mask: np.ndarray) -> tuple[int, ...]:
     return tuple(int(i) for i in np.unravel_index(int(np.argmax(mask)), mask.shape))
 
 
-def _index(place: tuple[int, ...]) -> str:
+def _subscripts(place: tuple[int, ...]) -> str:
     return "".join(f"[{i}]" for i in place)
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return "NaN" if np.isnan(value) else f"{float(value):.6g}"

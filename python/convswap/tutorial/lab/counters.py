@@ -1,7 +1,7 @@
-"""The card's counters of a kernel, by CUPTI's range profiler: the only file of the lab that knows it.
+"""Hardware counters of a kernel, by CUPTI's range profiler.
 
-Their names are those of Nsight Compute; every card from compute capability 7.5 on has them. CUPTI runs a
-kernel as often as the counters take, and puts the memory that it wrote back in between.
+The counters have Nsight Compute's names; every card of compute capability 7.5 or newer has them. CUPTI runs
+the kernel once for each pass that the counters need, and restores the memory that it wrote between passes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from convswap.errors import ConvswapError
 from convswap.runtime.packages import INSTALL_CUPTI
 from convswap.tutorial.lab.kernel import ALGORITHM
 
-# The process that asks has no need of ONNX, which takes a second to import.
+# Importing ONNX takes a second, and the parent process does not need it.
 if TYPE_CHECKING:
     from convswap.tutorial.lab.checks import Case
 
@@ -29,38 +29,38 @@ ACTIVE_THREADS = "smsp__thread_inst_executed_per_inst_executed.ratio"
 MEMORY = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
 ARITHMETIC = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
 
-# What each counts, in the order of a report.
+# Meaning of each counter, in the order of the report.
 MEANINGS: Mapping[str, str] = {
-    SECTORS: "sectors of 32 bytes for each read of a warp: 4 where neighbours read neighbouring floats",
-    SHARED_READS: "reads of shared memory, 32 floats at once",
-    CONFLICTS: "of these, reads that waited since two threads wanted the same bank",
-    ACTIVE_WARPS: "% of the places for warps that were taken",
-    ACTIVE_THREADS: "of a warp's 32 threads, those that took part in an instruction",
-    MEMORY: "% of the memory's speed",
-    ARITHMETIC: "% of the multiprocessors' speed",
+    SECTORS: "32-byte sectors per read of a warp: 4 if adjacent threads read adjacent floats",
+    SHARED_READS: "wavefronts of shared-memory reads, up to 32 floats each",
+    CONFLICTS: "bank conflicts of these reads: two threads of a warp need the same bank",
+    ACTIVE_WARPS: "achieved occupancy: active warps in % of a multiprocessor's warp slots",
+    ACTIVE_THREADS: "threads of a warp, of 32, that execute an instruction together",
+    MEMORY: "% of the memory bandwidth",
+    ARITHMETIC: "% of the multiprocessors' peak throughput",
 }
 NAMES = tuple(MEANINGS)
 
-# Beyond these a counter alone is reason enough for a hint.
+# Thresholds for a hint from one counter: sectors and bank conflicts above, active threads below.
 _MANY_SECTORS = 8.0
 _MANY_CONFLICTS = 0.25
 _FEW_THREADS = 24.0
 
 _LIBRARIES = ("libnvperf_host.so", "libnvperf_target.so", "libcupti.so.13")
 _RANGE_PROFILER = 0
-# Each launch is a range of its own, and is done again for each pass.
+# Each launch is a range of its own, and the kernel is replayed for each pass.
 _AUTO_RANGE, _KERNEL_REPLAY = 1, 2
-_MOST_RANGES = 1
+_MAX_RANGES = 1
 _NOT_PERMITTED = 35
 
 _Size, _Pointer, _Text = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_char_p
 
-# What each function takes, behind the size of the structure and a pointer that stays empty.
+# Fields of each function's parameter structure, after its size and a reserved pointer.
 _FIELDS: dict[str, list[tuple[str, Any]]] = {
     "cuptiProfilerInitialize": [],
     "cuptiDeviceGetChipName": [("device", _Size), ("chip", _Text)],
     "cuptiProfilerHostInitialize": [
-        *(("kind", ctypes.c_int), ("chip", _Text), ("available", _Pointer), ("host", _Pointer)),
+        *(("profiler_type", ctypes.c_int), ("chip", _Text), ("available", _Pointer), ("host", _Pointer)),
     ],
     "cuptiProfilerHostDeinitialize": [("host", _Pointer)],
     "cuptiProfilerHostConfigAddMetrics": [("host", _Pointer), ("names", _Pointer), ("count", _Size)],
@@ -82,7 +82,7 @@ _FIELDS: dict[str, list[tuple[str, Any]]] = {
     "cuptiRangeProfilerSetConfig": [
         *(("profiler", _Pointer), ("config_bytes", _Size), ("config", _Pointer)),
         *(("data_bytes", _Size), ("data", _Pointer), ("range", ctypes.c_int), ("replay", ctypes.c_int)),
-        *(("ranges", _Size), ("levels", ctypes.c_uint16), ("least_level", ctypes.c_uint16)),
+        *(("ranges", _Size), ("nesting_levels", ctypes.c_uint16), ("min_nesting_level", ctypes.c_uint16)),
         *(("pass_index", _Size), ("level", ctypes.c_uint16)),
     ],
     "cuptiRangeProfilerStart": [("profiler", _Pointer)],
@@ -95,33 +95,33 @@ _FIELDS: dict[str, list[tuple[str, Any]]] = {
 
 
 def counted_hint(counters: Mapping[str, float]) -> str:
-    """Return the hint that the counters give; "" where none stands out."""
+    """Return a hint drawn from the counters, or "" if none exceeds its threshold."""
     if counters.get(SECTORS, 0.0) > _MANY_SECTORS:
         return (
-            f"uncoalesced: a warp's read touches {counters[SECTORS]:.1f} sectors of 32 bytes, and 4 would "
-            "do. Let threadIdx.x count along the rows of x and y: rung 3 (docs/tutorial/ladder.md)."
+            f"uncoalesced: a warp's read touches {counters[SECTORS]:.1f} sectors of 32 bytes; 4 are enough. "
+            "Let threadIdx.x count along the rows of x and y: rung 3 (docs/tutorial/ladder.md)."
         )
     reads = counters.get(SHARED_READS, 0.0)
     if reads > 0 and counters.get(CONFLICTS, 0.0) > _MANY_CONFLICTS * reads:
         share = counters[CONFLICTS] / reads
         return (
-            f"shared memory: {share:.0%} of its reads wait for a bank that another thread reads. Give rows "
-            "an odd length, or let neighbours read neighbours: rung 9 (docs/tutorial/ladder.md)."
+            f"shared memory: bank conflicts are {share:.0%} of its reads. Give rows an odd length, or let "
+            "adjacent threads read adjacent floats: rung 9 (docs/tutorial/ladder.md)."
         )
     if 0 < counters.get(ACTIVE_THREADS, 32.0) < _FEW_THREADS:
         return (
             f"idle threads: of a warp's 32 threads {counters[ACTIVE_THREADS]:.1f} take part in an "
-            "instruction. Let blocks be flat, and their threads take outputs by number: rung 5 "
+            "instruction. Use one-dimensional blocks whose threads number the outputs: rung 5 "
             "(docs/tutorial/ladder.md)."
         )
     return ""
 
 
 def counters_of(path: str, case: Case) -> dict[str, float]:
-    """Return the counters of the kernel whose file is `path`, by name, for a convolution.
+    """Return the counters, by name, of the kernel whose file is `path`, for one convolution.
 
     Raises:
-        ConvswapError: CUPTI is not installed, or refuses.
+        ConvswapError: CUPTI is not installed, or returns an error.
     """
     x, w, b = case.arrays
     on_card = _native.DeviceArray.from_numpy
@@ -131,7 +131,7 @@ def counters_of(path: str, case: Case) -> dict[str, float]:
     def launch() -> None:
         _native.conv_device(*arrays, y, algorithm=ALGORITHM, files={"convswap.lab": path}, **case.attributes)
 
-    launch()  # which compiles and loads
+    launch()  # compiles and loads the kernel
     counters = Counters(NAMES)
     try:
         return counters.read(launch, _primary_context())
@@ -149,48 +149,52 @@ def _primary_context() -> int:
 
 
 def structure_of(function: str) -> type[ctypes.Structure]:
-    """Return the structure that a function takes."""
+    """Return the parameter structure of a CUPTI function."""
     fields = [("size", _Size), ("private", _Pointer), *_FIELDS[function]]
     return type(function, (ctypes.Structure,), {"_fields_": fields})
 
 
 def size_of(structure: type[ctypes.Structure]) -> int:
-    """Return the bytes up to the last field's end, which is what CUPTI is told."""
+    """Return the bytes up to the last field's end, which CUPTI expects in `structSize`."""
     last = getattr(structure, structure._fields_[-1][0])
     return int(last.offset + last.size)
 
 
 class Counters:
-    """Reads counters, by their names, of the kernels that a function launches on the first card."""
+    """Reads named counters of the kernels that a function launches on the first card."""
 
     def __init__(self, names: Sequence[str], chip: str | None = None) -> None:
-        """Prepare for `names`; `chip`, such as "GH100", is that of the first card by default.
+        """Prepare the counters `names`; `chip`, such as "GH100", is by default the first card's.
 
         Raises:
-            ConvswapError: CUPTI is not installed, or does not know a name on this chip.
+            ConvswapError: CUPTI is not installed, or this chip has no counter of a name.
         """
-        self._cupti = _load()
+        self._cupti = _load_cupti()
         self._names = (_Text * len(names))(*(name.encode() for name in names))
         if chip is None:
             self._call("cuptiProfilerInitialize")
             chip_name = self._call("cuptiDeviceGetChipName", device=0).chip
         else:
             chip_name = chip.encode()
-        self._host = self._call("cuptiProfilerHostInitialize", kind=_RANGE_PROFILER, chip=chip_name).host
-        self._call("cuptiProfilerHostConfigAddMetrics", host=self._host, **self._named)
+        self._host = self._call(
+            "cuptiProfilerHostInitialize", profiler_type=_RANGE_PROFILER, chip=chip_name
+        ).host
+        self._call("cuptiProfilerHostConfigAddMetrics", host=self._host, **self._metric_fields)
         count = self._call("cuptiProfilerHostGetConfigImageSize", host=self._host).bytes
         self._config = (ctypes.c_uint8 * count)()
-        self._call("cuptiProfilerHostGetConfigImage", host=self._host, bytes=count, image=_at(self._config))
+        self._call(
+            "cuptiProfilerHostGetConfigImage", host=self._host, bytes=count, image=_address(self._config)
+        )
 
     def close(self) -> None:
-        """Give back what was prepared."""
+        """Release CUPTI's host object."""
         self._call("cuptiProfilerHostDeinitialize", host=self._host)
 
     def read(self, launch: Callable[[], object], context: int) -> dict[str, float]:
-        """Return the counters, by name, of the kernel that `launch` launches in the `context` and waits for.
+        """Return the counters, by name, of the kernel that `launch` launches in `context` and waits for.
 
         Raises:
-            ConvswapError: CUPTI refuses, or nothing was launched.
+            ConvswapError: CUPTI returns an error, or no kernel was launched.
         """
         profiler = self._call("cuptiRangeProfilerEnable", context=context).profiler
         try:
@@ -199,49 +203,51 @@ class Counters:
             self._call("cuptiRangeProfilerDisable", profiler=profiler)
 
     def _read(self, profiler: int, launch: Callable[[], object]) -> dict[str, float]:
-        sizes = {"ranges": _MOST_RANGES, "nodes": _MOST_RANGES}
-        asked = self._call("cuptiRangeProfilerGetCounterDataSize", profiler=profiler, **self._named, **sizes)
-        data = (ctypes.c_uint8 * asked.bytes)()
+        sizes = {"ranges": _MAX_RANGES, "nodes": _MAX_RANGES}
+        sizes_needed = self._call(
+            "cuptiRangeProfilerGetCounterDataSize", profiler=profiler, **self._metric_fields, **sizes
+        )
+        data = (ctypes.c_uint8 * sizes_needed.bytes)()
         self._call(
             "cuptiRangeProfilerCounterDataImageInitialize",
             profiler=profiler,
             bytes=len(data),
-            image=_at(data),
+            image=_address(data),
         )
         self._call(
             "cuptiRangeProfilerSetConfig",
             profiler=profiler,
             config_bytes=len(self._config),
-            config=_at(self._config),
+            config=_address(self._config),
             data_bytes=len(data),
-            data=_at(data),
+            data=_address(data),
             range=_AUTO_RANGE,
             replay=_KERNEL_REPLAY,
-            ranges=_MOST_RANGES,
-            levels=1,
-            least_level=1,
+            ranges=_MAX_RANGES,
+            nesting_levels=1,
+            min_nesting_level=1,
         )
         self._call("cuptiRangeProfilerStart", profiler=profiler)
         launch()
         self._call("cuptiRangeProfilerStop", profiler=profiler)
         self._call("cuptiRangeProfilerDecodeData", profiler=profiler)
-        read = {"data": _at(data), "data_bytes": len(data)}
+        read = {"data": _address(data), "data_bytes": len(data)}
         if self._call("cuptiRangeProfilerGetCounterDataInfo", **read).ranges == 0:
-            raise ConvswapError("CUPTI counted nothing: no kernel was launched while it looked")
+            raise ConvswapError("CUPTI counted nothing: no kernel was launched while it was recording")
         values = (ctypes.c_double * len(self._names))()
         self._call(
             "cuptiProfilerHostEvaluateToGpuValues",
             host=self._host,
             range=0,
-            values=_at(values),
+            values=_address(values),
             **read,
-            **self._named,
+            **self._metric_fields,
         )
         return {name.decode(): float(value) for name, value in zip(self._names, values, strict=True) if name}
 
     @property
-    def _named(self) -> dict[str, Any]:
-        return {"names": _at(self._names), "count": len(self._names)}
+    def _metric_fields(self) -> dict[str, Any]:
+        return {"names": _address(self._names), "count": len(self._names)}
 
     def _call(self, function: str, **fields: Any) -> Any:
         structure = structure_of(function)
@@ -249,22 +255,22 @@ class Counters:
         result = int(getattr(self._cupti, function)(ctypes.byref(parameters)))
         if result == _NOT_PERMITTED:
             raise ConvswapError(
-                "CUPTI may not read counters: run as root, or have an administrator load the driver with "
-                "NVreg_RestrictProfilingToAdminUsers=0"
+                "CUPTI has no permission to read counters: run as root, or have an administrator load the "
+                "driver with NVreg_RestrictProfilingToAdminUsers=0"
             )
         if result != 0:
-            raise ConvswapError(f"CUPTI refuses to read counters: {function} gives {result}")
+            raise ConvswapError(f"CUPTI cannot read counters: {function} returned {result}")
         return parameters
 
 
-def _at(array: Any) -> int:
+def _address(array: Any) -> int:
     return ctypes.addressof(array)
 
 
-def _load() -> ctypes.CDLL:
-    found = importlib.util.find_spec("nvidia")
-    for place in [] if found is None else found.submodule_search_locations or []:
-        folder = Path(place) / "cu13" / "lib"
+def _load_cupti() -> ctypes.CDLL:
+    spec = importlib.util.find_spec("nvidia")
+    for folder_of_package in [] if spec is None else spec.submodule_search_locations or []:
+        folder = Path(folder_of_package) / "cu13" / "lib"
         if (folder / _LIBRARIES[-1]).is_file():
             loaded = [ctypes.CDLL(str(folder / name), mode=ctypes.RTLD_GLOBAL) for name in _LIBRARIES]
             return loaded[-1]

@@ -1,4 +1,4 @@
-"""Checks a kernel without a card: thread by thread on the processor, where there is a compiler for it."""
+"""Checks a kernel without a card: thread by thread on the CPU, if the host has a C++ compiler."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ import numpy as np
 from convswap import _native
 from convswap.runtime import library
 from convswap.tutorial.lab.checks import Case, Outcome, fault_of
-from convswap.tutorial.lab.kernel import Kernel
-from convswap.tutorial.lab.result import PRINTED_SHOWN, Fault, flood_of
+from convswap.tutorial.lab.kernel import LabKernel
+from convswap.tutorial.lab.result import MAX_PRINTED_CHARACTERS, Fault, flood_of
 
-# What a block of the largest card may have; the emulation has more.
-SHARED_BYTES = 232_448
-# A case takes a tenth of a second.
-SECONDS = 20
-# What a program may print or write: results, and a kernel's own words.
-_MOST_FILE_BYTES = 64 << 20
-_FLOOD = 1 << 16
+# Largest shared memory of a block on any card; the emulation has more.
+MAX_SHARED_BYTES = 232_448
+# Time limit of all cases together; one case takes a tenth of a second.
+DEFAULT_SECONDS = 20
+# Limits of the results file and of the text that a kernel prints.
+_MAX_FILE_BYTES = 64 << 20
+_FLOOD_BYTES = 1 << 16
 
-_MAIN = Path(__file__).parent / "emulation" / "run_kernel.cc"
-# `extern __shared__ float tile[];` is a block's memory, whose size the launch gives.
-_DYNAMIC = re.compile(
+_HARNESS = Path(__file__).parent / "emulation" / "run_kernel.cc"
+# Matches dynamic shared memory, as in `extern __shared__ float tile[];`.
+_DYNAMIC_SHARED = re.compile(
     r"extern\s+__shared__\s+(?:__align__\s*\(\s*\d+\s*\)\s*|alignas\s*\(\s*\d+\s*\)\s*)?"
     r"([\w:\s]+?)\s*\b(\w+)\s*\[\s*\]\s*;"
 )
@@ -41,9 +41,10 @@ _CALLS = {
     "conv": "forward(y, x, w, b, std::bit_cast<convswap::Conv>("
     "*reinterpret_cast<const std::array<int, 16>*>(s)))",
 }
-# -O1 halves the time of compiling and running together; warnings are NVRTC's affair. A misaligned access is
-# an illegal instruction then, as it is an error on a card. Threads are fibers that longjmp to each other,
-# which the fortified one, on by default in some distributions, takes for an error.
+# -O1 halves the time of compiling and running together. NVRTC reports the warnings. The alignment sanitizer
+# turns a misaligned access into an illegal instruction, because a card reports an error too. Threads are
+# fibers that longjmp to each other; glibc's fortified longjmp, which some distributions enable by default,
+# rejects that.
 _OPTIONS = (
     *("-std=c++20", "-O1", "-w", "-fpermissive", "-U_FORTIFY_SOURCE"),
     *("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"),
@@ -54,38 +55,38 @@ _HEADER = library.INSTALLED / "emulation" / "cuda_emulation.h"
 
 
 def check_in_emulation(
-    kernel: Kernel, cases: Sequence[Case], compiler: str, seconds: float = SECONDS
+    kernel: LabKernel, cases: Sequence[Case], compiler: str, seconds: float = DEFAULT_SECONDS
 ) -> Fault | None:
-    """Run `kernel` on the processor for each of `cases`, twice; return the first fault, or None.
+    """Run `kernel` on the CPU for each of `cases`, twice; return the first fault, or None.
 
     Raises:
-        NotTranslatedError: the kernel uses something of CUDA that the emulation has not.
-        ConvswapError: the launch line gives none that a card takes.
+        NotTranslatedError: the kernel uses a part of CUDA that the emulation lacks.
+        ConvswapError: the launch line gives a launch that no card accepts.
     """
     with tempfile.TemporaryDirectory(prefix="convswap-lab-") as name:
         folder = Path(name)
         program = build_host_program(kernel, compiler, folder)
-        (folder / "problems").write_bytes(b"".join(_packed(kernel, case) for case in cases))
+        (folder / "problems").write_bytes(b"".join(_pack_problem(kernel, case) for case in cases))
         printed, status = _run(program, folder, seconds)
         outcomes = dict(_read_results(folder / "results", len(cases)))
         for number, case in enumerate(cases):
             outcome = outcomes.get(number)
             if outcome is None:
-                return _stopped(kernel, case, status, printed, seconds)
+                return _fault_of_exit(kernel, case, status, printed, seconds)
             if fault := fault_of(kernel.name, case, outcome):
                 return fault
-        return _flood(kernel, printed)
+        return _flood_fault(kernel, printed)
 
 
-def _packed(kernel: Kernel, case: Case) -> bytes:
+def _pack_problem(kernel: LabKernel, case: Case) -> bytes:
     """Return the problem as `run_kernel.cc` reads it."""
-    grid, block, shared = kernel.source.launch(case.problem, SHARED_BYTES)
+    grid, block, shared = kernel.source.launch(case.problem, MAX_SHARED_BYTES)
     x, w, bias = case.arrays
     filters, _, rows, columns = case.w_shape
     out = case.problem.output_shape
-    given = case.attributes
-    strides, dilations = given.get("strides", [1, 1]), given.get("dilations", [1, 1])
-    pads, group = given.get("pads", [0, 0, 0, 0]), given.get("group", 1)
+    attributes = case.attributes
+    strides, dilations = attributes.get("strides", [1, 1]), attributes.get("dilations", [1, 1])
+    pads, group = attributes.get("pads", [0, 0, 0, 0]), attributes.get("group", 1)
     sizes = [*case.x_shape, filters, rows, columns, *out[2:], *strides, *pads[:2], *dilations]
     counts = [x.size, w.size, 0 if bias is None else bias.size, int(np.prod(out))]
     header = [*grid, *block, shared, kernel.interface == "conv", *sizes, group, *counts]
@@ -94,7 +95,7 @@ def _packed(kernel: Kernel, case: Case) -> bytes:
 
 
 def _run(program: Path, folder: Path, seconds: float) -> tuple[bytes, int | None]:
-    """Return what the program printed, at most `_MOST_FILE_BYTES`, and its status; None: it took too long."""
+    """Return the program's output, at most `_MAX_FILE_BYTES`, and its status, None after a timeout."""
 
     printed = folder / "printed"
     with printed.open("wb") as output:
@@ -105,7 +106,7 @@ def _run(program: Path, folder: Path, seconds: float) -> tuple[bytes, int | None
             stderr=subprocess.STDOUT,
         )
         with contextlib.suppress(ProcessLookupError):  # it may have ended already
-            resource.prlimit(started.pid, resource.RLIMIT_FSIZE, (_MOST_FILE_BYTES, _MOST_FILE_BYTES))
+            resource.prlimit(started.pid, resource.RLIMIT_FSIZE, (_MAX_FILE_BYTES, _MAX_FILE_BYTES))
             resource.prlimit(started.pid, resource.RLIMIT_CORE, (0, 0))
         try:
             status: int | None = started.wait(seconds)
@@ -116,112 +117,119 @@ def _run(program: Path, folder: Path, seconds: float) -> tuple[bytes, int | None
     return printed.read_bytes(), status
 
 
-def _read_results(path: Path, most: int) -> Iterator[tuple[int, Outcome]]:
-    """Yield what each problem left that came to its end."""
+def _read_results(path: Path, case_count: int) -> Iterator[tuple[int, Outcome]]:
+    """Yield the number and outcome of each case that ran to its end."""
     content = path.read_bytes() if path.exists() else b""
     at = 0
-    left: dict[int, list[np.ndarray]] = {}
+    outputs: dict[int, list[np.ndarray]] = {}
     outside: dict[int, dict[str, int]] = {}
     changed: dict[int, dict[str, int]] = {}
     while (end := content.find(b"\n", at)) >= 0:
-        word, *rest = content[at:end].decode().split()
+        record, *fields = content[at:end].decode().split()
         at = end + 1
-        number = int(rest[0])
-        if word == "outside":
-            outside.setdefault(number, {}).setdefault(rest[1], int(rest[2]))
-        elif word == "changed":
-            changed.setdefault(number, {}).setdefault(rest[1], int(rest[2]))
-        elif word == "y":
-            bytes_of_y = 4 * int(rest[1])
-            left.setdefault(number, []).append(np.frombuffer(content[at : at + bytes_of_y], np.float32))
+        number = int(fields[0])
+        if record == "outside":
+            outside.setdefault(number, {}).setdefault(fields[1], int(fields[2]))
+        elif record == "changed":
+            changed.setdefault(number, {}).setdefault(fields[1], int(fields[2]))
+        elif record == "y":
+            bytes_of_y = 4 * int(fields[1])
+            outputs.setdefault(number, []).append(np.frombuffer(content[at : at + bytes_of_y], np.float32))
             at += bytes_of_y + 1
-    for number in range(most):
-        runs = left.get(number, [])
+    for number in range(case_count):
+        runs = outputs.get(number, [])
         if len(runs) == 2:
             yield number, Outcome(runs[0], runs[1], outside.get(number, {}), changed.get(number, {}))
 
 
-# What a program that a signal ended did, by the signal.
-_ENDED = {
-    signal.SIGFPE: "divides a whole number by zero: for {case}. A card gives any number then.",
-    signal.SIGILL: "reads or writes several numbers at once, as float4, at an address that is no multiple of "
-    "their size: for {case}. A row begins at such an address only where its width is a multiple too.",
+# Explanations for the signals that end the emulation's program.
+_FAULTS_BY_SIGNAL = {
+    signal.SIGFPE: "divides an integer by zero: for {case}. On a card the result is undefined.",
+    signal.SIGILL: "reads or writes several floats at once, as float4, at an address that is not a multiple "
+    "of their size: for {case}. A row begins at such an address only if the image's width is a multiple, "
+    "too.",
 }
-_CRASHED = (
+_CRASH_FAULT = (
     "crashes: for {case}, it reads or writes at an address that belongs to no tensor, or a thread needs more "
-    "memory for its own arrays and calls than it has. See every index that is computed, and functions that "
-    "call themselves."
+    "local memory for its arrays and calls than it has. Check every index that is computed, and functions "
+    "that call themselves."
 )
 
 
-def _stopped(kernel: Kernel, case: Case, status: int | None, printed: bytes, seconds: float) -> Fault:
-    """Return the fault of a program that ended before the case did."""
+def _fault_of_exit(
+    kernel: LabKernel, case: Case, status: int | None, printed: bytes, seconds: float
+) -> Fault:
+    """Return the fault of a program that ended before `case` was complete."""
     name, detail = kernel.name, {"case": str(case)}
-    if status in (None, -signal.SIGXFSZ) and (flood := _flood(kernel, printed)):
-        return flood
+    if status in (None, -signal.SIGXFSZ) and (flood_fault := _flood_fault(kernel, printed)):
+        return flood_fault
     if status is None:
         return Fault(
             "time",
-            f"{name} does not come to an end: for {case}, it was stopped after {seconds:g} s. A loop's "
-            "condition stays true; see what changes its counter, and what a while waits for.",
+            f"{name} does not end: for {case}, it was stopped after {seconds:g} s. The condition of a loop "
+            "stays true: check its counter, and the condition of every `while`.",
             detail,
         )
-    said = printed.decode(errors="replace").strip().splitlines()
-    if status == 1 and said:
-        return _reported(name, case, said[-1])
-    if status == -signal.SIGABRT and said:
-        return Fault("crash", f"{name} stops itself: for {case}, {said[-1][:PRINTED_SHOWN]}", detail)
-    ended = next((text for number, text in _ENDED.items() if status == -number), _CRASHED)
-    return Fault("crash", f"{name} {ended.format(case=case)}", detail)
+    lines = printed.decode(errors="replace").strip().splitlines()
+    if status == 1 and lines:
+        return _fault_of_report(name, case, lines[-1])
+    if status == -signal.SIGABRT and lines:
+        return Fault(
+            "crash", f"{name} stops itself: for {case}, {lines[-1][:MAX_PRINTED_CHARACTERS]}", detail
+        )
+    explanation = next(
+        (text for number, text in _FAULTS_BY_SIGNAL.items() if status == -number), _CRASH_FAULT
+    )
+    return Fault("crash", f"{name} {explanation.format(case=case)}", detail)
 
 
-# What the emulation says of itself, and what that means for the author.
-_REPORTS = {
+# The emulation's own error messages, with the kind and text of the fault.
+_EMULATION_ERRORS = {
     "threads wait for each other for ever": (
         "crash",
-        "threads wait for each other for ever: not all threads of a block reach the same __syncthreads(). "
-        "Take it out of the `if`, and return behind it",
+        "its threads wait forever: not all threads of a block reach the same __syncthreads(). Move it out of "
+        "the `if`, and return only after it",
     ),
     "a write beyond shared memory": (
         "outside",
-        "a thread writes beyond the shared memory of its block: give more in shared(...) of the launch "
-        "line, or see the index",
+        "a thread writes beyond the shared memory of its block: increase shared(...) in the launch line, or "
+        "check the index",
     ),
     "__trap()": ("crash", "a thread calls __trap()"),
 }
 
 
-def _reported(name: str, case: Case, said: str) -> Fault:
-    for words, (kind, meaning) in _REPORTS.items():
-        if said.startswith(words):
-            where = said.removeprefix(words).strip()
+def _fault_of_report(name: str, case: Case, lines: str) -> Fault:
+    for words, (kind, meaning) in _EMULATION_ERRORS.items():
+        if lines.startswith(words):
+            where = lines.removeprefix(words).strip()
             return Fault(kind, f"{name}: for {case}, {where}, {meaning}.", {"case": str(case)})
-    return Fault("crash", f"{name}: for {case}, {said[:PRINTED_SHOWN]}.", {"case": str(case)})
+    return Fault("crash", f"{name}: for {case}, {lines[:MAX_PRINTED_CHARACTERS]}.", {"case": str(case)})
 
 
-def _flood(kernel: Kernel, printed: bytes) -> Fault | None:
-    """Return the fault of a kernel that prints more than anybody reads."""
-    if len(printed) <= _FLOOD:
+def _flood_fault(kernel: LabKernel, printed: bytes) -> Fault | None:
+    """Return the fault of a kernel that prints too much, or None."""
+    if len(printed) <= _FLOOD_BYTES:
         return None
     return flood_of(kernel.name, printed.decode(errors="replace"))
 
 
 class NotTranslatedError(Exception):
-    """The processor's compiler does not take the kernel; says its first error."""
+    """The host's compiler cannot compile the kernel. The message is its first error."""
 
 
 def find_host_compiler() -> str | None:
-    """Return the path of g++ or clang++; None where there is neither."""
+    """Return the path of g++ or clang++, or None."""
     return next(filter(None, map(shutil.which, ("g++", "clang++"))), None)
 
 
-def build_host_program(kernel: Kernel, compiler: str, folder: Path) -> Path:
-    """Compile `kernel` for the processor, in `folder`, and return the program.
+def build_host_program(kernel: LabKernel, compiler: str, folder: Path) -> Path:
+    """Compile `kernel` for the CPU, in `folder`, and return the program.
 
     Raises:
-        NotTranslatedError: the kernel uses something of CUDA that the emulation has not.
+        NotTranslatedError: the kernel uses a part of CUDA that the emulation lacks.
     """
-    (folder / "kernel.h").write_text(_translated(kernel), encoding="utf-8")
+    (folder / "kernel.h").write_text(_host_text(kernel), encoding="utf-8")
     program = folder / "run_kernel"
     compiled = precompiled_header(compiler, _OPTIONS)
     first = [] if compiled is None else [compiled]
@@ -230,7 +238,7 @@ def build_host_program(kernel: Kernel, compiler: str, folder: Path) -> Path:
     command = [compiler, *_OPTIONS, *(f"-I{each}" for each in includes), f"-DLAB_CALL(y,x,w,b,s)={call}"]
     try:
         done = subprocess.run(
-            [*command, "-o", program, _MAIN],
+            [*command, "-o", program, _HARNESS],
             capture_output=True,
             text=True,
             check=False,
@@ -245,9 +253,9 @@ def build_host_program(kernel: Kernel, compiler: str, folder: Path) -> Path:
     return program
 
 
-def _translated(kernel: Kernel) -> str:
-    """Return the kernel's text, line by line where it was, for the host's compiler."""
-    text = _DYNAMIC.sub(
+def _host_text(kernel: LabKernel) -> str:
+    """Return the kernel's text for the host's compiler, with the same line numbers."""
+    text = _DYNAMIC_SHARED.sub(
         lambda found: (
             f"static {found[1]}* const {found[2]} = reinterpret_cast<{found[1]}*>(lab::dynamic_shared);"
             + "\n" * found[0].count("\n")
@@ -259,15 +267,15 @@ def _translated(kernel: Kernel) -> str:
 
 
 def precompiled_header(compiler: str, options: Sequence[str]) -> Path | None:
-    """Return a folder with the emulation's header, compiled once; None where it is not to be had.
+    """Return a folder with the emulation's precompiled header, or None if it cannot be made.
 
-    Each kernel then takes less than half the time of g++, which else reads the header itself.
+    The precompiled header more than halves the time of g++ for a kernel.
     """
-    kept = _native.kernel_store()["folder"]
-    # Another compiler has another format, and none of its own name.
-    if not kept or Path(compiler).name != "g++":
+    store_folder = _native.kernel_store()["folder"]
+    # clang++ does not use GCC's .gch files.
+    if not store_folder or Path(compiler).name != "g++":
         return None
-    folder = Path(kept).parent / "emulation" / _key(compiler, options)
+    folder = Path(store_folder).parent / "emulation" / _cache_key(compiler, options)
     compiled = folder / f"{_HEADER.name}.gch"
     try:
         if not compiled.exists():
@@ -278,7 +286,7 @@ def precompiled_header(compiler: str, options: Sequence[str]) -> Path | None:
     return folder
 
 
-def _key(compiler: str, options: Sequence[str]) -> str:
+def _cache_key(compiler: str, options: Sequence[str]) -> str:
     facts = Path(compiler).resolve().stat()
     parts = [
         compiler,
@@ -291,7 +299,7 @@ def _key(compiler: str, options: Sequence[str]) -> str:
 
 
 def _compile(compiler: str, options: Sequence[str], target: Path) -> None:
-    # As a whole or not at all, also where several do so at once.
+    # Written to a temporary file and renamed, so that processes that compile at once never see half a file.
     with tempfile.TemporaryDirectory(dir=target.parent) as name:
         part = Path(name) / target.name
         command = [compiler, *options, "-x", "c++-header", str(_HEADER), "-o", str(part)]

@@ -1,7 +1,7 @@
-"""The table of kernels that were right: on which card, in which network, how fast; kept in SQLite.
+"""The ranking of correct kernels by card, network and batch, stored in SQLite.
 
-A kernel is known by its text, so that a run of the same text replaces its row where it was faster than the
-last one. The rungs of the ladder, the default provider and our best are rows too: marks to pass.
+The hash of its text identifies a kernel: another run of the same text replaces its row if it was faster.
+Baselines are rows too: the rungs of the ladder, the default provider and our best.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import contextlib
 import datetime
 import sqlite3
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.tutorial.lab.result import LabResult
 
-_NAME = "lab.sqlite"
+_FILE_NAME = "lab.sqlite"
 _VERSION = 1
 _BUSY_SECONDS = 10.0
 
-_TABLE = """
+_CREATE_TABLE = """
 CREATE TABLE IF NOT EXISTS runs (
   card TEXT NOT NULL, network TEXT NOT NULL, batch INTEGER NOT NULL, digest TEXT NOT NULL,
   name TEXT NOT NULL, is_mark INTEGER NOT NULL, milliseconds REAL NOT NULL, floor_ms REAL,
@@ -32,25 +32,24 @@ CREATE TABLE IF NOT EXISTS runs (
 
 
 def ranking_path() -> Path:
-    """Return where the table is, or will be.
+    """Return the path of the ranking's file, beside the kernel store.
 
-    Raises ConvswapError where there is no home folder.
+    Raises ConvswapError if there is no home folder.
     """
-    # Beside the compiled kernels.
     folder = _native.kernel_store()["folder"]
     if not folder:
         raise ConvswapError("there is no home folder to keep the ranking in; set CONVSWAP_CACHE to a folder")
-    return Path(folder).parent / _NAME
+    return Path(folder).parent / _FILE_NAME
 
 
 @contextlib.contextmanager
 def lab_table(create: str) -> Iterator[sqlite3.Connection]:
-    """Give the user's file, with the table that `create` makes where it is not there.
+    """Open the ranking's file and execute `create`, which makes a table unless it exists.
 
-    What was done is written when the context ends without an error.
+    Changes are committed if the context ends without an error.
 
     Raises:
-        ConvswapError: the file cannot be used, or is of another version.
+        ConvswapError: the file cannot be used, or has another version.
     """
     file = ranking_path()
     try:
@@ -77,10 +76,10 @@ def _check_version(table: sqlite3.Connection, file: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Ranked:
-    """A row: a kernel, or with `is_mark` what the library has, and its time for a network's convolutions.
+class RankedRun:
+    """A row: a kernel, or a baseline if `is_baseline`, and its time for a network's convolutions.
 
-    `digest` tells texts apart; of a mark it is its name. `floor_ms` is None where it is not known.
+    `digest` is the hash of the kernel's text; for a baseline it is its name. `floor_ms` may be None.
     """
 
     card: str
@@ -88,7 +87,7 @@ class Ranked:
     batch: int
     digest: str
     name: str
-    is_mark: bool
+    is_baseline: bool
     milliseconds: float
     floor_ms: float | None
     gigabytes_per_second: float | None
@@ -97,11 +96,13 @@ class Ranked:
     taken_at: str
 
 
-_COLUMNS = tuple(column.name for column in fields(Ranked))
+_FIELDS = tuple(field.name for field in fields(RankedRun))
+# The table's column for `is_baseline` is `is_mark`.
+_COLUMNS = tuple(name.replace("is_baseline", "is_mark") for name in _FIELDS)
 
 
 def remember(result: LabResult) -> None:
-    """Keep a result that is right and was timed, and the marks beside it; others are left out.
+    """Store a timed result without a fault, and its baselines; ignore any other result.
 
     Raises:
         ConvswapError: the table cannot be written.
@@ -109,36 +110,36 @@ def remember(result: LabResult) -> None:
     if result.fault is not None or result.milliseconds is None or result.card is None or result.batch is None:
         return
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    moved = sum(layer.bytes for layer in result.layers)
+    bytes_moved = sum(layer.bytes for layer in result.layers)
     rows = [
         (result.digest, result.kernel, False, result.milliseconds),
-        *((name, name, True, time) for name, time in result.marks.items()),
+        *((name, name, True, time) for name, time in result.baselines.items()),
     ]
-    kept = [
-        Ranked(
+    ranked_runs = [
+        RankedRun(
             card=result.card,
             network=result.target,
             batch=result.batch,
             digest=digest,
             name=name,
-            is_mark=is_mark,
+            is_baseline=is_baseline,
             milliseconds=time,
             floor_ms=result.floor_ms,
-            gigabytes_per_second=moved / time / 1e6,
+            gigabytes_per_second=bytes_moved / time / 1e6,
             driver=result.environment.get("driver"),
             convswap=result.environment.get("convswap"),
             taken_at=now,
         )
-        for digest, name, is_mark, time in rows
+        for digest, name, is_baseline, time in rows
     ]
-    with lab_table(_TABLE) as table:
-        _write(table, kept)
+    with lab_table(_CREATE_TABLE) as table:
+        _write_rows(table, ranked_runs)
 
 
-def ranked(*, card: str | None = None, network: str | None = None) -> list[Ranked]:
-    """Return the rows of one card or of all, of one network or of all: together, and the fastest first.
+def ranked(*, card: str | None = None, network: str | None = None) -> list[RankedRun]:
+    """Return the rows of matching cards and networks, by card, network and batch, the fastest first.
 
-    `card` and `network` are parts of the names, in any case of letters.
+    `card` and `network` match parts of the names and ignore case.
 
     Raises:
         ConvswapError: the table cannot be read.
@@ -146,9 +147,9 @@ def ranked(*, card: str | None = None, network: str | None = None) -> list[Ranke
     if not ranking_path().exists():
         return []
     query = f"SELECT {', '.join(_COLUMNS)} FROM runs ORDER BY card, network, batch, milliseconds, name"
-    with lab_table(_TABLE) as table:
-        rows = [dict(zip(_COLUMNS, row, strict=True)) for row in table.execute(query)]
-    found = [Ranked(**{**row, "is_mark": bool(row["is_mark"])}) for row in rows]
+    with lab_table(_CREATE_TABLE) as table:
+        rows = [dict(zip(_FIELDS, row, strict=True)) for row in table.execute(query)]
+    found = [RankedRun(**{**row, "is_baseline": bool(row["is_baseline"])}) for row in rows]
     return [
         row
         for row in found
@@ -156,12 +157,12 @@ def ranked(*, card: str | None = None, network: str | None = None) -> list[Ranke
     ]
 
 
-def _write(table: sqlite3.Connection, rows: Iterable[Ranked]) -> None:
-    """Insert rows; of a text or a mark that is there already, the faster one counts."""
+def _write_rows(table: sqlite3.Connection, rows: Iterable[RankedRun]) -> None:
+    """Insert rows; replace the row of the same kernel or baseline if the new one is faster."""
     updates = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS[4:])
     table.executemany(
         f"INSERT INTO runs ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))}) "
         f"ON CONFLICT (card, network, batch, digest) DO UPDATE SET {updates} "
         "WHERE excluded.milliseconds < runs.milliseconds",
-        [tuple(getattr(row, name) for name in _COLUMNS) for row in rows],
+        [astuple(row) for row in rows],
     )

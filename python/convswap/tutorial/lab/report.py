@@ -1,4 +1,4 @@
-"""What came of a kernel, and the ranking, on a terminal and as a page; a class's kernels as CSV."""
+"""Reports a kernel's result and the ranking on a terminal and as HTML, and a class's results as CSV."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from convswap.output.tables import (
     versions_line,
 )
 from convswap.tutorial.lab.counters import MEANINGS
-from convswap.tutorial.lab.ranking import Ranked
+from convswap.tutorial.lab.ranking import RankedRun
 from convswap.tutorial.lab.result import LabResult
 
-NOTHING_YET = "no kernel has been timed yet: convswap lab run FILE.cu on a machine with a card"
-# Of a class's table.
-_CSV = ("file", "right", "fault", "ms", "percent_of_floor", "gigabytes_per_second", "passed", "text")
+NO_RESULTS = "no kernel has been timed yet: convswap lab run FILE.cu on a machine with a card"
+# Columns of a class's CSV file.
+_CSV_COLUMNS = ("file", "right", "fault", "ms", "percent_of_floor", "gigabytes_per_second", "passed", "text")
 
 
 def print_result(result: LabResult, console: Console) -> None:
-    """Print what was checked, the times beside those of others, what the card says, and one hint.
+    """Print the checks, the times of the kernel and its baselines, its launch on the card, and one hint.
 
     A console that is no terminal should be made 120 columns wide; long names are folded, never cut.
     """
@@ -54,18 +54,18 @@ def print_result(result: LabResult, console: Console) -> None:
 
 
 def _checked(result: LabResult) -> Iterator[str]:
-    where = result.card or "the processor, thread by thread"
+    where = result.card or "the CPU, thread by thread"
     if not result.is_right:
         yield f"{result.kernel} compiles. It was not checked: there is no card, and {result.not_emulated}."
         return
     worst = (
         "" if result.relative_l2_error is None else f", relative L2 error {error(result.relative_l2_error)}"
     )
-    yield f"{result.kernel} is right: {result.cases} convolutions on {where}{worst}."
+    yield f"{result.kernel} is correct: {result.cases} convolutions on {where}{worst}."
     if result.network_error is not None:
         yield (
-            f"In the place of the Convs of {result.target}, inside an ONNX Runtime session, its outputs are "
-            f"{error(result.network_error)} from the default provider's."
+            f"With it in the place of the Convs of {result.target}, in an ONNX Runtime session, the outputs "
+            f"differ from the default provider's by a relative L2 distance of {error(result.network_error)}."
         )
 
 
@@ -76,32 +76,32 @@ def _print_times(result: LabResult, console: Console) -> None:
         f"{result.target}, {result.batch:,} images: milliseconds of its convolutions",
         *("computed by", ">ms", ">% of floor", ">GB/s", f">{result.kernel} is"),
     )
-    own = result.milliseconds
-    assert own is not None
-    rows = [(result.kernel, own), *result.marks.items()]
-    moved = sum(layer.bytes for layer in result.layers)
+    kernel_ms = result.milliseconds
+    assert kernel_ms is not None
+    rows = [(result.kernel, kernel_ms), *result.baselines.items()]
+    bytes_moved = sum(layer.bytes for layer in result.layers)
     for name, time in sorted(rows, key=lambda row: -row[1]):
-        is_own = name == result.kernel
-        beside = "" if is_own else times_faster(time / own)
-        shown = _shown(name)
+        is_kernel = name == result.kernel
+        speedup = "" if is_kernel else times_faster(time / kernel_ms)
+        displayed = _display_name(name)
         table.add_row(
-            Text(f"> {shown}" if is_own else shown),
+            Text(f"> {displayed}" if is_kernel else displayed),
             milliseconds(time),
             _percent(result.floor_ms, time),
-            three_digits(moved / time / 1e6),
-            beside,
+            three_digits(bytes_moved / time / 1e6),
+            speedup,
         )
     set_caption(
         table,
-        "the last column: how many times as fast. The default provider and the rungs are timed once for a "
-        "card and these versions, our best and the kernel in this run",
+        "last column: how many times as fast the kernel is. The times of the default provider and the rungs "
+        "are cached for this card and these versions; our best and the kernel were timed in this run",
     )
     console.print(table)
 
 
 def _print_counters(result: LabResult, console: Console) -> None:
-    title = "What the card counted, by CUPTI; the names are Nsight Compute's"
-    table = plain_table(title, ">value", "what", "counter")
+    title = "Hardware counters, by CUPTI; the names are Nsight Compute's"
+    table = plain_table(title, ">value", "meaning", "counter")
     for name, meaning in MEANINGS.items():
         table.add_row(three_digits(result.counters.get(name)), meaning, Text(name))
     console.print(table)
@@ -109,7 +109,7 @@ def _print_counters(result: LabResult, console: Console) -> None:
 
 def _print_card(result: LabResult, console: Console) -> None:
     table = plain_table(
-        f"What the card says of {result.kernel}",
+        f"{result.kernel} on the card",
         *("layer", ">ms", ">blocks", ">threads", ">registers", ">spilled bytes", ">shared bytes"),
         ">occupancy %",
     )
@@ -128,27 +128,27 @@ def _print_card(result: LabResult, console: Console) -> None:
     console.print(table)
 
 
-def print_ranking(rows: Sequence[Ranked], console: Console) -> None:
-    """Print a table for each card, network and batch, the fastest first, marks without a place."""
+def print_ranking(rows: Sequence[RankedRun], console: Console) -> None:
+    """Print a table for each card, network and batch, the fastest first; baselines have no place."""
     for table in _ranking_tables(rows):
         console.print(table)
     if not rows:
-        console.print(Text(NOTHING_YET))
+        console.print(Text(NO_RESULTS))
 
 
-def ranking_html(rows: Sequence[Ranked]) -> str:
-    """Return the same as a page."""
+def ranking_html(rows: Sequence[RankedRun]) -> str:
+    """Return the tables of `print_ranking` as an HTML page."""
     return html_page(
-        "The lab's ranking", map(html_table, _ranking_tables(rows)) if rows else [paragraph(NOTHING_YET)]
+        "The lab's ranking", map(html_table, _ranking_tables(rows)) if rows else [paragraph(NO_RESULTS)]
     )
 
 
 def class_csv(results: Sequence[LabResult]) -> str:
-    """Return a class's kernels as CSV, the fastest first, then those that are not right."""
+    """Return a class's results as CSV, the fastest first, then those with a fault."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_CSV)
-    for result in in_order(results):
+    writer.writerow(_CSV_COLUMNS)
+    for result in fastest_first(results):
         time, floor = result.milliseconds, result.floor_ms
         writer.writerow(
             [
@@ -158,7 +158,7 @@ def class_csv(results: Sequence[LabResult]) -> str:
                 "" if time is None else f"{time:.6g}",
                 "" if time is None or floor is None else f"{100 * floor / time:.4g}",
                 "" if result.gigabytes_per_second is None else f"{result.gigabytes_per_second:.6g}",
-                passed(result),
+                fastest_slower_baseline(result),
                 "" if result.fault is None else " ".join(result.fault.text.split()),
             ]
         )
@@ -166,9 +166,9 @@ def class_csv(results: Sequence[LabResult]) -> str:
 
 
 def print_class(results: Sequence[LabResult], console: Console) -> None:
-    """Print a class's kernels, the fastest first, and below what is wrong with the others."""
+    """Print a class's results, the fastest first, and the faults below the table."""
     table = plain_table("The class", "file", "right", "passed", ">ms", ">% of floor", ">GB/s")
-    for result in in_order(results):
+    for result in fastest_first(results):
         verdict = (
             "yes"
             if result.is_right
@@ -177,19 +177,19 @@ def print_class(results: Sequence[LabResult], console: Console) -> None:
         table.add_row(
             Text(result.kernel),
             verdict,
-            passed(result),
+            fastest_slower_baseline(result),
             milliseconds(result.milliseconds),
             _percent(result.floor_ms, result.milliseconds),
             three_digits(result.gigabytes_per_second),
         )
     console.print(table)
-    for result in in_order(results):
+    for result in fastest_first(results):
         if result.fault is not None:
             console.print(Text(f"{result.kernel}: {result.fault.text}\n"))
 
 
-def in_order(results: Sequence[LabResult]) -> list[LabResult]:
-    """Return the fastest first, then what was not timed, then what is not right, each by name."""
+def fastest_first(results: Sequence[LabResult]) -> list[LabResult]:
+    """Return `results` sorted by time, then those that were not timed, then those with a fault, by name."""
     return sorted(
         results,
         key=lambda result: (
@@ -200,17 +200,17 @@ def in_order(results: Sequence[LabResult]) -> list[LabResult]:
     )
 
 
-def passed(result: LabResult) -> str:
-    """Return the fastest mark that a kernel is faster than; "" where there is none."""
-    own = result.milliseconds
-    if own is None or result.fault is not None:
+def fastest_slower_baseline(result: LabResult) -> str:
+    """Return the fastest baseline that the kernel beats, or ""."""
+    kernel_ms = result.milliseconds
+    if kernel_ms is None or result.fault is not None:
         return ""
-    slower = {name: time for name, time in result.marks.items() if time > own}
+    slower = {name: time for name, time in result.baselines.items() if time > kernel_ms}
     fastest = min(slower, key=lambda name: slower[name], default="")
-    return _shown(fastest)
+    return _display_name(fastest)
 
 
-def _ranking_tables(rows: Sequence[Ranked]) -> Iterator[Table]:
+def _ranking_tables(rows: Sequence[RankedRun]) -> Iterator[Table]:
     for (card, network, batch), group in itertools.groupby(
         rows, key=lambda row: (row.card, row.network, row.batch)
     ):
@@ -220,14 +220,14 @@ def _ranking_tables(rows: Sequence[Ranked]) -> Iterator[Table]:
         )
         place = 0
         for row in group:
-            place += not row.is_mark
+            place += not row.is_baseline
             table.add_row(
-                "" if row.is_mark else str(place),
-                Text(f"- {_shown(row.name)}" if row.is_mark else row.name),
+                "" if row.is_baseline else str(place),
+                Text(f"- {_display_name(row.name)}" if row.is_baseline else row.name),
                 milliseconds(row.milliseconds),
                 _percent(row.floor_ms, row.milliseconds),
                 three_digits(row.gigabytes_per_second),
-                "" if row.is_mark else row.digest[:8],
+                "" if row.is_baseline else row.digest[:8],
                 row.taken_at[:16].replace("T", " "),
             )
         yield table
@@ -237,5 +237,5 @@ def _percent(floor_ms: float | None, time: float | None) -> str:
     return "-" if floor_ms is None or time is None else f"{100 * floor_ms / time:.1f}"
 
 
-def _shown(name: str) -> str:
+def _display_name(name: str) -> str:
     return "our best" if name == "auto" else name

@@ -1,4 +1,4 @@
-"""What a run of the lab found, and its JSON."""
+"""The result of a run of the lab, and its JSON."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from convswap.output.files import finite
 
 SCHEMA = 1
-# So much of a line that a kernel prints is shown.
-PRINTED_SHOWN = 200
+# Longer lines that a kernel prints are cut in messages.
+MAX_PRINTED_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong: its `kind`, one word, and the paragraph. `detail` has figures for programs.
+    """A fault of a kernel: its `kind`, one word, and a paragraph for its author. `detail` is for programs.
 
     The kinds are "compile", "launch", "outside", "unwritten", "wrong", "race", "crash", "time", "output".
     """
@@ -30,28 +30,29 @@ class Fault:
 
 
 def flood_of(name: str, printed: str) -> Fault:
-    """Return the fault of a kernel that `printed` more than anybody reads."""
+    """Return the fault of a kernel that `printed` too much."""
     lines = printed.splitlines()
     return Fault(
         "output",
-        f"{name} prints more than {len(lines):,} lines, the first is {lines[0][:PRINTED_SHOWN]!r}: a print "
-        "takes thousands of times as long as the arithmetic. Print of one thread alone, or nothing.",
+        f"{name} prints more than {len(lines):,} lines, the first is {lines[0][:MAX_PRINTED_CHARACTERS]!r}: "
+        "a print takes thousands of times as long as the arithmetic. Print from one thread only, or not at "
+        "all.",
         {"lines": len(lines)},
     )
 
 
 @dataclass(frozen=True)
 class LayerTimes:
-    """A convolution's milliseconds by the kernel, and by what it is set beside, by name.
+    """The milliseconds of a convolution by the kernel and by each baseline.
 
-    `floor_ms` is None where the card's ceilings are not known. `facts` is what the card says of the kernel:
-    registers and spilled bytes of a thread, bytes of shared memory and threads of a block, blocks, how many
-    of these a multiprocessor holds at once, and how many threads it can hold; and how many outputs there are.
+    `floor_ms` is None if the card's peak rates are unknown. `facts` describes the launch: registers and
+    spilled bytes per thread, bytes of shared memory and threads per block, blocks, blocks that a
+    multiprocessor holds at once, threads that it can hold, and outputs.
     """
 
     node: str
     milliseconds: float
-    marks: Mapping[str, float]
+    baselines: Mapping[str, float]
     floor_ms: float | None
     bytes: int
     operations: int
@@ -59,24 +60,25 @@ class LayerTimes:
 
     @property
     def occupancy(self) -> float:
-        """The share of a multiprocessor's places for threads that the kernel can take."""
+        """Theoretical occupancy: resident threads divided by the threads that a multiprocessor can hold."""
         held = self.facts["resident_blocks"] * self.facts["threads"]
         return float(held / max(self.facts["threads_per_multiprocessor"], 1))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the layer with the keys of `convswap lab run --json`."""
-        return {**asdict(self), "facts": dict(self.facts), "occupancy": self.occupancy}
+        """Return the layer with the keys of `convswap lab run --json`, where baselines are `marks`."""
+        layer = {"marks" if key == "baselines" else key: value for key, value in asdict(self).items()}
+        return {**layer, "facts": dict(self.facts), "occupancy": self.occupancy}
 
 
 @dataclass(frozen=True)
 class LabResult:
-    """What came of a kernel: a fault, or how it compares.
+    """The result of a kernel: a fault, or its errors and times.
 
-    `cases` is how many convolutions it computed rightly, `relative_l2_error` the worst of their errors.
-    `emulated` says whether it was also checked thread by thread on the processor, and `not_emulated` why not.
-    `layers` is empty where nothing was timed; `network_error` is how far the whole model's outputs are from
-    the default provider's, None without a model. `counters` are the card's, by name, where they were asked
-    for. `seconds` is what it all took, of it `compile_seconds` the compiler.
+    `cases` counts the convolutions that were computed correctly; `relative_l2_error` is the largest of their
+    errors. `emulated` says whether the kernel was also checked thread by thread on the CPU, `not_emulated`
+    why not. `layers` is empty if nothing was timed. `network_error` is the relative L2 distance of the whole
+    model's outputs from the default provider's, None without a model. `counters` has the card's counters by
+    name, if they were read. `seconds` is the time of the whole run, `compile_seconds` NVRTC's part.
     """
 
     kernel: str
@@ -101,40 +103,40 @@ class LabResult:
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing was found wrong, and something was checked."""
+        """Whether the kernel was checked and no fault was found."""
         return self.fault is None and (self.cases > 0 or self.emulated)
 
     @property
     def milliseconds(self) -> float | None:
-        """The time of all convolutions that the kernel computes; None where nothing was timed."""
+        """The time of all convolutions that the kernel computes; None if nothing was timed."""
         return sum(layer.milliseconds for layer in self.layers) if self.layers else None
 
     @property
     def floor_ms(self) -> float | None:
-        """The least time that the card can take for them; None where it is not known."""
+        """The sum of the layers' floors; None if one is unknown."""
         floors = [layer.floor_ms for layer in self.layers if layer.floor_ms is not None]
         return sum(floors) if self.layers and len(floors) == len(self.layers) else None
 
     @property
     def gigabytes_per_second(self) -> float | None:
-        """The bytes that must move, by the time that they took; None where nothing was timed."""
+        """The bytes that must move, divided by the time; None if nothing was timed."""
         milliseconds = self.milliseconds
-        moved = sum(layer.bytes for layer in self.layers)
-        return moved / milliseconds / 1e6 if milliseconds else None
+        bytes_moved = sum(layer.bytes for layer in self.layers)
+        return bytes_moved / milliseconds / 1e6 if milliseconds else None
 
     @property
-    def marks(self) -> dict[str, float]:
-        """The times of all convolutions by each that computes all of them, in the order of the ladder."""
-        names = self.layers[0].marks if self.layers else {}
+    def baselines(self) -> dict[str, float]:
+        """The total time of each baseline that computes all convolutions, in the order of the ladder."""
+        names = self.layers[0].baselines if self.layers else {}
         times = {
-            name: [layer.marks[name] for layer in self.layers if layer.marks.get(name) is not None]
+            name: [layer.baselines[name] for layer in self.layers if layer.baselines.get(name) is not None]
             for name in names
         }
-        return {name: sum(own) for name, own in times.items() if len(own) == len(self.layers)}
+        return {name: sum(times_of) for name, times_of in times.items() if len(times_of) == len(self.layers)}
 
-    def mark(self, name: str) -> float | None:
-        """Return the time of all convolutions by `name`; None where it does not compute each of them."""
-        return self.marks.get(name)
+    def baseline(self, name: str) -> float | None:
+        """Return the time of all convolutions by the baseline `name`; None if it does not compute all."""
+        return self.baselines.get(name)
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that `convswap lab run --json` writes."""

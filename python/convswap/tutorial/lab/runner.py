@@ -1,6 +1,6 @@
-"""Everything that is done with one kernel, in the worker's process: compile, check, time.
+"""Compiles, checks and times kernels in the worker's process.
 
-What lasts from one kernel to the next, the timer and the times of other algorithms, stays in a `BenchTop`.
+A `Runner` keeps the timer and the baselines' times from one kernel to the next.
 """
 
 from __future__ import annotations
@@ -17,196 +17,201 @@ from convswap.errors import ConvswapError
 from convswap.runtime.device import Device, choose_device, environment
 from convswap.timing.gpu_timer import GpuTimer
 from convswap.tutorial.lab.card_check import check_on_card, layer_case
-from convswap.tutorial.lab.card_times import BEST, PROVIDER, CardTimes, able_marks, network_error
+from convswap.tutorial.lab.card_times import (
+    BEST,
+    DEFAULT_PROVIDER,
+    CardTimes,
+    available_baselines,
+    network_error,
+)
 from convswap.tutorial.lab.checks import Case, cases_for
 from convswap.tutorial.lab.emulation_check import (
-    SHARED_BYTES,
+    MAX_SHARED_BYTES,
     NotTranslatedError,
     check_in_emulation,
     find_host_compiler,
 )
 from convswap.tutorial.lab.hints import hint_for
-from convswap.tutorial.lab.kernel import Kernel, Request, compile_kernel
+from convswap.tutorial.lab.kernel import LabKernel, Request, compile_kernel
 from convswap.tutorial.lab.result import Fault, LabResult
 from convswap.tutorial.lab.targets import Target, check_target, open_target
-from convswap.tutorial.lab.warm_up import Opening
+from convswap.tutorial.lab.warm_up import WarmUp
 
-# What the check on the processor is called, and what its compiler may take beside it.
-_EMULATING = "running it thread by thread on the processor"
+# The stage of the emulation, and the time limit of its compiler, which is added to that of the check.
+_EMULATING = "running it thread by thread on the CPU"
 _HOST_COMPILER_SECONDS = 90.0
-# After which faults on a card all that this process has there is lost, or may be: what was written outside of
-# tensors shows later, in the next kernel's run.
-_LASTING = ("crash", "outside")
-# The kernel runs a few times, and what it wrote is put back in between.
+# A crash destroys the process's CUDA context. A write outside of tensors may damage the next kernel's data.
+_FAULTS_THAT_END_THE_WORKER = ("crash", "outside")
+# CUPTI runs the kernel once per pass and restores memory in between.
 _COUNTER_SECONDS = 60.0
-# So many times what a check may take, the compiler may.
-_COMPILE_CHECKS = 6
-# What a whole model's outputs may differ by, of their size.
+# Time limit of the compiler, in time limits of a check.
+_COMPILE_TIME_FACTOR = 6
+# Largest relative L2 distance of a whole model's outputs from the default provider's.
 _NETWORK_TOLERANCE = 5e-3
 
 
-class Telling(Protocol):
-    """Says what begins, and how many seconds it may take; to the user too, where it is `shown`."""
+class ReportStage(Protocol):
+    """Reports to the parent that a stage begins and its time limit; `shown` stages are shown to the user."""
 
     def __call__(self, stage: str, seconds: float, *, shown: bool = True) -> None:
-        """Say so."""
+        """Report the stage."""
 
 
-class BenchTop:
-    """Runs one kernel after the other."""
+class Runner:
+    """Runs kernels, one after the other."""
 
-    def __init__(self, tell: Telling, opening: Opening | None = None) -> None:
-        self._tell = tell
-        self._opening = opening
+    def __init__(self, report_stage: ReportStage, warm_up: WarmUp | None = None) -> None:
+        self._report_stage = report_stage
+        self._warm_up = warm_up
         self._times: CardTimes | None = None
         self._is_lost = False
 
     @property
     def is_lost(self) -> bool:
-        """Whether no other kernel should run here, whatever is told of the one that did."""
+        """Whether the worker must end before another kernel runs, whichever fault is reported."""
         return self._is_lost
 
-    def run(self, asked: Request, path: str) -> LabResult:
-        """Return what comes of a kernel, whose file is `path`.
+    def run(self, request: Request, path: str) -> LabResult:
+        """Run a kernel, whose file is `path`, and return the result.
 
         Raises:
-            ConvswapError: the target or an option is none, or the launch line is not one for a card.
+            ConvswapError: the target or an option is wrong, or kernels cannot be compiled here.
         """
         begin = time.perf_counter()
-        check_target(asked.target)
-        device = choose_device(asked.device)
+        check_target(request.target)
+        device = choose_device(request.device)
         is_card = device.card is not None
-        result = asked.result(card=device.title if is_card else None, environment=environment(device))
+        result = request.result(card=device.title if is_card else None, environment=environment(device))
         if is_card:
-            self._opening = self._opening or Opening()
-        result = self._compiled(asked, result, device)
+            self._warm_up = self._warm_up or WarmUp()
+        result = self._compiled(request, result, device)
         if result.fault is None:
             check = self._on_card if is_card else self._without_card
             try:
-                result = check(asked, path, result, device)
+                result = check(request, path, result, device)
             except _LaunchError as error:
                 result = replace(result, fault=Fault("launch", f"{error}."))
         return replace(result, seconds=time.perf_counter() - begin)
 
-    def counters(self, asked: Request, path: str) -> dict[str, float]:
-        """Return the counters of a kernel that is right, for that layer of the target that moves most bytes.
+    def counters(self, request: Request, path: str) -> dict[str, float]:
+        """Return the counters of a correct kernel, for the layer of the target that moves the most bytes.
 
         Raises:
-            ConvswapError: CUPTI is not installed, or refuses.
+            ConvswapError: CUPTI is not installed, or returns an error.
         """
         from convswap.tutorial.lab.counters import counters_of
 
-        self._tell("reading the card's counters", _COUNTER_SECONDS)
-        opened = open_target(asked.target, asked.kernel, asked.batch, choose_device("cuda"))
-        return counters_of(path, layer_case(max(opened.taken, key=lambda one: one.problem.bytes)))
+        self._report_stage("reading the card's counters", _COUNTER_SECONDS)
+        opened = open_target(request.target, request.kernel, request.batch, choose_device("cuda"))
+        return counters_of(path, layer_case(max(opened.supported, key=lambda conv: conv.problem.bytes)))
 
-    def _compiled(self, asked: Request, result: LabResult, device: Device) -> LabResult:
-        capability = (device.card or {}).get("compute_capability") or asked.compute_capability
-        self._tell(f"compiling {asked.kernel.name}", _COMPILE_CHECKS * asked.seconds)
+    def _compiled(self, request: Request, result: LabResult, device: Device) -> LabResult:
+        capability = (device.card or {}).get("compute_capability") or request.compute_capability
+        self._report_stage(f"compiling {request.kernel.name}", _COMPILE_TIME_FACTOR * request.seconds)
         begin = time.perf_counter()
         try:
-            fault = compile_kernel(asked.kernel, int(capability))
+            fault = compile_kernel(request.kernel, int(capability))
         except RuntimeError as error:
             raise ConvswapError(f"kernels cannot be compiled: {error}") from error
         return replace(result, fault=fault, compile_seconds=time.perf_counter() - begin)
 
-    def _without_card(self, asked: Request, _path: str, result: LabResult, device: Device) -> LabResult:
-        kernel, seconds = asked.kernel, asked.seconds
+    def _without_card(self, request: Request, _path: str, result: LabResult, device: Device) -> LabResult:
+        kernel, seconds = request.kernel, request.seconds
         cases = _cases(kernel)
-        _check_launches(kernel, {str(case): case.problem for case in cases}, SHARED_BYTES)
-        self._tell(_EMULATING, seconds + _HOST_COMPILER_SECONDS)
+        _check_launches(kernel, {str(case): case.problem for case in cases}, MAX_SHARED_BYTES)
+        self._report_stage(_EMULATING, seconds + _HOST_COMPILER_SECONDS)
         emulation = _Emulation(kernel, cases, seconds)
         why = "" if device.reason == "asked for" else f": {device.reason}"
-        note = f"timed nowhere, since there is no card to run it{why}"
+        note = f"not timed, because there is no card to run it{why}"
         result = emulation.finish(result)
         checked = len(cases) if result.emulated and result.fault is None else 0
         return replace(result, cases=checked, notes=(note,))
 
-    def _on_card(self, asked: Request, path: str, result: LabResult, device: Device) -> LabResult:
-        kernel, seconds = asked.kernel, asked.seconds
+    def _on_card(self, request: Request, path: str, result: LabResult, device: Device) -> LabResult:
+        kernel, seconds = request.kernel, request.seconds
         cases = _cases(kernel)
-        limit = int((device.card or {}).get("shared_memory_per_block", SHARED_BYTES))
+        limit = int((device.card or {}).get("shared_memory_per_block", MAX_SHARED_BYTES))
         _check_launches(kernel, {str(case): case.problem for case in cases}, limit)
-        # The processor has nothing else to do meanwhile.
+        # The emulation runs on the CPU while the card is busy.
         emulation = _Emulation(kernel, cases, seconds)
-        self._tell("opening the card", 60)
-        assert self._opening is not None
-        self._opening.wait()
-        target = open_target(asked.target, kernel, asked.batch, device)
-        result = replace(result, batch=target.batch, notes=_left(target))
-        _check_launches(kernel, {one.layer.name: one.problem for one in target.taken}, limit)
-        self._tell("checking it on the card", 60)
+        self._report_stage("opening the card", 60)
+        assert self._warm_up is not None
+        self._warm_up.wait()
+        target = open_target(request.target, kernel, request.batch, device)
+        result = replace(result, batch=target.batch, notes=_unsupported_notes(target))
+        _check_launches(kernel, {conv.layer.name: conv.problem for conv in target.supported}, limit)
+        self._report_stage("checking it on the card", 60)
         worst = 0.0
-        for case in [*cases, *map(layer_case, target.taken)]:
-            # On the card, by a kernel of ours, which may have to be compiled.
-            self._tell(f"computing what is right for {case}", 120, shown=False)
+        for case in [*cases, *map(layer_case, target.supported)]:
+            # The reference of a large case is computed on the card, by a kernel that may have to be compiled.
+            self._report_stage(f"computing the reference for {case}", 120, shown=False)
             _ = case.reference, case.magnitude
-            self._tell(f"checking {case}", seconds, shown=False)
+            self._report_stage(f"checking {case}", seconds, shown=False)
             fault, error = check_on_card(kernel, path, case)
             if fault is not None:
-                self._is_lost = fault.kind in _LASTING
+                self._is_lost = fault.kind in _FAULTS_THAT_END_THE_WORKER
                 if fault.kind != "crash":
                     return replace(result, fault=fault)
-                # Thread by thread more can be said than by a card that gave up.
-                self._tell(_EMULATING, seconds + _HOST_COMPILER_SECONDS)
+                # The emulation can explain a crash better than the driver.
+                self._report_stage(_EMULATING, seconds + _HOST_COMPILER_SECONDS)
                 return replace(result, fault=emulation.finish(result).fault or fault)
             worst = max(worst, error)
             result = replace(result, cases=result.cases + 1, relative_l2_error=worst)
-        result = self._timed(asked, path, result, target, device)
+        result = self._timed(request, path, result, target, device)
         if result.fault is None:
-            self._tell(_EMULATING, seconds + _HOST_COMPILER_SECONDS)
+            self._report_stage(_EMULATING, seconds + _HOST_COMPILER_SECONDS)
             result = emulation.finish(result)
         return result
 
     def _timed(
-        self, asked: Request, path: str, result: LabResult, target: Target, device: Device
+        self, request: Request, path: str, result: LabResult, target: Target, device: Device
     ) -> LabResult:
-        kernel, seconds = asked.kernel, asked.seconds
-        self._tell(f"running {target.title} with it", 4 * seconds + 30)
+        kernel, seconds = request.kernel, request.seconds
+        self._report_stage(f"running {target.title} with it", 4 * seconds + 30)
         error = network_error(target, path, device)
         if error is not None and not error <= _NETWORK_TOLERANCE:
             known = error if math.isfinite(error) else None
             return replace(result, network_error=known, fault=_network_fault(kernel, target, error))
         result = replace(result, network_error=error)
-        if not asked.time:
+        if not request.time:
             return result
         self._times = self._times or CardTimes(device, GpuTimer())
         layers = []
-        for one in target.taken:
-            names = able_marks(one) if asked.marks else [PROVIDER, BEST]
-            marks = {}
+        for conv in target.supported:
+            names = available_baselines(conv) if request.baselines else [DEFAULT_PROVIDER, BEST]
+            baselines = {}
             for name in names:
-                # Whose kernels may have to be compiled.
-                self._tell(f"timing {one.layer.name} by {name}", 180)
-                marks[name] = self._times.mark(one, name)
-            self._tell(f"timing {one.layer.name}", 4 * seconds + 60)
-            layers.append(self._times.layer(one, kernel, path, marks))
+                # The limit includes compiling the baseline's kernels.
+                self._report_stage(f"timing {conv.layer.name} by {name}", 180)
+                baselines[name] = self._times.baseline(conv, name)
+            self._report_stage(f"timing {conv.layer.name}", 4 * seconds + 60)
+            layers.append(self._times.layer(conv, kernel, path, baselines))
         result = replace(result, layers=tuple(layers))
         return replace(result, hint=hint_for(result, int((device.card or {})["multiprocessors"])))
 
 
 class _Emulation:
-    """A check on the processor, in a thread of its own, while the card is busy."""
+    """A check on the CPU, in a thread of its own, while the card is busy."""
 
-    def __init__(self, kernel: Kernel, cases: tuple[Case, ...], seconds: float) -> None:
+    def __init__(self, kernel: LabKernel, cases: tuple[Case, ...], seconds: float) -> None:
         self._compiler = find_host_compiler()
-        self._why_not = "" if self._compiler else "no compiler for the processor, such as g++, was found"
+        self._why_not = "" if self._compiler else "no C++ compiler for the CPU, such as g++, was found"
         self._fault: Fault | None = None
         self._thread = threading.Thread(target=self._check, args=(kernel, cases, seconds), daemon=True)
         if self._compiler:
             self._thread.start()
 
-    def _check(self, kernel: Kernel, cases: tuple[Case, ...], seconds: float) -> None:
+    def _check(self, kernel: LabKernel, cases: tuple[Case, ...], seconds: float) -> None:
         assert self._compiler is not None
         try:
             self._fault = check_in_emulation(kernel, cases, self._compiler, seconds)
         except NotTranslatedError as error:
-            self._why_not = f"the emulation does not know all that it uses: {error}"
+            self._why_not = f"the emulation lacks something that the kernel uses: {error}"
         except ConvswapError as error:
             self._fault = Fault("launch", f"{error}.")
 
     def finish(self, result: LabResult) -> LabResult:
-        """Return `result` with what came of the check, after it."""
+        """Wait for the check and return `result` with its outcome."""
         if self._compiler:
             self._thread.join()
         return replace(
@@ -215,38 +220,40 @@ class _Emulation:
 
 
 class _LaunchError(Exception):
-    """The launch line gives none that a card takes; says for which sizes."""
+    """The launch line gives a launch that no card accepts; the message names the sizes."""
 
 
-def _check_launches(kernel: Kernel, problems: Mapping[str, _native.Problem], shared_bytes: int) -> None:
+def _check_launches(kernel: LabKernel, problems: Mapping[str, _native.Problem], shared_bytes: int) -> None:
     for sizes, problem in problems.items():
         try:
             kernel.source.launch(problem, shared_bytes)
         except ConvswapError as error:
-            raise _LaunchError(f"{error}; so it is for {sizes}") from None
+            raise _LaunchError(f"{error}; the sizes are those of {sizes}") from None
 
 
-def _cases(kernel: Kernel) -> tuple[Case, ...]:
+def _cases(kernel: LabKernel) -> tuple[Case, ...]:
     cases = cases_for(kernel)
     if not cases:
         raise ConvswapError(
-            f"{kernel.name} is for no convolution that it could be checked with: its `only` line leaves "
-            "neither a small one nor a layer of the course"
+            f"{kernel.name} has no convolution to be checked with: its `only` line excludes all small "
+            "convolutions and all layers of the course"
         )
     return cases
 
 
-def _left(target: Target) -> tuple[str, ...]:
+def _unsupported_notes(target: Target) -> tuple[str, ...]:
     return tuple(
-        f"{one.layer.name} is left to our own: {one.why_not}" for one in target.layers if one.why_not
+        f"{conv.layer.name} is computed by the library: {conv.why_not}"
+        for conv in target.layers
+        if conv.why_not
     )
 
 
-def _network_fault(kernel: Kernel, target: Target, error: float) -> Fault:
-    how = "not finite" if not math.isfinite(error) else f"{error:.2e}"
+def _network_fault(kernel: LabKernel, target: Target, error: float) -> Fault:
+    distance = "not finite" if not math.isfinite(error) else f"{error:.2e}"
     return Fault(
         "wrong",
-        f"{kernel.name} changes the answers of {target.title}: with it their relative L2 distance from the "
-        f"default provider's is {how}, at most {_NETWORK_TOLERANCE:g}; each convolution alone was right.",
+        f"{kernel.name} changes the answers of {target.title}: their relative L2 distance from the default "
+        f"provider's is {distance}, the limit is {_NETWORK_TOLERANCE:g}; each convolution alone was correct.",
         {"case": target.title},
     )

@@ -1,4 +1,4 @@
-"""Writes a file to begin with: a slow kernel, or a rung of the ladder in the course's interface."""
+"""Writes a file to start from: a slow kernel, or a rung of the ladder in the course's interface."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from convswap.errors import ConvswapError, unknown_name
 from convswap.output.files import check_writable, write_text
 from convswap.tutorial.ladder.rung_texts import Page, read_pages
 
-# What a file may be begun with, by the interface of its kernel.
+# The interfaces that have a template.
 INTERFACES = ("course", "conv")
 _TEMPLATES = Path(__file__).parent / "templates"
 _FORWARD = (
@@ -21,7 +21,7 @@ _FORWARD = (
 _KERNEL = re.compile(
     r"(?:template <[^>]*>\s*)?__global__ void (?:__launch_bounds__\((\w+)\) )?\w+\(Convolution conv\) \{"
 )
-# What a rung calls a size, and its name here. `conv.b[k]`, the bias, the course's interface has not.
+# Expressions of a rung's code and their names in the lab. The course's interface has no bias, `conv.b[k]`.
 _NAMES = {
     r"conv\.batch": "B",
     r"conv\.filters": "M",
@@ -37,19 +37,19 @@ _NAMES = {
     r" \+ conv\.b\[[^\]]*\]": "",
     r"conv\.b\[[^\]]*\]": "0.0f",
 }
-_WIDTH = 110
+_MAX_COLUMNS = 110
 
 
 def new(path: str | os.PathLike[str], *, rung: str | None = None, what: str = "course") -> Path:
-    """Write a kernel that computes a convolution to `path`, which must not be there; return it.
+    """Write a kernel that computes a convolution to `path`, which must not exist; return the path.
 
     Args:
-        path: the file, whose name should end in .cu for the sake of editors.
-        rung: an algorithm's name such as "ladder_04_shared_memory", which the file is a copy of.
+        path: the file. Its name should end in .cu, so that editors recognise it.
+        rung: the name of a rung to copy, such as "ladder_04_shared_memory".
         what: "course" for the course's interface, "conv" for the whole op.
 
     Raises:
-        ConvswapError: the file is there or cannot be written, or there is no such rung or interface.
+        ConvswapError: the file exists or cannot be written, or there is no such rung or interface.
     """
     if what not in INTERFACES:
         raise unknown_name("interface", what, INTERFACES)
@@ -70,53 +70,53 @@ def template(interface: str) -> str:
 
 
 def rung_copy(name: str) -> str:
-    """Return the text of a file of the lab that computes as the rung `name` does.
+    """Return the text of a lab file with the kernel of the rung `name`.
 
     Raises:
-        ConvswapError: there is no such rung, or it does not fit into one kernel of one file.
+        ConvswapError: there is no such rung, or it needs more than one kernel in one file.
     """
     pages = {page.name: page for page in read_pages()}
     if name not in pages:
         raise unknown_name("rung", name, pages)
     page = pages[name]
     if not page.launch:
-        able = [other.name for other in pages.values() if other.launch]
+        copyable = [other.name for other in pages.values() if other.launch]
         raise ConvswapError(
             f"{name} cannot be copied into a file of one kernel: {page.no_copy}; take one of "
-            f"{', '.join(able)}"
+            f"{', '.join(copyable)}"
         )
     constants = "".join(f"constexpr int {each} = {value};\n" for each, value in page.constants.items())
     if page.only:
         constants = (
-            "// What the kernel is compiled for. For other layers, change the numbers and the next line.\n"
+            "// Sizes that the kernel is compiled for. For other layers, change them and the next line.\n"
             f"// only: {page.only}\n{constants}"
         )
     parts = [
-        _head(page),
+        _head_comment(page),
         '#include "convswap/lab.h"\n',
         constants,
         f"// launch: {page.launch}\n",
-        _code(page.code),
+        _kernel_code(page.code),
     ]
     return "\n".join(filter(None, parts))
 
 
-def _head(page: Page) -> str:
+def _head_comment(page: Page) -> str:
     paragraphs = [f"Rung {page.number} of the ladder. {page.title}", *page.idea.split("\n\n")]
     wrapped = [
-        "\n".join(f"// {line}" for line in textwrap.wrap(each, _WIDTH, break_long_words=False))
+        "\n".join(f"// {line}" for line in textwrap.wrap(each, _MAX_COLUMNS, break_long_words=False))
         for each in paragraphs
     ]
     return "\n//\n".join(wrapped) + "\n"
 
 
-def _code(code: str) -> str:
+def _kernel_code(code: str) -> str:
     kernel = _KERNEL.search(code)
-    assert kernel is not None  # every rung that is copied has one
+    assert kernel is not None  # every rung with a launch line has a kernel
     bounds = f"__launch_bounds__({kernel[1]}) " if kernel[1] else ""
     code = code[: kernel.start()] + _FORWARD.format(bounds=bounds) + code[kernel.end() :]
     for pattern, name in _NAMES.items():
         code = re.sub(rf"{pattern}(?!\w)" if pattern[-1].isalpha() else pattern, name, code)
-    # Remarks on a file that the copy does not need.
+    # Remove comments on sizes.h, which the copy does not include.
     code = re.sub(r"\n// [^\n]*\(sizes\.h\)\.\n", "\n", code)
     return re.sub(r"\n{3,}", "\n\n", re.sub(r"; +//", ";  //", code))

@@ -1,4 +1,4 @@
-"""What a kernel runs in: the convolutions of a network, a model or a suite, and the model they are of."""
+"""Targets of a kernel: a network or a model with its convolutions, or one layer of a suite."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from convswap.runtime.layers import Capture, ConvLayer, conv_layers
 from convswap.runtime.sessions import on_device
 from convswap.timing.single_node import single_node
 from convswap.timing.suites import SUITES, SuiteLayer
-from convswap.tutorial.lab.kernel import ALGORITHM, Kernel
+from convswap.tutorial.lab.kernel import ALGORITHM, LabKernel
 
-# What the ladder takes of the course's layers; others take what fills a card.
+# The course's layers get the ladder's batch, others a batch that fills a card.
 _COURSE_BATCH, _BATCH = 10_000, 64
-# So many samples show whether a whole network still answers the same.
+# Samples for which a whole model's outputs are compared.
 NETWORK_SAMPLES = 3
 
 
 @dataclass(frozen=True)
 class TargetLayer:
-    """A convolution, the shapes of what a run feeds it, and why the kernel leaves it, or ""."""
+    """A convolution, the shapes of its inputs, and the reason why the kernel does not support it, or ""."""
 
     layer: ConvLayer
     shapes: Mapping[str, tuple[int, ...]]
@@ -37,16 +37,16 @@ class TargetLayer:
 
     @property
     def problem(self) -> _native.Problem:
-        """The problem, as the planner knows it."""
+        """The conv problem, as the planner takes it."""
         return self.layer.problem(self.shapes)
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a user named: its title, the images of a run, the convolutions, and the model if it is one.
+    """A target: its title, the images of a run, its convolutions and, unless it is one layer, its model.
 
-    `swapped` has the kernel in the place of those Convs that it takes, `plain` is the model as it was, and
-    `feeds` is what both are fed; None and empty for a layer alone.
+    In `swapped` the kernel computes the Convs that it supports, `plain` is the original model, and `feeds`
+    are the inputs of both. All three are None for one layer.
     """
 
     title: str
@@ -57,13 +57,13 @@ class Target:
     feeds: Mapping[str, np.ndarray] | None = None
 
     @property
-    def taken(self) -> tuple[TargetLayer, ...]:
-        """The convolutions that the kernel computes."""
-        return tuple(one for one in self.layers if not one.why_not)
+    def supported(self) -> tuple[TargetLayer, ...]:
+        """The convolutions that the kernel supports."""
+        return tuple(conv for conv in self.layers if not conv.why_not)
 
 
 def check_target(name: str) -> None:
-    """Raise ConvswapError where there is neither a network, a layer nor a file called so."""
+    """Raise ConvswapError unless there is a network, a layer or a file called `name`."""
     if name in ALL_NETWORKS or name in _suite_layers() or Path(name).is_file():
         return
     if Path(name).suffix or "/" in name:
@@ -73,12 +73,12 @@ def check_target(name: str) -> None:
     raise unknown_name("network or layer", name, [*ALL_NETWORKS, *_suite_layers()])
 
 
-def open_target(name: str, kernel: Kernel, batch: int | None, device: Device) -> Target:
-    """Return the target called or stored as `name`, for runs of `batch` images, on the card `device`.
+def open_target(name: str, kernel: LabKernel, batch: int | None, device: Device) -> Target:
+    """Return the target `name`, a network, layer or file, for runs of `batch` images on the card `device`.
 
     Raises:
-        ConvswapError: there is none, the batch is out of range, or no convolution of it is one for the
-            kernel; the message says why of the first.
+        ConvswapError: there is no such target, the batch is out of range, or the kernel supports none of its
+            convolutions; the message gives the reason for the first.
     """
     require_count("batch", batch)
     check_target(name)
@@ -88,7 +88,7 @@ def open_target(name: str, kernel: Kernel, batch: int | None, device: Device) ->
         if name in suite and name not in ALL_NETWORKS
         else _model_target(name, kernel, batch, device)
     )
-    if not target.taken:
+    if not target.supported:
         first = target.layers[0] if target.layers else None
         why = "it has no convolution" if first is None else f"{first.layer.name}: {first.why_not}"
         raise ConvswapError(f"{kernel.name} computes no convolution of {name}: {why}")
@@ -96,7 +96,7 @@ def open_target(name: str, kernel: Kernel, batch: int | None, device: Device) ->
 
 
 def _suite_layers() -> dict[str, SuiteLayer]:
-    """Return the layers of all suites by name, each suite's own first where names are the same."""
+    """Return the layers of all suites by name; an earlier suite or layer wins where names are equal."""
     return {
         layer.name: layer
         for suite in reversed(list(SUITES.values()))
@@ -105,14 +105,14 @@ def _suite_layers() -> dict[str, SuiteLayer]:
     }
 
 
-def _layer_target(name: str, layer: SuiteLayer, kernel: Kernel, batch: int | None) -> Target:
+def _layer_target(name: str, layer: SuiteLayer, kernel: LabKernel, batch: int | None) -> Target:
     images = batch or layer.batch or _COURSE_BATCH
     conv = single_node(layer, DEFAULT_PRECISION, ALGORITHM)
     shapes = {"x": layer.input_shape(images)}
     return Target(name, images, (_target_layer(conv, shapes, kernel),))
 
 
-def _model_target(name: str, kernel: Kernel, batch: int | None, device: Device) -> Target:
+def _model_target(name: str, kernel: LabKernel, batch: int | None, device: Device) -> Target:
     is_course = name in ALL_NETWORKS and name not in LARGE_NETWORKS
     images = batch or (_COURSE_BATCH if is_course else _BATCH)
     tested = open_model_with_data(name, "random")
@@ -120,25 +120,25 @@ def _model_target(name: str, kernel: Kernel, batch: int | None, device: Device) 
     feeds = source.first(source.batch)
     swapped = swap(tested.model).model
     layers = conv_layers(swapped)
-    # Of one sample, since all that a run of many differs by is its first extent.
+    # Shapes of a small run; a large run differs only in the first dimension.
     shapes = Capture(swapped, layers, device).shapes(on_device(feeds, device))
     fixed = source.batch != NETWORK_SAMPLES
     images = source.batch if fixed else images
-    named = []
+    convs = []
     for layer in layers:
-        own = {each: (images, *shapes[each][1:]) for each in layer.fed}
-        named.append(_target_layer(layer, own, kernel))
-    _take(swapped, {one.layer.node.output[0] for one in named if not one.why_not})
-    return Target(tested.title, images, tuple(named), swapped, tested.plain, feeds)
+        layer_shapes = {each: (images, *shapes[each][1:]) for each in layer.fed}
+        convs.append(_target_layer(layer, layer_shapes, kernel))
+    _assign_kernel(swapped, {conv.layer.node.output[0] for conv in convs if not conv.why_not})
+    return Target(tested.title, images, tuple(convs), swapped, tested.plain, feeds)
 
 
-def _target_layer(layer: ConvLayer, shapes: Mapping[str, Sequence[int]], kernel: Kernel) -> TargetLayer:
-    known = {name: tuple(int(extent) for extent in shape) for name, shape in shapes.items()}
-    return TargetLayer(layer, known, kernel.source.why_not(layer.problem(known)))
+def _target_layer(layer: ConvLayer, shapes: Mapping[str, Sequence[int]], kernel: LabKernel) -> TargetLayer:
+    shapes_of_ints = {name: tuple(int(extent) for extent in shape) for name, shape in shapes.items()}
+    return TargetLayer(layer, shapes_of_ints, kernel.source.why_not(layer.problem(shapes_of_ints)))
 
 
-def _take(swapped: ir.Model, outputs: set[str]) -> None:
-    """Have the kernel compute the Convs with these `outputs`; our own compute the others."""
+def _assign_kernel(swapped: ir.Model, outputs: set[str]) -> None:
+    """Assign the kernel to the Convs with these `outputs`; the library computes the others."""
     for node in swapped.graph:
         if node.outputs and node.outputs[0].name in outputs:
             node.attributes["algorithm"] = ir.AttrString("algorithm", ALGORITHM)

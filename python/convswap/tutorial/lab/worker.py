@@ -1,11 +1,11 @@
-"""The process in which kernels run, apart from the one that asked: it may be stopped at any time.
+"""The worker: a process that runs kernels and that its parent may kill at any time.
 
     python -m convswap.tutorial.lab.worker DESCRIPTOR [--without-card]
 
-Receives from the connection of that descriptor, as `process.py` sends them, requests, each with whether its
-counters are wanted, and answers with dicts: {"stage", "seconds", "shown"}, what begins, how long it may take,
-and whether the user is told; then {"result", "lost"}, the latter where no other kernel can run here, or
-{"refused"} with the message of bad input.
+DESCRIPTOR is the file descriptor of a connection to the parent, `process.py`. A request is a pair: a
+`Request`, and whether to read its counters. The worker replies with dicts. {"stage", "seconds", "shown"}
+announces a stage, its time limit, and whether to show it to the user. The last reply is {"result", "lost"} or
+{"refused"}. "lost" says that the worker must not run another kernel; "refused" is the message of bad input.
 """
 
 from __future__ import annotations
@@ -22,48 +22,48 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from convswap.tutorial.lab.kernel import Request
 
-# Tells that no request will need the card, so that none is opened.
+# With this option no request needs the card, so the worker does not open it in advance.
 WITHOUT_CARD = "--without-card"
 _PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
-    """Answer requests until there are no more; return the exit status."""
-    # Whoever asked may be killed while a kernel hangs here.
+    """Reply to requests until the connection is closed; return the exit status."""
+    # The parent may be killed while a kernel hangs here. The operating system then ends this process too.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = Connection(int(sys.argv[1]))
 
-    def tell(stage: str, seconds: float, *, shown: bool = True) -> None:
+    def report_stage(stage: str, seconds: float, *, shown: bool = True) -> None:
         connection.send({"stage": stage, "seconds": seconds, "shown": shown})
 
-    tell("starting", 60)
-    from convswap.tutorial.lab.warm_up import Opening
+    report_stage("starting", 60)
+    from convswap.tutorial.lab.warm_up import WarmUp
 
-    # Before the other modules, whose import takes as long.
-    opening = None if WITHOUT_CARD in sys.argv[2:] else Opening()
+    # The card warms up while the other modules are imported, which takes as long.
+    warm_up = None if WITHOUT_CARD in sys.argv[2:] else WarmUp()
     from convswap.errors import ConvswapError
-    from convswap.tutorial.lab.runner import BenchTop
+    from convswap.tutorial.lab.runner import Runner
 
-    bench_top = BenchTop(tell, opening)
+    runner = Runner(report_stage, warm_up)
     while True:
         try:
-            request, of_counters = connection.recv()
+            request, reads_counters = connection.recv()
         except EOFError:
             return 0
         try:
-            result = _serve(bench_top.counters if of_counters else bench_top.run, request)
-            connection.send({"result": result, "lost": bench_top.is_lost})
+            result = _serve(runner.counters if reads_counters else runner.run, request)
+            connection.send({"result": result, "lost": runner.is_lost})
         except ConvswapError as error:
             connection.send({"refused": str(error)})
 
 
-def _serve(what: Callable[[Request, str], object], request: Request) -> object:
-    # A copy, since the user may save the file while it is read again; and its name is the user's.
+def _serve(task: Callable[[Request, str], object], request: Request) -> object:
+    # NVRTC reads a copy, because the user may save the file meanwhile. It keeps the file's name for messages.
     with tempfile.TemporaryDirectory(prefix="convswap-lab-") as folder:
         path = Path(folder) / (Path(request.kernel.name).name or "kernel.cu")
         path.write_text(request.kernel.text, encoding="utf-8")
-        return what(request, str(path))
+        return task(request, str(path))
 
 
 if __name__ == "__main__":

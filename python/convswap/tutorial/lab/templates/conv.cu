@@ -1,6 +1,6 @@
-// The whole op, correct and slow: stride, padding, dilation, groups and bias, a thread for each output.
+// The whole op, correct but slow: stride, padding, dilation, groups and bias, one thread per output.
 //
-// `conv` has every size; "convswap/lab.h" says what they are called, and what is computed.
+// `conv` has every size; "convswap/lab.h" lists its members and has the formula.
 //
 //   convswap lab run @NAME@        compile, check and time it
 //   convswap lab watch @NAME@      again on each save
@@ -8,14 +8,14 @@
 #include "convswap/lab.h"
 
 // interface: conv
-// How the kernel is started: whole numbers, + - * / %, ceil_div(a, b), min(a, b), max(a, b) of the sizes
-// B M C H W R S G H_out W_out; grid and block have up to three numbers, shared is in bytes.
+// The launch: expressions of integers, + - * / %, ceil_div(a, b), min(a, b), max(a, b) and the sizes
+// B M C H W R S G H_out W_out. Grid and block have up to three numbers; shared is in bytes.
 // launch: grid(ceil_div(B * M * H_out * W_out, 256)) block(256) shared(0)
 
 __global__ void forward(float* y, const float* x, const float* w, const float* b, convswap::Conv conv) {
   const int outputs = conv.batch * conv.filters * conv.out_height * conv.out_width;
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  // The last block has threads for which there is nothing left.
+  // The last block may have more threads than outputs.
   if (i >= outputs) return;
   const int q = i % conv.out_width;
   const int p = i / conv.out_width % conv.out_height;
@@ -24,7 +24,7 @@ __global__ void forward(float* y, const float* x, const float* w, const float* b
   const int channels = conv.channels / conv.groups;
   const int first_channel = m / (conv.filters / conv.groups) * channels;
 
-  // b is null where there is no bias.
+  // b is null if there is no bias.
   float sum = b == nullptr ? 0.0f : b[m];
   for (int c = 0; c < channels; ++c) {
     for (int r = 0; r < conv.filter_height; ++r) {

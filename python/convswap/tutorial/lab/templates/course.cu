@@ -1,9 +1,9 @@
-// A convolution, correct and slow: a thread for each output, which reads everything from global memory.
+// A convolution, correct but slow: one thread per output, which reads everything from global memory.
 //
 //   y[n][m][p][q] = sum over c, r, s of x[n][c][p + r][q + s] * k[m][c][r][s]
 //
-// Of each array the last index is the fastest. x has B images of C channels, H rows and W columns; k has M
-// filters of C channels and K x K taps; y has B images of M channels, H_out = H - K + 1 rows and
+// Arrays are row-major: the last index is the fastest. x has B images of C channels, H rows and W columns. k
+// has M filters of C channels and K x K taps. y has B images of M channels, H_out = H - K + 1 rows and
 // W_out = W - K + 1 columns.
 //
 //   convswap lab run @NAME@        compile, check and time it
@@ -11,8 +11,8 @@
 
 #include "convswap/lab.h"
 
-// How the kernel is started: whole numbers, + - * / %, ceil_div(a, b), min(a, b), max(a, b) of the sizes
-// B M C H W K H_out W_out; grid and block have up to three numbers, shared is in bytes.
+// The launch: expressions of integers, + - * / %, ceil_div(a, b), min(a, b), max(a, b) and the sizes
+// B M C H W K H_out W_out. Grid and block have up to three numbers; shared is in bytes.
 // launch: grid(B, M, ceil_div(H_out, 16) * ceil_div(W_out, 16)) block(16, 16) shared(0)
 
 __global__ void forward(float* y, const float* x, const float* k, int B, int M, int C, int H, int W, int K) {
@@ -22,7 +22,7 @@ __global__ void forward(float* y, const float* x, const float* k, int B, int M, 
   const int tiles_across = convswap::ceil_div(W_out, 16);
   const int p = blockIdx.z / tiles_across * 16 + threadIdx.y;
   const int q = blockIdx.z % tiles_across * 16 + threadIdx.x;
-  // The last tiles have threads for which there is nothing left.
+  // Tiles at the edges may have more threads than outputs.
   if (p >= H_out || q >= W_out) return;
 
   float sum = 0.0f;
