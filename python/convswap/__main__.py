@@ -1,4 +1,4 @@
-"""`convswap`, and `python -m convswap`, which is the same."""
+"""The entry point of `convswap` and of `python -m convswap`."""
 
 import signal
 import sys
@@ -7,11 +7,11 @@ import sys
 def run() -> int:
     """Run the command line; return its exit status.
 
-    An interrupt while its modules are loaded ends the process as any signal does: some would take Python's
-    exception for a library that is missing.
+    An interrupt during the imports ends the process at once. A KeyboardInterrupt there would make some
+    modules believe that a library is missing.
     """
     handler = signal.getsignal(signal.SIGINT)
-    if handler is signal.default_int_handler:  # not where whoever started us has it ignored
+    if handler is signal.default_int_handler:  # false if the parent process ignores interrupts
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from convswap.cli.main import main
 

@@ -1,4 +1,4 @@
-"""`python -m convswap.cli`, which is `convswap`."""
+"""The entry point of `python -m convswap.cli`, which is the same as `convswap`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What commands share of their arguments: the options themselves, and what their texts mean."""
+"""Options that several commands share, and functions that parse their values."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from convswap.errors import ConvswapError
 if TYPE_CHECKING:
     from convswap.inputs.user_inputs import InputData
 
-# Options that mean the same in several commands.
-_COMMON: Mapping[str, dict[str, Any]] = {
+# Options with the same meaning in several commands.
+_COMMON_OPTIONS: Mapping[str, dict[str, Any]] = {
     "--data": {"metavar": "NAME", "help": "fashion-mnist, synthetic or random"},
-    "--images": {"type": int, "metavar": "N", "help": "the first N of the data"},
+    "--images": {"type": int, "metavar": "N", "help": "use the first N images of the data"},
     "--batch": {"type": int, "metavar": "B", "help": "images in a run"},
     "--device": {"metavar": "D", "help": "cuda or cpu"},
-    "--only": {"metavar": "REGEX", "help": "swap the nodes whose name matches"},
+    "--only": {"metavar": "REGEX", "help": "swap only the nodes whose name matches"},
     "--fuse": {
         "action": "store_true",
-        "help": "fuse Convs with the bias, batch normalisation, residual, activation, pooling behind them, "
-        "and 1x1 Convs a depthwise one in front",
+        "help": "fuse each Conv with the bias, batch normalisation, residual, activation and pooling after "
+        "it, and a 1x1 Conv with the depthwise Conv before it",
     },
     "--runs": {"type": int, "metavar": "N", "help": "recorded runs of each side; default: 20"},
-    # Which `input_shape` reads.
+    # Parsed by `input_shape`.
     "--input-shape": {
         "action": "append",
         "metavar": "[INPUT=]C,H,W",
-        "help": "the shape of one sample where the model leaves it open; again for further inputs",
+        "help": "the shape of one sample, if the model leaves it open; repeat it for several inputs",
     },
 }
 
 
 def add_common(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add those of the options that commands share."""
+    """Add the named options of `_COMMON_OPTIONS`."""
     for name in names:
-        parser.add_argument(name, **_COMMON[name])
+        parser.add_argument(name, **_COMMON_OPTIONS[name])
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """Add MODEL."""
-    # An action of argparse has no such attribute; argcomplete looks for it.
+    """Add the argument MODEL."""
+    # argcomplete reads the attribute `completer`, which argparse does not declare.
     model: Any = parser.add_argument("model", metavar="MODEL", help="a network's name or an ONNX file")
     model.completer = names_or_files(network_names)
 
 
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
-    """Add what commands take that plan a model for a device."""
+    """Add the options of commands that plan a model for a device."""
     add_model(parser)
     add_common(parser, "--batch", "--input-shape", "--device")
     add_kernel_options(parser)
@@ -59,69 +59,74 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
-    """Add --inputs and how images become numbers, which `given_inputs` reads, and --op-library."""
-    feeding = parser.add_argument_group("feeding")
-    feeding.add_argument(
+    """Add --inputs, the options for images, which `given_inputs` parses, and --op-library."""
+    inputs = parser.add_argument_group("inputs")
+    inputs.add_argument(
         "--inputs",
         metavar="FILE.npz|FOLDER",
-        help="arrays by the names of the inputs; a folder of NAME.npy, or of images for one image input: "
-        "upright by their EXIF orientation, an alpha channel left out",
+        help="arrays with the names of the inputs, or a folder of NAME.npy; for a model with one image input "
+        "a folder of images, rotated by their EXIF orientation and without the alpha channel",
     )
-    feeding.add_argument("--mean", metavar="M,...", help="of images: (scale pixel - mean) / std; default: 0")
-    feeding.add_argument("--std", metavar="S,...", help="one number, or one for each channel; default: 1")
-    feeding.add_argument("--scale", type=float, metavar="F", help="default: 1/255, for whole numbers 1")
-    feeding.add_argument(
+    inputs.add_argument(
+        "--mean", metavar="M,...", help="for images: input = (scale * pixel - mean) / std; default: 0"
+    )
+    inputs.add_argument("--std", metavar="S,...", help="one number, or one for each channel; default: 1")
+    inputs.add_argument(
+        "--scale", type=float, metavar="F", help="default: 1/255, or 1 if the input has an integer type"
+    )
+    inputs.add_argument(
         "--op-library",
         dest="op_libraries",
         action="append",
         default=[],
         metavar="FILE",
-        help="custom ops of others that the model needs; again for further ones",
+        help="a library with other custom ops that the model needs; repeat it for several",
     )
 
 
 def add_results(parser: argparse.ArgumentParser, **helps: str) -> None:
-    """Add an option for each file that a command may write, `json` for --json, as the group "results"."""
+    """Add an option for each file that a command can write, such as `json` for --json, with its help text."""
     results = parser.add_argument_group("results")
     for name, text in helps.items():
         results.add_argument(f"--{name}", metavar="FILE", help=text)
 
 
 def arguments_of(function: Callable[..., object], options: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of `function` that a command has options for, which are called as its parameters.
+    """Return the keyword arguments of `function` that have an option of the same name.
 
-    Those that the user left out are left to the function. What several commands read from text is read here.
+    Options that the user omitted are not passed, so the function's defaults apply. Options in text form that
+    several commands share are parsed.
     """
-    read = {"input_shape": input_shape, "inputs": given_inputs, "compute_capability": _capability}
-    given = {name: getattr(options, name, None) for name in inspect.signature(function).parameters}
+    parsers = {"input_shape": input_shape, "inputs": given_inputs, "compute_capability": _capability}
+    values = {name: getattr(options, name, None) for name in inspect.signature(function).parameters}
     arguments = {
-        name: read[name](options) if name in read and hasattr(options, name) else value
-        for name, value in given.items()
+        name: parsers[name](options) if name in parsers and hasattr(options, name) else value
+        for name, value in values.items()
     }
     return {name: value for name, value in arguments.items() if value is not None}
 
 
 def given_inputs(options: argparse.Namespace) -> InputData | None:
-    """Return what --inputs, --mean, --std and --scale say; None where none is there."""
-    how = {"--mean": options.mean, "--std": options.std, "--scale": options.scale}
+    """Return the values of --inputs, --mean, --std and --scale; None without --inputs."""
+    image_options = {"--mean": options.mean, "--std": options.std, "--scale": options.scale}
     if options.inputs is None:
-        for option, value in how.items():
+        for option, value in image_options.items():
             if value is not None:
                 raise ConvswapError(f"{option} has no meaning without --inputs and a folder of images")
         return None
-    # Imported here, since a parser alone needs no NumPy.
+    # Imported here, because building the parser must not import NumPy.
     from convswap.inputs.user_inputs import InputData
 
-    usual = InputData(options.inputs)
+    defaults = InputData(options.inputs)
     return InputData(
         options.inputs,
-        usual.mean if options.mean is None else _numbers("--mean", options.mean),
-        usual.std if options.std is None else _numbers("--std", options.std),
+        defaults.mean if options.mean is None else _parse_numbers("--mean", options.mean),
+        defaults.std if options.std is None else _parse_numbers("--std", options.std),
         options.scale,
     )
 
 
-def _numbers(option: str, text: str) -> tuple[float, ...]:
+def _parse_numbers(option: str, text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
@@ -140,7 +145,7 @@ def add_kernel_options(parser: argparse.ArgumentParser, precisions: str = "tf32 
 
 
 def input_shape(options: argparse.Namespace) -> list[int] | dict[str, list[int]] | None:
-    """Return [3, 224, 224] for "3,224,224" alone, {"x": [3, 224, 224]} for "x=3,224,224" and others."""
+    """Return [3, 224, 224] for "3,224,224" alone, and {"x": [3, 224, 224]} for "x=3,224,224"."""
     shapes: dict[str, list[int]] = {}
     for text in options.input_shape or ():
         match = re.fullmatch(r"(?:(.+)=)?(\d+(?:,\d+)*)", text, re.DOTALL)
@@ -152,8 +157,8 @@ def input_shape(options: argparse.Namespace) -> list[int] | dict[str, list[int]]
         name = match[1] or ""
         if name in shapes or (shapes and "" in (name, *shapes)):
             raise ConvswapError(
-                f"--input-shape {text!r} is one too many; give each input's once, as in x=3,224,224 where "
-                "there are several"
+                f"--input-shape {text!r} is one too many; give one for each input, as in x=3,224,224 if the "
+                "model has several inputs"
             )
         shapes[name] = [int(number) for number in match[2].split(",")]
     return shapes.get("", shapes or None)
@@ -182,8 +187,10 @@ def whole_numbers(option: str, text: str | None, example: str) -> list[int] | No
         ) from None
 
 
-def refuse_beside(option: str, given: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> None:
-    """Refuse what `option` would ignore: what is `given` and not as `usual`, which is None by default."""
-    for name, value in given.items():
-        if value != (usual or {}).get(name):
+def refuse_together(
+    option: str, values: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+) -> None:
+    """Refuse options that `option` would ignore: `values` that differ from their `defaults`, usually None."""
+    for name, value in values.items():
+        if value != (defaults or {}).get(name):
             raise ConvswapError(f"{name} has no meaning beside {option}; leave one of them out")

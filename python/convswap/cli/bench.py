@@ -12,18 +12,18 @@ from convswap.cli.arguments import (
     add_kernel_options,
     add_results,
     arguments_of,
-    refuse_beside,
+    refuse_together,
     whole_numbers,
 )
 from convswap.cli.completion import suite_names
 from convswap.cli.results import check_results, console, give_results, progress_line
 from convswap.errors import ConvswapError
 
-HELP = "time the layers of a suite, alone"
+HELP = "time single layers of a suite"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `convswap bench` takes."""
+    """Add the arguments of `convswap bench`."""
     suite: Any = parser.add_argument(
         "suite",
         nargs="?",
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "first-layers, one-image, fused or a large network",
     )
     suite.completer = suite_names
-    parser.add_argument("--layers", metavar="REGEX", help="the layers whose name matches")
+    parser.add_argument("--layers", metavar="REGEX", help="only the layers whose name matches")
     parser.add_argument("--batch", metavar="B,...", help="batch sizes")
     add_common(parser, "--device")
     add_kernel_options(parser, precisions="tf32 or ieee for float32 tensors, float16 or bfloat16")
@@ -40,18 +40,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--against",
         default="default",
         metavar="SIDES",
-        help="default, all for its other options and PyTorch too, or algorithms for how far the choice is "
-        "from the best",
+        help="default; all, which adds the default provider's other options and PyTorch; or algorithms, "
+        "which compares the planner's choice with the fastest algorithm",
     )
     parser.add_argument(
         "--alternate",
         action="store_true",
-        help="runs whose batch changes, through all of --batch in turn, against runs that keep theirs",
+        help="compare runs whose batch changes each time, through all of --batch, with runs of one batch",
     )
     parser.add_argument(
         "--first-run",
         metavar="MODEL",
-        help="instead of a suite: a model's session creation and first run, in fresh processes",
+        help="instead of a suite, time a model's session creation and first run, in new processes",
     )
     add_common(parser, "--input-shape")
     add_inputs(parser)
@@ -59,12 +59,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do what the options ask for; return the exit status."""
+    """Run the command; return the exit status."""
     if options.first_run is not None:
         return _bench_first_run(options)
-    fed = {"--input-shape": options.input_shape, "--inputs": options.inputs}
-    fed |= {"--op-library": options.op_libraries or None, "--mean": options.mean, "--std": options.std}
-    refuse_beside("a suite, whose shapes are fixed", {**fed, "--scale": options.scale})
+    input_options = {"--input-shape": options.input_shape, "--inputs": options.inputs}
+    input_options |= {
+        "--op-library": options.op_libraries or None,
+        "--mean": options.mean,
+        "--std": options.std,
+    }
+    refuse_together("a suite, whose shapes are fixed", {**input_options, "--scale": options.scale})
     if options.alternate:
         return _bench_alternating(options)
     from convswap.bench.report import print_suite
@@ -74,16 +78,16 @@ def run(options: argparse.Namespace) -> int:
     rows: list[dict[str, Any]] = []
     try:
         with progress_line() as progress:
-            rows.extend(run_suite(**_asked(run_suite, options), progress=progress))
+            rows.extend(run_suite(**_suite_arguments(run_suite, options), progress=progress))
     finally:
-        # Also those that a stop, or a layer that memory does not suffice for, came after.
+        # After an interrupt, or a layer for which memory is too small, the rows so far are shown.
         if rows:
             give_results(lambda: print_suite(rows, console(), options.device, options.against), options, rows)
     return 0
 
 
-def _asked(function: Callable[..., object], options: argparse.Namespace) -> dict[str, Any]:
-    """Return what says which layers are timed, and how, as `function` takes it."""
+def _suite_arguments(function: Callable[..., object], options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `function`, with the batch sizes."""
     batches = whole_numbers("--batch", options.batch, "1,64,512")
     return {**arguments_of(function, options), "batches": batches}
 
@@ -91,10 +95,10 @@ def _asked(function: Callable[..., object], options: argparse.Namespace) -> dict
 def _bench_alternating(options: argparse.Namespace) -> int:
     from convswap.bench.alternating import print_alternating, run_alternating
 
-    refuse_beside("--alternate", {"--against": options.against}, {"--against": "default"})
+    refuse_together("--alternate", {"--against": options.against}, {"--against": "default"})
     check_results({"--json": options.json})
     with progress_line() as progress:
-        rows = run_alternating(**_asked(run_alternating, options), progress=progress)
+        rows = run_alternating(**_suite_arguments(run_alternating, options), progress=progress)
     give_results(lambda: print_alternating(rows, console(), options.device), options, rows)
     return 0
 
@@ -102,17 +106,17 @@ def _bench_alternating(options: argparse.Namespace) -> int:
 def _bench_first_run(options: argparse.Namespace) -> int:
     from convswap.bench.first_run import first_run, print_first_run
 
-    given = {"--against": options.against, "--layers": options.layers, "--alternate": options.alternate}
-    usual = {"--against": "default", "--alternate": False}
-    refuse_beside("--first-run", {**given, "SUITE": options.suite}, usual)
+    others = {"--against": options.against, "--layers": options.layers, "--alternate": options.alternate}
+    defaults = {"--against": "default", "--alternate": False}
+    refuse_together("--first-run", {**others, "SUITE": options.suite}, defaults)
     batches = whole_numbers("--batch", options.batch, "1,64,512")
     if batches is not None and len(batches) != 1:
         raise ConvswapError(f"--first-run takes one batch size, but --batch {options.batch} was given")
     check_results({"--json": options.json}, model=options.first_run, options=options)
     with progress_line() as progress:
-        asked = arguments_of(first_run, options)
+        arguments = arguments_of(first_run, options)
         if batches is not None:
-            asked["batch"] = batches[0]
-        found = first_run(options.first_run, **asked, progress=progress)
+            arguments["batch"] = batches[0]
+        found = first_run(options.first_run, **arguments, progress=progress)
     give_results(lambda: print_first_run(found, console(), options.device), options, found)
     return 0

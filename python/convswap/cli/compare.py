@@ -1,4 +1,4 @@
-"""`convswap compare`: set a model before and after the swap against each other."""
+"""`convswap compare`: compare a model before and after the swap."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HELP = "accuracy and time of a model before and after the swap"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `convswap compare` takes."""
+    """Add the arguments of `convswap compare`."""
     add_model(parser)
     add_common(parser, "--data", "--images", "--batch", "--input-shape", "--device")
     add_kernel_options(parser)
@@ -30,20 +30,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--course",
         dest="labelled",
         action="store_true",
-        help="also print the two lines of ECE 408, per side",
+        help="also print the two lines that ECE 408's programs print, for each side",
     )
     parts.add_argument(
         "--no-layers",
         dest="time_layers",
         action="store_false",
-        help="time the whole model only: soon done for deep ones",
+        help="time only the whole model, which is much quicker for a deep one",
     )
     add_inputs(parser)
     add_results(parser, json="write the comparison as JSON", html="write a page: verdict, plot and tables")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do what the options ask for; return the exit status."""
+    """Run the command; return the exit status."""
     from convswap.comparison.compare import compare_with
     from convswap.comparison.preparation import CompareOptions
     from convswap.comparison.report import print_comparison, print_course_lines
@@ -51,8 +51,8 @@ def run(options: argparse.Namespace) -> int:
     written = {"--json": options.json, "--html": options.html}
     check_results(written, model=options.model, options=options)
     with progress_line() as progress:
-        asked = CompareOptions(**arguments_of(CompareOptions, options))
-        comparison = compare_with(options.model, asked, progress)
+        compare_options = CompareOptions(**arguments_of(CompareOptions, options))
+        comparison = compare_with(options.model, compare_options, progress)
 
     def page() -> str:
         from convswap.comparison.report import compare_html

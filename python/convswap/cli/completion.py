@@ -1,4 +1,4 @@
-"""`convswap completion`: what a shell needs to complete the command line, by argcomplete."""
+"""`convswap completion`: print the shell code that completes the command line, by argcomplete."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from convswap.errors import ConvswapError, unknown_name
 SHELLS = ("bash", "zsh", "fish")
 
 
-HELP = "print what completes this command line in a shell"
+HELP = "print shell code that completes this command line"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `convswap completion` takes."""
+    """Add the arguments of `convswap completion`."""
     parser.add_argument("shell", metavar="SHELL", help=f"{', '.join(SHELLS[:-1])} or {SHELLS[-1]}")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the shell's own words; return the exit status."""
+    """Print the shell code; return the exit status."""
     if options.shell not in SHELLS:
         raise unknown_name("shell", options.shell, SHELLS)
     print(_argcomplete().shellcode(["convswap"], shell=options.shell))
@@ -28,20 +28,20 @@ def run(options: argparse.Namespace) -> int:
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
-    """Answer, where a shell asks, what the words so far may go on with, and end the process; else return."""
+    """Print completions and end the process if a shell asks for them; else return."""
     if "_ARGCOMPLETE" in os.environ:
         _argcomplete().autocomplete(parser)
 
 
 def network_names(**_asked: Any) -> list[str]:
-    """Return what may stand for a model beside files, as argcomplete asks for it."""
+    """Return the names of all networks, as a completer of argcomplete."""
     from convswap.models import ALL_NETWORKS
 
     return sorted(ALL_NETWORKS)
 
 
 def names_or_files(names: Any) -> Any:
-    """Return a completer of `names`, and of files."""
+    """Return a completer of files and of the names that the completer `names` gives."""
 
     def complete_both(**asked: Any) -> list[str]:
         return [*names(**asked), *_argcomplete().completers.FilesCompleter()(**asked)]
@@ -63,6 +63,6 @@ def _argcomplete() -> Any:
         if error.name != "argcomplete":
             raise
         raise ConvswapError(
-            "completing needs argcomplete, which is not installed: pip install argcomplete"
+            "completion needs argcomplete, which is not installed: pip install argcomplete"
         ) from None
     return argcomplete

@@ -1,4 +1,4 @@
-"""`convswap data`: look at the data sets."""
+"""`convswap data`: show the data sets."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from convswap.cli.results import check_results, progress_line, show_and_write
 from convswap.errors import ConvswapError
 
-HELP = "look at the data sets"
+HELP = "show images of a data set"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `convswap data` takes."""
+    """Add the arguments of `convswap data`."""
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     show = actions.add_parser("show", help="draw test images with predicted and true class")
     show.add_argument("--data", metavar="NAME", help="fashion-mnist or synthetic")
@@ -21,13 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         default="ece408-2017-high",
         metavar="MODEL",
-        help="what predicts, a network's name or an ONNX file; default: ece408-2017-high",
+        help="the model that predicts: a network's name or an ONNX file; default: ece408-2017-high",
     )
     show.add_argument("-o", "--output", metavar="FILE.png", help="default: the data set's name")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do what the options ask for; return the exit status."""
+    """Run the command; return the exit status."""
     from convswap.inputs.predictions import check_image_count, draw, predict
     from convswap.output.drawing import png
 
@@ -41,6 +41,6 @@ def run(options: argparse.Namespace) -> int:
         progress("drawing")
         sheet = png(draw(predictions))
     output = options.output or f"{predictions.dataset}.png"
-    told = f"{output}: {predictions.correct} of {len(predictions.labels)} named right by {predictions.model}"
-    show_and_write(lambda: print(told), (output, lambda: sheet))
+    summary = f"{output}: {predictions.correct} of {len(predictions.labels)} named right by {predictions.model}"
+    show_and_write(lambda: print(summary), (output, lambda: sheet))
     return 0

@@ -1,4 +1,4 @@
-"""`convswap doctor`: what is installed, what is missing, what to type."""
+"""`convswap doctor`: check the installation."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import argparse
 
 from convswap.cli.results import console
 
-HELP = "what is installed, what is missing, what to type"
+HELP = "check the installation: what is missing, and the command that installs it"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `convswap doctor` takes."""
+    """Add the arguments of `convswap doctor`: none."""
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what was found; return 0 where nothing needed is missing."""
+    """Print the findings; return 0 if nothing necessary is missing."""
     from convswap.doctor.diagnosis import all_needed_ok, diagnose, print_doctor
 
     findings = diagnose()

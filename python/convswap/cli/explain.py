@@ -1,4 +1,4 @@
-"""`convswap explain`: tell how each Conv of a model is computed."""
+"""`convswap explain`: show the plan of each Conv of a model."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ import argparse
 from convswap.cli.arguments import add_plan_options, add_results, arguments_of
 from convswap.cli.results import check_results, console, give_results
 
-HELP = "the plan of every Conv of a model, and why"
+HELP = "show the plan of every Conv of a model, and the reason for it"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `convswap explain` takes."""
+    """Add the arguments of `convswap explain`."""
     add_plan_options(parser)
     parser.add_argument(
-        "--compute-capability", metavar="C", help="plan for a typical card, such as 9.0, instead of a device"
+        "--compute-capability",
+        metavar="C",
+        help="plan for a typical card of a compute capability, such as 9.0, instead of a device",
     )
     add_results(parser, json="write the plans as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do what the options ask for; return the exit status."""
+    """Run the command; return the exit status."""
     from convswap.planning.explain import explain, print_plan
 
     check_results({"--json": options.json}, model=options.model, options=options)

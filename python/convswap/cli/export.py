@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from convswap.cli.arguments import (
-    refuse_beside,
+    refuse_together,
     whole_numbers,
 )
 from convswap.cli.completion import network_names
@@ -19,7 +19,7 @@ HELP = "write a network or a course checkpoint as an ONNX model"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `convswap export` takes."""
+    """Add the arguments of `convswap export`."""
     network: Any = parser.add_argument(
         "network", nargs="?", metavar="NETWORK", help="one of `convswap export --list`"
     )
@@ -31,10 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mini-dnn",
         metavar="FILE.bin",
-        help="a weights file of the course since 2020; the biases of its convolutions are left out, as there",
+        help="a weights file of the course since 2020; the biases of its convolutions are dropped, as in the "
+        "course",
     )
     parser.add_argument(
-        "--torch", metavar="MODULE:NAME", help="a PyTorch module, or what gives one; or a torchvision name"
+        "--torch",
+        metavar="MODULE:NAME",
+        help="a PyTorch module, a class or function that returns one, or the name of a torchvision model",
     )
     parser.add_argument(
         "--input-shape",
@@ -43,21 +46,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--alexnet", metavar="FILE.npy", help="AlexNet's weights, bvlc_alexnet.npy")
     parser.add_argument(
-        "--data", metavar="NAME", help="what the network is to know: fashion-mnist (default) or synthetic"
+        "--data",
+        metavar="NAME",
+        help="the data set that the weights are for: fashion-mnist (default) or synthetic",
     )
-    parser.add_argument("--weights", metavar="FILE.npz", help="the network's weights, as `train` wrote them")
-    parser.add_argument("-o", "--output", metavar="FILE", help="default: named after what was given")
+    parser.add_argument("--weights", metavar="FILE.npz", help="weights of the network that `train` wrote")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="default: the name of the network or the input file, with .onnx",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do what the options ask for; return the exit status."""
+    """Run the command; return the exit status."""
     from convswap import export
     from convswap.graph.model_file import check_model_target
 
     if options.list:
-        own = ("list", "command", "words")
-        others = {name: value for name, value in vars(options).items() if name not in own}
-        refuse_beside("--list", {_shown(name): value for name, value in others.items()})
+        list_options = ("list", "command", "words")
+        others = {name: value for name, value in vars(options).items() if name not in list_options}
+        refuse_together("--list", {_option_name(name): value for name, value in others.items()})
         for network in export.networks():
             size = f"{network.image_size}x{network.image_size}"
             print(f"{network.name:18} {size:9}{network.origin}")
@@ -69,13 +79,13 @@ def run(options: argparse.Namespace) -> int:
         "--alexnet": options.alexnet,
         "--torch": options.torch,
     }
-    given = [name for name, value in sources.items() if value]
-    if len(given) != 1:
+    named = [name for name, value in sources.items() if value]
+    if len(named) != 1:
         raise ConvswapError(
-            f"export needs one of {', '.join(sources)}; given: {' and '.join(given) or 'none of them'}"
+            f"export needs one of {', '.join(sources)}; given: {' and '.join(named) or 'none of them'}"
         )
     read = {
-        f"what {_shown(name)} reads": getattr(options, name)
+        f"what {_option_name(name)} reads": getattr(options, name)
         for name in ("mxnet_symbol", "mxnet_params", "mini_dnn", "alexnet", "weights")
     }
     output = options.output or f"{_default_name(options)}.onnx"
@@ -120,7 +130,7 @@ def _export_torch(options: argparse.Namespace, progress: Progress) -> Any:
 
 
 def _default_name(options: argparse.Namespace) -> str:
-    """Return what the model's file is called without -o, but for its suffix."""
+    """Return the default name of the model's file, without its suffix."""
     if options.torch:
         return str(options.torch.rpartition(":")[2])
     if options.alexnet:
@@ -144,15 +154,15 @@ def _read_checkpoint(options: argparse.Namespace, progress: Progress) -> Any:
         source = "--mini-dnn, whose network and weights are fixed"
         _refuse_options(options, source, "data", "weights", "image_size", "input_shape")
         return export.read_mini_dnn(options.mini_dnn)
-    wanted = {
+    options_of_mxnet = {
         "--mxnet-symbol": options.mxnet_symbol,
         "--mxnet-params": options.mxnet_params,
         "--image-size": options.image_size,
     }
-    missing = [name for name, value in wanted.items() if value is None]
+    missing = [name for name, value in options_of_mxnet.items() if value is None]
     if missing:
         raise ConvswapError(
-            f"{' and '.join(missing)} missing: an MXNet checkpoint needs all of {', '.join(wanted)}"
+            f"{' and '.join(missing)} missing: an MXNet checkpoint needs all of {', '.join(options_of_mxnet)}"
         )
     source = "an MXNet checkpoint, whose weights are already trained"
     _refuse_options(options, source, "data", "weights", "input_shape")
@@ -160,12 +170,12 @@ def _read_checkpoint(options: argparse.Namespace, progress: Progress) -> Any:
 
 
 def _refuse_options(options: argparse.Namespace, source: str, *names: str) -> None:
-    """Raise ConvswapError where an option was given that means nothing for `source`."""
+    """Raise ConvswapError if one of the options `names` was given, which do not apply to `source`."""
     for name in names:
         if getattr(options, name) is not None:
-            raise ConvswapError(f"{_shown(name)} was given with {source}; leave it out")
+            raise ConvswapError(f"{_option_name(name)} was given with {source}; leave it out")
 
 
-def _shown(name: str) -> str:
-    """Return what the user types for what the parser calls `name`."""
+def _option_name(name: str) -> str:
+    """Return the option that the parser stores as `name`, as the user types it."""
     return "NETWORK" if name == "network" else f"--{name.replace('_', '-')}"

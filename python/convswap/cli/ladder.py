@@ -1,4 +1,4 @@
-"""`convswap ladder`: climb from plain loops to tensor cores."""
+"""`convswap ladder`: measure every rung of the ladder."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import argparse
 from convswap.cli.arguments import add_common, add_results, arguments_of
 from convswap.cli.results import check_results, console, give_results, progress_line
 
-HELP = "every step from plain loops to tensor cores, timed"
+HELP = "time every optimisation step from plain loops to tensor cores"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `convswap ladder` takes."""
+    """Add the arguments of `convswap ladder`."""
     parser.add_argument(
         "network", nargs="?", metavar="NETWORK", help="a course network; default: ece408-2017-high"
     )
     parser.add_argument("--data", metavar="NAME", help="fashion-mnist or synthetic")
-    parser.add_argument("--images", type=int, metavar="N", help="the first N of the data; default: 10,000")
+    parser.add_argument(
+        "--images", type=int, metavar="N", help="use the first N images of the data; default: 10,000"
+    )
     add_common(parser, "--device")
     add_results(
         parser, json="write the figures as JSON", html="write a page with plot, table and every rung's text"
@@ -24,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do what the options ask for; return the exit status."""
+    """Run the command; return the exit status."""
     from convswap.output.drawing import require_matplotlib
     from convswap.tutorial.ladder.climb import climb
     from convswap.tutorial.ladder.report import ladder_html, print_ladder

@@ -1,7 +1,8 @@
-"""The command line: reads the arguments, calls the package, prints, and sets the exit status.
+"""The command line: parses the arguments, runs the command, and returns the exit status.
 
-Exit status: 0 all went well; 1 the answers differ by more than the tolerance, or something needed is missing;
-2 bad usage or bad input, with one line on standard error; 130 interrupted.
+Exit status: 0 success; 1 the answers differ by more than the tolerance, `optimize` wrote no model, a kernel
+of the lab has a fault, or something necessary is missing; 2 bad usage or bad input, with one line on standard
+error; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from convswap.cli import (
 from convswap.errors import NO_ONNXRUNTIME, ConvswapError, out_of_memory_error
 from convswap.runtime.packages import NAME, why_broken
 
-# As the help lists them: what a title says, and its commands.
+# The help's sections, and the commands in each.
 GROUPS: Mapping[str, tuple[ModuleType, ...]] = {
-    "make and change models": (export, optimize, swap, train),
-    "set a model against the default provider": (compare, bench, profile, study),
-    "how convolutions are computed": (explain, tune, warm, ladder, lab),
-    "this installation": (doctor, data, completion),
+    "Create and change models": (export, optimize, swap, train),
+    "Compare and benchmark": (compare, bench, profile, study),
+    "Algorithms and kernels": (explain, tune, warm, ladder, lab),
+    "Installation": (doctor, data, completion),
 }
 
 Command = Callable[[argparse.Namespace], int]
@@ -50,15 +51,16 @@ Command = Callable[[argparse.Namespace], int]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `convswap` with `arguments` (by default those of the process) and return the exit status.
 
-    It changes the process for the command: its standard streams, and ONNX Runtime's telemetry is off.
+    This function changes the process: it replaces closed standard streams, and turns ONNX Runtime's telemetry
+    off.
     """
-    # ONNX Runtime reads it when it is imported. A measurement must not share its time with uploads.
+    # ONNX Runtime reads this variable when it is imported. Uploads would disturb measurements.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    # Closed, as by `>&-`, they are None.
-    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
+    # A closed stream, as by `>&-`, is None.
+    sys.stdout, sys.stderr = sys.stdout or _null_stream(), sys.stderr or _null_stream()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # What the terminal's encoding lacks must not stop a command.
+            # A character that the terminal's encoding lacks must not stop a command.
             stream.reconfigure(errors="replace")
     try:
         parser = parser_of_all()
@@ -71,45 +73,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except ConvswapError as error:
-        return _refuse(str(error))
+        return _print_error(str(error))
     except (ImportError, AttributeError) as error:
         if isinstance(error, ModuleNotFoundError) and error.name == NAME:
-            return _refuse(NO_ONNXRUNTIME)
+            return _print_error(NO_ONNXRUNTIME)
         if not (reason := why_broken()):
             raise
-        return _refuse(f"the installed {NAME} is broken: {reason}; `convswap doctor` says what to type")
+        return _print_error(f"the installed {NAME} is broken: {reason}; `convswap doctor` says what to type")
     except MemoryError as error:
-        return _refuse(str(out_of_memory_error(error)))
+        return _print_error(str(out_of_memory_error(error)))
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # The reader has left. What is still buffered must not fail again when the interpreter ends.
+        # The reader closed the pipe. Buffered output must not fail again when the interpreter exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
         if error.filename is None:
-            return _refuse(f"cannot write the output: {error.strerror}")
-        return _refuse(f"cannot read or write '{error.filename}': {error.strerror}")
+            return _print_error(f"cannot write the output: {error.strerror}")
+        return _print_error(f"cannot read or write '{error.filename}': {error.strerror}")
 
 
-def _nowhere() -> TextIO:
+def _null_stream() -> TextIO:
     return os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
 
 
-def _refuse(message: str) -> int:
+def _print_error(message: str) -> int:
     print(f"convswap: {message}", file=sys.stderr)
     return 2
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, without the usage above it."""
+    """Reports an error in one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
         raise ConvswapError(f"{message}; see `{self.prog} --help`")
 
 
 class _Version(argparse.Action):
-    """Prints the version of the package, which is looked up only then: that takes longer than parsing."""
+    """Prints the package's version, which is looked up only here because that takes longer than parsing."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_asked: Any, **_options: Any) -> NoReturn:
         from importlib.metadata import version
@@ -132,17 +134,17 @@ def parser_of_all() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         metavar="COMMAND", required=True, help=argparse.SUPPRESS, prog="convswap"
     )
-    listed = []
+    lines = []
     for title, group in GROUPS.items():
-        listed.append(f"{title}:")
+        lines.append(f"{title}:")
         for command in group:
             name = command.__name__.rpartition(".")[2]
-            own = commands.add_parser(name, help=command.HELP)
-            own.set_defaults(command=command.run)
-            command.add_arguments(own)
-            listed.append(f"  {name:12}{command.HELP}")
-        listed.append("")
-    parser.epilog = "\n".join([*listed, "`convswap COMMAND --help` tells what each takes."])
+            command_parser = commands.add_parser(name, help=command.HELP)
+            command_parser.set_defaults(command=command.run)
+            command.add_arguments(command_parser)
+            lines.append(f"  {name:12}{command.HELP}")
+        lines.append("")
+    parser.epilog = "\n".join([*lines, "Run `convswap COMMAND --help` for a command's options."])
     return parser
 
 

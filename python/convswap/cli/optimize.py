@@ -1,4 +1,4 @@
-"""`convswap optimize`: swap or fuse what gains on this device, and prove it."""
+"""`convswap optimize`: swap or fuse the Convs that become faster on this device."""
 
 from __future__ import annotations
 
@@ -15,15 +15,23 @@ from convswap.cli.arguments import (
 from convswap.cli.results import check_results, console, give_results, made_by, progress_line
 from convswap.errors import ConvswapError
 
-HELP = "swap or fuse the Convs that gain on this device, measured; the answers checked"
+HELP = "swap or fuse the Convs that become faster on this device, and check the answers"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `convswap optimize` takes."""
+    """Add the arguments of `convswap optimize`."""
     add_model(parser)
-    parser.add_argument("-o", "--output", required=True, metavar="OUT.onnx", help="written only if it gains")
     parser.add_argument(
-        "--batch", metavar="B,...", help="images in a run; of several the geometric mean of the gains counts"
+        "-o",
+        "--output",
+        required=True,
+        metavar="OUT.onnx",
+        help="the optimized model, written only if it is faster",
+    )
+    parser.add_argument(
+        "--batch",
+        metavar="B,...",
+        help="images in a run; with several sizes the geometric mean of the speedups counts",
     )
     add_common(parser, "--input-shape", "--device")
     parser.add_argument(
@@ -35,13 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_inputs(parser)
     add_results(
         parser,
-        json="write what was measured as JSON",
-        html="write a page: what was gained, and the tables",
+        json="write the measurements as JSON",
+        html="write a page with the speedups and the tables",
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do what the options ask for; return the exit status."""
+    """Run the command; return the exit status."""
     from convswap.optimizing.optimize import optimize_with
     from convswap.optimizing.preparation import OptimizeOptions
     from convswap.optimizing.report import optimize_html, print_optimization
@@ -51,10 +59,10 @@ def run(options: argparse.Namespace) -> int:
     check_results(written, model=options.model, read=beside, options=options)
     batches = whole_numbers("--batch", options.batch, "1,32")
     with progress_line() as progress:
-        asked = OptimizeOptions(
+        optimize_options = OptimizeOptions(
             **arguments_of(OptimizeOptions, options), batches=None if batches is None else tuple(batches)
         )
-        found = optimize_with(options.model, options.output, asked, progress)
+        found = optimize_with(options.model, options.output, optimize_options, progress)
 
     def page() -> str:
         return optimize_html(found, made_by(options))

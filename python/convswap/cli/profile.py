@@ -1,4 +1,4 @@
-"""`convswap profile`: tell what takes a GPU's time."""
+"""`convswap profile`: show which kernels and calls take a GPU's time."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from convswap.cli.arguments import (
 )
 from convswap.cli.results import check_results, console, give_results, progress_line
 
-HELP = "GPU kernels, copies and CUDA calls of a model, most expensive first, by CUPTI"
+HELP = "list a model's GPU kernels, copies and CUDA calls, most expensive first, by CUPTI"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `convswap profile` takes."""
+    """Add the arguments of `convswap profile`."""
     add_model(parser)
     add_common(parser, "--data", "--images", "--batch", "--input-shape")
     add_kernel_options(parser)
     add_common(parser, "--only")
-    parser.add_argument("--fuse", action="store_true", help="fuse Convs with the nodes behind them")
+    parser.add_argument("--fuse", action="store_true", help="fuse Convs with the nodes after them")
     parser.add_argument(
-        "--against", metavar="SIDES", help="default, or all for its other options for Conv too"
+        "--against", metavar="SIDES", help="default, or all, which adds its other options for Conv"
     )
     add_common(parser, "--runs")
     parser.add_argument(
         "--on-card",
         dest="resident",
         action="store_true",
-        help="leave inputs and outputs on the card, as compare does; by default each run copies them",
+        help="keep inputs and outputs on the card, as compare does; by default each run copies them",
     )
     add_inputs(parser)
     add_results(
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do what the options ask for; return the exit status."""
+    """Run the command; return the exit status."""
     from convswap.profiling.profile import profile
     from convswap.profiling.report import print_profile
     from convswap.profiling.trace import trace_text

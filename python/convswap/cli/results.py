@@ -1,4 +1,4 @@
-"""What a command shows and writes: tables to standard output, progress to standard error, result files."""
+"""Output of commands: tables to standard output, progress to standard error, and result files."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from convswap.progress import Progress
 
 WIDTH_WITHOUT_TERMINAL = 120
 
-# What a file is to hold: made only where it is asked for.
+# Makes the content of a result file; called only if the file was asked for.
 Content = Callable[[], str | bytes]
 
 
-class _Output(Console):
-    """A console that leaves a closed pipe to `main`; rich's own would exit with status 1."""
+class _Console(Console):
+    """A console that leaves a closed pipe to `main`; rich's class would exit with status 1."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
 def console() -> Console:
-    """Standard output: as wide as the terminal; without one 120 columns and no colour."""
+    """Return a console for standard output: as wide as the terminal, else 120 columns without colour."""
     if sys.stdout.isatty():
-        return _Output()
-    return _Output(width=WIDTH_WITHOUT_TERMINAL, no_color=True, force_terminal=False)
+        return _Console()
+    return _Console(width=WIDTH_WITHOUT_TERMINAL, no_color=True, force_terminal=False)
 
 
 @contextmanager
 def progress_line() -> Iterator[Progress]:
-    """Say on standard error what is going on: one changing line on a terminal, else a line for each step.
+    """Show progress on standard error: one changing line on a terminal, else a line for each step.
 
-    The line is drawn when it changes, not by a thread that would take its time from what is measured.
+    The line is drawn when it changes. A thread that redraws it would disturb measurements.
     """
     if not sys.stderr.isatty():
         yield lambda text: print(f"convswap: {text}", file=sys.stderr, flush=True)
@@ -59,27 +59,32 @@ def check_results(
     read: Mapping[str, str | None] | None = None,
     options: argparse.Namespace | None = None,
 ) -> None:
-    """Refuse result files that cannot be written, or are files that the command reads or writes besides.
+    """Refuse result files that cannot be written, or that the command also reads or writes otherwise.
 
-    `written` has the paths by the options that name them, `read` further files by their roles, as in "what
-    --weights reads"; `model` is a model that is read, with its external data. What feeds a model is read
-    where `options` has it, see `arguments.add_inputs`.
+    `written` has the paths by their options, `read` other files by their roles, as in "what --weights reads".
+    `model` is a model that is read, with its external data. With `options`, the files of --inputs and
+    --op-library count as read.
     """
     if not any(written.values()):
         return
-    taken: dict[str, Iterable[str | Path]] = {role: [path] for role, path in (read or {}).items() if path}
+    other_files: dict[str, Iterable[str | Path]] = {
+        role: [path] for role, path in (read or {}).items() if path
+    }
     if options is not None:
-        taken["what --op-library reads"] = options.op_libraries
-        taken["what --inputs reads"] = [options.inputs] if options.inputs else []
+        other_files["what --op-library reads"] = options.op_libraries
+        other_files["what --inputs reads"] = [options.inputs] if options.inputs else []
     if model is not None:
         from convswap.graph.model_file import model_files
 
         file, *weights = model_files(model)
-        taken |= {"the model that is read": [file], "a file of weights of the model that is read": weights}
+        other_files |= {
+            "the model that is read": [file],
+            "a file of weights of the model that is read": weights,
+        }
     for name, path in written.items():
-        check_writable(path, taken, name)
+        check_writable(path, other_files, name)
         if path is not None:
-            taken[f"what {name} writes"] = [path]
+            other_files[f"what {name} writes"] = [path]
 
 
 def give_results(
@@ -88,12 +93,12 @@ def give_results(
     found: Any,
     *files: tuple[str | None, Content],
 ) -> None:
-    """Write what a command found where --json says, and `files`, and show it: also where none can be written.
+    """Show a command's result, and write it as JSON to --json, and `files`.
 
-    Warns of a damaged tuning table if the command read one.
+    Warn of a damaged tuning table if the command read one.
 
     Raises:
-        ConvswapError: a file cannot be written; it has been shown nevertheless.
+        ConvswapError: a file cannot be written; the result has been shown.
     """
     from convswap import _native
 
@@ -103,26 +108,26 @@ def give_results(
 
 
 def made_by(options: argparse.Namespace) -> str:
-    """Return a page's last line: the command line and the day."""
-    asked_for = shlex.join(["convswap", *options.words])
-    return f"Made by `{asked_for}` on {datetime.date.today():%Y-%m-%d}."
+    """Return a page's last line: the command line and the date."""
+    command = shlex.join(["convswap", *options.words])
+    return f"Made by `{command}` on {datetime.date.today():%Y-%m-%d}."
 
 
 def show_and_write(show: Callable[[], None], *files: tuple[str | None, Content]) -> None:
-    """Write `files`, where they have a path, and show what was found, also where one cannot be written.
+    """Write the `files` that have a path, and show the result, even if a file cannot be written.
 
     Raises:
-        ConvswapError: a file cannot be written.
+        ConvswapError: a file cannot be written; the result has been shown.
     """
-    faults = []
+    messages = []
     for path, content in files:
         if path:
             try:
-                made = content()
-                write_bytes(path, made) if isinstance(made, bytes) else write_text(path, made)
+                data = content()
+                write_bytes(path, data) if isinstance(data, bytes) else write_text(path, data)
             except ConvswapError as error:
-                faults.append(str(error))
+                messages.append(str(error))
     show()
-    if faults:
+    if messages:
         sys.stdout.flush()
-        raise ConvswapError("; ".join(faults))
+        raise ConvswapError("; ".join(messages))

@@ -1,4 +1,4 @@
-"""`convswap study`: tell the parts of AlexNet's time over batch sizes."""
+"""`convswap study`: split AlexNet's time into its parts, over batch sizes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from convswap.cli.arguments import add_common, add_kernel_options, arguments_of,
 from convswap.cli.results import check_results, console, give_results, progress_line
 from convswap.errors import ConvswapError
 
-HELP = "the parts of AlexNet's time over batch sizes, by CUPTI"
+HELP = "split AlexNet's time into its parts over batch sizes, by CUPTI"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `convswap study` takes."""
+    """Add the arguments of `convswap study`."""
     parser.add_argument("network", metavar="NETWORK", help="alexnet")
-    parser.add_argument("--batches", metavar="B,...", help="batch sizes; default: 1,2,4 and so on to 1024")
+    parser.add_argument("--batches", metavar="B,...", help="batch sizes; default: powers of 2 up to 1024")
     add_kernel_options(parser)
-    parser.add_argument("--fuse", action="store_true", help="fuse Convs with the nodes behind them")
+    parser.add_argument("--fuse", action="store_true", help="fuse Convs with the nodes after them")
     add_common(parser, "--runs")
     results = parser.add_argument_group("results")
     results.add_argument("--json", metavar="FILE", help="write the rows as JSON")
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do what the options ask for; return the exit status."""
+    """Run the command; return the exit status."""
     from convswap.output.drawing import png
     from convswap.tutorial.study.report import draw_study, print_study
     from convswap.tutorial.study.study import study
@@ -37,9 +37,9 @@ def run(options: argparse.Namespace) -> int:
         raise ConvswapError(f"cannot write '{output}': the plots are a PNG; name a .png file")
     check_results({"--json": options.json, "-o": output})
     with progress_line() as progress:
-        asked = arguments_of(study, options)
-        asked["batches"] = whole_numbers("--batches", options.batches, "1,64,1024")
-        found = study(**asked, progress=progress)
+        arguments = arguments_of(study, options)
+        arguments["batches"] = whole_numbers("--batches", options.batches, "1,64,1024")
+        found = study(**arguments, progress=progress)
     give_results(
         lambda: print_study(found, console()),
         options,

@@ -12,7 +12,7 @@ HELP = "replace the Conv nodes of a model by convswap.Conv"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `convswap swap` takes."""
+    """Add the arguments of `convswap swap`."""
     parser.add_argument("model", metavar="IN.onnx")
     parser.add_argument("-o", "--output", metavar="OUT.onnx", required=True)
     add_kernel_options(parser)
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do what the options ask for; return the exit status."""
+    """Run the command; return the exit status."""
     from convswap.graph.fusion.fuse import fusion_lines
     from convswap.graph.swap import swap
 

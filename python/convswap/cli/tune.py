@@ -8,19 +8,19 @@ from convswap.cli.arguments import add_plan_options, add_results, arguments_of
 from convswap.cli.results import check_results, console, give_results, progress_line
 from convswap.errors import ConvswapError
 
-HELP = "measure every algorithm and remember the best"
+HELP = "measure every algorithm and store the fastest for each Conv"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `convswap tune` takes."""
+    """Add the arguments of `convswap tune`."""
     add_plan_options(parser)
     parser.add_argument("--runs", type=int, metavar="N", help="timed runs of each algorithm; default: 20")
-    parser.add_argument("--only", metavar="REGEX", help="measure the nodes whose name matches")
+    parser.add_argument("--only", metavar="REGEX", help="measure only the nodes whose name matches")
     add_results(parser, json="write the times as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do what the options ask for; return the exit status."""
+    """Run the command; return the exit status."""
     from convswap.planning.tune import print_tuning, tune
 
     check_results({"--json": options.json}, model=options.model, options=options)

@@ -1,4 +1,4 @@
-"""`convswap warm`: compile what a model needs."""
+"""`convswap warm`: compile the kernels of a model in advance."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from convswap.cli.arguments import (
     add_kernel_options,
     arguments_of,
     capability,
-    refuse_beside,
+    refuse_together,
     whole_numbers,
 )
 from convswap.cli.results import check_results, console, progress_line
 from convswap.errors import ConvswapError
 
-HELP = "compile what a model needs, here or for other cards"
+HELP = "compile a model's kernels in advance, for this or other cards"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `convswap warm` takes."""
+    """Add the arguments of `convswap warm`."""
     parser.add_argument("model", nargs="?", metavar="MODEL", help="a network's name or an ONNX file")
     parser.add_argument(
-        "--batch", metavar="B,...", help="images in a run; default: 1,8,64,512 where the model takes any"
+        "--batch", metavar="B,...", help="images in a run; default: 1,8,64,512 if the model leaves it open"
     )
     add_common(parser, "--input-shape")
     add_kernel_options(parser)
@@ -31,27 +31,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compute-capability",
         metavar="C,...",
-        help="of the cards, such as 8.0,9.0, which need not be here; default: this machine's",
+        help="those of the cards, such as 8.0,9.0; they need not be installed; default: this machine's",
     )
     add_inputs(parser)
     results = parser.add_argument_group("results")
-    results.add_argument("-o", "--output", metavar="FILE.pack", help="write the kernels, for convswap.pack")
-    parser.add_argument("--clear", action="store_true", help="instead: delete all kernels that are kept")
+    results.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE.pack",
+        help="write the kernels as a pack, for the session entry convswap.pack",
+    )
+    parser.add_argument("--clear", action="store_true", help="delete all stored kernels instead")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do what the options ask for; return the exit status."""
+    """Run the command; return the exit status."""
     from convswap.planning.warm import clear, print_warmed, warm
 
     if options.clear:
-        given = {
+        others = {
             "MODEL": options.model,
             "--batch": options.batch,
             "--compute-capability": options.compute_capability,
             "-o": options.output,
             "--inputs": options.inputs,
         }
-        refuse_beside("--clear", given)
+        refuse_together("--clear", others)
         print(f"{clear()} kernels deleted")
         return 0
     if options.model is None:
