@@ -182,7 +182,7 @@ def of_kernels(rung: Mapping[str, Any], key: str, text: Any) -> str:
 def rung_text(page: Page, rung: Mapping[str, Any] | None) -> str:
     """Return the part of a rung: idea, code, what it should gain, what it did, and the counter."""
     language = "c" if page.device == "cpu" else "cuda"
-    code = f"```{language}\n{page.code}```" if page.code else f"The code is in {page.elsewhere}."
+    code = f"```{language}\n{page.code}```" if page.code else f"The code is in {page.code_location}."
     parts = [
         f"## Rung {page.number}. {page.title}",
         page.idea,

@@ -81,7 +81,7 @@ def test_few_images_on_the_processor_stand_for_all(stand_ins, monkeypatch):
     assert measured is not None and (found.images, measured.timed_images) == (40, 4)
     assert measured.layers[0].operations == 2 * 25 * 40 * 6 * 60 * 60
     (note,) = [note for note in found.notes if "ran once" in note]
-    assert "rung 1, 2, 3 ran once, on 4 images on the processor; its times are multiplied to 40" in note
+    assert "rung 1, 2, 3 ran once, on 4 images on the CPU; its times are scaled to 40 images" in note
 
 
 def test_a_wrong_rung_is_told_and_sets_the_status(stand_ins, monkeypatch, capsys):
@@ -101,7 +101,7 @@ def test_without_a_card_the_processor_climbs_alone_and_one_line_says_so(capsys, 
     captured = capsys.readouterr()
     assert "15 rungs are CUDA kernels, which need a card: the CPU was asked for" in captured.out
     assert captured.out.count("\n    1   Seven loops on the processor") == 1
-    assert "Every rung that ran is right: 1 of 16." in captured.out
+    assert "Every rung that ran is correct: 1 of 16." in captured.out
     assert captured.err.splitlines() == [
         "convswap: reading the network and the images",
         "convswap: rung 1 of 16: Seven loops on the processor",
@@ -172,11 +172,11 @@ def made(*times: tuple[float, float], fused: float | None = None, **more) -> Lad
 def test_speedups_are_over_the_rung_before_the_first_and_the_first_on_the_card():
     found = made((600.0, 400.0), (6.0, 4.0), (4.0, 1.0))
     first, second, third = found.rows
-    assert found.speedup_over_the_one_before(first) is found.speedup_over_the_first(first) is None
-    assert found.speedup_over_the_one_before(second) == found.speedup_over_the_first(second) == 100.0
-    assert found.speedup_over_the_first_on_the_card(second) is None
-    assert (found.speedup_over_the_one_before(third), found.speedup_over_the_first(third)) == (2.0, 200.0)
-    assert found.speedup_over_the_first_on_the_card(third) == 2.0
+    assert found.speedup_over_previous(first) is found.speedup_over_first(first) is None
+    assert found.speedup_over_previous(second) == found.speedup_over_first(second) == 100.0
+    assert found.speedup_over_first_on_card(second) is None
+    assert (found.speedup_over_previous(third), found.speedup_over_first(third)) == (2.0, 200.0)
+    assert found.speedup_over_first_on_card(third) == 2.0
     assert "From rung 2 to rung 3: 2.00x as fast." in printed(found)
 
 
@@ -185,9 +185,9 @@ def test_fused_rung_is_compared_with_what_it_takes_the_place_of():
     found = made((600.0, 400.0), (3.0, 1.0), (2.0, 0.5), fused=7.0)
     last = found.rows[-1]
     assert found.replaced_ms(last) == 7.0 + 1.0
-    assert found.speedup_over_the_one_before(last) == 8.0 / 2.5
+    assert found.speedup_over_previous(last) == 8.0 / 2.5
     # The first on the card would need the followers too: 4 ms more than its convolutions.
-    assert found.speedup_over_the_first_on_the_card(last) == (4.0 + 4.0) / 2.5
+    assert found.speedup_over_first_on_card(last) == (4.0 + 4.0) / 2.5
     assert found.replaced_ms(found.rows[1]) is None
 
 
@@ -195,8 +195,8 @@ def test_rung_that_was_left_out_is_no_rung_before():
     found = made((600.0, 400.0), (6.0, 4.0), (4.0, 1.0))
     rows = (found.rows[0], Row(found.rows[1].page, 1e-5, why_not="odd"), found.rows[2])
     left = replace(found, rows=rows)
-    assert left.speedup_over_the_one_before(rows[2]) == 200.0
-    assert left.speedup_over_the_first_on_the_card(rows[2]) is None
+    assert left.speedup_over_previous(rows[2]) == 200.0
+    assert left.speedup_over_first_on_card(rows[2]) is None
     assert left.to_json()["rungs"][1]["why_not"] == "odd"
 
 

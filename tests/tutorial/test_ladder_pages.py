@@ -74,7 +74,7 @@ def test_page_is_what_the_head_of_its_file_says(rungs):
     assert page.idea == "One line and another.\n\nA second paragraph."
     assert (page.gain, page.slower, page.counter) == ("Much.", "", "`dram__bytes.sum`, less.")
     assert page.reported == {"ece408-2017-high": "2.9 s; 0.4 s elsewhere", "ece408-2019fa": "0.1 s + 0.3 s"}
-    assert (page.precision, page.fuses, page.elsewhere) == ("ieee", False, "")
+    assert (page.precision, page.fuses, page.code_location) == ("ieee", False, "")
     assert page.code == "__global__ void first(Convolution conv) {}\n"
 
 
@@ -103,7 +103,7 @@ def test_every_page_is_complete():
         assert set(page.reported) <= set(NETWORKS)
         # A counter of Nsight Compute has a name of its own; the processor has another tool.
         assert page.device == "cpu" or re.search(r"`(\w+__\w+(\.\w+)*)`", page.counter)
-        assert bool(page.code) != bool(page.elsewhere)
+        assert bool(page.code) != bool(page.code_location)
         assert not re.search(r"#include|namespace convswap", page.code)
         for field in (page.idea, page.gain, page.counter, *filter(None, [page.slower])):
             assert field.rstrip().endswith((".", ")")), (page.name, field[-40:])

@@ -1,1 +1,1 @@
-"""Every step from plain loops to tensor cores: measured, checked, and its text."""
+"""The ladder: measures and checks every optimisation step from plain loops to tensor cores, and its text."""

@@ -1,9 +1,9 @@
-"""Climb the ladder: every rung on a course network, with its times, its errors and what the card says of it.
+"""Runs every rung of the ladder on a course network, and measures times, errors and the kernels' launches.
 
-On the card a rung computes all images in one batch, in sessions of ONNX Runtime on one stream: one for each
-convolution, fed what the network feeds it, and one for the network. Times are the card's own, by events, the
-median of `back_to_back.ROUNDS` rounds of runs. The rungs on the processor, which take seconds where the
-others take milliseconds, run once on 500 images, and their times are multiplied.
+On the card a rung computes all images in one batch, in ONNX Runtime sessions on one stream: one session for
+each convolution, with its inputs in the network, and one for the network. Times are measured by CUDA events:
+the median of `back_to_back.ROUNDS` rounds of runs. The rungs on the CPU take seconds instead of milliseconds.
+They run once on 500 images, and their times are scaled to all images.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ from convswap.tutorial.ladder.rung_texts import Page, read_pages
 Arrays = Mapping[str, np.ndarray]
 
 DEFAULT_NETWORK = "ece408-2017-high"
-# The batch of the course's reports, which all times are for unless another is asked for.
+# The default batch, which is that of the course's reports.
 IMAGES = 10_000
 CPU_IMAGES = 500
-# Shorter bursts than usual, since the ladder has some fifty sessions and a minute.
-RULE = replace(BACK_TO_BACK, burst_ms=30.0)
-# One yardstick for all rungs: that of the precision in which the last ones compute.
+# Time of a round of runs of one session. About fifty sessions then take a minute.
+ROUND_MS = 30.0
+# All rungs have the same floor, that of the precision of the last rungs.
 FLOOR_PRECISION = "tf32"
 
 
 def session_of(
     layer: ConvLayer, ranks: Mapping[str, int], device: Device, options: Mapping[str, str]
 ) -> onnxruntime.InferenceSession:
-    """Return a session of the layer alone; `options` are added to those of the provider."""
+    """Return a session with only this layer; `options` are added to the provider's options."""
     return make_session(
         layer.model(ranks, ours=True), CONVSWAP.with_options(options), device, only_device=True
     )
 
 
-def apart_session(
+def unfused_session(
     layer: ConvLayer, ranks: Mapping[str, int], device: Device, options: Mapping[str, str], algorithm: str
 ) -> onnxruntime.InferenceSession:
-    """Return a session of what a fused layer takes the place of: our Conv by `algorithm`, and ONNX's ops."""
+    """Return a session with the nodes that a fused layer replaces: Conv by `algorithm`, and ONNX's ops."""
     split = layer.model(ranks, ours=False)
     model = split.message
     model.opset_import.append(helper.make_opsetid(DOMAIN, DOMAIN_VERSION))
@@ -75,7 +75,7 @@ def apart_session(
 
 
 def reference_of(layer: ConvLayer, fed: Arrays) -> np.ndarray:
-    """Return what the layer gives for the inputs `fed`, in float64."""
+    """Return the layer's output for the inputs `fed`, in float64."""
     ranks = {name: values.ndim for name, values in fed.items()}
     output: np.ndarray = evaluate(layer.model(ranks, ours=False), fed).outputs[0]
     return output
@@ -89,53 +89,53 @@ def climb(
     device: str | None = None,
     progress: Progress | None = None,
 ) -> Ladder:
-    """Run every rung on the convolutions of `network`; return what was found.
+    """Run every rung on the convolutions of `network`; return the results.
 
     Args:
         network: the name of one of the course's networks.
-        data: "fashion-mnist" or "synthetic"; by default the first where it is to be had.
-        images: how many images the times are for, and a run takes on the card; by default 10,000 of
+        data: "fashion-mnist" or "synthetic"; by default Fashion-MNIST if it is available.
+        images: the images of a run on the card, and the number that all times are for; by default 10,000 of
             Fashion-MNIST.
-        device: "cuda" or "cpu"; by default the GPU where there is one. On the CPU the rungs of the card are
-            left out.
+        device: "cuda" or "cpu"; by default the GPU if there is one. With "cpu" the CUDA rungs are left out.
         progress: called with a few words before every rung.
 
     Raises:
-        ConvswapError: an argument is not known or out of range, the data are not there, the device cannot be
-            used, or its memory does not suffice.
+        ConvswapError: an argument is unknown or out of range, the data are missing, the device cannot be
+            used, or its memory is too small.
     """
     if network not in NETWORKS:
         raise unknown_name("course network", network, NETWORKS)
     require_count("images", images)
     pages = read_pages()
-    chosen = choose_device(device)
+    selected_device = choose_device(device)
     report = progress or silent
     report("reading the network and the images")
     tested = open_model_with_data(network, data)
     few = min(CPU_IMAGES, images or CPU_IMAGES)
-    grounds = {"cpu": _Ground.of(tested, few, Device("cpu", "asked for"))}
-    if chosen.name == "cuda":
-        grounds["cuda"] = _Ground.of(tested, images, chosen)
-    all_images = grounds["cuda"].source.images if chosen.name == "cuda" else images or IMAGES
+    setups = {"cpu": _Setup.of(tested, few, Device("cpu", "asked for"))}
+    if selected_device.name == "cuda":
+        setups["cuda"] = _Setup.of(tested, images, selected_device)
+    all_images = setups["cuda"].source.images if selected_device.name == "cuda" else images or IMAGES
     rows: list[Row] = []
     for page in pages:
-        if page.device not in grounds:
+        if page.device not in setups:
             rows.append(Row(page, TOLERANCES[page.precision], why_not="it runs on a card"))
             continue
         report(f"rung {page.number} of {len(pages)}: {page.title}")
-        before = next((row.page.name for row in reversed(rows) if row.measured is not None), "auto")
-        rows.append(grounds[page.device].climb(page, all_images, before))
-    found = Ladder(network, chosen, environment(chosen), all_images, tested.dataset, tuple(rows))
-    return replace(found, notes=tuple(_notes(found)))
+        previous = next((row.page.name for row in reversed(rows) if row.measured is not None), "auto")
+        rows.append(setups[page.device].climb(page, all_images, previous))
+    ladder = Ladder(
+        network, selected_device, environment(selected_device), all_images, tested.dataset, tuple(rows)
+    )
+    return replace(ladder, notes=tuple(_notes(ladder)))
 
 
 @dataclass
-class _Ground:
-    """A device on which rungs run, with the network's images and the inputs of its convolutions there.
+class _Setup:
+    """The inputs on one device: those of the network, `feeds`, and those of its convolutions, `inputs`.
 
-    `feeds` are the network's, `inputs` those of its convolutions, by name, for all images of `source`;
-    `checked` are the inputs of a few images, on the host, and `references` their outputs in float64, by
-    layer.
+    Both are for all images of `source`. `reference_inputs` has the convolutions' inputs for a few images, on
+    the host, and `references` caches the outputs for these in float64, by layer.
     """
 
     device: Device
@@ -144,11 +144,11 @@ class _Ground:
     timer: GpuTimer | None
     feeds: Mapping[str, onnxruntime.OrtValue]
     inputs: Mapping[str, onnxruntime.OrtValue]
-    checked: Mapping[str, np.ndarray]
+    reference_inputs: Mapping[str, np.ndarray]
     references: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, tested: ModelWithData, images: int | None, device: Device) -> _Ground:
+    def of(cls, tested: ModelWithData, images: int | None, device: Device) -> _Setup:
         source = source_of(tested, images, images or IMAGES, device)
         if source.labels is None:
             raise no_labels_error(tested.dataset)
@@ -158,15 +158,15 @@ class _Ground:
         feeds = on_device(source.first(source.images), device)
         few = on_device(source.first(min(REFERENCE_IMAGES, source.images)), device)
         inputs: dict[str, onnxruntime.OrtValue] = {}
-        checked: dict[str, np.ndarray] = {}
+        reference_inputs: dict[str, np.ndarray] = {}
         for layer in layers:
             inputs |= capture.inputs(layer, feeds)
-            checked |= {name: value.numpy() for name, value in capture.inputs(layer, few).items()}
+            reference_inputs |= {name: value.numpy() for name, value in capture.inputs(layer, few).items()}
         timer = GpuTimer() if device.name == "cuda" else None
-        return cls(device, tested, source, timer, feeds, inputs, checked)
+        return cls(device, tested, source, timer, feeds, inputs, reference_inputs)
 
-    def climb(self, page: Page, all_images: int, before: str) -> Row:
-        """Return the row of a rung; `before` names the algorithm of the one before it."""
+    def climb(self, page: Page, all_images: int, previous: str) -> Row:
+        """Measure a rung and return its row; `previous` is the algorithm of the rung before."""
         tolerance = TOLERANCES[page.precision]
         swapped = swap(
             self.tested.model, algorithm=page.name, precision=page.precision, fuse=page.fuses
@@ -179,7 +179,7 @@ class _Ground:
         scale = all_images / self.source.images
         network_ms, accuracy = self._network(swapped)
         measured = MeasuredRung(
-            layers=tuple(self._layer(layer, page, scale, before) for layer in layers),
+            layers=tuple(self._layer(layer, page, scale, previous) for layer in layers),
             network_ms=network_ms * scale,
             accuracy=accuracy,
             timed_images=self.source.images,
@@ -187,7 +187,7 @@ class _Ground:
         return Row(page, tolerance, measured)
 
     def _network(self, swapped: ir.Model) -> tuple[float, float | None]:
-        """Return the milliseconds of the network, and its top-1 accuracy on the images of the run."""
+        """Return the milliseconds of the network and its top-1 accuracy on the images of the run."""
         session = make_session(swapped, CONVSWAP.with_options(self._options), self.device)
         bound = BoundRun(session, self.feeds, self.device)
         milliseconds = self._time(bound)
@@ -195,7 +195,7 @@ class _Ground:
         labels = self.source.labels
         return milliseconds, None if labels is None else float(np.mean(classes == labels))
 
-    def _layer(self, layer: ConvLayer, page: Page, scale: float, before: str) -> RungLayer:
+    def _layer(self, layer: ConvLayer, page: Page, scale: float, previous: str) -> RungLayer:
         shapes = self._shapes(layer)
         ranks = {name: len(shape) for name, shape in shapes.items()}
         fed = {name: self.inputs[name] for name in layer.fed}
@@ -203,12 +203,12 @@ class _Ground:
         bound = BoundRun(session, fed, self.device)
         op_ms = self._time(bound)
         problem = layer.problem(shapes)
-        y = run(session, {name: self.checked[name] for name in layer.fed})[0]
+        y = run(session, {name: self.reference_inputs[name] for name in layer.fed})[0]
         apart_ms = None
         if layer.fused:
             del bound, session
-            apart = apart_session(layer, ranks, self.device, self._options, before)
-            apart_ms = self._time(BoundRun(apart, fed, self.device)) * scale
+            unfused = unfused_session(layer, ranks, self.device, self._options, previous)
+            apart_ms = self._time(BoundRun(unfused, fed, self.device)) * scale
         explained = _native.explain(problem, self.device.name, page.name)
         return RungLayer(
             node=layer.name,
@@ -225,7 +225,9 @@ class _Ground:
     def _reference(self, layer: ConvLayer) -> np.ndarray:
         key = layer.name, layer.node.op_type
         if key not in self.references:
-            self.references[key] = reference_of(layer, {name: self.checked[name] for name in layer.fed})
+            self.references[key] = reference_of(
+                layer, {name: self.reference_inputs[name] for name in layer.fed}
+            )
         return self.references[key]
 
     def _shapes(self, layer: ConvLayer) -> dict[str, tuple[int, ...]]:
@@ -236,7 +238,7 @@ class _Ground:
         return {} if self.timer is None else self.timer.provider_options
 
     def _time(self, bound: BoundRun) -> float:
-        """Return the milliseconds of a run: on the card by its own clock, else of one run alone."""
+        """Return the milliseconds of a run: many runs by CUDA events on the card, one run on the CPU."""
         with _memory():
             if self.timer is not None:
                 return measure({"": sample_of(bound, self.timer)}, RULE)[""].median
@@ -247,7 +249,7 @@ class _Ground:
 
 @contextmanager
 def _memory() -> Iterator[None]:
-    """Add to the error of a run what to do where the card's memory does not suffice."""
+    """Add advice to a run's error, for the case that memory is too small."""
     try:
         with plain_errors("ONNX Runtime cannot run the model"):
             yield
@@ -257,18 +259,18 @@ def _memory() -> Iterator[None]:
 
 def _notes(ladder: Ladder) -> Iterator[str]:
     device, rows, images = ladder.device, ladder.rows, ladder.images
-    once = [row for row in rows if row.measured is not None and row.measured.timed_images != images]
-    if once:
-        numbers = ", ".join(str(row.page.number) for row in once)
-        ran = min(CPU_IMAGES, images)
+    scaled = [row for row in rows if row.measured is not None and row.measured.timed_images != images]
+    if scaled:
+        numbers = ", ".join(str(row.page.number) for row in scaled)
+        count = min(CPU_IMAGES, images)
         yield (
-            f"rung {numbers} ran once, on {ran} images on the processor; its times are multiplied to "
-            f"{images:,}, and its accuracy is that of the {ran}"
+            f"rung {numbers} ran once, on {count} images on the CPU; its times are scaled to {images:,} "
+            f"images, and its accuracy is that of the {count}"
         )
     if device.name == "cpu":
-        left = sum(row.page.device == "cuda" for row in rows)
+        cuda_rungs = sum(row.page.device == "cuda" for row in rows)
         why = "the CPU was asked for" if device.reason == "asked for" else device.reason
-        yield f"{left} rungs are CUDA kernels, which need a card: {why}"
+        yield f"{cuda_rungs} rungs are CUDA kernels, which need a card: {why}"
     for row in rows:
         if row.why_not and device.name == "cuda":
             yield f"rung {row.page.number} was left out: {row.why_not}"
@@ -277,6 +279,6 @@ def _notes(ladder: Ladder) -> Iterator[str]:
                 f"{layer.node}: {' and '.join(layer.fused)}" for layer in row.measured.layers if layer.fused
             )
             yield (
-                f"rung {row.page.number} takes in what follows ({ops}); it is compared with the rung before "
-                f"and those ops of ONNX Runtime, {replaced:.3g} ms together"
+                f"rung {row.page.number} also computes the ops after the convolution ({ops}); it is compared "
+                f"with the rung before and those ops of ONNX Runtime, {replaced:.3g} ms together"
             )

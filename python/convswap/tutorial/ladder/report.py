@@ -1,4 +1,4 @@
-"""The tables of the ladder on a terminal, with a bar for each rung, and as a page with every rung's text."""
+"""Reports the ladder as tables on a terminal, with a bar for each rung, and as a page with the texts."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _INCHES_PER_RUNG = 0.34
 
 
 def print_ladder(ladder: Ladder, console: Console) -> None:
-    """Print a row for each rung, a bar for its time, and what the reader has to know.
+    """Print a row and a bar for each rung, the notes, and whether all rungs are correct.
 
-    A console that is no terminal should be made 120 columns wide; long titles are folded, never cut.
+    A console that is not a terminal should be made 120 columns wide; long titles are folded, never cut.
     """
     console.print(Text(heading(ladder)))
     console.print(_times_table(ladder))
@@ -45,7 +45,7 @@ def print_ladder(ladder: Ladder, console: Console) -> None:
 
 
 def heading(ladder: Ladder) -> str:
-    """Return what was climbed, and on what, in two lines."""
+    """Return two lines: the network and the data, then the card and the versions."""
     return (
         f"{ladder.model}: the ladder, {ladder.images:,} images of {ladder.dataset}\n"
         f"{versions_line(dict(ladder.environment), ladder.device.title)}\n"
@@ -53,9 +53,9 @@ def heading(ladder: Ladder) -> str:
 
 
 def verdict(ladder: Ladder) -> Iterable[str]:
-    """Yield what came of it: the gain from the first rung on the card to the last; whether all are right."""
+    """Yield the speedup from the first rung on the card to the last, and whether all rungs are correct."""
     measured = [row for row in ladder.rows if row.measured is not None]
-    if measured and (gain := ladder.speedup_over_the_first_on_the_card(measured[-1])):
+    if measured and (gain := ladder.speedup_over_first_on_card(measured[-1])):
         first = next(row for row in measured if row.page.device == "cuda")
         yield (
             f"From rung {first.page.number} to rung {measured[-1].page.number}: {times_faster(gain)} as fast."
@@ -68,12 +68,12 @@ def verdict(ladder: Ladder) -> Iterable[str]:
             f"at most {row.tolerance:g} in {row.page.precision}."
         )
     if not wrong:
-        yield f"Every rung that ran is right: {len(measured)} of {len(ladder.rows)}."
+        yield f"Every rung that ran is correct: {len(measured)} of {len(ladder.rows)}."
 
 
 def registers(measured: MeasuredRung) -> str:
-    """Return the registers of a thread, of each layer's largest kernel: "80/40"; spills after a plus."""
-    return _of_layers(
+    """Return the registers per thread of each layer's largest kernel, as in "80/40"; spills after a plus."""
+    return _each_layer(
         measured,
         lambda facts: (
             str(facts["registers"]) + (f"+{facts['spilled_bytes']} B" if facts["spilled_bytes"] else "")
@@ -83,13 +83,13 @@ def registers(measured: MeasuredRung) -> str:
 
 
 def shared_memory(measured: MeasuredRung) -> str:
-    """Return the shared memory of a block in KB, of each layer's largest kernel: "8.1/53.3"."""
-    return _of_layers(
+    """Return the KB of shared memory per block of each layer's largest kernel, as in "8.1/53.3"."""
+    return _each_layer(
         measured, lambda facts: f"{facts['shared_bytes'] / 1e3:.1f}", lambda facts: facts["shared_bytes"]
     )
 
 
-def _of_layers(
+def _each_layer(
     measured: MeasuredRung,
     text: Callable[[_native.KernelFacts], str],
     size: Callable[[_native.KernelFacts], int],
@@ -112,12 +112,12 @@ def _times_table(ladder: Ladder) -> Table:
                 str(row.page.number),
                 row.page.title,
                 milliseconds(op_ms),
-                _faster(ladder.speedup_over_the_one_before(row)),
-                _faster(ladder.speedup_over_the_first(row)),
+                _faster(ladder.speedup_over_previous(row)),
+                _faster(ladder.speedup_over_first(row)),
                 _bar(ladder, op_ms),
                 Text(ladder.reported(row) or "-"),
             )
-    set_caption(table, "before, first: how many times faster than the rung before, and than the first")
+    set_caption(table, "before, first: speedup over the rung before, and over the first rung")
     return table
 
 
@@ -126,7 +126,7 @@ def _faster(value: float | None) -> str:
 
 
 def _bar(ladder: Ladder, op_ms: float) -> str:
-    """Return a bar on a scale of powers of ten, one block for the shortest time."""
+    """Return a bar on a logarithmic scale, one block long for the shortest time."""
     times = [row.measured.op_ms for row in ladder.rows if row.measured is not None]
     span = math.log10(max(times) / min(times))
     if span == 0:
@@ -136,7 +136,7 @@ def _bar(ladder: Ladder, op_ms: float) -> str:
 
 def _card_table(ladder: Ladder) -> Table:
     table = plain_table(
-        "What the hardware did",
+        "Hardware use",
         *(">rung", ">% of floor", ">GB/s", ">registers", ">shared KB", ">network ms", ">top-1", ">rel. L2"),
         ">precision",
     )
@@ -147,14 +147,14 @@ def _card_table(ladder: Ladder) -> Table:
             table.add_row(str(row.page.number), share, *_card_cells(row.measured), row.page.precision)
     set_caption(
         table,
-        "floor: what memory or arithmetic takes at least; GB/s: bytes that must move, by the time; "
-        "registers of a thread and shared memory of a block, layer by layer",
+        "floor: the least time that memory or arithmetic takes; GB/s: the bytes that must move, divided by "
+        "the time; registers per thread and shared memory per block, layer by layer",
     )
     return table
 
 
 def _card_cells(measured: MeasuredRung) -> list[str]:
-    """Return what the card did, from the bytes that it moved in a second to the worst error."""
+    """Return the cells from GB/s to the largest error."""
     return [
         three_digits(measured.gigabytes_per_second),
         registers(measured),
@@ -198,7 +198,7 @@ def _cells(ladder: Ladder, row: Row) -> list[str]:
     if measured is None:
         return [*first, *["-"] * 10, f"{last}; left out: {row.why_not}" if row.why_not else last]
     floor = measured.floor_ms
-    speedups = ladder.speedup_over_the_one_before(row), ladder.speedup_over_the_first(row)
+    speedups = ladder.speedup_over_previous(row), ladder.speedup_over_first(row)
     return [
         *first,
         milliseconds(measured.op_ms),
@@ -215,7 +215,7 @@ def _rung_html(row: Row) -> str:
     if page.code:
         parts.append(f"<pre><code>{html.escape(page.code)}</code></pre>")
     else:
-        parts += _paragraphs(f"The code is in {page.elsewhere}.")
+        parts += _paragraphs(f"The code is in {page.code_location}.")
     parts += _paragraphs(f"*What it should gain.* {page.gain}")
     if page.slower:
         parts += _paragraphs(f"*Why it may be slower than the one before.* {page.slower}")
@@ -223,15 +223,15 @@ def _rung_html(row: Row) -> str:
 
 
 def _paragraphs(text: str) -> Iterable[str]:
-    """Yield the paragraphs of a page's field, its `code` and *emphasis* as HTML has them."""
+    """Yield the paragraphs of a page's field as HTML, with `code` and *emphasis* converted."""
     for part in text.split("\n\n"):
         marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(part))
-        # Not between letters and digits: 5*5 is no emphasis.
+        # An asterisk between letters or digits, as in 5*5, is no emphasis.
         yield "<p>" + re.sub(r"(?<![\w*])\*([^*]+)\*(?![\w*])", r"<em>\1</em>", marked) + "</p>"
 
 
 def ladder_svg(found: Mapping[str, Any]) -> str:
-    """Return the plot of what `convswap ladder --json` wrote, as SVG.
+    """Return a plot of the JSON of `convswap ladder`, as SVG.
 
     Raises:
         ConvswapError: matplotlib is not installed.

@@ -1,4 +1,4 @@
-"""What climbing the ladder found: a row for each rung, how they compare, and their JSON."""
+"""The ladder's results: a row for each rung, the speedups, and the JSON."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class RungLayer:
-    """One convolution of the network, by a rung: milliseconds for all images, and what the card did for them.
+    """One convolution of the network by one rung: milliseconds for all images, and its kernels.
 
-    `floor_ms` is None where the card's ceilings are not known. `kernels` is empty on the CPU. `fused` names
-    the ops that are computed with the convolution; `apart_ms` is what it and they take by the rung before,
-    None where nothing is fused.
+    `floor_ms` is None if the card's peak rates are unknown. `kernels` is empty on the CPU. `fused` names the
+    ops that the rung fuses with the convolution. `apart_ms` is the time of the convolution by the rung before
+    and of those ops by ONNX Runtime, None if nothing is fused.
     """
 
     node: str
@@ -36,11 +36,10 @@ class RungLayer:
 
 @dataclass(frozen=True)
 class MeasuredRung:
-    """A rung's figures: those of each convolution, and the network's.
+    """A rung's measurements: those of each convolution, and those of the whole network.
 
-    `timed_images` is how many images were run; all times are for all images, so that those of fewer are
-    multiplied. `network_ms` is the time of the whole network, `accuracy` its top-1 share of the images that
-    were run.
+    `timed_images` counts the images that were run. All times are scaled to the ladder's images. `network_ms`
+    is the time of the whole network, `accuracy` its top-1 accuracy on the images that were run.
     """
 
     layers: tuple[RungLayer, ...]
@@ -50,29 +49,29 @@ class MeasuredRung:
 
     @property
     def op_ms(self) -> float:
-        """The time of all convolutions, with what is fused with them."""
+        """The time of all convolutions, with the ops that are fused with them."""
         return sum(layer.op_ms for layer in self.layers)
 
     @property
     def floor_ms(self) -> float | None:
-        """The sum of the layers' floors; None where one is not known."""
+        """The sum of the layers' floors; None if one is unknown."""
         floors = [layer.floor_ms for layer in self.layers if layer.floor_ms is not None]
         return sum(floors) if len(floors) == len(self.layers) else None
 
     @property
     def gigabytes_per_second(self) -> float:
-        """The bytes that must move, by the time that they took."""
+        """The bytes that must move, divided by the time."""
         return sum(layer.bytes for layer in self.layers) / self.op_ms / 1e6
 
     @property
     def relative_l2_error(self) -> float:
-        """The worst layer's."""
+        """The largest error of a layer."""
         return max(layer.relative_l2_error for layer in self.layers)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A rung with its figures; without, `why_not` says why it does not compute this network here."""
+    """A rung with its measurements; without them, `why_not` says why it does not run this network here."""
 
     page: Page
     tolerance: float
@@ -81,7 +80,7 @@ class Row:
 
     @property
     def is_right(self) -> bool:
-        """Whether the rung computes nothing, or within the tolerance of its precision."""
+        """Whether the rung's error is within the tolerance of its precision; true if it did not run."""
         return self.measured is None or self.measured.relative_l2_error <= self.tolerance
 
 
@@ -99,62 +98,69 @@ class Ladder:
 
     @property
     def is_right(self) -> bool:
-        """Whether every rung that was run is."""
+        """Whether every rung that was run is right."""
         return all(row.is_right for row in self.rows)
 
     def replaced_ms(self, row: Row) -> float | None:
-        """Return what the rung before takes for what `row` computes, with the ops that `row` fuses.
+        """Return the time of the rung before together with the ops that `row` fuses.
 
-        None where it fuses nothing, or is the first.
+        Return None if `row` fuses nothing or is the first.
         """
-        before = self._measured_before(row)
-        if row.measured is None or not before or all(layer.apart_ms is None for layer in row.measured.layers):
+        previous = self._measured_before(row)
+        if (
+            row.measured is None
+            or not previous
+            or all(layer.apart_ms is None for layer in row.measured.layers)
+        ):
             return None
-        times = {layer.node: layer.op_ms for layer in before[-1].layers}
+        times = {layer.node: layer.op_ms for layer in previous[-1].layers}
         return sum(
             times[layer.node] if layer.apart_ms is None else layer.apart_ms for layer in row.measured.layers
         )
 
-    def speedup_over_the_one_before(self, row: Row) -> float | None:
-        """Return how many times faster `row` is than the last one before it that ran; None for the first."""
-        before = self._measured_before(row)
-        if row.measured is None or not before:
+    def speedup_over_previous(self, row: Row) -> float | None:
+        """Return the speedup of `row` over the last rung before it that ran; None for the first."""
+        previous = self._measured_before(row)
+        if row.measured is None or not previous:
             return None
         replaced = self.replaced_ms(row)
-        return (before[-1].op_ms if replaced is None else replaced) / row.measured.op_ms
+        return (previous[-1].op_ms if replaced is None else replaced) / row.measured.op_ms
 
-    def speedup_over_the_first(self, row: Row) -> float | None:
-        """Return how many times faster `row` is than the first rung that ran; None for that one.
+    def speedup_over_first(self, row: Row) -> float | None:
+        """Return the speedup of `row` over the first rung that ran; None for that rung.
 
-        Where ops are fused, the first's time includes them as the rung before computes them.
+        If `row` fuses ops, their time by ONNX Runtime is added to the first rung's.
         """
-        before = self._measured_before(row)
-        return None if not before else self._speedup_over(row, before[0])
+        previous = self._measured_before(row)
+        return None if not previous else self._speedup_over(row, previous[0])
 
-    def speedup_over_the_first_on_the_card(self, row: Row) -> float | None:
-        """Return the same over the first rung on the card that ran; None where that is not before `row`."""
-        before = [
+    def speedup_over_first_on_card(self, row: Row) -> float | None:
+        """Return the speedup of `row` over the first CUDA rung that ran; None if that is not before `row`.
+
+        If `row` fuses ops, their time by ONNX Runtime is added to that rung's.
+        """
+        previous = [
             other.measured
             for other in self.rows[: self.rows.index(row)]
             if other.measured is not None and other.page.device == "cuda"
         ]
-        return None if not before else self._speedup_over(row, before[0])
+        return None if not previous else self._speedup_over(row, previous[0])
 
     def _speedup_over(self, row: Row, first: MeasuredRung) -> float | None:
         if row.measured is None:
             return None
         replaced = self.replaced_ms(row)
-        extra = 0.0 if replaced is None else replaced - self._measured_before(row)[-1].op_ms
-        return (first.op_ms + extra) / row.measured.op_ms
+        unfused_ms = 0.0 if replaced is None else replaced - self._measured_before(row)[-1].op_ms
+        return (first.op_ms + unfused_ms) / row.measured.op_ms
 
     def _measured_before(self, row: Row) -> Sequence[MeasuredRung]:
         rows = self.rows[: self.rows.index(row)]
         return [other.measured for other in rows if other.measured is not None]
 
     def reported(self, row: Row) -> str:
-        """Return what the course's report said of the rung's time, on its own card; "" where nothing.
+        """Return the rung's time in a report of the course, on the report's card; "" if no report has one.
 
-        Where no report names this network, it is that of another, which is then named.
+        If no report has this network, return the time of another network, with its name.
         """
         reports = row.page.reported
         if self.model in reports or not reports:
@@ -163,7 +169,7 @@ class Ladder:
         return f"{text} ({network})"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that `convswap ladder --json` writes; an infinite or NaN number becomes None."""
+        """Return the object that `convswap ladder --json` writes; infinities and NaN become None."""
         found = {
             "schema": SCHEMA,
             "model": self.model,
@@ -195,9 +201,9 @@ class Ladder:
         return found | {
             "within_tolerance": row.is_right,
             "op_ms": measured.op_ms,
-            "speedup_before": self.speedup_over_the_one_before(row),
-            "speedup_first": self.speedup_over_the_first(row),
-            "speedup_first_on_card": self.speedup_over_the_first_on_the_card(row),
+            "speedup_before": self.speedup_over_previous(row),
+            "speedup_first": self.speedup_over_first(row),
+            "speedup_first_on_card": self.speedup_over_first_on_card(row),
             "replaced_ms": self.replaced_ms(row),
             "floor_ms": floor,
             "percent_of_floor": None if floor is None else 100 * floor / measured.op_ms,

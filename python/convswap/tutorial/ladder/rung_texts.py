@@ -1,7 +1,7 @@
-"""The pages of the ladder: what the head of each rung's file says of it, and its code.
+"""Reads the pages of the ladder: the head comment of each rung's file, and its code.
 
 A rung is a file `NN_name` in `tutorial/ladder` of `custom_op/cpu` or `custom_op/cuda`; the package has copies
-of these files. Its head is a comment:
+of these files. The file begins with a comment:
 
     // Rung 3. The sum in a register
     //
@@ -9,8 +9,8 @@ of these files. Its head is a comment:
     //
     // Gain: A 5x5 filter meant ...
 
-A paragraph that begins with one of the words in `_FIELDS` begins a field; the paragraphs after it belong to
-it. What follows the head is the code that a page shows.
+A paragraph that begins with one of the words in `_ALL_FIELDS` begins a field, to which the next paragraphs
+belong. The page shows the code after the head comment.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from pathlib import Path
 from convswap.errors import ConvswapError
 from convswap.runtime import library
 
-# Beside the package's modules; in a checkout the sources are in custom_op.
+# The package's copies. In a checkout the sources are in custom_op.
 INSTALLED = library.INSTALLED / "rungs"
-# What a page must say, and what it may.
-_NEEDED = ("Idea", "Gain", "Counter")
-_OF_A_COPY = ("Launch", "Constants", "Only", "No copy")
-_FIELDS = (*_NEEDED, "Slower", "Reported", "Precision", "Fuses", "Code", *_OF_A_COPY)
+# Fields that every page has, fields about a copy for the lab, and all fields.
+_REQUIRED_FIELDS = ("Idea", "Gain", "Counter")
+_COPY_FIELDS = ("Launch", "Constants", "Only", "No copy")
+_ALL_FIELDS = (*_REQUIRED_FIELDS, "Slower", "Reported", "Precision", "Fuses", "Code", *_COPY_FIELDS)
 _TITLE = re.compile(r"// Rung (\d+)\. (\S.*)")
-_FIELD = re.compile(rf"({'|'.join(_FIELDS)}): (.*)", re.DOTALL)
+_FIELD = re.compile(rf"({'|'.join(_ALL_FIELDS)}): (.*)", re.DOTALL)
 _REPORT = re.compile(r"(ece408-[0-9a-z-]+): (.*)", re.DOTALL)
 _CONSTANT = re.compile(r"(\w+) = (\d+)")
-_NOT_SHOWN = re.compile(r"#pragma once|#include .*|namespace \S+ \{|\}  // namespace.*")
+_HIDDEN_LINE = re.compile(r"#pragma once|#include .*|namespace \S+ \{|\}  // namespace.*")
 
 
 @dataclass(frozen=True)
 class Page:
-    """What a rung's file says: the fields of its head, each one or more paragraphs, and its code.
+    """A rung's page: the fields of its file's head comment, each one or more paragraphs, and the code.
 
-    `name` is the algorithm's, `file` the path below custom_op. `slower` says why the rung may be slower than
-    the one before; "" where it is not expected to be. `reported` has the times of the course's reports, on
-    their own cards, by network. `precision` is what the rung computes in, "ieee" or "tf32"; `fuses` says
-    whether it takes in what follows a convolution. `code` is "" where `elsewhere` says where it is.
+    `name` is the algorithm's name, `file` the path below custom_op. `slower` says why the rung may be slower
+    than the rung before; it is "" if that is not expected. `reported` has the times in the course's reports,
+    on the reports' cards, by network. `precision` is "ieee" or "tf32". `fuses` says whether the rung also
+    computes the ops after a convolution. If `code` is "", `code_location` says where the code is.
 
-    For a copy in one file of the lab, `launch` and `only` are its lines of those names, and `constants` what
-    the template takes; `no_copy` says why there is none.
+    For a copy in a lab file, `launch` and `only` are the lines of those names, and `constants` has the
+    template's arguments. If there is no copy, `no_copy` says why.
     """
 
     number: int
@@ -61,7 +61,7 @@ class Page:
     reported: Mapping[str, str]
     precision: str
     fuses: bool
-    elsewhere: str
+    code_location: str
     code: str
     launch: str
     constants: Mapping[str, int]
@@ -75,10 +75,10 @@ def read_pages(folder: Path = INSTALLED) -> list[Page]:
     `folder` is the package's copy of the files, or custom_op of a checkout.
 
     Raises:
-        ConvswapError: a file cannot be read, a page lacks something, or a number is missing or there twice.
+        ConvswapError: a file cannot be read, a page lacks a field, or a rung's number is missing or repeated.
     """
     files = sorted(folder.glob("*/tutorial/ladder/[0-9][0-9]_*"), key=lambda file: file.name)
-    pages = [page for file in files if (page := _read(file, folder)) is not None]
+    pages = [page for file in files if (page := _read_page(file, folder)) is not None]
     numbers = [page.number for page in pages]
     if numbers != list(range(1, len(pages) + 1)):
         raise ConvswapError(
@@ -88,8 +88,8 @@ def read_pages(folder: Path = INSTALLED) -> list[Page]:
     return pages
 
 
-def _read(file: Path, folder: Path) -> Page | None:
-    """Return the page of `file`; None where it has none, but belongs to a file that does."""
+def _read_page(file: Path, folder: Path) -> Page | None:
+    """Return the page of `file`, or None if the file has no head comment (such as a rung's .cc file)."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -100,10 +100,12 @@ def _read(file: Path, folder: Path) -> Page | None:
     if title is None:
         return None
     end = next((index for index, line in enumerate(lines) if not line.startswith("//")), len(lines))
-    fields = _fields([line.removeprefix("//").strip() for line in lines[1:end]])
+    fields = _parse_fields([line.removeprefix("//").strip() for line in lines[1:end]])
     number, _, _ = file.stem.partition("_")
-    if missing := [name for name in _NEEDED if name not in fields]:
-        raise ConvswapError(f"'{file}' lacks {' and '.join(missing)}: a page has {', '.join(_NEEDED)}")
+    if missing := [name for name in _REQUIRED_FIELDS if name not in fields]:
+        raise ConvswapError(
+            f"'{file}' lacks {' and '.join(missing)}: a page has {', '.join(_REQUIRED_FIELDS)}"
+        )
     if int(number) != int(title[1]):
         raise ConvswapError(
             f"'{file}' says that it is rung {title[1]}: expected {int(number)}, as it is named"
@@ -118,11 +120,11 @@ def _read(file: Path, folder: Path) -> Page | None:
         gain=fields["Gain"],
         slower=fields.get("Slower", ""),
         counter=fields["Counter"],
-        reported=_reports(fields.get("Reported", "")),
+        reported=_parse_reports(fields.get("Reported", "")),
         precision=fields.get("Precision", "ieee"),
         fuses=fields.get("Fuses") == "yes",
-        elsewhere=fields.get("Code", ""),
-        code="" if "Code" in fields else _shown(lines[end:]),
+        code_location=fields.get("Code", ""),
+        code="" if "Code" in fields else _code_shown(lines[end:]),
         launch=fields.get("Launch", ""),
         constants={name: int(value) for name, value in _CONSTANT.findall(fields.get("Constants", ""))},
         only=fields.get("Only", ""),
@@ -130,8 +132,8 @@ def _read(file: Path, folder: Path) -> Page | None:
     )
 
 
-def _fields(lines: list[str]) -> dict[str, str]:
-    """Return the fields by name, paragraphs apart by an empty line, each in one line."""
+def _parse_fields(lines: list[str]) -> dict[str, str]:
+    """Return the fields by name; each paragraph is one line, and an empty line separates paragraphs."""
     paragraphs: list[list[str]] = [[]]
     for line in lines:
         if line:
@@ -150,8 +152,8 @@ def _fields(lines: list[str]) -> dict[str, str]:
     return fields
 
 
-def _reports(text: str) -> dict[str, str]:
-    """Return {network: what was reported} of "NETWORK: 2.9 s. NETWORK: 3.0 s."."""
+def _parse_reports(text: str) -> dict[str, str]:
+    """Parse "NETWORK: 2.9 s. NETWORK: 3.0 s." into {network: reported time}."""
     found = {}
     for sentence in re.split(r"\.\s+(?=ece408-)|\.$", text):
         if match := _REPORT.fullmatch(sentence.strip()):
@@ -159,7 +161,7 @@ def _reports(text: str) -> dict[str, str]:
     return found
 
 
-def _shown(lines: list[str]) -> str:
-    """Return the code without what a reader of the page needs not see, blank lines never doubled."""
-    kept = [line for line in lines if not _NOT_SHOWN.fullmatch(line)]
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip("\n") + "\n"
+def _code_shown(lines: list[str]) -> str:
+    """Return the code without includes and namespaces, and without repeated blank lines."""
+    shown_lines = [line for line in lines if not _HIDDEN_LINE.fullmatch(line)]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(shown_lines)).strip("\n") + "\n"

@@ -1,1 +1,1 @@
-"""The parts of AlexNet's time over batch sizes."""
+"""The study of AlexNet: the parts of its time over batch sizes."""

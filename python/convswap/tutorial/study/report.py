@@ -22,7 +22,7 @@ _BAR_WIDTH = 0.4
 
 
 def print_study(study: Study, console: Console) -> None:
-    """Print what was studied and on what, and a row for each batch and side."""
+    """Print the options and the card, and a row for each batch and side."""
     versions = versions_line(dict(study.environment), study.device.title)
     fused = ", fused" if study.fuse else ""
     console.print(
@@ -37,16 +37,15 @@ def print_study(study: Study, console: Console) -> None:
             console.print(Text(f"Note: batch {row.batch:,}, {row.side}: {row.failure}."))
     console.print(
         Text(
-            "The parts are the card's time for a run, medians over all runs, and `card` is their sum; `run` "
-            "is the host's time from inputs to outputs in its memory, profiler on; `set-up` is session "
-            "creation and first run; `other` is what lies between the layers: activations and local response "
-            "normalisation."
+            "The parts are the card's time in a run, medians over all runs, and `card` is their sum. `run` "
+            "is the host's time from inputs to outputs in its memory, with the profiler on. `set-up` is "
+            "session creation and first run. `other` is activations and local response normalisation."
         )
     )
 
 
 def draw_study(study: Study) -> Figure:
-    """Return the two plots beside each other: the card's time over the batch, and its distribution.
+    """Return two plots side by side: the card's time over the batch, and the shares of its parts.
 
     Raises:
         ConvswapError: matplotlib is not installed, or no batch has times.
@@ -95,7 +94,7 @@ def _draw_totals(axes: Axes, study: Study) -> None:
 
 
 def _draw_distribution(axes: Axes, study: Study) -> None:
-    """Draw a bar for each batch and side, one side hatched, with each part's share of the card's time."""
+    """Draw a bar for each batch and side with each part's share of the card's time; one side is hatched."""
     batches = list(dict.fromkeys(row.batch for row in study.rows))
     for number, side in enumerate(study.sides):
         rows = [row for row in study.of_side(side) if row.total_ms > 0]

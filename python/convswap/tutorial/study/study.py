@@ -1,7 +1,7 @@
-"""AlexNet over batch sizes: copy in, convolution, fully connected, max-pool, copy out, set-up, on both sides.
+"""Splits AlexNet's time over batch sizes into copies, convolution, fully connected, max-pool and set-up.
 
-The table and the plots of a course assignment that has students write the layers of AlexNet in CUDA. The
-times of the parts are the card's, by the profiler: each kernel and copy counts for the node that started it.
+The table and the plots are those of a course assignment in which students write AlexNet's layers in CUDA. The
+profiler measures the card's time: each kernel and copy counts for the node that started it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BATCHES = tuple(2**power for power in range(11))
 
 COPY_IN, CONVOLUTION, FULLY_CONNECTED, MAX_POOL = "copy in", "convolution", "fully connected", "max-pool"
 OTHER, COPY_OUT = "other", "copy out"
-# In the order of a run; `other` is what lies between: activations, local response normalisation.
+# In the order of a run. `other` is activations and local response normalisation.
 PARTS = (COPY_IN, CONVOLUTION, FULLY_CONNECTED, MAX_POOL, OTHER, COPY_OUT)
 _PART_OF_OP = {
     "Conv": CONVOLUTION,
@@ -50,7 +50,7 @@ _PART_OF_OP = {
 }
 _PART_OF_TITLE = {INPUTS: COPY_IN, OUTPUTS: COPY_OUT}
 
-# What ONNX Runtime, its arena, CUDA, cuBLAS, cuDNN and C++ say when memory is short.
+# Error messages of ONNX Runtime, its arena, CUDA, cuBLAS, cuDNN and C++ if memory is too small.
 _SHORT_OF_MEMORY = (
     "out of memory",
     "Failed to allocate memory",
@@ -66,11 +66,11 @@ _HOST_SHORT_OF_MEMORY = "the host is out of memory"
 
 @dataclass(frozen=True)
 class StudyRow:
-    """One side at one batch, in milliseconds: the medians of each part of `PARTS` over all runs.
+    """One side at one batch: the median milliseconds of each part of `PARTS` over all runs.
 
-    `run_ms` is the median of a run by the host's clock; the set-up is the session's creation and its first
-    run, by the same clock. `long_kernels` tells for which kernels they were recorded (cupti_collector.py).
-    Where `failure` is not "", it says why there are no times, and `parts` is empty.
+    `run_ms` is the median time of a run by the host's clock. The set-up is the session's creation and first
+    run, by the same clock. `long_kernels` says which way kernels were recorded (cupti_collector.py). If there
+    are no times, `failure` says why and `parts` is empty.
     """
 
     batch: int
@@ -85,16 +85,16 @@ class StudyRow:
 
     @property
     def total_ms(self) -> float:
-        """The sum of all parts: what the card works in a run."""
+        """The sum of all parts: the card's time in a run."""
         return sum(self.parts.values())
 
     @property
     def set_up_ms(self) -> float:
-        """Session creation and first run."""
+        """The time of the session's creation and first run."""
         return self.session_ms + self.first_run_ms
 
     def to_json(self) -> dict[str, Any]:
-        """Return the row as `convswap study --json` writes it: None for times that are not known."""
+        """Return the row as `convswap study --json` writes it, with None for unknown times."""
         known = not self.failure
         times = {
             **{f"{part.replace(' ', '_').replace('-', '_')}_ms": self.parts.get(part) for part in PARTS},
@@ -157,13 +157,13 @@ def study(
     runs: int | None = None,
     progress: Progress | None = None,
 ) -> Study:
-    """Return the parts of a run of `network`, which must be "alexnet", for each of `batches` on both sides.
+    """Measure the parts of a run of `network`, which must be "alexnet", for each of `batches` on both sides.
 
-    `batches` are by default 1, 2, 4 and so on to 1024. The other arguments are those of `profile`. A batch
-    for which the memory does not suffice gets a row that says so.
+    `batches` are by default the powers of 2 up to 1024. The other arguments are those of `profile`. A batch
+    that does not fit in memory gets a row with its `failure`.
 
     Raises:
-        ConvswapError: as `profile`.
+        ConvswapError: the same errors as those of `profile`.
     """
     if network not in STUDIES:
         raise unknown_name("study", network, STUDIES)
@@ -174,11 +174,11 @@ def study(
     check_algorithm(algorithm, device.name)
     swapped = ir.to_proto(swap(model, algorithm=algorithm, precision=precision, fuse=fuse).model)
     models: dict[Side, onnx.ModelProto] = {DEFAULT: model, our_side(device, precision): swapped}
-    report("loading what both sides need")
+    report("loading both sides' libraries")
     inputs = declared_inputs(model_from_proto(model))
-    for side, own in models.items():
-        # The first session of a process loads libraries, which is the set-up of no batch.
-        _row(collector, device, side, own, random_feeds(inputs, 1, seed=0), 1, runs=1)
+    for side, side_model in models.items():
+        # The first session of a process loads libraries, which must not count as a batch's set-up.
+        _row(collector, device, side, side_model, random_feeds(inputs, 1, seed=0), 1, runs=1)
     rows: list[StudyRow] = []
     for batch in sizes:
         report(f"batch {batch:,}: making images")
@@ -187,11 +187,11 @@ def study(
         except MemoryError:
             rows += [StudyRow(batch, side.name, {}, failure=_HOST_SHORT_OF_MEMORY) for side in models]
             continue
-        # Both sides' kernels are recorded the same way, as suits the first that can be run.
+        # The kernels of both sides are recorded the same way, which the first side that runs decides.
         long_kernels: bool | None = None
-        for side, own in models.items():
+        for side, side_model in models.items():
             report(f"batch {batch:,}, {side.name}")
-            rows.append(_row(collector, device, side, own, feeds, batch, runs, long_kernels))
+            rows.append(_row(collector, device, side, side_model, feeds, batch, runs, long_kernels))
             long_kernels = rows[-1].long_kernels
     return Study(
         device=device,
@@ -203,11 +203,11 @@ def study(
     )
 
 
-def part_of(one: Attributed) -> str:
+def part_of(activity: Attributed) -> str:
     """Return the part of `PARTS` that an activity counts for."""
-    if one.node is not None:
-        return _PART_OF_OP.get(one.node.op, OTHER)
-    return _PART_OF_TITLE.get(node_title(one), OTHER)
+    if activity.node is not None:
+        return _PART_OF_OP.get(activity.node.op, OTHER)
+    return _PART_OF_TITLE.get(node_title(activity), OTHER)
 
 
 def _row(
@@ -220,7 +220,7 @@ def _row(
     runs: int | None,
     long_kernels: bool | None = None,
 ) -> StudyRow:
-    """Return the row of a side, recorded for `long_kernels`, or where that is None as suits its kernels."""
+    """Measure one side and return its row; if `long_kernels` is None, the recording chooses it."""
     try:
         recording = record(
             {side: model}, feeds, device, collector, runs=runs, long_kernels=long_kernels, progress=silent
@@ -232,7 +232,7 @@ def _row(
             raise
         return StudyRow(batch, side.name, {}, long_kernels=long_kernels, failure="out of memory")
     finally:
-        # A failed session lives on in its exception until then, with all its memory on the card.
+        # The exception keeps a failed session alive, with all its memory on the card, until it is collected.
         gc.collect()
     host = recording.host[side.name]
     return StudyRow(
