@@ -1,4 +1,4 @@
-"""Turns networks, course checkpoints and PyTorch modules into ONNX models."""
+"""Exports networks, course checkpoints and PyTorch modules as ONNX models."""
 
 from __future__ import annotations
 
@@ -42,15 +42,14 @@ __all__ = [
     "train_network",
 ]
 
-# What a last layer is fitted to for data other than the trained weights': enough for an accuracy to mean
-# something, few enough to wait for.
+# Images that a last layer is fitted to, for a data set without trained weights. The fit takes seconds.
 FITTING_IMAGES = 2_000
-# The largest that `convswap train` writes takes 2 MB.
+# The largest file that `convswap train` writes has 2 MB.
 LARGEST_WEIGHTS_FILE = 64 << 20
 
 
 def networks() -> tuple[Network, ...]:
-    """Return every network that `export_network` knows: the course's in its order, then the large ones."""
+    """Return the networks of `export_network`: the course's by semester, then the large networks."""
     return tuple(ALL_NETWORKS.values())
 
 
@@ -63,18 +62,21 @@ def export_network(
 ) -> onnx.ModelProto:
     """Return the network called `name` as an ONNX model: opset 20, IR 9, a symbolic batch.
 
-    The input `image` is float32 [batch, channels, size, size]. The course's networks take pixel values 0..255
-    and give `probabilities`, float32 [batch, classes]. Their weights are those in the file `weights`, which
-    `convswap train` wrote. Without one, they are for Fashion-MNIST, the default `data`, the trained ones of
-    the package. For any other data set that `convswap.data.datasets.load` knows they come from a fixed seed,
-    with a last layer that is fitted here, in seconds; `progress(done, total)` counts the images. The large
-    networks take values of mean 0 and variance 1, for which `data` is "random", and give `logits`; their
-    weights come from a fixed seed, and the statistics of their batch normalisation are measured here. The
-    model's properties name the network, the data and the origin of the weights.
+    The input `image` is float32 [batch, channels, size, size]. The model's properties name the network, the
+    data and the origin of the weights.
+
+    The course's networks take pixel values 0..255; their output is `probabilities`, float32 [batch, classes].
+    Their weights are read from the file `weights`, which `convswap train` wrote. Without a file, the weights
+    for Fashion-MNIST, the default `data`, are the package's trained weights. For any other data set of
+    `convswap.data.datasets.load` the weights come from a fixed seed, and the last layer is fitted here, in
+    seconds; `progress(done, total)` counts the images.
+
+    The large networks take values of mean 0 and variance 1, and their `data` is "random"; their output is
+    `logits`. Their weights come from a fixed seed, and the statistics of batch normalisation are measured
+    here.
 
     Raises ConvswapError for an unknown network or data set, data that do not suit the network, a file that
-    cannot be read, is damaged or belongs to another network, and where ONNX Runtime is needed and not
-    installed.
+    cannot be read, is damaged or belongs to another network, and if ONNX Runtime is needed but missing.
     """
     network = find(name)
     if data is None:
@@ -129,8 +131,8 @@ def _export_unfitted(network: Network) -> onnx.ModelProto:
 
 
 def save(model: onnx.ModelProto, path: str | os.PathLike[str]) -> None:
-    """Write `model` to `path`, all of it or nothing.
+    """Write `model` to `path`, either completely or not at all.
 
-    Raises ConvswapError where the folder is missing, the place is no regular file or cannot be written.
+    Raises ConvswapError if the folder is missing, or `path` is not a regular file or cannot be written.
     """
     save_model(model_from_proto(model), path)

@@ -1,9 +1,8 @@
-"""Turns `bvlc_alexnet.npy`, AlexNet's weights as they were taken out of Caffe, into an ONNX model.
+"""Converts `bvlc_alexnet.npy`, AlexNet's weights from Caffe, to an ONNX model.
 
-The file holds a dict: layer name to [weights, bias]. Convolutions are (height, width, in, out). Fully
-connected layers are (in, out); fc6 was written for images whose channels come last, so its inputs are the
-6x6 pixels of pool5, row by row, with the 256 channels of each together. ONNX's Flatten gives channel, row,
-column.
+The file has a dict: layer name to [weights, bias]. Convolutions are (height, width, in, out). Fully connected
+layers are (in, out). The layer fc6 is for channels-last images: its inputs are the 6x6 pixels of pool5, row
+by row, with the 256 channels of each pixel together. ONNX's Flatten has the order channel, row, column.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ EXPECTED = "bvlc_alexnet.npy, a pickled dict of layer names and [weights, bias]"
 def read_alexnet(path: str | os.PathLike[str]) -> onnx.ModelProto:
     """Return AlexNet with the weights in the file at `path` as an ONNX model: opset 20, IR 9.
 
-    The input `image`, float32 [batch, 3, 227, 227], is what the weights were trained for: blue, green and
-    red, 0..255, less the mean of the training images. The output is `logits`, float32 [batch, 1000].
+    The input `image`, float32 [batch, 3, 227, 227], is that of the training: blue, green and red, 0..255,
+    minus the mean of the training images. The output is `logits`, float32 [batch, 1000].
 
-    Raises ConvswapError where the file cannot be read, holds anything but arrays, or not those of AlexNet.
+    Raises ConvswapError if the file cannot be read, has anything but arrays, or has not AlexNet's arrays.
     """
     network = find("alexnet")
     layers = read_pickled_arrays(path, EXPECTED)

@@ -1,9 +1,10 @@
-"""Builds ONNX models: `ModelWriter` collects nodes, `build` turns a network and its weights into a model.
+"""Builds ONNX models: `ModelWriter` collects nodes, `build` makes a model of a network and its weights.
 
-Every model that is built here has the input `image`, float32 [batch, channels, height, width]; in those of
-`export_torch`, [batch, ...] of its module's own shape and element type. All have a symbolic batch and state
-their versions: opset 20 and IR 9 are the newest that ONNX Runtime 1.17, the oldest supported one, reads,
-while onnx writes its own newest unless told otherwise.
+The models built here have the input `image`, float32 [batch, channels, height, width]. The input of
+`export_torch` is [batch, ...] in the shape and element type of its module. All have a symbolic batch, opset
+20
+and IR 9: the newest versions that ONNX Runtime 1.17, the oldest supported version, reads. Without explicit
+versions, onnx would write its newest.
 """
 
 from __future__ import annotations
@@ -44,23 +45,23 @@ OPSET = 20
 IR_VERSION = 9
 INPUT = "image"
 
-# Inference reads constants of no more: shapes and the like. Of larger ones it need not know the numbers.
+# Shape inference reads the values of small constants only, such as shapes.
 _SMALL_BYTES = 4096
 
 _ACTIVATIONS = {"tanh": "Tanh", "relu": "Relu", "gelu": "Gelu"}
 
 
 class ModelWriter:
-    """Collects the nodes and constants of one graph, keeping the names of its values apart."""
+    """Collects the nodes and constants of one graph and gives its values unique names."""
 
     def __init__(self) -> None:
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: list[TensorProto] = []
-        self._stated: list[onnx.ValueInfoProto] = []
+        self._value_infos: list[onnx.ValueInfoProto] = []
         self._names = {INPUT}
 
     def constant(self, name: str, array: NDArray[Any]) -> str:
-        """Add `array` as an initializer and return its name: `name`, with a number where that is taken."""
+        """Add `array` as an initializer and return its name: `name`, with a number if that is taken."""
         name = self._unused(name)
         self._initializers.append(numpy_helper.from_array(array, name))
         return name
@@ -68,20 +69,20 @@ class ModelWriter:
     def node(
         self, operator: str, inputs: Sequence[str], name: str, output: str | None = None, **attributes: Any
     ) -> str:
-        """Add a node and return the name of its one output: `output`, else `<name>_output`."""
+        """Add a node and return the name of its only output: `output` or, by default, `<name>_output`."""
         result = self._unused(output or f"{name}_output")
         self._nodes.append(helper.make_node(operator, inputs, [result], name=name, **attributes))
         return result
 
     def split(self, value: str, name: str, parts: int) -> list[str]:
-        """Add a node that takes `value` into equal parts along its axis 1, and return their names."""
+        """Add a node that splits `value` into equal parts along axis 1, and return their names."""
         results = [self._unused(f"{name}_output_{part}") for part in range(parts)]
         self._nodes.append(helper.make_node("Split", [value], results, name=name, axis=1, num_outputs=parts))
         return results
 
-    def state_shape(self, value: str, shape: Sequence[int]) -> None:
-        """State the shape of one image of `value`, where inference would lose the batch's name."""
-        self._stated.append(helper.make_tensor_value_info(value, TensorProto.FLOAT, ["batch", *shape]))
+    def declare_shape(self, value: str, shape: Sequence[int]) -> None:
+        """Declare the shape of one image of `value`, for a value whose batch name inference would lose."""
+        self._value_infos.append(helper.make_tensor_value_info(value, TensorProto.FLOAT, ["batch", *shape]))
 
     def finish(
         self,
@@ -91,17 +92,17 @@ class ModelWriter:
         output_shape: Sequence[int],
         metadata: Mapping[str, str],
     ) -> onnx.ModelProto:
-        """Return the model, checked, with the shape of every value inferred.
+        """Check the model, infer the shape of every value, and return the model.
 
         Shapes are those of one image: `image_shape` of the input, `output_shape` of the value `output`.
-        `metadata` becomes the model's properties, `convswap.` put before each key.
-        Raises onnx.checker.ValidationError or onnx.shape_inference.InferenceError where the graph is not
-        valid.
+        `metadata` becomes the model's properties, with the prefix `convswap.` before each key.
+        Raises onnx.checker.ValidationError or onnx.shape_inference.InferenceError for an invalid graph.
         """
         large = [tensor for tensor in self._initializers if len(tensor.raw_data) > _SMALL_BYTES]
         inputs = [
             helper.make_tensor_value_info(INPUT, TensorProto.FLOAT, ["batch", *image_shape]),
-            # The checker and inference would copy half a gigabyte of weights, again and again.
+            # Large weights are inputs for now: the checker and inference would copy half a gigabyte each
+            # time.
             *(helper.make_tensor_value_info(each.name, each.data_type, each.dims) for each in large),
         ]
         graph = helper.make_graph(
@@ -110,7 +111,7 @@ class ModelWriter:
             inputs,
             [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["batch", *output_shape])],
             [tensor for tensor in self._initializers if len(tensor.raw_data) <= _SMALL_BYTES],
-            value_info=self._stated,
+            value_info=self._value_infos,
         )
         model = helper.make_model(
             graph,
@@ -140,9 +141,9 @@ def build(
     metadata: Mapping[str, str],
     output: str = "probabilities",
 ) -> onnx.ModelProto:
-    """Return `network` as a model with the result `output`, float32 [batch, ...] of the last layer.
+    """Return `network` as a model whose output, called `output`, is float32 [batch, ...] of the last layer.
 
-    `weights` holds an array for every parameter and statistic that `convswap.models.place` names.
+    `weights` has an array for every parameter and statistic of `convswap.models.place`.
     """
     writer = ModelWriter()
     layers = place(network)
@@ -165,26 +166,26 @@ def _constants(
 ) -> list[str]:
     arrays = {name: weights[name] for name in (*placed.parameters, *placed.statistics)}
     if isinstance(placed.layer, FullyConnected) and placed.layer.per_pixel:
-        # MatMul, unlike Gemm, cannot transpose.
+        # MatMul cannot transpose its operand, unlike Gemm.
         arrays[f"{placed.name}.weight"] = np.ascontiguousarray(arrays[f"{placed.name}.weight"].T)
-    arrays |= {f"{placed.name}.{name}": array for name, array in _settings(placed).items()}
+    arrays |= {f"{placed.name}.{name}": array for name, array in _constant_inputs(placed).items()}
     return [writer.constant(name, array) for name, array in arrays.items()]
 
 
-def _settings(placed: PlacedLayer) -> dict[str, NDArray[Any]]:
+def _constant_inputs(placed: PlacedLayer) -> dict[str, NDArray[Any]]:
     match placed.layer:
         case Activation(function="relu6"):
             return {"least": np.array(np.float32(0.0)), "most": np.array(np.float32(6.0))}
         case Upsample(factor=factor):
             return {"scales": np.array([1, 1, factor, factor], np.float32)}
         case FlattenPixels():
-            # The batch as it is, the channels, and as many pixels as there are.
+            # 0 keeps the batch, and -1 is inferred: the number of pixels.
             return {"shape": np.array([0, placed.input_shape[0], -1], np.int64)}
     return {}
 
 
-# Layers that are one node without any choice: its operator and attributes.
-_PLAIN: dict[type, tuple[str, dict[str, Any]]] = {
+# The operator and attributes of layers without settings.
+_OPERATORS: dict[type, tuple[str, dict[str, Any]]] = {
     GlobalAveragePool: ("GlobalAveragePool", {}),
     LayerScale: ("Mul", {}),
     ChannelsLast: ("Transpose", {"perm": [0, 2, 3, 1]}),
@@ -205,9 +206,9 @@ def _write_layer(writer: ModelWriter, placed: PlacedLayer, inputs: Sequence[str]
             return write(
                 "Conv",
                 kernel_shape=[kernel, kernel],
-                **_unless_usual("strides", [stride] * 2, [1, 1]),
-                **_unless_usual("pads", [padding] * 4, [0] * 4),
-                **_unless_usual("group", groups, 1),
+                **_unless_default("strides", [stride] * 2, [1, 1]),
+                **_unless_default("pads", [padding] * 4, [0] * 4),
+                **_unless_default("group", groups, 1),
             )
         case Activation(function="relu6"):
             return write("Clip")
@@ -222,7 +223,7 @@ def _write_layer(writer: ModelWriter, placed: PlacedLayer, inputs: Sequence[str]
                 kernel_shape=[kernel, kernel],
                 strides=[step, step],
                 ceil_mode=int(ceil),
-                **_unless_usual("pads", [padding] * 4, [0] * 4),
+                **_unless_default("pads", [padding] * 4, [0] * 4),
             )
         case BatchNormalization(epsilon=epsilon):
             return write("BatchNormalization", epsilon=epsilon)
@@ -233,11 +234,11 @@ def _write_layer(writer: ModelWriter, placed: PlacedLayer, inputs: Sequence[str]
         case Concatenation(axis=axis):
             return write("Concat", axis=axis + 1)
         case Upsample():
-            # As PyTorch's exporter has it. The second input, a region of interest, is for another mode.
+            # The same attributes as PyTorch's exporter. The second input, a region of interest, is unused.
             inputs = [inputs[0], "", inputs[1]]
-            how = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-            enlarged = write("Resize", mode="nearest", **how)
-            writer.state_shape(enlarged, placed.output_shape)
+            rounding = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+            enlarged = write("Resize", mode="nearest", **rounding)
+            writer.declare_shape(enlarged, placed.output_shape)
             return enlarged
         case FullyConnected(per_pixel=True):
             product = writer.node("MatMul", inputs[:2], f"{placed.name}_product")
@@ -245,10 +246,10 @@ def _write_layer(writer: ModelWriter, placed: PlacedLayer, inputs: Sequence[str]
             return write("Add")
         case FullyConnected():
             return write("Gemm", transB=1)
-    operator, attributes = _PLAIN[type(placed.layer)]
+    operator, attributes = _OPERATORS[type(placed.layer)]
     return write(operator, **attributes)
 
 
-def _unless_usual(name: str, value: Any, usual: Any) -> dict[str, Any]:
-    """Return the attribute `name`, or nothing where it has ONNX's default."""
-    return {} if value == usual else {name: value}
+def _unless_default(name: str, value: Any, default: Any) -> dict[str, Any]:
+    """Return the attribute `name`, or no attribute if the value is ONNX's default."""
+    return {} if value == default else {name: value}

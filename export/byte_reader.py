@@ -1,4 +1,4 @@
-"""Reads a file that a user names as part of a checkpoint, and little-endian numbers from its bytes."""
+"""Reads the files of a checkpoint, and little-endian numbers from their bytes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from convswap.errors import ConvswapError
 def read_checkpoint_file(path: str | os.PathLike[str], expected: str, largest: int | None = None) -> bytes:
     """Return the content of the file at `path`.
 
-    `expected` says what it should be, as in "an MXNet .params file". Raises ConvswapError where there is no
-    such file, it is not a regular file (a pipe could keep us waiting for ever), has more than `largest`
-    bytes, or cannot be read.
+    `expected` describes the file for messages, as in "an MXNet .params file". Raises ConvswapError if the
+    file is missing, is not a regular file (reading a pipe could wait forever), has more than `largest` bytes,
+    or cannot be read.
     """
     file = Path(path)
     try:
@@ -38,7 +38,7 @@ def read_checkpoint_file(path: str | os.PathLike[str], expected: str, largest: i
 
 
 class BinaryReader:
-    """A place in the file's bytes that moves on with what is taken."""
+    """Reads a file's bytes in order, from an offset that advances."""
 
     def __init__(self, content: bytes, path: str) -> None:
         self._content = memoryview(content)
@@ -46,30 +46,30 @@ class BinaryReader:
         self.offset = 0
 
     @property
-    def left(self) -> int:
-        """How many bytes have not been taken."""
+    def remaining(self) -> int:
+        """The number of bytes that have not been read."""
         return len(self._content) - self.offset
 
     def take(self, size: int, what: str) -> memoryview:
-        """Return the next `size` bytes, which are `what`; raise ConvswapError where fewer are left."""
-        if size > self.left:
+        """Return the next `size` bytes. If there are fewer, raise ConvswapError, which calls them `what`."""
+        if size > self.remaining:
             raise ConvswapError(
                 f"{self.path!r} is cut off or damaged: {what} at byte {self.offset} takes {size} bytes, "
-                f"and the file has {self.left} more; get it again"
+                f"and the file has {self.remaining} more; get it again"
             )
         self.offset += size
         return self._content[self.offset - size : self.offset]
 
     def numbers(self, layout: str, what: str) -> tuple[int, ...]:
-        """Return the next whole numbers, by a `layout` of `struct` such as "3i"."""
+        """Return the next integers, by a `layout` of the module `struct` such as "3i"."""
         return struct.unpack(f"<{layout}", self.take(struct.calcsize(f"<{layout}"), what))
 
     def unsigned_64(self, what: str) -> int:
-        """Return the next number, of 64 bits and without a sign."""
+        """Return the next unsigned 64-bit integer."""
         return self.numbers("Q", what)[0]
 
     def damaged(self, offset: int, found: str, expected: str) -> ConvswapError:
-        """Return the error for something at `offset` that cannot be."""
+        """Return the error for an invalid value at `offset`."""
         return ConvswapError(
             f"{self.path!r} is damaged at byte {offset}: found {found}, expected {expected}; get it again"
         )

@@ -1,4 +1,4 @@
-"""Measures the statistics of batch normalisation, which training would have left, on one seeded batch."""
+"""Measures the statistics of batch normalisation on one seeded batch, for networks without training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from convswap.models import Network, place, seeded_images
 from numpy.typing import NDArray
 from onnx import helper
 
-# Enough that the statistics of the last layers, 7x7 pixels each, are those of many values.
+# Enough images for the statistics of the last layers, which have only 7x7 pixels.
 IMAGES = 8
 
 
@@ -21,9 +21,10 @@ def batch_statistics(
 ) -> dict[str, NDArray[np.float32]]:
     """Return the mean and variance of every batch normalisation of `network`, by name (`bn1.mean`).
 
-    They are those of the seeded images, each measured behind normalisations that take theirs from the same
-    images, so that all of a batch like it is of mean 0 and variance 1. float32 sums make their last bits
-    depend on the processor. Raises ConvswapError where ONNX Runtime is not installed.
+    The statistics are measured on the seeded images. Each normalisation is measured after the normalisations
+    before it use the statistics of the same images, so a similar batch is normalised to mean 0 and variance
+    1. The last bits depend on the CPU, because ONNX Runtime adds in float32. Raises ConvswapError if ONNX
+    Runtime is not installed.
     """
     unmeasured = {
         name: np.zeros(shape, np.float32) if name.endswith(".mean") else np.ones(shape, np.float32)
@@ -47,14 +48,14 @@ def batch_statistics(
 
 
 def _normalise_by_the_batch(model: onnx.ModelProto) -> dict[str, str]:
-    """Let every batch normalisation take the statistics of its own input, and give them as outputs.
+    """Make every batch normalisation use, and output, the statistics of its own input.
 
-    Return the name of the array that each of these outputs is to become.
+    Return the name of the statistic for each of these outputs.
     """
     measured = {}
     for node in model.graph.node:
         if node.op_type == "BatchNormalization":
-            # Momentum is the part of the old statistics in the new ones.
+            # Momentum is the weight of the old statistics in the new ones.
             node.attribute.extend(
                 [helper.make_attribute("training_mode", 1), helper.make_attribute("momentum", 0.0)]
             )

@@ -6,11 +6,11 @@ targets Y (1 for the class, 0 elsewhere) and n images, the coefficients are
 
     V = (ZᵀZ / n + λ I)⁻¹ Zᵀ(Y - mean(Y)) / n
 
-so that λ is measured against a feature's variance of 1. Standardising is linear, and is folded into the
-layer: weight = (V / std)ᵀ, bias = mean(Y) - weight mean(X).
+so λ is relative to a feature's variance of 1. Standardising is linear and is folded into the layer:
+weight = (V / std)ᵀ, bias = mean(Y) - weight mean(X).
 
-The regression aims at 0 and 1, which softmax would flatten to near-equal probabilities, so weight and bias
-are multiplied by one number; that changes no decision.
+The regression's targets are 0 and 1, which softmax would turn into nearly equal probabilities. Weight and
+bias are therefore multiplied by one number, the logit scale, which changes no predicted class.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from convswap.export.builder import INPUT, build
 from convswap.models import Network, last_fully_connected
 from numpy.typing import NDArray
 
-# Large enough to keep the processor busy; the widest layer of a chunk stays near 100 MB.
+# Images of a run: enough to keep the CPU busy, while the largest tensor of a run stays near 100 MB.
 CHUNK = 500
 
 REGULARISATIONS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
@@ -47,7 +47,7 @@ def features_in_chunks(
     """Yield the inputs of the last fully connected layer, (up to CHUNK, features), for `images` in order.
 
     `images` is float32 (n, channels, size, size).
-    Raises ConvswapError where ONNX Runtime is not installed.
+    Raises ConvswapError if ONNX Runtime is not installed.
     """
     try:
         import onnxruntime
@@ -62,7 +62,7 @@ def features_in_chunks(
 
 @dataclass(frozen=True)
 class RidgeFit:
-    """A fitted layer: `weight` (classes, features) and `bias` (classes,), float32, and how it came out."""
+    """A fitted layer: `weight` (classes, features) and `bias` (classes,), float32, and the fit's settings."""
 
     weight: NDArray[np.float32]
     bias: NDArray[np.float32]
@@ -74,15 +74,15 @@ class RidgeFit:
 def fit_last_layer(
     fitting: Iterable[tuple[Features, Labels]], held_out: tuple[Features, Labels], classes: int
 ) -> RidgeFit:
-    """Return the layer fitted to `fitting`, with λ and the logit scale that suit `held_out` best.
+    """Return the layer fitted to `fitting`, with the λ and the logit scale that are best for `held_out`.
 
-    Features are (images, features), labels (images,) from 0 to classes - 1; `fitting` may come in any number
-    of parts, of which only sums in float64 are kept. λ is the one of REGULARISATIONS with the highest
-    held-out accuracy, the larger of equals; the scale is the one of LOGIT_SCALES with the lowest held-out
-    cross-entropy.
-    Raises ValueError where `fitting` holds no image.
+    Features are (images, features), labels (images,) from 0 to classes - 1. `fitting` yields any number of
+    parts, which are reduced to float64 sums. λ is the element of REGULARISATIONS with the highest held-out
+    accuracy, the largest if several are equal. The scale is the element of LOGIT_SCALES with the lowest
+    held-out cross-entropy.
+    Raises ValueError if `fitting` has no image.
     """
-    sums = _Sums()
+    sums = _Moments()
     for features, labels in fitting:
         sums.add(features, np.eye(classes)[labels])
     features, labels = held_out[0].astype(np.float64), held_out[1]
@@ -104,8 +104,8 @@ def fit_last_layer(
     )
 
 
-class _Sums:
-    """The sums over images that the solution depends on; their size does not grow with the images."""
+class _Moments:
+    """Sums over images from which the regression is solved; their size does not depend on the images."""
 
     def __init__(self) -> None:
         self.images = 0
@@ -126,7 +126,7 @@ class _Sums:
         mean, mean_target = moments[-1, :-1], targets[-1]
         covariance = moments[:-1, :-1] - np.outer(mean, mean)
         cross = targets[:-1] - np.outer(mean, mean_target)
-        # A feature that never changes says nothing; dividing it by 1 leaves it at zero instead of 0 / 0.
+        # A constant feature has variance 0. Dividing by 1 leaves its standardised value 0 instead of 0 / 0.
         variance = np.diag(covariance)
         deviation = np.sqrt(np.where(variance > 1e-12 * (1.0 + mean**2), variance, 1.0))
         correlation = covariance / np.outer(deviation, deviation)
@@ -151,9 +151,8 @@ def fit_to(
 ) -> RidgeFit:
     """Return the last layer of `network` fitted to `data`, whose images have the network's size.
 
-    The last tenth of the images is held out to choose λ. `progress(done, total)` is called as images are
-    done.
-    Raises ConvswapError where `data` has no labels, or fewer than two images.
+    The last tenth of the images is held out to choose λ. `progress(done, total)` is called after each chunk.
+    Raises ConvswapError if `data` has no labels, or fewer than two images.
     """
     images, labels = data.images, data.labels
     if labels is None or len(images) < 2:
@@ -172,8 +171,8 @@ def fit_to(
             if progress is not None:
                 progress(done, len(data.images))
 
-    seen = list(chunks(images[-held_out:], labels[-held_out:]))
-    held_out_features = np.concatenate([features for features, _ in seen])
+    held_out_chunks = list(chunks(images[-held_out:], labels[-held_out:]))
+    held_out_features = np.concatenate([features for features, _ in held_out_chunks])
     return fit_last_layer(
         chunks(images[:-held_out], labels[:-held_out]),
         (held_out_features, labels[-held_out:]),

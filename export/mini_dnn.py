@@ -1,12 +1,12 @@
-"""Turns a weights file of the course's framework since 2020, mini-dnn, into an ONNX model.
+"""Converts a weights file of mini-dnn, the course's framework since 2020, to an ONNX model.
 
-The format, little-endian: i32 number of layers; then for each layer i32 count and so many float32, the
-weights and then the bias. Convolutions are [out][in][row][column], fully connected layers out-major. All ten
-layers of the network are there, those without parameters with a count of 0.
+The format, little-endian: i32 number of layers; then for each layer an i32 count and that many float32, first
+the weights, then the bias. Convolutions are [out][in][row][column], fully connected layers [out][in]. The
+file has all ten layers of the network; layers without parameters have a count of 0.
 
-The file holds biases for the convolutions too. The layer that students wrote ignores them, and the accuracies
-that the course published are of that network; so they are left out here, and the model is the network
-`ece408-2020`, whose convolutions have none.
+The file has biases for the convolutions too. The layer that students wrote ignores them, and the course's
+published accuracies are without them. They are dropped here: the model is the network `ece408-2020`, whose
+convolutions have no bias.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def read_mini_dnn(path: str | os.PathLike[str]) -> onnx.ModelProto:
 
     The model is that of `export_network("ece408-2020")` with these weights: the input `image` is float32
     [batch, 1, 86, 86] with pixel values 0..255, the output `probabilities` float32 [batch, 10]. The biases of
-    the convolutions are left out, as the course leaves them out.
+    the convolutions are dropped, as in the course.
 
-    Raises ConvswapError, naming the place, where the file cannot be read, is cut off, belongs to another
-    network, or holds a number that is not finite.
+    Raises ConvswapError, with the layer or byte, if the file cannot be read, is cut off, belongs to another
+    network, or has a number that is not finite.
     """
     network = find(NETWORK)
     # mini-dnn's fully connected layer flattens by itself.
@@ -60,7 +60,7 @@ def read_mini_dnn(path: str | os.PathLike[str]) -> onnx.ModelProto:
 
 
 def _numbers_in_file(placed: PlacedLayer) -> int:
-    """Return how many numbers the file holds for a layer, the ignored bias of a convolution included."""
+    """Return the file's count of numbers for a layer, including the ignored bias of a convolution."""
     ignored = placed.layer.out_channels if isinstance(placed.layer, Convolution) else 0
     return sum(math.prod(shape) for shape in placed.parameters.values()) + ignored
 
@@ -68,7 +68,7 @@ def _numbers_in_file(placed: PlacedLayer) -> int:
 def _read_layer(
     reader: BinaryReader, placed: PlacedLayer, number: int, expected: int
 ) -> dict[str, NDArray[np.float32]]:
-    """Return the arrays of one layer by name, of the shapes that `placed` gives."""
+    """Read the arrays of one layer and return them by name, in the shapes of `placed`."""
     title = f"layer {number} ({placed.name})"
     start = reader.offset
     (count,) = reader.numbers("i", f"the count of {title}")

@@ -1,4 +1,4 @@
-"""Turns a checkpoint of the course's MXNet networks, a symbol and its parameters, into an ONNX model."""
+"""Converts a checkpoint of the course's MXNet networks, a symbol and its parameters, to an ONNX model."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import onnx
 from convswap.data.datasets import LARGEST_IMAGE_SIZE
 from convswap.errors import ConvswapError
 from convswap.export.builder import INPUT, ModelWriter
-from convswap.export.mxnet_operators import OPERATORS, Operator, Shape, Writing, times
+from convswap.export.mxnet_operators import OPERATORS, Operator, Shape, WriteContext, format_shape
 from convswap.export.mxnet_params import read_params
 from convswap.export.mxnet_symbol import Symbol, SymbolNode, read_symbol
 from numpy.typing import NDArray
 
-# Where the arrays do not fit the image size, this is how far the one that they do fit is looked for, and how
-# many operators are asked for shapes in that search: about a second's worth.
+# If the arrays do not fit the image size, a fitting size is searched for: up to this size, and with at most
+# this many shape computations, which take about a second.
 LARGEST_SUGGESTION = 512
 MOST_SUGGESTION_STEPS = 200_000
 
@@ -32,19 +32,19 @@ def read_mxnet(
     """Return a checkpoint (`NAME-symbol.json`, `NAME-EPOCH.params`) as an ONNX model: opset 20, IR 9.
 
     The files do not say how large the images are: `image_size` is their side in pixels. The input `image` is
-    float32 [batch, channels, image_size, image_size] with pixel values 0..255; the output, float32
-    [batch, classes], is `probabilities` where the last operator is SoftmaxOutput, else `output`. Nodes keep
-    their names.
+    float32 [batch, channels, image_size, image_size] with pixel values 0..255. The output, float32
+    [batch, classes], is called `probabilities` if the last operator is SoftmaxOutput, else `output`. Nodes
+    keep their names.
 
-    Raises ConvswapError, naming the place, where a file cannot be read, is cut off or damaged, an operator
-    is not known, an array is missing, or its shape does not fit the network at that image size; it then
-    names the size that would fit, if one does.
+    Raises ConvswapError, with the node or byte, if a file cannot be read, is cut off or damaged, an operator
+    is unknown, an array is missing, or an array's shape does not fit the network at that image size. In the
+    last case the message names an image size that fits, if there is one.
     """
     for what, number in (("image size", image_size), ("number of channels", channels)):
         if not 1 <= number <= LARGEST_IMAGE_SIZE:
             raise ConvswapError(f"{what} {number} is out of range; expected 1 to {LARGEST_IMAGE_SIZE}")
     symbol = read_symbol(symbol_path)
-    checkpoint = _Checkpoint(_chain(symbol), read_params(params_path), str(params_path))
+    checkpoint = _Checkpoint(_operators(symbol), read_params(params_path), str(params_path))
     checkpoint.require_all_arrays()
     first = checkpoint.steps[0].node
     image = symbol.nodes[first.inputs[0]].name
@@ -62,15 +62,15 @@ def read_mxnet(
 
 @dataclass(frozen=True)
 class _Step:
-    """One operator of the network, and the names of the arrays it takes."""
+    """One operator of the network, and the names of its arrays."""
 
     node: SymbolNode
     operator: Operator
     arrays: tuple[str, ...]
 
 
-class _MisfitError(ConvswapError):
-    """What does not fit at one image size and may at another."""
+class _ShapeMismatchError(ConvswapError):
+    """An array that does not fit at this image size, but may fit at another."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class _Checkpoint:
                 if name not in self.arrays:
                     raise ConvswapError(
                         f"{self.params_path!r} has no array {name!r}, which node {step.node.name!r} takes; "
-                        f"it has: {_shortened(sorted(self.arrays))}"
+                        f"it has: {_listed(sorted(self.arrays))}"
                         "; check that both files belong to one network"
                     )
 
@@ -96,24 +96,25 @@ class _Checkpoint:
             node = step.node
             output = step.operator.output_shape(node, shape)
             if min(output) < 1:
-                raise _MisfitError(
+                raise _ShapeMismatchError(
                     f"at image size {image[-1]} node {node.name!r} of {node.path!r} gets "
-                    f"{times(shape[1:])} pixels, too few for it"
+                    f"{format_shape(shape[1:])} pixels, too few for it"
                 )
             expected = step.operator.parameters(node, shape)
             if len(expected) != len(step.arrays):
                 raise node.wrong(f"{len(step.arrays)} arrays among its inputs", f"{len(expected)}")
-            for name, wanted in zip(step.arrays, expected, strict=True):
-                if self.arrays[name].shape != wanted:
-                    raise _MisfitError(
-                        f"array {name!r} of {self.params_path!r} is {times(self.arrays[name].shape)}, "
-                        f"but at image size {image[-1]} node {node.name!r} needs {times(wanted)}"
+            for name, expected_shape in zip(step.arrays, expected, strict=True):
+                if self.arrays[name].shape != expected_shape:
+                    raise _ShapeMismatchError(
+                        f"array {name!r} of {self.params_path!r} is {format_shape(self.arrays[name].shape)}, "
+                        f"but at image size {image[-1]} node {node.name!r} needs "
+                        f"{format_shape(expected_shape)}"
                     )
             yield step, shape, output
             shape = output
 
     def suggestion(self, channels: int) -> str:
-        """Say which image size the arrays fit."""
+        """Return a clause with an image size that the arrays fit."""
         largest = max(1, min(LARGEST_SUGGESTION, MOST_SUGGESTION_STEPS // len(self.steps)))
         for size in range(1, largest + 1):
             try:
@@ -125,8 +126,8 @@ class _Checkpoint:
         return f"no image size up to {largest} fits: check that both files belong to one network"
 
 
-def _chain(symbol: Symbol) -> tuple[_Step, ...]:
-    """Return the operators from the image to the head. Each has one input that is not an array or a label."""
+def _operators(symbol: Symbol) -> tuple[_Step, ...]:
+    """Return the operators from the image to the head. Each has one input that is no array and no label."""
     steps: list[_Step] = []
     node = symbol.nodes[symbol.head]
     while node.operator != "null":
@@ -151,7 +152,7 @@ def _chain(symbol: Symbol) -> tuple[_Step, ...]:
 def _write(checkpoint: _Checkpoint, image: Shape, name: str) -> onnx.ModelProto:
     try:
         placed = list(checkpoint.shapes(image))
-    except _MisfitError as error:
+    except _ShapeMismatchError as error:
         raise ConvswapError(f"{error}; {checkpoint.suggestion(image[0])}") from None
     writer = ModelWriter()
     value = INPUT
@@ -160,7 +161,7 @@ def _write(checkpoint: _Checkpoint, image: Shape, name: str) -> onnx.ModelProto:
     for step, shape, _ in placed:
         arrays = [writer.constant(array, checkpoint.arrays[array]) for array in step.arrays]
         output = result if step is last else None
-        value = step.operator.write(Writing(writer, step.node, shape, [value, *arrays], output))
+        value = step.operator.write(WriteContext(writer, step.node, shape, [value, *arrays], output))
     metadata = {
         "network": name,
         "dataset": "fashion-mnist",
@@ -169,7 +170,7 @@ def _write(checkpoint: _Checkpoint, image: Shape, name: str) -> onnx.ModelProto:
     return writer.finish(name, image, value, placed[-1][2], metadata)
 
 
-def _shortened(names: list[str]) -> str:
-    # Names in a file may hold any character.
+def _listed(names: list[str]) -> str:
+    # Names in a file may have any character.
     shown = [name if name.isprintable() else repr(name) for name in names[:12]]
     return ", ".join(shown) + (f" and {len(names) - 12} more" if len(names) > 12 else "") or "none"

@@ -1,7 +1,8 @@
-"""What convswap knows of MXNet's operators: the shapes they need and give, and the equal ONNX nodes.
+"""MXNet's operators: their output shapes, the shapes of their parameters, and the equivalent ONNX nodes.
 
-Each takes one value that depends on the image, then its parameters. Shapes are those of one image, the batch
-left out: (channels, height, width) or (features,). The semantics are those of MXNet 1.x's operator reference.
+The first input of an operator depends on the image; the others are its parameters. Shapes are those of one
+image, without the batch: (channels, height, width) or (features,). The semantics follow the operator
+reference of MXNet 1.x.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ def _no_parameters(node: SymbolNode, shape: Shape) -> tuple[Shape, ...]:
 
 
 @dataclass(frozen=True)
-class Writing:
-    """Where an operator's ONNX nodes go, with the shape and names of its inputs; `output` is None for any."""
+class WriteContext:
+    """The model writer for an operator's ONNX nodes, its input shape, and its input and output names."""
 
     writer: ModelWriter
     node: SymbolNode
@@ -41,8 +42,8 @@ class Writing:
     inputs: Sequence[str]
     output: str | None
 
-    def last(self, operator: str, inputs: Sequence[str] | None = None, **attributes: Any) -> str:
-        """Add the node that gives the result, called as MXNet's, and return the result's name."""
+    def write_result(self, operator: str, inputs: Sequence[str] | None = None, **attributes: Any) -> str:
+        """Add the node that computes the result, with the MXNet node's name; return the result's name."""
         return self.writer.node(operator, inputs or self.inputs, self.node.name, self.output, **attributes)
 
 
@@ -50,14 +51,14 @@ class Writing:
 class Operator:
     """One operator of MXNet.
 
-    `output_shape(node, shape)` gives the result's shape, `parameters(node, shape)` the shapes of the arrays
-    in the node's inputs after the first, and `write` adds the ONNX nodes and returns the result's name. The
-    first two raise ConvswapError for what convswap cannot take. `label` is True where a last input holds
-    labels, which only training reads.
+    `output_shape(node, shape)` returns the result's shape, `parameters(node, shape)` the shapes of the arrays
+    after the node's first input, and `write` adds the ONNX nodes and returns the result's name. The first two
+    raise ConvswapError for unsupported attributes. `label` says whether the last input has labels, which only
+    training reads.
     """
 
     output_shape: Callable[[SymbolNode, Shape], Shape]
-    write: Callable[[Writing], str]
+    write: Callable[[WriteContext], str]
     parameters: Callable[[SymbolNode, Shape], tuple[Shape, ...]] = _no_parameters
     label: bool = False
 
@@ -69,22 +70,22 @@ def _require_image(node: SymbolNode, shape: Shape) -> None:
         )
 
 
-def _require_usual_layout(node: SymbolNode) -> None:
+def _require_nchw(node: SymbolNode) -> None:
     node.choice("layout", ("None", "NCHW"), "None")
 
 
-def _biasless(node: SymbolNode) -> bool:
-    # The course's own convolution, New, has no bias and no attribute that says so.
+def _has_no_bias(node: SymbolNode) -> bool:
+    # The course's operator New is a convolution without bias, and has no attribute for it.
     return node.operator == "New" or node.flag("no_bias")
 
 
 def _convolution_output(node: SymbolNode, shape: Shape) -> Shape:
     _require_image(node, shape)
-    _require_usual_layout(node)
+    _require_nchw(node)
     kernel = node.integers("kernel", 2)
     stride = node.integers("stride", 2, (1, 1))
     dilate = node.integers("dilate", 2, (1, 1))
-    pad = node.integers("pad", 2, (0, 0), least=0)
+    pad = node.integers("pad", 2, (0, 0), minimum=0)
     return (
         node.integer("num_filter"),
         *(
@@ -102,23 +103,23 @@ def _convolution_parameters(node: SymbolNode, shape: Shape) -> tuple[Shape, ...]
             "a number that divides both",
         )
     weight = (filters, shape[0] // groups, *node.integers("kernel", 2))
-    return (weight,) if _biasless(node) else (weight, (filters,))
+    return (weight,) if _has_no_bias(node) else (weight, (filters,))
 
 
-def _write_convolution(to: Writing) -> str:
-    node = to.node
-    return to.last(
+def _write_convolution(context: WriteContext) -> str:
+    node = context.node
+    return context.write_result(
         "Conv",
         kernel_shape=node.integers("kernel", 2),
         strides=node.integers("stride", 2, (1, 1)),
         dilations=node.integers("dilate", 2, (1, 1)),
-        pads=node.integers("pad", 2, (0, 0), least=0) * 2,
+        pads=node.integers("pad", 2, (0, 0), minimum=0) * 2,
         group=node.integer("num_group", 1),
     )
 
 
-def _write_activation(to: Writing) -> str:
-    return to.last(_ACTIVATIONS[to.node.choice("act_type", _ACTIVATIONS)])
+def _write_activation(context: WriteContext) -> str:
+    return context.write_result(_ACTIVATIONS[context.node.choice("act_type", _ACTIVATIONS)])
 
 
 def _activation_output(node: SymbolNode, shape: Shape) -> Shape:
@@ -128,13 +129,13 @@ def _activation_output(node: SymbolNode, shape: Shape) -> Shape:
 
 def _pooling_output(node: SymbolNode, shape: Shape) -> Shape:
     _require_image(node, shape)
-    _require_usual_layout(node)
+    _require_nchw(node)
     average = node.choice("pool_type", ("max", "avg"), "max") == "avg"
     if node.flag("global_pool"):
         return (shape[0], 1, 1)
     kernel = node.integers("kernel", 2)
     stride = node.integers("stride", 2, (1, 1))
-    pad = node.integers("pad", 2, (0, 0), least=0)
+    pad = node.integers("pad", 2, (0, 0), minimum=0)
     full = node.choice("pooling_convention", ("valid", "full"), "valid") == "full"
     sizes = []
     for axis, size in enumerate(shape[1:]):
@@ -142,7 +143,7 @@ def _pooling_output(node: SymbolNode, shape: Shape) -> Shape:
             raise node.wrong(f"pad {pad[axis]} with kernel {kernel[axis]}", "a pad smaller than the kernel")
         room = size + 2 * pad[axis] - kernel[axis]
         steps = -(-room // stride[axis]) if full else room // stride[axis]
-        # MXNet divides by the window's size and has windows beyond the image; ONNX has neither.
+        # MXNet divides an average by the full window and allows windows beyond the image; ONNX does neither.
         if full and room % stride[axis] and (average or steps * stride[axis] >= size + pad[axis]):
             raise node.wrong(
                 "pooling_convention 'full' with a window that is not all inside the padded image",
@@ -152,29 +153,29 @@ def _pooling_output(node: SymbolNode, shape: Shape) -> Shape:
     return (shape[0], *sizes)
 
 
-def _write_pooling(to: Writing) -> str:
-    node = to.node
+def _write_pooling(context: WriteContext) -> str:
+    node = context.node
     average = node.choice("pool_type", ("max", "avg"), "max") == "avg"
     if node.flag("global_pool"):
-        return to.last("GlobalAveragePool" if average else "GlobalMaxPool")
+        return context.write_result("GlobalAveragePool" if average else "GlobalMaxPool")
     window: dict[str, Any] = {
         "kernel_shape": node.integers("kernel", 2),
         "strides": node.integers("stride", 2, (1, 1)),
-        "pads": node.integers("pad", 2, (0, 0), least=0) * 2,
+        "pads": node.integers("pad", 2, (0, 0), minimum=0) * 2,
         "ceil_mode": int(node.attributes.get("pooling_convention") == "full"),
     }
     if average:
         include = int(node.flag("count_include_pad", True))
-        return to.last("AveragePool", count_include_pad=include, **window)
-    return to.last("MaxPool", **window)
+        return context.write_result("AveragePool", count_include_pad=include, **window)
+    return context.write_result("MaxPool", **window)
 
 
 def _flatten_output(node: SymbolNode, shape: Shape) -> Shape:
     return (math.prod(shape),)
 
 
-def _write_flatten(to: Writing) -> str:
-    return to.last("Flatten", axis=1)
+def _write_flatten(context: WriteContext) -> str:
+    return context.write_result("Flatten", axis=1)
 
 
 def _flattens(node: SymbolNode, shape: Shape) -> bool:
@@ -182,35 +183,35 @@ def _flattens(node: SymbolNode, shape: Shape) -> bool:
 
 
 def _fully_connected_output(node: SymbolNode, shape: Shape) -> Shape:
-    kept = () if _flattens(node, shape) else shape[:-1]
-    return (*kept, node.integer("num_hidden"))
+    leading = () if _flattens(node, shape) else shape[:-1]
+    return (*leading, node.integer("num_hidden"))
 
 
 def _fully_connected_parameters(node: SymbolNode, shape: Shape) -> tuple[Shape, ...]:
     hidden = node.integer("num_hidden")
     features = math.prod(shape) if _flattens(node, shape) else shape[-1]
-    return ((hidden, features),) if _biasless(node) else ((hidden, features), (hidden,))
+    return ((hidden, features),) if _has_no_bias(node) else ((hidden, features), (hidden,))
 
 
-def _write_fully_connected(to: Writing) -> str:
-    writer, name = to.writer, to.node.name
-    data, weight, *bias = to.inputs
-    if _flattens(to.node, to.shape):
+def _write_fully_connected(context: WriteContext) -> str:
+    writer, name = context.writer, context.node.name
+    data, weight, *bias = context.inputs
+    if _flattens(context.node, context.shape):
         data = writer.node("Flatten", [data], f"{name}_flatten", axis=1)
-    elif len(to.shape) > 1:
+    elif len(context.shape) > 1:
         transposed = writer.node("Transpose", [weight], f"{name}_transpose", perm=[1, 0])
         if not bias:
-            return to.last("MatMul", [data, transposed])
+            return context.write_result("MatMul", [data, transposed])
         product = writer.node("MatMul", [data, transposed], name)
-        return writer.node("Add", [product, *bias], f"{name}_add", to.output)
-    return to.last("Gemm", [data, weight, *bias], transB=1)
+        return writer.node("Add", [product, *bias], f"{name}_add", context.output)
+    return context.write_result("Gemm", [data, weight, *bias], transB=1)
 
 
 def _reshape_output(node: SymbolNode, shape: Shape) -> Shape:
-    """Apply MXNet's codes: 0 keeps a size, -1 takes what is left, -2 keeps all that follow, -3 joins two."""
+    """Apply MXNet's codes: 0 keeps a size, -1 is inferred, -2 keeps all remaining sizes, -3 joins two."""
     if node.flag("reverse"):
         raise node.wrong("reverse True", "False")
-    wanted = node.integers("shape", None, least=-4)
+    wanted = node.integers("shape", None, minimum=-4)
     expected = "a shape that keeps the batch first, such as (0, -1), and the number of elements"
     if wanted[0] != 0 and not (wanted[0] == -1 and min(wanted[1:], default=0) > 0):
         raise node.wrong(f"shape {wanted}", expected)
@@ -226,33 +227,36 @@ def _reshape_output(node: SymbolNode, shape: Shape) -> Shape:
         elif code > 0 or code == -1:
             sizes, remaining = [*sizes, code], remaining[1:]
         else:
-            raise node.wrong(f"shape {wanted} for an input of {times(shape)} for each image", expected)
+            raise node.wrong(f"shape {wanted} for an input of {format_shape(shape)} for each image", expected)
     total = math.prod(shape)
     if sizes.count(-1) == 1:
         known = -math.prod(sizes)
         sizes[sizes.index(-1)] = total // known if known else 0
     if not sizes or min(sizes) < 1 or math.prod(sizes) != total:
-        raise node.wrong(f"shape {wanted} for an input of {times(shape)} for each image", expected)
+        raise node.wrong(f"shape {wanted} for an input of {format_shape(shape)} for each image", expected)
     return tuple(sizes)
 
 
-def _write_reshape(to: Writing) -> str:
-    # In ONNX, too, 0 keeps the size in that place: the batch.
-    target = np.array([0, *_reshape_output(to.node, to.shape)], np.int64)
-    return to.last("Reshape", [*to.inputs, to.writer.constant(f"{to.node.name}_shape", target)])
+def _write_reshape(context: WriteContext) -> str:
+    # 0 keeps the batch, in ONNX as in MXNet.
+    target = np.array([0, *_reshape_output(context.node, context.shape)], np.int64)
+    shape = context.writer.constant(f"{context.node.name}_shape", target)
+    return context.write_result("Reshape", [*context.inputs, shape])
 
 
 def _softmax_output(node: SymbolNode, shape: Shape) -> Shape:
     if len(shape) != 1:
-        raise node.wrong(f"an input of {times(shape)} for each image", "one row of classes for each image")
+        raise node.wrong(
+            f"an input of {format_shape(shape)} for each image", "one row of classes for each image"
+        )
     return shape
 
 
-def _write_softmax(to: Writing) -> str:
-    return to.last("Softmax", axis=1)
+def _write_softmax(context: WriteContext) -> str:
+    return context.write_result("Softmax", axis=1)
 
 
-def times(shape: Shape) -> str:
+def format_shape(shape: Shape) -> str:
     """Return a shape for a message: 3x224x224."""
     return "x".join(map(str, shape))
 

@@ -3,8 +3,8 @@
 The format, little-endian: u64 0x112, u64 0, u64 number of arrays; the arrays; u64 number of names; for each
 name u64 length and the bytes. An array in the newest of three layouts: u32 0xF993FAC9, i32 storage type (0,
 dense), u32 number of dimensions, i64 per dimension, i32 device type, i32 device, i32 element type, the
-elements. The layout before has the magic 0xF993FAC8 and no storage type; the first one has no magic at all,
-and u32 dimensions. In each, an array of no dimensions ends there.
+elements. The second layout has the magic number 0xF993FAC8 and no storage type. The oldest layout has no
+magic number, and u32 dimensions. In all layouts an array with 0 dimensions ends after their number.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from convswap.errors import ConvswapError
 from convswap.export.byte_reader import BinaryReader, read_checkpoint_file
 from numpy.typing import NDArray
 
-# The arrays become part of one ONNX file, and protobuf refuses 2 GiB.
+# The arrays become part of one ONNX file, and protobuf's limit is 2 GiB.
 LARGEST_FILE = 2_000_000_000
 FILE_MAGIC = 0x112
 MAGIC_WITH_STORAGE_TYPE = 0xF993FAC9
 MAGIC_WITH_WIDE_DIMENSIONS = 0xF993FAC8
-# MXNet's own limit; it also tells the first layout, which begins with this number, from damage.
+# MXNet's limit. The oldest layout begins with the number of dimensions; a larger number means damage.
 MOST_DIMENSIONS = 32
 ELEMENT_TYPES: dict[int, np.dtype[Any]] = {
     0: np.dtype("<f4"),
@@ -40,8 +40,8 @@ ELEMENT_TYPES: dict[int, np.dtype[Any]] = {
 def read_params(path: str | os.PathLike[str]) -> dict[str, NDArray[np.float32]]:
     """Return the arrays in the file at `path` by name, without `arg:` and `aux:`, converted to float32.
 
-    Sizes are compared with what is left of the file before anything is allocated.
-    Raises ConvswapError where the file cannot be read, is cut off (it names the byte), or is no such file.
+    Sizes are checked against the rest of the file before memory is allocated.
+    Raises ConvswapError if the file cannot be read, is cut off (with the byte), or has another format.
     """
     reader = BinaryReader(read_checkpoint_file(path, "an MXNet .params file", LARGEST_FILE), str(path))
     magic = reader.unsigned_64("the file's magic number")
@@ -52,14 +52,14 @@ def read_params(path: str | os.PathLike[str]) -> dict[str, NDArray[np.float32]]:
     reader.take(8, "the reserved field")
     count = reader.unsigned_64("the number of arrays")
     arrays: list[NDArray[np.float32]] = []
-    # The smallest array takes 4 bytes, so a damaged count ends at the end of the file.
+    # A damaged count is harmless: the smallest array has 4 bytes, so the loop ends with the file.
     while len(arrays) < count:
         arrays.append(_read_array(reader, len(arrays) + 1))
     names = _read_names(reader, count)
-    if reader.left:
+    if reader.remaining:
         raise ConvswapError(
-            f"{str(path)!r} goes on for {reader.left} bytes after its last name, at byte {reader.offset}; "
-            "expected the end: it is damaged, get it again"
+            f"{str(path)!r} goes on for {reader.remaining} bytes after its last name, at byte "
+            f"{reader.offset}; expected the end: it is damaged, get it again"
         )
     return dict(zip(names, arrays, strict=True))
 

@@ -1,6 +1,6 @@
 """Reads the graph in an MXNet `-symbol.json` file: nodes, each after its inputs, and the head, the result.
 
-MXNet writes every attribute as text, and has called the attributes `attrs`, `attr` and `param`.
+MXNet writes every attribute as text. Its versions call the attributes `attrs`, `attr` or `param`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from typing import Any
 from convswap.errors import ConvswapError
 from convswap.export.byte_reader import read_checkpoint_file
 
-# A few kilobytes for the course's networks, a few hundred for the deepest published ones.
+# The course's networks take a few kilobytes, the deepest published networks a few hundred.
 LARGEST_FILE = 16 << 20
 MOST_NODES = 5_000
 LARGEST_NUMBER = 2**31 - 1
-# Room for 32 numbers, MXNet's most dimensions; a longer text would be read again for every image size tried.
+# Enough for 32 numbers, MXNet's limit for dimensions. Attributes are parsed again for every image size that
+# is tried, so a longer text would take long.
 LONGEST_NUMBERS = 1_000
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,10}")
 _TRUE = {"True", "true", "1"}
@@ -29,7 +30,7 @@ _FALSE = {"False", "false", "0"}
 
 @dataclass(frozen=True)
 class SymbolNode:
-    """One node: `operator` is "null" for an input; `inputs` are places in the list of nodes."""
+    """One node: `operator` is "null" for an input; `inputs` are indices in the list of nodes."""
 
     path: str
     operator: str
@@ -38,7 +39,7 @@ class SymbolNode:
     inputs: tuple[int, ...]
 
     def wrong(self, found: str, expected: str) -> ConvswapError:
-        """Return the error for something in this node that convswap cannot take."""
+        """Return the error for an unsupported property of this node."""
         return ConvswapError(
             f"node {self.name!r} ({self.operator}) of {self.path!r} has {found}; expected {expected}"
         )
@@ -59,9 +60,9 @@ class SymbolNode:
         return value in _TRUE
 
     def integers(
-        self, attribute: str, count: int | None, default: tuple[int, ...] | None = None, least: int = 1
+        self, attribute: str, count: int | None, default: tuple[int, ...] | None = None, minimum: int = 1
     ) -> tuple[int, ...]:
-        """Return the value of `attribute`, `count` whole numbers (any number if None) from `least` on."""
+        """Return the value of `attribute`: `count` integers (any number if None), each at least `minimum`."""
         value = self.attributes.get(attribute)
         if value is None:
             if default is None:
@@ -76,18 +77,18 @@ class SymbolNode:
         if len(numbers) != len(parts) or (count is not None and len(numbers) != count):
             amount = "whole numbers" if count is None else f"{count} whole number{'s' * (count > 1)}"
             raise self.wrong(f"{attribute} {value!r:.60}", amount)
-        if min(numbers) < least or max(numbers) > LARGEST_NUMBER:
-            raise self.wrong(f"{attribute} {value!r:.60}", f"numbers from {least} to {LARGEST_NUMBER}")
+        if min(numbers) < minimum or max(numbers) > LARGEST_NUMBER:
+            raise self.wrong(f"{attribute} {value!r:.60}", f"numbers from {minimum} to {LARGEST_NUMBER}")
         return tuple(numbers)
 
     def integer(self, attribute: str, default: int | None = None) -> int:
-        """Return the value of `attribute`, one positive whole number."""
+        """Return the value of `attribute`, one positive integer."""
         return self.integers(attribute, 1, None if default is None else (default,))[0]
 
 
 @dataclass(frozen=True)
 class Symbol:
-    """The nodes, each after its inputs, and the place of the one that gives the result."""
+    """The nodes, each after its inputs, and the index of the node that computes the result."""
 
     path: str
     nodes: tuple[SymbolNode, ...] = field(repr=False)
@@ -97,8 +98,8 @@ class Symbol:
 def read_symbol(path: str | os.PathLike[str]) -> Symbol:
     """Return the graph in the file at `path`.
 
-    Raises ConvswapError where the file cannot be read, is not JSON or not a symbol, a node takes an input
-    that does not come before it (which rules out cycles), or there is not exactly one head.
+    Raises ConvswapError if the file cannot be read, is not JSON or not a symbol, an input of a node is not
+    before the node (which excludes cycles), or there is not exactly one head.
     """
     content = read_checkpoint_file(path, "an MXNet -symbol.json file", LARGEST_FILE)
     try:
@@ -154,7 +155,7 @@ def _text(value: Any, key: str, what: str, path: str) -> str:
 
 
 def _read_reference(path: str, reference: Any, before: int, what: str) -> int:
-    """Return the node that a reference [node, output, version] names; older files leave the version out."""
+    """Return the node of a reference [node, output, version]; older files have no version."""
     whole = isinstance(reference, list) and all(type(number) is int for number in reference)
     if not whole or len(reference) not in (2, 3):
         raise ConvswapError(f"{what} of {path!r} is {reference!r:.60}; expected [node, output, version]")

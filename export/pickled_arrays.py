@@ -1,12 +1,12 @@
 """Reads the arrays in a `.npy` file that holds a pickled dict: layer name to a list of arrays.
 
-Unpickling calls what the file names, so a file can run any program. This reads the few pickle operations of
-which NumPy's arrays consist, builds only text, numbers, lists, dicts and arrays, and calls nothing: where
-NumPy's functions are named, their arguments are taken for what they describe. Files of Python 2 (protocol 2)
-and of every NumPy since are read. `pickletools`, of Python's library, tells the operations apart.
+Unpickling calls the functions that the file names, so a file can run any program. This module reads only the
+pickle operations of NumPy's arrays. It builds only text, numbers, lists, dicts and arrays, and calls nothing
+that the file names: it interprets the arguments of NumPy's functions instead. Files of Python 2 (protocol 2)
+and of every NumPy since are read. Python's `pickletools` decodes the operations.
 
-An array is written as `_reconstruct(ndarray, (0,), b"b")`, then its state (version, shape, type, whether in
-Fortran order, content); a type as `dtype("f4", ...)`, then its state (version, byte order, ...).
+An array is `_reconstruct(ndarray, (0,), b"b")`, followed by its state (version, shape, type, Fortran order or
+not, content). A type is `dtype("f4", ...)`, followed by its state (version, byte order, ...).
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ Arrays = dict[str, list[NDArray[np.float32]]]
 def read_pickled_arrays(path: str | os.PathLike[str], expected: str) -> Arrays:
     """Return the arrays of each layer in the file at `path`, converted to float32.
 
-    `expected` says what the file should be. Raises ConvswapError where the file cannot be read, is damaged,
-    or holds anything but a dict of lists of floating-point arrays.
+    `expected` describes the file for messages. Raises ConvswapError if the file cannot be read, is damaged,
+    or has anything but a dict of lists of floating-point arrays.
     """
     content = read_checkpoint_file(path, expected, LARGEST_FILE)
     stream = io.BytesIO(content)
@@ -62,10 +62,10 @@ def read_pickled_arrays(path: str | os.PathLike[str], expected: str) -> Arrays:
             (2, 0): np.lib.format.read_array_header_2_0,
         }[version]
         with warnings.catch_warnings():
-            # It tells of headers that Python 2 wrote, which the real file may have.
+            # NumPy warns of headers that Python 2 wrote, which the original file may have.
             warnings.simplefilter("ignore")
             shape, _, kind = read_header(stream)
-    except Exception as error:  # Whatever Python's parser says of a damaged header.
+    except Exception as error:  # A damaged header can raise any error of Python's parser.
         raise ConvswapError(
             f"{str(path)!r} is not a .npy file that NumPy reads; expected {expected}"
         ) from error
@@ -79,13 +79,13 @@ def read_pickled_arrays(path: str | os.PathLike[str], expected: str) -> Arrays:
         raise reader.wrong("its pickle holds no array of one object")
     layers = value.content[0]
     if not isinstance(layers, dict):
-        raise reader.wrong(f"its object is {_kind(layers)}, not a dict of layers")
+        raise reader.wrong(f"its object is {_type_name(layers)}, not a dict of layers")
     return {name: reader.floats(name, arrays) for name, arrays in layers.items()}
 
 
 @dataclass
 class _Global:
-    """A name in a module, which is not looked up."""
+    """A name in a module, which is not imported."""
 
     name: str
 
@@ -100,7 +100,7 @@ class _Type:
 
 @dataclass
 class _Array:
-    """An array: for objects the content is a list, else bytes; None until its state is read."""
+    """An array. Its content is a list for objects, else bytes, and None until its state is read."""
 
     shape: tuple[int, ...] = ()
     type: _Type | None = None
@@ -112,7 +112,7 @@ _MARK = object()
 
 
 class _Reader:
-    """Builds what a pickle describes, on a stack."""
+    """Builds the value of a pickle on a stack."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -125,26 +125,26 @@ class _Reader:
         )
 
     def read(self, stream: io.BytesIO) -> Any:
-        """Return the value of the pickle at the place of `stream`."""
+        """Return the value of the pickle at the current position of `stream`."""
         try:
             for count, (operation, argument, _) in enumerate(pickletools.genops(stream)):
                 if count >= MOST_OPERATIONS:
                     raise self.wrong(f"it has more than {MOST_OPERATIONS} pickle operations")
                 if operation.name == "STOP":
                     return self._pop()
-                self._do(operation.name, argument)
+                self._execute(operation.name, argument)
         except ConvswapError:
             raise
         except MemoryError as error:
             raise ConvswapError(f"{self._path!r} does not fit in memory") from error
-        except Exception as error:  # pickletools names no common class.
+        except Exception as error:  # the errors of pickletools have no common class
             raise ConvswapError(f"{self._path!r} is cut off or damaged; get it again") from error
         raise ConvswapError(f"{self._path!r} is cut off: its pickle has no end; get it again")
 
     def floats(self, name: str, arrays: Any) -> list[NDArray[np.float32]]:
         """Return `arrays`, a list of floating-point arrays of the layer `name`, in float32."""
         if not isinstance(arrays, list | tuple) or not all(isinstance(array, _Array) for array in arrays):
-            raise self.wrong(f"layer {name!r:.60} is {_kind(arrays)}, not a list of arrays")
+            raise self.wrong(f"layer {name!r:.60} is {_type_name(arrays)}, not a list of arrays")
         return [self._float32(name, array) for array in arrays]
 
     def _float32(self, name: str, array: _Array) -> NDArray[np.float32]:
@@ -159,8 +159,8 @@ class _Reader:
             raise self.wrong(f"layer {name!r:.60} has values beyond the range of float32") from error
         return values.reshape(array.shape, order=order)
 
-    def _do(self, operation: str, argument: Any) -> None:
-        if operation in _NOTHING:
+    def _execute(self, operation: str, argument: Any) -> None:
+        if operation in _IGNORED:
             return
         if operation in _CONSTANTS:
             self._stack.append(_CONSTANTS[operation])
@@ -177,9 +177,9 @@ class _Reader:
         return self._stack.pop()
 
     def _pop_to_mark(self) -> list[Any]:
-        place = next(index for index in reversed(range(len(self._stack))) if self._stack[index] is _MARK)
-        values = self._stack[place + 1 :]
-        del self._stack[place:]
+        index = next(index for index in reversed(range(len(self._stack))) if self._stack[index] is _MARK)
+        values = self._stack[index + 1 :]
+        del self._stack[index:]
         return values
 
     def _mark(self, _: Any) -> None:
@@ -207,7 +207,7 @@ class _Reader:
     def _extend(self, values: list[Any]) -> None:
         target = self._stack[-1]
         if not isinstance(target, list):
-            raise self.wrong(f"its pickle appends to {_kind(target)}")
+            raise self.wrong(f"its pickle appends to {_type_name(target)}")
         target.extend(values)
 
     def _set_item(self, _: Any) -> None:
@@ -220,20 +220,20 @@ class _Reader:
     def _update(self, values: list[Any]) -> None:
         target = self._stack[-1]
         if not isinstance(target, dict):
-            raise self.wrong(f"its pickle sets items of {_kind(target)}")
+            raise self.wrong(f"its pickle sets items of {_type_name(target)}")
         for key, value in zip(values[::2], values[1::2], strict=True):
             if not isinstance(key, str):
-                raise self.wrong(f"it has {_kind(key)} as the name of a layer")
+                raise self.wrong(f"it has {_type_name(key)} as the name of a layer")
             target[key] = value
 
-    def _put(self, place: int) -> None:
-        self._memo[place] = self._stack[-1]
+    def _put(self, index: int) -> None:
+        self._memo[index] = self._stack[-1]
 
     def _memoize(self, _: Any) -> None:
         self._memo[len(self._memo)] = self._stack[-1]
 
-    def _get(self, place: int) -> None:
-        self._stack.append(self._memo[place])
+    def _get(self, index: int) -> None:
+        self._stack.append(self._memo[index])
 
     def _global(self, argument: str) -> None:
         self._stack.append(self._allowed(argument.replace(" ", ".", 1)))
@@ -292,20 +292,20 @@ class _Reader:
             content = data.encode("latin-1") if isinstance(data, str) else data
             needed = count * int(kind.code[1:])
             if not isinstance(content, bytes) or len(content) != needed:
-                found = f"{len(content)} bytes" if isinstance(content, bytes) else _kind(data)
+                found = f"{len(content)} bytes" if isinstance(content, bytes) else _type_name(data)
                 raise self.wrong(f"it has an array of {needed} bytes by its shape, and {found} are there")
             array.content = content
         array.shape, array.type, array.fortran = shape, kind, fortran
 
 
-def _kind(value: Any) -> str:
-    """Say what a value is, without its content, which may be anything."""
+def _type_name(value: Any) -> str:
+    """Return a description of a value's type, for messages."""
     return {_Array: "an array", _Global: "a name", _Type: "a type", int: "an int"}.get(
         type(value), f"a {type(value).__name__}"
     )
 
 
-_NOTHING = {"PROTO", "FRAME"}
+_IGNORED = {"PROTO", "FRAME"}
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
 _LITERALS = {
     "BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE", "SHORT_BINUNICODE", "BINSTRING", "SHORT_BINSTRING",

@@ -1,4 +1,4 @@
-"""Turns a PyTorch module into an ONNX model, with PyTorch's own exporter (`torch.onnx.export`, dynamo)."""
+"""Exports a PyTorch module as an ONNX model, with PyTorch's exporter (`torch.onnx.export`, dynamo)."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from convswap.errors import ConvswapError, root_cause, unknown_name
 from convswap.export.builder import INPUT, IR_VERSION, OPSET
 
 SEED = 0
-# The side of the images that most published networks are trained on.
-USUAL_IMAGE_SIZE = 224
+# Height and width of the images of most published networks.
+DEFAULT_IMAGE_SIZE = 224
 OUTPUT = "output"
-# PyTorch takes a dimension of size 1 for a fixed one.
+# PyTorch's exporter would treat a dimension of size 1 as fixed.
 EXAMPLE_BATCH = 2
 
 
 def export_torch(target: str, input_shape: Sequence[int] | None = None) -> onnx.ModelProto:
     """Return the PyTorch module that `target` names as an ONNX model: opset 20, IR 9, a symbolic batch.
 
-    `target` is "MODULE:NAME", a module that can be imported (from the current folder, too) and in it a
-    `torch.nn.Module`, or a class or function that gives one when called without arguments, after
-    `torch.manual_seed(0)`; or the name of a torchvision model, which comes with seeded weights. The module is
-    put into evaluation mode.
+    `target` is "MODULE:NAME" or the name of a torchvision model, which gets seeded weights. MODULE can be
+    imported, also from the current folder. NAME in it is a `torch.nn.Module`, or a class or function that
+    returns one when it is called without arguments, after `torch.manual_seed(0)`. The module is exported in
+    evaluation mode.
 
-    The input `image` is [batch, *input_shape], of the element type of the parameters; by default it has the
-    channels of the first `Conv2d`, and 224x224 pixels. A single output tensor is called `output`.
+    The input `image` is [batch, *input_shape] with the element type of the parameters. By default it has the
+    channels of the first `Conv2d` and 224x224 pixels. A single output tensor is called `output`.
 
-    Raises ConvswapError where PyTorch is not installed, the target is not found, or it cannot be made, run or
-    exported with the batch left open; the message has the reason that PyTorch or the module gave.
+    Raises ConvswapError if PyTorch is not installed, the target is not found, or it cannot be made, run or
+    exported with a symbolic batch. The message has the reason from PyTorch or the module.
     """
     torch = _import_torch()
     with _current_folder_importable(), contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        module = _make(torch, target).eval().cpu()
-        shape = tuple(input_shape) if input_shape is not None else _usual_shape(torch, module, target)
+        module = _make_module(torch, target).eval().cpu()
+        shape = tuple(input_shape) if input_shape is not None else _default_shape(torch, module, target)
         kinds = [given.dtype for given in module.parameters() if given.is_floating_point()]
         example = torch.zeros((EXAMPLE_BATCH, *shape), dtype=kinds[0] if kinds else torch.float32)
         program = _export(torch, module, example, target)
@@ -52,7 +52,7 @@ def export_torch(target: str, input_shape: Sequence[int] | None = None) -> onnx.
             f"{target!r} runs on batches of one size only, for it does not export for others than the "
             f"{EXAMPLE_BATCH} samples it was tried with; let it take the batch from its input's shape"
         )
-    return _finished(program.model, target)
+    return _clean_model(program.model, target)
 
 
 def _import_torch() -> Any:
@@ -67,7 +67,7 @@ def _import_torch() -> Any:
 
 @contextlib.contextmanager
 def _current_folder_importable() -> Iterator[None]:
-    """Let modules of the current folder be imported, which an installed command cannot do by itself."""
+    """Put the current folder on the module path, which an installed command does not have there."""
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
@@ -76,14 +76,14 @@ def _current_folder_importable() -> Iterator[None]:
         sys.path.remove(here)
 
 
-def _make(torch: Any, target: str) -> Any:
-    """Return the module that `target` names, made with seeded random numbers."""
-    with torch.random.fork_rng(devices=[]), _reasons(f"cannot make {target!r}"):
+def _make_module(torch: Any, target: str) -> Any:
+    """Return the module of `target`, made with seeded random numbers."""
+    with torch.random.fork_rng(devices=[]), _errors_with_reason(f"cannot make {target!r}"):
         torch.manual_seed(SEED)
         if ":" not in target:
             return _torchvision_model(target)
         found = _find(target)
-        # Once more, because what else the import makes takes random numbers too.
+        # Seeded again, because code that the import runs may draw random numbers too.
         torch.manual_seed(SEED)
         made = found if isinstance(found, torch.nn.Module) or not callable(found) else found()
     if not isinstance(made, torch.nn.Module):
@@ -120,10 +120,10 @@ def _torchvision_model(name: str) -> Any:
     return models.get_model(name, weights=None)
 
 
-def _usual_shape(torch: Any, module: Any, target: str) -> tuple[int, ...]:
+def _default_shape(torch: Any, module: Any, target: str) -> tuple[int, ...]:
     for part in module.modules():
         if isinstance(part, torch.nn.Conv2d):
-            return (part.in_channels, USUAL_IMAGE_SIZE, USUAL_IMAGE_SIZE)
+            return (part.in_channels, DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
     raise ConvswapError(
         f"{target!r} has no Conv2d that would tell what it takes; give the shape of one sample, as in "
         "--input-shape 3,224,224"
@@ -133,9 +133,12 @@ def _usual_shape(torch: Any, module: Any, target: str) -> tuple[int, ...]:
 def _export(torch: Any, module: Any, example: Any, target: str) -> Any:
     shape = ",".join(map(str, example.shape[1:]))
     advice = "give the shape of one sample with --input-shape"
-    with _reasons(f"{target!r} cannot be run on samples of shape {shape}", advice), torch.no_grad():
+    with (
+        _errors_with_reason(f"{target!r} cannot be run on samples of shape {shape}", advice),
+        torch.no_grad(),
+    ):
         result = module(example)
-    with _reasons(f"PyTorch cannot export {target!r}"), _silence():
+    with _errors_with_reason(f"PyTorch cannot export {target!r}"), _silence():
         return torch.onnx.export(
             module,
             (example,),
@@ -150,7 +153,7 @@ def _export(torch: Any, module: Any, example: Any, target: str) -> Any:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Hide what PyTorch logs and prints about a graph: where that matters, it raises an error as well."""
+    """Hide PyTorch's log and output about a graph. PyTorch raises an error for real problems."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     nowhere = io.StringIO()
@@ -162,8 +165,8 @@ def _silence() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _reasons(what: str, advice: str = "") -> Iterator[None]:
-    """Turn whatever the user's code or PyTorch raises into a ConvswapError that begins with `what`."""
+def _errors_with_reason(what: str, advice: str = "") -> Iterator[None]:
+    """Turn any error of the user's code or PyTorch into a ConvswapError that begins with `what`."""
     try:
         yield
     except ConvswapError:
@@ -173,10 +176,10 @@ def _reasons(what: str, advice: str = "") -> Iterator[None]:
         raise ConvswapError(f"{reason}; {advice}" if advice else reason) from error
 
 
-def _finished(model: ir.Model, target: str) -> onnx.ModelProto:
-    """Return `model` in the oldest IR that can hold it, without the exporter's notes on its sources.
+def _clean_model(model: ir.Model, target: str) -> onnx.ModelProto:
+    """Return `model` in IR 9, without the exporter's metadata.
 
-    The notes name files of the machine, and IR 9 has no place for them.
+    The metadata name files of this machine, and IR 9 has no fields for them.
     """
     model.ir_version = IR_VERSION
     model.graph.name = target

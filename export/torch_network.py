@@ -1,6 +1,6 @@
-"""A network as a PyTorch module, made from the same declaration as its ONNX model.
+"""Makes a PyTorch module from the declaration of a network.
 
-This file imports PyTorch, so only import it where PyTorch is needed and known to be installed.
+This file imports PyTorch: import it only after a check that PyTorch is installed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from convswap.models import (
 )
 from convswap.models.networks import PIXEL_SCALE
 from convswap.models.quantisation import GROUP, HIGHEST, LOWEST, groups_of
-from convswap.models.stored_weights import in_four_bits
+from convswap.models.stored_weights import four_bit_parameters
 from numpy.typing import NDArray
 from torch import nn
 from torch.nn.utils import parametrize
@@ -33,7 +33,7 @@ _ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU}
 
 
 class ScaledPixels(nn.Module):
-    """Brings pixels, of any type, from 0..255 to about 1: one learning rate then suits every layer."""
+    """Scales pixels, of any type, from 0..255 to about 1, so that one learning rate suits every layer."""
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
         """Return `pixels` as float32, divided by a power of two."""
@@ -41,22 +41,22 @@ class ScaledPixels(nn.Module):
 
 
 class FourBits(nn.Module):
-    """Rounds a weight as `models/quantisation.py` stores it; gradients pass as if it had not been rounded.
+    """Rounds a weight to the 4 bits of `models/quantisation.py`; gradients pass through the rounding.
 
     Bengio, Léonard and Courville, "Estimating or Propagating Gradients Through Stochastic Neurons" (2013),
     call that the straight-through estimator.
     """
 
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
-        """Return `weight` with the values that it has after storing and loading."""
+        """Return `weight` with the values after quantisation and dequantisation."""
         return weight + (rounded_to_four_bits(weight.detach()) - weight).detach()
 
 
 def rounded_to_four_bits(weight: torch.Tensor) -> torch.Tensor:
-    """Return what `dequantise(*quantise(weight))` gives, on the device of `weight`."""
+    """Compute `dequantise(*quantise(weight))` on the device of `weight`."""
     size = weight.numel()
-    filled = nn.functional.pad(weight.flatten(), (0, groups_of(size) * GROUP - size))
-    groups = filled.view(-1, GROUP)
+    padded = nn.functional.pad(weight.flatten(), (0, groups_of(size) * GROUP - size))
+    groups = padded.view(-1, GROUP)
     extreme = groups.gather(1, groups.abs().argmax(dim=1, keepdim=True))
     scales = (extreme / LOWEST).half().float()
     codes = torch.where(scales == 0, 0.0, groups / scales).round().clamp(LOWEST, HIGHEST)
@@ -66,8 +66,8 @@ def rounded_to_four_bits(weight: torch.Tensor) -> torch.Tensor:
 def torch_network(network: Network, weights: Mapping[str, NDArray[np.float32]]) -> nn.Sequential:
     """Return `network` with `weights`, an array for every parameter, as a module on the CPU.
 
-    It takes pixel values 0..255, [batch, channels, size, size], and gives logits [batch, classes]: the loss
-    takes in the softmax. Its layers have the network's names, so its parameters have those of `weights`.
+    The input is pixel values 0..255, [batch, channels, size, size]; the output is logits [batch, classes],
+    because the loss includes the softmax. Layers and parameters have the names of the network and `weights`.
     """
     layers: OrderedDict[str, nn.Module] = OrderedDict(pixels=ScaledPixels())
     for placed in place(network):
@@ -81,14 +81,14 @@ def torch_network(network: Network, weights: Mapping[str, NDArray[np.float32]]) 
 
 
 def round_large_layers(network: Network, module: nn.Sequential) -> None:
-    """From now on, let `module` compute with the weights that are stored in 4 bits rounded to them."""
-    for name in in_four_bits(network):
+    """Make `module` round the weights that are stored in 4 bits in every later computation."""
+    for name in four_bit_parameters(network):
         layer, _, parameter = name.rpartition(".")
         parametrize.register_parametrization(module.get_submodule(layer), parameter, FourBits())
 
 
 def weights_of(network: Network, module: nn.Sequential) -> dict[str, NDArray[np.float32]]:
-    """Return the weights that `module` computes with, by name, as `seeded_weights` has them."""
+    """Return the weights that `module` computes with, by name, in the form of `seeded_weights`."""
     arrays = {}
     for name in (name for placed in place(network) for name in placed.parameters):
         layer, _, parameter = name.rpartition(".")
@@ -100,7 +100,7 @@ def weights_of(network: Network, module: nn.Sequential) -> dict[str, NDArray[np.
 def _scaled(
     weights: Mapping[str, NDArray[np.float32]],
 ) -> dict[str, tuple[NDArray[np.float32], float]]:
-    """Return each array and by how much it is larger in the module, whose pixels are smaller."""
+    """Return each array with its factor in the module: PIXEL_SCALE for the first, as pixels are scaled."""
     first = next(iter(weights))
     return {name: (array, PIXEL_SCALE if name == first else 1.0) for name, array in weights.items()}
 

@@ -1,8 +1,8 @@
-"""Trains a network on labelled images with PyTorch, for the weights that are stored in models/weights.
+"""Trains a network on labelled images with PyTorch, for the weights in models/weights.
 
-Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019): AdamW, with a cosine for the learning
-rate ("SGDR", 2017). Every image is mirrored with probability one half each time it is seen, which says
-nothing about what a garment is. The whole set lies on the device as bytes.
+The optimiser is AdamW, Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019), with a cosine
+schedule of the learning rate ("SGDR", 2017). Every image is mirrored with probability one half each time,
+which does not change a garment's class. The whole data set is on the device, as bytes.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ Weights = dict[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Recipe:
-    """The numbers of a training run.
+    """The hyperparameters of a training run.
 
-    The learning rate rises in a line to `learning_rate` through the first `warm_up` of the steps and falls to
-    zero along half a cosine; in the last `rounded` of the epochs the large layers compute with the 4 bits
-    that they will be stored in. `training_images` limits how many images are learned from, None takes all.
+    The learning rate rises linearly to `learning_rate` in the first `warm_up` of the steps, and falls to zero
+    along half a cosine. In the last `rounded` of the epochs the large layers compute with 4-bit weights, as
+    they will be stored. `training_images` limits the images that are learned from; None means all.
     """
 
     epochs: int = 24
@@ -53,21 +53,21 @@ class Recipe:
 
 
 _RECIPES = {
-    # So few images that it stays about as weak as the course's: 0.63 of the images held out.
+    # Few images, so that the accuracy stays about as low as the course's: 0.63 of the held-out images.
     "ece408-2017-low": Recipe(epochs=30, batch=8, training_images=35),
 }
 
 
 def recipe_for(network: Network) -> Recipe:
-    """Return how `network` is trained."""
+    """Return the hyperparameters for `network`."""
     return _RECIPES.get(network.name, Recipe())
 
 
 @dataclass(frozen=True)
 class TrainedNetwork:
-    """What `train_network` made: the file's content, and the accuracy of what the file holds.
+    """A trained network: the content of its weights file, and the accuracy of the stored weights.
 
-    `held_out_accuracy` is of training images that were not learned from, `test_accuracy` of the test images.
+    `held_out_accuracy` is that of the held-out training images, `test_accuracy` that of the test images.
     """
 
     content: bytes
@@ -85,15 +85,16 @@ def train_network(
     device: str | None = None,
     progress: Progress | None = None,
 ) -> TrainedNetwork:
-    """Train the network called `name` on the training images of `data`; the content is that of its file.
+    """Train the network called `name` on the training images of `data`; return its weights file.
 
-    `images` takes the first so many images (all if None), of which the last tenth chooses among the epochs;
-    the test images choose nothing. `epochs` is by default what suits the network. `seed` decides the initial
-    weights and the order of the images; the same on the same machine gives the same bytes. `device` is "cuda"
-    or "cpu", by default the card where PyTorch sees one. `progress` gets a line for each epoch.
+    Only the first `images` images are used (all if None). The last tenth of them is held out and selects the
+    epoch; the test images select nothing. `epochs` is by default the network's own number. `seed` determines
+    the initial weights and the order of the images; the same seed on the same machine gives the same bytes.
+    `device` is "cuda" or "cpu", by default the card if PyTorch sees one. `progress` gets a line for each
+    epoch.
 
-    Raises ConvswapError where PyTorch is missing, a name is unknown, a number is out of range, the device is
-    not there or its memory is too small, or the training diverges.
+    Raises ConvswapError if PyTorch is missing, a name is unknown, a number is out of range, the device is
+    missing or its memory is too small, or the training diverges.
     """
     network = find(name)
     if network.data == RANDOM:
@@ -109,14 +110,14 @@ def train_network(
         raise ConvswapError(f"--epochs {epochs}: expected 1 or more")
     recipe = recipe_for(network)
     recipe = dataclasses.replace(recipe, epochs=epochs or recipe.epochs)
-    tell = progress or silent
-    tell(f"reading {data} at {network.image_size}x{network.image_size}")
-    # Both now: what is missing must not be found out after the training.
+    report = progress or silent
+    report(f"reading {data} at {network.image_size}x{network.image_size}")
+    # Both data sets are loaded now, so that a missing one is reported before the training.
     labelled = datasets.load(data, split="train", images=images, image_size=network.image_size)
     test = datasets.load(data, image_size=network.image_size)
-    weights, held_out = train(network, labelled, recipe, seed=seed, device=chosen, progress=tell)
+    weights, held_out = train(network, labelled, recipe, seed=seed, device=chosen, progress=report)
 
-    tell("testing what is stored")
+    report("testing what is stored")
     made = {
         "command": _command(name, data, images, epochs, seed),
         "data": data,
@@ -130,7 +131,7 @@ def train_network(
 
 
 def _command(name: str, data: str, images: int | None, epochs: int | None, seed: int) -> str:
-    """Return what to type for the same training, on the same kind of device."""
+    """Return the command line for the same training on the same kind of device."""
     given = [f"--data {data}"] if data != "fashion-mnist" else []
     given += [f"--images {images}"] if images is not None else []
     given += [f"--epochs {epochs}"] if epochs is not None else []
@@ -141,10 +142,10 @@ def _command(name: str, data: str, images: int | None, epochs: int | None, seed:
 def train(
     network: Network, data: Dataset, recipe: Recipe, *, seed: int, device: str, progress: Progress
 ) -> tuple[Weights, float]:
-    """Return the weights of `network` after training on `data`, and their accuracy on what is held out.
+    """Train `network` on `data`; return the weights, and their accuracy on the held-out images.
 
-    The last tenth of the images is held out; of the epochs with rounded weights, the one that does best there
-    gives the weights. Raises ConvswapError as `train_network` does.
+    The last tenth of the images is held out. The weights are those of the epoch with rounded weights that is
+    the most accurate on them. Raises the same ConvswapErrors as `train_network`.
     """
     import torch
 
@@ -153,7 +154,7 @@ def train(
     held_out = max(1, len(data.images) // 10)
     learned = min(len(data.images) - held_out, recipe.training_images or len(data.images))
     initial = seeded_weights(dataclasses.replace(network, seed=network.seed + seed))
-    with _settings(device):
+    with _deterministic_float32(device):
         pixels = torch.from_numpy(data.images.astype(np.uint8)).to(device)
         labels = torch.from_numpy(data.labels).to(device)
         run = TrainingRun(
@@ -167,40 +168,40 @@ def train(
                 raise ConvswapError(
                     f"the training of {network.name} diverged in epoch {epoch}: try another --seed"
                 )
-            found = _accuracy(run.module, pixels[-held_out:], labels[-held_out:])
+            held_out_accuracy = _accuracy(run.module, pixels[-held_out:], labels[-held_out:])
             progress(
-                f"{network.name}: epoch {epoch} of {recipe.epochs}, loss {loss:.4f}, accuracy {found:.4f} of "
-                f"{held_out} held out, {time.monotonic() - started:.1f} s"
+                f"{network.name}: epoch {epoch} of {recipe.epochs}, loss {loss:.4f}, accuracy "
+                f"{held_out_accuracy:.4f} of {held_out} held out, {time.monotonic() - started:.1f} s"
             )
-            if run.rounded and found > best_accuracy:
-                best, best_accuracy = run.weights(), found
+            if run.rounded and held_out_accuracy > best_accuracy:
+                best, best_accuracy = run.weights(), held_out_accuracy
     return best, best_accuracy
 
 
 def accuracy(network: Network, weights: Weights, data: Dataset, device: str) -> float:
-    """Return the share of the images of `data` whose class `network` with `weights` names.
+    """Return the top-1 accuracy of `network` with `weights` on `data`.
 
-    Raises ConvswapError where the device's memory is too small.
+    Raises ConvswapError if the device's memory is too small.
     """
     import torch
     from convswap.export.torch_network import torch_network
 
-    with _settings(device):
+    with _deterministic_float32(device):
         module = torch_network(network, weights).to(device)
         pixels = torch.from_numpy(data.images.astype(np.uint8)).to(device)
         return _accuracy(module, pixels, torch.from_numpy(data.labels).to(device))
 
 
 class TrainingRun:
-    """A network on its way: the module, the optimiser, the learning rate and the order of the images.
+    """The state of a training: the module, the optimiser, the learning rate and the order of the images.
 
-    All random numbers are drawn on the CPU, so the images come in the same order on every device.
+    All random numbers are drawn on the CPU, so the order of the images is the same on every device.
     """
 
     def __init__(
         self, network: Network, initial: Weights, recipe: Recipe, *, steps: int, seed: int, device: str
     ) -> None:
-        """Begin with the weights `initial`; there are to be `steps` steps in each of the recipe's epochs."""
+        """Start from the weights `initial`; each of the recipe's epochs has `steps` steps."""
         import torch
         from convswap.export.torch_network import torch_network
 
@@ -212,12 +213,12 @@ class TrainingRun:
         self._optimiser = torch.optim.AdamW(
             self.module.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay
         )
-        self._rate = torch.optim.lr_scheduler.LambdaLR(
-            self._optimiser, lambda step: _share_of_rate(step, recipe.epochs * steps, recipe.warm_up)
+        self._schedule = torch.optim.lr_scheduler.LambdaLR(
+            self._optimiser, lambda step: _rate_factor(step, recipe.epochs * steps, recipe.warm_up)
         )
 
     def epoch(self, number: int, pixels: torch.Tensor, labels: torch.Tensor) -> float:
-        """Learn from every image once, in epoch `number`, counted from 1, and return the mean loss."""
+        """Train on every image once, in epoch `number`, counted from 1, and return the mean loss."""
         import torch
         from convswap.export.torch_network import round_large_layers
 
@@ -231,7 +232,7 @@ class TrainingRun:
             images = pixels[chosen]
             images = torch.where(mirrored[:, None, None, None], images.flip(3), images)
             total += self._step(images, labels[chosen]) * len(images)
-        # Read once an epoch, for reading waits until the device is done.
+        # The loss is read once per epoch, because reading it waits for the device.
         return float(total) / len(pixels)
 
     def weights(self) -> Weights:
@@ -241,7 +242,7 @@ class TrainingRun:
         return weights_of(self._network, self.module)
 
     def _batches(self, images: int, device: torch.device) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield which images come next, and which of them mirrored."""
+        """Yield the indices of the images of each batch, and which of them are mirrored."""
         import torch
 
         order = torch.randperm(images, generator=self._random).to(device)
@@ -255,12 +256,12 @@ class TrainingRun:
         loss = cross_entropy(self.module(images), labels)
         loss.backward()
         self._optimiser.step()
-        self._rate.step()
+        self._schedule.step()
         return loss.detach()
 
 
-def _share_of_rate(step: int, steps: int, warm_up: float) -> float:
-    """Return the learning rate of `step`, counted from 0, as a share of the highest."""
+def _rate_factor(step: int, steps: int, warm_up: float) -> float:
+    """Return the learning rate of `step`, counted from 0, relative to the maximum."""
     rise = max(1, round(warm_up * steps))
     return min(1.0, (step + 1) / rise) * 0.5 * (1.0 + math.cos(math.pi * step / steps))
 
@@ -292,16 +293,16 @@ def _choose_device(device: str | None) -> str:
 
     if device is not None and device not in DEVICES:
         raise unknown_name("device", device, DEVICES)
-    there = torch.cuda.is_available()
-    if device == "cuda" and not there:
+    is_available = torch.cuda.is_available()
+    if device == "cuda" and not is_available:
         why = "finds no card" if torch.version.cuda else "was built without CUDA"
         raise ConvswapError(f"--device cuda cannot be used: this PyTorch {why}; use --device cpu")
-    return device or ("cuda" if there else "cpu")
+    return device or ("cuda" if is_available else "cpu")
 
 
 @contextlib.contextmanager
-def _settings(device: str) -> Iterator[None]:
-    """Compute in float32, not TF32, and with cuDNN's algorithms that give the same bits each time."""
+def _deterministic_float32(device: str) -> Iterator[None]:
+    """Compute in float32, not TF32, and with cuDNN's deterministic algorithms."""
     import torch
 
     try:

@@ -1,4 +1,4 @@
-"""The networks convswap ships: what each consists of, where it came from, and the weights we made for it."""
+"""The networks that convswap includes: their layers, their origins, and their weights."""
 
 from convswap.models.initialisation import seeded_images, seeded_weights
 from convswap.models.layers import (

@@ -1,4 +1,4 @@
-"""The layers of a network that detects objects of the 80 classes of COCO, without those of training."""
+"""The inference layers of a network that detects objects of the 80 classes of COCO."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ CLASSES = 80
 BOX_CHANNELS = 4 * 16
 
 _SILU = Activation("silu")
-# As in `imagenet.py`, biases keep most values off the bend of SiLU. Most of the 63 convolutions lie behind
-# each other without a shortcut: rounding to TF32 would still move the logits by 2.3e-3. Larger biases before
-# the last one of each head give logits a part that all pixels share, as those of trained heads have, and
-# leave 1e-3.
+# As in `imagenet.py`, biases keep most values away from the bend of SiLU. Most of the 63 convolutions follow
+# each other without a shortcut, so rounding to TF32 would still change the logits by 2.3e-3. Larger biases
+# before the last convolution of each head give the logits a part that all pixels share, as in trained heads;
+# the change is then 1e-3.
 _NORMALISATION = BatchNormalization(bias=1.0)
 _END_OF_BLOCK = BatchNormalization(scale=0.25)
 _END_OF_HEAD = BatchNormalization(scale=0.5, bias=2.0)
@@ -34,8 +34,8 @@ _END_OF_HEAD = BatchNormalization(scale=0.5, bias=2.0)
 def yolov8n() -> tuple[Layer, ...]:
     """Return the layers of YOLOv8n: Jocher, Chaurasia and Qiu, "Ultralytics YOLOv8" (2023), smallest size.
 
-    They end in what the three heads say of each of their pixels, a row for every channel: 64 of the box, then
-    80 of the classes, neither decoded. Pixels are those of strides 8, 16 and 32, in that order.
+    The output has a row for every channel, 64 of the box and then 80 of the classes, and a column for every
+    pixel of the three heads, with strides 8, 16 and 32 in that order. Boxes and classes are not decoded.
     """
     backbone = (
         *_normalised(16, 3, stride=2),
@@ -53,10 +53,10 @@ def yolov8n() -> tuple[Layer, ...]:
         Keep("backbone 32"),
     )
     neck = (
-        *_up(128, beside="backbone 16", result="up 16"),
-        *_up(64, beside="backbone 8", result="neck 8"),
-        *_down(64, 128, beside="up 16", result="neck 16"),
-        *_down(128, 256, beside="backbone 32", result="neck 32"),
+        *_up(128, lateral="backbone 16", result="up 16"),
+        *_up(64, lateral="backbone 8", result="neck 8"),
+        *_down(64, 128, lateral="up 16", result="neck 16"),
+        *_down(128, 256, lateral="backbone 32", result="neck 32"),
     )
     heads = [layer for stride in (8, 16, 32) for layer in _head(f"neck {stride}", f"head {stride}")]
     return (*backbone, *neck, *heads, Concatenation(("head 8", "head 16", "head 32"), axis=1))
@@ -69,7 +69,7 @@ def _normalised(
 
 
 def _two_convolution_block(channels: int, bottlenecks: int, residual: bool) -> tuple[Layer, ...]:
-    """Return a C2f: half of the channels goes through `bottlenecks`, and all that comes by is joined."""
+    """Return a C2f: half of the channels pass through `bottlenecks`; all intermediate results are joined."""
     layers: list[Layer] = [*_normalised(channels, 1), Split(("half 1", "half 2"))]
     parts = ["half 1", "half 2"]
     for number in range(1, bottlenecks + 1):
@@ -85,7 +85,7 @@ def _bottleneck(channels: int, residual: bool) -> tuple[Layer, ...]:
 
 
 def _pyramid_pooling(channels: int) -> tuple[Layer, ...]:
-    """Return an SPPF: the largest of 5x5, 9x9 and 13x13 pixels, by pooling what was pooled."""
+    """Return an SPPF: max pools of 5x5, 9x9 and 13x13 pixels, as one, two and three pools of 5x5 in turn."""
     layers: list[Layer] = [*_normalised(channels // 2, 1), Keep("pooled 1")]
     for size in (5, 9, 13):
         layers += [MaxPool(5, stride=1, padding=2), Keep(f"pooled {size}")]
@@ -96,17 +96,17 @@ def _pyramid_pooling(channels: int) -> tuple[Layer, ...]:
     )
 
 
-def _up(channels: int, beside: str, result: str) -> tuple[Layer, ...]:
-    return (Upsample(2), Keep("enlarged"), *_joined_block("enlarged", beside, channels), Keep(result))
+def _up(channels: int, lateral: str, result: str) -> tuple[Layer, ...]:
+    return (Upsample(2), Keep("enlarged"), *_joined_block("enlarged", lateral, channels), Keep(result))
 
 
-def _down(before: int, channels: int, beside: str, result: str) -> tuple[Layer, ...]:
+def _down(before: int, channels: int, lateral: str, result: str) -> tuple[Layer, ...]:
     reduced = (*_normalised(before, 3, stride=2), Keep("reduced"))
-    return (*reduced, *_joined_block("reduced", beside, channels), Keep(result))
+    return (*reduced, *_joined_block("reduced", lateral, channels), Keep(result))
 
 
-def _joined_block(label: str, beside: str, channels: int) -> tuple[Layer, ...]:
-    return Concatenation((label, beside)), *_two_convolution_block(channels, 1, residual=False)
+def _joined_block(label: str, lateral: str, channels: int) -> tuple[Layer, ...]:
+    return Concatenation((label, lateral)), *_two_convolution_block(channels, 1, residual=False)
 
 
 def _head(source: str, result: str) -> tuple[Layer, ...]:

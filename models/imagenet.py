@@ -1,7 +1,7 @@
-"""The layers of five networks for the 1,000 classes of ImageNet, as published, without those of training.
+"""The inference layers of five networks for the 1,000 classes of ImageNet, as published.
 
-They end in logits. Parameters have the shapes of torchvision's networks of the same name, but for AlexNet:
-torchvision has Krizhevsky's later, smaller one without groups and normalisation.
+The outputs are logits. Parameters have the shapes of torchvision's networks of the same name, except for
+AlexNet: torchvision has Krizhevsky's later, smaller version without groups and normalisation.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ CLASSES = 1_000
 
 _RELU = Activation("relu")
 
-# What the seeded scales and biases lie around. With scales of 1 and biases of 0, a network of random weights
-# multiplies a small error from block to block: rounding to TF32 would move ResNet-50's logits by 2e-2,
-# MobileNetV2's by 1.4e-2, more than any fault of a convolution that one looks for. Blocks that change little,
-# and biases that keep most values off the bend of ReLU, leave 8e-4 and 1e-3.
+# Means of the seeded scales and biases. With scales of 1 and biases of 0, a network of random weights
+# amplifies a small error in every block: rounding to TF32 would change ResNet-50's logits by 2e-2 and
+# MobileNetV2's by 1.4e-2, which would hide faults of a convolution. With small scales at the end of a block,
+# and biases that keep most values away from the bend of ReLU, the changes are 8e-4 and 1e-3.
 _NORMALISATION = BatchNormalization(bias=0.5)
 _END_OF_BLOCK = BatchNormalization(scale=0.25)
 
@@ -41,7 +41,7 @@ def alexnet() -> tuple[Layer, ...]:
     """Return the layers of AlexNet, in the order of Caffe's `bvlc_alexnet`: normalisation before pooling.
 
     Krizhevsky et al., "ImageNet Classification with Deep Convolutional Neural Networks" (2012). Three of the
-    convolutions have two groups, once one for each of two cards.
+    convolutions have two groups; the paper's authors computed each group on a card of its own.
     """
     normalisation = LocalResponseNormalization(5, alpha=1e-4, beta=0.75)
     pool = MaxPool(3, stride=2)
@@ -77,7 +77,7 @@ def vgg16() -> tuple[Layer, ...]:
 def resnet50() -> tuple[Layer, ...]:
     """Return the layers of ResNet-50: He et al., "Deep Residual Learning for Image Recognition" (2015).
 
-    As is usual since, a block's stride is in its 3x3 convolution, not in its first.
+    As in most later implementations, a block's stride is in its 3x3 convolution, not in its first.
     """
     layers: list[Layer] = [*_normalised(64, 7, stride=2, padding=3), MaxPool(3, stride=2, padding=1)]
     before = 64

@@ -1,9 +1,9 @@
 """Weights from a fixed seed: the same bits on every machine and with every version of NumPy.
 
-He et al., "Delving Deep into Rectifiers" (2015), section 2.2: weights of variance 2 / fan_in keep the size
-of what flows through the network. They are drawn uniformly from [-b, b], b = sqrt(6 / fan_in), which has
-that variance: of NumPy's streams only the raw bits of a bit generator and the seeds spread by SeedSequence
-are promised to stay as they are, and a uniform number is made of raw bits by exact arithmetic alone.
+He et al., "Delving Deep into Rectifiers" (2015), section 2.2: weights of variance 2 / fan_in preserve the
+magnitude of activations. The weights are uniform in [-b, b] with b = sqrt(6 / fan_in), which has that
+variance. NumPy guarantees only the raw bits of a bit generator and the output of SeedSequence for future
+versions; exact arithmetic turns raw bits into a uniform number.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ BLOCK = 1 << 20
 def seeded_weights(network: Network) -> dict[str, NDArray[np.float32]]:
     """Return an array for every parameter of `network`, by name (`conv1.weight`).
 
-    The seed of an array is made of the network's name, its `seed` and the array's name. The first layer's
-    weights are multiplied by `first_layer_gain`; biases are within `largest_bias` of zero, scales within a
-    quarter of 1, and those of a batch normalisation around what its layer says.
+    An array's seed is a hash of the network's name, its `seed` and the array's name. The first layer's
+    weights are multiplied by `first_layer_gain`. Biases are within `largest_bias` of zero, scales within a
+    quarter of 1. Those of a batch normalisation are scaled and shifted by the layer's `scale` and `bias`.
     """
     weights: dict[str, NDArray[np.float32]] = {}
     for placed in place(network):
@@ -61,7 +61,7 @@ def _uniform(seed_text: str, shape: Shape, bound: float, gain: float = 1.0) -> N
         for start in range(0, values.size, BLOCK):
             block = values[start : start + BLOCK]
             raw = generator.random_raw(block.size)
-            # The upper 53 bits fill a float64's mantissa; half a step keeps the numbers symmetric about zero.
+            # The upper 53 bits fill a float64's mantissa. Half a step makes the numbers symmetric about zero.
             uniform = ((raw >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
             block[:] = (2.0 * uniform - 1.0) * bound * gain
     return values.reshape(shape)

@@ -1,4 +1,4 @@
-"""The layers a network is declared with. They hold what a reader would write down, and compute nothing."""
+"""Declarations of a network's layers: their types and sizes, without any computation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 @dataclass(frozen=True)
 class Layer:
-    """What every layer has: a `kind`, which names it within its network (`conv1`, `conv2`, `fc1`)."""
+    """A layer. Its `kind` and a number are its name within the network (`conv1`, `conv2`, `fc1`)."""
 
     kind: ClassVar[str]
 
@@ -40,10 +40,10 @@ class Activation(Layer):
 
 @dataclass(frozen=True)
 class MaxPool(Layer):
-    """The largest element of each square window; without `stride`, that is the window's size.
+    """The largest element of each square window. The default `stride` is the window's size.
 
-    With `ceil`, the last window may reach past the edge (40 columns in windows of 4 are 10; 34 are 9);
-    without it, what does not fill a window is dropped.
+    With `ceil`, the last window may reach past the edge: 40 columns in windows of 4 give 10, and 34 give 9.
+    Without it, columns that do not fill a window are dropped.
     """
 
     kind: ClassVar[str] = "pool"
@@ -54,7 +54,7 @@ class MaxPool(Layer):
 
     @property
     def step(self) -> int:
-        """How far apart the windows begin."""
+        """The stride, also if it is the default."""
         return self.stride or self.kernel
 
 
@@ -67,10 +67,10 @@ class GlobalAveragePool(Layer):
 
 @dataclass(frozen=True)
 class BatchNormalization(Layer):
-    """Each channel less its mean, over its deviation, times a scale, plus a bias; mean and variance are kept.
+    """Normalises each channel by a stored mean and variance, then multiplies by a scale and adds a bias.
 
-    Ioffe and Szegedy, "Batch Normalization" (2015), as at inference. Seeded scales and biases lie around
-    `scale` and `bias`.
+    Ioffe and Szegedy, "Batch Normalization" (2015), at inference. `scale` and `bias` are the means of the
+    seeded scales and biases.
     """
 
     kind: ClassVar[str] = "bn"
@@ -94,7 +94,7 @@ class LocalResponseNormalization(Layer):
 
 @dataclass(frozen=True)
 class LayerNormalization(Layer):
-    """The last axis less its mean, over its deviation, times a scale, plus a bias; Ba et al. (2016)."""
+    """Normalises the last axis, then multiplies by a scale and adds a bias; Ba et al. (2016)."""
 
     kind: ClassVar[str] = "ln"
     epsilon: ClassVar[float] = 1e-6
@@ -102,7 +102,7 @@ class LayerNormalization(Layer):
 
 @dataclass(frozen=True)
 class LayerScale(Layer):
-    """Each channel times a factor of its own.
+    """Multiplies each channel by its own factor.
 
     Touvron et al., "Going Deeper with Image Transformers" (2021), section 2.
     """
@@ -112,21 +112,21 @@ class LayerScale(Layer):
 
 @dataclass(frozen=True)
 class ChannelsLast(Layer):
-    """(channels, height, width) gives (height, width, channels)."""
+    """Transposes (channels, height, width) to (height, width, channels)."""
 
     kind: ClassVar[str] = "channels_last"
 
 
 @dataclass(frozen=True)
 class ChannelsFirst(Layer):
-    """(height, width, channels) gives (channels, height, width)."""
+    """Transposes (height, width, channels) to (channels, height, width)."""
 
     kind: ClassVar[str] = "channels_first"
 
 
 @dataclass(frozen=True)
 class Residual(Layer):
-    """What `body` gives plus what `shortcut` gives of the same input; no shortcut is the input itself.
+    """The sum of the outputs of `body` and `shortcut` for the same input; an empty shortcut is the identity.
 
     He et al., "Deep Residual Learning for Image Recognition" (2015).
     """
@@ -138,9 +138,9 @@ class Residual(Layer):
 
 @dataclass(frozen=True)
 class Keep(Layer):
-    """What the layer before gives, kept under `label` for a Take or a Concatenation; computes nothing.
+    """Saves the output of the layer before under `label`, for a Take or a Concatenation. Computes nothing.
 
-    A label that is kept again means the later one from then on.
+    A second Keep with the same label replaces the first.
     """
 
     kind: ClassVar[str] = "keep"
@@ -149,7 +149,7 @@ class Keep(Layer):
 
 @dataclass(frozen=True)
 class Take(Layer):
-    """What was kept under `label`, whatever the layer before gives; computes nothing."""
+    """Continues with the output that was saved under `label`. Computes nothing."""
 
     kind: ClassVar[str] = "take"
     label: str
@@ -157,7 +157,7 @@ class Take(Layer):
 
 @dataclass(frozen=True)
 class Split(Layer):
-    """Equal parts of the channels, in order, each kept under a label; the next layer takes the last."""
+    """Splits the channels into equal parts, saved under the labels. The next layer gets the last part."""
 
     kind: ClassVar[str] = "split"
     labels: tuple[str, ...]
@@ -165,7 +165,7 @@ class Split(Layer):
 
 @dataclass(frozen=True)
 class Concatenation(Layer):
-    """What was kept under the labels, side by side along `axis` of an image; 0 is that of the channels."""
+    """Concatenates the outputs saved under the labels, along `axis` of an image; axis 0 is the channels."""
 
     kind: ClassVar[str] = "concat"
     labels: tuple[str, ...]
@@ -174,7 +174,7 @@ class Concatenation(Layer):
 
 @dataclass(frozen=True)
 class Upsample(Layer):
-    """Each pixel becomes `factor` rows and columns of its like."""
+    """Repeats each pixel `factor` times along both axes (nearest-neighbour interpolation)."""
 
     kind: ClassVar[str] = "upsample"
     factor: int
@@ -182,14 +182,14 @@ class Upsample(Layer):
 
 @dataclass(frozen=True)
 class FlattenPixels(Layer):
-    """One row of pixels for each channel: (channels, height, width) gives (channels, height * width)."""
+    """Reshapes (channels, height, width) to (channels, height * width)."""
 
     kind: ClassVar[str] = "pixels"
 
 
 @dataclass(frozen=True)
 class Flatten(Layer):
-    """One row of features for each image, in the order channel, row, column."""
+    """Reshapes each image to one row of features, in the order channel, row, column."""
 
     kind: ClassVar[str] = "flatten"
 
@@ -198,7 +198,7 @@ class Flatten(Layer):
 class FullyConnected(Layer):
     """`y = x Wᵀ + b` with `W` of shape (out_features, in_features).
 
-    It takes (features,), or with `per_pixel` the channels of every pixel of (height, width, channels).
+    The input x is (features,). With `per_pixel` the input is (height, width, channels), and x is one pixel.
     """
 
     kind: ClassVar[str] = "fc"

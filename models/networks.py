@@ -1,9 +1,9 @@
-"""The networks: those of the University of Illinois course ECE 408, by semester, and six large ones.
+"""The networks: those of the University of Illinois course ECE 408, by semester, and six large networks.
 
-Students wrote the forward convolution of the course's networks for Fashion-MNIST. Each has one input channel
-with pixel values 0..255, not normalised; the images are the 28x28 originals, resized. The large ones take
-three channels of mean 0 and variance 1, and give logits: five of the 1,000 classes of ImageNet, and one, a
-detector, of boxes and of the 80 classes of COCO.
+Students of the course write the forward convolution of its networks for Fashion-MNIST. These networks have
+one input channel with pixel values 0..255, not normalised; the images are the 28x28 originals, resized. The
+large networks have three input channels of mean 0 and variance 1, and their outputs are logits: those of five
+are for the 1,000 classes of ImageNet, and a detector's are for boxes and the 80 classes of COCO.
 """
 
 from __future__ import annotations
@@ -15,23 +15,22 @@ from convswap.errors import unknown_name
 from convswap.models import detection, imagenet
 from convswap.models.layers import Activation, Convolution, Flatten, FullyConnected, Layer, MaxPool, Softmax
 
-# Fashion-MNIST's pixels, 0..255, have a root mean square of 116 at 28x28. Brought to about 1 before the first
-# layer, they put its outputs where tanh still bends: at 0..255 nearly every output would be -1 or 1, and
-# all that is left of an image would be its signs. A power of two keeps the division exact.
+# Divisor that brings pixels to about 1: Fashion-MNIST's pixels, 0..255, have a root mean square of 116 at
+# 28x28. Without it, nearly every output of the first layer's tanh would be -1 or 1. A power of two makes the
+# division exact.
 PIXEL_SCALE = 128.0
-# The data of a network that knows none: seeded random values.
+# The data set of a network that was not trained: seeded random values.
 RANDOM = "random"
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network: its input, its layers in order, and where it came from.
+    """A network: its input, its layers in order, and its origin.
 
-    `course_accuracy` maps a number of leading Fashion-MNIST test images to the top-1 accuracy that the
-    course's own checkpoint reaches on them; weights made by this project have another.
-    `seed` numbers the set of initial weights. `data` is what the network is run on by default.
-    `first_layer_gain` multiplies the initial weights of the first layer; initial biases are within
-    `largest_bias` of zero.
+    `course_accuracy` maps a number n to the top-1 accuracy of the course's own checkpoint on the first n test
+    images of Fashion-MNIST. This project's weights have another accuracy. `seed` selects the initial weights.
+    `data` is the default data set. `first_layer_gain` multiplies the initial weights of the first layer.
+    Initial biases are within `largest_bias` of zero.
     """
 
     name: str
@@ -142,9 +141,9 @@ _DECLARED = (
         86,
         _FROM_2020,
         {100: 0.86, 1_000: 0.886, 10_000: 0.8714},
-        # Its last layer sees only 32 features, so where only that one is fitted, what the initial weights
-        # happen to give matters: of the first sixteen seeds this one did best on 4,000 training images that
-        # the fit had not seen. The stored weights were trained from this one too.
+        # The last layer has only 32 features. If only that layer is fitted, the initial weights matter: of
+        # the first sixteen seeds, 10 was the most accurate on 4,000 training images that the fit had not
+        # seen. The stored weights were trained from this seed, too.
         seed=10,
     ),
 )
@@ -162,14 +161,14 @@ def _large(
         channels=3,
         data=RANDOM,
         first_layer_gain=first_layer_gain,
-        # So that a forgotten bias shows.
+        # Not zero, so that a missing bias changes the outputs.
         largest_bias=0.1,
     )
 
 
 _LARGE = (
-    # The original takes pixels less their mean, about -128..127. The gain brings the values to that size
-    # behind the first layer, where the normalisation across channels still divides by 1 + 0.4.
+    # The original's inputs are pixels minus their mean, about -128..127. The gain gives the first layer's
+    # outputs the same magnitude, for which the local response normalisation still divides by 1 + 0.4.
     _large(
         "alexnet",
         "Krizhevsky et al. 2012, as Caffe's bvlc_alexnet",
@@ -181,22 +180,22 @@ _LARGE = (
     _large("vgg16", "Simonyan and Zisserman 2014, configuration D", imagenet.vgg16()),
     _large("mobilenet-v2", "Sandler et al. 2018", imagenet.mobilenet_v2()),
     _large("convnext-tiny", "Liu et al. 2022", imagenet.convnext_tiny()),
-    # Made for 640x640, and used at every multiple of 32.
+    # The published network is for 640x640 and accepts every multiple of 32.
     _large(
         "yolov8n", "Jocher et al. 2023, a detector; heads not decoded", detection.yolov8n(), image_size=320
     ),
 )
 
-# The course's networks, for which the package has weights that know Fashion-MNIST.
+# The course's networks, for which the package has weights trained on Fashion-MNIST.
 NETWORKS: dict[str, Network] = {network.name: network for network in _DECLARED}
 LARGE_NETWORKS: dict[str, Network] = {network.name: network for network in _LARGE}
 ALL_NETWORKS: dict[str, Network] = NETWORKS | LARGE_NETWORKS
 
 
 def find(name: str) -> Network:
-    """Return the network called `name`, the course's or a large one.
+    """Return the network called `name`.
 
-    Raises ConvswapError, naming the nearest one, where there is none.
+    Raises ConvswapError with the most similar name if there is no such network.
     """
     if name not in ALL_NETWORKS:
         raise unknown_name("network", name, ALL_NETWORKS)

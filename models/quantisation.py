@@ -1,11 +1,11 @@
-"""Numbers in 4 bits: groups of 32 share a float16 scale, so that a number takes 4.5 bits.
+"""4-bit quantisation: groups of 32 numbers share a float16 scale, so a number takes 4.5 bits.
 
-A number is `code * scale`, with a whole code from -8 to 7. There is one more code below zero than above, so
-the scale takes the sign that gives a group's largest magnitude the code -8: all sixteen codes are in reach,
-and what has been rounded once stays as it is when it is rounded again. A group runs along the flat array;
-the last one is filled up with zeros.
+A number is `code * scale` with an integer code from -8 to 7. The scale's sign gives the number of the largest
+magnitude the code -8, because there is one more negative code than positive codes. All sixteen codes are then
+usable, and quantising a second time changes nothing. A group is 32 consecutive elements of the flat array;
+the last group is padded with zeros.
 
-In a byte the lower four bits are the first of two numbers; stored are the codes plus 8.
+A byte has two codes plus 8, the first in the lower four bits.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ LOWEST, HIGHEST = -8, 7
 
 
 def groups_of(elements: int) -> int:
-    """Return how many groups hold `elements` numbers."""
+    """Return the number of groups for `elements` numbers."""
     return -(-elements // GROUP)
 
 
 def quantise(array: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArray[np.float16]]:
     """Return the packed codes, uint8 (16 * groups,), and the scales, float16 (groups,), of `array`.
 
-    The codes are the nearest for the rounded scale. Raises ValueError where a number is not finite, or larger
-    than the largest scale can hold (524,032).
+    Each code is the nearest one for the rounded scale. Raises ValueError if a number is not finite, or its
+    magnitude exceeds 524,032, the limit of a float16 scale.
     """
     flat = np.zeros(groups_of(array.size) * GROUP, np.float32)
     flat[: array.size] = np.asarray(array, np.float32).ravel()
@@ -41,7 +41,7 @@ def quantise(array: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArray[np.
         raise ValueError(
             f"cannot be written in 4 bits: largest magnitude {np.abs(array).max()}, expected at most 524032"
         )
-    # Where the scale is zero, or rounded to zero, so are the numbers.
+    # All numbers of a group are zero if its scale is zero or rounds to zero.
     divisors = np.where(scales == 0, np.float32(np.inf), scales.astype(np.float32))
     codes = np.clip(np.rint(groups / divisors), LOWEST, HIGHEST).astype(np.int8)
     pairs = (codes - LOWEST).astype(np.uint8).reshape(-1, 2)
@@ -51,7 +51,7 @@ def quantise(array: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArray[np.
 def dequantise(
     packed: NDArray[np.uint8], scales: NDArray[np.float16], shape: Sequence[int]
 ) -> NDArray[np.float32]:
-    """Return the numbers of `packed` and `scales`, as `quantise` made them, float32 in `shape`."""
+    """Return the float32 numbers, in `shape`, of `packed` and `scales`, which `quantise` returned."""
     codes = np.stack([packed & 15, packed >> 4], axis=1).reshape(-1, GROUP).astype(np.float32) + LOWEST
     numbers = codes * scales.astype(np.float32)[:, None]
     return numbers.ravel()[: math.prod(shape)].reshape(shape)

@@ -1,4 +1,4 @@
-"""Shape arithmetic: the name, the input shape and the parameters of every layer of a network."""
+"""Shape inference: the name, the shapes, the inputs and the parameters of every layer of a network."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from convswap.models.layers import (
 )
 from convswap.models.networks import Network
 
-# Stands for the input of a network among the sources of its layers.
+# The network's input, as a source of a layer.
 IMAGE = "image"
 
 Shape = tuple[int, ...]
@@ -39,13 +39,14 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class PlacedLayer:
-    """A layer in its network, at `index` of its layers or within the Residual there.
+    """A layer with its name, inputs, shapes and parameters in a network.
 
-    It takes what the layers called `sources` give; IMAGE is the network's input, `split1.1` the second part
-    of a Split. The shapes are those of one image: (channels, height, width), (channels, pixels) or
-    (features,). `input_shape` of a Concatenation is that of its sources side by side, `output_shape` of a
-    Split that of one part. `parameters` maps the name of each array that training finds (`conv1.weight`,
-    `fc1.bias`) to its shape, `statistics` those that are measured (`bn1.mean`).
+    `index` is its index in the network's layers, or that of the Residual that contains it. `sources` names
+    the layers whose outputs are its inputs; IMAGE is the network's input, and `split1.1` the second part of a
+    Split. The shapes are those of one image: (channels, height, width), (channels, pixels) or (features,).
+    The `input_shape` of a Concatenation is that of its concatenated sources; the `output_shape` of a Split is
+    that of one part. `parameters` maps the names of trained arrays (`conv1.weight`, `fc1.bias`) to their
+    shapes, `statistics` the names of measured arrays (`bn1.mean`).
     """
 
     index: int
@@ -59,7 +60,7 @@ class PlacedLayer:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The names by which other layers have what it gives among their sources."""
+        """The names of the outputs, as other layers have them among their `sources`."""
         if isinstance(self.layer, Split):
             return tuple(f"{self.name}.{part}" for part in range(len(self.layer.labels)))
         return (self.name,)
@@ -68,9 +69,9 @@ class PlacedLayer:
 def place(network: Network) -> tuple[PlacedLayer, ...]:
     """Return the layers of `network`, each after its sources, named by kind and number: conv1, tanh1, pool1.
 
-    A Residual gives the layers of its body, those of its shortcut, and itself, the sum of both. Keep and Take
-    give none: they say which sources others have.
-    Raises ValueError where a layer does not fit what comes before it: a mistake in a declaration.
+    A Residual becomes the layers of its body, those of its shortcut, and itself, the sum of both. Keep and
+    Take become no layers; they only determine the sources of others.
+    Raises ValueError if a layer does not fit its input, which is a mistake in a declaration.
     """
     placing = _Placing(network.name)
     source = IMAGE
@@ -84,19 +85,19 @@ class _Placing:
     def __init__(self, network: str) -> None:
         self.placed: list[PlacedLayer] = []
         self._network = network
-        self._seen: Counter[str] = Counter()
-        self._kept: dict[str, tuple[str, Shape]] = {}
+        self._counts: Counter[str] = Counter()
+        self._saved: dict[str, tuple[str, Shape]] = {}
 
     def add(self, layer: Layer, index: int, source: str, shape: Shape) -> tuple[str, Shape]:
-        """Place `layer` after the layer `source`, which gives `shape`.
+        """Add `layer` after the output `source`, which has `shape`.
 
-        Return the name and the shape of what the next layer takes.
+        Return the name and the shape of the next layer's input.
         """
         match layer:
             case Residual():
                 return self._add_residual(layer, index, source, shape)
             case Keep():
-                self._kept[layer.label] = source, shape
+                self._saved[layer.label] = source, shape
                 return source, shape
             case Take():
                 return self._find(layer.label)
@@ -108,14 +109,14 @@ class _Placing:
         return placed.name, placed.output_shape
 
     def _find(self, label: str) -> tuple[str, Shape]:
-        if label not in self._kept:
-            raise ValueError(f"{self._network}: nothing was kept as {label!r}")
-        return self._kept[label]
+        if label not in self._saved:
+            raise ValueError(f"{self._network}: nothing was saved as {label!r}")
+        return self._saved[label]
 
     def _add_split(self, layer: Split, index: int, source: str, shape: Shape) -> tuple[str, Shape]:
         placed = self._add_one(layer, index, (source,), shape)
         parts = [(output, placed.output_shape) for output in placed.outputs]
-        self._kept.update(zip(layer.labels, parts, strict=True))
+        self._saved.update(zip(layer.labels, parts, strict=True))
         return parts[-1]
 
     def _add_concatenation(self, layer: Concatenation, index: int) -> tuple[str, Shape]:
@@ -142,8 +143,8 @@ class _Placing:
         return placed.name, placed.output_shape
 
     def _add_one(self, layer: Layer, index: int, sources: tuple[str, ...], shape: Shape) -> PlacedLayer:
-        self._seen[layer.kind] += 1
-        name = f"{layer.kind}{self._seen[layer.kind]}"
+        self._counts[layer.kind] += 1
+        name = f"{layer.kind}{self._counts[layer.kind]}"
         output_shape = _output_shape(layer, shape)
         if min(output_shape) < 1:
             raise ValueError(f"{self._network}: {name} has nothing to compute on an input of shape {shape}")
@@ -162,7 +163,7 @@ class _Placing:
 
 
 def last_fully_connected(network: Network) -> PlacedLayer:
-    """Return the last fully connected layer of `network`, the one that can be fitted to data."""
+    """Return the last fully connected layer of `network`, which `export/fitting.py` fits to data."""
     return [placed for placed in place(network) if isinstance(placed.layer, FullyConnected)][-1]
 
 

@@ -1,9 +1,9 @@
-"""The file of a network's trained weights: an uncompressed .npz archive without pickled objects.
+"""The file format of trained weights: an uncompressed .npz archive without pickled objects.
 
-Weights of a large fully connected layer take two entries, `fc1.weight.codes` and `fc1.weight.scales`, in the
-4 bits of `quantisation.py`; every other parameter is one entry of its name, in float16. The entry `made` is
-JSON: the network, the data, the command and the accuracy of what is stored. The archive's own checksums
-reveal damage.
+The weights of a large fully connected layer are two entries, `fc1.weight.codes` and `fc1.weight.scales`, in
+the 4 bits of `quantisation.py`. Every other parameter is one float16 entry with its name. The entry `made` is
+JSON: the network, the data, the command and the accuracy of the stored weights. The archive's checksums
+detect damage.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from convswap.models.quantisation import GROUP, dequantise, groups_of, quantise
 from convswap.models.shapes import Shape, place
 from numpy.typing import NDArray
 
-# Below this many weights, float16 costs little and loses nothing.
+# Layers with fewer weights are stored in float16, which takes little space.
 LARGE = 100_000
 FORMAT = 1
 LARGEST_MADE = 1 << 16
-# NumPy's own limit for what precedes the elements.
+# NumPy's limit for the header of a .npy file.
 LARGEST_HEADER = 10_000
-# What reading a damaged archive raises: by what it lacks, by its checksums, or for encryption it claims.
-_UNSOUND = (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError)
+# Errors of a damaged archive: missing parts, wrong checksums, or a flag that claims encryption.
+_ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError)
 
 
 @dataclass(frozen=True)
 class StoredWeights:
-    """Trained weights: an array for every parameter of a network by name, float32, and how they were made."""
+    """Trained weights: a float32 array for every parameter of a network, by name, and the entry `made`."""
 
     arrays: dict[str, NDArray[np.float32]]
     made: dict[str, Any]
 
 
-def in_four_bits(network: Network) -> list[str]:
+def four_bit_parameters(network: Network) -> list[str]:
     """Return the names of the parameters of `network` that are stored in 4 bits."""
     return [
         name
@@ -59,19 +59,19 @@ def pack_weights(
 ) -> bytes:
     """Return the content of the file with `arrays`, one for every parameter of `network`.
 
-    `made` is what else to tell, `data` and `command` at least; the network's name is added to it.
-    Raises ValueError where a number is not finite or too large for its type.
+    `made` is the content of the entry `made`, at least `data` and `command`; the network's name is added.
+    Raises ValueError if a number is not finite or too large for its type.
     """
     entries: dict[str, NDArray[Any]] = {}
-    coarse = in_four_bits(network)
+    four_bit_names = four_bit_parameters(network)
     for name in _parameters(network):
-        if name in coarse:
+        if name in four_bit_names:
             entries[f"{name}.codes"], entries[f"{name}.scales"] = quantise(arrays[name])
             continue
         with np.errstate(over="ignore"):
             entries[name] = arrays[name].astype(np.float16)
         if not np.isfinite(entries[name]).all():
-            raise ValueError(f"{name} holds numbers that float16 cannot: beyond 65504, or none at all")
+            raise ValueError(f"{name} has numbers that float16 cannot hold: beyond 65504, infinite or NaN")
     entries["made"] = np.array(json.dumps({"format": FORMAT, "network": network.name, **made}))
     content = io.BytesIO()
     np.savez(content, allow_pickle=False, **entries)
@@ -79,9 +79,9 @@ def pack_weights(
 
 
 def unpack_weights(network: Network, content: bytes, title: str) -> StoredWeights:
-    """Return the weights in `content`, which `pack_weights` made for `network`; `title` names the file.
+    """Return the weights in `content`, which `pack_weights` made for `network`; `title` is the file's name.
 
-    Raises ConvswapError where it is damaged, no such file, or one of another network.
+    Raises ConvswapError if the content is damaged, is not a file of weights, or is for another network.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as opened:
@@ -91,12 +91,12 @@ def unpack_weights(network: Network, content: bytes, title: str) -> StoredWeight
                 name: archive.entry(name, kind, shape)
                 for name, (kind, shape) in _expected_entries(network).items()
             }
-    except _UNSOUND as error:
+    except _ARCHIVE_ERRORS as error:
         raise wrong_file(title, network, f"no sound archive ({error})", "an .npz archive") from error
     arrays = {}
-    coarse = in_four_bits(network)
+    four_bit_names = four_bit_parameters(network)
     for name, shape in _parameters(network).items():
-        if name in coarse:
+        if name in four_bit_names:
             arrays[name] = dequantise(entries[f"{name}.codes"], entries[f"{name}.scales"], shape)
         else:
             arrays[name] = entries[name].astype(np.float32)
@@ -104,9 +104,9 @@ def unpack_weights(network: Network, content: bytes, title: str) -> StoredWeight
 
 
 def packaged_weights(network: Network) -> StoredWeights:
-    """Return the trained weights of `network`, one of the course's, that come with the package.
+    """Return the package's trained weights of `network`, one of the course's networks.
 
-    Raises ConvswapError where their file is missing or damaged.
+    Raises ConvswapError if their file is missing or damaged.
     """
     entry = resources.files("convswap.models") / "weights" / packaged_name(network)
     try:
@@ -128,10 +128,10 @@ def _parameters(network: Network) -> dict[str, Shape]:
 def _expected_entries(network: Network) -> dict[str, tuple[type[np.generic], Shape]]:
     """Return the element type and the shape of every array in the file."""
     entries: dict[str, tuple[type[np.generic], Shape]] = {}
-    coarse = in_four_bits(network)
+    four_bit_names = four_bit_parameters(network)
     for name, shape in _parameters(network).items():
         groups = groups_of(math.prod(shape))
-        if name in coarse:
+        if name in four_bit_names:
             entries[f"{name}.codes"] = (np.uint8, (groups * GROUP // 2,))
             entries[f"{name}.scales"] = (np.float16, (groups,))
         else:
@@ -140,7 +140,7 @@ def _expected_entries(network: Network) -> dict[str, tuple[type[np.generic], Sha
 
 
 class _Archive:
-    """The entries of an open archive, and the errors for what is wrong with them."""
+    """Reads the entries of an open archive, and raises an error for a wrong entry."""
 
     def __init__(self, archive: zipfile.ZipFile, network: Network, title: str) -> None:
         self._archive = archive
@@ -148,7 +148,7 @@ class _Archive:
         self._title = title
 
     def made(self) -> dict[str, Any]:
-        """Return the entry `made`, which says that the others suit the network."""
+        """Return the entry `made`, after checking its format and network."""
         array = self._load("made", LARGEST_MADE)
         try:
             made = json.loads(str(array))
@@ -165,7 +165,7 @@ class _Archive:
         return made
 
     def entry(self, name: str, kind: type[np.generic], shape: Shape) -> NDArray[Any]:
-        """Return the array called `name`, of that element type and shape."""
+        """Return the array called `name`, after checking its element type and shape."""
         expected = f"{np.dtype(kind).name} {list(shape)}"
         array = self._load(name, math.prod(shape) * np.dtype(kind).itemsize)
         if array.dtype != kind or array.shape != shape:
@@ -175,7 +175,7 @@ class _Archive:
         return array
 
     def _load(self, name: str, size: int) -> NDArray[Any]:
-        """Return the entry called `name`, whose elements take `size` bytes at most."""
+        """Return the entry called `name`, whose elements take at most `size` bytes."""
         member = f"{name}.npy"
         if member not in self._archive.namelist():
             raise self._wrong(f"no entry {name}", "one for each parameter, and made")

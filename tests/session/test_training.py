@@ -19,7 +19,7 @@ from convswap.export.builder import build
 from convswap.export.training import Recipe, recipe_for
 from convswap.models import NETWORKS, find, pack_weights, seeded_weights, unpack_weights
 from convswap.models.quantisation import dequantise, quantise
-from convswap.models.stored_weights import in_four_bits
+from convswap.models.stored_weights import four_bit_parameters
 
 pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
@@ -195,7 +195,7 @@ def test_every_tensor_of_a_training_is_on_the_device(torch):
 
     # All kinds of layers, and large enough for one in 4 bits.
     network = dataclasses.replace(find("ece408-2020"), image_size=200)
-    assert in_four_bits(network) == ["fc1.weight"]
+    assert four_bit_parameters(network) == ["fc1.weight"]
     data = datasets.load("synthetic", split="train", images=20, image_size=200)
     with OneDevice():
         train(network, data, Recipe(epochs=2, batch=8), seed=0, device="meta", progress=lambda text: None)

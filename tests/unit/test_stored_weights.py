@@ -15,7 +15,7 @@ from convswap.errors import ConvswapError
 from convswap.models import NETWORKS, find, pack_weights, place, seeded_weights, unpack_weights
 from convswap.models.layers import Flatten, FullyConnected
 from convswap.models.quantisation import GROUP, dequantise, quantise
-from convswap.models.stored_weights import in_four_bits, packaged_weights
+from convswap.models.stored_weights import four_bit_parameters, packaged_weights
 
 # Limit of all weights in the package.
 MAX_BYTES = 12_000_000
@@ -121,7 +121,7 @@ def test_small_arrays_come_back_in_float16_and_the_rest_of_the_file_as_given(con
 
 
 def test_a_large_fully_connected_layer_comes_back_in_four_bits():
-    assert in_four_bits(ODD) == ["fc1.weight"]
+    assert four_bit_parameters(ODD) == ["fc1.weight"]
     content = pack_weights(ODD, ODD_WEIGHTS, MADE)
     restored = unpack_weights(ODD, content, "file").arrays["fc1.weight"]
     exact = ODD_WEIGHTS["fc1.weight"]
