@@ -1,14 +1,14 @@
-// Runs a swapped model from C++, through ONNX Runtime's C API: the op library is all that convswap adds.
+// Runs a swapped model from C++, through ONNX Runtime's C API and convswap's op library.
 //
 //   convswap swap model.onnx -o swapped.onnx
 //   cmake -S examples -B build/examples -DONNXRUNTIME_LIBRARY=/path/to/libonnxruntime.so
 //   cmake --build build/examples
 //   build/examples/load /path/to/libconvswap.so swapped.onnx [input.bin] [--cuda] [convswap.ENTRY=VALUE...]
 //
-// input.bin holds the float32 values of the model's only input; without it they count up from 0 to 255, again
-// and again. Symbolic dimensions are 1. --cuda runs on the first NVIDIA card. Entries are the session's: with
-// convswap.pack=FILE convswap.compile=never kernels come from what `convswap warm` wrote, and no compiler is
-// needed.
+// input.bin has the float32 values of the model's only input. By default the values count from 0 to 255,
+// repeatedly. Symbolic dimensions are 1. --cuda uses the first NVIDIA card. convswap.ENTRY is a session
+// config entry: with convswap.pack=FILE convswap.compile=never, kernels come from a pack that `convswap warm`
+// wrote, and no compiler is needed.
 
 #include <onnxruntime_c_api.h>
 
@@ -28,7 +28,7 @@
 
 namespace {
 
-// The oldest version that has all that is used here; every newer ONNX Runtime answers to it.
+// The oldest API version with all functions used here; every newer ONNX Runtime provides it.
 constexpr uint32_t kApiVersion = 17;
 constexpr int64_t kShown = 10;
 
@@ -41,7 +41,7 @@ void check(OrtStatus* status) {
   throw std::runtime_error(message);
 }
 
-// Calls `create` with the address of a pointer, and owns what it leaves there.
+// Calls `create` with the address of a pointer, and owns the object it creates.
 template <typename T, typename Create>
 std::unique_ptr<T, void (*)(T*)> make(Create create, void (*release)(T*)) {
   T* object = nullptr;
@@ -128,7 +128,7 @@ struct Choices {
   std::vector<std::pair<std::string, std::string>> entries;  // of the session, by their names
 };
 
-// Throws where the arguments are not as the usage says.
+// Parses the arguments; throws if they are wrong.
 Choices choices_of(const std::vector<std::string>& arguments) {
   std::vector<std::string> paths;
   Choices choices;

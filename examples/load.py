@@ -1,6 +1,6 @@
-"""Run a model whose Conv nodes are swapped for the op library's, in ONNX Runtime.
+"""Run a swapped model in ONNX Runtime.
 
-`python examples/load.py` runs a course network, `python examples/load.py model.onnx` a model of yours.
+`python examples/load.py` runs a course network, `python examples/load.py model.onnx` your model.
 """
 
 import argparse
@@ -17,7 +17,7 @@ path = parser.parse_args().model
 providers = ["CPUExecutionProvider"]
 if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
     providers.insert(0, "CUDAExecutionProvider")
-    # Loads the CUDA libraries that pip installed.
+    # Load the CUDA libraries that pip installed.
     onnxruntime.preload_dlls()
 
 swapped = convswap.swap(path or export_network("ece408-2019fa"))
@@ -25,7 +25,7 @@ options = onnxruntime.SessionOptions()
 convswap.register(options)
 session = onnxruntime.InferenceSession(swapped.to_proto().SerializeToString(), options, providers=providers)
 
-# Symbolic dimensions are 1; the values count up from 0 to 255, again and again, as pixels might.
+# Symbolic dimensions are 1. The values count from 0 to 255, repeatedly, like pixels.
 shapes = {x.name: [size if isinstance(size, int) else 1 for size in x.shape] for x in session.get_inputs()}
 feeds = {name: np.resize(np.arange(256, dtype=np.float32), shape) for name, shape in shapes.items()}
 outputs = session.run(None, feeds)
