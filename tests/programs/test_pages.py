@@ -119,4 +119,4 @@ def test_the_algorithm_of_the_page_computes_convolutions(tmp_path):
     built = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert built.returncode == 0, built.stderr
     done = subprocess.run([tmp_path / "example"], capture_output=True, text=True, check=True)
-    assert done.stdout == "0; it computes filters of one tap alone"
+    assert done.stdout == "0; it computes only filters of one tap"
