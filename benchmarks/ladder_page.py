@@ -83,7 +83,8 @@ def page_text(pages: Sequence[Page], found: Mapping[str, Mapping[str, Any]]) -> 
     )
     main_result = found.get(NETWORK)
     parts = [
-        "<!-- Written by benchmarks/ladder_page.py; change the files of custom_op/*/ladder instead. -->\n",
+        "<!-- Written by benchmarks/ladder_page.py; change the files of custom_op/*/tutorial/ladder instead. "
+        "-->\n",
         introduction,
     ]
     if main_result is None:
