@@ -127,10 +127,10 @@ class ModelWriter:
         model.graph.initializer.extend(self._initializers)
         return model
 
-    def _unused(self, wanted: str) -> str:
-        name, number = wanted, 2
+    def _unused(self, preferred: str) -> str:
+        name, number = preferred, 2
         while name in self._names:
-            name, number = f"{wanted}_{number}", number + 1
+            name, number = f"{preferred}_{number}", number + 1
         self._names.add(name)
         return name
 

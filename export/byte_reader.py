@@ -50,23 +50,23 @@ class BinaryReader:
         """The number of bytes that have not been read."""
         return len(self._content) - self.offset
 
-    def take(self, size: int, what: str) -> memoryview:
-        """Return the next `size` bytes. If there are fewer, raise ConvswapError, which calls them `what`."""
+    def take(self, size: int, description: str) -> memoryview:
+        """Return the next `size` bytes. `description` names them in errors."""
         if size > self.remaining:
             raise ConvswapError(
-                f"{self.path!r} is cut off or damaged: {what} at byte {self.offset} takes {size} bytes, "
-                f"and the file has {self.remaining} more; get it again"
+                f"{self.path!r} is cut off or damaged: {description} at byte {self.offset} takes {size} "
+                f"bytes, and the file has {self.remaining} more; get it again"
             )
         self.offset += size
         return self._content[self.offset - size : self.offset]
 
-    def numbers(self, layout: str, what: str) -> tuple[int, ...]:
+    def numbers(self, layout: str, description: str) -> tuple[int, ...]:
         """Return the next integers, by a `layout` of the module `struct` such as "3i"."""
-        return struct.unpack(f"<{layout}", self.take(struct.calcsize(f"<{layout}"), what))
+        return struct.unpack(f"<{layout}", self.take(struct.calcsize(f"<{layout}"), description))
 
-    def unsigned_64(self, what: str) -> int:
+    def unsigned_64(self, description: str) -> int:
         """Return the next unsigned 64-bit integer."""
-        return self.numbers("Q", what)[0]
+        return self.numbers("Q", description)[0]
 
     def damaged(self, offset: int, found: str, expected: str) -> ConvswapError:
         """Return the error for an invalid value at `offset`."""

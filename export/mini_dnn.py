@@ -42,10 +42,10 @@ def read_mini_dnn(path: str | os.PathLike[str]) -> onnx.ModelProto:
     size = 4 * (1 + len(counts) + sum(counts))
     expected = f"a mini-dnn weights file of {network.name}"
     reader = BinaryReader(read_checkpoint_file(path, expected, largest=size), str(path))
-    (found,) = reader.numbers("i", "the number of layers")
-    if found != len(layers):
+    (layer_count,) = reader.numbers("i", "the number of layers")
+    if layer_count != len(layers):
         raise ConvswapError(
-            f"{str(path)!r} is not {expected}: it begins with {found} layers, expected {len(layers)}; "
+            f"{str(path)!r} is not {expected}: it begins with {layer_count} layers, expected {len(layers)}; "
             "check which file you named"
         )
     weights: dict[str, NDArray[np.float32]] = {}

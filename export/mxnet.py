@@ -40,9 +40,9 @@ def read_mxnet(
     is unknown, an array is missing, or an array's shape does not fit the network at that image size. In the
     last case the message names an image size that fits, if there is one.
     """
-    for what, number in (("image size", image_size), ("number of channels", channels)):
+    for quantity, number in (("image size", image_size), ("number of channels", channels)):
         if not 1 <= number <= LARGEST_IMAGE_SIZE:
-            raise ConvswapError(f"{what} {number} is out of range; expected 1 to {LARGEST_IMAGE_SIZE}")
+            raise ConvswapError(f"{quantity} {number} is out of range; expected 1 to {LARGEST_IMAGE_SIZE}")
     symbol = read_symbol(symbol_path)
     checkpoint = _Checkpoint(_operators(symbol), read_params(params_path), str(params_path))
     checkpoint.require_all_arrays()

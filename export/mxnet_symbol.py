@@ -129,17 +129,19 @@ def read_symbol(path: str | os.PathLike[str]) -> Symbol:
 
 
 def _read_node(path: str, place: int, node: Any) -> SymbolNode:
-    what = f"node {place}"
+    description = f"node {place}"
     if not isinstance(node, dict) or not isinstance(node.get("inputs"), list):
         raise ConvswapError(
-            f"{what} of {path!r} is not a symbol's: expected an object with op, name and inputs"
+            f"{description} of {path!r} is not a symbol's: expected an object with op, name and inputs"
         )
-    operator, name = (_text(node.get(key), key, what, path) for key in ("op", "name"))
+    operator, name = (_text(node.get(key), key, description, path) for key in ("op", "name"))
     attributes: dict[str, str] = {}
     for key in ("attr", "attrs", "param"):
         values = node.get(key, {})
         if not isinstance(values, dict):
-            raise ConvswapError(f"{what} of {path!r} has {key} {values!r:.60}; expected names and values")
+            raise ConvswapError(
+                f"{description} of {path!r} has {key} {values!r:.60}; expected names and values"
+            )
         attributes |= {attribute: str(value) for attribute, value in values.items()}
     inputs = tuple(
         _read_reference(path, reference, place, f"an input of node {place} ({name!r})")
@@ -148,24 +150,28 @@ def _read_node(path: str, place: int, node: Any) -> SymbolNode:
     return SymbolNode(path, operator, name, attributes, inputs)
 
 
-def _text(value: Any, key: str, what: str, path: str) -> str:
+def _text(value: Any, key: str, description: str, path: str) -> str:
     if not isinstance(value, str) or not value or not value.isprintable():
-        raise ConvswapError(f"{what} of {path!r} has {value!r:.60} as its {key}; expected printable text")
+        raise ConvswapError(
+            f"{description} of {path!r} has {value!r:.60} as its {key}; expected printable text"
+        )
     return value
 
 
-def _read_reference(path: str, reference: Any, before: int, what: str) -> int:
+def _read_reference(path: str, reference: Any, before: int, description: str) -> int:
     """Return the node of a reference [node, output, version]; older files have no version."""
-    whole = isinstance(reference, list) and all(type(number) is int for number in reference)
-    if not whole or len(reference) not in (2, 3):
-        raise ConvswapError(f"{what} of {path!r} is {reference!r:.60}; expected [node, output, version]")
+    is_list_of_ints = isinstance(reference, list) and all(type(number) is int for number in reference)
+    if not is_list_of_ints or len(reference) not in (2, 3):
+        raise ConvswapError(
+            f"{description} of {path!r} is {reference!r:.60}; expected [node, output, version]"
+        )
     node, output = reference[:2]
     if not 0 <= node < before:
         raise ConvswapError(
-            f"{what} of {path!r} is node {node}; expected one from 0 to {before - 1}, before it"
+            f"{description} of {path!r} is node {node}; expected one from 0 to {before - 1}, before it"
         )
     if output != 0:
         raise ConvswapError(
-            f"{what} of {path!r} is output {output} of node {node}; expected output 0, the only one"
+            f"{description} of {path!r} is output {output} of node {node}; expected output 0, the only one"
         )
     return node

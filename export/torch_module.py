@@ -44,7 +44,7 @@ def export_torch(target: str, input_shape: Sequence[int] | None = None) -> onnx.
         warnings.simplefilter("ignore")
         module = _make_module(torch, target).eval().cpu()
         shape = tuple(input_shape) if input_shape is not None else _default_shape(torch, module, target)
-        kinds = [given.dtype for given in module.parameters() if given.is_floating_point()]
+        kinds = [parameter.dtype for parameter in module.parameters() if parameter.is_floating_point()]
         example = torch.zeros((EXAMPLE_BATCH, *shape), dtype=kinds[0] if kinds else torch.float32)
         program = _export(torch, module, example, target)
     if isinstance(program.model.graph.inputs[0].shape[0], int):
@@ -68,12 +68,12 @@ def _import_torch() -> Any:
 @contextlib.contextmanager
 def _current_folder_importable() -> Iterator[None]:
     """Put the current folder on the module path, which an installed command does not have there."""
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
+    current_folder = str(Path.cwd())
+    sys.path.insert(0, current_folder)
     try:
         yield
     finally:
-        sys.path.remove(here)
+        sys.path.remove(current_folder)
 
 
 def _make_module(torch: Any, target: str) -> Any:
@@ -82,10 +82,10 @@ def _make_module(torch: Any, target: str) -> Any:
         torch.manual_seed(SEED)
         if ":" not in target:
             return _torchvision_model(target)
-        found = _find(target)
+        value = _find(target)
         # Seeded again, because code that the import runs may draw random numbers too.
         torch.manual_seed(SEED)
-        made = found if isinstance(found, torch.nn.Module) or not callable(found) else found()
+        made = value if isinstance(value, torch.nn.Module) or not callable(value) else value()
     if not isinstance(made, torch.nn.Module):
         raise ConvswapError(
             f"{target!r} is a {type(made).__name__}; expected a torch.nn.Module, or a class or function that "
@@ -96,14 +96,14 @@ def _make_module(torch: Any, target: str) -> Any:
 
 def _find(target: str) -> Any:
     module_name, _, name = target.partition(":")
-    found: Any = importlib.import_module(module_name)
+    value: Any = importlib.import_module(module_name)
     for part in name.split("."):
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             raise unknown_name(
-                f"name in {module_name}:", name, [known for known in dir(found) if not known.startswith("_")]
+                f"name in {module_name}:", name, [known for known in dir(value) if not known.startswith("_")]
             )
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def _torchvision_model(name: str) -> Any:

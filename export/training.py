@@ -103,7 +103,7 @@ def train_network(
             "see `convswap export --list`"
         )
     _require_torch()
-    chosen = _choose_device(device)
+    selected_device = _choose_device(device)
     if not 0 <= seed <= LARGEST_SEED:
         raise ConvswapError(f"--seed {seed} is out of range; choose 0 to {LARGEST_SEED}")
     if epochs is not None and epochs < 1:
@@ -115,28 +115,28 @@ def train_network(
     # Both data sets are loaded now, so that a missing one is reported before the training.
     labelled = datasets.load(data, split="train", images=images, image_size=network.image_size)
     test = datasets.load(data, image_size=network.image_size)
-    weights, held_out = train(network, labelled, recipe, seed=seed, device=chosen, progress=report)
+    weights, held_out = train(network, labelled, recipe, seed=seed, device=selected_device, progress=report)
 
     report("testing what is stored")
     made = {
         "command": _command(name, data, images, epochs, seed),
         "data": data,
-        "device": chosen,
+        "device": selected_device,
         **dataclasses.asdict(recipe),
         "held_out_accuracy": round(held_out, 4),
     }
     stored = unpack_weights(network, pack_weights(network, weights, made), name).arrays
-    made["test_accuracy"] = round(accuracy(network, stored, test, chosen), 4)
+    made["test_accuracy"] = round(accuracy(network, stored, test, selected_device), 4)
     return TrainedNetwork(pack_weights(network, weights, made), held_out, made["test_accuracy"])
 
 
 def _command(name: str, data: str, images: int | None, epochs: int | None, seed: int) -> str:
     """Return the command line for the same training on the same kind of device."""
-    given = [f"--data {data}"] if data != "fashion-mnist" else []
-    given += [f"--images {images}"] if images is not None else []
-    given += [f"--epochs {epochs}"] if epochs is not None else []
-    given += [f"--seed {seed}"] if seed else []
-    return " ".join(["convswap train", name, *given])
+    options = [f"--data {data}"] if data != "fashion-mnist" else []
+    options += [f"--images {images}"] if images is not None else []
+    options += [f"--epochs {epochs}"] if epochs is not None else []
+    options += [f"--seed {seed}"] if seed else []
+    return " ".join(["convswap train", name, *options])
 
 
 def train(
@@ -228,10 +228,10 @@ class TrainingRun:
             self.rounded = True
         self.module.train()
         total = torch.zeros((), device=pixels.device)
-        for chosen, mirrored in self._batches(len(pixels), pixels.device):
-            images = pixels[chosen]
+        for indices, mirrored in self._batches(len(pixels), pixels.device):
+            images = pixels[indices]
             images = torch.where(mirrored[:, None, None, None], images.flip(3), images)
-            total += self._step(images, labels[chosen]) * len(images)
+            total += self._step(images, labels[indices]) * len(images)
         # The loss is read once per epoch, because reading it waits for the device.
         return float(total) / len(pixels)
 

@@ -117,6 +117,6 @@ def _bench_first_run(options: argparse.Namespace) -> int:
         arguments = arguments_of(first_run, options)
         if batches is not None:
             arguments["batch"] = batches[0]
-        found = first_run(options.first_run, **arguments, progress=progress)
-    give_results(lambda: print_first_run(found, console(), options.device), options, found)
+        result = first_run(options.first_run, **arguments, progress=progress)
+    give_results(lambda: print_first_run(result, console(), options.device), options, result)
     return 0

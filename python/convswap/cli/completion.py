@@ -33,7 +33,7 @@ def complete(parser: argparse.ArgumentParser) -> None:
         _argcomplete().autocomplete(parser)
 
 
-def network_names(**_asked: Any) -> list[str]:
+def network_names(**_arguments: Any) -> list[str]:
     """Return the names of all networks, as a completer of argcomplete."""
     from convswap.models import ALL_NETWORKS
 
@@ -43,13 +43,13 @@ def network_names(**_asked: Any) -> list[str]:
 def names_or_files(names: Any) -> Any:
     """Return a completer of files and of the names that the completer `names` gives."""
 
-    def complete_both(**asked: Any) -> list[str]:
-        return [*names(**asked), *_argcomplete().completers.FilesCompleter()(**asked)]
+    def complete_both(**arguments: Any) -> list[str]:
+        return [*names(**arguments), *_argcomplete().completers.FilesCompleter()(**arguments)]
 
     return complete_both
 
 
-def suite_names(**_asked: Any) -> list[str]:
+def suite_names(**_arguments: Any) -> list[str]:
     """Return the suites of `convswap bench`."""
     from convswap.timing.suites import SUITES
 

@@ -35,11 +35,11 @@ def run(options: argparse.Namespace) -> int:
     if options.html is not None:
         require_matplotlib()
     with progress_line() as progress:
-        found = climb(**arguments_of(climb, options), progress=progress)
+        result = climb(**arguments_of(climb, options), progress=progress)
     give_results(
-        lambda: print_ladder(found, console()),
+        lambda: print_ladder(result, console()),
         options,
-        found.to_json(),
-        (options.html, lambda: ladder_html(found)),
+        result.to_json(),
+        (options.html, lambda: ladder_html(result)),
     )
-    return 0 if found.is_right else 1
+    return 0 if result.is_right else 1

@@ -55,19 +55,21 @@ def run(options: argparse.Namespace) -> int:
     from convswap.optimizing.report import optimize_html, print_optimization
 
     written = {"-o": options.output, "--json": options.json, "--html": options.html}
-    beside = {"where the weights of OUT.onnx may go": f"{options.output}.data"}
-    check_results(written, model=options.model, read=beside, options=options)
+    other_files = {"where the weights of OUT.onnx may go": f"{options.output}.data"}
+    check_results(written, model=options.model, read=other_files, options=options)
     batches = whole_numbers("--batch", options.batch, "1,32")
     with progress_line() as progress:
         optimize_options = OptimizeOptions(
             **arguments_of(OptimizeOptions, options), batches=None if batches is None else tuple(batches)
         )
-        found = optimize_with(options.model, options.output, optimize_options, progress)
+        result = optimize_with(options.model, options.output, optimize_options, progress)
 
     def page() -> str:
-        return optimize_html(found, made_by(options))
+        return optimize_html(result, made_by(options))
 
-    give_results(lambda: print_optimization(found, console()), options, found.to_json(), (options.html, page))
-    if found.not_written is not None:
-        raise ConvswapError(found.not_written)
-    return 0 if found.written is not None else 1
+    give_results(
+        lambda: print_optimization(result, console()), options, result.to_json(), (options.html, page)
+    )
+    if result.not_written is not None:
+        raise ConvswapError(result.not_written)
+    return 0 if result.written is not None else 1

@@ -51,11 +51,11 @@ def run(options: argparse.Namespace) -> int:
     written = {"--json": options.json, "--trace": options.trace}
     check_results(written, model=options.model, options=options)
     with progress_line() as progress:
-        found = profile(**arguments_of(profile, options), progress=progress)
+        result = profile(**arguments_of(profile, options), progress=progress)
     give_results(
-        lambda: print_profile(found, console()),
+        lambda: print_profile(result, console()),
         options,
-        found.to_json(),
-        (options.trace, lambda: trace_text(found)),
+        result.to_json(),
+        (options.trace, lambda: trace_text(result)),
     )
     return 0

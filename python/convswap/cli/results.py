@@ -90,7 +90,7 @@ def check_results(
 def give_results(
     show: Callable[[], None],
     options: argparse.Namespace,
-    found: Any,
+    result: Any,
     *files: tuple[str | None, Content],
 ) -> None:
     """Show a command's result, and write it as JSON to --json, and `files`.
@@ -104,7 +104,7 @@ def give_results(
 
     if warning := _native.take_tuning_warning():
         print(f"convswap: {warning}", file=sys.stderr)
-    show_and_write(show, (options.json, lambda: json_text(found)), *files)
+    show_and_write(show, (options.json, lambda: json_text(result)), *files)
 
 
 def made_by(options: argparse.Namespace) -> str:

@@ -39,12 +39,12 @@ def run(options: argparse.Namespace) -> int:
     with progress_line() as progress:
         arguments = arguments_of(study, options)
         arguments["batches"] = whole_numbers("--batches", options.batches, "1,64,1024")
-        found = study(**arguments, progress=progress)
+        result = study(**arguments, progress=progress)
     give_results(
-        lambda: print_study(found, console()),
+        lambda: print_study(result, console()),
         options,
-        found.to_json(),
-        (output, lambda: png(draw_study(found))),
+        result.to_json(),
+        (output, lambda: png(draw_study(result))),
     )
     print(output)
     return 0

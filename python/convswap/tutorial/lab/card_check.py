@@ -114,8 +114,8 @@ def _naive_conv(case: Case, x: np.ndarray, w: np.ndarray, bias: np.ndarray | Non
 
 
 def _overwritten_fences(arrays_by_name: Mapping[str, _native.DeviceArray | None]) -> dict[str, int]:
-    found = {name: None if array is None else array.damage() for name, array in arrays_by_name.items()}
-    return {name: offset // _FLOAT_BYTES for name, offset in found.items() if offset is not None}
+    offsets = {name: None if array is None else array.damage() for name, array in arrays_by_name.items()}
+    return {name: offset // _FLOAT_BYTES for name, offset in offsets.items() if offset is not None}
 
 
 def _changed_inputs(case: Case, arrays: _Arrays) -> Iterator[tuple[str, int]]:

@@ -174,5 +174,5 @@ def cache_baseline(device: Device, problem: str, name: str, milliseconds: float)
 
 
 def _environment_key(device: Device) -> tuple[str, str, str]:
-    found = environment(device)
-    return device.title, str(found["driver"]), str(found["convswap"])
+    versions = environment(device)
+    return device.title, str(versions["driver"]), str(versions["convswap"])

@@ -256,9 +256,9 @@ def build_host_program(kernel: LabKernel, compiler: str, folder: Path) -> Path:
 def _host_text(kernel: LabKernel) -> str:
     """Return the kernel's text for the host's compiler, with the same line numbers."""
     text = _DYNAMIC_SHARED.sub(
-        lambda found: (
-            f"static {found[1]}* const {found[2]} = reinterpret_cast<{found[1]}*>(lab::dynamic_shared);"
-            + "\n" * found[0].count("\n")
+        lambda match: (
+            f"static {match[1]}* const {match[2]} = reinterpret_cast<{match[1]}*>(lab::dynamic_shared);"
+            + "\n" * match[0].count("\n")
         ),
         kernel.text,
     )

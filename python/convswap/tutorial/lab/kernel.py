@@ -159,9 +159,9 @@ def _compile_fault(kernel: LabKernel, log: str, version: str) -> Fault:
         return _user_error_fault(kernel, user_errors, version)
     if signature := _SIGNATURE.search(log):
         missing = 'has no "forward"' in log
-        what = "has no kernel `forward`" if missing else "has a `forward` with other parameters"
+        problem = "has no kernel `forward`" if missing else "has a `forward` with other parameters"
         return Fault(
-            "compile", f"{kernel.name} {what}: expected {signature[1].removeprefix('forward must be ')}."
+            "compile", f"{kernel.name} {problem}: expected {signature[1].removeprefix('forward must be ')}."
         )
     if "non-__global__" in log:
         return Fault(
@@ -173,12 +173,12 @@ def _compile_fault(kernel: LabKernel, log: str, version: str) -> Fault:
 
 
 def _user_error_fault(kernel: LabKernel, parts: list[str], version: str) -> Fault:
-    shown = "\n\n".join(_truncated(part.rstrip()) for part in parts[:_PARAGRAPHS_SHOWN])
+    paragraphs = "\n\n".join(_truncated(part.rstrip()) for part in parts[:_PARAGRAPHS_SHOWN])
     more = len(parts) - _PARAGRAPHS_SHOWN
-    text = f"{kernel.name} does not compile (NVRTC {version}):\n{shown}"
+    text = f"{kernel.name} does not compile (NVRTC {version}):\n{paragraphs}"
     if more > 0:
         text += f"\n\nand {more} more"
-    if header := _NO_HEADER.search(shown):
+    if header := _NO_HEADER.search(paragraphs):
         text += (
             f"\n\nKernels are compiled without the host's headers: remove {header[1]!r}. The header "
             '"convswap/lab.h" has the sizes and convswap::ceil_div.'

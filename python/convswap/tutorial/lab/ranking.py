@@ -149,10 +149,10 @@ def ranked(*, card: str | None = None, network: str | None = None) -> list[Ranke
     query = f"SELECT {', '.join(_COLUMNS)} FROM runs ORDER BY card, network, batch, milliseconds, name"
     with lab_table(_CREATE_TABLE) as table:
         rows = [dict(zip(_FIELDS, row, strict=True)) for row in table.execute(query)]
-    found = [RankedRun(**{**row, "is_baseline": bool(row["is_baseline"])}) for row in rows]
+    ranked_runs = [RankedRun(**{**row, "is_baseline": bool(row["is_baseline"])}) for row in rows]
     return [
         row
-        for row in found
+        for row in ranked_runs
         if (card or "").lower() in row.card.lower() and (network or "").lower() in row.network.lower()
     ]
 

@@ -170,8 +170,8 @@ class Runner:
         self._report_stage(f"running {target.title} with it", 4 * seconds + 30)
         error = network_error(target, path, device)
         if error is not None and not error <= _NETWORK_TOLERANCE:
-            known = error if math.isfinite(error) else None
-            return replace(result, network_error=known, fault=_network_fault(kernel, target, error))
+            finite_error = error if math.isfinite(error) else None
+            return replace(result, network_error=finite_error, fault=_network_fault(kernel, target, error))
         result = replace(result, network_error=error)
         if not request.time:
             return result

@@ -94,8 +94,8 @@ def _each_layer(
     text: Callable[[_native.KernelFacts], str],
     size: Callable[[_native.KernelFacts], int],
 ) -> str:
-    found = [text(max(layer.kernels, key=size)) if layer.kernels else "-" for layer in measured.layers]
-    return "-" if set(found) == {"-"} else "/".join(found)
+    cells = [text(max(layer.kernels, key=size)) if layer.kernels else "-" for layer in measured.layers]
+    return "-" if set(cells) == {"-"} else "/".join(cells)
 
 
 def _times_table(ladder: Ladder) -> Table:
@@ -230,13 +230,13 @@ def _paragraphs(text: str) -> Iterable[str]:
         yield "<p>" + re.sub(r"(?<![\w*])\*([^*]+)\*(?![\w*])", r"<em>\1</em>", marked) + "</p>"
 
 
-def ladder_svg(found: Mapping[str, Any]) -> str:
+def ladder_svg(ladder_json: Mapping[str, Any]) -> str:
     """Return a plot of the JSON of `convswap ladder`, as SVG.
 
     Raises:
         ConvswapError: matplotlib is not installed.
     """
-    rungs = [rung for rung in found["rungs"] if rung["why_not"] is None]
+    rungs = [rung for rung in ladder_json["rungs"] if rung["why_not"] is None]
     figure = new_figure(figsize=(9, 1.3 + _INCHES_PER_RUNG * len(rungs)), layout="constrained")
     axes = figure.add_subplot()
     names = [f"{rung['number']}  {rung['title']}" for rung in rungs]
@@ -254,9 +254,9 @@ def ladder_svg(found: Mapping[str, Any]) -> str:
     axes.invert_yaxis()
     axes.margins(x=0.12)
     axes.tick_params(labelsize=8)
-    axes.set_xlabel(f"ms for {found['images']:,} images, convolutions alone", fontsize=8)
-    card = found["environment"]["card"] or found["environment"]["processor"]
-    axes.set_title(f"{found['model']} on {card}", fontsize=9, parse_math=False)
+    axes.set_xlabel(f"ms for {ladder_json['images']:,} images, convolutions alone", fontsize=8)
+    card = ladder_json["environment"]["card"] or ladder_json["environment"]["processor"]
+    axes.set_title(f"{ladder_json['model']} on {card}", fontsize=9, parse_math=False)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     return svg_text(figure)

@@ -170,7 +170,7 @@ class Ladder:
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that `convswap ladder --json` writes; infinities and NaN become None."""
-        found = {
+        fields = {
             "schema": SCHEMA,
             "model": self.model,
             "device": self.device.name,
@@ -181,11 +181,11 @@ class Ladder:
             "rungs": [self._row_json(row) for row in self.rows],
             "notes": list(self.notes),
         }
-        return {key: finite(value) for key, value in found.items()}
+        return {key: finite(value) for key, value in fields.items()}
 
     def _row_json(self, row: Row) -> dict[str, Any]:
         page, measured = row.page, row.measured
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "number": page.number,
             "algorithm": page.name,
             "title": page.title,
@@ -196,9 +196,9 @@ class Ladder:
             "why_not": row.why_not or None,
         }
         if measured is None:
-            return found
+            return fields
         floor = measured.floor_ms
-        return found | {
+        return fields | {
             "within_tolerance": row.is_right,
             "op_ms": measured.op_ms,
             "speedup_before": self.speedup_over_previous(row),

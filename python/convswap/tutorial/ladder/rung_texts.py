@@ -144,8 +144,8 @@ def _parse_fields(lines: list[str]) -> dict[str, str]:
     name = ""
     for paragraph in filter(None, paragraphs):
         text = " ".join(paragraph)
-        if found := _FIELD.fullmatch(text):
-            name, text = found[1], found[2]
+        if match := _FIELD.fullmatch(text):
+            name, text = match[1], match[2]
             fields[name] = text
         else:
             fields[name] = f"{fields.get(name, '')}\n\n{text}"
@@ -154,11 +154,11 @@ def _parse_fields(lines: list[str]) -> dict[str, str]:
 
 def _parse_reports(text: str) -> dict[str, str]:
     """Parse "NETWORK: 2.9 s. NETWORK: 3.0 s." into {network: reported time}."""
-    found = {}
+    reports = {}
     for sentence in re.split(r"\.\s+(?=ece408-)|\.$", text):
         if match := _REPORT.fullmatch(sentence.strip()):
-            found[match[1]] = match[2]
-    return found
+            reports[match[1]] = match[2]
+    return reports
 
 
 def _code_shown(lines: list[str]) -> str:

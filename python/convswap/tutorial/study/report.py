@@ -98,12 +98,12 @@ def _draw_distribution(axes: Axes, study: Study) -> None:
     batches = list(dict.fromkeys(row.batch for row in study.rows))
     for number, side in enumerate(study.sides):
         rows = [row for row in study.of_side(side) if row.total_ms > 0]
-        places = [batches.index(row.batch) + (number - 0.5) * _BAR_WIDTH for row in rows]
+        positions = [batches.index(row.batch) + (number - 0.5) * _BAR_WIDTH for row in rows]
         bottoms = [0.0] * len(rows)
         for part, colour in zip(PARTS, _COLOURS, strict=True):
             heights = [100 * row.parts[part] / row.total_ms for row in rows]
             axes.bar(
-                places,
+                positions,
                 heights,
                 _BAR_WIDTH,
                 bottom=bottoms,

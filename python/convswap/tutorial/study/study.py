@@ -95,7 +95,7 @@ class StudyRow:
 
     def to_json(self) -> dict[str, Any]:
         """Return the row as `convswap study --json` writes it, with None for unknown times."""
-        known = not self.failure
+        is_known = not self.failure
         times = {
             **{f"{part.replace(' ', '_').replace('-', '_')}_ms": self.parts.get(part) for part in PARTS},
             "total_ms": self.total_ms,
@@ -107,7 +107,7 @@ class StudyRow:
         return {
             "batch": self.batch,
             "side": self.side,
-            **{name: time if known else None for name, time in times.items()},
+            **{name: time if is_known else None for name, time in times.items()},
             "runs": self.runs,
             "long_kernels": self.long_kernels,
             "failure": self.failure,
@@ -250,7 +250,7 @@ def _row(
 def _medians(activities: Iterable[Attributed], runs: int) -> dict[str, float]:
     """Return the median milliseconds of each part in a run."""
     sums = {part: np.zeros(runs) for part in PARTS}
-    for one in activities:
-        if one.window is not None and one.window.phase == RUN:
-            sums[part_of(one)][one.window.number] += one.activity.duration / 1e6
+    for attributed in activities:
+        if attributed.window is not None and attributed.window.phase == RUN:
+            sums[part_of(attributed)][attributed.window.number] += attributed.activity.duration / 1e6
     return {part: float(np.median(milliseconds)) for part, milliseconds in sums.items()}
