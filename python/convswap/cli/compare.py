@@ -14,7 +14,7 @@ from convswap.cli.arguments import (
 )
 from convswap.cli.results import check_results, console, give_results, made_by, progress_line
 
-HELP = "accuracy and time of a model before and after the swap"
+HELP = "compare accuracy and time of a model before and after the swap"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
