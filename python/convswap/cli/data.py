@@ -41,6 +41,8 @@ def run(options: argparse.Namespace) -> int:
         progress("drawing")
         sheet = png(draw(predictions))
     output = options.output or f"{predictions.dataset}.png"
-    summary = f"{output}: {predictions.correct} of {len(predictions.labels)} named right by {predictions.model}"
+    summary = (
+        f"{output}: {predictions.correct} of {len(predictions.labels)} named right by {predictions.model}"
+    )
     show_and_write(lambda: print(summary), (output, lambda: sheet))
     return 0

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from convswap.output.tables import milliseconds, say_below
+from convswap.output.tables import milliseconds, set_caption
 from convswap.timing.sampler import Times
 
 
@@ -31,4 +31,4 @@ def algorithm_lines(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def explain_stars(table: Table, rows: Iterable[Mapping[str, Mapping[str, Any]]]) -> None:
     """Explain the stars of `algorithm_lines` under the table, if it has any."""
     if any(row["stopped_early"] for by_algorithm in rows for row in by_algorithm.values()):
-        say_below(table, "* clearly slower after a few runs, and not measured further")
+        set_caption(table, "* clearly slower after a few runs, and not measured further")
