@@ -69,14 +69,14 @@ def _work(every: int | None) -> list[tuple[str, str, int]]:
     """Return for each kernel its family, position and card as one text, its name, and the card."""
     families = {family["header"]: family for family in _native.kernel_families()}
     if every is None:
-        from test_kernels_compile import DISASSEMBLED, EACH, OTHERS
+        from test_kernels_compile import DISASSEMBLED, OTHERS, TO_COMPILE
 
         rungs = [
             (header, family["instances"][0], family["least_capability"])
             for header, family in families.items()
             if "/ladder/" in header
         ]
-        each = [*EACH, *((header, instance, DISASSEMBLED) for header, instance in OTHERS), *rungs]
+        each = [*TO_COMPILE, *((header, instance, DISASSEMBLED) for header, instance in OTHERS), *rungs]
     else:
         each = [
             (header, instance, every)
