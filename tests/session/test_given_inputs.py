@@ -357,7 +357,7 @@ def test_sparse_initializers_count_in_a_comparison(monkeypatch):
     compared_with_onnx_runtime(model, {"x": IMAGE}, {})
     # Where nothing gains, nothing is compared.
     monkeypatch.setattr(
-        measuring, "times_of", lambda segment, *_: {None: 1.0, **dict.fromkeys(segment.stages, 0.5)}
+        measuring, "variant_times", lambda segment, *_: {None: 1.0, **dict.fromkeys(segment.stages, 0.5)}
     )
     assert convswap.optimize(model, device="cpu", inputs={"x": IMAGE}).answers_agree
     # The override loads what the user has.

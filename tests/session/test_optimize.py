@@ -19,11 +19,11 @@ from convswap.errors import ConvswapError
 from convswap.graph.fusion.fuse import Stage
 from convswap.graph.swap import FLOAT16_ON_CPU, NodeChoice
 from convswap.optimizing import end_to_end, measuring, preparation
-from convswap.optimizing.choice import DEFAULT_WAY
+from convswap.optimizing.choice import DEFAULT_VARIANT
 from convswap.optimizing.optimize import optimize
 from convswap.optimizing.preparation import OptimizeOptions
-from convswap.optimizing.report import verdict
-from convswap.optimizing.segments import side_by_side
+from convswap.optimizing.report import optimization_verdict
+from convswap.optimizing.segments import replicated
 from convswap.runtime.device import Device
 from convswap.runtime.sessions import CONVSWAP, DEFAULT, make_session
 from onnx import helper, numpy_helper
@@ -64,11 +64,11 @@ def pretended(monkeypatch):
     """Return what sets the times that are measured: of each Conv's ways, and of the whole model."""
 
     def pretend(ways, default_and_ours=(2.0, 1.0)):
-        def times_of(segment, inputs, precision, device):
+        def variant_times(segment, inputs, precision, device):
             own = ways[segment.name]
-            return {way: own.get(way, 9.0) for way in (DEFAULT_WAY, *segment.stages)}
+            return {way: own.get(way, 9.0) for way in (DEFAULT_VARIANT, *segment.stages)}
 
-        monkeypatch.setattr(measuring, "times_of", times_of)
+        monkeypatch.setattr(measuring, "variant_times", variant_times)
         monkeypatch.setattr(
             end_to_end, "end_to_end_times", lambda sessions, feeds, device: list(default_and_ours)
         )
@@ -77,9 +77,9 @@ def pretended(monkeypatch):
 
 
 FASTEST_FUSED = {
-    "stem": {DEFAULT_WAY: 1.0, Stage.ACTIVATION: 0.5},
-    "block": {DEFAULT_WAY: 1.0, Stage.RESIDUAL: 0.4, Stage.ACTIVATION: 0.8},
-    "last": {DEFAULT_WAY: 1.0, Stage.FOLDED: 1.0},
+    "stem": {DEFAULT_VARIANT: 1.0, Stage.ACTIVATION: 0.5},
+    "block": {DEFAULT_VARIANT: 1.0, Stage.RESIDUAL: 0.4, Stage.ACTIVATION: 0.8},
+    "last": {DEFAULT_VARIANT: 1.0, Stage.FOLDED: 1.0},
 }
 
 
@@ -111,7 +111,7 @@ def test_the_written_file_runs_and_answers_as_the_original(pretended, tmp_path):
 
 
 def test_nothing_is_written_where_nothing_gains(pretended, tmp_path):
-    pretended({name: {DEFAULT_WAY: 1.0} for name in FASTEST_FUSED})
+    pretended({name: {DEFAULT_VARIANT: 1.0} for name in FASTEST_FUSED})
     found = optimize(network(), tmp_path / "faster.onnx", device="cpu")
     assert (found.written, found.speedup, list(tmp_path.glob("*.onnx"))) == (None, None, [])
     assert {node.taken for node in found.nodes} == {"default"}
@@ -150,7 +150,7 @@ def test_nothing_is_written_where_the_answers_differ(pretended, tmp_path, monkey
 
 def test_a_part_of_the_convs_is_taken_where_the_whole_gains_only_so(pretended, tmp_path, monkeypatch):
     ways = {
-        name: {DEFAULT_WAY: 1.0, Stage.FOLDED: time}
+        name: {DEFAULT_VARIANT: 1.0, Stage.FOLDED: time}
         for name, time in zip(FASTEST_FUSED, (0.2, 0.5, 0.9), strict=True)
     }
     pretended(ways)
@@ -175,8 +175,8 @@ def test_nothing_is_written_where_one_batch_loses_though_the_mean_gains(pretende
     found = optimize(network(), tmp_path / "faster.onnx", device="cpu", batches=[1, 4])
     assert (found.written, found.gains, found.speedup > 1) == (None, False, True)
     assert (
-        "No file is written" in list(verdict(found))[-1]
-        and "0.91x as fast at batch 4" in list(verdict(found))[-1]
+        "No file is written" in list(optimization_verdict(found))[-1]
+        and "0.91x as fast at batch 4" in list(optimization_verdict(found))[-1]
     )
 
 
@@ -290,7 +290,7 @@ def test_of_two_measurements_the_one_that_gains_less_counts(pretended, monkeypat
 def test_a_second_call_measures_nothing_again(pretended, tmp_path, monkeypatch):
     pretended(FASTEST_FUSED)
     first = optimize(network(), None, device="cpu")
-    monkeypatch.setattr(measuring, "times_of", lambda *_: pytest.fail("it was measured before"))
+    monkeypatch.setattr(measuring, "variant_times", lambda *_: pytest.fail("it was measured before"))
     second = optimize(network(), None, device="cpu")
     assert [node.to_json() for node in second.nodes] == [node.to_json() for node in first.nodes]
     assert any("earlier call" in note for note in second.notes)
@@ -318,7 +318,7 @@ def test_measurements_that_cannot_be_kept_cost_one_note(pretended, tmp_path, mon
     assert optimize(network(), None, device="cpu").speedup == 2.0
     notes = capsys.readouterr().err.splitlines()
     assert len(notes) == 1
-    assert notes[0].startswith("convswap: the measurements are not kept for later calls: ")
+    assert notes[0].startswith("convswap: the measurements are not cached for later calls: ")
 
 
 def no_home_folder():
@@ -373,10 +373,10 @@ def test_precision_match_takes_what_is_as_accurate_on_each_conv(monkeypatch):
         "block": {"default": 3e-4, "tf32": 3e-4},
         "last": {"default": 1e-8, "tf32": 3e-4, "ieee": 5e-6},
     }
-    monkeypatch.setattr(measuring, "errors_of", lambda segment, inputs, device: errors[segment.name])
+    monkeypatch.setattr(measuring, "conv_errors", lambda segment, inputs, device: errors[segment.name])
     card = Device("cuda", "asked for", {"name": "a card"})
     prepared = preparation.prepare(network(), OptimizeOptions(), CPU)
-    shared = measuring.Measuring(replace(prepared, device=card), _NoInputs(), _NothingKept())
+    shared = measuring.MeasurementContext(replace(prepared, device=card), _NoInputs(), _NothingKept())
     pretended = {segment.name: measuring._precision(segment, (), shared)[0] for segment in prepared.segments}
     assert pretended == {"stem": "ieee", "block": "tf32", "last": None}
 
@@ -412,8 +412,8 @@ def test_every_way_of_a_segment_computes_the_same(name):
         }[name]
     )
     for stage in segment.stages:
-        model = side_by_side(
-            segment.our_model(shapes, NodeChoice(precision="ieee", max_stage=stage)).message, 3
+        model = replicated(
+            segment.convswap_model(shapes, NodeChoice(precision="ieee", max_stage=stage)).message, 3
         )
         outputs = make_session(model, CONVSWAP, CPU, merges_equal_nodes=False).run(None, feeds)
         assert len(outputs) == 3
@@ -456,13 +456,13 @@ def test_the_command_writes_the_file_the_json_and_the_page_and_says_how_to_use_i
     printed = capsys.readouterr().out
     assert (status, all(file.exists() for file in files.values())) == (0, True)
     jsonschema.validate(json.loads(files["found.json"].read_text()), SCHEMA)
-    assert "2 of 3 Convs taken; 2.00x as fast" in printed
+    assert "2 of 3 Convs swapped; 2.00x as fast" in printed
     assert "convswap.register(options)" in printed.splitlines()[-2] + printed.splitlines()[-1]
     assert "2.00x" in files["found.html"].read_text()
 
 
 def test_the_command_ends_with_1_where_nothing_gains(pretended, tmp_path, capsys):
-    pretended({name: {DEFAULT_WAY: 1.0} for name in FASTEST_FUSED})
+    pretended({name: {DEFAULT_VARIANT: 1.0} for name in FASTEST_FUSED})
     onnx.save(network(), tmp_path / "model.onnx")
     html = tmp_path / "found.html"
     arguments = ["-o", str(tmp_path / "faster.onnx"), "--device", "cpu", "--html", str(html)]
@@ -508,7 +508,7 @@ def test_memory_that_will_not_do_is_told_in_one_line_before_the_start(monkeypatc
 
 def test_batch_whose_values_do_not_fit_is_refused_before_anything_is_measured(monkeypatch):
     monkeypatch.setattr(preparation, "free_memory", lambda: 10_000_000)
-    monkeypatch.setattr(measuring, "times_of", lambda *_: pytest.fail("it was measured"))
+    monkeypatch.setattr(measuring, "variant_times", lambda *_: pytest.fail("it was measured"))
     with pytest.raises(ConvswapError, match=r"memory does not suffice: optimizing .* batches of 5000, and"):
         optimize(network(), None, device="cpu", batches=[1, 5000])
 
@@ -537,7 +537,7 @@ def test_a_model_with_a_sequence_and_a_default_is_written_with_the_inputs_that_i
 
 
 def test_a_conv_that_changes_the_answers_is_left_and_the_others_are_written(pretended, tmp_path):
-    pretended({name: {DEFAULT_WAY: 1.0, Stage.FOLDED: 0.5} for name in ("large", "small")})
+    pretended({name: {DEFAULT_VARIANT: 1.0, Stage.FOLDED: 0.5} for name in ("large", "small")})
     model = float16_overflow(second=True)
     found = optimize(model, tmp_path / "faster.onnx", device="cpu", inputs=FLOAT16_FEEDS)
     rows = {node.node: node for node in found.nodes}
@@ -555,10 +555,13 @@ def test_a_conv_that_changes_the_answers_is_left_and_the_others_are_written(pret
 
 
 def test_where_every_conv_that_gains_changes_the_answers_none_is_taken(pretended, tmp_path):
-    pretended({"large": {DEFAULT_WAY: 1.0, Stage.FOLDED: 0.5}})
+    pretended({"large": {DEFAULT_VARIANT: 1.0, Stage.FOLDED: 0.5}})
     found = optimize(float16_overflow(), tmp_path / "faster.onnx", device="cpu", inputs=FLOAT16_FEEDS)
     assert found.written is None and {node.taken for node in found.nodes} == {"default"}
-    assert next(iter(verdict(found))) == "No Conv is taken: 1 of 1 change the answers, and no other gains."
+    assert (
+        next(iter(optimization_verdict(found)))
+        == "No Conv is swapped: 1 of 1 change the answers, and no other is faster."
+    )
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -605,4 +608,4 @@ def test_a_model_whose_outputs_are_empty_is_written_by_what_its_convs_give(prete
     found = optimize(model, tmp_path / "faster.onnx", device="cpu")
     assert found.answers_agree and found.written is not None
     assert found.to_json()["relative_l2_error"]["between"] is None
-    assert any("Every output is empty" in line for line in verdict(found))
+    assert any("Every output is empty" in line for line in optimization_verdict(found))

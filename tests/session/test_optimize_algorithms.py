@@ -15,7 +15,7 @@ from convswap.graph.external_weights import as_split
 from convswap.graph.fusion.fuse import Stage
 from convswap.graph.swap import NodeChoice
 from convswap.optimizing import end_to_end, measuring, trials
-from convswap.optimizing.choice import DEFAULT_WAY
+from convswap.optimizing.choice import DEFAULT_VARIANT
 from convswap.optimizing.measurement_cache import MeasurementCache
 from convswap.optimizing.optimize import optimize
 from convswap.optimizing.preparation import OptimizeOptions, SegmentInputs, prepare
@@ -40,8 +40,8 @@ def network() -> onnx.ModelProto:
 
 # Of the ways of each Conv; what is not named loses.
 WAYS = {
-    "first": {DEFAULT_WAY: 1.0, Stage.FOLDED: 0.5},
-    "second": {DEFAULT_WAY: 1.0, Stage.ACTIVATION: 0.5},
+    "first": {DEFAULT_VARIANT: 1.0, Stage.FOLDED: 0.5},
+    "second": {DEFAULT_VARIANT: 1.0, Stage.ACTIVATION: 0.5},
 }
 
 
@@ -56,8 +56,8 @@ def pretended(monkeypatch):
     asked = []
 
     def pretend(by_algorithm, ways=WAYS):
-        def times_of(segment, inputs, precision, device):
-            return {way: ways[segment.name].get(way, 9.0) for way in (DEFAULT_WAY, *segment.stages)}
+        def variant_times(segment, inputs, precision, device):
+            return {way: ways[segment.name].get(way, 9.0) for way in (DEFAULT_VARIANT, *segment.stages)}
 
         def times_by_algorithm(segment, inputs, choice, names, device):
             batch = len(inputs[segment.layer.fed[0]].numpy())
@@ -65,9 +65,11 @@ def pretended(monkeypatch):
             times = by_algorithm[segment.name]
             return dict(zip(names, times[batch] if isinstance(times, dict) else times, strict=True))
 
-        monkeypatch.setattr(measuring, "times_of", times_of)
+        monkeypatch.setattr(measuring, "variant_times", variant_times)
         monkeypatch.setattr(end_to_end, "end_to_end_times", lambda sessions, feeds, device: [2.0, 1.0])
-        monkeypatch.setattr(measuring, "candidates", lambda problem, device: ["direct", "reference"])
+        monkeypatch.setattr(
+            measuring, "candidate_algorithms", lambda problem, device: ["direct", "reference"]
+        )
         monkeypatch.setattr(measuring, "times_by_algorithm", times_by_algorithm)
         return asked
 
@@ -152,7 +154,7 @@ def test_the_rules_choice_stays_where_another_gains_no_more_than_the_noise(prete
 
 @pytest.mark.parametrize(
     "first",
-    [{DEFAULT_WAY: 1.0, Stage.FOLDED: 1.0}, {DEFAULT_WAY: 0.02, Stage.FOLDED: 0.01}],
+    [{DEFAULT_VARIANT: 1.0, Stage.FOLDED: 1.0}, {DEFAULT_VARIANT: 0.02, Stage.FOLDED: 0.01}],
     ids=["gains nothing", "takes no time"],
 )
 def test_a_conv_that_gains_nothing_or_takes_no_time_is_not_tried(pretended, first):
@@ -175,11 +177,11 @@ def test_one_that_is_less_accurate_than_the_default_is_not_taken(pretended, monk
     monkeypatch.setattr(measuring, "_precision", lambda *_: ("tf32", errors))
     judged = []
 
-    def error_by(segment, inputs, precision, algorithm, device):
+    def algorithm_error(segment, inputs, precision, algorithm, device):
         judged.append((segment.name, precision, algorithm))
         return {"first": 2e-3, "second": 1e-3}[segment.name]
 
-    monkeypatch.setattr(measuring, "error_by", error_by)
+    monkeypatch.setattr(measuring, "algorithm_error", algorithm_error)
     for _ in range(2):
         found = optimize(network(), None, device="cpu", batches=[2])
         assert [node.algorithm for node in found.nodes] == ["direct", "reference"]
@@ -191,14 +193,14 @@ def test_one_that_is_less_accurate_than_the_default_is_not_taken(pretended, monk
 def test_one_whose_error_cannot_be_told_is_not_taken(pretended, monkeypatch, error):
     pretended({"first": (0.5, 0.4), "second": (0.5, 0.4)})
     monkeypatch.setattr(measuring, "_precision", lambda *_: ("tf32", {"default": 1e-3, "tf32": 1e-3}))
-    monkeypatch.setattr(measuring, "error_by", lambda *_: error)
+    monkeypatch.setattr(measuring, "algorithm_error", lambda *_: error)
     assert {node.algorithm for node in optimize(network(), None, device="cpu").nodes} == {"direct"}
 
 
 def test_on_a_cpu_there_is_nothing_to_try_and_no_time_goes_by(pretended, monkeypatch, tmp_path):
-    real = measuring.candidates
+    real = measuring.candidate_algorithms
     pretended({})
-    monkeypatch.setattr(measuring, "candidates", real)
+    monkeypatch.setattr(measuring, "candidate_algorithms", real)
     found = optimize(network(), tmp_path / "faster.onnx", device="cpu")
     assert tuned_of(onnx.load(found.written)) == {}
     assert [node.algorithm for node in found.nodes] == ["direct", "direct"]
@@ -219,7 +221,7 @@ def test_on_a_card_all_that_is_tried_is_compiled_before_the_first_is_timed(prete
 
     monkeypatch.setattr(measuring, "_native", Native())
     prepared = prepare(network(), OptimizeOptions(), CPU)
-    shared = measuring.Measuring(prepared, SegmentInputs(prepared), MeasurementCache({}))
+    shared = measuring.MeasurementContext(prepared, SegmentInputs(prepared), MeasurementCache({}))
     measured = measuring.measure_convs(shared)
     card = replace(prepared, device=Device("cuda", "asked for", {"name": "a card"}))
     monkeypatch.setattr(_native, "tuning_device", lambda device: "cuda a card")
@@ -227,7 +229,7 @@ def test_on_a_card_all_that_is_tried_is_compiled_before_the_first_is_timed(prete
     assert sorted(planned) == [
         (weights, "cuda", name) for weights in ("4x8x3x3", "8x3x3x3") for name in ("direct", "reference")
     ]
-    assert [one.lines[0].split(" | ")[0] for one in found] == ["cuda a card"] * 2
+    assert [one.tuning_lines[0].split(" | ")[0] for one in found] == ["cuda a card"] * 2
 
 
 @pytest.mark.parametrize(
@@ -252,7 +254,7 @@ def test_what_could_be_the_fastest_by_its_estimate_is_tried(monkeypatch, estimat
             return expected[0]
 
     monkeypatch.setattr(measuring, "_native", Native)
-    assert measuring.candidates(None, "cuda") == expected
+    assert measuring.candidate_algorithms(None, "cuda") == expected
 
 
 def test_the_times_are_of_each_algorithm_that_runs():
@@ -274,7 +276,9 @@ def test_the_error_is_that_of_the_algorithm():
     segment = prepared.segments[0]
     values = np.random.default_rng(2).standard_normal((1, 3, 12, 12)).astype(np.float32)
     fed = on_device({name: values for name in segment.layer.fed}, CPU)
-    errors = {name: trials.error_by(segment, fed, "ieee", name, CPU) for name in ("direct", "reference")}
+    errors = {
+        name: trials.algorithm_error(segment, fed, "ieee", name, CPU) for name in ("direct", "reference")
+    }
     # The reference sums in float64, and rounds once.
     assert 0 < errors["reference"] < errors["direct"] < 1e-6
 
@@ -292,9 +296,9 @@ def test_a_precision_is_judged_by_what_the_rule_chooses_at_every_batch(monkeypat
         return rule[problem.output_shape[0]]
 
     monkeypatch.setattr(_native, "choose", choose)
-    both = trials.errors_of(segment, by_batch, CPU)["tf32"]
+    both = trials.conv_errors(segment, by_batch, CPU)["tf32"]
     assert shapes_chosen == [1, 1, 2, 2]  # alone and with all that it can take in
-    first = trials.errors_of(segment, by_batch[:1], CPU)["tf32"]
+    first = trials.conv_errors(segment, by_batch[:1], CPU)["tf32"]
     # The reference sums in float64, and rounds once.
     assert 0 < first < both < 1e-6
 
@@ -318,9 +322,9 @@ def test_weights_that_are_apart_and_folded_into_are_those_that_errors_and_digest
         assert segment.layer.weights.keys() == {"w"}
         digests.append(segment.weights_digest)
         fed = on_device({"x": np.ones((1, 512, 4, 4), np.float32)}, CPU)
-        errors = trials.errors_of(segment, [fed], CPU)
+        errors = trials.conv_errors(segment, [fed], CPU)
         assert errors.keys() == {"default", "tf32"} and all(0 < error < 1e-6 for error in errors.values())
-        assert 0 < trials.error_by(segment, fed, "ieee", "direct", CPU) < 1e-6
+        assert 0 < trials.algorithm_error(segment, fed, "ieee", "direct", CPU) < 1e-6
     assert digests[0] != digests[1]
 
 
@@ -329,7 +333,7 @@ def test_an_algorithm_that_does_not_take_the_part_has_no_error(monkeypatch):
     segment = prepared.segments[0]
     fed = on_device({name: np.ones((1, 3, 12, 12), np.float32) for name in segment.layer.fed}, CPU)
     monkeypatch.setattr(_native, "why_not", lambda *_: "it takes larger ones")
-    assert trials.error_by(segment, fed, "ieee", "direct", CPU) is None
+    assert trials.algorithm_error(segment, fed, "ieee", "direct", CPU) is None
 
 
 def test_the_problem_of_each_stage_is_that_of_the_node_which_is_written():
@@ -337,7 +341,7 @@ def test_the_problem_of_each_stage_is_that_of_the_node_which_is_written():
     segment = prepared.segments[1]
     shapes = {name: (2, 8, 12, 12) for name in segment.layer.fed}
     for stage in segment.stages:
-        written = segment.our_model(shapes, NodeChoice(precision="ieee", max_stage=stage))
+        written = segment.convswap_model(shapes, NodeChoice(precision="ieee", max_stage=stage))
         (conv,) = convswap.explain(written.message, device="cpu").convs
-        layer = segment.our_layer(shapes, NodeChoice(precision="ieee", max_stage=stage))
+        layer = segment.convswap_layer(shapes, NodeChoice(precision="ieee", max_stage=stage))
         assert conv.problem == layer.problem(shapes).text

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from convswap.graph.fusion.fuse import Stage
 from convswap.optimizing import end_to_end, measuring
-from convswap.optimizing.choice import DEFAULT_WAY
+from convswap.optimizing.choice import DEFAULT_VARIANT
 from convswap.optimizing.end_to_end import EndToEnd, best_end_to_end
 from convswap.optimizing.measurement_cache import Measurement
 from convswap.optimizing.measuring import MeasuredSegment
@@ -33,7 +33,7 @@ def measured_on(device: Device, ours=GAINING, precision="tf32"):
     convs = [
         MeasuredSegment(
             segment,
-            Measurement(precision, None, {DEFAULT_WAY: (1.0,), Stage.FOLDED: (ours[segment.name],)}),
+            Measurement(precision, None, {DEFAULT_VARIANT: (1.0,), Stage.FOLDED: (ours[segment.name],)}),
             ({},),
         )
         for segment in prepared.segments
@@ -50,7 +50,7 @@ def run_candidates(monkeypatch, found):
         asked.append(names)
         milliseconds, agree = found[names]
         choices = {name: None for name in names}
-        return EndToEnd(taken=choices, times=(EndToEndResult(1, 1.0, milliseconds),), answers_agree=agree)
+        return EndToEnd(choices=choices, times=(EndToEndResult(1, 1.0, milliseconds),), outputs_agree=agree)
 
     monkeypatch.setattr(end_to_end, "_run_end_to_end", run_end_to_end)
     return asked
@@ -60,13 +60,13 @@ def test_on_a_card_what_loses_little_alone_is_tried_with_the_rest(monkeypatch):
     prepared, convs = measured_on(CARD)
     both = ("stem",), ("stem", "block")
     asked = run_candidates(monkeypatch, {both[0]: (0.8, True), both[1]: (0.7, True)})
-    assert tuple(best_end_to_end(prepared, convs).taken) == both[1] and tuple(asked) == both
+    assert tuple(best_end_to_end(prepared, convs).choices) == both[1] and tuple(asked) == both
     rows = {row.node: row for row in node_results(prepared, convs, best_end_to_end(prepared, convs))}
     assert rows["block"].taken == "swapped"
     assert rows["block"].why == "0.98x as fast alone, but the whole model is faster with it"
     assert rows["stem"].why == "2.00x as fast" and rows["last"].taken == "default"
     run_candidates(monkeypatch, {both[0]: (0.7, True), both[1]: (0.8, True)})
-    assert tuple(best_end_to_end(prepared, convs).taken) == both[0]
+    assert tuple(best_end_to_end(prepared, convs).choices) == both[0]
 
 
 def test_on_a_card_the_whole_is_tried_where_no_conv_gains_alone_and_must_gain_more_than_noise(monkeypatch):
@@ -74,7 +74,7 @@ def test_on_a_card_the_whole_is_tried_where_no_conv_gains_alone_and_must_gain_mo
     near = ("stem", "block")
     asked = run_candidates(monkeypatch, {near: (0.9, True)})
     best = best_end_to_end(prepared, convs)
-    assert tuple(best.taken) == near and asked == [near]
+    assert tuple(best.choices) == near and asked == [near]
     rows = {row.node: row for row in node_results(prepared, convs, best)}
     assert rows["block"].why == "0.95x as fast alone, but the whole model is faster with it"
     asked = run_candidates(monkeypatch, {near: (0.99, True)})
@@ -103,16 +103,16 @@ def test_on_a_card_what_takes_in_more_is_tried_though_alone_less_is_faster(monke
     asked = []
 
     def run_end_to_end(original, taken):
-        asked.append({one.segment.name: one.ours for one in taken})
+        asked.append({one.segment.name: one.convswap_variant for one in taken})
         times = (EndToEndResult(1, 1.0, 0.9 - 0.1 * len(asked)),)
         named = {one.segment.name: one for one in taken}
-        return EndToEnd(taken=dict.fromkeys(named), convs=named, times=times, answers_agree=True)
+        return EndToEnd(choices=dict.fromkeys(named), convs=named, times=times, outputs_agree=True)
 
     monkeypatch.setattr(end_to_end, "_run_end_to_end", run_end_to_end)
     best = best_end_to_end(prepared, convs)
     alone = {"stem": Stage.FOLDED, "block": Stage.FOLDED, "last": Stage.ACTIVATION}
     assert asked == [alone, {**alone, "stem": Stage.ACTIVATION}]
-    assert best.convs["stem"].algorithms == ("naive",) and best.convs["stem"].lines == ()
+    assert best.convs["stem"].algorithms == ("naive",) and best.convs["stem"].tuning_lines == ()
     rows = {row.node: row for row in node_results(prepared, convs, best)}
     assert rows["stem"].why.startswith("1.72x as fast alone; fused this far")
     assert rows["stem"].taken == "fused" and rows["block"].taken == "swapped"
@@ -122,17 +122,17 @@ def test_a_faster_model_whose_answers_differ_is_not_preferred(monkeypatch):
     prepared, convs = measured_on(CARD)
     both = ("stem",), ("stem", "block")
     run_candidates(monkeypatch, {both[0]: (0.8, True), both[1]: (0.5, False)})
-    assert tuple(best_end_to_end(prepared, convs).taken) == both[0]
+    assert tuple(best_end_to_end(prepared, convs).choices) == both[0]
     # Where no answers agree, it is the fastest that is told of.
     run_candidates(monkeypatch, {both[0]: (0.8, False), both[1]: (0.5, False)})
-    assert tuple(best_end_to_end(prepared, convs).taken) == both[1]
+    assert tuple(best_end_to_end(prepared, convs).choices) == both[1]
 
 
 def test_on_a_card_every_segment_is_compiled_alone_and_with_what_it_takes_in_at_each_batch(monkeypatch):
     prepared = prepare(network(), OptimizeOptions(batches=(1, 3)), CPU)
     inputs, compiled = SegmentInputs(prepared), []
     fed = [(segment, inputs.shapes(segment)) for segment in prepared.segments]
-    monkeypatch.setattr(measuring, "compile_side_by_side", lambda wanted: compiled.extend(wanted))
+    monkeypatch.setattr(measuring, "compile_in_parallel", lambda wanted: compiled.extend(wanted))
     monkeypatch.setattr(measuring, "_native", SimpleNamespace(choose=lambda problem, device: "naive"))
     measuring._compile(prepared, fed, "ieee")
     assert compiled == []

@@ -12,10 +12,10 @@ import pytest
 from convswap.cli.main import main
 from convswap.graph.serialisation import graphs_of_proto
 from convswap.optimizing import end_to_end, measuring
-from convswap.optimizing.choice import DEFAULT_WAY
+from convswap.optimizing.choice import DEFAULT_VARIANT
 from convswap.optimizing.optimize import optimize
 from convswap.optimizing.preparation import OptimizeOptions, SegmentInputs, prepare
-from convswap.optimizing.report import optimize_html, verdict
+from convswap.optimizing.report import optimization_verdict, optimize_html
 from convswap.runtime.device import Device
 from onnx import TensorProto, helper
 from swap_models import ANY, conv_in_if, conv_in_loop, text_model, weights
@@ -68,10 +68,10 @@ def own_table(tmp_path, monkeypatch):
 def pretended(monkeypatch):
     """Have the last stage of every Conv gain, and the whole model."""
 
-    def times_of(segment, inputs, precision, device):
-        return {DEFAULT_WAY: 1.0, **dict.fromkeys(segment.stages, 0.9), segment.stages[-1]: 0.5}
+    def variant_times(segment, inputs, precision, device):
+        return {DEFAULT_VARIANT: 1.0, **dict.fromkeys(segment.stages, 0.9), segment.stages[-1]: 0.5}
 
-    monkeypatch.setattr(measuring, "times_of", times_of)
+    monkeypatch.setattr(measuring, "variant_times", variant_times)
     monkeypatch.setattr(end_to_end, "end_to_end_times", lambda sessions, feeds, device: [2.0, 1.0])
 
 
@@ -185,7 +185,7 @@ def test_it_says_that_no_conv_of_a_loop_can_be_measured_and_writes_no_model(tmp_
     found = optimize(conv_in_loop(), output, device=device)
     assert [(node.taken, node.why) for node in found.nodes] == [("default", INNER)]
     assert (found.whole, found.written, found.speedup, output.exists()) == ((), None, None, False)
-    first, second = verdict(found)
+    first, second = optimization_verdict(found)
     assert first == f"No Conv can be measured alone: the table has the reasons for all {len(found.nodes)}."
     assert second == "No file is written; use the model as it is."
     page = optimize_html(found)

@@ -12,13 +12,13 @@ from convswap.errors import ConvswapError
 from convswap.graph.fusion.fuse import Stage
 from convswap.graph.swap import NodeChoice, swap_selected
 from convswap.optimizing import end_to_end, measuring, pairs
-from convswap.optimizing.choice import DEFAULT_WAY
+from convswap.optimizing.choice import DEFAULT_VARIANT
 from convswap.optimizing.measurement_cache import MeasurementCache
-from convswap.optimizing.measuring import Measuring, measure_convs
+from convswap.optimizing.measuring import MeasurementContext, measure_convs
 from convswap.optimizing.optimize import optimize
 from convswap.optimizing.pairs import faster_pairs
 from convswap.optimizing.preparation import OptimizeOptions, SegmentInputs, prepare
-from convswap.optimizing.trials import times_of_choices
+from convswap.optimizing.trials import choices_times
 from convswap.runtime.device import Device
 from convswap.runtime.sessions import CONVSWAP, DEFAULT, make_session
 from fuse_models import array, declare, tensor
@@ -60,10 +60,10 @@ def pretended(monkeypatch):
     asked = []
 
     def pretend(ours: dict[str, float], together: float, candidates=None):
-        def times_of(segment, inputs, precision, device):
-            return {DEFAULT_WAY: 1.0} | dict.fromkeys(segment.stages, ours.get(segment.name, 2.0))
+        def variant_times(segment, inputs, precision, device):
+            return {DEFAULT_VARIANT: 1.0} | dict.fromkeys(segment.stages, ours.get(segment.name, 2.0))
 
-        def times_of_choices(segment, inputs, ways, device):
+        def choices_times(segment, inputs, ways, device):
             asked.append((segment.depthwise, segment.name, sorted(inputs), ways))
             return [1.0, together]
 
@@ -73,8 +73,8 @@ def pretended(monkeypatch):
         def end_to_end_times(sessions, feeds, device):
             return [2.0, next(whole_ms)]
 
-        monkeypatch.setattr(measuring, "times_of", times_of)
-        monkeypatch.setattr(pairs, "times_of_choices", times_of_choices)
+        monkeypatch.setattr(measuring, "variant_times", variant_times)
+        monkeypatch.setattr(pairs, "choices_times", choices_times)
         monkeypatch.setattr(end_to_end, "end_to_end_times", end_to_end_times)
         return asked
 
@@ -100,8 +100,8 @@ def test_pair_that_is_faster_than_both_apart_is_one_node(pretended, tmp_path):
         "depthwise": "fused",
         "pointwise": "fused",
     }
-    assert rows["depthwise"].why == "in one node with pointwise: 1.25x as fast as the two apart"
-    assert rows["pointwise"].why == "in one node with depthwise: 1.25x as fast as the two apart"
+    assert rows["depthwise"].why == "in one node with pointwise: 1.25x as fast as two nodes"
+    assert rows["pointwise"].why == "in one node with depthwise: 1.25x as fast as two nodes"
     assert rows["pointwise"].takes_in == ("Conv", "Relu", "Add") and rows["depthwise"].takes_in == ()
     assert found.answers_agree
 
@@ -130,7 +130,7 @@ def test_pair_stays_two_where_the_whole_model_is_slower_with_it(pretended, tmp_p
 
 def test_model_without_the_pair_that_gains_only_noise_is_none(pretended, monkeypatch):
     # On a card a model of the Convs that lose little is tried too: 0.1 % faster, that with the pair slower.
-    monkeypatch.setattr(end_to_end, "_to_try", lambda _prepared, measured, _faster: [measured[:1]])
+    monkeypatch.setattr(end_to_end, "_selections", lambda _prepared, measured, _faster: [measured[:1]])
     pretended({}, 0.8, itertools.chain([1.998] * 2, itertools.repeat(2.2)))
     found = optimize(network(), device="cpu")
     assert not found.gains and {row.taken for row in found.nodes} == {"default"}
@@ -150,7 +150,7 @@ def test_pair_is_tried_by_itself_where_the_model_without_it_loses(pretended, tmp
 def test_a_second_call_measures_no_pair_again(pretended, monkeypatch):
     pretended({"depthwise": 0.5}, together=0.8)
     first = optimize(network(), device="cpu", batches=[1, 3])
-    monkeypatch.setattr(pairs, "times_of_choices", lambda *_: pytest.fail("it was measured before"))
+    monkeypatch.setattr(pairs, "choices_times", lambda *_: pytest.fail("it was measured before"))
     second = optimize(network(), device="cpu", batches=[1, 3])
     assert [row.to_json() for row in second.nodes] == [row.to_json() for row in first.nodes]
     assert first.nodes[-1].why.startswith("in one node")
@@ -159,7 +159,7 @@ def test_a_second_call_measures_no_pair_again(pretended, monkeypatch):
 def test_pair_of_two_precisions_is_not_measured(pretended):
     asked = pretended({"depthwise": 0.5}, together=0.8)
     prepared = prepare(network(), OptimizeOptions(), CPU)
-    shared = Measuring(prepared, SegmentInputs(prepared), MeasurementCache({}))
+    shared = MeasurementContext(prepared, SegmentInputs(prepared), MeasurementCache({}))
     measured = measure_convs(shared)
     found = faster_pairs(measured, shared)
     assert [pair.names for pair in found] == [NAMES] and len(asked) == 1
@@ -186,7 +186,7 @@ def test_pairs_are_timed_and_the_model_with_one_answers_as_it_was():
     fed = {name: fed[name] for name in segment.layer.fed}
     choices = dict.fromkeys(NAMES, NodeChoice(precision="ieee", may_pair=True))
     apart = {"pointwise": NodeChoice(precision="ieee", max_stage=Stage.FOLDED)}
-    times = times_of_choices(segment, fed, [{}, apart, choices], CPU)
+    times = choices_times(segment, fed, [{}, apart, choices], CPU)
     assert len(times) == 3 and min(times) > 0
     together = swap_selected(network(), choices, "it is another").to_proto()
     assert [each.op_type for each in together.graph.node] == ["Conv", "Relu", "FusedConv"]
@@ -211,7 +211,7 @@ def test_pair_that_does_not_run_stays_two(pretended, monkeypatch, tmp_path):
     def refuse(*_):
         raise ConvswapError("it needs scratch memory")
 
-    monkeypatch.setattr(pairs, "times_of_choices", refuse)
+    monkeypatch.setattr(pairs, "choices_times", refuse)
     found = optimize(network(), tmp_path / "faster.onnx", device="cpu")
     assert set(written_nodes(found)) == set(NAMES)
 

@@ -16,7 +16,7 @@ import pytest
 from convswap.graph.external_weights import as_split
 from convswap.graph.swap import DEFAULT_PRECISION, swap
 from convswap.optimizing.segments import segments_of
-from convswap.optimizing.trials import error_by
+from convswap.optimizing.trials import algorithm_error
 from convswap.runtime import sessions
 from convswap.runtime.device import Device
 from convswap.runtime.sessions import CONVSWAP, DEFAULT, host_array, make_session, run_named, value_on
@@ -118,7 +118,7 @@ def test_error_of_a_conv_in_bfloat16_is_its_rounding(segment, fed):
     session = make_session(segment.layer.model({"narrow": 4}, ours=True), CONVSWAP, CPU)
     found = orchestration._layer_errors(compared, segment.layer, {CONVSWAP: session}, fed)
     assert 1e-4 < found["convswap"] < 2.0**-8
-    assert error_by(segment, fed, DEFAULT_PRECISION, "direct", CPU) == pytest.approx(found["convswap"])
+    assert algorithm_error(segment, fed, DEFAULT_PRECISION, "direct", CPU) == pytest.approx(found["convswap"])
 
 
 @pytest.mark.parametrize("name", ["BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E5M2"])

@@ -1,1 +1,1 @@
-"""`convswap optimize`: measure every Conv both ways on this device, and swap or fuse only what gains."""
+"""`convswap optimize`: time each Conv by the default provider, swapped and fused; keep the fastest."""

@@ -1,4 +1,4 @@
-"""The choice between the ways to compute a Conv: the default provider's, swapped, or fused up to a stage."""
+"""The choice between the variants of a Conv: the default provider's, swapped, or fused up to a stage."""
 
 from __future__ import annotations
 
@@ -7,51 +7,64 @@ from collections.abc import Mapping, Sequence
 
 from convswap.graph.fusion.fuse import Stage
 
-# A way to compute a Conv: None is the default provider's.
-Way = Stage | None
-DEFAULT_WAY: Way = None
+# A variant of a Conv. None is the default provider's; a stage is convswap's, fused up to that stage.
+Variant = Stage | None
+DEFAULT_VARIANT: Variant = None
 
-# The least speedup of a way that is taken, at every batch. Two measurements of the same model differ by that
+# The minimum speedup of a selected variant at every batch. Two measurements of the same model differ by as
 # much.
 MIN_SPEEDUP_AT_A_BATCH = 0.98
-# The least mean speedup of a way that is taken; a smaller one may be noise.
+# The minimum mean speedup of a selected variant. A smaller speedup may be noise.
 MIN_MEAN_SPEEDUP = 1.02
-# The least speedup alone of a way that is still tried in the whole model.
+# The minimum speedup of a Conv alone for which it is still tried in the whole model.
 MIN_SPEEDUP_TO_TRY = 0.85
-# The most that our error may be, as a multiple of the default provider's: in TF32 both sides round the same
-# operands but add in different orders. Errors below _EXACT are the rounding of float32 sums.
+# The maximum ratio of convswap's error to the default provider's. In TF32 both round the same operands, but
+# add in different orders. Errors below _EXACT are the rounding of float32 sums.
 _MAX_CONV_ERROR_RATIO = 1.05
 _EXACT = 1e-6
 
 
-def speedup(default: Sequence[float], ours: Sequence[float]) -> float:
-    """Return the geometric mean over the batches of the speedup of `ours` over `default`."""
-    return math.exp(sum(math.log(one / other) for one, other in zip(default, ours, strict=True)) / len(ours))
+def speedup(baseline: Sequence[float], times: Sequence[float]) -> float:
+    """Return the geometric mean over the batches of the speedup of `times` over `baseline`."""
+    return math.exp(sum(map(math.log, _speedups(baseline, times))) / len(times))
 
 
-def fastest(times: Mapping[Way, Sequence[float]], min_speedup: float = MIN_MEAN_SPEEDUP) -> Way:
-    """Return the way with the best mean speedup, given the milliseconds of each way at every batch.
+def _speedups(baseline: Sequence[float], times: Sequence[float]) -> list[float]:
+    return [before / after for before, after in zip(baseline, times, strict=True)]
 
-    A way that is more than 2 % slower than the default at some batch is not taken. Where none gains, it is
-    DEFAULT_WAY.
+
+def reaches_speedup(baseline: Sequence[float], times: Sequence[float], min_speedup: float) -> bool:
+    """Return whether `times` have at least `min_speedup` over `baseline` at every batch."""
+    return all(ratio >= min_speedup for ratio in _speedups(baseline, times))
+
+
+def select_variant(
+    times: Mapping[Variant, Sequence[float]], min_speedup: float = MIN_MEAN_SPEEDUP
+) -> Variant:
+    """Return the variant with the best mean speedup, given the milliseconds of each at every batch.
+
+    Variants that are more than 2 % slower than the default at some batch are left out. If none reaches
+    `min_speedup`, the result is DEFAULT_VARIANT.
     """
-    default = times[DEFAULT_WAY]
-    gains = {
-        way: speedup(default, own)
-        for way, own in times.items()
-        if way is not DEFAULT_WAY
-        and all(one / other >= MIN_SPEEDUP_AT_A_BATCH for one, other in zip(default, own, strict=True))
+    default = times[DEFAULT_VARIANT]
+    speedups = {
+        variant: speedup(default, variant_times)
+        for variant, variant_times in times.items()
+        if variant is not DEFAULT_VARIANT and reaches_speedup(default, variant_times, MIN_SPEEDUP_AT_A_BATCH)
     }
-    best = max(gains, key=lambda way: gains[way], default=DEFAULT_WAY)
-    return best if best is not DEFAULT_WAY and gains[best] >= min_speedup else DEFAULT_WAY
+    best = max(speedups, key=lambda variant: speedups[variant], default=DEFAULT_VARIANT)
+    return best if best is not DEFAULT_VARIANT and speedups[best] >= min_speedup else DEFAULT_VARIANT
 
 
-def best_of_ours(times: Mapping[Way, Sequence[float]]) -> Way:
-    """Return the fastest of our ways, whether it gains or not."""
-    default = times[DEFAULT_WAY]
-    return max((way for way in times if way is not DEFAULT_WAY), key=lambda way: speedup(default, times[way]))
+def fastest_convswap_variant(times: Mapping[Variant, Sequence[float]]) -> Variant:
+    """Return the fastest variant other than the default, even if it is slower than the default."""
+    default = times[DEFAULT_VARIANT]
+    return max(
+        (variant for variant in times if variant is not DEFAULT_VARIANT),
+        key=lambda variant: speedup(default, times[variant]),
+    )
 
 
-def is_as_accurate(ours: float, default: float) -> bool:
-    """Return whether our relative L2 error is no worse than the default provider's, on the same Conv."""
-    return ours <= max(_MAX_CONV_ERROR_RATIO * default, _EXACT)
+def is_as_accurate(error: float, default_error: float) -> bool:
+    """Return whether convswap's relative L2 error is no worse than the default provider's on a Conv."""
+    return error <= max(_MAX_CONV_ERROR_RATIO * default_error, _EXACT)

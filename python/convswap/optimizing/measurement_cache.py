@@ -1,4 +1,4 @@
-"""The cache of measurements, beside the tuning table, so that a second call need not repeat them."""
+"""The cache of measurements, a file beside the tuning table, so that a second call need not repeat them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from convswap.errors import ConvswapError
 from convswap.graph.fusion.fuse import Stage
-from convswap.optimizing.choice import DEFAULT_WAY, Way
+from convswap.optimizing.choice import DEFAULT_VARIANT, Variant
 from convswap.output.files import json_text, write_cache
 from convswap.progress import note
 from convswap.runtime.tuning import table_path
@@ -23,29 +23,32 @@ _DEFAULT = "default"
 class Measurement:
     """The times and errors of a Conv with the nodes that can be fused with it.
 
-    `times` has the milliseconds of each way at every batch; `precision` and `errors` are as in
+    `times` has the milliseconds of each variant at every batch; `precision` and `errors` are as in
     `result.NodeResult`.
     """
 
     precision: str | None
     errors: Mapping[str, float] | None
-    times: Mapping[Way, tuple[float, ...]]
+    times: Mapping[Variant, tuple[float, ...]]
 
     def to_json(self) -> dict[str, Any]:
         """Return an object for the cache file."""
-        times = {_DEFAULT if way is None else way.name: list(own) for way, own in self.times.items()}
+        times = {
+            _DEFAULT if variant is None else variant.name: list(by_batch)
+            for variant, by_batch in self.times.items()
+        }
         return {"precision": self.precision, "errors": self.errors, "times": times}
 
     @staticmethod
     def from_json(cached: Mapping[str, Any]) -> Measurement:
-        """Return the measurement that `to_json` gave as `cached`.
+        """Return the measurement for which `to_json` returned `cached`.
 
         Raises:
-            KeyError, TypeError, ValueError, AttributeError: it is damaged.
+            KeyError, TypeError, ValueError, AttributeError: `cached` is damaged.
         """
         times = {
-            DEFAULT_WAY if name == _DEFAULT else Stage[name]: tuple(float(time) for time in own)
-            for name, own in cached["times"].items()
+            DEFAULT_VARIANT if name == _DEFAULT else Stage[name]: tuple(float(time) for time in by_batch)
+            for name, by_batch in cached["times"].items()
         }
         errors = cached["errors"]
         return Measurement(
@@ -61,36 +64,36 @@ _Cached = TypeVar("_Cached")
 class MeasurementCache:
     """The measurements of one device and one set of versions, by key.
 
-    Where the file cannot be written, one note says so, and the measurements last for this call only. `path`
-    is None where there is no home folder.
+    If the file cannot be written, one note says so, and the measurements last for this call only. `path` is
+    None if there is no home folder.
     """
 
     def __init__(self, environment: Mapping[str, str | None]) -> None:
         self.path: Path | None = None
-        self._is_lost = False
+        self._is_disabled = False
         try:
             self.path = table_path().with_name(_NAME)
         except ConvswapError as error:
-            self._lose(error)
+            self._disable(error)
         self._machine = " | ".join(f"{name} {value}" for name, value in sorted(environment.items()))
-        self._all = self._read()
+        self._by_machine = self._read()
         self._added: dict[str, Any] = {}
-        self.found = 0  # measurements of earlier calls that were used
+        self.hits = 0  # measurements of earlier calls that were used
 
     def get(self, key: str) -> Measurement | None:
-        """Return the measurement with `key`; None where there is none, or it is damaged."""
-        return self._found(key, Measurement.from_json)
+        """Return the measurement with `key`; None if there is none, or it is damaged."""
+        return self._look_up(key, Measurement.from_json)
 
     def numbers(self, key: str) -> dict[str, float] | None:
         """Return the numbers that were added with `key`, such as each algorithm's time; None as for `get`."""
-        return self._found(key, _numbers_from_json)
+        return self._look_up(key, _numbers_from_json)
 
-    def _found(self, key: str, from_json: Callable[[Mapping[str, Any]], _Cached]) -> _Cached | None:
+    def _look_up(self, key: str, from_json: Callable[[Mapping[str, Any]], _Cached]) -> _Cached | None:
         try:
-            measured = from_json(self._all[self._machine][key])
+            measured = from_json(self._by_machine[self._machine][key])
         except (KeyError, TypeError, ValueError, AttributeError):
             return None
-        self.found += key not in self._added
+        self.hits += key not in self._added
         return measured
 
     def add(self, key: str, measured: Measurement | Mapping[str, float]) -> None:
@@ -100,18 +103,18 @@ class MeasurementCache:
         else:
             self._added[key] = {"by_algorithm": dict(measured)}
         # Another process may have written the file since.
-        self._all = self._read()
-        self._all.setdefault(self._machine, {}).update(self._added)
-        if self.path is None or self._is_lost:
+        self._by_machine = self._read()
+        self._by_machine.setdefault(self._machine, {}).update(self._added)
+        if self.path is None or self._is_disabled:
             return
         try:
-            write_cache(self.path, json_text(self._all))
+            write_cache(self.path, json_text(self._by_machine))
         except ConvswapError as error:
-            self._lose(error)
+            self._disable(error)
 
-    def _lose(self, error: ConvswapError) -> None:
-        self._is_lost = True
-        note(f"the measurements are not kept for later calls: {error}")
+    def _disable(self, error: ConvswapError) -> None:
+        self._is_disabled = True
+        note(f"the measurements are not cached for later calls: {error}")
 
     def _read(self) -> dict[str, dict[str, Any]]:
         try:
@@ -120,7 +123,7 @@ class MeasurementCache:
         except (OSError, ValueError, RecursionError):
             return {}
         return (
-            {machine: own for machine, own in read.items() if isinstance(own, dict)}
+            {machine: entries for machine, entries in read.items() if isinstance(entries, dict)}
             if isinstance(read, dict)
             else {}
         )

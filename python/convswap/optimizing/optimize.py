@@ -1,4 +1,4 @@
-"""Optimise a model for this device: swap or fuse the Convs that gain, and prove it on the whole model."""
+"""Optimise a model for this device: swap or fuse the Convs that get faster, and check the whole model."""
 
 from __future__ import annotations
 
@@ -18,10 +18,15 @@ from convswap.graph.swap import SwapResult, swap_selected
 from convswap.inputs.model_with_data import UserModel, open_model
 from convswap.inputs.sample_shapes import InputShape, shape_notes, shape_notes_on_error
 from convswap.inputs.user_inputs import UserInputs
-from convswap.optimizing.choice import DEFAULT_WAY, speedup
-from convswap.optimizing.end_to_end import NOT_TAKEN, EndToEnd, best_end_to_end
+from convswap.optimizing.choice import DEFAULT_VARIANT, speedup
+from convswap.optimizing.end_to_end import NOT_SELECTED, EndToEnd, best_end_to_end
 from convswap.optimizing.measurement_cache import MeasurementCache
-from convswap.optimizing.measuring import MeasuredSegment, Measuring, measure_convs, with_fastest_algorithms
+from convswap.optimizing.measuring import (
+    MeasuredSegment,
+    MeasurementContext,
+    measure_convs,
+    with_fastest_algorithms,
+)
 from convswap.optimizing.pairs import MeasuredPair, faster_pairs
 from convswap.optimizing.preparation import MATCH, OptimizeOptions, Prepared, SegmentInputs, prepare
 from convswap.optimizing.result import NodeResult, Optimization
@@ -31,6 +36,7 @@ from convswap.runtime.device import choose_device, environment
 from convswap.runtime.library import OpLibraries, sessions_with
 from convswap.runtime.memory import freed_at_once
 
+# Reasons that reports give for Convs that are left as they are.
 _NOT_RUN = "the branch that it is in is not run with this input"
 _INNER = "it is in a subgraph, where it cannot be measured alone"
 
@@ -47,26 +53,26 @@ def optimize(
     op_libraries: OpLibraries = (),
     progress: Progress | None = None,
 ) -> Optimization:
-    """Measure every Conv of `model` both ways on this device; save the model with the faster ones swapped.
+    """Time each Conv of `model` by the default provider, swapped and fused; save the fastest combination.
 
-    Each Conv is timed together with the nodes that can be fused with it, on the inputs that the model gives
-    it: computed by the default provider, swapped, and fused up to each stage. The fastest way is taken where
-    it gains more than noise and is slower at no batch. A depthwise Conv and the 1x1 Conv behind it become one
-    node where that is faster than the fastest two. For the Convs that take most of the time several
-    algorithms are timed, and the file names the fastest on this device.
+    Each Conv is timed together with the nodes that can be fused with it, on its real inputs. The fastest
+    variant is selected if it is faster by more than noise and slower at no batch. A depthwise Conv and the
+    1x1 Conv that follows become one node if that is faster than the two in their fastest variants. For the
+    Convs that take most of the time several algorithms are timed, and the file names the fastest on this
+    device.
 
     Then the whole model is timed against the original, and the outputs are compared. The model is written
-    only if it is faster and its answers agree. Where they differ, the Convs that change them alone are left
-    out.
+    only if it is faster and its outputs agree. If the outputs differ, the Convs that alone change them are
+    left as they are.
 
     Args:
         model: a network's name, the path of an ONNX file, or a model that holds its weights itself.
-        output: the file to write; None for none.
+        output: the file to write; None writes no file.
         batches: the batch sizes, by default that of `compare`. With several the geometric mean counts.
-        device: "cuda" or "cpu"; by default the GPU where there is one, with onnxruntime-gpu and CUDA kernels.
+        device: "cuda" or "cpu"; by default the GPU if there is one, with onnxruntime-gpu and CUDA kernels.
         precision: "match" chooses for each Conv a precision that is as accurate as the default provider;
             "tf32" or "ieee" is for all Convs.
-        input_shape: the shape of one sample where the model leaves it open, as for `compare`.
+        input_shape: the shape of one sample if the model leaves it open, as for `compare`.
         inputs: the values of the model's inputs, as for `compare`.
         op_libraries: files with custom ops of others that the model needs.
         progress: called with a few words at the start of every step.
@@ -80,10 +86,10 @@ def optimize(
             check_writable(output, {"a file of the model that is read": model_files(model)}, "output")
     sizes = None if batches is None else batch_sizes(batches)
     options = OptimizeOptions(sizes, device, precision, input_shape, inputs, op_libraries)
-    found = optimize_with(model, output, options, progress)
-    if found.not_written is not None:
-        raise ConvswapError(found.not_written)
-    return found
+    optimization = optimize_with(model, output, options, progress)
+    if optimization.not_written is not None:
+        raise ConvswapError(optimization.not_written)
+    return optimization
 
 
 def optimize_with(
@@ -92,50 +98,50 @@ def optimize_with(
     options: OptimizeOptions,
     progress: Progress | None = None,
 ) -> Optimization:
-    """Do the same as `optimize`, but set `not_written` instead of raising where saving fails at the end."""
+    """Do the same as `optimize`, but set `not_written` instead of raising if saving fails at the end."""
     options.check()
     if output is not None:
         check_model_target(output)
     with sessions_with(options.op_libraries):
-        found, swapping = _found(model, options, progress or silent)
+        optimization, swapping = _optimize(model, options, progress or silent)
     if output is None or swapping is None:
-        return found
+        return optimization
     # Free the sessions first: saving copies the model twice.
     gc.collect()
     try:
         swapping.save(output)
     except ConvswapError as error:  # the measurements are still worth reporting
-        return replace(found, not_written=str(error))
-    return replace(found, written=Path(output))
+        return replace(optimization, not_written=str(error))
+    return replace(optimization, written=Path(output))
 
 
-def _found(
+def _optimize(
     model: UserModel, options: OptimizeOptions, report: Progress
 ) -> tuple[Optimization, SwapResult | None]:
-    """Return the result, with nothing written yet, and the model to write; None where it is not faster."""
+    """Return the result, with nothing written yet, and the model to write, None if it is not faster."""
     device = choose_device(options.device)
     report("reading the model")
     with freed_at_once():
         prepared = prepare(model, options, device)
     cache = MeasurementCache(environment(device))
-    with shape_notes_on_error(*prepared.shaped):
+    with shape_notes_on_error(*prepared.shape_arguments):
         measured, pairs = _measure(prepared, cache, report)
         report("running the whole model")
-        whole = best_end_to_end(prepared, measured, pairs)
-    found = Optimization(
+        best = best_end_to_end(prepared, measured, pairs)
+    optimization = Optimization(
         model=prepared.tested.title,
         device=device,
         environment=environment(device),
         options=_options(prepared),
-        nodes=tuple(node_results(prepared, measured, whole)),
-        whole=whole.times,
-        errors=whole.errors,
-        reference=whole.reference,
-        answers_agree=whole.answers_agree,
+        nodes=tuple(node_results(prepared, measured, best)),
+        whole=best.times,
+        errors=best.errors,
+        reference=best.reference,
+        answers_agree=best.outputs_agree,
         written=None,
         notes=tuple(_notes(prepared, cache)),
     )
-    return found, _to_write(whole, prepared, model)
+    return optimization, _swap_best(best, prepared, model)
 
 
 def _measure(
@@ -144,18 +150,18 @@ def _measure(
     """Return the measurements of each Conv, and the pairs that one node computes faster."""
     if not prepared.segments:
         return (), ()
-    measuring = Measuring(prepared, SegmentInputs(prepared), cache, report)
-    measured = with_fastest_algorithms(measure_convs(measuring), measuring)
-    return measured, faster_pairs(measured, measuring)
+    context = MeasurementContext(prepared, SegmentInputs(prepared), cache, report)
+    measured = with_fastest_algorithms(measure_convs(context), context)
+    return measured, faster_pairs(measured, context)
 
 
-def _to_write(whole: EndToEnd, prepared: Prepared, model: UserModel) -> SwapResult | None:
-    """Return the model with the Convs that were taken, if it is faster and the answers agree."""
-    if not (whole.gains and whole.answers_agree and whole.taken is not None):
+def _swap_best(best: EndToEnd, prepared: Prepared, model: UserModel) -> SwapResult | None:
+    """Return the user's model swapped as in `best`, if that is faster and the outputs agree."""
+    if not (best.is_faster and best.outputs_agree and best.choices is not None):
         return None
     # For user inputs the measured model may have tensors in place of sequences, optionals and defaults.
-    as_given = prepared.original if prepared.options.inputs is None else open_model(model)[1]
-    return swap_selected(as_given, whole.taken, NOT_TAKEN)
+    user_model = prepared.original if prepared.options.inputs is None else open_model(model)[1]
+    return swap_selected(user_model, best.choices, NOT_SELECTED)
 
 
 def _options(prepared: Prepared) -> dict[str, Any]:
@@ -168,34 +174,34 @@ def _options(prepared: Prepared) -> dict[str, Any]:
 
 def _notes(prepared: Prepared, cache: MeasurementCache) -> list[str]:
     notes = []
-    if cache.found:
+    if cache.hits:
         notes.append(
-            f"measurements of an earlier call: {cache.found}, from {cache.path}; delete it to repeat them"
+            f"measurements of an earlier call: {cache.hits}, from {cache.path}; delete it to repeat them"
         )
     device = prepared.device
     if device.name == "cpu" and device.reason != "asked for":
         notes.append(f"measured on the CPU: {device.reason}")
     if device.name == "cpu":
         notes += prepared.notes
-    notes += shape_notes(*prepared.shaped)
+    notes += shape_notes(*prepared.shape_arguments)
     return notes
 
 
-def node_results(
-    prepared: Prepared, measured: Sequence[MeasuredSegment], whole: EndToEnd
-) -> list[NodeResult]:
-    """Return a result for every Conv: those that were measured, then the others."""
-    taken = whole.taken or {}
-    fused = {one.node: one for one in whole.fused}
+def node_results(prepared: Prepared, measured: Sequence[MeasuredSegment], best: EndToEnd) -> list[NodeResult]:
+    """Return a result for every Conv: the measured Convs first, then the others."""
+    selected = best.choices or {}
+    fused = {fusion.node: fusion for fusion in best.fused}
     batches = list(prepared.sources)
-    together = {name: pair for pair in whole.pairs for name in pair.names}
-    convs = [whole.convs.get(one.segment.name, one) for one in measured]
+    pairs = {name: pair for pair in best.pairs for name in pair.names}
+    convs = [best.convs.get(conv.segment.name, conv) for conv in measured]
     rows = [
-        _node_result(one, one.segment.name in taken, fused, batches, together.get(one.segment.name))
-        for one in convs
+        _node_result(conv, conv.segment.name in selected, fused, batches, pairs.get(conv.segment.name))
+        for conv in convs
     ]
     rows = [
-        replace(row, why=whole.changes[row.node], changes_answers=True) if row.node in whole.changes else row
+        replace(row, why=best.wrong_convs[row.node], changes_answers=True)
+        if row.node in best.wrong_convs
+        else row
         for row in rows
     ]
     rows += [NodeResult(left.node, "default", left.reason) for left in prepared.left]
@@ -209,47 +215,46 @@ def node_results(
 
 
 def _node_result(
-    one: MeasuredSegment,
-    is_taken: bool,
+    conv: MeasuredSegment,
+    is_selected: bool,
     fused: Mapping[str, Fused],
     batches: Sequence[int],
     pair: MeasuredPair | None,
 ) -> NodeResult:
-    default = one.times[DEFAULT_WAY]
-    best = one.ours
-    gain = speedup(default, one.times[best])
-    ops = tuple(op for op, _ in fused[one.segment.name].fused_nodes) if one.segment.name in fused else ()
-    is_fused = best is not Stage.FOLDED or pair is not None
-    words = "fused" if is_taken and is_fused else "swapped" if is_taken else "default"
+    name, variant = conv.segment.name, conv.convswap_variant
+    default = conv.times[DEFAULT_VARIANT]
+    ratio = speedup(default, conv.times[variant])
+    ops = tuple(op for op, _ in fused[name].fused_nodes) if name in fused else ()
+    is_fused = variant is not Stage.FOLDED or pair is not None
     return NodeResult(
-        node=one.segment.name,
-        taken=words,
-        why=_why(one, is_taken, gain) if pair is None else _why_together(one, pair),
-        takes_in=ops if is_taken else (),
-        precision=one.precision,
-        algorithm=", ".join(dict.fromkeys(one.algorithms)) if pair is None else "",
+        node=name,
+        taken="fused" if is_selected and is_fused else "swapped" if is_selected else "default",
+        why=_reason(conv, is_selected, ratio) if pair is None else _pair_reason(conv, pair),
+        takes_in=ops if is_selected else (),
+        precision=conv.precision,
+        algorithm=", ".join(dict.fromkeys(conv.algorithms)) if pair is None else "",
         default_ms=dict(zip(batches, default, strict=True)),
-        best_ms=dict(zip(batches, one.times[best], strict=True)),
-        errors=one.measurement.errors,
+        best_ms=dict(zip(batches, conv.times[variant], strict=True)),
+        errors=conv.measurement.errors,
     )
 
 
-def _why(one: MeasuredSegment, is_taken: bool, gain: float) -> str:
-    if one.precision is None and one.measurement.errors is not None:
-        ours = min(error for name, error in one.measurement.errors.items() if name != "default")
-        return f"ours is less accurate here: {ours:.1e}, the default {one.measurement.errors['default']:.1e}"
-    if is_taken and one.last is not None:
-        return f"{gain:.2f}x as fast alone; fused this far it makes the whole model faster"
-    if is_taken and one.way is DEFAULT_WAY:
-        return f"{gain:.2f}x as fast alone, but the whole model is faster with it"
-    if is_taken:
-        return f"{gain:.2f}x as fast"
-    if one.way is not DEFAULT_WAY:
-        return f"{gain:.2f}x as fast alone, but the whole model is faster without"
-    return f"ours is not faster: {gain:.2f}x"
+def _reason(conv: MeasuredSegment, is_selected: bool, ratio: float) -> str:
+    errors = conv.measurement.errors
+    if conv.precision is None and errors is not None:
+        error = min(error for name, error in errors.items() if name != "default")
+        return f"convswap is less accurate here: {error:.1e}, the default {errors['default']:.1e}"
+    if is_selected and conv.last_stage is not None:
+        return f"{ratio:.2f}x as fast alone; fused this far it makes the whole model faster"
+    if is_selected and not conv.is_faster:
+        return f"{ratio:.2f}x as fast alone, but the whole model is faster with it"
+    if is_selected:
+        return f"{ratio:.2f}x as fast"
+    if conv.is_faster:
+        return f"{ratio:.2f}x as fast alone, but the whole model is faster without"
+    return f"convswap is not faster: {ratio:.2f}x"
 
 
-def _why_together(one: MeasuredSegment, pair: MeasuredPair) -> str:
-    front, behind = pair.names
-    other = behind if one.segment.name == front else front
-    return f"in one node with {other}: {pair.gain:.2f}x as fast as the two apart"
+def _pair_reason(conv: MeasuredSegment, pair: MeasuredPair) -> str:
+    (other,) = (name for name in pair.names if name != conv.segment.name)
+    return f"in one node with {other}: {pair.speedup:.2f}x as fast as two nodes"

@@ -1,7 +1,7 @@
-"""Depthwise Convs fused with the 1x1 Convs behind them, where one node is measured to be faster than two.
+"""Depthwise Convs fused with the 1x1 Convs that follow, if the fused node is measured to be faster.
 
-The Convs were measured separately before. The one node is compared with both in their fastest ways, which may
-be the default provider's.
+Both Convs were measured separately before. The fused node is compared with the fastest variant of each, which
+may be the default provider's.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import TypeVar
 from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.graph.swap import NodeChoice
-from convswap.optimizing.choice import DEFAULT_WAY, MIN_MEAN_SPEEDUP, MIN_SPEEDUP_AT_A_BATCH, speedup
-from convswap.optimizing.measuring import MeasuredSegment, Measuring, compile_side_by_side
+from convswap.optimizing.choice import MIN_MEAN_SPEEDUP, MIN_SPEEDUP_AT_A_BATCH, reaches_speedup, speedup
+from convswap.optimizing.measuring import MeasuredSegment, MeasurementContext, compile_in_parallel
 from convswap.optimizing.preparation import Prepared
 from convswap.optimizing.segments import Segment, Shapes
-from convswap.optimizing.trials import times_of_choices
+from convswap.optimizing.trials import choices_times
 
 _Value = TypeVar("_Value")
 
@@ -46,15 +46,21 @@ class MeasuredPair:
     def shapes(self) -> list[Shapes]:
         """The shapes of the inputs of the pair, at each batch."""
         both = zip(self.depthwise.shapes, self.pointwise.shapes, strict=True)
-        return [self.of_both(front, behind) for front, behind in both]
+        return [self.merge_inputs(depthwise, pointwise) for depthwise, pointwise in both]
 
-    def of_both(self, front: Mapping[str, _Value], behind: Mapping[str, _Value]) -> dict[str, _Value]:
-        """Return the inputs of the pair: those of both Convs, without the value that passes between them."""
-        return {name: value for name, value in {**front, **behind}.items() if name in self.segment.layer.fed}
+    def merge_inputs(
+        self, depthwise: Mapping[str, _Value], pointwise: Mapping[str, _Value]
+    ) -> dict[str, _Value]:
+        """Return the inputs of the pair, given those of both Convs.
+
+        The value that passes between the Convs is left out.
+        """
+        names = self.segment.layer.fed
+        return {name: value for name, value in {**depthwise, **pointwise}.items() if name in names}
 
     @property
     def choices(self) -> dict[str, NodeChoice]:
-        """The swap that makes them one node."""
+        """The swap that fuses both Convs into one node."""
         # The tuning lines of each Conv alone do not apply to the pair.
         choice = NodeChoice(precision=self.pointwise.precision or "ieee", may_pair=True)
         return dict.fromkeys(self.names, choice)
@@ -62,43 +68,43 @@ class MeasuredPair:
     @property
     def separate_choices(self) -> dict[str, NodeChoice]:
         """The swap of each Conv alone; a Conv that the default provider computes fastest has none."""
-        both = zip(self.names, (self.depthwise, self.pointwise), strict=True)
-        return {name: one.choice for name, one in both if one.way is not DEFAULT_WAY}
+        convs = zip(self.names, (self.depthwise, self.pointwise), strict=True)
+        return {name: conv.choice for name, conv in convs if conv.is_faster}
 
     @property
-    def gain(self) -> float:
+    def speedup(self) -> float:
         """The mean speedup of one node over two."""
         return speedup(self.separate, self.fused)
 
     @property
-    def gains(self) -> bool:
+    def is_faster(self) -> bool:
         """Whether the speedup is more than noise, and no batch is slower."""
-        by_batch = zip(self.separate, self.fused, strict=True)
-        return self.gain >= MIN_MEAN_SPEEDUP and all(
-            one / other >= MIN_SPEEDUP_AT_A_BATCH for one, other in by_batch
-        )
+        is_no_slower = reaches_speedup(self.separate, self.fused, MIN_SPEEDUP_AT_A_BATCH)
+        return self.speedup >= MIN_MEAN_SPEEDUP and is_no_slower
 
 
-def faster_pairs(measured: Sequence[MeasuredSegment], measuring: Measuring) -> tuple[MeasuredPair, ...]:
+def faster_pairs(
+    measured: Sequence[MeasuredSegment], context: MeasurementContext
+) -> tuple[MeasuredPair, ...]:
     """Return the pairs of Convs in `measured` that one node computes faster than two."""
-    prepared, report = measuring.prepared, measuring.report
+    prepared, report = context.prepared, context.report
     pairs = list(_pairs(prepared, measured))
     if pairs and prepared.device.name == "cuda":
-        report("compiling depthwise Convs with the Convs behind them")
-        compile_side_by_side(_problems(pairs))
-    found = []
+        report("compiling depthwise Convs fused with the Convs that follow")
+        compile_in_parallel(_problems(pairs))
+    measured_pairs = []
     for number, pair in enumerate(pairs):
-        report(f"measuring depthwise Conv {number + 1} of {len(pairs)} with the Conv behind it")
+        report(f"measuring depthwise Conv {number + 1} of {len(pairs)} fused with the Conv that follows")
         try:
-            found.append(_measured(pair, measuring))
+            measured_pairs.append(_measured(pair, context))
         except ConvswapError:
             # The pair may need more memory than is free, or than this ONNX Runtime gives to a node.
             continue
-    return tuple(pair for pair in found if pair.gains)
+    return tuple(pair for pair in measured_pairs if pair.is_faster)
 
 
 def _pairs(prepared: Prepared, measured: Sequence[MeasuredSegment]) -> Iterator[MeasuredPair]:
-    by_name = {one.segment.name: one for one in measured if not one.segment.path}
+    by_name = {conv.segment.name: conv for conv in measured if not conv.segment.path}
     for segment in prepared.pairs:
         depthwise, pointwise = by_name.get(segment.depthwise), by_name.get(segment.name)
         if depthwise is None or pointwise is None:
@@ -116,31 +122,35 @@ def _problems(pairs: Sequence[MeasuredPair]) -> Iterator[tuple[_native.Problem, 
             yield problem, _native.choose(problem, "cuda")
 
 
-def _measured(pair: MeasuredPair, measuring: Measuring) -> MeasuredPair:
+def _measured(pair: MeasuredPair, context: MeasurementContext) -> MeasuredPair:
     """Return `pair` with its times, cached or measured now."""
     keys = [_key(pair, number) for number in range(len(pair.shapes))]
-    times = [measuring.cache.numbers(key) for key in keys]
-    if any(own is None or own.keys() != {_SEPARATE, _FUSED} for own in times):
-        fed = (measuring.fed(one.segment) for one in (pair.depthwise, pair.pointwise))
-        for number, values in enumerate(zip(*fed, strict=True)):
-            ways = [pair.separate_choices, pair.choices]
-            own = times_of_choices(pair.segment, pair.of_both(*values), ways, measuring.prepared.device)
-            times[number] = found = dict(zip((_SEPARATE, _FUSED), own, strict=True))
-            measuring.cache.add(keys[number], found)
+    by_batch = [context.cache.numbers(key) for key in keys]
+    if any(times is None or times.keys() != {_SEPARATE, _FUSED} for times in by_batch):
+        inputs = (context.inputs(conv.segment) for conv in (pair.depthwise, pair.pointwise))
+        for number, values in enumerate(zip(*inputs, strict=True)):
+            separate, fused = choices_times(
+                pair.segment,
+                pair.merge_inputs(*values),
+                [pair.separate_choices, pair.choices],
+                context.prepared.device,
+            )
+            by_batch[number] = measured = {_SEPARATE: separate, _FUSED: fused}
+            context.cache.add(keys[number], measured)
     return replace(
         pair,
-        separate=tuple(own[_SEPARATE] for own in times if own is not None),
-        fused=tuple(own[_FUSED] for own in times if own is not None),
+        separate=tuple(times[_SEPARATE] for times in by_batch if times is not None),
+        fused=tuple(times[_FUSED] for times in by_batch if times is not None),
     )
 
 
 def _key(pair: MeasuredPair, number: int) -> str:
     """Return the cache key; pairs with the same key take the same times, as two nodes and as one."""
-    ways = [
-        f"{one.ours.name} by {one.algorithms[number] if one.algorithms else 'rule'}"
-        if one.segment.name in pair.separate_choices
+    variants = [
+        f"{conv.convswap_variant.name} by {conv.algorithms[number] if conv.algorithms else 'rule'}"
+        if conv.segment.name in pair.separate_choices
         else "default"
-        for one in (pair.depthwise, pair.pointwise)
+        for conv in (pair.depthwise, pair.pointwise)
     ]
     precision = pair.pointwise.precision
-    return f"pair ; {pair.segment.key(pair.shapes[number])} ; {precision} ; separate {', '.join(ways)}"
+    return f"pair ; {pair.segment.key(pair.shapes[number])} ; {precision} ; separate {', '.join(variants)}"

@@ -39,7 +39,7 @@ from convswap.runtime.sessions import DEFAULT, BoundRun, make_session, on_device
 # "match" chooses for every Conv a precision that is as accurate as the default provider.
 MATCH = "match"
 
-# How many copies of the model's message, without the large weights, are alive at once.
+# Copies of the model's message, without the large weights, that exist at the same time.
 _MESSAGES = 4
 # The original and the model with Convs swapped.
 _SIDES = 2
@@ -50,7 +50,7 @@ Inputs = Sequence[Values]
 
 @dataclass(frozen=True)
 class OptimizeOptions:
-    """The arguments of `convswap.optimize` other than the model and the file; see there."""
+    """The arguments of `convswap.optimize` other than the model and the file."""
 
     batches: tuple[int, ...] | None = None
     device: str | None = None
@@ -60,7 +60,7 @@ class OptimizeOptions:
     op_libraries: OpLibraries = ()
 
     def check(self) -> None:
-        """Raise ConvswapError for an option that is wrong whatever the model and the device."""
+        """Raise ConvswapError for an option that is wrong for every model and device."""
         if self.precision not in (MATCH, *PRECISIONS):
             raise unknown_name("precision", self.precision, (MATCH, *PRECISIONS))
         for batch in self.batches or ():
@@ -75,9 +75,9 @@ class OptimizeOptions:
 class Prepared:
     """A model with the segments to measure, and its data at every batch.
 
-    `segments` has a segment for each Conv, `pairs` one for each depthwise Conv with the 1x1 Conv behind it.
-    Their inputs are values of `inlined`, the model with the functions that contain Convs inlined. `swapped`
-    names the Convs that can be swapped, `left` has the others, and `notes` are those of the swap.
+    `segments` has a segment for each Conv, `pairs` a segment for each depthwise Conv with the 1x1 Conv that
+    follows. Their inputs are values of `inlined`, the model with the functions that contain Convs inlined.
+    `swapped` names the Convs that can be swapped, `left` has the others, and `notes` are those of the swap.
     """
 
     options: OptimizeOptions
@@ -93,7 +93,7 @@ class Prepared:
 
     @property
     def original(self) -> ir.Model:
-        """The model that was given."""
+        """The user's model."""
         return self.tested.model
 
     def capture(self, layers: Sequence[ConvLayer]) -> Capture:
@@ -106,14 +106,14 @@ class Prepared:
         return next(iter(self.sources.values())).first(1)
 
     @property
-    def shaped(self) -> tuple[Any, ...]:
+    def shape_arguments(self) -> tuple[Any, ...]:
         """The arguments of `shape_notes` and `shape_notes_on_error`."""
         source = next(iter(self.sources.values()))
         return declared_inputs(self.tested.model), source.inputs, source.batch
 
 
 def prepare(model: UserModel, options: OptimizeOptions, device: Device) -> Prepared:
-    """Return `model` prepared; the errors are those of `optimize`."""
+    """Return `model` prepared for `optimize`, which documents the errors."""
     tested = open_model_with_data(model, None, options.input_shape, options.inputs)
     if tested.swapped_before:
         raise ConvswapError(
@@ -124,12 +124,12 @@ def prepare(model: UserModel, options: OptimizeOptions, device: Device) -> Prepa
         source_of(tested, None if tested.user_inputs is not None else batch, batch, device)
         for batch in options.batches or (None,)
     ]
-    # A depthwise Conv and the 1x1 Conv behind it are two segments here, and one in `pairs`.
+    # A depthwise Conv and the 1x1 Conv that follows are two segments here, and one segment in `pairs`.
     original = as_split(tested.model)
     check_model(original, device)
     swapping = swap_without_pairs(tested.model)
     unfused = unfused_model(tested.model, swapping)
-    swapped, before = _swapped_and_before(swapping, unfused, original.weights)
+    swapped, unfused_split = _as_split(swapping, unfused, original.weights)
     return Prepared(
         options=options,
         device=device,
@@ -139,34 +139,39 @@ def prepare(model: UserModel, options: OptimizeOptions, device: Device) -> Prepa
         swapped=swapping.swapped,
         left=swapping.not_swapped,
         notes=swapping.notes,
-        segments=segments_of(swapped, before),
+        segments=segments_of(swapped, unfused_split),
         pairs=_pairs(tested.model, original.weights),
     )
 
 
-def _swapped_and_before(
+def _as_split(
     swapping: SwapResult, unfused: ir.Model | None, weights: Weights
 ) -> tuple[SplitModel, SplitModel | None]:
-    """Return the swapped model with the large `weights` of the original, and `unfused`."""
+    """Return the swapped model, with the large `weights` of the original, and `unfused` as split models."""
     swapped = split_model_in_place(swapping.model)._replace(weights=weights)
     return swapped, None if unfused is None else as_split(unfused)
 
 
 def _pairs(original: ir.Model, weights: Weights) -> tuple[Segment, ...]:
     swapping = swap(original, fuse=True)
-    swapped, before = _swapped_and_before(swapping, unfused_model(original, swapping), weights)
-    # The only Conv that a node can be fused with is the depthwise one in front.
-    fronts = {one.node: one.fused_nodes[0][1] for one in swapping.fused if one.fused_nodes[0][0] == "Conv"}
-    if not fronts:
+    swapped, unfused = _as_split(swapping, unfused_model(original, swapping), weights)
+    # The only Conv that another Conv can be fused with is the depthwise Conv in front.
+    depthwise_names = {
+        fusion.node: fusion.fused_nodes[0][1]
+        for fusion in swapping.fused
+        if fusion.fused_nodes[0][0] == "Conv"
+    }
+    if not depthwise_names:
         return ()
-    return pairs_of(swapped, before, fronts)
+    return pairs_of(swapped, unfused, depthwise_names)
 
 
 def check_model(model: SplitModel, device: Device) -> None:
-    """Refuse a model for which there is too little memory, before the system would end the process.
+    """Refuse a model for which there is too little memory, before the system kills the process.
 
-    The peak is the creation of the original's session, or of a session with swapped Convs beside it, which
-    may have folded weights of its own, or the reference, which widens the largest weight to float64.
+    The peak is the largest of three: the creation of the original's session; the creation of a session with
+    swapped Convs, which may have folded weights, while the original's session exists; and the reference,
+    which widens the largest weight to float64.
 
     Raises:
         ConvswapError: there is too little memory.
@@ -176,14 +181,14 @@ def check_model(model: SplitModel, device: Device) -> None:
         return
     arrays = list(model.weights.values())
     total = sum(values.nbytes for values in arrays)
-    kept = session_weight_bytes(arrays) if device.name == "cpu" else 0
+    original = session_weight_bytes(arrays) if device.name == "cpu" else 0
     widest = max((8 * values.size for values in arrays), default=0)
     *others, largest = sorted(arrays, key=lambda values: values.nbytes) or [np.empty(0)]
-    all_swapped = kept + total + session_weight_bytes(arrays)
-    one_swapped = kept + 2 * largest.nbytes + while_made(others)
-    most = max(while_made(arrays), all_swapped, one_swapped, widest)
+    all_swapped = original + total + session_weight_bytes(arrays)
+    one_swapped = original + 2 * largest.nbytes + while_made(others)
+    peak = max(while_made(arrays), all_swapped, one_swapped, widest)
     size = model.message.ByteSize()
-    needed = mapped(arrays) + most + _MESSAGES * size
+    needed = mapped(arrays) + peak + _MESSAGES * size
     if too_much(needed, free):
         what = f"a model of {in_bytes(total + size)}"
         advice = "close other programs, or use `convswap compare` and `convswap swap`, which take less"
@@ -191,7 +196,7 @@ def check_model(model: SplitModel, device: Device) -> None:
 
 
 def check_batch(shapes: Iterable[Sequence[int]], batch: int) -> None:
-    """Refuse a batch for whose values there is too little memory; `shapes` are those of the Convs' inputs.
+    """Refuse a batch for whose values there is too little memory; `shapes` are of the Convs' inputs.
 
     Raises:
         ConvswapError: there is too little memory.
@@ -203,36 +208,36 @@ def check_batch(shapes: Iterable[Sequence[int]], batch: int) -> None:
 
 
 class SegmentInputs:
-    """The inputs of the segments, computed for one segment at a time: all might not fit into memory."""
+    """The inputs of the segments, computed for one segment at a time, since all might not fit into memory."""
 
     def __init__(self, prepared: Prepared) -> None:
         layers = [segment.layer for segment in prepared.segments if not segment.path]
         shapes = prepared.capture(layers).shapes(on_device(prepared.sample, prepared.device))
         check_batch(shapes.values(), max(prepared.sources))
-        # A session for each batch, since cuDNN chooses algorithms anew when shapes change.
-        self._at_batches = [
-            _AtBatch(prepared, on_device(source.first(batch), prepared.device))
+        # There is a session for each batch, since cuDNN chooses algorithms anew when shapes change.
+        self._by_batch = [
+            _BatchInputs(prepared, on_device(source.first(batch), prepared.device))
             for batch, source in prepared.sources.items()
         ]
 
     def of(self, segment: Segment) -> Inputs | None:
         """Return the inputs of `segment` at each batch, in the memory of the device.
 
-        None where the segment is in a branch that does not run at every batch.
+        None if the segment is in a branch that does not run at every batch.
         """
-        found = [own.inputs(segment) for own in self._at_batches]
-        run = [values for values in found if values is not None]
-        return run if len(run) == len(found) else None
+        inputs = [batch_inputs.inputs(segment) for batch_inputs in self._by_batch]
+        present = [values for values in inputs if values is not None]
+        return present if len(present) == len(inputs) else None
 
     def shapes(self, segment: Segment) -> tuple[Shapes, ...] | None:
         """Return the shapes of the inputs of `segment` at each batch; None as for `of`."""
-        fed = self.of(segment)
-        if fed is None:
+        inputs = self.of(segment)
+        if inputs is None:
             return None
-        return tuple(map(shapes_of, fed))
+        return tuple(map(shapes_of, inputs))
 
 
-class _AtBatch:
+class _BatchInputs:
     """The inputs of segments when the model's inputs are `feeds`."""
 
     def __init__(self, prepared: Prepared, feeds: Values) -> None:
@@ -241,34 +246,37 @@ class _AtBatch:
         outside = [segment.layer for segment in prepared.segments if not segment.path]
         inside = [segment for segment in prepared.segments if segment.path]
         self._capture = prepared.capture(outside) if outside else None
-        self._of_branches = _BranchCapture(prepared.inlined, inside, device) if inside else None
+        self._branch_capture = _BranchCapture(prepared.inlined, inside, device) if inside else None
 
     def inputs(self, segment: Segment) -> Values | None:
-        """Return the inputs of `segment`; None where it is in a branch that does not run."""
+        """Return the inputs of `segment`; None if it is in a branch that does not run."""
         if segment.path:
-            assert self._of_branches is not None
-            return self._of_branches.inputs(segment, self._feeds)
+            assert self._branch_capture is not None
+            return self._branch_capture.inputs(segment, self._feeds)
         assert self._capture is not None
         return self._capture.inputs(segment.layer, self._feeds)
 
 
 class _BranchCapture:
-    """`Capture` for segments in the branches of Ifs."""
+    """Computes the inputs of segments in the branches of Ifs, as `Capture` does for the main graph.
 
-    def __init__(self, whole: ir.Model, segments: Sequence[Segment], device: Device) -> None:
-        self._graph, self._device = as_split(whole).message.graph, device
+    A "home" is the branch in which an input is computed; None for an input of the model.
+    """
+
+    def __init__(self, model: ir.Model, segments: Sequence[Segment], device: Device) -> None:
+        self._graph, self._device = as_split(model).message.graph, device
         wanted = {
             home: segment.layer.element_type
             for segment in segments
             for home in (_result(segment), *self._homes(segment).values())
             if home is not None
         }
-        split = as_split(plain_model(whole))
+        split = as_split(plain_model(model))
         message, self._outputs = with_values_as_outputs(split.message, wanted)
         self._session = make_session(split._replace(message=message), DEFAULT, device, optimizes=False)
 
     def inputs(self, segment: Segment, feeds: Values) -> Values | None:
-        """Return the inputs of `segment` when the model's are `feeds`; None where its branch does not run."""
+        """Return the inputs of `segment` when the model's are `feeds`; None if its branch does not run."""
         homes, result = self._homes(segment), self._outputs[_result(segment)]
         captured = {name: self._outputs[home] for name, home in homes.items() if home is not None}
         run = BoundRun(self._session, feeds, self._device, [result, *captured.values()])

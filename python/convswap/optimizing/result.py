@@ -1,4 +1,4 @@
-"""The result of `optimize`: the way of every Conv with its times, and the speedup of the whole model."""
+"""The result of `optimize`: the selected variant of every Conv, and the speedup of the whole model."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from convswap.runtime.device import Device
 
 @dataclass(frozen=True)
 class NodeResult:
-    """The way that was taken for one Conv, and why.
+    """The selected variant of one Conv, and the reason for it.
 
-    `taken` is "default", "swapped" or "fused"; `takes_in` has the ops that it is fused with. `default_ms` and
-    `best_ms` are milliseconds by batch, of the Conv and all that can be fused with it: by the default
-    provider, and in the way of ours that is fastest, or that the whole model takes. They are None where
-    nothing was measured. `errors` are relative L2 errors of the Conv alone, of "default" and of the
-    precisions that were tried. `algorithm` computes our way; where it differs from batch to batch, all are
-    listed with commas. A Conv for which `changes_answers` holds changes the model's answers alone, and was
-    left.
+    `taken` is the variant, "default", "swapped" or "fused", and `takes_in` has the ops that are fused with
+    the Conv. `default_ms` and `best_ms` are milliseconds by batch, of the Conv and the nodes that can be
+    fused with it: by the default provider, and of convswap's variant in the whole model or, if the Conv is
+    not swapped, of its fastest variant. Both are None if the Conv was not measured. `errors` are relative L2
+    errors of the Conv alone, of "default" and of the precisions that were tried. `algorithm` is convswap's;
+    if it differs between batches, all are listed with commas. `changes_answers` is true for a Conv that was
+    left as it is because it alone changes the model's outputs too much.
     """
 
     node: str
@@ -66,26 +66,26 @@ class EndToEndResult:
         return self.default_ms / self.optimized_ms
 
 
-def gains(times: Sequence[EndToEndResult]) -> bool:
+def is_faster(times: Sequence[EndToEndResult]) -> bool:
     """Return whether a model with these times is faster in the mean, and slower at no batch."""
-    ratios = [one.speedup for one in times]
+    ratios = [at_batch.speedup for at_batch in times]
     return bool(ratios) and min(ratios) >= MIN_SPEEDUP_AT_A_BATCH and math.prod(ratios) > 1
 
 
 def mean_speedup(times: Sequence[EndToEndResult]) -> float:
     """Return the geometric mean of the speedups at all batches."""
-    return speedup([one.default_ms for one in times], [one.optimized_ms for one in times])
+    return speedup([at_batch.default_ms for at_batch in times], [at_batch.optimized_ms for at_batch in times])
 
 
 @dataclass(frozen=True)
 class Optimization:
     """The result of `optimize`.
 
-    `whole` has the times of the whole model, and is empty where no Conv gains. `errors` are relative L2
+    `whole` has the times of the whole model, and is empty if no Conv is faster. `errors` are relative L2
     errors of the outputs: of "default" and "optimized" against `reference`, and of the two against each other
     ("between"). All are NaN if no output has a finite element; `answers_agree` is then true only if all
-    outputs are empty. `written` is the file. It is None if none was asked for, the model is not faster, its
-    answers differ, or the file could not be written, in which case `not_written` says why.
+    outputs are empty. `written` is the file. It is None if no file was asked for, the model is not faster,
+    its outputs differ, or the file could not be written, in which case `not_written` says why.
     """
 
     model: str
@@ -108,13 +108,13 @@ class Optimization:
 
     @property
     def speedup(self) -> float | None:
-        """The geometric mean over the batches; None where no Conv gains."""
+        """The geometric mean over the batches; None if no Conv is faster."""
         return mean_speedup(self.whole) if self.whole else None
 
     @property
     def gains(self) -> bool:
         """Whether the whole model is faster in the mean over the batches, and slower at none."""
-        return gains(self.whole)
+        return is_faster(self.whole)
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that `convswap optimize --json` writes; see schema.json beside this file.
@@ -130,12 +130,12 @@ class Optimization:
             "nodes": [node.to_json() for node in self.nodes],
             "whole": [
                 {
-                    "batch": one.batch,
-                    "default_ms": one.default_ms,
-                    "optimized_ms": one.optimized_ms,
-                    "speedup": one.speedup,
+                    "batch": at_batch.batch,
+                    "default_ms": at_batch.default_ms,
+                    "optimized_ms": at_batch.optimized_ms,
+                    "speedup": at_batch.speedup,
                 }
-                for one in self.whole
+                for at_batch in self.whole
             ],
             "speedup": self.speedup,
             "relative_l2_error": finite(dict(self.errors)),

@@ -27,12 +27,12 @@ Shapes = Mapping[str, Sequence[int]]
 class Segment:
     """A Conv and the nodes that can be fused with it; in `layer` all of them are fused.
 
-    Its large weights are those of the original model; folded weights are not among them. `depthwise` is the
-    name of the depthwise Conv in front, where that is fused too.
+    The large weights are those of the original model; folded weights are not among them. `depthwise` names
+    the depthwise Conv in front if it is fused too.
     """
 
     layer: ConvLayer
-    path: Path = ()  # to the branch that it is in
+    path: Path = ()  # to the branch that contains the Conv
     depthwise: str = ""
 
     @property
@@ -42,26 +42,26 @@ class Segment:
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The stages up to which it can be fused, the plain swap first."""
+        """The stages up to which the Conv can be fused, the plain swap first."""
         present = {
             Stage.RESIDUAL: len(self.layer.node.input) > 3,
-            Stage.ACTIVATION: self._names("activation"),
-            Stage.POOL: self._names("pool"),
+            Stage.ACTIVATION: self._is_set("activation"),
+            Stage.POOL: self._is_set("pool"),
         }
-        return (Stage.FOLDED, *(stage for stage, there in present.items() if there))
+        return (Stage.FOLDED, *(stage for stage, is_present in present.items() if is_present))
 
     @property
     def weights_digest(self) -> str:
         """A digest of the constants."""
         digest = hashlib.sha256()
-        before = self.layer.replaced or self.layer
-        for name, tensor in sorted(before.constants.items()):
+        original = self.layer.replaced or self.layer
+        for name, tensor in sorted(original.constants.items()):
             digest.update(tensor.SerializeToString(deterministic=True))
             if is_external_weight(tensor):
-                digest.update(before.weights[name].data)
+                digest.update(original.weights[name].data)
         return digest.hexdigest()[:16]
 
-    def _names(self, attribute: str) -> bool:
+    def _is_set(self, attribute: str) -> bool:
         return self.layer.setting(attribute, "None") != "None"
 
     def key(self, shapes: Shapes) -> str:
@@ -78,16 +78,16 @@ class Segment:
             node.name = name
         return model
 
-    def our_model(self, shapes: Shapes, choice: NodeChoice) -> SplitModel:
+    def convswap_model(self, shapes: Shapes, choice: NodeChoice) -> SplitModel:
         """Return the segment as a model with its Conv swapped, and fused up to a stage."""
         return swapped_model(self.default_model(shapes).to_model(), {self.name: choice}, "it is another")[0]
 
-    def our_layer(self, shapes: Shapes, choice: NodeChoice) -> ConvLayer:
-        """Return the Conv of `our_model`, with the nodes that were fused with it.
+    def convswap_layer(self, shapes: Shapes, choice: NodeChoice) -> ConvLayer:
+        """Return the Conv of `convswap_model`, with the nodes that were fused with it.
 
-        It is read from there because fusion also adds a bias.
+        The Conv is read from that model because fusion may add a bias.
         """
-        (layer,) = conv_layers(self.our_model(shapes, choice))
+        (layer,) = conv_layers(self.convswap_model(shapes, choice))
         return layer
 
     def conv_alone(self, precision: str) -> ConvLayer:
@@ -112,10 +112,10 @@ class Segment:
         ]
         if not folded:
             return weights
-        our = self.our_model(shapes, NodeChoice(max_stage=Stage.FOLDED))
-        (layer,) = conv_layers(our)
-        same = dict(zip(names, layer.node.input[1:3], strict=True))
-        return {**weights, **{name: our.weights[same[name]] for name in folded}}
+        model = self.convswap_model(shapes, NodeChoice(max_stage=Stage.FOLDED))
+        (layer,) = conv_layers(model)
+        folded_names = dict(zip(names, layer.node.input[1:3], strict=True))
+        return {**weights, **{name: model.weights[folded_names[name]] for name in folded}}
 
 
 def segments_of(swapped: SplitModel, unfused: SplitModel | None) -> tuple[Segment, ...]:
@@ -123,33 +123,35 @@ def segments_of(swapped: SplitModel, unfused: SplitModel | None) -> tuple[Segmen
 
     `swapped` and `unfused` are as for `conv_layers`. In a branch the weights must be constants.
     """
-    found = [Segment(layer) for layer in conv_layers(swapped, unfused)]
+    segments = [Segment(layer) for layer in conv_layers(swapped, unfused)]
     for path in branch_paths(swapped.message.graph):
         branch = _with_constant_weights(branch_model(swapped.message, path))
         if not any(is_convswap_op(node) for node in branch.graph.node):
             continue
-        before = unfused and unfused._replace(message=branch_model(unfused.message, path))
-        found += [Segment(layer, path) for layer in conv_layers(swapped._replace(message=branch), before)]
-    return tuple(found)
+        original = unfused and unfused._replace(message=branch_model(unfused.message, path))
+        segments += [
+            Segment(layer, path) for layer in conv_layers(swapped._replace(message=branch), original)
+        ]
+    return tuple(segments)
 
 
 def pairs_of(
-    swapped: SplitModel, unfused: SplitModel | None, fronts: Mapping[str, str]
+    swapped: SplitModel, unfused: SplitModel | None, depthwise_names: Mapping[str, str]
 ) -> tuple[Segment, ...]:
-    """Return the segments of the main graph in which a depthwise Conv is fused with the 1x1 Conv behind it.
+    """Return the segments of the main graph in which a depthwise Conv is fused with a following 1x1 Conv.
 
-    `swapped` and `unfused` are as for `conv_layers`; `fronts` maps the name of the 1x1 Conv to that of the
-    depthwise one.
+    `swapped` and `unfused` are as for `conv_layers`; `depthwise_names` maps the name of the 1x1 Conv to that
+    of the depthwise Conv.
     """
     return tuple(
-        Segment(layer, depthwise=fronts[layer.name])
+        Segment(layer, depthwise=depthwise_names[layer.name])
         for layer in conv_layers(swapped, unfused)
-        if layer.convolutions == 2 and layer.name in fronts
+        if layer.convolutions == 2 and layer.name in depthwise_names
     )
 
 
 def _with_constant_weights(branch: onnx.ModelProto) -> onnx.ModelProto:
-    """Remove our nodes with computed weights from `branch`: they cannot be measured alone."""
+    """Remove convswap nodes with computed weights from `branch`, which cannot be measured alone."""
     constants = constants_of(branch.graph)
     kept = [node for node in branch.graph.node if not is_convswap_op(node) or node.input[1] in constants]
     del branch.graph.node[:]
@@ -166,25 +168,25 @@ def swapped_model(
         return split_model_in_place(result.model), result
 
 
-def side_by_side(model: onnx.ModelProto, count: int) -> onnx.ModelProto:
-    """Return a model that computes `model` `count` times from the same inputs.
+def replicated(model: onnx.ModelProto, count: int) -> onnx.ModelProto:
+    """Return a model with `count` copies of the nodes of `model`, all of which read the same inputs.
 
-    The time of one copy is then the cost of `model` within a longer model, the host's time for its nodes
-    included.
+    The time of one copy is the time that `model` takes within a longer model, including the host's time for
+    its nodes.
     """
     copy = copy_of(model)
     computed = {name for node in model.graph.node for name in node.output if name}
     for number in range(1, count):
         for node in model.graph.node:
-            own = copy.graph.node.add()
-            own.CopyFrom(node)
-            own.name = f"{node.name}/{number}"
-            for names in (own.input, own.output):
+            node_copy = copy.graph.node.add()
+            node_copy.CopyFrom(node)
+            node_copy.name = f"{node.name}/{number}"
+            for names in (node_copy.input, node_copy.output):
                 for index, name in enumerate(names):
                     if name in computed:
                         names[index] = f"{name}/{number}"
         for output in model.graph.output:
-            own_output = copy.graph.output.add()
-            own_output.CopyFrom(output)
-            own_output.name = f"{output.name}/{number}"
+            output_copy = copy.graph.output.add()
+            output_copy.CopyFrom(output)
+            output_copy.name = f"{output.name}/{number}"
     return copy

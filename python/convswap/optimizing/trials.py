@@ -1,4 +1,4 @@
-"""Times and errors of the ways to compute a segment, on its real inputs and the user's device."""
+"""Times and errors of the variants of a segment, on its real inputs and the user's device."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.graph.external_weights import SplitModel, Weights
 from convswap.graph.swap import NodeChoice
-from convswap.optimizing.choice import DEFAULT_WAY, Way, is_as_accurate
-from convswap.optimizing.segments import Segment, side_by_side, swapped_model
+from convswap.optimizing.choice import DEFAULT_VARIANT, Variant, is_as_accurate
+from convswap.optimizing.segments import Segment, replicated, swapped_model
 from convswap.reference.metrics import relative_l2_error
 from convswap.reference.operators import reference_conv
 from convswap.runtime.device import Device
@@ -36,37 +36,40 @@ from convswap.timing.sampler import BACK_TO_BACK, measure, sample_of, single_run
 Values = Mapping[str, onnxruntime.OrtValue]
 _Key = TypeVar("_Key")
 
-# A run computes copies of a segment until it moves so many bytes, which takes a card some 20 us: less would
-# be hidden by the host's time for a run.
+# A run has as many copies of a segment as move this many bytes, which takes a card some 20 us. The host's
+# time for a run would hide a shorter run.
 _BYTES_OF_RUN = 64 << 20
-_MOST_COPIES = 4
-# Each way's runs of a round take a twentieth of the usual time, since a model has many segments.
-_RULE = replace(BACK_TO_BACK, burst_ms=10.0)
-# The most multiplications and additions for the float64 reference of a Conv: a tenth of a second on two
+_MAX_COPIES = 4
+# The runs of each variant in a round take a twentieth of the usual time, since a model has many segments.
+_TIMING_RULE = replace(BACK_TO_BACK, burst_ms=10.0)
+# The maximum of multiplications and additions for the float64 reference of a Conv: a tenth of a second on two
 # cores.
 _REFERENCE_OPERATIONS = 2e8
 
 
-def times_of(segment: Segment, inputs: Values, precision: str, device: Device) -> dict[Way, float]:
-    """Return the milliseconds that the segment takes in each way, in a longer model; the sides take turns."""
+def variant_times(segment: Segment, inputs: Values, precision: str, device: Device) -> dict[Variant, float]:
+    """Return the milliseconds that each variant of the segment takes within a longer model.
+
+    The runs of the variants alternate.
+    """
     shapes = shapes_of(inputs)
     copies = _copies(segment.layer, shapes, device)
-    runs: dict[Way, BoundRun] = {
-        DEFAULT_WAY: _copies_run(segment.default_model(shapes), copies, DEFAULT, inputs, device)
+    runs: dict[Variant, BoundRun] = {
+        DEFAULT_VARIANT: _copies_run(segment.default_model(shapes), copies, DEFAULT, inputs, device)
     }
     folded: Weights = {}
     for stage in segment.stages:
-        model = segment.our_model(shapes, NodeChoice(precision=precision, max_stage=stage))
+        model = segment.convswap_model(shapes, NodeChoice(precision=precision, max_stage=stage))
         # All stages share the folded weights.
         folded = folded or model.weights
         runs[stage] = _copies_run(model._replace(weights=folded), copies, CONVSWAP, inputs, device)
-    return _in_turn(runs, copies)
+    return _time_alternately(runs, copies)
 
 
 def times_by_algorithm(
     segment: Segment, inputs: Values, choice: NodeChoice, algorithms: Sequence[str], device: Device
 ) -> dict[str, float]:
-    """Return the milliseconds of the segment, as in `times_of`, with its Conv computed by each algorithm.
+    """Return the milliseconds of the segment, as in `variant_times`, with each algorithm for its Conv.
 
     The first algorithm must run; others that do not run are left out.
     """
@@ -75,79 +78,82 @@ def times_by_algorithm(
     runs: dict[str, BoundRun] = {}
     for name in algorithms:
         try:
-            model = segment.our_model(shapes, replace(choice, algorithm=name))
+            model = segment.convswap_model(shapes, replace(choice, algorithm=name))
             run_of_name = _copies_run(model, copies, CONVSWAP, inputs, device)
             run_of_name.once()
         except ConvswapError:
-            # It may need more memory than is free, or than this ONNX Runtime gives to a node.
+            # The algorithm may need more memory than is free, or than this ONNX Runtime gives to a node.
             if not runs:
                 raise
             continue
         runs[name] = run_of_name
-    return _in_turn(runs, copies)
+    return _time_alternately(runs, copies)
 
 
-def times_of_choices(
-    segment: Segment, inputs: Values, ways: Sequence[Mapping[str, NodeChoice]], device: Device
+def choices_times(
+    segment: Segment, inputs: Values, alternatives: Sequence[Mapping[str, NodeChoice]], device: Device
 ) -> list[float]:
-    """Return the milliseconds of the segment, as in `times_of`, with its Convs swapped as each way says."""
+    """Return the milliseconds of the segment, as in `variant_times`, for each of several swaps of its Convs.
+
+    An alternative without choices is the original segment.
+    """
     shapes = shapes_of(inputs)
     copies = _copies(segment.layer, shapes, device)
     runs = {}
-    for number, choices in enumerate(ways):
+    for number, choices in enumerate(alternatives):
         model = segment.default_model(shapes)
         if choices:
             model, _ = swapped_model(model.to_model(), choices, "it is as fast as it was")
         runs[number] = _copies_run(model, copies, CONVSWAP if choices else DEFAULT, inputs, device)
-    return list(_in_turn(runs, copies).values())
+    return list(_time_alternately(runs, copies).values())
 
 
 def _copies_run(model: SplitModel, copies: int, side: Side, inputs: Values, device: Device) -> BoundRun:
-    several = model._replace(message=side_by_side(model.message, copies))
+    several = model._replace(message=replicated(model.message, copies))
     session = make_session(several, side, device, merges_equal_nodes=False)
     return BoundRun(session, inputs, device)
 
 
-def _in_turn(runs: Mapping[_Key, BoundRun], copies: int) -> dict[_Key, float]:
-    """Return the milliseconds of one of the copies in each run."""
-    times = measure({key: sample_of(run) for key, run in runs.items()}, _RULE)
+def _time_alternately(runs: Mapping[_Key, BoundRun], copies: int) -> dict[_Key, float]:
+    """Return the milliseconds of one copy of the segment in each of `runs`, which alternate."""
+    times = measure({key: sample_of(run) for key, run in runs.items()}, _TIMING_RULE)
     return {key: each.median / copies for key, each in times.items()}
 
 
 def _copies(layer: ConvLayer, shapes: Mapping[str, Sequence[int]], device: Device) -> int:
-    """Return how many copies of a segment a run computes; one on the CPU, where the host is the device."""
+    """Return the number of copies of a segment in a run: one on the CPU, where the host is the device."""
     if device.name == "cpu":
         return 1
     problem = layer.problem(shapes)
     size = helper.tensor_dtype_to_np_dtype(layer.element_type).itemsize
     elements = sum(math.prod(shape) for shape in shapes.values()) + math.prod(problem.output_shape)
-    return max(1, min(_MOST_COPIES, _BYTES_OF_RUN // max(1, elements * size)))
+    return max(1, min(_MAX_COPIES, _BYTES_OF_RUN // max(1, elements * size)))
 
 
-def errors_of(segment: Segment, by_batch: Sequence[Values], device: Device) -> dict[str, float]:
-    """Return the relative L2 errors of the Conv alone: of the default side, and of ours in each precision.
+def conv_errors(segment: Segment, by_batch: Sequence[Values], device: Device) -> dict[str, float]:
+    """Return the relative L2 errors of the Conv alone: of the default side, and of each precision.
 
-    The reference is in float64, of as many samples of the first batch as it can be computed for at once. Our
-    error is that of the worst algorithm that the rule chooses at any batch: one may round where another does
-    not.
+    The errors are against float64, on as many samples of the first batch as _REFERENCE_OPERATIONS allow. The
+    error of a precision is the largest of the algorithms that the planner's heuristic chooses at any batch,
+    since one algorithm may round where another does not.
     """
     sample = _ErrorSample(segment, by_batch[0], device)
-    found = {"default": sample.error(segment.conv_alone("ieee"), DEFAULT)}
+    errors = {"default": sample.error(segment.conv_alone("ieee"), DEFAULT)}
     shapes = [shapes_of(inputs) for inputs in by_batch]
     for precision in ("tf32", "ieee"):
-        layers = sample.by_rule(segment, precision, shapes)
-        found[precision] = max(sample.error(layer, CONVSWAP) for layer in layers)
-        if is_as_accurate(found[precision], found["default"]):
+        layers = sample.with_heuristic_algorithms(segment, precision, shapes)
+        errors[precision] = max(sample.error(layer, CONVSWAP) for layer in layers)
+        if is_as_accurate(errors[precision], errors["default"]):
             break
-    return found
+    return errors
 
 
-def error_by(
+def algorithm_error(
     segment: Segment, inputs: Values, precision: str, algorithm: str, device: Device
 ) -> float | None:
-    """Return our error with an algorithm, as in `errors_of`; None where it does not support the sample."""
+    """Return the error of an algorithm, as in `conv_errors`; None if it does not support the sample."""
     sample = _ErrorSample(segment, inputs, device)
-    layer = sample.by_algorithm(segment.conv_alone(precision), algorithm)
+    layer = sample.with_algorithm(segment.conv_alone(precision), algorithm)
     return None if layer is None else sample.error(layer, CONVSWAP)
 
 
@@ -158,27 +164,31 @@ class _ErrorSample:
         self._device = device
         self._weights = segment.weights_alone(shapes_of(inputs))
         alone = segment.conv_alone("ieee")
-        self._fed = {name: host_array(inputs[name], device) for name in alone.fed}
+        self._inputs = {name: host_array(inputs[name], device) for name in alone.fed}
         data_name = str(alone.node.input[0])
-        operations = alone.problem({name: values.shape for name, values in self._fed.items()}).operations
-        self._fed[data_name] = _first_part(self._fed[data_name], operations, alone)
-        arrays = replace(alone, weights=self._weights).arrays(self._fed)
+        operations = alone.problem(self._shapes()).operations
+        self._inputs[data_name] = _reference_part(self._inputs[data_name], operations, alone)
+        arrays = replace(alone, weights=self._weights).arrays(self._inputs)
         self._reference = reference_conv(arrays.x, arrays.w, arrays.bias, alone.attributes)
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: values.shape for name, values in self._inputs.items()}
 
     def error(self, layer: ConvLayer, side: Side) -> float:
         """Return the relative L2 error of `layer` on the sample."""
-        ranks = {name: values.ndim for name, values in self._fed.items()}
+        ranks = {name: values.ndim for name, values in self._inputs.items()}
         model = replace(layer, weights=self._weights).model(ranks, ours=side.ours)
         session = make_session(model, side, self._device)
-        return relative_l2_error(run(session, self._fed)[0], self._reference)
+        return relative_l2_error(run(session, self._inputs)[0], self._reference)
 
-    def by_rule(
+    def with_heuristic_algorithms(
         self, segment: Segment, precision: str, by_batch: Sequence[Mapping[str, tuple[int, ...]]]
     ) -> list[ConvLayer]:
-        """Return the Conv alone with each algorithm that the rule chooses for inputs of these shapes.
+        """Return the Conv alone with each algorithm that the heuristic chooses for inputs of these shapes.
 
-        The rule chooses for the Conv alone and for all that it can be fused with. Algorithms that do not
-        support the sample are left out; where none does, the rule chooses for the sample.
+        The heuristic chooses for the Conv alone and for the Conv fused with all nodes of the segment.
+        Algorithms that do not support the sample are left out. If none supports it, the heuristic chooses for
+        the sample.
         """
         alone = segment.conv_alone(precision)
         names = dict.fromkeys(
@@ -186,15 +196,16 @@ class _ErrorSample:
             for shapes in by_batch
             for layer in (alone, segment.layer.with_setting("precision", precision))
         )
-        return [own for name in names if (own := self.by_algorithm(alone, name)) is not None] or [alone]
+        layers = (self.with_algorithm(alone, name) for name in names)
+        return [layer for layer in layers if layer is not None] or [alone]
 
-    def by_algorithm(self, layer: ConvLayer, name: str) -> ConvLayer | None:
-        """Return `layer` with an algorithm; None where it does not support the sample."""
-        part = layer.problem({fed: values.shape for fed, values in self._fed.items()})
-        return None if _native.why_not(part, name, self._device.name) else layer.with_algorithm(name)
+    def with_algorithm(self, layer: ConvLayer, name: str) -> ConvLayer | None:
+        """Return `layer` with an algorithm; None if the algorithm does not support the sample."""
+        problem = layer.problem(self._shapes())
+        return None if _native.why_not(problem, name, self._device.name) else layer.with_algorithm(name)
 
 
-def _first_part(data: np.ndarray, operations: int, layer: ConvLayer) -> np.ndarray:
+def _reference_part(data: np.ndarray, operations: int, layer: ConvLayer) -> np.ndarray:
     """Return as many images of `data` as _REFERENCE_OPERATIONS allow, or the upper rows of one image."""
     share = _REFERENCE_OPERATIONS / max(operations, 1)
     if share >= 1:
@@ -205,13 +216,13 @@ def _first_part(data: np.ndarray, operations: int, layer: ConvLayer) -> np.ndarr
     rows = data.shape[2]
     kernel = layer.attributes.get("kernel_shape") or [rows]
     dilation = (layer.attributes.get("dilations") or [1])[0]
-    least = min(rows, 4 * (dilation * (int(kernel[0]) - 1) + 1))
-    return np.ascontiguousarray(data[:1, :, : max(least, int(share * len(data) * rows))])
+    min_rows = min(rows, 4 * (dilation * (int(kernel[0]) - 1) + 1))
+    return np.ascontiguousarray(data[:1, :, : max(min_rows, int(share * len(data) * rows))])
 
 
 def end_to_end_times(
     sessions: Sequence[onnxruntime.InferenceSession], feeds: Values, device: Device
 ) -> list[float]:
-    """Return the median milliseconds of a run of each session; the sessions take turns."""
+    """Return the median milliseconds of a run of each session; the runs of the sessions alternate."""
     samples = {i: sample_of(BoundRun(session, feeds, device)) for i, session in enumerate(sessions)}
     return [times.median for times in measure(samples, single_runs(device)).values()]
