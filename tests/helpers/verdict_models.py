@@ -83,7 +83,7 @@ def make_our_convs_wrong(monkeypatch, factor: float) -> None:
         scaled = split._replace(message=_scaled(split.message, factor)) if side.ours else split
         return make_session(scaled, side, device, **options)
 
-    for module in ("answers", "compare", "preparation"):
+    for module in ("outputs", "compare", "preparation"):
         monkeypatch.setattr(f"convswap.comparison.{module}.make_session", wrong_session)
 
 

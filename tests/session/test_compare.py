@@ -13,10 +13,10 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from comparisons import checked, example, saved, small_model
-from convswap.comparison import answers as answers_module
+from convswap.comparison import outputs as outputs_module
 from convswap.comparison import preparation as compared_module
 from convswap.comparison.compare import Comparison, compare
-from convswap.comparison.report import verdict_text
+from convswap.comparison.report import comparison_verdict
 from convswap.data import datasets
 from convswap.errors import ConvswapError
 from convswap.export import export_network, read_mxnet
@@ -290,7 +290,7 @@ def test_truth_that_both_sides_miss_alike_does_not_condemn_what_agrees(monkeypat
         return Evaluation([values + 1 for values in reference.outputs], reference.in_float32)
 
     assert not any("cannot be held to float64" in note for note in compare(small_model(), device="cpu").notes)
-    monkeypatch.setattr(answers_module, "evaluate", off)
+    monkeypatch.setattr(outputs_module, "evaluate", off)
     found = compare(small_model(), device="cpu")
     assert found.default.relative_l2_error > found.tolerance
     assert found.within_tolerance
@@ -466,4 +466,4 @@ def test_the_verdict_names_what_is_slower_and_what_helps(default, layer, told):
         "convswap": replace(example().convswap, times=replace(times, median=1.0)),
     }
     layers = (replace(example().layers[0], milliseconds={"default": layer, "convswap": 1.0}),)
-    assert told in verdict_text(example(sides=sides, layers=layers)).splitlines()[1]
+    assert told in comparison_verdict(example(sides=sides, layers=layers)).splitlines()[1]

@@ -13,7 +13,7 @@ import pytest
 from command_line import refusal
 from comparisons import LONG_NODE, REASON, example
 from convswap.cli.main import main
-from convswap.comparison.report import MOST_LAYERS, compare_html, print_comparison
+from convswap.comparison.report import MAX_LAYERS, compare_html, print_comparison
 from convswap.comparison.result import Comparison, LayerResult, SideResult
 from convswap.graph.fusion.fuse import Fused
 from convswap.timing.sampler import Times
@@ -141,7 +141,7 @@ def test_the_speedup_and_the_verdict_come_first():
 
 def test_each_layer_has_its_algorithm_its_gain_and_its_errors():
     words = page_of(example()).words
-    assert "few_channels, 54.01x; error 3.10e-04 by default, 2.90e-04 ours" in words
+    assert "few_channels, 54.01x; error 3.10e-04 by default, 2.90e-04 with convswap" in words
 
 
 def test_bars_and_tables_leave_out_what_was_not_measured():
@@ -153,11 +153,11 @@ def test_bars_and_tables_leave_out_what_was_not_measured():
 
 
 def test_of_many_layers_the_longest_have_bars_and_the_table_has_all():
-    page = page_of(example(layers=many_layers(MOST_LAYERS + 3)))
-    assert page.titles[2:] == [f"conv{i}" for i in range(3, MOST_LAYERS + 3)]
-    told = "Of 43 layers the 40 that take the default longest."
+    page = page_of(example(layers=many_layers(MAX_LAYERS + 3)))
+    assert page.titles[2:] == [f"conv{i}" for i in range(3, MAX_LAYERS + 3)]
+    told = "The 40 of 43 layers that take the default longest."
     assert any(text.endswith(told) for text in page.words)
-    assert not any("longest" in text for text in page_of(example(layers=many_layers(MOST_LAYERS))).words)
+    assert not any("longest" in text for text in page_of(example(layers=many_layers(MAX_LAYERS))).words)
     assert [row[0] for row in page.tables[1][1:4]] == ["conv0", "conv1", "conv2"]
 
 

@@ -172,7 +172,7 @@ def test_outputs_without_an_element_agree_with_nothing():
     model = pooled_model()
     assert compare(model, device="cpu", input_shape=(3, 3, 9), time_layers=False).within_tolerance
     found = compare(model, device="cpu", input_shape=(3, 1, 9), time_layers=False)
-    assert found.within_tolerance and found.verdict.found.startswith("no output has an element")
+    assert found.within_tolerance and found.verdict.evidence.startswith("no output has an element")
     assert any("its samples are 3x1x9, as asked" in note for note in found.notes)
     model.graph.node.append(helper.make_node("Identity", ["x"], ["z"]))
     model.graph.output.append(tensor_info("z", *ANY_SHAPE))

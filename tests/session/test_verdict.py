@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 import pytest
 from comparisons import checked, small_model
-from convswap.comparison import answers as answers_module
-from convswap.comparison.answers import agreement
-from convswap.comparison.report import compare_html, print_comparison, verdict_text
+from convswap.comparison import outputs as outputs_module
+from convswap.comparison.outputs import agreement
+from convswap.comparison.report import compare_html, comparison_verdict, print_comparison
 from convswap.errors import ConvswapError
 from convswap.graph.swap import FLOAT16_ON_CPU
 from convswap.reference.metrics import NO_CLASS
@@ -79,7 +79,7 @@ def test_wrong_conv_before_random_numbers_is_condemned(model, monkeypatch):
 
 
 def test_random_answers_without_a_seed_are_judged_by_the_convs_alone(monkeypatch):
-    monkeypatch.setattr(answers_module, "seeded", lambda model: model)
+    monkeypatch.setattr(outputs_module, "seeded", lambda model: model)
     found = compared(dropout())
     assert found.within_tolerance
     assert any("is random" in note and "the one Conv is right alone" in note for note in found.notes)
@@ -109,8 +109,8 @@ def test_quantised_chain_says_by_what_it_is_judged():
     assert found.default.relative_l2_error > found.tolerance < found.convswap.relative_l2_error
     (note,) = (note for note in found.notes if "cannot be held to float64" in note)
     assert "each of 12 Convs is right alone" in note and "The model quantises" in note
-    assert verdict_text(found).startswith("The answers agree: relative L2 error ")
-    assert "a note says why that is right" in verdict_text(found)
+    assert comparison_verdict(found).startswith("The answers agree: relative L2 error ")
+    assert "a note says why that is right" in comparison_verdict(found)
 
 
 @pytest.mark.parametrize("time_layers", [False, True])
@@ -120,7 +120,7 @@ def test_wrong_conv_in_a_quantised_chain_is_condemned(time_layers, monkeypatch):
     found = compare(quantised_chain(20, 20), device="cpu", time_layers=time_layers)
     assert found.convswap.relative_l2_error > found.tolerance
     assert not found.within_tolerance
-    assert verdict_text(found).startswith("THE ANSWERS DIFFER: relative L2 error")
+    assert comparison_verdict(found).startswith("THE ANSWERS DIFFER: relative L2 error")
 
 
 def cancelling(offset: float) -> onnx.ModelProto:
@@ -160,7 +160,7 @@ def test_output_that_is_right_does_not_hide_a_wrong_one(monkeypatch):
     assert compared(model).within_tolerance
     make_our_convs_wrong(monkeypatch, 1.01)
     found = compared(model)
-    assert any("output 'c' is wrong: ours is off by 1.0e-02" in note for note in found.notes)
+    assert any("output 'c' is wrong: convswap is off by 1.0e-02" in note for note in found.notes)
     assert not found.within_tolerance
 
 
@@ -171,13 +171,13 @@ def test_classes_of_pixels_whose_scores_tie_are_judged_by_the_share_that_differs
     share = found.elements_that_differ["y"]["convswap"]
     assert 0 < share < 0.002
     assert checked(found)["elements_that_differ"]["y"]["convswap"] == share
-    assert "of its elements differ in output 'y', and at most 0.5 % may" in verdict_text(found)
+    assert "of its elements differ in output 'y', and at most 0.5 % may" in comparison_verdict(found)
 
 
 def test_wrong_conv_before_an_argmax_is_condemned(monkeypatch):
     # Each class as far off as the next, so that the largest score would stay the largest with a factor.
     monkeypatch.setattr(
-        answers_module, "run_named", lambda session, feeds: {"y": np.zeros((1, 128, 128), np.int64)}
+        outputs_module, "run_named", lambda session, feeds: {"y": np.zeros((1, 128, 128), np.int64)}
     )
     module = importlib.import_module("convswap.comparison.compare")
     original = module.run_named
@@ -185,7 +185,9 @@ def test_wrong_conv_before_an_argmax_is_condemned(monkeypatch):
     monkeypatch.setattr(module, "run_named", lambda session, feeds: next(calls)(session, feeds))
     found = compared(class_map(0))
     assert not found.within_tolerance
-    assert "THE ANSWERS DIFFER" in verdict_text(found) and "at most 0.5 % may" in verdict_text(found)
+    assert "THE ANSWERS DIFFER" in comparison_verdict(found) and "at most 0.5 % may" in comparison_verdict(
+        found
+    )
 
 
 def labels(as_strings: bool) -> onnx.ModelProto:
@@ -207,7 +209,7 @@ def test_strings_and_truth_values_as_only_outputs_are_compared(as_strings, monke
     make_our_convs_wrong(monkeypatch, -1.0)
     wrong = compared(labels(as_strings))
     assert not wrong.within_tolerance
-    assert "% of its elements differ in output 'y'" in verdict_text(wrong)
+    assert "% of its elements differ in output 'y'" in comparison_verdict(wrong)
 
 
 def test_sequences_are_compared_element_by_element(monkeypatch):
@@ -244,7 +246,7 @@ def test_model_that_float64_cannot_be_had_for_is_judged_by_the_cpu_provider(monk
     def fails(model, feeds):
         raise ConvswapError("cannot evaluate the model in float64: no such luck")
 
-    monkeypatch.setattr(answers_module, "evaluate", fails)
+    monkeypatch.setattr(outputs_module, "evaluate", fails)
     found = compared(small_model())
     assert found.within_tolerance
     reference = "the CPU provider's answer in float32 is the reference"
@@ -254,13 +256,13 @@ def test_model_that_float64_cannot_be_had_for_is_judged_by_the_cpu_provider(monk
 
 
 def test_float64_answers_of_another_shape_are_no_reference(monkeypatch):
-    evaluate = answers_module.evaluate
+    evaluate = outputs_module.evaluate
 
     def one_less(model, feeds):
         reference = evaluate(model, feeds)
         return type(reference)([values[..., :-1] for values in reference.outputs], reference.in_float32)
 
-    monkeypatch.setattr(answers_module, "evaluate", one_less)
+    monkeypatch.setattr(outputs_module, "evaluate", one_less)
     found = compared(small_model())
     assert found.within_tolerance
     assert any("its outputs have other shapes or types" in note for note in found.notes)
@@ -312,7 +314,7 @@ def test_answers_without_a_finite_element_are_no_agreement(kind, time_layers, mo
     written = checked(found)
     assert found.top1_agreement is None and written["top1_agreement"] is None
     assert written["relative_l2_error"] == {"default": None, "convswap": None}
-    assert found.within_tolerance and "the one Conv is right alone" in verdict_text(found)
+    assert found.within_tolerance and "the one Conv is right alone" in comparison_verdict(found)
     assert "samples without a class on either side: 2" in "".join(found.notes)
     assert "outputs without an element that is finite, of which nothing was compared: 1" in found.notes
     assert "no image has a class on either side" in printed(found)
@@ -333,10 +335,10 @@ def test_where_no_conv_has_a_finite_answer_either_nothing_could_be_compared():
     model = answers_of(np.zeros(C, np.float32))
     model.graph.initializer[0].CopyFrom(constant("w", np.full((4, 3, 3, 3), np.nan, np.float32)))
     found = compare(model, device="cpu")
-    assert verdict_text(found).startswith(
+    assert comparison_verdict(found).startswith(
         "NOTHING COULD BE COMPARED: no output has an element that is finite, "
     )
-    assert found.verdict.found.endswith("no Conv could be checked alone.")
+    assert found.verdict.evidence.endswith("no Conv could be checked alone.")
     assert checked(found)["layers"][0]["relative_l2_error"] == {"default": None, "convswap": None}
 
 

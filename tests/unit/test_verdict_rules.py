@@ -9,15 +9,15 @@ import pytest
 from convswap.comparison.verdict import (
     MAX_DIFFERING_SHARE,
     ConvsAlone,
-    Measure,
     OutputErrors,
+    Tolerances,
     Verdict,
     conv_is_right,
     judge,
 )
 from convswap.reference.metrics import NOT_COMPARABLE, Difference
 
-USUAL = Measure(2e-3, 2e-3)
+USUAL = Tolerances(2e-3, 2e-3)
 RIGHT, WRONG = ConvsAlone(3), ConvsAlone(3, ("conv2",))
 
 
@@ -32,23 +32,25 @@ def output(default: float, ours: float, between: float = 1.0, **more) -> OutputE
     )
 
 
-def judged(*outputs: OutputErrors, alone: ConvsAlone | None = None, measure: Measure = USUAL) -> Verdict:
+def judged(
+    *outputs: OutputErrors, alone: ConvsAlone | None = None, tolerances: Tolerances = USUAL
+) -> Verdict:
     def find() -> ConvsAlone:
         assert alone is not None, "the Convs alone have no say here"
         return alone
 
-    return judge(outputs, measure, quantises=False, alone=find)
+    return judge(outputs, tolerances, quantises=False, check_convs=find)
 
 
-def test_our_error_within_the_tolerance_is_enough_by_itself():
+def test_an_error_within_the_tolerance_is_enough_by_itself():
     assert judged(output(0.5, 1e-3)) == Verdict(True, "relative L2 error 1.00e-03, at most 0.002 asked for.")
 
 
-def test_ours_alone_beyond_the_tolerance_is_wrong():
+def test_an_error_beyond_the_tolerance_is_wrong():
     verdict = judged(output(1e-3, 2.1e-3, between=1.5e-3))
     assert not verdict.agree
-    assert verdict.found == "relative L2 error 2.10e-03, at most 0.002 asked for."
-    assert "ours is off by 2.1e-03, the default side by 1.0e-03" in verdict.notes[0]
+    assert verdict.evidence == "relative L2 error 2.10e-03, at most 0.002 asked for."
+    assert "convswap is off by 2.1e-03, the default side by 1.0e-03" in verdict.notes[0]
 
 
 def test_sides_that_agree_where_neither_is_near_float64_are_right():
@@ -71,7 +73,7 @@ def test_a_perturbation_bounds_our_error_where_the_default_side_has_luck(perturb
 def test_values_that_are_not_finite_on_the_default_side_alone_do_not_condemn_ours():
     bad = replace(output(0.0, 0.01), default=NOT_COMPARABLE)
     assert judged(bad, alone=RIGHT).agree
-    assert not judged(replace(bad, ours=NOT_COMPARABLE), alone=RIGHT).agree
+    assert not judged(replace(bad, convswap=NOT_COMPARABLE), alone=RIGHT).agree
 
 
 def test_random_output_needs_the_same_answer_by_the_same_seeds_or_right_convs():
@@ -80,33 +82,33 @@ def test_random_output_needs_the_same_answer_by_the_same_seeds_or_right_convs():
     assert judged(replace(random, seeded=apart(0.1)), alone=RIGHT).agree
     assert not judged(replace(random, seeded=apart(0.1)), alone=WRONG).agree
     assert not judged(random, alone=ConvsAlone(0)).agree
-    assert not judged(replace(random, ours=apart(2.1)), alone=RIGHT).agree
+    assert not judged(replace(random, convswap=apart(2.1)), alone=RIGHT).agree
 
 
 def test_a_tolerance_below_the_usual_one_leaves_only_agreement():
-    strict = Measure(1e-6, 2e-3)
-    assert not judged(output(0.5, 0.5), measure=strict).agree
-    assert judged(output(0.5, 0.5, between=1e-7), measure=strict).agree
-    assert not judged(output(0.0, 1e-4, is_floating=False), measure=strict).agree
+    strict = Tolerances(1e-6, 2e-3)
+    assert not judged(output(0.5, 0.5), tolerances=strict).agree
+    assert judged(output(0.5, 0.5, between=1e-7), tolerances=strict).agree
+    assert not judged(output(0.0, 1e-4, is_floating=False), tolerances=strict).agree
 
 
 def test_half_a_per_cent_of_whole_numbers_may_differ():
     at_most = output(0.0, MAX_DIFFERING_SHARE, is_floating=False)
     verdict = judged(at_most)
-    assert verdict.agree and "0.5 % of its elements differ in output 'y'" in verdict.found
-    assert "where two scores tie either is right" in verdict.notes[0]
-    assert not judged(replace(at_most, ours=apart(0.006))).agree
-    assert judged(replace(at_most, ours=apart(0.006), perturbed=apart(0.006)), alone=RIGHT).agree
+    assert verdict.agree and "0.5 % of its elements differ in output 'y'" in verdict.evidence
+    assert "either order is right if two scores tie" in verdict.notes[0]
+    assert not judged(replace(at_most, convswap=apart(0.006))).agree
+    assert judged(replace(at_most, convswap=apart(0.006), perturbed=apart(0.006)), alone=RIGHT).agree
 
 
 def test_order_of_what_ties_beside_numbers_that_agree_is_no_difference():
     indices = replace(output(0.0, 0.4, is_floating=False), name="indices")
     verdict = judged(output(0.0, 1e-6), indices, alone=RIGHT)
-    assert verdict.agree and verdict.found.startswith("relative L2 error 1.00e-06")
+    assert verdict.agree and verdict.evidence.startswith("relative L2 error 1.00e-06")
     assert "40 % of the elements of output 'indices' differ" in verdict.notes[0]
     assert not judged(output(0.0, 1e-6), indices, alone=WRONG).agree
     assert not judged(output(0.0, 0.1), indices, alone=RIGHT).agree
-    assert not judged(output(0.0, 1e-6), replace(indices, ours=NOT_COMPARABLE), alone=RIGHT).agree
+    assert not judged(output(0.0, 1e-6), replace(indices, convswap=NOT_COMPARABLE), alone=RIGHT).agree
 
 
 def test_conv_alone_is_judged_alike():
@@ -119,9 +121,9 @@ def test_conv_alone_is_judged_alike():
 
 def test_where_no_output_has_an_element_the_convs_alone_decide():
     verdict = judged(alone=RIGHT)
-    assert verdict.agree and verdict.found.endswith("each of 3 Convs is right alone.")
+    assert verdict.agree and verdict.evidence.endswith("each of 3 Convs is right alone.")
     verdict = judged(alone=WRONG)
-    assert not verdict.agree and verdict.found.endswith("wrong alone: conv2.")
+    assert not verdict.agree and verdict.evidence.endswith("wrong alone: conv2.")
 
 
 def test_a_default_side_whose_error_is_no_number_has_missed():

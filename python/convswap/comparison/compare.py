@@ -1,4 +1,4 @@
-"""Compare a model as ONNX Runtime runs it by default with the same model on convswap's convolutions."""
+"""Compare a model as ONNX Runtime runs it by default with the same model with its Convs swapped."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 import onnxruntime
 
 from convswap import _native
-from convswap.comparison.answers import Agreement, Answers, agreement, errors_against_reference
+from convswap.comparison.outputs import Agreement, OutputComparison, agreement, errors_against_reference
 from convswap.comparison.preparation import (
     Compared,
     CompareOptions,
-    Plan,
+    MemoryPlan,
     check_memory,
     plan_memory,
     prepare,
@@ -50,11 +50,12 @@ from convswap.runtime.values import Arrays
 from convswap.timing.floor import floor_ms
 from convswap.timing.sampler import SINGLE_RUNS, Times, measure, sample_of, single_runs
 
-# The most input elements that are evaluated in float64: eight images of 3x227x227. Memory holds the float64
-# values of all layers of a deep network at once, and they grow with its input.
+# The maximum number of input elements that are evaluated in float64: eight images of 3x227x227. Memory holds
+# the float64 values of all layers of a deep network at once, and they grow with its input.
 _REFERENCE_ELEMENTS = 1_250_000
-# The most multiplications and additions that are evaluated in float64. The plain loops of `reference` do
-# about 1e9 of them per second and core, and the model is evaluated twice: as a whole, and layer by layer.
+# The maximum number of multiplications and additions that are evaluated in float64. The plain loops of
+# `reference` do about 1e9 of them per second and core, and the model is evaluated twice: end to end, and
+# layer by layer.
 _REFERENCE_OPERATIONS = 20e9
 
 _Sessions = Mapping[Side, onnxruntime.InferenceSession]
@@ -92,15 +93,15 @@ def compare(
         batch: how many samples a run takes; by default up to 10,000 on the GPU, 100 on the CPU, 1 of random
             values (256 on the GPU, 8 on the CPU for the large networks), or what the model is fixed to.
         device: "cuda" or "cpu"; by default the GPU where there is one, with onnxruntime-gpu and CUDA kernels.
-        precision: "tf32" or "ieee", for our side.
+        precision: "tf32" or "ieee", for the swapped Convs.
         algorithm: the name of an algorithm of the catalog, "auto", or "tuned" (see `convswap tune`).
         only: a regular expression; only Convs whose name contains a match are swapped, or fused.
         fuse: whether to fuse Convs with the nodes behind them; see `convswap.swap`.
         tolerance: the largest relative L2 error against float64; by default that of `TOLERANCES`.
         against: "default", or "all" for the CUDA provider's other options for Conv too.
-        labelled: refuse data without labels, of which no accuracy is known.
-        time_layers: time every Conv alone too, with what is fused with it on both sides. It takes seconds
-            for each: the default provider searches for its algorithm anew.
+        labelled: refuse data without labels, for which there is no accuracy.
+        time_layers: time every Conv alone too, on both sides with the nodes that are fused with it. This
+            takes seconds for each Conv, since the default provider searches for its algorithm anew.
         input_shape: the shape of one sample of the model's input, or of inputs by name, where the model
             leaves it open; by default images are 224x224, and anything else is 1.
         inputs: the values of the model's inputs, instead of `data`: arrays by name, or the path of a file or
@@ -145,57 +146,58 @@ def _compare_with(model: UserModel, options: CompareOptions, report: Progress) -
     compared = prepare(model, options, device)
     plan = plan_memory(compared)
     # The first run of a process loads libraries, which must not count for either side.
-    one = compared.source.first(1)
-    with shape_notes_on_error(*compared.shaped):
-        shapes = compared.capture().shapes(on_device(one, device))
+    sample = compared.source.first(1)
+    with shape_notes_on_error(*compared.shape_arguments):
+        shapes = compared.capture().shapes(on_device(sample, device))
     check_memory(compared, plan, shapes)
 
     def truth_images() -> int:
-        return _truth_images(compared.layers, shapes, compared.source, one)
+        return _truth_images(compared.layers, shapes, compared.source, sample)
 
     runs = _runs(compared, plan, truth_images, report)
     reference_feeds = compared.source.first(runs.truth_images)
     report(f"evaluating {runs.truth_images} images in float64")
-    answers = errors_against_reference(compared, reference_feeds, runs.answered, report)
+    compared_outputs = errors_against_reference(compared, reference_feeds, runs.outputs, report)
     rows = _layer_rows(compared, reference_feeds, report) if options.time_layers else ()
 
-    def alone() -> ConvsAlone:
-        return _convs_alone(compared, rows, reference_feeds, report)
+    def check_convs() -> ConvsAlone:
+        return _check_convs(compared, rows, reference_feeds, report)
 
     verdict = judge(
-        answers.outputs,
-        compared.measure,
+        compared_outputs.outputs,
+        compared.tolerances,
         quantises=compared.quantises,
-        alone=alone,
+        check_convs=check_convs,
     )
-    return _comparison(compared, runs, (plan, answers, verdict), rows)
+    return _comparison(compared, runs, (plan, compared_outputs, verdict), rows)
 
 
 @dataclass(frozen=True)
 class _Runs:
     """The results of runs of the whole model, for each side.
 
-    `classes` has one for each sample, `answered` the outputs for the first `truth_images`.
+    `classes` has the class of each sample, `outputs` the outputs for the first `truth_images` samples.
     """
 
     times: Mapping[Side, Times]
     classes: Mapping[Side, np.ndarray]
-    answered: Mapping[Side, Arrays]
+    outputs: Mapping[Side, Arrays]
     truth_images: int
 
 
-def _runs(compared: Compared, plan: Plan, truth_images: Callable[[], int], report: Progress) -> _Runs:
+def _runs(compared: Compared, plan: MemoryPlan, truth_images: Callable[[], int], report: Progress) -> _Runs:
     """Run the whole model, all sides in turn or one side at a time, and return the results.
 
-    `truth_images` is asked once the model has run: whatever is wrong with it, ONNX Runtime has said so then.
+    `truth_images` is called after the first run of the model, so that ONNX Runtime reports a faulty model
+    first.
     """
     device, source = compared.device, compared.source
     times: dict[Side, Times] = {}
     classes: dict[Side, np.ndarray] = {}
-    answered: dict[Side, Arrays] = {}
+    outputs: dict[Side, Arrays] = {}
     for sides in [[side] for side in compared.sides] if plan.one_side_at_a_time else [compared.sides]:
         report("loading both sides" if len(sides) > 1 else f"loading the {sides[0].name} side")
-        with shape_notes_on_error(*compared.shaped):
+        with shape_notes_on_error(*compared.shape_arguments):
             sessions = {side: compared.session(side) for side in sides}
             report(f"timing batches of {source.batch}")
             times.update(_measure(sessions, on_device(source.first(source.batch), device), device))
@@ -203,10 +205,10 @@ def _runs(compared: Compared, plan: Plan, truth_images: Callable[[], int], repor
         report(f"running {source.images} images on each side")
         for side, session in sessions.items():
             classes[side] = predicted_classes(session, source)
-            answered[side] = run_named(session, source.first(images))
-        # Delete both first, so that their memory is free for the next ones.
+            outputs[side] = run_named(session, source.first(images))
+        # Free the memory of these sessions before the next are made.
         del sessions, session
-    return _Runs(times, classes, answered, images)
+    return _Runs(times, classes, outputs, images)
 
 
 def _layer_rows(compared: Compared, reference_feeds: Feeds, report: Progress) -> tuple[LayerResult, ...]:
@@ -229,25 +231,25 @@ def _reference_inputs(
     return on_device(reference_feeds, compared.device)
 
 
-def _convs_alone(
+def _check_convs(
     compared: Compared, rows: Sequence[LayerResult], reference_feeds: Feeds, report: Progress
 ) -> ConvsAlone:
-    """Return which Convs are right alone, from the rows where there are any; else each is run now."""
+    """Return which Convs are right alone, from the rows if there are any; otherwise run each Conv now."""
     if rows or not compared.layers:
         errors = {row.node: row.relative_l2_error for row in rows}
     else:
-        capture, fed = compared.capture(), on_device(reference_feeds, compared.device)
+        capture, feeds = compared.capture(), on_device(reference_feeds, compared.device)
         errors = {}
         for number, layer in enumerate(compared.layers, start=1):
             report(f"checking Conv {number} of {len(compared.layers)} alone")
-            inputs = capture.inputs(layer, fed)
-            sessions = _layer_sessions(compared, layer, _ranks(inputs), (DEFAULT, compared.ours))
+            inputs = capture.inputs(layer, feeds)
+            sessions = _layer_sessions(compared, layer, _ranks(inputs), (DEFAULT, compared.convswap_side))
             errors[layer.name] = _layer_errors(compared, layer, sessions, inputs)
-    errors = {name: of_side for name, of_side in errors.items() if not np.isnan(of_side["convswap"])}
+    errors = {name: by_side for name, by_side in errors.items() if not np.isnan(by_side["convswap"])}
     wrong = (
         name
-        for name, of_side in errors.items()
-        if not conv_is_right(of_side["default"], of_side["convswap"], compared.measure.tolerance)
+        for name, by_side in errors.items()
+        if not conv_is_right(by_side["default"], by_side["convswap"], compared.tolerances.requested)
     )
     return ConvsAlone(len(errors), tuple(wrong))
 
@@ -255,18 +257,18 @@ def _convs_alone(
 def _comparison(
     compared: Compared,
     runs: _Runs,
-    found: tuple[Plan, Answers, Verdict],
+    findings: tuple[MemoryPlan, OutputComparison, Verdict],
     rows: tuple[LayerResult, ...],
 ) -> Comparison:
     options, tested, source = compared.options, compared.tested, compared.source
     swapping, device = compared.swapping, compared.device
-    plan, answers, verdict = found
-    same = agreement(runs.classes[DEFAULT], runs.classes[compared.ours])
+    plan, compared_outputs, verdict = findings
+    top1 = agreement(runs.classes[DEFAULT], runs.classes[compared.convswap_side])
     return Comparison(
         model=tested.title,
         device=device,
         precision=options.precision,
-        options=_told_options(compared),
+        options=_options_json(compared),
         environment=environment(device),
         images=source.images,
         batch=source.batch,
@@ -276,35 +278,35 @@ def _comparison(
             side.name: SideResult(
                 runs.times[side],
                 _accuracy(runs.classes[side], source.labels),
-                *answers.errors[side],
+                *compared_outputs.errors[side],
                 provider_options=side.provider_options,
             )
             for side in compared.sides
         },
-        top1_agreement=same.share,
-        without_class=same.without_class,
+        top1_agreement=top1.share,
+        without_class=top1.without_class,
         swapped=compared.swapped_convs,
         left=swapping.not_swapped,
         fused=swapping.fused,
         not_fused=swapping.not_fused,
         layers=rows,
-        tolerance=compared.measure.tolerance,
-        notes=(*plan.notes, *_notes(compared, runs.times, answers, same), *verdict.notes),
+        tolerance=compared.tolerances.requested,
+        notes=(*plan.notes, *_notes(compared, runs.times, compared_outputs, top1), *verdict.notes),
         verdict=verdict,
-        elements_that_differ=_elements_that_differ(answers),
+        elements_that_differ=_elements_that_differ(compared_outputs),
     )
 
 
-def _elements_that_differ(answers: Answers) -> Mapping[str, Mapping[str, float]]:
+def _elements_that_differ(compared_outputs: OutputComparison) -> Mapping[str, Mapping[str, float]]:
     """Return, for each output that is not floating-point, the share of elements that differ on each side."""
     return {
-        output.name: {"default": output.default.relative, "convswap": output.ours.relative}
-        for output in answers.outputs
+        output.name: {"default": output.default.relative, "convswap": output.convswap.relative}
+        for output in compared_outputs.outputs
         if not output.is_floating
     }
 
 
-def _told_options(compared: Compared) -> dict[str, Any]:
+def _options_json(compared: Compared) -> dict[str, Any]:
     options, source = compared.options, compared.source
     shapes = input_shapes(source.inputs, source.batch)
     return {
@@ -318,12 +320,12 @@ def _told_options(compared: Compared) -> dict[str, Any]:
         "input_shapes": {name: list(shape) for name, shape in shapes.items()},
         "device": compared.device.name,
         "session": {STOP_SPINNING: "1"} if compared.device.name == "cpu" else {},
-        "convswap_provider": dict(compared.ours.provider_options),
+        "convswap_provider": dict(compared.convswap_side.provider_options),
     }
 
 
 def _notes(
-    compared: Compared, times: Mapping[Side, Times], answers: Answers, same: Agreement
+    compared: Compared, times: Mapping[Side, Times], compared_outputs: OutputComparison, top1: Agreement
 ) -> Iterator[str]:
     """Yield the notes below the tables."""
     device, options, tested = compared.device, compared.options, compared.tested
@@ -333,42 +335,42 @@ def _notes(
         yield f"both sides run with {STOP_SPINNING}=1, so that idle threads do not slow the other side"
     if options.against == "all" and device.name == "cpu":
         yield NO_OTHER_SIDE_ON_CPU
-    if any(each.burst > 1 for each in times.values()):
+    if any(side_times.burst > 1 for side_times in times.values()):
         yield "runs below 0.1 ms: each timed run is a burst of back-to-back runs of some 2 ms"
     runs = times[DEFAULT].runs
     if runs < SINGLE_RUNS.samples:
         yield f"a run takes seconds, so only {runs} were timed"
-    if answers.in_float32:
-        operators = ", ".join(answers.in_float32)
+    if compared_outputs.in_float32:
+        operators = ", ".join(compared_outputs.in_float32)
         yield f"computed in float32 for the reference, having no float64 form: {operators}"
     in_subgraphs = compared.swapped_convs - sum(layer.convolutions for layer in compared.layers)
     if in_subgraphs > 0:
         yield f"{in_subgraphs} swapped Conv in subgraphs: timed as part of the whole model only"
-    if answers.reference_note:
-        yield answers.reference_note
+    if compared_outputs.reference_note:
+        yield compared_outputs.reference_note
     if not options.time_layers:
         yield "the Convs were not timed alone, as asked"
-    yield from shape_notes(*compared.shaped)
-    if answers.without_elements:
+    yield from shape_notes(*compared.shape_arguments)
+    if compared_outputs.without_elements:
         yield (
             "outputs without an element that is finite, of which nothing was compared: "
-            f"{answers.without_elements}"
+            f"{compared_outputs.without_elements}"
         )
     if compared.rounds_to_float16_on_cpu:
         yield FLOAT16_ON_CPU
     if tested.swapped_before:
         yield (
-            f"{tested.swapped_before} Conv swapped before: on our side with the algorithm and precision "
-            "that the file gives, on the default side turned back into ONNX's"
+            f"{tested.swapped_before} Conv swapped before: on the convswap side with the algorithm and "
+            "precision that the file gives, on the default side turned back into ONNX's"
         )
     if tested.missing_dataset is not None:
         yield (
             f"the model was made for {tested.missing_dataset}, which is not here: "
             f"--data {tested.missing_dataset} downloads it"
         )
-    if same.without_class:
+    if top1.without_class:
         yield (
-            f"samples without a class on either side: {same.without_class}; their outputs are empty, or the "
+            f"samples without a class on either side: {top1.without_class}; their outputs are empty, or the "
             "largest value is not finite"
         )
 
@@ -385,22 +387,22 @@ def _accuracy(classes: np.ndarray, labels: np.ndarray | None) -> float | None:
 
 
 def _truth_images(
-    layers: Sequence[ConvLayer], shapes: Mapping[str, Sequence[int]], source: Source, one: Feeds
+    layers: Sequence[ConvLayer], shapes: Mapping[str, Sequence[int]], source: Source, sample: Feeds
 ) -> int:
-    """Return how many images to evaluate in float64: at most 100, fewer where each is large or takes long.
+    """Return how many images to evaluate in float64: at most 100, fewer if each is large or takes long.
 
-    `shapes` are those of the layers' inputs in a run of `one`.
+    `shapes` are those of the layers' inputs in a run of `sample`.
     """
-    samples = _samples(one)
+    samples = _samples(sample)
     operations = sum(layer.problem(shapes).operations for layer in layers)
-    affordable = int(_REFERENCE_OPERATIONS // max(operations / samples, 1))
-    elements = sum(values.size for values in one.values())
-    held = int(_REFERENCE_ELEMENTS // max(elements / samples, 1))
-    return max(samples, min(REFERENCE_IMAGES, source.images, affordable, held))
+    within_time = int(_REFERENCE_OPERATIONS // max(operations / samples, 1))
+    elements = sum(values.size for values in sample.values())
+    within_memory = int(_REFERENCE_ELEMENTS // max(elements / samples, 1))
+    return max(samples, min(REFERENCE_IMAGES, source.images, within_time, within_memory))
 
 
 def _samples(feeds: Feeds) -> int:
-    """Return how many samples `feeds` hold, which were asked for one: more if the model's batch is fixed."""
+    """Return the number of samples in `feeds`, which is more than one if the model's batch is fixed."""
     return next((max(values.shape[0], 1) for values in feeds.values() if values.ndim), 1)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 import onnxruntime
 
-from convswap.comparison.verdict import Measure
+from convswap.comparison.verdict import Tolerances
 from convswap.errors import ConvswapError, unknown_name
 from convswap.graph.algorithms import check_algorithm
 from convswap.graph.external_weights import SplitModel, as_split
@@ -49,7 +49,7 @@ _STORED = {int(onnx.TensorProto.FLOAT16): "float16", int(onnx.TensorProto.BFLOAT
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """The arguments of `convswap.compare` other than the model; see there."""
+    """The arguments of `convswap.compare` other than the model."""
 
     data: str | None = None
     images: int | None = None
@@ -68,7 +68,7 @@ class CompareOptions:
     op_libraries: OpLibraries = ()
 
     def check(self) -> None:
-        """Raise ConvswapError for an option that is wrong whatever the model and the device."""
+        """Raise ConvswapError for an option that is wrong for every model and device."""
         if self.against not in AGAINST:
             raise unknown_name("choice of sides", self.against, AGAINST)
         if self.precision not in PRECISIONS:
@@ -90,25 +90,25 @@ class Compared:
     sides: tuple[Side, ...]
 
     @property
-    def ours(self) -> Side:
-        """The side of our op."""
+    def convswap_side(self) -> Side:
+        """The side that runs the swapped model."""
         return next(side for side in self.sides if side.ours)
 
     @property
     def swapped_convs(self) -> int:
-        """How many Convs of our side are swapped, including those that already were."""
+        """The number of swapped Convs, including those that were swapped in the user's model."""
         return self.tested.swapped_before + len(self.swapping.swapped)
 
     @property
-    def shaped(self) -> tuple[Any, ...]:
+    def shape_arguments(self) -> tuple[Any, ...]:
         """The arguments of `shape_notes` and `shape_notes_on_error`."""
         return declared_inputs(self.tested.model), self.source.inputs, self.source.batch
 
     @property
-    def measure(self) -> Measure:
-        """The tolerance that was asked for, and that of the coarsest arithmetic."""
+    def tolerances(self) -> Tolerances:
+        """The requested tolerance, and the usual tolerance of the coarsest arithmetic."""
         usual = max((TOLERANCES[kind] for kind in self._arithmetic), default=TOLERANCES[DEFAULT_PRECISION])
-        return Measure(usual if self.options.tolerance is None else self.options.tolerance, usual)
+        return Tolerances(usual if self.options.tolerance is None else self.options.tolerance, usual)
 
     @property
     def rounding(self) -> float:
@@ -120,7 +120,7 @@ class Compared:
 
     @property
     def rounds_to_float16_on_cpu(self) -> bool:
-        """Whether our Convs round values to float16 that the default side keeps in float32, on the CPU."""
+        """Whether, on the CPU, swapped Convs round to float16 what the default side keeps in float32."""
         is_float16 = FLOAT16_ON_CPU in self.swapping.notes or "float16" in self._arithmetic
         return self.device.name == "cpu" and is_float16
 
@@ -133,7 +133,7 @@ class Compared:
 
     @property
     def _arithmetic(self) -> set[str]:
-        """The precisions and storage types of the Convs on our side."""
+        """The precisions and storage types of the swapped Convs."""
         kinds = {
             _STORED.get(layer.element_type, layer.setting("precision", DEFAULT_PRECISION))
             for layer in self.layers
@@ -142,12 +142,12 @@ class Compared:
 
     @functools.cached_property
     def plain(self) -> SplitModel:
-        """The model that the default side runs, as sessions take it."""
+        """The model that the default side runs, as a split model."""
         return as_split(self.tested.plain)
 
     @functools.cached_property
     def swapped(self) -> SplitModel:
-        """The model that our side runs, as sessions take it."""
+        """The model that the convswap side runs, as a split model."""
         return as_split(self.swapping.model)
 
     def model(self, side: Side) -> SplitModel:
@@ -155,7 +155,7 @@ class Compared:
         return self.swapped if side.ours else self.plain
 
     def session(self, side: Side) -> onnxruntime.InferenceSession:
-        """Return a session of the whole model; its errors are those of `make_session`."""
+        """Return a session of the whole model; `make_session` documents the errors."""
         return make_session(self.model(side), side, self.device)
 
     def capture(self) -> Capture:
@@ -164,7 +164,7 @@ class Compared:
 
 
 def prepare(model: UserModel, options: CompareOptions, device: Device) -> Compared:
-    """Return `model` as both sides run it, with its data; the errors are those of `compare`."""
+    """Return the models of both sides and their data; `compare` documents the errors."""
     tested = open_model_with_data(model, options.data, options.input_shape, options.inputs)
     source = source_of(tested, options.images, options.batch, device)
     if options.labelled and source.labels is None:
@@ -183,10 +183,10 @@ def prepare(model: UserModel, options: CompareOptions, device: Device) -> Compar
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The order of a comparison's steps that suits the free memory, with a note if it is not the usual one.
+class MemoryPlan:
+    """The order of a comparison's steps for the free memory, with a note if the order is not the usual one.
 
-    `weights` are the bytes of the large weights, and `free` those that were free before.
+    `weights` is the number of bytes of the large weights, and `free` the number that was free before.
     """
 
     weights: int
@@ -195,11 +195,11 @@ class Plan:
     notes: tuple[str, ...] = ()
 
 
-def plan_memory(compared: Compared) -> Plan:
+def plan_memory(compared: Compared) -> MemoryPlan:
     """Return the plan for the memory that the weights take.
 
-    On the CPU a session keeps the weights a second time, in the order of its kernels, and takes more while it
-    is made. For the reference the largest weight is widened to float64.
+    On the CPU a session keeps a second copy of the weights, packed for its kernels, and its creation takes
+    more. The reference widens the largest weight to float64.
 
     Raises:
         ConvswapError: the memory does not suffice even for one side at a time.
@@ -207,25 +207,25 @@ def plan_memory(compared: Compared) -> Plan:
     arrays, free = list(compared.plain.weights.values()), free_memory()
     weights = sum(values.nbytes for values in arrays)
     if free is None:
-        return Plan(weights, free)
-    # All others are in memory already, and not among what is free.
-    own, making = mapped(arrays), while_made(arrays)
+        return MemoryPlan(weights, free)
+    # Weights that are not mapped from files are in memory already, and not part of the free memory.
+    file_bytes, creation = mapped(arrays), while_made(arrays)
     widest = max((8 * values.size for values in arrays), default=0)
-    least = own + max(making, widest)
-    if too_much(least, free):
-        raise _too_large(compared, least, free)
+    one_side = file_bytes + max(creation, widest)
+    if too_much(one_side, free):
+        raise _too_large(compared, one_side, free)
     others = session_weight_bytes(arrays) * (len(compared.sides) - 1) if compared.device.name == "cpu" else 0
-    both = max(least, own + making + others)
+    both = max(one_side, file_bytes + creation + others)
     if too_much(both, free):
         note = (
             f"both sides at once would take about {in_bytes(both)} of memory, and {in_bytes(free)} are "
             "free: they were timed one after the other, not in turn"
         )
-        return Plan(weights, free, one_side_at_a_time=True, notes=(note,))
-    return Plan(weights, free)
+        return MemoryPlan(weights, free, one_side_at_a_time=True, notes=(note,))
+    return MemoryPlan(weights, free)
 
 
-def check_memory(compared: Compared, plan: Plan, shapes: Mapping[str, Sequence[int]]) -> None:
+def check_memory(compared: Compared, plan: MemoryPlan, shapes: Mapping[str, Sequence[int]]) -> None:
     """Refuse a batch for whose values there is too little memory.
 
     `shapes` are those of the layers' inputs for one sample.
@@ -235,8 +235,8 @@ def check_memory(compared: Compared, plan: Plan, shapes: Mapping[str, Sequence[i
     """
     if plan.free is None:
         return
-    fed = (shapes[name] for layer in compared.layers for name in layer.fed)
-    values = values_of_run(fed, compared.source.batch)
+    input_shapes = (shapes[name] for layer in compared.layers for name in layer.fed)
+    values = values_of_run(input_shapes, compared.source.batch)
     needed = plan.weights + values * (1 if plan.one_side_at_a_time else 2)
     if too_much(needed, plan.free):
         raise _too_large(compared, needed, plan.free)

@@ -14,11 +14,11 @@ from convswap.graph.fusion.fuse import fusion_remarks
 from convswap.output.pages import Bar, BarPage, BarRow, bar_html
 from convswap.output.tables import error, milliseconds, plain_table, three_digits, times_faster, versions_line
 
-# Two measurements of the same model differ by as much.
+# A speedup from here on is not called slower: two measurements of the same model differ by as much.
 _NO_SLOWER = 0.98
 
-# The most Convs with bars on the page; its tables have all of them.
-MOST_LAYERS = 40
+# The maximum number of Convs with bars on the page; the tables have all Convs.
+MAX_LAYERS = 40
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
@@ -31,7 +31,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         console.print(table)
     for remark in remarks(comparison):
         console.print(Text(f"{remark}."))
-    console.print(Text(verdict_text(comparison)))
+    console.print(Text(comparison_verdict(comparison)))
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:
@@ -58,9 +58,9 @@ def remarks(comparison: Comparison) -> list[str]:
 def print_course_lines(comparison: Comparison, console: Console) -> None:
     """Print, for each side, the two lines that the programs of ECE 408 print for one network.
 
-    `Op Time` is in seconds, of the Convs alone and for all images, as the course's is for its 10,000.
-    Accuracies are written as Python writes them, again as there. The lines are never folded. Notes say where
-    the time is of more than the convolutions, or not of all.
+    `Op Time` has the seconds of the Convs alone for all images, as in the course for its 10,000 images.
+    Accuracies are written as Python writes them, as in the course. The lines are never folded. Notes say if
+    the time includes more than the convolutions, or leaves some out.
     """
     for name, side in comparison.sides.items():
         correctness = "unknown" if side.accuracy is None else str(round(side.accuracy, 4))
@@ -72,7 +72,7 @@ def print_course_lines(comparison: Comparison, console: Console) -> None:
             console.print(Text(line), soft_wrap=True)
     if any(layer.fused for layer in comparison.layers):
         console.print(Text("Note: Op Time is that of what is fused with the convolutions too, on each side."))
-    # A row with a fused depthwise Conv stands for two Convs.
+    # A row with a fused depthwise Conv has two Convs.
     timed = sum(1 + layer.fused.count("Conv") for layer in comparison.layers)
     untimed = comparison.swapped - timed + len(comparison.left)
     if untimed:
@@ -131,8 +131,8 @@ def _side_cells(side: SideResult, faster: str) -> list[str]:
 
 def _layers_table(comparison: Comparison) -> Table:
     is_fused = any(layer.fused for layer in comparison.layers)
-    what = "Each Conv alone, with what is fused with it on both sides" if is_fused else "Each Conv alone"
-    table = plain_table(f"{what}, fed its real input (median ms, batch {comparison.batch:,})")
+    title = "Each Conv alone, with what is fused with it on both sides" if is_fused else "Each Conv alone"
+    table = plain_table(f"{title}, fed its real input (median ms, batch {comparison.batch:,})")
     table.add_column("node", overflow="fold")
     table.add_column("algorithm", overflow="fold")
     floors = any(layer.floor_ms is not None for layer in comparison.layers)
@@ -141,10 +141,14 @@ def _layers_table(comparison: Comparison) -> Table:
         table.add_column(heading, justify="right", overflow="fold")
     for layer in comparison.layers:
         table.add_row(*_layer_cells(layer, floors))
-    default, ours = comparison.layers_sum("default"), comparison.layers_sum("convswap")
+    default, convswap = comparison.layers_sum("default"), comparison.layers_sum("convswap")
     table.add_section()
     table.add_row(
-        _sum_title(comparison), "", milliseconds(default), milliseconds(ours), times_faster(default / ours)
+        _sum_title(comparison),
+        "",
+        milliseconds(default),
+        milliseconds(convswap),
+        times_faster(default / convswap),
     )
     table.add_row(
         "whole model",
@@ -157,16 +161,16 @@ def _layers_table(comparison: Comparison) -> Table:
 
 
 def _layer_cells(layer: LayerResult, floors: bool) -> list[Text | str]:
-    default, ours = layer.milliseconds["default"], layer.milliseconds["convswap"]
+    default, convswap = layer.milliseconds["default"], layer.milliseconds["convswap"]
     cells: list[Text | str] = [
         Text(layer.title),
         layer.algorithm,
         milliseconds(default),
-        milliseconds(ours),
-        times_faster(default / ours),
+        milliseconds(convswap),
+        times_faster(default / convswap),
     ]
     if floors:
-        share = "-" if layer.floor_ms is None else f"{100 * layer.floor_ms / ours:.0f} %"
+        share = "-" if layer.floor_ms is None else f"{100 * layer.floor_ms / convswap:.0f} %"
         cells += [milliseconds(layer.floor_ms), share]
     return [*cells, error(layer.relative_l2_error["default"]), error(layer.relative_l2_error["convswap"])]
 
@@ -211,13 +215,13 @@ def _share(value: float) -> str:
     return "100 %" if value == 1 else f"{math.floor(value * 1e4) / 1e2:.2f} %"
 
 
-def verdict_text(comparison: Comparison) -> str:
-    """Return whether the answers agree and, in a second line, the speedup."""
-    ours, tolerance = comparison.convswap.relative_l2_error, comparison.tolerance
-    found = f"relative L2 error {error(ours)}, at most {tolerance:g} asked for."
+def comparison_verdict(comparison: Comparison) -> str:
+    """Return whether the outputs agree and, in a second line, the speedup."""
+    convswap, tolerance = comparison.convswap.relative_l2_error, comparison.tolerance
+    evidence = f"relative L2 error {error(convswap)}, at most {tolerance:g} asked for."
     if comparison.verdict is not None:
-        found = comparison.verdict.found
-    answer = f"{_outcome(comparison)}: {found}"
+        evidence = comparison.verdict.evidence
+    answer = f"{_outcome(comparison)}: {evidence}"
     swapped = f"{comparison.swapped} Conv swapped, {len(comparison.left)} left"
     if comparison.options.get("fuse"):
         swapped += f", {len(comparison.fused)} fused with what follows"
@@ -249,7 +253,7 @@ def _gain(comparison: Comparison) -> str:
 def compare_html(comparison: Comparison, made: str = "") -> str:
     """Return the page; `made` is the command and the date at its end."""
     title, *circumstances = heading(comparison).splitlines()
-    answer, gain = verdict_text(comparison).splitlines()
+    answer, gain = comparison_verdict(comparison).splitlines()
     shown = _longest(comparison)
     return bar_html(
         BarPage(
@@ -280,7 +284,7 @@ def _end_to_end_rows(comparison: Comparison) -> list[BarRow]:
 
 def _longest(comparison: Comparison) -> list[LayerResult]:
     """Return the layers to show, in the model's order: if there are too many, the slowest by default."""
-    by_time = sorted(comparison.layers, key=lambda layer: -layer.milliseconds["default"])[:MOST_LAYERS]
+    by_time = sorted(comparison.layers, key=lambda layer: -layer.milliseconds["default"])[:MAX_LAYERS]
     return [layer for layer in comparison.layers if layer in by_time]
 
 
@@ -289,7 +293,7 @@ def _layer_rows(layers: list[LayerResult]) -> list[BarRow]:
     return [
         BarRow(
             layer.title,
-            _told(layer),
+            _bar_text(layer),
             tuple(_bar(name, time, longest) for name, time in _both(layer).items()),
             None if layer.floor_ms is None else layer.floor_ms / longest,
         )
@@ -297,16 +301,16 @@ def _layer_rows(layers: list[LayerResult]) -> list[BarRow]:
     ]
 
 
-def _told(layer: LayerResult) -> str:
+def _bar_text(layer: LayerResult) -> str:
     faster = times_faster(layer.milliseconds["default"] / layer.milliseconds["convswap"])
-    default, ours = (error(layer.relative_l2_error[side]) for side in ("default", "convswap"))
-    return f"{layer.algorithm}, {faster}; error {default} by default, {ours} ours"
+    default, convswap = (error(layer.relative_l2_error[side]) for side in ("default", "convswap"))
+    return f"{layer.algorithm}, {faster}; error {default} by default, {convswap} with convswap"
 
 
 def _layers_note(comparison: Comparison, shown: list[LayerResult]) -> str:
     note = f"Median milliseconds for a batch of {comparison.batch:,}; bars begin at zero, all on one scale."
     if len(shown) < len(comparison.layers):
-        note += f" Of {len(comparison.layers)} layers the {len(shown)} that take the default longest."
+        note += f" The {len(shown)} of {len(comparison.layers)} layers that take the default longest."
     return note
 
 

@@ -29,10 +29,10 @@ class SideResult:
 
 @dataclass(frozen=True)
 class LayerResult:
-    """One Conv on its own: the median milliseconds and the relative L2 error of each side, by side's name.
+    """One Conv alone: the median milliseconds and the relative L2 error of each side, by the side's name.
 
-    `fused` has the ops that are computed with it, in order: on our side in the same node, on the others in
-    nodes of their own. `floor_ms` is None where no ceiling of the device is known.
+    `fused` has the ops that are fused with the Conv, in order; the other sides compute them in separate
+    nodes. `floor_ms` is None if the device's bandwidth and rate are not known.
     """
 
     node: str
@@ -52,12 +52,13 @@ class LayerResult:
 class Comparison:
     """The outcome of a comparison; `sides` has "default", "convswap" and, with `against="all"`, the others.
 
-    `top1_agreement` is the share of samples of which both sides name the same class; None where no sample has
-    one, as where outputs are empty or not finite. `without_class` samples have none on either side.
-    `images` samples went through both sides for accuracy and agreement; `batch` of them were timed;
-    `truth_images` were evaluated in float64 for the errors. `notes` are sentences for a reader. `verdict`
-    says whether the answers agree; without one, our error alone does. `elements_that_differ` has, for each
-    output of whole numbers, truth values or strings, the share in which each side differs from the reference.
+    `images` samples were run on both sides for accuracy and agreement; batches of `batch` samples were timed;
+    `truth_images` samples were evaluated in float64 for the errors. `top1_agreement` is the share of samples
+    with the same class on both sides. It is None if no sample has a class, as for outputs that are empty or
+    not finite. `without_class` counts the samples without a class on either side. `notes` are sentences for a
+    reader. `verdict` says whether the outputs agree; if it is None, the error of the convswap side decides.
+    `elements_that_differ` has, for each output that is not floating-point, the share of its elements in which
+    each side differs from the reference.
     """
 
     model: str
@@ -89,23 +90,23 @@ class Comparison:
 
     @property
     def convswap(self) -> SideResult:
-        """Our library's result."""
+        """The result of the model with its Convs swapped."""
         return self.sides["convswap"]
 
     @property
     def speedup(self) -> float:
-        """The speedup of our side: the default's median over ours."""
+        """The speedup over the default: its median over that of the convswap side."""
         return self.speedup_over("default")
 
     @property
     def within_tolerance(self) -> bool:
-        """Whether our outputs are right: see `convswap.comparison.verdict`."""
+        """Whether the outputs of the convswap side are right, by the rules of `comparison.verdict`."""
         if self.verdict is not None:
             return self.verdict.agree
         return self.convswap.relative_l2_error <= self.tolerance
 
     def speedup_over(self, side: str) -> float:
-        """Return the median of `side` over ours."""
+        """Return the median of `side` over that of the convswap side."""
         return self.sides[side].times.median / self.convswap.times.median
 
     def layers_sum(self, side: str) -> float:
