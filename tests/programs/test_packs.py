@@ -198,7 +198,7 @@ def test_a_store_that_cannot_be_used_costs_a_note_and_a_pack_is_written(tmp_path
     assert main(["warm", *asked]) == 0
     told = capsys.readouterr()
     assert "convswap: the kernel store is not used: it cannot be made: Not a directory\n" in told.err
-    assert "not kept" in told.out and _native.pack_contents(str(pack))
+    assert "not stored" in told.out and _native.pack_contents(str(pack))
 
 
 @needs_compiler

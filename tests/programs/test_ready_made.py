@@ -14,7 +14,7 @@ import pytest
 from build_tools import REPOSITORY
 from convswap import _native
 from convswap.errors import ConvswapError
-from convswap.planning.ready_made import asked_for, make_for_wheel
+from convswap.planning.ready_made import capabilities_from, make_for_wheel
 from fake_card import needs_compiler, run_beside_card
 
 pytestmark = pytest.mark.extended
@@ -135,14 +135,14 @@ def test_an_algorithm_without_generic_kernels_is_refused(tmp_path: Path) -> None
     assert not list(tmp_path.iterdir())
 
 
-def test_cards_are_asked_for_by_their_compute_capabilities() -> None:
-    assert asked_for("9.0;8.0;9.0") == [90, 80]
-    assert asked_for("none") == []
+def test_cards_are_capabilities_from_by_their_compute_capabilities() -> None:
+    assert capabilities_from("9.0;8.0;9.0") == [90, 80]
+    assert capabilities_from("none") == []
     assert (
-        asked_for(None)
-        == asked_for("")
+        capabilities_from(None)
+        == capabilities_from("")
         == [card["compute_capability"] for card in _native.cuda_devices()][:1]
     )
     for text in ("x", "9.0;", "90", "6.1", "9.0,8.0"):
         with pytest.raises(ConvswapError, match="CONVSWAP_READY_MADE is "):
-            asked_for(text)
+            capabilities_from(text)

@@ -96,13 +96,15 @@ def test_what_is_measured_to_be_faster_is_written_and_a_session_uses_it(pretende
     # The time is that of the algorithm which is taken.
     assert [node.best_ms for node in found.nodes] == [{2: 0.4}, {2: 0.5}]
     plans = convswap.explain(found.written, device="cpu", batch=2).convs
-    assert [(plan.answer["algorithm"], plan.answer["decided_by"]) for plan in plans] == [
+    assert [(plan.explanation["algorithm"], plan.explanation["decided_by"]) for plan in plans] == [
         ("reference", "file"),
         ("direct", "file"),
     ]
     # Other sizes are the rule's.
     plans = convswap.explain(found.written, device="cpu", batch=3).convs
-    assert {(plan.answer["algorithm"], plan.answer["decided_by"]) for plan in plans} == {("direct", "rule")}
+    assert {(plan.explanation["algorithm"], plan.explanation["decided_by"]) for plan in plans} == {
+        ("direct", "rule")
+    }
     assert answers(onnx.load(found.written), {}) == answers(
         onnx.load(found.written), {"first": "reference", "second": "direct"}
     )
@@ -140,7 +142,7 @@ def test_each_batch_has_its_own_line_at_the_stage_that_is_taken(pretended, tmp_p
     }
     for batch, algorithm in ((1, "direct"), (4, "reference")):
         plan = convswap.explain(found.written, device="cpu", batch=batch).convs[0]
-        assert (plan.answer["algorithm"], plan.answer["decided_by"]) == (algorithm, "file")
+        assert (plan.explanation["algorithm"], plan.explanation["decided_by"]) == (algorithm, "file")
 
 
 def test_the_rules_choice_stays_where_another_gains_no_more_than_the_noise(pretended, tmp_path):

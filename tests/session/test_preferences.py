@@ -121,7 +121,7 @@ def test_the_model_is_explained_swapped_again_and_compared_by_what_it_says():
     model = onnx.load_from_string(case_model(CASE, tuned=GOOD))
     for again in (model, convswap.swap(model).to_proto()):
         (conv,) = convswap.explain(again, device="cpu").convs
-        assert (conv.answer["algorithm"], conv.answer["decided_by"]) == ("reference", "file")
+        assert (conv.explanation["algorithm"], conv.explanation["decided_by"]) == ("reference", "file")
     (layer,) = convswap.compare(model, device="cpu", images=2, batch=2).layers
     assert layer.algorithm == "reference"
 
@@ -148,14 +148,14 @@ def test_a_file_made_beside_a_hopper_runs_on_a_cpu():
     y = run(make_session(model.SerializeToString()), X)
     assert np.array_equal(y, _native.conv(*CASE.arrays(), **CASE.attributes))
     (conv,) = convswap.explain(model, device="cpu").convs
-    assert (conv.answer["algorithm"], conv.answer["decided_by"]) == ("direct", "rule")
+    assert (conv.explanation["algorithm"], conv.explanation["decided_by"]) == ("direct", "rule")
 
 
 @pytest.mark.parametrize("capability", [75, 80])
 def test_a_file_made_beside_a_hopper_is_planned_for_other_cards(capability):
     (conv,) = convswap.explain(made_beside_hoppers(), compute_capability=capability).convs
     by_rule = _native.choose(PROBLEM, "cuda", compute_capability=capability)
-    assert (conv.answer["algorithm"], conv.answer["decided_by"]) == (by_rule, "rule")
+    assert (conv.explanation["algorithm"], conv.explanation["decided_by"]) == (by_rule, "rule")
     # These take cards of compute capability 9.0 alone.
     assert by_rule not in ("many_channels", "implicit_gemm")
 

@@ -51,7 +51,7 @@ def test_results_are_stored_and_taken_by_a_session(table):
         assert entry.milliseconds.keys() == {"direct", "reference"}
         assert entry.milliseconds[entry.algorithm] == min(entry.milliseconds.values())
     plan = convswap.explain(three_convs(), device="cpu", batch=2, algorithm="tuned")
-    assert {conv.answer["decided_by"] for conv in plan.convs} == {"tuned"}
+    assert {conv.explanation["decided_by"] for conv in plan.convs} == {"tuned"}
 
 
 def test_the_fastest_is_what_a_tuned_session_runs(table, monkeypatch):
@@ -138,7 +138,7 @@ def test_command_shows_progress_prints_the_table_and_writes_json(table, tmp_path
     captured = capsys.readouterr()
     assert "measuring problem 1 of 2: a and 1 more of the same" in captured.err
     assert max(map(len, captured.out.splitlines())) <= 120
-    for expected in ("reference", "direct", "against the rule's", "Problems stored in"):
+    for expected in ("reference", "direct", "against the heuristic's", "Problems stored in"):
         assert expected in captured.out
     found = json.loads(Path("tuning.json").read_text())
     assert (found["schema"], found["batch"], found["device"]) == (1, 3, "cpu")
@@ -237,7 +237,7 @@ def test_a_cache_that_cannot_be_written_costs_the_table_but_not_the_times(
     assert main(["tune", str(tmp_path / "model.onnx"), "--device", "cpu", "--runs", "1"]) == 2
     told = capsys.readouterr()
     assert "reference" in told.out and "they could not be stored" in told.out
-    assert told.err.splitlines()[-1].startswith("convswap: what was measured could not be stored: cannot ")
+    assert told.err.splitlines()[-1].startswith("convswap: the measurements could not be stored: cannot ")
 
 
 def full_disk(*_written):
@@ -254,7 +254,7 @@ def test_a_card_is_measured_by_its_own_clock_and_named_in_the_table(table, cuda)
     entries, _ = read_table()
     assert {entry.device for entry in entries} == {f"cuda {_native.cuda_devices()[0]['name']}"}
     plan = convswap.explain("ece408-2019sp", device="cuda", batch=64, algorithm="tuned")
-    assert [conv.answer["algorithm"] for conv in plan.convs] == [tuned.best for tuned in found.problems]
+    assert [conv.explanation["algorithm"] for conv in plan.convs] == [tuned.best for tuned in found.problems]
 
 
 @pytest.mark.parametrize("way", ["--fuse", "fused before"])
@@ -299,4 +299,4 @@ def test_fused_convs_are_measured_on_a_card(table, cuda):
     found = convswap.tune(conv_and_activation(), device="cuda", batch=64, fuse=True)
     assert ["then=" in tuned.problem for tuned in found.problems] == [True, True]
     plan = convswap.explain(conv_and_activation(), device="cuda", batch=64, algorithm="tuned", fuse=True)
-    assert [conv.answer["decided_by"] for conv in plan.convs] == ["tuned", "tuned"]
+    assert [conv.explanation["decided_by"] for conv in plan.convs] == ["tuned", "tuned"]

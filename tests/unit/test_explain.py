@@ -106,11 +106,11 @@ def test_estimates_say_why_an_algorithm_was_taken_and_the_others_were_not(batch)
     plan = convswap.explain("ece408-2019fa", batch=batch, compute_capability=90)
     assert len(plan.convs) == 2
     for conv in plan.convs:
-        estimate = re.fullmatch(r"estimated fastest: ([0-9.]+) ms", conv.answer["why"])
-        assert estimate and float(estimate[1]) > 0, conv.answer["why"]
-        supporting = [other for other in conv.answer["others"] if other["supports"]]
+        estimate = re.fullmatch(r"estimated fastest: ([0-9.]+) ms", conv.explanation["why"])
+        assert estimate and float(estimate[1]) > 0, conv.explanation["why"]
+        supporting = [other for other in conv.explanation["others"] if other["supports"]]
         # These algorithms support both layers.
-        names = {conv.answer["algorithm"], *(other["algorithm"] for other in supporting)}
+        names = {conv.explanation["algorithm"], *(other["algorithm"] for other in supporting)}
         assert names >= {"toeplitz", "few_channels", "tiled", "naive"}
         for other in supporting:
             if other["algorithm"] == "naive":
@@ -119,7 +119,7 @@ def test_estimates_say_why_an_algorithm_was_taken_and_the_others_were_not(batch)
                 continue
             slower = re.fullmatch(r"estimated slower: ([0-9.]+) ms; not measured", other["why_not"])
             # Three digits are printed, so two estimates may look equal.
-            assert slower and float(slower[1]) >= float(estimate[1]), (conv.answer["why"], other)
+            assert slower and float(slower[1]) >= float(estimate[1]), (conv.explanation["why"], other)
 
 
 def test_algorithm_that_rounds_and_gains_too_little_has_a_reason():
@@ -129,8 +129,8 @@ def test_algorithm_that_rounds_and_gains_too_little_has_a_reason():
     conv = helper.make_node("Conv", ["x", "w"], ["y"], group=132, pads=[3] * 4)
     model = helper.make_model(helper.make_graph([conv], "depthwise", [x], [y], [w]))
     (conv_plan,) = convswap.explain(model, compute_capability=90).convs
-    others = {other["algorithm"]: other["why_not"] for other in conv_plan.answer["others"]}
-    assert conv_plan.answer["algorithm"] == "depthwise"
+    others = {other["algorithm"]: other["why_not"] for other in conv_plan.explanation["others"]}
+    assert conv_plan.explanation["algorithm"] == "depthwise"
     assert re.fullmatch(
         r"estimated [0-9.]+ ms, not enough faster to round .* TF32; not measured", others["toeplitz"]
     )
@@ -173,8 +173,8 @@ def test_table_is_120_columns_and_says_why_and_why_not():
     for expected in (
         "conv2",
         "bands of",
-        "taken: the first of the catalog",
-        "not taken: comes later",
+        "chosen: the first of the catalog",
+        "not chosen: comes later",
     ):
         assert expected in text
     assert "no floor: the ceilings of" in text
@@ -220,12 +220,12 @@ def test_tuned_models_are_explained_by_the_table(table, tmp_path, capsys):
     problem = convswap.explain(three_convs(), device="cpu").convs[0].problem
     write(table, line(problem, "reference", "cpu"))
     plan = convswap.explain(three_convs(), device="cpu", algorithm="tuned")
-    assert [conv.answer["decided_by"] for conv in plan.convs] == ["tuned", "rule", "tuned"]
+    assert [conv.explanation["decided_by"] for conv in plan.convs] == ["tuned", "rule", "tuned"]
     assert "tuned, 0.500 ms" in printed(plan)
     # The file's own algorithm attribute has the same effect.
     path = tmp_path / "tuned.onnx"
     convswap.swap(three_convs(), algorithm="tuned").save(path)
-    assert [conv.answer["decided_by"] for conv in convswap.explain(path, device="cpu").convs] == [
+    assert [conv.explanation["decided_by"] for conv in convswap.explain(path, device="cpu").convs] == [
         "tuned", "rule", "tuned",
     ]  # fmt: skip
 
@@ -298,7 +298,7 @@ def test_plans_of_a_card_have_a_launch_shape_and_a_floor_and_say_what_bounds_it_
     # For other cards only the memory bandwidth is known, from the driver.
     is_measured = bool(ceilings(plan.device.card).rates)
     for conv in plan.convs:
-        assert "threads" in str(conv.answer["plan"])
+        assert "threads" in str(conv.explanation["plan"])
         assert conv.floor_ms > 0
         assert conv.bound in (("memory", "arithmetic") if is_measured else (None,))
 

@@ -105,7 +105,7 @@ def compare(
         input_shape: the shape of one sample of the model's input, or of inputs by name, where the model
             leaves it open; by default images are 224x224, and anything else is 1.
         inputs: the values of the model's inputs, instead of `data`: arrays by name, or the path of a file or
-            folder that has them; see `inputs.user_inputs.InputData`. The batch is theirs.
+            folder that has them; see `inputs.user_inputs.InputData`. Their number of samples is the batch.
         op_libraries: files with custom ops of others that the model needs.
         progress: called with a few words at the start of every step.
 

@@ -1,4 +1,4 @@
-"""The plan of every Conv of a model: which algorithm, with which launch shape, and why no other."""
+"""The plan of every Conv of a model: its algorithm, its launch shape, and why no other algorithm."""
 
 from __future__ import annotations
 
@@ -28,29 +28,30 @@ from convswap.timing.floor import bound_by, floor_ms
 
 @dataclass(frozen=True)
 class ConvPlan:
-    """How one Conv is computed, and why.
+    """The plan of one Conv, and the reasons for it.
 
-    `fused` has the ops that are fused into it, in order. `problem` is a `Problem.text`, `answer` what
-    `_native.explain` says of it. `floor_ms` is the least time in milliseconds, `bound` what makes it so
-    ("memory" or "arithmetic"); each is None where the ceilings of the device are not known.
+    `fused` has the ops that are fused with the Conv, in order. `problem` is a `Problem.text`, and
+    `explanation` the result of `_native.explain` for the problem. `floor_ms` is the lower bound of the time
+    in milliseconds, and `bound` the resource that sets it ("memory" or "arithmetic"). Both are None if the
+    device's bandwidth and rate are not known.
     """
 
     node: str
     fused: tuple[str, ...]
     problem: str
-    answer: _native.Explanation
+    explanation: _native.Explanation
     floor_ms: float | None
     bound: str | None
 
     @property
     def title(self) -> str:
-        """What is planned, for a reader: "conv1 + Tanh + MaxPool"."""
+        """The Conv and the ops fused with it, for a reader: "conv1 + Tanh + MaxPool"."""
         return " + ".join([self.node, *self.fused])
 
     @property
     def intensity(self) -> float:
-        """Operations for each byte that must move."""
-        return self.answer["operations"] / max(self.answer["bytes"], 1)
+        """The arithmetic intensity: operations per byte that must move."""
+        return self.explanation["operations"] / max(self.explanation["bytes"], 1)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan with the keys of `convswap explain --json`."""
@@ -58,7 +59,7 @@ class ConvPlan:
             "node": self.node,
             "fused": list(self.fused),
             "problem": self.problem,
-            **self.answer,
+            **self.explanation,
             "intensity": self.intensity,
             "floor_ms": self.floor_ms,
             "bound": self.bound,
@@ -93,16 +94,16 @@ def explain(
 
     Args:
         model: a network's name, the path of an ONNX file, or a model that holds its weights itself.
-        batch: how many samples a run takes; by default what `compare` takes.
-        device: "cuda" or "cpu"; by default the GPU where there is one, with onnxruntime-gpu and CUDA kernels.
+        batch: how many samples a run takes; by default as for `compare`.
+        device: "cuda" or "cpu"; by default the GPU if there is one, with onnxruntime-gpu and CUDA kernels.
         precision: "tf32" or "ieee".
         algorithm: the name of an algorithm of the catalog, "auto" or "tuned".
         fuse: whether to fuse Convs with the nodes behind them; see `convswap.swap`.
-        input_shape: the shape of one sample where the model leaves it open, as for `compare`.
-        inputs: what the model is fed, as for `compare`: the shapes of these values are planned.
+        input_shape: the shape of one sample if the model leaves it open, as for `compare`.
+        inputs: the values of the model's inputs, as for `compare`; the plan is for their shapes.
         op_libraries: files with custom ops of others that the model needs.
         compute_capability: plan for a typical card of this compute capability (90 or "9.0") instead of a
-            device of this machine; its launch shapes and floors are not known.
+            device of this machine; launch shapes and floors are not known then.
 
     Raises:
         ConvswapError: an argument is not known or out of range, the model cannot be read or swapped, the
@@ -130,10 +131,10 @@ def explain(
 
 
 def print_plan(plan: ModelPlan, console: Console) -> None:
-    """Print what each Conv moves and computes, then how it is computed and why not otherwise.
+    """Print the bytes and operations of each Conv, then its plan and why no other algorithm was chosen.
 
-    Convs that compute the same problem are one row. A console that is no terminal should be made 120 columns
-    wide; long names are folded, never cut.
+    Convs with the same problem share a row. A console that is not a terminal should be 120 columns wide; long
+    names are wrapped, never cut.
     """
     groups = _groups(plan.convs)
     console.print(
@@ -142,7 +143,7 @@ def print_plan(plan: ModelPlan, console: Console) -> None:
             f"{versions_line(dict(plan.environment), plan.device.title)}\n"
         )
     )
-    _print_work(groups, console)
+    _print_costs(groups, console)
     _print_reasons(groups, console)
     for left in plan.left:
         console.print(Text(f"Left as it was: {left.node}: {left.reason}."))
@@ -152,7 +153,7 @@ def print_plan(plan: ModelPlan, console: Console) -> None:
 
 
 def _devices(device: str | None, compute_capability: int | None) -> tuple[Device, Device]:
-    """Return the device to plan for, and the one to run the model on where a shape needs it."""
+    """Return the device to plan for, and the device that runs the model if shapes need a run."""
     if compute_capability is None:
         chosen = choose_device(device)
         return chosen, chosen
@@ -166,14 +167,14 @@ def _devices(device: str | None, compute_capability: int | None) -> tuple[Device
 def _plan(conv: PlannedConv, device: Device, compute_capability: int) -> ConvPlan:
     layer, problem = conv.layer, conv.problem
     with naming_conv(layer.name):
-        answer = _native.explain(
+        explanation = _native.explain(
             problem, device.name, compute_capability=compute_capability, **layer.requested
         )
     return ConvPlan(
         node=layer.name,
         fused=layer.fused,
         problem=problem.text,
-        answer=answer,
+        explanation=explanation,
         floor_ms=floor_ms(problem, device.card, layer.arithmetic),
         bound=bound_by(problem, device.card, layer.arithmetic),
     )
@@ -194,28 +195,28 @@ def _damage(is_tuned: bool) -> Iterable[str]:
 
 
 def _groups(convs: Sequence[ConvPlan]) -> list[list[ConvPlan]]:
-    """Return the plans together that are about the same problem and the same choice, in order."""
+    """Return groups of plans with the same problem and the same choice, in order."""
     groups: dict[tuple[str, str, str], list[ConvPlan]] = {}
     for conv in convs:
-        key = conv.problem, conv.answer["algorithm"], conv.answer["decided_by"]
+        key = conv.problem, conv.explanation["algorithm"], conv.explanation["decided_by"]
         groups.setdefault(key, []).append(conv)
     return list(groups.values())
 
 
-def _print_work(groups: Sequence[Sequence[ConvPlan]], console: Console) -> None:
+def _print_costs(groups: Sequence[Sequence[ConvPlan]], console: Console) -> None:
     table = plain_table(
-        "What each Conv moves and computes",
+        "Bytes and operations of each Conv",
         *("node", "algorithm", "decided by", ">MB", ">GFLOP", ">FLOP per byte", ">floor ms", ">bound by"),
     )
     for conv, *same in groups:
-        answer = conv.answer
-        measured = answer["milliseconds"]
+        explanation = conv.explanation
+        measured = explanation["milliseconds"]
         table.add_row(
             Text(_and_more(conv.title, len(same))),
-            answer["algorithm"],
-            answer["decided_by"] + ("" if measured is None else f", {milliseconds(measured)} ms"),
-            three_digits(answer["bytes"] / 1e6),
-            three_digits(answer["operations"] / 1e9),
+            explanation["algorithm"],
+            explanation["decided_by"] + ("" if measured is None else f", {milliseconds(measured)} ms"),
+            three_digits(explanation["bytes"] / 1e6),
+            three_digits(explanation["operations"] / 1e9),
             three_digits(conv.intensity),
             milliseconds(conv.floor_ms),
             conv.bound or "-",
@@ -224,14 +225,14 @@ def _print_work(groups: Sequence[Sequence[ConvPlan]], console: Console) -> None:
 
 
 def _print_reasons(groups: Sequence[Sequence[ConvPlan]], console: Console) -> None:
-    table = plain_table("How each is computed, and why not otherwise", "node", "algorithm", "why, or why not")
+    table = plain_table("Plan of each Conv, and why no other", "node", "algorithm", "why, or why not")
     for conv, *same in groups:
-        answer = conv.answer
+        explanation = conv.explanation
         table.add_row(Text(_and_more(conv.title, len(same))), "", Text(conv.problem))
-        plan = "" if answer["plan"] is None else f"; {answer['plan']}"
-        table.add_row("", answer["algorithm"], Text(f"taken: {answer['why']}{plan}"))
-        for other in answer["others"]:
-            table.add_row("", other["algorithm"], Text(f"not taken: {other['why_not']}"))
+        plan = "" if explanation["plan"] is None else f"; {explanation['plan']}"
+        table.add_row("", explanation["algorithm"], Text(f"chosen: {explanation['why']}{plan}"))
+        for other in explanation["others"]:
+            table.add_row("", other["algorithm"], Text(f"not chosen: {other['why_not']}"))
         table.add_section()
     console.print(table)
 

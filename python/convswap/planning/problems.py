@@ -1,4 +1,4 @@
-"""The Convs of a model as the planner sees them, and what `explain` and `tune` both say of a model."""
+"""The conv problems of a model, and the part of the result that `explain` and `tune` have in common."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class PlannedModel:
     notes: tuple[str, ...]
 
     def facts(self) -> dict[str, Any]:
-        """Return these as JSON has them."""
+        """Return the keys of the JSON that `explain` and `tune` have in common."""
         return {
             "schema": SCHEMA,
             "model": self.model,
@@ -70,7 +70,7 @@ class PlannedModel:
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """What `explain`, `tune` and `warm` are asked of a model: `convswap.explain` tells what each means."""
+    """Arguments that `explain`, `tune` and `warm` have in common; `convswap.explain` documents them."""
 
     batch: int | None
     precision: str
@@ -83,7 +83,7 @@ class PlanOptions:
 
 @dataclass(frozen=True)
 class PlannedConv:
-    """A swapped Conv, the shapes of those inputs that are not constant, and the problem that they make."""
+    """A swapped Conv, the shapes of its inputs that are not constant, and its problem for these shapes."""
 
     layer: ConvLayer
     shapes: Shapes
@@ -110,9 +110,9 @@ def conv_problems(
     *,
     run_on: Device | None = None,
 ) -> ConvProblems:
-    """Swap `model`, called or stored so, and return what its Convs compute in a run.
+    """Swap `model`, a network's name, a path or a model, and return the problems of its Convs in a run.
 
-    `device` is planned for; where a shape follows only from a run, that run is on `run_on`, by default
+    The plan is for `device`. If a shape follows only from a run, the model runs on `run_on`, by default
     `device` too.
 
     Raises:
@@ -121,59 +121,59 @@ def conv_problems(
     check_algorithm(options.algorithm, device.name)
     title, opened = open_model(model)
     opened, inputs = with_tensor_inputs(opened, options.inputs)
-    fed = run_inputs(
+    model_run = run_inputs(
         opened, batch=options.batch, device=device, input_shape=options.input_shape, user_inputs=inputs
     )
     swapping = swap(opened, algorithm=options.algorithm, precision=options.precision, fuse=options.fuse)
     layers = conv_layers(swapping.model, unfused_model(opened, swapping))
-    with fed.notes_on_error(), sessions_with(options.op_libraries):
-        shapes = _shapes(swapping.model, layers, fed, run_on or device)
+    with model_run.notes_on_error(), sessions_with(options.op_libraries):
+        shapes = _shapes(swapping.model, layers, model_run, run_on or device)
         convs = tuple(_planned(layer, shapes) for layer in layers)
     inner = count_swapped(swapping.model) - sum(layer.convolutions for layer in layers)
     in_subgraphs = f"{inner} swapped Conv in subgraphs are left out: what they are fed is not known"
     return ConvProblems(
         title=title,
-        batch=fed.batch,
+        batch=model_run.batch,
         convs=convs,
         left=swapping.not_swapped,
         fused=swapping.fused,
         not_fused=swapping.not_fused,
-        notes=(*fed.notes(), *((in_subgraphs,) if inner > 0 else ())),
+        notes=(*model_run.notes(), *((in_subgraphs,) if inner > 0 else ())),
     )
 
 
 def _planned(layer: ConvLayer, shapes: Shapes) -> PlannedConv:
-    own = {name: shapes[name] for name in layer.fed}
+    input_shapes = {name: shapes[name] for name in layer.fed}
     with naming_conv(layer.name):
-        return PlannedConv(layer, own, layer.problem(own))
+        return PlannedConv(layer, input_shapes, layer.problem(input_shapes))
 
 
 @contextmanager
 def naming_conv(name: str) -> Iterator[None]:
-    """Begin what the planner refuses with the name of the node that it is about."""
+    """Put the name of the node in front of the planner's error messages."""
     try:
         yield
     except ConvswapError as error:
         raise ConvswapError(f"Conv {name!r}: {error}") from error
 
 
-def _shapes(swapped: ir.Model, layers: Sequence[ConvLayer], fed: RunInputs, device: Device) -> Shapes:
-    """Return the shape of every value that `layers`, those of `swapped`, are fed.
+def _shapes(swapped: ir.Model, layers: Sequence[ConvLayer], model_run: RunInputs, device: Device) -> Shapes:
+    """Return the shape of every input of `layers`, which are the layers of `swapped`.
 
-    Inferred where ONNX's shape inference finds them, which takes no time whatever the batch; else from a run
-    with what is fed, since a shape may depend on them.
+    The shapes come from ONNX's shape inference, which takes no time at any batch. If it does not find all of
+    them, they come from a run with the input values, since a shape may depend on values.
     """
     wanted = {name for layer in layers for name in layer.fed}
-    known = _inferred(plain_model(swapped), fed.shapes, wanted)
-    if wanted <= known.keys():
-        return known
-    return Capture(swapped, layers, device).shapes(on_device(fed.feeds(), device))
+    inferred = _inferred(plain_model(swapped), model_run.shapes, wanted)
+    if wanted <= inferred.keys():
+        return inferred
+    return Capture(swapped, layers, device).shapes(on_device(model_run.feeds(), device))
 
 
 def _inferred(model: ir.Model, shapes: Mapping[str, Sequence[int]], wanted: Collection[str]) -> Shapes:
-    """Return those shapes of the values called `wanted` that follow from inputs of `shapes`.
+    """Return the shapes of the values named `wanted`, as far as they follow from inputs of `shapes`.
 
-    `model` has these inputs from then on.
+    This sets the shapes of the inputs of `model`.
     """
     for value in model.graph.inputs:
         if value.name in shapes:

@@ -1,12 +1,12 @@
 """Make the ready-made kernels beside the library; `make` calls `python -m convswap.planning.ready_made`.
 
-With --wheel FILE it makes those that a wheel carries: the generic ones, for every card or those named below.
---algorithm and --layers take less of both.
+Ready-made kernels are compiled ahead of time: the generic kernels, which compute every problem, and the kernels
+of the course's networks. A program that loads the library computes with them at once, also on machines that
+cannot compile. $CONVSWAP_READY_MADE lists compute capabilities, as in "9.0;8.0". The default is this
+machine's cards; "none" makes no kernels.
 
-They are the generic kernels, which compute everything, and what the course's networks need. So a program that
-just loads the library computes at once on these cards, also where nothing can be compiled.
-$CONVSWAP_READY_MADE names cards by their compute capabilities, as in "9.0;8.0"; by default they are this
-machine's. "none" makes none.
+With --wheel FILE the pack is the one of a wheel: the generic kernels alone, for every card or those in
+$CONVSWAP_READY_MADE. --algorithm and --layers restrict the kernels.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from convswap.timing.suites import SuiteLayer, suite_layers
 VARIABLE = "CONVSWAP_READY_MADE"
 FILE_NAME = "ready_made.pack"
 BATCHES = (1, 8, 64, 512, 10_000)
-# What follows the first layers of the course's networks, whose fused Convs take it in.
 _POOL = {"pool": "MaxPool", "pool_kernel_shape": [2, 2], "pool_strides": [2, 2]}
-FOLLOWS: tuple[Mapping[str, Any], ...] = (
+# Epilogues of the first layers of the course's networks.
+EPILOGUES: tuple[Mapping[str, Any], ...] = (
     {},
     {"activation": "Tanh", **_POOL},
     {"activation": "Relu", **_POOL},
 )
-# NVIDIA's generations from Turing on: code for 8.0 runs on 8.6 and 8.9 too, and so on. What is portable of
-# the last serves those to come.
-EVERY_CARD = (75, 80, 90, 100, 120)
-# A problem's element type and precision.
+# NVIDIA's generations from Turing on. SASS for 8.0 also runs on 8.6 and 8.9, and so on. Portable code (PTX)
+# for the last one serves later generations.
+ALL_CAPABILITIES = (75, 80, 90, 100, 120)
+# Element type and precision of the problems.
 TYPES = (("float32", "tf32"), ("float32", "ieee"), ("float16", "tf32"))
-# What computes every problem, of every type, with what follows it.
+# Kernels that together compute every problem, with every element type and epilogue.
 GENERIC = ("cuda/naive/kernel.cuh", "cuda/tiled/kernel.cuh", "cuda/epilogue/kernel.cuh")
 
 
 def make(capabilities: Sequence[int], algorithm: str = "", layers: str | None = None) -> str:
-    """Compile the kernels for cards of these compute capabilities, 90 for 9.0, and write them to the pack.
+    """Compile kernels for these compute capabilities (90 for 9.0), and write the pack beside the library.
 
-    Of the generic ones those of one algorithm alone where it is named, and of the course's layers those whose
-    name matches `layers`, a regular expression. Returns a line about it. Raises ConvswapError where there is
+    `algorithm` restricts the generic kernels to one algorithm, and `layers`, a regular expression, the
+    course's layers to those whose name matches. Returns a line for the user. Raises ConvswapError if there is
     no compiler, the file cannot be written, or nothing has that name.
     """
     path = library_path().with_name(FILE_NAME)
@@ -59,40 +59,40 @@ def make(capabilities: Sequence[int], algorithm: str = "", layers: str | None = 
         return "no ready-made kernels beside the library: there is no card, and none was named"
     generic, course = _generic_kernels(algorithm), suite_layers("course", layers)
     wanted = [
-        Kernel(name, capability)
+        PackedKernel(name, capability)
         for capability in capabilities
         for name in itertools.chain(generic, _kernels_of(course, capability))
     ]
     return f"{_write(wanted, path)}, beside the library"
 
 
-def make_for_wheel(path: Path, capabilities: Sequence[int] = EVERY_CARD, algorithm: str = "") -> str:
-    """Compile the generic kernels, or those of one algorithm, and write them to `path`; as `make` else.
+def make_for_wheel(path: Path, capabilities: Sequence[int] = ALL_CAPABILITIES, algorithm: str = "") -> str:
+    """Compile the generic kernels, or those of one algorithm, and write the pack of a wheel to `path`.
 
-    The last capability's are portable to newer cards too.
+    The kernels of the last capability are also portable to newer cards. Returns and raises as `make`.
     """
     names = _generic_kernels(algorithm)
-    wanted = [Kernel(name, capability) for capability in capabilities for name in names]
-    wanted += [Kernel(name, capabilities[-1], is_portable=True) for name in names]
+    wanted = [PackedKernel(name, capability) for capability in capabilities for name in names]
+    wanted += [PackedKernel(name, capabilities[-1], is_portable=True) for name in names]
     return f"{_write(wanted, path)}, in {path}"
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """A kernel by its name, for cards of a compute capability, or portable to newer ones."""
+class PackedKernel:
+    """A kernel instance of a pack, by name, for a compute capability or portable to newer cards too."""
 
     name: str
     capability: int
     is_portable: bool = False
 
 
-def _write(wanted: Sequence[Kernel], path: Path) -> str:
+def _write(wanted: Sequence[PackedKernel], path: Path) -> str:
     why_not = _native.kernel_compiler()["why_not"]
     if why_not:
         raise ConvswapError(why_not)
     writer = _native.PackWriter()
 
-    def add(kernel: Kernel) -> None:
+    def add(kernel: PackedKernel) -> None:
         writer.add(kernel.name, kernel.capability, is_portable=kernel.is_portable)
 
     kernels = dict.fromkeys(wanted)
@@ -109,76 +109,77 @@ def _write(wanted: Sequence[Kernel], path: Path) -> str:
     return f"{len(kernels)} ready-made kernels for compute capability {cards}, {size:.1f} MB"
 
 
-def asked_for(text: str | None) -> list[int]:
+def capabilities_from(text: str | None) -> list[int]:
     """Return [90, 80] for "9.0;8.0", [] for "none", and the cards of this machine for None and "".
 
-    Raises ConvswapError for what is no list of compute capabilities.
+    Raises ConvswapError for a text that is not a list of compute capabilities.
     """
     if not text:
         return list(dict.fromkeys(int(card["compute_capability"]) for card in cuda_cards(_native)))
     if text == "none":
         return []
     try:
-        found = [round(10 * float(part)) for part in text.split(";")]
+        capabilities = [round(10 * float(part)) for part in text.split(";")]
     except ValueError:
-        found = []
-    if not found or not all(75 <= capability < 200 for capability in found):
+        capabilities = []
+    if not capabilities or not all(75 <= capability < 200 for capability in capabilities):
         raise ConvswapError(
             f'{VARIABLE} is {text!r}: expected compute capabilities such as "9.0;8.0", or none'
         )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(capabilities))
 
 
 def _generic_kernels(algorithm: str) -> list[str]:
-    """Return the generic kernels, all for "", else those of the algorithm."""
+    """Return the names of the generic kernels of an algorithm; of all algorithms for ""."""
     known = [
         name
         for family in _native.kernel_families()
         if family["header"] in GENERIC
         for name in family["instances"]
     ]
-    found = [name for name in known if algorithm in ("", name.partition("::")[0])]
-    if not found:
+    selected = [name for name in known if algorithm in ("", name.partition("::")[0])]
+    if not selected:
         algorithms = ", ".join(dict.fromkeys(name.partition("::")[0] for name in known))
         raise ConvswapError(f"{algorithm} has no generic kernels: expected one of {algorithms}")
-    return found
+    return selected
 
 
 def _kernels_of(layers: Sequence[SuiteLayer], capability: int) -> Iterator[str]:
-    """Yield the kernels of the layers, alone and with what follows them."""
+    """Yield the names of the layers' kernels, for each of `EPILOGUES`."""
     for layer in layers:
-        for batch, (element_type, precision), follows in itertools.product(BATCHES, TYPES, FOLLOWS):
+        for batch, (element_type, precision), epilogue in itertools.product(BATCHES, TYPES, EPILOGUES):
             problem = _native.Problem(
-                layer.input_shape(batch), layer.weight_shape, False, element_type, precision, **follows
+                layer.input_shape(batch), layer.weight_shape, False, element_type, precision, **epilogue
             )
             yield from _native.kernels_of(problem, "cuda", compute_capability=capability)
 
 
 def main() -> int:
-    """Make what the command line and the environment ask for; return the exit status."""
+    """Compile the kernels that the command line and the environment ask for; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--wheel", type=Path, metavar="FILE", help="write the pack of a wheel to FILE")
     parser.add_argument(
-        "--wheel", type=Path, metavar="FILE", help="write the kernels that a wheel carries there"
+        "--algorithm", default="", metavar="A", help="only the generic kernels of this algorithm"
     )
     parser.add_argument(
-        "--algorithm", default="", metavar="A", help="of the generic kernels those of one algorithm alone"
-    )
-    parser.add_argument(
-        "--layers", metavar="REGEX", help="of the course's layers those whose name matches; not for a wheel"
+        "--layers",
+        metavar="REGEX",
+        help="only the course's layers whose name matches; has no effect on a wheel",
     )
     options = parser.parse_args()
-    named = os.environ.get(VARIABLE)
+    variable = os.environ.get(VARIABLE)
     try:
-        capabilities = asked_for(named)
+        capabilities = capabilities_from(variable)
     except ConvswapError as error:
         print(f"convswap: {error}", file=sys.stderr)
         return 2
     try:
         if options.wheel is None:
-            told = make(capabilities, options.algorithm, options.layers)
+            line = make(capabilities, options.algorithm, options.layers)
         else:
-            told = make_for_wheel(options.wheel, (named and capabilities) or EVERY_CARD, options.algorithm)
-        print(f"convswap: {told}")
+            for_wheel = (variable and capabilities) or ALL_CAPABILITIES
+            line = make_for_wheel(options.wheel, for_wheel, options.algorithm)
+        print(f"convswap: {line}")
     except ConvswapError as error:
         print(f"convswap: no ready-made kernels: {error}", file=sys.stderr)
         return 1

@@ -37,15 +37,17 @@ from convswap.timing.algorithm_times import algorithm_lines, algorithm_rows, exp
 from convswap.timing.sampler import FIND_FASTEST, Times, measure
 from convswap.timing.single_node import samples_of
 
-# What all problems may take together; those that are left then are named, and keep what the table has.
+# The maximum time for all problems. A note names the problems that were not measured; their lines in the
+# table stay.
 TOTAL_SECONDS = 900.0
 
 
 @dataclass(frozen=True)
 class TunedProblem:
-    """One problem of the model: the nodes that compute it, and the times of each algorithm that can.
+    """One problem of the model: the nodes that compute it, and the times of each algorithm that supports it.
 
-    `compared` is the algorithm that the best is set against: what the rule takes, or what was asked for.
+    `compared` is the algorithm that the best is compared with: the heuristic's choice, or the algorithm that
+    was asked for.
     """
 
     nodes: tuple[str, ...]
@@ -55,12 +57,12 @@ class TunedProblem:
 
     @property
     def best(self) -> str:
-        """The algorithm of the shortest median; of equals the first in the catalog's order."""
+        """The algorithm with the shortest median; the first in the catalog's order if several are equal."""
         return min(self.times, key=lambda name: self.times[name].median)
 
     @property
     def gain(self) -> float:
-        """The median of the algorithm compared with, over the best's."""
+        """The speedup of the best algorithm over `compared`, by medians."""
         return self.times[self.compared].median / self.times[self.best].median
 
     def to_json(self) -> dict[str, Any]:
@@ -77,9 +79,9 @@ class TunedProblem:
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning(PlannedModel):
-    """What `tune` measured, and stored in the table at `table`.
+    """The measurements of `tune`, which are stored in the tuning table at `table`.
 
-    `not_stored` tells why that could not be done, None where it was; `table` is None without a home folder.
+    `not_stored` is the reason if they could not be stored. `table` is None if there is no home folder.
     """
 
     problems: tuple[TunedProblem, ...]
@@ -106,23 +108,23 @@ def tune(
     op_libraries: OpLibraries = (),
     progress: Progress | None = None,
 ) -> Tuning:
-    """Measure each algorithm that supports it on each distinct problem of `model`, and store the results.
+    """Time each supporting algorithm on each distinct problem of `model`, and store the results.
 
-    Results are stored problem by problem, in the user's tuning table, so that an interrupted call loses none.
-    Where the table cannot be written, the results come all the same, with `not_stored`.
-    The inputs are seeded normal data, timed by the rule `FIND_FASTEST` of `convswap.timing.sampler`.
+    Results are stored problem by problem in the user's tuning table, so that an interrupted call loses none.
+    If the table cannot be written, the result has `not_stored`. The inputs are seeded normal data, timed by
+    the rule `FIND_FASTEST` of `convswap.timing.sampler`.
 
     Args:
         model: a network's name, the path of an ONNX file, or a model that holds its weights itself.
-        batch: how many samples a run takes; by default what `compare` takes.
-        device: "cuda" or "cpu"; by default the GPU where there is one, with onnxruntime-gpu and CUDA kernels.
+        batch: how many samples a run takes; by default as for `compare`.
+        device: "cuda" or "cpu"; by default the GPU if there is one, with onnxruntime-gpu and CUDA kernels.
         precision: "tf32" or "ieee".
-        algorithm: what the best is set against; "auto" is the rule's choice.
+        algorithm: the algorithm that the best is compared with; "auto" is the heuristic's choice.
         fuse: whether to fuse Convs with the nodes behind them; see `convswap.swap`.
         runs: how many samples of each algorithm are timed.
         only: a regular expression; only Convs whose name contains a match are measured.
-        input_shape: the shape of one sample where the model leaves it open, as for `compare`.
-        inputs: what the model is fed, as for `compare`: the shapes of these values are planned.
+        input_shape: the shape of one sample if the model leaves it open, as for `compare`.
+        inputs: the values of the model's inputs, as for `compare`; only their shapes count.
         op_libraries: files with custom ops of others that the model needs.
         progress: called with a few words before each problem.
 
@@ -144,8 +146,8 @@ def tune(
     groups = _groups(conv for conv in problems.convs if wanted.search(conv.layer.name))
     if not groups:
         raise ConvswapError(_nothing_to_measure(problems, only))
-    table = _Store()
-    measured = _measured(groups, chosen, algorithm, runs, progress or silent, table)
+    table = _TuningTable()
+    measured = _measure_groups(groups, chosen, algorithm, runs, progress or silent, table)
     return Tuning(
         model=problems.title,
         device=chosen,
@@ -158,15 +160,15 @@ def tune(
         fused=problems.fused,
         not_fused=problems.not_fused,
         table=table.path,
-        not_stored=table.fault,
+        not_stored=table.write_error,
         notes=(*problems.notes, *_notes(chosen, groups[len(measured) :])),
     )
 
 
 def print_tuning(tuning: Tuning, console: Console) -> None:
-    """Print the times of each problem, the best, and what it gains over what it is compared with.
+    """Print the times of each problem, its best algorithm, and the speedup over the compared algorithm.
 
-    A console that is no terminal should be made 120 columns wide; long names are folded, never cut.
+    A console that is not a terminal should be 120 columns wide; long names are wrapped, never cut.
     """
     console.print(
         Text(
@@ -174,8 +176,8 @@ def print_tuning(tuning: Tuning, console: Console) -> None:
             f"{versions_line(dict(tuning.environment), tuning.device.title)}\n"
         )
     )
-    against = "the rule's" if tuning.algorithm == AUTO else tuning.algorithm
-    table = plain_table("Median ms of a run", "node", "problem", "ms of each", "best", f">against {against}")
+    compared = "the heuristic's" if tuning.algorithm == AUTO else tuning.algorithm
+    table = plain_table("Median ms of a run", "node", "problem", "ms of each", "best", f">against {compared}")
     for tuned in tuning.problems:
         table.add_row(
             Text("\n".join(tuned.nodes)),
@@ -198,33 +200,34 @@ def print_tuning(tuning: Tuning, console: Console) -> None:
     )
 
 
-class _Store:
-    """The tuning table, as far as it can be written: `fault` tells why it cannot, None where it can.
+class _TuningTable:
+    """The tuning table; `write_error` is the reason if it cannot be written.
 
-    Raises ConvswapError, before anything is measured, where a table that the user names cannot be.
+    The constructor raises ConvswapError if the user named a table that cannot be written, so that nothing is
+    measured in vain.
     """
 
     def __init__(self) -> None:
         self.path: Path | None = None
-        self.fault: str | None = None
+        self.write_error: str | None = None
         try:
             self.path = table_path()
             check_storable()
         except ConvswapError as error:
             if os.environ.get("CONVSWAP_TUNING"):
                 raise
-            self._lose(error)
+            self._disable(error)
 
     def add(self, entry: TuningEntry) -> None:
-        """Store what was measured of a problem, at once, so that an interrupted call loses nothing."""
-        if self.fault is None:
+        """Store the measurements of a problem at once, so that an interrupted call loses nothing."""
+        if self.write_error is None:
             try:
                 store([entry])
             except ConvswapError as error:
-                self._lose(error)
+                self._disable(error)
 
-    def _lose(self, error: ConvswapError) -> None:
-        self.fault = f"what was measured could not be stored: {error}"
+    def _disable(self, error: ConvswapError) -> None:
+        self.write_error = f"the measurements could not be stored: {error}"
 
 
 def _nothing_to_measure(problems: ConvProblems, only: str | None) -> str:
@@ -240,7 +243,7 @@ def _nothing_to_measure(problems: ConvProblems, only: str | None) -> str:
 
 
 def _groups(convs: Iterable[PlannedConv]) -> list[list[PlannedConv]]:
-    """Return the Convs together that compute the same problem, in order, but none whose output is empty."""
+    """Return groups of Convs with the same problem, in order, without Convs whose output is empty."""
     groups: dict[str, list[PlannedConv]] = {}
     for conv in convs:
         if 0 not in conv.problem.output_shape:
@@ -248,15 +251,15 @@ def _groups(convs: Iterable[PlannedConv]) -> list[list[PlannedConv]]:
     return list(groups.values())
 
 
-def _measured(
+def _measure_groups(
     groups: Sequence[Sequence[PlannedConv]],
     device: Device,
     algorithm: str,
     runs: int,
     report: Progress,
-    table: _Store,
+    table: _TuningTable,
 ) -> list[TunedProblem]:
-    """Return the problems that were measured until the time was up, each stored as soon as it was."""
+    """Measure one problem after the other until the time is up; store and return each."""
     end = time.monotonic() + TOTAL_SECONDS
     measured: list[TunedProblem] = []
     for number, group in enumerate(groups, start=1):

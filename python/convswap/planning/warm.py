@@ -1,4 +1,4 @@
-"""Compile what a model needs, for this machine's card or others, before it runs."""
+"""Compile the kernels that a model needs, for this machine's card or others, before the model runs."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from convswap.runtime.cards import as_capability
 from convswap.runtime.device import Device, absent_card, choose_device
 from convswap.runtime.library import OpLibraries
 
-# Of a model whose batch is open.
+# The batches to plan for a model whose batch is open.
 BATCHES = (1, 8, 64, 512)
 
 
 @dataclass(frozen=True)
 class Warmed:
-    """What `warm` compiled: kernels by their names, for cards of each compute capability (90 for 9.0).
+    """The kernels that `warm` compiled, by name and compute capability (90 for 9.0).
 
-    `title` is the model's; `pack` the file that they were written to, None where they are in the store alone.
-    `not_kept` tells why the store does not keep them, "" where it does.
+    `title` is the model's. `pack` is the file that they were written to, None if they are in the kernel store
+    only. `not_stored` is the reason if the store does not hold them, otherwise "".
     """
 
     title: str
@@ -44,7 +44,7 @@ class Warmed:
     kernels: tuple[tuple[str, int], ...]
     bytes: int
     pack: str | None
-    not_kept: str
+    not_stored: str
 
 
 def warm(
@@ -61,16 +61,17 @@ def warm(
     pack: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Warmed:
-    """Compile the kernels that `model` needs, several at once, and keep them, or write them to `pack` too.
+    """Compile the kernels that `model` needs in parallel; put them into the kernel store, and into `pack`.
 
     Args:
         model: a network's name, the path of an ONNX file, or a model that holds its weights itself.
-        batches: how many samples runs will take; by default what the model is fixed to, as many as are in
-            `inputs`, or `BATCHES`. A kernel serves many: only another choice needs another.
-        compute_capabilities: of the cards, such as 80 and "9.0", which need not be here; by default of this
-            machine's.
+        batches: how many samples runs will take; by default the model's fixed batch, the number of samples in
+            `inputs`, or `BATCHES`. A kernel serves many batches: a batch adds a kernel only if the planner
+            chooses another for it.
+        compute_capabilities: of the cards, such as 80 and "9.0", which this machine need not have; by default
+            of this machine's card.
         precision, algorithm, fuse, input_shape, inputs, op_libraries: as for `explain`.
-        pack: the file to write, for `convswap.pack` of a session, on machines without a compiler too.
+        pack: the file to write, for the session entry `convswap.pack`, also on machines without a compiler.
         progress: called with a few words for each kernel.
 
     Raises:
@@ -83,13 +84,13 @@ def warm(
     compiler = _native.kernel_compiler()
     if compiler["why_not"]:
         raise ConvswapError(compiler["why_not"])
-    asked = _usual_batches(model, inputs) if batches is None else batch_sizes(batches)
+    requested = _default_batches(model, inputs) if batches is None else batch_sizes(batches)
     wanted: dict[tuple[str, int], None] = {}
     planned: dict[int, None] = {}
     title = ""
     for card in cards:
         capability = _capability(card)
-        for batch in asked:
+        for batch in requested:
             report(f"planning batch {batch or 'as given'} for compute capability {capability / 10:.1f}")
             options = PlanOptions(batch, precision, algorithm, fuse, input_shape, inputs, op_libraries)
             problems = conv_problems(model, options, card, run_on=choose_device("cpu"))
@@ -101,9 +102,9 @@ def warm(
     writer = _native.PackWriter()
     size = _compile(writer, list(wanted), report)
     unused = _native.kernel_store()["unused"]
-    not_kept = f"the kernel store is not used: {unused}" if unused else _native.take_kernel_store_warning()
-    if not_kept:
-        note(not_kept)
+    not_stored = f"the kernel store is not used: {unused}" if unused else _native.take_kernel_store_warning()
+    if not_stored:
+        note(not_stored)
     if pack is not None:
         _write(writer, pack)
     return Warmed(
@@ -112,22 +113,22 @@ def warm(
         kernels=tuple(wanted),
         bytes=size,
         pack=None if pack is None else os.fspath(pack),
-        not_kept=not_kept,
+        not_stored=not_stored,
     )
 
 
-def _usual_batches(model: UserModel, inputs: UserInputs | None) -> Sequence[int | None]:
-    """Return the batches to plan where none was asked for; None for that of the model or of `inputs`."""
+def _default_batches(model: UserModel, inputs: UserInputs | None) -> Sequence[int | None]:
+    """Return the batches to plan if none was asked for; None is the batch of the model or of `inputs`."""
     if inputs is not None or fixed_batch(declared_inputs(open_model(model)[1])) is not None:
         return (None,)
     return BATCHES
 
 
 def print_warmed(warmed: Warmed, console: Console) -> None:
-    """Print what was compiled, and where it is."""
+    """Print which kernels were compiled, and where they are."""
     capabilities = sorted({capability for _, capability in warmed.kernels})
     cards = ", ".join(f"{capability / 10:.1f}" for capability in capabilities)
-    where = f"kept in {_native.kernel_store()['folder']}" if not warmed.not_kept else "not kept"
+    where = f"stored in {_native.kernel_store()['folder']}" if not warmed.not_stored else "not stored"
     batches = ", ".join(f"{batch:,}" for batch in warmed.batches)
     console.print(
         Text(
@@ -142,13 +143,13 @@ def print_warmed(warmed: Warmed, console: Console) -> None:
 
 
 def clear() -> int:
-    """Delete all kernels that are kept, and return how many they were."""
+    """Delete all kernels in the kernel store, and return their number."""
     return _native.clear_kernel_store()
 
 
-def _cards(asked: int | str | Sequence[int | str] | None) -> list[Device]:
-    if asked is not None:
-        named = [asked] if isinstance(asked, (int, float, str)) else asked
+def _cards(requested: int | str | Sequence[int | str] | None) -> list[Device]:
+    if requested is not None:
+        named = [requested] if isinstance(requested, (int, float, str)) else requested
         if not named:
             raise ConvswapError("no compute capability was given; give one such as 9.0, or leave them out")
         return [absent_card(capability) for capability in dict.fromkeys(map(as_capability, named))]
@@ -169,29 +170,30 @@ def _kernels(problems: ConvProblems, card: Device, *, is_here: bool) -> list[tup
     names: list[tuple[str, int]] = []
     for conv in problems.convs:
         with naming_conv(conv.layer.name):
-            # This machine's card is planned for as a run would: a typical one may have more multiprocessors.
-            found = _native.kernels_of(
+            # Capability 0 plans for this machine's card, which may have fewer multiprocessors than a typical
+            # card of its compute capability.
+            kernels = _native.kernels_of(
                 conv.problem,
                 "cuda",
                 compute_capability=0 if is_here else capability,
                 **conv.layer.requested,
             )
-        names += [(name, capability) for name in found]
+        names += [(name, capability) for name in kernels]
     return names
 
 
 def _compile(writer: _native.PackWriter, wanted: Sequence[tuple[str, int]], report: Progress) -> int:
-    """Compile on all cores, and return the bytes."""
+    """Compile the kernels on all cores, and return their bytes."""
     total = 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        under_way = {pool.submit(writer.add, name, capability): name for name, capability in wanted}
-        for number, done in enumerate(concurrent.futures.as_completed(under_way), start=1):
+        pending = {pool.submit(writer.add, name, capability): name for name, capability in wanted}
+        for number, done in enumerate(concurrent.futures.as_completed(pending), start=1):
             try:
                 total += done.result()
             except RuntimeError as error:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise ConvswapError(" ".join(str(error).split())) from error
-            report(f"compiled {number} of {len(wanted)} kernels: {under_way[done]}")
+            report(f"compiled {number} of {len(wanted)} kernels: {pending[done]}")
     return total
 
 
@@ -202,5 +204,5 @@ def _write(writer: _native.PackWriter, pack: str | os.PathLike[str]) -> None:
             writer.write(os.fspath(part))
         except RuntimeError as error:
             raise ConvswapError(f"cannot write '{pack}': {error}") from error
-        # The writer replaces files, and would replace a device.
+        # The writer would replace a device such as /dev/null with a file; `write_bytes` does not.
         write_bytes(pack, part.read_bytes())
