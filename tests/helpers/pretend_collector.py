@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from unittest import mock
 
 from convswap.profiling import profile
-from convswap.profiling.records import COPY, KERNEL, Activity, Call, Records
+from convswap.profiling.records import KERNEL, MEMCPY, Activity, Call, Records
 from convswap.runtime.device import Device
 
 TICK = 20_000
@@ -61,7 +61,7 @@ class PretendCollector:
 
 def copy(direction: str, start: int, end: int, correlation: int) -> Activity:
     """Return a copy with its name in nvprof: "HtoD" or "DtoH"."""
-    return Activity(COPY, f"[CUDA memcpy {direction}]", start, end, correlation, stream=7, size=1024)
+    return Activity(MEMCPY, f"[CUDA memcpy {direction}]", start, end, correlation, stream=7, size=1024)
 
 
 @contextmanager

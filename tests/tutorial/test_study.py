@@ -14,7 +14,7 @@ from command_line import refusal
 from convswap.cli.main import main
 from convswap.errors import ConvswapError
 from convswap.profiling import recording
-from convswap.profiling.records import COPY, KERNEL, SET, Activity, Attributed, NodeRun
+from convswap.profiling.records import KERNEL, MEMCPY, MEMSET, Activity, AttributedActivity, NodeRun
 from convswap.runtime.device import Device
 from convswap.tutorial.study import study as module
 from convswap.tutorial.study.report import draw_study, print_study
@@ -50,9 +50,9 @@ def printed(found: Study) -> str:
     return out.getvalue()
 
 
-def work(op: str | None, name: str = "kernel", kind: str = KERNEL) -> Attributed:
+def work(op: str | None, name: str = "kernel", kind: str = KERNEL) -> AttributedActivity:
     node = None if op is None else NodeRun("node", op, 0, 1)
-    return Attributed(Activity(kind, name, 0, 1, 1), None, node)
+    return AttributedActivity(Activity(kind, name, 0, 1, 1), None, node)
 
 
 @pytest.mark.parametrize(
@@ -60,16 +60,16 @@ def work(op: str | None, name: str = "kernel", kind: str = KERNEL) -> Attributed
     [
         (work("Conv"), "convolution"),
         (work("FusedConv"), "convolution"),
-        (work("Conv", "[CUDA memset]", SET), "convolution"),
+        (work("Conv", "[CUDA memset]", MEMSET), "convolution"),
         (work("Gemm"), "fully connected"),
         (work("MatMul"), "fully connected"),
         (work("MaxPool"), "max-pool"),
         (work("LRN"), "other"),
         (work("Relu"), "other"),
-        (work(None, "[CUDA memcpy HtoD]", COPY), "copy in"),
-        (work(None, "[CUDA memcpy DtoH]", COPY), "copy out"),
+        (work(None, "[CUDA memcpy HtoD]", MEMCPY), "copy in"),
+        (work(None, "[CUDA memcpy DtoH]", MEMCPY), "copy out"),
         (work(None), "other"),
-        (work("MemcpyFromHost", "[CUDA memcpy HtoD]", COPY), "other"),
+        (work("MemcpyFromHost", "[CUDA memcpy HtoD]", MEMCPY), "other"),
     ],
 )
 def test_each_kernel_and_copy_counts_for_one_part(one, part):

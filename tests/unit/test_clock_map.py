@@ -29,9 +29,9 @@ def test_an_offset_is_exact_to_the_nanosecond():
     manual = ManualClocks()
     clocks = ClockMap(manual.system, manual.other)
     clocks.sample()
-    assert clocks.to_other(EPOCH) == 5
-    assert clocks.to_other(EPOCH + 123_456_789) == 5 + 123_456_789
-    assert clocks.to_other(EPOCH - 7) == -2
+    assert clocks.to_collector(EPOCH) == 5
+    assert clocks.to_collector(EPOCH + 123_456_789) == 5 + 123_456_789
+    assert clocks.to_collector(EPOCH - 7) == -2
 
 
 def test_a_drift_between_samples_is_followed():
@@ -42,7 +42,7 @@ def test_a_drift_between_samples_is_followed():
     manual.now += 10**9
     clocks.sample()
     middle = EPOCH + 5 * 10**8
-    assert clocks.to_other(middle) == 5 + 5 * 10**8 + 250_000
+    assert clocks.to_collector(middle) == 5 + 5 * 10**8 + 250_000
     # Without the second sample the error would be 250 us, more than most nodes take.
 
 
@@ -53,8 +53,8 @@ def test_outside_the_samples_the_nearest_offset_holds():
     manual.now += 1000
     manual.offset += 40
     clocks.sample()
-    assert clocks.to_other(EPOCH + 2000) == 5 + 40 + 2000
-    assert clocks.to_other(EPOCH - 2000) == 5 - 2000
+    assert clocks.to_collector(EPOCH + 2000) == 5 + 40 + 2000
+    assert clocks.to_collector(EPOCH - 2000) == 5 - 2000
 
 
 def test_of_several_readings_the_quickest_counts():
@@ -63,12 +63,12 @@ def test_of_several_readings_the_quickest_counts():
     other_readings = iter([900_000, *[2_000_005] * 4])
     clocks = ClockMap(lambda: next(readings), lambda: next(other_readings))
     clocks.sample()
-    assert clocks.to_other(2_000_005) == 2_000_005
+    assert clocks.to_collector(2_000_005) == 2_000_005
 
 
 def test_nothing_sampled_is_an_error():
     with pytest.raises(ValueError, match="no moment was sampled"):
-        ClockMap(time.time_ns, time.time_ns).to_other(0)
+        ClockMap(time.time_ns, time.time_ns).to_collector(0)
 
 
 @pytest.mark.parametrize("clock", SystemClocks.CLOCKS)

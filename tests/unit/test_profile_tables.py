@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from convswap.profiling.records import COPY, KERNEL, SET, Activity, Attributed, Call, CallInWindow, NodeRun
+from convswap.profiling.records import (
+    KERNEL,
+    MEMCPY,
+    MEMSET,
+    Activity,
+    AttributedActivity,
+    Call,
+    CallInWindow,
+    NodeRun,
+)
 from convswap.profiling.report import short_name
 from convswap.profiling.result import (
     activity_entries,
     call_entries,
-    most_of_the_time,
+    entries_over_90_percent,
     node_times,
     nvprof_time,
     percent,
@@ -19,17 +28,17 @@ from hypothesis import strategies as st
 CONV1, CONV2 = NodeRun("conv1", "Conv", 0, 1), NodeRun("conv2", "Conv", 2, 3)
 
 
-def work(name: str, duration: int, node: NodeRun | None = None, kind: str = KERNEL) -> Attributed:
-    return Attributed(Activity(kind, name, 100, 100 + duration, 1), None, node)
+def work(name: str, duration: int, node: NodeRun | None = None, kind: str = KERNEL) -> AttributedActivity:
+    return AttributedActivity(Activity(kind, name, 100, 100 + duration, 1), None, node)
 
 
 EXAMPLE = [
     work("_Z4convPf", 600, CONV1),
     work("_Z4convPf", 200, CONV2),
     work("_Z4biasPf", 50, CONV2),
-    work("[CUDA memcpy HtoD]", 100, kind=COPY),
-    work("[CUDA memcpy DtoH]", 30, kind=COPY),
-    work("[CUDA memset]", 20, CONV1, kind=SET),
+    work("[CUDA memcpy HtoD]", 100, kind=MEMCPY),
+    work("[CUDA memcpy DtoH]", 30, kind=MEMCPY),
+    work("[CUDA memset]", 20, CONV1, kind=MEMSET),
 ]
 
 
@@ -104,7 +113,7 @@ def test_the_nodes_together_are_all_of_the_time():
 
 
 def test_work_of_no_node_that_is_no_copy_from_or_to_the_host_is_shown_as_such():
-    rows = node_times([work("lost", 5), work("[CUDA memcpy DtoD]", 7, kind=COPY)])
+    rows = node_times([work("lost", 5), work("[CUDA memcpy DtoD]", 7, kind=MEMCPY)])
     assert [(row.node, row.total) for row in rows] == [("(no node)", 12)]
 
 
@@ -123,22 +132,22 @@ def test_api_calls_have_rows_of_their_own():
 
 
 def test_what_takes_more_than_ninety_percent_is_the_fewest_rows_that_do():
-    assert [entry.name for entry in most_of_the_time(activity_entries(EXAMPLE))] == [
+    assert [entry.name for entry in entries_over_90_percent(activity_entries(EXAMPLE))] == [
         "conv(float*)",
         "[CUDA memcpy HtoD]",
         "bias(float*)",
     ]
     # Exactly 90 % is not more than 90 %.
     ten = activity_entries([work("a", 90), work("b", 10)])
-    assert [entry.name for entry in most_of_the_time(ten)] == ["a", "b"]
-    assert most_of_the_time(activity_entries([])) == ()
-    assert len(most_of_the_time(activity_entries([work("a", 0), work("b", 0)]))) <= 2
+    assert [entry.name for entry in entries_over_90_percent(ten)] == ["a", "b"]
+    assert entries_over_90_percent(activity_entries([])) == ()
+    assert len(entries_over_90_percent(activity_entries([work("a", 0), work("b", 0)]))) <= 2
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=40))
 def test_one_row_less_would_not_be_ninety_percent(durations):
     rows = activity_entries([work(str(number), duration) for number, duration in enumerate(durations)])
-    top_rows = most_of_the_time(rows)
+    top_rows = entries_over_90_percent(rows)
     total = sum(durations)
     assert 10 * sum(row.total for row in top_rows) > 9 * total
     assert 10 * sum(row.total for row in top_rows[:-1]) <= 9 * total

@@ -1,1 +1,1 @@
-"""What takes a GPU's time, by CUPTI: kernels, copies, calls, nodes, and the parts of AlexNet's."""
+"""The profiler on CUPTI: times of a GPU's kernels, copies and API calls, and of ONNX nodes."""

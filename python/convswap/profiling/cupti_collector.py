@@ -1,17 +1,19 @@
-"""The collector that records with CUPTI: the only file that knows it.
+"""The collector that records with CUPTI; no other file uses CUPTI.
 
-It uses CUPTI's activity records, the way that costs least: records of kernels, copies and API calls go into
-buffers, and CUPTI hands them over when they are full or flushed. No counter is read, and the clocks of the
+The collector uses CUPTI's activity records, which cost least: records of kernels, copies and API calls go
+into buffers, which CUPTI delivers when they are full or flushed. No counter is read, and the clocks of the
 card stay as they are.
 
-CUPTI knows two ways to take the times of kernels, and neither suits all. Where kernels may run beside each
-other it adds instructions to every block: cuDNN's changes of layout, which have very many, took up to 8 %
-longer on an H200 than under Nsight Compute. Where they run one after the other each seems 0.6 to 2.4 us
-longer. So recording begins the first way; the timed runs are recorded the second way where kernels over
-100 us take more than half of the time of all kernels in the warm-up. Copies and memsets do not count.
+CUPTI has two kinds of kernel records, and neither suits all kernels. With CONCURRENT_KERNEL, which lets
+kernels overlap, CUPTI adds instructions to every block: cuDNN's layout transformations, which have very many
+blocks, took up to 8 % longer on an H200 than under Nsight Compute. With KERNEL, which serialises kernels,
+each kernel seems 0.6 to 2.4 us longer. So recording begins with CONCURRENT_KERNEL. The timed runs are
+recorded with KERNEL if kernels over 100 us take more than half of the time of all kernels in the warm-up.
+Copies and memsets do not count.
 
-CUPTI takes one subscriber in a process, which subscribes here first: another profiler is noticed at once, and
-named. The subscription stays until the process ends, since records may be collected again.
+CUPTI allows one subscriber in a process. The collector subscribes before it records, so another profiler is
+noticed at once, and named in the error. The subscription stays until the process ends, since records may be
+collected again.
 """
 
 from __future__ import annotations
@@ -22,15 +24,14 @@ from functools import cache
 from typing import Any
 
 from convswap.errors import ConvswapError
-from convswap.profiling.records import COPY, KERNEL, SET, Activity, Call, Records
+from convswap.profiling.records import KERNEL, MEMCPY, MEMSET, Activity, Call, Records
 from convswap.runtime.packages import INSTALL_CUPTI
 
 SUBSCRIBER = "convswap profile"
 _KINDS = ("MEMCPY", "MEMSET", "RUNTIME", "DRIVER")
-# Kernels beside each other, and one after the other.
-_SHORT_KERNELS, _LONG_KERNELS = "CONCURRENT_KERNEL", "KERNEL"
-_LONG_NANOSECONDS = 100_000
-# Room for some 40,000 records.
+_CONCURRENT_KERNELS, _SERIAL_KERNELS = "CONCURRENT_KERNEL", "KERNEL"
+_LONG_KERNEL_NS = 100_000
+# The size of some 40,000 records.
 _BUFFER_BYTES = 8 << 20
 _ANY_NUMBER_OF_RECORDS = 0
 _COMPLETE_ONLY, _FORCED = 0, 1
@@ -40,12 +41,12 @@ _VERSION_SUFFIX = re.compile(r"(_v\d+)?(_ptsz|_ptds)?$")
 
 
 def _not_installed(error: Exception) -> ConvswapError:
-    """Return the error where the Python package or the library that it loads is not there."""
+    """Return the error for a missing Python package, or a missing library that the package loads."""
     return ConvswapError(f"the profiler needs CUPTI, which is not installed ({error}): {INSTALL_CUPTI}")
 
 
 def _refused(result: str, holder: str | None) -> ConvswapError:
-    """Return the error where CUPTI refused with `result`, by its name, and `holder` holds it."""
+    """Return the error for `result`, CUPTI's name of an error; `holder` names the subscriber."""
     if result == "ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED":
         named = f" ({holder})" if holder else ""
         return ConvswapError(
@@ -63,21 +64,26 @@ def _refused(result: str, holder: str | None) -> ConvswapError:
 
 
 class CuptiCollector:
-    """Records with CUPTI, whose subscriber the process is; see `records.Collector`, and `connect`.
+    """A `records.Collector` that records with CUPTI; `connect` makes the collector of the process.
 
-    Every method raises ConvswapError where CUPTI does not fit the driver, is held by another profiler or
+    Every method raises ConvswapError if CUPTI does not fit the driver, is held by another profiler or
     refuses.
     """
 
     def __init__(self, cupti: Any) -> None:
         self.cupti = cupti
         self._kinds = [getattr(cupti.ActivityKind, name) for name in _KINDS]
-        self._copies = int(cupti.ActivityKind.MEMCPY)
-        self._sets = int(cupti.ActivityKind.MEMSET)
-        self._short_kernels = getattr(cupti.ActivityKind, _SHORT_KERNELS)
-        self._long_kernels = getattr(cupti.ActivityKind, _LONG_KERNELS)
+        self._memcpy_kind = int(cupti.ActivityKind.MEMCPY)
+        self._memset_kind = int(cupti.ActivityKind.MEMSET)
+        self._concurrent_kernels = getattr(cupti.ActivityKind, _CONCURRENT_KERNELS)
+        self._serial_kernels = getattr(cupti.ActivityKind, _SERIAL_KERNELS)
         self._enabled: list[Any] = []
-        self._work = {int(self._short_kernels), int(self._long_kernels), self._copies, self._sets}
+        self._activity_kinds = {
+            int(self._concurrent_kernels),
+            int(self._serial_kernels),
+            self._memcpy_kind,
+            self._memset_kind,
+        }
         self._domains = {
             int(cupti.ActivityKind.RUNTIME): cupti.CallbackDomain.RUNTIME_API,
             int(cupti.ActivityKind.DRIVER): cupti.CallbackDomain.DRIVER_API,
@@ -86,13 +92,13 @@ class CuptiCollector:
         self._activities: list[Activity] = []
         self._calls: list[Call] = []
         self._subscribe()
-        self._check(cupti.activity_register_callbacks, self._buffer, self._take_over)
+        self._check(cupti.activity_register_callbacks, self._buffer, self._copy_records)
 
     def start(self) -> None:
         """Begin to record."""
         self._activities, self._calls = [], []
         try:
-            for kind in (self._short_kernels, *self._kinds):
+            for kind in (self._concurrent_kernels, *self._kinds):
                 self._enable(kind)
         except ConvswapError:
             self._disable_all()
@@ -103,22 +109,29 @@ class CuptiCollector:
         return int(self._check(self.cupti.get_timestamp))
 
     def prepare(self, since: int, long_kernels: bool | None = None) -> bool:
-        """Empty CUPTI's buffers, and record as suits the kernels that ran since then, or as asked."""
-        # Nothing runs, so what is not complete never will be.
+        """Empty CUPTI's buffers, and select the kind of kernel records by `long_kernels`.
+
+        By default the kernels that ran since `since` decide.
+        """
+        # Nothing runs, so records that are not complete never will be.
         self._check(self.cupti.activity_flush_all, _FORCED)
         if long_kernels is None:
-            times = [one.duration for one in self._activities if one.kind == KERNEL and one.start >= since]
-            long_kernels = 2 * sum(time for time in times if time > _LONG_NANOSECONDS) > sum(times)
+            times = [
+                activity.duration
+                for activity in self._activities
+                if activity.kind == KERNEL and activity.start >= since
+            ]
+            long_kernels = 2 * sum(time for time in times if time > _LONG_KERNEL_NS) > sum(times)
         if long_kernels:
-            self._disable(self._short_kernels)
-            self._enable(self._long_kernels)
+            self._disable(self._concurrent_kernels)
+            self._enable(self._serial_kernels)
         return long_kernels
 
     def stop(self) -> Records:
         """End the recording and return it."""
         self._check(self.cupti.activity_flush_all, _COMPLETE_ONLY)
         self._disable_all()
-        # What never completed would keep a whole buffer back.
+        # A record that never completed would keep its buffer from being delivered.
         self._check(self.cupti.activity_flush_all, _FORCED)
         records = Records(tuple(self._activities), tuple(self._calls))
         self._activities, self._calls = [], []
@@ -149,7 +162,10 @@ class CuptiCollector:
     def _check(
         self, function: Callable[..., Any], *arguments: Any, holder: Callable[[], str | None] = lambda: None
     ) -> Any:
-        """Return what `function` of the bindings gives; where it is refused, `holder` holds CUPTI."""
+        """Return the result of a `function` of the bindings.
+
+        If CUPTI refuses, `holder` returns the name of the subscriber that holds CUPTI.
+        """
         try:
             return function(*arguments)
         except self.cupti.cuptiError as error:
@@ -167,14 +183,14 @@ class CuptiCollector:
     def _buffer(self) -> tuple[int, int]:
         return _BUFFER_BYTES, _ANY_NUMBER_OF_RECORDS
 
-    def _take_over(self, records: list[Any]) -> None:
-        """Copy what counts out of `records`, each of which would keep its whole buffer in memory."""
+    def _copy_records(self, records: list[Any]) -> None:
+        """Copy the fields in use out of `records`, each of which would keep its whole buffer in memory."""
         for record in records:
             kind = int(record.kind)
             if kind in self._domains:
                 if record.end != _NOT_ENDED:
                     self._calls.append(self._call(record, kind))
-            elif kind in self._work and record.end != _NOT_ENDED:
+            elif kind in self._activity_kinds and record.end != _NOT_ENDED:
                 self._activities.append(self._activity(record, kind))
 
     def _call(self, record: Any, kind: int) -> Call:
@@ -191,20 +207,20 @@ class CuptiCollector:
         )
 
     def _activity(self, record: Any, kind: int) -> Activity:
-        if kind == self._copies:
-            sort, name = COPY, f"[CUDA memcpy {self._direction(record.copy_kind)}]"
-        elif kind == self._sets:
-            sort, name = SET, "[CUDA memset]"
+        if kind == self._memcpy_kind:
+            activity_kind, name = MEMCPY, f"[CUDA memcpy {self._direction(record.copy_kind)}]"
+        elif kind == self._memset_kind:
+            activity_kind, name = MEMSET, "[CUDA memset]"
         else:
-            sort, name = KERNEL, str(record.name)
+            activity_kind, name = KERNEL, str(record.name)
         return Activity(
-            kind=sort,
+            kind=activity_kind,
             name=name,
             start=int(record.start),
             end=int(record.end),
             correlation=int(record.correlation_id),
             stream=int(record.stream_id),
-            size=0 if sort == KERNEL else int(record.bytes),
+            size=0 if activity_kind == KERNEL else int(record.bytes),
         )
 
     def _direction(self, copy_kind: int) -> str:
@@ -214,12 +230,12 @@ class CuptiCollector:
 
 
 def _ignore(*_arguments: Any) -> None:
-    """Do nothing when called back: no domain of callbacks is enabled."""
+    """Ignore callbacks, which CUPTI does not send since no callback domain is enabled."""
 
 
 @cache
 def connect() -> CuptiCollector:
-    """Return the process's collector, which becomes CUPTI's subscriber when it is first asked for.
+    """Return the process's collector; the first call makes it CUPTI's subscriber.
 
     Raises:
         ConvswapError: CUPTI is not installed, does not fit the driver, is held by another profiler, or

@@ -1,4 +1,4 @@
-"""Profile a model: which kernels, copies and API calls take how much time, and which nodes they belong to."""
+"""Profile a model: the time of its kernels, copies and API calls, and the nodes that launch them."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ def profile(
     op_libraries: OpLibraries = (),
     progress: Progress | None = None,
 ) -> Profile:
-    """Run `model` with its Convs swapped on the first card under CUPTI; return what took the time.
+    """Run `model` with its Convs swapped on the first card under CUPTI; return the time of each kernel.
 
     Args:
         model: a network's name, the path of an ONNX file, or a model that holds its weights itself.
-        data: "fashion-mnist", "synthetic" or "random"; by default what suits the model, as for `compare`.
-        images: how many samples of the data there are to choose from; a run takes the first batch of them.
+        data: "fashion-mnist", "synthetic" or "random"; the default depends on the model, as for `compare`.
+        images: how many samples of the data to load; a run takes the first batch of them.
         batch: how many samples a run takes; by default as for `compare`.
-        precision: "tf32" or "ieee", for our side.
+        precision: "tf32" or "ieee", for the swapped Convs.
         algorithm: the name of an algorithm of the catalog, "auto", or "tuned".
-        only: a regular expression; Convs whose name it does not match stay ONNX's on our side too.
+        only: a regular expression; Convs whose name it does not match are not swapped.
         fuse: whether to fuse Convs with the nodes behind them.
         against: "default" to profile the default provider too, "all" for its other options for Conv as well.
-        runs: how many runs to record; by default 20, or fewer where they take seconds.
-        resident: leave inputs and outputs on the card, as `compare` does. By default every run brings its
+        runs: how many runs to record; by default 20, or fewer if they take seconds.
+        resident: leave inputs and outputs on the card, as `compare` does. By default every run copies its
             inputs from the host and its outputs back, as an ordinary program does.
-        input_shape: the shape of one sample where the model leaves it open, as for `compare`.
-        inputs: what the model is fed in the place of `data`, as for `compare`.
+        input_shape: the shape of one sample if the model leaves it open, as for `compare`.
+        inputs: the values of the model's inputs, instead of `data`, as for `compare`.
         op_libraries: files with custom ops of others that the model needs.
         progress: called with a few words at the start of every step.
 
@@ -71,14 +71,14 @@ def profile(
     """
     if against is not None and against not in AGAINST:
         raise unknown_name("choice of sides", against, AGAINST)
-    # Before the model is read and the data are made, which may take a minute.
+    # Reading the model and the data may take a minute, so the card is checked first.
     device, collector = connected_card(precision, runs)
     report = progress or silent
     with sessions_with(op_libraries):
         report("reading the model and the data")
         tested = open_model_with_data(model, data, input_shape, inputs)
         source = source_of(tested, images, batch, device)
-        shaped = declared_inputs(tested.model), source.inputs, source.batch
+        shape_arguments = declared_inputs(tested.model), source.inputs, source.batch
         swapping = swap(tested.model, algorithm=algorithm, precision=precision, only=only, fuse=fuse)
         check_algorithm(algorithm, device.name)
         models: dict[Side, onnx.ModelProto] = {our_side(device, precision): _with_node_names(swapping.model)}
@@ -86,7 +86,7 @@ def profile(
             others = (DEFAULT, *other_sides(device, against))
             models = {**dict.fromkeys(others, _with_node_names(tested.plain)), **models}
         feeds = source.first(source.batch)
-        with shape_notes_on_error(*shaped):
+        with shape_notes_on_error(*shape_arguments):
             recording = record(
                 models, feeds, device, collector, runs=runs, resident=resident, progress=report
             )
@@ -112,18 +112,15 @@ def profile(
         sides=sides_of(timeline),
         timeline=timeline,
         notes=(
-            *(
-                f"left as it was on our side: {left.op} {left.node}: {left.reason}"
-                for left in swapping.not_swapped
-            ),
-            *shape_notes(*shaped),
+            *(f"not swapped: {left.op} {left.node}: {left.reason}" for left in swapping.not_swapped),
+            *shape_notes(*shape_arguments),
             *_notes(timeline),
         ),
     )
 
 
 def connected_card(precision: str, runs: int | None) -> tuple[Device, Collector]:
-    """Return the card that a profile runs on, and what records there.
+    """Return the card that a profile runs on, and its collector.
 
     Raises:
         ConvswapError: an argument is not known or out of range, there is no card, or no CUPTI that may be
@@ -136,7 +133,7 @@ def connected_card(precision: str, runs: int | None) -> tuple[Device, Collector]
 
 
 def profiled_card() -> Device:
-    """Return the card; raise ConvswapError where there is none, or its driver is too old for CUPTI."""
+    """Return the card; raise ConvswapError if there is none, or its driver is too old for CUPTI."""
     device = choose_device()
     if device.name != "cuda":
         raise ConvswapError(f"profiling needs an NVIDIA card: {device.reason}; see `convswap doctor`")
@@ -148,18 +145,18 @@ def profiled_card() -> Device:
 def _notes(timeline: Timeline) -> Iterator[str]:
     if timeline.recording.long_kernels:
         yield (
-            "kernels were recorded one after the other, as suits the long ones that took most of their time; "
-            "short ones seem up to 2.4 us longer"
+            "kernels were recorded one after the other, since long kernels took most of the time; short "
+            "kernels seem up to 2.4 us longer"
         )
-    lost = sum(
-        one.node is None
-        and one.activity.kind == KERNEL
-        and one.window is not None
-        and one.window.phase == RUN
-        for one in timeline.activities
+    without_node = sum(
+        attributed.node is None
+        and attributed.activity.kind == KERNEL
+        and attributed.window is not None
+        and attributed.window.phase == RUN
+        for attributed in timeline.activities
     )
-    if lost:
-        yield f"{lost} kernels were started outside all nodes, and stand under (no node)"
+    if without_node:
+        yield f"{without_node} kernels were started outside all nodes, and are listed under (no node)"
     if not timeline.activities:
         yield (
             "CUPTI recorded no work of the card at all; on a virtual card or under WSL it may have to be "
@@ -168,7 +165,7 @@ def _notes(timeline: Timeline) -> Iterator[str]:
 
 
 def _with_node_names(model: ir.Model) -> onnx.ModelProto:
-    """Return `model` with nodes that have the names that `node_names` gives; not those of functions."""
+    """Return `model` with its nodes named by `node_names`, except for the nodes of functions."""
     copy = model.clone()
     for node, name in node_names(copy).items():
         node.name = name

@@ -1,15 +1,15 @@
-"""Runs the sides of a model under a collector, and keeps what it recorded and when which node ran.
+"""Run the sides of a model under a collector; return its records and the time of each node run.
 
-Each side's session is made and run for the first time; then all sides warm up; then they take turns, as in
-`measure`, so that a change of the card's clock meets all. In between the card is idle, so that everything in
-a window of time is one side's. ONNX Runtime's profiler is on, which costs the host some time for each node,
-and the card none.
+Each side's session is made and run once; then all sides warm up; then the timed runs of the sides alternate,
+as in `measure`, so that a change of the card's clock affects all sides. Between runs the card is idle, so
+that all records in a window of time belong to one side. ONNX Runtime's profiler is on, which costs the host
+some time for each node, and the card none.
 
-That profiler writes a JSON list of events: whole microseconds since it started. An event of category "Node"
-whose name ends in `_kernel_time` is one call of a node's kernel by the host. On a GPU that says when the
-node launched its work, not how long the work took. Its clock and the collector's may have any offset, and run
-apart by hundreds of parts in a million while the system's is being corrected. So both are read at many
-moments, and what lies between two of them is interpolated.
+ONNX Runtime's profiler writes a JSON list of events, with times in whole microseconds since its start. An
+event of category "Node" whose name ends in `_kernel_time` is one call of a node's kernel by the host. On a
+GPU its time says when the node launched its work, not how long the work took. The profiler's clock and the
+collector's clock may have any offset, and drift by hundreds of parts in a million while the system corrects
+its clock. So both clocks are read at many moments, and times between two moments are interpolated.
 """
 
 from __future__ import annotations
@@ -47,36 +47,38 @@ from convswap.timing.sampler import MIN_SAMPLES, SINGLE_RUNS, WARM_UPS
 
 Clock = Callable[[], int]
 
-# Of so many readings the one counts during which the least time passed.
+# The number of readings of both clocks per sample; the reading during which the least time passed counts.
 _TRIES = 5
 
 _SUFFIX = "_kernel_time"
-# Start and duration are both cut to whole microseconds, so that the end may be two later than their sum.
+# Start and duration are both truncated to whole microseconds, so the end may be two later than their sum.
 _CUT_MICROSECONDS = 2
 
-# Runs a model once and waits for the outputs.
+# A function that runs a model once and waits for the outputs.
 _Run = Callable[[], None]
 
 
 class ClockMap:
-    """Pairs of readings of a system clock, `system`, and of a collector's clock, `other`, in nanoseconds."""
+    """Maps times of a system clock to times of a collector's clock, in nanoseconds."""
 
-    def __init__(self, system: Clock, other: Clock) -> None:
+    def __init__(self, system: Clock, collector: Clock) -> None:
         self._system = system
-        self._other = other
+        self._collector = collector
         self._pairs: list[tuple[int, int]] = []
 
     def sample(self) -> None:
         """Read both clocks."""
         readings = []
         for _ in range(_TRIES):
-            before, other, after = self._system(), self._other(), self._system()
-            readings.append((after - before, (before + after) // 2, other))
-        _, system, other = min(readings)
-        self._pairs.append((system, other))
+            before, collector, after = self._system(), self._collector(), self._system()
+            readings.append((after - before, (before + after) // 2, collector))
+        _, system, collector = min(readings)
+        self._pairs.append((system, collector))
 
-    def to_other(self, system: int) -> int:
-        """Return when it was `system`, by the other clock; outside the samples by the offset of the nearest.
+    def to_collector(self, system: int) -> int:
+        """Return the collector's time at the system time `system`.
+
+        Before the first and after the last sample, the offset is that of the nearest sample.
 
         Raises:
             ValueError: nothing was sampled.
@@ -84,24 +86,24 @@ class ClockMap:
         if not self._pairs:
             raise ValueError("no moment was sampled")
         # Differences to the first sample: a time since 1970 in nanoseconds does not fit into a float64.
-        system_base, other_base = self._pairs[0]
+        system_base, collector_base = self._pairs[0]
         systems = [float(pair[0] - system_base) for pair in self._pairs]
-        offsets = [float((pair[1] - other_base) - (pair[0] - system_base)) for pair in self._pairs]
+        offsets = [float((pair[1] - collector_base) - (pair[0] - system_base)) for pair in self._pairs]
         since = system - system_base
-        return other_base + since + round(float(np.interp(since, systems, offsets)))
+        return collector_base + since + round(float(np.interp(since, systems, offsets)))
 
 
 class SystemClocks:
-    """Finds which system clock a program read between the creation of this object and `which`."""
+    """Identifies the system clock that a program read between the creation of this object and `which`."""
 
-    # ONNX Runtime's is std::chrono::high_resolution_clock: the first with libstdc++, the second elsewhere.
+    # ONNX Runtime reads std::chrono::high_resolution_clock: the first clock with libstdc++, else the second.
     CLOCKS: tuple[Clock, ...] = (time.time_ns, time.monotonic_ns)
 
     def __init__(self) -> None:
         self._begin = [clock() for clock in self.CLOCKS]
 
     def which(self, reading: int) -> Clock | None:
-        """Return the clock that showed `reading` since this object was made; None where none did."""
+        """Return the clock that had the value `reading` since this object was made; None if none had."""
         for clock, begin in zip(self.CLOCKS, self._begin, strict=True):
             if begin <= reading <= clock():
                 return clock
@@ -114,12 +116,12 @@ def read_node_runs(
     """Return the node runs in the profile that ONNX Runtime wrote to `path`, in the order of their start.
 
     Args:
-        path: what the session's `end_profiling` returned.
+        path: the file that the session's `end_profiling` returned.
         profile_start: the nanosecond when the session's profiler started, by a clock of the system.
-        to_collector: turns nanoseconds of that clock into those of the collector's.
+        to_collector: maps nanoseconds of that clock to nanoseconds of the collector's clock.
 
     Raises:
-        ConvswapError: the file is not such a profile.
+        ConvswapError: the file is not a profile.
     """
     try:
         events = json.loads(Path(path).read_text(encoding="utf-8", errors="replace"))
@@ -141,7 +143,7 @@ def read_node_runs(
 def _node_run(event: dict[str, Any], profile_start: int, to_collector: Callable[[int], int]) -> NodeRun:
     arguments = event.get("args", {})
     op = str(arguments.get("op_name", ""))
-    # A node without a name has its number in the session.
+    # A node without a name is named by its op and its number in the session.
     name = event["name"].removesuffix(_SUFFIX) or f"{op} {arguments.get('node_index', '')}".strip()
     begin = profile_start + int(event["ts"]) * 1000
     end = begin + (int(event["dur"]) + _CUT_MICROSECONDS) * 1000
@@ -150,7 +152,7 @@ def _node_run(event: dict[str, Any], profile_start: int, to_collector: Callable[
 
 @dataclass(frozen=True)
 class HostTimes:
-    """What the host's clock says of a side, in milliseconds: session creation, first run, timed runs."""
+    """Times of a side by the host's clock, in milliseconds: session creation, first run, timed runs."""
 
     session: float
     first_run: float
@@ -159,9 +161,10 @@ class HostTimes:
 
 @dataclass(frozen=True)
 class Recording:
-    """All that was recorded of the sides, by name in `host`; the times of the rest are the collector's.
+    """The records of all sides.
 
-    `long_kernels` tells for which kernels the collector was prepared.
+    `host` has times by the host's clock, by the side's name; all other times are by the collector's clock.
+    `long_kernels` says whether the collector was prepared for long kernels.
     """
 
     records: Records
@@ -182,22 +185,22 @@ def record(
     long_kernels: bool | None = None,
     progress: Progress,
 ) -> Recording:
-    """Record set-up, warm-up and runs of `models`, fed `feeds`.
+    """Record set-up, warm-up and runs of `models` with the inputs `feeds`.
 
     Args:
         models: the model of each side.
-        feeds: arrays on the host, which each run brings to the device, as it fetches the outputs.
+        feeds: arrays on the host; each run copies them to the device, and its outputs back.
         device: where to run.
-        collector: what records; it is started and stopped here.
-        runs: how many runs to time; by default 20, or fewer where they take seconds.
+        collector: the collector, which is started and stopped here.
+        runs: how many runs to time; by default 20, or fewer if they take seconds.
         resident: leave inputs and outputs on the device, as `compare` does.
-        long_kernels: what the collector is prepared for; by default what the warm-up shows.
+        long_kernels: whether to prepare the collector for long kernels; by default the warm-up decides.
         progress: called with a few words at the start of every step.
 
     Raises:
         ConvswapError: a session cannot be made or run, or the collector cannot record.
     """
-    # Loads the provider and starts the driver too, which must count as the set-up of no side.
+    # This loads the provider and starts the driver, which must not count as the set-up of a side.
     values = on_device(feeds if resident else {"x": np.zeros(1, np.float32)}, device)
 
     def bind(session: onnxruntime.InferenceSession) -> _Run:
@@ -212,33 +215,36 @@ def record(
                 progress(f"setting up {side.name}")
                 sides.append(recorder.set_up(side, model, bind))
             progress("warming up")
-            warming = collector.now()
+            warm_up_start = collector.now()
             for number in range(WARM_UPS):
-                for one in sides:
-                    recorder.run(one, WARM_UP, number)
-            count = _affordable_runs(max(one.milliseconds[-1] for one in sides)) if runs is None else runs
-            long_kernels = collector.prepare(warming, long_kernels)
-            for one in sides:
-                # The first run may pay for the change.
-                recorder.run(one, WARM_UP, WARM_UPS)
-                one.milliseconds.clear()
-            progress(f"recording {count} runs of {' and '.join(one.side.name for one in sides)}")
+                for side_run in sides:
+                    recorder.run(side_run, WARM_UP, number)
+            slowest = max(side_run.milliseconds[-1] for side_run in sides)
+            count = _affordable_runs(slowest) if runs is None else runs
+            long_kernels = collector.prepare(warm_up_start, long_kernels)
+            for side_run in sides:
+                # The first run after `prepare` may be slower.
+                recorder.run(side_run, WARM_UP, WARM_UPS)
+                side_run.milliseconds.clear()
+            progress(f"recording {count} runs of {' and '.join(side_run.side.name for side_run in sides)}")
             for number in range(count):
-                for one in sides:
-                    recorder.run(one, RUN, number)
+                for side_run in sides:
+                    recorder.run(side_run, RUN, number)
         except BaseException:
             collector.stop()
             raise
         records = collector.stop()
-        nodes = [node for one in sides for node in recorder.nodes(one)]
+        nodes = [node for side_run in sides for node in recorder.nodes(side_run)]
     return Recording(
         records=records,
         windows=tuple(recorder.windows),
         nodes=tuple(nodes),
         long_kernels=long_kernels,
         host={
-            one.side.name: HostTimes(one.session_ms, one.first_run_ms, tuple(one.milliseconds))
-            for one in sides
+            side_run.side.name: HostTimes(
+                side_run.session_ms, side_run.first_run_ms, tuple(side_run.milliseconds)
+            )
+            for side_run in sides
         },
     )
 
@@ -251,7 +257,7 @@ def _affordable_runs(milliseconds: float) -> int:
 
 @dataclass
 class _SideRun:
-    """A side with its session, ready to run, and how long that took in milliseconds."""
+    """A side with its session, ready to run, and the milliseconds of its set-up and its runs."""
 
     side: Side
     session: onnxruntime.InferenceSession
@@ -275,7 +281,7 @@ class _Recorder:
     def set_up(
         self, side: Side, model: onnx.ModelProto, bind: Callable[[onnxruntime.InferenceSession], _Run]
     ) -> _SideRun:
-        """Return `side` after its first run; `bind` gives the run of a session."""
+        """Return `side` after its first run; `bind` returns the function that runs a session."""
         with session_source(model) as source, self._window(side.name, SET_UP, 0):
             clocks = SystemClocks()
             begin = time.perf_counter()
@@ -292,17 +298,17 @@ class _Recorder:
             once = bind(session)
             return _SideRun(side, session, clock, once, session_ms, _milliseconds(once))
 
-    def run(self, one: _SideRun, phase: str, number: int) -> None:
-        """Run a side once and wait for it."""
-        with self._window(one.side.name, phase, number):
-            one.milliseconds.append(_milliseconds(one.once))
+    def run(self, side_run: _SideRun, phase: str, number: int) -> None:
+        """Run a side once and wait for the outputs."""
+        with self._window(side_run.side.name, phase, number):
+            side_run.milliseconds.append(_milliseconds(side_run.once))
 
-    def nodes(self, one: _SideRun) -> Sequence[NodeRun]:
-        """Return when the nodes of a side ran. This ends the profile of its session."""
+    def nodes(self, side_run: _SideRun) -> Sequence[NodeRun]:
+        """End the profile of a side's session, and return its node runs."""
         with plain_errors("ONNX Runtime cannot write its profile"):
-            path = one.session.end_profiling()
-            start = one.session.get_profiling_start_time_ns()
-        return read_node_runs(path, start, self._maps[one.clock].to_other)
+            path = side_run.session.end_profiling()
+            start = side_run.session.get_profiling_start_time_ns()
+        return read_node_runs(path, start, self._maps[side_run.clock].to_collector)
 
     @contextmanager
     def _window(self, side: str, phase: str, number: int) -> Iterator[None]:
@@ -316,15 +322,15 @@ class _Recorder:
 
 
 def _unbound(session: onnxruntime.InferenceSession, feeds: Feeds) -> _Run:
-    """Return a run that brings its inputs to the device and its outputs back."""
+    """Return a run that copies its inputs to the device and its outputs back."""
     outputs = session.get_outputs()
     names = [output.name for output in outputs]
-    # Of these ONNX Runtime makes no arrays, but has them on the host all the same.
-    of_bits = any(are_bits(output.type) for output in outputs)
+    # ONNX Runtime makes no arrays of such outputs, but its values are copied to the host all the same.
+    has_bits = any(are_bits(output.type) for output in outputs)
 
     def once() -> None:
         with plain_errors("ONNX Runtime cannot run the model"):
-            if of_bits:
+            if has_bits:
                 run_to_values(session, feeds, names)
             else:
                 session.run(None, feeds)

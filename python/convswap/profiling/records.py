@@ -1,11 +1,11 @@
-"""What a profiler records: work of the card, API calls of the host, runs of ONNX nodes, windows of time.
+"""Records of a profiler: activities of the card, API calls of the host, runs of ONNX nodes, windows of time.
 
 All times are whole nanoseconds by the clock of the collector that recorded them.
 
-The card works later than the host starts it, so its own times tell nothing of nodes. But each record of the
-card's work carries the number of the API call that started it, and that call lies, by the host's clock,
-between begin and end of the node that made it. Nodes of one session do not overlap, but for those of a
-subgraph, which lie within the node that has it: there the innermost counts.
+The card works later than the host launches the work, so the card's times do not tell which node it belongs
+to. But each record of an activity has the correlation number of the API call that launched it, and that call
+lies between begin and end of its node by the host's clock. Node runs of one session do not overlap, except
+that nodes of a subgraph lie within the node that has the subgraph; the innermost node counts then.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Generic, Protocol, TypeVar
 
-KERNEL, COPY, SET = "kernel", "memcpy", "memset"
-# Phases of a session: its creation with its first run, the runs after it that nobody times, the timed runs.
+KERNEL, MEMCPY, MEMSET = "kernel", "memcpy", "memset"
+# Phases of a session: its creation with the first run, untimed runs, timed runs.
 SET_UP, WARM_UP, RUN = "set-up", "warm-up", "run"
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Work of the card: a kernel, a copy or a memset.
+    """An activity of the card: a kernel, a copy or a memset.
 
-    `name` is a kernel's name as the compiler wrote it, or what nvprof calls a copy: "[CUDA memcpy HtoD]".
-    `correlation` is the number of the API call that started it; `size` is in bytes, 0 for a kernel.
+    `name` is a kernel's mangled name, or nvprof's name of a copy, as in "[CUDA memcpy HtoD]". `correlation`
+    is the number of the API call that launched the activity. `size` is in bytes, 0 for a kernel.
     """
 
     kind: str
@@ -39,7 +39,7 @@ class Activity:
 
     @property
     def duration(self) -> int:
-        """How long the card worked on it, in nanoseconds."""
+        """The time of the activity on the card, in nanoseconds."""
         return self.end - self.start
 
 
@@ -55,13 +55,13 @@ class Call:
 
     @property
     def duration(self) -> int:
-        """How long the host was in it, in nanoseconds."""
+        """The time of the call on the host, in nanoseconds."""
         return self.end - self.start
 
 
 @dataclass(frozen=True)
 class Records:
-    """All that a collector recorded."""
+    """All records of a collector."""
 
     activities: tuple[Activity, ...]
     calls: tuple[Call, ...]
@@ -69,7 +69,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class NodeRun:
-    """One run of one node, by the host: from before its kernels are launched until after."""
+    """One run of one node on the host, from before its kernels are launched until after."""
 
     node: str
     op: str
@@ -79,7 +79,7 @@ class NodeRun:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A time in which one side alone was at work, and the card was idle before and after.
+    """A time in which one side alone ran, with the card idle before and after.
 
     `number` counts the windows of a side and phase from 0.
     """
@@ -92,7 +92,7 @@ class Window:
 
 
 class Collector(Protocol):
-    """Records all CUDA work of the process between `start` and `stop`: CUPTI, or what stands for it."""
+    """Records all CUDA work of the process between `start` and `stop`: CUPTI, or a stand-in for tests."""
 
     def start(self) -> None:
         """Begin to record."""
@@ -101,9 +101,10 @@ class Collector(Protocol):
         """Return the time by the clock of the records."""
 
     def prepare(self, since: int, long_kernels: bool | None = None) -> bool:
-        """Make ready for runs of long kernels, or of short ones; nothing may be running on the card.
+        """Prepare for runs of long or of short kernels, and return whether the kernels are long.
 
-        None: as those were that ran since the time `since`. Returns which it is.
+        If `long_kernels` is None, the kernels that ran since the time `since` decide. Nothing may be running
+        on the card.
         """
 
     def stop(self) -> Records:
@@ -114,8 +115,8 @@ _Interval = TypeVar("_Interval", NodeRun, Window)
 
 
 @dataclass(frozen=True, slots=True)
-class Attributed:
-    """An activity with its window and the node that started it; None where there is none."""
+class AttributedActivity:
+    """An activity with its window and the node that launched it, None if there is none."""
 
     activity: Activity
     window: Window | None
@@ -131,7 +132,7 @@ class CallInWindow:
 
 
 class _Intervals(Generic[_Interval]):
-    """Finds the interval around a moment: the one that begins last among those that hold it."""
+    """Finds the interval around a moment: of the intervals that contain it, the one that begins last."""
 
     def __init__(self, intervals: Iterable[_Interval]) -> None:
         self._intervals: list[_Interval] = sorted(intervals, key=lambda interval: interval.start)
@@ -147,22 +148,24 @@ class _Intervals(Generic[_Interval]):
         return None
 
 
-def attribute(records: Records, windows: Sequence[Window], nodes: Sequence[NodeRun]) -> list[Attributed]:
+def attribute(
+    records: Records, windows: Sequence[Window], nodes: Sequence[NodeRun]
+) -> list[AttributedActivity]:
     """Return the activities of `records` in the order of their start, with window and node.
 
-    An activity whose API call was not recorded has no node, and the window in which it ran.
+    An activity whose API call was not recorded has no node; its window is the one in which it ran.
     """
     # A runtime call and the driver call within it may share a number; either began within the node.
-    begun = {call.correlation: call.start for call in records.calls}
-    in_window, in_node = _Intervals(windows), _Intervals(nodes)
+    call_starts = {call.correlation: call.start for call in records.calls}
+    window_intervals, node_intervals = _Intervals(windows), _Intervals(nodes)
     attributed = []
-    for activity in sorted(records.activities, key=lambda one: (one.start, one.end)):
-        moment = begun.get(activity.correlation)
+    for activity in sorted(records.activities, key=lambda activity: (activity.start, activity.end)):
+        launch = call_starts.get(activity.correlation)
         attributed.append(
-            Attributed(
+            AttributedActivity(
                 activity,
-                in_window.around(activity.start if moment is None else moment),
-                None if moment is None else in_node.around(moment),
+                window_intervals.around(activity.start if launch is None else launch),
+                None if launch is None else node_intervals.around(launch),
             )
         )
     return attributed
@@ -170,19 +173,19 @@ def attribute(records: Records, windows: Sequence[Window], nodes: Sequence[NodeR
 
 def calls_in_windows(calls: Iterable[Call], windows: Sequence[Window]) -> list[CallInWindow]:
     """Return the outermost of `calls`, in the order of their start, with their windows."""
-    in_window = _Intervals(windows)
-    return [CallInWindow(call, in_window.around(call.start)) for call in outermost(calls)]
+    intervals = _Intervals(windows)
+    return [CallInWindow(call, intervals.around(call.start)) for call in outermost(calls)]
 
 
 def outermost(calls: Iterable[Call]) -> list[Call]:
-    """Return the calls that no other call of the same thread made, in the order of their start.
+    """Return the calls that are not within another call of the same thread, in the order of their start.
 
-    The runtime does its work by calls of the driver, whose time is part of its own.
+    The runtime works by calls of the driver, whose time is part of the runtime call's time.
     """
     ends: dict[int, int] = {}
-    kept = []
-    for call in sorted(calls, key=lambda one: (one.start, -one.end)):
+    outer = []
+    for call in sorted(calls, key=lambda call: (call.start, -call.end)):
         if call.end > ends.get(call.thread, -1):
-            kept.append(call)
+            outer.append(call)
             ends[call.thread] = call.end
-    return kept
+    return outer

@@ -15,21 +15,21 @@ from convswap.profiling.result import (
     Profile,
     SideProfile,
     Tables,
-    most_of_the_time,
+    entries_over_90_percent,
     nvprof_time,
     percent,
 )
 
-# So many nodes of one kernel are named beside it; the table of nodes has them all.
+# The number of nodes that a kernel's row names; the table of nodes has all of them.
 _NAMED_NODES = 3
-# Set-up calls hundreds of functions once; those below this share of it are counted only.
-_LEAST_SHARE = 0.01
+# Set-up calls hundreds of functions once. Functions below this share of its time are only counted.
+_MIN_SHARE = 0.01
 
 
 def print_profile(profile: Profile, console: Console) -> None:
-    """Print each side's two tables, what takes more than 90 %, the time by node, and the set-up apart.
+    """Print each side's two tables, the entries that take more than 90 %, the time by node, and the set-up.
 
-    A console that is no terminal should be made 120 columns wide; long names are folded, never cut.
+    A console that is not a terminal should be 120 columns wide; long names are wrapped, never cut.
     """
     console.print(_heading(profile))
     for name, side in profile.sides.items():
@@ -43,7 +43,7 @@ def print_profile(profile: Profile, console: Console) -> None:
                 f"first run {milliseconds(side.host.first_run)} ms"
             )
         )
-        _print_tables(f"{name}, set-up", side.set_up, console, least_share=_LEAST_SHARE)
+        _print_tables(f"{name}, set-up", side.set_up, console, min_share=_MIN_SHARE)
     if len(profile.sides) > 1:
         console.print(
             Text(
@@ -89,15 +89,15 @@ def _run_line(name: str, side: SideProfile) -> Text:
     )
 
 
-def _print_tables(title: str, tables: Tables, console: Console, least_share: float = 0.0) -> None:
-    console.print(_entries_table(f"{title}: Profiling result", tables.activities, least_share))
-    console.print(_entries_table(f"{title}: API calls", tables.calls, least_share))
-    console.print(_most_line("Profiling result", tables.activities))
-    console.print(_most_line("API calls", tables.calls))
+def _print_tables(title: str, tables: Tables, console: Console, min_share: float = 0.0) -> None:
+    console.print(_entries_table(f"{title}: Profiling result", tables.activities, min_share))
+    console.print(_entries_table(f"{title}: API calls", tables.calls, min_share))
+    console.print(_over_90_percent_line("Profiling result", tables.activities))
+    console.print(_over_90_percent_line("API calls", tables.calls))
     console.print()
 
 
-def _entries_table(title: str, entries: Sequence[Entry], least_share: float) -> Table:
+def _entries_table(title: str, entries: Sequence[Entry], min_share: float) -> Table:
     table = plain_table(title)
     for heading in ("Time(%)", "Time", "Calls", "Avg", "Min", "Max"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -105,7 +105,7 @@ def _entries_table(title: str, entries: Sequence[Entry], least_share: float) -> 
     with_nodes = any(entry.nodes for entry in entries)
     if with_nodes:
         table.add_column("Node", overflow="fold")
-    shown = [entry for entry in entries if entry.share >= least_share]
+    shown = [entry for entry in entries if entry.share >= min_share]
     for entry in shown:
         cells: list[str | Text] = [
             percent(entry.share),
@@ -120,29 +120,29 @@ def _entries_table(title: str, entries: Sequence[Entry], least_share: float) -> 
     if not entries:
         table.caption = Text("nothing was recorded")
     elif len(shown) < len(entries):
-        table.caption = Text(f"and {len(entries) - len(shown)} more below {least_share:.0%}; --json has them")
+        table.caption = Text(f"and {len(entries) - len(shown)} more below {min_share:.0%}; --json has them")
     table.caption_justify = "left"
     return table
 
 
 def _nodes_cell(nodes: Sequence[str]) -> str:
     named = ", ".join(nodes[:_NAMED_NODES])
-    rest = len(nodes) - _NAMED_NODES
-    return f"{named} and {rest} more" if rest > 0 else named
+    unnamed = len(nodes) - _NAMED_NODES
+    return f"{named} and {unnamed} more" if unnamed > 0 else named
 
 
-def _most_line(title: str, entries: Sequence[Entry]) -> Text:
-    """Return the answer to ECE 408's question."""
-    most = most_of_the_time(entries)
-    if not most:
+def _over_90_percent_line(title: str, entries: Sequence[Entry]) -> Text:
+    """Return the line that answers ECE 408's question: which entries take more than 90 % of the time."""
+    longest = entries_over_90_percent(entries)
+    if not longest:
         return Text(f"{title}: nothing took any time.")
-    named = ", ".join(f"{short_name(entry.name)} ({percent(entry.share)})" for entry in most)
-    together = sum(entry.share for entry in most)
+    named = ", ".join(f"{short_name(entry.name)} ({percent(entry.share)})" for entry in longest)
+    together = sum(entry.share for entry in longest)
     return Text(f"{title}: more than 90 % of the time is in {named}: together {percent(together)}.")
 
 
 def _nodes_table(profile: Profile) -> Table:
-    """Return the card's time by node in milliseconds of one run, all sides beside each other."""
+    """Return the table of the card's time by node in milliseconds of one run, with a column for each side."""
     compared = len(profile.sides) > 1
     table = plain_table(
         "The card's time by node (mean ms of one run)",
@@ -150,9 +150,10 @@ def _nodes_table(profile: Profile) -> Table:
         *([">speedup"] if compared else []),
     )
     by_side = {name: {row.node: row for row in side.nodes} for name, side in profile.sides.items()}
-    # In the order of our side, which is sorted by time, and what only others have behind it.
-    for node in dict.fromkeys([*by_side["convswap"], *(node for own in by_side.values() for node in own)]):
-        rows = {name: own.get(node) for name, own in by_side.items()}
+    # Nodes come in the order of the convswap side, which is sorted by time; nodes of other sides follow.
+    others = (node for nodes in by_side.values() for node in nodes)
+    for node in dict.fromkeys([*by_side["convswap"], *others]):
+        rows = {name: nodes.get(node) for name, nodes in by_side.items()}
         op = next(row.op for row in rows.values() if row is not None)
         cells = []
         for name, row in rows.items():
@@ -175,8 +176,8 @@ def _nodes_table(profile: Profile) -> Table:
 
 
 def _faster(rows: dict[str, NodeTime | None], profile: Profile) -> str:
-    default, ours = rows.get("default"), rows.get("convswap")
-    if default is None or ours is None or not ours.total:
+    default, convswap = rows.get("default"), rows.get("convswap")
+    if default is None or convswap is None or not convswap.total:
         return ""
     counts = profile.sides["default"].run_count, profile.sides["convswap"].run_count
-    return times_faster(default.total / counts[0] / (ours.total / counts[1]))
+    return times_faster(default.total / counts[0] / (convswap.total / counts[1]))

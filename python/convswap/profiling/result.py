@@ -1,4 +1,4 @@
-"""What a profile found: the result of `convswap.profile`, in nvprof's columns and units, and its JSON."""
+"""The result of `convswap.profile`, in nvprof's columns and units, and its JSON."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import numpy as np
 
 from convswap.profiling.recording import HostTimes, Recording
 from convswap.profiling.records import (
-    COPY,
     KERNEL,
+    MEMCPY,
     RUN,
     SET_UP,
-    Attributed,
+    AttributedActivity,
     CallInWindow,
     attribute,
     calls_in_windows,
 )
 from convswap.runtime.device import Device
 
-# What no node started: ONNX Runtime brings the inputs to the card and fetches the outputs.
+# Names for activities that no node launched: ONNX Runtime copies the inputs to the card and the outputs back.
 INPUTS, OUTPUTS, NO_NODE = "(inputs)", "(outputs)", "(no node)"
 
 SCHEMA = 1
@@ -31,10 +31,10 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Entry:
-    """One row: `calls` times of altogether `total` nanoseconds, from `shortest` to `longest`.
+    """One row: `calls` calls of `total` nanoseconds together, from `shortest` to `longest`.
 
-    `share` is its part of the sum of its table, from 0 to 1. `nodes` are those that started it, most
-    expensive first; an API call has none.
+    `share` is the share of the table's total, from 0 to 1. `nodes` are the nodes that launched the kernel or
+    copy, most expensive first; an API call has none.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Entry:
 
     @property
     def average(self) -> float:
-        """The mean of its times in nanoseconds."""
+        """The mean time of a call in nanoseconds."""
         return self.total / self.calls
 
     def to_json(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class Entry:
 class NodeTime:
     """The time of the card for one node: `total` nanoseconds of `calls` kernels, copies and memsets.
 
-    `op` is its operator, "" for what belongs to no node; `kernels` are their names, most expensive first.
+    `op` is the operator, "" for activities without a node; `kernels` has the names, most expensive first.
     """
 
     node: str
@@ -89,60 +89,67 @@ class NodeTime:
         }
 
 
-def activity_entries(activities: Iterable[Attributed]) -> tuple[Entry, ...]:
-    """Return a row for each kernel, sort of copy, and memset, most expensive first: nvprof's first table."""
-    return _entries((readable_name(one), one.activity.duration, node_title(one)) for one in activities)
+def activity_entries(activities: Iterable[AttributedActivity]) -> tuple[Entry, ...]:
+    """Return a row for each kernel, kind of copy, and memset, most expensive first: nvprof's first table."""
+    return _entries(
+        (readable_name(attributed), attributed.activity.duration, node_title(attributed))
+        for attributed in activities
+    )
 
 
 def call_entries(calls: Iterable[CallInWindow]) -> tuple[Entry, ...]:
     """Return a row for each function of CUDA, most expensive first: nvprof's second table."""
-    return _entries((one.call.name, one.call.duration, "") for one in calls)
+    return _entries((in_window.call.name, in_window.call.duration, "") for in_window in calls)
 
 
-def node_times(activities: Sequence[Attributed]) -> tuple[NodeTime, ...]:
-    """Return a row for each node, most expensive first. All rows together are all of the card's time."""
-    sum_of_all = sum(one.activity.duration for one in activities)
-    by_node: dict[tuple[str, str], list[Attributed]] = {}
-    for one in activities:
-        op = one.node.op if one.node is not None else ""
-        by_node.setdefault((node_title(one), op), []).append(one)
+def node_times(activities: Sequence[AttributedActivity]) -> tuple[NodeTime, ...]:
+    """Return a row for each node, most expensive first. The rows add up to the card's whole time."""
+    card_total = sum(attributed.activity.duration for attributed in activities)
+    by_node: dict[tuple[str, str], list[AttributedActivity]] = {}
+    for attributed in activities:
+        op = attributed.node.op if attributed.node is not None else ""
+        by_node.setdefault((node_title(attributed), op), []).append(attributed)
     rows = []
-    for (node, op), own in by_node.items():
-        total = sum(one.activity.duration for one in own)
-        names = _most_expensive((readable_name(one), one.activity.duration) for one in own)
-        rows.append(NodeTime(node, op, _share(total, sum_of_all), total, len(own), names))
+    for (node, op), of_node in by_node.items():
+        total = sum(attributed.activity.duration for attributed in of_node)
+        names = _most_expensive(
+            (readable_name(attributed), attributed.activity.duration) for attributed in of_node
+        )
+        rows.append(NodeTime(node, op, _share(total, card_total), total, len(of_node), names))
     return tuple(sorted(rows, key=lambda row: -row.total))
 
 
-def most_of_the_time(entries: Sequence[Entry]) -> tuple[Entry, ...]:
+def entries_over_90_percent(entries: Sequence[Entry]) -> tuple[Entry, ...]:
     """Return the fewest entries that together take more than 90 % of their table's time.
 
-    `entries` come most expensive first. This is what ECE 408 asks its students for.
+    `entries` come most expensive first. ECE 408 asks its students for these entries.
     """
-    found: list[Entry] = []
-    sum_of_all = sum(entry.total for entry in entries)
+    longest: list[Entry] = []
+    table_total = sum(entry.total for entry in entries)
     total = 0
     for entry in entries:
-        # In whole numbers, for a rounded share could call 90 % more than 90 %.
-        if total * 10 > sum_of_all * 9:
+        # Integers are compared, since a rounded share of exactly 90 % could be above 90 %.
+        if total * 10 > table_total * 9:
             break
-        found.append(entry)
+        longest.append(entry)
         total += entry.total
-    return tuple(found)
+    return tuple(longest)
 
 
-def readable_name(one: Attributed) -> str:
-    """Return the name of a kernel in the words of its source, or nvprof's of a copy or memset."""
-    return demangle(one.activity.name) if one.activity.kind == KERNEL else one.activity.name
+def readable_name(attributed: AttributedActivity) -> str:
+    """Return the demangled name of a kernel, or nvprof's name of a copy or memset."""
+    activity = attributed.activity
+    return demangle(activity.name) if activity.kind == KERNEL else activity.name
 
 
-def node_title(one: Attributed) -> str:
-    """Return the name of the node that started an activity, or in brackets what it is where none did."""
-    if one.node is not None:
-        return one.node.node
-    if one.activity.kind == COPY and one.activity.name.endswith("HtoD]"):
+def node_title(attributed: AttributedActivity) -> str:
+    """Return the name of the node that launched an activity, or a name in brackets if no node did."""
+    if attributed.node is not None:
+        return attributed.node.node
+    activity = attributed.activity
+    if activity.kind == MEMCPY and activity.name.endswith("HtoD]"):
         return INPUTS
-    if one.activity.kind == COPY and one.activity.name.endswith("DtoH]"):
+    if activity.kind == MEMCPY and activity.name.endswith("DtoH]"):
         return OUTPUTS
     return NO_NODE
 
@@ -152,26 +159,26 @@ def _entries(timed: Iterable[tuple[str, int, str]]) -> tuple[Entry, ...]:
     by_name: dict[str, list[tuple[int, str]]] = {}
     for name, duration, node in timed:
         by_name.setdefault(name, []).append((duration, node))
-    sum_of_all = sum(duration for own in by_name.values() for duration, _ in own)
+    table_total = sum(duration for calls in by_name.values() for duration, _ in calls)
     rows = []
-    for name, own in by_name.items():
-        durations = [duration for duration, _ in own]
+    for name, calls in by_name.items():
+        durations = [duration for duration, _ in calls]
         rows.append(
             Entry(
                 name=name,
-                share=_share(sum(durations), sum_of_all),
+                share=_share(sum(durations), table_total),
                 total=sum(durations),
-                calls=len(own),
+                calls=len(calls),
                 shortest=min(durations),
                 longest=max(durations),
-                nodes=_most_expensive((node, duration) for duration, node in own if node),
+                nodes=_most_expensive((node, duration) for duration, node in calls if node),
             )
         )
     return tuple(sorted(rows, key=lambda row: -row.total))
 
 
 def _most_expensive(timed: Iterable[tuple[str, int]]) -> tuple[str, ...]:
-    """Return the names in (name, nanoseconds), each once, by the sum of their times."""
+    """Return the distinct names in (name, nanoseconds), by descending total time."""
     totals: dict[str, int] = {}
     for name, duration in timed:
         totals[name] = totals.get(name, 0) + duration
@@ -189,7 +196,7 @@ def nvprof_time(nanoseconds: float) -> str:
     """
     if nanoseconds < 999.5:
         return f"{nanoseconds:.0f}ns"
-    # A number that rounds up to 1000 of a unit is 1 of the next.
+    # A number that rounds up to 1000 of a unit is printed as 1 of the next unit.
     for unit, size in (("us", 1e3), ("ms", 1e6)):
         text = _significant(max(nanoseconds / size, 1.0), 5)
         if float(text) < 1000:
@@ -198,7 +205,7 @@ def nvprof_time(nanoseconds: float) -> str:
 
 
 def _significant(value: float, digits: int) -> str:
-    """Return `value`, from 1 on, with so many digits, or as many as lie before the point."""
+    """Return `value`, which is at least 1, with `digits` digits, or with all digits before the point."""
     before_point = len(str(int(value)))
     text = f"{value:.{max(digits - before_point, 0)}f}"
     if len(text.partition(".")[0]) > before_point:
@@ -214,15 +221,12 @@ def percent(share: float) -> str:
 
 @cache
 def demangle(name: str) -> str:
-    """Return `name` as it stands in the source, with types; `name` itself where it is not a C++ name.
-
-    Also where there is no libstdc++, whose `__cxa_demangle` does the work.
-    """
+    """Return `name` demangled, or `name` itself if it is not a mangled C++ name or there is no libstdc++."""
     function = _demangler()
     if function is None or not name.startswith("_Z"):
         return name
     status = ctypes.c_int()
-    # It allocates the text, which only free of the same C library may take back.
+    # The function allocates the text with malloc; `free` of the same C library releases it.
     address = function(name.encode(), None, None, ctypes.byref(status))
     if status.value != 0 or not address:
         return name
@@ -233,7 +237,7 @@ def demangle(name: str) -> str:
 
 @cache
 def _demangler() -> Any:
-    """Return the function of the C++ library, None where there is none."""
+    """Return `__cxa_demangle` of the C++ library, None if there is none."""
     try:
         function = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
     except (OSError, AttributeError):
@@ -259,22 +263,22 @@ class Tables:
     calls: tuple[Entry, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return both tables, and which of their entries together take more than 90 % of the time."""
+        """Return both tables, and the entries that together take more than 90 % of the time."""
         return {
             "profiling_result": [
                 {**entry.to_json(), "nodes": list(entry.nodes)} for entry in self.activities
             ],
             "api_calls": [entry.to_json() for entry in self.calls],
             "over_90_percent": {
-                "profiling_result": _together(self.activities),
-                "api_calls": _together(self.calls),
+                "profiling_result": _over_90_percent(self.activities),
+                "api_calls": _over_90_percent(self.calls),
             },
         }
 
 
 @dataclass(frozen=True)
 class SideProfile:
-    """One side: its tables over all timed runs, the card's time by node, and its set-up apart."""
+    """One side: its tables over all timed runs, the card's time by node, and the tables of its set-up."""
 
     host: HostTimes
     runs: Tables
@@ -283,7 +287,7 @@ class SideProfile:
 
     @property
     def run_count(self) -> int:
-        """How many runs the tables sum up."""
+        """The number of runs that the tables sum up."""
         return len(self.host.runs)
 
     @property
@@ -293,12 +297,12 @@ class SideProfile:
 
     @property
     def mean_run_ms(self) -> float:
-        """The mean milliseconds of a run by the host's clock: what `card_ms` is a part of."""
+        """The mean milliseconds of a run by the host's clock, which include `card_ms`."""
         return float(np.mean(self.host.runs))
 
     @property
     def card_ms(self) -> float:
-        """The mean milliseconds of a run that the card works: kernels, copies and memsets."""
+        """The mean milliseconds per run of kernels, copies and memsets on the card."""
         return sum(entry.total for entry in self.runs.activities) / 1e6 / self.run_count
 
     def to_json(self) -> dict[str, Any]:
@@ -324,18 +328,18 @@ class SideProfile:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Every record of a profile in its place, for a trace."""
+    """All records of a profile with their windows and nodes, for a trace."""
 
     recording: Recording
-    activities: tuple[Attributed, ...]
+    activities: tuple[AttributedActivity, ...]
     calls: tuple[CallInWindow, ...]
 
 
 @dataclass(frozen=True)
 class Profile:
-    """The outcome of `convswap.profile`; `sides` has "convswap", and those that it was set against.
+    """The result of `convswap.profile`; `sides` has "convswap", and the sides it is compared with.
 
-    `batch` samples of `dataset` went through each run. `notes` are sentences for a reader.
+    Each run had `batch` samples of `dataset`. `notes` are sentences for a reader.
     """
 
     model: str
@@ -375,7 +379,7 @@ def timeline_of(recording: Recording) -> Timeline:
 
 
 def sides_of(timeline: Timeline) -> dict[str, SideProfile]:
-    """Return what each side of a timeline took, by the side's name."""
+    """Return the profile of each side of a timeline, by the side's name."""
     return {name: _side(name, host, timeline) for name, host in timeline.recording.host.items()}
 
 
@@ -390,17 +394,17 @@ def _side(name: str, host: HostTimes, timeline: Timeline) -> SideProfile:
     return SideProfile(host=host, runs=tables(RUN), nodes=nodes, set_up=tables(SET_UP))
 
 
-_Placed = TypeVar("_Placed", Attributed, CallInWindow)
+_Windowed = TypeVar("_Windowed", AttributedActivity, CallInWindow)
 
 
-def _within(recorded: Iterable[_Placed], side: str, phase: str) -> list[_Placed]:
+def _within(records: Iterable[_Windowed], side: str, phase: str) -> list[_Windowed]:
     return [
-        one
-        for one in recorded
-        if one.window is not None and one.window.side == side and one.window.phase == phase
+        record
+        for record in records
+        if record.window is not None and record.window.side == side and record.window.phase == phase
     ]
 
 
-def _together(entries: Sequence[Entry]) -> dict[str, Any]:
-    most = most_of_the_time(entries)
-    return {"names": [entry.name for entry in most], "share": sum(entry.share for entry in most)}
+def _over_90_percent(entries: Sequence[Entry]) -> dict[str, Any]:
+    longest = entries_over_90_percent(entries)
+    return {"names": [entry.name for entry in longest], "share": sum(entry.share for entry in longest)}

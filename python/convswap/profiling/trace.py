@@ -1,8 +1,8 @@
-"""A profile as a file that Perfetto, and Chrome's chrome://tracing, open: the Trace Event Format, as JSON.
+"""A profile as a file for Perfetto or Chrome's chrome://tracing: the Trace Event Format, as JSON.
 
 Each side has two processes: its host, with the tracks `phases`, `ONNX nodes` and one for each thread that
-called CUDA; and its card, with tracks for the kernels and for the copies of each stream. Arrows lead from the
-call that started a kernel or copy to it. Times are microseconds from the first record on.
+called CUDA; and its card, with tracks for the kernels and for the copies of each stream. An arrow leads from
+an API call to the kernel or copy that it launched. Times are microseconds since the first record.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from convswap.profiling.result import Profile, Timeline, node_title, readable_na
 
 Event = dict[str, Any]
 
-# How far beyond its true end a node may seem to end: see `recording._node_run`.
+# The nanoseconds by which a node's recorded end may be later than its true end; see `recording._node_run`.
 _NODE_END_ERROR = 2_000
 
 
@@ -38,28 +38,28 @@ def trace_text(profile: Profile) -> str:
 def trace_events(timeline: Timeline) -> list[Event]:
     """Return the events of the trace: metadata first, then slices and arrows in the order of time."""
     slices = [*_host_slices(timeline), *_card_slices(timeline)]
-    base = min((one.start for one in slices), default=0)
+    base = min((slice_.start for slice_ in slices), default=0)
     tracks = _Tracks()
     events: list[Event] = []
     calls: dict[int, _Slice] = {}
-    started: list[_Slice] = []
-    for one in sorted(slices, key=lambda one: (one.start, -one.end)):
-        one.process, one.thread = tracks.place(one)
-        events.append(_complete(one, base))
-        if one.is_call:
-            calls[one.correlation] = one
-        elif one.correlation:
-            started.append(one)
-    for number, work in enumerate(started, start=1):
-        if work.correlation in calls:
-            events += _arrow(number, calls[work.correlation], work, base)
+    activities: list[_Slice] = []
+    for slice_ in sorted(slices, key=lambda slice_: (slice_.start, -slice_.end)):
+        slice_.process, slice_.thread = tracks.place(slice_)
+        events.append(_complete_event(slice_, base))
+        if slice_.is_call:
+            calls[slice_.correlation] = slice_
+        elif slice_.correlation:
+            activities.append(slice_)
+    for number, activity in enumerate(activities, start=1):
+        if activity.correlation in calls:
+            events += _arrow(number, calls[activity.correlation], activity, base)
     metadata = list(tracks.metadata())
     return metadata + sorted(events, key=lambda event: float(event["ts"]))
 
 
 @dataclass(eq=False)
 class _Slice:
-    """One bar of the trace, in nanoseconds; `group` is its process, `track` what its thread is called."""
+    """One bar of the trace, in nanoseconds; `group` names its process, `track` its thread."""
 
     group: str
     track: str
@@ -75,31 +75,31 @@ class _Slice:
 
 
 class _Tracks:
-    """Gives each slice its process and thread number, and names them.
+    """Assigns a process and a thread number to each slice, and names them.
 
-    Slices of one thread must lie within each other or apart, which Perfetto relies on. One that would cross
+    Slices of one thread must be nested or disjoint, which Perfetto relies on. A slice that would cross
     another gets a second thread of the same name.
     """
 
     def __init__(self) -> None:
         self._processes: dict[str, int] = {}
-        # By process and track: for each thread its number and the ends of the slices that are open in it.
-        self._lanes: dict[tuple[int, str], list[tuple[int, list[int]]]] = {}
+        # By process and track: the number of each thread, and the ends of the slices that are open in it.
+        self._threads_of_track: dict[tuple[int, str], list[tuple[int, list[int]]]] = {}
         self._threads: dict[int, tuple[int, str]] = {}
 
-    def place(self, one: _Slice) -> tuple[int, int]:
-        """Return process and thread of a slice; they must come in the order of their start, longest first."""
-        process = self._processes.setdefault(one.group, len(self._processes) + 1)
-        lanes = self._lanes.setdefault((process, one.track), [])
-        for thread, open_ends in lanes:
-            while open_ends and open_ends[-1] <= one.start:
+    def place(self, slice_: _Slice) -> tuple[int, int]:
+        """Return process and thread of a slice; slices must come in the order of start, longest first."""
+        process = self._processes.setdefault(slice_.group, len(self._processes) + 1)
+        threads = self._threads_of_track.setdefault((process, slice_.track), [])
+        for thread, open_ends in threads:
+            while open_ends and open_ends[-1] <= slice_.start:
                 open_ends.pop()
-            if not open_ends or one.end <= open_ends[-1]:
-                open_ends.append(one.end)
+            if not open_ends or slice_.end <= open_ends[-1]:
+                open_ends.append(slice_.end)
                 return process, thread
         thread = len(self._threads) + 1
-        self._threads[thread] = process, one.track
-        lanes.append((thread, [one.end]))
+        self._threads[thread] = process, slice_.track
+        threads.append((thread, [slice_.end]))
         return process, thread
 
     def metadata(self) -> Iterator[Event]:
@@ -135,36 +135,36 @@ def _host_slices(timeline: Timeline) -> Iterator[_Slice]:
 
 
 def _node_slices(timeline: Timeline) -> Iterator[_Slice]:
-    """Yield the nodes. Their ends are known to within 2 us, and must not reach into the next node."""
+    """Yield the node runs, whose ends are known to within 2 us, and must not reach into the next node."""
     windows = timeline.recording.windows
     nodes = sorted(timeline.recording.nodes, key=lambda node: (node.start, -node.end))
     for index, node in enumerate(nodes):
-        following = nodes[index + 1].start if index + 1 < len(nodes) else node.end
-        reaches_into_next = node.start < following < node.end <= following + _NODE_END_ERROR
+        next_start = nodes[index + 1].start if index + 1 < len(nodes) else node.end
+        reaches_into_next = node.start < next_start < node.end <= next_start + _NODE_END_ERROR
         around = (window for window in windows if window.start <= node.start <= window.end)
         yield _Slice(
             group=f"{_side(next(around, None))}: host",
             track="ONNX nodes",
             name=node.node,
             start=node.start,
-            end=following if reaches_into_next else node.end,
+            end=next_start if reaches_into_next else node.end,
             category="node",
             arguments={"op": node.op},
         )
 
 
 def _card_slices(timeline: Timeline) -> Iterator[_Slice]:
-    for one in timeline.activities:
-        activity = one.activity
-        side = _side(one.window)
-        work = "kernels" if activity.kind == KERNEL else "copies"
-        arguments: dict[str, Any] = {"node": node_title(one), "correlation": activity.correlation}
+    for attributed in timeline.activities:
+        activity = attributed.activity
+        side = _side(attributed.window)
+        kind = "kernels" if activity.kind == KERNEL else "copies"
+        arguments: dict[str, Any] = {"node": node_title(attributed), "correlation": activity.correlation}
         if activity.kind != KERNEL:
             arguments["bytes"] = activity.size
         yield _Slice(
             group=f"{side}: card",
-            track=f"stream {activity.stream}: {work}",
-            name=readable_name(one),
+            track=f"stream {activity.stream}: {kind}",
+            name=readable_name(attributed),
             start=activity.start,
             end=activity.end,
             category=activity.kind,
@@ -177,31 +177,31 @@ def _side(window: Window | None) -> str:
     return "between" if window is None else window.side
 
 
-def _complete(one: _Slice, base: int) -> Event:
+def _complete_event(slice_: _Slice, base: int) -> Event:
     return {
         "ph": "X",
-        "name": one.name,
-        "cat": one.category,
-        "pid": one.process,
-        "tid": one.thread,
-        "ts": (one.start - base) / 1e3,
-        "dur": (one.end - one.start) / 1e3,
-        "args": one.arguments,
+        "name": slice_.name,
+        "cat": slice_.category,
+        "pid": slice_.process,
+        "tid": slice_.thread,
+        "ts": (slice_.start - base) / 1e3,
+        "dur": (slice_.end - slice_.start) / 1e3,
+        "args": slice_.arguments,
     }
 
 
-def _arrow(number: int, call: _Slice, work: _Slice, base: int) -> Iterator[Event]:
+def _arrow(number: int, call: _Slice, activity: _Slice, base: int) -> Iterator[Event]:
     common = {"name": "starts", "cat": "starts", "id": number}
-    # An arrow is tied to the slice that is open where it begins, and where it ends with "bp": "e". CUPTI
-    # knows the card's clock to some microseconds only, by which work may seem to begin before it was asked
-    # for: the arrow then ends within the work, so that it does not point back in time.
-    end = min(max(work.start, call.start), work.end)
+    # An arrow is bound to the slice that is open at its begin and, with "bp": "e", at its end. CUPTI knows
+    # the card's clock only to some microseconds, so an activity may seem to begin before its call. The arrow
+    # then ends within the activity, so that it does not point back in time.
+    end = min(max(activity.start, call.start), activity.end)
     yield {**common, "ph": "s", "pid": call.process, "tid": call.thread, "ts": (call.start - base) / 1e3}
     yield {
         **common,
         "ph": "f",
         "bp": "e",
-        "pid": work.process,
-        "tid": work.thread,
+        "pid": activity.process,
+        "tid": activity.thread,
         "ts": (end - base) / 1e3,
     }

@@ -23,7 +23,7 @@ from convswap.graph.swap import DEFAULT_PRECISION, swap
 from convswap.inputs.feeds import Feeds, declared_inputs, random_feeds
 from convswap.profiling.profile import connected_card
 from convswap.profiling.recording import record
-from convswap.profiling.records import RUN, Attributed, Collector
+from convswap.profiling.records import RUN, AttributedActivity, Collector
 from convswap.profiling.result import INPUTS, OUTPUTS, node_title, timeline_of
 from convswap.progress import Progress, silent
 from convswap.runtime.device import Device, environment
@@ -203,7 +203,7 @@ def study(
     )
 
 
-def part_of(activity: Attributed) -> str:
+def part_of(activity: AttributedActivity) -> str:
     """Return the part of `PARTS` that an activity counts for."""
     if activity.node is not None:
         return _PART_OF_OP.get(activity.node.op, OTHER)
@@ -247,7 +247,7 @@ def _row(
     )
 
 
-def _medians(activities: Iterable[Attributed], runs: int) -> dict[str, float]:
+def _medians(activities: Iterable[AttributedActivity], runs: int) -> dict[str, float]:
     """Return the median milliseconds of each part in a run."""
     sums = {part: np.zeros(runs) for part in PARTS}
     for attributed in activities:
