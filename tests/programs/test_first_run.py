@@ -54,7 +54,7 @@ def test_only_our_side_runs_the_swapped_model(tmp_path, monkeypatch):
     domains = {}
 
     def run(side, job):
-        domains[side, job["ours"]] = {node.domain for node in onnx.load(job["model"]).graph.node}
+        domains[side, job["swapped"]] = {node.domain for node in onnx.load(job["model"]).graph.node}
         return {"session_ms": 1.0, "run_ms": 1.0}
 
     monkeypatch.setattr(module, "_run_alone", run)
@@ -140,19 +140,19 @@ def happened(monkeypatch):
     return events
 
 
-@pytest.mark.parametrize("ours", [False, True], ids=["default", "convswap"])
-def test_clock_runs_for_session_creation_and_first_run_alone(ours, happened, tmp_path, capsys):
-    model = swap(small_model()).to_proto() if ours else small_model()
+@pytest.mark.parametrize("swapped", [False, True], ids=["default", "convswap"])
+def test_clock_runs_for_session_creation_and_first_run_alone(swapped, happened, tmp_path, capsys):
+    model = swap(small_model()).to_proto() if swapped else small_model()
     job = {
         "model": saved(model, tmp_path),
-        "ours": ours,
+        "swapped": swapped,
         "device": "cpu",
         "precision": "tf32",
         "input_shapes": {"x": [2, 3, 12, 12]},
     }
     happened.clear()
     assert process.main(json.dumps(job)) == 0
-    making = ["clock", "register", "session", "clock"] if ours else ["clock", "session", "clock"]
+    making = ["clock", "register", "session", "clock"] if swapped else ["clock", "session", "clock"]
     running = ["clock", "run", "clock"]
     assert happened == ["inputs", "inputs", "serialise", *making, "check", "bind", *running]
     times = json.loads(capsys.readouterr().out)
@@ -172,7 +172,7 @@ def test_driver_is_warm_for_a_model_without_inputs_too(monkeypatch, tmp_path):
     model = make_model([conv], [weights("x", 1, 3, 8, 8), weights("w", 4, 3, 3, 3)], inputs=[])
     job = {
         "model": saved(model, tmp_path),
-        "ours": False,
+        "swapped": False,
         "device": "cpu",
         "precision": "tf32",
         "input_shapes": {},
@@ -184,7 +184,7 @@ def test_driver_is_warm_for_a_model_without_inputs_too(monkeypatch, tmp_path):
 def test_process_says_what_ails_a_model_that_does_not_run(capfd):
     job = {
         "model": "nowhere.onnx",
-        "ours": False,
+        "swapped": False,
         "device": "gpu",
         "precision": "tf32",
         "input_shapes": {},
@@ -198,7 +198,7 @@ def test_process_short_of_memory_says_so_in_the_words_of_the_command(monkeypatch
         raise MemoryError("Unable to allocate 12.2 TiB")
 
     monkeypatch.setattr(process, "on_device", refuse)
-    job = {"model": saved(small_model(), tmp_path), "ours": False}
+    job = {"model": saved(small_model(), tmp_path), "swapped": False}
     job |= {"device": "cpu", "precision": "tf32", "input_shapes": {"x": [1, 3, 12, 12]}}
     assert process.main(json.dumps(job)) == 2
     assert capfd.readouterr().err == (

@@ -289,7 +289,7 @@ def timer(monkeypatch):
     """Give batch 1 on the CPU the clock and the other option that a card has."""
     timer = Timer()
     monkeypatch.setattr("convswap.bench.suite_runs._timer", lambda device: timer)
-    monkeypatch.setattr("convswap.bench.suite_runs.LARGEST_BACK_TO_BACK", 1)
+    monkeypatch.setattr("convswap.bench.suite_runs.MAX_BACK_TO_BACK_BATCH", 1)
     monkeypatch.setattr("convswap.bench.suite_runs.other_sides", lambda *_: (Side("heuristic"),))
     return timer
 

@@ -1,1 +1,1 @@
-"""The layers of a suite, alone, and the first run of a model, against the default provider."""
+"""Benchmarks against the default provider: the layers of a suite alone, and the first run of a model."""

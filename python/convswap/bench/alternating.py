@@ -1,8 +1,8 @@
-"""What changing shapes cost: a session whose batch changes with every run, beside sessions that keep theirs.
+"""The cost of changing shapes: a session whose batch changes with every run, and sessions with fixed batches.
 
-The time is that of the host's clock, which planning again takes. Both are started in the same way, from as
-many bindings in turn: going from one binding to the next takes Python and ONNX Runtime longer than running
-the same again, whatever the shapes.
+Times are by the host's clock, since planning a new shape takes host time. All sessions run from equally many
+bindings in turn, since Python and ONNX Runtime take longer to switch to another binding than to run the same
+binding again, whatever the shapes.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from convswap.timing.suites import SuiteLayer
 
 
 class AlternatingRuns:
-    """Runs of one session from several bindings in turn; a run of these is one of each."""
+    """Runs of one session from several bindings; each run is a run of every binding in turn."""
 
     def __init__(self, runs: Sequence[BoundRun]) -> None:
         self._runs = runs
 
     def start(self, runs: int) -> None:
-        """Start each of the runs, in turn, `runs` times."""
+        """Start a run of every binding in turn, `runs` times."""
         for _ in range(runs):
             for run in self._runs:
                 run.start(1)
@@ -57,9 +57,10 @@ def run_alternating(
 ) -> list[dict[str, Any]]:
     """Return a row for every layer, with the keys of `convswap bench --alternate --json`.
 
-    The arguments are those of `run_suite`. "convswap_ms" and "default_ms" are of a run while the batch goes
-    through `batches` over and over, "convswap_fixed_ms" and "default_fixed_ms" the mean of what runs of each
-    take where it stays. The default's are None where the provider has no Conv of the type.
+    The arguments are those of `run_suite`. "convswap_ms" and "default_ms" are the mean milliseconds of a run
+    while the batch cycles through `batches`; "convswap_fixed_ms" and "default_fixed_ms" are the mean over
+    sessions that run one batch each. The times of the default provider are None if it has no Conv of the
+    type.
 
     Raises:
         ConvswapError: as `run_suite`, or there are fewer than two different batches.
@@ -87,22 +88,24 @@ def _row(layer: SuiteLayer, request: BenchRequest) -> dict[str, Any]:
         for batch in request.batches
     ]
     sides = (DEFAULT, our_side(device, request.precision))
-    # A session that keeps its shape may have no other: its provider would plan again.
+    # Each fixed batch has its own session, since a session that ran another shape would plan again.
     fixed = [single_node_sessions(conv, sides, device) for _ in feeds]
     changing = single_node_sessions(conv, sides, device)
     samples: list[Sample] = []
     for side, session in changing.items():
-        for sessions, own in zip(fixed, feeds, strict=True):
-            same = AlternatingRuns([BoundRun(sessions[side], own, device) for _ in feeds])
+        for sessions, batch_feeds in zip(fixed, feeds, strict=True):
+            same = AlternatingRuns([BoundRun(sessions[side], batch_feeds, device) for _ in feeds])
             samples.append(sample_of(same))
-        in_turn = AlternatingRuns([BoundRun(session, own, device) for own in feeds])
+        in_turn = AlternatingRuns([BoundRun(session, batch_feeds, device) for batch_feeds in feeds])
         samples.append(sample_of(in_turn))
     times = iter(each.median for each in measure(dict(enumerate(samples)), BACK_TO_BACK).values())
-    found: dict[str, float | None] = {}
+    milliseconds_by_key: dict[str, float | None] = {}
     for side in sides:
         measured = [next(times) / count for _ in range(count + 1)] if side in changing else None
-        found[f"{side.name}_fixed_ms"] = None if measured is None else sum(measured[:count]) / count
-        found[f"{side.name}_ms"] = None if measured is None else measured[count]
+        milliseconds_by_key[f"{side.name}_fixed_ms"] = (
+            None if measured is None else sum(measured[:count]) / count
+        )
+        milliseconds_by_key[f"{side.name}_ms"] = None if measured is None else measured[count]
     problems = [conv.problem({"x": layer.input_shape(batch)}) for batch in request.batches]
     chosen = [_native.choose(problem, device.name, request.algorithm) for problem in problems]
     return {
@@ -110,12 +113,12 @@ def _row(layer: SuiteLayer, request: BenchRequest) -> dict[str, Any]:
         "precision": request.precision,
         "batches": list(request.batches),
         "algorithm": ", ".join(dict.fromkeys(chosen)),
-        **found,
+        **milliseconds_by_key,
     }
 
 
 def print_alternating(rows: Sequence[Mapping[str, Any]], console: Console, device: str | None = None) -> None:
-    """Print the rows of `run_alternating` as a table, and the worst of our side below it."""
+    """Print the rows of `run_alternating` as a table, and convswap's worst layer below it."""
     chosen = choose_device(device)
     console.print(Text(device_lines(chosen)))
     batches = ", ".join(f"{batch:,}" for batch in rows[0]["batches"])

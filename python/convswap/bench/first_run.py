@@ -1,9 +1,9 @@
-"""How long a model takes to its first answer: session creation and first run, on both sides.
+"""The time of a model until its first outputs: session creation and first run, on both sides.
 
-Each is measured in a process of its own, since what one session loads the next one finds. The libraries, the
-driver, the model and the inputs are in place when the clock starts; only our own library is not, since to
-register it belongs to making a session. Sides take turns, in an order that turns round too; the first of
-each, which fills the system's file cache, does not count.
+Each measurement has a fresh process, since a session profits from the libraries that an earlier one loaded.
+ONNX Runtime's libraries, the driver, the model and the inputs are loaded when the clock starts. convswap's
+library is not, since its registration belongs to session creation. The sides alternate, in an order that
+alternates too. The first process of each side, which fills the system's file cache, does not count.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from convswap.runtime.library import OpLibraries, op_libraries_in_use, sessions_
 
 PROCESSES = 5
 SIDES = ("default", "convswap")
-# Even an exhaustive search for a deep network takes less.
+# The limit for one process. Even cuDNN's exhaustive search for a deep network takes less.
 TIMEOUT_SECONDS = 600
 
 Job = Mapping[str, Any]
@@ -57,10 +57,10 @@ def first_run(
 ) -> dict[str, Any]:
     """Return the object of `convswap bench --first-run --json`, with medians of `processes` in milliseconds.
 
-    `model` is a network's name, the path of an ONNX file, or a model that holds its weights itself; `batch`
-    by default what `compare` takes; its inputs get seeded random values, and `input_shape` where the model
-    leaves their shape open, or the values in `inputs`, as for `compare`. `op_libraries` are files with custom
-    ops of others that the model needs. `progress` is called with a few words before each process.
+    `model` is a network's name, the path of an ONNX file, or a model that holds its weights itself. `batch`
+    has the default of `compare`. Inputs get seeded random values of `input_shape` if the model leaves their
+    shape open, or the values in `inputs`, as for `compare`. `op_libraries` are files with custom ops of
+    others that the model needs. `progress` is called with a few words before each process.
 
     Raises:
         ConvswapError: an argument is not known, the model cannot be read, swapped or run, or the device
@@ -71,8 +71,8 @@ def first_run(
     chosen = choose_device(device)
     title, opened = open_model(model)
     opened, inputs = with_tensor_inputs(opened, inputs)
-    fed = run_inputs(opened, batch=batch, device=chosen, input_shape=input_shape, user_inputs=inputs)
-    shapes = {name: list(shape) for name, shape in fed.shapes.items()}
+    model_run = run_inputs(opened, batch=batch, device=chosen, input_shape=input_shape, user_inputs=inputs)
+    shapes = {name: list(shape) for name, shape in model_run.shapes.items()}
     swapped = swap(opened, algorithm=algorithm, precision=precision).model
     check_algorithm(algorithm, chosen.name)
     with (
@@ -80,16 +80,16 @@ def first_run(
         tempfile.TemporaryDirectory(prefix="convswap-") as folder,
     ):
         common: dict[str, Any] = {"device": chosen.name, "precision": precision, "input_shapes": shapes}
-        common |= {"values": _saved_values(fed, Path(folder)), "op_libraries": op_libraries_in_use()}
+        common |= {"values": _saved_values(model_run, Path(folder)), "op_libraries": op_libraries_in_use()}
         jobs = {}
-        for side, own in zip(SIDES, (plain_model(opened), swapped), strict=True):
+        for side, side_model in zip(SIDES, (plain_model(opened), swapped), strict=True):
             path = Path(folder) / f"{side}.onnx"
-            save_model(own, path)
-            jobs[side] = {"model": str(path), "ours": side == "convswap", **common}
-        with fed.notes_on_error():
-            found = _alternate(jobs, processes, progress or silent)
+            save_model(side_model, path)
+            jobs[side] = {"model": str(path), "swapped": side == "convswap", **common}
+        with model_run.notes_on_error():
+            measured = _alternate(jobs, processes, progress or silent)
     medians = {
-        f"{side}{key}": float(np.median([_value(times, key) for times in found[side]]))
+        f"{side}{key}": float(np.median([_value(times, key) for times in measured[side]]))
         for side in SIDES
         for key in ("_ms", "_session_ms", "_run_ms")
     }
@@ -97,59 +97,61 @@ def first_run(
         "model": title,
         "device": chosen.name,
         "environment": environment(chosen),
-        "batch": fed.batch,
+        "batch": model_run.batch,
         "precision": precision,
         "algorithm": algorithm,
         "processes": processes,
         "input_shapes": shapes,
-        "notes": fed.notes(),
+        "notes": model_run.notes(),
         **medians,
     }
 
 
-def _saved_values(fed: RunInputs, folder: Path) -> str | None:
-    """Return the file with the values that a user gave, in the order of the inputs; None for none."""
-    if fed.source is None:
+def _saved_values(model_run: RunInputs, folder: Path) -> str | None:
+    """Save the user's input values in the order of the inputs, and return the path; None for no values."""
+    if model_run.source is None:
         return None
     path = folder / "values.npz"
-    feeds = fed.feeds()
-    # A file has no names for types that NumPy has not itself.
-    own = (feeds[x.name] if x.is_numpys else feeds[x.name].view(f"u{x.dtype.itemsize}") for x in fed.inputs)
-    np.savez(path, *own)
+    feeds = model_run.feeds()
+    # The format has no names for types that NumPy does not have itself, so their bits are saved.
+    arrays = (
+        feeds[x.name] if x.is_numpys else feeds[x.name].view(f"u{x.dtype.itemsize}") for x in model_run.inputs
+    )
+    np.savez(path, *arrays)
     return str(path)
 
 
-def print_first_run(found: Mapping[str, Any], console: Console, device: str | None = None) -> None:
-    """Print what `first_run` returned on `device`, with the ratio of the sides below it."""
+def print_first_run(result: Mapping[str, Any], console: Console, device: str | None = None) -> None:
+    """Print the result of `first_run` on `device`, with the ratio of the sides below it."""
     console.print(
         Text(
-            f"{found['model']}, batch {found['batch']:,}, precision {found['precision']}, "
-            f"algorithm {found['algorithm']}\n"
+            f"{result['model']}, batch {result['batch']:,}, precision {result['precision']}, "
+            f"algorithm {result['algorithm']}\n"
             f"{device_lines(choose_device(device))}\n"
-            f"medians of {found['processes']} fresh processes of each side, in turn\n"
+            f"medians of {result['processes']} fresh processes of each side, in turn\n"
         )
     )
     table = plain_table("To the first answer (ms)", "side", ">session", ">first run", ">both")
     for side in SIDES:
-        cells = [milliseconds(found[f"{side}{key}"]) for key in ("_session_ms", "_run_ms", "_ms")]
+        cells = [milliseconds(result[f"{side}{key}"]) for key in ("_session_ms", "_run_ms", "_ms")]
         table.add_row(side, *cells)
     console.print(table)
-    print_notes(found["notes"], console)
-    ratio = found["convswap_ms"] / found["default_ms"]
+    print_notes(result["notes"], console)
+    ratio = result["convswap_ms"] / result["default_ms"]
     console.print(Text(f"convswap takes {ratio:.2f} times what the default does until its first answer."))
 
 
 def _alternate(
     jobs: Mapping[str, Job], processes: int, report: Progress
 ) -> dict[str, list[dict[str, float]]]:
-    found: dict[str, list[dict[str, float]]] = {side: [] for side in jobs}
+    measured: dict[str, list[dict[str, float]]] = {side: [] for side in jobs}
     for number in range(processes + 1):
         for side in _order(jobs, number):
             report(f"first run {number} of {processes}, {side}" if number else f"warming up, {side}")
             times = _run_alone(side, jobs[side])
             if number:
-                found[side].append(times)
-    return found
+                measured[side].append(times)
+    return measured
 
 
 def _order(sides: Iterable[str], number: int) -> list[str]:
@@ -157,7 +159,7 @@ def _order(sides: Iterable[str], number: int) -> list[str]:
 
 
 def _run_alone(side: str, job: Job) -> dict[str, float]:
-    # -P: no module of the folder that the user is in gets in the way.
+    # -P: do not import modules from the current folder.
     command = [sys.executable, "-P", "-m", "convswap.bench.first_run_process", json.dumps(job)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
@@ -167,9 +169,9 @@ def _run_alone(side: str, job: Job) -> dict[str, float]:
         ) from None
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
-        # What a signal ended had no last word, and may have written something else before.
-        ended = f"its process ended with status {done.returncode}"
-        reason = lines[-1] if lines and done.returncode > 0 else ended
+        # A process that a signal ended has not written the reason, but may have written other lines.
+        status = f"its process ended with status {done.returncode}"
+        reason = lines[-1] if lines and done.returncode > 0 else status
         raise ConvswapError(f"the first run of the {side} side failed: {reason}")
     return dict(json.loads(done.stdout.splitlines()[-1]))
 

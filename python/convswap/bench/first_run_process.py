@@ -1,8 +1,8 @@
-"""A fresh process that makes one session and runs it once; see `convswap.first_run`, which starts it.
+"""A fresh process that makes one session and runs it once; `bench.first_run` starts it.
 
-It is given a job, as a JSON object, and prints the milliseconds of both as another. The clock runs while the
-session is made of a model in memory, our library registered on our side, and while it runs. It stands still
-while the model is read and serialised, and while the session is checked and its inputs are bound.
+The process takes a job, a JSON object, and prints a JSON object with the milliseconds of session creation and
+run. Session creation starts from a model in memory, and registers convswap's library if the model is swapped.
+The times do not include reading and serialising the model, checking the session and binding the inputs.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from convswap.runtime.sessions import (
 
 
 def main(job: str) -> int:
-    """Do `job`; return the exit status."""
-    asked = json.loads(job)
+    """Run `job`, a JSON text; return the exit status."""
+    request = json.loads(job)
     try:
-        with sessions_with(asked.get("op_libraries", ())):
-            print(json.dumps(_timed(asked)))
+        with sessions_with(request.get("op_libraries", ())):
+            print(json.dumps(_timed(request)))
     except ConvswapError as error:
         return _refuse(error)
     except MemoryError as error:
@@ -46,13 +46,13 @@ def main(job: str) -> int:
     return 0
 
 
-def _timed(asked: Mapping[str, Any]) -> dict[str, float]:
-    device = choose_device(asked["device"])
-    side = our_side(device, asked["precision"]) if asked["ours"] else DEFAULT
-    model = onnx.load(asked["model"])
-    # Loads the libraries, starts the driver and ONNX Runtime's part for the card. The inputs may be none.
+def _timed(request: Mapping[str, Any]) -> dict[str, float]:
+    device = choose_device(request["device"])
+    side = our_side(device, request["precision"]) if request["swapped"] else DEFAULT
+    model = onnx.load(request["model"])
+    # This loads the libraries, and starts the driver and the CUDA provider, also if the model has no inputs.
     on_device({"x": np.zeros(1, np.float32)}, device)
-    feeds = on_device(_feeds(model, asked), device)
+    feeds = on_device(_feeds(model, request), device)
     with session_source(model) as source:
         begin = time.perf_counter()
         session = load_session(source, side, device)
@@ -65,18 +65,16 @@ def _timed(asked: Mapping[str, Any]) -> dict[str, float]:
     return {"session_ms": session_seconds * 1e3, "run_ms": run_seconds * 1e3}
 
 
-def _feeds(model: onnx.ModelProto, asked: Mapping[str, Any]) -> Feeds:
-    """Return the values that a user gave, or seeded random ones of the shapes asked for."""
+def _feeds(model: onnx.ModelProto, request: Mapping[str, Any]) -> Feeds:
+    """Return the user's input values, or seeded random values of the requested shapes."""
     inputs = declared_inputs(model_from_proto(model))
-    if asked.get("values") is not None:
-        with np.load(asked["values"]) as arrays:
-            found = {one.name: arrays[f"arr_{index}"] for index, one in enumerate(inputs)}
-        return {
-            one.name: found[one.name] if one.is_numpys else found[one.name].view(one.dtype) for one in inputs
-        }
-    shapes = asked["input_shapes"]
-    shaped = [replace(one, shape=tuple(shapes[one.name])) for one in inputs]
-    return random_feeds(shaped, batch=1, seed=0)
+    if request.get("values") is not None:
+        with np.load(request["values"]) as arrays:
+            values = {x.name: arrays[f"arr_{index}"] for index, x in enumerate(inputs)}
+        return {x.name: values[x.name] if x.is_numpys else values[x.name].view(x.dtype) for x in inputs}
+    shapes = request["input_shapes"]
+    with_shapes = [replace(x, shape=tuple(shapes[x.name])) for x in inputs]
+    return random_feeds(with_shapes, batch=1, seed=0)
 
 
 def _refuse(error: ConvswapError) -> int:

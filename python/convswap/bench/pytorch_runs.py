@@ -1,7 +1,7 @@
-"""PyTorch's own convolution of a layer, beside which `bench --against all` sets ours where PyTorch is there.
+"""PyTorch's convolution of a layer, which `bench --against all` times too if PyTorch is installed.
 
-It calls cuDNN too, but tries its algorithms first (`cudnn.benchmark`), and its tensors may lie channels-last,
-which ONNX Runtime's default provider does not use: what cuDNN can do at best.
+PyTorch shows the best that cuDNN can do: it times cuDNN's algorithms first (`cudnn.benchmark`), and its
+tensors may be channels-last, which ONNX Runtime's default provider does not use.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from convswap.timing.suites import SuiteLayer
 if TYPE_CHECKING:
     import torch
 
-# The sides by their names, which say how the tensors lie.
+# The names of the sides, by the memory format of the tensors.
 CONTIGUOUS, CHANNELS_LAST = "pytorch", "pytorch_channels_last"
 
 
 class PyTorchRun:
-    """A layer's convolution, its input and weights on the device, ready to be run and timed.
+    """A layer's convolution with input and weights on the device, ready to be run and timed.
 
-    `result` is that of the last run, (batch, filters, spatial...).
+    `result` is the output of the last run, (batch, filters, spatial...).
     """
 
     result: torch.Tensor
@@ -38,7 +38,7 @@ class PyTorchRun:
         memory_format: torch.memory_format,
         stream: int | None = None,
     ) -> None:
-        """Take the tensors as they are, but for how they lie; `stream` is a CUDA stream to run on."""
+        """Convert the tensors to `memory_format`; `stream` is a CUDA stream to run on."""
         self._convolve = convolution(layer)
         self._x, self._w = (each.contiguous(memory_format=memory_format) for each in (x, w))
         self._stream = stream
@@ -72,11 +72,11 @@ class PyTorchRun:
 def pytorch_runs(
     layer: SuiteLayer, x: np.ndarray, w: np.ndarray, precision: str, timer: GpuTimer | None
 ) -> dict[str, PyTorchRun]:
-    """Return a run of `layer` on the first card for each way its tensors may lie, by the side's name.
+    """Return a run of `layer` on the first card for each memory format of its tensors, by the side's name.
 
-    There is none where PyTorch is not installed or sees no card, and none that PyTorch cannot compute, for
-    want of memory or of a cuDNN that goes with ONNX Runtime's. `precision` is that of `bench`; float32
-    tensors are multiplied as TF32 unless it is "ieee". The runs are on the stream of `timer` if there is one.
+    The result is empty if PyTorch is not installed or sees no card. Runs that fail are left out, for want of
+    memory or because PyTorch's cuDNN clashes with ONNX Runtime's. `precision` is that of `bench`; float32
+    tensors are multiplied as TF32 unless it is "ieee". The runs use the stream of `timer` if there is one.
     """
     try:
         import torch
@@ -92,7 +92,7 @@ def pytorch_runs(
         try:
             tensors = [tensor_of(each, precision).cuda() for each in (x, w)]
             run = PyTorchRun(layer, tensors[0], tensors[1], memory_format, stream)
-            # They have been laid out on another stream; then cuDNN is tried, before anything is timed.
+            # The tensors were converted on another stream. The first run makes cuDNN time its algorithms.
             torch.cuda.synchronize()
             run.once()
         except RuntimeError:
@@ -110,7 +110,7 @@ def tensor_of(values: np.ndarray, precision: str) -> torch.Tensor:
 
 
 def memory_formats(layer: SuiteLayer) -> dict[str, torch.memory_format]:
-    """Return how tensors of the layer may lie, by the name of the side; with one axis there is one way."""
+    """Return the memory formats of the layer's tensors by the name of the side; one format for rank 1."""
     import torch
 
     formats = {CONTIGUOUS: torch.contiguous_format}
@@ -120,9 +120,9 @@ def memory_formats(layer: SuiteLayer) -> dict[str, torch.memory_format]:
 
 
 def convolution(layer: SuiteLayer) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """Return what convolves (batch, channels, spatial...) with (filters, channels of a group, kernel...).
+    """Return a function that convolves (batch, channels, spatial...) by (filters, channels, kernel...).
 
-    With the activation of the layer, in place, as PyTorch's networks have it.
+    The channels of the filters are those of a group. The function applies the layer's activation in place, as PyTorch's networks do.
     """
     from torch.nn import functional
 

@@ -24,7 +24,7 @@ def print_suite(
 ) -> None:
     """Print the rows of `run_suite` as a table, with the device and versions they were measured on.
 
-    `device` and `against` are those that it was given.
+    `device` and `against` are the arguments of `run_suite`.
     """
     chosen = choose_device(device)
     console.print(Text(device_lines(chosen)))
@@ -73,18 +73,18 @@ def _layers_table(rows: Sequence[Row]) -> Table:
 
 
 def _speedups_table(rows: Sequence[Row]) -> Table:
-    """Return the speedup of all layers together against every side, and against the fastest of each row."""
+    """Return the table of mean and worst speedups over each side, and over the fastest side of each row."""
     table = plain_table(
         "Speedup, all layers together", ">batch", "against", ">geometric mean", ">worst", "worst layer"
     )
     for batch in dict.fromkeys(row["batch"] for row in rows):
         table.add_section()
-        of_batch = [row for row in rows if row["batch"] == batch]
-        sides = dict.fromkeys(name for row in of_batch for name in _times(row))
+        batch_rows = [row for row in rows if row["batch"] == batch]
+        sides = dict.fromkeys(name for row in batch_rows for name in _times(row))
         for side in (*sides, _FASTEST):
             speedups = {
                 row["layer"]: _time(row, side) / row["convswap_ms"]
-                for row in of_batch
+                for row in batch_rows
                 if side in _times(row) or (side == _FASTEST and _times(row))
             }
             worst = min(speedups, key=lambda name: speedups[name])
@@ -129,12 +129,12 @@ def _time(row: Row, side: str) -> float:
 
 
 def _times(row: Row) -> dict[str, float]:
-    """Return the times of the provider, with its default options where it can, and with others."""
+    """Return the times of the default provider, if it supports the layer, and of the other sides."""
     default = {} if row["default_ms"] is None else {"default": row["default_ms"]}
     return {**default, **row["others_ms"]}
 
 
 def print_missing_default(rows: Iterable[Mapping[str, Any]], console: Console) -> None:
-    """Say under rows of `bench` why those without a "default_ms" have none."""
+    """Print a note under the rows of `bench` about rows without a "default_ms"."""
     for precision in sorted({row["precision"] for row in rows if row["default_ms"] is None}):
         console.print(Text(f"Note: the default provider has no Conv in {precision} here."))

@@ -1,9 +1,9 @@
-"""Time the layers of a suite on their own: our side, the default provider and its other options.
+"""Time the layers of a suite alone: convswap, the default provider and its other options.
 
 Each layer gets seeded random normal data and weights. On a GPU, batches up to 4,096 are timed back to back by
-the card's own clock, for the host's time to start a run is not the layer's; all others by the method of
-`measure`. The errors are against float64, on at most 100 images, fewer where each is a lot of work. How far
-the planner's choice is from the best, every algorithm of the catalog tells, in a `race`.
+the card's clock, since the host's time to launch a run does not belong to the layer. All others are timed by
+the method of `measure`. The errors are against float64, on at most 100 images, fewer if each takes long. If
+`against` is "algorithms", the times of all algorithms show how far the planner's choice is from the best.
 """
 
 from __future__ import annotations
@@ -40,15 +40,16 @@ from convswap.timing.single_node import (
 from convswap.timing.suites import SuiteLayer, suite_layers, usual_batch
 
 ALGORITHMS = "algorithms"
-# Up to this batch a layer is so short that the host's time to start it and to wait for it shows.
-LARGEST_BACK_TO_BACK = 4096
+# The largest batch that is timed back to back. Up to it a layer is so short that the host's time to launch a
+# run and to wait for it shows.
+MAX_BACK_TO_BACK_BATCH = 4096
 
 
 @dataclass(frozen=True)
 class BenchRequest:
     """Layers and batches to time on a device; `precision` is one of `SINGLE_NODE_PRECISIONS`.
 
-    `batches` are those that were asked for; none: of each layer its own in `runs`.
+    `batches` has the requested batches. If it is empty, `runs` has the usual batch of each layer.
     """
 
     layers: tuple[SuiteLayer, ...]
@@ -104,16 +105,15 @@ def run_suite(
 ) -> Iterator[dict[str, Any]]:
     """Yield a row for every layer of `suite` and every batch, with the keys of `convswap bench --json`.
 
-    `layers` is a regular expression that keeps the layers in whose name it matches somewhere; `precision` is
-    "tf32" or "ieee" for float32 tensors, or the type of all tensors, "float16" or "bfloat16"; `batches`
-    defaults to each layer's usual one: 10,000 on the GPU and 100 on the CPU for the course, 256 and 8 for a
-    large network, and of the other suites what the layer is usually run with, 1 on the CPU. Times are
-    medians in milliseconds. With `against="all"`, the best of the CUDA provider's other options, and of
-    PyTorch's convolutions where PyTorch is installed, is in
-    "best_other_ms" and "best_other"; else, and on CPU, these are None; so is "default_ms" where the provider
-    has no Conv of the type. With `against="algorithms"`, every algorithm of the catalog is measured instead
-    of the default provider. `progress` is called with a few words before
-    every row.
+    `layers` is a regular expression; only layers whose name contains a match are timed. `precision` is "tf32"
+    or "ieee" for float32 tensors, or the type of all tensors, "float16" or "bfloat16". `batches` defaults to
+    each layer's usual batch: 10,000 on the GPU and 100 on the CPU for the course, 256 and 8 for a large
+    network, and for other suites a batch of the suite on the GPU and 1 on the CPU. Times are medians in
+    milliseconds. With `against="all"`, "best_other_ms" and "best_other" have the best of the CUDA provider's
+    other options, and of PyTorch's convolutions if PyTorch is installed; otherwise, and on the CPU, both are
+    None. "default_ms" is None if the provider has no Conv of the type. With `against="algorithms"`, every
+    algorithm of the catalog is measured instead of the default provider. `progress` is called with a few
+    words before every row.
 
     Raises:
         ConvswapError: a name is not known, no layer matches, a batch is out of range or given twice, the
@@ -122,7 +122,7 @@ def run_suite(
     if against not in (*AGAINST, ALGORITHMS):
         raise unknown_name("choice of sides", against, (*AGAINST, ALGORITHMS))
     request = bench_request(suite, layers, batches, precision, algorithm, device)
-    short = against != ALGORITHMS and any(batch <= LARGEST_BACK_TO_BACK for _, batch in request.runs)
+    short = against != ALGORITHMS and any(batch <= MAX_BACK_TO_BACK_BATCH for _, batch in request.runs)
     timer = _timer(request.device) if short else None
     for layer, batch in request.runs:
         if progress is not None:
@@ -130,8 +130,8 @@ def run_suite(
         if against == ALGORITHMS:
             yield _algorithms_row(layer, batch, request)
         else:
-            own_timer = timer if batch <= LARGEST_BACK_TO_BACK else None
-            yield _row(layer, batch, request, against, own_timer)
+            back_to_back_timer = timer if batch <= MAX_BACK_TO_BACK_BATCH else None
+            yield _row(layer, batch, request, against, back_to_back_timer)
 
 
 def _timer(device: Device) -> GpuTimer | None:
@@ -161,9 +161,10 @@ def _row(
 def _common(
     alone: ConvLayer, x: np.ndarray, batch: int, request: BenchRequest, medians: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Return what every row has, of a layer and data for it, all images of the batch or some of them.
+    """Return the keys that all rows have in common.
 
-    `medians` are the milliseconds of "convswap", of "default" where it can, and of others.
+    `x` has data for the layer, for all images of the batch or some of them. `medians` has the milliseconds of
+    "convswap", of "default" if it supports the layer, and of others.
     """
     device, precision = request.device, request.precision
     problem = alone.problem({"x": (batch, *x.shape[1:])})
@@ -189,24 +190,24 @@ def _common(
 def _time(
     runs: Mapping[str, BoundRun | PyTorchRun], device: Device, timer: GpuTimer | None
 ) -> tuple[dict[str, float], str]:
-    """Return the median milliseconds of each of `runs`, and a description of how they were measured."""
+    """Return the median milliseconds of each of `runs`, and a description of the method."""
     samples = {name: sample_of(run, timer) for name, run in runs.items()}
     times = measure(samples, single_runs(device) if timer is None else BACK_TO_BACK)
     medians = {name: each.median for name, each in times.items()}
     if timer is not None:
-        most, rounds = BACK_TO_BACK.max_burst, BACK_TO_BACK.samples
-        return medians, f"GPU time of up to {most} runs back to back, alternated {rounds} times"
+        max_burst, rounds = BACK_TO_BACK.max_burst, BACK_TO_BACK.samples
+        return medians, f"GPU time of up to {max_burst} runs back to back, alternated {rounds} times"
     any_side = next(iter(times.values()))
-    what = "synchronised runs" if any_side.burst == 1 else "bursts of runs"
-    return medians, f"{any_side.runs} {what}, alternated"
+    kind = "synchronised runs" if any_side.burst == 1 else "bursts of runs"
+    return medians, f"{any_side.runs} {kind}, alternated"
 
 
 def _algorithms_row(layer: SuiteLayer, batch: int, request: BenchRequest) -> dict[str, Any]:
-    """Return the row of a layer with the times of every algorithm that takes the problem.
+    """Return the row of a layer with the times of every algorithm that supports the problem.
 
-    "algorithm" is what the planner chose where the request's was asked for, "convswap_ms" its time, and
-    "distance_percent" how much more than the best's that is. "best_other" is the fastest of the others; the
-    default provider is not measured.
+    "algorithm" is the planner's choice for the request's `algorithm`, "convswap_ms" its time, and
+    "distance_percent" the percentage by which that time exceeds the best. "best_other" is the fastest of the
+    other algorithms. The default provider is not measured.
 
     Raises:
         ConvswapError: the device cannot run the layer, or its memory does not suffice.
@@ -216,7 +217,7 @@ def _algorithms_row(layer: SuiteLayer, batch: int, request: BenchRequest) -> dic
     shapes = {"x": layer.input_shape(batch)}
     problem = alone.problem(shapes)
     chosen = _native.choose(problem, device.name, algorithm)
-    # A rung of the ladder is not among those that are able, unless it was asked for.
+    # `able_algorithms` leaves out the rungs of the ladder, so a rung that was asked for is added.
     names = dict.fromkeys([*able_algorithms(problem, device.name), chosen])
     try:
         times = measure(samples_of(alone, shapes, list(names), device), FIND_FASTEST)
@@ -225,11 +226,11 @@ def _algorithms_row(layer: SuiteLayer, batch: int, request: BenchRequest) -> dic
             f"layer {layer.name} cannot be measured at batch {batch}: {failure}; "
             "if memory is short, give a smaller batch"
         ) from failure
-    own = times[chosen].median
+    median = times[chosen].median
     others = {name: each.median for name, each in times.items() if name != chosen}
-    few = single_node_data(layer, min(batch, REFERENCE_IMAGES), precision)
+    x = single_node_data(layer, min(batch, REFERENCE_IMAGES), precision)
     return {
-        **_common(alone, few, batch, request, {"convswap": own, **others}),
-        "distance_percent": 100 * (own / min(own, *others.values()) - 1),
+        **_common(alone, x, batch, request, {"convswap": median, **others}),
+        "distance_percent": 100 * (median / min(median, *others.values()) - 1),
         "algorithms": algorithm_rows(times),
     }

@@ -1,1 +1,1 @@
-"""What is installed, what is missing, and what to type."""
+"""The check of the installation: what is installed, what is missing, and what to type."""

@@ -1,1 +1,1 @@
-"""How each convolution of a model is computed and why: explained, measured, compiled ahead."""
+"""The plans of a model's convolutions: explained, tuned by measurement, compiled ahead of time."""

@@ -1,9 +1,9 @@
 """Make the ready-made kernels beside the library; `make` calls `python -m convswap.planning.ready_made`.
 
 Ready-made kernels are compiled ahead of time: the generic kernels, which compute every problem, and the
-kernels of the course's networks. A program that loads the library computes with them at once, also on machines
-that cannot compile. $CONVSWAP_READY_MADE lists compute capabilities, as in "9.0;8.0". The default is this
-machine's cards; "none" makes no kernels.
+kernels of the course's networks. A program that loads the library computes with them at once, also on
+machines that cannot compile. $CONVSWAP_READY_MADE lists compute capabilities, as in "9.0;8.0". The default is
+this machine's cards; "none" makes no kernels.
 
 With --wheel FILE the pack is the one of a wheel: the generic kernels alone, for every card or those in
 $CONVSWAP_READY_MADE. --algorithm and --layers restrict the kernels.
