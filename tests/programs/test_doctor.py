@@ -200,7 +200,7 @@ def test_a_card_needs_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (finding.ok, finding.found) == (True, "NVRTC 13.0, /somewhere/libnvrtc.so.13")
 
 
-def test_kernels_that_lie_ready_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ready_made_kernels_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_cards(tmp_path, monkeypatch)
     monkeypatch.setattr(doctor, "_import_native", native_with)
     finding = named(diagnose(), "ready-made kernels")
@@ -277,7 +277,7 @@ def test_nothing_is_cut_off_in_120_columns() -> None:
     print_doctor(findings, Console(file=out, width=120, no_color=True))
     text = out.getvalue()
     assert long in "".join(line.strip().removeprefix("MISSING  one").strip() for line in text.splitlines())
-    assert "→ type this" in text and "To be mended: one." in text
+    assert "→ type this" in text and "To be fixed: one." in text
     assert max(map(len, text.splitlines())) <= 120
 
 
@@ -293,7 +293,7 @@ def test_the_command_exits_with_1_where_something_needed_is_missing(tmp_path: Pa
     )
     assert missing.returncode == 1, missing.stderr
     assert missing.stderr == ""
-    assert "To be mended: " in missing.stdout and "CONVSWAP_DATA" in missing.stdout
+    assert "To be fixed: " in missing.stdout and "CONVSWAP_DATA" in missing.stdout
 
 
 def pretend_driver(monkeypatch: pytest.MonkeyPatch, cuda: str) -> None:
@@ -304,8 +304,8 @@ def pretend_driver(monkeypatch: pytest.MonkeyPatch, cuda: str) -> None:
 
 
 def pretend_cupti(monkeypatch: pytest.MonkeyPatch, version: str | None, wrong: str = "") -> None:
-    monkeypatch.setattr(doctor, "installed_version", lambda: version)
-    monkeypatch.setattr(doctor, "why_not_importable", lambda: wrong)
+    monkeypatch.setattr(doctor, "cupti_version", lambda: version)
+    monkeypatch.setattr(doctor, "why_cupti_not_importable", lambda: wrong)
 
 
 INSTALL_CUPTI = 'pip install "cupti-python~=13.0.1" "nvidia-cuda-cupti~=13.0.0"'

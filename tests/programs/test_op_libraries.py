@@ -13,7 +13,7 @@ from convswap.bench.first_run import first_run
 from convswap.cli.main import main
 from convswap.errors import ConvswapError
 from convswap.runtime.device import Device
-from convswap.runtime.library import op_libraries_in_use, sessions_with
+from convswap.runtime.library import op_libraries_in_use, using_op_libraries
 from convswap.runtime.sessions import DEFAULT, make_session
 from onnx import helper
 from swap_models import make_model, tensor_info, weights
@@ -70,7 +70,7 @@ def test_compare_has_the_library_on_both_sides_and_for_the_truth(twice):
 def test_one_path_and_the_same_one_twice_will_do(twice, monkeypatch):
     monkeypatch.chdir(twice.parent)
     for given in (str(twice), twice, [twice, twice], ["libtwice.so", twice]):
-        with sessions_with(given):
+        with using_op_libraries(given):
             assert op_libraries_in_use() == (str(twice.resolve()),)
             make_session(model_of_twice(), DEFAULT, CPU)
 

@@ -175,7 +175,7 @@ def test_batch_whose_values_do_not_fit_is_refused(monkeypatch):
 def test_free_memory_is_what_the_group_of_a_container_leaves(monkeypatch, tmp_path):
     (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:    8000 kB\n")
     monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(memory, "_GROUP", tmp_path)
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
     assert memory.free_memory() == 8_192_000
     (tmp_path / "memory.max").write_text("6000000\n")
     (tmp_path / "memory.current").write_text("5000000\n")

@@ -672,7 +672,7 @@ def test_convs_that_were_fused_before_ort_format_are_named(level, op, tmp_path, 
 
 
 def test_conv_in_ort_format_without_a_kernel_of_ours_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(override_module, "_names_of_kernels", lambda _: Counter())
+    monkeypatch.setattr(override_module, "_kernel_counts", lambda _: Counter())
     with refused("1 of 1 Conv nodes would not run on convswap: 'conv1' on CPU"):
         convswap.override_session(in_ort_format(PATTERNS["relu"], tmp_path), providers=CPU)
 

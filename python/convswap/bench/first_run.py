@@ -32,7 +32,7 @@ from convswap.inputs.user_inputs import UserInputs
 from convswap.output.tables import milliseconds, plain_table, print_notes
 from convswap.progress import Progress, silent
 from convswap.runtime.device import choose_device, device_lines, environment
-from convswap.runtime.library import OpLibraries, op_libraries_in_use, sessions_with
+from convswap.runtime.library import OpLibraries, op_libraries_in_use, using_op_libraries
 
 PROCESSES = 5
 SIDES = ("default", "convswap")
@@ -76,7 +76,7 @@ def first_run(
     swapped = swap(opened, algorithm=algorithm, precision=precision).model
     check_algorithm(algorithm, chosen.name)
     with (
-        sessions_with(op_libraries),
+        using_op_libraries(op_libraries),
         tempfile.TemporaryDirectory(prefix="convswap-") as folder,
     ):
         common: dict[str, Any] = {"device": chosen.name, "precision": precision, "input_shapes": shapes}

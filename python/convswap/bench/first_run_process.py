@@ -21,7 +21,7 @@ from convswap.errors import ConvswapError, out_of_memory_error
 from convswap.graph.model_file import model_from_proto
 from convswap.inputs.feeds import Feeds, declared_inputs, random_feeds
 from convswap.runtime.device import choose_device
-from convswap.runtime.library import sessions_with
+from convswap.runtime.library import using_op_libraries
 from convswap.runtime.sessions import (
     DEFAULT,
     BoundRun,
@@ -37,7 +37,7 @@ def main(job: str) -> int:
     """Run `job`, a JSON text; return the exit status."""
     request = json.loads(job)
     try:
-        with sessions_with(request.get("op_libraries", ())):
+        with using_op_libraries(request.get("op_libraries", ())):
             print(json.dumps(_timed(request)))
     except ConvswapError as error:
         return _refuse(error)

@@ -122,7 +122,8 @@ def memory_formats(layer: SuiteLayer) -> dict[str, torch.memory_format]:
 def convolution(layer: SuiteLayer) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     """Return a function that convolves (batch, channels, spatial...) by (filters, channels, kernel...).
 
-    The channels of the filters are those of a group. The function applies the layer's activation in place, as PyTorch's networks do.
+    The channels of the filters are those of a group. The function applies the layer's activation in place, as
+    PyTorch's networks do.
     """
     from torch.nn import functional
 

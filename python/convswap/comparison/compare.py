@@ -32,7 +32,7 @@ from convswap.reference.evaluation import evaluate
 from convswap.reference.metrics import REFERENCE_IMAGES, has_finite, relative_l2_error
 from convswap.runtime.device import Device, choose_device, environment
 from convswap.runtime.layers import Capture, ConvLayer
-from convswap.runtime.library import OpLibraries, sessions_with
+from convswap.runtime.library import OpLibraries, using_op_libraries
 from convswap.runtime.sessions import (
     DEFAULT,
     NO_OTHER_SIDE_ON_CPU,
@@ -135,7 +135,7 @@ def compare(
 
 def compare_with(model: UserModel, options: CompareOptions, progress: Progress | None = None) -> Comparison:
     """Do the same as `compare`, with the arguments in `options`."""
-    with sessions_with(options.op_libraries):
+    with using_op_libraries(options.op_libraries):
         return _compare_with(model, options, progress or silent)
 
 
@@ -423,7 +423,7 @@ def _compare_layer(
     return LayerResult(
         node=layer.name,
         fused=layer.fused,
-        algorithm=_native.choose(problem, device.name, **layer.requested),
+        algorithm=_native.choose(problem, device.name, **layer.planner_arguments),
         milliseconds={side.name: times[side].median for side in compared.sides},
         floor_ms=floor_ms(problem, device.card, layer.arithmetic),
         relative_l2_error=_layer_errors(compared, layer, sessions, captured),

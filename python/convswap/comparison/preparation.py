@@ -32,14 +32,14 @@ from convswap.runtime.device import Device
 from convswap.runtime.layers import Capture, ConvLayer, conv_layers
 from convswap.runtime.library import OpLibraries
 from convswap.runtime.memory import (
+    exceeds_free_memory,
+    file_backed_bytes,
     free_memory,
-    in_bytes,
-    mapped,
+    memory_error,
+    run_value_bytes,
+    session_creation_bytes,
     session_weight_bytes,
-    too_large,
-    too_much,
-    values_of_run,
-    while_made,
+    size_text,
 )
 from convswap.runtime.sessions import AGAINST, DEFAULT, Side, make_session, other_sides, our_side
 
@@ -209,16 +209,16 @@ def plan_memory(compared: Compared) -> MemoryPlan:
     if free is None:
         return MemoryPlan(weights, free)
     # Weights that are not mapped from files are in memory already, and not part of the free memory.
-    file_bytes, creation = mapped(arrays), while_made(arrays)
+    file_bytes, creation = file_backed_bytes(arrays), session_creation_bytes(arrays)
     widest = max((8 * values.size for values in arrays), default=0)
     one_side = file_bytes + max(creation, widest)
-    if too_much(one_side, free):
+    if exceeds_free_memory(one_side, free):
         raise _too_large(compared, one_side, free)
     others = session_weight_bytes(arrays) * (len(compared.sides) - 1) if compared.device.name == "cpu" else 0
     both = max(one_side, file_bytes + creation + others)
-    if too_much(both, free):
+    if exceeds_free_memory(both, free):
         note = (
-            f"both sides at once would take about {in_bytes(both)} of memory, and {in_bytes(free)} are "
+            f"both sides at once would take about {size_text(both)} of memory, and {size_text(free)} are "
             "free: they were timed one after the other, not in turn"
         )
         return MemoryPlan(weights, free, one_side_at_a_time=True, notes=(note,))
@@ -236,17 +236,17 @@ def check_memory(compared: Compared, plan: MemoryPlan, shapes: Mapping[str, Sequ
     if plan.free is None:
         return
     input_shapes = (shapes[name] for layer in compared.layers for name in layer.fed)
-    values = values_of_run(input_shapes, compared.source.batch)
+    values = run_value_bytes(input_shapes, compared.source.batch)
     needed = plan.weights + values * (1 if plan.one_side_at_a_time else 2)
-    if too_much(needed, plan.free):
+    if exceeds_free_memory(needed, plan.free):
         raise _too_large(compared, needed, plan.free)
 
 
 def _too_large(compared: Compared, needed: int, free: int) -> ConvswapError:
     weights = sum(values.nbytes for values in compared.plain.weights.values())
-    return too_large(
+    return memory_error(
         "comparing",
-        f"weights of {in_bytes(weights)} and batches of {compared.source.batch}",
+        f"weights of {size_text(weights)} and batches of {compared.source.batch}",
         needed,
         free,
         "give a smaller batch, or close other programs",

@@ -29,16 +29,16 @@ from convswap.runtime.library import INSTALLED, library_path, register
 from convswap.runtime.packages import (
     INSTALL_CUPTI,
     PACKAGE,
-    installed_version,
-    newer_than_driver,
+    cupti_version,
+    is_newer_than_driver,
     why_broken,
-    why_not_for,
-    why_not_importable,
+    why_cupti_not_importable,
+    why_no_cupti_for,
 )
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_ONNXRUNTIME = (1, 17)
-# Every package on PyPI that installs the module onnxruntime.
+# The packages on PyPI that install the module onnxruntime.
 ONNXRUNTIME_PACKAGES = (
     "onnxruntime",
     "onnxruntime-gpu",
@@ -49,15 +49,15 @@ ONNXRUNTIME_PACKAGES = (
 CUDA_PROVIDER = "CUDAExecutionProvider"
 CPU_PROVIDER = "CPUExecutionProvider"
 OPTIONAL_PACKAGES = ("torch",)
-_MEND_CUDA = "run nvidia-smi, which tells of each card; restart the machine, or install the driver anew"
+_FIX_CUDA = "run nvidia-smi, which lists each card; restart the machine, or reinstall the driver"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
-    `ok` is True where it works, False where this machine needs it and it does not, None where nothing on this
-    machine needs it. `advice` says what to type to change that; "" where there is nothing to do.
+    `ok` is True if the checked thing works, False if this machine needs it and it does not work, None if
+    nothing on this machine needs it. `advice` says what to type, "" if there is nothing to do.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Card:
 
 
 def diagnose() -> list[Finding]:
-    """Look at everything that convswap uses on this machine; nothing is changed and no network is used."""
+    """Check everything that convswap uses on this machine, without changing anything or using the network."""
     broken = why_broken()
     onnxruntime = None if broken else _import_onnxruntime()
     native = _import_native()
@@ -95,28 +95,28 @@ def diagnose() -> list[Finding]:
 
 
 def all_needed_ok(findings: Sequence[Finding]) -> bool:
-    """Return whether everything works that this machine needs."""
+    """Return whether everything that this machine needs works."""
     return all(finding.ok is not False for finding in findings)
 
 
 def print_doctor(findings: Sequence[Finding], console: Console) -> None:
-    """Print a row for each finding, and under it what to do."""
+    """Print a row for each finding, with its advice below."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    marks = {True: ("ok", "green"), False: ("MISSING", "bold red"), None: ("-", "dim")}
+    labels = {True: ("ok", "green"), False: ("MISSING", "bold red"), None: ("-", "dim")}
     for finding in findings:
-        mark, style = marks[finding.ok]
-        table.add_row(Text(mark, style), Text(finding.name), Text(finding.found))
+        label, style = labels[finding.ok]
+        table.add_row(Text(label, style), Text(finding.name), Text(finding.found))
         if finding.advice:
             table.add_row("", "", Text(f"→ {finding.advice}", "bold" if finding.ok is False else "dim"))
     console.print(table)
     missing = [finding.name for finding in findings if finding.ok is False]
     if missing:
-        console.print(Text(f"To be mended: {', '.join(missing)}."))
+        console.print(Text(f"To be fixed: {', '.join(missing)}."))
     else:
-        console.print(Text("All that this machine needs is there."))
+        console.print(Text("Everything that this machine needs works."))
 
 
 def _import_onnxruntime() -> ModuleType | None:
@@ -152,10 +152,10 @@ def _system() -> Iterator[Finding]:
 
 
 def _broken(reason: str, has_card: bool) -> Iterator[Finding]:
-    """Say what is wrong with an onnxruntime that cannot be used, and how to install it anew."""
+    """Yield the finding about an onnxruntime that cannot be used, with the command to reinstall it."""
     install = INSTALL_CUDA if has_card else INSTALL_CPU
     packages = _onnxruntime_packages()
-    # pip leaves alone what it takes for installed.
+    # pip does not reinstall a package that it considers installed.
     remove = f"pip uninstall --yes {' '.join(packages)}, then " if packages else ""
     yield Finding("onnxruntime", False, f"broken: {reason}", remove + install)
 
@@ -172,7 +172,7 @@ def _onnxruntime(onnxruntime: ModuleType | None, has_card: bool) -> Iterator[Fin
     yield Finding("onnxruntime", new_enough, found, "" if new_enough else f"{oldest} is needed: {install} -U")
     packages = _onnxruntime_packages()
     if len(packages) > 1:
-        # In one folder each overwrote files of the other; in two, the first on the path is imported whole.
+        # In one folder the packages overwrote each other's files. In two folders the first on the path works.
         in_one_folder = len(set(packages.values())) < len(packages)
         remove = f"pip uninstall --yes {' '.join(packages)}, then {install}"
         yield Finding(
@@ -188,7 +188,7 @@ def _onnxruntime(onnxruntime: ModuleType | None, has_card: bool) -> Iterator[Fin
 
 
 def _onnxruntime_packages() -> dict[str, str]:
-    """Return the installed packages that hold the module onnxruntime, and the folder of each."""
+    """Return the installed packages that have the module onnxruntime, and the folder of each."""
     packages = {}
     for name in ONNXRUNTIME_PACKAGES:
         try:
@@ -209,9 +209,11 @@ def _library(onnxruntime: ModuleType | None, native: ModuleType | None) -> Itera
     if onnxruntime is None:
         yield Finding("op library", None, f"{path}, not tried without onnxruntime")
         return
-    wrong = _what_fails(onnxruntime, "convswap", CPU_PROVIDER)
-    if wrong:
-        yield Finding("op library", False, wrong, "make clean, then make; or pip install --force-reinstall .")
+    failure = _failure(onnxruntime, "convswap", CPU_PROVIDER)
+    if failure:
+        yield Finding(
+            "op library", False, failure, "make clean, then make; or pip install --force-reinstall ."
+        )
         return
     yield Finding("op library", True, f"{path} computes on the CPU")
 
@@ -220,10 +222,10 @@ def _card_findings(cards: Sequence[Card], native: ModuleType | None) -> Iterator
     if not cards:
         _, reason = _cuda_cards(native)
         nothing = "no NVIDIA card or driver: everything runs on the CPU"
-        yield Finding("card", False if reason else None, reason or nothing, _MEND_CUDA if reason else "")
+        yield Finding("card", False if reason else None, reason or nothing, _FIX_CUDA if reason else "")
     for card in cards:
-        built = f"compute capability {card.compute_capability / 10:.1f}"
-        yield Finding("card", True, f"{card.name}, {built}, driver {card.driver}")
+        capability_text = f"compute capability {card.compute_capability / 10:.1f}"
+        yield Finding("card", True, f"{card.name}, {capability_text}, driver {card.driver}")
     if native is None:
         return
     yield from _kernel_findings(cards, native)
@@ -239,14 +241,14 @@ def _card_findings(cards: Sequence[Card], native: ModuleType | None) -> Iterator
 
 
 def _kernel_findings(cards: Sequence[Card], native: ModuleType) -> Iterator[Finding]:
-    """What compiles kernels for the cards, and where they are kept."""
+    """Yield findings about the compiler of kernels, the ready-made kernels and the kernel store."""
     compiler = native.kernel_compiler()
     if compiler["why_not"]:
         yield Finding("kernel compiler", False if cards else None, compiler["why_not"])
     else:
         yield Finding("kernel compiler", True, f"NVRTC {compiler['version']}, {compiler['path']}")
-    ready = native.ready_made_kernels()
-    yield Finding("ready-made kernels", True if ready else None, _told_ready(ready))
+    ready_made = native.ready_made_kernels()
+    yield Finding("ready-made kernels", True if ready_made else None, _ready_made_text(ready_made))
     store = native.kernel_store()
     if store["unused"]:
         where = f"{store['folder']} is not used: " if store["folder"] else ""
@@ -256,7 +258,7 @@ def _kernel_findings(cards: Sequence[Card], native: ModuleType) -> Iterator[Find
         yield Finding("kernel store", True, f"{store['folder']} has {store['kernels']} kernels, {size}")
 
 
-def _told_ready(kernels: Sequence[tuple[str, int]]) -> str:
+def _ready_made_text(kernels: Sequence[tuple[str, int]]) -> str:
     if not kernels:
         return "none beside the library; each kernel is compiled when a model first needs it"
     cards = ", ".join(f"{each / 10:.1f}" for each in sorted({capability for _, capability in kernels}))
@@ -266,33 +268,36 @@ def _told_ready(kernels: Sequence[tuple[str, int]]) -> str:
 def _cuda_provider(
     onnxruntime: ModuleType | None, native: ModuleType | None, cards: Sequence[Card]
 ) -> Iterator[Finding]:
-    """Try both ops on the card, where the CUDA provider is installed."""
+    """Run convswap's and ONNX's Conv on the card, if the CUDA provider is installed; yield the findings."""
     if not cards or onnxruntime is None or CUDA_PROVIDER not in onnxruntime.get_available_providers():
         return
     if native is not None:
-        wrong = why_no_card(native) or _what_fails(onnxruntime, "convswap", CUDA_PROVIDER)
+        failure = why_no_card(native) or _failure(onnxruntime, "convswap", CUDA_PROVIDER)
         yield Finding(
-            "convswap on CUDA", not wrong, wrong or "computes on the card", INSTALL_CUDA if wrong else ""
+            "convswap on CUDA",
+            not failure,
+            failure or "computes on the card",
+            INSTALL_CUDA if failure else "",
         )
-    wrong = _what_fails(onnxruntime, "", CUDA_PROVIDER)
+    failure = _failure(onnxruntime, "", CUDA_PROVIDER)
     needed_for = "only the default provider, which compare sets against convswap, needs cuDNN and cuBLAS"
     yield Finding(
         "default on CUDA",
-        None if wrong else True,
-        wrong or "computes on the card: cuDNN and cuBLAS load",
-        f"{INSTALL_CUDA} ({needed_for})" if wrong else "",
+        None if failure else True,
+        failure or "computes on the card: cuDNN and cuBLAS load",
+        f"{INSTALL_CUDA} ({needed_for})" if failure else "",
     )
 
 
-def _what_fails(onnxruntime: ModuleType, domain: str, provider: str) -> str:
-    """Run a tiny Conv of `domain` on `provider`; return what went wrong in one line, "" if nothing did."""
+def _failure(onnxruntime: ModuleType, domain: str, provider: str) -> str:
+    """Run a tiny Conv of `domain` on `provider`; return the failure in one line, "" if there is none."""
     if provider == CUDA_PROVIDER and hasattr(onnxruntime, "preload_dlls"):
-        # It prints what pip did not install, which the system may have.
+        # `preload_dlls` prints the libraries that pip did not install, which the system may have.
         with redirect_stdout(io.StringIO()):
             onnxruntime.preload_dlls()
     x = np.arange(9, dtype=np.float32).reshape(1, 1, 3, 3)
     expected = np.array([[[[27, 37], [57, 67]]]], np.float32)
-    severity = 4  # its log says in many lines what the answer says in one
+    severity = 4  # the finding has the error, so the log need not repeat it in many lines
     onnxruntime.set_default_logger_severity(severity)
     try:
         options = onnxruntime.SessionOptions()
@@ -308,7 +313,7 @@ def _what_fails(onnxruntime: ModuleType, domain: str, provider: str) -> str:
         return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     finally:
         onnxruntime.set_default_logger_severity(2)
-    # Small whole numbers, which every precision holds exactly.
+    # The values are small integers, which every precision represents exactly.
     return "" if np.array_equal(y, expected) else f"a Conv gave {y.tolist()}, expected {expected.tolist()}"
 
 
@@ -326,15 +331,15 @@ def _tiny_model(domain: str) -> onnx.ModelProto:
 
 
 def _cards(native: ModuleType | None) -> list[Card]:
-    """Return the cards that the driver lists; without nvidia-smi, those that CUDA sees."""
-    answer = nvidia_smi("name,compute_cap,driver_version")
-    if answer is None:
+    """Return the cards that nvidia-smi lists; without nvidia-smi, the cards that CUDA lists."""
+    listing = nvidia_smi("name,compute_cap,driver_version")
+    if listing is None:
         return [
             Card(facts["name"], facts["compute_capability"], driver_of(facts) or "unknown")
             for facts in _cuda_cards(native)[0]
         ]
-    rows = (line.rsplit(", ", 2) for line in answer.splitlines())
-    # nvidia-smi says [N/A] of a card that it cannot ask.
+    rows = (line.rsplit(", ", 2) for line in listing.splitlines())
+    # nvidia-smi prints [N/A] for a card that it cannot query.
     return [
         Card(row[0], int(row[1].replace(".", "")), row[2])
         for row in rows
@@ -343,7 +348,7 @@ def _cards(native: ModuleType | None) -> list[Card]:
 
 
 def _cuda_cards(native: ModuleType | None) -> tuple[list[Mapping[str, Any]], str]:
-    """Return the cards that CUDA sees, and with what it fails when it is asked; "" where it does not."""
+    """Return the cards that CUDA lists, and CUDA's error, "" if there is none."""
     try:
         return cuda_cards(native), ""
     except ConvswapError as error:
@@ -382,7 +387,7 @@ def _data_set(name: str) -> Finding:
 
 
 def _tuning_table() -> Iterator[Finding]:
-    """Say what the tuning table holds; nothing on this machine needs one."""
+    """Yield the finding about the tuning table, which nothing on this machine needs."""
     try:
         from convswap.runtime.tuning import read_table, table_path
     except ImportError:  # the planner is not built, as another finding says
@@ -412,18 +417,18 @@ def _optional_packages() -> Iterator[Finding]:
 
 
 def _cupti(native: ModuleType | None) -> Finding:
-    """Say whether `convswap profile` has what it needs, which nothing else does."""
+    """Return the finding about CUPTI, which only `convswap profile` and `convswap study` need."""
     name = "CUPTI"
     devices, _ = _cuda_cards(native)
     driver_cuda = str(devices[0].get("driver_cuda", "")) if devices else ""
-    version = installed_version()
-    if driver_cuda and (reason := why_not_for(driver_cuda)):
+    version = cupti_version()
+    if driver_cuda and (reason := why_no_cupti_for(driver_cuda)):
         return Finding(name, None, f"optional: {reason}", "install driver 580 or newer")
     if version is None:
         return Finding(name, None, f"{PACKAGE} is not installed, optional: for profile, study", INSTALL_CUPTI)
     found = f"{PACKAGE} {version}"
-    if driver_cuda and newer_than_driver(version, driver_cuda):
+    if driver_cuda and is_newer_than_driver(version, driver_cuda):
         return Finding(name, None, f"{found} is newer than the driver's CUDA {driver_cuda}", INSTALL_CUPTI)
-    if wrong := why_not_importable():
-        return Finding(name, None, f"{found} cannot be imported: {wrong}", INSTALL_CUPTI)
+    if reason := why_cupti_not_importable():
+        return Finding(name, None, f"{found} cannot be imported: {reason}", INSTALL_CUPTI)
     return Finding(name, True, f"{found}, optional: for profile, study")

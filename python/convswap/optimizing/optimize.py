@@ -33,8 +33,8 @@ from convswap.optimizing.result import NodeResult, Optimization
 from convswap.output.files import check_writable
 from convswap.progress import Progress, silent
 from convswap.runtime.device import choose_device, environment
-from convswap.runtime.library import OpLibraries, sessions_with
-from convswap.runtime.memory import freed_at_once
+from convswap.runtime.library import OpLibraries, using_op_libraries
+from convswap.runtime.memory import released_at_once
 
 # Reasons that reports give for Convs that are left as they are.
 _NOT_RUN = "the branch that it is in is not run with this input"
@@ -82,7 +82,7 @@ def optimize(
             device cannot be used, or the file cannot be written.
     """
     if output is not None and not isinstance(model, onnx.ModelProto):
-        with freed_at_once():
+        with released_at_once():
             check_writable(output, {"a file of the model that is read": model_files(model)}, "output")
     sizes = None if batches is None else batch_sizes(batches)
     options = OptimizeOptions(sizes, device, precision, input_shape, inputs, op_libraries)
@@ -102,7 +102,7 @@ def optimize_with(
     options.check()
     if output is not None:
         check_model_target(output)
-    with sessions_with(options.op_libraries):
+    with using_op_libraries(options.op_libraries):
         optimization, swapping = _optimize(model, options, progress or silent)
     if output is None or swapping is None:
         return optimization
@@ -121,7 +121,7 @@ def _optimize(
     """Return the result, with nothing written yet, and the model to write, None if it is not faster."""
     device = choose_device(options.device)
     report("reading the model")
-    with freed_at_once():
+    with released_at_once():
         prepared = prepare(model, options, device)
     cache = MeasurementCache(environment(device))
     with shape_notes_on_error(*prepared.shape_arguments):

@@ -25,14 +25,14 @@ from convswap.runtime.device import Device
 from convswap.runtime.layers import Capture, ConvLayer
 from convswap.runtime.library import OpLibraries
 from convswap.runtime.memory import (
+    exceeds_free_memory,
+    file_backed_bytes,
     free_memory,
-    in_bytes,
-    mapped,
+    memory_error,
+    run_value_bytes,
+    session_creation_bytes,
     session_weight_bytes,
-    too_large,
-    too_much,
-    values_of_run,
-    while_made,
+    size_text,
 )
 from convswap.runtime.sessions import DEFAULT, BoundRun, make_session, on_device, shapes_of
 
@@ -185,14 +185,14 @@ def check_model(model: SplitModel, device: Device) -> None:
     widest = max((8 * values.size for values in arrays), default=0)
     *others, largest = sorted(arrays, key=lambda values: values.nbytes) or [np.empty(0)]
     all_swapped = original + total + session_weight_bytes(arrays)
-    one_swapped = original + 2 * largest.nbytes + while_made(others)
-    peak = max(while_made(arrays), all_swapped, one_swapped, widest)
+    one_swapped = original + 2 * largest.nbytes + session_creation_bytes(others)
+    peak = max(session_creation_bytes(arrays), all_swapped, one_swapped, widest)
     size = model.message.ByteSize()
-    needed = mapped(arrays) + peak + _MESSAGES * size
-    if too_much(needed, free):
-        what = f"a model of {in_bytes(total + size)}"
+    needed = file_backed_bytes(arrays) + peak + _MESSAGES * size
+    if exceeds_free_memory(needed, free):
+        what = f"a model of {size_text(total + size)}"
         advice = "close other programs, or use `convswap compare` and `convswap swap`, which take less"
-        raise too_large("optimizing", what, needed, free, advice)
+        raise memory_error("optimizing", what, needed, free, advice)
 
 
 def check_batch(shapes: Iterable[Sequence[int]], batch: int) -> None:
@@ -201,10 +201,10 @@ def check_batch(shapes: Iterable[Sequence[int]], batch: int) -> None:
     Raises:
         ConvswapError: there is too little memory.
     """
-    free, needed = free_memory(), _SIDES * values_of_run(shapes, batch)
-    if free is not None and too_much(needed, free):
+    free, needed = free_memory(), _SIDES * run_value_bytes(shapes, batch)
+    if free is not None and exceeds_free_memory(needed, free):
         advice = "give a smaller batch, or close other programs"
-        raise too_large("optimizing", f"batches of {batch}", needed, free, advice)
+        raise memory_error("optimizing", f"batches of {batch}", needed, free, advice)
 
 
 class SegmentInputs:

@@ -18,7 +18,7 @@ from convswap.graph.replaced import constants_of
 from convswap.graph.serialisation import copy_of
 from convswap.graph.swap import NodeChoice, SwapResult, swap_selected
 from convswap.runtime.layers import ConvLayer, conv_layers
-from convswap.runtime.memory import freed_at_once
+from convswap.runtime.memory import released_at_once
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -163,7 +163,7 @@ def swapped_model(
     model: ir.Model, choices: Mapping[str, NodeChoice], why_others: str
 ) -> tuple[SplitModel, SwapResult]:
     """Return `model` swapped by `swap_selected`, and the result of the swap, whose model has no weights."""
-    with freed_at_once():
+    with released_at_once():
         result = swap_selected(model, choices, why_others)
         return split_model_in_place(result.model), result
 

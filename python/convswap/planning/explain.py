@@ -168,7 +168,7 @@ def _plan(conv: PlannedConv, device: Device, compute_capability: int) -> ConvPla
     layer, problem = conv.layer, conv.problem
     with naming_conv(layer.name):
         explanation = _native.explain(
-            problem, device.name, compute_capability=compute_capability, **layer.requested
+            problem, device.name, compute_capability=compute_capability, **layer.planner_arguments
         )
     return ConvPlan(
         node=layer.name,

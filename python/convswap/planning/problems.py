@@ -24,7 +24,7 @@ from convswap.inputs.tensor_inputs import with_tensor_inputs
 from convswap.inputs.user_inputs import UserInputs
 from convswap.runtime.device import Device
 from convswap.runtime.layers import Capture, ConvLayer, conv_layers
-from convswap.runtime.library import OpLibraries, sessions_with
+from convswap.runtime.library import OpLibraries, using_op_libraries
 from convswap.runtime.sessions import on_device
 
 SCHEMA = 1
@@ -126,7 +126,7 @@ def conv_problems(
     )
     swapping = swap(opened, algorithm=options.algorithm, precision=options.precision, fuse=options.fuse)
     layers = conv_layers(swapping.model, unfused_model(opened, swapping))
-    with model_run.notes_on_error(), sessions_with(options.op_libraries):
+    with model_run.notes_on_error(), using_op_libraries(options.op_libraries):
         shapes = _shapes(swapping.model, layers, model_run, run_on or device)
         convs = tuple(_planned(layer, shapes) for layer in layers)
     inner = count_swapped(swapping.model) - sum(layer.convolutions for layer in layers)

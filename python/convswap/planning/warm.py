@@ -176,7 +176,7 @@ def _kernels(problems: ConvProblems, card: Device, *, is_here: bool) -> list[tup
                 conv.problem,
                 "cuda",
                 compute_capability=0 if is_here else capability,
-                **conv.layer.requested,
+                **conv.layer.planner_arguments,
             )
         names += [(name, capability) for name in kernels]
     return names

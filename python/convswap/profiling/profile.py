@@ -22,8 +22,8 @@ from convswap.profiling.records import KERNEL, RUN, Collector
 from convswap.profiling.result import Profile, Timeline, sides_of, timeline_of
 from convswap.progress import Progress, silent
 from convswap.runtime.device import Device, choose_device, environment
-from convswap.runtime.library import OpLibraries, sessions_with
-from convswap.runtime.packages import installed_version, why_not_for
+from convswap.runtime.library import OpLibraries, using_op_libraries
+from convswap.runtime.packages import cupti_version, why_no_cupti_for
 from convswap.runtime.sessions import AGAINST, DEFAULT, Side, other_sides, our_side
 
 
@@ -74,7 +74,7 @@ def profile(
     # Reading the model and the data may take a minute, so the card is checked first.
     device, collector = connected_card(precision, runs)
     report = progress or silent
-    with sessions_with(op_libraries):
+    with using_op_libraries(op_libraries):
         report("reading the model and the data")
         tested = open_model_with_data(model, data, input_shape, inputs)
         source = source_of(tested, images, batch, device)
@@ -106,7 +106,7 @@ def profile(
             "resident": resident,
             "provider_options": {side.name: dict(side.provider_options) for side in models},
         },
-        environment={**environment(device), "cupti": installed_version()},
+        environment={**environment(device), "cupti": cupti_version()},
         dataset=tested.dataset,
         batch=source.batch,
         sides=sides_of(timeline),
@@ -137,7 +137,7 @@ def profiled_card() -> Device:
     device = choose_device()
     if device.name != "cuda":
         raise ConvswapError(f"profiling needs an NVIDIA card: {device.reason}; see `convswap doctor`")
-    if reason := why_not_for(str((device.card or {}).get("driver_cuda", ""))):
+    if reason := why_no_cupti_for(str((device.card or {}).get("driver_cuda", ""))):
         raise ConvswapError(reason)
     return device
 

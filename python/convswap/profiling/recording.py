@@ -42,7 +42,7 @@ from convswap.runtime.sessions import (
     run_to_values,
     session_source,
 )
-from convswap.runtime.values import are_bits
+from convswap.runtime.values import lacks_numpy_type
 from convswap.timing.sampler import MIN_SAMPLES, SINGLE_RUNS, WARM_UPS
 
 Clock = Callable[[], int]
@@ -326,7 +326,7 @@ def _unbound(session: onnxruntime.InferenceSession, feeds: Feeds) -> _Run:
     outputs = session.get_outputs()
     names = [output.name for output in outputs]
     # ONNX Runtime makes no arrays of such outputs, but its values are copied to the host all the same.
-    has_bits = any(are_bits(output.type) for output in outputs)
+    has_bits = any(lacks_numpy_type(output.type) for output in outputs)
 
     def once() -> None:
         with plain_errors("ONNX Runtime cannot run the model"):

@@ -1,4 +1,4 @@
-"""What CUDA and the driver say of the machine's cards, where either may be missing or fail."""
+"""Facts about the machine's cards from CUDA and the driver, either of which may be missing or fail."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 from convswap.errors import ConvswapError, is_integer
 
-# What the kernel's part of the driver says of itself, where there is no nvidia-smi, as in many containers.
+# The version file of the driver's kernel module, for machines without nvidia-smi, such as many containers.
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
 
 def as_capability(given: int | float | str, name: str = "compute capability") -> int:
-    """Return 90 for 90, 9.0, "9.0" and "90"; raise ConvswapError for what is no compute capability."""
+    """Return 90 for 90, 9.0, "9.0" and "90"; raise ConvswapError if that is not a compute capability."""
     if is_integer(given):
         return int(given)
     match = re.fullmatch(r"(\d{1,2})\.?(\d)", str(given))
@@ -29,7 +29,7 @@ def as_capability(given: int | float | str, name: str = "compute capability") ->
 def cuda_cards(native: ModuleType | None) -> list[Mapping[str, Any]]:
     """Return `convswap._native.cuda_devices()`; an empty list without `native`.
 
-    Raises ConvswapError where CUDA fails.
+    Raises ConvswapError if CUDA fails.
     """
     if native is None:
         return []
@@ -40,7 +40,7 @@ def cuda_cards(native: ModuleType | None) -> list[Mapping[str, Any]]:
 
 
 def why_no_card(native: ModuleType) -> str:
-    """Return why CUDA reaches no card; "" where it reaches one."""
+    """Return why CUDA can use no card; "" if it can use one."""
     try:
         if cuda_cards(native):
             return ""
@@ -55,20 +55,20 @@ def why_no_card(native: ModuleType) -> str:
 
 
 def driver_of(card: Mapping[str, Any]) -> str | None:
-    """Return the driver's version, else which CUDA it is for by `card`; None where neither is known."""
+    """Return the driver's version, else its CUDA version in `card`; None if neither is known."""
     return driver_version() or (f"for CUDA {card['driver_cuda']}" if card.get("driver_cuda") else None)
 
 
 def driver_version() -> str | None:
-    """Return the driver's version, such as "580.65.06"; None where there is no driver that tells it."""
+    """Return the driver's version, such as "580.65.06"; None if it cannot be found."""
     return _first_version(nvidia_smi("driver_version") or "") or _first_version(_driver_file())
 
 
 def nvidia_smi(query: str) -> str | None:
-    """Return what nvidia-smi says of each card, a line with commas for one; None where it says nothing."""
-    asked = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]
+    """Return nvidia-smi's answer to `query`, a line of CSV for each card; None if nvidia-smi fails."""
+    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]
     try:
-        return subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return None
 
@@ -82,5 +82,5 @@ def _driver_file() -> str:
 
 def _first_version(text: str) -> str | None:
     # "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19", or the number alone.
-    found = re.search(r"\b\d+(\.\d+)+\b", text)
-    return None if found is None else found[0]
+    match = re.search(r"\b\d+(\.\d+)+\b", text)
+    return None if match is None else match[0]

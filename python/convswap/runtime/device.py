@@ -1,4 +1,4 @@
-"""Which device a comparison runs on, and what that device and its software are."""
+"""The choice of the device that models run on, and facts about the device and its software."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROVIDERS = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}
 
 @dataclass(frozen=True)
 class Device:
-    """The device in use: its name, the attributes of the card if it is one, and why it was taken."""
+    """The device in use: its name, the reason for the choice, and the attributes of the card if it is one."""
 
     name: str
     reason: str
@@ -41,7 +41,7 @@ class Device:
 
 
 def choose_device(name: str | None = None) -> Device:
-    """Return the device called `name`; None takes the GPU where everything for it is there, else the CPU.
+    """Return the device called `name`; for None the GPU if nothing that it needs is missing, else the CPU.
 
     Raises:
         ConvswapError: there is no such device, or something that the GPU needs is missing.
@@ -62,7 +62,7 @@ def choose_device(name: str | None = None) -> Device:
 
 
 def absent_card(compute_capability: int) -> Device:
-    """Return a typical card of a compute capability (90 for 9.0), to be planned for and not run on.
+    """Return a typical card of a compute capability (90 for 9.0), for planning only.
 
     Raises:
         ConvswapError: there are no such cards.
@@ -76,7 +76,7 @@ def absent_card(compute_capability: int) -> Device:
 
 
 def environment(device: Device) -> dict[str, str | None]:
-    """Return the card, the driver and the versions that a result belongs to; None for what is not in use."""
+    """Return the card, the driver and the versions for a result; None for those not in use."""
     card = device.card or {}
     return {
         "card": device.title if device.card is not None else None,
@@ -97,12 +97,12 @@ def convswap_version() -> str:
 
 
 def _cuda_version(card: Mapping[str, Any]) -> str | None:
-    """Return the CUDA that kernels are compiled with; the driver's where nothing compiles."""
+    """Return the version of the CUDA that compiles kernels; the driver's if there is no compiler."""
     return _text(_native.kernel_compiler().get("version") or card.get("driver_cuda"))
 
 
 def _missing_for_cuda() -> str:
-    """Return the first thing that the GPU needs and that is not there; "" when all is."""
+    """Return the first thing that the GPU needs and that is missing; "" if nothing is missing."""
     if PROVIDERS["cuda"] not in onnxruntime.get_available_providers():
         return "onnxruntime has no CUDA provider"
     return why_no_card(_native)
@@ -127,7 +127,7 @@ def _text(value: Any) -> str | None:
 
 
 def device_lines(device: Device) -> str:
-    """Return the line of versions, and below it why it is the CPU where nobody asked for that."""
+    """Return the line of versions and, if the CPU was chosen unasked, a line with the reason."""
     lines = versions_line(environment(device), device.title)
     if device.name == "cpu" and device.reason != "asked for":
         lines += f"\non the CPU, against the default CPU provider: {device.reason}"

@@ -1,7 +1,7 @@
-"""Each swapped Conv of a model on its own: a small model for each side, and the inputs it really gets.
+"""Each swapped Conv of a model alone: a small model for each side, and the inputs that it gets in the model.
 
-A Conv that is fused with what follows it, or with a depthwise Conv in front, is one layer: on our side one
-node, on the default side the nodes that it stands for.
+A Conv that is fused with the nodes that follow, or with a depthwise Conv in front, is one layer: one node on
+the convswap side, the nodes that were fused on the default side.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from convswap.runtime.device import Device
 from convswap.runtime.sessions import DEFAULT, BoundRun, make_session, shapes_of
 
 
-class Requested(TypedDict):
+class PlannerArguments(TypedDict):
     """Keyword arguments of the planner's functions; exists for type checkers alone."""
 
     algorithm: str
@@ -45,7 +45,7 @@ class Requested(TypedDict):
 
 @dataclass(frozen=True)
 class ConvArrays:
-    """The arrays that a Conv is computed of, None where it has none: all that `_native.conv` takes."""
+    """The arrays that `_native.conv` takes for a Conv; None for inputs that the Conv does not have."""
 
     x: np.ndarray
     w: np.ndarray
@@ -57,10 +57,10 @@ class ConvArrays:
 
 @dataclass(frozen=True)
 class ConvLayer:
-    """A swapped Conv of a model's main graph: the node, and its inputs by name, constant where known.
+    """A swapped Conv of a model's main graph: the node and its constant inputs by name.
 
-    `weights` has the constants that are large, which are in no message. `replaced` has the nodes that it took
-    the place of when it was fused, where those are known.
+    `weights` has the data of large constants, which are not in messages. `replaced` has the nodes that the
+    fused node replaced, if they are known.
     """
 
     node: onnx.NodeProto
@@ -73,14 +73,14 @@ class ConvLayer:
 
     @property
     def name(self) -> str:
-        """The node's name, or its output's where it has none."""
+        """The node's name, or the name of its output if the node has none."""
         return str(self.node.name or self.node.output[0])
 
     @property
     def fused(self) -> tuple[str, ...]:
-        """The ops that are fused with the convolution, in order; for a Conv alone there are none.
+        """The ops that are fused with the convolution, in order; empty for a Conv alone.
 
-        If there are any in front of it, the first is a depthwise "Conv".
+        If a depthwise Conv in front is fused too, the first op is "Conv".
         """
         if self.replaced is not None:
             return self.replaced.extra_ops
@@ -88,18 +88,18 @@ class ConvLayer:
 
     @property
     def convolutions(self) -> int:
-        """How many convolutions it computes: two with a depthwise one in front."""
+        """The number of convolutions: two if a depthwise Conv in front is fused."""
         return count_convolutions(self.node)
 
     @property
     def fed(self) -> tuple[str, ...]:
-        """The names of the inputs that only a run of the model can give: data, residual, seldom weights."""
+        """The names of the inputs that are not constant: data, residual, rarely weights."""
         names = (name for name in self.node.input if name and name not in self.constants)
         return tuple(dict.fromkeys(names))
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """The attributes that say what is computed: those of ONNX's Conv, and of what is fused with it."""
+        """The attributes that define the result: those of ONNX's Conv and of the fused ops."""
         return {
             attribute.name: helper.get_attribute_value(attribute)
             if attribute.type != onnx.AttributeProto.STRING
@@ -109,36 +109,36 @@ class ConvLayer:
         }
 
     def arrays(self, feeds: Mapping[str, np.ndarray]) -> ConvArrays:
-        """Return the arrays of the node's inputs, given those that are not constant."""
-        given = {
+        """Return the arrays of the node's inputs; `feeds` has the inputs that are not constant."""
+        arrays = {
             name: self.weights[name] if is_external_weight(tensor) else numpy_helper.to_array(tensor)
             for name, tensor in self.constants.items()
         }
-        given.update(feeds)
+        arrays.update(feeds)
         data, filters, *others = self._inputs
-        return ConvArrays(given[data], given[filters], *(given.get(name) for name in others))
+        return ConvArrays(arrays[data], arrays[filters], *(arrays.get(name) for name in others))
 
     @property
     def _inputs(self) -> tuple[str, str, str, str, str, str]:
-        """The names of data, weights, bias, residual, depthwise weights and bias, "" where there is none."""
+        """The names of data, weights, bias, residual, depthwise weights and bias, "" for absent inputs."""
         x, w, b, z, d, db = [*map(str, self.node.input), "", "", "", ""][:6]
         return x, w, b, z, d, db
 
     def setting(self, name: str, default: str) -> str:
-        """Return an attribute of the node that is text, `default` where it is not written."""
+        """Return a text attribute of the node, `default` if the node does not have it."""
         for attribute in self.node.attribute:
             if attribute.name == name:
                 return str(attribute.s.decode(errors="replace"))
         return default
 
     @property
-    def requested(self) -> Requested:
-        """What the node asks of the planner, as keyword arguments of `convswap._native.choose`."""
+    def planner_arguments(self) -> PlannerArguments:
+        """The node's attributes for the planner, as keyword arguments of `convswap._native.choose`."""
         return {"algorithm": self.setting("algorithm", AUTO), "tuned": self.setting("tuned", "")}
 
     @property
     def arithmetic(self) -> str:
-        """What its products are computed in: "tf32" or "ieee" for float32 data, else the type's name."""
+        """The arithmetic of the products: "tf32" or "ieee" for float32 data, else the type's name."""
         if self.element_type == onnx.TensorProto.FLOAT:
             return self.setting("precision", DEFAULT_PRECISION)
         return self.type_name
@@ -153,15 +153,15 @@ class ConvLayer:
         return self.with_setting("algorithm", algorithm)
 
     def with_setting(self, name: str, value: str) -> ConvLayer:
-        """Return the same layer with an attribute of its node set that is text."""
+        """Return the same layer with a text attribute of its node set."""
         node = copy_of(self.node)
-        kept = [attribute for attribute in node.attribute if attribute.name != name]
+        others = [attribute for attribute in node.attribute if attribute.name != name]
         del node.attribute[:]
-        node.attribute.extend([*kept, helper.make_attribute(name, value)])
+        node.attribute.extend([*others, helper.make_attribute(name, value)])
         return replace(self, node=node)
 
     def problem(self, shapes: Mapping[str, Sequence[int]]) -> Any:
-        """Return the conv problem, a `_native.Problem`, for inputs of `shapes`, among which may be others."""
+        """Return the conv problem, a `_native.Problem`; `shapes` may have more values than the inputs."""
         known = {name: tuple(tensor.dims) for name, tensor in self.constants.items()}
         known.update({name: tuple(shape) for name, shape in shapes.items()})
         data, weights, bias, residual, depthwise, depthwise_bias = self._inputs
@@ -178,13 +178,13 @@ class ConvLayer:
         )
 
     def model(self, shapes: Mapping[str, int | Sequence[int]], *, ours: bool) -> SplitModel:
-        """Return the model of this layer alone, of our one node or of the ones of ONNX's that it replaces.
+        """Return the model of this layer alone: the swapped node, or the ONNX nodes that it replaces.
 
-        Its fed inputs have the given shapes; of those that are a rank alone the extents are open, so that it
-        runs with any batch.
+        The inputs that are not constant have `shapes`. A shape that is only a rank leaves the extents open,
+        so that the model runs with any batch.
         """
         nodes, constants, weights = (
-            ((self.node,), self.constants, self.weights) if ours else self._default_side
+            ((self.node,), self.constants, self.weights) if ours else self._default_nodes
         )
         graph = helper.make_graph(
             list(nodes),
@@ -202,9 +202,9 @@ class ConvLayer:
         return SplitModel(model, weights)
 
     @property
-    def _default_side(self) -> tuple[Sequence[onnx.NodeProto], Mapping[str, onnx.TensorProto], Weights]:
-        """What the default side runs, and the constants that it reads."""
-        # A weight that something was folded into is another than the one as given, of the same name.
+    def _default_nodes(self) -> tuple[Sequence[onnx.NodeProto], Mapping[str, onnx.TensorProto], Weights]:
+        """The nodes of the default side, and the constants that they read."""
+        # A folded weight has the name of the original weight, but other values.
         if self.replaced is not None:
             return self.replaced.nodes, self.replaced.constants, self.replaced.weights
         lengths = {name: tensor.dims[0] for name, tensor in self.constants.items() if tensor.dims}
@@ -227,9 +227,8 @@ _TYPE_NAMES: dict[int, str] = {
 def conv_layers(swapped: AnyModel, unfused: AnyModel | None = None) -> tuple[ConvLayer, ...]:
     """Return the swapped Convs of the main graph of `swapped`, fused or not, in order.
 
-    `unfused` is the model as it was before Convs were fused; without it a FusedConv stands for ONNX's nodes
-    that compute the same. Those in subgraphs are left out: what a branch or a loop feeds them cannot be taken
-    out of a session.
+    `unfused` is the model before Convs were fused; without it, the default side of a FusedConv has ONNX nodes
+    that compute the same. Convs in subgraphs are left out, since a session cannot output their inputs.
     """
     message, weights = split = as_split(swapped)
     tensors = constants_of(message.graph)
@@ -254,7 +253,7 @@ def conv_layers(swapped: AnyModel, unfused: AnyModel | None = None) -> tuple[Con
 
 
 class Capture:
-    """Gives the inputs that the layers get while the default side runs the whole model."""
+    """Computes the inputs of layers by a run of the whole model on the default side."""
 
     def __init__(self, swapped: ir.Model, layers: Sequence[ConvLayer], device: Device) -> None:
         split = as_split(plain_model(swapped))
@@ -270,15 +269,15 @@ class Capture:
         model.graph.output.extend(
             onnx.ValueInfoProto(name=name) for name in self._captured if name not in present
         )
-        # Each run is for a few values: not worth the memory of weights in the order of other kernels.
+        # Each run is for a few values, which is not worth the memory of prepacked weights.
         self._session = make_session(split, DEFAULT, device, optimizes=False)
 
     def inputs(
         self, layer: ConvLayer, feeds: Mapping[str, onnxruntime.OrtValue]
     ) -> dict[str, onnxruntime.OrtValue]:
-        """Return what `layer` is fed when the model is fed `feeds`, in the memory of the device.
+        """Return the inputs of `layer` for the model inputs `feeds`, in the memory of the device.
 
-        One layer at a time, so that the inputs of a deep model never lie in memory together.
+        Each call is for one layer, so that memory never holds the inputs of all layers of a deep model.
         """
         return self._values(layer.fed, feeds)
 
@@ -299,22 +298,22 @@ class Capture:
 
 
 def _inferred_types(swapped: SplitModel, names: Collection[str]) -> dict[str, int]:
-    """Return the element types of the values called `names`, of a Conv's weights that the model computes.
+    """Return the element types of the values `names`, which are weights that the model computes.
 
-    `swap` swaps no Conv whose type is unknown; one that another program wrote is float32 then.
+    `swap` swaps no Conv whose type is unknown. For a Conv of another program an unknown type is float32.
     """
     if not names:
         return {}
-    # Nothing can be inferred through our op, so that the model is taken with ONNX's.
+    # ONNX's type inference does not know convswap's op, so the model is turned back into ONNX's ops.
     model = plain_model(swapped.to_model())
     types = ValueTypes(model)
-    found = dict.fromkeys(names, int(onnx.TensorProto.FLOAT))
+    inferred = dict.fromkeys(names, int(onnx.TensorProto.FLOAT))
     for node in model.graph:
         if node.op_type != "Conv" or len(node.inputs) < 2 or node.inputs[1] is None:
             continue
         name = str(node.inputs[1].name)
-        if name in found:
+        if name in inferred:
             values = [node.inputs[1], *node.inputs, *node.outputs]
             known = types.element_type(value for value in values if value is not None)
-            found[name] = found[name] if known is None else int(known)
-    return found
+            inferred[name] = inferred[name] if known is None else int(known)
+    return inferred

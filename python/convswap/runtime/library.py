@@ -1,4 +1,4 @@
-"""The compiled op library, and those of others that a model may need: how a session loads them."""
+"""Registration of the compiled op library, and of op libraries of others, in ONNX Runtime sessions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 from convswap.errors import ConvswapError, as_path
 
-# The installed package: its Python files, the library, the ready-made kernels, the texts of the rungs and the
-# C++ files of the lab.
+# The folder of the installed package. It has the Python files, the library, the ready-made kernels, the texts
+# of the rungs and the C++ files of the lab.
 INSTALLED = Path(__file__).parents[1]
 OVERRIDE_ENTRY = "convswap.override"
 PRECISION_ENTRY = "convswap.precision"
@@ -20,7 +20,7 @@ PACK_ENTRY = "convswap.pack"
 COMPILE_ENTRY = "convswap.compile"
 LAB_ENTRY = "convswap.lab"
 
-# A session is made in many places for one answer, down to those of a single node, and each needs them.
+# The op libraries that every session loads, from the session of the whole model to those of single nodes.
 _IN_USE: ContextVar[tuple[str, ...]] = ContextVar("op_libraries", default=())
 
 OpLibraries = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -29,7 +29,7 @@ OpLibraries = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 def library_path() -> Path:
     """Return the path of `libconvswap.so`, which any program that uses ONNX Runtime can register.
 
-    Raises ConvswapError where the package was installed without it.
+    Raises ConvswapError if the package was installed without it.
     """
     path = INSTALLED / "libconvswap.so"
     if not path.is_file():
@@ -38,12 +38,12 @@ def library_path() -> Path:
 
 
 def set_entry(session_options: Any, key: str, value: str) -> None:
-    """Set a session config entry, without ONNX Runtime's warning where it holds `value` already."""
+    """Set a session config entry, without ONNX Runtime's warning if it has `value` already."""
     try:
-        held = session_options.get_session_config_entry(key)
+        present = session_options.get_session_config_entry(key)
     except RuntimeError:  # there is no such entry
-        held = None
-    if held != value:
+        present = None
+    if present != value:
         session_options.add_session_config_entry(key, value)
 
 
@@ -57,28 +57,30 @@ def register(
 ) -> None:
     """Register the op library in an `onnxruntime.SessionOptions`.
 
-    After it, models with the op `convswap.Conv` load in a session made with these options. To the entry
-    `optimization.disable_specified_optimizers` it adds WeightBiasQuantization, which puts nodes of its own
-    into the domain of a quantised Conv, whatever that is; the argument `disabled_optimizers` of a session
-    replaces the entry, and then has to name it too.
+    Models with the op `convswap.Conv` then load in a session made with these options. The registration adds
+    WeightBiasQuantization to the entry `optimization.disable_specified_optimizers`, since that optimiser puts
+    nodes of its own into the domain of a quantised Conv, also into convswap's. The argument
+    `disabled_optimizers` of a session replaces the entry, so it must name WeightBiasQuantization too.
 
-    With `override`, every `Conv` of an unmodified model runs on our op as well. The library then adds to the
-    entry `optimization.disable_specified_optimizers`, beside what it holds already, the optimisers of the CPU
-    provider that would take the Conv nodes first; set the entry before, not afterwards. A program in another
-    language gets the same by setting the session config entry `convswap.override` to 1 before it registers
-    the library. Arguments of the session itself can still bypass the override (`disabled_optimizers`, which
-    replaces that entry; the provider option `prefer_nhwc`): `override_session` makes the session and checks.
+    With `override`, every `Conv` of an unmodified model runs on convswap's op as well. The library then adds
+    to the entry `optimization.disable_specified_optimizers` the optimisers of the CPU provider that would
+    replace the Conv nodes first, and keeps the optimisers that are in the entry; set the entry before, not
+    afterwards. A program in another language sets the session config entry `convswap.override` to 1 before it
+    registers the library. Arguments of the session itself can still bypass the override:
+    `disabled_optimizers`, which replaces the entry, and the provider option `prefer_nhwc`. `override_session`
+    makes the session and checks it.
 
-    `precision` is that of the nodes which it overrides: "tf32", or "ieee" (the entry `convswap.precision`);
-    None leaves the entry as it is, and "tf32" where there is none. One set of options has one precision.
+    `precision` is the precision of overridden nodes, "tf32" or "ieee" (the entry `convswap.precision`). None
+    leaves the entry as it is; without an entry the precision is "tf32". Options have one precision for all
+    nodes.
 
-    `pack` is a file of `convswap warm` that kernels are taken from (the entry `convswap.pack`), and with
-    `compiles` False no other is compiled: what the pack lacks is an error (the entry `convswap.compile`).
-    None leaves the entries as they are.
+    `pack` is a file of `convswap warm` with compiled kernels (the entry `convswap.pack`). With `compiles`
+    False no kernel is compiled, and a kernel that is not in the pack is an error (the entry
+    `convswap.compile`). None leaves the entries as they are.
 
-    Raises ConvswapError where `precision` comes without `override`, or is another than these options have;
-    where the library is missing; or where ONNX Runtime is older than 1.17, with `override` 1.18, or refuses
-    the library for another reason.
+    Raises ConvswapError if `precision` comes without `override`, or differs from the precision in the
+    options; if the library is missing; or if ONNX Runtime is older than 1.17, with `override` 1.18, or
+    refuses the library for another reason.
     """
     path = library_path()
     if precision is not None and not override:
@@ -102,19 +104,19 @@ def register(
 
 
 @contextmanager
-def sessions_with(files: OpLibraries) -> Iterator[None]:
-    """Have all sessions that are made in this context load the libraries `files`, on both sides.
+def using_op_libraries(files: OpLibraries) -> Iterator[None]:
+    """Make all sessions in this context load the op libraries `files`, on both sides.
 
     Raises:
         ConvswapError: there is no such file, or ONNX Runtime cannot register it.
     """
     import onnxruntime
 
-    # One path is no sequence of letters.
-    named = files if isinstance(files, Iterable) and not isinstance(files, (str, os.PathLike)) else [files]
+    # A single path may be a str, which is iterable too.
+    listed = files if isinstance(files, Iterable) and not isinstance(files, (str, os.PathLike)) else [files]
     expected = "the file of an op library, such as libops.so, or several"
-    # With a folder, since the loader would look for a bare name in the system's.
-    paths = list(dict.fromkeys(as_path(file, expected).resolve() for file in named))
+    # Paths are absolute, since the loader would look for a bare name in the system's folders.
+    paths = list(dict.fromkeys(as_path(file, expected).resolve() for file in listed))
     options = onnxruntime.SessionOptions()
     for path in paths:
         if not path.is_file():
@@ -132,15 +134,15 @@ def sessions_with(files: OpLibraries) -> Iterator[None]:
 
 
 def op_libraries_in_use() -> tuple[str, ...]:
-    """Return the paths of the libraries in use, to be named to another process."""
+    """Return the paths of the op libraries in use, for another process."""
     return _IN_USE.get()
 
 
 def register_op_libraries(options: Any) -> Any:
-    """Register the libraries in use in `options`, an `onnxruntime.SessionOptions`, and return these.
+    """Register the op libraries in use in `options`, an `onnxruntime.SessionOptions`; return `options`.
 
     Raises:
-        ConvswapError: ONNX Runtime cannot.
+        ConvswapError: ONNX Runtime cannot register a library.
     """
     for file in _IN_USE.get():
         _register(options, file)

@@ -1,4 +1,4 @@
-"""How much memory of the host there is to be had."""
+"""The free memory of the host, and estimates of the memory that sessions and runs take."""
 
 from __future__ import annotations
 
@@ -14,39 +14,40 @@ import numpy as np
 from convswap.errors import ConvswapError
 
 _MEMINFO = Path("/proc/meminfo")
-_GROUP = Path("/sys/fs/cgroup")
-# Of what is free, the rest is for the others on the machine, and for what is not counted.
-_SHARE_OF_FREE = 0.9
-# What lies in memory at a time of a run without training: the inputs and outputs of a few nodes.
-_VALUES_AT_A_TIME = 3
-# Of glibc's malloc.h, and what the first becomes by itself at most; the second then is twice as large.
+_CGROUP = Path("/sys/fs/cgroup")
+# The share of the free memory that convswap may use; other programs and uncounted allocations have the rest.
+_USABLE_SHARE = 0.9
+# The number of values that are in memory at the same time in a run: inputs and outputs of a few nodes.
+_LIVE_VALUES = 3
+# Parameters of glibc's `mallopt`. By itself glibc raises the first up to _MAX_THRESHOLD, and sets the second
+# to twice the first.
 _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
-_LARGEST_THRESHOLD = 32 << 20
-# Weights of fewer axes are matrices.
-_RANK_OF_CONVS = 3
+_MAX_THRESHOLD = 32 << 20
+# The minimum rank of a Conv's weights; weights with fewer axes are matrices.
+_MIN_CONV_RANK = 3
 
 
 def free_memory() -> int | None:
-    """Return how many bytes a process may still take before the system ends one; None where nobody knows.
+    """Return how many bytes a process may allocate before the system kills one; None if that is unknown.
 
-    In a container that is what its group of processes is allowed and does not use.
+    In a container the limit is that of the cgroup.
     """
     try:
         lines = dict(line.split(":", 1) for line in _MEMINFO.read_text(encoding="utf-8").splitlines())
         free = int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         return None
-    allowed = _left_to_the_group()
+    allowed = _cgroup_free_memory()
     return free if allowed is None else min(free, allowed)
 
 
 @contextmanager
-def freed_at_once() -> Iterator[None]:
-    """Have what is allocated and freed meanwhile go back to the system at once, by pieces of 1 MiB or more.
+def released_at_once() -> Iterator[None]:
+    """Return blocks of 1 MiB and more to the system as soon as they are freed in this context.
 
-    glibc would keep pieces of up to 32 MiB, such as the copies of weights that ONNX Runtime frees while it
-    makes a session. Afterwards it keeps them, as it does by itself in a process that has freed one. What it
-    keeps from before goes back first.
+    By default glibc keeps freed blocks of up to 32 MiB, such as the copies of weights that ONNX Runtime frees
+    while it makes a session. On entry the blocks that glibc keeps are returned too. On exit the thresholds
+    are set to the maximum that glibc reaches by itself.
     """
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     if libc is None or not hasattr(libc, "mallopt"):
@@ -57,30 +58,31 @@ def freed_at_once() -> Iterator[None]:
     try:
         yield
     finally:
-        libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_THRESHOLD)
-        libc.mallopt(_M_TRIM_THRESHOLD, 2 * _LARGEST_THRESHOLD)
+        libc.mallopt(_M_MMAP_THRESHOLD, _MAX_THRESHOLD)
+        libc.mallopt(_M_TRIM_THRESHOLD, 2 * _MAX_THRESHOLD)
 
 
-def too_much(needed: int, free: int) -> bool:
-    """Return whether what is `needed` is more than may be taken of what is `free`."""
-    return needed > _SHARE_OF_FREE * free
+def exceeds_free_memory(needed: int, free: int) -> bool:
+    """Return whether `needed` bytes are more than the usable share of `free` bytes."""
+    return needed > _USABLE_SHARE * free
 
 
-def while_made(weights: Iterable[np.ndarray]) -> int:
-    """Return how many bytes a session on the CPU takes while it is made, beside its `weights` themselves.
+def session_creation_bytes(weights: Iterable[np.ndarray]) -> int:
+    """Return how many bytes a session on the CPU takes during its creation, in addition to its `weights`.
 
-    Each is copied once. ONNX Runtime holds those of all Convs once more until they are in the order of its
-    kernels, and one Conv's five times meanwhile. float16 is widened to float32, and both are held.
+    Each weight is copied once. ONNX Runtime holds the weights of all Convs once more until they are prepacked
+    for its kernels, and the weights of the Conv in hand five times. float16 weights are widened to float32,
+    and both are held.
     """
-    own = list(weights)
-    of_convs = [_size_in_session(values) for values in own if values.ndim >= _RANK_OF_CONVS]
-    widened = [values for values in own if values.dtype == np.float16]
-    in_order = sum(of_convs) + 3 * max(of_convs, default=0)
-    return session_weight_bytes(own) + session_weight_bytes(widened) + in_order
+    arrays = list(weights)
+    conv_sizes = [_size_in_session(values) for values in arrays if values.ndim >= _MIN_CONV_RANK]
+    float16 = [values for values in arrays if values.dtype == np.float16]
+    prepacking = sum(conv_sizes) + 3 * max(conv_sizes, default=0)
+    return session_weight_bytes(arrays) + session_weight_bytes(float16) + prepacking
 
 
 def session_weight_bytes(weights: Iterable[np.ndarray]) -> int:
-    """Return how many bytes a session on the CPU keeps of its `weights`, in the order of its kernels."""
+    """Return how many bytes a session on the CPU keeps for its `weights`, prepacked for its kernels."""
     return sum(map(_size_in_session, weights))
 
 
@@ -88,48 +90,48 @@ def _size_in_session(values: np.ndarray) -> int:
     return values.nbytes * (2 if values.dtype == np.float16 else 1)
 
 
-def values_of_run(shapes: Iterable[Sequence[int]], batch: int) -> int:
-    """Return how many bytes the values of a run of `batch` samples take at a time.
+def run_value_bytes(shapes: Iterable[Sequence[int]], batch: int) -> int:
+    """Return how many bytes the values of a run of `batch` samples take at the same time.
 
-    `shapes` are those of values, for one sample.
+    `shapes` are the shapes of values for one sample.
     """
-    return 4 * max(map(math.prod, shapes), default=0) * batch * _VALUES_AT_A_TIME
+    return 4 * max(map(math.prod, shapes), default=0) * batch * _LIVE_VALUES
 
 
-def mapped(weights: Iterable[np.ndarray]) -> int:
-    """Return the bytes of those `weights` that are mapped from files, and so not in memory yet."""
-    return sum(values.nbytes for values in weights if isinstance(_root(values), np.memmap))
+def file_backed_bytes(weights: Iterable[np.ndarray]) -> int:
+    """Return the bytes of those `weights` that are mapped from files, which are not in memory yet."""
+    return sum(values.nbytes for values in weights if isinstance(_memory_owner(values), np.memmap))
 
 
-def _root(values: np.ndarray) -> object:
-    """Return what holds the memory of an array."""
-    held: object = values
-    while isinstance(held, np.ndarray) and held.base is not None and not isinstance(held, np.memmap):
-        held = held.base
-    return held
+def _memory_owner(values: np.ndarray) -> object:
+    """Return the object that owns the memory of an array."""
+    owner: object = values
+    while isinstance(owner, np.ndarray) and owner.base is not None and not isinstance(owner, np.memmap):
+        owner = owner.base
+    return owner
 
 
-def too_large(doing: str, what: str, needed: int, free: int, advice: str) -> ConvswapError:
-    """Return the error that `doing` something takes more memory than is free, for `what` there is."""
+def memory_error(doing: str, what: str, needed: int, free: int, advice: str) -> ConvswapError:
+    """Return the error that `doing`, such as "comparing", takes more memory for `what` than is free."""
     return ConvswapError(
-        f"the memory does not suffice: {doing} takes about {in_bytes(needed)}, for {what}, and "
-        f"{in_bytes(free)} are free; {advice}"
+        f"the memory does not suffice: {doing} takes about {size_text(needed)}, for {what}, and "
+        f"{size_text(free)} are free; {advice}"
     )
 
 
-def in_bytes(size: int) -> str:
-    """Return a size in words for a reader, in GB or MB."""
+def size_text(size: int) -> str:
+    """Return a size for a reader, in GB or MB."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 
-def _left_to_the_group() -> int | None:
+def _cgroup_free_memory() -> int | None:
     try:
-        limit = int((_GROUP / "memory.max").read_text(encoding="utf-8"))
-        used = int((_GROUP / "memory.current").read_text(encoding="utf-8"))
-        lines = (_GROUP / "memory.stat").read_text(encoding="utf-8").splitlines()
-        # Pages of files are given back when memory is asked for.
+        limit = int((_CGROUP / "memory.max").read_text(encoding="utf-8"))
+        used = int((_CGROUP / "memory.current").read_text(encoding="utf-8"))
+        lines = (_CGROUP / "memory.stat").read_text(encoding="utf-8").splitlines()
+        # The system reclaims cached pages of files when memory is needed.
         cached = next(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
     except (OSError, ValueError, StopIteration):
-        # No such group, or one without a limit, which says "max".
+        # There is no cgroup, or it has no limit, for which the file has "max".
         return None
     return max(0, limit - used + cached)

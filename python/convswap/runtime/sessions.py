@@ -1,4 +1,4 @@
-"""The inference sessions of a comparison: how each side's is made, checked and run."""
+"""Inference sessions: how the session of each side is made, checked and run."""
 
 from __future__ import annotations
 
@@ -19,47 +19,46 @@ from convswap.graph.external_weights import AnyModel, Weights, as_split
 from convswap.graph.serialisation import copy_of
 from convswap.runtime.device import Device
 from convswap.runtime.library import register, register_op_libraries, set_entry
-from convswap.runtime.memory import freed_at_once
+from convswap.runtime.memory import released_at_once
 from convswap.runtime.onnxruntime_errors import plain_errors
 from convswap.runtime.override import ALWAYS_DISABLED, DISABLED_OPTIMIZERS_ENTRY
 from convswap.runtime.packages import load_cuda_libraries
 from convswap.runtime.values import (
     Arrays,
-    are_bits,
     array_from_bits,
     contiguous,
     host_value,
     is_number,
+    lacks_numpy_type,
     named_arrays,
+    needs_host_value,
     onnx_type,
     run_feeds,
-    takes_no_array,
     widened,
 )
 
-# Makes ONNX Runtime keep which provider took which node (from 1.24 on; ignored before).
+# Makes ONNX Runtime record the provider of each node (from 1.24 on; ignored before).
 _RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 _MERGES_EQUAL_NODES = "CommonSubexpressionElimination"
 _FORBID_CPU_FALLBACK = "session.disable_cpu_ep_fallback"
-# Idle threads of the CPU provider spin for milliseconds after a run. Two sessions that take turns slow each
-# other down by it (by 70 % on two cores), so on the CPU both sides stop spinning between runs, which changes
-# the time of a session on its own by no more than its noise.
+# Idle threads of the CPU provider spin for milliseconds after a run, which slows the next session if two
+# sessions alternate (by 70 % on two cores). So on the CPU both sides stop spinning between runs, which
+# changes the time of a single session by no more than its noise.
 STOP_SPINNING = "session.force_spinning_stop"
 _DISABLE_PREPACKING = "session.disable_prepacking"
 _NO_SYNCHRONISATION = "disable_synchronize_execution_providers"
-# ONNX Runtime 1.31's Python looks this up in the options of every run, and takes 40 us to find that it is not
-# there: many times what starting a short run costs. 0 is what it then assumes.
-_GRAPH_OF_RUN = ("gpu_graph_id", "0")
-# protobuf cannot serialise more.
+# ONNX Runtime 1.31's Python looks this entry up in the options of every run. If it is missing, the lookup
+# takes 40 us, many times the cost of launching a short run, and the value is 0.
+_NO_CUDA_GRAPH = ("gpu_graph_id", "0")
+# The size limit of messages that protobuf can serialise.
 _LARGEST_MESSAGE = 2_000_000_000
 
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """One way to run a model: its name, whether our library is loaded, options of the provider, and entries
-    of the session that our library reads.
+    """A configuration for running a model: a name, provider options, and session entries for the library.
 
-    Sides are the constants below, compared by identity.
+    `ours` says whether convswap's library is registered. Sides are the constants below, compared by identity.
     """
 
     name: str
@@ -78,17 +77,18 @@ class Side:
 
 DEFAULT = Side("default")
 CONVSWAP = Side("convswap", ours=True)
-# In precision ieee the ops around the Convs must not round to TF32 either, which the provider does by itself.
+# In precision ieee the ops around the Convs must not round to TF32 either, which the provider does by
+# default.
 CONVSWAP_IEEE = Side("convswap", ours=True, provider_options={"use_tf32": "0"})
-# What the CUDA provider can be told about Conv, one option at a time.
-OTHERS = (
+# The CUDA provider's options that affect Conv, one option for each side.
+OTHER_SIDES = (
     Side("heuristic", provider_options={"cudnn_conv_algo_search": "HEURISTIC"}),
     Side("no_tf32", provider_options={"use_tf32": "0"}),
     Side("nhwc", provider_options={"prefer_nhwc": "1"}),
 )
 
 
-# What sides a comparison may be asked for.
+# The choices of sides to compare with.
 AGAINST = ("default", "all")
 NO_OTHER_SIDE_ON_CPU = "the CPU provider has no options for Conv, so the default is its only side"
 
@@ -98,11 +98,11 @@ def other_sides(device: Device, against: str) -> tuple[Side, ...]:
 
     On the CPU there are none: see `NO_OTHER_SIDE_ON_CPU`.
     """
-    return OTHERS if against == "all" and device.name == "cuda" else ()
+    return OTHER_SIDES if against == "all" and device.name == "cuda" else ()
 
 
 def our_side(device: Device, precision: str) -> Side:
-    """Return our side for `precision` on `device`."""
+    """Return the convswap side for `precision` on `device`."""
     return CONVSWAP_IEEE if precision == "ieee" and device.name == "cuda" else CONVSWAP
 
 
@@ -117,10 +117,10 @@ def make_session(
 ) -> onnxruntime.InferenceSession:
     """Return a session of `model` for `side` on `device`.
 
-    `only_device` makes it an error when any node would run elsewhere; for models of one node.
-    `merges_equal_nodes`: what several nodes compute alike is computed once, as is ONNX Runtime's default.
-    `optimizes`: without it ONNX Runtime runs the nodes as they are, with the weights as they are.
-    The weights of a model that is split are used where they are on the CPU, and must outlive the session.
+    `only_device` makes it an error if any node would run elsewhere; for models of one node.
+    `merges_equal_nodes` merges nodes that compute the same, as ONNX Runtime does by default.
+    `optimizes` False runs the nodes as they are, without prepacked weights.
+    On the CPU the session uses the weights of a split model in place, so they must outlive the session.
 
     Raises:
         NoKernelError: there is no kernel for a node, with `only_device` on `device`.
@@ -128,8 +128,8 @@ def make_session(
     """
     load_cuda_libraries(device.name)
     split = as_split(model)
-    own = split.referenced_weights()
-    with session_source(split.message) as source, freed_at_once() if own else nullcontext():
+    weights = split.referenced_weights()
+    with session_source(split.message) as source, released_at_once() if weights else nullcontext():
         session = load_session(
             source,
             side,
@@ -137,7 +137,7 @@ def make_session(
             only_device=only_device,
             merges_equal_nodes=merges_equal_nodes,
             optimizes=optimizes,
-            weights=own,
+            weights=weights,
         )
     check_session(session, side, device)
     return session
@@ -154,20 +154,20 @@ def load_session(
     profile_prefix: str | None = None,
     weights: Weights | None = None,
 ) -> onnxruntime.InferenceSession:
-    """Return a session of what `session_source` gives, for `check_session` to look at.
+    """Return a session of `source`, made by `session_source`, which `check_session` has not checked yet.
 
-    This is what a user's own program does for one, our library registered for our side. With
-    `profile_prefix`, ONNX Runtime's own profiler is on, and writes to a file whose path begins so. The errors
-    and the other arguments are those of `make_session`, whose second part this is.
+    A user's program makes a session in the same way, with the library registered for the convswap side. With
+    `profile_prefix`, ONNX Runtime's profiler is on, and writes to a file whose path begins with it.
+    `make_session`, which calls this function, documents the errors and the other arguments.
     """
     options = onnxruntime.SessionOptions()
     if profile_prefix is not None:
         options.enable_profiling = True
         options.profile_file_prefix = profile_prefix
-    options.log_severity_level = 4  # what fails is raised, and told once
+    options.log_severity_level = 4  # errors are raised, so the log need not repeat them
     options.add_session_config_entry(_RECORD_ASSIGNMENT, "1")
     if not merges_equal_nodes:
-        # With what our library would add, at which ONNX Runtime would warn.
+        # The library would add ALWAYS_DISABLED to the entry, and ONNX Runtime would warn about the change.
         options.add_session_config_entry(
             DISABLED_OPTIMIZERS_ENTRY, f"{_MERGES_EQUAL_NODES};{ALWAYS_DISABLED}"
         )
@@ -183,23 +183,23 @@ def load_session(
         set_entry(options, key, value)
     if side.ours:
         register(options)
-    given = [] if weights is None else _give_weights(options, weights, device)
+    initializers = [] if weights is None else _add_initializers(options, weights, device)
     provider = (device.provider, dict(side.provider_options))
     with plain_errors(f"ONNX Runtime cannot load the model on the {side.name} side"):
         session = onnxruntime.InferenceSession(source, options, providers=[provider], enable_fallback=0)
-    # ONNX Runtime keeps addresses of these values, not the values.
-    vars(session)["_values_of_weights"] = given
+    # ONNX Runtime keeps the addresses of these values, so the values must live as long as the session.
+    vars(session)["_initializers"] = initializers
     return session
 
 
-def _give_weights(
+def _add_initializers(
     options: onnxruntime.SessionOptions, weights: Weights, device: Device
 ) -> list[onnxruntime.OrtValue]:
-    """Have a session use `weights`, which are in no message, and return what must live as long as it."""
+    """Add `weights`, which are in no message, to `options`; return values that must outlive the session."""
     values = [value_on(array) for array in weights.values()]
     options.add_external_initializers(list(weights), values)
     if device.name == "cpu":
-        # Used where they are. Elsewhere the session needs them in the memory of the device, and copies them.
+        # The CPU session uses the values in place. Other sessions copy them to the memory of the device.
         for name, value in zip(weights, values, strict=True):
             options.add_initializer(name, value)
     return values
@@ -208,11 +208,11 @@ def _give_weights(
 def check_session(session: onnxruntime.InferenceSession, side: Side, device: Device) -> None:
     """Refuse a session that does not run on `device`, or in which a Conv of this side does not.
 
-    ONNX Runtime below 1.24 does not tell of the Convs; there the one-node sessions of the layers, which
-    forbid any other provider, are the check.
+    ONNX Runtime below 1.24 does not report the providers of nodes. There the one-node sessions of the layers,
+    which forbid other providers, are the check.
 
     Raises:
-        ConvswapError: it does not; the message names the first such Conv.
+        ConvswapError: the session or a Conv runs elsewhere; the message names the first such Conv.
     """
     if device.provider not in session.get_providers():
         raise ConvswapError(
@@ -235,20 +235,20 @@ def check_session(session: onnxruntime.InferenceSession, side: Side, device: Dev
 
 @contextmanager
 def session_source(model: onnx.ModelProto) -> Iterator[bytes | str]:
-    """Give what ONNX Runtime loads `model` from: its bytes, or a file where they are more than it can read.
+    """Yield the source from which ONNX Runtime loads `model`: its bytes, or a file if it is too large.
 
-    The file is there until the context ends.
+    The file exists until the context ends.
 
     Raises:
         ConvswapError: the model cannot be written.
     """
     with ExitStack() as stack:
         with plain_errors("the model cannot be prepared for ONNX Runtime"):
-            source = _written(model, stack)
+            source = _source(model, stack)
         yield source
 
 
-def _written(model: onnx.ModelProto, stack: ExitStack) -> bytes | str:
+def _source(model: onnx.ModelProto, stack: ExitStack) -> bytes | str:
     if sum(len(tensor.raw_data) for tensor in model.graph.initializer) < _LARGEST_MESSAGE:
         return model.SerializeToString()
     path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="convswap-"))) / "model.onnx"
@@ -258,9 +258,9 @@ def _written(model: onnx.ModelProto, stack: ExitStack) -> bytes | str:
 
 
 class BoundRun:
-    """A session with its inputs on the device and its outputs left there, ready to be run and timed.
+    """A session with inputs and outputs on the device, ready to be run and timed.
 
-    `outputs` names those that are computed, in the session's order.
+    `outputs` has the names of the outputs to compute, all by default.
     """
 
     def __init__(
@@ -274,21 +274,21 @@ class BoundRun:
         self._binding = session.io_binding()
         self._unsynchronised = onnxruntime.RunOptions()
         self._unsynchronised.add_run_config_entry(_NO_SYNCHRONISATION, "1")
-        self._unsynchronised.add_run_config_entry(*_GRAPH_OF_RUN)
+        self._unsynchronised.add_run_config_entry(*_NO_CUDA_GRAPH)
         for name, value in feeds.items():
             self._binding.bind_ortvalue_input(name, value)
-        self._places: dict[str, str] = {}
-        self._makes_room_each_time = False
+        self._output_devices: dict[str, str] = {}
+        self._rebinds_outputs = False
         for output in session.get_outputs():
             if outputs is None or output.name in outputs:
                 numeric = output.type.startswith("tensor(") and output.type != "tensor(string)"
-                self._places[output.name] = device.name if numeric else "cpu"
+                self._output_devices[output.name] = device.name if numeric else "cpu"
         self._bind_outputs()
 
     @property
     def outputs(self) -> list[str]:
-        """The names of what is computed."""
-        return list(self._places)
+        """The names of the computed outputs, in the session's order."""
+        return list(self._output_devices)
 
     def once(self) -> None:
         """Run and wait for the result."""
@@ -302,37 +302,37 @@ class BoundRun:
                 self._run(self._unsynchronised)
 
     def _run(self, *options: onnxruntime.RunOptions) -> None:
-        if self._makes_room_each_time:
+        if self._rebinds_outputs:
             self._bind_outputs()
         try:
             self._session.run_with_iobinding(self._binding, *options)
         except Exception:  # ONNX Runtime's exceptions have no common class but this one.
-            if self._makes_room_each_time:
+            if self._rebinds_outputs:
                 raise
-            # A run writes to where the last one did. ONNX Runtime refuses that where an output has not the
-            # shape that the model declares, or another one in each run.
-            self._makes_room_each_time = True
+            # A run writes into the output buffers of the last run. ONNX Runtime refuses that if an output's
+            # shape differs from the declared one, or between runs. Rebinding makes it allocate new buffers.
+            self._rebinds_outputs = True
             self._bind_outputs()
             self._session.run_with_iobinding(self._binding, *options)
 
     def _bind_outputs(self) -> None:
-        for name, place in self._places.items():
-            self._binding.bind_output(name, place, 0)
+        for name, device_name in self._output_devices.items():
+            self._binding.bind_output(name, device_name, 0)
 
     def wait(self) -> None:
         """Wait for all runs that were started."""
         self._binding.synchronize_outputs()
 
     def values(self) -> list[onnxruntime.OrtValue]:
-        """Return the outputs of the last run, where they are, in the order of `outputs`."""
+        """Return the outputs of the last run, in the memory of the device, in the order of `outputs`."""
         return self._binding.get_outputs()
 
 
 def on_device(feeds: Mapping[str, np.ndarray], device: Device) -> dict[str, onnxruntime.OrtValue]:
     """Return `feeds` as values to bind, in the memory of `device`.
 
-    For a card, ONNX Runtime loads its CUDA provider here where no session has yet, and needs its libraries.
-    What `host_value` makes is on the host, and gets to the device when it is bound, once.
+    For a card, ONNX Runtime loads its CUDA provider here if no session has loaded it, which needs the CUDA
+    libraries. Values that `host_value` makes stay on the host, and are copied to the device once, when bound.
 
     Raises:
         ConvswapError: the memory does not suffice, or ONNX Runtime cannot use the card.
@@ -348,18 +348,18 @@ def shapes_of(values: Mapping[str, onnxruntime.OrtValue]) -> dict[str, tuple[int
 
 
 def value_on(array: np.ndarray) -> onnxruntime.OrtValue:
-    """Return a value on the memory of `array` itself, which is contiguous and must outlive it."""
+    """Return a value that uses the memory of `array`, which is contiguous and must outlive the value."""
     return _value(array, "cpu")
 
 
 def _value(array: np.ndarray, device: str) -> onnxruntime.OrtValue:
-    if takes_no_array(array):
+    if needs_host_value(array):
         return host_value(array)
     return onnxruntime.OrtValue.ortvalue_from_numpy(array, device, 0)
 
 
 def run(session: onnxruntime.InferenceSession, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Return the numeric outputs of one run, sequences and maps taken apart.
+    """Return the numeric outputs of one run; `named_arrays` splits sequences and maps.
 
     Raises:
         ConvswapError: the run fails, or no output has numbers.
@@ -371,29 +371,29 @@ def run(session: onnxruntime.InferenceSession, feeds: Mapping[str, np.ndarray]) 
 
 
 def run_named(session: onnxruntime.InferenceSession, feeds: Mapping[str, np.ndarray]) -> Arrays:
-    """Return the outputs of one run by name, sequences, optionals and maps taken apart.
+    """Return the outputs of one run by name; `named_arrays` splits sequences, optionals and maps.
 
     Raises:
         ConvswapError: the run fails.
     """
     outputs = session.get_outputs()
-    of_bits = [output.name for output in outputs if are_bits(output.type)]
-    others = [output.name for output in outputs if output.name not in of_bits]
-    held: dict[str, object] = {}
+    as_values = [output.name for output in outputs if lacks_numpy_type(output.type)]
+    as_arrays = [output.name for output in outputs if output.name not in as_values]
+    by_name: dict[str, object] = {}
     with plain_errors("ONNX Runtime cannot run the model"):
-        if others:
-            held.update(zip(others, session.run(others, run_feeds(feeds)), strict=True))
-        if of_bits:
-            held.update(_run_for_bits(session, feeds, of_bits))
-    return named_arrays([output.name for output in outputs], [held[output.name] for output in outputs])
+        if as_arrays:
+            by_name.update(zip(as_arrays, session.run(as_arrays, run_feeds(feeds)), strict=True))
+        if as_values:
+            by_name.update(_run_for_bits(session, feeds, as_values))
+    return named_arrays([output.name for output in outputs], [by_name[output.name] for output in outputs])
 
 
 def _run_for_bits(
     session: onnxruntime.InferenceSession, feeds: Mapping[str, np.ndarray], names: Sequence[str]
 ) -> Arrays:
-    """Return the outputs called `names`, which ONNX Runtime gives as values but not as arrays, from one run.
+    """Return the outputs `names` of one run, which ONNX Runtime returns as values but not as arrays.
 
-    Of sequences it is the other way round, so that one run cannot give both.
+    Sequences it returns as arrays only, so one run cannot return both.
     """
     values = run_to_values(session, feeds, names)
     return {name: widened(array_from_bits(value)) for name, value in zip(names, values, strict=True)}
@@ -402,19 +402,19 @@ def _run_for_bits(
 def run_to_values(
     session: onnxruntime.InferenceSession, feeds: Mapping[str, np.ndarray], names: Sequence[str]
 ) -> Sequence[onnxruntime.OrtValue]:
-    """Return the outputs called `names`, tensors of any type, in the memory of the host."""
-    fed = {name: value_on(contiguous(values)) for name, values in feeds.items()}
-    values: Sequence[onnxruntime.OrtValue] = session.run_with_ort_values(list(names), fed)
-    return values
+    """Return the outputs `names`, tensors of any type, in the memory of the host."""
+    inputs = {name: value_on(contiguous(values)) for name, values in feeds.items()}
+    outputs: Sequence[onnxruntime.OrtValue] = session.run_with_ort_values(list(names), inputs)
+    return outputs
 
 
 def host_array(value: onnxruntime.OrtValue, device: Device) -> np.ndarray:
-    """Return the elements of `value`, in the memory of `device` or of the host, as a run can be fed them.
+    """Return the elements of `value`, in the memory of `device` or the host, as an array for a run's input.
 
     Raises:
-        ConvswapError: they cannot be copied to the host.
+        ConvswapError: the elements cannot be copied to the host.
     """
-    if not are_bits(value.data_type()):
+    if not lacks_numpy_type(value.data_type()):
         array: np.ndarray = value.numpy()
         return array
     if value.device_name() != "cpu":
@@ -423,14 +423,14 @@ def host_array(value: onnxruntime.OrtValue, device: Device) -> np.ndarray:
 
 
 def _on_host(value: onnxruntime.OrtValue, device: Device) -> onnxruntime.OrtValue:
-    """Return `value` in the memory of the host, where a run leaves its outputs.
+    """Return `value` in the memory of the host, by a run of an Identity, which leaves its output there.
 
-    ONNX Runtime's Python has no other way for what NumPy has no type for.
+    ONNX Runtime's Python has no other way for types that NumPy does not have.
     """
-    ends = [helper.make_tensor_value_info(name, onnx_type(value.data_type()), None) for name in ("x", "y")]
-    same = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "same", ends[:1], ends[1:])
-    # The first opset whose Identity knows all that a Conv may be fed or computes, and the format of its time.
-    model = helper.make_model(same, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+    x, y = (helper.make_tensor_value_info(name, onnx_type(value.data_type()), None) for name in ("x", "y"))
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "identity", [x], [y])
+    # Opset 19 is the first whose Identity supports all input and output types of Conv; IR version 9 fits it.
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
     with plain_errors("ONNX Runtime cannot copy a value to the host"):
         (copied,) = make_session(model, DEFAULT, device).run_with_ort_values(["y"], {"x": value})
     return copied

@@ -1,7 +1,7 @@
-"""The user's tuning table: what `convswap tune` measured, for every later process that asks for "tuned".
+"""The user's tuning table: measurements of `convswap tune` for nodes whose algorithm is "tuned".
 
-The planner reads the table itself (custom_op/plan/tuning.h describes the format); this side writes it,
-one writer at a time, and never leaves it half written.
+The planner reads the table itself; custom_op/plan/tuning.h describes the format. This module writes it, one
+writer at a time, and never leaves a partial file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COMMENTS = (
 class TuningEntry:
     """A line of the table: a problem on a device, the fastest algorithm, and the milliseconds of each.
 
-    `device` is a name of `_native.tuning_device`, `problem` a `Problem.text`; `algorithm` is one of
+    `device` is a name of `_native.tuning_device`, `problem` a `Problem.text`; `algorithm` is a key of
     `milliseconds`.
     """
 
@@ -47,35 +47,35 @@ class TuningEntry:
 
 
 def table_path() -> Path:
-    """Return where the table is, or will be: $CONVSWAP_TUNING, else a file in the user's cache folder.
+    """Return the path of the table, which may not exist: $CONVSWAP_TUNING, else in the user's cache folder.
 
-    Raises ConvswapError where there is no home folder.
+    Raises ConvswapError if there is no home folder.
     """
     return Path(_native.tuning_path())
 
 
 def read_table() -> tuple[list[TuningEntry], str]:
-    """Return the sound lines of the table, and in words what is wrong with the others, "" for nothing."""
+    """Return the valid lines of the table, and a description of the damage, "" if there is none."""
     lines, damage = _native.read_tuning_table()
     return [TuningEntry(*line) for line in lines], damage
 
 
 def check_storable() -> None:
-    """Raise ConvswapError where nothing could be stored: to be known before the long work starts."""
-    with _only_writer():
+    """Raise ConvswapError if nothing can be stored; for a check before long measurements."""
+    with _exclusive_writer():
         pass
 
 
 def store(entries: Iterable[TuningEntry]) -> Path:
-    """Add `entries` to the table, in the place of those about the same problem; return the table's path.
+    """Add `entries` to the table, replacing entries of the same problem; return the table's path.
 
-    Another process may do the same at any time: neither loses what the other stores. A damaged table is kept
-    beside the new one, with the suffix ".damaged".
+    Another process may store entries at the same time without loss. A damaged table is copied to a file with
+    the suffix ".damaged".
 
     Raises:
         ConvswapError: the file cannot be written.
     """
-    with _only_writer() as path:
+    with _exclusive_writer() as path:
         present, damage = read_table()
         if damage:
             with contextlib.suppress(OSError):  # it may not even be readable
@@ -87,9 +87,9 @@ def store(entries: Iterable[TuningEntry]) -> Path:
 
 
 @contextlib.contextmanager
-def _only_writer() -> Iterator[Path]:
-    """Give the table's path, and hold its lock, which the system releases even if the process is killed."""
-    path = resolve_link(table_path())  # what a link leads to is locked, and replaced
+def _exclusive_writer() -> Iterator[Path]:
+    """Yield the table's path while its lock is held, which the system releases if the process is killed."""
+    path = resolve_link(table_path())  # the target of a link is locked and replaced, not the link
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -113,5 +113,5 @@ def _cannot_keep(error: OSError) -> ConvswapError:
 
 
 def _digits(milliseconds: float) -> str:
-    """Return a time with four significant digits, never in the notation with an exponent."""
+    """Return a time with four significant digits, without an exponent."""
     return np.format_float_positional(milliseconds, precision=4, fractional=False, trim="-")

@@ -1,8 +1,8 @@
-"""What sessions are fed and give, beyond arrays of numbers that NumPy has itself.
+"""Inputs and outputs of sessions beyond arrays of NumPy's own number types.
 
-ONNX Runtime's Python makes no array of bfloat16, 8-bit floating point and 4-bit integers, or one of their
-bits, and takes none of them, nor of strings. Sequences, optionals and maps are taken apart into arrays with
-names.
+ONNX Runtime's Python has no arrays of bfloat16, 8-bit floating point and 4-bit integers: it returns none or
+their bits, and accepts none. It accepts no arrays of strings for values either. Sequences, optionals and maps
+are split into named arrays.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import onnx_ir as ir
 import onnxruntime
 from onnx import helper, numpy_helper
 
-# What `numpy.dtype.isbuiltin` is for types that a package of its own adds to NumPy.
-_ADDED_BY_OTHERS = 2
+# The value of `numpy.dtype.isbuiltin` for types that other packages add to NumPy.
+_USER_DEFINED = 2
 _FLOATS = ("BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT4E2M1")
 _WHOLE = ("INT4", "UINT4", "INT2", "UINT2")
-# As ONNX Runtime writes the types; which of them there are depends on the version of onnx-ir.
+# The types by ONNX Runtime's names; older versions of onnx-ir lack some of them.
 _TYPES = {
     f"tensor({name.lower()})": ir.DataType[name]
     for name in (*_FLOATS, *_WHOLE)
@@ -31,24 +31,24 @@ _TYPES = {
 Arrays = dict[str, np.ndarray]
 
 
-def are_bits(type_text: str) -> bool:
+def lacks_numpy_type(type_text: str) -> bool:
     """Return whether NumPy has no type for the elements of `type_text`, such as "tensor(bfloat16)"."""
     return type_text in _TYPES
 
 
 def onnx_type(type_text: str) -> int:
-    """Return ONNX's number of the element type in `type_text`, for which `are_bits` holds."""
+    """Return ONNX's number of the element type in `type_text`, for which `lacks_numpy_type` is true."""
     return int(_TYPES[type_text])
 
 
 def array_from_bits(value: onnxruntime.OrtValue) -> np.ndarray:
-    """Return the elements of `value`, a tensor in the memory of the host for which `are_bits` holds.
+    """Return the elements of `value`, a tensor on the host for whose type `lacks_numpy_type` is true.
 
-    They are in the type that onnx-ir has for them, such as bfloat16, which a run can be fed; see `widened`.
+    The elements have onnx-ir's type for them, such as bfloat16, which a run accepts; `widened` converts them.
     """
     element_type, shape = _TYPES[value.data_type()], value.shape()
     count = int(np.prod(shape, dtype=np.int64))
-    # Elements of less than a byte share bytes.
+    # Elements smaller than a byte are packed.
     size = -(-count * element_type.bitwidth // 8)
     tensor = onnx.TensorProto(
         data_type=int(element_type),
@@ -59,26 +59,26 @@ def array_from_bits(value: onnxruntime.OrtValue) -> np.ndarray:
     return array
 
 
-def takes_no_array(array: np.ndarray) -> bool:
-    """Return whether a value cannot be made of `array` by ONNX Runtime's own means."""
+def needs_host_value(array: np.ndarray) -> bool:
+    """Return whether ONNX Runtime cannot make a value of `array` itself, so that `host_value` is needed."""
     return array.dtype.kind in "OSU" or not is_numpys(array.dtype)
 
 
 def contiguous(array: np.ndarray) -> np.ndarray:
-    """Return `array` in the order of C; a scalar stays one, unlike with `np.ascontiguousarray`."""
+    """Return `array` in C order; a scalar keeps its rank 0, unlike with `np.ascontiguousarray`."""
     return np.asarray(array, order="C")
 
 
 def host_value(array: np.ndarray) -> onnxruntime.OrtValue:
-    """Return `array`, for which `takes_no_array` holds, as a value in the memory of the host.
+    """Return `array`, for which `needs_host_value` is true, as a value in the memory of the host.
 
-    It may be on the memory of `array` itself, which is contiguous and must outlive it.
+    The value may use the memory of `array`, which is contiguous and must outlive the value.
     """
     if array.dtype.kind in "OSU":
         return _strings(array)
     element_type = ir.DataType.from_numpy(array.dtype)
     if element_type.bitwidth >= 8:
-        # NumPy has no such type of its own, so that ONNX Runtime takes the bits.
+        # NumPy has no such type itself, so ONNX Runtime gets the bits.
         bits = array.view(f"u{array.dtype.itemsize}")
         return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, int(element_type))
     packed = ir.Tensor(array).tobytes()
@@ -88,7 +88,7 @@ def host_value(array: np.ndarray) -> onnxruntime.OrtValue:
 
 
 def run_feeds(feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray | onnxruntime.OrtValue]:
-    """Return `feeds` as `InferenceSession.run` takes them, which takes arrays of strings too."""
+    """Return `feeds` as `InferenceSession.run` accepts them, which accepts arrays of strings too."""
     return {
         name: values if is_numpys(values.dtype) else host_value(contiguous(values))
         for name, values in feeds.items()
@@ -96,7 +96,10 @@ def run_feeds(feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray | onnxrun
 
 
 def _strings(array: np.ndarray) -> onnxruntime.OrtValue:
-    """Return the one output of a model that has the strings in it: it is all that gives a value of them."""
+    """Return a value with the strings of `array`: the output of a model that has them as a constant.
+
+    ONNX Runtime's Python has no other way to make a value of strings.
+    """
     tensor = numpy_helper.from_array(array.astype(object), "strings")
     output = helper.make_tensor_value_info("y", onnx.TensorProto.STRING, array.shape)
     graph = helper.make_graph(
@@ -112,22 +115,23 @@ def _strings(array: np.ndarray) -> onnxruntime.OrtValue:
 
 
 def named_arrays(names: Sequence[str], outputs: Sequence[object]) -> Arrays:
-    """Return the arrays in `outputs`, called `names`; an absent optional is an array of one None.
+    """Return the arrays in `outputs`, which have the names `names`, by name.
 
-    A sequence gives an array for each element, `y[0]`, `y[1]`, ...; a map one of its keys and one of its
-    values, `y.keys` and `y.values`, in the order of the keys. A sequence of maps, which a classifier gives
-    for a batch, is two arrays as well: the keys of all maps, and the values. Numbers of types that NumPy has
-    not itself are in a wider one.
+    A sequence becomes an array for each element, `y[0]`, `y[1]`, ...; a map becomes an array of its keys and
+    an array of its values, `y.keys` and `y.values`, in the order of the keys. A sequence of maps, which a
+    classifier returns for a batch, becomes two arrays as well: the keys of all maps, and the values. An
+    absent optional becomes an array of one None. Numbers of types that NumPy does not have itself are
+    widened.
     """
     return {
         name: values
-        for output, held in zip(names, outputs, strict=True)
-        for name, values in _arrays(output, held)
+        for output_name, output in zip(names, outputs, strict=True)
+        for name, values in _arrays(output_name, output)
     }
 
 
 def is_number(values: np.ndarray) -> bool:
-    """Return whether `values` are truth values or numbers of a type that NumPy has itself."""
+    """Return whether `values` are booleans or numbers of a type that NumPy has itself."""
     return values.dtype.kind in "biuf"
 
 
@@ -136,25 +140,25 @@ def is_floating(values: np.ndarray) -> bool:
     return values.dtype.kind == "f"
 
 
-def _arrays(name: str, held: Any) -> Iterator[tuple[str, np.ndarray]]:
-    if isinstance(held, Mapping):
-        yield from _map_arrays(name, [held])
-    elif isinstance(held, (list, tuple)):
-        if held and all(isinstance(item, Mapping) for item in held):
-            yield from _map_arrays(name, held)
+def _arrays(name: str, output: Any) -> Iterator[tuple[str, np.ndarray]]:
+    if isinstance(output, Mapping):
+        yield from _map_arrays(name, [output])
+    elif isinstance(output, (list, tuple)):
+        if output and all(isinstance(item, Mapping) for item in output):
+            yield from _map_arrays(name, output)
             return
-        for index, item in enumerate(held):
+        for index, item in enumerate(output):
             yield from _arrays(f"{name}[{index}]", item)
-    elif held is None or isinstance(held, (str, bytes)):
-        yield name, np.array(held, dtype=object)
-    elif isinstance(held, (np.ndarray, np.generic, bool, int, float)):
-        array = np.asarray(held)
-        # Of strings NumPy has types of fixed lengths, which differ where the strings do.
+    elif output is None or isinstance(output, (str, bytes)):
+        yield name, np.array(output, dtype=object)
+    elif isinstance(output, (np.ndarray, np.generic, bool, int, float)):
+        array = np.asarray(output)
+        # NumPy's string types have fixed lengths, so arrays of different strings would differ in type.
         yield name, array.astype(object) if array.dtype.kind in "SU" else widened(array)
 
 
 def _map_arrays(name: str, maps: Sequence[Mapping[Any, Any]]) -> Iterator[tuple[str, np.ndarray]]:
-    entries = [entry for one in maps for entry in sorted(one.items(), key=lambda entry: entry[0])]
+    entries = [entry for map_ in maps for entry in sorted(map_.items(), key=lambda entry: entry[0])]
     yield from _arrays(f"{name}.keys", np.array([key for key, _ in entries]))
     values = [value for _, value in entries]
     if all(np.ndim(value) == 0 for value in values):
@@ -164,12 +168,12 @@ def _map_arrays(name: str, maps: Sequence[Mapping[Any, Any]]) -> Iterator[tuple[
 
 
 def is_numpys(dtype: np.dtype) -> bool:
-    """Return whether NumPy has `dtype` itself; bfloat16 and numbers of 8 and 4 bits a package adds to it."""
-    return dtype.isbuiltin != _ADDED_BY_OTHERS
+    """Return whether NumPy has `dtype` itself; other packages add bfloat16 and numbers of 8 and 4 bits."""
+    return dtype.isbuiltin != _USER_DEFINED
 
 
 def widened(values: np.ndarray) -> np.ndarray:
-    """Return `values` in a type that NumPy has itself and that holds them exactly."""
+    """Return `values` in a type that NumPy has itself and that represents them exactly."""
     if is_numpys(values.dtype):
         return values
     return values.astype(np.int8 if "int" in values.dtype.name else np.float32)

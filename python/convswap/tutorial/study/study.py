@@ -27,7 +27,7 @@ from convswap.profiling.records import RUN, AttributedActivity, Collector
 from convswap.profiling.result import INPUTS, OUTPUTS, node_title, timeline_of
 from convswap.progress import Progress, silent
 from convswap.runtime.device import Device, environment
-from convswap.runtime.packages import installed_version
+from convswap.runtime.packages import cupti_version
 from convswap.runtime.sessions import DEFAULT, Side, our_side
 
 SCHEMA = 1
@@ -198,7 +198,7 @@ def study(
         precision=precision,
         algorithm=algorithm,
         fuse=fuse,
-        environment={**environment(device), "cupti": installed_version()},
+        environment={**environment(device), "cupti": cupti_version()},
         rows=tuple(rows),
     )
 
