@@ -16,7 +16,7 @@ from convswap.graph.plain_model import count_convolutions
 from convswap.optimizing.choice import MIN_SPEEDUP_AT_A_BATCH
 from convswap.reference.metrics import TOLERANCES, relative_l2_error
 from convswap.runtime.device import choose_device
-from convswap.runtime.sessions import CONVSWAP, make_session, our_side
+from convswap.runtime.sessions import CONVSWAP, convswap_side, make_session
 from op_sessions import PROVIDERS
 
 pytestmark = pytest.mark.extended
@@ -106,7 +106,7 @@ def test_swapped_and_fused_it_answers_as_before(name, device):
     # A node with a depthwise Conv in front is two of them.
     assert sum(map(count_convolutions, all_nodes(swapped.graph))) == convs > 0
     chosen = choose_device(device)
-    assert_answers(model, make_session(swapped, our_side(chosen, "ieee"), chosen))
+    assert_answers(model, make_session(swapped, convswap_side(chosen, "ieee"), chosen))
 
 
 @every_model

@@ -21,7 +21,7 @@ from convswap.graph.swap import DEFAULT_PRECISION
 from convswap.output.tables import milliseconds, plain_table, set_caption
 from convswap.progress import Progress
 from convswap.runtime.device import choose_device, device_lines
-from convswap.runtime.sessions import DEFAULT, BoundRun, on_device, our_side
+from convswap.runtime.sessions import DEFAULT, BoundRun, convswap_side, on_device
 from convswap.timing.sampler import BACK_TO_BACK, Sample, measure, sample_of
 from convswap.timing.single_node import single_node, single_node_data, single_node_sessions
 from convswap.timing.suites import SuiteLayer
@@ -87,7 +87,7 @@ def _row(layer: SuiteLayer, request: BenchRequest) -> dict[str, Any]:
         on_device({"x": single_node_data(layer, batch, request.precision)}, device)
         for batch in request.batches
     ]
-    sides = (DEFAULT, our_side(device, request.precision))
+    sides = (DEFAULT, convswap_side(device, request.precision))
     # Each fixed batch has its own session, since a session that ran another shape would plan again.
     fixed = [single_node_sessions(conv, sides, device) for _ in feeds]
     changing = single_node_sessions(conv, sides, device)

@@ -26,9 +26,9 @@ from convswap.runtime.sessions import (
     DEFAULT,
     BoundRun,
     check_session,
+    convswap_side,
     load_session,
     on_device,
-    our_side,
     session_source,
 )
 
@@ -48,7 +48,7 @@ def main(job: str) -> int:
 
 def _timed(request: Mapping[str, Any]) -> dict[str, float]:
     device = choose_device(request["device"])
-    side = our_side(device, request["precision"]) if request["swapped"] else DEFAULT
+    side = convswap_side(device, request["precision"]) if request["swapped"] else DEFAULT
     model = onnx.load(request["model"])
     # This loads the libraries, and starts the driver and the CUDA provider, also if the model has no inputs.
     on_device({"x": np.zeros(1, np.float32)}, device)

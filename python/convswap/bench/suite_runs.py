@@ -23,7 +23,7 @@ from convswap.progress import Progress
 from convswap.reference.metrics import REFERENCE_IMAGES
 from convswap.runtime.device import Device, choose_device
 from convswap.runtime.layers import ConvLayer
-from convswap.runtime.sessions import AGAINST, DEFAULT, BoundRun, on_device, other_sides, our_side
+from convswap.runtime.sessions import AGAINST, DEFAULT, BoundRun, convswap_side, on_device, other_sides
 from convswap.timing.algorithm_times import algorithm_rows
 from convswap.timing.floor import floor_ms
 from convswap.timing.gpu_timer import GpuTimer
@@ -144,7 +144,7 @@ def _row(
     device, precision = request.device, request.precision
     x = single_node_data(layer, batch, precision)
     alone = single_node(layer, precision, request.algorithm)
-    sides = (DEFAULT, our_side(device, precision), *other_sides(device, against))
+    sides = (DEFAULT, convswap_side(device, precision), *other_sides(device, against))
     feeds = on_device({"x": x}, device)
     options = {} if timer is None else timer.provider_options
     runs: dict[str, BoundRun | PyTorchRun] = {
@@ -182,7 +182,7 @@ def _common(
         "best_other_ms": None if best_other is None else medians[best_other],
         "best_other": best_other,
         "relative_l2_error": single_node_error(
-            alone.with_algorithm(chosen), our_side(device, precision), device, x
+            alone.with_algorithm(chosen), convswap_side(device, precision), device, x
         ),
     }
 

@@ -92,7 +92,7 @@ def compare(
             batch.
         batch: how many samples a run takes; by default up to 10,000 on the GPU, 100 on the CPU, 1 of random
             values (256 on the GPU, 8 on the CPU for the large networks), or what the model is fixed to.
-        device: "cuda" or "cpu"; by default the GPU where there is one, with onnxruntime-gpu and CUDA kernels.
+        device: "cuda" or "cpu"; by default the GPU if there is one, with onnxruntime-gpu and CUDA kernels.
         precision: "tf32" or "ieee", for the swapped Convs.
         algorithm: the name of an algorithm of the catalog, "auto", or "tuned" (see `convswap tune`).
         only: a regular expression; only Convs whose name contains a match are swapped, or fused.
@@ -102,8 +102,8 @@ def compare(
         labelled: refuse data without labels, for which there is no accuracy.
         time_layers: time every Conv alone too, on both sides with the nodes that are fused with it. This
             takes seconds for each Conv, since the default provider searches for its algorithm anew.
-        input_shape: the shape of one sample of the model's input, or of inputs by name, where the model
-            leaves it open; by default images are 224x224, and anything else is 1.
+        input_shape: the shape of one sample of the model's input, or of inputs by name, if the model leaves
+            it open; by default images are 224x224, and all other extents are 1.
         inputs: the values of the model's inputs, instead of `data`: arrays by name, or the path of a file or
             folder that has them; see `inputs.user_inputs.InputData`. Their number of samples is the batch.
         op_libraries: files with custom ops of others that the model needs.
@@ -457,7 +457,7 @@ def _layer_errors(
         side.name: relative_l2_error(run(session, checked)[0], reference)
         for side, session in sessions.items()
     }
-    # An error of 0 means nothing where the reference has no finite element.
+    # An error of 0 means nothing if the reference has no finite element.
     return {
         name: error if error > 0 or has_finite(reference) else float("nan") for name, error in errors.items()
     }

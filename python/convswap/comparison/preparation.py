@@ -41,7 +41,7 @@ from convswap.runtime.memory import (
     session_weight_bytes,
     size_text,
 )
-from convswap.runtime.sessions import AGAINST, DEFAULT, Side, make_session, other_sides, our_side
+from convswap.runtime.sessions import AGAINST, DEFAULT, Side, convswap_side, make_session, other_sides
 
 _QUANTISING = ("QuantizeLinear", "DynamicQuantizeLinear")
 _STORED = {int(onnx.TensorProto.FLOAT16): "float16", int(onnx.TensorProto.BFLOAT16): "bfloat16"}
@@ -177,7 +177,7 @@ def prepare(model: UserModel, options: CompareOptions, device: Device) -> Compar
         fuse=options.fuse,
     )
     check_algorithm(options.algorithm, device.name)
-    sides = (DEFAULT, our_side(device, options.precision), *other_sides(device, options.against))
+    sides = (DEFAULT, convswap_side(device, options.precision), *other_sides(device, options.against))
     layers = conv_layers(swapping.model, unfused_model(tested.model, swapping))
     return Compared(options, device, tested, source, swapping, layers, sides)
 

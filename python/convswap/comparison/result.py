@@ -121,7 +121,7 @@ class Comparison:
         """Return the object that `convswap compare --json` writes; an infinite or NaN number becomes None.
 
         Beyond the schema's keys it has "tolerance", "within_tolerance", "truth_images", "layers_sum_ms" (of
-        each side, None where no Conv was timed alone), "notes", "fused" and "not_fused" as `swap --report`
+        each side, None if no Conv was timed alone), "notes", "fused" and "not_fused" as `swap --report`
         writes them, the "elements_that_differ", the ops "fused" of each layer and, for the other options of
         the provider, "others" and "others_ms" of each layer.
         """

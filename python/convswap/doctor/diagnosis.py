@@ -1,4 +1,4 @@
-"""What is installed on this machine, what is missing, and what to type to get it."""
+"""Check the installation: find what is installed and what is missing, with the commands to get it."""
 
 from __future__ import annotations
 

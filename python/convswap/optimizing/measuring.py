@@ -47,7 +47,7 @@ class MeasuredSegment:
     """The measurements of one Conv, whose inputs have `shapes` at each batch.
 
     `algorithms` names the algorithm of `convswap_variant` for each batch, and `tuning_lines` has the
-    measurements behind them in the form of a tuning table, for the file. `last_stage` is set where the whole
+    measurements behind them in the form of a tuning table, for the file. `last_stage` is set if the whole
     model needs another stage than the one that is fastest alone.
     """
 

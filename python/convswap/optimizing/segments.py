@@ -97,9 +97,9 @@ class Segment:
         del node.input[3:]
         while node.input and not node.input[-1]:
             node.input.pop()
-        kept = [attribute for attribute in node.attribute if attribute.name in CONV_ATTRIBUTES]
+        attributes = [attribute for attribute in node.attribute if attribute.name in CONV_ATTRIBUTES]
         del node.attribute[:]
-        node.attribute.extend(kept)
+        node.attribute.extend(attributes)
         constants = {name: tensor for name, tensor in self.layer.constants.items() if name in node.input}
         alone = replace(self.layer, node=node, constants=constants, replaced=None)
         return alone.with_setting("precision", precision)
@@ -153,9 +153,9 @@ def pairs_of(
 def _with_constant_weights(branch: onnx.ModelProto) -> onnx.ModelProto:
     """Remove convswap nodes with computed weights from `branch`, which cannot be measured alone."""
     constants = constants_of(branch.graph)
-    kept = [node for node in branch.graph.node if not is_convswap_op(node) or node.input[1] in constants]
+    nodes = [node for node in branch.graph.node if not is_convswap_op(node) or node.input[1] in constants]
     del branch.graph.node[:]
-    branch.graph.node.extend(kept)
+    branch.graph.node.extend(nodes)
     return branch
 
 

@@ -135,7 +135,7 @@ def conv_errors(segment: Segment, by_batch: Sequence[Values], device: Device) ->
 
     The errors are against float64, on as many samples of the first batch as _REFERENCE_OPERATIONS allow. The
     error of a precision is the largest of the algorithms that the planner's heuristic chooses at any batch,
-    since one algorithm may round where another does not.
+    since algorithms round differently.
     """
     sample = _ErrorSample(segment, by_batch[0], device)
     errors = {"default": sample.error(segment.conv_alone("ieee"), DEFAULT)}

@@ -24,7 +24,7 @@ from convswap.progress import Progress, silent
 from convswap.runtime.device import Device, choose_device, environment
 from convswap.runtime.library import OpLibraries, using_op_libraries
 from convswap.runtime.packages import cupti_version, why_no_cupti_for
-from convswap.runtime.sessions import AGAINST, DEFAULT, Side, other_sides, our_side
+from convswap.runtime.sessions import AGAINST, DEFAULT, Side, convswap_side, other_sides
 
 
 def profile(
@@ -81,7 +81,9 @@ def profile(
         shape_arguments = declared_inputs(tested.model), source.inputs, source.batch
         swapping = swap(tested.model, algorithm=algorithm, precision=precision, only=only, fuse=fuse)
         check_algorithm(algorithm, device.name)
-        models: dict[Side, onnx.ModelProto] = {our_side(device, precision): _with_node_names(swapping.model)}
+        models: dict[Side, onnx.ModelProto] = {
+            convswap_side(device, precision): _with_node_names(swapping.model)
+        }
         if against is not None:
             others = (DEFAULT, *other_sides(device, against))
             models = {**dict.fromkeys(others, _with_node_names(tested.plain)), **models}

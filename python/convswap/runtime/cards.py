@@ -16,13 +16,13 @@ from convswap.errors import ConvswapError, is_integer
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
 
-def as_capability(given: int | float | str, name: str = "compute capability") -> int:
+def as_capability(value: int | float | str, name: str = "compute capability") -> int:
     """Return 90 for 90, 9.0, "9.0" and "90"; raise ConvswapError if that is not a compute capability."""
-    if is_integer(given):
-        return int(given)
-    match = re.fullmatch(r"(\d{1,2})\.?(\d)", str(given))
+    if is_integer(value):
+        return int(value)
+    match = re.fullmatch(r"(\d{1,2})\.?(\d)", str(value))
     if match is None:
-        raise ConvswapError(f"{name} {given!r}: expected one such as 8.0 or 9.0")
+        raise ConvswapError(f"{name} {value!r}: expected one such as 8.0 or 9.0")
     return int(match[1] + match[2])
 
 

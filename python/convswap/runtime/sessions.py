@@ -58,7 +58,7 @@ _LARGEST_MESSAGE = 2_000_000_000
 class Side:
     """A configuration for running a model: a name, provider options, and session entries for the library.
 
-    `ours` says whether convswap's library is registered. Sides are the constants below, compared by identity.
+    `ours` says whether convswap's library is registered. Sides are compared by identity.
     """
 
     name: str
@@ -101,7 +101,7 @@ def other_sides(device: Device, against: str) -> tuple[Side, ...]:
     return OTHER_SIDES if against == "all" and device.name == "cuda" else ()
 
 
-def our_side(device: Device, precision: str) -> Side:
+def convswap_side(device: Device, precision: str) -> Side:
     """Return the convswap side for `precision` on `device`."""
     return CONVSWAP_IEEE if precision == "ieee" and device.name == "cuda" else CONVSWAP
 

@@ -20,7 +20,7 @@ from convswap.errors import ConvswapError
 from convswap.output.files import check_writable, resolve_link, write_text
 
 _COMMENTS = (
-    '# What `convswap tune` measured, for nodes whose algorithm is "tuned". To forget it, delete lines.',
+    '# Measurements of `convswap tune`, for nodes whose algorithm is "tuned". Delete a line to forget it.',
     "# device | convswap version | problem | fastest algorithm | milliseconds of each",
 )
 

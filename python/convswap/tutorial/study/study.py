@@ -28,7 +28,7 @@ from convswap.profiling.result import INPUTS, OUTPUTS, node_title, timeline_of
 from convswap.progress import Progress, silent
 from convswap.runtime.device import Device, environment
 from convswap.runtime.packages import cupti_version
-from convswap.runtime.sessions import DEFAULT, Side, our_side
+from convswap.runtime.sessions import DEFAULT, Side, convswap_side
 
 SCHEMA = 1
 NETWORK = "alexnet"
@@ -173,7 +173,7 @@ def study(
     model = export_network(network)
     check_algorithm(algorithm, device.name)
     swapped = ir.to_proto(swap(model, algorithm=algorithm, precision=precision, fuse=fuse).model)
-    models: dict[Side, onnx.ModelProto] = {DEFAULT: model, our_side(device, precision): swapped}
+    models: dict[Side, onnx.ModelProto] = {DEFAULT: model, convswap_side(device, precision): swapped}
     report("loading both sides' libraries")
     inputs = declared_inputs(model_from_proto(model))
     for side, side_model in models.items():
