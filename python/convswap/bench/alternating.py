@@ -1,8 +1,8 @@
 """The cost of changing shapes: a session whose batch changes with every run, and sessions with fixed batches.
 
 Times are by the host's clock, since planning a new shape takes host time. All sessions run from equally many
-bindings in turn, since Python and ONNX Runtime take longer to switch to another binding than to run the same
-binding again, whatever the shapes.
+bindings in turn: Python and ONNX Runtime take longer to switch to another binding than to run the same
+binding again, even if the shapes are the same.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ MAX_LAYERS = 40
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """Print the comparison: each side's figures, a row per Conv, and the Convs that were not swapped.
 
-    A console that is no terminal should be made 120 columns wide; long names are folded, never cut.
+    A console that is not a terminal should be 120 columns wide; long names are wrapped, never cut.
     """
     console.print(Text(f"{heading(comparison)}\n"))
     for table in comparison_tables(comparison):

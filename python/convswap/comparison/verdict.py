@@ -2,11 +2,11 @@
 
 An output of the convswap side is right if its error against float64 is within the tolerance. If it is not,
 the model may be the reason: it draws random numbers, it quantises, or it is ill-conditioned. Then the error
-of the default side is as large, or its output changes when it runs again, or when its Convs are perturbed by
-the rounding of their arithmetic. In these cases an output of the convswap side is right if it agrees with the
-default side; or if its error is not much larger than the default side's error or change, and every Conv
-alone is right. The Convs alone reveal a kernel that computes something else, since no such model makes a Conv
-alone wrong.
+of the default side is as large, or its output changes: when it runs again, or when its Convs are perturbed by
+their rounding. In these cases an output of the convswap side is right if it agrees with the default side. It
+is also right if its error is not much larger than the default side's error or change, and every Conv alone is
+right. The Convs alone reveal a kernel that computes something else, since no such model makes a Conv alone
+wrong.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 All times are whole nanoseconds by the clock of the collector that recorded them.
 
-The card works later than the host launches the work, so the card's times do not tell which node it belongs
-to. But each record of an activity has the correlation number of the API call that launched it, and that call
-lies between begin and end of its node by the host's clock. Node runs of one session do not overlap, except
-that nodes of a subgraph lie within the node that has the subgraph; the innermost node counts then.
+The card works later than the host launches the work, so the card's times do not tell which node launched it.
+But each record of an activity has the correlation number of its API call. By the host's clock that call lies
+between begin and end of its node. Node runs of one session do not overlap, except that nodes of a subgraph
+lie within the node that has the subgraph; the innermost node counts then.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ PACKAGE = "cupti-python"
 # `cupti-python` has the version of a CUDA toolkit. A version newer than the driver's CUDA does not start; an
 # older one with the same major version does. From CUDA 13.0 on CUPTI names the other subscriber.
 OLDEST_DRIVER_CUDA = 13
-# The command pins the library too. By itself the Python package depends on the newest library of the same
-# major version, which may be newer than the driver, and has longer records than the package reads.
+# The command pins the library too. By itself the Python package installs the newest library of the same major
+# version. That may be newer than the driver, and has longer records than the package reads.
 INSTALL_CUPTI = 'pip install "cupti-python~=13.0.1" "nvidia-cuda-cupti~=13.0.0"'
 
 
