@@ -80,7 +80,7 @@ def make_our_convs_wrong(monkeypatch, factor: float) -> None:
 
     def wrong_session(model, side, device, **options):
         split = as_split(model)
-        scaled = split._replace(message=_scaled(split.message, factor)) if side.ours else split
+        scaled = split._replace(message=_scaled(split.message, factor)) if side.uses_convswap else split
         return make_session(scaled, side, device, **options)
 
     for module in ("outputs", "compare", "preparation"):

@@ -405,7 +405,7 @@ class Part:
     ids=["default", "convswap", "fused"],
 )
 def test_conv_that_would_run_on_another_provider_is_refused(side, op, monkeypatch):
-    domain = "convswap" if side.ours else ""
+    domain = "convswap" if side.uses_convswap else ""
     node = helper.make_node(op, ["x", "w"], ["y"], name="stray", domain=domain)
 
     class Session(onnxruntime.InferenceSession):

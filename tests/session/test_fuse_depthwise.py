@@ -183,7 +183,7 @@ def test_what_was_swapped_or_fused_before_is_taken_and_stays_as_it_is_then():
     assert (again.fused, again.not_fused, again.to_proto()) == ((), (), result.to_proto())
     # And of what it took the place of there are no nodes of ours on the default side.
     (layer,) = conv_layers(result.to_proto(), unfused_model(unpaired.model, result))
-    assert [each.op_type for each in layer.model({"x": 4}, ours=False).message.graph.node] == [
+    assert [each.op_type for each in layer.model({"x": 4}, swapped=False).message.graph.node] == [
         "Conv", "Relu", "Conv", "Tanh",
     ]  # fmt: skip
     assert layer.fused == ("Conv", "Relu", "Tanh")
@@ -364,7 +364,7 @@ def test_layer_is_both_convolutions():
     result = swap(original, fuse=True)
     for unfused in (None, unfused_model(ir.from_proto(original), result)):
         (layer,) = conv_layers(result.to_proto(), unfused)
-        assert (layer.name, layer.fused, layer.convolutions, layer.fed) == (
+        assert (layer.name, layer.fused, layer.convolutions, layer.input_names) == (
             "pointwise", ("Conv", "Relu"), 2, ("x",),
         )  # fmt: skip
         problem = layer.problem({"x": X_SHAPE})
@@ -372,7 +372,7 @@ def test_layer_is_both_convolutions():
         assert "of=(float32 tf32 x=2x6x9x8 w=6x1x3x3 bias=yes group=6" in problem.text
         arrays = layer.arrays({"x": np.zeros(X_SHAPE, np.float32)})
         assert arrays.depthwise.shape == (C, 1, 3, 3) and arrays.depthwise_bias.shape == (C,)
-        kinds = [each.op_type for each in layer.model({"x": 4}, ours=False).message.graph.node]
+        kinds = [each.op_type for each in layer.model({"x": 4}, swapped=False).message.graph.node]
         assert kinds == ["Conv", "Relu", "Conv"]
 
 

@@ -141,8 +141,10 @@ def test_card_s_time_is_that_of_its_work_alone(side, cuda):
     timer = GpuTimer()
     layer = SUITES["course"][0]
     conv = single_node(layer, "tf32", "auto")
-    on_timer = Side(side.name, side.ours, timer.provider_options)
-    session = make_session(conv.model({"x": 4}, ours=side.ours), on_timer, device, only_device=True)
+    on_timer = Side(side.name, side.uses_convswap, timer.provider_options)
+    session = make_session(
+        conv.model({"x": 4}, swapped=side.uses_convswap), on_timer, device, only_device=True
+    )
     run = BoundRun(session, on_device({"x": single_node_data(layer, 1, "tf32")}, device), device)
     run.once()
     begin = time.perf_counter()

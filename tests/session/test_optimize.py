@@ -130,7 +130,7 @@ def make_ours_wrong(monkeypatch, change) -> None:
 
     def session(model, side, device):
         made = real_session(model, side, device)
-        ours.extend([made] * side.ours)
+        ours.extend([made] * side.uses_convswap)
         return made
 
     def run(made, feeds):
@@ -400,7 +400,7 @@ def test_every_way_of_a_segment_computes_the_same(name):
     (segment,) = (one for one in prepared.segments if one.name == name)
     random = np.random.default_rng(3)
     shape = {"stem": (2, 3, 12, 12), "block": (2, 8, 12, 12), "last": (2, 8, 12, 12)}[name]
-    feeds = {fed: random.standard_normal(shape).astype(np.float32) for fed in segment.layer.fed}
+    feeds = {fed: random.standard_normal(shape).astype(np.float32) for fed in segment.layer.input_names}
     shapes = {fed: values.shape for fed, values in feeds.items()}
     expected = make_session(segment.default_model(shapes), DEFAULT, CPU).run(None, feeds)[0]
     assert (

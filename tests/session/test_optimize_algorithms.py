@@ -60,7 +60,7 @@ def pretended(monkeypatch):
             return {way: ways[segment.name].get(way, 9.0) for way in (DEFAULT_VARIANT, *segment.stages)}
 
         def times_by_algorithm(segment, inputs, choice, names, device):
-            batch = len(inputs[segment.layer.fed[0]].numpy())
+            batch = len(inputs[segment.layer.input_names[0]].numpy())
             asked.append((segment.name, batch, choice.max_stage))
             times = by_algorithm[segment.name]
             return dict(zip(names, times[batch] if isinstance(times, dict) else times, strict=True))
@@ -263,7 +263,7 @@ def test_the_times_are_of_each_algorithm_that_runs():
     prepared = prepare(network(), OptimizeOptions(), CPU)
     segment = prepared.segments[1]
     values = np.random.default_rng(2).standard_normal((1, 8, 12, 12)).astype(np.float32)
-    fed = on_device({name: values for name in segment.layer.fed}, CPU)
+    fed = on_device({name: values for name in segment.layer.input_names}, CPU)
     choice = NodeChoice(precision="ieee", max_stage=Stage.ACTIVATION)
     # A card's algorithm does not run here.
     times = trials.times_by_algorithm(segment, fed, choice, ["direct", "tiled", "reference"], CPU)
@@ -277,7 +277,7 @@ def test_the_error_is_that_of_the_algorithm():
     prepared = prepare(network(), OptimizeOptions(), CPU)
     segment = prepared.segments[0]
     values = np.random.default_rng(2).standard_normal((1, 3, 12, 12)).astype(np.float32)
-    fed = on_device({name: values for name in segment.layer.fed}, CPU)
+    fed = on_device({name: values for name in segment.layer.input_names}, CPU)
     errors = {
         name: trials.algorithm_error(segment, fed, "ieee", name, CPU) for name in ("direct", "reference")
     }
@@ -289,7 +289,9 @@ def test_a_precision_is_judged_by_what_the_rule_chooses_at_every_batch(monkeypat
     prepared = prepare(network(), OptimizeOptions(), CPU)
     segment = prepared.segments[0]
     values = np.random.default_rng(2).standard_normal((2, 3, 12, 12)).astype(np.float32)
-    by_batch = [on_device({name: values[:batch] for name in segment.layer.fed}, CPU) for batch in (1, 2)]
+    by_batch = [
+        on_device({name: values[:batch] for name in segment.layer.input_names}, CPU) for batch in (1, 2)
+    ]
     rule = {1: "reference", 2: "direct"}
     shapes_chosen = []
 
@@ -333,7 +335,7 @@ def test_weights_that_are_apart_and_folded_into_are_those_that_errors_and_digest
 def test_an_algorithm_that_does_not_take_the_part_has_no_error(monkeypatch):
     prepared = prepare(network(), OptimizeOptions(), CPU)
     segment = prepared.segments[0]
-    fed = on_device({name: np.ones((1, 3, 12, 12), np.float32) for name in segment.layer.fed}, CPU)
+    fed = on_device({name: np.ones((1, 3, 12, 12), np.float32) for name in segment.layer.input_names}, CPU)
     monkeypatch.setattr(_native, "why_not", lambda *_: "it takes larger ones")
     assert trials.algorithm_error(segment, fed, "ieee", "direct", CPU) is None
 
@@ -341,7 +343,7 @@ def test_an_algorithm_that_does_not_take_the_part_has_no_error(monkeypatch):
 def test_the_problem_of_each_stage_is_that_of_the_node_which_is_written():
     prepared = prepare(network(), OptimizeOptions(), CPU)
     segment = prepared.segments[1]
-    shapes = {name: (2, 8, 12, 12) for name in segment.layer.fed}
+    shapes = {name: (2, 8, 12, 12) for name in segment.layer.input_names}
     for stage in segment.stages:
         written = segment.convswap_model(shapes, NodeChoice(precision="ieee", max_stage=stage))
         (conv,) = convswap.explain(written.message, device="cpu").convs

@@ -183,7 +183,7 @@ def test_pairs_are_timed_and_the_model_with_one_answers_as_it_was():
     for one in prepared.segments:
         if one.name in NAMES:
             fed |= inputs.of(one)[0]
-    fed = {name: fed[name] for name in segment.layer.fed}
+    fed = {name: fed[name] for name in segment.layer.input_names}
     choices = dict.fromkeys(NAMES, NodeChoice(precision="ieee", may_pair=True))
     apart = {"pointwise": NodeChoice(precision="ieee", max_stage=Stage.FOLDED)}
     times = choices_times(segment, fed, [{}, apart, choices], CPU)

@@ -115,7 +115,7 @@ def fed():
 
 def test_error_of_a_conv_in_bfloat16_is_its_rounding(segment, fed):
     compared = SimpleNamespace(device=CPU)
-    session = make_session(segment.layer.model({"narrow": 4}, ours=True), CONVSWAP, CPU)
+    session = make_session(segment.layer.model({"narrow": 4}, swapped=True), CONVSWAP, CPU)
     found = orchestration._layer_errors(compared, segment.layer, {CONVSWAP: session}, fed)
     assert 1e-4 < found["convswap"] < 2.0**-8
     assert algorithm_error(segment, fed, DEFAULT_PRECISION, "direct", CPU) == pytest.approx(found["convswap"])

@@ -450,7 +450,7 @@ def ms_by_events(model: onnx.ModelProto, *, ours: bool) -> float:
     from convswap.timing.gpu_timer import GpuTimer
 
     device, timer = choose_device("cuda"), GpuTimer()
-    side = Side("timed", ours=ours, provider_options=timer.provider_options)
+    side = Side("timed", uses_convswap=ours, provider_options=timer.provider_options)
     session = make_session(model, side, device)
     # The same values: a few very small ones, of which one seed has others than another, take a tile longer.
     feeds = random_feeds(declared_inputs(model_from_proto(model)), 10_000, seed=0)

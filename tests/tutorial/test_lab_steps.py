@@ -169,7 +169,7 @@ def test_nodes_of_a_network_name_the_kernel_where_it_takes_them(tmp_path) -> Non
     named = {node.name: algorithm_of(node) for node in nodes if node.op_type == "Conv"}
     assert sorted(named.values()) == ["auto", "lab"]
     assert target.batch == 10_000 and [one.why_not[:12] for one in target.layers] == ["the file is ", ""]
-    assert target.supported[0].shapes == {target.supported[0].layer.fed[0]: (10_000, 12, 33, 33)}
+    assert target.supported[0].shapes == {target.supported[0].layer.input_names[0]: (10_000, 12, 33, 33)}
 
 
 def algorithm_of(node) -> str:
@@ -178,7 +178,7 @@ def algorithm_of(node) -> str:
 
 def test_session_reads_the_kernel_when_the_library_is_registered(tmp_path) -> None:
     (layer,) = conv_layers(onnx.load_from_string(conv_model()))
-    model = layer.model({name: 4 for name in layer.fed}, ours=True)
+    model = layer.model({name: 4 for name in layer.input_names}, swapped=True)
     path = tmp_path / "mine.cu"
     side = CONVSWAP.with_entries({LAB_ENTRY: str(path)})
     with pytest.raises(ConvswapError, match=r"the kernel '.*mine.cu' \(convswap.lab\) cannot be read"):

@@ -435,10 +435,10 @@ def _layer_sessions(
 ) -> dict[Side, onnxruntime.InferenceSession]:
     return {
         side: make_session(
-            layer.model(ranks, ours=side.ours),
+            layer.model(ranks, swapped=side.uses_convswap),
             side,
             compared.device,
-            only_device=side.ours or not layer.fused,
+            only_device=side.uses_convswap or not layer.fused,
         )
         for side in sides
     }
@@ -452,7 +452,7 @@ def _layer_errors(
 ) -> dict[str, float]:
     """Return the relative L2 error of one layer on each side, against float64."""
     checked = {name: host_array(value, compared.device) for name, value in inputs.items()}
-    reference = evaluate(layer.model(_ranks(inputs), ours=False), checked).outputs[0]
+    reference = evaluate(layer.model(_ranks(inputs), swapped=False), checked).outputs[0]
     errors = {
         side.name: relative_l2_error(run(session, checked)[0], reference)
         for side, session in sessions.items()

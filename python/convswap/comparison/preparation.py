@@ -92,7 +92,7 @@ class Compared:
     @property
     def convswap_side(self) -> Side:
         """The side that runs the swapped model."""
-        return next(side for side in self.sides if side.ours)
+        return next(side for side in self.sides if side.uses_convswap)
 
     @property
     def swapped_convs(self) -> int:
@@ -152,7 +152,7 @@ class Compared:
 
     def model(self, side: Side) -> SplitModel:
         """Return the model that `side` runs."""
-        return self.swapped if side.ours else self.plain
+        return self.swapped if side.uses_convswap else self.plain
 
     def session(self, side: Side) -> onnxruntime.InferenceSession:
         """Return a session of the whole model; `make_session` documents the errors."""
@@ -235,7 +235,7 @@ def check_memory(compared: Compared, plan: MemoryPlan, shapes: Mapping[str, Sequ
     """
     if plan.free is None:
         return
-    input_shapes = (shapes[name] for layer in compared.layers for name in layer.fed)
+    input_shapes = (shapes[name] for layer in compared.layers for name in layer.input_names)
     values = run_value_bytes(input_shapes, compared.source.batch)
     needed = plan.weights + values * (1 if plan.one_side_at_a_time else 2)
     if exceeds_free_memory(needed, plan.free):

@@ -55,7 +55,7 @@ class MeasuredPair:
 
         The value that passes between the Convs is left out.
         """
-        names = self.segment.layer.fed
+        names = self.segment.layer.input_names
         return {name: value for name, value in {**depthwise, **pointwise}.items() if name in names}
 
     @property

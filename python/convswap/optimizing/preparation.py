@@ -288,7 +288,7 @@ class _BranchCapture:
         return {name: values[captured[name]] if name in captured else feeds[name] for name in homes}
 
     def _homes(self, segment: Segment) -> dict[str, SubgraphValue | None]:
-        return {name: locate_value(self._graph, segment.path, name) for name in segment.layer.fed}
+        return {name: locate_value(self._graph, segment.path, name) for name in segment.layer.input_names}
 
 
 def _result(segment: Segment) -> SubgraphValue:

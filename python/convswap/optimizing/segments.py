@@ -71,7 +71,7 @@ class Segment:
 
     def default_model(self, shapes: Shapes) -> SplitModel:
         """Return the original segment as a model with inputs of `shapes`."""
-        model = self.layer.model(shapes, ours=False)
+        model = self.layer.model(shapes, swapped=False)
         names = (self.depthwise, self.name) if self.depthwise else (self.name,)
         convs = [node for node in model.message.graph.node if node.op_type == "Conv"]
         for node, name in zip(convs, names, strict=True):

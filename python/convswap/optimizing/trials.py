@@ -164,7 +164,7 @@ class _ErrorSample:
         self._device = device
         self._weights = segment.weights_alone(shapes_of(inputs))
         alone = segment.conv_alone("ieee")
-        self._inputs = {name: host_array(inputs[name], device) for name in alone.fed}
+        self._inputs = {name: host_array(inputs[name], device) for name in alone.input_names}
         data_name = str(alone.node.input[0])
         operations = alone.problem(self._shapes()).operations
         self._inputs[data_name] = _reference_part(self._inputs[data_name], operations, alone)
@@ -177,7 +177,7 @@ class _ErrorSample:
     def error(self, layer: ConvLayer, side: Side) -> float:
         """Return the relative L2 error of `layer` on the sample."""
         ranks = {name: values.ndim for name, values in self._inputs.items()}
-        model = replace(layer, weights=self._weights).model(ranks, ours=side.ours)
+        model = replace(layer, weights=self._weights).model(ranks, swapped=side.uses_convswap)
         session = make_session(model, side, self._device)
         return relative_l2_error(run(session, self._inputs)[0], self._reference)
 

@@ -143,7 +143,7 @@ def conv_problems(
 
 
 def _planned(layer: ConvLayer, shapes: Shapes) -> PlannedConv:
-    input_shapes = {name: shapes[name] for name in layer.fed}
+    input_shapes = {name: shapes[name] for name in layer.input_names}
     with naming_conv(layer.name):
         return PlannedConv(layer, input_shapes, layer.problem(input_shapes))
 
@@ -163,7 +163,7 @@ def _shapes(swapped: ir.Model, layers: Sequence[ConvLayer], model_run: RunInputs
     The shapes come from ONNX's shape inference, which takes no time at any batch. If it does not find all of
     them, they come from a run with the input values, since a shape may depend on values.
     """
-    wanted = {name for layer in layers for name in layer.fed}
+    wanted = {name for layer in layers for name in layer.input_names}
     inferred = _inferred(plain_model(swapped), model_run.shapes, wanted)
     if wanted <= inferred.keys():
         return inferred

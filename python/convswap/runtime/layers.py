@@ -92,7 +92,7 @@ class ConvLayer:
         return count_convolutions(self.node)
 
     @property
-    def fed(self) -> tuple[str, ...]:
+    def input_names(self) -> tuple[str, ...]:
         """The names of the inputs that are not constant: data, residual, rarely weights."""
         names = (name for name in self.node.input if name and name not in self.constants)
         return tuple(dict.fromkeys(names))
@@ -177,26 +177,26 @@ class ConvLayer:
             **self.attributes,
         )
 
-    def model(self, shapes: Mapping[str, int | Sequence[int]], *, ours: bool) -> SplitModel:
+    def model(self, shapes: Mapping[str, int | Sequence[int]], *, swapped: bool) -> SplitModel:
         """Return the model of this layer alone: the swapped node, or the ONNX nodes that it replaces.
 
         The inputs that are not constant have `shapes`. A shape that is only a rank leaves the extents open,
         so that the model runs with any batch.
         """
         nodes, constants, weights = (
-            ((self.node,), self.constants, self.weights) if ours else self._default_nodes
+            ((self.node,), self.constants, self.weights) if swapped else self._default_nodes
         )
         graph = helper.make_graph(
             list(nodes),
             "layer",
             [
                 helper.make_tensor_value_info(name, self.element_type, _extents(shapes[name]))
-                for name in self.fed
+                for name in self.input_names
             ],
             [helper.make_tensor_value_info(self.node.output[0], self.element_type, None)],
             list(constants.values()),
         )
-        opsets = [opset for opset in self.opsets if ours or opset.domain != DOMAIN]
+        opsets = [opset for opset in self.opsets if swapped or opset.domain != DOMAIN]
         model = helper.make_model(graph, opset_imports=opsets)
         model.ir_version = self.ir_version
         return SplitModel(model, weights)
@@ -262,7 +262,7 @@ class Capture:
         self._graph_inputs = {value.name for value in model.graph.input}
         self._captured = [
             name
-            for name in dict.fromkeys(name for layer in layers for name in layer.fed)
+            for name in dict.fromkeys(name for layer in layers for name in layer.input_names)
             if name not in self._graph_inputs
         ]
         present = {value.name for value in model.graph.output}
@@ -279,7 +279,7 @@ class Capture:
 
         Each call is for one layer, so that memory never holds the inputs of all layers of a deep model.
         """
-        return self._values(layer.fed, feeds)
+        return self._values(layer.input_names, feeds)
 
     def shapes(self, feeds: Mapping[str, onnxruntime.OrtValue]) -> dict[str, tuple[int, ...]]:
         """Return the shapes of all layers' inputs, from one run; meant for a single sample."""

@@ -58,11 +58,11 @@ _LARGEST_MESSAGE = 2_000_000_000
 class Side:
     """A configuration for running a model: a name, provider options, and session entries for the library.
 
-    `ours` says whether convswap's library is registered. Sides are compared by identity.
+    `uses_convswap` says whether convswap's library is registered. Sides are compared by identity.
     """
 
     name: str
-    ours: bool = False
+    uses_convswap: bool = False
     provider_options: Mapping[str, str] = field(default_factory=dict)
     entries: Mapping[str, str] = field(default_factory=dict)
 
@@ -76,10 +76,10 @@ class Side:
 
 
 DEFAULT = Side("default")
-CONVSWAP = Side("convswap", ours=True)
+CONVSWAP = Side("convswap", uses_convswap=True)
 # In precision ieee the ops around the Convs must not round to TF32 either, which the provider does by
 # default.
-CONVSWAP_IEEE = Side("convswap", ours=True, provider_options={"use_tf32": "0"})
+CONVSWAP_IEEE = Side("convswap", uses_convswap=True, provider_options={"use_tf32": "0"})
 # The CUDA provider's options that affect Conv, one option for each side.
 OTHER_SIDES = (
     Side("heuristic", provider_options={"cudnn_conv_algo_search": "HEURISTIC"}),
@@ -181,7 +181,7 @@ def load_session(
     register_op_libraries(options)
     for key, value in side.entries.items():
         set_entry(options, key, value)
-    if side.ours:
+    if side.uses_convswap:
         register(options)
     initializers = [] if weights is None else _add_initializers(options, weights, device)
     provider = (device.provider, dict(side.provider_options))
@@ -222,7 +222,7 @@ def check_session(session: onnxruntime.InferenceSession, side: Side, device: Dev
     report = getattr(session, "get_provider_graph_assignment_info", None)
     if report is None:
         return
-    domains, ops = ((DOMAIN,), CONVSWAP_OPS) if side.ours else (ONNX_DOMAINS, ("Conv",))
+    domains, ops = ((DOMAIN,), CONVSWAP_OPS) if side.uses_convswap else (ONNX_DOMAINS, ("Conv",))
     for part in report():
         for node in part.get_nodes():
             if node.op_type in ops and node.domain in domains and part.ep_name != device.provider:

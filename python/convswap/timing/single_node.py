@@ -79,12 +79,12 @@ def single_node_sessions(
     sessions = {}
     for side in sides:
         try:
-            model = conv.model({"x": _rank(conv)}, ours=side.ours)
+            model = conv.model({"x": _rank(conv)}, swapped=side.uses_convswap)
             optioned = side.with_options(provider_options or {})
             sessions[side] = make_session(model, optioned, device, only_device=True)
         except NoKernelError:
             # Every provider has a Conv of float32.
-            if side.ours or conv.element_type == onnx.TensorProto.FLOAT:
+            if side.uses_convswap or conv.element_type == onnx.TensorProto.FLOAT:
                 raise
     return sessions
 
@@ -106,7 +106,7 @@ def single_node_error(conv: ConvLayer, side: Side, device: Device, x: np.ndarray
     another algorithm, so `conv` should name one. The reference is the float64 convolution of the session's
     inputs, rounded to their type.
     """
-    session = make_session(conv.model({"x": _rank(conv)}, ours=True), side, device, only_device=True)
+    session = make_session(conv.model({"x": _rank(conv)}, swapped=True), side, device, only_device=True)
     affordable = int(_REFERENCE_OPERATIONS // (conv.problem({"x": x.shape}).operations / len(x)))
     few = np.ascontiguousarray(x[: max(1, min(REFERENCE_IMAGES, affordable))])
     arrays = conv.arrays({"x": few})
@@ -145,7 +145,7 @@ def samples_of(
         ConvswapError: ONNX Runtime cannot load the one-node model.
         RuntimeError: the card has too little memory.
     """
-    fed = {name: spread_values(shapes[name], layer.element_type) for name in layer.fed}
+    fed = {name: spread_values(shapes[name], layer.element_type) for name in layer.input_names}
     if device.name == "cuda":
         return _on_card(layer, fed, algorithms)
     return {name: _in_session(layer.with_algorithm(name), fed, device) for name in algorithms}
@@ -192,5 +192,5 @@ def _to_card(array: np.ndarray | None) -> _native.DeviceArray | None:
 
 def _in_session(layer: ConvLayer, fed: Mapping[str, np.ndarray], device: Device) -> Sample:
     ranks = {name: array.ndim for name, array in fed.items()}
-    session = make_session(layer.model(ranks, ours=True), CONVSWAP, device, only_device=True)
+    session = make_session(layer.model(ranks, swapped=True), CONVSWAP, device, only_device=True)
     return sample_of(BoundRun(session, on_device(fed, device), device))

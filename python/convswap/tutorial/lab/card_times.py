@@ -104,7 +104,9 @@ class CardTimes:
         self, conv: TargetLayer, feeds: Mapping[str, onnxruntime.OrtValue], side: Side, algorithm: str | None
     ) -> BoundRun:
         layer = conv.layer if algorithm is None else conv.layer.with_algorithm(algorithm)
-        model = layer.model({name: len(shape) for name, shape in conv.shapes.items()}, ours=side.ours)
+        model = layer.model(
+            {name: len(shape) for name, shape in conv.shapes.items()}, swapped=side.uses_convswap
+        )
         side_with_options = side.with_options(self._timer.provider_options)
         session = make_session(model, side_with_options, self._device, only_device=True)
         return BoundRun(session, feeds, self._device)

@@ -126,7 +126,7 @@ def _model_target(name: str, kernel: LabKernel, batch: int | None, device: Devic
     images = source.batch if fixed else images
     convs = []
     for layer in layers:
-        layer_shapes = {each: (images, *shapes[each][1:]) for each in layer.fed}
+        layer_shapes = {each: (images, *shapes[each][1:]) for each in layer.input_names}
         convs.append(_target_layer(layer, layer_shapes, kernel))
     _assign_kernel(swapped, {conv.layer.node.output[0] for conv in convs if not conv.why_not})
     return Target(tested.title, images, tuple(convs), swapped, tested.plain, feeds)

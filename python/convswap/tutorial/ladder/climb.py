@@ -55,7 +55,7 @@ def session_of(
 ) -> onnxruntime.InferenceSession:
     """Return a session with only this layer; `options` are added to the provider's options."""
     return make_session(
-        layer.model(ranks, ours=True), CONVSWAP.with_options(options), device, only_device=True
+        layer.model(ranks, swapped=True), CONVSWAP.with_options(options), device, only_device=True
     )
 
 
@@ -63,7 +63,7 @@ def unfused_session(
     layer: ConvLayer, ranks: Mapping[str, int], device: Device, options: Mapping[str, str], algorithm: str
 ) -> onnxruntime.InferenceSession:
     """Return a session with the nodes that a fused layer replaces: Conv by `algorithm`, and ONNX's ops."""
-    split = layer.model(ranks, ours=False)
+    split = layer.model(ranks, swapped=False)
     model = split.message
     model.opset_import.append(helper.make_opsetid(DOMAIN, DOMAIN_VERSION))
     conv = model.graph.node[0]
@@ -77,7 +77,7 @@ def unfused_session(
 def reference_of(layer: ConvLayer, fed: Arrays) -> np.ndarray:
     """Return the layer's output for the inputs `fed`, in float64."""
     ranks = {name: values.ndim for name, values in fed.items()}
-    output: np.ndarray = evaluate(layer.model(ranks, ours=False), fed).outputs[0]
+    output: np.ndarray = evaluate(layer.model(ranks, swapped=False), fed).outputs[0]
     return output
 
 
@@ -198,12 +198,12 @@ class _Setup:
     def _layer(self, layer: ConvLayer, page: Page, scale: float, previous: str) -> RungLayer:
         shapes = self._shapes(layer)
         ranks = {name: len(shape) for name, shape in shapes.items()}
-        fed = {name: self.inputs[name] for name in layer.fed}
+        fed = {name: self.inputs[name] for name in layer.input_names}
         session = session_of(layer, ranks, self.device, self._options)
         bound = BoundRun(session, fed, self.device)
         op_ms = self._time(bound)
         problem = layer.problem(shapes)
-        y = run(session, {name: self.reference_inputs[name] for name in layer.fed})[0]
+        y = run(session, {name: self.reference_inputs[name] for name in layer.input_names})[0]
         apart_ms = None
         if layer.fused:
             del bound, session
@@ -226,12 +226,12 @@ class _Setup:
         key = layer.name, layer.node.op_type
         if key not in self.references:
             self.references[key] = reference_of(
-                layer, {name: self.reference_inputs[name] for name in layer.fed}
+                layer, {name: self.reference_inputs[name] for name in layer.input_names}
             )
         return self.references[key]
 
     def _shapes(self, layer: ConvLayer) -> dict[str, tuple[int, ...]]:
-        return {name: tuple(self.inputs[name].shape()) for name in layer.fed}
+        return {name: tuple(self.inputs[name].shape()) for name in layer.input_names}
 
     @property
     def _options(self) -> Mapping[str, str]:
