@@ -199,7 +199,7 @@ def candidates(problem: _native.Problem, within: float) -> dict[str, float | Non
     for entry in _native.catalog():
         if entry.device != "cuda" or entry.by_name_alone or _native.why_not(problem, entry.name, "cuda"):
             continue
-        (estimate, *_) = _native.alternatives(problem, entry.name, 1)
+        estimate = _native.alternatives(problem, entry.name, 1)[0]["milliseconds"]
         if estimate:
             estimates[entry.name] = estimate
     chosen = _native.choose(problem, "cuda")
@@ -227,16 +227,17 @@ def tilings(options: Options) -> Iterator[Row]:
         for following in [{"activation": name} for name in options.activation] or [case.layer.epilogue]:
             variant = replace(case, layer=replace(case.layer, **following)) if following else case
             try:
-                estimates = _native.alternatives(variant.problem, options.algorithm, options.most)
+                offers = _native.alternatives(variant.problem, options.algorithm, options.most)
             except ConvswapError as error:
                 print(f"{case.layer.name}: {error}")
                 continue
-            tensors, count = variant.on_card(), len(estimates)
+            tensors, count = variant.on_card(), len(offers)
             times = medians({i: variant.sample(tensors, options.algorithm, i) for i in range(count)}, options)
             name = " ".join([case.layer.name, *map(str, following.values())])
-            for tiling, estimate in enumerate(estimates):
-                row = {"layer": name, "batch": case.batch, "precision": case.precision, "alternative": tiling}
-                rows.append({**row, "estimate_ms": float(estimate or math.nan), "ms": times[tiling]})
+            for tiling, offer in enumerate(offers):
+                row = {"layer": name, "batch": case.batch, "precision": case.precision}
+                measured = {"tiling": offer["tiling"], "ms": times[tiling]}
+                rows.append({**row, **measured, "estimate_ms": offer["milliseconds"] or math.nan})
                 ratio = times[tiling] / rows[-1]["estimate_ms"]
                 print(
                     f"{name:24} {tiling:2} {rows[-1]['estimate_ms']:8.4f} {times[tiling]:8.4f} {ratio:6.2f}"
@@ -413,7 +414,8 @@ def separable_row(pair: Pair, batch: int, precision: str, options: Options) -> R
         return _native.conv_device(x, w, b, y, runs=runs, **extra, **joined)
 
     why_not = _native.why_not(both, "separable", "cuda")
-    estimates = [] if why_not else _native.alternatives(both, "separable", 20)
+    offers = [] if why_not else _native.alternatives(both, "separable", 20)
+    estimates = [offer["milliseconds"] for offer in offers]
     sides = {-1: two_nodes, **{tiling: partial(one_kernel, tiling) for tiling in range(len(estimates))}}
     times = medians(sides, options)
     row = {

@@ -102,6 +102,9 @@ struct Offer {
   // True if a run needs scratch memory.
   bool needs_scratch = false;
 
+  // Returns the name of the tiling among the algorithm's alternatives; null if there is one only.
+  std::function<std::string()> tiling = nullptr;
+
   static Offer refusal(std::string why_not) { return {std::move(why_not), std::nullopt, nullptr}; }
   bool is_refusal() const { return !why_not.empty(); }
 };

@@ -287,13 +287,19 @@ void register_planner(py::module_& module) {
       [](const ConvProblem& problem, const std::string& algorithm, int most, int index,
          int compute_capability) {
         const Device target = planned_device("cuda", index, compute_capability);
-        std::vector<std::optional<double>> estimates;
         const Algorithm& selected = convswap::choose(problem, target, algorithm).algorithm;
-        for (const Offer& offer :
-             alternatives_of(selected, problem, target, static_cast<std::size_t>(most))) {
-          estimates.push_back(offer.milliseconds);
+        const std::vector<Offer> offers =
+            alternatives_of(selected, problem, target, static_cast<std::size_t>(most));
+        const py::gil_scoped_acquire owner;
+        py::list alternatives;
+        for (const Offer& offer : offers) {
+          py::dict alternative;
+          alternative["tiling"] = offer.tiling == nullptr ? "" : offer.tiling();
+          alternative["milliseconds"] = offer.milliseconds;
+          alternative["kernels"] = offer.kernels();
+          alternatives.append(alternative);
         }
-        return estimates;
+        return alternatives;
       },
       py::arg("problem"), py::arg("algorithm"), py::arg("most") = 8, py::kw_only(), py::arg("index") = 0,
       py::arg("compute_capability") = 0, py::call_guard<py::gil_scoped_release>());

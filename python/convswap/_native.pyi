@@ -125,10 +125,17 @@ def estimates(
 def describe_plan(problem: Problem, device: str, algorithm: str = "auto", *, index: int = 0) -> str:
     """Return the plan's launch shape as text."""
 
+class Alternative(TypedDict):
+    """A tiling of a CUDA algorithm, with its estimate; exists for type checkers alone."""
+
+    tiling: str
+    milliseconds: float | None
+    kernels: list[str]
+
 def alternatives(
     problem: Problem, algorithm: str, most: int = 8, *, index: int = 0, compute_capability: int = 0
-) -> list[float | None]:
-    """Return the estimates of a CUDA algorithm's tilings in milliseconds, cheapest first, up to `most`."""
+) -> list[Alternative]:
+    """Return the first tilings of a CUDA algorithm in ascending order of its estimates."""
 
 class OtherAlgorithm(TypedDict):
     """An algorithm that was not selected, with the reason. Exists only for type checkers."""

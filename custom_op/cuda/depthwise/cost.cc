@@ -7,6 +7,7 @@
 #include "conv/arithmetic.h"
 #include "cuda/depthwise/arguments.h"
 #include "cuda/depthwise/family.h"
+#include "cuda/host/candidates.h"
 #include "cuda/host/estimate.h"
 #include "cuda/host/launch.h"
 
@@ -54,13 +55,14 @@ std::vector<int> tile_extents(int64_t extent, int64_t max_tile, int64_t multiple
 
 class Search {
  public:
-  Search(const ConvProblem& problem, const Device& device)
-      : problem_(problem),
+  Search(const ConvProblem& problem, const Device& device, bool keeps_all)
+      : found_(keeps_all),
+        problem_(problem),
         device_(device),
         instance_(instance_for(problem)),
         is_contiguous_(is_contiguous(problem)) {}
 
-  std::optional<Tiling> best() {
+  Candidates<Tiling> run() && {
     // If there are few rows, strips go along them.
     const bool along_row = problem_.output[1] < 4 && !instance_.slides;
     for (const int columns : tile_extents(problem_.output[2], kMaxTileColumns, 4)) {
@@ -74,7 +76,7 @@ class Search {
         }
       }
     }
-    return best_;
+    return std::move(found_);
   }
 
  private:
@@ -146,13 +148,14 @@ class Search {
 
   void consider_threads(Tiling& tiling) {
     if (tiling.shared_bytes > device_.shared_memory_per_block) return;
-    if (best_ && tiling.shared_bytes > std::max(kBytesForThreeBlocks, best_->shared_bytes)) return;
+    const std::optional<Tiling>& best = found_.best();
+    if (best && tiling.shared_bytes > std::max(kBytesForThreeBlocks, best->shared_bytes)) return;
     for (const int threads : kBlockThreads) {
       // A thread has one vector load per line at most.
       if (tiling.is_contiguous && tiling.window_loads > threads) continue;
       tiling.threads = threads;
       tiling.cost = cost_of(tiling);
-      if (!best_ || tiling.cost < best_->cost) best_ = tiling;
+      found_.add(tiling);
       if (threads >= tiling.strips) break;
     }
   }
@@ -224,17 +227,21 @@ class Search {
     return kLaunchNanoseconds + kMore * (both + waves * latency + kBlockNanoseconds * of_multiprocessor);
   }
 
+  Candidates<Tiling> found_;
   const ConvProblem& problem_;
   const Device& device_;
   const Instance& instance_;
   const bool is_contiguous_;
-  std::optional<Tiling> best_;
 };
 
 }  // namespace
 
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
-  return Search(problem, device).best();
+  return Search(problem, device, false).run().best();
+}
+
+std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
+  return Search(problem, device, true).run().sorted();
 }
 
 }  // namespace convswap::depthwise

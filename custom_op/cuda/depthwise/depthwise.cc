@@ -121,7 +121,7 @@ struct Family {
   }
 };
 
-class Depthwise final : public AlgorithmByTiling<KernelPlan<Family>, best_tiling> {
+class Depthwise final : public AlgorithmByTiling<KernelPlan<Family>, best_tiling, cheapest_tilings> {
  public:
   std::string_view name() const override { return "depthwise"; }
 

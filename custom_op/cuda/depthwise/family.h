@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "conv/problem.h"
 #include "cuda/host/text.h"
@@ -41,10 +43,18 @@ struct Tiling {
   int64_t shared_bytes = 0;
   int64_t blocks = 0;
   double cost = 0;  // nanoseconds, estimated
+
+  // Names the tiling among those of a problem.
+  std::string key() const {
+    return joined(planes, "x", rows, "x", columns, " threads ", threads, " strip ", strip_outputs);
+  }
 };
 
 // The tiling with the least estimated time, or nullopt if not even the smallest fits into the device's shared
 // memory. The problem must be depthwise, have an output, and have float32, float16 or bfloat16 data.
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device);
+
+// All tilings that fit into the device's shared memory, in ascending order of estimated time.
+std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
 
 }  // namespace convswap::depthwise

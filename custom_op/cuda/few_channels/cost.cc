@@ -6,10 +6,12 @@
 #include <cmath>
 #include <iterator>
 #include <optional>
+#include <utility>
 
 #include "conv/arithmetic.h"
 #include "cuda/few_channels/arguments.h"
 #include "cuda/few_channels/family.h"
+#include "cuda/host/candidates.h"
 #include "cuda/host/estimate.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/launch.h"
@@ -49,9 +51,8 @@ class Tiler {
         bundles_(problem_),
         quads_per_row_(quads_per_output_row(problem)) {}
 
-  // Returns the cheapest tiling that fits, or nothing if none does.
-  std::optional<Tiling> best() const {
-    Tiling best;
+  // Finds the tilings that fit.
+  void search(Candidates<Tiling>& found) const {
     Tiling tiling;
     tiling.folds = folds_;
     tiling.taps = kernel_taps(bundles_.taps);
@@ -60,16 +61,14 @@ class Tiler {
       const int64_t blocks = ceil_divide(problem_.filters_per_group(), kMmaN * tiling.accumulator_tiles);
       for (const int warps : {4, 8, 12, 16}) {
         tiling.warps = warps;
-        for (int64_t splits = 1; splits < blocks; splits *= 2) try_quads(tiling, blocks, splits, best);
-        try_quads(tiling, blocks, blocks, best);
+        for (int64_t splits = 1; splits < blocks; splits *= 2) try_quads(tiling, blocks, splits, found);
+        try_quads(tiling, blocks, blocks, found);
       }
     }
-    if (best.shared_bytes == 0) return std::nullopt;
-    return best;
   }
 
  private:
-  void try_quads(Tiling tiling, int64_t blocks, int64_t splits, Tiling& best) const {
+  void try_quads(Tiling tiling, int64_t blocks, int64_t splits, Candidates<Tiling>& found) const {
     tiling.filter_blocks = static_cast<int>(ceil_divide(blocks, splits));
     tiling.filter_splits = static_cast<int>(ceil_divide(blocks, tiling.filter_blocks));
     if (problem_.group * tiling.filter_splits > kMaxGridRows) return;
@@ -77,22 +76,22 @@ class Tiler {
       tiling.quads = static_cast<int>(ceil_divide(quads_per_row_, column_tiles));
       if (tiling.quads > kMaxQuads) continue;
       tiling.halves_images = false;
-      try_rows(tiling, ceil_divide(problem_.output[1], 2), best);
+      try_rows(tiling, ceil_divide(problem_.output[1], 2), found);
       // The offset between the halves, in elements, has 32 bits.
       if (problem_.batch == 1 || problem_.out_channels * problem_.output_size() > kMaxIndex) continue;
       tiling.halves_images = true;
-      try_rows(tiling, problem_.output[1], best);
+      try_rows(tiling, problem_.output[1], found);
     }
   }
 
-  void try_rows(Tiling tiling, int64_t all, Tiling& best) const {
+  void try_rows(Tiling tiling, int64_t all, Candidates<Tiling>& found) const {
     const int64_t limit = std::min<int64_t>(all, kMaxQuads / tiling.quads);
     for (int64_t rows = 1; rows <= limit; rows = next_rows(rows, all)) {
       tiling.rows = static_cast<int>(rows);
       tiling.images = 1;
       if (!set_sizes(tiling)) return;
-      if (tiling.cost < best.cost) best = tiling;
-      if (tiling.halves_images && rows == all) try_images(tiling, best);
+      found.add(tiling);
+      if (tiling.halves_images && rows == all) try_images(tiling, found);
     }
   }
 
@@ -103,7 +102,7 @@ class Tiler {
     return row_tiles == 1 ? all + 1 : ceil_divide(all, std::min(row_tiles - 1, row_tiles * 8 / 9));
   }
 
-  void try_images(Tiling tiling, Tiling& best) const {
+  void try_images(Tiling tiling, Candidates<Tiling>& found) const {
     // Only the last image of a half may end with a folded row that crosses the image's edge.
     if (tiling.quads != quads_per_row_ || !folds_evenly_) return;
     const int64_t image_elements = problem_.out_channels * problem_.output_size();
@@ -112,7 +111,7 @@ class Tiler {
     for (int images = 2; images <= limit; ++images) {
       tiling.images = images;
       if (images * tiling.rows * tiling.quads > kMaxQuads || !set_sizes(tiling)) return;
-      if (tiling.cost < best.cost) best = tiling;
+      found.add(tiling);
     }
   }
 
@@ -349,8 +348,7 @@ int store_width(const ConvProblem& problem) {
 
 namespace {
 
-std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
-  std::optional<Tiling> best;
+void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found) {
   for (const int folds : {1, 2, 4, 8}) {
     // The shifted rows of a dilated filter would lie between its unshifted rows.
     if (folds > 1 && (problem.dilation[1] != 1 || folds > problem.output[1] ||
@@ -358,10 +356,14 @@ std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& devi
       break;
     }
     if (loses_accuracy(problem, folds, device)) continue;
-    const std::optional<Tiling> tiling = Tiler(problem, folds, device).best();
-    if (tiling && (!best || tiling->cost < best->cost)) best = tiling;
+    Tiler(problem, folds, device).search(found);
   }
-  return best;
+}
+
+std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
+  Candidates<Tiling> found;
+  search(problem, device, found);
+  return found.best();
 }
 
 }  // namespace
@@ -386,6 +388,12 @@ std::vector<Pass> passes_of(const ConvProblem& problem, const Device& device) {
     }
   }
   return {};
+}
+
+std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
+  Candidates<Tiling> found(true);
+  search(problem, device, found);
+  return std::move(found).sorted();
 }
 
 ConvProblem folded_problem(ConvProblem problem, int folds) {

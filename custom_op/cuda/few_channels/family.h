@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <iterator>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "conv/problem.h"
@@ -88,6 +89,12 @@ struct Tiling {
 
   int tile_images() const { return halves_images ? 2 * images : images; }
   int tile_rows() const { return halves_images ? rows : 2 * rows; }
+
+  // Names the tiling among those of a problem.
+  std::string key() const {
+    return joined("folds ", folds, " tiles ", accumulator_tiles, " warps ", warps, " filters ", filter_blocks,
+                  " tile ", tile_images(), "x", tile_rows(), "x", quads, halves_images ? " images" : "");
+  }
 };
 
 // One kernel launch, over some of the channels of every conv group.
@@ -104,6 +111,9 @@ bool loses_accuracy(const ConvProblem& problem, int folds, const Device& device)
 // smallest tile exceeds the device's shared memory or loses accuracy. The problem must have an output,
 // channels, one or two spatial axes and filter rows of at most kMaxTaps taps.
 std::vector<Pass> passes_of(const ConvProblem& problem, const Device& device);
+
+// All tilings of a single launch, in ascending order of cost; empty if the problem takes several launches.
+std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
 
 // The problem whose output rows are folded rows of `folds` rows each. Each row of a folded row has its own
 // folded filter, which is the filter shifted by the stride. Folds fill N of the mma if there are few filters.

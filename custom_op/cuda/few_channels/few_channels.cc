@@ -209,6 +209,11 @@ double activation_nanoseconds(const ConvProblem& problem, const Device& device) 
 struct Passes {
   std::vector<Pass> all;
   double cost;  // estimated nanoseconds
+
+  // Names the tilings among those of a problem.
+  std::string key() const {
+    return all.size() == 1 ? all.front().tiling.key() : joined(all.size(), " passes");
+  }
 };
 
 std::optional<Passes> best_passes(const ConvProblem& problem, const Device& device) {
@@ -218,6 +223,18 @@ std::optional<Passes> best_passes(const ConvProblem& problem, const Device& devi
   }
   for (const Pass& pass : passes.all) passes.cost += pass.tiling.estimate;
   return passes;
+}
+
+// All tilings of a single pass, in ascending order of the cost by which tilings are chosen; or the passes.
+std::vector<Passes> cheapest_passes(const ConvProblem& problem, const Device& device) {
+  const double activation = activation_nanoseconds(problem, device);
+  std::vector<Passes> all;
+  for (const Tiling& tiling : cheapest_tilings(problem, device)) {
+    all.push_back({{{0, problem.channels_per_group(), tiling}}, activation + tiling.estimate});
+  }
+  if (!all.empty()) return all;
+  if (std::optional<Passes> passes = best_passes(problem, device)) all.push_back(*std::move(passes));
+  return all;
 }
 
 // A plan with one launch per pass, in the order of the channels.
@@ -256,7 +273,7 @@ class PassesPlan final : public Plan {
   std::vector<std::unique_ptr<Plan>> passes_;
 };
 
-class FewChannels final : public AlgorithmByTiling<PassesPlan, best_passes> {
+class FewChannels final : public AlgorithmByTiling<PassesPlan, best_passes, cheapest_passes> {
  public:
   std::string_view name() const override { return "few_channels"; }
   bool rounds_depthwise() const override { return true; }

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,8 +15,9 @@ namespace convswap {
 // A CUDA algorithm that has one plan per tiling and offers the tiling with the least estimate. kBest(problem,
 // device) returns that tiling if there is one: an std::optional, or a vector whose first element counts.
 // kAll(problem, device) returns all tilings that compute the problem, the cheapest first. A tiling has its
-// `cost` in nanoseconds, or no such member if the algorithm has no estimate. `TilingPlan` is a KernelPlan or
-// the family's own class. Its constructor takes (problem, device, tiling), and its static members are
+// `cost` in nanoseconds, or no such member if the algorithm has no estimate, and `key()`, its name, if there
+// are several. `TilingPlan` is a KernelPlan or the family's own class. Its constructor takes (problem,
+// device, tiling), and its static members are
 //
 //   kernel_names(problem, tiling)    of the instances that it launches, each once
 //   why_not(problem, tiling)         optional: why it cannot compute the problem, or empty
@@ -41,8 +43,12 @@ class AlgorithmByTiling : public Algorithm {
                                   std::size_t max_count) const final {
     std::vector<Offer> offers;
     if (!why_not_at_all(problem, device).empty()) return offers;
+    std::set<std::string> keys;  // a search may find a tiling twice
     for (const auto& tiling : as_vector(kAll(problem, device))) {
       if (offers.size() == max_count) break;
+      if constexpr (requires { tiling.key(); }) {
+        if (!keys.insert(tiling.key()).second) continue;
+      }
       if (why_not(problem, tiling).empty()) offers.push_back(offer_of(problem, device, tiling));
     }
     return offers;
@@ -79,6 +85,7 @@ class AlgorithmByTiling : public Algorithm {
     if constexpr (requires { tiling.cost; }) offer.milliseconds = tiling.cost / 1e6;
     offer.make = [problem, device, tiling] { return std::make_unique<TilingPlan>(problem, device, tiling); };
     offer.kernels = [problem, tiling] { return TilingPlan::kernel_names(problem, tiling); };
+    if constexpr (requires { tiling.key(); }) offer.tiling = [tiling] { return tiling.key(); };
     if constexpr (requires { TilingPlan::kNeedsScratch; }) offer.needs_scratch = TilingPlan::kNeedsScratch;
     return offer;
   }

@@ -1,8 +1,10 @@
 // The tiling search of implicit_gemm: takes the tiling with the least estimated time.
 
 #include <cmath>
+#include <utility>
 
 #include "conv/arithmetic.h"
+#include "cuda/host/candidates.h"
 #include "cuda/host/estimate.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/limits.h"
@@ -61,8 +63,7 @@ class Tiler {
  public:
   Tiler(const ConvProblem& problem, const Device& device) : problem_(problem), device_(device) {}
 
-  std::optional<Tiling> best() const {
-    std::optional<Tiling> best;
+  void search(Candidates<Tiling>& found) const {
     Tiling tiling = start();
     for (tiling.folds = 1; can_fold(tiling); tiling.folds *= 2) {
       choose_row_mapping(tiling);
@@ -74,13 +75,12 @@ class Tiler {
             for (tiling.buffers = 1; tiling.buffers <= kMaxBuffers; ++tiling.buffers) {
               if (!fit_shared_memory(tiling)) continue;
               tiling.cost = cost(tiling);
-              if (!best || tiling.cost < best->cost) best = tiling;
+              found.add(tiling);
             }
           }
         }
       }
     }
-    return best;
   }
 
   int64_t min_steps() const {
@@ -327,7 +327,15 @@ int64_t Tiling::offset_of(const HalfStep& half) const {
 }
 
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
-  return Tiler(problem, device).best();
+  Candidates<Tiling> found;
+  Tiler(problem, device).search(found);
+  return found.best();
+}
+
+std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
+  Candidates<Tiling> found(true);
+  Tiler(problem, device).search(found);
+  return std::move(found).sorted();
 }
 
 bool writes_pairs(const ConvProblem& problem, const Tiling& tiling) {

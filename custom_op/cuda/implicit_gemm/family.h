@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "conv/problem.h"
+#include "cuda/host/text.h"
 #include "cuda/implicit_gemm/arguments.h"
 #include "plan/device.h"
 
@@ -60,11 +61,20 @@ struct Tiling {
   int64_t register_steps() const { return std::min<int64_t>(steps(), kRegisterSteps); }
   // Offset from an output's vector to the vector that a half step reads for it.
   int64_t offset_of(const HalfStep& half) const;
+
+  // Names the tiling among those of a problem.
+  std::string key() const {
+    return joined("folds ", folds, pairs_rows ? " rows" : "", " tiles ", tiles, " stages ", stages,
+                  " buffers ", buffers);
+  }
 };
 
 // The tiling with the least estimated time, or nullopt if none fits into the device's shared memory. The
 // problem must have an output, channels, and one or two spatial axes.
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device);
+
+// All tilings that fit into the device's shared memory, in ascending order of estimated time.
+std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
 
 // True if two adjacent results may be one store, given that an image's first result is aligned to two.
 bool writes_pairs(const ConvProblem& problem, const Tiling& tiling);

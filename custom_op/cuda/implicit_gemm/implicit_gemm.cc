@@ -167,7 +167,7 @@ struct Family {
   }
 };
 
-class ImplicitGemm final : public AlgorithmByTiling<KernelPlan<Family>, best_tiling> {
+class ImplicitGemm final : public AlgorithmByTiling<KernelPlan<Family>, best_tiling, cheapest_tilings> {
  public:
   std::string_view name() const override { return "implicit_gemm"; }
   bool rounds_depthwise() const override { return true; }

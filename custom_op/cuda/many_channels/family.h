@@ -11,6 +11,7 @@
 
 #include "conv/arithmetic.h"
 #include "conv/problem.h"
+#include "cuda/host/text.h"
 #include "cuda/many_channels/arguments.h"
 #include "plan/device.h"
 
@@ -77,6 +78,12 @@ struct Tiling {
   }
   int64_t work_tiles(const ConvProblem& problem) const {
     return prepared_tiles * work_tiles_per_prepared_tile(problem);
+  }
+
+  // Names the tiling among those of a problem.
+  std::string key() const {
+    return joined("tiles ", accumulator_tiles, "x", subtiles, " strips ", strips, " channels ",
+                  k_tile_channels, " splits ", splits);
   }
 };
 

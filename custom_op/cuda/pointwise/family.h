@@ -3,6 +3,7 @@
 // Kernel instances and tilings of pointwise.
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "conv/problem.h"
@@ -36,6 +37,9 @@ struct Tiling {
   int64_t columns = 0;                         // of the grid; its rows are the filter blocks of all groups
   int64_t weight_bytes = 0, shared_bytes = 0;  // per block; shared_bytes includes the stages
   double cost = 0;                             // nanoseconds, estimated
+
+  // Names the tiling among those of a problem.
+  std::string key() const { return instance.arguments(); }
 };
 
 // All tilings that fit into the device's shared memory, in ascending order of estimated time.

@@ -3,9 +3,11 @@
 // Tilings of row_windows.
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "conv/problem.h"
+#include "cuda/host/text.h"
 #include "cuda/row_windows/arguments.h"
 #include "plan/device.h"
 
@@ -26,6 +28,9 @@ struct Tiling {
   double cost = 0;  // nanoseconds, estimated
 
   int64_t steps() const { return static_cast<int64_t>(step_offsets.size()); }
+
+  // Names the tiling among those of a problem.
+  std::string key() const { return joined("folds ", folds, " bands ", bands); }
 };
 
 // Elements of a 32-bit word; the loading mode if images begin at a multiple of `words` words.

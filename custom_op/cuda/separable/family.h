@@ -3,6 +3,7 @@
 // Kernel instances and tilings of separable.
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "conv/problem.h"
@@ -41,6 +42,9 @@ struct Tiling {
   int64_t tiles_down = 1, tiles_across = 1;  // per image
   int64_t blocks = 1;
   double cost = 0;  // nanoseconds, estimated
+
+  // Names the tiling among those of a problem.
+  std::string key() const { return instance.arguments(); }
 };
 
 int64_t shared_bytes_of(const Instance& instance);

@@ -3,6 +3,7 @@
 // Kernel instances and tilings of sliced_k.
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "conv/problem.h"
@@ -39,6 +40,9 @@ struct Tiling {
   int64_t filter_blocks = 1;  // of a group
   int64_t pixel_blocks = 1;
   double cost = 0;  // nanoseconds, estimated
+
+  // Names the tiling among those of a problem.
+  std::string key() const { return instance.arguments(); }
 };
 
 // GEMM depth: channels per group times taps.

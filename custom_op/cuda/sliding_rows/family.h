@@ -3,6 +3,7 @@
 // Kernel instances and tilings of sliding_rows.
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "conv/problem.h"
@@ -39,6 +40,9 @@ struct Tiling {
   int strips = 1, strip_rows = 1;
   int64_t blocks = 0;
   double cost = 0;  // nanoseconds, estimated
+
+  // Names the tiling among those of a problem.
+  std::string key() const { return joined("strips ", strips); }
 };
 
 // The instance with most columns per load that supports the problem, or null. The problem must be depthwise.

@@ -2,8 +2,10 @@
 #include <cmath>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "conv/arithmetic.h"
+#include "cuda/host/candidates.h"
 #include "cuda/host/estimate.h"
 #include "cuda/host/launch.h"
 #include "cuda/tiled/arguments.h"
@@ -132,12 +134,13 @@ std::span<const Instance> instances_for(const ConvProblem& problem) {
 
 }  // namespace
 
-std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
+namespace {
+
+void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found) {
   const Pool& pool = problem.epilogue.pool;
   const auto max_threads = [&](int axis) {
     return std::min<int64_t>(kMaxThreadsPerAxis, std::max<int64_t>(1, 2 * problem.output[axis]));
   };
-  std::optional<Tiling> best;
   for (int down = 1; down <= max_threads(1); down *= 2) {
     for (int across = 1; across <= max_threads(2); across *= 2) {
       for (const Instance& instance : instances_for(problem)) {
@@ -155,14 +158,30 @@ std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& devi
             tiling.threads = static_cast<int>(ceil_divide(threads_per_split * splits, 32) * 32);
             if (!stage_channels(problem, device, tiling)) continue;
             tiling.cost = cost_of(problem, device, tiling, kAmongTilings);
-            if (!best || tiling.cost < best->cost) best = tiling;
+            found.add(tiling);
           }
         }
       }
     }
   }
+}
+
+}  // namespace
+
+std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
+  Candidates<Tiling> found;
+  search(problem, device, found);
+  std::optional<Tiling> best = found.best();
   if (best) best->cost = cost_of(problem, device, *best, kAmongAlgorithms);
   return best;
+}
+
+std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
+  Candidates<Tiling> found(true);
+  search(problem, device, found);
+  std::vector<Tiling> all = std::move(found).sorted();
+  for (Tiling& tiling : all) tiling.cost = cost_of(problem, device, tiling, kAmongAlgorithms);
+  return all;
 }
 
 }  // namespace convswap::tiled

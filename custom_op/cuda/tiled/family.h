@@ -3,6 +3,8 @@
 // Kernel instances and tilings of tiled.
 
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "conv/problem.h"
 #include "cuda/host/text.h"
@@ -34,10 +36,19 @@ struct Tiling {
   int weight_pitch = 0;
   int shared_bytes = 0;
   double cost = 0;  // nanoseconds, estimated
+
+  // Names the tiling among those of a problem.
+  std::string key() const {
+    return joined(thread_filters, "x", thread_columns, " of ", rows, "x", columns, " filters ", filters,
+                  " splits ", splits);
+  }
 };
 
 // The tiling with the least estimated time, or nullopt if none fits into the device's shared memory. The
 // problem must have an output and channels.
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device);
+
+// All tilings that fit into the device's shared memory, in ascending order of estimated time.
+std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
 
 }  // namespace convswap::tiled

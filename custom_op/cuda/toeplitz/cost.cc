@@ -10,6 +10,7 @@
 
 #include "conv/arithmetic.h"
 #include "conv/epilogue_math.h"
+#include "cuda/host/candidates.h"
 #include "cuda/host/estimate.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/launch.h"
@@ -27,18 +28,16 @@ class Tiler {
  public:
   Tiler(const ConvProblem& problem, const Device& device) : problem_(problem), device_(device) {}
 
-  std::optional<Tiling> best() const {
-    std::optional<Tiling> best;
+  void search(Candidates<Tiling>& found) const {
     for (const VectorLayout& vector_layout : vector_layouts_of(problem_, device_)) {
       for (const int accumulator_tiles : kKernelAccumulatorTiles)
-        try_filters(vector_layout, accumulator_tiles, best);
+        try_filters(vector_layout, accumulator_tiles, found);
     }
-    return best;
   }
 
  private:
   void try_filters(const VectorLayout& vector_layout, int accumulator_tiles,
-                   std::optional<Tiling>& best) const {
+                   Candidates<Tiling>& found) const {
     const int per_block =
         accumulator_tiles * kAccumulatorTileColumns / (vector_layout.outputs * vector_layout.folds);
     if (per_block == 0) return;
@@ -55,13 +54,13 @@ class Tiler {
     const bool pools = problem_.epilogue.pool.kind != PoolKind::none;
     for (int64_t columns = 1; columns <= (pools ? 1 : all_spans); columns *= 2) {
       tiling.spans = static_cast<int>(ceil_divide(all_spans, columns));
-      if (!try_rows(tiling, columns == 1, best)) continue;
+      if (!try_rows(tiling, columns == 1, found)) continue;
       return;  // narrower tiles are only for problems whose wider tiles do not fit
     }
   }
 
   // Tries the numbers of rows and images. Returns whether any tile fits.
-  bool try_rows(Tiling tiling, bool is_full_width, std::optional<Tiling>& best) const {
+  bool try_rows(Tiling tiling, bool is_full_width, Candidates<Tiling>& found) const {
     const int64_t all = ceil_divide(problem_.output[1], tiling.vector_layout.folds);
     bool fits_any = false;
     for (int64_t row_tiles = 1; row_tiles <= all;
@@ -69,22 +68,22 @@ class Tiler {
       tiling.rows = static_cast<int>(ceil_divide(all, row_tiles));
       tiling.images = 1;
       if (!set_row_tiles(tiling)) continue;
-      const bool fits = try_warpgroups(tiling, best);
+      const bool fits = try_warpgroups(tiling, found);
       fits_any = fits_any || fits;
       if (!fits || !is_full_width) continue;
       if (row_tiles > 1) {
-        try_overlapping(tiling, row_tiles, best);
+        try_overlapping(tiling, row_tiles, found);
         continue;
       }
       for (tiling.images = 2; tiling.images <= 8 && tiling.images <= problem_.batch; ++tiling.images) {
-        if (!try_warpgroups(tiling, best)) break;
+        if (!try_warpgroups(tiling, found)) break;
       }
     }
     return fits_any;
   }
 
   // Tries tiles that each compute as many rows of the next tile as complete their last cache line.
-  void try_overlapping(Tiling tiling, int64_t row_tiles, std::optional<Tiling>& best) const {
+  void try_overlapping(Tiling tiling, int64_t row_tiles, Candidates<Tiling>& found) const {
     const int64_t line = kCacheLine / size_of(problem_.type), width = problem_.output[2];
     if (stores_whole_lines(problem_, tiling) || !problem_.epilogue.is_empty()) return;
     tiling.overlap = ceil_divide(line - 1, width);
@@ -92,26 +91,26 @@ class Tiler {
     if (left <= 0) return;
     tiling.rows = static_cast<int>(
         ceil_divide(ceil_divide(left, row_tiles) + tiling.overlap, tiling.vector_layout.folds));
-    if (set_row_tiles(tiling) && tiling.row_tiles > 1) try_warpgroups(tiling, best);
+    if (set_row_tiles(tiling) && tiling.row_tiles > 1) try_warpgroups(tiling, found);
   }
 
   // Tries the numbers of warpgroups, with and without TMA loads of the input. Returns whether one warpgroup
   // without TMA loads fits.
-  bool try_warpgroups(Tiling tiling, std::optional<Tiling>& best) const {
+  bool try_warpgroups(Tiling tiling, Candidates<Tiling>& found) const {
     tiling.loads_input_by_tma = can_load_by_tma(tiling);
-    if (tiling.loads_input_by_tma) try_number_of_warpgroups(tiling, best);
+    if (tiling.loads_input_by_tma) try_number_of_warpgroups(tiling, found);
     tiling.loads_input_by_tma = false;
-    return try_number_of_warpgroups(tiling, best);
+    return try_number_of_warpgroups(tiling, found);
   }
 
-  bool try_number_of_warpgroups(Tiling tiling, std::optional<Tiling>& best) const {
+  bool try_number_of_warpgroups(Tiling tiling, Candidates<Tiling>& found) const {
     if (!set_sizes(tiling)) return false;
     const TileCost tile_cost = cost_of_tile(tiling);
     for (tiling.warpgroups = 1;
          tiling.warpgroups <= max_warpgroups(tiling.accumulator_tiles) && set_warpgroups(tiling);
          ++tiling.warpgroups) {
       tiling.cost = cost(tiling, tile_cost);
-      if (!best || tiling.cost < best->cost) best = tiling;
+      found.add(tiling);
     }
     return true;
   }
@@ -482,7 +481,15 @@ bool is_unpadded(const ConvProblem& problem, const VectorLayout& vector_layout) 
 }
 
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
-  return Tiler(problem, device).best();
+  Candidates<Tiling> found;
+  Tiler(problem, device).search(found);
+  return found.best();
+}
+
+std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
+  Candidates<Tiling> found(true);
+  Tiler(problem, device).search(found);
+  return std::move(found).sorted();
 }
 
 void set_step_offsets(const Tiling& tiling, StepVectors* vectors, unsigned* offsets) {

@@ -79,11 +79,21 @@ struct Tiling {
   int64_t staged_input_bytes = 0, raw_bytes = 0;  // of a warpgroup
   int64_t shared_bytes = 0;
   double cost = std::numeric_limits<double>::infinity();  // estimated nanoseconds
+
+  // Names the tiling among those of a problem.
+  std::string key() const {
+    return joined("bundle ", vector_layout.bundle, " folds ", vector_layout.folds, " tiles ",
+                  accumulator_tiles, " warpgroups ", warpgroups, " tile ", images, "x", rows, "x", spans,
+                  " overlap ", overlap, loads_input_by_tma ? " tma" : "");
+  }
 };
 
 // The tiling with the lowest estimated cost; empty if none fits into the device's shared memory. The problem
 // must have an output, channels, and one or two spatial axes.
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device);
+
+// All tilings that fit into the device's shared memory, in ascending order of estimated time.
+std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
 
 // True if the results of a filter in each output tile but the last end at a cache-line boundary, for a y that
 // starts at one.

@@ -222,7 +222,7 @@ struct Family {
   }
 };
 
-class Toeplitz final : public AlgorithmByTiling<KernelPlan<Family>, best_tiling> {
+class Toeplitz final : public AlgorithmByTiling<KernelPlan<Family>, best_tiling, cheapest_tilings> {
  public:
   std::string_view name() const override { return "toeplitz"; }
   bool rounds_depthwise() const override { return true; }
