@@ -46,13 +46,6 @@ def _context(card: int) -> ctypes.c_void_p:
     return context
 
 
-def bus_id(card: int) -> bytes:
-    """Return the PCI bus address of the card, which does not depend on CUDA_VISIBLE_DEVICES."""
-    address = ctypes.create_string_buffer(32)
-    _check("cuDeviceGetPCIBusId", address, ctypes.c_int(len(address)), _device(card))
-    return address.value
-
-
 @contextmanager
 def on_card(card: int) -> Iterator[None]:
     """Make the card current for this thread within the block."""
