@@ -3,48 +3,41 @@
     python tools/sanitize_cuda.py --state build/sanitized_cuda.jsonl --seconds 540
     python tools/sanitize_cuda.py --state build/racecheck.jsonl --tools racecheck -- tests/op
 
-Tests are dealt out to groups, each group in a process of its own under one tool, several at once: the tools
-look through all kernels that a process loads, which takes seconds for each file of them. So large groups take
-less time in all, tests that name the same algorithm and type come together, and `--group 1` tells which test
-a report belongs to. The state file gets a line for each test that ended and for each report, with a hash of
-the library; a test that is in it is not run again under that tool with that library, unless it was skipped,
-so that a run that its time limit ended goes on where it stopped. Where a tool had too little memory to look
-at a launch, no test of its process counts as passed but as unchecked. With --again those that failed, crashed
-or were unchecked without a report of ours run again: with fewer jobs, say. Tests marked `large` are left out:
-the tools would take hours for tensors of 2^31 elements.
+Tests run in groups, each in a process of its own under one tool, several processes at once. A tool looks
+through all kernels that a process loads, which takes seconds for each file of kernels. So groups are large,
+and tests that name the same algorithm and type come together. `--group 1` tells which test a report is of.
 
-The tools look at our kernels and at every call of the driver; other libraries' kernels (cuDNN's, on the
-default provider's side) run as they are. A report counts where the kernel or whoever made the call is ours;
-the others are counted apart. Tests repeat themselves less, take fewer images and time fewer runs
-(tests/helpers/repeats.py) under racecheck, the slowest, and under synccheck, which takes memory of the card
-for each launch: 80 GB were not enough for 1,200. Tests may fail under a tool without a report, those that
-measure time or free memory above all; they are named at the end with what they said, and so are those left
-where they are few: a process that the tool brings to a stand does not even end a test by its time. With
---cards tests see one card each, and those of several are not collected. Calls that fail are not reported
-where tests are marked `failing_calls`, which have them fail on purpose.
+The state file gets a line for each test that ended and for each report, with a hash of the library. A test in
+it does not run again under that tool with that library unless it was skipped, so a run goes on where the time
+limit ended the last one. `--again` repeats tests that failed, crashed or were unchecked without a report of
+ours. If a tool has too little memory to look at a launch, the tests of its process count as unchecked; fewer
+jobs may help. Tests marked `large` are left out: tensors of 2^31 elements would take hours.
 
-At each launch the tools take down the callers, also Python's, and wait for the interpreter's lock with locks
-of the driver held: where a thread that has the lock is in the driver, nothing goes on (2026.4; native stacks
-show it, with ONNX Runtime's own Conv and without our library too). So racecheck and synccheck, whose reports
-are about kernels, take down none, nor do the others where tests are marked `many_threads`, which run kernels
-in several threads of Python; memcheck does not report failed calls there, since whose they are could not be
-told. racecheck leaves these tests out: it loses launches of several threads, of other libraries as well. For
-memcheck they repeat themselves less; over the mixed load it does not come to an end, in code of its own.
+A report counts if the kernel or the caller is ours. Reports of other libraries are counted apart. Tests that
+measure time or free memory may fail under a tool without a report; they are named at the end with the reason.
+Tests that are left are named if they are few: the time limit of a test does not end every stand-still.
 
-initcheck asks for compute-sanitizer 2026.4 (CUDA 13.5, or `pip install nvidia-cuda-sanitizer-api`): those
-before 2025.4 take what bulk copies wrote, and those before 2026.4 what other libraries' kernels wrote, for
-never written.
+* racecheck is the slowest, and synccheck takes memory of the card for each launch (80 GB were not enough for
+  1,200). Under both, tests repeat themselves less (tests/helpers/repeats.py).
+* At each launch a tool takes down the callers, also Python's, and waits for the interpreter's lock with locks
+  of the driver held. A thread that has the interpreter's lock and waits for the driver never goes on (2026.4;
+  with ONNX Runtime's own Conv too). So racecheck and synccheck, whose reports are about kernels, take down
+  none, nor do the others for tests marked `many_threads`, which run kernels in several threads of Python.
+* memcheck reports failed calls, except in tests marked `failing_calls`, whose calls fail on purpose, and in
+  `many_threads`, whose callers are unknown. It repeats the latter less, and never ends over the mixed load.
+* racecheck leaves `many_threads` out, because it loses launches of several threads.
+* initcheck needs compute-sanitizer 2026.4 (CUDA 13.5, or `pip install nvidia-cuda-sanitizer-api`). Before
+  2025.4 it misses writes of bulk copies, and before 2026.4 those of other libraries' kernels.
 
-Exits 1 where a report is ours, a process crashed or a test is unchecked, 2 where the tests or the tools
-cannot be run.
+Exits 1 if a report is ours, a process crashed or a test is unchecked, 2 if the tests or the tools cannot run.
 """
 
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import contextlib
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -56,100 +49,97 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-import failure_lines
-import mark_lines
+import result_lines
 from convswap import library_path
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+# Tools that report nothing of the host's calls.
+REPORT_KERNELS = ("racecheck", "synccheck")
+INITCHECK_SINCE = (2026, 4)
 MARKERS = "gpu and not large"
 FAILING_CALLS, MANY_THREADS = "failing_calls", "many_threads"
 GROUP, JOBS = 400, 12
 TEST_SECONDS = 120
-KERNELS = "kernel_substring=convswap"
-# How much of their repetitions tests make where they are to repeat themselves less.
+# The share of their repetitions that tests make under a slow tool.
 LESS = "0.02"
-# Of the host: whose call it was, and not all of Python's below.
-CALLERS = 24
-INITCHECK_SINCE = (2026, 4)
-# Of those left: more have had no time yet.
+# More tests that are left have had no time yet.
 MOST_NAMED = 20
 OURS = re.compile(r"convswap::|libconvswap|_native\.")
-ENDED = re.compile(r"^(\S+::.*?) (PASSED|FAILED|SKIPPED|ERROR|XFAIL|XPASS)", re.MULTILINE)
-SAID = re.compile(rf"^{failure_lines.BEGINNING}(\S+::.*?) - (.*)", re.MULTILINE)
-MARKED = re.compile(rf"^{mark_lines.BEGINNING}(\S+::.*?) - (.*)$", re.MULTILINE)
-# What the names of tests say about the kernels that they load; libraries have files of kernels for each type.
+# Words in the names of tests that tell which kernels they load; a library has files of kernels for each type.
 KERNELS_OF = re.compile(
     r"naive|tiled|depthwise|sliding_rows|sliced_k|separable|few_channels|toeplitz|implicit_gemm|b?float\d+|tf32|ieee"
 )
-# Tools that report nothing of the host's calls.
-REPORT_KERNELS = ("racecheck", "synccheck")
-# Of pytest: all passed, some failed; everything else is no end of its own.
+# pytest's status if all tests passed or some failed; any other is a crash.
 ORDINARY_ENDS = (0, 1)
-# What a tool says of a launch that it has let go by, or of one that it does not name.
+# A tool's message about a launch that it did not look at.
 NOT_LOOKED_AT = re.compile(r"didn't track the launch|failure to track a kernel launch")
 NOT_A_REPORT = ("COMPUTE-SANITIZER", "ERROR SUMMARY", "RACECHECK SUMMARY", "Target application returned")
+# Ends of tests that are named, if no report of ours explains them.
+BAD_ENDS = ("failed", "error", "crashed", "unchecked")
+
+
+def lines_of(path: Path) -> list[dict]:
+    """Return the JSON lines of a file, but for a last one that is half written; none if there is no file."""
+    lines = []
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        with contextlib.suppress(json.JSONDecodeError):
+            lines.append(json.loads(text))
+    return lines
 
 
 class State:
-    """The lines of the state file.
+    """The state file: {"tool", "test", "outcome", "said"} or {"tool", "tests", "ours", "report"} in a line.
 
-    {"tool", "test", "outcome", "said"} or {"tool", "tests", "ours", "report"}, each with the library's hash
-    beside these; those of another library are left in the file and not read.
+    Each line has the library's hash beside these; lines of another library are kept in the file and not read.
     """
 
-    def __init__(self, path: Path, library: str) -> None:
-        self._path = path
-        self._library = library
-        self._lock = threading.Lock()
+    def __init__(self, path: Path) -> None:
+        self._path, self._lock = path, threading.Lock()
+        self._library = hashlib.sha256(library_path().read_bytes()).hexdigest()[:16]
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.lines = []
-        for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-            # The last line may be half of one, where the run before was stopped.
-            with contextlib.suppress(json.JSONDecodeError):
-                line = json.loads(text)
-                if line["library"] == library:
-                    self.lines.append(line)
+        # By tool: the last line of each test, and the reports.
+        self.ends: dict[str, dict[str, dict]] = defaultdict(dict)
+        self.reports: dict[str, list[dict]] = defaultdict(list)
+        self._keep(line for line in lines_of(path) if line["library"] == self._library)
 
     def add(self, lines: Iterable[dict]) -> None:
         """Keep the lines, in the file too."""
+        lines = [{"library": self._library, **line} for line in lines]
         with self._lock, self._path.open("a", encoding="utf-8") as file:
-            for line in lines:
-                self.lines.append(line)
-                file.write(json.dumps({"library": self._library, **line}) + "\n")
+            self._keep(lines)
+            file.writelines(json.dumps(line) + "\n" for line in lines)
 
-    def outcomes(self, tool: str) -> dict[str, str]:
-        """Return how each test ended under `tool`."""
-        return {
-            line["test"]: line["outcome"] for line in self.lines if "test" in line and line["tool"] == tool
-        }
+    def _keep(self, lines: Iterable[dict]) -> None:
+        for line in lines:
+            if "test" in line:
+                self.ends[line["tool"]][line["test"]] = line
+            else:
+                self.reports[line["tool"]].append(line)
 
-    def said(self, tool: str, test: str) -> str:
-        """Return pytest's line about how the test failed under `tool`."""
-        return next(
-            line["said"] for line in reversed(self.lines) if line.get("test") == test and line["tool"] == tool
-        )
+    def reports_of_ours(self, tool: str) -> list[dict]:
+        """Return the reports about our kernels and calls."""
+        return [report for report in self.reports[tool] if report["ours"]]
 
-    def done(self, tool: str, again: bool) -> set[str]:
-        """Return the tests that need not run under `tool`; `again`: those that passed or are reported."""
-        reported = {test for each in self.reports(tool) if each["ours"] for test in each["tests"]}
-        return {
-            test
-            for test, outcome in self.outcomes(tool).items()
-            if outcome == "passed" or (outcome != "skipped" and (not again or test in reported))
-        }
+    def reported(self, tool: str) -> set[str]:
+        """Return the tests of the processes that a report of ours came from."""
+        return {test for report in self.reports_of_ours(tool) for test in report["tests"]}
 
-    def reports(self, tool: str) -> list[dict]:
-        """Return what `tool` reported."""
-        return [line for line in self.lines if "report" in line and line["tool"] == tool]
+    def is_done(self, tool: str, test: str, again: bool) -> bool:
+        """Return whether the test need not run; `again`: only if it passed or is reported."""
+        outcome = self.ends[tool].get(test, {"outcome": "skipped"})["outcome"]
+        if outcome in ("passed", "skipped"):
+            return outcome == "passed"
+        return not again or test in self.reported(tool)
 
 
 def reports_in(log: str) -> list[str]:
-    """Return the reports in what a tool logged, one text each."""
+    """Return the reports in a tool's log, one text each."""
     found: list[list[str]] = [[]]
     for line in log.splitlines():
         text = line.removeprefix("=========").strip()
@@ -160,41 +150,28 @@ def reports_in(log: str) -> list[str]:
     return ["\n".join(lines) for lines in found if lines]
 
 
-def environment_of(card: str | None, share: str | None = None) -> dict[str, str]:
-    """Return the environment of pytest's processes, with our plugins; they see one card, None for all."""
-    plugins = str(Path(failure_lines.__file__).parent)
-    paths = {"PYTHONPATH": os.pathsep.join(filter(None, [plugins, os.environ.get("PYTHONPATH")]))}
-    seen = {} if card is None else {"CUDA_VISIBLE_DEVICES": card}
-    shares = {} if share is None else {"CONVSWAP_TEST_SHARE": share}
-    # So that reports have the lines of our kernels.
-    return os.environ | {"CONVSWAP_LINE_INFO": "1"} | paths | seen | shares
+def pytest_in(lines: Path, *arguments: str, share: str | None = None) -> tuple[list[str], dict[str, str]]:
+    """Return the command and the environment of a pytest that writes the file of `result_lines`."""
+    plugins = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, plugins))}
+    # With line information of our kernels in reports.
+    environment |= {result_lines.FILE: str(lines), "CONVSWAP_LINE_INFO": "1"}
+    environment |= {"CONVSWAP_TEST_SHARE": share} if share is not None else {}
+    command = [sys.executable, "-m", "pytest", "-m", MARKERS, "-p", result_lines.__name__]
+    return [*command, *arguments], environment
 
 
-def collect(arguments: Sequence[str], card: str | None) -> dict[str, set[str]]:
-    """Return the names of the tests, which may depend on the card, and the marks of each.
-
-    Ends the program where pytest cannot collect them or finds none.
-    """
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-m", MARKERS]
-    command += ["-p", mark_lines.__name__, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment_of(card))
-    if done.returncode != 0:
-        said = (done.stdout + done.stderr).strip()[-600:]
-        print(f"pytest cannot collect the tests, status {done.returncode}: {said}", file=sys.stderr)
-        raise SystemExit(2)
-    return {test: set(marks.split()) for test, marks in MARKED.findall(done.stdout)}
-
-
-def sanitizer_version() -> tuple[int, ...]:
-    """Return the version of compute-sanitizer; empty where it does not say one."""
-    said = subprocess.run(["compute-sanitizer", "--version"], capture_output=True, text=True, check=False)
-    match = re.search(r"Version ([0-9.]+)", said.stdout)
-    return tuple(map(int, match[1].split("."))) if match else ()
-
-
-def library_hash() -> str:
-    """Return what tells one build of the library from another."""
-    return hashlib.sha256(library_path().read_bytes()).hexdigest()[:16]
+def collect(arguments: Sequence[str]) -> dict[str, set[str]]:
+    """Return the names of the tests and the marks of each; end the program if pytest finds none."""
+    with tempfile.TemporaryDirectory() as folder:
+        lines = Path(folder, "lines")
+        command, environment = pytest_in(lines, "--collect-only", "-qq", *arguments)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        if done.returncode != 0:
+            said = (done.stdout + done.stderr).strip()[-600:]
+            print(f"pytest cannot collect the tests, status {done.returncode}: {said}", file=sys.stderr)
+            raise SystemExit(2)
+        return {line["test"]: set(line["marks"]) for line in lines_of(lines)}
 
 
 def grouped(tests: Sequence[str], most: int) -> list[list[str]]:
@@ -205,18 +182,18 @@ def grouped(tests: Sequence[str], most: int) -> list[list[str]]:
 
 
 class Settings(NamedTuple):
-    """What is to be told to a tool, and to the tests under it: how much of their repetitions to make."""
+    """A tool, its options, and the share of their repetitions that tests make under it."""
 
     tool: str
-    options: tuple[str, ...] = ()
-    share: str | None = None
+    options: tuple[str, ...]
+    share: str | None
 
 
 def settings_of(tool: str, marks: Set[str], jobs: int) -> Settings:
-    """Return what `tool` needs for a test with these marks, where so many processes run at once."""
+    """Return the settings for a test with these marks, if so many processes run at once."""
     options: list[str] = []
     if tool == "racecheck":
-        # Each would take all cores for itself, and the time would go into their waiting for each other.
+        # Otherwise each process takes all cores, and they wait for each other.
         options += ["--racecheck-num-workers", str(math.ceil((os.cpu_count() or 1) / jobs))]
     if tool in REPORT_KERNELS or MANY_THREADS in marks:
         options += ["--show-backtrace", "device"]
@@ -226,130 +203,98 @@ def settings_of(tool: str, marks: Set[str], jobs: int) -> Settings:
     return Settings(tool, tuple(options), LESS if is_less else None)
 
 
-def run_group(
-    settings: Settings, tests: Sequence[str], seconds: float, card: str | None, test_seconds: int
-) -> list[dict]:
-    """Run the tests under a tool, for so many seconds at most, each and all; return the lines of the state.
-
-    `card` is the one that they see; None for all.
-    """
+def run_group(settings: Settings, tests: Sequence[str], seconds: float, test_seconds: int) -> list[dict]:
+    """Run the tests under a tool for so many seconds at most, and return the lines of the state."""
     tool = settings.tool
     with tempfile.TemporaryDirectory() as folder:
-        log, out = Path(folder) / "log", Path(folder) / "out"
+        log, out, ended = (Path(folder, name) for name in ("log", "out", "ended"))
         command = ["compute-sanitizer", "--tool", tool, "--target-processes", "all", "--log-file", str(log)]
-        command += ["--kernel-name", KERNELS, "--num-callers-host", str(CALLERS), *settings.options]
-        command += [sys.executable, "-m", "pytest", "-v", "-m", MARKERS, "--timeout", str(test_seconds)]
-        command += ["-p", "no:cacheprovider", "-p", failure_lines.__name__, *tests]
+        # Of the callers those that tell whose call it was, and not all of Python's below.
+        command += ["--kernel-name", "kernel_substring=convswap", "--num-callers-host", "24"]
+        how = ["-v", "--timeout", str(test_seconds), "-p", "no:cacheprovider"]
+        tests_command, environment = pytest_in(ended, *how, *tests, share=settings.share)
+        command += [*settings.options, *tests_command]
         with out.open("wb") as file:
-            environment = environment_of(card, settings.share)
             process = subprocess.Popen(
                 command, stdout=file, stderr=file, start_new_session=True, env=environment
             )
-            is_cut_off = False
             try:
                 process.wait(max(1.0, seconds))
+                crashed = process.returncode not in ORDINARY_ENDS
             except subprocess.TimeoutExpired:
-                is_cut_off = True
+                crashed = False
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         said = out.read_text(encoding="utf-8", errors="replace")
-        logged = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    reasons = dict(SAID.findall(said))
-    lines: list[dict] = [
-        {"tool": tool, "test": test, "outcome": outcome.lower(), "said": reasons.get(test, "")}
-        for test, outcome in ENDED.findall(said)
-    ]
-    if not is_cut_off and process.returncode not in ORDINARY_ENDS:
-        # Whichever came next took the process with it, and would again.
-        ended = {line["test"] for line in lines}
-        lines += [
-            {"tool": tool, "test": test, "outcome": "crashed", "said": ""}
-            for test in tests
-            if test not in ended
-        ][:1]
+        reports = reports_in(log.read_text(encoding="utf-8", errors="replace") if log.exists() else "")
+        lines = [{"tool": tool, **line} for line in lines_of(ended) if "outcome" in line]
+    if crashed:
+        # The next test took the process with it, and would again.
+        left = [test for test in tests if test not in {line["test"] for line in lines}]
+        lines += [{"tool": tool, "test": test, "outcome": "crashed", "said": ""} for test in left[:1]]
         print(f"status {process.returncode} under {tool}: {said.strip()[-600:]}", file=sys.stderr, flush=True)
-    reports = reports_in(logged)
     if any(map(NOT_LOOKED_AT.search, reports)):
         lines = [line | {"outcome": "unchecked"} if line["outcome"] == "passed" else line for line in lines]
-    for report in reports:
-        if NOT_LOOKED_AT.search(report):
-            continue
-        lines.append(
-            {"tool": tool, "tests": list(tests), "ours": bool(OURS.search(report)), "report": report}
-        )
-    return lines
+    return lines + [
+        {"tool": tool, "tests": list(tests), "ours": bool(OURS.search(report)), "report": report}
+        for report in reports
+        if not NOT_LOOKED_AT.search(report)
+    ]
+
+
+def groups_left(
+    state: State, tests_of: dict[str, list[str]], marks_of: dict[str, set[str]], options: argparse.Namespace
+) -> list[tuple[Settings, list[str]]]:
+    """Return the tests that are to run, in groups of one process each.
+
+    The tools take turns, so that each has come as far as the others when the time is over.
+    """
+    queues = []
+    for tool, tests in tests_of.items():
+        parts: dict[Settings, list[str]] = defaultdict(list)
+        for test in tests:
+            if not state.is_done(tool, test, options.again):
+                parts[settings_of(tool, marks_of[test], options.jobs)].append(test)
+        queues.append([(own, group) for own, part in parts.items() for group in grouped(part, options.group)])
+    turns = itertools.zip_longest(*queues)
+    return [group for turn in turns for group in turn if group is not None]
 
 
 def summary(tool: str, state: State, tests: Sequence[str]) -> str:
-    """Return in a line how many tests ended how, and what was reported."""
-    outcomes = state.outcomes(tool)
-    ends = Counter(outcomes[test] for test in tests if test in outcomes)
-    told = ", ".join(f"{count} {outcome}" for outcome, count in sorted(ends.items()))
-    reports = state.reports(tool)
-    ours = sum(each["ours"] for each in reports)
-    left = len(tests) - sum(ends.values())
-    return (
-        f"{tool}: {told or 'none ended'}, {left} left; {ours} reports of ours, {len(reports) - ours} others"
-    )
+    """Return in a line how many tests ended how, and how many reports there are."""
+    ends = Counter(state.ends[tool][test]["outcome"] for test in tests if test in state.ends[tool])
+    told = ", ".join(f"{count} {outcome}" for outcome, count in sorted(ends.items())) or "none ended"
+    ours, left = len(state.reports_of_ours(tool)), len(tests) - sum(ends.values())
+    others = len(state.reports[tool]) - ours
+    return f"{tool}: {told}, {left} left; {ours} reports of ours, {others} others"
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run what is not in the state yet; return the exit status."""
-    options = parsed(arguments)
-    tools = options.tools
-    if why_not := why_not_with(tools):
-        print(why_not, file=sys.stderr)
-        return 2
-    end = time.monotonic() + options.seconds
-    cards = options.cards.split(",") if options.cards else [None]
-    marks_of = collect(options.tests, cards[0])
-    tests_of = {
-        tool: [test for test, marks in marks_of.items() if tool != "racecheck" or MANY_THREADS not in marks]
-        for tool in tools
-    }
-    state = State(options.state, library_hash())
-    queue = groups_left(state, tests_of, marks_of, options)
-
-    def work(number: int, group: tuple[Settings, list[str]]) -> None:
-        settings, own = group
-        seconds = end - time.monotonic()
-        if seconds > 0:
-            card = cards[number % len(cards)]
-            state.add(run_group(settings, own, seconds, card, options.test_seconds))
-            tool = settings.tool
-            print(summary(tool, state, tests_of[tool]), file=sys.stderr, flush=True)
-
-    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for future in [pool.submit(work, number, group) for number, group in enumerate(queue)]:
-            future.result()
-    for tool in tools:
-        print_outcome(tool, state, tests_of[tool])
-    if not any(state.outcomes(tool) for tool in tools):
-        print("no test ended; the time was too short, or the tool cannot run them", file=sys.stderr)
-        return 2
-    ended = {
-        outcome for tool in tools for test, outcome in state.outcomes(tool).items() if test in tests_of[tool]
-    }
-    is_reported = any(each["ours"] for tool in tools for each in state.reports(tool))
-    return 1 if is_reported or ended & {"crashed", "unchecked"} else 0
+def print_outcome(tool: str, state: State, tests: Sequence[str]) -> None:
+    """Print the summary of a tool, the tests that ended badly, those left, and some reports."""
+    print(summary(tool, state, tests))
+    ends, reported = state.ends[tool], state.reported(tool)
+    bad = [end for test, end in ends.items() if test in tests and end["outcome"] in BAD_ENDS]
+    for end in sorted(bad, key=lambda end: (BAD_ENDS.index(end["outcome"]), end["test"])):
+        if end["test"] not in reported:
+            told = end["outcome"].replace("error", "failed")
+            print(f"  {told} without a report of ours: {': '.join(filter(None, (end['test'], end['said'])))}")
+    left = sorted(set(tests) - ends.keys())
+    for test in left if len(left) <= MOST_NAMED else ():
+        print(f"  left: {test}")
+    for report in state.reports_of_ours(tool)[:3]:
+        print("  " + report["report"].replace("\n", "\n  "))
 
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
-    """Return the options, their tools as a list; end the program for what cannot be."""
+    """Return the options, their tools as a list; end the program if they, or the tools, are no use."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--state", type=Path, required=True, metavar="FILE.jsonl")
     parser.add_argument("--tools", default=",".join(TOOLS), help=f"default: {','.join(TOOLS)}")
     parser.add_argument("--seconds", type=float, default=540, help="end after so many; default: 540")
-    parser.add_argument(
-        "--test-seconds",
-        type=int,
-        default=TEST_SECONDS,
-        help=f"of each test, which a tool may slow down a hundredfold; default: {TEST_SECONDS}",
-    )
+    parser.add_argument("--test-seconds", type=int, default=TEST_SECONDS, help=f"default: {TEST_SECONDS}")
     parser.add_argument("--jobs", type=int, default=JOBS, help=f"processes at once; default: {JOBS}")
-    parser.add_argument("--cards", help="one for each process in turn, as 0,1; default: all for each")
     parser.add_argument("--group", type=int, default=GROUP, help=f"tests of a process; default: {GROUP}")
     parser.add_argument("--again", action="store_true", help="also what did not pass, without a report")
     parser.add_argument("tests", nargs="*", help="what pytest is to collect, after --; default: all")
@@ -363,59 +308,52 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def why_not_with(tools: list[str]) -> str:
-    """Return why the compute-sanitizer at hand cannot run the tools; "" where it can."""
+    """Return why the compute-sanitizer at hand cannot run the tools; "" if it can."""
     if shutil.which("compute-sanitizer") is None:
         return "there is no compute-sanitizer; it comes with the CUDA toolkit"
-    version = sanitizer_version()
-    if "initcheck" not in tools or version >= INITCHECK_SINCE:
+    command = ["compute-sanitizer", "--version"]
+    said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    version = re.search(r"Version ([0-9.]+)", said)
+    since = ".".join(map(str, INITCHECK_SINCE))
+    if "initcheck" not in tools or (version and tuple(map(int, version[1].split("."))) >= INITCHECK_SINCE):
         return ""
-    since, own = (".".join(map(str, each)) for each in (INITCHECK_SINCE, version))
     return (
-        f"initcheck needs compute-sanitizer {since}, but this one is {own or 'unknown'}; "
+        f"initcheck needs compute-sanitizer {since}, but this one is {version[1] if version else 'unknown'}; "
         "pip install nvidia-cuda-sanitizer-api, or leave it out by --tools"
     )
 
 
-def groups_left(
-    state: State,
-    tests_of: dict[str, list[str]],
-    marks_of: dict[str, set[str]],
-    options: argparse.Namespace,
-) -> list[tuple[Settings, list[str]]]:
-    """Return the tests that are not in the state, in groups of one process each.
+def main(arguments: list[str] | None = None) -> int:
+    """Run what is not in the state yet; return the exit status."""
+    options = parsed(arguments)
+    tools = options.tools
+    if why_not := why_not_with(tools):
+        print(why_not, file=sys.stderr)
+        return 2
+    end = time.monotonic() + options.seconds
+    marks_of = collect(options.tests)
+    tests_of = {tool: list(marks_of) for tool in tools}
+    if "racecheck" in tools:
+        tests_of["racecheck"] = [test for test in marks_of if MANY_THREADS not in marks_of[test]]
+    state = State(options.state)
 
-    The tools take turns, so that each has come as far as the others when the time is over.
-    """
-    groups = []
-    for tool, tests in tests_of.items():
-        done = state.done(tool, options.again)
-        parts: dict[Settings, list[str]] = {}
-        for test in tests:
-            if test not in done:
-                parts.setdefault(settings_of(tool, marks_of[test], options.jobs), []).append(test)
-        groups.append([(own, group) for own, part in parts.items() for group in grouped(part, options.group)])
-    return [
-        group for turn in range(max(map(len, groups))) for own in groups for group in own[turn : turn + 1]
-    ]
+    def work(group: tuple[Settings, list[str]]) -> None:
+        settings, tests = group
+        seconds = end - time.monotonic()
+        if seconds > 0:
+            state.add(run_group(settings, tests, seconds, options.test_seconds))
+            tool = settings.tool
+            print(summary(tool, state, tests_of[tool]), file=sys.stderr, flush=True)
 
-
-def print_outcome(tool: str, state: State, tests: list[str]) -> None:
-    """Print what came of a tool's tests: the sum, those that ended badly, those left, and some reports."""
-    print(summary(tool, state, tests))
-    ours = [each for each in state.reports(tool) if each["ours"]]
-    reported = {test for each in ours for test in each["tests"]}
-    outcomes = state.outcomes(tool)
-    ends_told = {("failed", "error"): "failed", ("crashed",): "crashed", ("unchecked",): "unchecked"}
-    for ends, told in ends_told.items():
-        for test in sorted(tests):
-            if outcomes.get(test) in ends and test not in reported:
-                said = state.said(tool, test)
-                print(f"  {told} without a report of ours: {test}{said and f': {said}'}")
-    left = sorted(set(tests) - outcomes.keys())
-    for test in left if len(left) <= MOST_NAMED else ():
-        print(f"  left: {test}")
-    for each in ours[:3]:
-        print("  " + each["report"].replace("\n", "\n  "))
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(work, groups_left(state, tests_of, marks_of, options)))
+    for tool in tools:
+        print_outcome(tool, state, tests_of[tool])
+    if not any(state.ends[tool] for tool in tools):
+        print("no test ended; the time was too short, or the tool cannot run them", file=sys.stderr)
+        return 2
+    ends = {state.ends[tool].get(test, {}).get("outcome") for tool in tools for test in tests_of[tool]}
+    return 1 if ends & {"crashed", "unchecked"} or any(map(state.reports_of_ours, tools)) else 0
 
 
 if __name__ == "__main__":

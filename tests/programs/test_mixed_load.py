@@ -31,7 +31,7 @@ def run_tool(*arguments: str) -> str:
 def test_sessions_compute_what_was_checked(device: str, how: list[str]) -> None:
     seconds = SECONDS[device]
     printed = run_tool("--device", device, "--seconds", str(seconds), *SMALL, *how)
-    # Not judged: memory grows while everything runs for the first time, and a busy machine may rest too seldom.
+    # Not judged: memory grows while everything runs for the first time, and a busy machine rests too seldom.
     found = re.search(
         r"([\d,]+) runs, ([\d,]+) sessions, 0 errors; (growth host|no growth to judge)", printed
     )
