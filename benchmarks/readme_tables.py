@@ -13,7 +13,7 @@ import math
 import re
 import shlex
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -32,10 +32,18 @@ OTHER_SUITES = ("many-channels", "one-d", "three-d")
 LONGEST_NAME = 36
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table with the first column to the left and the others to the right."""
-    lines = [headings, ["---", *["---:"] * (len(headings) - 1)], *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+def table(headings: str, rows: Iterable[str]) -> str:
+    """Return a Markdown table with the first column to the left and the others to the right.
+
+    `headings` and each row have " | " between their cells.
+    """
+    lines = [headings, "---" + " | ---:" * headings.count(" | "), *rows]
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def times_of(found: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the medians of a comparison: the default's, and ours."""
+    return found["time_ms"]["default"]["median"], found["time_ms"]["convswap"]["median"]
 
 
 def comparisons(results: Results, names: Iterable[str], *, fused: bool = False) -> list[dict[str, Any]]:
@@ -61,61 +69,38 @@ def comparisons(results: Results, names: Iterable[str], *, fused: bool = False) 
 
 def front(results: Results) -> str:
     """Some networks of the course and some that people run, as they are, swapped and fused."""
-    plain, taken_in = comparisons(results, FRONT), comparisons(results, FRONT, fused=True)
     rows = []
-    for found, fused_found in zip(plain, taken_in, strict=True):
-        times = {side: found["time_ms"][side]["median"] for side in ("default", "convswap")}
-        heuristic = found["others"].get("heuristic")
-        fused_times = {side: fused_found["time_ms"][side]["median"] for side in times}
+    both = zip(comparisons(results, FRONT), comparisons(results, FRONT, fused=True), strict=True)
+    for plain, taken_in in both:
+        default, swapped = times_of(plain)
+        default_beside_fused, fused = times_of(taken_in)
+        heuristic = plain["others"].get("heuristic")
+        # All is all: a share just below is not rounded up to it.
+        agreement = math.floor(1e4 * plain["top1_agreement"]) / 1e2
         rows.append(
-            [
-                found["model"],
-                three_digits(times["default"]),
-                "—" if heuristic is None else three_digits(heuristic["time_ms"]["median"]),
-                three_digits(times["convswap"]),
-                three_digits(fused_times["convswap"]),
-                f"{three_digits(times['default'] / times['convswap'])}x",
-                f"{three_digits(fused_times['default'] / fused_times['convswap'])}x",
-                # All is all: a share just below is not rounded up to it.
-                f"{math.floor(1e4 * found['top1_agreement']) / 1e2:g} %",
-            ]
+            f"{plain['model']} | {three_digits(default)} | "
+            f"{three_digits(heuristic['time_ms']['median']) if heuristic else '—'} | "
+            f"{three_digits(swapped)} | {three_digits(fused)} | {three_digits(default / swapped)}x | "
+            f"{three_digits(default_beside_fused / fused)}x | {agreement:g} %"
         )
-    headings = [
-        "network",
-        "default",
-        "HEURISTIC",
-        "swapped",
-        "fused",
-        "speedup swapped",
-        "speedup fused",
-    ]
-    return table([*headings, "top-1 agreement"], rows)
+    headings = "network | default | HEURISTIC | swapped | fused | speedup swapped | speedup fused"
+    return table(f"{headings} | top-1 agreement", rows)
 
 
 def networks(results: Results) -> str:
     """The course's networks against two settings, slowest default first."""
     rows = []
-    for found in sorted(
-        comparisons(results, NETWORKS), key=lambda found: -found["time_ms"]["default"]["median"]
-    ):
-        times = {side: found["time_ms"][side]["median"] for side in ("default", "convswap")}
-        heuristic = found["others"]["heuristic"]["time_ms"]["median"]
-        convs = {side: sum(layer[f"{side}_ms"] for layer in found["layers"]) for side in times}
+    for found in sorted(comparisons(results, NETWORKS), key=lambda found: -times_of(found)[0]):
+        default, ours = times_of(found)
+        convs = [sum(layer[f"{side}_ms"] for layer in found["layers"]) for side in ("default", "convswap")]
         rows.append(
-            [
-                found["model"],
-                f"{times['default']:.1f}",
-                f"{heuristic:.1f}",
-                f"{times['convswap']:.2f}",
-                f"{times['default'] / times['convswap']:.1f}x",
-                f"{convs['default'] / convs['convswap']:.0f}x",
-                f"{found['accuracy']['default']:.4f}",
-                f"{found['accuracy']['convswap']:.4f}",
-                f"{found['top1_agreement']:.4f}",
-            ]
+            f"{found['model']} | {default:.1f} | {found['others']['heuristic']['time_ms']['median']:.1f} | "
+            f"{ours:.2f} | {default / ours:.1f}x | {convs[0] / convs[1]:.0f}x | "
+            f"{found['accuracy']['default']:.4f} | {found['accuracy']['convswap']:.4f} | "
+            f"{found['top1_agreement']:.4f}"
         )
-    headings = ["network", "default", "HEURISTIC", "convswap", "speedup", "Conv alone"]
-    return table([*headings, "accuracy default", "accuracy convswap", "top-1 agreement"], rows)
+    headings = "network | default | HEURISTIC | convswap | speedup | Conv alone"
+    return table(f"{headings} | accuracy default | accuracy convswap | top-1 agreement", rows)
 
 
 def all_networks(results: Results) -> str:
@@ -127,25 +112,18 @@ def all_networks(results: Results) -> str:
     missing = [name for name in ALL_NETWORKS if name not in names]
     rows = []
     for found in comparisons(results, names or ALL_NETWORKS):
-        images = f"{found['images']:,}"
-        if found["batch"] != found["images"]:
-            images += f" by {found['batch']:,}"
-        accuracy = [found["accuracy"][side] for side in ("default", "convswap")]
-        times = [found["time_ms"][side]["median"] for side in ("default", "convswap")]
+        default, ours = times_of(found)
+        by_batch = f" by {found['batch']:,}" if found["batch"] != found["images"] else ""
+        shares = [found["accuracy"][side] for side in ("default", "convswap")]
+        accuracy = " | ".join("—" if share is None else f"{share:.4f}" for share in shares)
         rows.append(
-            [
-                found["model"],
-                images,
-                *("—" if share is None else f"{share:.4f}" for share in accuracy),
-                f"{found['top1_agreement']:.4f}",
-                f"{found['relative_l2_error']['convswap']:.1e}",
-                *map(three_digits, times),
-                f"{three_digits(times[0] / times[1])}x",
-            ]
+            f"{found['model']} | {found['images']:,}{by_batch} | {accuracy} | "
+            f"{found['top1_agreement']:.4f} | {found['relative_l2_error']['convswap']:.1e} | "
+            f"{three_digits(default)} | {three_digits(ours)} | {three_digits(default / ours)}x"
         )
-    headings = ["network", "images", "accuracy default", "accuracy convswap", "top-1 agreement"]
+    headings = "network | images | accuracy default | accuracy convswap | top-1 agreement"
     below = f"\n\nNot compared yet: {', '.join(missing)}." if missing else ""
-    return table([*headings, "relative L2 error", "default", "convswap", "speedup"], rows) + below
+    return table(f"{headings} | relative L2 error | default | convswap | speedup", rows) + below
 
 
 def fused(results: Results) -> str:
@@ -160,33 +138,20 @@ def fused(results: Results) -> str:
     for plain, each in zip(alone, together, strict=True):
         if any(plain[key] != each[key] for key in ("images", "batch", "dataset")):
             raise SystemExit(f"the results of {plain['model']}, fused and not, are of different data")
-        times = [
-            plain["time_ms"]["default"]["median"],
-            plain["time_ms"]["convswap"]["median"],
-            each["time_ms"]["convswap"]["median"],
-        ]
+        default, swapped = times_of(plain)
         rows.append(
-            [
-                plain["model"],
-                f"{convs_fused(each)} of {each['swapped']}",
-                *map(three_digits, times),
-                *(f"{three_digits(of_one['speedup'])}x" for of_one in (plain, each)),
-                f"{each['top1_agreement']:.4f}",
-                f"{each['relative_l2_error']['convswap']:.1e}",
-            ]
+            f"{plain['model']} | {convs_fused(each)} of {each['swapped']} | {three_digits(default)} | "
+            f"{three_digits(swapped)} | {three_digits(times_of(each)[1])} | "
+            f"{three_digits(plain['speedup'])}x | {three_digits(each['speedup'])}x | "
+            f"{each['top1_agreement']:.4f} | {each['relative_l2_error']['convswap']:.1e}"
         )
-    headings = ["network", "Convs fused", "default", "swapped", "fused", "speedup swapped", "speedup fused"]
+    headings = "network | Convs fused | default | swapped | fused | speedup swapped | speedup fused"
+    below = f"\n\nNot compared fused yet: {', '.join(missing)}." if missing else ""
     return f"""\
 The same networks with `--fuse`, medians in ms; *Convs fused* are those that took in others or, in front of a
 1x1 Conv, were taken in, and each speedup is over the default in the same run:
 
-{table([*headings, "top-1 agreement fused", "relative L2 error fused"], rows)}{
-        f'''
-
-Not compared fused yet: {', '.join(missing)}.'''
-        if missing
-        else ""
-    }"""
+{table(f"{headings} | top-1 agreement fused | relative L2 error fused", rows)}{below}"""
 
 
 def convs_fused(result: Mapping[str, Any]) -> int:
@@ -195,86 +160,66 @@ def convs_fused(result: Mapping[str, Any]) -> int:
     return len(result["fused"]) + taken_in
 
 
+def of_the_floor(row: Mapping[str, Any]) -> str:
+    """Return the floor of a layer as a share of our time."""
+    return f"{100 * row['floor_ms'] / row['convswap_ms']:.0f} %"
+
+
 def layers(results: Results) -> str:
     """The convolutions of the course suite, each run waited for, and ours also back to back."""
     back_to_back = {(row["layer"], row["batch"]): row["convswap_ms"] for row in results["bench-algorithms"]}
     rows = [
-        [
-            row["layer"],
-            f"{row['default_ms']:.2f}",
-            f"{row['best_other_ms']:.2f}",
-            f"{row['convswap_ms']:.2f}",
-            f"{row['default_ms'] / row['convswap_ms']:.1f}x",
-            f"{row['floor_ms']:.3f}",
-            f"{100 * row['floor_ms'] / row['convswap_ms']:.0f} %",
-            f"{back_to_back[row['layer'], row['batch']]:.3f}",
-            f"{row['relative_l2_error']:.1e}",
-        ]
+        f"{row['layer']} | {row['default_ms']:.2f} | {row['best_other_ms']:.2f} | {row['convswap_ms']:.2f} | "
+        f"{row['default_ms'] / row['convswap_ms']:.1f}x | {row['floor_ms']:.3f} | {of_the_floor(row)} | "
+        f"{back_to_back[row['layer'], row['batch']]:.3f} | {row['relative_l2_error']:.1e}"
         for row in results["bench-course"]
     ]
-    headings = ["layer", "default", "best other setting", "convswap", "speedup", "floor", "of the floor"]
-    return table([*headings, "back to back", "relative L2 error"], rows)
+    headings = "layer | default | best other setting | convswap | speedup | floor | of the floor"
+    return table(f"{headings} | back to back | relative L2 error", rows)
 
 
 def other_layers(results: Results) -> str:
     """The layers of other networks, of one, two and three dimensions, each at its usual batch."""
     rows = [
-        [
-            row["layer"],
-            f"{row['batch']}",
-            f"`{row['algorithm']}`",
-            three_digits(row["default_ms"]),
-            three_digits(row["convswap_ms"]),
-            f"{row['default_ms'] / row['convswap_ms']:.2f}x",
-            f"{100 * row['floor_ms'] / row['convswap_ms']:.0f} %",
-            f"{row['relative_l2_error']:.1e}",
-        ]
+        f"{row['layer']} | {row['batch']} | `{row['algorithm']}` | {three_digits(row['default_ms'])} | "
+        f"{three_digits(row['convswap_ms'])} | {row['default_ms'] / row['convswap_ms']:.2f}x | "
+        f"{of_the_floor(row)} | {row['relative_l2_error']:.1e}"
         for suite in OTHER_SUITES
         for row in results[f"bench-{suite}"]
     ]
-    headings = ["layer", "batch", "algorithm", "default", "convswap", "speedup", "of the floor"]
-    return table([*headings, "relative L2 error"], rows)
+    headings = "layer | batch | algorithm | default | convswap | speedup | of the floor | relative L2 error"
+    return table(headings, rows)
 
 
 def small_batches(results: Results) -> str:
     """How many times the faster of default and HEURISTIC each course layer is as fast, for each batch."""
     found = results["bench-small"]
-    batches = list(dict.fromkeys(row["batch"] for row in found))
     speedups: dict[str, list[float]] = {}
     for row in found:
         fastest = min(row["default_ms"], row["others_ms"]["heuristic"])
         speedups.setdefault(row["layer"], []).append(fastest / row["convswap_ms"])
-    means = [math.exp(fmean(map(math.log, own))) for own in zip(*speedups.values(), strict=True)]
-    rows = [[name, *(f"{own:.2f}x" for own in each)] for name, each in speedups.items()]
-    headings = ["layer", *(f"batch {batch:,}" for batch in batches)]
-    return table(headings, [*rows, ["geometric mean", *(f"{mean:.2f}x" for mean in means)]])
+    columns = zip(*speedups.values(), strict=True)
+    speedups["geometric mean"] = [math.exp(fmean(map(math.log, column))) for column in columns]
+    batches = dict.fromkeys(f"batch {row['batch']:,}" for row in found)
+    rows = [" | ".join([name, *(f"{own:.2f}x" for own in each)]) for name, each in speedups.items()]
+    return table(" | ".join(["layer", *batches]), rows)
 
 
 def precisions(results: Results) -> str:
     """The course layers in ieee, beside the default without TF32, and in float16."""
-    ieee, half = (
-        {row["layer"]: row for row in results[f"bench-{precision}"]} for precision in ("ieee", "float16")
-    )
+    ieee, float16 = results["bench-ieee"], results["bench-float16"]
+    halves = {row["layer"]: row for row in float16}
     rows = []
-    for layer, row in ieee.items():
-        default, other = row["others_ms"]["no_tf32"], half[layer]
+    for row in ieee:
+        default, half = row["others_ms"]["no_tf32"], halves[row["layer"]]
         rows.append(
-            [
-                layer,
-                f"{default:.2f}",
-                f"{row['convswap_ms']:.2f}",
-                f"{default / row['convswap_ms']:.1f}x",
-                f"{row['relative_l2_error']:.1e}",
-                f"{other['default_ms']:.2f}",
-                f"{other['best_other_ms']:.2f}",
-                f"{other['convswap_ms']:.2f}",
-                f"{other['default_ms'] / other['convswap_ms']:.1f}x",
-                f"{100 * other['floor_ms'] / other['convswap_ms']:.0f} %",
-            ]
+            f"{row['layer']} | {default:.2f} | {row['convswap_ms']:.2f} | "
+            f"{default / row['convswap_ms']:.1f}x | {row['relative_l2_error']:.1e} | "
+            f"{half['default_ms']:.2f} | {half['best_other_ms']:.2f} | {half['convswap_ms']:.2f} | "
+            f"{half['default_ms'] / half['convswap_ms']:.1f}x | {of_the_floor(half)}"
         )
-    headings = ["layer", "`use_tf32=0`", "convswap `ieee`", "speedup", "relative L2 error"]
-    headings += ["default float16", "best other setting", "convswap float16", "speedup", "of the floor"]
-    return table(headings, rows)
+    headings = "layer | `use_tf32=0` | convswap `ieee` | speedup | relative L2 error | default float16"
+    return table(f"{headings} | best other setting | convswap float16 | speedup | of the floor", rows)
 
 
 def one_image(results: Results) -> str:
@@ -286,12 +231,12 @@ def one_image(results: Results) -> str:
         row["model"]: [row[kind][side] for kind in ("ms", "graph_ms") for side in SIDES] for row in found
     }
     times["together"] = [sum(column) for column in zip(*times.values(), strict=True)]
-    rows = [[name, *(f"{milliseconds * 1e3:.1f}" for milliseconds in own)] for name, own in times.items()]
-    headings = [*SIDES, *(f"{side} in a graph" for side in SIDES)]
+    rows = [" | ".join([name, *(f"{ms * 1e3:.1f}" for ms in own)]) for name, own in times.items()]
+    headings = " | ".join(["network", *SIDES, *(f"{side} in a graph" for side in SIDES)])
     return f"""\
 One image at a time, microseconds until the answer is there, as it is and with a CUDA graph:
 
-{table(["network", *headings], rows)}"""
+{table(headings, rows)}"""
 
 
 def real_models(results: Results) -> str:
@@ -301,28 +246,18 @@ def real_models(results: Results) -> str:
     found = results[REAL_MODELS]
     rows = []
     for row in found["rows"]:
-        times = row["ms"]
-        told = [three_digits(times[side]) if side in times else "—" for side in (*SIDES, "optimized")]
-        gain, error = "—", "—"
+        times, graphs = row["ms"], row["graph_ms"]
+        cells = [row["model"], f"{row['batch']:,}", f"{row['taken']} of {row['convs']}"]
+        cells += [three_digits(times[s]) if s in times else "—" for s in (*SIDES, "optimized")]
+        cells += [three_digits(graphs[s]) if s in graphs else "—" for s in ("default", "optimized")]
         if "optimized" in times:
-            gain = f"{times['default'] / times['optimized']:.2f}x"
-            error = f"{row['relative_l2']['optimized']:.1e}"
-        graphs = row["graph_ms"]
-        told += [three_digits(graphs[side]) if side in graphs else "—" for side in ("default", "optimized")]
-        rows.append(
-            [row["model"], f"{row['batch']:,}", f"{row['taken']} of {row['convs']}", *told, gain, error]
-        )
-    headings = [
-        "model",
-        "batch",
-        "Convs taken",
-        *SIDES,
-        "optimized",
-        "default in a graph",
-        "optimized in a graph",
-        "speedup optimized",
-        "relative L2 error",
-    ]
+            cells.append(f"{times['default'] / times['optimized']:.2f}x")
+            cells.append(f"{row['relative_l2']['optimized']:.1e}")
+        else:
+            cells += ["—", "—"]
+        rows.append(" | ".join(cells))
+    headings = f"model | batch | Convs taken | {' | '.join(SIDES)} | optimized"
+    headings += " | default in a graph | optimized in a graph | speedup optimized | relative L2 error"
     card, version = (found["environment"][key] for key in ("card", "onnxruntime"))
     return f"""\
 ## Models in use
@@ -344,8 +279,8 @@ def study(results: Results) -> str:
         if math.log2(row["batch"]) % 2 == 0:
             times = [row[f"{part}_ms"] for part in STUDIED]
             told = ["-" if one is None else three_digits(one) if one else "0" for one in times]
-            rows.append([f"{row['batch']:,}", row["side"], *told])
-    return table(["batch", "side", *(part.replace("_", " ") for part in STUDIED)], rows)
+            rows.append(" | ".join([f"{row['batch']:,}", row["side"], *told]))
+    return table(" | ".join(["batch", "side", *STUDIED]).replace("_", " "), rows)
 
 
 def short_name(kernel: str) -> str:
@@ -363,10 +298,12 @@ def against_ncu(results: Results) -> str:
             continue
         times = [row["profile_us"], row["profile_apart_us"]]
         far = ["-" if one is None else f"{one / row['ncu_us'] - 1:+.1%}" for one in times]
-        where = [row["network"], row["side"], ", ".join(row["nodes"]), f"`{short_name(row['kernel'])}`"]
-        rows.append([*where, f"{row['ncu_us']:.1f}", f"{times[0]:.1f}", *far])
-    headings = ["network", "side", "node", "kernel", "Nsight Compute", "`profile`"]
-    return table([*headings, "difference", "difference, kernels apart"], rows)
+        rows.append(
+            f"{row['network']} | {row['side']} | {', '.join(row['nodes'])} | `{short_name(row['kernel'])}` | "
+            f"{row['ncu_us']:.1f} | {row['profile_us']:.1f} | {' | '.join(far)}"
+        )
+    headings = "network | side | node | kernel | Nsight Compute | `profile`"
+    return table(f"{headings} | difference | difference, kernels apart", rows)
 
 
 TABLES = {
