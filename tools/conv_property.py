@@ -15,6 +15,7 @@ import concurrent.futures
 import math
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -459,37 +460,49 @@ def results(draw: Draw, arrays: list[np.ndarray | None], device: str):
         yield name, y.to_numpy()
 
 
+def for_each_draw(
+    function: Callable[[Any], None],
+    drawn: st.SearchStrategy[Any],
+    number: int,
+    examples: int,
+    shrinks: bool = False,
+) -> None:
+    """Call the function with examples that are drawn with the seed `number`; `shrinks`: shrink a failure."""
+    phases = [Phase.generate, Phase.shrink] if shrinks else [Phase.generate]
+    how = {"database": None, "deadline": None, "suppress_health_check": list(HealthCheck)}
+
+    @seed(number)
+    @settings(max_examples=examples, phases=phases, **how)
+    @given(drawn)
+    def holds(draw: Any) -> None:
+        function(draw)
+
+    holds()
+
+
 def check_seed(number: int, device: str, examples: int = EXAMPLES_PER_SEED, shrinks: bool = True) -> int:
     """Check the problems of one seed; return how many results were compared."""
     compared = 0
 
-    @seed(number)
-    @settings(
-        max_examples=examples,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        phases=[Phase.generate, Phase.shrink] if shrinks else [Phase.generate],
-    )
-    @given(pair_draws() if number % PAIRS_EVERY == PAIRS_EVERY - 1 else mostly(draws(), rung_draws()))
     def property_holds(draw: Draw) -> None:
         nonlocal compared
         compared += check(draw, device)
 
-    property_holds()
+    drawn = pair_draws() if number % PAIRS_EVERY == PAIRS_EVERY - 1 else mostly(draws(), rung_draws())
+    for_each_draw(property_holds, drawn, number, examples, shrinks)
     return compared
 
 
-def _attempt(number: int, device: str) -> tuple[int, int, str]:
+def _attempt(check_seed: Callable[[int, str], int], number: int, device: str) -> tuple[int, int, str]:
     try:
         return number, check_seed(number, device), ""
     except BaseException:
         return number, 0, traceback.format_exc(limit=-1)
 
 
-def main() -> int:
-    """Check a range of seeds in several processes and print what came of it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def run_seeds(check_seed: Callable[[int, str], int]) -> int:
+    """Check the seeds of the command line in several processes; return 1 if one failed."""
+    parser = argparse.ArgumentParser(description="Check what is drawn with a range of seeds.")
     parser.add_argument("--device", choices=["cpu", "cuda"], required=True)
     parser.add_argument("--seeds", default="0:10", metavar="FIRST:END")
     parser.add_argument("--jobs", type=int, default=1)
@@ -497,7 +510,7 @@ def main() -> int:
     first, end = (int(part) for part in options.seeds.split(":"))
     failures = compared = 0
     with concurrent.futures.ProcessPoolExecutor(options.jobs) as pool:
-        attempts = [pool.submit(_attempt, number, options.device) for number in range(first, end)]
+        attempts = [pool.submit(_attempt, check_seed, number, options.device) for number in range(first, end)]
         for done, attempt in enumerate(concurrent.futures.as_completed(attempts), start=1):
             number, found, error = attempt.result()
             compared += found
@@ -506,10 +519,9 @@ def main() -> int:
                 print(f"seed {number} failed:\n{error}", flush=True)
             if done % 25 == 0:
                 print(f"{done} of {end - first} seeds, {compared:,} results compared", flush=True)
-    problems = (end - first) * EXAMPLES_PER_SEED
-    print(f"{options.device}: {problems:,} problems, {compared:,} results, {failures} seeds failed")
+    print(f"{options.device}: {end - first:,} seeds, {compared:,} results compared, {failures} seeds failed")
     return 1 if failures else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_seeds(check_seed))

@@ -49,11 +49,10 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 import numpy as np
 import onnxruntime
-from conv_property import MOST_OPERATIONS, Draw, check, draws, results
+from conv_property import MOST_OPERATIONS, Draw, check, draws, for_each_draw, results
 from convswap import _native, override_session
 from cuda_driver import free_bytes
 from element_types import ort_value
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from onnx import helper, parser
 from op_sessions import CASE, PROVIDERS, conv_model, make_session
 from repeats import repeats
@@ -115,16 +114,12 @@ def is_small(draw: Draw) -> bool:
 def draw_specs(number: int, count: int) -> list[Draw]:
     """Return `count` draws, all of whose shapes are small."""
     found: dict[str, Draw] = {}
-    how = {"database": None, "deadline": None, "suppress_health_check": list(HealthCheck)}
 
-    @seed(number)
-    @settings(max_examples=20 * count, phases=[Phase.generate], **how)
-    @given(draws())
     def collect(draw: Draw) -> None:
         if len(found) < count and all(map(is_small, shapes_of(draw))):
             found.setdefault(repr(draw), draw)
 
-    collect()
+    for_each_draw(collect, draws(), number, 20 * count)
     return list(found.values())
 
 

@@ -9,7 +9,6 @@ the library. As a program:
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from collections.abc import Callable
@@ -20,9 +19,19 @@ import helpers_of_tests  # noqa: F401
 import ml_dtypes
 import numpy as np
 from conv_cases import ConvCase, convolve
-from conv_property import ROUNDINGS, TENSOR_CORE, TF32_OPERAND, Draw, Front, mostly, pools, results
+from conv_property import (
+    ROUNDINGS,
+    TENSOR_CORE,
+    TF32_OPERAND,
+    Draw,
+    Front,
+    for_each_draw,
+    mostly,
+    pools,
+    results,
+    run_seeds,
+)
 from convswap import _native
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 EXAMPLES_PER_SEED = 100
@@ -296,43 +305,18 @@ def check_seed(number: int, device: str, examples: int = EXAMPLES_PER_SEED) -> t
     """Check the problems of one seed; return how many outputs were compared and undetermined."""
     total = np.zeros(2, np.int64)
 
-    @seed(number)
-    @settings(
-        max_examples=examples,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        phases=[Phase.generate],
-    )
-    @given(special_draws())
     def property_holds(draw: SpecialDraw) -> None:
         nonlocal total
         total += check(draw, device)
 
-    property_holds()
+    for_each_draw(property_holds, special_draws(), number, examples)
     return int(total[0]), int(total[1])
 
 
-def main() -> int:
-    """Check a range of seeds and print what came of it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", choices=["cpu", "cuda"], required=True)
-    parser.add_argument("--seeds", default="0:10", metavar="FIRST:END")
-    options = parser.parse_args()
-    first, end = (int(part) for part in options.seeds.split(":"))
-    failures, total = 0, np.zeros(2, np.int64)
-    for number in range(first, end):
-        try:
-            total += check_seed(number, options.device)
-        except AssertionError as error:
-            failures += 1
-            print(f"seed {number} failed: {error}", flush=True)
-    print(
-        f"{options.device}: {(end - first) * EXAMPLES_PER_SEED:,} problems, {total[0]:,} outputs compared, "
-        f"{total[1]:,} undetermined, {failures} seeds failed"
-    )
-    return 1 if failures else 0
+def compared_in_seed(number: int, device: str) -> int:
+    """Check the problems of one seed; return how many outputs were compared."""
+    return check_seed(number, device)[0]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_seeds(compared_in_seed))

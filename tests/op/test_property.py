@@ -195,11 +195,11 @@ def test_the_program_names_the_seed_that_failed_and_no_other_and_repeats_it(monk
     monkeypatch.setattr(conv_property, "results", with_a_wrong_element)
     for seeds in ("2:5", "3:4"):
         monkeypatch.setattr(sys, "argv", ["conv_property.py", "--device", "cpu", "--seeds", seeds])
-        assert conv_property.main() == 1
+        assert conv_property.run_seeds(conv_property.check_seed) == 1
         printed = capsys.readouterr().out
         assert re.findall(r"^seed (\d+) failed:$", printed, re.MULTILINE) == ["3"]
         assert re.search(rf"AssertionError: direct \S* on {re.escape(chosen)}: 1 of \d+ wrong", printed)
         assert printed.endswith(", 1 seeds failed\n")
     monkeypatch.setattr(sys, "argv", ["conv_property.py", "--device", "cpu", "--seeds", "2:3"])
-    assert conv_property.main() == 0
-    assert capsys.readouterr().out.endswith(" results, 0 seeds failed\n")
+    assert conv_property.run_seeds(conv_property.check_seed) == 0
+    assert capsys.readouterr().out.endswith(" results compared, 0 seeds failed\n")
