@@ -12,7 +12,6 @@ from convswap.models import ALL_NETWORKS, LARGE_NETWORKS, NETWORKS
 pytestmark = pytest.mark.extended
 
 NETWORK = "ece408-2019sp"
-PLACE = "Before.\n<!-- all-networks -->\nold\n<!-- /all-networks -->\nAfter.\n"
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +53,35 @@ def fused_results(results):
 
 
 @pytest.fixture
-def readme(tmp_path):
+def page(tmp_path):
+    """A function that writes the tables of a page with one place, and returns the page's text."""
     file = tmp_path / "page.md"
-    file.write_text(PLACE)
-    return file
+
+    def write(name, results, status=0):
+        place = f"Before.\n<!-- {name} -->\nold\n<!-- /{name} -->\nAfter.\n"
+        file.write_text(place)
+        for _ in range(2):  # the second time in the place of the first
+            answer = run_script("readme_tables", "--results", results, "--readme", file)
+            assert answer.returncode == status, answer.stderr
+            if status:
+                assert file.read_text() == place
+                (line,) = answer.stderr.splitlines()
+                return line
+            assert answer.stdout == f"{file}: {name}\n"
+        text = file.read_text()
+        assert text.startswith(f"Before.\n<!-- {name} -->\n") and "old" not in text
+        assert text.endswith(f"<!-- /{name} -->\nAfter.\n")
+        return text
+
+    return write
+
+
+def rows_of(text):
+    """Return the rows of the only table by heading."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    headings, rule, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert rule == ["---", *["---:"] * (len(headings) - 1)]
+    return [dict(zip(headings, row, strict=True)) for row in rows]
 
 
 def change(results, network, folder="compare", **changes):
@@ -66,93 +90,62 @@ def change(results, network, folder="compare", **changes):
     results.write_text(json.dumps(sections))
 
 
-def test_the_table_has_a_row_for_every_network_and_accuracies_where_they_are_known(found, results, readme):
-    answer = run_script("readme_tables", "--results", results, "--readme", readme)
-    assert (answer.returncode, answer.stdout) == (0, f"{readme}: all-networks\n"), answer.stderr
-    before, begin, heading, rule, *rows, _, first, second, end, after = readme.read_text().splitlines()
-    assert (before, begin, end, after) == (
-        "Before.",
-        "<!-- all-networks -->",
-        "<!-- /all-networks -->",
-        "After.",
-    )
-    assert f"{first} {second}" == (
+def test_the_table_has_a_row_for_every_network_and_accuracies_if_they_are_known(found, results, page):
+    text = page("all-networks", results)
+    assert " ".join(text.splitlines()[-4:-2]) == (
         "To measure again: `python benchmarks/results.py 'compare/*'`. Results of one a card, driver 1.2: "
         "commit abcdef01 of 2026-11-29."
     )
-    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in (heading, *rows)]
-    assert {len(row) for row in cells} == {rule.count("---")} == {9}
-    assert [row[0] for row in cells[1:]] == [*NETWORKS, *LARGE_NETWORKS]
-    times = [found["time_ms"][side]["median"] for side in ("default", "convswap")]
-    for row in cells[1:]:
-        named = dict(zip(cells[0], row, strict=True))
-        if row[0] in NETWORKS:
-            assert named["images"] == "30"
-            assert float(named["accuracy default"]) == pytest.approx(found["accuracy"]["default"], abs=5e-5)
-            assert float(named["accuracy convswap"]) == pytest.approx(found["accuracy"]["convswap"], abs=5e-5)
-        else:
-            assert named["images"] == "256 by 8"
-            assert (named["accuracy default"], named["accuracy convswap"]) == ("—", "—")
-        assert float(named["top-1 agreement"]) == pytest.approx(found["top1_agreement"], abs=5e-5)
+    rows = rows_of(text)
+    assert [row["network"] for row in rows] == [*NETWORKS, *LARGE_NETWORKS]
+    default, ours = (found["time_ms"][side]["median"] for side in ("default", "convswap"))
+    accuracies = [f"{found['accuracy'][side]:.4f}" for side in ("default", "convswap")]
+    for row in rows:
+        is_large = row["network"] in LARGE_NETWORKS
+        assert row["images"] == ("256 by 8" if is_large else "30")
+        told = [row["accuracy default"], row["accuracy convswap"]]
+        assert told == (["—", "—"] if is_large else accuracies)
+        assert float(row["top-1 agreement"]) == pytest.approx(found["top1_agreement"], abs=5e-5)
         # Two digits count.
-        assert float(named["relative L2 error"]) == pytest.approx(
-            found["relative_l2_error"]["convswap"], rel=0.05
-        )
+        error = found["relative_l2_error"]["convswap"]
+        assert float(row["relative L2 error"]) == pytest.approx(error, rel=0.05)
         # Three do.
-        assert [float(named["default"]), float(named["convswap"])] == pytest.approx(times, rel=5e-3)
-        assert float(named["speedup"].removesuffix("x")) == pytest.approx(times[0] / times[1], rel=5e-3)
+        assert [float(row["default"]), float(row["convswap"])] == pytest.approx([default, ours], rel=5e-3)
+        assert float(row["speedup"].removesuffix("x")) == pytest.approx(default / ours, rel=5e-3)
 
 
-def test_a_network_without_results_is_no_row_and_named_below(results, readme):
+def test_a_network_without_results_is_no_row_and_named_below(results, page):
     sections = json.loads(results.read_text())
     del sections["compare/vgg16"]
     results.write_text(json.dumps(sections))
-    answer = run_script("readme_tables", "--results", results, "--readme", readme)
-    assert (answer.returncode, answer.stdout) == (0, f"{readme}: all-networks\n"), answer.stderr
-    page = readme.read_text()
-    assert "| vgg16 |" not in page and page.count("\n| ") == len(ALL_NETWORKS) + 1
-    assert "\n\nNot compared yet: vgg16.\n" in page
+    text = page("all-networks", results)
+    assert "vgg16" not in [row["network"] for row in rows_of(text)]
+    assert len(rows_of(text)) == len(ALL_NETWORKS) - 1 and "\n\nNot compared yet: vgg16.\n" in text
 
 
-def test_results_of_another_machine_or_precision_do_not_mix(found, results, readme):
+def test_results_of_another_machine_or_precision_do_not_mix(found, results, page):
     environment = found["environment"] | {"onnxruntime": "1.99"}
     for changes, told in [({"precision": "ieee"}, "ieee"), ({"environment": environment}, "1.99")]:
         change(results, NETWORK, **changes)
-        answer = run_script("readme_tables", "--results", results, "--readme", readme)
-        assert answer.returncode == 1
-        (line,) = answer.stderr.splitlines()
+        line = page("all-networks", results, status=1)
         assert "are of different kinds" in line and told in line
         change(results, NETWORK, **{name: found[name] for name in changes})
-    assert readme.read_text() == PLACE
 
 
-def test_wrong_answers_get_no_row(results, readme):
+def test_wrong_answers_get_no_row(results, page):
     change(results, "convnext-tiny", within_tolerance=False)
-    answer = run_script("readme_tables", "--results", results, "--readme", readme)
-    assert answer.returncode == 1
-    assert answer.stderr.startswith("the answers of convnext-tiny differ;")
-    assert readme.read_text() == PLACE
+    assert page("all-networks", results, status=1).startswith("the answers of convnext-tiny differ;")
 
 
-def test_each_network_has_its_times_swapped_and_fused(found, fused_results, readme):
-    readme.write_text("<!-- fused -->\nold\n<!-- /fused -->\n")
-    for _ in range(2):  # the second time in the place of the first
-        answer = run_script("readme_tables", "--results", fused_results, "--readme", readme)
-        assert (answer.returncode, answer.stdout) == (0, f"{readme}: fused\n"), answer.stderr
-        lines = readme.read_text().splitlines()
-        assert (lines[0], lines[-1]) == ("<!-- fused -->", "<!-- /fused -->") and "old" not in lines
-        heading, rule, *rows = [line for line in lines if line.startswith("|")]
-        cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in (heading, *rows)]
-        assert {len(row) for row in cells} == {rule.count("---")} == {9}
-        assert [row[0] for row in cells[1:]] == [*NETWORKS, *LARGE_NETWORKS]
-    times = {side: found["time_ms"][side]["median"] for side in ("default", "convswap")}
-    for row in cells[1:]:
-        named = dict(zip(cells[0], row, strict=True))
-        assert (named["Convs fused"], named["top-1 agreement fused"]) == ("3 of 4", "0.7500")
-        assert float(named["default"]) == pytest.approx(times["default"], rel=5e-3)
-        assert float(named["swapped"]) == pytest.approx(times["convswap"], rel=5e-3)
-        assert float(named["fused"]) == pytest.approx(times["convswap"] / 2, rel=5e-3)
-        speedups = [float(named[f"speedup {what}"].removesuffix("x")) for what in ("swapped", "fused")]
+def test_each_network_has_its_times_swapped_and_fused(found, fused_results, page):
+    rows = rows_of(page("fused", fused_results))
+    assert [row["network"] for row in rows] == [*NETWORKS, *LARGE_NETWORKS]
+    default, ours = (found["time_ms"][side]["median"] for side in ("default", "convswap"))
+    for row in rows:
+        assert (row["Convs fused"], row["top-1 agreement fused"]) == ("3 of 4", "0.7500")
+        times = [float(row[side]) for side in ("default", "swapped", "fused")]
+        assert times == pytest.approx([default, ours, ours / 2], rel=5e-3)
+        speedups = [float(row[f"speedup {side}"].removesuffix("x")) for side in ("swapped", "fused")]
         assert speedups == pytest.approx([found["speedup"], 2 * found["speedup"]], rel=5e-3)
 
 
@@ -167,28 +160,16 @@ def test_each_network_has_its_times_swapped_and_fused(found, fused_results, read
     ],
     ids=str,
 )
-def test_what_does_not_go_together_is_no_row_of_the_fused(changes, told, fused_results, readme):
-    readme.write_text("<!-- fused -->\n<!-- /fused -->\n")
+def test_results_that_do_not_go_together_are_no_row_of_the_fused(changes, told, fused_results, page):
     change(fused_results, NETWORK, **changes)
-    answer = run_script("readme_tables", "--results", fused_results, "--readme", readme)
-    assert answer.returncode == 1
-    (line,) = answer.stderr.splitlines()
-    assert told in line
+    assert told in page("fused", fused_results, status=1)
 
 
 def bench_row(layer, batch=10_000, **times):
     return {"layer": layer, "batch": batch, "relative_l2_error": 1.25e-7, "floor_ms": 0.25, **times}
 
 
-def cells_of(readme):
-    """Return the rows of the only table, without the rule below its headings."""
-    lines = [line for line in readme.read_text().splitlines() if line.startswith("|")]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    assert {len(row) for row in rows} == {len(rows[0])}
-    return [rows[0], *rows[2:]]
-
-
-def test_small_batches_are_set_against_the_faster_of_default_and_heuristic(tmp_path, readme):
+def test_small_batches_are_set_against_the_faster_of_default_and_heuristic(tmp_path, page):
     rows = [
         bench_row("a", 1, default_ms=4.0, others_ms={"heuristic": 5.0, "nhwc": 0.1}, convswap_ms=2.0),
         bench_row("a", 64, default_ms=9.0, others_ms={"heuristic": 6.0, "nhwc": 0.1}, convswap_ms=2.0),
@@ -196,29 +177,22 @@ def test_small_batches_are_set_against_the_faster_of_default_and_heuristic(tmp_p
         bench_row("b", 64, default_ms=3.0, others_ms={"heuristic": 3.0, "nhwc": 0.1}, convswap_ms=0.25),
     ]
     kept = write_results(tmp_path / "h200.json", **{"bench-small": rows})
-    readme.write_text("<!-- small-batches -->\n<!-- /small-batches -->\n")
-    answer = run_script("readme_tables", "--results", kept, "--readme", readme)
-    assert answer.returncode == 0, answer.stderr
-    assert cells_of(readme) == [
-        ["layer", "batch 1", "batch 64"],
-        ["a", "2.00x", "3.00x"],
-        ["b", "0.50x", "12.00x"],
-        ["geometric mean", "1.00x", "6.00x"],
+    assert rows_of(page("small-batches", kept)) == [
+        {"layer": "a", "batch 1": "2.00x", "batch 64": "3.00x"},
+        {"layer": "b", "batch 1": "0.50x", "batch 64": "12.00x"},
+        {"layer": "geometric mean", "batch 1": "1.00x", "batch 64": "6.00x"},
     ]
 
 
-def test_ieee_is_set_against_the_default_without_tf32_and_float16_against_its_own(tmp_path, readme):
+def test_ieee_is_set_against_the_default_without_tf32_and_float16_against_its_own(tmp_path, page):
     ieee = bench_row("a", default_ms=1.0, others_ms={"no_tf32": 6.0}, convswap_ms=2.0)
     half = bench_row("a", default_ms=5.0, best_other_ms=4.0, others_ms={}, convswap_ms=0.5)
     kept = write_results(tmp_path / "h200.json", **{"bench-ieee": [ieee], "bench-float16": [half]})
-    readme.write_text("<!-- precisions -->\n<!-- /precisions -->\n")
-    answer = run_script("readme_tables", "--results", kept, "--readme", readme)
-    assert answer.returncode == 0, answer.stderr
-    (row,) = cells_of(readme)[1:]
-    assert row == ["a", "6.00", "2.00", "3.0x", "1.2e-07", "5.00", "4.00", "0.50", "10.0x", "50 %"]
+    row = "| a | 6.00 | 2.00 | 3.0x | 1.2e-07 | 5.00 | 4.00 | 0.50 | 10.0x | 50 % |"
+    assert row in page("precisions", kept).splitlines()
 
 
-def test_the_study_has_a_row_for_every_power_of_four_and_dashes_where_it_failed(tmp_path, readme):
+def test_the_study_has_a_row_for_every_power_of_four_and_dashes_if_it_failed(tmp_path, page):
     parts = ("copy_in", "convolution", "fully_connected", "max_pool", "copy_out", "other", "total", "set_up")
     rows = [
         {"batch": batch, "side": side, **{f"{part}_ms": i * batch / 10 for i, part in enumerate(parts)}}
@@ -227,21 +201,14 @@ def test_the_study_has_a_row_for_every_power_of_four_and_dashes_where_it_failed(
     ]
     rows[-1] |= {f"{part}_ms": None for part in parts}
     kept = write_results(tmp_path / "h200.json", **{"study-alexnet": {"rows": rows}})
-    readme.write_text("<!-- study -->\n<!-- /study -->\n")
-    answer = run_script("readme_tables", "--results", kept, "--readme", readme)
-    assert answer.returncode == 0, answer.stderr
-    headings, *rows = cells_of(readme)
-    assert headings == ["batch", "side", *(part.replace("_", " ") for part in parts)]
+    rows = [list(row.values()) for row in rows_of(page("study", kept))]
     assert [row[:2] for row in rows] == [[b, s] for b in "14" for s in ("default", "convswap")]
     assert rows[2][2:6] == ["0", "0.400", "0.800", "1.20"] and rows[3][2:] == ["-"] * len(parts)
 
 
 @pytest.mark.parametrize("name", ["small-batches", "study"])
-def test_a_missing_section_is_named_with_what_measures_it(name, tmp_path, readme):
-    readme.write_text(f"<!-- {name} -->\n<!-- /{name} -->\n")
-    answer = run_script("readme_tables", "--results", tmp_path / "none.json", "--readme", readme)
-    assert answer.returncode == 1
-    (line,) = answer.stderr.splitlines()
+def test_a_missing_section_is_named_with_the_command_that_measures_it(name, tmp_path, page):
+    line = page(name, tmp_path / "none.json", status=1)
     assert line.startswith(f"{tmp_path}/none.json has no ") and "python benchmarks/results.py " in line
 
 
