@@ -332,8 +332,9 @@ def main(arguments: list[str] | None = None) -> int:
     # Otherwise the collector of every worker would copy the memory that it shares with this process.
     gc.freeze()
     for seed in range(*map(int, options.seeds.split(":"))):
+        damaged = reader.damaged(samples, seed)
         started = time.monotonic()
-        kind, detail = run_case(reader.damaged(samples, seed), options.seconds)
+        kind, detail = run_case(damaged, options.seconds)
         slowest = max(slowest, (time.monotonic() - started, seed))
         counts[kind] += 1
         if kind == "failed":
