@@ -16,7 +16,6 @@ import argparse
 import json
 import math
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +29,7 @@ from convswap.errors import ConvswapError
 from convswap.timing.sampler import Sample, StoppingRule, measure
 from convswap.timing.single_node import spread_values
 from onnx import TensorProto
+from results import card_and_driver, checked_out
 
 RULE = StoppingRule(samples=5, seconds=20, burst_ms=3, max_burst=20, drop_slower=10, drop_first=30)
 PROBLEMS = range(600)
@@ -189,19 +189,13 @@ def _channels(random: Random, most: int) -> int:
 # Collecting
 
 
-def collect(file: Path, numbers: Sequence[int], seconds: float) -> None:
+def collect(file: Path, numbers: Sequence[int], seconds: float, commit: str | None) -> None:
     """Append the times of the problems that `file` lacks, until `seconds` are over."""
     end = time.monotonic() + seconds
-    card = _native.cuda_devices()[0]
     rows = read(file) if file.exists() else []
     if not rows:
-        commit = subprocess.run(
-            ["git", "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True, check=False
-        )
-        append(
-            file,
-            [{"card": card["name"], "driver_cuda": card["driver_cuda"], "commit": commit.stdout.strip()}],
-        )
+        card, driver = card_and_driver()
+        append(file, [{"card": card, "driver": driver, "commit": commit or checked_out()}])
     done = {row["problem"] for row in rows if "problem" in row}
     draws = [drawn_problem(number) for number in numbers if number not in done]
     chunks = [draws[first : first + CHUNK] for first in range(0, len(draws), CHUNK)]
@@ -213,7 +207,10 @@ def collect(file: Path, numbers: Sequence[int], seconds: float) -> None:
             if time.monotonic() > end:
                 print(f"time is over; problems left: {len(draws) - number * CHUNK - chunk.index(draw)}")
                 return
-            append(file, timed(draw, sides[number][draw.number]))
+            try:
+                append(file, timed(draw, sides[number][draw.number]))
+            except RuntimeError as error:
+                print(f"problem {draw.number} is left out: {error}")
         print(f"{min(len(draws), (number + 1) * CHUNK)} of {len(draws)} problems", flush=True)
 
 
@@ -225,7 +222,7 @@ class Side:
     index: int
     tiling: str
     estimate_ms: float | None
-    kernels: Sequence[str]
+    kernels: tuple[str, ...]
 
 
 def sides_of(draw: Drawn) -> list[Side]:
@@ -240,7 +237,8 @@ def sides_of(draw: Drawn) -> list[Side]:
             continue
         for index in spread(len(tilings), draw.number):
             offer = tilings[index]
-            sides.append(Side(entry.name, index, offer["tiling"], offer["milliseconds"], offer["kernels"]))
+            kernels = tuple(offer["kernels"])
+            sides.append(Side(entry.name, index, offer["tiling"], offer["milliseconds"], kernels))
     return sides
 
 
@@ -394,6 +392,7 @@ def main() -> int:
     add.add_argument("data", type=Path, metavar="DATA")
     add.add_argument("--problems", type=number_range, default=PROBLEMS, metavar="FIRST:END")
     add.add_argument("--seconds", type=float, default=math.inf, metavar="N", help="stop after so long")
+    add.add_argument("--commit", metavar="HASH", help="of the sources; default: that of this checkout")
     add = actions.add_parser("report", help="judge choices and estimates")
     add.add_argument("data", type=Path, metavar="DATA")
     add.add_argument("--held-out", action="store_true", help="only the problems that nothing is fitted to")
@@ -404,7 +403,7 @@ def main() -> int:
         elif not _native.cuda_devices():
             parser.error("no NVIDIA card was found: algorithms are timed on a card")
         else:
-            collect(options.data, options.problems, options.seconds)
+            collect(options.data, options.problems, options.seconds, options.commit)
     except (ConvswapError, OSError) as error:
         print(f"fit.py: {error}", file=sys.stderr)
         return 2
