@@ -1,4 +1,4 @@
-"""The build refuses in one line what it cannot build, and needs no CUDA."""
+"""The build needs no CUDA, and its error messages have one line."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def write_program(path: Path, text: str) -> Path:
 
 @pytest.mark.parametrize(("system", "processor"), [("FreeBSD", "amd64"), ("Linux", "aarch64")])
 def test_another_system_gets_one_clear_line(system: str, processor: str, tmp_path: Path) -> None:
-    # CMake runs this file at the end of project(), where it has just filled in what this machine is.
+    # CMake runs this file at the end of project(), after it has set the host's system and processor.
     pretend = tmp_path / "pretend.cmake"
     pretend.write_text(
         f"set(CMAKE_HOST_SYSTEM_NAME {system})\nset(CMAKE_HOST_SYSTEM_PROCESSOR {processor})\n"
     )
-    answer = cmake("-S", REPOSITORY, "-B", tmp_path / "build", f"-DCMAKE_PROJECT_convswap_INCLUDE={pretend}")
-    assert answer.returncode != 0
-    assert error_of(answer) == f"convswap builds on Linux x86-64; this system is {system} {processor}"
-    assert "compiler" not in answer.stdout
+    result = cmake("-S", REPOSITORY, "-B", tmp_path / "build", f"-DCMAKE_PROJECT_convswap_INCLUDE={pretend}")
+    assert result.returncode != 0
+    assert error_of(result) == f"convswap builds on Linux x86-64; this system is {system} {processor}"
+    assert "compiler" not in result.stdout
 
 
 def test_a_folder_without_headers_gets_one_clear_line_and_can_be_mended(tmp_path: Path) -> None:
@@ -55,31 +55,31 @@ def test_a_folder_without_the_header_of_cuda_gets_one_clear_line(tmp_path: Path)
     (old / "cuda.h").write_text("#define CUDA_VERSION 11080\n")
     for folder in (tmp_path, old):
         environment = {"CONVSWAP_CUDA_INCLUDE_DIR": str(folder)}
-        answer = cmake("-S", REPOSITORY, "-B", tmp_path / "build", environment=environment)
-        assert answer.returncode != 0
-        assert error_of(answer) == (
+        result = cmake("-S", REPOSITORY, "-B", tmp_path / "build", environment=environment)
+        assert result.returncode != 0
+        assert error_of(result) == (
             f"CONVSWAP_CUDA_INCLUDE_DIR is {folder}, which has no cuda.h of CUDA 12 or newer"
         )
 
 
 def test_the_build_needs_no_cuda_and_links_none(tmp_path: Path) -> None:
     hidden = {"PATH": os.defpath, "CUDA_PATH": str(tmp_path), "CUDACXX": str(tmp_path / "no-nvcc")}
-    answer = cmake("-S", REPOSITORY, "-B", tmp_path / "build", environment=hidden)
-    assert answer.returncode == 0, answer.stderr
+    result = cmake("-S", REPOSITORY, "-B", tmp_path / "build", environment=hidden)
+    assert result.returncode == 0, result.stderr
     library = Path(_native.__file__).parent / "libconvswap.so"
     needed = subprocess.run(["ldd", library], capture_output=True, text=True, check=True)
     assert "cuda" not in needed.stdout and "nvrtc" not in needed.stdout and "onnxruntime" not in needed.stdout
 
 
 def test_a_cmake_of_the_system_gathers_the_kernels_sources(tmp_path: Path) -> None:
-    """A script has no policies of its own, and what pip installs is newer than what distributions have."""
+    """CMake scripts have no policies by default, and distributions have older versions of CMake than pip."""
     program = shutil.which("cmake", path=os.defpath)
     if program is None:
         pytest.skip("there is no cmake but pip's")
     file, script = tmp_path / "sources.cc", REPOSITORY / "cmake" / "KernelSources.cmake"
     command = [program, f"-DSOURCES={REPOSITORY / 'custom_op'}", f"-DOUTPUT={file}", "-P", str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
     assert "cuda/sliding_rows/kernel.cuh" in file.read_text()
 
 
@@ -88,8 +88,9 @@ def test_the_installed_package_is_complete() -> None:
     assert {"convswap/py.typed", "convswap/libconvswap.so", "convswap/_native.pyi"} <= files
     assert any(file.startswith("convswap/_native.") and file.endswith(".so") for file in files)
     assert {f"convswap/models/weights/{network}.trained.npz" for network in NETWORKS} <= files
-    # The rungs are read, by whoever climbs the ladder, and the lab begins files and checks kernels without a
-    # card; no other source is there.
+    # `convswap ladder` and the lab read the rungs' sources. The lab compiles the other sources without a
+    # card.
+    # No other source is installed.
     sources = {file for file in files if file.endswith((".cc", ".cu", ".cuh", ".h"))}
     assert {file for file in sources if not file.startswith("convswap/rungs/")} == {
         "convswap/emulation/cuda_emulation.h",
@@ -102,7 +103,7 @@ def test_the_installed_package_is_complete() -> None:
 
 
 def set_up(folder: Path, step: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a step of the set-up in a folder of its own."""
+    """Run a step of the set-up in a new folder."""
     return subprocess.run(
         copied_set_up(folder, step),
         env=settings(environment),
@@ -113,7 +114,7 @@ def set_up(folder: Path, step: str, environment: Mapping[str, str]) -> subproces
 
 
 def copied_set_up(folder: Path, step: str) -> list[str]:
-    """Copy what the set-up needs, to leave this checkout alone, and return the command of a step."""
+    """Copy the files that the set-up needs to `folder`, and return the command of a step."""
     (folder / "tools").mkdir()
     for name in ("set_up.sh", "building.sh"):
         shutil.copy(TOOLS / name, folder / "tools")
@@ -126,14 +127,14 @@ def settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def write_python(folder: Path, text: str) -> None:
-    """Write the program that stands for the Python of the set-up's environment."""
+    """Write a program that replaces the Python of the set-up's environment."""
     (folder / ".venv" / "bin").mkdir(parents=True)
     write_program(folder / ".venv" / "bin" / "python", text)
 
 
-def only_line(answer: subprocess.CompletedProcess[str]) -> str:
-    assert answer.returncode == 1
-    (line,) = answer.stderr.splitlines()
+def only_line(result: subprocess.CompletedProcess[str]) -> str:
+    assert result.returncode == 1
+    (line,) = result.stderr.splitlines()
     return line
 
 
@@ -178,7 +179,7 @@ def test_no_network_gets_one_clear_line(tmp_path: Path) -> None:
         "PIP_RETRIES": "0",
         "PIP_IGNORE_INSTALLED": "1",
     }
-    # To make an environment takes seconds, and needs no network.
+    # Creating an environment takes seconds, and would need no network.
     write_python(tmp_path, f'exec {sys.executable} "$@"')
     write_program(tmp_path / ".venv" / "bin" / "pip", "exit 1")
     line = only_line(set_up(tmp_path, "packages", environment))
@@ -189,8 +190,10 @@ def test_no_network_gets_one_clear_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("then", ["", "Call Stack (most recent call first):\n  A.txt:3 (include)\n"])
 def test_what_cmake_refuses_gets_one_clear_line(then: str, tmp_path: Path) -> None:
-    said = f"CMake Error at cmake/A.cmake:1 (message):\n  ONE is 9; expected\n  90\n{then}\n-- Incomplete\n"
-    write_python(tmp_path, f"cat <<'END'\n{said}END\nexit 1")
+    messages = (
+        f"CMake Error at cmake/A.cmake:1 (message):\n  ONE is 9; expected\n  90\n{then}\n-- Incomplete\n"
+    )
+    write_python(tmp_path, f"cat <<'END'\n{messages}END\nexit 1")
     line = only_line(set_up(tmp_path, "build", {}))
     assert line == "convswap: the build failed: ONE is 9; expected 90"
 
@@ -204,20 +207,20 @@ def test_what_cmake_refuses_gets_one_clear_line(then: str, tmp_path: Path) -> No
     ],
 )
 def test_failing_build_shows_the_first_error_of_the_compiler_at_its_end(error: str, tmp_path: Path) -> None:
-    rest = [f"  [{number}/99] Building CXX object a.o" for number in range(50)]
-    said = [
+    progress_lines = [f"  [{number}/99] Building CXX object a.o" for number in range(50)]
+    log = [
         "  [1/99] Building CXX object error.o",
         f"  {error}",
         "  its context",
-        *rest,
+        *progress_lines,
         "  b.cc:1:1: error: later",
     ]
-    write_python(tmp_path, "cat <<'END'\n{}\nEND\nexit 1".format("\n".join(said)))
-    answer = set_up(tmp_path, "build", {})
-    assert answer.returncode == 1
-    first, context, *more, last = (line.strip() for line in answer.stderr.splitlines())
+    write_python(tmp_path, "cat <<'END'\n{}\nEND\nexit 1".format("\n".join(log)))
+    result = set_up(tmp_path, "build", {})
+    assert result.returncode == 1
+    first, context, *omitted, last = (line.strip() for line in result.stderr.splitlines())
     assert (first, context) == (error, "its context")
-    assert len(more) < 10
+    assert len(omitted) < 10
     assert last == (
         "convswap: the build failed; its first error is above, and the whole log is build/set_up.build.log"
     )
@@ -247,12 +250,12 @@ def test_where_files_are_compiled_alone_ccache_is_taken_if_it_is_found(tmp_path:
     if shutil.which("ninja", path=os.pathsep.join([str(Path(sys.executable).parent), path])) is None:
         pytest.skip("it takes ninja")
     arguments = ("-G", "Ninja", "-S", REPOSITORY, "-D", "CONVSWAP_FILES_ALONE=ON")
-    # The second time it is gone since the build before.
+    # In the second round ccache has been removed since the first configuration.
     for is_taken in (True, False):
         if not is_taken:
             (programs / "ccache").unlink()
-        answer = cmake(*arguments, "-B", tmp_path / "build", environment={"PATH": path})
-        assert answer.returncode == 0, answer.stderr
+        result = cmake(*arguments, "-B", tmp_path / "build", environment={"PATH": path})
+        assert result.returncode == 0, result.stderr
         steps = (tmp_path / "build" / "build.ninja").read_text()
         assert (f"LAUNCHER = {programs / 'ccache'} " in steps) == is_taken
 
@@ -260,7 +263,7 @@ def test_where_files_are_compiled_alone_ccache_is_taken_if_it_is_found(tmp_path:
 def test_pytorch_that_cannot_be_had_gets_one_clear_line(tmp_path: Path) -> None:
     write_python(tmp_path, f'exec {sys.executable} "$@"')
     nowhere = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}
-    # A Python that has PyTorch already would be content.
+    # pip accepts a PyTorch that is already installed.
     line = only_line(set_up(tmp_path, "torch", {**nowhere, "PIP_IGNORE_INSTALLED": "1"}))
     assert line.startswith("convswap: pip could not install PyTorch; is the network there? pip says: ")
     assert "torch==2.13.0" in line

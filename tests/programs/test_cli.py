@@ -1,4 +1,4 @@
-"""The command line as a user types it."""
+"""The command line, mostly in processes of its own."""
 
 import errno
 import io
@@ -25,20 +25,20 @@ from onnx import TensorProto, helper
 
 jsonschema = pytest.importorskip("jsonschema")
 COMMAND = [sys.executable, "-m", "convswap"]
-# Beyond what the compiled code takes for a size at all.
+# Larger than any size that the compiled code accepts.
 TOO_MANY = ["--batch", str(10**20)]
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def work_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
-def network(here):
+def network(work_folder):
     assert main(["export", "ece408-2019sp", "-o", "network.onnx"]) == 0
-    return here / "network.onnx"
+    return work_folder / "network.onnx"
 
 
 def save_model_of(op, path, **attributes):
@@ -63,7 +63,7 @@ def test_export_lists_the_eight_networks_of_the_course_first(capsys):
     ]
 
 
-def test_export_writes_a_checked_model_named_after_the_network(here, capsys):
+def test_export_writes_a_checked_model_named_after_the_network(work_folder, capsys):
     assert main(["export", "ece408-2020"]) == 0
     assert capsys.readouterr().out.strip() == "ece408-2020.onnx"
     model = onnx.load("ece408-2020.onnx")
@@ -71,7 +71,7 @@ def test_export_writes_a_checked_model_named_after_the_network(here, capsys):
     assert (model.ir_version, model.opset_import[0].version) == (9, 20)
 
 
-def test_export_reads_the_course_checkpoint(here, capsys):
+def test_export_reads_the_course_checkpoint(work_folder, capsys):
     data = os.environ.get("CONVSWAP_DATA")
     if not data:
         pytest.skip("CONVSWAP_DATA is not set, so the course checkpoint is not here")
@@ -88,7 +88,7 @@ def test_export_reads_the_course_checkpoint(here, capsys):
     assert "2 Conv swapped, 0 left" in capsys.readouterr().out
 
 
-def test_swap_writes_model_and_report(network, here, capsys):
+def test_swap_writes_model_and_report(network, work_folder, capsys):
     assert (
         main(["swap", "network.onnx", "-o", "swapped.onnx", "--report", "report.json", "--only", "conv2"])
         == 0
@@ -96,7 +96,7 @@ def test_swap_writes_model_and_report(network, here, capsys):
     assert "1 Conv swapped, 1 left" in capsys.readouterr().out
     report = json.loads(Path("report.json").read_text())
     assert report["swapped"] == ["conv2"]
-    assert [left["node"] for left in report["left"]] == ["conv1"]
+    assert [entry["node"] for entry in report["left"]] == ["conv1"]
     domains = {
         node.name: node.domain for node in onnx.load("swapped.onnx").graph.node if node.op_type == "Conv"
     }
@@ -112,7 +112,7 @@ def test_swap_does_not_overwrite_its_input_unless_forced(network, capsys):
     assert network.read_bytes() != before
 
 
-def test_compare_prints_the_table_and_writes_the_json_of_the_design(here):
+def test_compare_prints_the_table_and_writes_the_json_of_the_design(work_folder):
     arguments = ["compare", "ece408-2019sp", "--data", "synthetic", "--images", "60", "--batch", "20"]
     arguments += ["--device", "cpu", "--json", "comparison.json"]
     result = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True)
@@ -134,7 +134,7 @@ def test_compare_prints_the_two_lines_of_the_course_for_each_side(network, capsy
     assert main([*arguments, "--device", "cpu", "--course", "--json", "comparison.json"]) == 0
     comparison = json.loads(Path("comparison.json").read_text())
     lines = capsys.readouterr().out.splitlines()
-    assert any("sum of all Conv" in line for line in lines)  # besides the table
+    assert any("sum of all Conv" in line for line in lines)  # in addition to the table
     assert not any("Op Time is that of" in line for line in lines)
     for name, first in (("default", -6), ("convswap", -3)):
         seconds = comparison["layers_sum_ms"][name] / 1e3 * 50 / 20
@@ -151,7 +151,7 @@ def test_compare_exits_1_where_the_answers_differ_by_more_than_the_tolerance(net
     assert "DIFFER" in capsys.readouterr().out
 
 
-def test_bench_writes_the_rows_of_the_design(here, capsys):
+def test_bench_writes_the_rows_of_the_design(work_folder, capsys):
     arguments = ["--layers", "2017", "--batch", "1,2", "--device", "cpu", "--json", "rows.json"]
     assert main(["bench", "course", *arguments]) == 0
     rows = json.loads(Path("rows.json").read_text())
@@ -168,13 +168,13 @@ def test_bench_writes_the_rows_of_the_design(here, capsys):
     [(KeyboardInterrupt(), 130), (ConvswapError("layer of all is too large"), 2)],
     ids=["interrupt", "error"],
 )
-def test_bench_keeps_the_rows_that_it_had_before_it_ended(here, capsys, monkeypatch, stop, status):
-    measured = suite_runs._row
+def test_bench_keeps_the_rows_that_it_had_before_it_ended(work_folder, capsys, monkeypatch, stop, status):
+    original_row = suite_runs._row
 
-    def until_the_second(layer, batch, *others):
+    def until_the_second(layer, batch, *options):
         if batch == 2:
             raise stop
-        return measured(layer, batch, *others)
+        return original_row(layer, batch, *options)
 
     monkeypatch.setattr(suite_runs, "_row", until_the_second)
     arguments = ["--layers", "2017", "--batch", "1,2,4", "--device", "cpu", "--json", "rows.json"]
@@ -230,12 +230,14 @@ def test_bench_keeps_the_rows_that_it_had_before_it_ended(here, capsys, monkeypa
         ([], "COMMAND"),
     ],
 )
-def test_bad_usage_is_one_line_with_what_was_given_or_the_nearest_name(here, capsys, arguments, expected):
+def test_bad_usage_is_one_line_with_what_was_given_or_the_nearest_name(
+    work_folder, capsys, arguments, expected
+):
     assert expected in refusal(capsys, *arguments)
-    assert list(here.iterdir()) == []  # nothing half written
+    assert list(work_folder.iterdir()) == []  # no partial file
 
 
-def test_a_file_that_the_system_refuses_is_named(here, capsys, monkeypatch):
+def test_a_file_that_the_system_refuses_is_named(work_folder, capsys, monkeypatch):
     def refuse(_options):
         raise PermissionError(13, "Permission denied", "weights.npz")
 
@@ -245,20 +247,20 @@ def test_a_file_that_the_system_refuses_is_named(here, capsys, monkeypatch):
     )
 
 
-def test_a_file_that_is_no_onnx_model_is_refused(here, capsys):
+def test_a_file_that_is_no_onnx_model_is_refused(work_folder, capsys):
     Path("text.onnx").write_text("this is not a model")
     assert "text.onnx" in refusal(capsys, "swap", "text.onnx", "-o", "out.onnx")
     assert not Path("out.onnx").exists()
 
 
-def test_a_model_without_conv_is_refused(here, capsys):
+def test_a_model_without_conv_is_refused(work_folder, capsys):
     save_model_of("Relu", "relu.onnx")
     assert "no Conv" in refusal(capsys, "swap", "relu.onnx", "-o", "out.onnx")
     assert "no Conv" in refusal(capsys, "compare", "relu.onnx")
 
 
 def test_without_onnxruntime_one_line_says_what_to_install():
-    # In a process of its own: modules imported anew would stay the packages' attributes in later tests.
+    # In a separate process: modules imported again would stay attributes of their packages in later tests.
     program = (
         "import sys; sys.modules['onnxruntime'] = None\n"
         "from convswap.cli.main import main\n"
@@ -267,7 +269,7 @@ def test_without_onnxruntime_one_line_says_what_to_install():
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert result.returncode == 2
     (line,) = result.stderr.splitlines()
-    # Its CUDA provider needs cuBLAS, which its extras leave out.
+    # ONNX Runtime's CUDA provider needs cuBLAS, which its extras do not install.
     assert 'pip install "onnxruntime-gpu[cuda,cudnn]" nvidia-cublas on a machine with an NVIDIA card' in line
     assert "pip install onnxruntime on any other" in line
 
@@ -278,10 +280,13 @@ def test_without_onnxruntime_one_line_says_what_to_install():
     ["", "raise ImportError('libonnxruntime.so: no such file')", "import onnxruntime.capi.absent"],
     ids=["empty", "a library missing", "a part missing"],
 )
-def test_an_onnxruntime_installed_halfway_is_one_line(here, module, command):
-    (here / "onnxruntime").mkdir()
-    (here / "onnxruntime" / "__init__.py").write_text(module)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), os.environ.get("PYTHONPATH", "")])}
+def test_an_onnxruntime_installed_halfway_is_one_line(work_folder, module, command):
+    (work_folder / "onnxruntime").mkdir()
+    (work_folder / "onnxruntime" / "__init__.py").write_text(module)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(work_folder), os.environ.get("PYTHONPATH", "")]),
+    }
     result = subprocess.run(
         [*COMMAND, command, "ece408-2019sp", "--device", "cpu"],
         env=environment,
@@ -311,19 +316,19 @@ def test_progress_on_a_terminal_runs_no_thread_beside_what_is_measured(monkeypat
         assert "timing the second" in terminal.getvalue()
 
 
-def test_an_interrupt_exits_130_without_a_traceback(here):
+def test_an_interrupt_exits_130_without_a_traceback(work_folder):
     arguments = ["compare", "ece408-2019fa", "--data", "synthetic", "--device", "cpu"]
     process = subprocess.Popen(
         [*COMMAND, *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert process.stderr.readline()  # at work
+    assert process.stderr.readline()  # the command is running
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate()
     assert process.returncode == 130
     assert "Traceback" not in errors
 
 
-# Interrupts itself when the module {name} is loaded.
+# Program that interrupts itself when the module {name} is loaded.
 INTERRUPTED = """\
 import os, signal, sys
 from convswap.__main__ import run
@@ -343,10 +348,10 @@ sys.exit(run())
 @pytest.mark.parametrize(
     ("name", "handler", "status"),
     [
-        # Of the command line itself, and of a command.
+        # The command line itself, then a command.
         ("rich.console", "default_int_handler", -signal.SIGINT),
         ("numpy", "default_int_handler", 130),
-        # As whoever starts a program in the background has it.
+        # Background programs of a shell ignore SIGINT.
         ("rich.console", "SIG_IGN", 0),
         ("numpy", "SIG_IGN", 0),
     ],
@@ -357,14 +362,14 @@ def test_an_interrupt_while_modules_are_loaded_is_silent(name, handler, status):
     assert (result.returncode, result.stderr) == (status, "")
 
 
-def test_a_closed_pipe_is_silent(here):
+def test_a_closed_pipe_is_silent(work_folder):
     command = " ".join(COMMAND) + " export --list | head -c 1"
     result = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
     assert result.returncode == 0
     assert result.stderr == ""
 
 
-def test_a_closed_pipe_loses_no_result(network, here):
+def test_a_closed_pipe_loses_no_result(network, work_folder):
     arguments = "compare network.onnx --data synthetic --images 20 --device cpu --json comparison.json"
     command = " ".join(COMMAND) + f" {arguments} | true"
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
@@ -383,7 +388,7 @@ def test_a_closed_pipe_loses_no_result(network, here):
         ["export", "--alexnet", "network.onnx", "-o", "network.onnx"],
     ],
 )
-def test_no_result_replaces_a_file_that_the_command_uses(network, here, capsys, arguments):
+def test_no_result_replaces_a_file_that_the_command_uses(network, work_folder, capsys, arguments):
     Path("linked.onnx").hardlink_to("network.onnx")
     before = network.read_bytes()
     message = refusal(capsys, *arguments)
@@ -403,7 +408,7 @@ def test_no_result_replaces_a_file_that_the_command_uses(network, here, capsys, 
     ],
     ids=lambda arguments: " ".join(arguments[:1] + arguments[-2:]),
 )
-def test_result_is_not_written_over_the_weights_of_a_model(arguments, here, capsys):
+def test_result_is_not_written_over_the_weights_of_a_model(arguments, work_folder, capsys):
     onnx.save(
         swap_models.two_convs(),
         "model.onnx",
@@ -416,10 +421,10 @@ def test_result_is_not_written_over_the_weights_of_a_model(arguments, here, caps
     assert line.endswith("; choose another name") and f"cannot write '{arguments[-1]}': it is " in line
     assert f", and {arguments[-2]} would replace it; " in line
     assert Path("weights.bin").read_bytes() == before
-    assert sorted(path.name for path in here.iterdir()) == ["model.onnx", "weights.bin"]
+    assert sorted(path.name for path in work_folder.iterdir()) == ["model.onnx", "weights.bin"]
 
 
-def test_model_that_fails_at_its_run_is_told_once_and_without_colour(here, capfd):
+def test_model_that_fails_at_its_run_is_reported_once_and_without_colour(work_folder, capfd):
     shape = helper.make_tensor("shape", TensorProto.INT64, [1], [7])
     graph = helper.make_graph(
         [helper.make_node("Reshape", ["x", "shape"], ["y"])],
@@ -442,9 +447,9 @@ def test_model_that_fails_at_its_run_is_told_once_and_without_colour(here, capfd
 def test_closed_streams_change_no_exit_status(closed):
     for arguments, status in (("export --list", 0), ("compare no-such-file.onnx", 2)):
         command = f"{sys.executable} -m convswap {arguments} {closed}"
-        done = subprocess.run(command, shell=True, capture_output=True, text=True)
-        assert done.returncode == status
-        assert "Traceback" not in done.stderr
+        result = subprocess.run(command, shell=True, capture_output=True, text=True)
+        assert result.returncode == status
+        assert "Traceback" not in result.stderr
 
 
 def test_help_lists_every_command_in_a_group(capsys):
@@ -459,13 +464,17 @@ def test_help_lists_every_command_in_a_group(capsys):
     assert all(len(line) <= 100 for line in text.splitlines())
 
 
-def completed(words: str, tmp_path: Path) -> list[str]:
-    """Return what a shell is told that may follow `words`."""
-    answer = tmp_path / "answer"
-    asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_STDOUT_FILENAME": str(answer)}
-    environment = {**os.environ, **asked, "COMP_LINE": words, "COMP_POINT": str(len(words))}
+def completions_of(words: str, tmp_path: Path) -> list[str]:
+    """Return the completions that a shell gets for `words`."""
+    output_file = tmp_path / "answer"
+    completion_variables = {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_IFS": "\n",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(output_file),
+    }
+    environment = {**os.environ, **completion_variables, "COMP_LINE": words, "COMP_POINT": str(len(words))}
     subprocess.run(COMMAND, env=environment, check=True, capture_output=True, cwd=tmp_path)
-    return [each.strip() for each in answer.read_text().splitlines()]
+    return [each.strip() for each in output_file.read_text().splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -478,12 +487,12 @@ def completed(words: str, tmp_path: Path) -> list[str]:
     ],
 )
 def test_a_shell_completes_commands_names_and_options(tmp_path, words, expected):
-    assert completed(words, tmp_path) == expected
+    assert completions_of(words, tmp_path) == expected
 
 
 def test_a_shell_completes_models_among_files(tmp_path):
     (tmp_path / "restored.onnx").touch()
-    assert completed("convswap explain res", tmp_path) == ["resnet50", "restored.onnx"]
+    assert completions_of("convswap explain res", tmp_path) == ["resnet50", "restored.onnx"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -522,16 +531,16 @@ def full_disk(*_written):
         (["bench", "--layers", "2017-conv1", "--batch", "1", "--device", "cpu", "--json"], "2017-conv1"),
         (["swap", "network.onnx", "-o", "s.onnx", "--report"], "2 Conv swapped"),
     ],
-    ids=lambda given: given[0] if isinstance(given, list) else "",
+    ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_results_that_cannot_be_written_are_shown_before_the_error(
     network, capsys, monkeypatch, arguments, shown
 ):
     monkeypatch.setattr("convswap.output.files._replace", full_disk)
     assert main([*arguments, "result.png"]) == 2
-    told = capsys.readouterr()
-    assert shown in told.out
-    assert told.err.splitlines()[-1] == "convswap: cannot write 'result.png': No space left on device"
+    captured = capsys.readouterr()
+    assert shown in captured.out
+    assert captured.err.splitlines()[-1] == "convswap: cannot write 'result.png': No space left on device"
 
 
 @pytest.mark.parametrize(
@@ -558,7 +567,7 @@ def test_results_that_cannot_be_written_are_shown_before_the_error(
             "it is what --weights reads, and -o",
         ),
     ],
-    ids=lambda given: " ".join(given[:1] + given[-2:]) if isinstance(given, list) else "",
+    ids=lambda value: " ".join(value[:1] + value[-2:]) if isinstance(value, list) else "",
 )
 def test_a_result_that_cannot_be_written_is_refused_before_the_work(network, capsys, arguments, expected):
     os.mkfifo("pipe")

@@ -1,4 +1,4 @@
-"""`convswap doctor` finds what is missing and says what to type."""
+"""`convswap doctor` finds missing parts and says how to install them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from rich.console import Console
 HAS_CUDA_PROVIDER = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
 
 
-def named(findings: Sequence[Finding], name: str) -> Finding:
+def finding_of(findings: Sequence[Finding], name: str) -> Finding:
     (finding,) = [finding for finding in findings if finding.name == name]
     return finding
 
 
 def pretend_cards(folder: Path, monkeypatch: pytest.MonkeyPatch, *rows: str) -> None:
-    """Put an nvidia-smi before the machine's that lists these cards."""
+    """Put an nvidia-smi that lists these cards first in PATH."""
     program = folder / "nvidia-smi"
     program.write_text("#!/bin/sh\n" + "".join(f"echo '{row}'\n" for row in rows))
     program.chmod(0o755)
@@ -40,10 +40,10 @@ STORE = {"folder": "/cache/kernels", "unused": "", "kernels": 3, "bytes": 420_00
 
 
 def native_with(*, why_no_compiler: str = "", store: dict | None = None) -> SimpleNamespace:
-    """Return the module as it is beside such a compiler and such a store."""
-    there = {"version": "13.0", "path": "/somewhere/libnvrtc.so.13"}
+    """Return a stand-in for `_native` with this compiler and this kernel store."""
+    compiler = {"version": "13.0", "path": "/somewhere/libnvrtc.so.13"}
     return SimpleNamespace(
-        kernel_compiler=lambda: {"why_not": why_no_compiler, **({} if why_no_compiler else there)},
+        kernel_compiler=lambda: {"why_not": why_no_compiler, **({} if why_no_compiler else compiler)},
         kernel_store=lambda: {**STORE, **(store or {})},
         ready_made_kernels=lambda: [("naive::kernel<float>", 90), ("naive::kernel<float>", 80)],
         Problem=_native.Problem,
@@ -58,7 +58,7 @@ def native_with(*, why_no_compiler: str = "", store: dict | None = None) -> Simp
 
 
 def test_the_op_library_is_registered_and_computes() -> None:
-    finding = named(diagnose(), "op library")
+    finding = finding_of(diagnose(), "op library")
     assert finding.ok is True
     assert "libconvswap.so computes on the CPU" in finding.found
 
@@ -67,7 +67,7 @@ def test_a_machine_with_no_card_needs_none(tmp_path: Path, monkeypatch: pytest.M
     no_cards(tmp_path, monkeypatch)
     monkeypatch.delenv("CONVSWAP_DATA", raising=False)
     findings = diagnose()
-    assert named(findings, "card").ok is None
+    assert finding_of(findings, "card").ok is None
     assert all_needed_ok(findings)
 
 
@@ -77,21 +77,21 @@ def test_a_missing_onnxruntime_is_named_with_what_to_type(
     no_cards(tmp_path, monkeypatch)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     findings = diagnose()
-    assert named(findings, "onnxruntime").ok is False
-    assert named(findings, "onnxruntime").advice == "pip install onnxruntime"
+    assert finding_of(findings, "onnxruntime").ok is False
+    assert finding_of(findings, "onnxruntime").advice == "pip install onnxruntime"
     assert not all_needed_ok(findings)
 
 
-@pytest.mark.parametrize("left", ["an empty folder", "a library that does not load"])
+@pytest.mark.parametrize("remnant", ["an empty folder", "a library that does not load"])
 def test_an_onnxruntime_installed_halfway_is_broken_and_no_traceback(
-    left: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    remnant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no_cards(tmp_path, monkeypatch)
     module = tmp_path / "onnxruntime"
     module.mkdir()
-    if left == "an empty folder":
+    if remnant == "an empty folder":
         empty = ModuleType("onnxruntime")
-        empty.__path__ = [str(module)]  # as Python imports a folder with nothing in it
+        empty.__path__ = [str(module)]  # as Python imports an empty folder
         monkeypatch.setitem(sys.modules, "onnxruntime", empty)
         reason = f"{module} does not hold all of it"
     else:
@@ -100,10 +100,10 @@ def test_an_onnxruntime_installed_halfway_is_broken_and_no_traceback(
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.delitem(sys.modules, "onnxruntime")
     findings = diagnose()
-    finding = named(findings, "onnxruntime")
+    finding = finding_of(findings, "onnxruntime")
     assert (finding.ok, finding.found) == (False, f"broken: {reason}")
     assert finding.advice.endswith("pip install onnxruntime")
-    assert named(findings, "op library").found.endswith("not tried without onnxruntime")
+    assert finding_of(findings, "op library").found.endswith("not tried without onnxruntime")
 
 
 def test_a_card_that_nvidia_smi_cannot_ask_is_skipped(
@@ -111,7 +111,7 @@ def test_a_card_that_nvidia_smi_cannot_ask_is_skipped(
 ) -> None:
     rows = ("NVIDIA A10, 8.6, 550.1", "[Unknown Error], [N/A], 550.1")
     pretend_cards(tmp_path, monkeypatch, *rows)
-    assert named(diagnose(), "card").found == "NVIDIA A10, compute capability 8.6, driver 550.1"
+    assert finding_of(diagnose(), "card").found == "NVIDIA A10, compute capability 8.6, driver 550.1"
 
 
 def test_a_card_that_cuda_cannot_read_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def test_a_card_that_cuda_cannot_read_is_a_finding(tmp_path: Path, monkeypatch: 
     native.cuda_devices = fails
     monkeypatch.setattr(doctor, "_import_native", lambda: native)
     no_cards(tmp_path, monkeypatch)
-    finding = named(diagnose(), "card")
+    finding = finding_of(diagnose(), "card")
     assert finding.ok is False
     assert finding.found == "cudaGetDeviceProperties(&properties, index): unknown error"
     assert "nvidia-smi" in finding.advice
@@ -133,7 +133,7 @@ def test_a_card_asks_for_the_gpu_package_of_onnxruntime(
 ) -> None:
     pretend_cards(tmp_path, monkeypatch, "NVIDIA H200, 9.0, 580.1")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    assert '"onnxruntime-gpu[cuda,cudnn]" nvidia-cublas' in named(diagnose(), "onnxruntime").advice
+    assert '"onnxruntime-gpu[cuda,cudnn]" nvidia-cublas' in finding_of(diagnose(), "onnxruntime").advice
 
 
 @pytest.mark.skipif(HAS_CUDA_PROVIDER, reason="this onnxruntime has the CUDA provider")
@@ -141,7 +141,7 @@ def test_a_card_without_the_cuda_provider_is_a_finding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend_cards(tmp_path, monkeypatch, "NVIDIA H200, 9.0, 580.1")
-    finding = named(diagnose(), "providers")
+    finding = finding_of(diagnose(), "providers")
     assert finding.ok is False
     assert finding.advice.startswith("pip uninstall --yes onnxruntime")
 
@@ -149,7 +149,7 @@ def test_a_card_without_the_cuda_provider_is_a_finding(
 def test_an_old_onnxruntime_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_cards(tmp_path, monkeypatch)
     monkeypatch.setattr(onnxruntime, "__version__", "1.16.3")
-    finding = named(diagnose(), "onnxruntime")
+    finding = finding_of(diagnose(), "onnxruntime")
     assert finding.ok is False
     assert "1.17 is needed" in finding.advice
 
@@ -165,7 +165,7 @@ def test_two_onnxruntime_packages_are_a_finding(
         metadata.parent.mkdir(parents=True)
         metadata.write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
         monkeypatch.syspath_prepend(site)
-    finding = named(diagnose(), "onnxruntime packages")
+    finding = finding_of(diagnose(), "onnxruntime packages")
     assert finding.ok is ok
     assert "pip uninstall --yes ort-of-test-one ort-of-test-two" in finding.advice
 
@@ -174,7 +174,7 @@ def test_a_library_that_does_not_load_is_a_finding(tmp_path: Path, monkeypatch: 
     broken = tmp_path / "libconvswap.so"
     broken.write_text("no library")
     monkeypatch.setattr("convswap.runtime.library.library_path", lambda: broken)
-    finding = named(diagnose(), "op library")
+    finding = finding_of(diagnose(), "op library")
     assert finding.ok is False
     assert "ONNX Runtime did not load libconvswap.so" in finding.found
     assert "make" in finding.advice
@@ -183,7 +183,7 @@ def test_a_library_that_does_not_load_is_a_finding(tmp_path: Path, monkeypatch: 
 def test_a_card_older_than_8_0_runs_naive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_cards(tmp_path, monkeypatch, "Tesla T4, 7.5, 550.1", "NVIDIA A10, 8.6, 550.1")
     monkeypatch.setattr(doctor, "_import_native", lambda: native_with())
-    finding = named(diagnose(), "algorithms")
+    finding = finding_of(diagnose(), "algorithms")
     assert finding.ok is None
     assert finding.found == "few_channels cannot be used: too old: 75; naive is used instead"
 
@@ -191,19 +191,19 @@ def test_a_card_older_than_8_0_runs_naive(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_card_needs_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_import_native", lambda: native_with(why_no_compiler="NVRTC was not found"))
     pretend_cards(tmp_path, monkeypatch, "NVIDIA H200, 9.0, 580.1")
-    finding = named(diagnose(), "kernel compiler")
+    finding = finding_of(diagnose(), "kernel compiler")
     assert (finding.ok, finding.found) == (False, "NVRTC was not found")
     no_cards(tmp_path, monkeypatch)
-    assert named(diagnose(), "kernel compiler").ok is None
+    assert finding_of(diagnose(), "kernel compiler").ok is None
     monkeypatch.setattr(doctor, "_import_native", native_with)
-    finding = named(diagnose(), "kernel compiler")
+    finding = finding_of(diagnose(), "kernel compiler")
     assert (finding.ok, finding.found) == (True, "NVRTC 13.0, /somewhere/libnvrtc.so.13")
 
 
 def test_ready_made_kernels_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_cards(tmp_path, monkeypatch)
     monkeypatch.setattr(doctor, "_import_native", native_with)
-    finding = named(diagnose(), "ready-made kernels")
+    finding = finding_of(diagnose(), "ready-made kernels")
     assert (finding.ok, finding.found) == (
         True,
         "2 beside the library, for compute capability 8.0, 9.0",
@@ -211,7 +211,7 @@ def test_ready_made_kernels_are_reported(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("store", "ok", "found"),
+    ("store", "ok", "expected"),
     [
         ({}, True, "/cache/kernels has 3 kernels, 0.4 MB"),
         (
@@ -227,20 +227,20 @@ def test_ready_made_kernels_are_reported(tmp_path: Path, monkeypatch: pytest.Mon
     ],
     ids=["used", "not ours", "none"],
 )
-def test_the_store_of_kernels_is_told(
-    store, ok, found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_kernel_store_is_reported(
+    store, ok, expected, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no_cards(tmp_path, monkeypatch)
     monkeypatch.setattr(doctor, "_import_native", lambda: native_with(store=store))
-    finding = named(diagnose(), "kernel store")
-    assert (finding.ok, finding.found) == (ok, found)
+    finding = finding_of(diagnose(), "kernel store")
+    assert (finding.ok, finding.found) == (ok, expected)
 
 
 def test_a_data_folder_that_is_not_there_is_a_finding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CONVSWAP_DATA", str(tmp_path / "none"))
-    finding = named(diagnose(), "CONVSWAP_DATA")
+    finding = finding_of(diagnose(), "CONVSWAP_DATA")
     assert finding.ok is False
     assert "unset CONVSWAP_DATA" in finding.advice
 
@@ -251,7 +251,7 @@ def test_damaged_data_are_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for file in ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"):
         (folder / file).write_bytes(b"damaged")
     monkeypatch.setenv("CONVSWAP_DATA", str(tmp_path))
-    finding = named(diagnose(), "fashion-mnist")
+    finding = finding_of(diagnose(), "fashion-mnist")
     assert finding.ok is False
     assert "truncated or altered" in finding.found
 
@@ -261,7 +261,7 @@ def test_data_that_are_not_here_say_where_to_put_them(
 ) -> None:
     monkeypatch.setenv("CONVSWAP_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    finding = named(diagnose(), "fashion-mnist")
+    finding = finding_of(diagnose(), "fashion-mnist")
     assert finding.ok is None
     assert "t10k-images-idx3-ubyte.gz" in finding.advice and "$CONVSWAP_DATA/fashion-mnist" in finding.advice
 
@@ -313,16 +313,16 @@ INSTALL_CUPTI = 'pip install "cupti-python~=13.0.1" "nvidia-cuda-cupti~=13.0.0"'
 
 def test_a_missing_cupti_is_nothing_to_mend_but_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_cupti(monkeypatch, None)
-    finding = named(diagnose(), "CUPTI")
+    finding = finding_of(diagnose(), "CUPTI")
     assert finding.ok is None
     assert "not installed" in finding.found
     assert finding.advice == INSTALL_CUPTI
 
 
-def test_an_installed_cupti_is_told_with_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_cupti_is_reported_with_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_driver(monkeypatch, "13.0")
     pretend_cupti(monkeypatch, "13.0.1")
-    finding = named(diagnose(), "CUPTI")
+    finding = finding_of(diagnose(), "CUPTI")
     assert (finding.ok, finding.advice) == (True, "")
     assert "cupti-python 13.0.1" in finding.found
 
@@ -330,7 +330,7 @@ def test_an_installed_cupti_is_told_with_its_version(monkeypatch: pytest.MonkeyP
 def test_a_cupti_newer_than_the_driver_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_driver(monkeypatch, "13.0")
     pretend_cupti(monkeypatch, "13.4.0")
-    finding = named(diagnose(), "CUPTI")
+    finding = finding_of(diagnose(), "CUPTI")
     assert (finding.ok, finding.advice) == (None, INSTALL_CUPTI)
     assert "13.4.0 is newer than the driver's CUDA 13.0" in finding.found
 
@@ -338,14 +338,14 @@ def test_a_cupti_newer_than_the_driver_is_a_finding(monkeypatch: pytest.MonkeyPa
 def test_a_driver_of_cuda_12_has_no_cupti_for_profile(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_driver(monkeypatch, "12.8")
     pretend_cupti(monkeypatch, "12.8.0")
-    finding = named(diagnose(), "CUPTI")
+    finding = finding_of(diagnose(), "CUPTI")
     assert finding.ok is None
     assert "this one is for CUDA 12.8" in finding.found
 
 
 def test_a_cupti_that_cannot_be_imported_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_cupti(monkeypatch, "13.0.1", wrong="No module named 'cuda'")
-    finding = named(diagnose(), "CUPTI")
+    finding = finding_of(diagnose(), "CUPTI")
     assert (finding.ok, finding.advice) == (None, INSTALL_CUPTI)
     assert "No module named 'cuda'" in finding.found
 
@@ -354,5 +354,5 @@ def test_a_cupti_that_cannot_be_imported_is_a_finding(monkeypatch: pytest.Monkey
 @pytest.mark.skipif(not _native.cuda_devices(), reason="there is no NVIDIA card")
 def test_both_ops_compute_on_the_card() -> None:
     findings = diagnose()
-    assert named(findings, "convswap on CUDA").found == "computes on the card"
-    assert named(findings, "default on CUDA").ok is True
+    assert finding_of(findings, "convswap on CUDA").found == "computes on the card"
+    assert finding_of(findings, "default on CUDA").ok is True

@@ -1,4 +1,4 @@
-"""The examples build, run, and compute what ONNX Runtime computes without convswap."""
+"""The examples build, run, and print the outputs that ONNX Runtime computes without convswap."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from convswap.planning.warm import warm
 
 NETWORK = "ece408-2018sp"
 MAPS = Path("/proc/self/maps")
-# Six printed digits, and float32 sums in another order; in TF32 on a card the inputs lose 13 of 23 bits.
+# Six printed digits, and float32 sums in another order. TF32 on a card drops 13 of the inputs' 23 mantissa
+# bits.
 RELATIVE_TOLERANCE = 1e-4 if "CUDAExecutionProvider" not in onnxruntime.get_available_providers() else 2e-2
 
 
@@ -67,7 +68,7 @@ def load_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def expected_of(model: onnx.ModelProto, images: np.ndarray) -> np.ndarray:
-    """Return the output of the model as it was before the swap, without the op library."""
+    """Return the output of the model before the swap, computed without the op library."""
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     return session.run(None, {"image": images})[0]
 
@@ -85,8 +86,8 @@ def run(
 
 
 def assert_prints(line: str, expected: np.ndarray, tolerance: float) -> None:
-    name, _, rest = line.partition(" [")
-    shape, _, values = rest.partition("] ")
+    name, _, remainder = line.partition(" [")
+    shape, _, values = remainder.partition("] ")
     assert name == "probabilities"
     assert [int(extent) for extent in shape.split(", ")] == list(expected.shape)
     np.testing.assert_allclose(
@@ -97,25 +98,25 @@ def assert_prints(line: str, expected: np.ndarray, tolerance: float) -> None:
 def test_python_example_prints_what_the_unswapped_model_computes(
     model: onnx.ModelProto, model_file: Path
 ) -> None:
-    answer = run(sys.executable, REPOSITORY / "examples/load.py", model_file)
-    assert answer.returncode == 0, answer.stderr
-    head, line = answer.stdout.splitlines()
+    result = run(sys.executable, REPOSITORY / "examples/load.py", model_file)
+    assert result.returncode == 0, result.stderr
+    head, line = result.stdout.splitlines()
     assert head.startswith("2 Conv nodes swapped, running on ")
     assert_prints(line, expected_of(model, counting_up((1, 1, 64, 64))), RELATIVE_TOLERANCE)
 
 
 def test_python_example_needs_no_argument() -> None:
-    answer = run(sys.executable, REPOSITORY / "examples/load.py")
-    assert answer.returncode == 0, answer.stderr
-    assert "probabilities [1, 10] " in answer.stdout
+    result = run(sys.executable, REPOSITORY / "examples/load.py")
+    assert result.returncode == 0, result.stderr
+    assert "probabilities [1, 10] " in result.stdout
 
 
 def test_cpp_example_prints_what_the_unswapped_model_computes(
     model: onnx.ModelProto, swapped_file: Path, load_program: Path
 ) -> None:
-    answer = run(load_program, convswap.library_path(), swapped_file)
-    assert answer.returncode == 0, answer.stderr
-    assert_prints(answer.stdout.rstrip("\n"), expected_of(model, counting_up((1, 1, 64, 64))), 1e-4)
+    result = run(load_program, convswap.library_path(), swapped_file)
+    assert result.returncode == 0, result.stderr
+    assert_prints(result.stdout.rstrip("\n"), expected_of(model, counting_up((1, 1, 64, 64))), 1e-4)
 
 
 def test_cpp_example_takes_its_input_from_a_file(
@@ -123,9 +124,9 @@ def test_cpp_example_takes_its_input_from_a_file(
 ) -> None:
     images = np.random.default_rng(3).uniform(0, 255, (1, 1, 64, 64)).astype(np.float32)
     images.tofile(tmp_path / "input.bin")
-    answer = run(load_program, convswap.library_path(), swapped_file, tmp_path / "input.bin")
-    assert answer.returncode == 0, answer.stderr
-    assert_prints(answer.stdout.rstrip("\n"), expected_of(model, images), 1e-4)
+    result = run(load_program, convswap.library_path(), swapped_file, tmp_path / "input.bin")
+    assert result.returncode == 0, result.stderr
+    assert_prints(result.stdout.rstrip("\n"), expected_of(model, images), 1e-4)
 
 
 @pytest.mark.parametrize("wrong", ["library", "model", "input", "missing input"])
@@ -136,11 +137,11 @@ def test_cpp_example_says_in_one_line_what_is_wrong(
     short.write_bytes(b"four")
     library = tmp_path / "none.so" if wrong == "library" else convswap.library_path()
     model = tmp_path / "none.onnx" if wrong == "model" else swapped_file
-    given = [short] if wrong == "input" else [tmp_path / "none.bin"] if wrong == "missing input" else []
-    answer = run(load_program, library, model, *given)
-    assert answer.returncode == 2
-    assert answer.stdout == ""
-    (line,) = answer.stderr.splitlines()
+    arguments = [short] if wrong == "input" else [tmp_path / "none.bin"] if wrong == "missing input" else []
+    result = run(load_program, library, model, *arguments)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
     expected = {"library": "none.so", "model": "none.onnx", "input": "16384", "missing input": "none.bin"}
     assert line.startswith("load: ") and expected[wrong] in line
 
@@ -148,24 +149,24 @@ def test_cpp_example_says_in_one_line_what_is_wrong(
 def test_cpp_example_gives_entries_to_the_session(
     model: onnx.ModelProto, swapped_file: Path, load_program: Path, tmp_path: Path
 ) -> None:
-    given = (load_program, convswap.library_path(), swapped_file)
-    answer = run(*given, "convswap.compile=never")
-    assert answer.returncode == 0, answer.stderr
-    assert_prints(answer.stdout.rstrip("\n"), expected_of(model, counting_up((1, 1, 64, 64))), 1e-4)
+    command = (load_program, convswap.library_path(), swapped_file)
+    result = run(*command, "convswap.compile=never")
+    assert result.returncode == 0, result.stderr
+    assert_prints(result.stdout.rstrip("\n"), expected_of(model, counting_up((1, 1, 64, 64))), 1e-4)
     for entry, named in (
         (f"convswap.pack={tmp_path / 'none.pack'}", "none.pack"),
         ("convswap.compile=later", "later"),
     ):
-        answer = run(*given, entry)
-        assert answer.returncode == 2
-        (line,) = answer.stderr.splitlines()
+        result = run(*command, entry)
+        assert result.returncode == 2
+        (line,) = result.stderr.splitlines()
         assert line.startswith("load: ") and named in line
 
 
-def test_cpp_example_tells_its_usage(load_program: Path) -> None:
-    answer = run(load_program)
-    assert answer.returncode == 2
-    (line,) = answer.stderr.splitlines()
+def test_cpp_example_prints_its_usage(load_program: Path) -> None:
+    result = run(load_program)
+    assert result.returncode == 2
+    (line,) = result.stderr.splitlines()
     assert line.startswith("load: usage: load LIBCONVSWAP.SO ")
 
 
@@ -173,10 +174,10 @@ def test_cpp_example_tells_its_usage(load_program: Path) -> None:
 def test_cpp_example_runs_on_a_card_from_a_pack_alone(
     model: onnx.ModelProto, swapped_file: Path, load_program: Path, tmp_path: Path, cuda: str
 ) -> None:
-    """With no compiler to be found and an empty store."""
+    """Without a compiler and with an empty kernel store."""
     pack = tmp_path / "network.pack"
     warm(model, pack=pack, batches=[1])
-    # Where ONNX Runtime's package for Python has found CUDA.
+    # Folders of the CUDA libraries that ONNX Runtime's Python package has loaded.
     mapped = re.findall(r"(/\S+)/lib(?:cudart|cudnn|cublas|cufft|curand)\S*$", MAPS.read_text(), re.MULTILINE)
     environment = {
         **os.environ,
@@ -185,18 +186,18 @@ def test_cpp_example_runs_on_a_card_from_a_pack_alone(
         "LD_LIBRARY_PATH": os.pathsep.join([*dict.fromkeys(mapped), os.environ.get("LD_LIBRARY_PATH", "")]),
     }
     entries = (f"convswap.pack={pack}", "convswap.compile=never")
-    answer = run(
+    result = run(
         load_program, convswap.library_path(), swapped_file, "--cuda", *entries, environment=environment
     )
-    assert answer.returncode == 0, answer.stderr
+    assert result.returncode == 0, result.stderr
     assert_prints(
-        answer.stdout.rstrip("\n"), expected_of(model, counting_up((1, 1, 64, 64))), RELATIVE_TOLERANCE
+        result.stdout.rstrip("\n"), expected_of(model, counting_up((1, 1, 64, 64))), RELATIVE_TOLERANCE
     )
     assert not list((tmp_path / "cache").glob("**/*.kernel"))
 
 
 def test_a_swapped_model_does_not_load_without_the_library(swapped_file: Path) -> None:
-    """What the examples show is what is needed: nothing else registers the op."""
+    """Only the call that the examples show registers the op."""
     with pytest.raises(Exception, match="convswap"):
         onnxruntime.InferenceSession(swapped_file, providers=["CPUExecutionProvider"])
 

@@ -1,4 +1,4 @@
-"""The host's half of what runs on a card, with a driver that computes nothing and forgives nothing."""
+"""Host code of the CUDA algorithms, on a fake driver that runs no kernel and reports every misuse."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from convswap import _native
 from fake_card import LAYER, needs_compiler, run_beside_card
 
-# Names of algorithms with commas between, the extents of x and w, and the padding at each end. `separable`
-# gets a depthwise convolution in front.
+# Arguments: names of algorithms separated by commas, the extents of x and w, and the padding at each end.
+# `separable` gets a depthwise convolution in front.
 CONVOLVE = """
 import sys
 import numpy as np
@@ -33,7 +33,7 @@ ONE_TAP = ("2,16,9,9", "24,16,1,1")
 PADDED = ("2,1,9,9", "1,1,3,3", "1")
 PAIR = ("2,16,9,12", "24,16,1,1")
 ALGORITHMS = [entry.name for entry in _native.catalog() if entry.device == "cuda"]
-# Rungs take the same layer. Up to the one with tensor cores they run on every card.
+# All rungs support this layer. Rungs before the one with tensor cores run on every card.
 RUNGS = [name for name in ALGORITHMS if name.startswith("ladder_")]
 OF_EVERY_CARD = [name for name in RUNGS if name < "ladder_14"]
 OLDEST = 75
@@ -53,50 +53,51 @@ OLDEST = 75
 def test_every_algorithm_loads_and_starts_its_kernels(names: str, capability: int, tmp_path: Path) -> None:
     log = tmp_path / "log"
     layer = {"pointwise": ONE_TAP, "sliding_rows": PADDED, "separable": PAIR}.get(names, LAYER)
-    done = run_beside_card(CONVOLVE, names, *layer, FAKE_LOG=log, FAKE_CAPABILITY=capability)
-    assert done.returncode == 0, done.stderr
+    result = run_beside_card(CONVOLVE, names, *layer, FAKE_LOG=log, FAKE_CAPABILITY=capability)
+    assert result.returncode == 0, result.stderr
     lines = log.read_text().splitlines()
     launched = {line.split()[1] for line in lines if line.startswith("launch ")}
     assert launched and all(name.startswith("_ZN8convswap") for name in launched)
     assert launched == {line.split()[1] for line in lines if line.startswith("load ")}
-    # The zeros that stand for a bias of the rungs are kept; all else is given back.
-    left = [line for line in lines if line.startswith("left ")]
-    assert left == (["left 1 allocations"] if "ladder_" in names else [])
+    # The rungs keep an array of zeros as the default bias; all other memory is freed.
+    leaks = [line for line in lines if line.startswith("left ")]
+    assert leaks == (["left 1 allocations"] if "ladder_" in names else [])
 
 
 @needs_compiler
 def test_runs_that_are_timed_are_all_enqueued_before_the_first_begins(tmp_path: Path) -> None:
     log = tmp_path / "log"
     program = CONVOLVE.replace("algorithm=name, **", "algorithm=name, runs=5, **")
-    done = run_beside_card(program, "naive", *LAYER, FAKE_LOG=log)
-    assert done.returncode == 0, done.stderr
+    result = run_beside_card(program, "naive", *LAYER, FAKE_LOG=log)
+    assert result.returncode == 0, result.stderr
     lines = log.read_text().splitlines()
     started = [line.split()[0] for line in lines if not line.startswith(("context ", "load "))]
-    # That which the card waits for, as long as it lasts; again where the host needed longer.
+    # The host function that blocks the stream until all launches are enqueued. The measurement repeats while
+    # the host takes longer than it blocks.
     assert started[:6] == ["host", *["launch"] * 5] and len(started) % 6 == 0
 
 
 @needs_compiler
 @pytest.mark.parametrize("multiprocessors", [132, 14])
-def test_a_slice_of_a_card_is_to_us_a_card_of_fewer_multiprocessors(
+def test_a_mig_instance_counts_as_a_card_of_fewer_multiprocessors(
     multiprocessors: int, tmp_path: Path
 ) -> None:
-    """As MIG makes them: CUDA tells of a slice what it tells of a card."""
+    """CUDA reports a MIG instance like a card."""
     program = """
 import numpy as np
 from convswap import _native
 print(_native.describe_plan(_native.Problem((64, 64, 56, 56), (64, 64, 1, 1)), "cuda", "pointwise"))
 """
-    done = run_beside_card(program, FAKE_MULTIPROCESSORS=multiprocessors)
-    # Blocks that stay, one for each multiprocessor.
-    assert f" {multiprocessors} x 1 blocks" in done.stdout, done.stdout + done.stderr
+    result = run_beside_card(program, FAKE_MULTIPROCESSORS=multiprocessors)
+    # Persistent blocks, one for each multiprocessor.
+    assert f" {multiprocessors} x 1 blocks" in result.stdout, result.stdout + result.stderr
 
 
 @needs_compiler
 def test_a_kernel_that_takes_other_arguments_than_the_host_gives_is_never_started(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    done = run_beside_card(CONVOLVE, "naive", *LAYER, FAKE_LOG=log, FAKE_PARAMETER_BYTES=1)
-    assert "naive::kernel<float> takes 1 bytes, and is given " in done.stderr
+    result = run_beside_card(CONVOLVE, "naive", *LAYER, FAKE_LOG=log, FAKE_PARAMETER_BYTES=1)
+    assert "naive::kernel<float> takes 1 bytes, and is given " in result.stderr
     assert "launch" not in log.read_text()
 
 
@@ -125,8 +126,8 @@ for thread in threads: thread.join()
 print(failures, _native.kernel_store()["kernels"])
 """
     log = tmp_path / "log"
-    done = run_beside_card(program, cache=tmp_path / "cache", FAKE_LOG=log)
-    assert done.stdout == "[] 2\n", done.stdout + done.stderr
+    result = run_beside_card(program, cache=tmp_path / "cache", FAKE_LOG=log)
+    assert result.stdout == "[] 2\n", result.stdout + result.stderr
     words = [line.split()[0] for line in log.read_text().splitlines()]
     assert words.count("load") == 2 and words.count("launch") == 32
 
@@ -143,8 +144,8 @@ for device in (1, 0, 1):
     _native.conv_device(x, w, None, y, algorithm="naive")
 """
     log = tmp_path / "log"
-    done = run_beside_card(program, FAKE_LOG=log, FAKE_CARDS=2)
-    assert done.returncode == 0, done.stderr
+    result = run_beside_card(program, FAKE_LOG=log, FAKE_CARDS=2)
+    assert result.returncode == 0, result.stderr
     lines = [line for line in log.read_text().splitlines() if line.startswith(("load", "launch"))]
     assert sum(line.startswith("load") for line in lines) == 1
     assert [line[-1] for line in lines if line.startswith("launch")] == ["1", "0", "1"]
@@ -152,27 +153,27 @@ for device in (1, 0, 1):
 
 def test_without_a_compiler_one_line_says_what_to_install(tmp_path: Path) -> None:
     for nowhere in (tmp_path / "none.so", tmp_path):
-        done = run_beside_card(CONVOLVE, "naive", *LAYER, cache=tmp_path, CONVSWAP_NVRTC=nowhere)
-        assert done.returncode == 1
-        said = done.stderr.splitlines()[-1]
-        assert said.startswith(
+        result = run_beside_card(CONVOLVE, "naive", *LAYER, cache=tmp_path, CONVSWAP_NVRTC=nowhere)
+        assert result.returncode == 1
+        message = result.stderr.splitlines()[-1]
+        assert message.startswith(
             f"RuntimeError: CONVSWAP_NVRTC is {nowhere}, which is not NVRTC of CUDA 12 to 13: "
         )
 
 
 @needs_compiler
-def test_a_compiler_newer_than_the_driver_is_not_taken(tmp_path: Path) -> None:
+def test_a_compiler_newer_than_the_driver_is_not_used(tmp_path: Path) -> None:
     compiler = _native.kernel_compiler()
     if int(str(compiler["version"]).partition(".")[0]) < 13:
         pytest.skip("NVRTC of CUDA 12 is no newer than any driver")
     settings = {"CONVSWAP_NVRTC": compiler["path"], "FAKE_DRIVER_VERSION": 12080}
-    done = run_beside_card(CONVOLVE, "naive", *LAYER, cache=tmp_path, **settings)
-    assert done.stderr.splitlines()[-1] == (
+    result = run_beside_card(CONVOLVE, "naive", *LAYER, cache=tmp_path, **settings)
+    assert result.stderr.splitlines()[-1] == (
         f"RuntimeError: CONVSWAP_NVRTC is {compiler['path']}, which is not NVRTC of CUDA 12 to 12"
     )
 
 
-def test_a_forked_child_is_told_that_it_cannot_use_the_card(tmp_path: Path) -> None:
+def test_a_forked_child_gets_the_error_that_it_cannot_use_the_card(tmp_path: Path) -> None:
     program = """
 import os
 from convswap import _native
@@ -187,16 +188,16 @@ if child == 0:
     os._exit(3)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    done = run_beside_card(program, cache=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+    result = run_beside_card(program, cache=tmp_path)
+    assert (result.returncode, result.stdout) == (0, "0\n"), result.stderr
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [({"FAKE_CARDS": 0}, "the NVIDIA driver does not start: "), ({}, "")],
     ids=["no card", "card"],
 )
-def test_a_driver_without_a_card_is_none(settings, said: str, tmp_path: Path) -> None:
+def test_a_driver_without_a_card_is_none(settings, message: str, tmp_path: Path) -> None:
     program = """
 from convswap import _native
 print(len(_native.cuda_devices()))
@@ -205,14 +206,14 @@ try:
 except RuntimeError as error:
     print(error)
 """
-    done = run_beside_card(program, cache=tmp_path, **settings)
-    count, _, words = done.stdout.partition("\n")
-    assert count == ("0" if said else "1")
-    assert words.startswith(said) and bool(words) == bool(said)
+    result = run_beside_card(program, cache=tmp_path, **settings)
+    count, _, words = result.stdout.partition("\n")
+    assert count == ("0" if message else "1")
+    assert words.startswith(message) and bool(words) == bool(message)
 
 
 @needs_compiler
-def test_what_has_to_be_compiled_is_told_until_it_is_there(tmp_path: Path) -> None:
+def test_kernels_to_be_compiled_are_reported_until_they_are_compiled(tmp_path: Path) -> None:
     program = """
 import numpy as np
 from convswap import _native
@@ -226,9 +227,9 @@ _native.conv_device(x, w, None, _native.DeviceArray((1, 1, 7, 7)), algorithm="na
 _native.clear_kernel_store()
 print(_native.what_is_compiled(problem, "cuda", "naive") or "nothing")
 """
-    done = run_beside_card(program, cache=tmp_path)
-    assert done.returncode == 0, done.stderr
-    told, stored, loaded = done.stdout.splitlines()
-    assert told.startswith("kernels are compiled for Fake card 0 by NVRTC ")
-    assert told.endswith(f"now naive::kernel<float>; they are kept in {tmp_path / 'kernels'}")
+    result = run_beside_card(program, cache=tmp_path)
+    assert result.returncode == 0, result.stderr
+    status, stored, loaded = result.stdout.splitlines()
+    assert status.startswith("kernels are compiled for Fake card 0 by NVRTC ")
+    assert status.endswith(f"now naive::kernel<float>; they are kept in {tmp_path / 'kernels'}")
     assert (stored, loaded) == ("nothing", "nothing")

@@ -1,4 +1,4 @@
-"""Downloading in processes of their own: one for all, and one that is interrupted."""
+"""Downloads in several processes: one downloads for all, and an interrupted download is resumed."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from swap_models import make_model, weights
 
 @pytest.fixture
 def processes(monkeypatch):
-    """Stand for the processes: the sides in the order in which they ran, and times that grow."""
+    """Replace the processes by a function whose times grow; return the sides in running order."""
     ran: list[str] = []
 
     def run(side, job):
@@ -39,15 +39,15 @@ def processes(monkeypatch):
     return ran
 
 
-def test_both_sides_answer_in_processes_of_their_own(tmp_path, device):
-    found = first_run(saved(small_model(), tmp_path), batch=2, device=device, processes=1)
-    assert (found["device"], found["batch"], found["precision"]) == (device, 2, "tf32")
+def test_both_sides_run_in_processes_of_their_own(tmp_path, device):
+    result = first_run(saved(small_model(), tmp_path), batch=2, device=device, processes=1)
+    assert (result["device"], result["batch"], result["precision"]) == (device, 2, "tf32")
     for side in ("default", "convswap"):
-        assert found[f"{side}_session_ms"] > 0 and found[f"{side}_run_ms"] > 0
-        assert found[f"{side}_ms"] == pytest.approx(
-            found[f"{side}_session_ms"] + found[f"{side}_run_ms"], rel=1e-9
+        assert result[f"{side}_session_ms"] > 0 and result[f"{side}_run_ms"] > 0
+        assert result[f"{side}_ms"] == pytest.approx(
+            result[f"{side}_session_ms"] + result[f"{side}_run_ms"], rel=1e-9
         )
-    json.dumps(found, allow_nan=False)
+    json.dumps(result, allow_nan=False)
 
 
 def test_only_our_side_runs_the_swapped_model(tmp_path, monkeypatch):
@@ -63,28 +63,28 @@ def test_only_our_side_runs_the_swapped_model(tmp_path, monkeypatch):
 
 
 def test_the_order_of_the_sides_turns_round_and_the_first_of_each_does_not_count(processes):
-    found = first_run(small_model(), device="cpu", processes=2)
+    result = first_run(small_model(), device="cpu", processes=2)
     assert processes == ["default", "convswap", "convswap", "default", "default", "convswap"]
-    # The third and sixth process were ours, the fourth and fifth the default's.
-    assert found["convswap_session_ms"] == found["default_session_ms"] == 45.0
-    assert found["convswap_ms"] == found["default_ms"] == 46.0
+    # The third and sixth process ran our side, the fourth and fifth the default.
+    assert result["convswap_session_ms"] == result["default_session_ms"] == 45.0
+    assert result["convswap_ms"] == result["default_ms"] == 46.0
 
 
 def test_command_prints_the_ratio_last_and_writes_the_figures(tmp_path, monkeypatch, capsys, processes):
-    # Where the folder's name is long, the line would be wrapped.
+    # The line would be wrapped after a folder with a long name.
     monkeypatch.chdir(tmp_path)
     path, file = Path(saved(small_model(), tmp_path)).name, tmp_path / "first.json"
     arguments = ["--first-run", path, "--batch", "3", "--device", "cpu", "--json", str(file)]
     assert main(["bench", *arguments, "--algorithm", "reference"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "model.onnx, batch 3, precision tf32, algorithm reference"
-    found = json.loads(file.read_text())
-    ratio = found["convswap_ms"] / found["default_ms"]
+    report = json.loads(file.read_text())
+    ratio = report["convswap_ms"] / report["default_ms"]
     assert lines[-1] == f"convswap takes {ratio:.2f} times what the default does until its first answer."
-    assert (found["batch"], found["processes"]) == (3, 5)
+    assert (report["batch"], report["processes"]) == (3, 5)
 
 
-def test_why_the_cpu_was_taken_is_said_where_nobody_asked_for_it(capsys, monkeypatch, processes):
+def test_the_reason_for_the_cpu_is_printed_unless_it_was_asked_for(capsys, monkeypatch, processes):
     monkeypatch.setattr(
         "convswap.runtime.device._missing_for_cuda", lambda: "no NVIDIA card or driver was found"
     )
@@ -98,22 +98,22 @@ def test_fewer_processes_than_one_are_refused():
 
 
 def test_failure_in_a_process_is_one_line_that_names_the_side(monkeypatch):
-    done = subprocess.CompletedProcess([], 2, stdout="", stderr="warning\nno such card\n")
-    monkeypatch.setattr(module.subprocess, "run", lambda *_, **__: done)
+    result = subprocess.CompletedProcess([], 2, stdout="", stderr="warning\nno such card\n")
+    monkeypatch.setattr(module.subprocess, "run", lambda *_, **__: result)
     with pytest.raises(ConvswapError, match=r"^the first run of the default side failed: no such card$"):
         first_run(small_model(), device="cpu")
 
 
 def test_process_that_a_signal_ended_is_not_explained_by_a_warning_before(monkeypatch):
-    done = subprocess.CompletedProcess([], -9, stdout="", stderr="a warning\n")
-    monkeypatch.setattr(module.subprocess, "run", lambda *_, **__: done)
+    result = subprocess.CompletedProcess([], -9, stdout="", stderr="a warning\n")
+    monkeypatch.setattr(module.subprocess, "run", lambda *_, **__: result)
     with pytest.raises(ConvswapError, match=r"default side failed: its process ended with status -9$"):
         first_run(small_model(), device="cpu")
 
 
 @pytest.fixture
-def happened(monkeypatch):
-    """Say in order what a process does: with the model, the session and the inputs, and with the clock."""
+def recorded_events(monkeypatch):
+    """Record in order what a process does with the model, the session, the inputs and the clock."""
     events: list[str] = []
 
     def watch(owner, name, event):
@@ -141,7 +141,7 @@ def happened(monkeypatch):
 
 
 @pytest.mark.parametrize("swapped", [False, True], ids=["default", "convswap"])
-def test_clock_runs_for_session_creation_and_first_run_alone(swapped, happened, tmp_path, capsys):
+def test_clock_runs_for_session_creation_and_first_run_alone(swapped, recorded_events, tmp_path, capsys):
     model = swap(small_model()).to_proto() if swapped else small_model()
     job = {
         "model": saved(model, tmp_path),
@@ -150,11 +150,11 @@ def test_clock_runs_for_session_creation_and_first_run_alone(swapped, happened, 
         "precision": "tf32",
         "input_shapes": {"x": [2, 3, 12, 12]},
     }
-    happened.clear()
+    recorded_events.clear()
     assert process.main(json.dumps(job)) == 0
     making = ["clock", "register", "session", "clock"] if swapped else ["clock", "session", "clock"]
     running = ["clock", "run", "clock"]
-    assert happened == ["inputs", "inputs", "serialise", *making, "check", "bind", *running]
+    assert recorded_events == ["inputs", "inputs", "serialise", *making, "check", "bind", *running]
     times = json.loads(capsys.readouterr().out)
     assert times == {"session_ms": 1e3 * (len(making) - 1), "run_ms": 2e3}
 
@@ -231,18 +231,18 @@ def test_what_a_first_run_would_ignore_is_refused(arguments, expected, capsys):
 
 def test_first_run_of_neither_side_of_a_comparison_is_that_of_the_process(monkeypatch):
     orchestration = importlib.import_module("convswap.comparison.compare")
-    happened: list[str] = []
+    recorded: list[str] = []
     shapes, measure = Capture.shapes, orchestration.measure
 
     def run_before(self, feeds):
-        happened.append("run")
+        recorded.append("run")
         return shapes(self, feeds)
 
     def timed(*arguments, **options):
-        happened.append("timed")
+        recorded.append("timed")
         return measure(*arguments, **options)
 
     monkeypatch.setattr(Capture, "shapes", run_before)
     monkeypatch.setattr(orchestration, "measure", timed)
     compare(small_model(), device="cpu")
-    assert happened[:2] == ["run", "timed"]
+    assert recorded[:2] == ["run", "timed"]

@@ -1,4 +1,4 @@
-"""The programs for whoever works on kernels: wrong input gets one clear line, right input an answer."""
+"""Programs for work on kernels: wrong input gets one clear line, correct input a result."""
 
 from __future__ import annotations
 
@@ -46,24 +46,26 @@ def run(program: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_wrong_input_gets_one_clear_line(program: Path, arguments: list[object], words: str) -> None:
-    done = run(program, *arguments)
-    assert done.returncode == 2 and done.stdout == ""
-    assert words in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
+    result = run(program, *arguments)
+    assert result.returncode == 2 and result.stdout == ""
+    assert words in result.stderr.splitlines()[-1]
+    assert "Traceback" not in result.stderr
 
 
 def test_every_format_that_emulate_names_is_one_of_the_build() -> None:
     text = (BENCHMARKS.parent / "custom_op" / "emulation" / "CMakeLists.txt").read_text(encoding="utf-8")
     named = dict(re.findall(r"^set\((formats_of_\w+|tensor_core_formats) ([^)]*)\)", text, re.MULTILINE))
     for family, formats in FORMATS.items():
-        own = named[f"formats_of_{family}"].replace("${tensor_core_formats}", named["tensor_core_formats"])
-        assert set(own.split()) == set(formats), family
+        formats_in_build = named[f"formats_of_{family}"].replace(
+            "${tensor_core_formats}", named["tensor_core_formats"]
+        )
+        assert set(formats_in_build.split()) == set(formats), family
 
 
 @pytest.mark.gpu
 def test_a_build_beside_itself_has_a_row_for_each_layer() -> None:
-    done = run(
+    result = run(
         COMPARE, INSTALLED, INSTALLED, "--batch", 64, "--precision", "tf32", "--rounds", 1, "--starts", 1
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1].startswith("7 rows: ratio ")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1].startswith("7 rows: ratio ")

@@ -1,4 +1,4 @@
-"""The store of compiled kernels where processes share it, or cannot write."""
+"""The kernel store shared by processes, or not writable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a store that is empty."""
+    """The folder of an empty store."""
     monkeypatch.setenv("CONVSWAP_CACHE", str(tmp_path))
     return tmp_path / "kernels"
 
@@ -34,9 +34,9 @@ def test_a_full_disk_is_no_error(folder: Path) -> None:
         "assert _native.compile_kernel('naive::kernel<float>', 90)\n"
         "print(_native.take_kernel_store_warning())\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == (
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == (
         f"kernels cannot be kept in the kernel store '{folder}': File too large; each process compiles them "
         "again\n"
     )
@@ -46,7 +46,7 @@ def test_a_full_disk_is_no_error(folder: Path) -> None:
 def test_a_kernel_that_is_there_waits_for_nobody(folder: Path) -> None:
     program = "from convswap import _native\nprint(len(_native.compile_kernel('naive::kernel<float>', 90)))\n"
     command = [sys.executable, "-c", program]
-    made = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    expected = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     locks = [lock.open("r+") for lock in folder.glob("lock-*")]
     for lock in locks:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -55,7 +55,7 @@ def test_a_kernel_that_is_there_waits_for_nobody(folder: Path) -> None:
     finally:
         for lock in locks:
             lock.close()
-    assert locks and read == made
+    assert locks and read == expected
 
 
 def test_what_others_may_have_written_is_not_run(folder: Path) -> None:
@@ -90,10 +90,10 @@ def test_a_forked_process_does_not_keep_the_lock(folder: Path) -> None:
         "finally:\n"
         "    os.kill(child, signal.SIGKILL)\n"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program, str(folder)], capture_output=True, text=True, check=False, timeout=60
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.slow
@@ -107,18 +107,18 @@ def test_of_many_processes_one_compiles(folder: Path) -> None:
     )
     command = [sys.executable, "-c", program]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(6)]
-    answers = [process.communicate()[0].split() for process in processes]
+    outputs = [process.communicate()[0].split() for process in processes]
     assert {process.returncode for process in processes} == {0}
-    assert len({size for size, _ in answers}) == 1
-    seconds = sorted(float(taken) for _, taken in answers)
-    # The compiler takes seconds of a processor, and reading what it made a hundredth of them.
+    assert len({size for size, _ in outputs}) == 1
+    seconds = sorted(float(elapsed) for _, elapsed in outputs)
+    # Compiling takes seconds of a processor, reading the compiled kernel a hundredth of that.
     assert seconds[-2] < seconds[-1] / 4
     assert len(list(folder.glob("*.kernel"))) == 1
 
 
 @pytest.mark.slow
 def test_a_process_ends_while_kernels_are_compiled(folder: Path) -> None:
-    # Of which each takes the compiler seconds.
+    # Each kernel takes the compiler seconds.
     program = (
         "import time\n"
         "from convswap import _native\n"
@@ -126,9 +126,9 @@ def test_a_process_ends_while_kernels_are_compiled(folder: Path) -> None:
         "_native.compile_ahead(names, 90)\n"
         "time.sleep(0.5)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], check=False)
-    assert done.returncode == 0
-    # A process that waited for the compiler would have kept what it made.
+    result = subprocess.run([sys.executable, "-c", program], check=False)
+    assert result.returncode == 0
+    # A process that waited for the compiler would have stored the kernel.
     assert not list(folder.glob("*.kernel")) and not list(folder.glob("*.part"))
 
 
@@ -143,8 +143,8 @@ def test_kernels_are_compiled_side_by_side_in_the_background(folder: Path) -> No
         "    time.sleep(0.01)\n"
         "print(time.perf_counter())\n"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     assert len(list(folder.glob("*.kernel"))) == 4

@@ -1,4 +1,4 @@
-"""The op library as a file: what it exports, what it needs, and what it says to an old ONNX Runtime."""
+"""The op library as a file: its exports, its dependencies, and its status in an old ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from convswap.errors import ConvswapError
 from convswap.runtime import library
 from convswap.runtime.library import library_path, register
 
-# What every Linux system with a C++ program has. No CUDA, cuDNN, cuBLAS, driver or ONNX Runtime.
+# Libraries of every Linux system that runs C++ programs. No CUDA, cuDNN, cuBLAS, driver or ONNX Runtime.
 SYSTEM_LIBRARIES = {
     "libc.so.6", "libm.so.6", "libgcc_s.so.1", "libstdc++.so.6", "libpthread.so.0", "librt.so.1",
     "libdl.so.2", "ld-linux-x86-64.so.2",
@@ -29,7 +29,7 @@ API_VERSION = 17
 
 
 def output_of(program: str, *arguments: object) -> str:
-    """Return what one of the binutils prints; skips where they are not installed."""
+    """Return the output of one of the binutils; skip the test if it is not installed."""
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed; it comes with binutils")
     command = [program, *map(str, arguments)]
@@ -57,8 +57,8 @@ def test_library_needs_nothing_but_the_system(path):
 
 @pytest.mark.parametrize("path", [library_path(), Path(_native.__file__)], ids=lambda path: path.name)
 def test_library_takes_no_symbol_from_onnx_runtime_or_cuda(path):
-    wanted = output_of("nm", "-D", "--undefined-only", path)
-    assert not re.search(r"\b(Ort|cuda|cudnn|cublas|cu[A-Z])\w*", wanted)
+    undefined_symbols = output_of("nm", "-D", "--undefined-only", path)
+    assert not re.search(r"\b(Ort|cuda|cudnn|cublas|cu[A-Z])\w*", undefined_symbols)
 
 
 @pytest.mark.parametrize("path", [library_path(), Path(_native.__file__)], ids=lambda path: path.name)
@@ -68,7 +68,7 @@ def test_library_carries_no_path_of_the_machine_that_built_it(path):
 
 
 def test_library_loads_on_its_own_with_every_symbol_resolved_and_no_card():
-    """In a process without ONNX Runtime, and with no card to be seen even where there is one."""
+    """In a process without ONNX Runtime and without a visible card."""
     program = "import ctypes, os, sys; ctypes.CDLL(sys.argv[1], mode=os.RTLD_NOW).RegisterCustomOps"
     environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
     environment["CUDA_VISIBLE_DEVICES"] = ""
@@ -97,7 +97,7 @@ def test_package_imports_and_computes_with_no_card():
 
 
 class OrtApiBase(ctypes.Structure):
-    """The table that ONNX Runtime hands to `RegisterCustomOps`."""
+    """The table that ONNX Runtime passes to `RegisterCustomOps`."""
 
     get_api_type = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)
     get_version_type = ctypes.CFUNCTYPE(ctypes.c_void_p)
@@ -105,9 +105,9 @@ class OrtApiBase(ctypes.Structure):
 
 
 def test_too_old_onnx_runtime_is_refused_with_both_versions():
-    """An ONNX Runtime without API 17 answers null for it; version 1 of the API begins with CreateStatus."""
+    """An ONNX Runtime without API 17 returns null for it; version 1 of the API begins with CreateStatus."""
     create_status_type = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
-    asked: list[int] = []
+    requested_versions: list[int] = []
     statuses: list[tuple[int, str]] = []
     token = 0x5A5A
 
@@ -120,7 +120,7 @@ def test_too_old_onnx_runtime_is_refused_with_both_versions():
 
     @OrtApiBase.get_api_type
     def get_api(version: int) -> int | None:
-        asked.append(version)
+        requested_versions.append(version)
         return ctypes.addressof(oldest) if version <= 16 else None
 
     version_text = ctypes.create_string_buffer(b"1.16.3")
@@ -129,7 +129,7 @@ def test_too_old_onnx_runtime_is_refused_with_both_versions():
     register_custom_ops.restype = ctypes.c_void_p
     register_custom_ops.argtypes = (ctypes.c_void_p, ctypes.POINTER(OrtApiBase))
     assert register_custom_ops(None, ctypes.byref(base)) == token
-    assert asked[0] == API_VERSION
+    assert requested_versions[0] == API_VERSION
     [(code, message)] = statuses
     assert code != 0
     assert "\n" not in message

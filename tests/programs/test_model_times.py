@@ -19,7 +19,7 @@ NETWORKS = ("ece408-2019sp", "ece408-2017-low")
 
 @pytest.fixture
 def folder(tmp_path):
-    """Two samples each for a model of any batch, and one that takes two."""
+    """Two samples each for a model of any batch and a model of batch 2."""
     models = tmp_path / "models"
     models.mkdir()
     for name, batch in (("any", "n"), ("two", 2)):
@@ -29,19 +29,19 @@ def folder(tmp_path):
     return models
 
 
-def measured(file, device, *more):
-    answer = run_script("models", "--json", file, "--device", device, *more)
-    assert answer.returncode == 0, answer.stderr
+def run_models(file, device, *options):
+    result = run_script("models", "--json", file, "--device", device, *options)
+    assert result.returncode == 0, result.stderr
     return json.loads(file.read_text())
 
 
 @pytest.mark.slow
 def test_every_network_has_a_row_for_one_image(tmp_path, device):
-    # Networks may stand on both sides of the options.
+    # Networks may stand before and after the options.
     arguments = [NETWORKS[0], "--data", "synthetic", NETWORKS[1]]
-    found = measured(tmp_path / "new" / "one.json", device, *arguments)
-    assert [(row["model"], row["batch"]) for row in found["rows"]] == [(name, 1) for name in NETWORKS]
-    for row in found["rows"]:
+    result = run_models(tmp_path / "new" / "one.json", device, *arguments)
+    assert [(row["model"], row["batch"]) for row in result["rows"]] == [(name, 1) for name in NETWORKS]
+    for row in result["rows"]:
         assert list(row["ms"]) == list(row["relative_l2"]) == SIDES
         assert list(row["graph_ms"]) == (SIDES if device == "cuda" else [])
         assert all(milliseconds > 1e-3 for milliseconds in (*row["ms"].values(), *row["graph_ms"].values()))
@@ -51,12 +51,12 @@ def test_every_network_has_a_row_for_one_image(tmp_path, device):
 
 @pytest.mark.slow
 def test_every_model_has_a_row_for_each_batch_that_it_takes(folder, tmp_path, device):
-    found = measured(tmp_path / "new" / "real.json", device, "--models", folder, "--batches", "1,5")
-    assert found["device"] == device and "onnxruntime" in found["environment"]
-    # More samples than there are repeat them; a fixed batch is the only one.
-    assert [(row["model"], row["batch"]) for row in found["rows"]] == [("any", 1), ("any", 5), ("two", 2)]
+    result = run_models(tmp_path / "new" / "real.json", device, "--models", folder, "--batches", "1,5")
+    assert result["device"] == device and "onnxruntime" in result["environment"]
+    # Batches larger than the samples repeat them; a fixed batch is the only row.
+    assert [(row["model"], row["batch"]) for row in result["rows"]] == [("any", 1), ("any", 5), ("two", 2)]
     tolerance = TOLERANCES["ieee" if device == "cpu" else "tf32"]
-    for row in found["rows"]:
+    for row in result["rows"]:
         sides = SIDES + ["optimized"] * (row["taken"] > 0)
         assert list(row["ms"]) == list(row["relative_l2"]) == sides and row["convs"] == 2
         assert all(milliseconds > 0 for milliseconds in (*row["ms"].values(), *row["graph_ms"].values()))
@@ -65,7 +65,7 @@ def test_every_model_has_a_row_for_each_batch_that_it_takes(folder, tmp_path, de
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (
             ["other", "--models", "{folder}"],
@@ -77,13 +77,13 @@ def test_every_model_has_a_row_for_each_batch_that_it_takes(folder, tmp_path, de
         (["ece408-2019sp", "--data", "mnist"], "unknown data set 'mnist'"),
     ],
 )
-def test_what_cannot_be_timed_is_told_in_a_line(folder, tmp_path, arguments, told):
+def test_what_cannot_be_timed_is_one_line(folder, tmp_path, arguments, message):
     file = tmp_path / "real.json"
-    given = [argument.format(folder=folder) for argument in arguments]
-    answer = run_script("models", "--json", file, *given)
-    assert answer.returncode == 2
-    assert answer.stderr.splitlines()[-1].startswith(told.format(folder=folder))
-    assert "Traceback" not in answer.stderr and not file.exists()
+    words = [argument.format(folder=folder) for argument in arguments]
+    result = run_script("models", "--json", file, *words)
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1].startswith(message.format(folder=folder))
+    assert "Traceback" not in result.stderr and not file.exists()
 
 
 def test_the_table_has_dashes_where_the_model_stays_as_it_is(tmp_path):
@@ -108,12 +108,12 @@ def test_the_table_has_dashes_where_the_model_stays_as_it_is(tmp_path):
         },
     ]
     environment = {"card": "NVIDIA H200", "onnxruntime": "1.32.0"}
-    found = {"environment": environment, "rows": rows}
-    kept = write_results(tmp_path / "h200.json", **{"real-models": found})
+    result = {"environment": environment, "rows": rows}
+    results_file = write_results(tmp_path / "h200.json", **{"real-models": result})
     page = tmp_path / "page.md"
     page.write_text("<!-- real-models -->\nold\n<!-- /real-models -->\n")
-    answer = run_script("readme_tables", "--results", kept, "--readme", page)
-    assert (answer.returncode, answer.stdout) == (0, f"{page}: real-models\n"), answer.stderr
+    process = run_script("readme_tables", "--results", results_file, "--readme", page)
+    assert (process.returncode, process.stdout) == (0, f"{page}: real-models\n"), process.stderr
     assert "on one NVIDIA H200 with ONNX Runtime 1.32.0" in page.read_text()
     table = [line for line in page.read_text().splitlines() if line.startswith("|")]
     assert table[2:] == [
@@ -131,11 +131,11 @@ def test_the_table_of_networks_has_a_row_for_each_and_one_for_all(tmp_path):
         }
         for network in NETWORKS
     ]
-    kept = write_results(tmp_path / "h200.json", **{"one-image": {"rows": rows}})
+    results_file = write_results(tmp_path / "h200.json", **{"one-image": {"rows": rows}})
     page = tmp_path / "page.md"
     page.write_text("<!-- one-image -->\nold\n<!-- /one-image -->\n")
-    answer = run_script("readme_tables", "--results", kept, "--readme", page)
-    assert (answer.returncode, answer.stdout) == (0, f"{page}: one-image\n"), answer.stderr
+    result = run_script("readme_tables", "--results", results_file, "--readme", page)
+    assert (result.returncode, result.stdout) == (0, f"{page}: one-image\n"), result.stderr
     table = [line for line in page.read_text().splitlines() if line.startswith("|")]
     assert table[0] == (
         "| network | default | swapped | fused | default in a graph | swapped in a graph | fused in a graph |"

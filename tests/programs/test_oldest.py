@@ -1,7 +1,7 @@
-"""The library on the oldest ONNX Runtime that it runs with, in an environment of its own, and on one before.
+"""The library on the oldest supported ONNX Runtime, in an environment of its own, and on the version before.
 
-The oldest needs a NumPy that the onnx package does not take, so the models, the inputs and the reference are
-written here, and tests/oldest/check_oldest.py compares there.
+The oldest version needs a NumPy that the onnx package does not support. So this test writes the models, the
+inputs and the reference, and tests/oldest/check_oldest.py compares there.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ pytestmark = pytest.mark.extended
 OLDEST = "1.17.3"
 TOO_OLD = "1.16.3"
 ENVIRONMENT = REPOSITORY / ".venv-oldest"
-# The relative errors of an addition and of rounding the output, and NumPy's type.
+# ONNX type, NumPy type, and the relative errors of an addition and of rounding the output.
 ELEMENT_TYPES = {
     "float16": (TensorProto.FLOAT16, np.float16, 2.0**-24, 2.0**-11),
     "bfloat16": (TensorProto.BFLOAT16, ml_dtypes.bfloat16, 2.0**-24, 2.0**-8),
-    # The model hands it out as float32.
+    # The model's output is float32.
     "float64": (TensorProto.DOUBLE, np.float64, 2.0**-53, 2.0**-24),
 }
 
@@ -57,19 +57,19 @@ def oldest_python() -> Path:
 
 
 def write_arrays(path: Path, inputs: dict[str, np.ndarray | None], reference=0.0, bound=0.0) -> None:
-    given = {name: array for name, array in inputs.items() if array is not None}
-    np.savez(path, **given, reference=reference, bound=bound)
+    arrays = {name: array for name, array in inputs.items() if array is not None}
+    np.savez(path, **arrays, reference=reference, bound=bound)
 
 
 def write_case(path: Path, case: ConvCase) -> None:
-    """Write the input of a float32 case whose weights are constant, its reference and its bound."""
-    # As in conv_cases.assert_within_rounding, for float32.
+    """Write the input, the reference and the error bound of a float32 case with constant weights."""
+    # The bound of conv_cases.assert_within_rounding for float32.
     bound = 1.01 * (case.terms + 2) * 2.0**-24 * case.magnitude
     write_arrays(path, {"x": case.arrays()[0]}, case.reference, bound)
 
 
 def cast_model(case: ConvCase, element_type: int) -> bytes:
-    """Return a model that computes the case in `element_type`, float32 outside."""
+    """Return a model with float32 inputs and outputs that computes the case in `element_type`."""
     names = ["x", "w", "b"] if case.has_bias else ["x", "w"]
     shapes = [case.x_shape, case.w_shape, case.w_shape[:1]]
     nodes = [helper.make_node("Cast", [name], [f"{name}_cast"], to=element_type) for name in names]
@@ -91,7 +91,7 @@ def cast_model(case: ConvCase, element_type: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> Path:
-    """Return a folder with all that check_oldest.py reads."""
+    """Return a folder with all files that check_oldest.py reads."""
     folder = tmp_path_factory.mktemp("oldest")
 
     def write(name: str, model: bytes) -> str:
@@ -126,8 +126,8 @@ def files(tmp_path_factory) -> Path:
         write_arrays(folder / f"symbolic{i}.npz", {"x": x}, reference, bound)
 
     creation_errors = [
-        (write(f"creation{i}.onnx", conv_model(**how)), message)
-        for i, (how, message) in enumerate(CREATION_ERRORS)
+        (write(f"creation{i}.onnx", conv_model(**options)), message)
+        for i, (options, message) in enumerate(CREATION_ERRORS)
     ]
     creation_errors += [
         (write(f"type{i}.onnx", conv_model(**{name: value})), f"attribute {name} has another type")
@@ -159,7 +159,7 @@ def files(tmp_path_factory) -> Path:
 
 
 def run_there(python: Path, *arguments: str | Path, **variables: str | Path) -> subprocess.CompletedProcess:
-    """Run the Python of the oldest environment, with what this process was told about paths left out."""
+    """Run the Python of the oldest environment, without this process's Python and pytest variables."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))
     }
@@ -172,13 +172,13 @@ def run_there(python: Path, *arguments: str | Path, **variables: str | Path) -> 
     )
 
 
-def test_the_library_works_on_the_oldest_onnx_runtime(oldest_python, files):
+def test_the_library_computes_on_the_oldest_onnx_runtime(oldest_python, files):
     script = REPOSITORY / "tests/oldest/check_oldest.py"
-    # Alone: neither this project's settings of pytest nor its conftest.py, which imports convswap.
-    alone = ["--noconftest", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", script.parent]
+    # Without this project's pytest settings and conftest.py, which imports convswap.
+    isolation = ["--noconftest", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", script.parent]
     ended = run_there(
         oldest_python,
-        *("-m", "pytest", "-q", "-ra", *alone, script),
+        *("-m", "pytest", "-q", "-ra", *isolation, script),
         CONVSWAP_LIBRARY=convswap.library_path(),
         CONVSWAP_OLDEST_FILES=files,
     )

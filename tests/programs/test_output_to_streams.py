@@ -1,4 +1,4 @@
-"""Results that a program writes to its standard output."""
+"""Results written to standard output."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-# What the process itself has said before must stay before the result.
+# Text that the process printed earlier must stay before the result.
 SCRIPT = """
 import sys
 from convswap.output.files import check_writable, write_text
@@ -20,16 +20,16 @@ print("after")
 
 @pytest.mark.parametrize("into", ["pipe", "file"])
 def test_standard_output_takes_the_result_in_its_place_among_what_is_printed(tmp_path, into):
-    # As /dev/stdout is, which must not be the machine's: the tests of a container may run as root.
+    # A link like /dev/stdout. The machine's own must not be replaced: tests in a container may run as root.
     link = tmp_path / "stdout"
     link.symlink_to("/proc/self/fd/1")
     command = [sys.executable, "-c", SCRIPT, link]
     if into == "pipe":
-        printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+        output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     else:
         file = tmp_path / "printed.txt"
         with file.open("w") as stream:
             subprocess.run(command, stdout=stream, check=True)
-        printed = file.read_text()
+        output = file.read_text()
     assert link.is_symlink()
-    assert printed == "before\nresult\nafter\n"
+    assert output == "before\nresult\nafter\n"

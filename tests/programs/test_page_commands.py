@@ -1,4 +1,4 @@
-"""What README and the pages of docs/ tell a reader to type runs: every command, every block of Python."""
+"""Every command and every block of Python in README and docs/ runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from test_pages import PAGES, blocks, commands
 
 pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
-# What is added to a command of the pages, so that it ends soon; where several begin it, the first counts.
+# Additional arguments that shorten a command of the pages. The first matching beginning counts.
 SHORTENED = {
     "bench --batch 1,64,512 --against all": "--batch 2 --layers 2017 --device cpu --against default",
     "bench --batch 1,64 --against algorithms": "--batch 1 --layers 2017 --device cpu",
@@ -42,11 +42,11 @@ SHORTENED = {
     "export --mxnet-symbol": "--image-size 12",
     "study": "--runs 1 --batches 1",
 }
-# Their tables come from CUPTI, or they compile for the card in hand.
+# Tables from CUPTI, or kernels compiled for the present card.
 NEED_A_CARD = ("profile", "study", "warm model.onnx")
-# test_alexnet.py, test_torch_module.py and test_training.py run them, which take long or need PyTorch.
+# test_alexnet.py, test_torch_module.py and test_training.py run these: they take long or need PyTorch.
 RUN_ELSEWHERE = re.compile(r"train |export --(alexnet|torch) |.*\.trained\.npz")
-# An algorithm that its page shows how to add; test_pages.py compiles and runs it.
+# The algorithm of the page on adding one; test_pages.py compiles and runs it.
 NOT_BUILT = "pixel_rows"
 
 
@@ -70,20 +70,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def shortened(command: str) -> list[str]:
-    """Return the arguments of a command of the pages, with those that let it end soon."""
+    """Return the arguments of a command of the pages, with those that shorten it."""
     words = shlex.split(command)[1:]
     text = " ".join(words)
-    more = next((more for start, more in SHORTENED.items() if text.startswith(start)), "")
-    return [*words, *shlex.split(more)]
+    extra = next((extra for start, extra in SHORTENED.items() if text.startswith(start)), "")
+    return [*words, *shlex.split(extra)]
 
 
 @pytest.fixture
-def shortened_programs(monkeypatch):
-    """What a command takes its time for and has no option to shorten."""
+def short_programs(monkeypatch):
+    """Shorten the work of commands that have no option for that."""
     monkeypatch.setattr(first_run, "first_run", partial(first_run.first_run, processes=1))
 
 
-@pytest.mark.usefixtures("shortened_programs")
+@pytest.mark.usefixtures("short_programs")
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
 def test_the_commands_of_a_page_run_in_its_order(page, folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
@@ -93,18 +93,18 @@ def test_the_commands_of_a_page_run_in_its_order(page, folder, monkeypatch, caps
         if RUN_ELSEWHERE.match(text):
             continue
         status = main(shortened(command))
-        printed = capsys.readouterr()
+        captured = capsys.readouterr()
         if NOT_BUILT in command:
-            assert (status, NOT_BUILT in printed.err) == (2, True), command
+            assert (status, NOT_BUILT in captured.err) == (2, True), command
         elif (text in NEED_A_CARD or text.split()[0] in NEED_A_CARD) and not _native.cuda_devices():
-            (line,) = printed.err.splitlines()
+            (line,) = captured.err.splitlines()
             assert (status, "no " in line) == (2, True), line
         elif text.startswith("optimize"):
-            # So small a model may gain nothing.
-            assert (status, "Convs" in printed.out) in ((0, True), (1, True)), printed.err
+            # No Conv of such a small model may get faster.
+            assert (status, "Convs" in captured.out) in ((0, True), (1, True)), captured.err
         else:
-            assert status == 0, printed.err
-            assert printed.out, command
+            assert status == 0, captured.err
+            assert captured.out, command
 
 
 def test_every_shortened_command_is_one_of_the_pages():

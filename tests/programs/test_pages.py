@@ -1,4 +1,4 @@
-"""README and the pages of docs/ say what is so: their links lead somewhere, their commands are understood."""
+"""Links of README and docs/ lead somewhere, and the command line accepts their commands."""
 
 from __future__ import annotations
 
@@ -25,10 +25,14 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 
 
 def commands(page: Path) -> list[str]:
-    """Return the command lines of the program in blocks of code, without what is behind them."""
+    """Return the lines in blocks of code that run convswap, without comments."""
     lines = [line for kind, text in blocks(page) if kind in ("", "sh") for line in text.splitlines()]
-    own = [line.split(" #")[0].strip() for line in lines]
-    return [line.removeprefix(".venv/bin/") for line in own if re.match(r"(\.venv/bin/)?convswap ", line)]
+    commands_only = [line.split(" #")[0].strip() for line in lines]
+    return [
+        line.removeprefix(".venv/bin/")
+        for line in commands_only
+        if re.match(r"(\.venv/bin/)?convswap ", line)
+    ]
 
 
 def test_the_first_page_is_short():
@@ -50,8 +54,8 @@ def test_commands_are_understood(page):
 
 
 def test_commands_are_found_on_the_pages():
-    found = [command for page in PAGES for command in commands(page)]
-    used = {command.split()[1] for command in found}
+    command_lines = [command for page in PAGES for command in commands(page)]
+    used = {command.split()[1] for command in command_lines}
     assert {"compare", "swap", "bench", "explain", "tune", "warm", "export", "train", "profile"} <= used
 
 
@@ -71,7 +75,7 @@ def test_every_page_of_docs_is_linked_from_the_first():
     ] == []
 
 
-# Runs the page's algorithm on a problem of two groups, and prints how far it is off from plain loops.
+# Runs the page's algorithm on a problem of two groups, and prints its largest difference from plain loops.
 EXAMPLE_MAIN = """
 #include <cmath>
 #include <cstdio>
@@ -118,5 +122,5 @@ def test_the_algorithm_of_the_page_computes_convolutions(tmp_path):
     command = ["g++", "-std=c++20", "-Wall", "-Werror", include, "-o", "example", "pixel_rows.cc", "main.cc"]
     built = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert built.returncode == 0, built.stderr
-    done = subprocess.run([tmp_path / "example"], capture_output=True, text=True, check=True)
-    assert done.stdout == "0; it computes only filters of one tap"
+    result = subprocess.run([tmp_path / "example"], capture_output=True, text=True, check=True)
+    assert result.stdout == "0; it computes only filters of one tap"

@@ -1,4 +1,4 @@
-"""`benchmarks/profile_against_ncu.py`: the profiler's times beside those of Nsight Compute."""
+"""`benchmarks/profile_against_ncu.py`: the profiler's times and those of Nsight Compute."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ def tool():
 
 
 def sides(microseconds):
-    """Return what a profile says of two sides, each with one long kernel and one short one."""
+    """Return a profile of two sides, each with one long and one short kernel."""
     long = {"name": "long(float*)", "avg_ns": microseconds * 1e3, "nodes": ["conv1"]}
     short = {"name": "short", "avg_ns": 99e3, "nodes": ["tanh1"]}
     return {side: {"profiling_result": [long, short]} for side in ("default", "convswap")}
 
 
 def test_times_of_ncu_are_means_of_the_timed_runs_by_demangled_name(tool, monkeypatch):
-    seen = []
+    commands = []
 
-    def run(command, more=None):
-        seen.append(command)
+    def run(command, variables=None):
+        commands.append(command)
         return NCU_PRINTS
 
     monkeypatch.setattr(tool, "run", run)
     # The first of three runs is the last warm-up.
     assert tool.by_ncu("ece408-2019fa", "default", 2) == {"long(float*)": 1100.0, "plain": 1.0}
-    (command,) = seen
-    # Neither clock nor caches are touched, or the times would be of another card.
+    (command,) = commands
+    # Nsight Compute must not change the clock or flush caches, or its times would be those of another card.
     assert "--clock-control none --cache-control none" in " ".join(command)
     assert command[-4:] == ["--run", "ece408-2019fa", "default", "2"]
 
@@ -86,7 +86,7 @@ def test_without_nsight_compute_one_line_says_so(tool, monkeypatch, tmp_path, ca
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["found.json", "ece408-2019fb"], "unknown network 'ece408-2019fb'"),
         (["found.json", "ece408-2019fa", "--runs", "0"], "--runs must be at least 1, but 0 was given"),
@@ -94,7 +94,7 @@ def test_without_nsight_compute_one_line_says_so(tool, monkeypatch, tmp_path, ca
     ],
     ids=str,
 )
-def test_wrong_input_is_refused_before_anything_runs(arguments, told, tool, monkeypatch, tmp_path, capsys):
+def test_wrong_input_is_refused_before_anything_runs(arguments, message, tool, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(tool.shutil, "which", lambda name: name)
     monkeypatch.setattr(tool, "choose_device", lambda name: None)
     monkeypatch.setattr(tool, "rows_of", None)
@@ -102,4 +102,4 @@ def test_wrong_input_is_refused_before_anything_runs(arguments, told, tool, monk
     monkeypatch.setattr(sys, "argv", ["profile_against_ncu", "--json", *arguments])
     assert tool.main() == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert told in line
+    assert message in line

@@ -37,13 +37,14 @@ print(_native.why_not(problem, "few_channels", "cuda"))
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a copy of the package, beside whose library lie kernels for compute capability 8.0.
+    """A folder with a copy of the package and ready-made kernels for compute capability 8.0.
 
-    Of one generic algorithm and one layer alone: all take a minute of two cores.
+    The kernels are those of one generic algorithm and one layer: all take two cores a minute.
     """
-    own = tmp_path_factory.getbasetemp()
-    # pytest-xdist gives each process a folder within that of the run; the first of them makes the package.
-    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "packages"
+    base = tmp_path_factory.getbasetemp()
+    # pytest-xdist gives each process a folder within the folder of the run. The first process makes the
+    # package.
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "packages"
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
@@ -54,33 +55,33 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_package(folder: Path) -> None:
     shutil.copytree(Path(convswap.__file__).parent, folder / "convswap")
     shutil.copy(_native.__file__, folder / "convswap")
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "convswap.planning.ready_made", "--algorithm", "naive", "--layers", LAYER],
         env={**os.environ, "PYTHONPATH": str(folder), "CONVSWAP_READY_MADE": "8.0"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith(" MB, beside the library\n")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.endswith(" MB, beside the library\n")
 
 
 def choose(package: Path, x: str, w: str, tmp_path: Path, **settings: object) -> list[str]:
-    given = {"FAKE_CAPABILITY": 80, "PYTHONPATH": package} | settings
-    done = run_beside_card(CHOOSE, x, w, cache=tmp_path / "cache", **given)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    variables = {"FAKE_CAPABILITY": 80, "PYTHONPATH": package} | settings
+    result = run_beside_card(CHOOSE, x, w, cache=tmp_path / "cache", **variables)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
 
 
 @needs_compiler
 @pytest.mark.slow
 def test_without_a_compiler_everything_is_computed(package: Path, tmp_path: Path) -> None:
-    nothing = {"CONVSWAP_NVRTC": tmp_path / "none"}
-    # A layer of the course by its own kernel, another by a generic one.
-    course, no_reason = choose(package, "64,1,28,28", "50,1,5,5", tmp_path, **nothing)
-    assert (course, no_reason) == ("few_channels", "")
-    other, reason = choose(package, "64,3,60,60", "32,3,3,3", tmp_path, **nothing)
-    assert other == "naive"
+    no_compiler = {"CONVSWAP_NVRTC": tmp_path / "none"}
+    # A layer of the course by its specialised kernel, and another layer by a generic one.
+    algorithm, no_reason = choose(package, "64,1,28,28", "50,1,5,5", tmp_path, **no_compiler)
+    assert (algorithm, no_reason) == ("few_channels", "")
+    other_algorithm, reason = choose(package, "64,3,60,60", "32,3,3,3", tmp_path, **no_compiler)
+    assert other_algorithm == "naive"
     assert reason.startswith("its kernel few_channels::kernel<ScaledFloat16Pairs, ")
     assert "is not among the ready-made kernels, and CONVSWAP_NVRTC is " in reason
     assert not list((tmp_path / "cache").rglob("*.kernel"))
@@ -98,20 +99,20 @@ def test_with_a_compiler_the_choice_is_what_it_always_is(package: Path, tmp_path
 
 @needs_compiler
 @pytest.mark.slow
-def test_what_lies_ready_for_another_version_is_as_good_as_none(package: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    shutil.copytree(package, other)
-    pack = other / "convswap" / "ready_made.pack"
+def test_ready_made_kernels_of_another_version_are_ignored(package: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "other"
+    shutil.copytree(package, copy)
+    pack = copy / "convswap" / "ready_made.pack"
     data = pack.read_bytes()
     pack.write_bytes(data[:16] + b"0123456789abcdef" + data[32:])
-    chosen, _ = choose(other, "64,1,28,28", "50,1,5,5", tmp_path)
+    chosen, _ = choose(copy, "64,1,28,28", "50,1,5,5", tmp_path)
     assert chosen == "few_channels" and list((tmp_path / "cache").rglob("*.kernel"))
 
 
 @needs_compiler
 @pytest.mark.slow
 def test_the_wheel_is_installed_and_computes_without_a_compiler(tmp_path: Path) -> None:
-    """The wheel of `make wheel`, but with one algorithm for one generation of cards: each takes seconds."""
+    """The wheel of `make wheel`, with one algorithm for one compute capability to save time."""
     dist, site = tmp_path / "dist", tmp_path / "site"
     make = [REPOSITORY / "tools" / "make_wheel.py", "--compute-capability", "8.0", "--algorithm", "naive"]
     make += ["--dist", dist]
@@ -121,7 +122,7 @@ def test_the_wheel_is_installed_and_computes_without_a_compiler(tmp_path: Path) 
     (wheel,) = dist.glob("convswap-*-manylinux_*_x86_64.whl")
     installed = subprocess.run([sys.executable, *pip, wheel], capture_output=True, text=True, check=False)
     assert installed.returncode == 0, installed.stderr
-    # By the card's own code, and by what is portable on a card that is newer than the wheel.
+    # Machine code for the first card, and PTX for a card that is newer than the wheel.
     for capability in (80, 130):
         settings = {"CONVSWAP_NVRTC": tmp_path / "none", "FAKE_CAPABILITY": capability}
         chosen, _ = choose(site, "64,1,28,28", "50,1,5,5", tmp_path, **settings)
@@ -135,7 +136,7 @@ def test_an_algorithm_without_generic_kernels_is_refused(tmp_path: Path) -> None
     assert not list(tmp_path.iterdir())
 
 
-def test_cards_are_capabilities_from_by_their_compute_capabilities() -> None:
+def test_cards_are_selected_by_their_compute_capabilities() -> None:
     assert capabilities_from("9.0;8.0;9.0") == [90, 80]
     assert capabilities_from("none") == []
     assert (

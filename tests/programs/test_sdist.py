@@ -1,4 +1,4 @@
-"""The source distribution is the checkout, so that what is installed from it is what the tests have seen."""
+"""The source distribution has the files of the checkout, so installing it installs what the tests tested."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def test_the_sdist_has_every_file_of_the_checkout_as_it_is(tmp_path: Path) -> No
         pytest.skip("this is no checkout of git")
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, check=True)
     tracked = {name.decode() for name in listed.stdout.split(b"\0") if name}
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", BUILD, tmp_path], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     (archive,) = tmp_path.glob("convswap-*.tar.gz")
     with tarfile.open(archive) as files:
         packed = {
@@ -35,5 +35,5 @@ def test_the_sdist_has_every_file_of_the_checkout_as_it_is(tmp_path: Path) -> No
     assert {
         name for name in tracked & packed.keys() if packed[name] != (REPOSITORY / name).read_bytes()
     } == set()
-    # What needs it: `pip install convswap-*.tar.gz` reads the version and the page from here.
+    # `pip install convswap-*.tar.gz` reads the version and the page from PKG-INFO.
     assert b"\nName: convswap\n" in packed["PKG-INFO"]

@@ -1,7 +1,7 @@
-"""What the build may hide: a header includes what it needs, and no two files have one name for two things.
+"""Headers include what they need, and no name is defined twice in a target.
 
-The compiler shows the former of headers that a source file includes first, in a build for `make dev`; in
-others CMake has the standard headers compiled once for all files, and ten files compiled as one.
+Builds other than `make dev` precompile the standard headers and compile ten files as one, which hides both
+errors. The compiler of `make dev` checks only headers that a source file includes first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from build_tools import REPOSITORY
 SOURCES = REPOSITORY / "custom_op"
 COMPILER = shutil.which(os.environ.get("CXX", "g++"))
 BUILD = (REPOSITORY / "CMakeLists.txt").read_text(encoding="utf-8")
-# Compiled with options of their own, and never with others.
+# Sources with compile options of their own, never compiled together with others.
 ALONE = {
     REPOSITORY / name
     for sources in re.findall(r"^set_source_files_properties\(([^)]*)COMPILE_OPTIONS", BUILD, re.MULTILINE)
@@ -36,7 +36,7 @@ pytestmark = [
 
 
 def error_in(files: Iterable[Path]) -> str:
-    """Return what the compiler says of a program that includes the files."""
+    """Return the compiler's errors for a program that includes the files."""
     fetched = {path.parent for path in (REPOSITORY / "build").rglob("onnxruntime_c_api.h")}
     folders = [SOURCES, *fetched, *(REPOSITORY / "build").glob("cp3*/cuda_header")]
     options = ["-std=c++20", "-fsyntax-only", '-DCONVSWAP_VERSION=""', *(f"-I{folder}" for folder in folders)]
@@ -47,13 +47,15 @@ def error_in(files: Iterable[Path]) -> str:
 
 def test_a_header_compiles_alone() -> None:
     texts = (path.read_text(encoding="utf-8") for path in SOURCES.rglob("*.cc"))
-    first = {found[1] for text in texts if (found := re.search(r'^#include "(.+)"', text, re.MULTILINE))}
+    included_first = {
+        match[1] for text in texts if (match := re.search(r'^#include "(.+)"', text, re.MULTILINE))
+    }
     # The emulation's lists of instances are no headers.
     headers = [path for path in sorted(SOURCES.rglob("*.h")) if path.parent.name != "instances"]
-    others = [path for path in headers if str(path.relative_to(SOURCES)) not in first]
-    assert len(others) > 40
+    unchecked = [path for path in headers if str(path.relative_to(SOURCES)) not in included_first]
+    assert len(unchecked) > 40
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        errors = dict(zip(others, pool.map(lambda header: error_in([header]), others), strict=True))
+        errors = dict(zip(unchecked, pool.map(lambda header: error_in([header]), unchecked), strict=True))
     assert {str(header): error for header, error in errors.items() if error} == {}
 
 
