@@ -1,4 +1,4 @@
-"""Models that people run: swapped, fused, overridden, compared and optimised, they answer as before."""
+"""Models from PyPI give the same outputs swapped, fused, overridden, compared and optimised."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from op_sessions import PROVIDERS
 
 pytestmark = pytest.mark.extended
 
-# Float32 on both sides: each rounds every sum by itself, and up to a hundred Convs follow each other.
+# Float32 on both sides: each rounds its own sums, through up to a hundred Convs in a row.
 TOLERANCE = 1e-4
-# Convs in the branches of an If, which nothing can measure alone.
+# Their Convs are in branches of an If, which cannot be measured as single nodes.
 IN_SUBGRAPHS = ("silero-vad", "silero-vad-ifless")
-# Its float64 reference alone takes a processor of two cores half a minute: the image has a fixed size.
+# The float64 reference of this model takes two cores half a minute: the image has a fixed size.
 TOO_LARGE_FOR_REFERENCE = "page-layout"
-# Of those that `optimize` measures in some seconds.
+# Models that `optimize` measures in some seconds.
 SMALL = ("magika", pytest.param("ppocr-direction", marks=pytest.mark.gpu))
 
 COMPARED = [
@@ -43,24 +43,24 @@ every_model = pytest.mark.parametrize("name", real_models.BY_NAME)
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A model, its input, and what the CPU provider answers."""
+class ModelWithOutputs:
+    """A model, its input, and the CPU provider's outputs."""
 
     path: str
     feeds: Mapping[str, np.ndarray]
     expected: tuple[np.ndarray, ...]
 
 
-def asked(name: str) -> Asked:
-    """Return the model called `name`; skips where it cannot be had."""
+def model_called(name: str) -> ModelWithOutputs:
+    """Return the model called `name`; skip the test if it cannot be downloaded."""
     try:
-        return _asked(name)
+        return _read_model(name)
     except real_models.UnreachableError as error:
         pytest.skip(str(error))
 
 
 @cache
-def _asked(name: str) -> Asked:
+def _read_model(name: str) -> ModelWithOutputs:
     model = real_models.BY_NAME[name]
     path, feeds = str(real_models.fetch(model)), model.feeds()
     options = onnxruntime.SessionOptions()
@@ -68,11 +68,11 @@ def _asked(name: str) -> Asked:
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     expected = tuple(session.run(None, feeds))
     assert all(np.ptp(values) > 0 for values in expected), "the input leaves an output without any contrast"
-    return Asked(path, feeds, expected)
+    return ModelWithOutputs(path, feeds, expected)
 
 
 def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of the graph, those of subgraphs too."""
+    """Yield the nodes of the graph and of its subgraphs."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
@@ -80,84 +80,85 @@ def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
                 yield from all_nodes(attribute.g)
 
 
-def assert_answers(
-    model: Asked,
+def assert_outputs(
+    model: ModelWithOutputs,
     session: onnxruntime.InferenceSession,
     tolerance: float = TOLERANCE,
     samples: int | None = None,
 ) -> None:
-    """Check the outputs, of the first `samples` where there is a number, against those expected."""
+    """Compare the outputs with those expected, of the first `samples` if that is a number."""
     outputs = session.run(None, dict(model.feeds))
     assert [values.shape for values in outputs] == [values.shape for values in model.expected]
     errors = [
-        relative_l2_error(own[:samples], expected[:samples])
-        for own, expected in zip(outputs, model.expected, strict=True)
+        relative_l2_error(actual[:samples], expected[:samples])
+        for actual, expected in zip(outputs, model.expected, strict=True)
     ]
     assert max(errors) <= tolerance, errors
 
 
 @pytest.mark.slow
 @every_model
-def test_swapped_and_fused_it_answers_as_before(name, device):
-    """Swapped alone it is compared below."""
-    model = asked(name)
+def test_swapped_and_fused_it_gives_the_same_outputs(name, device):
+    """test_compare_finds_it_within_the_tolerance covers swapping without fusing."""
+    model = model_called(name)
     swapped = convswap.swap(model.path, precision="ieee", fuse=True).to_proto()
     convs = sum(node.op_type == "Conv" for node in all_nodes(onnx.load(model.path).graph))
-    # A node with a depthwise Conv in front is two of them.
+    # A node with a depthwise Conv in front counts as two.
     assert sum(map(count_convolutions, all_nodes(swapped.graph))) == convs > 0
     chosen = choose_device(device)
-    assert_answers(model, make_session(swapped, convswap_side(chosen, "ieee"), chosen))
+    assert_outputs(model, make_session(swapped, convswap_side(chosen, "ieee"), chosen))
 
 
 @every_model
-def test_with_every_conv_overridden_it_answers_as_before(name, device):
-    model = asked(name)
+def test_with_every_conv_overridden_it_gives_the_same_outputs(name, device):
+    model = model_called(name)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     provider = (PROVIDERS[device], {"use_tf32": "0"} if device == "cuda" else {})
-    assert_answers(model, convswap.override_session(model.path, options, providers=[provider]))
+    assert_outputs(model, convswap.override_session(model.path, options, providers=[provider]))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "device"), COMPARED, indirect=["device"])
 def test_compare_finds_it_within_the_tolerance(name, device):
-    model = asked(name)
-    found = convswap.compare(model.path, inputs=model.feeds, device=device, time_layers=False)
-    assert found.within_tolerance, (found.convswap, found.default, found.notes)
+    model = model_called(name)
+    result = convswap.compare(model.path, inputs=model.feeds, device=device, time_layers=False)
+    assert result.within_tolerance, (result.convswap, result.default, result.notes)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
-def test_what_optimize_writes_answers_as_before_and_is_not_slower(name, tmp_path, device):
-    model = asked(name)
+def test_what_optimize_writes_gives_the_same_outputs_and_is_not_slower(name, tmp_path, device):
+    model = model_called(name)
     file = tmp_path / "optimized.onnx"
-    found = convswap.optimize(model.path, file, inputs=model.feeds, device=device)
-    assert all(node.default_ms for node in found.nodes)
-    if found.written is None:
+    result = convswap.optimize(model.path, file, inputs=model.feeds, device=device)
+    assert all(node.default_ms for node in result.nodes)
+    if result.written is None:
         assert not file.exists()
         return
-    assert found.written == file and found.answers_agree
-    assert all(one.speedup >= MIN_SPEEDUP_AT_A_BATCH for one in found.whole)
+    assert result.written == file and result.answers_agree
+    assert all(each.speedup >= MIN_SPEEDUP_AT_A_BATCH for each in result.whole)
     session = make_session(onnx.load(file), CONVSWAP, choose_device(device))
     tolerance = TOLERANCE
     if device == "cuda":
-        # The default provider's kernels differ from run to run, and what it computes in TF32 ours may, too.
-        tolerance = max(TOLERANCES["tf32"], 1.5 * found.errors.get("default", 0.0))
-    # `optimize` judges the first sample. The text direction's second is one between both classes, and its
-    # error that of one number: it was 0.0029 once on a card.
-    assert_answers(model, session, tolerance, samples=1 if name == "ppocr-direction" else None)
+        # The default provider's kernels differ from run to run. Ours may also compute in TF32 what the
+        # default computes in TF32.
+        tolerance = max(TOLERANCES["tf32"], 1.5 * result.errors.get("default", 0.0))
+    # `optimize` compares the first sample. The second one of the text direction model lies between its two
+    # classes, and its error is that of one number: 0.0029 once on a card.
+    assert_outputs(model, session, tolerance, samples=1 if name == "ppocr-direction" else None)
 
 
 @pytest.mark.parametrize("name", IN_SUBGRAPHS)
-def test_optimize_measures_the_convs_of_branches_that_are_run_and_tells_why_not_of_the_others(
+def test_optimize_measures_the_convs_of_branches_that_are_run_and_gives_reasons_for_the_others(
     name, tmp_path, device
 ):
-    model = asked(name)
+    model = model_called(name)
     file = tmp_path / "optimized.onnx"
-    found = convswap.optimize(model.path, file, inputs=model.feeds, device=device)
-    assert any(node.default_ms for node in found.nodes)
-    assert all(node.default_ms or "the branch that it is in" in node.why for node in found.nodes)
-    assert file.exists() == (found.written is not None)
-    if found.written is not None:
+    result = convswap.optimize(model.path, file, inputs=model.feeds, device=device)
+    assert any(node.default_ms for node in result.nodes)
+    assert all(node.default_ms or "the branch that it is in" in node.why for node in result.nodes)
+    assert file.exists() == (result.written is not None)
+    if result.written is not None:
         session = make_session(onnx.load(file), CONVSWAP, choose_device(device))
-        assert_answers(model, session, TOLERANCE if device == "cpu" else TOLERANCES["tf32"])
+        assert_outputs(model, session, TOLERANCE if device == "cpu" else TOLERANCES["tf32"])

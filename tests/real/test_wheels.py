@@ -1,4 +1,4 @@
-"""How the models get here: from the wheel that is pinned and no other, or with a line that says why not."""
+"""Models are extracted from the pinned wheel only; failures give one line with the reason."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ VAD, IFLESS, OTHER = (real_models.BY_NAME[name] for name in ("silero-vad", "sile
 
 
 @pytest.fixture
-def asked(tmp_path, monkeypatch):
-    """What pip is asked for, nothing being kept; it brings a file made here."""
+def requirements_asked(tmp_path, monkeypatch):
+    """Replace pip by a function that records requirements and writes a wheel; use an empty cache."""
     requirements = []
 
     def run(command, **_):
@@ -27,36 +27,36 @@ def asked(tmp_path, monkeypatch):
                 archive.writestr(f"silero_vad/data/{model.file}", model.name)
         return SimpleNamespace(returncode=0, stderr="")
 
-    monkeypatch.setattr(real_models, "MODELS_FOLDER", tmp_path / "kept")
+    monkeypatch.setattr(real_models, "MODELS_FOLDER", tmp_path / "models")
     monkeypatch.setattr(real_models, "_failures", [])
     monkeypatch.setattr(subprocess, "run", run)
     return requirements
 
 
-def test_a_wheel_is_downloaded_once_for_all_its_models(asked, monkeypatch):
+def test_a_wheel_is_downloaded_once_for_all_its_models(requirements_asked, monkeypatch):
     monkeypatch.setattr(real_models, "sha256_of", lambda _: SILERO_VAD.sha256)
     for model in (VAD, IFLESS, VAD):
         assert fetch(model).read_text() == model.name
-    assert asked == [f"silero-vad=={SILERO_VAD.version}"]
+    assert requirements_asked == [f"silero-vad=={SILERO_VAD.version}"]
     assert {path.name for path in real_models.MODELS_FOLDER.iterdir()} == {"lock", SILERO_VAD.folder.name}
 
 
-def test_another_wheel_than_the_pinned_one_is_an_error(asked):
+def test_another_wheel_than_the_pinned_one_is_an_error(requirements_asked):
     with pytest.raises(AssertionError, match=rf"made\.whl has SHA-256 \w+, but {SILERO_VAD.sha256} is"):
         fetch(VAD)
     assert not SILERO_VAD.folder.exists()
 
 
-def test_without_a_network_the_reason_is_told_and_pypi_asked_once(asked, monkeypatch):
+def test_without_a_network_the_reason_is_given_and_pypi_asked_once(requirements_asked, monkeypatch):
     def run(command, **_):
-        asked.append(command[-1])
+        requirements_asked.append(command[-1])
         return SimpleNamespace(returncode=1, stderr="WARNING: Retrying\nERROR: No matching distribution\n\n")
 
     monkeypatch.setattr(subprocess, "run", run)
     for model in (OTHER, VAD):
         with pytest.raises(UnreachableError, match=r"^no network, or no such wheel: pip .*No matching dist"):
             fetch(model)
-    assert asked == [f"magika=={MAGIKA.version}"]
+    assert requirements_asked == [f"magika=={MAGIKA.version}"]
 
 
 @pytest.mark.parametrize("model", real_models.MODELS, ids=lambda model: model.name)
