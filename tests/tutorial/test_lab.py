@@ -1,4 +1,4 @@
-"""The lab as a user meets it without a card: its commands, and the process that kernels run in."""
+"""The lab's commands and its worker process, without a card."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def faulty(name: str) -> str:
 
 @pytest.fixture(autouse=True, scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Keep the ranking apart, and with it the kernels, which are compiled in no time."""
+    """Use an empty cache for the ranking and the kernels."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("CONVSWAP_CACHE", str(folder))
@@ -56,11 +56,11 @@ def test_new_writes_a_file_and_overwrites_none(capsys, tmp_path) -> None:
     assert main(["lab", "new", other, "--from", "ladder_04_shared_memory"]) == 0
     assert "Rung 4 of the ladder" in Path(other).read_text()
     third = str(tmp_path / "third.cu")
-    asked = ("lab", "new", third, "--from")
-    assert "two kernels" in only_line_of_refusal(capsys, *asked, "ladder_11_im2col")
-    assert "did you mean" in only_line_of_refusal(capsys, *asked, "ladder_4_shared_memory")
+    command = ("lab", "new", third, "--from")
+    assert "two kernels" in only_line_of_refusal(capsys, *command, "ladder_11_im2col")
+    assert "did you mean" in only_line_of_refusal(capsys, *command, "ladder_4_shared_memory")
     assert "leave --what out" in only_line_of_refusal(
-        capsys, *asked, "ladder_04_shared_memory", "--what", "conv"
+        capsys, *command, "ladder_04_shared_memory", "--what", "conv"
     )
     assert "known: conv, course" in only_line_of_refusal(capsys, "lab", "new", third, "--what", "gemm")
     assert "no folder" in only_line_of_refusal(capsys, "lab", "new", str(tmp_path / "a" / "b.cu"))
@@ -121,9 +121,9 @@ def test_run_without_a_card_checks_and_says_that_nothing_is_timed(capsys, tmp_pa
     out = capsys.readouterr().out
     assert "mine.cu is correct: 8 convolutions on the CPU, thread by thread" in out
     assert "not timed" in out
-    found = json.loads(written.read_text())
-    jsonschema.validate(found, SCHEMA)
-    assert found["right"] and found["fault"] is None and found["milliseconds"] is None
+    report = json.loads(written.read_text())
+    jsonschema.validate(report, SCHEMA)
+    assert report["right"] and report["fault"] is None and report["milliseconds"] is None
 
 
 @pytest.mark.extended
@@ -131,18 +131,18 @@ def test_run_without_a_card_checks_and_says_that_nothing_is_timed(capsys, tmp_pa
 def test_kernels_that_do_not_end_are_stopped_and_the_next_one_runs() -> None:
     stages: list[str] = []
     with LabProcess() as process:
-        how = {"device": "cpu", "process": process, "progress": stages.append}
-        huge = lab.run(faulty("huge compile"), seconds=0.4, **how)
+        options = {"device": "cpu", "process": process, "progress": stages.append}
+        huge = lab.run(faulty("huge compile"), seconds=0.4, **options)
         assert huge.fault is not None and huge.fault.kind in ("time", "compile")
-        endless = lab.run(faulty("infinite loop"), seconds=1.0, **how)
+        endless = lab.run(faulty("infinite loop"), seconds=1.0, **options)
         assert endless.fault is not None and endless.fault.kind == "time", endless.fault
-        flood = lab.run(faulty("printf flood"), **how)
+        flood = lab.run(faulty("printf flood"), **options)
         assert flood.fault is not None and flood.fault.kind == "output"
-        unknown = lab.run(faulty("unknown name"), **how)
+        unknown = lab.run(faulty("unknown name"), **options)
         assert unknown.fault is not None and "^" in unknown.fault.text
         for result in (huge, endless, flood, unknown):
             jsonschema.validate(result.to_json(), SCHEMA)
-        assert lab.run(COURSE, **how).is_right
+        assert lab.run(COURSE, **options).is_right
     assert "compiling kernel.cu" in stages
 
 
@@ -168,32 +168,32 @@ def test_class_is_one_table(capsys, tmp_path) -> None:
 
 
 @needs_compilers
-def test_watch_tells_what_comes_of_each_save(tmp_path) -> None:
+def test_watch_reports_the_result_of_each_save(tmp_path) -> None:
     file = tmp_path / "mine.cu"
     file.write_text(COURSE)
-    told: list[object] = []
+    results: list[object] = []
     seconds: list[float] = []
 
-    def tell(result: object, taken: float) -> None:
-        told.append(result)
-        seconds.append(taken)
-        if len(told) == 1:
+    def report(result: object, elapsed: float) -> None:
+        results.append(result)
+        seconds.append(elapsed)
+        if len(results) == 1:
             file.write_text("no launch line, but __global__\n")
-        if len(told) == 2:
-            # As editors do it.
+        if len(results) == 2:
+            # Editors replace the file when they save.
             (tmp_path / "new").write_text(faulty("unknown name"))
             (tmp_path / "new").replace(file)
 
     watching = threading.Thread(
-        target=lambda: watch(file, "ece408-2017-high", tell, saves=2, device="cpu"), daemon=True
+        target=lambda: watch(file, "ece408-2017-high", report, saves=2, device="cpu"), daemon=True
     )
     watching.start()
     watching.join(120)
-    first, second, third = told
+    first, second, third = results
     assert isinstance(first, LabResult) and first.is_right
     assert "does not say how its kernel is started" in str(second)
     assert isinstance(third, LabResult) and third.fault is not None and third.fault.kind == "compile"
-    # The worker is warm, and nothing is compiled for the processor.
+    # The worker is running, and nothing is compiled for the processor.
     assert seconds[2] < 3
 
 

@@ -1,4 +1,4 @@
-"""A user's kernel and the library's C++ for it, beside a driver that answers and computes nothing."""
+"""A user's kernel and the library's C++ code that starts it, on a fake driver that computes nothing."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ print("done")
 """
 
 
-# Its further arguments are those of `LabProcess`. The card is opened meanwhile, for which nobody here waits.
+# Arguments: the kernel's file, then those of `LabProcess`. The program does not wait until the card is open.
 ASK = """
 import os, sys, time
 from convswap.tutorial.lab.kernel import Request, read_kernel
 from convswap.tutorial.lab.process import LabProcess
 
-asked = Request(read_kernel(sys.argv[1]), "ece408-2017-high", device="cpu")
+request = Request(read_kernel(sys.argv[1]), "ece408-2017-high", device="cpu")
 with LabProcess(*sys.argv[2:]) as process:
-    result = process.run(asked, print)
+    result = process.run(request, print)
     for _ in range(0 if sys.argv[2:] else 300):
         if os.path.exists(os.environ["FAKE_LOG"]):
             break
@@ -65,13 +65,13 @@ assert result.card is None and "not timed" in result.notes[0], result
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize(("device", "opens"), [([], True), (["cpu"], False)])
-def test_who_asks_for_the_processor_has_no_card_opened(
+def test_a_worker_for_the_processor_does_not_open_the_card(
     device: list[str], opens: bool, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     file = lab.new(tmp_path / "mine.cu")
-    done = run_beside_card(ASK, file, *device, cache=tmp_path / "cache", FAKE_LOG=log)
-    assert done.returncode == 0, done.stderr
+    result = run_beside_card(ASK, file, *device, cache=tmp_path / "cache", FAKE_LOG=log)
+    assert result.returncode == 0, result.stderr
     assert ("context on 0" in log.read_text() if log.exists() else False) is opens
 
 
@@ -79,5 +79,5 @@ def test_who_asks_for_the_processor_has_no_card_opened(
 @needs_compiler
 def test_kernel_of_the_users_is_compiled_loaded_and_started(tmp_path: Path) -> None:
     file = lab.new(tmp_path / "mine.cu")
-    done = run_beside_card(PROGRAM, file, cache=tmp_path / "cache")
-    assert done.stdout == "done\n", done.stderr
+    result = run_beside_card(PROGRAM, file, cache=tmp_path / "cache")
+    assert result.stdout == "done\n", result.stderr

@@ -1,4 +1,4 @@
-"""What the lab hands to CUPTI is laid out as its headers say, and what it counts becomes a hint."""
+"""Structures for CUPTI have the sizes of its headers, and remarkable counters give a hint."""
 
 from __future__ import annotations
 

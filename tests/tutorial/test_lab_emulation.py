@@ -1,4 +1,4 @@
-"""Kernels that are wrong, told without a card: by NVRTC, by their launch, or thread by thread."""
+"""Wrong kernels are diagnosed without a card: by NVRTC, by their launch line, or in emulation."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from ladder_sources import PAGES
 
 WHY_NO_COMPILER = _native.kernel_compiler()["why_not"]
 COMPILER = find_host_compiler()
-HERE = [faulty for faulty in FAULTY if faulty.where == "anywhere"]
-# What a host's time and load may add to a kernel that ends at once.
+FAULTS_IN_EMULATION = [faulty for faulty in FAULTY if faulty.where == "anywhere"]
+# Time that a loaded host may add to a kernel that ends at once.
 SECONDS = 5.0
 pytestmark = [
     pytest.mark.skipif(bool(WHY_NO_COMPILER), reason=WHY_NO_COMPILER or "NVRTC is there"),
@@ -47,8 +47,8 @@ def fault_in(text: str, seconds: float = SECONDS) -> Fault | None:
 
 @pytest.mark.extended
 @pytest.mark.slow
-@pytest.mark.parametrize("faulty", HERE, ids=lambda faulty: faulty.name)
-def test_what_is_wrong_is_told_in_one_paragraph(faulty: Faulty) -> None:
+@pytest.mark.parametrize("faulty", FAULTS_IN_EMULATION, ids=lambda faulty: faulty.name)
+def test_a_fault_is_one_paragraph(faulty: Faulty) -> None:
     if "refused" in faulty.kinds:
         with pytest.raises(ConvswapError, match=r"kernel\.cu"):
             read_kernel(faulty.text)
@@ -68,16 +68,16 @@ def test_what_is_wrong_is_told_in_one_paragraph(faulty: Faulty) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*INTERFACES, "ladder_09_constants"])
-def test_files_to_begin_with_are_right(name: str) -> None:
+def test_scaffolds_are_right(name: str) -> None:
     assert fault_in(template(name) if name in INTERFACES else rung_copy(name)) is None
 
 
-def test_every_rung_is_copied_or_it_is_said_why_not() -> None:
+def test_every_rung_is_copied_or_refused_with_the_reason() -> None:
     assert {bool(page.launch) for page in PAGES} == {True, False}
     for page in PAGES:
         if page.launch:
             text = rung_copy(page.name)
-            # Nothing of the rung's own names is left, and the launch fits the interface.
+            # No name of the rung's own code remains, and the launch fits the interface.
             assert "conv." not in text and "Convolution" not in text
             assert read_kernel(text).interface == "course"
             continue
@@ -87,7 +87,7 @@ def test_every_rung_is_copied_or_it_is_said_why_not() -> None:
             rung_copy(page.name)
 
 
-def test_what_the_emulation_does_not_know_is_said(tmp_path) -> None:
+def test_names_unknown_to_the_emulation_are_reported(tmp_path) -> None:
     kernel = read_kernel(COURSE.replace(SUM, SUM + ' asm volatile("mov.u32 %0, %%clock;" : "=f"(sum));'))
     assert COMPILER is not None
     with pytest.raises(NotTranslatedError, match="error"):
@@ -95,7 +95,7 @@ def test_what_the_emulation_does_not_know_is_said(tmp_path) -> None:
 
 
 def test_compiler_that_fortifies_by_itself_is_no_obstacle(tmp_path) -> None:
-    """Some distributions' longjmp stops a program whose fibers jump to each other."""
+    """Some distributions' longjmp aborts a program whose fibers jump to each other."""
     compiler = tmp_path / "fortifying"
     compiler.write_text(f'#!/bin/sh\nexec {COMPILER} -D_FORTIFY_SOURCE=2 "$@"\n')
     compiler.chmod(0o755)

@@ -1,4 +1,4 @@
-"""The lab's hint: drawn from the figures of a run, with the rung that treats it."""
+"""The lab's hint follows from the figures of a run and names the rung that helps."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_hint_names_what_was_measured_and_the_rung(milliseconds, facts, words) -
     assert all(word in hint for word in words), hint
 
 
-def test_layers_that_no_rung_takes_are_said_to_be_such() -> None:
+def test_layers_that_no_rung_supports_are_named() -> None:
     hint = hint_for(result_of(2.0, baselines={"default provider": 0.3, "auto": 0.2}), multiprocessors=132)
     assert "no rung of the ladder supports these layers" in hint and "20.0 times as long" in hint
 

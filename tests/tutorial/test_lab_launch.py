@@ -1,4 +1,4 @@
-"""Launch lines: whole-number expressions of a convolution's sizes, by a grammar that knows nothing else."""
+"""Launch lines: integer expressions of a convolution's sizes, read by a small grammar."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ CONV = _native.Problem((2, 6, 9, 8), (4, 3, 3, 2), True, strides=[2, 1], group=2
 SHARED_LIMIT = 100_000
 
 
-def shared(expression: str, problem: _native.Problem = COURSE, more: str = "") -> int:
-    text = f"// launch: grid(1) block(1) shared({expression})\n{more}{KERNEL}"
+def shared_bytes(expression: str, problem: _native.Problem = COURSE, more_lines: str = "") -> int:
+    text = f"// launch: grid(1) block(1) shared({expression})\n{more_lines}{KERNEL}"
     return _native.LabSource("mine.cu", text).launch(problem, SHARED_LIMIT)[2]
 
 
@@ -39,13 +39,13 @@ def shared(expression: str, problem: _native.Problem = COURSE, more: str = "") -
     ],
 )
 def test_expression_has_its_value(expression: str, value: int) -> None:
-    assert shared(expression) == value
+    assert shared_bytes(expression) == value
 
 
-def test_whole_op_has_sizes_of_its_own() -> None:
-    assert shared("R * 100 + S * 10 + G", CONV, "// interface: conv\n") == 322
+def test_complete_op_has_sizes_of_its_own() -> None:
+    assert shared_bytes("R * 100 + S * 10 + G", CONV, "// interface: conv\n") == 322
     with pytest.raises(ConvswapError, match="'K' is not a size"):
-        shared("K", CONV, "// interface: conv\n")
+        shared_bytes("K", CONV, "// interface: conv\n")
 
 
 def test_launch_has_three_axes_each() -> None:
@@ -78,16 +78,16 @@ def test_only_line_says_for_which_convolutions_the_kernel_is() -> None:
         ("", "expected a number"),
     ],
 )
-def test_what_is_no_size_of_shared_memory_is_told(expression: str, words: str) -> None:
+def test_invalid_sizes_of_shared_memory_are_refused(expression: str, words: str) -> None:
     with pytest.raises(ConvswapError, match=rf"mine\.cu:1: .*{words}"):
-        shared(expression)
+        shared_bytes(expression)
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.text(alphabet="BMCHWK_outceildv(),+-*/% 0123456789<>=&|!", max_size=60))
 def test_any_line_is_read_or_refused(text: str) -> None:
     try:
-        value = shared(text)
+        value = shared_bytes(text)
     except ConvswapError as error:
         assert "\n" not in str(error)
     else:

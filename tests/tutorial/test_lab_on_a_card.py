@@ -1,4 +1,4 @@
-"""The lab on a card: right kernels are timed inside sessions, and no wrong one takes it down."""
+"""The lab on a card: correct kernels are timed inside sessions, and wrong kernels do not stop it."""
 
 from __future__ import annotations
 
@@ -21,39 +21,41 @@ from convswap.tutorial.ladder.rung_texts import read_pages
 from faulty_kernels import COURSE, FAULTY, Faulty
 
 SCHEMA = json.loads((Path(lab.__file__).parent / "schema.json").read_text(encoding="utf-8"))
-# A student's network, of few images: what is checked is the lab, not the card.
-HOW = {"batch": 100, "baselines": False}
+# A student's network, with few images: the test checks the lab, not the card.
+OPTIONS = {"batch": 100, "baselines": False}
 ON_CARD = [faulty for faulty in FAULTY if "refused" not in faulty.kinds]
 pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(scope="module")
 def process(cuda) -> Iterator[LabProcess]:
-    """A worker that all tests share, and that is started again where a kernel took it down."""
+    """A worker that all tests share; it restarts after a kernel that ended it."""
     with LabProcess() as worker:
         yield worker
 
 
 @pytest.mark.parametrize("faulty", ON_CARD, ids=lambda faulty: faulty.name)
-def test_faulty_kernel_is_told_and_the_next_one_is_right(process: LabProcess, faulty: Faulty) -> None:
+def test_fault_of_a_kernel_is_reported_and_the_next_kernel_is_right(
+    process: LabProcess, faulty: Faulty
+) -> None:
     seconds = 3.0 if "time" in faulty.kinds else 10.0
-    begin = time.monotonic()
-    result = lab.run(faulty.text, "2017-conv1", seconds=seconds, time=False, process=process, **HOW)
+    start = time.monotonic()
+    result = lab.run(faulty.text, "2017-conv1", seconds=seconds, time=False, process=process, **OPTIONS)
     assert result.fault is not None, "it was found right"
     assert result.fault.kind in faulty.kinds, result.fault.text
     assert "kernel.cu" in result.fault.text
     jsonschema.validate(result.to_json(), SCHEMA)
-    assert time.monotonic() - begin < 90
+    assert time.monotonic() - start < 90
     if result.fault.kind not in ("crash", "time", "outside", "output"):
-        return  # the card did nothing unusual
-    after = lab.run(COURSE, "2017-conv1", time=False, process=process, **HOW)
+        return  # the kernel did not disturb the card
+    after = lab.run(COURSE, "2017-conv1", time=False, process=process, **OPTIONS)
     assert after.fault is None, after.fault
 
 
 @pytest.mark.parametrize("name", [*INTERFACES, *(page.name for page in read_pages() if page.launch)])
-def test_files_to_begin_with_are_right_in_a_session(process: LabProcess, name: str) -> None:
+def test_scaffolds_are_right_in_a_session(process: LabProcess, name: str) -> None:
     text = template(name) if name in INTERFACES else rung_copy(name)
-    result = lab.run(text, "ece408-2017-high", process=process, **HOW)
+    result = lab.run(text, "ece408-2017-high", process=process, **OPTIONS)
     assert result.fault is None, result.fault
     assert result.is_right and result.card
     assert result.network_error is not None and result.network_error < 1e-4
@@ -64,7 +66,7 @@ def test_files_to_begin_with_are_right_in_a_session(process: LabProcess, name: s
     jsonschema.validate(result.to_json(), SCHEMA)
 
 
-def test_model_with_bias_and_stride_takes_a_kernel_of_the_whole_op(process: LabProcess) -> None:
+def test_model_with_bias_and_stride_runs_a_kernel_of_the_complete_op(process: LabProcess) -> None:
     result = lab.run(template("conv"), "alexnet", batch=4, baselines=False, process=process)
     assert result.fault is None, result.fault
     assert len(result.layers) == 5 and not result.notes
@@ -88,33 +90,33 @@ def test_ranks_have_the_ladder_and_repeat(process: LabProcess, monkeypatch, tmp_
     assert times.max() / times.min() < 1.1
 
 
-def test_counters_are_read_or_it_is_said_why_not(process: LabProcess) -> None:
-    result = lab.run(COURSE, "2017-conv1", profile=True, process=process, **HOW)
+def test_counters_are_read_or_a_note_says_why_not(process: LabProcess) -> None:
+    result = lab.run(COURSE, "2017-conv1", profile=True, process=process, **OPTIONS)
     assert result.fault is None, result.fault
     if result.counters:
         assert set(result.counters) == set(NAMES)
-        # Neighbours read neighbouring pixels, but for the ends of rows.
+        # Neighbouring threads read neighbouring pixels, except at the ends of rows.
         assert 1 <= result.counters[SECTORS] < 8
         assert 0 < result.counters[ACTIVE_WARPS] <= 100
     else:
         assert any("counters were not read" in note for note in result.notes), result.notes
-    # Whatever came of it, the worker goes on.
-    assert lab.run(COURSE, "2017-conv1", time=False, process=process, **HOW).is_right
+    # The worker continues in either case.
+    assert lab.run(COURSE, "2017-conv1", time=False, process=process, **OPTIONS).is_right
 
 
 @pytest.mark.alone
-def test_watch_answers_soon_after_a_save(cuda, tmp_path) -> None:
+def test_watch_reports_soon_after_a_save(cuda, tmp_path) -> None:
     file = tmp_path / "mine.cu"
     file.write_text(COURSE)
-    told: list[tuple[object, float]] = []
+    results: list[tuple[object, float]] = []
 
-    def tell(result: object, seconds: float) -> None:
-        told.append((result, seconds))
-        file.write_text(COURSE + f"// saved {len(told)}\n")
+    def report(result: object, seconds: float) -> None:
+        results.append((result, seconds))
+        file.write_text(COURSE + f"// saved {len(results)}\n")
 
-    watch(file, "ece408-2017-high", tell, saves=2, batch=1000)
-    assert all(isinstance(result, LabResult) and result.is_right for result, _ in told), told
-    assert told[-1][1] < 6, [seconds for _, seconds in told]
+    watch(file, "ece408-2017-high", report, saves=2, batch=1000)
+    assert all(isinstance(result, LabResult) and result.is_right for result, _ in results), results
+    assert results[-1][1] < 6, [seconds for _, seconds in results]
 
 
 def test_fences_show_what_is_written_outside(cuda) -> None:

@@ -1,4 +1,4 @@
-"""`convswap ladder`: what it measures, prints, writes and refuses, on the CPU and on a card."""
+"""`convswap ladder`: its measurements, tables, files and errors, on the CPU and on a card."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from repeats import repeats
 from rich.console import Console
 
 LOOPS = PAGES[0]
-# Algorithms of the processor in the places of rungs, the last one fused.
+# CPU algorithms in place of the rungs, the last one fused.
 STAND_INS = [
     LOOPS,
     replace(LOOPS, number=2, name="direct", title="Second", precision="tf32", reported={}),
@@ -28,9 +28,9 @@ STAND_INS = [
 ]
 
 
-def printed(found: Ladder) -> str:
+def printed_text(result: Ladder) -> str:
     stream = io.StringIO()
-    print_ladder(found, Console(file=stream, width=120))
+    print_ladder(result, Console(file=stream, width=120))
     return stream.getvalue()
 
 
@@ -44,18 +44,18 @@ def climb(network: str = "ece408-2018sp", **options) -> Ladder:
 
 
 def test_every_rung_is_run_on_every_convolution_and_is_right(stand_ins):
-    found = climb()
-    assert [row.page.number for row in found.rows] == [1, 2, 3]
-    assert (found.images, found.dataset, found.is_right) == (8, "synthetic", True)
-    for row in found.rows:
+    result = climb()
+    assert [row.page.number for row in result.rows] == [1, 2, 3]
+    assert (result.images, result.dataset, result.is_right) == (8, "synthetic", True)
+    for row in result.rows:
         assert row.measured is not None
         assert [layer.node for layer in row.measured.layers] == ["conv1", "conv2"]
         assert row.tolerance == TOLERANCES[row.page.precision]
-        # These all sum in float32 or wider.
+        # All of these accumulate in float32 or wider.
         assert 0 < row.measured.relative_l2_error < 1e-6
         assert row.measured.op_ms == sum(layer.op_ms for layer in row.measured.layers) > 0
         assert row.measured.timed_images == 8
-    accuracies = {row.measured.accuracy for row in found.rows if row.measured is not None}
+    accuracies = {row.measured.accuracy for row in result.rows if row.measured is not None}
     assert len(accuracies) == 1 and 0 <= accuracies.pop() <= 1
 
 
@@ -67,7 +67,7 @@ def test_what_a_layer_moves_and_computes_is_counted_for_all_images(stand_ins):
     assert second.bytes == 4 * (8 * 6 * 30 * 30 + 16 * 6 * 25 + 8 * 16 * 26 * 26)
     assert first.operations == 2 * 25 * 8 * 6 * 60 * 60
     assert first.fused == second.fused == () and first.apart_ms is None
-    # The fused one writes what is pooled, and has a bias of zeros.
+    # The fused rung writes the pooled output, and has a bias of zeros.
     assert fused.layers[0].fused == ("Tanh", "MaxPool") and fused.layers[0].apart_ms is not None
     assert fused.layers[0].bytes == 4 * (8 * 64 * 64 + 6 * 25 + 6 + 8 * 6 * 30 * 30)
     assert fused.layers[0].operations == first.operations
@@ -76,22 +76,22 @@ def test_what_a_layer_moves_and_computes_is_counted_for_all_images(stand_ins):
 
 def test_few_images_on_the_processor_stand_for_all(stand_ins, monkeypatch):
     monkeypatch.setattr(ladder, "CPU_IMAGES", 4)
-    found = climb(images=40)
-    measured = found.rows[0].measured
-    assert measured is not None and (found.images, measured.timed_images) == (40, 4)
+    result = climb(images=40)
+    measured = result.rows[0].measured
+    assert measured is not None and (result.images, measured.timed_images) == (40, 4)
     assert measured.layers[0].operations == 2 * 25 * 40 * 6 * 60 * 60
-    (note,) = [note for note in found.notes if "ran once" in note]
+    (note,) = [note for note in result.notes if "ran once" in note]
     assert "rung 1, 2, 3 ran once, on 4 images on the CPU; its times are scaled to 40 images" in note
 
 
-def test_a_wrong_rung_is_told_and_sets_the_status(stand_ins, monkeypatch, capsys):
+def test_a_wrong_rung_is_reported_and_sets_the_status(stand_ins, monkeypatch, capsys):
     right = ladder.reference_of
-    monkeypatch.setattr(ladder, "reference_of", lambda layer, fed: right(layer, fed) * (1 + 1e-4))
+    monkeypatch.setattr(ladder, "reference_of", lambda layer, inputs: right(layer, inputs) * (1 + 1e-4))
     assert main(["ladder", "ece408-2019sp", "--data", "synthetic", "--images", "4", "--device", "cpu"]) == 1
-    told = capsys.readouterr().out
-    # 1e-4 is too much for float32, and little for TF32.
-    assert "RUNG 1 IS WRONG: relative L2 error 1.00e-04, at most 1e-05 in ieee." in told
-    assert "RUNG 2" not in told and "Every rung that ran" not in told
+    output = capsys.readouterr().out
+    # 1e-4 is too large for float32, and small for TF32.
+    assert "RUNG 1 IS WRONG: relative L2 error 1.00e-04, at most 1e-05 in ieee." in output
+    assert "RUNG 2" not in output and "Every rung that ran" not in output
 
 
 def test_without_a_card_the_processor_climbs_alone_and_one_line_says_so(capsys, tmp_path, monkeypatch):
@@ -107,10 +107,10 @@ def test_without_a_card_the_processor_climbs_alone_and_one_line_says_so(capsys, 
         "convswap: rung 1 of 16: Seven loops on the processor",
     ]
     assert max(map(len, captured.out.splitlines())) <= 120
-    found = json.loads((tmp_path / "l.json").read_text())
-    assert (found["schema"], found["model"], found["images"]) == (1, "ece408-2017-high", 20)
-    assert [rung["algorithm"] for rung in found["rungs"]] == [page.name for page in PAGES]
-    first, *others = found["rungs"]
+    report = json.loads((tmp_path / "l.json").read_text())
+    assert (report["schema"], report["model"], report["images"]) == (1, "ece408-2017-high", 20)
+    assert [rung["algorithm"] for rung in report["rungs"]] == [page.name for page in PAGES]
+    first, *others = report["rungs"]
     assert first["why_not"] is None and first["reported"] == "9.1 to 17.5 s"
     assert all(rung["why_not"] == "it runs on a card" and "op_ms" not in rung for rung in others)
     page = (tmp_path / "l.html").read_text()
@@ -118,7 +118,7 @@ def test_without_a_card_the_processor_climbs_alone_and_one_line_says_so(capsys, 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["ece408-2017-hihg"], "unknown course network 'ece408-2017-hihg'; did you mean 'ece408-2017-high'"),
         (["resnet50"], "unknown course network 'resnet50'"),
@@ -134,9 +134,9 @@ def test_without_a_card_the_processor_climbs_alone_and_one_line_says_so(capsys, 
         ),
     ],
 )
-def test_bad_input_is_refused_in_one_line(capsys, tmp_path, monkeypatch, arguments, told):
+def test_bad_input_is_refused_in_one_line(capsys, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
-    assert told in refusal(capsys, "ladder", *arguments)
+    assert message in refusal(capsys, "ladder", *arguments)
 
 
 def test_titles_are_text_in_the_page_and_not_markup(stand_ins):
@@ -145,16 +145,19 @@ def test_titles_are_text_in_the_page_and_not_markup(stand_ins):
     assert "<code>perf stat -e instructions,cycles</code>" in page
 
 
-# What follows is about numbers that nobody measured: of two layers, the second never fused.
+# Tests of arithmetic with made-up times of two layers; the second layer is never fused.
 
 
-def layer(op_ms: float, **more) -> RungLayer:
-    usual = {"node": "conv1", "bytes": 10**9, "operations": 1, "floor_ms": 0.25, "relative_l2_error": 1e-7}
-    return RungLayer(op_ms=op_ms, **{**usual, **more})
+def layer(op_ms: float, **options) -> RungLayer:
+    defaults = {"node": "conv1", "bytes": 10**9, "operations": 1, "floor_ms": 0.25, "relative_l2_error": 1e-7}
+    return RungLayer(op_ms=op_ms, **{**defaults, **options})
 
 
-def made(*times: tuple[float, float], fused: float | None = None, **more) -> Ladder:
-    """Return a ladder of rungs with these times of two layers; in the last the first has `fused` apart."""
+def ladder_of(*times: tuple[float, float], fused: float | None = None, **options) -> Ladder:
+    """Return a ladder of rungs with these times of two layers.
+
+    The last rung fuses the first layer. With separate nodes that layer takes `fused` ms.
+    """
     rows = []
     for number, (first, second) in enumerate(times, start=1):
         is_last = number == len(times)
@@ -166,42 +169,43 @@ def made(*times: tuple[float, float], fused: float | None = None, **more) -> Lad
         page = replace(PAGES[number - 1], device=device)
         rows.append(Row(page, 1e-5, MeasuredRung(layers, network_ms=9.0, accuracy=0.5, timed_images=10)))
     cpu = ladder.choose_device("cpu")
-    return Ladder("ece408-2018sp", cpu, {"processor": "p"}, 10, "synthetic", tuple(rows), **more)
+    return Ladder("ece408-2018sp", cpu, {"processor": "p"}, 10, "synthetic", tuple(rows), **options)
 
 
 def test_speedups_are_over_the_rung_before_the_first_and_the_first_on_the_card():
-    found = made((600.0, 400.0), (6.0, 4.0), (4.0, 1.0))
-    first, second, third = found.rows
-    assert found.speedup_over_previous(first) is found.speedup_over_first(first) is None
-    assert found.speedup_over_previous(second) == found.speedup_over_first(second) == 100.0
-    assert found.speedup_over_first_on_card(second) is None
-    assert (found.speedup_over_previous(third), found.speedup_over_first(third)) == (2.0, 200.0)
-    assert found.speedup_over_first_on_card(third) == 2.0
-    assert "From rung 2 to rung 3: 2.00x as fast." in printed(found)
+    result = ladder_of((600.0, 400.0), (6.0, 4.0), (4.0, 1.0))
+    first, second, third = result.rows
+    assert result.speedup_over_previous(first) is result.speedup_over_first(first) is None
+    assert result.speedup_over_previous(second) == result.speedup_over_first(second) == 100.0
+    assert result.speedup_over_first_on_card(second) is None
+    assert (result.speedup_over_previous(third), result.speedup_over_first(third)) == (2.0, 200.0)
+    assert result.speedup_over_first_on_card(third) == 2.0
+    assert "From rung 2 to rung 3: 2.00x as fast." in printed_text(result)
 
 
-def test_fused_rung_is_compared_with_what_it_takes_the_place_of():
-    # Fused conv1 takes 2 where conv1 took 3 and conv1 with its followers 7; conv2 is no longer measured anew.
-    found = made((600.0, 400.0), (3.0, 1.0), (2.0, 0.5), fused=7.0)
-    last = found.rows[-1]
-    assert found.replaced_ms(last) == 7.0 + 1.0
-    assert found.speedup_over_previous(last) == 8.0 / 2.5
-    # The first on the card would need the followers too: 4 ms more than its convolutions.
-    assert found.speedup_over_first_on_card(last) == (4.0 + 4.0) / 2.5
-    assert found.replaced_ms(found.rows[1]) is None
+def test_fused_rung_is_compared_with_the_nodes_that_it_replaces():
+    # Fused conv1 takes 2 ms. Unfused, conv1 took 3 ms, and conv1 with the fused nodes takes 7 ms.
+    # conv2 is not measured again.
+    result = ladder_of((600.0, 400.0), (3.0, 1.0), (2.0, 0.5), fused=7.0)
+    last = result.rows[-1]
+    assert result.replaced_ms(last) == 7.0 + 1.0
+    assert result.speedup_over_previous(last) == 8.0 / 2.5
+    # The first rung on the card would run the fused nodes too: 4 ms more than its convolutions.
+    assert result.speedup_over_first_on_card(last) == (4.0 + 4.0) / 2.5
+    assert result.replaced_ms(result.rows[1]) is None
 
 
 def test_rung_that_was_left_out_is_no_rung_before():
-    found = made((600.0, 400.0), (6.0, 4.0), (4.0, 1.0))
-    rows = (found.rows[0], Row(found.rows[1].page, 1e-5, why_not="odd"), found.rows[2])
-    left = replace(found, rows=rows)
-    assert left.speedup_over_previous(rows[2]) == 200.0
-    assert left.speedup_over_first_on_card(rows[2]) is None
-    assert left.to_json()["rungs"][1]["why_not"] == "odd"
+    result = ladder_of((600.0, 400.0), (6.0, 4.0), (4.0, 1.0))
+    rows = (result.rows[0], Row(result.rows[1].page, 1e-5, why_not="odd"), result.rows[2])
+    with_gap = replace(result, rows=rows)
+    assert with_gap.speedup_over_previous(rows[2]) == 200.0
+    assert with_gap.speedup_over_first_on_card(rows[2]) is None
+    assert with_gap.to_json()["rungs"][1]["why_not"] == "odd"
 
 
 def test_share_of_the_floor_and_bandwidth_are_of_all_layers():
-    measured = made((600.0, 400.0), (6.0, 4.0)).rows[1].measured
+    measured = ladder_of((600.0, 400.0), (6.0, 4.0)).rows[1].measured
     assert measured is not None and measured.floor_ms == 0.5
     # 2 GB in 10 ms.
     assert measured.gigabytes_per_second == pytest.approx(200.0)
@@ -226,33 +230,33 @@ def test_registers_and_shared_memory_are_of_each_layers_largest_kernel():
 
 
 def test_report_of_another_network_is_named():
-    found = made((600.0, 400.0), (6.0, 4.0))
-    assert found.reported(found.rows[0]) == "9.1 to 17.5 s (ece408-2017-high)"
-    assert replace(found, model="ece408-2019fa").reported(found.rows[0]) == "11.2 s + 60.1 s"
+    result = ladder_of((600.0, 400.0), (6.0, 4.0))
+    assert result.reported(result.rows[0]) == "9.1 to 17.5 s (ece408-2017-high)"
+    assert replace(result, model="ece408-2019fa").reported(result.rows[0]) == "11.2 s + 60.1 s"
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("network", NETWORKS)
 def test_every_rung_of_every_network_is_right_on_the_card(network, cuda, monkeypatch):
     monkeypatch.setattr(ladder, "RULE", replace(ladder.RULE, burst_ms=1.0))
-    found = ladder.climb(network, data="synthetic", device=cuda, images=repeats(40))
-    assert found.is_right
-    plain = found.rows[1].measured
+    result = ladder.climb(network, data="synthetic", device=cuda, images=repeats(40))
+    assert result.is_right
+    plain = result.rows[1].measured
     assert plain is not None
-    for row in found.rows:
+    for row in result.rows:
         assert row.measured is not None, row.why_not
         assert row.measured.accuracy == pytest.approx(plain.accuracy, abs=0.01)
         assert row.measured.op_ms > 0
         if row.page.device == "cuda":
             assert row.measured.floor_ms is None or np.isfinite(row.measured.floor_ms)
             assert row.page.fuses or all(layer.kernels for layer in row.measured.layers)
-    fused = found.rows[-1].measured
+    fused = result.rows[-1].measured
     assert fused is not None and any(layer.fused for layer in fused.layers)
-    assert "From rung 2 to rung 16" in printed(found)
+    assert "From rung 2 to rung 16" in printed_text(result)
 
 
 @pytest.mark.gpu
 def test_the_ladder_is_climbed_with_10000_images(cuda):
     images = repeats(10_000)
-    found = ladder.climb("ece408-2017-high", data="synthetic", device=cuda, images=images)
-    assert found.images == images and found.is_right
+    result = ladder.climb("ece408-2017-high", data="synthetic", device=cuda, images=images)
+    assert result.images == images and result.is_right

@@ -1,7 +1,7 @@
-"""Every rung of the ladder is the convolution: in emulation without a card, and on a card where there is one.
+"""Every rung of the ladder computes the convolution, in emulation and on a card.
 
-Tolerances are those of `compare`: 1e-5 for rungs that compute in float32, which leaves room for Winograd's
-transformations, that cost up to a digit, and 2e-3 for those on tensor cores, which round to TF32.
+Tolerances are those of `compare`: 1e-5 for rungs in float32, because Winograd's transformations cost up to a
+digit, and 2e-3 for rungs on tensor cores, which round to TF32.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from repeats import repeats
 
 COURSE = course_layers()
 ON_CARD = [page for page in PAGES if page.device == "cuda"]
-# A thousand more take minutes:
+# A thousand more seeds take minutes:
 # python tools/emulate.py ladder --rung NAME --seeds 30:1030
 SEEDS = 20
-MOST_SECONDS = 300
+TIMEOUT_SECONDS = 300
 each_page = pytest.mark.parametrize("page", ON_CARD, ids=lambda page: page.name)
 each_layer = pytest.mark.parametrize("layer", COURSE, ids=lambda layer: layer.name)
 
@@ -47,11 +47,12 @@ def emulation() -> Path:
 @pytest.mark.parametrize("page", WITH_KERNELS, ids=lambda page: page.name)
 def test_rung_is_the_convolution_in_emulation(emulation: Path, page) -> None:
     command = [emulation, page.name, "0", str(SEEDS)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=MOST_SECONDS, check=False)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
-    computed, _, rest = done.stdout.splitlines()[-1].partition(" ")
-    assert rest == "problems computed, 0 wrong"
-    # The first are all layers of the course, which every rung takes, and which are all that some take.
+    result = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr
+    computed, _, summary = result.stdout.splitlines()[-1].partition(" ")
+    assert summary == "problems computed, 0 wrong"
+    # The first problems are the layers of the course. Every rung supports them, and some rungs support no
+    # other.
     assert int(computed) >= len(COURSE)
 
 
@@ -67,7 +68,7 @@ def test_loops_on_the_processor_are_the_convolution(layer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "how", "reason"),
+    ("case", "options", "reason"),
     [
         (ConvCase((1, 1, 9, 9), (1, 1, 3, 3)), {"type": "float64"}, "float32, and the data are float64"),
         (ConvCase((1, 1, 9), (1, 1, 3)), {}, "images, with 2 spatial axes, and these have 1"),
@@ -81,8 +82,8 @@ def test_loops_on_the_processor_are_the_convolution(layer) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_the_ladder_leaves_to_others_is_refused_with_the_reason(case, how, reason) -> None:
-    problem = _native.Problem(case.x_shape, case.w_shape, case.has_bias, **how, **case.attributes)
+def test_problems_outside_the_ladder_are_refused_with_the_reason(case, options, reason) -> None:
+    problem = _native.Problem(case.x_shape, case.w_shape, case.has_bias, **options, **case.attributes)
     assert reason in _native.why_not(problem, "ladder_01_loops", "cpu")
     with pytest.raises(ConvswapError, match="use algorithm 'auto', which selects one that can"):
         _native.choose(problem, "cpu", "ladder_01_loops")
@@ -99,7 +100,7 @@ def test_what_the_ladder_leaves_to_others_is_refused_with_the_reason(case, how, 
     ],
     ids=["activation", "pool", "residual"],
 )
-def test_what_is_fused_with_a_convolution_is_left_to_the_last_rung(fused) -> None:
+def test_epilogues_are_left_to_the_last_rung(fused) -> None:
     problem = _native.Problem((2, 1, 9, 9), (4, 1, 3, 3), **fused)
     assert "the convolution alone" in _native.why_not(problem, "ladder_01_loops", "cpu")
     reasons = {
@@ -115,26 +116,26 @@ def test_nobody_gets_a_rung_without_asking_for_it(device, monkeypatch, tmp_path)
     card = {"compute_capability": 90} if device == "cuda" else {}
     names = {entry.name for entry in _native.catalog() if entry.by_name_alone}
     for layer in COURSE:
-        for how in ({}, {"precision": "ieee"}):
-            problem = _native.Problem(layer.input_shape(10), layer.weight_shape, **how)
-            for asked in ("auto", "tuned"):
-                answer = _native.explain(problem, device, asked, **card)
-                assert answer["algorithm"] not in names
-                assert not names & {other["algorithm"] for other in answer["others"]}
+        for options in ({}, {"precision": "ieee"}):
+            problem = _native.Problem(layer.input_shape(10), layer.weight_shape, **options)
+            for algorithm in ("auto", "tuned"):
+                explanation = _native.explain(problem, device, algorithm, **card)
+                assert explanation["algorithm"] not in names
+                assert not names & {candidate["algorithm"] for candidate in explanation["others"]}
     if device == "cpu":
         assert not names & set(able_algorithms(problem, device))
 
 
-def test_rung_that_a_tuning_table_names_is_not_taken(monkeypatch, tmp_path) -> None:
+def test_rung_that_a_tuning_table_names_is_not_selected(monkeypatch, tmp_path) -> None:
     problem = _native.Problem((2, 1, 28, 28), (50, 1, 5, 5))
     table = tmp_path / "tuning.txt"
     times = "ladder_01_loops 0.1, direct 0.2"
     fields = (_native.tuning_device("cpu"), _native.__version__, problem.text, "ladder_01_loops", times)
     table.write_text(f"{_native.tuning_header}\n{' | '.join(fields)}\n")
     monkeypatch.setenv("CONVSWAP_TUNING", str(table))
-    answer = _native.explain(problem, "cpu", "tuned")
-    assert (answer["algorithm"], answer["decided_by"]) == ("direct", "rule")
-    assert "a rung of the ladder, taken by its own name alone" in answer["why"]
+    explanation = _native.explain(problem, "cpu", "tuned")
+    assert (explanation["algorithm"], explanation["decided_by"]) == ("direct", "rule")
+    assert "a rung of the ladder, taken by its own name alone" in explanation["why"]
 
 
 def test_misspelt_rung_is_named_and_others_are_not_bothered_with_rungs() -> None:
@@ -147,7 +148,7 @@ def test_misspelt_rung_is_named_and_others_are_not_bothered_with_rungs() -> None
 
 
 @each_layer
-def test_every_rung_takes_every_course_layer_on_an_h200(layer) -> None:
+def test_every_rung_supports_every_course_layer_on_an_h200(layer) -> None:
     for page in ON_CARD:
         problem = _native.Problem(layer.input_shape(10_000), layer.weight_shape, precision=page.precision)
         assert _native.why_not(problem, page.name, "cuda", compute_capability=90) == ""
@@ -170,7 +171,7 @@ def test_rungs_that_are_compiled_for_some_layers_name_them() -> None:
     )
 
 
-# Rungs follow each other with the same layer.
+# Consecutive tests have the same layer.
 @functools.lru_cache(maxsize=1)
 def reference_of(layer, batch: int, has_bias: bool) -> np.ndarray:
     case = ConvCase(layer.input_shape(batch), layer.weight_shape, has_bias)
@@ -179,7 +180,7 @@ def reference_of(layer, batch: int, has_bias: bool) -> np.ndarray:
 
 
 def on_card(page, x, w, b) -> np.ndarray:
-    """Return what the card computes into memory that held NaN; whatever is not written shows."""
+    """Return the card's output; memory starts as NaN, so elements that are not written show."""
     y = _native.DeviceArray(_native.Problem(x.shape, w.shape, b is not None).output_shape)
     y.poison()
     arrays = [None if array is None else _native.DeviceArray.from_numpy(array) for array in (x, w, b)]
@@ -192,7 +193,8 @@ def on_card(page, x, w, b) -> np.ndarray:
 @pytest.mark.parametrize(("batch", "has_bias"), [(1, True), (3, False), (131, True)])
 @each("page", ON_CARD)
 def test_rung_is_the_convolution_on_the_card(layer, page, batch, has_bias) -> None:
-    # 131 images of im2col's columns do not fit into its memory at once; racecheck gets fewer, which do.
+    # The im2col columns of 131 images exceed its scratch memory, so it needs several passes. racecheck gets
+    # fewer images, which fit.
     batch = repeats(batch, minimum=3)
     case = ConvCase(layer.input_shape(batch), layer.weight_shape, has_bias)
     if reason := _native.why_not(
@@ -226,7 +228,7 @@ def test_kernels_of_a_rung_have_registers_and_shared_memory_and_spill_nothing(pa
 @pytest.mark.gpu
 @pytest.mark.many_threads
 def test_filters_in_constant_memory_belong_to_one_run_at_a_time(cuda) -> None:
-    """Sessions on streams of their own fill the card's one constant memory with different filters."""
+    """Sessions on several streams fill the card's one constant memory with different filters."""
     layer = COURSE[0]
     sessions = []
     for seed in range(4):
@@ -240,13 +242,13 @@ def test_filters_in_constant_memory_belong_to_one_run_at_a_time(cuda) -> None:
         sessions.append((session, x, _native.conv(x, w, algorithm="direct")))
     wrong: list[int] = []
 
-    def hammer(number: int) -> None:
+    def run_repeatedly(number: int) -> None:
         session, x, expected = sessions[number]
         for _ in range(repeats(50)):
             if np.linalg.norm(run(session, x) - expected) > 1e-5 * np.linalg.norm(expected):
                 wrong.append(number)
 
-    threads = [threading.Thread(target=hammer, args=(number,)) for number in range(len(sessions))]
+    threads = [threading.Thread(target=run_repeatedly, args=(number,)) for number in range(len(sessions))]
     for thread in threads:
         thread.start()
     for thread in threads:

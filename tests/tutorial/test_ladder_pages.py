@@ -1,4 +1,4 @@
-"""The rungs' files as pages, and docs/tutorial/ladder.md, which is made of them and of what was measured."""
+"""The rungs' files as pages, and docs/tutorial/ladder.md, generated from the pages and measured results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __global__ void first(Convolution conv) {}
 
 }  // namespace convswap::ladder
 """
-# Results as `convswap ladder --json` writes them, but for what the page does not show.
+# Results as `convswap ladder --json` writes them, without the fields that the page does not show.
 RESULT = {
     "within_tolerance": True,
     "environment": {
@@ -79,16 +79,16 @@ def test_page_is_what_the_head_of_its_file_says(rungs):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ("// Gain: Much.\n//\n", "", "lacks Gain: a page has Idea, Gain, Counter"),
         ("Rung 1.", "Rung 2.", "says that it is rung 2: expected 1, as it is named"),
     ],
 )
-def test_page_that_lacks_something_is_refused(rungs, old, new, told):
+def test_page_that_lacks_something_is_refused(rungs, old, new, message):
     file = rungs / "cuda" / "tutorial" / "ladder" / "01_first.cuh"
     file.write_text(PAGE.replace(old, new))
-    with pytest.raises(ConvswapError, match=re.escape(told)):
+    with pytest.raises(ConvswapError, match=re.escape(message)):
         read_pages(rungs)
 
 
@@ -101,7 +101,7 @@ def test_every_page_is_complete():
     for page in PAGES:
         assert page.precision in ("ieee", "tf32")
         assert set(page.reported) <= set(NETWORKS)
-        # A counter of Nsight Compute has a name of its own; the processor has another tool.
+        # GPU pages name a counter of Nsight Compute; the CPU page names another tool.
         assert page.device == "cpu" or re.search(r"`(\w+__\w+(\.\w+)*)`", page.counter)
         assert bool(page.code) != bool(page.code_location)
         assert not re.search(r"#include|namespace convswap", page.code)
@@ -118,8 +118,8 @@ def generate(tmp_path: Path, *arguments: object) -> subprocess.CompletedProcess[
 
 
 def test_the_page_is_what_the_generator_makes(tmp_path):
-    done = generate(tmp_path)
-    assert done.returncode == 0, done.stderr
+    result = generate(tmp_path)
+    assert result.returncode == 0, result.stderr
     again = "python benchmarks/ladder_page.py"
     docs = REPOSITORY / "docs" / "tutorial"
     assert (tmp_path / "docs" / "ladder.md").read_text() == (docs / "ladder.md").read_text(), again
@@ -127,7 +127,7 @@ def test_the_page_is_what_the_generator_makes(tmp_path):
 
 
 def results(file: Path, *names: str, **changes) -> Path:
-    """Write results of all rungs for each network, 16 ms for the first, each later one half of it."""
+    """Write results of all rungs for each network: 16 ms for the first, each next rung half as much."""
     rows = []
     for page in PAGES:
         op_ms = 16.0 / 2 ** (page.number - 1)
@@ -153,15 +153,15 @@ def results(file: Path, *names: str, **changes) -> Path:
             }
             | changes.get(page.name, {})
         )
-    found = {**RESULT, "rungs": rows} | changes.get("whole", {})
-    return write_results(file, **{f"ladder/{name}": found | {"model": name} for name in names})
+    report = {**RESULT, "rungs": rows} | changes.get("whole", {})
+    return write_results(file, **{f"ladder/{name}": report | {"model": name} for name in names})
 
 
 def test_page_has_every_measured_figure(tmp_path):
-    left = {"ladder_13_winograd": {"why_not": "it has points for others"}}
-    folder = results(tmp_path / "results", "ece408-2017-high", "ece408-2020", **left)
-    done = generate(tmp_path, "--results", folder)
-    assert done.returncode == 0, done.stderr
+    changes = {"ladder_13_winograd": {"why_not": "it has points for others"}}
+    folder = results(tmp_path / "results", "ece408-2017-high", "ece408-2020", **changes)
+    result = generate(tmp_path, "--results", folder)
+    assert result.returncode == 0, result.stderr
     page = (tmp_path / "docs" / "ladder.md").read_text()
     assert "10,000 images of ece408-2017-high on one NVIDIA H200, driver 580.1, CUDA 13.0" in page
     assert "The first ran once." in page and "no figures yet" not in page
@@ -185,16 +185,16 @@ def test_rung_that_is_slower_than_the_one_before_says_why(tmp_path):
     assert "slower than the rung before, by a factor of 2.00" in page
     assert page.count("**Why it is slower.** Here a division costs more than idle columns did") == 1
     results(folder, "ece408-2017-high", ladder_03_register_sum={"speedup_before": 0.5})
-    done = generate(tmp_path, "--results", folder)
-    assert done.returncode == 1
+    result = generate(tmp_path, "--results", folder)
+    assert result.returncode == 1
     assert (
         "rung 3 was slower than the one before, and cuda/tutorial/ladder/03_register_sum.cuh does not"
-        in done.stderr
+        in result.stderr
     )
 
 
 @pytest.mark.parametrize(
-    ("names", "changes", "told"),
+    ("names", "changes", "message"),
     [
         (
             ["ece408-2020"],
@@ -213,10 +213,10 @@ def test_rung_that_is_slower_than_the_one_before_says_why(tmp_path):
         ),
     ],
 )
-def test_results_that_say_nothing_get_no_page(tmp_path, names, changes, told):
-    done = generate(tmp_path, "--results", results(tmp_path / "results", *names, **changes))
-    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
-    assert told in done.stderr
+def test_results_that_say_nothing_get_no_page(tmp_path, names, changes, message):
+    result = generate(tmp_path, "--results", results(tmp_path / "results", *names, **changes))
+    assert (result.returncode, len(result.stderr.splitlines())) == (1, 1)
+    assert message in result.stderr
     assert not (tmp_path / "docs").exists()
 
 

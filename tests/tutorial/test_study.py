@@ -27,7 +27,7 @@ CPU = Device("cpu", "asked for")
 
 
 def small_alexnet() -> onnx.ModelProto:
-    """Return one layer of each sort of AlexNet."""
+    """Return a model with one layer of each kind in AlexNet."""
     nodes = """
       [conv1] a = Conv(x, w)
       [relu1] b = Relu(a)
@@ -39,49 +39,49 @@ def small_alexnet() -> onnx.ModelProto:
     return text_model(nodes, *tensors, inputs="float[n, 3, 32, 32] x")
 
 
-def pretended(collector: PretendCollector | None = None, **options) -> Study:
+def pretended_study(collector: PretendCollector | None = None, **options) -> Study:
     with on_pretended_card(collector), mock.patch.object(module, "export_network", lambda _: small_alexnet()):
         return study(**{"batches": (1, 2, 4), "runs": 3, **options})
 
 
-def printed(found: Study) -> str:
+def printed_text(result: Study) -> str:
     out = io.StringIO()
-    print_study(found, Console(file=out, width=120, no_color=True, force_terminal=False))
+    print_study(result, Console(file=out, width=120, no_color=True, force_terminal=False))
     return out.getvalue()
 
 
-def work(op: str | None, name: str = "kernel", kind: str = KERNEL) -> AttributedActivity:
+def attributed(op: str | None, name: str = "kernel", kind: str = KERNEL) -> AttributedActivity:
     node = None if op is None else NodeRun("node", op, 0, 1)
     return AttributedActivity(Activity(kind, name, 0, 1, 1), None, node)
 
 
 @pytest.mark.parametrize(
-    ("one", "part"),
+    ("activity", "part"),
     [
-        (work("Conv"), "convolution"),
-        (work("FusedConv"), "convolution"),
-        (work("Conv", "[CUDA memset]", MEMSET), "convolution"),
-        (work("Gemm"), "fully connected"),
-        (work("MatMul"), "fully connected"),
-        (work("MaxPool"), "max-pool"),
-        (work("LRN"), "other"),
-        (work("Relu"), "other"),
-        (work(None, "[CUDA memcpy HtoD]", MEMCPY), "copy in"),
-        (work(None, "[CUDA memcpy DtoH]", MEMCPY), "copy out"),
-        (work(None), "other"),
-        (work("MemcpyFromHost", "[CUDA memcpy HtoD]", MEMCPY), "other"),
+        (attributed("Conv"), "convolution"),
+        (attributed("FusedConv"), "convolution"),
+        (attributed("Conv", "[CUDA memset]", MEMSET), "convolution"),
+        (attributed("Gemm"), "fully connected"),
+        (attributed("MatMul"), "fully connected"),
+        (attributed("MaxPool"), "max-pool"),
+        (attributed("LRN"), "other"),
+        (attributed("Relu"), "other"),
+        (attributed(None, "[CUDA memcpy HtoD]", MEMCPY), "copy in"),
+        (attributed(None, "[CUDA memcpy DtoH]", MEMCPY), "copy out"),
+        (attributed(None), "other"),
+        (attributed("MemcpyFromHost", "[CUDA memcpy HtoD]", MEMCPY), "other"),
     ],
 )
-def test_each_kernel_and_copy_counts_for_one_part(one, part):
-    assert part_of(one) == part
+def test_each_kernel_and_copy_counts_for_one_part(activity, part):
+    assert part_of(activity) == part
 
 
 def test_there_is_a_row_for_each_batch_and_side_whose_parts_are_its_time():
-    found = pretended()
-    assert [(row.batch, row.side) for row in found.rows] == [
+    result = pretended_study()
+    assert [(row.batch, row.side) for row in result.rows] == [
         (batch, side) for batch in (1, 2, 4) for side in ("default", "convswap")
     ]
-    for row in found.rows:
+    for row in result.rows:
         assert tuple(row.parts) == PARTS
         assert row.runs == 3 and not row.failure
         assert row.session_ms > 0 and row.first_run_ms > 0
@@ -90,8 +90,8 @@ def test_there_is_a_row_for_each_batch_and_side_whose_parts_are_its_time():
 
 
 def test_parts_follow_the_nodes():
-    """With a kernel pretended at every tick, a batch large enough has all that AlexNet has."""
-    (default, ours) = pretended(batches=(64,), runs=5).rows
+    """With one pretended kernel per clock tick, a batch this large has kernels in every part of AlexNet."""
+    (default, ours) = pretended_study(batches=(64,), runs=5).rows
     for row in (default, ours):
         for part in ("convolution", "fully connected", "max-pool", "other"):
             assert row.parts[part] > 0, (row.side, part)
@@ -100,7 +100,7 @@ def test_parts_follow_the_nodes():
 
 @pytest.mark.extended
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "Failed to allocate memory for requested buffer of size 123",
         "CUDA failure 2: out of memory ; GPU=0",
@@ -108,23 +108,25 @@ def test_parts_follow_the_nodes():
         "std::bad_alloc",
     ],
 )
-def test_a_batch_for_which_memory_is_short_gets_a_row_that_says_so_and_the_study_goes_on(monkeypatch, said):
+def test_a_batch_for_which_memory_is_short_gets_a_row_that_says_so_and_the_study_goes_on(
+    monkeypatch, message
+):
     really = recording.record
 
     def record(models, feeds, *arguments, **options):
         (side,) = models
         if len(feeds["x"]) == 2 and side.name == "default":
-            raise ConvswapError(f"ONNX Runtime cannot run the model: {said}")
+            raise ConvswapError(f"ONNX Runtime cannot run the model: {message}")
         return really(models, feeds, *arguments, **options)
 
     monkeypatch.setattr(module, "record", record)
-    found = pretended(batches=(2, 4), runs=1)
-    failures = {(row.batch, row.side): row.failure for row in found.rows}
+    result = pretended_study(batches=(2, 4), runs=1)
+    failures = {(row.batch, row.side): row.failure for row in result.rows}
     assert failures.pop((2, "default")) == "out of memory"
     assert set(failures.values()) == {""}
-    assert [row.batch for row in found.of_side("default")] == [4]
-    assert "Note: batch 2, default: out of memory." in printed(found)
-    written = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert [row.batch for row in result.of_side("default")] == [4]
+    assert "Note: batch 2, default: out of memory." in printed_text(result)
+    written = json.loads(json.dumps(result.to_json(), allow_nan=False))
     assert written["rows"][0]["convolution_ms"] is None and written["rows"][0]["failure"] == "out of memory"
     assert written["rows"][1]["convolution_ms"] is not None
 
@@ -139,7 +141,13 @@ def test_a_host_without_memory_for_the_images_is_a_row_too(monkeypatch):
         return really(inputs, batch, seed)
 
     monkeypatch.setattr(module, "random_feeds", feeds)
-    assert [row.failure for row in pretended().rows] == ["", "", "", "", *["the host is out of memory"] * 2]
+    assert [row.failure for row in pretended_study().rows] == [
+        "",
+        "",
+        "",
+        "",
+        *["the host is out of memory"] * 2,
+    ]
 
 
 def test_any_other_failure_ends_the_study(monkeypatch):
@@ -148,7 +156,7 @@ def test_any_other_failure_ends_the_study(monkeypatch):
 
     monkeypatch.setattr(module, "record", record)
     with pytest.raises(ConvswapError, match="it is broken"):
-        pretended()
+        pretended_study()
 
 
 def example() -> Study:
@@ -170,7 +178,7 @@ def example() -> Study:
 
 
 def test_the_table_fits_120_columns_and_names_every_part():
-    text = printed(example())
+    text = printed_text(example())
     assert max(map(len, text.splitlines())) <= 120
     header = next(line for line in text.splitlines() if "batch" in line and "side" in line)
     for part in PARTS:
@@ -195,11 +203,11 @@ def test_the_plots_show_both_sides_and_every_part():
     assert [text.get_text() for text in distribution.get_legend().get_texts()] == list(PARTS)
     bars = distribution.patches
     assert len(bars) == len(PARTS) * (len(BATCHES) * 2 - 1)
-    by_place: dict[float, float] = {}
+    height_at: dict[float, float] = {}
     for bar in bars:
-        by_place[bar.get_x()] = by_place.get(bar.get_x(), 0) + bar.get_height()
-    assert list(by_place.values()) == pytest.approx([100] * len(by_place))
-    assert len(by_place) == len(BATCHES) * 2 - 1
+        height_at[bar.get_x()] = height_at.get(bar.get_x(), 0) + bar.get_height()
+    assert list(height_at.values()) == pytest.approx([100] * len(height_at))
+    assert len(height_at) == len(BATCHES) * 2 - 1
 
 
 def test_a_study_without_any_times_has_no_plots():
@@ -225,8 +233,8 @@ def in_a_folder(monkeypatch, tmp_path):
 
 def test_both_sides_of_a_batch_are_recorded_the_same_way():
     collector = PretendCollector()
-    pretended(batches=[1, 3], runs=1, collector=collector)
-    # The first session of each side loads libraries; then the first side's kernels decide for both.
+    pretended_study(batches=[1, 3], runs=1, collector=collector)
+    # The first session of each side loads libraries. Then the default side's kernels decide for both sides.
     assert collector.prepared_for == [None, None, None, True, None, True]
 
 
@@ -294,12 +302,12 @@ def test_no_card_is_one_line(monkeypatch, tmp_path, capsys):
 @pytest.mark.gpu
 @pytest.mark.skipif(importlib.util.find_spec("cupti") is None, reason="cupti-python is not installed")
 def test_on_a_card_every_part_takes_time_and_more_images_take_more(cuda):
-    found = study(batches=[1, 64], runs=5)
-    for row in found.rows:
+    result = study(batches=[1, 64], runs=5)
+    for row in result.rows:
         assert not row.failure
         assert all(row.parts[part] > 0 for part in PARTS), row
         assert row.total_ms <= row.run_ms * 1.05
-    for side in found.sides:
-        one, many = found.of_side(side)
+    for side in result.sides:
+        single, many = result.of_side(side)
         for part in ("copy in", "convolution", "max-pool"):
-            assert many.parts[part] > one.parts[part]
+            assert many.parts[part] > single.parts[part]
