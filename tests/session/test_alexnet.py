@@ -1,4 +1,4 @@
-"""AlexNet's weights file gives the network that the file was made for; nothing in it is ever run."""
+"""AlexNet's weights file becomes the network that it belongs to, and no code in the file is run."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def convolve(x, weight, bias, stride=1, pad=0, groups=1):
     windows = np.lib.stride_tricks.sliding_window_view(x, (rows, columns), axis=(0, 1))[::stride, ::stride]
     parts = []
     for group in range(groups):
-        mine = windows[:, :, group * per_group : (group + 1) * per_group]
+        windows_of_group = windows[:, :, group * per_group : (group + 1) * per_group]
         filters_of_group = weight[..., group * filters // groups : (group + 1) * filters // groups]
-        parts.append(np.tensordot(mine, filters_of_group, axes=[(2, 3, 4), (2, 0, 1)]))
+        parts.append(np.tensordot(windows_of_group, filters_of_group, axes=[(2, 3, 4), (2, 0, 1)]))
     return np.concatenate(parts, axis=2) + bias
 
 
 def normalise(x, radius=2, alpha=2e-5, beta=0.75):
-    """Normalise across channels as the published program does, whose alpha is 1e-4 over five channels."""
+    """Normalise across channels like the published program; its alpha of 1e-4 is for five channels."""
     squares = np.pad(x * x, ((0, 0), (0, 0), (radius, radius)))
     total = sum(squares[:, :, offset : offset + x.shape[2]] for offset in range(2 * radius + 1))
     return x / (1 + alpha * total) ** beta
@@ -43,7 +43,7 @@ def pool(x):
 
 
 def alexnet_in_the_files_layout(layers, image):
-    """Return the logits of image (227, 227, 3), with channels last throughout as the file's arrays are."""
+    """Return the logits of an image (227, 227, 3), in channels-last layout like the file's arrays."""
     wide = {name: [array.astype(np.float64) for array in arrays] for name, arrays in layers.items()}
     value = pool(normalise(np.maximum(convolve(image, *wide["conv1"], stride=4), 0)))
     value = pool(normalise(np.maximum(convolve(value, *wide["conv2"], pad=2, groups=2), 0)))
@@ -62,19 +62,19 @@ def logits(model, images):
 
 @pytest.mark.extended
 def test_the_command_writes_the_model_that_the_file_means(tmp_path, capsys):
-    # All of it in one test, because the weights are a quarter of a gigabyte.
+    # One test for all checks, because the weights are a quarter of a gigabyte.
     layers = random_layers()
     file, output = tmp_path / "bvlc_alexnet.npy", tmp_path / "mine.onnx"
     file.write_bytes(npy_of_this_numpy(layers))
     assert cli.main(["export", "--alexnet", str(file), "-o", str(output)]) == 0
     assert capsys.readouterr().out == f"{output}\n"
     model = onnx.load(output)
-    # Pixels as the file was trained for: at this size the normalisation across channels divides by 1.4.
+    # Pixels in the range of the file's training data: there the normalisation divides by 1.4.
     images = np.random.default_rng(3).normal(size=(1, 227, 227, 3)) * 64
     expected = np.stack([alexnet_in_the_files_layout(layers, image) for image in images])
-    found = logits(model, np.ascontiguousarray(images.transpose(0, 3, 1, 2), dtype=np.float32))
+    actual = logits(model, np.ascontiguousarray(images.transpose(0, 3, 1, 2), dtype=np.float32))
     # float32 sums of up to 9,216 products, eight layers deep.
-    assert np.linalg.norm(found - expected) < 1e-5 * np.linalg.norm(expected)
+    assert np.linalg.norm(actual - expected) < 1e-5 * np.linalg.norm(expected)
     onnx.checker.check_model(model, full_check=True)
     dimensions = model.graph.input[0].type.tensor_type.shape.dim
     assert [dimension.dim_param or dimension.dim_value for dimension in dimensions] == ["batch", 3, 227, 227]
@@ -103,21 +103,21 @@ def test_arrays_are_read_as_numpy_reads_them(write, tmp_path):
     path = tmp_path / "small.npy"
     path.write_bytes(write(SMALL))
     by_numpy = np.load(path, allow_pickle=True, encoding="latin1").item()
-    found = read_pickled_arrays(path, "weights")
-    assert list(found) == list(by_numpy) == list(SMALL)
+    restored = read_pickled_arrays(path, "weights")
+    assert list(restored) == list(by_numpy) == list(SMALL)
     for name, arrays in SMALL.items():
-        for array, numpy_array, ours in zip(arrays, by_numpy[name], found[name], strict=True):
+        for array, numpy_array, ours in zip(arrays, by_numpy[name], restored[name], strict=True):
             np.testing.assert_array_equal(numpy_array, array)
             np.testing.assert_array_equal(ours, array)
             assert ours.shape == array.shape and ours.dtype == np.float32
 
 
 def zeros(**shapes):
-    """Return AlexNet's arrays as zeros, those of `shapes` otherwise."""
+    """Return AlexNet's arrays as zeros, with other shapes for the layers in `shapes`."""
     return {
-        name: [np.zeros(shape, np.float16) for shape in shapes.get(name, usual)]
-        for name, usual in SHAPES.items()
-        # fc6 to fc8 are large, and what comes before is refused first.
+        name: [np.zeros(shape, np.float16) for shape in shapes.get(name, default)]
+        for name, default in SHAPES.items()
+        # fc6 to fc8 are large, and the layers before them are refused first.
         if name.startswith("conv") or name in shapes
     } | {name: [] for name in SHAPES if not name.startswith("conv") and name not in shapes}
 
@@ -143,8 +143,8 @@ def test_arrays_of_another_network_are_refused(layers, message, tmp_path):
         read_alexnet(path)
 
 
-class Runs:
-    """Unpickled, this makes the folder `path`."""
+class MakesFolder:
+    """An object whose unpickling creates the folder `path`."""
 
     def __init__(self, path):
         self.path = path
@@ -155,16 +155,16 @@ class Runs:
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_what_a_file_wants_to_run_is_not_run(tmp_path, protocol):
-    made = tmp_path / "made"
-    hostile = pickle.dumps(np.array({"conv1": [Runs(made)]}, dtype=object), protocol=protocol)
+    folder = tmp_path / "made"
+    pickled = pickle.dumps(np.array({"conv1": [MakesFolder(folder)]}, dtype=object), protocol=protocol)
     path = tmp_path / "hostile.npy"
-    path.write_bytes(npy(hostile))
+    path.write_bytes(npy(pickled))
     with pytest.raises(ConvswapError, match="which could run a program, and was not obeyed"):
         read_pickled_arrays(path, "weights")
-    assert not made.exists()
-    # It would have been, by NumPy.
+    assert not folder.exists()
+    # NumPy does run it.
     np.load(path, allow_pickle=True)
-    assert made.exists()
+    assert folder.exists()
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_what_a_file_wants_to_run_is_not_run(tmp_path, protocol):
         (npy(b"\x80\x02" + b"(" * 100), "is cut off or damaged"),
         (npy(b"\x80\x02" + b"N0" * 10), "its pickle uses POP, which arrays do not need"),
         (npy(b"\x80\x02" + b"K\x01" * 30_000 + b"."), "more than 20000 pickle operations"),
-        # A place in the memo that Python's own unpickler would make room for up to: 32 GB.
+        # An index into the memo for which Python's own unpickler would allocate 32 GB.
         (npy(b"\x80\x02Nr\xff\xff\xff\x7f."), "holds no array of one object"),
         (npy(b"\x80\x02cnumpy\nndarray\nJ\xff\xff\xff\x7f\x85R."), "calls something other than"),
         # A name whose hash would take 2^60 steps.

@@ -1,4 +1,4 @@
-"""Arguments of unusual types: taken where their meaning is clear, else refused in one line."""
+"""Arguments of unusual types are accepted if their meaning is clear, and refused in one line otherwise."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from tuning_files import table
 __all__ = ["table"]
 
 FUNCTIONS = {
-    "compare": lambda model, **given: convswap.compare(model, device="cpu", time_layers=False, **given),
-    "optimize": lambda model, **given: convswap.optimize(model, device="cpu", **given),
+    "compare": lambda model, **arguments: convswap.compare(
+        model, device="cpu", time_layers=False, **arguments
+    ),
+    "optimize": lambda model, **arguments: convswap.optimize(model, device="cpu", **arguments),
     "explain": convswap.explain,
-    "tune": lambda model, **given: convswap.tune(model, device="cpu", **given),
+    "tune": lambda model, **arguments: convswap.tune(model, device="cpu", **arguments),
     "swap": convswap.swap,
-    "warm": lambda model, **given: warm(model, **{"compute_capabilities": 90, **given}),
-    "bench": lambda _, **given: list(run_suite("course", device="cpu", **given)),
-    "lab": lambda _, **given: convswap.lab.run(template("course"), device="cpu", **given),
+    "warm": lambda model, **arguments: warm(model, **{"compute_capabilities": 90, **arguments}),
+    "bench": lambda _, **arguments: list(run_suite("course", device="cpu", **arguments)),
+    "lab": lambda _, **arguments: convswap.lab.run(template("course"), device="cpu", **arguments),
     "override_session": convswap.override_session,
 }
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "expected"),
+    ("name", "arguments", "expected"),
     [
         ("compare", {"batch": "4"}, "batch must be a whole number, but '4' was given"),
         ("compare", {"images": [4]}, "images must be a whole number, but [4] was given"),
@@ -62,9 +64,9 @@ FUNCTIONS = {
         ("lab", {"seconds": "4"}, "seconds must be above 0 and at most 3600, but '4' were given"),
     ],
 )
-def test_other_types_are_refused_in_one_line(name, given, expected):
+def test_other_types_are_refused_in_one_line(name, arguments, expected):
     with pytest.raises(ConvswapError) as raised:
-        FUNCTIONS[name](three_convs(), **given)
+        FUNCTIONS[name](three_convs(), **arguments)
     assert expected in str(raised.value) and "\n" not in str(raised.value)
 
 
@@ -78,12 +80,12 @@ def test_a_model_of_another_type_is_refused_in_one_line(name, model):
 
 
 @pytest.mark.parametrize("capability", [90, np.int64(90), 9.0, "9.0", "90"], ids=repr)
-def test_a_compute_capability_is_taken_as_number_or_text(capability):
+def test_a_compute_capability_may_be_number_or_text(capability):
     plan = convswap.explain(three_convs(), compute_capability=capability)
     assert plan.device.title == "a typical card of compute capability 9.0"
 
 
 @pytest.mark.parametrize("batches", [4, np.int64(4), [4], np.array([4]), range(4, 5)], ids=repr)
-def test_one_batch_is_taken_for_several(batches):
+def test_one_batch_may_be_given_for_several(batches):
     rows = FUNCTIONS["bench"](None, layers="2017-conv1", batches=batches)
     assert [row["batch"] for row in rows] == [4]

@@ -1,4 +1,4 @@
-"""The layer bench times every layer of a suite, and its rows say what they belong to."""
+"""The layer bench times every layer of a suite, and its rows name suite, device, batch and versions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["table"]
 
 
 class Work:
-    """A stand-in for a conv problem: how much it moves and computes."""
+    """A stand-in for a conv problem: its bytes and operations."""
 
     def __init__(self, moved: float, operations: float) -> None:
         self.bytes, self.operations = moved, operations
@@ -59,12 +59,12 @@ def test_rows_of_the_cpu_have_no_floor_and_no_other_side(rows):
 
 
 def test_cuda_libraries_are_loaded_before_the_inputs_go_to_the_card(monkeypatch):
-    """To put them there loads ONNX Runtime's CUDA provider, before there is a session."""
-    happened = []
-    monkeypatch.setattr(sessions, "load_cuda_libraries", lambda device: happened.append(f"load for {device}"))
-    monkeypatch.setattr(sessions, "_value", lambda array, device: happened.append(f"put on {device}"))
+    """Copying inputs to the card loads ONNX Runtime's CUDA provider, before any session exists."""
+    events = []
+    monkeypatch.setattr(sessions, "load_cuda_libraries", lambda device: events.append(f"load for {device}"))
+    monkeypatch.setattr(sessions, "_value", lambda array, device: events.append(f"put on {device}"))
     sessions.on_device({"x": np.zeros(3, np.float32)}, Device("cuda", "asked for"))
-    assert happened == ["load for cuda", "put on cuda"]
+    assert events == ["load for cuda", "put on cuda"]
 
 
 def test_inputs_too_large_for_the_card_are_refused_in_one_line(monkeypatch):
@@ -89,13 +89,13 @@ def test_course_suite_has_the_convolutions_of_the_course_networks():
     for year in ("2017", "2018fa", "2019fa", "2020"):
         network = NETWORKS["ece408-2017-high" if year == "2017" else f"ece408-{year}"]
         declared = [layer for layer in network.layers if isinstance(layer, Convolution)]
-        ours = [layer for layer in SUITES["course"] if layer.name.startswith(year)]
-        assert [(layer.filters, layer.kernel) for layer in ours] == [
+        layers = [layer for layer in SUITES["course"] if layer.name.startswith(year)]
+        assert [(layer.filters, layer.kernel) for layer in layers] == [
             (layer.out_channels, layer.kernel) for layer in declared
         ]
-        assert (ours[0].channels, ours[0].size) == (1, network.image_size)
+        assert (layers[0].channels, layers[0].size) == (1, network.image_size)
         # Each network pools by 2 between its convolutions.
-        for before, after in pairwise(ours):
+        for before, after in pairwise(layers):
             assert after.channels == before.filters
             assert after.size == (before.size - before.kernel + 1) // 2
     assert len(SUITES["course"]) == 7
@@ -144,8 +144,8 @@ def test_table_names_every_layer_and_the_versions_in_120_columns(rows):
     assert all(layer.name in text for layer in SUITES["course"])
 
 
-# Sums are in float32, so that the error is that of rounding the result to so many bits: evenly spread up to
-# between 2^-bits of the result and half of that, which is about 0.42 * 2^-bits in the root mean square.
+# Sums are in float32, so the error is that of rounding the result to this many bits. It is uniform up to
+# between 2^-bits and half of 2^-bits of the result, which is about 0.42 * 2^-bits in the root mean square.
 @pytest.mark.parametrize(("precision", "bits"), [("float16", 11), ("bfloat16", 8)])
 def test_precision_of_16_bits_is_the_type_of_all_tensors(precision, bits, device):
     (row,) = run_suite(layers="2020-conv2", precision=precision, device=device, batches=[2])
@@ -166,7 +166,7 @@ def test_other_sides_that_were_asked_for_and_are_not_there_are_explained(capsys)
 
 
 @pytest.mark.parametrize("precision", ["tf32", "ieee"])
-def test_sides_that_round_to_tf32_beside_ours_in_ieee_are_named(precision, rows, monkeypatch):
+def test_sides_that_round_to_tf32_are_named_if_our_side_runs_in_ieee(precision, rows, monkeypatch):
     card = Device("cuda", "asked for", {"name": "NVIDIA H200"})
     monkeypatch.setattr("convswap.bench.report.choose_device", lambda device: card)
     stream = io.StringIO()
@@ -177,18 +177,18 @@ def test_sides_that_round_to_tf32_beside_ours_in_ieee_are_named(precision, rows,
 
 @pytest.mark.parametrize("against", ["default", "algorithms"])
 def test_error_is_that_of_the_algorithm_that_was_timed(against, table, monkeypatch):
-    """The table has the batch that is timed, not the one image that is checked."""
+    """The tuning table has an entry for the timed batch, and none for the one image that is checked."""
     monkeypatch.setattr("convswap.timing.single_node.REFERENCE_IMAGES", 1)
     layer = SUITES["course"][0]
     problem = single_node(layer, "tf32", "auto").problem({"x": layer.input_shape(2)})
     write(table, line(problem.text, "reference", "cpu"))
 
     def row(algorithm):
-        (found,) = run_suite(layers="2017", device="cpu", batches=[2], algorithm=algorithm, against=against)
-        return found["algorithm"], found["relative_l2_error"]
+        (timed,) = run_suite(layers="2017", device="cpu", batches=[2], algorithm=algorithm, against=against)
+        return timed["algorithm"], timed["relative_l2_error"]
 
     assert row("tuned") == row("reference") != row("auto")
-    assert row("reference")[1] < row("auto")[1]  # which sums in float32
+    assert row("reference")[1] < row("auto")[1]  # the automatic choice sums in float32
 
 
 def test_type_that_the_provider_has_no_conv_for_leaves_its_time_open():
@@ -201,8 +201,8 @@ def test_type_that_the_provider_has_no_conv_for_leaves_its_time_open():
 
 
 @pytest.fixture
-def default_fails(monkeypatch):
-    """Make ONNX Runtime refuse the plain model with a message; it loads ours."""
+def fail_default(monkeypatch):
+    """Make ONNX Runtime refuse the unswapped model with a message, and load the swapped one."""
 
     def give(message: str) -> None:
         def session(source, *arguments, **options):
@@ -227,8 +227,8 @@ def default_fails(monkeypatch):
     ],
     ids=["no implementation", "no kernel", "not on this device"],
 )
-def test_type_without_a_kernel_leaves_the_time_open_but_not_in_float32(message, default_fails):
-    default_fails(message)
+def test_type_without_a_kernel_leaves_the_time_open_but_not_in_float32(message, fail_default):
+    fail_default(message)
     (row,) = run_suite(layers="2017", precision="float16", device="cpu", batches=[1])
     assert row["default_ms"] is None and row["convswap_ms"] > 0
     with pytest.raises(ConvswapError, match="on the default side: "):
@@ -242,8 +242,8 @@ def test_type_without_a_kernel_leaves_the_time_open_but_not_in_float32(message, 
         "Failed to allocate memory for requested buffer of size 123",
     ],
 )
-def test_any_other_failure_is_not_read_as_a_missing_kernel(message, default_fails, capsys):
-    default_fails(message)
+def test_any_other_failure_is_not_read_as_a_missing_kernel(message, fail_default, capsys):
+    fail_default(message)
     arguments = ["--layers", "2017", "--precision", "float16", "--batch", "1", "--device", "cpu"]
     for alternate in ([], ["--alternate", "--batch", "1,2"]):
         assert main(["bench", *arguments, *alternate]) == 2
@@ -272,7 +272,7 @@ def test_floor_of_16_bits_is_that_of_half_the_bytes_at_their_own_rate():
 
 
 class Timer:
-    """A card's clock on which every start takes 2 ms of its own time."""
+    """A GPU timer for which every burst takes 2 ms."""
 
     def __init__(self) -> None:
         self.provider_options: dict[str, str] = {}
@@ -286,7 +286,7 @@ class Timer:
 
 @pytest.fixture
 def timer(monkeypatch):
-    """Give batch 1 on the CPU the clock and the other option that a card has."""
+    """Time batch 1 on the CPU with a GPU timer, and against another side, as on a card."""
     timer = Timer()
     monkeypatch.setattr("convswap.bench.suite_runs._timer", lambda device: timer)
     monkeypatch.setattr("convswap.bench.suite_runs.MAX_BACK_TO_BACK_BATCH", 1)
@@ -294,9 +294,9 @@ def timer(monkeypatch):
     return timer
 
 
-def test_short_runs_are_timed_back_to_back_on_every_side_alike(timer):
+def test_short_runs_are_timed_back_to_back_on_every_side(timer):
     short, long = run_suite(layers="2017", device="cpu", batches=[1, 2], against="all")
-    # Runs of 2 ms by the timer, of which 100 fit into a round: all in the same 2 ms of each side.
+    # The timer reports 2 ms for each burst of 100 runs, for both sides.
     assert short["convswap_ms"] == short["default_ms"] == short["best_other_ms"] == pytest.approx(0.02)
     assert timer.started == 3 * (1 + WARM_UPS + BACK_TO_BACK.samples)
     assert short["method"] == "GPU time of up to 200 runs back to back, alternated 5 times"
@@ -309,7 +309,7 @@ def test_short_runs_are_timed_back_to_back_on_every_side_alike(timer):
 def test_batches_up_to_4096_are_timed_by_the_card(cuda):
     short, long = run_suite(layers="2017", batches=[64, 4097], device="cuda", against="all")
     assert short["method"].startswith("GPU time") and long["method"].startswith("20 synchronised")
-    # PyTorch's are beside them where it is installed.
+    # PyTorch's sides are present if it is installed.
     assert {each for each in short["others_ms"] if "pytorch" not in each} == {"heuristic", "no_tf32", "nhwc"}
     assert 0 < short["floor_ms"] < short["convswap_ms"] < long["convswap_ms"]
 
@@ -334,7 +334,7 @@ def test_speedups_of_all_layers_are_against_each_side_and_the_fastest_of_each_ro
     ]
 
 
-def test_layer_that_no_other_side_takes_is_left_out_of_the_speedups():
+def test_layer_that_no_other_side_computes_is_left_out_of_the_speedups():
     def row(layer, heuristic):
         return {
             "layer": layer, "precision": "bfloat16", "batch": 64, "convswap_ms": 1.0, "algorithm": "direct",
@@ -351,10 +351,10 @@ def test_layer_that_no_other_side_takes_is_left_out_of_the_speedups():
 
 def test_floor_is_the_larger_of_memory_and_arithmetic():
     card = {"name": "NVIDIA H200"}
-    # 4.30 TB/s copied as measured, and 989 TFLOP/s of scaled float16 by the datasheet.
+    # 4.30 TB/s, measured as a copy, and 989 TFLOP/s of scaled float16, from the datasheet.
     assert floor_ms(Work(4.3e9, 1e9), card, "tf32") == pytest.approx(1.0)
     assert floor_ms(Work(4.3e6, 989e9), card, "tf32") == pytest.approx(1.0)
-    # Three products of float16, at 989 TFLOP/s, have the accuracy of one of float32.
+    # Three float16 products, at 989 TFLOP/s, have the accuracy of one float32 product.
     assert floor_ms(Work(4.3e6, 989e9), card, "ieee") == pytest.approx(3.0)
 
 
@@ -367,10 +367,10 @@ def test_floor_of_an_unknown_card_is_that_of_its_memory_and_none_without_one():
 
 
 @pytest.mark.gpu
-def test_a_card_tells_what_its_memory_moves_at_most(cuda):
+def test_a_card_reports_the_bandwidth_of_its_memory(cuda):
     for card in _native.cuda_devices():
-        # Bytes per second, from a small laptop's card to several times the fastest one of 2026.
+        # Bytes per second, from a small laptop's card to several times the fastest card of 2026.
         assert 1e10 < card["memory_bandwidth"] < 1e14
-        # What was measured on a card stays below.
-        known = ceilings(card)
-        assert known is not None and known.bandwidth <= card["memory_bandwidth"]
+        # The measured bandwidth is below the theoretical one.
+        measured = ceilings(card)
+        assert measured is not None and measured.bandwidth <= card["memory_bandwidth"]

@@ -1,4 +1,4 @@
-"""`convswap bench --against algorithms`: how far the choice is from the best of the catalog."""
+"""`convswap bench --against algorithms`: the selected algorithm against the fastest of the catalog."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rich.console import Console
 
 
 @pytest.fixture
-def measured(monkeypatch):
-    """Give the algorithms the medians of a dictionary, instead of measuring them."""
+def set_medians(monkeypatch):
+    """Replace the measurement by medians from a dictionary."""
 
     def give(times: dict[str, float]) -> None:
         monkeypatch.setattr(
@@ -31,24 +31,24 @@ def measured(monkeypatch):
 
 
 def rows_of(**options):
-    usual = {"layers": "2017", "batches": [1], "device": "cpu", "against": "algorithms"}
-    return list(run_suite("course", **{**usual, **options}))
+    defaults = {"layers": "2017", "batches": [1], "device": "cpu", "against": "algorithms"}
+    return list(run_suite("course", **{**defaults, **options}))
 
 
-def printed(rows) -> str:
+def printed_text(rows) -> str:
     stream = io.StringIO()
     print_suite(rows, Console(file=stream, width=120), device="cpu")
     return stream.getvalue()
 
 
-def test_every_algorithm_that_takes_the_problem_is_measured(device):
+def test_every_algorithm_that_supports_the_problem_is_measured(device):
     rows = rows_of(batches=[1, 3], device=device)
     able = {"cpu": {"direct", "reference"}, "cuda": {"naive"}}[device]
     assert [row["batch"] for row in rows] == [1, 3]
     for row in rows:
         assert row.keys() > ROW_KEYS
         assert row["algorithms"].keys() >= able and len(row["algorithms"]) >= 2
-        times = {name: found["median_ms"] for name, found in row["algorithms"].items()}
+        times = {name: entry["median_ms"] for name, entry in row["algorithms"].items()}
         assert row["convswap_ms"] == times[row["algorithm"]] > 0
         assert row["distance_percent"] == pytest.approx(100 * (row["convswap_ms"] / min(times.values()) - 1))
         # 25 products in TF32, which keeps 10 bits; on the CPU in float32.
@@ -63,8 +63,8 @@ def test_algorithms_are_measured_in_16_bits(precision, device):
     assert 1e-4 < row["relative_l2_error"] < 2e-3  # rounded once to 11 or 8 bits
 
 
-def test_distance_is_that_of_the_choice_from_the_fastest(measured):
-    measured({"direct": 3.0, "reference": 2.0})
+def test_distance_is_that_of_the_choice_from_the_fastest(set_medians):
+    set_medians({"direct": 3.0, "reference": 2.0})
     (row,) = rows_of()
     assert (row["algorithm"], row["convswap_ms"]) == ("direct", 3.0)
     assert (row["best_other"], row["best_other_ms"]) == ("reference", 2.0)
@@ -72,33 +72,33 @@ def test_distance_is_that_of_the_choice_from_the_fastest(measured):
     assert row["default_ms"] is None
 
 
-def test_best_choice_is_at_no_distance(measured):
-    measured({"direct": 2.0, "reference": 3.0})
+def test_best_choice_is_at_no_distance(set_medians):
+    set_medians({"direct": 2.0, "reference": 3.0})
     (row,) = rows_of()
     assert (row["distance_percent"], row["best_other"]) == (0, "reference")
 
 
-def test_algorithm_that_was_asked_for_takes_the_place_of_the_choice(measured):
-    measured({"direct": 1.0, "reference": 5.0})
+def test_algorithm_that_was_asked_for_replaces_the_choice(set_medians):
+    set_medians({"direct": 1.0, "reference": 5.0})
     (row,) = rows_of(algorithm="reference")
     assert (row["algorithm"], row["distance_percent"]) == ("reference", pytest.approx(400))
 
 
-def test_table_ends_with_the_worst_distance(measured):
-    measured({"direct": 3.0, "reference": 2.0})
+def test_table_ends_with_the_worst_distance(set_medians):
+    set_medians({"direct": 3.0, "reference": 2.0})
     near = rows_of()
-    measured({"direct": 9.0, "reference": 2.0})
+    set_medians({"direct": 9.0, "reference": 2.0})
     far = rows_of(layers="2020-conv2", batches=[8])
-    text = printed([*near, *far])
+    text = printed_text([*near, *far])
     assert max(map(len, text.splitlines())) <= 120
     assert text.splitlines()[-1] == (
         "Worst distance from the best algorithm: 350.0 % (2020-conv2, batch 8: direct, reference is faster)."
     )
 
 
-def test_what_was_stopped_early_has_a_star(measured):
-    measured({"direct": 3.0, "reference": 200.0})
-    text = printed(rows_of())
+def test_what_was_stopped_early_has_a_star(set_medians):
+    set_medians({"direct": 3.0, "reference": 200.0})
+    text = printed_text(rows_of())
     assert "reference 200*" in text and "direct 3.00 " in text
     assert "* clearly slower" in text
 

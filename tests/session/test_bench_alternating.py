@@ -1,4 +1,4 @@
-"""`convswap bench --alternate`: runs whose batch changes each time, beside runs that keep theirs."""
+"""`convswap bench --alternate`: runs whose batch changes each time, against runs of fixed batches."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from convswap.runtime.sessions import BoundRun
 from convswap.timing.sampler import Times
 
 
-class Runs:
-    """Stands for the bound runs of a session: says when each started and was waited for."""
+class RecordedRuns:
+    """A stand-in for a session's bound runs that records starts and waits."""
 
-    def __init__(self, name: str, happened: list[str]) -> None:
-        self.name, self.happened = name, happened
+    def __init__(self, name: str, events: list[str]) -> None:
+        self.name, self.events = name, events
 
     def start(self, runs: int) -> None:
-        self.happened += [self.name] * runs
+        self.events += [self.name] * runs
 
     def wait(self) -> None:
-        self.happened.append(f"wait {self.name}")
+        self.events.append(f"wait {self.name}")
 
 
 def test_the_shape_changes_with_every_run():
-    happened: list[str] = []
-    runs = AlternatingRuns([Runs(name, happened) for name in "abc"])
+    events: list[str] = []
+    runs = AlternatingRuns([RecordedRuns(name, events) for name in "abc"])
     runs.start(2)
     runs.wait()
-    assert happened == ["a", "b", "c", "a", "b", "c", "wait a", "wait b", "wait c"]
+    assert events == ["a", "b", "c", "a", "b", "c", "wait a", "wait b", "wait c"]
 
 
 def times(milliseconds: float) -> Times:
@@ -38,7 +38,7 @@ def times(milliseconds: float) -> Times:
 
 
 def test_rows_hold_the_mean_time_of_a_run_in_turn_and_fixed(monkeypatch):
-    """The samples are those of the fixed batches and then of all in turn, of the default and then ours."""
+    """Samples: the default's fixed batches, the default's runs in turn, then ours in the same order."""
     monkeypatch.setattr(
         "convswap.bench.alternating.measure",
         lambda samples, rule: dict(enumerate(map(times, [3.0, 6.0, 18.0, 90.0, 3.0, 3.0, 12.0, 6.6]))),
@@ -91,7 +91,7 @@ def test_fixed_runs_are_started_from_as_many_bindings_as_those_in_turn(monkeypat
 def test_both_sides_are_timed(device):
     (row,) = run_alternating(layers="2017", batches=[2, 3, 4], device=device)
     for side in ("default", "convswap"):
-        # A run in turn does no less work; the rest is room for a busy machine.
+        # A run in turn does no less work; the factor allows for a busy machine.
         assert row[f"{side}_ms"] > 0.3 * row[f"{side}_fixed_ms"] > 0
 
 
@@ -119,7 +119,7 @@ def test_command_prints_the_worst_ratio_last_and_writes_the_rows(tmp_path, capsy
     assert row["default_ms"] == 20.0
 
 
-def test_why_the_cpu_was_taken_is_said_where_nobody_asked_for_it(capsys, monkeypatch):
+def test_the_reason_for_the_cpu_is_printed_unless_it_was_asked_for(capsys, monkeypatch):
     monkeypatch.setattr(
         "convswap.runtime.device._missing_for_cuda", lambda: "no NVIDIA card or driver was found"
     )
@@ -127,11 +127,11 @@ def test_why_the_cpu_was_taken_is_said_where_nobody_asked_for_it(capsys, monkeyp
         "convswap.bench.alternating.measure", lambda samples, rule: dict.fromkeys(samples, times(1.0))
     )
     arguments = ["bench", "--alternate", "--layers", "2017", "--batch", "1,2"]
-    said = "on the CPU, against the default CPU provider: no NVIDIA card or driver was found"
+    reason = "on the CPU, against the default CPU provider: no NVIDIA card or driver was found"
     assert main(arguments) == 0
-    assert said in capsys.readouterr().out
+    assert reason in capsys.readouterr().out
     assert main([*arguments, "--device", "cpu"]) == 0
-    assert said not in capsys.readouterr().out
+    assert reason not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("batches", [None, [64], [64, 64, 63]], ids=str)

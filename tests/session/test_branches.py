@@ -1,4 +1,4 @@
-"""Branches of Ifs: looked at as models of their own, and their inner values brought out of the model."""
+"""Branches of Ifs: analysed as models of their own, and their inner values added to the model's outputs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from onnx import TensorProto, helper
 from swap_models import conv_in_if, conv_in_loop, text_model, weights
 
 THEN, ELSE = (("y", "then_branch"),), (("y", "else_branch"),)
-DEEP = (*THEN, ("d", "else_branch"))
+INNER_IF = (*THEN, ("d", "else_branch"))
 
 
 def nested() -> onnx.ModelProto:
-    """An If in a branch of another, whose flags are inputs; both branches have an inner value `h`."""
-    # What comes out of the second is an output of the branch already.
+    """Return an If in a branch of another If, with flags as inputs; both branches have a value `h`."""
+    # The inner If's result is already an output of the branch.
     nodes = """
       outer = Add(x, x)
       y = If <
@@ -46,17 +46,17 @@ HOMES = {
     "then h": SubgraphValue(THEN, "h"),
     "else h": SubgraphValue(ELSE, "h"),
     "outer": SubgraphValue((), "outer"),
-    "deep q": SubgraphValue(DEEP, "q"),
-    "deep result": SubgraphValue(DEEP, "de"),
+    "deep q": SubgraphValue(INNER_IF, "q"),
+    "deep result": SubgraphValue(INNER_IF, "de"),
 }
 EMPTY = np.empty(0, np.float32)
-DEEP_RESULT = abs(2 * X) + 4 * X
+INNER_RESULT = abs(2 * X) + 4 * X
 
 
 @pytest.mark.parametrize(
     ("flag", "inner", "expected"),
     [
-        (True, False, {"then h": 4 * X, "else h": EMPTY, "deep q": abs(2 * X), "deep result": DEEP_RESULT}),
+        (True, False, {"then h": 4 * X, "else h": EMPTY, "deep q": abs(2 * X), "deep result": INNER_RESULT}),
         (True, True, {"then h": 4 * X, "else h": EMPTY, "deep q": EMPTY, "deep result": EMPTY}),
         (False, True, {"then h": EMPTY, "else h": -2 * X, "deep q": EMPTY, "deep result": EMPTY}),
     ],
@@ -65,13 +65,13 @@ def test_inner_values_come_out_of_the_branches_that_are_run(flag, inner, expecte
     model, names = with_values_as_outputs(nested(), {home: TensorProto.FLOAT for home in HOMES.values()})
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     feeds = {"x": X, "flag": np.array(flag), "inner": np.array(inner)}
-    found = dict(
+    outputs = dict(
         zip([output.name for output in session.get_outputs()], session.run(None, feeds), strict=True)
     )
     for title, values in {**expected, "outer": 2 * X}.items():
-        np.testing.assert_array_equal(found[names[HOMES[title]]], values, err_msg=title)
+        np.testing.assert_array_equal(outputs[names[HOMES[title]]], values, err_msg=title)
     plain = onnxruntime.InferenceSession(nested().SerializeToString(), providers=["CPUExecutionProvider"])
-    np.testing.assert_array_equal(found["y"], plain.run(None, feeds)[0])
+    np.testing.assert_array_equal(outputs["y"], plain.run(None, feeds)[0])
 
 
 def test_the_model_is_not_changed():
@@ -81,22 +81,22 @@ def test_the_model_is_not_changed():
     assert model.SerializeToString(deterministic=True) == before
 
 
-def test_the_ways_lead_to_every_branch_of_an_if_and_into_no_loop():
+def test_the_paths_lead_to_every_branch_of_an_if_and_into_no_loop():
     model = nested()
-    deep = [(*THEN, ("d", name)) for name in ("then_branch", "else_branch")]
-    assert set(branch_paths(model.graph)) == {THEN, ELSE, *deep}
-    assert [node.op_type for node in graphs_along(model.graph, DEEP)[-1].node] == ["Abs", "Add"]
+    inner_paths = [(*THEN, ("d", name)) for name in ("then_branch", "else_branch")]
+    assert set(branch_paths(model.graph)) == {THEN, ELSE, *inner_paths}
+    assert [node.op_type for node in graphs_along(model.graph, INNER_IF)[-1].node] == ["Abs", "Add"]
     assert list(branch_paths(conv_in_loop().graph)) == []
 
 
 @pytest.mark.parametrize(
     ("path", "name", "home"),
     [
-        (DEEP, "q", SubgraphValue(DEEP, "q")),
-        (DEEP, "h", SubgraphValue(THEN, "h")),
+        (INNER_IF, "q", SubgraphValue(INNER_IF, "q")),
+        (INNER_IF, "h", SubgraphValue(THEN, "h")),
         (ELSE, "h", SubgraphValue(ELSE, "h")),
-        (DEEP, "outer", SubgraphValue((), "outer")),
-        (DEEP, "x", None),
+        (INNER_IF, "outer", SubgraphValue((), "outer")),
+        (INNER_IF, "x", None),
     ],
 )
 def test_a_value_is_found_where_it_is_computed(path, name, home):
@@ -109,8 +109,8 @@ def test_a_branch_alone_has_the_constants_around_it_that_it_reads():
     model.graph.node.insert(0, helper.make_node("Identity", ["w"], ["passed"]))
     branch = graphs_along(model.graph, THEN)[-1]
     branch.node[0].input[1] = "passed"
-    alone = branch_model(model, THEN)
-    assert [node.op_type for node in alone.graph.node] == ["Identity", "Conv"]
-    assert [tensor.name for tensor in alone.graph.initializer] == ["w"]
-    assert alone.opset_import == model.opset_import and alone.ir_version == model.ir_version
+    standalone = branch_model(model, THEN)
+    assert [node.op_type for node in standalone.graph.node] == ["Identity", "Conv"]
+    assert [tensor.name for tensor in standalone.graph.initializer] == ["w"]
+    assert standalone.opset_import == model.opset_import and standalone.ir_version == model.ir_version
     assert [tensor.name for tensor in branch_model(model, ELSE).graph.initializer] == ["w", "we"]

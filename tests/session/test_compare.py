@@ -1,4 +1,4 @@
-"""A comparison runs both sides on the same data, measures both against float64, and says what it did."""
+"""A comparison runs both sides on the same data, and reports errors against float64, times and notes."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ NETWORK = "ece408-2018sp"
 
 
 @pytest.fixture(scope="module")
-def of_network() -> Comparison:
+def network_comparison() -> Comparison:
     return compare(NETWORK, data="synthetic", images=150, device="cpu")
 
 
-def test_comparison_of_a_network_keeps_to_the_schema(of_network):
-    written = checked(of_network)
+def test_comparison_of_a_network_keeps_to_the_schema(network_comparison):
+    written = checked(network_comparison)
     assert written["model"] == NETWORK
     assert (written["device"], written["dataset"], written["precision"]) == ("cpu", "synthetic", "tf32")
     assert (written["images"], written["batch"], written["swapped"]) == (150, 100, 2)
@@ -52,29 +52,32 @@ def test_comparison_of_a_network_keeps_to_the_schema(of_network):
     assert all(written["time_ms"][side]["runs"] == 20 for side in ("default", "convswap"))
 
 
-def test_accuracy_counts_every_image_once_with_the_last_partial_batch(of_network):
+def test_accuracy_counts_every_image_once_with_the_last_partial_batch(network_comparison):
     model = export_network(NETWORK, data="synthetic")
     data = datasets.load("synthetic", images=150, image_size=64)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     classes = session.run(None, {"image": data.images})[0].argmax(axis=1)
-    assert of_network.default.accuracy == pytest.approx(np.mean(classes == data.labels), abs=1e-12)
-    # Both sides compute in float32 here, so that a near tie would have to be closer than 1e-6.
-    assert of_network.convswap.accuracy == pytest.approx(of_network.default.accuracy, abs=1 / 150)
-    assert of_network.top1_agreement >= 149 / 150
+    assert network_comparison.default.accuracy == pytest.approx(np.mean(classes == data.labels), abs=1e-12)
+    # Both sides compute in float32, so a near tie would have to be closer than 1e-6.
+    assert network_comparison.convswap.accuracy == pytest.approx(
+        network_comparison.default.accuracy, abs=1 / 150
+    )
+    assert network_comparison.top1_agreement >= 149 / 150
 
 
-def test_errors_against_float64_are_those_of_float32(of_network):
-    for side in of_network.sides.values():
-        # Not zero, as comparing a side with itself would give. Logits near 100, rounded to float32 (6e-8),
-        # are off by 6e-6 each, and softmax turns that into a relative error of as much.
+def test_errors_against_float64_are_those_of_float32(network_comparison):
+    for side in network_comparison.sides.values():
+        # The errors are not zero, as they would be in a comparison of a side with itself. Logits near 100
+        # rounded to float32 (6e-8) have errors of 6e-6, which softmax turns into a relative error of the same
+        # size.
         assert 0 < side.relative_l2_error < 2e-5
         assert 0 < side.max_abs_error < 2e-5
-    for layer in of_network.layers:
+    for layer in network_comparison.layers:
         assert all(0 < error < 2e-6 for error in layer.relative_l2_error.values())
 
 
-def test_speedup_and_sum_of_layers_follow_from_the_times(of_network):
-    written = checked(of_network)
+def test_speedup_and_sum_of_layers_follow_from_the_times(network_comparison):
+    written = checked(network_comparison)
     times = written["time_ms"]
     assert written["speedup"] == pytest.approx(times["default"]["median"] / times["convswap"]["median"])
     assert written["layers_sum_ms"]["convswap"] == pytest.approx(
@@ -85,51 +88,51 @@ def test_speedup_and_sum_of_layers_follow_from_the_times(of_network):
 
 def test_convs_are_not_timed_alone_where_that_is_not_wanted():
     steps = []
-    found = compare(small_model(), device="cpu", time_layers=False, progress=steps.append)
-    written = checked(found)
-    assert found.layers == () and written["layers"] == []
-    assert written["layers_sum_ms"] == {"default": None, "convswap": None}  # not 0, which nobody measured
+    result = compare(small_model(), device="cpu", time_layers=False, progress=steps.append)
+    written = checked(result)
+    assert result.layers == () and written["layers"] == []
+    assert written["layers_sum_ms"] == {"default": None, "convswap": None}  # not measured, so not 0
     assert not any("timing Conv" in step for step in steps)
-    assert "the Convs were not timed alone, as asked" in found.notes
-    assert found.swapped == 2 and found.within_tolerance
+    assert "the Convs were not timed alone, as asked" in result.notes
+    assert result.swapped == 2 and result.within_tolerance
 
 
-def test_default_side_and_ours_differ_only_in_the_swapped_convs(monkeypatch):
-    made = []
+def test_both_sides_differ_only_in_the_swapped_convs(monkeypatch):
+    sessions = []
 
     def recording(model, side, device, **options):
-        made.append((side, model.message))
+        sessions.append((side, model.message))
         return make_session(model, side, device, **options)
 
     for module in (compared_module, orchestration):
         monkeypatch.setattr(module, "make_session", recording)
     compare(small_model(), device="cpu")
-    default, ours = (next(model for side, model in made if side is wanted) for wanted in (DEFAULT, CONVSWAP))
+    default, ours = (next(model for side, model in sessions if side is each) for each in (DEFAULT, CONVSWAP))
     assert [node.domain for node in default.graph.node] == ["", "", ""]
     assert [node.domain for node in ours.graph.node] == ["convswap", "", "convswap"]
-    layer_domains = [(side.name, model.graph.node[0].domain) for side, model in made[2:]]
+    layer_domains = [(side.name, model.graph.node[0].domain) for side, model in sessions[2:]]
     assert layer_domains == [("default", ""), ("convswap", "convswap")] * 2
 
 
-def test_wrong_answers_on_our_side_are_found_in_the_layer_and_in_the_whole(monkeypatch):
+def test_wrong_outputs_of_our_side_are_found_in_the_layer_and_end_to_end(monkeypatch):
     def wrong_swap(model, **options):
         result = swap(model, **options)
         weight = result.model.graph.initializers["w2"]
-        damaged = weight.const_value.numpy().copy()
-        damaged *= -1
-        weight.const_value = type(weight.const_value)(numpy_helper.from_array(damaged, "w2"))
+        negated = weight.const_value.numpy().copy()
+        negated *= -1
+        weight.const_value = type(weight.const_value)(numpy_helper.from_array(negated, "w2"))
         return result
 
     monkeypatch.setattr(compared_module, "swap", wrong_swap)
-    found = compare(small_model(), device="cpu", batch=2, images=6)
-    assert found.default.relative_l2_error < 1e-6
-    assert found.convswap.relative_l2_error == pytest.approx(2.0, rel=1e-5)
-    assert found.top1_agreement == 0
-    assert not found.within_tolerance
-    assert checked(found)["within_tolerance"] is False
+    comparison = compare(small_model(), device="cpu", batch=2, images=6)
+    assert comparison.default.relative_l2_error < 1e-6
+    assert comparison.convswap.relative_l2_error == pytest.approx(2.0, rel=1e-5)
+    assert comparison.top1_agreement == 0
+    assert not comparison.within_tolerance
+    assert checked(comparison)["within_tolerance"] is False
 
 
-def test_tolerance_decides_whether_the_answers_agree():
+def test_tolerance_decides_whether_the_outputs_agree():
     assert compare(small_model(), device="cpu").within_tolerance
     strict = compare(small_model(), device="cpu", tolerance=1e-12)
     assert not strict.within_tolerance
@@ -137,36 +140,36 @@ def test_tolerance_decides_whether_the_answers_agree():
 
 
 def test_any_model_gets_random_data_and_no_accuracy(tmp_path):
-    found = compare(saved(small_model(), tmp_path), device="cpu")
-    assert found.dataset == "random"
-    assert found.default.accuracy is None and found.convswap.accuracy is None
-    assert (found.images, found.batch) == (1, 1)
-    assert [layer.node for layer in found.layers] == ["first", "second"]
-    assert checked(found)["accuracy"] == {"default": None, "convswap": None}
+    result = compare(saved(small_model(), tmp_path), device="cpu")
+    assert result.dataset == "random"
+    assert result.default.accuracy is None and result.convswap.accuracy is None
+    assert (result.images, result.batch) == (1, 1)
+    assert [layer.node for layer in result.layers] == ["first", "second"]
+    assert checked(result)["accuracy"] == {"default": None, "convswap": None}
 
 
 def test_file_knows_its_data_and_gets_random_data_where_they_are_not_here(tmp_path, monkeypatch):
     made_for_synthetic = saved(export_network(NETWORK, data="synthetic"), tmp_path)
-    found = compare(made_for_synthetic, device="cpu", images=4, time_layers=False)
-    assert (found.dataset, found.images) == ("synthetic", 4)
-    assert found.default.accuracy is not None
+    result = compare(made_for_synthetic, device="cpu", images=4, time_layers=False)
+    assert (result.dataset, result.images) == ("synthetic", 4)
+    assert result.default.accuracy is not None
 
     monkeypatch.delenv("CONVSWAP_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
-    found = compare(saved(export_network(NETWORK), tmp_path), device="cpu", images=4, time_layers=False)
-    assert (found.dataset, found.default.accuracy) == ("random", None)
-    assert any("--data fashion-mnist downloads it" in note for note in found.notes)
+    result = compare(saved(export_network(NETWORK), tmp_path), device="cpu", images=4, time_layers=False)
+    assert (result.dataset, result.default.accuracy) == ("random", None)
+    assert any("--data fashion-mnist downloads it" in note for note in result.notes)
 
 
 def test_network_says_that_it_got_synthetic_data_for_what_it_was_made_for(tmp_path, monkeypatch):
     monkeypatch.delenv("CONVSWAP_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = compare(NETWORK, device="cpu", images=4, time_layers=False)
-    assert found.dataset == "synthetic"
-    said = "the model was made for fashion-mnist, which is not here: --data fashion-mnist downloads it"
-    assert said in found.notes
+    comparison = compare(NETWORK, device="cpu", images=4, time_layers=False)
+    assert comparison.dataset == "synthetic"
+    note = "the model was made for fashion-mnist, which is not here: --data fashion-mnist downloads it"
+    assert note in comparison.notes
     asked_for = compare(NETWORK, data="synthetic", device="cpu", images=4, time_layers=False)
-    assert said not in asked_for.notes
+    assert note not in asked_for.notes
 
 
 @pytest.mark.skipif(not os.environ.get("CONVSWAP_DATA"), reason="CONVSWAP_DATA is not set")
@@ -174,20 +177,20 @@ def test_course_checkpoint_has_the_accuracy_that_the_course_states(tmp_path):
     folder = Path(os.environ["CONVSWAP_DATA"]) / "ece408-2019sp"
     model = read_mxnet(folder / "ece408-symbol.json", folder / "ece408-0002.params", image_size=48)
     path = saved(model, tmp_path)
-    found = compare(path, device="cpu", data="fashion-mnist", images=100, precision="ieee")
-    assert found.default.accuracy == found.convswap.accuracy == pytest.approx(0.84, abs=1e-12)
-    assert found.top1_agreement == 1.0
-    assert found.within_tolerance
+    result = compare(path, device="cpu", data="fashion-mnist", images=100, precision="ieee")
+    assert result.default.accuracy == result.convswap.accuracy == pytest.approx(0.84, abs=1e-12)
+    assert result.top1_agreement == 1.0
+    assert result.within_tolerance
 
 
 def test_batch_and_images_set_how_many_samples_run():
-    found = compare(small_model(), device="cpu", batch=4, images=10)
-    assert (found.images, found.batch) == (10, 4)
+    result = compare(small_model(), device="cpu", batch=4, images=10)
+    assert (result.images, result.batch) == (10, 4)
 
 
 def test_model_fixed_to_a_batch_runs_at_that_batch():
-    found = compare(small_model(batch=3), device="cpu", images=4)
-    assert (found.images, found.batch) == (4, 3)
+    result = compare(small_model(batch=3), device="cpu", images=4)
+    assert (result.images, result.batch) == (4, 3)
     with refused(r"takes batches of 3, by its input 'x' .*, but batch 5 was given"):
         compare(small_model(batch=3), device="cpu", batch=5)
 
@@ -196,10 +199,10 @@ def test_images_that_fill_up_a_fixed_batch_do_not_count():
     nodes = "c = Conv(x, w)  p = GlobalMaxPool(c)  y = Flatten(p)"
     kinds = {"inputs": "float[4, 1, 16, 16] x", "outputs": "float[4, 10] y"}
     model = text_model(nodes, weights("w", 10, 1, 3, 3), **kinds)
-    found = compare(model, device="cpu", data="synthetic", images=6)
-    assert (found.images, found.batch) == (6, 4)
-    # A share of 6 images, not of the 8 that ran.
-    assert found.default.accuracy * 6 == pytest.approx(round(found.default.accuracy * 6))
+    result = compare(model, device="cpu", data="synthetic", images=6)
+    assert (result.images, result.batch) == (6, 4)
+    # The accuracy is a fraction of 6 images, not of the 8 that ran.
+    assert result.default.accuracy * 6 == pytest.approx(round(result.default.accuracy * 6))
 
 
 def test_external_data_are_read(tmp_path):
@@ -210,15 +213,15 @@ def test_external_data_are_read(tmp_path):
     assert compare(path, device="cpu").within_tolerance
 
 
-def test_several_inputs_of_several_types_are_fed():
+def test_several_inputs_of_several_types_are_compared():
     model = text_model(
         "[only] c = Conv(x, w1)  row = Gather(table, tokens)  y = Add(c, row)  other = Not(flag)",
         *(weights("w1", 4, 3, 3, 3), weights("table", 2, 1)),
         inputs="float[n, 3, 8, 8] x, int64[n] tokens, bool[2] flag",
         outputs=f"{ANY} y, bool[2] other",
     )
-    found = compare(model, device="cpu")
-    assert found.within_tolerance and found.swapped == 1
+    result = compare(model, device="cpu")
+    assert result.within_tolerance and result.swapped == 1
 
 
 def test_weights_computed_by_the_model_reach_the_layer():
@@ -232,32 +235,32 @@ def test_weights_computed_by_the_model_reach_the_layer():
 
 
 def test_swapped_model_is_compared_like_the_one_it_was_made_from():
-    found = compare(swap(small_model()).to_proto(), device="cpu")
-    assert found.swapped == 2
-    assert [layer.node for layer in found.layers] == ["first", "second"]
+    result = compare(swap(small_model()).to_proto(), device="cpu")
+    assert result.swapped == 2
+    assert [layer.node for layer in result.layers] == ["first", "second"]
 
 
 def test_convs_swapped_before_run_as_they_were_swapped(monkeypatch):
-    made = []
+    sessions = []
 
     def recording(model, side, device, **options):
-        made.append((side, model.message))
+        sessions.append((side, model.message))
         return make_session(model, side, device, **options)
 
     monkeypatch.setattr(compared_module, "make_session", recording)
-    given = swap(small_model(), algorithm="reference", precision="ieee", only="first").to_proto()
-    found = compare(given, device="cpu", algorithm="direct")
-    assert [layer.algorithm for layer in found.layers] == ["reference", "direct"]
-    assert any(note.startswith("1 Conv swapped before") for note in found.notes)
-    assert (found.swapped, found.tolerance) == (2, TOLERANCES["tf32"])
-    default, ours = (next(model for side, model in made if side is wanted) for wanted in (DEFAULT, CONVSWAP))
+    swapped = swap(small_model(), algorithm="reference", precision="ieee", only="first").to_proto()
+    result = compare(swapped, device="cpu", algorithm="direct")
+    assert [layer.algorithm for layer in result.layers] == ["reference", "direct"]
+    assert any(note.startswith("1 Conv swapped before") for note in result.notes)
+    assert (result.swapped, result.tolerance) == (2, TOLERANCES["tf32"])
+    default, ours = (next(model for side, model in sessions if side is each) for each in (DEFAULT, CONVSWAP))
     assert [node.domain for node in default.graph.node] == ["", "", ""]
-    settings = {
+    attributes = {
         node.name: {a.name: a.s.decode() for a in node.attribute if a.name in ("algorithm", "precision")}
         for node in ours.graph.node
         if node.domain
     }
-    assert settings == {
+    assert attributes == {
         "first": {"algorithm": "reference", "precision": "ieee"},
         "second": {"algorithm": "direct"},
     }
@@ -278,48 +281,48 @@ def test_float16_weights_that_the_model_computes_make_a_float16_layer(monkeypatc
     rates = []
     module = importlib.import_module("convswap.comparison.compare")
     monkeypatch.setattr(module, "floor_ms", lambda problem, card, arithmetic: rates.append(arithmetic))
-    found = compare(model, device="cpu")
-    assert found.tolerance == TOLERANCES["float16"]
+    result = compare(model, device="cpu")
+    assert result.tolerance == TOLERANCES["float16"]
     assert rates == ["float16"]
-    assert len(found.layers) == 1 and found.within_tolerance
+    assert len(result.layers) == 1 and result.within_tolerance
 
 
-def test_truth_that_both_sides_miss_alike_does_not_condemn_what_agrees(monkeypatch):
+def test_reference_that_both_sides_miss_equally_is_no_error_if_they_agree(monkeypatch):
     def off(model, feeds):
         reference = evaluate(model, feeds)
         return Evaluation([values + 1 for values in reference.outputs], reference.in_float32)
 
     assert not any("cannot be held to float64" in note for note in compare(small_model(), device="cpu").notes)
     monkeypatch.setattr(outputs_module, "evaluate", off)
-    found = compare(small_model(), device="cpu")
-    assert found.default.relative_l2_error > found.tolerance
-    assert found.within_tolerance
-    assert any("output 'y' cannot be held to float64" in note for note in found.notes)
+    result = compare(small_model(), device="cpu")
+    assert result.default.relative_l2_error > result.tolerance
+    assert result.within_tolerance
+    assert any("output 'y' cannot be held to float64" in note for note in result.notes)
 
 
-def test_what_was_left_is_listed_with_its_reason():
+def test_convs_that_were_not_swapped_are_listed_with_the_reason():
     model = small_model()
     model.graph.node.append(helper.make_node("ConvTranspose", ["y", "t"], ["z"], name="up"))
     model.graph.initializer.append(weights("t", 4, 2, 2, 2))
     del model.graph.output[:]
     model.graph.output.append(tensor_info("z", None, None, None, None))
-    found = compare(model, device="cpu")
-    assert [left["node"] for left in checked(found)["left"]] == ["up"]
-    assert "transposed" in found.left[0].reason
-    assert any("ConvTranspose" in note for note in found.notes)
+    result = compare(model, device="cpu")
+    assert [entry["node"] for entry in checked(result)["left"]] == ["up"]
+    assert "transposed" in result.left[0].reason
+    assert any("ConvTranspose" in note for note in result.notes)
 
 
 def test_algorithm_is_the_one_asked_for():
-    found = compare(small_model(), device="cpu", algorithm="reference")
-    assert [layer.algorithm for layer in found.layers] == ["reference", "reference"]
+    result = compare(small_model(), device="cpu", algorithm="reference")
+    assert [layer.algorithm for layer in result.layers] == ["reference", "reference"]
     # `reference` sums in float64 and rounds once.
-    assert found.layers[0].relative_l2_error["convswap"] < 1e-7
+    assert result.layers[0].relative_l2_error["convswap"] < 1e-7
 
 
 def test_cpu_comparison_says_so_and_against_all_finds_no_other_side():
-    found = compare(small_model(), device="cpu", against="all")
-    assert list(found.sides) == ["default", "convswap"]
-    assert any("CPU provider has no options" in note for note in found.notes)
+    result = compare(small_model(), device="cpu", against="all")
+    assert list(result.sides) == ["default", "convswap"]
+    assert any("CPU provider has no options" in note for note in result.notes)
 
 
 def test_progress_names_every_step():
@@ -384,12 +387,12 @@ def test_model_that_onnxruntime_cannot_run_is_refused_in_one_line():
 def test_gpu_that_cannot_be_used_is_refused_with_the_reason_and_default_falls_to_the_cpu_with_it():
     with refused("device cuda cannot be used: onnxruntime has no CUDA provider"):
         compare(small_model(), device="cuda")
-    found = compare(small_model())
-    assert found.device.name == "cpu"
-    assert any("onnxruntime has no CUDA provider" in note for note in found.notes)
+    result = compare(small_model())
+    assert result.device.name == "cpu"
+    assert any("onnxruntime has no CUDA provider" in note for note in result.notes)
 
 
-class Part:
+class ProviderPart:
     """A stand-in for ONNX Runtime's record of the nodes that a provider took."""
 
     def __init__(self, provider: str, *nodes: onnx.NodeProto) -> None:
@@ -410,11 +413,11 @@ def test_conv_that_would_run_on_another_provider_is_refused(side, op, monkeypatc
 
     class Session(onnxruntime.InferenceSession):
         def get_provider_graph_assignment_info(self):
-            return [Part("CPUExecutionProvider"), Part("OtherExecutionProvider", node)]
+            return [ProviderPart("CPUExecutionProvider"), ProviderPart("OtherExecutionProvider", node)]
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
-    told = rf"^{op} 'stray' of the .* side would run on OtherExecutionProvider"
-    with refused(told):
+    message = rf"^{op} 'stray' of the .* side would run on OtherExecutionProvider"
+    with refused(message):
         make_session(small_model(), side, Device("cpu", "asked for"))
 
 
@@ -429,41 +432,41 @@ def _no_gpu() -> str:
 @pytest.mark.gpu
 @pytest.mark.skipif(bool(_no_gpu()), reason=_no_gpu())
 def test_network_on_the_gpu_agrees_with_float64_and_has_every_side_and_floor():
-    found = compare(NETWORK, data="synthetic", images=repeats(600, minimum=20), against="all")
-    written = checked(found)
+    result = compare(NETWORK, data="synthetic", images=repeats(600, minimum=20), against="all")
+    written = checked(result)
     assert written["device"] == "cuda" and written["environment"]["card"]
-    assert set(found.sides) == {"default", "convswap", "heuristic", "no_tf32", "nhwc"}
-    assert found.within_tolerance
+    assert set(result.sides) == {"default", "convswap", "heuristic", "no_tf32", "nhwc"}
+    assert result.within_tolerance
     # TF32 rounds inputs to 10 bits: a layer's relative error is near 3e-4, and never as small as float32's.
-    assert all(1e-5 < layer.relative_l2_error["convswap"] < 1e-3 for layer in found.layers)
-    assert found.top1_agreement > 0.99
+    assert all(1e-5 < layer.relative_l2_error["convswap"] < 1e-3 for layer in result.layers)
+    assert result.top1_agreement > 0.99
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(bool(_no_gpu()), reason=_no_gpu())
 def test_short_runs_on_the_gpu_are_timed_in_bursts():
-    # Beside other work on the card a run may take too long to count as short.
+    # Other work on the card may make a run too long for a burst.
     for _ in range(repeats(5)):
-        found = compare(small_model(), batch=2)
-        if found.default.times.burst > 1:
+        result = compare(small_model(), batch=2)
+        if result.default.times.burst > 1:
             break
-    assert min(found.default.times.burst, found.convswap.times.burst) > 1
-    assert any("burst" in note for note in found.notes)
+    assert min(result.default.times.burst, result.convswap.times.burst) > 1
+    assert any("burst" in note for note in result.notes)
 
 
 @pytest.mark.parametrize(
-    ("default", "layer", "told"),
+    ("default", "layer", "message"),
     [
         (1.0, 1.0, "1.00x as fast as the default provider."),
         (0.5, 1.0, "SLOWER, 2.00x the default provider's time. `convswap optimize` swaps only what gains."),
         (2.0, 0.5, "2.00x as fast as the default provider. 1 Conv slower alone: `convswap optimize`"),
     ],
 )
-def test_the_verdict_names_what_is_slower_and_what_helps(default, layer, told):
+def test_the_verdict_names_what_is_slower_and_what_helps(default, layer, message):
     times = example().convswap.times
     sides = {
         "default": replace(example().default, times=replace(times, median=default)),
         "convswap": replace(example().convswap, times=replace(times, median=1.0)),
     }
     layers = (replace(example().layers[0], milliseconds={"default": layer, "convswap": 1.0}),)
-    assert told in comparison_verdict(example(sides=sides, layers=layers)).splitlines()[1]
+    assert message in comparison_verdict(example(sides=sides, layers=layers)).splitlines()[1]

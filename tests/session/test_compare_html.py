@@ -1,4 +1,4 @@
-"""`compare --html`: the page says what the terminal says, in HTML that needs nothing beside it."""
+"""`compare --html`: the page has the terminal's content, in self-contained HTML."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VOID = {"meta"}
 
 
 class Page(html.parser.HTMLParser):
-    """What a browser would show of a page: tables of texts, paragraphs, and its bars with their names."""
+    """The visible content of a page: texts of tables, paragraphs, and bars with their names."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -42,12 +42,12 @@ class Page(html.parser.HTMLParser):
         self.close()
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        given = dict(attributes)
-        self.links += [given[name] or "" for name in ("src", "href", "xlink:href") if name in given]
+        by_name = dict(attributes)
+        self.links += [by_name[name] or "" for name in ("src", "href", "xlink:href") if name in by_name]
         if tag in VOID:
             return
         self.open.append(tag)
-        self.classes.append(given.get("class") or "")
+        self.classes.append(by_name.get("class") or "")
         if tag == "table":
             self.tables.append([])
         elif tag == "tr":
@@ -56,10 +56,10 @@ class Page(html.parser.HTMLParser):
             self.tables[-1][-1].append("")
         elif tag == "p":
             self.paragraphs.append("")
-            self.kinds.setdefault(given.get("class") or "", []).append(len(self.paragraphs) - 1)
-        elif "--share" in (given.get("style") or ""):
-            share = float((given["style"] or "").removeprefix("--share: "))
-            self.shares.setdefault(given.get("class") or "", []).append(share)
+            self.kinds.setdefault(by_name.get("class") or "", []).append(len(self.paragraphs) - 1)
+        elif "--share" in (by_name.get("style") or ""):
+            share = float((by_name["style"] or "").removeprefix("--share: "))
+            self.shares.setdefault(by_name.get("class") or "", []).append(share)
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -88,7 +88,7 @@ def page_of(comparison: Comparison) -> Page:
 
 
 def many_layers(count: int) -> tuple[LayerResult, ...]:
-    """Return layers of which the later take longer, so that the last ones are the longest."""
+    """Return layers in ascending order of time, so the last ones are the longest."""
     errors = {"default": 1e-4, "convswap": 1e-4}
     return tuple(
         LayerResult(f"conv{i}", "tiled", {"default": 1.0 + i, "convswap": 0.5}, 0.25, errors)
@@ -97,28 +97,28 @@ def many_layers(count: int) -> tuple[LayerResult, ...]:
 
 
 def test_page_has_every_word_of_the_terminal_and_in_its_order():
-    other = SideResult(Times(19.5, 20.1, 90.0, 20), 0.7653, 1.2e-3, 4.1e-4, {"prefer_nhwc": "1"})
+    nhwc = SideResult(Times(19.5, 20.1, 90.0, 20), 0.7653, 1.2e-3, 4.1e-4, {"prefer_nhwc": "1"})
     plain = example()
     layers = tuple(replace(each, milliseconds={**each.milliseconds, "nhwc": 3.25}) for each in plain.layers)
-    comparison = replace(plain, sides={**plain.sides, "nhwc": other}, layers=layers)
+    comparison = replace(plain, sides={**plain.sides, "nhwc": nhwc}, layers=layers)
     stream = io.StringIO()
-    # So wide that nothing is folded.
+    # Wide enough that no line is wrapped.
     print_comparison(comparison, Console(file=stream, width=1000))
-    told = [line for line in stream.getvalue().splitlines() if line.strip(" ─")]
+    lines = [line for line in stream.getvalue().splitlines() if line.strip(" ─")]
     page = page_of(comparison)
     assert [len(table) for table in page.tables] == [4, 5, 4, 2]
     rows = {re.sub(r"\s+", " ", " ".join(row)).strip() for table in page.tables for row in table}
-    said = [re.sub(r"\s+", " ", line).strip() for line in told]
-    outside = [line for line in said if line not in rows]
-    title, *others = outside
+    joined = [re.sub(r"\s+", " ", line).strip() for line in lines]
+    outside_tables = [line for line in joined if line not in rows]
+    title, *notes = outside_tables
     assert title == "net.onnx: CUDAExecutionProvider by default, and with convswap's Conv"
-    assert sorted(others) == sorted([*page.captions, *page.paragraphs])
-    assert [line for line in said if line in rows] == [
+    assert sorted(notes) == sorted([*page.captions, *page.paragraphs])
+    assert [line for line in joined if line in rows] == [
         re.sub(r"\s+", " ", " ".join(row)).strip() for table in page.tables for row in table
     ]
 
 
-def test_page_needs_nothing_beside_it():
+def test_page_is_self_contained():
     text = compare_html(example())
     assert Page(text).links == [] and "url(" not in text and "<script" not in text
 
@@ -127,7 +127,7 @@ def test_each_bar_has_its_time_and_begins_at_zero():
     page = page_of(example())
     assert page.titles == ["default", "convswap", "conv1", LONG_NODE]
     assert page.times == ["59.2", "4.47", "47.8", "0.885", "9.22", "1.05"]
-    # The whole model has a scale of its own, and all layers another.
+    # The end-to-end bars have one scale, and the bars of all layers another.
     assert page.shares["fill default"] == pytest.approx([1, 1, 9.22 / 47.8])
     assert page.shares["fill convswap"] == pytest.approx([4.47 / 59.2, 0.885 / 47.8, 1.05 / 47.8], rel=1e-2)
     assert page.shares["floor"] == pytest.approx([0.532 / 47.8] * 2)
@@ -155,8 +155,8 @@ def test_bars_and_tables_leave_out_what_was_not_measured():
 def test_of_many_layers_the_longest_have_bars_and_the_table_has_all():
     page = page_of(example(layers=many_layers(MAX_LAYERS + 3)))
     assert page.titles[2:] == [f"conv{i}" for i in range(3, MAX_LAYERS + 3)]
-    told = "The 40 of 43 layers that take the default longest."
-    assert any(text.endswith(told) for text in page.words)
+    note = "The 40 of 43 layers that take the default longest."
+    assert any(text.endswith(note) for text in page.words)
     assert not any("longest" in text for text in page_of(example(layers=many_layers(MAX_LAYERS))).words)
     assert [row[0] for row in page.tables[1][1:4]] == ["conv0", "conv1", "conv2"]
 
@@ -167,7 +167,7 @@ def test_the_page_says_by_what_it_was_made():
     )
 
 
-def test_answers_that_differ_stand_out():
+def test_outputs_that_differ_stand_out():
     assert "wrong" not in page_of(example()).kinds
     page = page_of(example(tolerance=1e-5))
     (number,) = page.kinds["wrong"]
@@ -195,17 +195,17 @@ def test_command_writes_the_page_of_what_it_prints(capsys, tmp_path, monkeypatch
     arguments = ["ece408-2017-low", "--data", "synthetic", "--images", "4", "--device", "cpu"]
     assert main(["compare", *arguments, "--html", "c.html", "--json", "c.json"]) == 0
     page = Page((tmp_path / "c.html").read_text())
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert any(paragraph.startswith("The answers agree:") for paragraph in page.paragraphs)
     assert page.paragraphs[-1].startswith(f"Made by `convswap compare {' '.join(arguments)} --html c.html")
-    assert all(row[1] in told for row in page.tables[0][1:])
-    found = json.loads((tmp_path / "c.json").read_text())
-    assert [row[0] for row in page.tables[1][1:]][:1] == [found["layers"][0]["node"]]
-    assert REASON not in told
+    assert all(row[1] in output for row in page.tables[0][1:])
+    report = json.loads((tmp_path / "c.json").read_text())
+    assert [row[0] for row in page.tables[1][1:]][:1] == [report["layers"][0]["node"]]
+    assert REASON not in output
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--html", "no/such/c.html"], "there is no folder 'no/such'"),
         (
@@ -216,10 +216,10 @@ def test_command_writes_the_page_of_what_it_prints(capsys, tmp_path, monkeypatch
     ],
 )
 def test_page_that_cannot_be_written_is_refused_before_the_work(
-    capsys, tmp_path, monkeypatch, arguments, told
+    capsys, tmp_path, monkeypatch, arguments, message
 ):
     monkeypatch.chdir(tmp_path)
-    assert told in refusal(capsys, "compare", "ece408-2017-low", *arguments)
+    assert message in refusal(capsys, "compare", "ece408-2017-low", *arguments)
 
 
 def test_page_never_takes_the_place_of_the_model(capsys, tmp_path, monkeypatch):
@@ -227,14 +227,14 @@ def test_page_never_takes_the_place_of_the_model(capsys, tmp_path, monkeypatch):
     assert main(["export", "ece408-2017-low", "-o", "net.onnx"]) == 0
     before = (tmp_path / "net.onnx").read_bytes()
     capsys.readouterr()
-    told = refusal(capsys, "compare", "net.onnx", "--html", "net.onnx")
-    assert "cannot write 'net.onnx': it is the model that is read, and --html would replace it" in told
+    line = refusal(capsys, "compare", "net.onnx", "--html", "net.onnx")
+    assert "cannot write 'net.onnx': it is the model that is read, and --html would replace it" in line
     assert (tmp_path / "net.onnx").read_bytes() == before
 
 
 def test_without_matplotlib_the_page_of_the_ladder_is_refused_before_the_work(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    told = refusal(capsys, "ladder", "ece408-2017-low", "--html", "c.html")
-    assert "drawing needs matplotlib, which is not installed: pip install matplotlib" in told
+    line = refusal(capsys, "ladder", "ece408-2017-low", "--html", "c.html")
+    assert "drawing needs matplotlib, which is not installed: pip install matplotlib" in line
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""A comparison and a plan have weights in memory once; the former says first where the memory will not do."""
+"""Comparing and planning hold the weights once; a comparison checks first whether memory suffices."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ planning = importlib.import_module("convswap.comparison.preparation")
 
 
 def with_large_weights(columns: int = 4096) -> onnx.ModelProto:
-    """A Conv with weights of 1 MiB, and a matrix of 576 rows, each large enough to be kept apart."""
+    """Return a Conv with weights of 1 MiB and a matrix of 576 rows; both count as large weights."""
     nodes = """
       [conv] c = Conv(x, w, b)
       g = GlobalAveragePool(c)
@@ -47,24 +47,24 @@ def with_large_weights(columns: int = 4096) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("external", [False, True])
-def test_large_weights_are_taken_apart_and_put_together_again(external, tmp_path):
-    given = with_large_weights()
+def test_large_weights_are_split_from_the_model_and_joined_again(external, tmp_path):
+    original = with_large_weights()
     options = {"save_as_external_data": True, "location": "w.bin", "size_threshold": 0} if external else {}
-    path = saved(given, tmp_path, **options)
+    path = saved(original, tmp_path, **options)
     model = load_model(path)
     small, weights = split_model(model)
     assert set(weights) == {"w", "matrix"} and len(small.SerializeToString()) < 10_000
     assert [is_external_weight(tensor) for tensor in small.graph.initializer] == [True, False, True, False]
-    # The rest is in the message, from wherever it was.
+    # All other constants are in the message, wherever the file stores them.
     shape = next(tensor for tensor in small.graph.initializer if tensor.name == "shape")
     assert numpy_helper.to_array(shape).tolist() == [1, -1]
     if external:
         assert isinstance(model.graph.initializers["w"].const_value, ir.ExternalTensor)
-    whole = SplitModel(small, weights).to_model()
+    joined = SplitModel(small, weights).to_model()
     for tensor in with_large_weights().graph.initializer:
-        value = whole.graph.initializers[tensor.name].const_value.numpy()
+        value = joined.graph.initializers[tensor.name].const_value.numpy()
         np.testing.assert_array_equal(value, numpy_helper.to_array(tensor))
-    assert np.shares_memory(whole.graph.initializers["w"].const_value.numpy(), weights["w"])
+    assert np.shares_memory(joined.graph.initializers["w"].const_value.numpy(), weights["w"])
 
 
 def test_weights_in_a_file_are_mapped_where_they_lie_well_and_copied_where_not(tmp_path):
@@ -92,18 +92,18 @@ def test_weights_that_a_run_may_be_given_stay_in_the_model():
 
 
 @pytest.mark.parametrize("fuse", [False, True])
-def test_model_with_weights_apart_is_compared_with_its_layers(fuse, tmp_path):
-    found = compare(saved(with_large_weights(), tmp_path), device="cpu", fuse=fuse)
-    assert found.within_tolerance and found.convswap.relative_l2_error < 1e-5
-    (layer,) = found.layers
+def test_model_with_external_weights_is_compared_with_its_layers(fuse, tmp_path):
+    result = compare(saved(with_large_weights(), tmp_path), device="cpu", fuse=fuse)
+    assert result.within_tolerance and result.convswap.relative_l2_error < 1e-5
+    (layer,) = result.layers
     assert all(0 < error < 1e-5 for error in layer.relative_l2_error.values())
-    assert found.notes == compare(with_large_weights(), device="cpu", fuse=fuse).notes
+    assert result.notes == compare(with_large_weights(), device="cpu", fuse=fuse).notes
 
 
 @pytest.mark.parametrize("fuse", [False, True])
 @pytest.mark.parametrize("kind", [np.float32, np.float16])
 def test_large_weights_are_folded_and_found_in_functions(fuse, kind, tmp_path):
-    """A Conv in a function, whose batch normalisation is folded into the weights that the call gives."""
+    """A Conv in a function, with the batch normalisation folded into the weights that the call passes."""
     functions = """
       <domain: "local", opset_import: ["": 20]>
       Block (a, v, s, b, m, d) => (o) {
@@ -123,25 +123,26 @@ def test_large_weights_are_folded_and_found_in_functions(fuse, kind, tmp_path):
         functions=functions,
     )
     path = saved(model, tmp_path, save_as_external_data=True, location="w.bin")
-    found = compare(path, device="cpu", fuse=fuse)
-    assert found.within_tolerance
-    assert [layer.fused for layer in found.layers] == [("BatchNormalization", "Relu")[: 1 + fuse]]
-    (layer,) = found.layers
-    assert all(0 < error < found.tolerance for error in layer.relative_l2_error.values())
+    result = compare(path, device="cpu", fuse=fuse)
+    assert result.within_tolerance
+    assert [layer.fused for layer in result.layers] == [("BatchNormalization", "Relu")[: 1 + fuse]]
+    (layer,) = result.layers
+    assert all(0 < error < result.tolerance for error in layer.relative_l2_error.values())
 
 
 def test_one_side_at_a_time_where_both_do_not_fit(monkeypatch):
-    # The Conv's weights five times and the others once are 14.3 MB, and those of the other side 9.6 MB more;
-    # the largest weight takes 16.8 MB in float64. Of what is free, nine tenths may be taken.
+    # Five times the Conv's weights and once the other weights are 14.3 MB, and the other side needs 9.6 MB
+    # more.
+    # The largest weight takes 16.8 MB in float64. A comparison may use nine tenths of the free memory.
     monkeypatch.setattr(planning, "free_memory", lambda: 20_000_000)
     steps: list[str] = []
-    found = compare(with_large_weights(), device="cpu", time_layers=False, progress=steps.append)
-    assert found.within_tolerance
+    result = compare(with_large_weights(), device="cpu", time_layers=False, progress=steps.append)
+    assert result.within_tolerance
     assert [step for step in steps if step.startswith("loading")] == [
         "loading the default side",
         "loading the convswap side",
     ]
-    (note,) = (note for note in found.notes if "one after the other, not in turn" in note)
+    (note,) = (note for note in result.notes if "one after the other, not in turn" in note)
     assert note.startswith("both sides at once would take about 24 MB of memory, and 20 MB are free")
     monkeypatch.setattr(planning, "free_memory", lambda: 30_000_000)
     assert not any("one after" in note for note in compare(with_large_weights(), device="cpu").notes)
@@ -150,7 +151,7 @@ def test_one_side_at_a_time_where_both_do_not_fit(monkeypatch):
 
 
 @pytest.mark.parametrize("free", [18_000_000, 1_000])
-def test_memory_that_will_not_do_is_told_in_one_line_before_the_start(free, monkeypatch, tmp_path, capsys):
+def test_too_little_memory_is_one_line_before_the_start(free, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(planning, "free_memory", lambda: free)
     assert main(["compare", saved(with_large_weights(), tmp_path), "--device", "cpu"]) == 2
     captured = capsys.readouterr()
@@ -188,12 +189,12 @@ def test_free_memory_is_what_the_group_of_a_container_leaves(monkeypatch, tmp_pa
 
 
 @pytest.mark.parametrize("fuse", [False, True])
-def test_model_with_weights_apart_is_explained_as_with_its_weights(fuse, tmp_path):
+def test_model_with_external_weights_is_explained_as_with_its_weights(fuse, tmp_path):
     options = PlanOptions(batch=None, precision="ieee", algorithm="auto", fuse=fuse)
-    whole = conv_problems(with_large_weights(), options, CPU)
-    apart = conv_problems(saved(with_large_weights(), tmp_path), options, CPU)
-    assert [conv.problem.text for conv in whole.convs] == [conv.problem.text for conv in apart.convs]
-    assert len(whole.convs) == 1
+    in_memory = conv_problems(with_large_weights(), options, CPU)
+    from_file = conv_problems(saved(with_large_weights(), tmp_path), options, CPU)
+    assert [conv.problem.text for conv in in_memory.convs] == [conv.problem.text for conv in from_file.convs]
+    assert len(in_memory.convs) == 1
 
 
 def with_one_large_matrix(columns: int) -> onnx.ModelProto:
@@ -203,7 +204,7 @@ def with_one_large_matrix(columns: int) -> onnx.ModelProto:
 
 
 def with_normalised_convs(channels: int) -> onnx.ModelProto:
-    """Eight Convs whose weights are in Constants; of them batch normalisations make others."""
+    """Return eight Convs with weights in Constants; folding the batch normalisations creates new weights."""
     values = np.full([channels, channels, 1, 1], 0.01, np.float32)
     nodes, last = [], "x"
     for number in range(8):
@@ -220,7 +221,7 @@ def with_normalised_convs(channels: int) -> onnx.ModelProto:
     return checked_model(nodes, inputs, outputs, norms)
 
 
-# A command for a small model, whose peak is that of the interpreter and its libraries, then for a large one.
+# Runs a command on a small model, for the peak of the interpreter and its libraries, and then on a large one.
 COMMAND = """
 import sys
 from convswap.cli.main import main
@@ -242,7 +243,7 @@ for path in (small, large):
         ("compare --no-layers", False, 3.5),
         ("compare --no-layers", True, 3.5),
         ("optimize -o out.onnx", False, 3.5),
-        # The file, its message and what is taken out of it; what is in a file of its own is not read at all.
+        # The file, its message, and the weights taken out of it. External data are not read at all.
         ("explain", False, 3.5),
         ("explain", True, 0.5),
     ],
@@ -252,28 +253,28 @@ def test_peak_is_at_most_a_few_times_the_weights(command, external, times, tmp_p
     for columns in (1_000, 24_000):
         (tmp_path / str(columns)).mkdir()
         model = with_one_large_matrix(columns)
-        # Before saving takes them out of it.
+        # Saving moves the external data out of the model.
         weights = model.ByteSize()
         options = {"save_as_external_data": True, "location": "w.bin"} if external else {}
         paths.append(saved(model, tmp_path / str(columns), **options))
-    found = peaks([COMMAND, *command.split(), "--device", "cpu", *paths], tmp_path)
-    before, peak = (int(line.split()[1]) for line in found.splitlines() if line.startswith("peak "))
-    # In KiB.
+    output = output_of_program([COMMAND, *command.split(), "--device", "cpu", *paths], tmp_path)
+    before, peak = (int(line.split()[1]) for line in output.splitlines() if line.startswith("peak "))
+    # KiB.
     assert (peak - before) * 1024 < times * weights
 
 
-def peaks(program: list[str], folder: Path) -> str:
-    """Return what a program of Python prints, whose arguments follow it."""
-    # What the Makefile has tests keep of what they free is no part of the peak.
+def output_of_program(program: list[str], folder: Path) -> str:
+    """Return the output of a Python program; the program's arguments follow it in the list."""
+    # Without the Makefile's malloc settings, under which freed memory stays in the process.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     environment["CONVSWAP_TUNING"] = str(folder / "tuning.txt")
     command = [sys.executable, "-c", *program]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=folder)
-    return done.stdout
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=folder)
+    return result.stdout
 
 
-# `optimize` without its timing, so that every Conv gains. The small model comes first: its peak is that of
-# the interpreter and its libraries, which is subtracted.
+# `optimize` without its timing, so that every Conv is faster. The small model runs first: its peak, that of
+# the interpreter and its libraries, is subtracted.
 OPTIMIZE = """
 import sys
 import convswap
@@ -290,14 +291,14 @@ for path in sys.argv[1:]:
 
 @pytest.mark.extended
 @pytest.mark.slow
-def test_peak_of_optimize_is_at_most_five_times_the_weights_where_all_convs_gain(tmp_path):
-    """The most is taken while a session is made in which some Convs are swapped, beside the original's."""
+def test_peak_of_optimize_is_at_most_five_times_the_weights_where_all_convs_are_faster(tmp_path):
+    """The peak is at the creation of a partly swapped session while the original's session exists."""
     weights, paths = 0, []
     for channels in (8, 1_500):
         (tmp_path / str(channels)).mkdir()
         model = with_normalised_convs(channels)
         weights = model.ByteSize()
         paths.append(saved(model, tmp_path / str(channels)))
-    before, peak = map(int, peaks([OPTIMIZE, *paths], tmp_path).split())
-    # In KiB.
+    before, peak = map(int, output_of_program([OPTIMIZE, *paths], tmp_path).split())
+    # KiB.
     assert (peak - before) * 1024 < 5 * weights

@@ -1,4 +1,4 @@
-"""The contact sheet shows the first images of the data, what a model names them, and what they are."""
+"""The contact sheet shows the first images of the data with their predicted and true classes."""
 
 from __future__ import annotations
 
@@ -48,37 +48,41 @@ def example(count=12, size=4, **changes):
 
 
 def test_predictions_are_those_of_the_model_on_the_first_images():
-    found = predict(NETWORK, data="synthetic", images=7)
+    predictions = predict(NETWORK, data="synthetic", images=7)
     data = datasets.load("synthetic", images=7)
     model = export_network(NETWORK, data="synthetic").SerializeToString()
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     np.testing.assert_array_equal(
-        found.predicted, session.run(None, {"image": data.images})[0].argmax(axis=1)
+        predictions.predicted, session.run(None, {"image": data.images})[0].argmax(axis=1)
     )
-    np.testing.assert_array_equal(found.labels, data.labels)
-    np.testing.assert_array_equal(found.images, data.images[:, 0])
-    assert (found.model, found.dataset, found.class_names) == (NETWORK, "synthetic", data.class_names)
-    assert found.correct == np.sum(found.predicted == data.labels) > 3
+    np.testing.assert_array_equal(predictions.labels, data.labels)
+    np.testing.assert_array_equal(predictions.images, data.images[:, 0])
+    assert (predictions.model, predictions.dataset, predictions.class_names) == (
+        NETWORK,
+        "synthetic",
+        data.class_names,
+    )
+    assert predictions.correct == np.sum(predictions.predicted == data.labels) > 3
 
 
 @needs_fashion_mnist
 def test_fashion_mnist_is_named_by_its_own_classes():
-    found = predict(NETWORK, images=10)
-    names = [found.class_names[label] for label in found.labels]
+    predictions = predict(NETWORK, images=10)
+    names = [predictions.class_names[label] for label in predictions.labels]
     # The first ten labels of the official test split: 9 2 1 1 6 1 4 6 5 7.
     assert names == [
         "Ankle boot", "Pullover", "Trouser", "Trouser", "Shirt",
         "Trouser", "Coat", "Shirt", "Sandal", "Sneaker",
     ]  # fmt: skip
-    assert found.images.shape == (10, 28, 28)
-    assert found.correct >= 7
+    assert predictions.images.shape == (10, 28, 28)
+    assert predictions.correct >= 7
 
 
 def test_a_swapped_model_from_a_file_predicts_with_onnx_convs(tmp_path):
     path = tmp_path / "swapped.onnx"
     swap(export_network("ece408-2020")).save(path)
-    found = predict(str(path), data="synthetic", images=2)
-    assert (found.dataset, found.images.shape) == ("synthetic", (2, 86, 86))
+    predictions = predict(str(path), data="synthetic", images=2)
+    assert (predictions.dataset, predictions.images.shape) == ("synthetic", (2, 86, 86))
 
 
 def test_each_image_has_its_predicted_and_its_true_class(drawing):
@@ -100,21 +104,21 @@ def test_the_picture_holds_every_image_in_order_and_none_over_another(drawing, c
     assert content.startswith(b"\x89PNG\r\n\x1a\n")
     picture = matplotlib_image.imread(io.BytesIO(content), format="png")
     height, width = picture.shape[:2]
-    boxes = [shown.get_window_extent() for shown in figure.axes[0].images]
+    boxes = [artist.get_window_extent() for artist in figure.axes[0].images]
     assert len(boxes) == count
     for box, image in zip(boxes, predictions.images, strict=True):
         assert box.x0 >= 0 and box.x1 <= width and box.y0 >= 0 and box.y1 <= height
-        # The middle of each pixel of the image, rows from the top.
+        # The centre of each pixel of the image, rows from the top.
         columns = (box.x0 + (np.arange(4) + 0.5) * box.width / 4).astype(int)
         rows = (height - box.y1 + (np.arange(4) + 0.5) * box.height / 4).astype(int)
-        seen = picture[np.ix_(rows, columns)][..., 0] * 255
+        pixels = picture[np.ix_(rows, columns)][..., 0] * 255
         # The colour map has 256 steps.
-        np.testing.assert_allclose(seen, image, atol=1.01)
+        np.testing.assert_allclose(pixels, image, atol=1.01)
     order = [(-round(box.y0), round(box.x0)) for box in boxes]
     assert order == sorted(order) and len({row for row, _ in order}) == -(-count // 10)
 
 
-def test_texts_stay_within_the_picture_and_apart(drawing):
+def test_texts_stay_within_the_picture_and_do_not_overlap(drawing):
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     predictions = example(20, labels=np.zeros(20, int), predicted=np.full(20, 9))

@@ -1,4 +1,4 @@
-"""On a card, with CUPTI itself: what a session does is recorded, and another profiler is noticed."""
+"""Recording with CUPTI on a card: the activities of a session, and another profiler that holds CUPTI."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ cupti.subscribe_v2(lambda *_: None, None, parameters.ptr)
 from convswap.cli.main import main
 sys.exit(main(["profile", "ece408-2019sp", "--data", "synthetic"]))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 2, done.stderr
-    assert "another profiler" in done.stderr and "Traceback" not in done.stderr
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert result.returncode == 2, result.stderr
+    assert "another profiler" in result.stderr and "Traceback" not in result.stderr
 
 
 @pytest.mark.gpu
@@ -48,18 +48,18 @@ def test_the_card_records_what_a_session_does(cuda, long_kernels):
     collector.start()
     run.once()
     assert collector.prepare(0, long_kernels) is long_kernels
-    begin = collector.now()
+    start = collector.now()
     for _ in range(3):
         run.once()
     end = collector.now()
     records = collector.stop()
-    kernels = [one for one in records.activities if one.kind == "kernel" and one.start >= begin]
+    kernels = [kernel for kernel in records.activities if kernel.kind == "kernel" and kernel.start >= start]
     # Two Convs and a Relu, three times.
     assert len(kernels) >= 9 and len(kernels) % 3 == 0
     launches = {call.correlation: call for call in records.calls}
-    for one in kernels:
-        assert begin <= one.start < one.end <= end
-        assert launches[one.correlation].start <= one.start
+    for kernel in kernels:
+        assert start <= kernel.start < kernel.end <= end
+        assert launches[kernel.correlation].start <= kernel.start
     assert {"cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx"} & {
         call.name for call in records.calls
     }

@@ -1,4 +1,4 @@
-"""A FusedConv with a depthwise convolution in front, in a session, is the two Convs of ONNX."""
+"""A FusedConv with a depthwise convolution in front equals ONNX's two Convs, in sessions."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ TOLERANCE = 2e-6
 
 
 def arrays(window: str = "3x3", *, biases: str = "both", residual: bool = False) -> dict[str, np.ndarray]:
-    """Return x and the other inputs of the node, by the names that the op gives them in lower case."""
+    """Return x and the other inputs of the node, with the op's input names in lower case."""
     random = np.random.default_rng(3)
-    found = {
+    tensors = {
         "x": random.standard_normal(X_SHAPE),
         "w": random.standard_normal((K, C, 1, 1)) / 2,
         "d": random.standard_normal((C, 1, *WINDOWS[window]["kernel"])) / 2,
     }
     if biases in ("both", "b"):
-        found["b"] = random.standard_normal(K)
+        tensors["b"] = random.standard_normal(K)
     if biases in ("both", "db"):
-        found["db"] = random.standard_normal(C)
+        tensors["db"] = random.standard_normal(C)
     if residual:
-        found["z"] = random.standard_normal(ours_alone(found, window).shape)
-    return {name: values.astype(np.float32) for name, values in found.items()}
+        tensors["z"] = random.standard_normal(direct_call(tensors, window).shape)
+    return {name: values.astype(np.float32) for name, values in tensors.items()}
 
 
 def attributes_of(window: str) -> dict[str, list[int]]:
     return {f"depthwise_{name}": value for name, value in WINDOWS[window].items() if name != "kernel"}
 
 
-def ours_alone(given: dict[str, np.ndarray], window: str, **attributes) -> np.ndarray:
-    """Return what a direct call computes."""
-    contiguous = {name: np.ascontiguousarray(values, np.float32) for name, values in given.items()}
+def direct_call(tensors: dict[str, np.ndarray], window: str, **attributes) -> np.ndarray:
+    """Return the result of a direct call of our algorithm."""
+    contiguous = {name: np.ascontiguousarray(values, np.float32) for name, values in tensors.items()}
     return _native.conv(
         contiguous["x"],
         contiguous["w"],
@@ -62,56 +62,56 @@ def ours_alone(given: dict[str, np.ndarray], window: str, **attributes) -> np.nd
     )
 
 
-def one_node(given: dict[str, np.ndarray], window: str, x_shape=X_SHAPE, **attributes) -> bytes:
-    """Return a model of the node; its data and residual are inputs, all else constant."""
-    names = [name if name in given else "" for name in ("x", "w", "b", "z", "d", "db")]
+def one_node(tensors: dict[str, np.ndarray], window: str, x_shape=X_SHAPE, **attributes) -> bytes:
+    """Return a model of the node with data and residual as inputs and everything else constant."""
+    names = [name if name in tensors else "" for name in ("x", "w", "b", "z", "d", "db")]
     while not names[-1]:
         names.pop()
     fused = helper.make_node(
         "FusedConv", names, ["y"], "pair", domain="convswap", **attributes_of(window), **attributes
     )
     shapes = {"x": x_shape, "z": None}
-    kind = helper.np_dtype_to_tensor_dtype(given["x"].dtype)
+    kind = helper.np_dtype_to_tensor_dtype(tensors["x"].dtype)
     graph = helper.make_graph(
         [fused],
         "net",
-        [helper.make_tensor_value_info(name, kind, shapes[name]) for name in "xz" if name in given],
+        [helper.make_tensor_value_info(name, kind, shapes[name]) for name in "xz" if name in tensors],
         [helper.make_tensor_value_info("y", kind, None)],
-        [numpy_helper.from_array(given[name], name) for name in ("w", "b", "d", "db") if name in given],
+        [numpy_helper.from_array(tensors[name], name) for name in ("w", "b", "d", "db") if name in tensors],
     )
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid("convswap", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
 
 
-def apart(
-    given: dict[str, np.ndarray], window: str, x_shape=X_SHAPE, between=(), following=()
+def two_convs(
+    tensors: dict[str, np.ndarray], window: str, x_shape=X_SHAPE, between=(), epilogue_nodes=()
 ) -> onnx.ModelProto:
-    """Return the model in ONNX's own nodes: `between` leads from "u" to "v", `following` from "p" to "y"."""
+    """Return ONNX's own nodes; `between` leads from "u" to "v", and `epilogue_nodes` lead to "y"."""
     windows = {name: value for name, value in WINDOWS[window].items() if name != "kernel"}
-    front = ["x", "d", *(["db"] if "db" in given else [])]
-    behind = ["v" if between else "u", "w", *(["b"] if "b" in given else [])]
+    first = ["x", "d", *(["db"] if "db" in tensors else [])]
+    second = ["v" if between else "u", "w", *(["b"] if "b" in tensors else [])]
     nodes = [
-        helper.make_node("Conv", front, ["u"], "depthwise", group=C, **windows),
+        helper.make_node("Conv", first, ["u"], "depthwise", group=C, **windows),
         *between,
-        helper.make_node("Conv", behind, ["p" if "z" in given or following else "y"], "pointwise"),
+        helper.make_node("Conv", second, ["p" if "z" in tensors or epilogue_nodes else "y"], "pointwise"),
     ]
-    if "z" in given:
-        nodes.append(helper.make_node("Add", ["p", "z"], ["q" if following else "y"], "add"))
+    if "z" in tensors:
+        nodes.append(helper.make_node("Add", ["p", "z"], ["q" if epilogue_nodes else "y"], "add"))
     shapes = {"x": x_shape, "z": None}
     graph = helper.make_graph(
-        [*nodes, *following],
+        [*nodes, *epilogue_nodes],
         "net",
-        [declare(name, shapes[name]) for name in "xz" if name in given],
+        [declare(name, shapes[name]) for name in "xz" if name in tensors],
         [declare("y", None)],
-        [numpy_helper.from_array(given[name], name) for name in ("w", "b", "d", "db") if name in given],
+        [numpy_helper.from_array(tensors[name], name) for name in ("w", "b", "d", "db") if name in tensors],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
 
 
-def expected(model: onnx.ModelProto, given: dict[str, np.ndarray]) -> np.ndarray:
-    """Return what ONNX Runtime's own nodes give on the CPU."""
+def expected_output(model: onnx.ModelProto, tensors: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the outputs of ONNX Runtime's own nodes on the CPU."""
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return session.run(None, {name: given[name] for name in "xz" if name in given})[0]
+    return session.run(None, {name: tensors[name] for name in "xz" if name in tensors})[0]
 
 
 def assert_close(y: np.ndarray, reference: np.ndarray) -> None:
@@ -123,41 +123,50 @@ def assert_close(y: np.ndarray, reference: np.ndarray) -> None:
 @pytest.mark.parametrize("biases", ["both", "b", "db", "none"])
 @pytest.mark.parametrize("window", WINDOWS)
 def test_it_is_both_convolutions_whatever_inputs_are_left_out(window, biases, residual):
-    given = arrays(window, biases=biases, residual=residual)
-    session = make_session(one_node(given, window))
-    y = session.run(None, {name: given[name] for name in "xz" if name in given})[0]
-    assert_close(y, expected(apart(given, window), given))
+    tensors = arrays(window, biases=biases, residual=residual)
+    session = make_session(one_node(tensors, window))
+    y = session.run(None, {name: tensors[name] for name in "xz" if name in tensors})[0]
+    assert_close(y, expected_output(two_convs(tensors, window), tensors))
     # The session computes by the same algorithms.
-    np.testing.assert_array_equal(y, ours_alone(given, window))
+    np.testing.assert_array_equal(y, direct_call(tensors, window))
 
 
 @each("activation", [name for name in ACTIVATIONS if name != "None"])
-def test_every_activation_between_is_the_one_behind(activation):
-    given = arrays()
+def test_every_activation_between_equals_that_activation_at_the_end(activation):
+    tensors = arrays()
     parameters = ACTIVATIONS[activation][0]
-    own = {f"depthwise_activation_{name}": value for name, value in parameters.items()}
-    y = run(make_session(one_node(given, "3x3", depthwise_activation=activation, **own)), given["x"])
-    alone = {f"activation_{name}": value for name, value in parameters.items()}
-    u = _native.conv(
-        given["x"], given["d"], given["db"], group=C, pads=[1] * 4, activation=activation, **alone
+    depthwise_parameters = {f"depthwise_activation_{name}": value for name, value in parameters.items()}
+    y = run(
+        make_session(one_node(tensors, "3x3", depthwise_activation=activation, **depthwise_parameters)),
+        tensors["x"],
     )
-    assert_close(y, _native.conv(u, given["w"], given["b"]))
+    epilogue_parameters = {f"activation_{name}": value for name, value in parameters.items()}
+    u = _native.conv(
+        tensors["x"],
+        tensors["d"],
+        tensors["db"],
+        group=C,
+        pads=[1] * 4,
+        activation=activation,
+        **epilogue_parameters,
+    )
+    assert_close(y, _native.conv(u, tensors["w"], tensors["b"]))
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.float16])
 def test_value_between_is_rounded_to_the_type(kind):
-    given = {name: values.astype(kind) for name, values in arrays().items()}
-    y = run(make_session(one_node(given, "3x3", depthwise_activation="Relu")), given["x"])
+    tensors = {name: values.astype(kind) for name, values in arrays().items()}
+    y = run(make_session(one_node(tensors, "3x3", depthwise_activation="Relu")), tensors["x"])
     between = {"group": C, "pads": [1] * 4, "activation": "Relu"}
-    u = _native.conv(given["x"], given["d"], given["db"], **between)
-    np.testing.assert_array_equal(y, _native.conv(u, given["w"], given["b"]))
+    u = _native.conv(tensors["x"], tensors["d"], tensors["db"], **between)
+    np.testing.assert_array_equal(y, _native.conv(u, tensors["w"], tensors["b"]))
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "direct", "reference"])
 def test_everything_at_once_is_what_onnx_runtime_computes(algorithm):
-    given = arrays("3x3 by two", residual=True)
+    tensors = arrays("3x3 by two", residual=True)
     between = [helper.make_node("Relu", ["u"], ["v"])]
-    following = [
+    epilogue_nodes = [
         helper.make_node("Sigmoid", ["q"], ["s"]),
         helper.make_node("MaxPool", ["s"], ["y"], kernel_shape=[2, 2], strides=[2, 1]),
     ]
@@ -167,40 +176,45 @@ def test_everything_at_once_is_what_onnx_runtime_computes(algorithm):
         "pool_kernel_shape": [2, 2],
         "pool_strides": [2, 1],
     }
-    model = one_node(given, "3x3 by two", depthwise_activation="Relu", algorithm=algorithm, **epilogue)
-    y = make_session(model).run(None, {"x": given["x"], "z": given["z"]})[0]
-    assert_close(y, expected(apart(given, "3x3 by two", between=between, following=following), given))
+    model = one_node(tensors, "3x3 by two", depthwise_activation="Relu", algorithm=algorithm, **epilogue)
+    y = make_session(model).run(None, {"x": tensors["x"], "z": tensors["z"]})[0]
+    assert_close(
+        y,
+        expected_output(
+            two_convs(tensors, "3x3 by two", between=between, epilogue_nodes=epilogue_nodes), tensors
+        ),
+    )
 
 
 @pytest.mark.parametrize("x_shape", [("n", C, 11, 9), ("n", C, "h", "w"), ("n", "c", "h", "w"), None])
 def test_declared_shapes_and_changing_batches_give_what_a_new_session_gives(x_shape):
-    given = arrays("3x3 by two")
-    session = make_session(one_node(given, "3x3 by two", x_shape, depthwise_activation="Relu"))
+    tensors = arrays("3x3 by two")
+    session = make_session(one_node(tensors, "3x3 by two", x_shape, depthwise_activation="Relu"))
     between = [helper.make_node("Relu", ["u"], ["v"])]
     open_sizes = x_shape is None or "h" in x_shape
     sizes = [(2, 11, 9), (1, 11, 9), (5, 11, 9), (2, 11, 9)] + [(1, 7, 8), (3, 20, 5)] * open_sizes
     for batch, height, width in sizes:
         x = np.random.default_rng(batch).standard_normal((batch, C, height, width)).astype(np.float32)
-        reference = expected(apart(given, "3x3 by two", x.shape, between), {"x": x})
+        reference = expected_output(two_convs(tensors, "3x3 by two", x.shape, between), {"x": x})
         assert_close(run(session, x), reference)
 
 
 def test_shape_of_the_result_is_inferred_through_both():
-    given = arrays("3x3 by two")
-    for x_shape, wanted in (
+    tensors = arrays("3x3 by two")
+    for x_shape, expected in (
         (X_SHAPE, [2, K, 5, 4]),
         (("n", C, 11, 9), ["n", K, 5, 4]),
         (("n", C, "h", 9), ["n", K, None, 4]),
     ):
-        shape = make_session(one_node(given, "3x3 by two", x_shape)).get_outputs()[0].shape
+        shape = make_session(one_node(tensors, "3x3 by two", x_shape)).get_outputs()[0].shape
         assert len(shape) == 4
-        for got, extent in zip(shape, wanted, strict=True):
+        for got, extent in zip(shape, expected, strict=True):
             assert got == extent or (extent is None and isinstance(got, str))
 
 
 def test_batch_of_no_images_gives_none():
-    given = arrays()
-    session = make_session(one_node(given, "3x3", ("n", C, "h", "w")))
+    tensors = arrays()
+    session = make_session(one_node(tensors, "3x3", ("n", C, "h", "w")))
     assert run(session, np.zeros((0, C, 11, 9), np.float32)).shape == (0, K, 11, 9)
 
 
@@ -220,20 +234,21 @@ def test_batch_of_no_images_gives_none():
     ],
 )
 def test_inputs_that_do_not_fit_are_refused_with_their_shapes(changed, words):
-    given = arrays() | changed
+    tensors = arrays() | changed
     with pytest.raises(Exception, match=words):
-        run(make_session(one_node(given, "3x3", (None, None, None, None))), given["x"])
+        run(make_session(one_node(tensors, "3x3", (None, None, None, None))), tensors["x"])
 
 
 @pytest.mark.parametrize("x_shape", [X_SHAPE, ("n", C, "h", "w")])
-def test_swap_makes_a_session_of_the_same_answers(x_shape):
-    given = arrays("3x3", residual=False)
-    original = apart(
-        given, "3x3", x_shape,
+def test_swap_makes_a_session_with_the_same_outputs(x_shape):
+    tensors = arrays("3x3", residual=False)
+    original = two_convs(
+        tensors, "3x3", x_shape,
         [helper.make_node("HardSwish", ["u"], ["v"])], [helper.make_node("Tanh", ["p"], ["y"])],
     )  # fmt: skip
     result = swap(original, fuse=True)
     assert [each.op_type for each in result.to_proto().graph.node] == ["FusedConv"]
     assert_close(
-        run(make_session(result.to_proto().SerializeToString()), given["x"]), expected(original, given)
+        run(make_session(result.to_proto().SerializeToString()), tensors["x"]),
+        expected_output(original, tensors),
     )

@@ -17,14 +17,14 @@ from onnx import TensorProto, helper
 def session_of(
     case: ConvCase, element_type: int, device: str, *, override: bool = False, **attributes
 ) -> onnxruntime.InferenceSession:
-    """Return a session of our Conv, or of ONNX's own with ours in its place; no input is a constant."""
+    """Return a session of our Conv, or of ONNX's Conv overridden by ours; no input is a constant."""
     names = ["x", "w", "b"][: 3 if case.has_bias else 2]
     inputs = [helper.make_tensor_value_info(name, element_type, None) for name in names]
     outputs = [helper.make_tensor_value_info("y", element_type, None)]
     domain = "" if override else "convswap"
     node = helper.make_node("Conv", names, ["y"], name="conv", domain=domain, **case.attributes, **attributes)
     graph = helper.make_graph([node], "graph", inputs, outputs)
-    # The first opset whose Conv knows bfloat16.
+    # The first opset whose Conv supports bfloat16.
     opsets = [helper.make_opsetid("", 22), helper.make_opsetid("convswap", 1)]
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -42,7 +42,7 @@ def session_of(
 @pytest.mark.parametrize("override", [False, True], ids=["swapped", "override"])
 @pytest.mark.parametrize("name", TYPES)
 @each("case", [*CASES, *EMPTY_CASES])
-def test_op_takes_the_type_on_the_provider(case, name, override, device):
+def test_op_supports_the_type_on_the_provider(case, name, override, device):
     kind, element_type = TYPES[name][:2]
     arrays = case.arrays(kind)
     session = session_of(case, element_type, device, override=override)

@@ -1,4 +1,4 @@
-"""`convswap explain` where the shapes of the Convs come from a run of the model."""
+"""`convswap explain` for Convs whose shapes come from a run of the model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_every_conv_of_a_network_has_the_shapes_that_a_run_gives_it(monkeypatch)
     with monkeypatch.context() as without_runs:
         without_runs.setattr(problems, "Capture", None)
         inferred = convswap.explain("ece408-2019fa", device="cpu", batch=3)
-    monkeypatch.setattr(problems, "_inferred", lambda model, shapes, wanted: {})
+    monkeypatch.setattr(problems, "_inferred", lambda model, shapes, names: {})
     run = convswap.explain("ece408-2019fa", device="cpu", batch=3)
     assert [conv.problem for conv in inferred.convs] == [conv.problem for conv in run.convs]
     assert [conv.node for conv in run.convs] == ["conv1", "conv2"]
@@ -21,7 +21,7 @@ def test_every_conv_of_a_network_has_the_shapes_that_a_run_gives_it(monkeypatch)
 
 
 def test_shapes_that_depend_on_values_come_from_a_run():
-    """The end of the slice is the largest extent of x, which inference does not follow."""
+    """The end of the slice is the largest extent of x, which shape inference does not follow."""
     nodes = [
         helper.make_node("Shape", ["x"], ["shape"]),
         helper.make_node("ReduceMax", ["shape"], ["end"], keepdims=1),
@@ -39,7 +39,7 @@ def test_shapes_that_depend_on_values_come_from_a_run():
 def test_shapes_of_fused_convs_come_from_a_run_where_inference_finds_none(monkeypatch):
     fused = convswap.swap(conv_and_activation(), fuse=True).to_proto()
     inferred = convswap.explain(fused, device="cpu", batch=3)
-    monkeypatch.setattr(problems, "_inferred", lambda model, shapes, wanted: {})
+    monkeypatch.setattr(problems, "_inferred", lambda model, shapes, names: {})
     run = convswap.explain(fused, device="cpu", batch=3)
     assert [conv.problem for conv in run.convs] == [conv.problem for conv in inferred.convs]
     assert "x=3x2x3x4" in run.convs[1].problem

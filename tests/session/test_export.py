@@ -1,4 +1,4 @@
-"""Exported networks are sound ONNX models, compute what their definitions say, and know their data."""
+"""Exported networks are valid ONNX models, compute their definitions, and name their data."""
 
 from __future__ import annotations
 
@@ -33,14 +33,17 @@ from convswap.models import (
 )
 from numpy_forward import convolve, dense, pool, softmax
 
-# The accuracies that tests hold the networks to.
+# The table of required accuracies.
 TABLE = REPOSITORY / "models" / "README.md"
 ROW = re.compile(r"\| `(.+?)` \| ([\d.]+) \| ([\d.]+) \| ([\d,]+) \| (\w+) \| `(.+?)` \|")
 
 
 @dataclass(frozen=True)
-class Stated:
-    """A row: top-1 of all 10,000 test images, ours and the course's, the file's size, what made it where."""
+class TableRow:
+    """A row of the table.
+
+    Top-1 accuracy on 10,000 test images, ours and the course's, file size, device and command.
+    """
 
     accuracy: float
     course: float
@@ -49,12 +52,12 @@ class Stated:
     command: str
 
 
-STATED = {
-    row[1]: Stated(float(row[2]), float(row[3]), int(row[4].replace(",", "")), row[5], row[6])
+ROWS = {
+    row[1]: TableRow(float(row[2]), float(row[3]), int(row[4].replace(",", "")), row[5], row[6])
     for row in map(ROW.fullmatch, TABLE.read_text(encoding="utf-8").splitlines())
     if row
 }
-# Other tests are given what it made before.
+# The original function; other tests get its cached results.
 FITS = export._export_fitted
 needs_fashion_mnist = pytest.mark.skipif(
     not os.environ.get("CONVSWAP_DATA"), reason="CONVSWAP_DATA names no folder with Fashion-MNIST"
@@ -138,37 +141,39 @@ def test_exporting_twice_gives_the_same_bytes():
 @pytest.mark.parametrize("name", NETWORKS)
 def test_an_exported_network_has_the_accuracy_that_is_stated(name):
     data = datasets.load("fashion-mnist", image_size=find(name).image_size)
-    # Sums in another order, as on other processors, move images that lie between two classes.
-    assert accuracy(export.export_network(name), data) == pytest.approx(STATED[name].accuracy, abs=5e-4)
+    # Other processors sum in another order, which moves images that lie between two classes.
+    assert accuracy(export.export_network(name), data) == pytest.approx(ROWS[name].accuracy, abs=5e-4)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_trained_weights_are_as_good_as_they_have_to_be(name):
-    stated, made = STATED[name], packaged_weights(find(name)).made
-    assert stated.course == find(name).course_accuracy[10_000]
+    row, provenance = ROWS[name], packaged_weights(find(name)).made
+    assert row.course == find(name).course_accuracy[10_000]
     file = resources.files("convswap.models") / "weights" / f"{name}.trained.npz"
-    assert stated.size == len(file.read_bytes())
-    assert (stated.accuracy, stated.device, stated.command) == (
-        made["test_accuracy"],
-        made["device"],
-        made["command"],
+    assert row.size == len(file.read_bytes())
+    assert (row.accuracy, row.device, row.command) == (
+        provenance["test_accuracy"],
+        provenance["device"],
+        provenance["command"],
     )
     if name == "ece408-2017-low":
-        # Weak on purpose, about as the course's is.
-        assert stated.accuracy == pytest.approx(0.63, abs=0.02)
+        # Weak on purpose, about as weak as the course's network.
+        assert row.accuracy == pytest.approx(0.63, abs=0.02)
     else:
-        assert stated.accuracy >= (0.90 if name == "ece408-2017-high" else stated.course)
+        assert row.accuracy >= (0.90 if name == "ece408-2017-high" else row.course)
 
 
 def test_a_network_for_synthetic_data_is_fitted_without_files(monkeypatch):
     monkeypatch.delenv("CONVSWAP_DATA", raising=False)
     monkeypatch.setattr(export, "_export_fitted", FITS)
-    seen = []
+    progress = []
     model = export.export_network(
-        "ece408-2017-high", data="synthetic", progress=lambda done, total: seen.append((done, total))
+        "ece408-2017-high",
+        data="synthetic",
+        progress=lambda images_done, total: progress.append((images_done, total)),
     )
-    assert seen[-1] == (export.FITTING_IMAGES, export.FITTING_IMAGES)
-    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert progress[-1] == (export.FITTING_IMAGES, export.FITTING_IMAGES)
+    assert [images_done for images_done, _ in progress] == sorted(images_done for images_done, _ in progress)
     data = datasets.load("synthetic", images=500)
     assert accuracy(model, data) > 0.9
     # Neither flat nor certain: the scale of the logits suits the data.
@@ -233,9 +238,9 @@ def test_the_fit_solves_the_ridge_problem(clusters):
     aims = np.vstack([targets - targets.mean(axis=0), np.zeros((30, 10))])
     coefficients = np.linalg.lstsq(rows, aims, rcond=None)[0]
     expected = ((wide - mean) / deviation) @ coefficients + targets.mean(axis=0)
-    found = wide @ fit.weight.T.astype(np.float64) + fit.bias
-    # Weights and bias are rounded to float32 and cancel where a feature's mean is far above its deviation.
-    np.testing.assert_allclose(found / fit.logit_scale, expected, atol=1e-3)
+    actual = wide @ fit.weight.T.astype(np.float64) + fit.bias
+    # Weights and bias are rounded to float32, and cancel if a feature's mean is far above its deviation.
+    np.testing.assert_allclose(actual / fit.logit_scale, expected, atol=1e-3)
     assert fit.regularisation in REGULARISATIONS
     assert fit.logit_scale in LOGIT_SCALES
 
@@ -243,12 +248,14 @@ def test_the_fit_solves_the_ridge_problem(clusters):
 def test_the_fit_does_not_depend_on_how_the_images_are_cut(clusters):
     features, labels = clusters
     held_out = (features[1000:], labels[1000:])
-    whole = fit_last_layer([(features[:1000], labels[:1000])], held_out, 10)
-    cuts = [0, 1, 400, 1000]
-    parts = [(features[a:b], labels[a:b]) for a, b in itertools.pairwise(cuts)]
-    cut = fit_last_layer(parts, held_out, 10)
-    # Sums in another order differ by float64 rounding, which the worst conditioned feature multiplies by 1e6.
-    np.testing.assert_allclose(cut.weight, whole.weight, rtol=1e-5, atol=1e-7 * np.abs(whole.weight).max())
+    at_once = fit_last_layer([(features[:1000], labels[:1000])], held_out, 10)
+    bounds = [0, 1, 400, 1000]
+    parts = [(features[a:b], labels[a:b]) for a, b in itertools.pairwise(bounds)]
+    in_parts = fit_last_layer(parts, held_out, 10)
+    # Float64 sums in another order differ by rounding, which the worst conditioned feature multiplies by 1e6.
+    np.testing.assert_allclose(
+        in_parts.weight, at_once.weight, rtol=1e-5, atol=1e-7 * np.abs(at_once.weight).max()
+    )
 
 
 def test_the_regularisation_is_the_best_on_held_out_images():

@@ -1,4 +1,4 @@
-"""Weights in files of their own: where they are written, and which links to them are followed."""
+"""External data: the alignment in written files, and the links that are followed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CPU = ["CPUExecutionProvider"]
 
 
 def with_external_data(model: bytes, folder: Path, data: str = "data.bin") -> Path:
-    """Write `model` to `folder`, and all of its constants, densely, to the file `data` there."""
+    """Write `model` to `folder`, with all constants packed into the file `data` there."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.onnx"
     onnx.save(onnx.load_from_string(model), path, save_as_external_data=True, location=data, size_threshold=0)
@@ -39,7 +39,7 @@ def with_location(path: Path, location: str) -> Path:
 
 
 def offsets(path: Path) -> dict[str, int]:
-    """Return where the model in `path` has its external tensors."""
+    """Return the offsets of the external tensors of the model in `path`."""
     return {
         tensor.name: next(int(entry.value) for entry in tensor.external_data if entry.key == "offset")
         for tensor in onnx.load(path, load_external_data=False).graph.initializer
@@ -48,7 +48,7 @@ def offsets(path: Path) -> dict[str, int]:
 
 
 def odd_sizes() -> onnx.ModelProto:
-    """Constants of odd lengths, and of a MiB, a little less and a little more, and none at the end."""
+    """Return constants of odd lengths, of 1 MiB, slightly less and slightly more, and an empty one."""
     arrays = {
         "odd": np.arange(107, dtype=np.int8),
         "w": W,
@@ -70,13 +70,13 @@ def test_data_files_have_large_tensors_on_pages_and_small_ones_on_cache_lines(tm
     assert offsets(source)["w"] % 4 != 0
     target = tmp_path / "out.onnx"
     swap(source).save(target)
-    found = offsets(target)
-    assert list(found) == [tensor.name for tensor in original.graph.initializer]
+    offset_of = offsets(target)
+    assert list(offset_of) == [tensor.name for tensor in original.graph.initializer]
     large = {"mebibyte", "more"}
-    assert all(found[name] % 4096 == 0 for name in large)
-    assert all(offset % 64 == 0 for offset in found.values())
-    # A page is for large ones alone.
-    assert found["w"] == 128
+    assert all(offset_of[name] % 4096 == 0 for name in large)
+    assert all(offset % 64 == 0 for offset in offset_of.values())
+    # Only large tensors are aligned to pages.
+    assert offset_of["w"] == 128
     written = {tensor.name: tensor for tensor in onnx.load(target).graph.initializer}
     for tensor in original.graph.initializer:
         expected = numpy_helper.to_array(tensor)
@@ -97,7 +97,7 @@ def test_a_swapped_model_that_is_saved_again_is_aligned_where_its_own_data_file_
 
 
 def hub_cache(folder: Path, model: bytes) -> Path:
-    """Keep `model` as a Hugging Face cache does: both files in blobs/, and links to them in snapshots/."""
+    """Store `model` like a Hugging Face cache: both files in blobs/, and links to them in snapshots/."""
     with_external_data(model, folder / "blobs", "model.onnx_data")
     snapshot = folder / "snapshots" / "revision" / "onnx"
     snapshot.mkdir(parents=True)
@@ -112,7 +112,7 @@ def test_a_model_in_a_hugging_face_cache_is_swapped_compared_and_explained(tmp_p
     path = hub_cache(tmp_path, plain)
     result = swap(path)
     assert result.swapped == ("conv1",)
-    # The location stays that of the model's own folder.
+    # The location stays relative to the model's own folder.
     (weights,) = result.to_proto().graph.initializer
     assert ("location", "model.onnx_data") in {(entry.key, entry.value) for entry in weights.external_data}
     result.save(tmp_path / "out.onnx")
@@ -124,7 +124,7 @@ def test_a_model_in_a_hugging_face_cache_is_swapped_compared_and_explained(tmp_p
     assert len(explain(path, device="cpu").convs) == 1
 
 
-def test_data_behind_links_in_constants_and_branches_are_read(tmp_path):
+def test_linked_data_of_constants_and_branches_are_read(tmp_path):
     values = np.arange(200, dtype=np.float32)
     original = models.conv_in_if()
     constant = helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(values, "c"))
@@ -146,7 +146,7 @@ def test_data_behind_links_in_constants_and_branches_are_read(tmp_path):
     np.testing.assert_array_equal(numpy_helper.to_array(constant.attribute[0].t), values)
 
 
-def test_a_file_behind_the_links_is_not_overwritten_without_force(tmp_path):
+def test_a_linked_file_is_not_overwritten_without_force(tmp_path):
     path = hub_cache(tmp_path, conv_model(domain=""))
     result = swap(path)
     (tmp_path / "out.onnx.data").symlink_to(tmp_path / "blobs" / "bbbb")
@@ -157,7 +157,7 @@ def test_a_file_behind_the_links_is_not_overwritten_without_force(tmp_path):
 
 @pytest.mark.parametrize("link", ["hard link", "link to a hard link"])
 def test_data_with_a_second_name_are_read_as_onnxruntime_reads_them(link, tmp_path):
-    """As `uv` and conda install the files of a package."""
+    """`uv` and conda install the files of a package as hard links."""
     plain = conv_model(domain="")
     path = with_external_data(plain, tmp_path / "model")
     data = path.parent / "data.bin"
@@ -168,12 +168,12 @@ def test_data_with_a_second_name_are_read_as_onnxruntime_reads_them(link, tmp_pa
     expected = run(make_session(plain, ours=False), X)
     np.testing.assert_array_equal(run(make_session(str(path), ours=False), X), expected)
     result = swap(path)
-    # The location stays that of the model's own folder.
+    # The location stays relative to the model's own folder.
     (weights,) = result.to_proto().graph.initializer
     assert ("location", "data.bin") in {(entry.key, entry.value) for entry in weights.external_data}
     result.save(tmp_path / "out.onnx")
-    answer = run(make_session(str(tmp_path / "out.onnx")), X)
-    np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-5)
+    actual = run(make_session(str(tmp_path / "out.onnx")), X)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
     assert convswap.compare(path, device="cpu", time_layers=False).within_tolerance
     assert len(explain(path, device="cpu").convs) == 1
     (tmp_path / "again.onnx.data").symlink_to(tmp_path / "kept.bin")
@@ -190,7 +190,7 @@ def test_a_second_name_of_a_file_outside_does_not_let_a_location_lead_there(tmp_
 
 
 def refusal(path: Path) -> str:
-    """Return why `path` is not read, which ONNX Runtime does not load either."""
+    """Return the error for `path`; ONNX Runtime must refuse it too."""
     with pytest.raises(Exception, match=r"[Ee]xternal data"):
         onnxruntime.InferenceSession(path, providers=CPU)
     with pytest.raises(ConvswapError) as caught:
@@ -224,7 +224,7 @@ def test_a_location_that_leads_out_of_both_folders_is_refused(tmp_path):
     assert "is outside the base directory" in refusal(path)
 
 
-def test_an_absolute_location_is_refused_even_beside_a_linked_model(tmp_path):
+def test_an_absolute_location_is_refused_even_for_a_linked_model(tmp_path):
     path = hub_cache(tmp_path, conv_model(domain=""))
     with_location(path, os.fspath(tmp_path / "blobs" / "bbbb"))
     assert "is outside the base directory" in refusal(path)

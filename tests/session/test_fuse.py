@@ -1,4 +1,4 @@
-"""What a Conv takes in when it is fused, and that the model means the same then."""
+"""Nodes that are fused into a Conv, and equal outputs before and after."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 def only_node(result) -> onnx.NodeProto:
-    (found,) = [each for each in result.to_proto().graph.node if each.op_type != "Constant"]
-    return found
+    (node,) = [each for each in result.to_proto().graph.node if each.op_type != "Constant"]
+    return node
 
 
 def epilogue(result) -> dict:
@@ -95,7 +95,7 @@ def test_bias_of_one_and_three_dimensions_is_folded(spatial, bias):
 @pytest.mark.parametrize("inputs", ["c a", "a c"])
 @pytest.mark.parametrize("conv_inputs", ["x w", "x w b"])
 def test_scale_is_folded(shape, inputs, conv_inputs):
-    """As Caffe's batch normalisation comes: one that only subtracts and divides, then a scale and a bias."""
+    """Caffe's form of batch normalisation: one that only subtracts and divides, then a scale and a bias."""
     original = model(
         [
             conv(inputs=conv_inputs),
@@ -157,12 +157,12 @@ def test_swap_folds_what_onnx_runtime_folds_and_no_more():
         ],
         {"a": array("a", K, 1, 1), **normalisation("n")},
     )
-    folded, kept = swap(original), swap(original, fold=False)
+    folded, unfolded = swap(original), swap(original, fold=False)
     assert taken(folded) == {"conv": ["Conv", "BatchNormalization", "Mul", "Add"]}
     assert [each.op_type for each in folded.to_proto().graph.node] == ["Conv", "Relu"]
     assert initializers(folded.to_proto()).keys() == {"conv/weight", "conv/bias"}
-    assert (folded.not_fused, kept.fused) == ((), ())
-    nodes = kept.to_proto().graph.node
+    assert (folded.not_fused, unfolded.fused) == ((), ())
+    nodes = unfolded.to_proto().graph.node
     assert [each.op_type for each in nodes] == ["Conv", "BatchNormalization", "Mul", "Add", "Relu"]
     assert_same(original, folded.to_proto())
 
@@ -171,11 +171,11 @@ def test_swap_folds_nothing_into_convs_that_were_swapped_before_or_do_not_match(
     original = model([conv(), normalise("c", "y")], normalisation("n"))
     before = swap(original, fold=False).to_proto()
     assert swap(before).to_proto() == before
-    both = model(
+    two_convs = model(
         [conv(), normalise("c", "h"), conv("d", "h u", name="other"), normalise("d", "y", "m")],
         {"u": array("u", K, K, 3, 3), **normalisation("n"), **normalisation("m")},
     )
-    assert taken(swap(both, only="other")) == {"other": ["Conv", "BatchNormalization"]}
+    assert taken(swap(two_convs, only="other")) == {"other": ["Conv", "BatchNormalization"]}
 
 
 @pytest.mark.parametrize("elements", [1, 3 * K, 1 << 20])
@@ -197,8 +197,8 @@ def test_biases_and_batch_normalisations_are_folded_in_any_order_with_one_roundi
     exact = {name: numpy_helper.to_array(value) for name, value in initializers(original).items()}
     factor = np.ones(K)
     for prefix in ("n1", "n2"):
-        scale, variance = (exact[f"{prefix}_{what}"].astype(np.float64) for what in ("scale", "variance"))
-        # ONNX keeps epsilon, and its default, as a float32.
+        scale, variance = (exact[f"{prefix}_{name}"].astype(np.float64) for name in ("scale", "variance"))
+        # ONNX stores epsilon, and its default, as float32.
         factor = factor * scale / np.sqrt(variance + float(np.float32(1e-5)))
     folded = numpy_helper.to_array(initializers(result.to_proto())["conv/weight"])
     expected = (exact["w"].astype(np.float64) * factor.reshape(-1, 1, 1, 1)).astype(np.float32)
@@ -225,9 +225,9 @@ def test_folding_leaves_weights_alone_that_other_nodes_share():
     )
     result = fuse(original)
     assert len(result.fused) == 2
-    found = initializers(result.to_proto())
-    assert found["w"] == initializers(original)["w"]
-    assert found.keys() == {"w", "conv1/weight", "conv1/bias", "conv2/weight", "conv2/bias"}
+    constants = initializers(result.to_proto())
+    assert constants["w"] == initializers(original)["w"]
+    assert constants.keys() == {"w", "conv1/weight", "conv1/bias", "conv2/weight", "conv2/bias"}
 
 
 def test_statistics_that_two_normalisations_share_stay_until_both_are_folded():
@@ -243,11 +243,11 @@ def test_statistics_that_two_normalisations_share_stay_until_both_are_folded():
     assert {"n_scale", "n_mean"} <= initializers(result.to_proto()).keys()
 
 
-@pytest.mark.parametrize("way", ["Constant", "Identity", "old"])
-def test_constants_are_found_wherever_a_model_may_keep_them(way):
-    """In a Constant node, behind an Identity, and, below IR version 4, among the graph's inputs."""
+@pytest.mark.parametrize("form", ["Constant", "Identity", "old"])
+def test_constants_are_found_wherever_a_model_may_keep_them(form):
+    """Constants in a Constant node, after an Identity, and, below IR version 4, among the graph's inputs."""
     constants = {"w": array("w", K, 3, 3, 3), **normalisation("n")}
-    if way == "old":
+    if form == "old":
         inputs = [declare("x", (2, 3, 9, 8)), *(declare(name, v.shape) for name, v in constants.items())]
         original = model(
             [conv(), normalise("c", "h"), node("Relu", "h", "y")],
@@ -256,33 +256,34 @@ def test_constants_are_found_wherever_a_model_may_keep_them(way):
             ir_version=3,
             opset=8,
         )
-        # Its helper takes `w` for an input; it is both.
+        # `w` is both an input and a constant.
         assert {"w", "n_mean"} <= {value.name for value in original.graph.input} & initializers(
             original
         ).keys()
     else:
         nodes = []
         for name, values in constants.items():
-            if way == "Constant":
+            if form == "Constant":
                 nodes.append(helper.make_node("Constant", [], [name], value=tensor(name, values)))
             else:
                 nodes.append(helper.make_node("Identity", [f"{name}_"], [name]))
         original = model(
             [*nodes, conv(), normalise("c", "h"), node("Relu", "h", "y")],
-            {f"{name}_": values for name, values in constants.items()} if way == "Identity" else {},
+            {f"{name}_": values for name, values in constants.items()} if form == "Identity" else {},
             inputs=[declare("x", (2, 3, 9, 8))],
             opset=20,
         )
-        # The helper's own.
-        kept = [entry for entry in original.graph.initializer if entry.name != "w"]
+        # Remove the helper's `w`, which no node of this model reads.
+        remaining = [entry for entry in original.graph.initializer if entry.name != "w"]
         del original.graph.initializer[:]
-        original.graph.initializer.extend(kept)
+        original.graph.initializer.extend(remaining)
     result = fuse(original)
     assert taken(result) == {"conv": ["FusedConv", "BatchNormalization", "Relu"]}
     kinds = [each.op_type for each in result.to_proto().graph.node]
-    # Nothing stays that nobody reads, and the old format takes no new initializers without new inputs.
-    assert kinds == (["Constant", "Constant", "FusedConv"] if way == "old" else ["FusedConv"])
-    if way != "old":
+    # Unused constants are removed. Models of the old format keep constants in nodes: a new initializer would
+    # need a new input.
+    assert kinds == (["Constant", "Constant", "FusedConv"] if form == "old" else ["FusedConv"])
+    if form != "old":
         assert initializers(result.to_proto()).keys() == {"conv/weight", "conv/bias"}
 
 
@@ -318,7 +319,7 @@ def test_every_element_type_is_fused_in_that_type(element_type):
 
 @pytest.mark.parametrize("op", ["Add", "Sum"])
 @pytest.mark.parametrize("inputs", ["c r", "r c"])
-def test_residual_is_taken_from_either_side(inputs, op):
+def test_residual_may_be_either_operand(inputs, op):
     result = fuse(
         model(
             [node("Neg", "x", "r"), conv(inputs="x w3"), node(op, inputs, "y")],
@@ -326,16 +327,16 @@ def test_residual_is_taken_from_either_side(inputs, op):
         )
     )
     assert taken(result) == {"conv": ["FusedConv", op]}
-    found = result.to_proto().graph.node[-1]
-    assert list(found.input) == ["x", "w3", "conv/bias", "r"] and list(found.output) == ["y"]
+    fused = result.to_proto().graph.node[-1]
+    assert list(fused.input) == ["x", "w3", "conv/bias", "r"] and list(fused.output) == ["y"]
     np.testing.assert_array_equal(
         numpy_helper.to_array(initializers(result.to_proto())["conv/bias"]), np.zeros(3, np.float32)
     )
 
 
 @pytest.mark.parametrize("shape", [("batch", 3, "height", "width"), ("n", 3, 9, 8)])
-def test_residual_of_the_same_symbolic_shape_is_taken(shape):
-    # The declared symbols tell that the Conv keeps height and width, which inference does not.
+def test_residual_of_the_same_symbolic_shape_is_fused(shape):
+    # Inference does not know that the Conv keeps height and width; the declared symbols do.
     original = model(
         [conv("c", "x w3"), node("Add", "c x", "y")], {"w3": array("w", 3, 3, 3, 3)}, x_shape=shape
     )
@@ -373,7 +374,7 @@ def residual_block(*shortcut: onnx.NodeProto, **first) -> onnx.ModelProto:
             {"pads": [0] * 4, "strides": [2, 2]},
             [node("MaxPool", "h", "r", kernel_shape=[3, 3], strides=[2, 2])],
         ),
-        # Two steps that lose as much as one.
+        # Two steps that shrink the image as much as one.
         (
             {"pads": [0] * 4, "kernel_shape": [3, 3]},
             [
@@ -383,7 +384,7 @@ def residual_block(*shortcut: onnx.NodeProto, **first) -> onnx.ModelProto:
         ),
     ],
 )
-def test_residual_whose_unknown_extents_come_from_the_same_steps_is_taken(first, shortcut):
+def test_residual_whose_unknown_extents_come_from_the_same_steps_is_fused(first, shortcut):
     original = residual_block(*shortcut, **first)
     result = swap(original, fuse=True)
     assert taken(result)["conv2"] == ["FusedConv", "Add"]
@@ -402,13 +403,13 @@ def test_residual_whose_unknown_extents_come_from_the_same_steps_is_taken(first,
         ({}, [node("ReduceMax", "h", "r", keepdims=1)]),
     ],
 )
-def test_residual_whose_unknown_extents_come_from_other_steps_is_left(first, shortcut):
+def test_residual_whose_unknown_extents_come_from_other_steps_is_not_fused(first, shortcut):
     result = swap(residual_block(*shortcut, **first), fuse=True)
     assert "conv2" not in taken(result)
     assert "is not known to have the shape" in reasons(result)["add"]
 
 
-def test_one_of_two_convs_takes_the_addition_and_the_other_is_its_residual():
+def test_addition_is_fused_into_one_of_two_convs_and_the_other_is_its_residual():
     original = model(
         [
             conv("c1", name="conv1"),
@@ -425,12 +426,12 @@ def test_one_of_two_convs_takes_the_addition_and_the_other_is_its_residual():
         "conv1": ["FusedConv", "BatchNormalization", "Add", "Relu"],
         "conv2": ["Conv", "BatchNormalization"],
     }
-    # In the place of the Relu: behind the residual.
+    # The fused node stands at the position of the Relu, after its residual.
     assert [each.name for each in result.to_proto().graph.node] == ["conv2", "conv1"]
     assert reasons(result) == {}
 
 
-def test_everything_at_once_is_taken_in_order():
+def test_everything_at_once_is_fused_in_order():
     original = model(
         [
             conv("c1", name="conv1"),
@@ -459,9 +460,9 @@ def test_everything_at_once_is_taken_in_order():
     }
     assert result.fused[0].fused_nodes[-1] == ("AveragePool", "pool")
     assert result.swapped == ("conv1", "conv2")
-    (found,) = [each for each in result.to_proto().graph.node if each.name == "conv2"]
-    assert (found.domain, found.op_type, list(found.output)) == ("convswap", "FusedConv", ["y"])
-    assert attributes_of(found) == {
+    (fused,) = [each for each in result.to_proto().graph.node if each.name == "conv2"]
+    assert (fused.domain, fused.op_type, list(fused.output)) == ("convswap", "FusedConv", ["y"])
+    assert attributes_of(fused) == {
         "pads": [1, 1, 1, 1],
         "algorithm": "reference",
         "precision": "ieee",
@@ -499,20 +500,20 @@ def test_everything_at_once_is_taken_in_order():
         ("com.microsoft.QuickGelu", {"alpha": 1.0}, ("SiLU",)),
     ],
 )
-def test_activation_is_taken_with_its_parameters(op, attributes, expected):
+def test_activation_is_fused_with_its_parameters(op, attributes, expected):
     original = model(
         [conv(), node(op, "c", "y", **attributes)], domains=["com.microsoft"], y_shape=(2, K, 9, 8)
     )
-    # The approximations of com.microsoft's are run in float32.
+    # com.microsoft's approximations compute in float32.
     result = fuse(original, units=16 if op.startswith("com") else 4)
     assert taken(result) == {"conv": ["FusedConv", op]}
     assert_activation(result, *expected)
 
 
 def assert_activation(result, name, alpha=None, beta=None):
-    given = {"activation_alpha": alpha, "activation_beta": beta}
-    # ONNX keeps numbers in attributes as float32.
-    numbers = {key: float(np.float32(value)) for key, value in given.items() if value is not None}
+    parameters = {"activation_alpha": alpha, "activation_beta": beta}
+    # ONNX stores attributes as float32.
+    numbers = {key: float(np.float32(value)) for key, value in parameters.items() if value is not None}
     assert epilogue(result) == {"activation": name, **numbers, "pool": "None"}
 
 
@@ -548,7 +549,7 @@ def test_clip_has_attributes_or_inputs_for_bounds(opset, inputs, attributes, bou
     [
         (TensorProto.FLOAT, 13, LARGEST),
         (TensorProto.FLOAT16, 13, 65504.0),
-        # An attribute is float32 for data of every type.
+        # Attributes are float32 for data of every type.
         (TensorProto.FLOAT16, 10, LARGEST),
         (TensorProto.BFLOAT16, 22, 3.3895313892515355e38),
     ],
@@ -571,19 +572,19 @@ def test_clip_of_an_overflow_gives_the_bound(element_type, inputs, limit):
     constants |= {"most": limits["largest"], "infinite": np.inf}
     original = model([conv(), node("Clip", inputs, "y")], constants, element_type=element_type)
     feeds = {"x": np.full(X_SHAPE, 30, dtype)}
-    found = []
+    outputs = []
     for proto in (original, swap(original, fuse=True).to_proto()):
         options = onnxruntime.SessionOptions()
         convswap.register(options)
         session = onnxruntime.InferenceSession(
             proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-        found.append(session.run(None, feeds)[0])
-    assert (found[0] == limits[limit]).all()
-    np.testing.assert_array_equal(found[1], found[0])
+        outputs.append(session.run(None, feeds)[0])
+    assert (outputs[0] == limits[limit]).all()
+    np.testing.assert_array_equal(outputs[1], outputs[0])
 
 
-def test_float64_clip_that_leaves_out_a_bound_is_left():
+def test_float64_clip_that_leaves_out_a_bound_is_not_fused():
     result = fuse(
         model([conv(), node("Clip", "c low", "y")], {"low": 0.0}, element_type=TensorProto.DOUBLE, opset=13)
     )
@@ -604,7 +605,7 @@ def test_maximum_and_minimum_with_a_number_are_clips(op, inputs, number):
         assert_activation(result, "Clip", number, math.inf)
 
 
-def test_float64_bounds_that_float32_has_are_taken():
+def test_float64_bounds_that_float32_represents_are_fused():
     original = model(
         [conv(), node("Clip", "c low high", "y")],
         {"low": 0.0, "high": 6.0},
@@ -614,8 +615,8 @@ def test_float64_bounds_that_float32_has_are_taken():
 
 
 ROOT = math.sqrt(2 / math.pi)
-# Nodes that compute `y` from `c`, and their constants: as exporters and people write the activations.
-SPELLINGS = {
+# Nodes that compute `y` from `c`, and their constants, in the forms of exporters and of hand-written models.
+DECOMPOSITIONS = {
     "silu": ("SiLU", "s=Sigmoid(c) y=Mul(c,s)", {}),
     "silu, the other way round": ("SiLU", "s=Sigmoid(c) y=Mul(s,c)", {}),
     "gelu of PyTorch": (
@@ -679,8 +680,8 @@ SPELLINGS = {
 EXACT = {"r2": math.sqrt(2), "i2": math.sqrt(0.5), "root": ROOT}
 
 
-def spelled(text: str) -> list[onnx.NodeProto]:
-    """Return the nodes of "s=Sigmoid(c) y=Mul(c,s)"."""
+def nodes_of(text: str) -> list[onnx.NodeProto]:
+    """Return the nodes of a text like "s=Sigmoid(c) y=Mul(c,s)"."""
     nodes = []
     for equation in text.split():
         output, _, call = equation.partition("=")
@@ -689,41 +690,41 @@ def spelled(text: str) -> list[onnx.NodeProto]:
     return nodes
 
 
-@pytest.mark.parametrize("name", SPELLINGS)
+@pytest.mark.parametrize("name", DECOMPOSITIONS)
 @pytest.mark.parametrize("element_type", [TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.BFLOAT16])
-def test_spelled_out_activation_is_taken(name, element_type):
-    activation, text, constants = SPELLINGS[name]
+def test_decomposed_activation_is_fused(name, element_type):
+    activation, text, constants = DECOMPOSITIONS[name]
     if element_type == TensorProto.DOUBLE:
-        # Not cut off as they are in models of float32.
+        # With float64 constants instead of constants rounded to float32.
         constants = constants | {key: value for key, value in EXACT.items() if key in constants}
     original = model(
-        [conv(), normalise("c_", "c"), *spelled(text)],
+        [conv(), normalise("c_", "c"), *nodes_of(text)],
         {**constants, **normalisation("n")},
         element_type=element_type,
         opset=22,
         ir_version=10,
     )
     original.graph.node[0].output[0] = "c_"
-    # HardSigmoid has its parameters as float32 in ONNX and here.
+    # HardSigmoid's parameters are float32 in ONNX and here.
     units = 1e9 if element_type == TensorProto.DOUBLE and activation.startswith("Hard") else 4
     result = fuse(original, units=units)
-    ops = [each.op_type for each in spelled(text)]
-    (found,) = taken(result).values()
-    assert found[:2] == ["FusedConv", "BatchNormalization"] and sorted(found[2:]) == sorted(ops)
+    ops = [each.op_type for each in nodes_of(text)]
+    (fused_ops,) = taken(result).values()
+    assert fused_ops[:2] == ["FusedConv", "BatchNormalization"] and sorted(fused_ops[2:]) == sorted(ops)
     parameters = (1 / 6, 0.5) if activation == "HardSigmoid" else ()
     assert_activation(result, activation, *parameters)
     assert initializers(result.to_proto()).keys() == {"conv/weight", "conv/bias"}
 
 
-def test_hard_swish_by_hard_sigmoid_is_taken():
+def test_hard_swish_by_hard_sigmoid_is_fused():
     original = model([conv(), node("HardSigmoid", "c", "s", alpha=1 / 6, beta=0.5), node("Mul", "c s", "y")])
     result = fuse(original)
     assert taken(result) == {"conv": ["FusedConv", "HardSigmoid", "Mul"]}
     assert_activation(result, "HardSwish")
 
 
-def test_pooling_follows_a_spelled_out_activation():
-    nodes = [conv(), *spelled("s=Sigmoid(c) h=Mul(c,s)"), node("MaxPool", "h", "y", kernel_shape=[2, 2])]
+def test_pooling_follows_a_decomposed_activation():
+    nodes = [conv(), *nodes_of("s=Sigmoid(c) h=Mul(c,s)"), node("MaxPool", "h", "y", kernel_shape=[2, 2])]
     assert taken(fuse(model(nodes))) == {"conv": ["FusedConv", "Sigmoid", "Mul", "MaxPool"]}
 
 
@@ -744,18 +745,20 @@ def test_pooling_follows_a_spelled_out_activation():
         {"kernel_shape": [2, 2], "strides": [2, 2], "auto_pad": "SAME_LOWER", "ceil_mode": 1},
     ],
 )
-def test_pooling_is_taken_with_its_windows(op, attributes):
-    # The batch need not be known for SAME padding.
+def test_pooling_is_fused_with_its_windows(op, attributes):
+    # SAME padding does not need the batch.
     shape = ("batch", 3, 9, 8)
     original = model([conv(), node("Relu", "c", "h"), node(op, "h", "y", **attributes)], x_shape=shape)
     result = fuse(original)
     assert taken(result) == {"conv": ["FusedConv", "Relu", op]}
-    found = epilogue(result)
-    assert found["pool"] == op and ("pool_count_include_pad" in found) == (op == "AveragePool")
+    attributes_found = epilogue(result)
+    assert attributes_found["pool"] == op and ("pool_count_include_pad" in attributes_found) == (
+        op == "AveragePool"
+    )
 
 
 @pytest.mark.parametrize("opset", [7, 10, 19, 22])
-def test_pooling_alone_is_taken_at_every_opset(opset):
+def test_pooling_alone_is_fused_at_every_opset(opset):
     nodes = [conv(), node("AveragePool", "c", "y", kernel_shape=[2, 3], count_include_pad=1)]
     result = fuse(model(nodes, opset=opset, ir_version=10))
     assert epilogue(result) == {
@@ -775,7 +778,7 @@ def test_indices_that_nobody_reads_do_not_matter():
     assert list(only_node(result).output) == ["y"]
 
 
-# The model around
+# The rest of the model
 
 
 def test_fused_node_keeps_name_documentation_and_metadata_of_its_conv():
@@ -784,19 +787,19 @@ def test_fused_node_keeps_name_documentation_and_metadata_of_its_conv():
     original.graph.node[0].metadata_props.add(key="origin", value="layer 1")
     original.graph.node[1].doc_string = "of the Relu"
     original.graph.node[1].metadata_props.add(key="place", value="last")
-    found = only_node(fuse(original))
-    assert (found.name, found.doc_string) == ("conv", "the first")
-    assert [(entry.key, entry.value) for entry in found.metadata_props] == [("origin", "layer 1")]
+    fused = only_node(fuse(original))
+    assert (fused.name, fused.doc_string) == ("conv", "the first")
+    assert [(entry.key, entry.value) for entry in fused.metadata_props] == [("origin", "layer 1")]
 
 
-def test_domain_spelled_ai_onnx_is_the_onnx_domain():
+def test_domain_written_ai_onnx_is_the_onnx_domain():
     original = model([conv(), node("Relu", "c", "y")])
     for each in (*original.graph.node, *original.opset_import):
         each.domain = "ai.onnx"
     assert taken(swap(original, fuse=True)) == {"conv": ["FusedConv", "Relu"]}
 
 
-def test_names_of_new_constants_are_not_taken():
+def test_names_of_new_constants_are_unused_ones():
     original = model(
         [node("Neg", "x", "conv/weight"), conv(inputs="conv/weight w"), normalise("c", "y")],
         normalisation("n"),
@@ -810,7 +813,7 @@ def test_only_fuses_the_nodes_it_matches():
     original = model([*nodes, node("Tanh", "c2", "y")], {"w2": array("w2", K, K, 3, 3)})
     result = fuse(original, only="2")
     assert taken(result) == {"conv2": ["FusedConv", "Tanh"]}
-    # Those that were swapped before as well.
+    # Nodes that were swapped before match in the same way.
     assert taken(swap(swap(original).to_proto(), fuse=True, only="2")) == taken(result)
 
 
@@ -837,7 +840,7 @@ def test_without_fuse_nothing_is_fused():
 
 @pytest.mark.parametrize("branch_uses", ["its own", "outer"])
 def test_convs_in_subgraphs_are_fused_there(branch_uses):
-    """The weights, and the residual, may be those of the graph around."""
+    """The weights and the residual may belong to the outer graph."""
     nodes = """
       [outer] r = Conv <pads = [1, 1, 1, 1]> (x, w)
       [choice] y = If <
@@ -852,13 +855,13 @@ def test_convs_in_subgraphs_are_fused_there(branch_uses):
     outputs, inputs = "float[2, 4, 9, 8] y", "float[2, 3, 9, 8] x, bool flag"
     w = tensor("w", array("w", K, 3, 3, 3))
     original = swap_models.text_model(nodes, w, inputs=inputs, outputs=outputs)
-    own = {"wb": array("wb", K, 3, 3, 3), **normalisation("n")}
+    branch_constants = {"wb": array("wb", K, 3, 3, 3), **normalisation("n")}
     branch = original.graph.node[1].attribute[1].g
     where = branch if branch_uses == "its own" else original.graph
-    where.initializer.extend(tensor(name, values) for name, values in own.items())
+    where.initializer.extend(tensor(name, values) for name, values in branch_constants.items())
     result = swap(original, fuse=True)
     assert taken(result) == {"conv": ["FusedConv", "BatchNormalization", "Add", "Relu"]}
-    # The Conv outside is the residual of the one inside, and read by the other branch.
+    # The outer Conv is the residual of the inner one, and the other branch reads it.
     assert reasons(result) == {"neg_out2": "'r' is read inside a subgraph"}
     assert_same_outputs(original, result)
 
@@ -903,7 +906,7 @@ def test_conv_and_activation_in_a_function_are_fused_where_it_was_called():
 
 
 def test_folded_weights_are_saved_with_external_data(tmp_path):
-    # Larger than what stays in the model file.
+    # Larger than the constants that stay in the model file.
     original = model(
         [conv(), normalise("c", "h"), node("Relu", "h", "y")], normalisation("n"), x_shape=(1, 3, 9, 8)
     )
@@ -912,7 +915,7 @@ def test_folded_weights_are_saved_with_external_data(tmp_path):
     result = swap(tmp_path / "m.onnx", fuse=True)
     assert taken(result) == {"conv": ["FusedConv", "BatchNormalization", "Relu"]}
     result.save(tmp_path / "fused.onnx")
-    # From another folder: nothing refers to the old file.
+    # The result must not refer to the files of the original.
     (tmp_path / "m.onnx").unlink()
     for data in tmp_path.glob("*"):
         assert data.name.startswith("fused") or data.unlink() is None
@@ -920,13 +923,13 @@ def test_folded_weights_are_saved_with_external_data(tmp_path):
 
 
 def test_ir_model_that_is_given_is_not_changed():
-    given = ir.from_proto(model([conv(), normalise("c", "h"), node("Relu", "h", "y")], normalisation("n")))
-    before = ir.to_proto(given)
-    swap(given, fuse=True)
-    assert ir.to_proto(given) == before
+    original = ir.from_proto(model([conv(), normalise("c", "h"), node("Relu", "h", "y")], normalisation("n")))
+    before = ir.to_proto(original)
+    swap(original, fuse=True)
+    assert ir.to_proto(original) == before
 
 
-def test_report_and_command_line_list_what_was_fused_and_what_was_left(tmp_path, capsys, monkeypatch):
+def test_report_and_command_line_list_what_was_fused_and_what_was_not(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     original = model([conv(), node("Relu", "c", "h", "relu"), node("GlobalAveragePool", "h", "y", "gap")])
     onnx.save(original, "m.onnx")

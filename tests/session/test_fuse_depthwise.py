@@ -1,4 +1,4 @@
-"""Which depthwise Convs a 1x1 Conv takes in, and that the model means the same then."""
+"""Depthwise Convs that are fused into a 1x1 Conv, and equal outputs before and after."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pointwise(output="y", inputs="d pw", name="pointwise", **attributes) -> onnx
     return conv(output, inputs, name, **(pads | attributes))
 
 
-def pair_model(nodes: list[onnx.NodeProto], constants: dict | None = None, **how) -> onnx.ModelProto:
+def pair_model(nodes: list[onnx.NodeProto], constants: dict | None = None, **options) -> onnx.ModelProto:
     """Return a model of `nodes`, with weights called "dw" and "pw" and biases "db" and "b"."""
     weights = {
         "dw": array("dw", C, 1, 3, 3),
@@ -41,34 +41,34 @@ def pair_model(nodes: list[onnx.NodeProto], constants: dict | None = None, **how
         "pw": array("pw", K, C, 1, 1),
         "b": array("b", K),
     }
-    read = {name for each in nodes for name in each.input}
-    given = {name: values for name, values in (weights | (constants or {})).items() if name in read}
-    x = declare("x", how.pop("x_shape", X_SHAPE), how.get("element_type", TensorProto.FLOAT))
-    inputs = how.pop("inputs", None) or [x]
-    made = model(nodes, {**given, "w": 0.0}, inputs=inputs, **how)
-    # The helper's own, which nobody reads.
-    kept = [tensor for tensor in made.graph.initializer if tensor.name != "w"]
-    del made.graph.initializer[:]
-    made.graph.initializer.extend(kept)
-    return made
+    input_names = {name for each in nodes for name in each.input}
+    used = {name: values for name, values in (weights | (constants or {})).items() if name in input_names}
+    x = declare("x", options.pop("x_shape", X_SHAPE), options.get("element_type", TensorProto.FLOAT))
+    inputs = options.pop("inputs", None) or [x]
+    pair = model(nodes, {**used, "w": 0.0}, inputs=inputs, **options)
+    # Remove the helper's `w`, which no node reads.
+    remaining = [tensor for tensor in pair.graph.initializer if tensor.name != "w"]
+    del pair.graph.initializer[:]
+    pair.graph.initializer.extend(remaining)
+    return pair
 
 
-def ours(result) -> list[onnx.NodeProto]:
+def our_nodes(result) -> list[onnx.NodeProto]:
     return [each for each in result.to_proto().graph.node if each.domain == "convswap"]
 
 
-# What is taken
+# Fused pairs
 
 
-@pytest.mark.parametrize("front", ["x dw", "x dw db"])
-@pytest.mark.parametrize("behind", ["d pw", "d pw b"])
-def test_pair_alone_becomes_one_node(front, behind):
-    result = fuse(pair_model([depthwise(inputs=front), pointwise(inputs=behind)]))
-    (found,) = ours(result)
-    assert (found.op_type, found.name, list(found.output)) == ("FusedConv", "pointwise", ["y"])
-    bias, in_front = behind.split()[2:], front.split()[2:]
-    assert list(found.input) == ["x", "pw", *(bias or [""]), "", "dw", *in_front]
-    assert attributes_of(found) == {
+@pytest.mark.parametrize("depthwise_inputs", ["x dw", "x dw db"])
+@pytest.mark.parametrize("pointwise_inputs", ["d pw", "d pw b"])
+def test_pair_alone_becomes_one_node(depthwise_inputs, pointwise_inputs):
+    result = fuse(pair_model([depthwise(inputs=depthwise_inputs), pointwise(inputs=pointwise_inputs)]))
+    (fused,) = our_nodes(result)
+    assert (fused.op_type, fused.name, list(fused.output)) == ("FusedConv", "pointwise", ["y"])
+    bias, in_front = pointwise_inputs.split()[2:], depthwise_inputs.split()[2:]
+    assert list(fused.input) == ["x", "pw", *(bias or [""]), "", "dw", *in_front]
+    assert attributes_of(fused) == {
         "pads": [0] * 4,
         "depthwise_pads": [1] * 4,
         "activation": "None",
@@ -78,7 +78,7 @@ def test_pair_alone_becomes_one_node(front, behind):
     assert (taken(result), reasons(result)) == ({"pointwise": ["FusedConv", "Conv"]}, {})
 
 
-def test_all_that_both_took_in_is_taken_and_told_in_order():
+def test_all_nodes_of_both_convs_are_fused_and_listed_in_order():
     nodes = [
         depthwise("d1", "x dw db", strides=[2, 1], dilations=[1, 2], kernel_shape=[3, 3]),
         node("Mul", "d1 scale", "d2", "scaling"),
@@ -93,8 +93,8 @@ def test_all_that_both_took_in_is_taken_and_told_in_order():
     constants = {"scale": array("s", C, 1, 1), "low": 0.0, "high": 0.5}
     inputs = [declare("x", X_SHAPE), declare("z", (2, K, 5, 6))]
     result = fuse(pair_model(nodes, constants, inputs=inputs), precision="ieee")
-    (found,) = ours(result)
-    assert attributes_of(found) == {
+    (fused,) = our_nodes(result)
+    assert attributes_of(fused) == {
         "pads": [0] * 4,
         "precision": "ieee",
         "activation": "LeakyRelu",
@@ -111,8 +111,8 @@ def test_all_that_both_took_in_is_taken_and_told_in_order():
         "depthwise_activation_alpha": 0.0,
         "depthwise_activation_beta": 0.5,
     }
-    assert list(found.input) == ["x", "pw", "b", "z", "depthwise/weight", "depthwise/bias"]
-    assert (found.doc_string, found.metadata_props[0].value) == ("told", "7")
+    assert list(fused.input) == ["x", "pw", "b", "z", "depthwise/weight", "depthwise/bias"]
+    assert (fused.doc_string, fused.metadata_props[0].value) == ("told", "7")
     assert fusion_lines(result.fused, result.not_fused) == [
         "FusedConv pointwise includes Conv depthwise, Mul scaling, Clip clip, Add add, LeakyRelu leaky, "
         "MaxPool pool"
@@ -144,13 +144,15 @@ def test_residual_block_of_an_inverted_bottleneck_is_two_nodes():
     assert (count_swapped(result.model), len(result.swapped)) == (3, 3)
 
 
-@pytest.mark.parametrize("front", ["NOTSET", "VALID"])
-@pytest.mark.parametrize("behind", ["NOTSET", "VALID"])
-def test_auto_pad_that_pads_nothing_is_none(front, behind):
-    pads = {"pads": [1] * 4} if front == "NOTSET" else {}
-    result = fuse(pair_model([depthwise(auto_pad=front, **pads), pointwise(auto_pad=behind)]))
-    (found,) = ours(result)
-    assert attributes_of(found).get("depthwise_pads") == ([1] * 4 if front == "NOTSET" else None)
+@pytest.mark.parametrize("depthwise_auto_pad", ["NOTSET", "VALID"])
+@pytest.mark.parametrize("pointwise_auto_pad", ["NOTSET", "VALID"])
+def test_auto_pad_that_pads_nothing_is_none(depthwise_auto_pad, pointwise_auto_pad):
+    pads = {"pads": [1] * 4} if depthwise_auto_pad == "NOTSET" else {}
+    result = fuse(
+        pair_model([depthwise(auto_pad=depthwise_auto_pad, **pads), pointwise(auto_pad=pointwise_auto_pad)])
+    )
+    (fused,) = our_nodes(result)
+    assert attributes_of(fused).get("depthwise_pads") == ([1] * 4 if depthwise_auto_pad == "NOTSET" else None)
 
 
 @pytest.mark.parametrize("element_type", UNIT)
@@ -165,12 +167,12 @@ def test_only_pairs_both_of_whose_names_match_are_fused():
     for pattern in ("depthwise", "pointwise"):
         result = swap(original, fuse=True, only=pattern)
         assert (result.swapped, result.fused) == ((pattern,), ())
-        # Nor where both are swapped, and one is not to be fused.
+        # The same if both are swapped and one does not match.
         result = swap(swap(original).to_proto(), fuse=True, only=pattern)
         assert (result.swapped, result.fused, result.not_fused) == ((), (), ())
 
 
-def test_what_was_swapped_or_fused_before_is_taken_and_stays_as_it_is_then():
+def test_convs_swapped_or_fused_before_are_fused_once():
     original = pair_model([depthwise("d1"), node("Relu", "d1", "d"), pointwise("p"), node("Tanh", "p", "y")])
     swapped = swap(original).to_proto()
     assert taken(swap(swapped, fuse=True)) == {"pointwise": ["FusedConv", "Conv", "Relu", "Tanh"]}
@@ -181,7 +183,7 @@ def test_what_was_swapped_or_fused_before_is_taken_and_stays_as_it_is_then():
     assert_same(original, result.to_proto())
     again = swap(result.to_proto(), fuse=True)
     assert (again.fused, again.not_fused, again.to_proto()) == ((), (), result.to_proto())
-    # And of what it took the place of there are no nodes of ours on the default side.
+    # The default side runs the original nodes, without ours.
     (layer,) = conv_layers(result.to_proto(), unfused_model(unpaired.model, result))
     assert [each.op_type for each in layer.model({"x": 4}, swapped=False).message.graph.node] == [
         "Conv", "Relu", "Conv", "Tanh",
@@ -216,76 +218,76 @@ def test_pair_in_a_branch_is_fused_there_with_the_weights_around_it():
     onnx.checker.check_model(ir.to_proto(plain_model(result.model)), full_check=True)
 
 
-# What is left
+# Pairs that are not fused
 
 
-def left_model(front=None, behind=None, between=(), following=(), constants=None, **how) -> onnx.ModelProto:
-    """Return a pair of nodes with other attributes; `between` leads from d1 to d, `following` from p to y."""
+def pair_with(first=None, second=None, between=(), after=(), constants=None, **options) -> onnx.ModelProto:
+    """Return a pair with other attributes; `between` leads from d1 to d, `after` from p to y."""
     nodes = [
-        depthwise("d1" if between else "d", **(front or {})),
+        depthwise("d1" if between else "d", **(first or {})),
         *between,
-        pointwise("p" if following else "y", **(behind or {})),
-        *following,
+        pointwise("p" if after else "y", **(second or {})),
+        *after,
     ]
-    return pair_model(nodes, constants, **how)
+    return pair_model(nodes, constants, **options)
 
 
 @pytest.mark.parametrize(
-    ("how", "words"),
+    ("options", "words"),
     [
         ({"outputs": ("y", "d")}, "'d', which it computes, is an output of the graph as well"),
         (
-            {"following": [node("Tanh", "d", "t"), node("Concat", "p t", "y", axis=1)]},
+            {"after": [node("Tanh", "d", "t"), node("Concat", "p t", "y", axis=1)]},
             "'d', which it computes, is read more than once",
         ),
-        ({"behind": {"strides": [1, 2]}}, "the convolution after it has strides"),
-        ({"behind": {"pads": [0, 0, 1, 0]}}, "the convolution after it has pads"),
-        ({"front": {"auto_pad": "SAME_UPPER"}}, "or of the convolution after it is SAME_UPPER"),
-        ({"behind": {"auto_pad": "SAME_LOWER"}}, "or of the convolution after it is SAME_LOWER"),
+        ({"second": {"strides": [1, 2]}}, "the convolution after it has strides"),
+        ({"second": {"pads": [0, 0, 1, 0]}}, "the convolution after it has pads"),
+        ({"first": {"auto_pad": "SAME_UPPER"}}, "or of the convolution after it is SAME_UPPER"),
+        ({"second": {"auto_pad": "SAME_LOWER"}}, "or of the convolution after it is SAME_LOWER"),
         ({"between": [node("Add", "d1 x", "d")]}, "it has a residual or a pooling"),
         ({"between": [node("MaxPool", "d1", "d", kernel_shape=[2, 2])]}, "it has a residual or a pooling"),
     ],
 )  # fmt: skip
-def test_depthwise_that_one_node_cannot_take_is_left_with_the_reason(how, words):
-    result = fuse(left_model(**how))
+def test_depthwise_that_one_node_cannot_compute_is_not_fused_with_the_reason(options, words):
+    result = fuse(pair_with(**options))
     assert counts(result.to_proto())["Conv"] + counts(result.to_proto())["FusedConv"] == 2
     assert words in reasons(result)["depthwise"]
-    told = next(left for left in result.not_fused if left.follower == "depthwise")
-    assert (told.node, told.op) == ("pointwise", "FusedConv" if "between" in how else "Conv")
+    entry = next(each for each in result.not_fused if each.follower == "depthwise")
+    assert (entry.node, entry.op) == ("pointwise", "FusedConv" if "between" in options else "Conv")
 
 
-def test_depthwise_of_another_precision_or_algorithm_is_left():
+def test_depthwise_of_another_precision_or_algorithm_is_not_fused():
     original = pair_model([depthwise(), pointwise()])
-    one = swap(original, only="depthwise", precision="ieee").to_proto()
-    result = swap(one, fuse=True)
+    swapped = swap(original, only="depthwise", precision="ieee").to_proto()
+    result = swap(swapped, fuse=True)
     assert "its precision differs" in reasons(result)["depthwise"]
-    both = fuse(original, precision="ieee")
-    assert attributes_of(ours(both)[0])["precision"] == "ieee"
+    fused = fuse(original, precision="ieee")
+    assert attributes_of(our_nodes(fused)[0])["precision"] == "ieee"
     assert (
         "the algorithm 'reference', which was asked for"
         in reasons(fuse(original, algorithm="reference"))["depthwise"]
     )
-    one = swap(original, only="pointwise", algorithm="tuned").to_proto()
-    assert "its algorithm differs" in reasons(swap(one, fuse=True))["depthwise"]
-    # Tuned both are looked up together.
-    assert attributes_of(ours(fuse(original, algorithm="tuned"))[0])["algorithm"] == "tuned"
+    swapped = swap(original, only="pointwise", algorithm="tuned").to_proto()
+    assert "its algorithm differs" in reasons(swap(swapped, fuse=True))["depthwise"]
+    # One entry of the tuning table covers both.
+    assert attributes_of(our_nodes(fuse(original, algorithm="tuned"))[0])["algorithm"] == "tuned"
 
 
-def test_depthwise_of_which_the_file_says_what_was_measured_is_left():
+def test_depthwise_with_measurements_in_the_file_is_not_fused():
     swapped = swap(pair_model([depthwise(), pointwise()])).to_proto()
     swapped.graph.node[0].attribute.append(helper.make_attribute("tuned", "a | b | c | direct | direct 1"))
     result = swap(swapped, fuse=True)
     assert "has an attribute `tuned`" in reasons(result)["depthwise"] and result.fused == ()
 
 
-def test_depthwise_whose_weights_are_computed_is_left():
+def test_depthwise_whose_weights_are_computed_is_not_fused():
     inputs = [declare("x", X_SHAPE), declare("dw", (C, 1, 3, 3))]
     result = fuse(pair_model([depthwise(), pointwise()], inputs=inputs))
     assert "its weights are no constant" in reasons(result)["depthwise"]
 
 
 @pytest.mark.parametrize(
-    ("front", "behind", "constants"),
+    ("first", "second", "constants"),
     [
         ({}, {"pads": [1] * 4}, {"pw": array("pw", K, C, 3, 3)}),
         ({}, {"group": 2}, {"pw": array("pw", K, C // 2, 1, 1)}),
@@ -295,14 +297,14 @@ def test_depthwise_whose_weights_are_computed_is_left():
     ],
     ids=["3x3", "groups", "1x3", "not depthwise", "multiplier"],
 )
-def test_convolutions_that_are_no_pair_are_nothing_to_tell(front, behind, constants):
-    result = fuse(left_model(front, behind, constants=constants))
+def test_convolutions_that_are_no_pair_are_not_listed(first, second, constants):
+    result = fuse(pair_with(first, second, constants=constants))
     assert (result.fused, result.not_fused) == ((), ())
 
 
 def test_one_channel_is_no_depthwise_convolution():
     constants = {"dw": array("dw", 1, 1, 3, 3), "pw": array("pw", K, 1, 1, 1)}
-    result = fuse(left_model({"group": 1}, constants=constants, x_shape=(2, 1, 9, 8)))
+    result = fuse(pair_with({"group": 1}, constants=constants, x_shape=(2, 1, 9, 8)))
     assert (result.fused, result.not_fused) == ((), ())
 
 
@@ -310,7 +312,7 @@ def test_one_channel_is_no_depthwise_convolution():
 def test_signals_and_volumes_are_no_pair(sizes):
     rank = len(sizes)
     constants = {"dw": array("dw", C, 1, *[3] * rank), "pw": array("pw", K, C, *[1] * rank)}
-    original = left_model(
+    original = pair_with(
         {"pads": [1, 1] * rank}, {"pads": [0, 0] * rank}, constants=constants, x_shape=(2, C, *sizes)
     )
     result = fuse(original)
@@ -332,18 +334,18 @@ def test_depthwise_outside_of_the_graph_of_its_reader_stays_there():
     assert swap(original, fuse=True).fused == ()
 
 
-# What others make of the node
+# The fused pair in other commands
 
 
 def fused_pair(**x_shape) -> onnx.ModelProto:
     return pair_model([depthwise("d1", "x dw db"), node("Relu", "d1", "d"), pointwise()], **x_shape)
 
 
-def test_channels_that_are_not_known_are_told():
+def test_unknown_channels_are_an_error():
     proto = swap(fused_pair(), fuse=True).to_proto()
-    kept = [tensor for tensor in proto.graph.initializer if tensor.name != "dw"]
+    remaining = [tensor for tensor in proto.graph.initializer if tensor.name != "dw"]
     del proto.graph.initializer[:]
-    proto.graph.initializer.extend(kept)
+    proto.graph.initializer.extend(remaining)
     proto.graph.input.append(declare("dw", (None,) * 4))
     del proto.graph.value_info[:]
     words = "'dw', the depthwise weights of FusedConv 'pointwise', is not known; expected a constant"
@@ -352,7 +354,7 @@ def test_channels_that_are_not_known_are_told():
 
 
 @pytest.mark.parametrize("attribute", ["depthwise_activation", "activation"])
-def test_unknown_activation_is_told_by_its_attribute(attribute):
+def test_unknown_activation_is_an_error_that_names_the_attribute(attribute):
     proto = swap(fused_pair(), fuse=True).to_proto()
     proto.graph.node[0].attribute.append(helper.make_attribute(attribute, "Rely"))
     with pytest.raises(ConvswapError, match=f"{attribute} of FusedConv 'pointwise' 'Rely'"):
@@ -386,9 +388,9 @@ def test_explain_plans_both_as_one():
 @pytest.mark.parametrize("before", [False, True])
 def test_compare_times_and_checks_both_as_one(before):
     original = fused_pair(x_shape=("n", C, 9, 8))
-    given = swap(original, fuse=True).to_proto() if before else original
-    found = compare(given, device="cpu", fuse=True, batch=2)
-    (layer,) = found.layers
-    assert found.within_tolerance and (found.swapped, layer.title) == (2, "pointwise + Conv + Relu")
+    source = swap(original, fuse=True).to_proto() if before else original
+    result = compare(source, device="cpu", fuse=True, batch=2)
+    (layer,) = result.layers
+    assert result.within_tolerance and (result.swapped, layer.title) == (2, "pointwise + Conv + Relu")
     assert max(layer.relative_l2_error.values()) < 1e-6
-    assert not any("subgraphs" in note for note in found.notes)
+    assert not any("subgraphs" in note for note in result.notes)

@@ -1,4 +1,4 @@
-"""Whole networks give in a session, fused, what they gave, and as much of them is fused as can be."""
+"""Networks give the same outputs fused, and as many of their nodes are fused as possible."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from op_sessions import PROVIDERS
 
 pytestmark = pytest.mark.slow
 
-NOT_TAKEN = "FusedConv does not have this op"
+NO_SUCH_OP = "FusedConv does not have this op"
 TANH_AND_POOL = {"conv1": ["FusedConv", "Tanh", "MaxPool"]}
-# The Convs that took something in, and the op that was left behind each.
+# Fused nodes of each Conv, and the ops after Convs that were not fused.
 COURSE = {
     "ece408-2017-high": (TANH_AND_POOL, {"Flatten"}),
     "ece408-2017-low": (TANH_AND_POOL, {"Flatten"}),
@@ -36,7 +36,7 @@ COURSE = {
 }
 
 RELU = ("FusedConv", "Relu")
-# How many Convs took in what.
+# Number of Convs by fused nodes.
 LARGE = {
     "alexnet": {RELU: 4, (*RELU, "MaxPool"): 1},
     "vgg16": {RELU: 8, (*RELU, "MaxPool"): 5},
@@ -48,17 +48,17 @@ LARGE = {
     },
     "mobilenet-v2": {
         ("FusedConv", "BatchNormalization", "Clip"): 18,
-        # The depthwise Conv of each of 17 blocks, and the 1x1 Conv behind it.
+        # The depthwise Conv of each of 17 blocks, and the 1x1 Conv after it.
         ("FusedConv", "Conv", "BatchNormalization", "Clip", "BatchNormalization", "Add"): 10,
         ("FusedConv", "Conv", "BatchNormalization", "Clip", "BatchNormalization"): 7,
     },
-    # LayerNormalization, which is over the channels of a pixel, follows every Conv.
+    # LayerNormalization over the channels of a pixel follows every Conv.
     "convnext-tiny": {},
-    # All but the last of each head's two branches.
+    # All but the last Conv of each head's two branches.
     "yolov8n": {("FusedConv", "BatchNormalization", "Sigmoid", "Mul"): 57},
 }
-# What is left behind a Conv in them.
-LEFT = {
+# Ops after Convs that are not fused.
+NOT_FUSED = {
     "alexnet": {"LRN", "Flatten"},
     "vgg16": {"Flatten"},
     "resnet50": {"GlobalAveragePool"},
@@ -67,7 +67,7 @@ LEFT = {
     "yolov8n": {"Add", "Concat", "MaxPool", "Resize", "Split"},
 }
 CONVERTED = Path(onnx.__file__).parent / "backend/test/data/pytorch-converted"
-# Of ONNX's networks without weights those of moderate size, and how many Convs take in how many nodes there.
+# ONNX's networks without weights, of moderate size: the number of fused Convs, and of nodes fused into them.
 LIGHT = {
     "densenet121": (62, 240),
     "inception_v1": (57, 58),
@@ -76,13 +76,13 @@ LIGHT = {
     "squeezenet": (26, 27),
 }
 
-# TF32 rounds to 11 bits on CUDA; on the CPU only the order of the sums differs, and that some weights were
-# rounded once more when they took in a batch normalisation.
-CLOSE = {"cpu": 1e-5, "cuda": 2e-3}
+# TF32 rounds to 11 bits on CUDA. On the CPU the order of the sums differs, and weights are rounded once more
+# when a batch normalisation is folded into them.
+TOLERANCES = {"cpu": 1e-5, "cuda": 2e-3}
 
 
 def run(model: onnx.ModelProto, device: str, feeds: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the output of `model`, all of whose nodes of ours run on `device`."""
+    """Return the output of `model`, with all of our nodes on `device`."""
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3
@@ -97,8 +97,8 @@ def run(model: onnx.ModelProto, device: str, feeds: dict[str, np.ndarray]) -> np
         for node in part.get_nodes()
         if node.domain == "convswap"
     ]
-    ours = sum(node.domain == "convswap" for node in model.graph.node)
-    assert placed == [PROVIDERS[device]] * ours
+    our_nodes = sum(node.domain == "convswap" for node in model.graph.node)
+    assert placed == [PROVIDERS[device]] * our_nodes
     return session.run(None, feeds)[0]
 
 
@@ -110,7 +110,7 @@ def check_same(original: onnx.ModelProto, device: str, feeds: dict[str, np.ndarr
 
 def assert_close(after: np.ndarray, before: np.ndarray, device: str) -> None:
     assert after.shape == before.shape
-    assert np.linalg.norm(after - before) <= CLOSE[device] * np.linalg.norm(before)
+    assert np.linalg.norm(after - before) <= TOLERANCES[device] * np.linalg.norm(before)
 
 
 def images(*shape: int) -> dict[str, np.ndarray]:
@@ -125,15 +125,15 @@ def test_every_network_is_here():
 def test_course_network_is_fused_and_gives_the_same(name, device):
     size = NETWORKS[name].image_size
     result = check_same(exported(name), device, images(3, 1, size, size))
-    expected, left = COURSE[name]
+    expected, not_fused = COURSE[name]
     assert taken(result) == expected
-    assert {follower.op for follower in result.not_fused} == left
-    assert set(reasons(result).values()) == {NOT_TAKEN}
+    assert {follower.op for follower in result.not_fused} == not_fused
+    assert set(reasons(result).values()) == {NO_SUCH_OP}
 
 
 def check_counts(name: str, result: SwapResult) -> None:
     assert Counter(map(tuple, taken(result).values())) == LARGE[name]
-    assert {follower.op for follower in result.not_fused} == LEFT[name]
+    assert {follower.op for follower in result.not_fused} == NOT_FUSED[name]
 
 
 @pytest.mark.extended
@@ -147,7 +147,7 @@ def test_large_network_is_fused_and_gives_the_same(name, device):
 
 @pytest.mark.extended
 def test_vgg16_is_fused_as_alexnet_is():
-    # Images of one pixel behind the last pooling, where 224x224 make half a gigabyte of weights.
+    # Images of one pixel after the last pooling; 224x224 images would need half a gigabyte of weights.
     network = replace(LARGE_NETWORKS["vgg16"], image_size=32)
     shapes = {name: shape for placed in place(network) for name, shape in placed.parameters.items()}
     weights = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
@@ -156,32 +156,34 @@ def test_vgg16_is_fused_as_alexnet_is():
 
 
 def light_network(name: str) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """Return a network of LIGHT with random weights, and what to feed it."""
+    """Return a network of LIGHT with random weights, and its inputs."""
     original = with_weights(onnx.load(CONVERTED.parent / "light" / f"light_{name}.onnx"))
-    (given,) = original.graph.input
-    values = np.random.default_rng(3).standard_normal(shape_of(given))
-    return original, {given.name: values.astype(np.float32)}
+    (image,) = original.graph.input
+    values = np.random.default_rng(3).standard_normal(shape_of(image))
+    return original, {image.name: values.astype(np.float32)}
 
 
 def with_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return `model` with random weights where it has constants without values."""
+    """Return `model` with random weights for constants without values."""
     random = np.random.default_rng(4)
     shapes = {value.name: numpy_helper.to_array(value) for value in model.graph.initializer}
-    made = onnx.ModelProto.FromString(model.SerializeToString())
-    # From this version on initializers need not be inputs, and those that are may change.
-    made.ir_version = 4
-    del made.graph.node[:], made.graph.input[:]
-    made.graph.input.extend(value for value in model.graph.input if value.name not in shapes)
-    for one in model.graph.node:
-        if one.op_type != "ConstantOfShape":
-            made.graph.node.append(one)
+    changed = onnx.ModelProto.FromString(model.SerializeToString())
+    # From this version on initializers need not be inputs, and initializers that are inputs may be replaced.
+    changed.ir_version = 4
+    del changed.graph.node[:], changed.graph.input[:]
+    changed.graph.input.extend(value for value in model.graph.input if value.name not in shapes)
+    for original in model.graph.node:
+        if original.op_type != "ConstantOfShape":
+            changed.graph.node.append(original)
             continue
-        shape = shapes[one.input[0]]
-        # Vectors are variances too, which are positive.
+        shape = shapes[original.input[0]]
+        # Vectors may be variances, which are positive.
         values = random.uniform(0.5, 1.5, shape) if len(shape) == 1 else random.standard_normal(shape)
         values = values * np.sqrt(2 / max(1, np.prod(shape[1:])))
-        made.graph.initializer.append(numpy_helper.from_array(values.astype(np.float32), one.output[0]))
-    return made
+        changed.graph.initializer.append(
+            numpy_helper.from_array(values.astype(np.float32), original.output[0])
+        )
+    return changed
 
 
 @pytest.mark.extended
@@ -207,10 +209,10 @@ def test_model_converted_from_pytorch_gives_the_output_that_onnx_ships(folder, d
     assert_close(run(fused, device, dict(zip(names, inputs, strict=True))), expected, device)
 
 
-def converted_and_more(folder: Path, what: str) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """Return a model that ONNX ships with `what` put behind its Conv, and what to feed it.
+def converted_with(folder: Path, addition: str) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Return a model that ONNX ships with an `addition` after its Conv, and its inputs.
 
-    ONNX's models are of one Conv each, in an old format: initializers among the inputs, opset 6.
+    Each of these models has one Conv, in an old format: initializers among the inputs, opset 6.
     """
     original = onnx.version_converter.convert_version(onnx.load(folder / "model.onnx"), 9)
     graph, random = original.graph, np.random.default_rng(2)
@@ -219,22 +221,22 @@ def converted_and_more(folder: Path, what: str) -> tuple[onnx.ModelProto, dict[s
     filters = constants[conv.input[1]].dims[0]
     (output,) = onnx.shape_inference.infer_shapes(original).graph.output
     y, conv.output[0] = conv.output[0], "c"
-    if what == "norm":
+    if addition == "norm":
         for name in ("n0", "n1", "n2", "n3"):
             constants[name] = tensor(name, random.uniform(0.5, 1.5, filters))
             graph.initializer.append(constants[name])
             graph.input.append(declare(name, [filters]))
         graph.node.extend([node("BatchNormalization", "c n0 n1 n2 n3", "h"), node("Elu", "h", y)])
-    elif what == "residual":
+    elif addition == "residual":
         graph.input.append(declare("z", shape_of(output)))
         graph.node.extend([node("Add", "z c", "h"), node("Tanh", "h", y)])
     else:
         pool = node("MaxPool", "h", y, kernel_shape=[2, 1])
         graph.node.extend([node("Sigmoid", "c", "s"), node("Mul", "c s", "h"), pool])
         graph.output[0].type.tensor_type.ClearField("shape")
-    given = [value for value in graph.input if value.name not in constants]
+    inputs = [value for value in graph.input if value.name not in constants]
     return original, {
-        value.name: random.standard_normal(shape_of(value)).astype(np.float32) for value in given
+        value.name: random.standard_normal(shape_of(value)).astype(np.float32) for value in inputs
     }
 
 
@@ -242,24 +244,24 @@ def shape_of(value: onnx.ValueInfoProto) -> list[int]:
     return [dimension.dim_value for dimension in value.type.tensor_type.shape.dim]
 
 
-@pytest.mark.parametrize("what", ["norm", "residual", "pool"])
+@pytest.mark.parametrize("addition", ["norm", "residual", "pool"])
 @each("folder", sorted(CONVERTED.glob("test_Conv2d*")))
-def test_model_converted_from_pytorch_is_fused_with_what_is_put_behind_it(folder, what, device):
-    original, feeds = converted_and_more(folder, what)
+def test_model_converted_from_pytorch_is_fused_with_nodes_added_after_it(folder, addition, device):
+    original, feeds = converted_with(folder, addition)
     result = check_same(original, device, feeds)
     ((op, *_),) = taken(result).values()
     assert (op, len(result.not_fused)) == ("FusedConv", 0)
 
 
-@pytest.mark.parametrize(("least", "most"), [(None, 0.5), (-0.5, None)])
-def test_clip_that_leaves_out_a_bound_turns_infinities_into_the_largest_number_there(device, least, most):
-    bounds = {"least": least, "most": most}
-    given = {name: np.array(value, np.float32) for name, value in bounds.items() if value is not None}
+@pytest.mark.parametrize(("low", "high"), [(None, 0.5), (-0.5, None)])
+def test_clip_that_leaves_out_a_bound_turns_infinities_into_the_largest_number_there(device, low, high):
+    bounds = {"low": low, "high": high}
+    constants = {name: np.array(value, np.float32) for name, value in bounds.items() if value is not None}
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["h"], name="conv"),
-        helper.make_node("Clip", ["h", *(name if name in given else "" for name in bounds)], ["y"]),
+        helper.make_node("Clip", ["h", *(name if name in constants else "" for name in bounds)], ["y"]),
     ]
-    weights = {"w": np.ones((1, 1, 1, 1), np.float32), **given}
+    weights = {"w": np.ones((1, 1, 1, 1), np.float32), **constants}
     graph = helper.make_graph(
         nodes,
         "clip",
@@ -269,9 +271,9 @@ def test_clip_that_leaves_out_a_bound_turns_infinities_into_the_largest_number_t
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     result = swap(model, fuse=True)
-    assert [taking.op for taking in result.fused] == ["FusedConv"]
+    assert [conv.op for conv in result.fused] == ["FusedConv"]
     x = np.array([-np.inf, -1, 1, np.inf], np.float32).reshape(1, 1, 1, 4)
     y = run(result.to_proto(), device, {"x": x}).ravel()
     largest = np.finfo(np.float32).max
-    expected = np.clip(x, -largest if least is None else least, largest if most is None else most)
+    expected = np.clip(x, -largest if low is None else low, largest if high is None else high)
     np.testing.assert_array_equal(y, expected.ravel())

@@ -1,4 +1,4 @@
-"""Whatever a model says of its shapes, it means the same when it is fused, for every size it can be fed."""
+"""Fused models give the same outputs at every accepted input size, whatever shapes they declare."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from repeats import repeats
 
 K = FILTERS
 
-# How many graphs are drawn, where more are wanted than every time.
+# Environment variable with the number of graphs to draw, for longer runs.
 GRAPHS = "CONVSWAP_TEST_GRAPHS"
-# Float32 through up to a dozen convolutions of at most 27 products; what is padded or added wrongly is off by
-# a hundredth and more.
+# Float32 through up to a dozen convolutions of at most 27 products. Wrong padding or a wrong addition gives
+# an error of a hundredth and more.
 TOLERANCE = 1e-4
 
 
@@ -38,28 +38,28 @@ def session_of(proto: onnx.ModelProto) -> onnxruntime.InferenceSession:
 
 
 def outputs_of(session: onnxruntime.InferenceSession, feeds: dict[str, np.ndarray]) -> list[np.ndarray] | str:
-    """Return the outputs; what ONNX Runtime says where it refuses `feeds`."""
+    """Return the outputs, or ONNX Runtime's message if it refuses `feeds`."""
     try:
         return session.run(None, feeds)
     except Exception as error:
         return str(error)
 
 
-def agree(expected: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> bool:
+def agree(expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) -> bool:
     return all(
-        one.shape == other.shape
-        and np.linalg.norm(one - other) <= TOLERANCE * (np.linalg.norm(one) + math.sqrt(one.size))
-        for one, other in zip(expected, found, strict=True)
+        first.shape == second.shape
+        and np.linalg.norm(first - second) <= TOLERANCE * (np.linalg.norm(first) + math.sqrt(first.size))
+        for first, second in zip(expected, actual, strict=True)
     )
 
 
-def assert_means_the_same(seed: int) -> Counter[str]:
-    """Assert that the model of `seed` does once fused; return how many runs there were and what was fused."""
+def assert_same_outputs(seed: int) -> Counter[str]:
+    """Assert that the model of `seed` gives the same outputs fused; count the runs and the fused kinds."""
     drawn = RandomlyDeclaredModel(seed)
     try:
         original = session_of(drawn.model)
     except Exception:
-        # Its shapes fit for no size.
+        # The declared shapes fit no size.
         return Counter()
     runs = {run: outputs_of(original, drawn.feeds(run)) for run in range(len(SIZES))}
     runs = {run: outputs for run, outputs in runs.items() if not isinstance(outputs, str)}
@@ -72,13 +72,13 @@ def assert_means_the_same(seed: int) -> Counter[str]:
         raise AssertionError(f"seed {seed}: {error}") from error
     counts = Counter(_kinds(result, drawn.model))
     for run, outputs in runs.items():
-        found = outputs_of(fused, drawn.feeds(run))
+        actual = outputs_of(fused, drawn.feeds(run))
         counts["runs"] += 1
-        assert not isinstance(found, str), f"seed {seed}: refused at {SIZES[run]}: {found}"
-        if not agree(outputs, found):
-            # ONNX Runtime's optimiser may be misled itself by what a model says of shapes: float64 decides.
+        assert not isinstance(actual, str), f"seed {seed}: refused at {SIZES[run]}: {actual}"
+        if not agree(outputs, actual):
+            # Wrong declared shapes may mislead ONNX Runtime's own optimiser, so float64 decides.
             reference = evaluate(drawn.model, drawn.feeds(run)).outputs
-            assert agree(reference, found), f"seed {seed}: differs at {SIZES[run]}"
+            assert agree(reference, actual), f"seed {seed}: differs at {SIZES[run]}"
             assert not agree(reference, outputs), f"seed {seed}: the tolerance is too small at {SIZES[run]}"
             counts["misled"] += 1
     return counts
@@ -94,39 +94,39 @@ def _kinds(result: convswap.SwapResult, original: onnx.ModelProto) -> list[str]:
         if op.endswith("Pool"):
             padded = any(b"SAME" in attribute.s for attribute in nodes[name].attribute)
             kinds.append("padded pool" if padded else "pool")
-        # One that is taken in is a depthwise Conv.
+        # A fused Conv is a depthwise Conv.
         if op == "Conv":
             kinds.append("depthwise")
     return kinds
 
 
-def assert_all_mean_the_same(seeds: range) -> None:
-    found = sum((assert_means_the_same(seed) for seed in seeds), Counter[str]())
-    # A property that is asked of nothing holds.
-    assert found["runs"] > len(seeds)
-    assert found["misled"] <= found["runs"] / 1000
+def assert_all_same_outputs(seeds: range) -> None:
+    counts = sum((assert_same_outputs(seed) for seed in seeds), Counter[str]())
+    # The property must have been checked.
+    assert counts["runs"] > len(seeds)
+    assert counts["misled"] <= counts["runs"] / 1000
     if len(seeds) >= 100:
-        assert all(found[kind] > 0 for kind in ("residual", "pool", "padded pool", "depthwise"))
+        assert all(counts[kind] > 0 for kind in ("residual", "pool", "padded pool", "depthwise"))
 
 
-def test_random_graphs_mean_the_same_whatever_they_say_of_shapes():
-    assert_all_mean_the_same(range(repeats(150, minimum=5)))
+def test_random_graphs_give_the_same_outputs_whatever_shapes_they_declare():
+    assert_all_same_outputs(range(repeats(150, minimum=5)))
 
 
 @pytest.mark.slow
-def test_many_random_graphs_mean_the_same_whatever_they_say_of_shapes():
-    assert_all_mean_the_same(range(150, 150 + repeats(int(os.environ.get(GRAPHS, "150")), minimum=5)))
+def test_many_random_graphs_give_the_same_outputs_whatever_shapes_they_declare():
+    assert_all_same_outputs(range(150, 150 + repeats(int(os.environ.get(GRAPHS, "150")), minimum=5)))
 
 
-# One of each kind
+# Examples of each kind
 
 
-@pytest.mark.parametrize("said", [[1, K, 15, 15], [1, K, "height", "width"], ["n", K, "oh", "ow"], None])
-def test_same_padding_is_computed_from_no_size_that_does_not_follow_from_inputs(said):
-    """As sizes are opened at inputs and outputs, while those of inner values stay."""
+@pytest.mark.parametrize("declared", [[1, K, 15, 15], [1, K, "height", "width"], ["n", K, "oh", "ow"], None])
+def test_same_padding_is_computed_from_no_size_that_does_not_follow_from_inputs(declared):
+    """Sizes of inputs and outputs may be made symbolic while inner values keep their declared shapes."""
     pool = node("MaxPool", "c", "y", "pool", kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER")
     original = model([conv(), pool], x_shape=("n", 3, "height", "width"))
-    original.graph.value_info.append(declare("c", said))
+    original.graph.value_info.append(declare("c", declared))
     result = convswap.swap(original, fuse=True)
     assert reasons(result) == {
         "pool": "its auto_pad is SAME_UPPER, and the size of what it pools is not known from the shapes of "
@@ -136,7 +136,7 @@ def test_same_padding_is_computed_from_no_size_that_does_not_follow_from_inputs(
 
 
 @pytest.mark.parametrize(
-    ("said", "takes"),
+    ("declared", "is_fused"),
     [
         (None, True),
         ([2, K, 9, 8], True),
@@ -145,22 +145,22 @@ def test_same_padding_is_computed_from_no_size_that_does_not_follow_from_inputs(
         ([2, K, 9], False),
     ],
 )
-def test_same_padding_follows_from_declared_inputs_unless_the_model_contradicts_them(said, takes):
+def test_same_padding_follows_from_declared_inputs_unless_the_model_contradicts_them(declared, is_fused):
     pool = node("AveragePool", "c", "y", "pool", kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_LOWER")
     original = model([conv(), pool])
-    original.graph.value_info.append(declare("c", said))
+    original.graph.value_info.append(declare("c", declared))
     result = convswap.swap(original, fuse=True)
-    if takes:
+    if is_fused:
         assert taken(result) == {"conv": ["FusedConv", "AveragePool"]}
     else:
         assert "the model declares differs from the one that follows" in reasons(result)["pool"]
-    if said != [2, K, 9]:
+    if declared != [2, K, 9]:
         assert_same_in_sessions(original, [{"x": (2, 3, 9, 8)}])
 
 
 @pytest.mark.parametrize("name", [*PLACEHOLDERS, "size"])
 def test_axes_of_two_inputs_are_not_equal_by_name(name):
-    """ONNX Runtime lets axes of one name differ: the other operand is broadcast."""
+    """ONNX Runtime accepts different sizes for axes of one name, and broadcasts the other operand."""
     original = model(
         [conv(), node("Add", "c z", "y", "add")],
         {"w": array("w", K, 3, 3, 3)},
@@ -174,7 +174,7 @@ def test_axes_of_two_inputs_are_not_equal_by_name(name):
 
 
 @pytest.mark.parametrize("name", [*PLACEHOLDERS, None, "size", -1])
-def test_axes_that_are_computed_alike_from_one_input_are_equal_whatever_they_are_called(name):
+def test_axes_computed_in_the_same_way_from_one_input_are_equal_whatever_their_names(name):
     original = model(
         [
             conv("c1", "x w3", "conv1", strides=[2, 2]),
@@ -194,8 +194,8 @@ def test_axes_that_are_computed_alike_from_one_input_are_equal_whatever_they_are
     assert_same_in_sessions(original, [{"x": (2, 3, 9, 8)}, {"x": (1, 3, 12, 15)}])
 
 
-def test_sizes_behind_a_window_that_onnx_runtime_drops_are_not_known():
-    """ONNX's inference counts, with ceil_mode, a window that begins behind the data."""
+def test_sizes_after_a_window_that_onnx_runtime_drops_are_not_known():
+    """With ceil_mode, ONNX's shape inference counts a window that begins after the data."""
     original = model(
         [
             node("MaxPool", "x", "p", kernel_shape=[1, 1], strides=[2, 2], ceil_mode=1),
@@ -209,7 +209,7 @@ def test_sizes_behind_a_window_that_onnx_runtime_drops_are_not_known():
     assert_same_in_sessions(original, [{"x": (1, 3, 8, 8)}])
 
 
-def test_sizes_are_known_behind_windows_that_all_begin_in_the_data():
+def test_sizes_are_known_after_windows_that_all_begin_in_the_data():
     pools = {"kernel_shape": [3, 3], "strides": [2, 2]}
     original = model(
         [
@@ -223,7 +223,7 @@ def test_sizes_are_known_behind_windows_that_all_begin_in_the_data():
     assert_same_in_sessions(original, [{"x": (2, 3, 8, 8)}])
 
 
-def test_window_larger_than_what_it_pools_is_left():
+def test_window_larger_than_what_it_pools_is_not_fused():
     original = model(
         [conv(), node("MaxPool", "c", "y", "pool", kernel_shape=[1, 2], strides=[1, 2])],
         x_shape=(1, 3, 4, 1),
@@ -236,7 +236,7 @@ def test_window_larger_than_what_it_pools_is_left():
     assert_same_in_sessions(original, [{"x": (1, 3, 4, 1)}])
 
 
-def test_residual_behind_ops_that_onnx_does_not_know_is_taken():
+def test_residual_after_ops_that_onnx_does_not_know_is_fused():
     nodes = [
         node("com.microsoft.QuickGelu", "x", "g"),
         node("com.microsoft.BiasGelu", "g v", "h"),
@@ -250,7 +250,7 @@ def test_residual_behind_ops_that_onnx_does_not_know_is_taken():
     assert_same_in_sessions(original, [{"x": (2, 3, 9, 8)}])
 
 
-def test_residual_behind_what_was_fused_before_is_taken():
+def test_residual_after_nodes_fused_before_is_fused():
     nodes = [
         conv("c1", "x w3", "conv1"),
         node("Relu", "c1", "h"),
@@ -263,7 +263,7 @@ def test_residual_behind_what_was_fused_before_is_taken():
 
 
 def test_extents_of_a_loop_are_not_those_of_its_body():
-    """It may run never, and then has the shape of what it is given."""
+    """A loop may run no iteration; then its outputs have the shape of its inputs."""
     body = helper.make_graph(
         [node("Identity", "going", "going_out"), conv("state_out", "state w3", "inner", pads=[0] * 4)],
         "body",
@@ -291,7 +291,7 @@ def test_extents_of_a_loop_are_not_those_of_its_body():
 
 
 @pytest.mark.parametrize("fuse", [False, True])
-def test_what_a_model_says_of_inner_sizes_stays_only_where_it_follows(fuse):
+def test_declared_inner_sizes_stay_only_where_they_follow_from_the_inputs(fuse):
     original = model(
         [conv("c", "x w3"), node("Tanh", "c", "t"), conv("d", "t w3", "conv2"), node("Sin", "d", "y")],
         {"w3": array("w3", 3, 3, 3, 3)},
@@ -303,24 +303,24 @@ def test_what_a_model_says_of_inner_sizes_stays_only_where_it_follows(fuse):
         original.graph.output[0].type.tensor_type.shape.dim.add().dim_value = extent
     original.graph.value_info.append(declare("t", ("n", 3, "height", "n")))
     original.graph.value_info.append(declare("d", (2, 3, 9, 8)))
-    made = convswap.swap(original, fuse=fuse).to_proto()
-    assert made.graph.output == original.graph.output
-    said = {
+    swapped = convswap.swap(original, fuse=fuse).to_proto()
+    assert swapped.graph.output == original.graph.output
+    declared = {
         value.name: [extent.dim_param or extent.dim_value for extent in value.type.tensor_type.shape.dim]
-        for value in made.graph.value_info
+        for value in swapped.graph.value_info
     }
-    assert (said["t"], said["d"]) == (["n", 3, "height", "width"], ["n", 3, "height", "width"])
+    assert (declared["t"], declared["d"]) == (["n", 3, "height", "width"], ["n", 3, "height", "width"])
 
 
 def assert_same_in_sessions(
     original: onnx.ModelProto, shapes: list[dict[str, tuple[int, ...]]], **feeds: np.ndarray
 ) -> list[tuple[int, ...]]:
-    """Assert that `original` gives the same once fused; return the shapes of what it gives."""
+    """Assert that `original` gives the same outputs fused; return their shapes."""
     before, after = session_of(original), session_of(convswap.swap(original, fuse=True).to_proto())
     results = []
-    for given in shapes:
-        fed = feeds | {name: array(name, *shape).astype(np.float32) for name, shape in given.items()}
-        (one,), (other,) = (outputs_of(session, fed) for session in (before, after))
-        np.testing.assert_allclose(other, one, rtol=TOLERANCE, atol=TOLERANCE)
-        results.append(one.shape)
+    for shape_of in shapes:
+        all_feeds = feeds | {name: array(name, *shape).astype(np.float32) for name, shape in shape_of.items()}
+        (expected,), (actual,) = (outputs_of(session, all_feeds) for session in (before, after))
+        np.testing.assert_allclose(actual, expected, rtol=TOLERANCE, atol=TOLERANCE)
+        results.append(expected.shape)
     return results

@@ -1,4 +1,4 @@
-"""A fused pool does with images smaller than its window what ONNX Runtime does, where sizes are open."""
+"""A fused pool computes images smaller than its window like ONNX Runtime, if the model leaves sizes open."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from convswap.errors import ConvswapError
 from onnx import TensorProto, helper
 from swap_models import tensor_info, weights
 
-# Of a Conv of 3x3 without padding.
+# Sizes for a Conv of 3x3 without padding.
 IMAGES = tuple(itertools.product((3, 4, 5, 7), (3, 4, 6)))
 KERNELS, STRIDES = ((2, 2), (3, 3), (5, 4)), ((1, 1), (2, 2), (3, 5), (7, 7))
 PADS = ((0, 0, 0, 0), (1, 1, 1, 1), (1, 0, 0, 1))
@@ -29,7 +29,7 @@ CASES = [
 
 
 def model_of(op: str, opset: int, **attributes) -> onnx.ModelProto:
-    """Conv and pool, of images of any size."""
+    """Return a Conv and a pool, for images of any size."""
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
         helper.make_node(op, ["c"], ["y"], name="pool", **attributes),
@@ -44,12 +44,12 @@ def model_of(op: str, opset: int, **attributes) -> onnx.ModelProto:
 def session_of(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    # Each of the many sessions would start threads, which spin after every run.
+    # One thread: each of the many sessions would start threads, which spin after every run.
     options.intra_op_num_threads = 1
     convswap.register(options)
     # ONNX Runtime's pool of channel blocks (8 wide with AVX2, 16 with AVX-512) divides by its output height,
-    # which is 0 for some of these images. Filters that no block divides would avoid it, too, but would not
-    # fill the vectors of `direct`.
+    # which is 0 for some of these images. A number of filters that no block divides would avoid it too, but
+    # would not fill the vectors of `direct`.
     return onnxruntime.InferenceSession(
         model.SerializeToString(),
         options,
@@ -58,7 +58,7 @@ def session_of(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     )
 
 
-def answer(session: onnxruntime.InferenceSession, x: np.ndarray) -> np.ndarray | None:
+def output_or_none(session: onnxruntime.InferenceSession, x: np.ndarray) -> np.ndarray | None:
     try:
         return session.run(None, {"x": x})[0]
     except Exception:
@@ -67,24 +67,24 @@ def answer(session: onnxruntime.InferenceSession, x: np.ndarray) -> np.ndarray |
 
 @pytest.mark.parametrize("opset", [17, 20])
 @pytest.mark.parametrize(("op", "attributes"), CASES)
-def test_the_answer_is_that_of_onnxruntime_wherever_it_has_one(op, attributes, opset):
+def test_the_output_is_that_of_onnxruntime_wherever_it_has_one(op, attributes, opset):
     empty = smaller = 0
     for kernel, strides, pads in itertools.product(KERNELS, STRIDES, PADS):
         model = model_of(op, opset, kernel_shape=kernel, strides=strides, pads=pads, **attributes)
-        plain, ours = session_of(model), []
+        plain, swapped_sessions = session_of(model), []
         for algorithm in ("direct", "reference"):
             result = convswap.swap(model, fuse=True, algorithm=algorithm)
-            # What is not fused is ONNX Runtime's own.
+            # A pool that is not fused runs in ONNX Runtime.
             assert result.fused or "may reach over more" in result.not_fused[0].reason
-            ours.append(session_of(result.to_proto()))
+            swapped_sessions.append(session_of(result.to_proto()))
         for height, width in IMAGES:
             x = np.random.default_rng(height).standard_normal((2, 3, height, width)).astype(np.float32)
-            if (expected := answer(plain, x)) is None:
+            if (expected := output_or_none(plain, x)) is None:
                 continue
-            for session in ours:
-                found = answer(session, x)
-                assert found is not None, (kernel, strides, pads, height, width)
-                np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+            for session in swapped_sessions:
+                actual = output_or_none(session, x)
+                assert actual is not None, (kernel, strides, pads, height, width)
+                np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-4)
             empty += expected.size == 0
             smaller += bool(result.fused) and height - 2 + pads[0] + pads[2] < kernel[0]
     assert empty > 20 and smaller > 20
@@ -94,8 +94,8 @@ def test_average_that_divides_by_less_than_the_window_in_later_opsets_is_fused_w
     attributes = {"kernel_shape": (3, 3), "strides": (2, 2), "count_include_pad": 1}
     assert convswap.swap(model_of("AveragePool", 20, **attributes), fuse=True).fused
     padded = {**attributes, "pads": (1, 1, 0, 0)}
-    (left,) = convswap.swap(model_of("AveragePool", 20, **padded), fuse=True).not_fused
-    assert "its kernel_shape (3, 3) may reach over more than what it pools" in left.reason
+    (not_fused,) = convswap.swap(model_of("AveragePool", 20, **padded), fuse=True).not_fused
+    assert "its kernel_shape (3, 3) may reach over more than what it pools" in not_fused.reason
     assert convswap.swap(model_of("AveragePool", 18, **padded), fuse=True).fused
     assert convswap.swap(model_of("AveragePool", 20, **{**padded, "pads": (1, 1, 1, 1)}), fuse=True).fused
 

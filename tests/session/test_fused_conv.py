@@ -1,4 +1,4 @@
-"""FusedConv is the convolution and what follows it, in the words of ONNX's own operators, in float64."""
+"""FusedConv equals the convolution and its epilogue, computed by ONNX's own operators in float64."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from op_sessions import make_session
 def fused_model(
     arrays: dict[str, np.ndarray], element_type: int, attributes: dict, x_shape: list | None = None
 ) -> bytes:
-    """Return a model of one FusedConv with constant weights; a residual, where there is one, is an input."""
+    """Return a model of one FusedConv with constant weights; the residual, if any, is an input."""
     inputs = [name if name in arrays else "" for name in ("x", "w", "b", "z")]
     while not inputs[-1]:
         inputs.pop()
@@ -40,12 +40,12 @@ def fused_model(
 def run(
     model: bytes, device: str, arrays: dict[str, np.ndarray], element_type: str, shape: tuple[int, ...] = ()
 ) -> np.ndarray:
-    """Run `model`; `shape` is that of its output, which only bfloat16 needs."""
+    """Run `model`; only bfloat16 needs `shape`, that of the output."""
     session = make_session(model, device)
     feeds = {name: arrays[name] for name in "xz" if name in arrays}
     if element_type != "bfloat16":
         return session.run(None, feeds)[0]
-    # ONNX Runtime gives no NumPy array of bfloat16, but writes into the memory of one.
+    # ONNX Runtime returns no NumPy array of bfloat16, but writes into the memory of one.
     y = np.full(shape, np.nan, ml_dtypes.bfloat16)
     binding = session.io_binding()
     for name, array in feeds.items():
@@ -79,7 +79,7 @@ def test_every_type_is_rounded_once(element_type, activation, pool, device):
 @pytest.mark.parametrize("algorithm", ["implicit_gemm", "toeplitz", "few_channels", "tiled", "naive"])
 @each("pool", POOLS.values())
 @pytest.mark.parametrize("activation", ["None", "Relu", "LeakyRelu", "Tanh", "SiLU"])
-def test_every_cuda_algorithm_takes_every_epilogue(algorithm, activation, pool):
+def test_every_cuda_algorithm_supports_every_epilogue(algorithm, activation, pool):
     for residual in (False, True):
         arrays = draw("float32", residual=residual)
         attributes = {"precision": "ieee", "algorithm": algorithm, **fused_attributes(activation, pool)}
@@ -104,7 +104,7 @@ def test_every_cuda_algorithm_rounds_once(algorithm, element_type, activation, p
 
 @pytest.mark.parametrize("algorithm", ["direct", "reference"])
 @pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
-def test_every_cpu_algorithm_takes_every_epilogue(algorithm, pool):
+def test_every_cpu_algorithm_supports_every_epilogue(algorithm, pool):
     conv = {"group": 3, "strides": [2, 1], "pads": [1, 2, 0, 1], "dilations": [1, 2]}
     random = np.random.default_rng(8)
     arrays = {
@@ -163,8 +163,8 @@ def test_shape_is_inferred_through_the_pool():
         model = fused_model(arrays, onnx.TensorProto.FLOAT, attributes, x_shape)
         shape = make_session(model).get_outputs()[0].shape
         assert len(shape) == 4
-        for got, wanted in zip(shape, expected, strict=True):
-            assert got == wanted or (wanted is None and isinstance(got, str))
+        for extent, expected_extent in zip(shape, expected, strict=True):
+            assert extent == expected_extent or (expected_extent is None and isinstance(extent, str))
 
 
 @pytest.mark.parametrize(

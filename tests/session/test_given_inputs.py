@@ -1,4 +1,4 @@
-"""Every command feeds a model what its user gives: its shapes are planned, its values run."""
+"""Every command accepts the user's inputs: their shapes are planned, and their values run."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ NOTE = "integer input 'size' [4] gets zeros and ones; --inputs gives it real val
 
 
 def resized() -> onnx.ModelProto:
-    """Return a Conv of 3x3 behind a Resize of x [n, 3, 16, 16] to what the input size says."""
+    """Return a Conv of 3x3 after a Resize of x [n, 3, 16, 16] to the input `size`."""
     nodes = "r = Resize(x, , , size)  [conv] y = Conv(r, w)"
     return text_model(nodes, weights("w", 4, 3, 3, 3), inputs="float[n, 3, 16, 16] x, int64[4] size")
 
 
-def given(batch: int = 2) -> dict[str, np.ndarray]:
+def example_inputs(batch: int = 2) -> dict[str, np.ndarray]:
     data = np.random.default_rng(0).standard_normal((batch, 3, 16, 16))
     return {"x": data, "size": np.array([batch, 3, 10, 12])}
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def work_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     onnx.save(resized(), "model.onnx")
-    np.savez("inputs.npz", **given())
+    np.savez("inputs.npz", **example_inputs())
     return tmp_path
 
 
-def test_the_shapes_of_what_is_given_are_planned():
-    plan = convswap.explain(resized(), device="cpu", inputs=given())
+def test_the_shapes_of_the_inputs_are_planned():
+    plan = convswap.explain(resized(), device="cpu", inputs=example_inputs())
     assert plan.batch == 2 and "x=2x3x10x12" in plan.convs[0].problem
     assert not any("zeros and ones" in note for note in plan.notes)
     open_images = small_model(side="s")
@@ -65,23 +65,23 @@ def test_the_shapes_of_what_is_given_are_planned():
     assert plan.batch == 7 and "x=7x3x9x9" in plan.convs[0].problem
 
 
-def test_tune_measures_the_shapes_of_what_is_given(here, table):
+def test_tune_measures_the_shapes_of_the_inputs(work_folder, table):
     tuning = convswap.tune(resized(), device="cpu", inputs="inputs.npz", runs=1)
     assert "x=2x3x10x12" in tuning.problems[0].problem
 
 
-def test_warm_plans_the_shapes_and_the_batch_of_what_is_given(monkeypatch):
+def test_warm_plans_the_shapes_and_the_batch_of_the_inputs(monkeypatch):
     warm = importlib.import_module("convswap.planning.warm")
     problems: list[str] = []
 
-    def kernels(found, card, *, is_here):
-        problems.extend(conv.problem.text for conv in found.convs)
+    def kernels(plan, card, *, is_here):
+        problems.extend(conv.problem.text for conv in plan.convs)
         return [("kernel", 90)]
 
     monkeypatch.setattr(warm, "_kernels", kernels)
     monkeypatch.setattr(warm, "_compile", lambda *_: 1)
     monkeypatch.setattr(warm._native, "kernel_compiler", lambda: {"why_not": ""})
-    warmed = warm.warm(resized(), compute_capabilities=[90], inputs=given())
+    warmed = warm.warm(resized(), compute_capabilities=[90], inputs=example_inputs())
     assert warmed.batches == (2,) and ["x=2x3x10x12" in problem for problem in problems] == [True]
     fixed = small_model(batch=3)
     assert warm.warm(fixed, compute_capabilities=[90]).batches == (3,)
@@ -89,47 +89,47 @@ def test_warm_plans_the_shapes_and_the_batch_of_what_is_given(monkeypatch):
     assert warm.warm(small_model(), compute_capabilities=[90], batches=[4]).batches == (4,)
 
 
-def test_compare_and_optimize_run_what_is_given():
-    found = convswap.compare(resized(), device="cpu", inputs=given(), time_layers=False)
-    assert found.within_tolerance and (found.images, found.batch, found.dataset) == (2, 2, "given")
-    assert not any("zeros and ones" in note for note in found.notes)
-    optimized = convswap.optimize(resized(), device="cpu", inputs=given())
+def test_compare_and_optimize_run_the_inputs():
+    result = convswap.compare(resized(), device="cpu", inputs=example_inputs(), time_layers=False)
+    assert result.within_tolerance and (result.images, result.batch, result.dataset) == (2, 2, "given")
+    assert not any("zeros and ones" in note for note in result.notes)
+    optimized = convswap.optimize(resized(), device="cpu", inputs=example_inputs())
     assert [list(node.default_ms) for node in optimized.nodes] == [[2]]
     assert not any("zeros and ones" in note for note in optimized.notes)
 
 
 def test_several_samples_of_a_fixed_batch_are_all_compared():
     values = np.random.default_rng(0).standard_normal((5, 3, 12, 12))
-    found = convswap.compare(small_model(batch=1), device="cpu", inputs={"x": values}, time_layers=False)
-    assert (found.images, found.batch) == (5, 1) and found.within_tolerance
+    result = convswap.compare(small_model(batch=1), device="cpu", inputs={"x": values}, time_layers=False)
+    assert (result.images, result.batch) == (5, 1) and result.within_tolerance
 
 
-def test_profile_runs_what_is_given(monkeypatch):
+def test_profile_runs_the_inputs(monkeypatch):
     recording = importlib.import_module("convswap.profiling.profile")
-    fed = {}
+    recorded_feeds = {}
     record = recording.record
 
     def watched(models, feeds, *arguments, **options):
-        fed.update(feeds)
+        recorded_feeds.update(feeds)
         return record(models, feeds, *arguments, **options)
 
     monkeypatch.setattr(recording, "record", watched)
     with on_pretended_card():
-        found = profile(resized(), runs=1, inputs=given())
-    assert found.batch == 2 and fed["size"].tolist() == [2, 3, 10, 12]
-    assert not any("zeros and ones" in note for note in found.notes)
+        result = profile(resized(), runs=1, inputs=example_inputs())
+    assert result.batch == 2 and recorded_feeds["size"].tolist() == [2, 3, 10, 12]
+    assert not any("zeros and ones" in note for note in result.notes)
     with (
         on_pretended_card(),
         pytest.raises(ConvswapError, match="data set random and inputs were both given"),
     ):
-        profile(resized(), data="random", inputs=given())
+        profile(resized(), data="random", inputs=example_inputs())
     plain = small_model()
     plain.graph.input.append(tensor_info("size", 4, element_type=TensorProto.INT64))
     with on_pretended_card():
         assert NOTE in profile(plain, runs=1).notes
 
 
-def test_first_run_is_fed_what_is_given(monkeypatch, capsys):
+def test_first_run_uses_the_inputs(monkeypatch, capsys):
     jobs = []
 
     def run(side, job):
@@ -138,12 +138,12 @@ def test_first_run_is_fed_what_is_given(monkeypatch, capsys):
         return json.loads(capsys.readouterr().out)
 
     monkeypatch.setattr(FIRST_RUN, "_run_alone", run)
-    found = first_run(resized(), device="cpu", processes=1, inputs=given())
-    assert found["batch"] == 2 and found["input_shapes"] == {"x": [2, 3, 16, 16], "size": [4]}
-    assert len(jobs) == 4 and found["notes"] == []
+    result = first_run(resized(), device="cpu", processes=1, inputs=example_inputs())
+    assert result["batch"] == 2 and result["input_shapes"] == {"x": [2, 3, 16, 16], "size": [4]}
+    assert len(jobs) == 4 and result["notes"] == []
 
 
-def test_whole_numbers_that_nobody_gave_are_told():
+def test_made_up_integers_are_noted():
     model = small_model()
     model.graph.input.append(tensor_info("size", 4, element_type=TensorProto.INT64))
     assert NOTE in convswap.compare(model, device="cpu", time_layers=False).notes
@@ -152,11 +152,11 @@ def test_whole_numbers_that_nobody_gave_are_told():
 
 
 @pytest.mark.parametrize("command", [["compare"], ["optimize", "-o", "out.onnx"], ["bench", "--first-run"]])
-def test_a_model_that_made_up_numbers_do_not_suit_ends_with_the_option(here, capsys, command):
+def test_a_model_that_fails_with_made_up_integers_names_the_option(work_folder, capsys, command):
     assert refusal(capsys, *command, "model.onnx", "--device", "cpu").endswith(NOTE)
 
 
-# Inputs that are no tensors of numbers, or have a default
+# Inputs that are not tensors of numbers, or have a default
 
 
 SEQUENCE, OPTIONAL = "seq(float[])", "optional(float[])"
@@ -164,32 +164,32 @@ IMAGE = np.random.default_rng(0).standard_normal((1, 3, 8, 8))
 PLANE = np.full((1, 4, 6, 6), 3, np.float32)
 
 
-def beside_a_conv(behind: str, inputs: str = "", domains: str = "", **constants) -> onnx.ModelProto:
-    """Return a Conv of x to c, and the nodes `behind` it, to y, with further `inputs`."""
-    held = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+def conv_and_nodes(nodes: str, inputs: str = "", domains: str = "", **constants) -> onnx.ModelProto:
+    """Return a Conv of x to c, and `nodes` that compute y from c, with additional `inputs`."""
+    initializers = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
     return text_model(
-        f"[conv] c = Conv(x, w)  {behind}",
-        *(weights("w", 4, 3, 3, 3), *held),
+        f"[conv] c = Conv(x, w)  {nodes}",
+        *(weights("w", 4, 3, 3, 3), *initializers),
         inputs=f"float[1, 3, 8, 8] x {inputs and ','} {inputs}",
         domains=domains,
     )
 
 
-def compared_with_onnx_runtime(model: onnx.ModelProto, given, fed: dict) -> None:
-    """Check that `compare` answers as ONNX Runtime does when it is `fed` what is `given`."""
+def assert_compare_agrees(model: onnx.ModelProto, inputs, feeds_of_session: dict) -> None:
+    """Check that `compare` with `inputs` gives ONNX Runtime's output for `feeds_of_session`."""
     captured = {}
-    answers = importlib.import_module("convswap.comparison.compare").errors_against_reference
+    original = importlib.import_module("convswap.comparison.compare").errors_against_reference
 
-    def watched(compared, feeds, answered, report):
-        captured.update({side.name: arrays for side, arrays in answered.items()})
-        return answers(compared, feeds, answered, report)
+    def watched(comparison, feeds, outputs, report):
+        captured.update({side.name: arrays for side, arrays in outputs.items()})
+        return original(comparison, feeds, outputs, report)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("convswap.comparison.compare.errors_against_reference", watched)
-        found = convswap.compare(model, device="cpu", inputs=given, time_layers=False)
+        result = convswap.compare(model, device="cpu", inputs=inputs, time_layers=False)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    (expected,) = session.run(["y"], {"x": IMAGE.astype(np.float32), **fed})
-    assert found.within_tolerance and found.swapped == 1
+    (expected,) = session.run(["y"], {"x": IMAGE.astype(np.float32), **feeds_of_session})
+    assert result.within_tolerance and result.swapped == 1
     for side in ("default", "convswap"):
         np.testing.assert_allclose(captured[side]["y"], expected, rtol=1e-4, atol=1e-4)
 
@@ -197,30 +197,30 @@ def compared_with_onnx_runtime(model: onnx.ModelProto, given, fed: dict) -> None
 def sum_of_a_sequence(kind: str = SEQUENCE, name: str = "s") -> onnx.ModelProto:
     get = "" if name == "s" else f"s = OptionalGetElement({name})"
     nodes = f"{get}  t = ConcatFromSequence <axis = 0> (s)  r = ReduceSum(t, axes)  y = Add(c, r)"
-    return beside_a_conv(nodes, f"{kind} {name}", axes=np.array([0]))
+    return conv_and_nodes(nodes, f"{kind} {name}", axes=np.array([0]))
 
 
 @pytest.mark.parametrize(("kind", "name"), [(SEQUENCE, "s"), (f"optional({SEQUENCE})", "o")], ids="so")
-def test_sequences_are_fed_from_lists_and_from_files(kind, name, tmp_path):
+def test_sequences_come_from_lists_and_from_files(kind, name, tmp_path):
     elements = [PLANE, 2 * PLANE, np.concatenate([PLANE, PLANE])]
-    fed = {name: elements}
-    compared_with_onnx_runtime(sum_of_a_sequence(kind, name), {"x": IMAGE, name: elements}, fed)
+    feeds = {name: elements}
+    assert_compare_agrees(sum_of_a_sequence(kind, name), {"x": IMAGE, name: elements}, feeds)
     parts = {f"{name}.{index}": values for index, values in enumerate(elements)}
-    compared_with_onnx_runtime(sum_of_a_sequence(kind, name), {"x": IMAGE, **parts}, fed)
+    assert_compare_agrees(sum_of_a_sequence(kind, name), {"x": IMAGE, **parts}, feeds)
     np.savez(tmp_path / "inputs.npz", x=IMAGE, **parts)
-    compared_with_onnx_runtime(sum_of_a_sequence(kind, name), tmp_path / "inputs.npz", fed)
+    assert_compare_agrees(sum_of_a_sequence(kind, name), tmp_path / "inputs.npz", feeds)
     plan = convswap.explain(sum_of_a_sequence(kind, name), device="cpu", inputs=tmp_path / "inputs.npz")
     assert len(plan.convs) == 1
 
 
-def test_a_sequence_without_elements_is_fed():
+def test_a_sequence_may_have_no_elements():
     nodes = "n = SequenceLength(s)  f = Cast <to = 1> (n)  y = Add(c, f)"
-    model = beside_a_conv(nodes, f"{SEQUENCE} s")
-    compared_with_onnx_runtime(model, {"x": IMAGE, "s": []}, {"s": []})
+    model = conv_and_nodes(nodes, f"{SEQUENCE} s")
+    assert_compare_agrees(model, {"x": IMAGE, "s": []}, {"s": []})
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("inputs", "expected"),
     [
         (
             {},
@@ -233,24 +233,24 @@ def test_a_sequence_without_elements_is_fed():
     ],
     ids=["none", "array", "gap", "type", "unknown"],
 )
-def test_a_sequence_that_is_none_is_refused_in_one_line(given, expected):
+def test_a_sequence_that_is_none_is_refused_in_one_line(inputs, expected):
     with pytest.raises(ConvswapError) as caught:
-        convswap.compare(sum_of_a_sequence(), device="cpu", inputs={"x": IMAGE, **given})
+        convswap.compare(sum_of_a_sequence(), device="cpu", inputs={"x": IMAGE, **inputs})
     assert expected in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_an_optional_is_fed_an_array_or_nothing(tmp_path):
+def test_an_optional_may_be_an_array_or_empty(tmp_path):
     nodes = """
       has = OptionalHasElement(o)
       y = If <
         then_branch = there () => (float[] z) { e = OptionalGetElement(o)  z = Add(c, e) },
         else_branch = absent () => (float[] z) { z = Neg(c) }
       > (has)"""
-    model = beside_a_conv(nodes, f"{OPTIONAL} o")
-    compared_with_onnx_runtime(model, {"x": IMAGE, "o": PLANE}, {"o": PLANE})
-    compared_with_onnx_runtime(model, {"x": IMAGE, "o": None}, {"o": None})
+    model = conv_and_nodes(nodes, f"{OPTIONAL} o")
+    assert_compare_agrees(model, {"x": IMAGE, "o": PLANE}, {"o": PLANE})
+    assert_compare_agrees(model, {"x": IMAGE, "o": None}, {"o": None})
     np.savez(tmp_path / "inputs.npz", x=IMAGE)
-    compared_with_onnx_runtime(model, tmp_path / "inputs.npz", {"o": None})
+    assert_compare_agrees(model, tmp_path / "inputs.npz", {"o": None})
 
 
 def test_names_of_the_model_are_no_names_that_are_made_for_it():
@@ -259,55 +259,55 @@ def test_names_of_the_model_are_no_names_that_are_made_for_it():
       e = OptionalGetElement(o)
       t = ConcatFromSequence <axis = 0> (s)
       y = Sum(same, e, t, part)"""
-    model = beside_a_conv(nodes, f"{OPTIONAL} o, {SEQUENCE} s, float[] part")
-    # Text has no such names.
+    model = conv_and_nodes(nodes, f"{OPTIONAL} o, {SEQUENCE} s, float[] part")
+    # ONNX's text format cannot contain such names.
     names = ("o/Optional", "s/SequenceConstruct", "", "o.value")
     for node, name in zip(model.graph.node[1:], names, strict=True):
         node.name = name
     model.graph.input[-1].name = model.graph.node[-1].input[-1] = "s.0"
-    fed = {"o": PLANE, "s": [2 * PLANE], "s.0": 3 * PLANE}
-    compared_with_onnx_runtime(model, {"x": IMAGE, **fed}, fed)
+    feeds = {"o": PLANE, "s": [2 * PLANE], "s.0": 3 * PLANE}
+    assert_compare_agrees(model, {"x": IMAGE, **feeds}, feeds)
 
 
-def test_an_unknown_name_is_told_beside_those_of_the_model():
-    model = beside_a_conv("e = OptionalGetElement(other)  y = Add(c, e)", f"{OPTIONAL} other")
+def test_an_unknown_name_is_listed_with_those_of_the_model():
+    model = conv_and_nodes("e = OptionalGetElement(other)  y = Add(c, e)", f"{OPTIONAL} other")
     with pytest.raises(ConvswapError, match=r"unknown input 'othr'; did you mean 'other'\?"):
         convswap.compare(model, device="cpu", inputs={"x": IMAGE, "othr": PLANE})
 
 
-def test_strings_are_fed_to_both_sides(tmp_path):
+def test_strings_are_inputs_of_both_sides(tmp_path):
     numbers = 'keys_strings = ["a", "é"], values_floats = [1.0, 2.0]'
     nodes = f"e = ai.onnx.ml.LabelEncoder <{numbers}> (s)  y = Mul(c, e)"
-    model = beside_a_conv(nodes, "string[1] s", domains="ai.onnx.ml:3")
-    words = np.array(["é"])
-    compared_with_onnx_runtime(model, {"x": IMAGE, "s": words}, {"s": words})
-    np.savez(tmp_path / "inputs.npz", x=IMAGE, s=words)
-    compared_with_onnx_runtime(model, tmp_path / "inputs.npz", {"s": words})
+    model = conv_and_nodes(nodes, "string[1] s", domains="ai.onnx.ml:3")
+    strings = np.array(["é"])
+    assert_compare_agrees(model, {"x": IMAGE, "s": strings}, {"s": strings})
+    np.savez(tmp_path / "inputs.npz", x=IMAGE, s=strings)
+    assert_compare_agrees(model, tmp_path / "inputs.npz", {"s": strings})
     with pytest.raises(ConvswapError, match=r"'s' \[1\] takes strings, .* --inputs"):
         convswap.compare(model, device="cpu")
 
 
 @pytest.mark.parametrize("kind", ["BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E5M2", "INT4", "UINT4"])
-def test_numbers_that_numpy_has_no_type_for_are_fed_to_both_sides(kind, monkeypatch, capsys, tmp_path):
+def test_types_that_numpy_lacks_are_inputs_of_both_sides(kind, monkeypatch, capsys, tmp_path):
     number = TensorProto.DataType.Value(kind)
-    model = beside_a_conv("e = Cast <to = 1> (s)  y = Mul(c, e)", f"{kind.lower()}[1, 4, 1, 1] s")
+    model = conv_and_nodes("e = Cast <to = 1> (s)  y = Mul(c, e)", f"{kind.lower()}[1, 4, 1, 1] s")
     model.opset_import[0].version = 21
     values = np.array([1, 2, 3, 5]).reshape(1, 4, 1, 1)
-    folded = beside_a_conv("y = Mul(c, e)", e=values.astype(np.float32))
-    given = {"x": IMAGE, "s": values}
-    found = convswap.compare(model, device="cpu", inputs=given)
+    folded = conv_and_nodes("y = Mul(c, e)", e=values.astype(np.float32))
+    inputs = {"x": IMAGE, "s": values}
+    result = convswap.compare(model, device="cpu", inputs=inputs)
     same = convswap.compare(folded, device="cpu", inputs={"x": IMAGE})
-    assert found.within_tolerance and same.within_tolerance
-    np.testing.assert_allclose(found.default.max_abs_error, same.default.max_abs_error, rtol=0.5, atol=1e-6)
+    assert result.within_tolerance and same.within_tolerance
+    np.testing.assert_allclose(result.default.max_abs_error, same.default.max_abs_error, rtol=0.5, atol=1e-6)
     assert convswap.compare(model, device="cpu", time_layers=False).within_tolerance
-    if kind != "FLOAT8E5M2":  # NumPy cannot read what it writes of that.
-        # Its files do not tell which type it is.
+    if kind != "FLOAT8E5M2":  # NumPy cannot read its own file of this type.
+        # The file does not store the element type.
         np.savez(tmp_path / "own.npz", x=IMAGE, s=values.astype(helper.tensor_dtype_to_np_dtype(number)))
         from_file = convswap.compare(model, device="cpu", inputs=tmp_path / "own.npz", time_layers=False)
-        assert from_file.default.max_abs_error == found.default.max_abs_error
-    # A process of its own gets them through a file.
+        assert from_file.default.max_abs_error == result.default.max_abs_error
+    # A first run gets its inputs through a file, in a separate process.
     monkeypatch.setattr(FIRST_RUN, "_run_alone", lambda _, job: run_job(job, capsys))
-    first_run(model, device="cpu", processes=1, inputs=given)
+    first_run(model, device="cpu", processes=1, inputs=inputs)
 
 
 def run_job(job, capsys):
@@ -316,51 +316,51 @@ def run_job(job, capsys):
 
 
 def with_default() -> onnx.ModelProto:
-    """Return a Conv times k, which is 2 where a run is given nothing else."""
-    return beside_a_conv("y = Mul(c, k)", "float[1] k", k=np.array([2], np.float32))
+    """Return a Conv times k, whose default is 2."""
+    return conv_and_nodes("y = Mul(c, k)", "float[1] k", k=np.array([2], np.float32))
 
 
 @pytest.mark.parametrize("fuse", [False, True])
-def test_an_input_with_a_default_is_fed_what_is_given_and_its_default_otherwise(fuse):
+def test_an_input_with_a_default_has_the_given_value_or_its_default(fuse):
     model = with_default()
     before = model.SerializeToString()
-    compared_with_onnx_runtime(model, {"x": IMAGE, "k": np.array([5.0], np.float32)}, {"k": np.float32([5])})
-    compared_with_onnx_runtime(model, {"x": IMAGE}, {})
+    assert_compare_agrees(model, {"x": IMAGE, "k": np.array([5.0], np.float32)}, {"k": np.float32([5])})
+    assert_compare_agrees(model, {"x": IMAGE}, {})
     assert model.SerializeToString() == before
-    # What is only a default is folded into no weight.
+    # A default is not folded into weights.
     swapped = convswap.swap(model, fuse=fuse).to_proto()
     options = onnxruntime.SessionOptions()
     convswap.register(options)
-    ours = onnxruntime.InferenceSession(
+    session = onnxruntime.InferenceSession(
         swapped.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     x = IMAGE.astype(np.float32)
-    (two,), (five,) = (ours.run(["y"], {"x": x, "k": np.float32([k])}) for k in (2, 5))
+    (two,), (five,) = (session.run(["y"], {"x": x, "k": np.float32([k])}) for k in (2, 5))
     np.testing.assert_allclose(five, two * 2.5, rtol=1e-5)
 
 
 def test_a_default_that_cannot_be_changed_or_has_another_shape_is_refused():
-    given = {"x": IMAGE, "k": np.float32([5])}
+    inputs = {"x": IMAGE, "k": np.float32([5])}
     with pytest.raises(ConvswapError, match=r"'k' \[1\] was given an array of shape \[2\]"):
-        convswap.compare(with_default(), device="cpu", inputs={**given, "k": np.float32([5, 6])})
+        convswap.compare(with_default(), device="cpu", inputs={**inputs, "k": np.float32([5, 6])})
     model = with_default()
     model.ir_version = 3
     with pytest.raises(ConvswapError, match="'k' was given a value, but the model, of IR version 3, has one"):
-        convswap.compare(model, device="cpu", inputs=given)
+        convswap.compare(model, device="cpu", inputs=inputs)
 
 
 def test_sparse_initializers_count_in_a_comparison(monkeypatch):
-    model = beside_a_conv("y = Add(c, k)")
+    model = conv_and_nodes("y = Add(c, k)")
     sparse = model.graph.sparse_initializer.add(dims=[1, 4, 1, 1])
     sparse.values.CopyFrom(numpy_helper.from_array(np.float32([7, 9]), "k"))
     sparse.indices.CopyFrom(numpy_helper.from_array(np.array([1, 3]), "k_indices"))
-    compared_with_onnx_runtime(model, {"x": IMAGE}, {})
-    # Where nothing gains, nothing is compared.
+    assert_compare_agrees(model, {"x": IMAGE}, {})
+    # `optimize` compares outputs only if a Conv is faster.
     monkeypatch.setattr(
         measuring, "variant_times", lambda segment, *_: {None: 1.0, **dict.fromkeys(segment.stages, 0.5)}
     )
     assert convswap.optimize(model, device="cpu", inputs={"x": IMAGE}).answers_agree
-    # The override loads what the user has.
+    # An override session loads the user's model unchanged.
     session = convswap.override_session(model.SerializeToString(), providers=["CPUExecutionProvider"])
     plain = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     feeds = {"x": IMAGE.astype(np.float32)}
@@ -381,14 +381,14 @@ def test_sparse_initializers_count_in_a_comparison(monkeypatch):
     ],
     ids=lambda command: command[0],
 )
-def test_every_command_takes_inputs(here, command, monkeypatch, table):
+def test_every_command_accepts_inputs(work_folder, command, monkeypatch, table):
     monkeypatch.setattr(FIRST_RUN, "_run_alone", lambda *_: {"session_ms": 1.0, "run_ms": 1.0})
     status = main([*command, "--device", "cpu", "--inputs", "inputs.npz"])
-    # Whether anything is gained depends on the machine.
+    # The exit status depends on whether a Conv is faster on this machine.
     assert status in ((0, 1) if command[0] == "optimize" else (0,))
 
 
-def test_images_of_a_folder_are_compared(here):
+def test_images_of_a_folder_are_compared(work_folder):
     Path("images").mkdir()
     for number in range(3):
         Image.new("RGB", (20, 30), (number, 99, 3)).save(f"images/{number}.png")
@@ -396,8 +396,8 @@ def test_images_of_a_folder_are_compared(here):
     arguments = ["--inputs", "images", "--mean", "0.485,0.456,0.406", "--std", "0.229,0.224,0.225"]
     common = ["small.onnx", "--device", "cpu", "--no-layers", "--json", "found.json"]
     assert main(["compare", *common, *arguments]) == 0
-    found = json.loads(Path("found.json").read_text())
-    assert (found["images"], found["dataset"]) == (3, "given")
+    report = json.loads(Path("found.json").read_text())
+    assert (report["images"], report["dataset"]) == (3, "given")
     with_inputs = InputData("images", mean=0.5)
     assert convswap.compare(small_model(), device="cpu", inputs=with_inputs, time_layers=False).images == 3
 
@@ -413,10 +413,10 @@ def test_images_of_a_folder_are_compared(here):
     ],
     ids=str,
 )
-def test_inputs_that_do_not_fit_are_refused_in_one_line(here, capsys, options, expected):
+def test_inputs_that_do_not_fit_are_refused_in_one_line(work_folder, capsys, options, expected):
     assert expected in only_line_of_refusal(capsys, "explain", "model.onnx", "--device", "cpu", *options)
 
 
 @pytest.mark.parametrize("option", [["--inputs", "inputs.npz"], ["--mean", "1"], ["--scale", "2"]], ids=str)
-def test_a_suite_takes_no_inputs(here, capsys, option):
+def test_a_suite_accepts_no_inputs(work_folder, capsys, option):
     assert f"{option[0]} has no meaning beside a suite" in refusal(capsys, "bench", "course", *option)

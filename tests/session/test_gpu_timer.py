@@ -1,4 +1,4 @@
-"""A card's own clock times its work alone, whatever the host takes to start it."""
+"""The GPU timer measures the card's work, whatever time the host takes to launch it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from repeats import repeats
 
 
 def test_run_in_a_burst_costs_the_host_no_more_than_one_alone():
-    """What ONNX Runtime's Python does with the options of a run must not be timed as the layer's."""
+    """ONNX Runtime's Python code for run options must not be timed as part of the layer."""
     device = choose_device("cpu")
     graph = helper.make_graph(
         [helper.make_node("Relu", ["x"], ["y"])],
@@ -34,18 +34,18 @@ def test_run_in_a_burst_costs_the_host_no_more_than_one_alone():
     run = BoundRun(session, on_device({"x": np.ones(1, np.float32)}, device), device)
 
     def processor_time(work) -> float:
-        begin = time.thread_time()
+        start = time.thread_time()
         work()
-        return time.thread_time() - begin
+        return time.thread_time() - start
 
-    alone = min(processor_time(lambda: [run.once() for _ in range(500)]) for _ in range(5))
-    together = min(processor_time(lambda: (run.start(500), run.wait())) for _ in range(5))
-    # Alone it also waits, and is a Python call more; twice is room for a busy machine.
-    assert together < 2 * alone
+    single = min(processor_time(lambda: [run.once() for _ in range(500)]) for _ in range(5))
+    burst = min(processor_time(lambda: (run.start(500), run.wait())) for _ in range(5))
+    # A single run also waits and makes one more Python call; the factor of two allows for a busy machine.
+    assert burst < 2 * single
 
 
 class Driver:
-    """Stands for the CUDA driver: keeps what is called, in order, and how long the stream was held."""
+    """A fake CUDA driver that records its calls and for how long the stream was blocked."""
 
     def __init__(self, failing: str = "") -> None:
         self.failing, self.called = failing, []
@@ -79,7 +79,7 @@ def timer_of(driver: Driver, monkeypatch) -> GpuTimer:
 
 
 class HostClock:
-    """Stands for `time` in the timer, so that a host that is busy by itself changes no hold."""
+    """A stand-in for the timer's `time`, so that a busy host does not change the measurement."""
 
     def __init__(self, monkeypatch) -> None:
         self.seconds = 0.0
@@ -98,9 +98,9 @@ def test_stream_is_held_while_all_work_is_queued_between_two_events(monkeypatch)
     timer = timer_of(driver, monkeypatch)
     assert timer.provider_options == {"user_compute_stream": "4711"}
     driver.called.clear()
-    begin = time.perf_counter()
+    start = time.perf_counter()
     assert timer.milliseconds(lambda: driver.called.append("work")) == 7.5
-    assert time.perf_counter() - begin >= gpu_timer.HOLD_MICROSECONDS * 1e-6
+    assert time.perf_counter() - start >= gpu_timer.HOLD_MICROSECONDS * 1e-6
     assert driver.called == [
         "cuLaunchHostFunc",
         *("cuEventRecord", "work", "cuEventRecord"),
@@ -112,7 +112,7 @@ def test_work_is_started_again_after_a_longer_hold_where_the_host_took_longer_to
     driver, clock = Driver(), HostClock(monkeypatch)
     timer = timer_of(driver, monkeypatch)
     hold = gpu_timer.HOLD_MICROSECONDS
-    # As a first run, which plans.
+    # A slow first run, as if it planned.
     slow = [1.5 * hold * 1e-6]
     timer.milliseconds(lambda: clock.pass_by(slow.pop() if slow else 0))
     assert driver.holds == [hold, 4 * hold]
@@ -136,7 +136,7 @@ def test_failure_of_the_driver_is_one_line_that_names_the_call(monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("side", [DEFAULT, CONVSWAP], ids=["default", "convswap"])
 def test_card_s_time_is_that_of_its_work_alone(side, cuda):
-    """Runs of a few microseconds, which the host takes longer to start."""
+    """Runs of a few microseconds, whose launch takes the host longer."""
     device = choose_device("cuda")
     timer = GpuTimer()
     layer = SUITES["course"][0]
@@ -147,13 +147,13 @@ def test_card_s_time_is_that_of_its_work_alone(side, cuda):
     )
     run = BoundRun(session, on_device({"x": single_node_data(layer, 1, "tf32")}, device), device)
     run.once()
-    begin = time.perf_counter()
+    start = time.perf_counter()
     runs = repeats(200)
     run.start(runs)
     run.wait()
-    host = (time.perf_counter() - begin) * 1e3 / runs
+    host = (time.perf_counter() - start) * 1e3 / runs
     times = [sample_of(run, timer)(runs) for _ in range(repeats(5))]
-    # Launching a kernel takes the card a microsecond at least; the rest is room for other work of the host.
+    # Launching a kernel takes the card at least a microsecond; the factor allows for other work of the host.
     assert 1e-3 < np.median(times) <= 1.1 * host
-    # A quarter of the runs take a quarter of the time, for nothing else is between the events.
+    # A quarter of the runs take a quarter of the time, because the events enclose nothing else.
     assert sample_of(run, timer)(repeats(50)) == pytest.approx(np.median(times), rel=0.2)

@@ -1,4 +1,4 @@
-"""The large networks have the published shapes, sane activations, and are what compare and bench take."""
+"""The large networks have the published shapes and reasonable activations, and run in compare and bench."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ from onnx import helper, numpy_helper
 
 pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
-# As published; torchvision counts the same for its own four. YOLOv8n's 3,157,200 are with the 16 constants
-# that decode boxes.
+# Published numbers of parameters; torchvision counts the same for its four networks. YOLOv8n's 3,157,200
+# include the 16 constants that decode boxes.
 PARAMETERS = {
     "alexnet": 60_965_224,
     "resnet50": 25_557_032,
@@ -70,8 +70,9 @@ PARAMETERS = {
     "convnext-tiny": 28_589_128,
     "yolov8n": 3_157_184,
 }
-# Multiplications for an image, in billions: those of the papers' tables, ResNet-50's for a stride in the 3x3
-# convolutions. YOLOv8n's 8.7 billion operations are for four times as many pixels, two for a multiplication.
+# Billions of multiplications per image, from the papers' tables; ResNet-50's for a stride in the 3x3
+# convolutions. YOLOv8n's 8.7 billion operations are for four times as many pixels, and two per
+# multiplication.
 BILLIONS = {
     "alexnet": 0.72,
     "resnet50": 4.1,
@@ -80,9 +81,9 @@ BILLIONS = {
     "convnext-tiny": 4.5,
     "yolov8n": 8.7 / 8,
 }
-# Half a gigabyte of VGG-16's weights would be made for what AlexNet's layers, of the same kinds, show.
+# Without VGG-16: it would need half a gigabyte of weights, and AlexNet has the same kinds of layers.
 EXPORTED = tuple(name for name in PARAMETERS if name != "vgg16")
-# Of 1,000 classes; of 4 x 16 distances and 80 classes at each of 40x40, 20x20 and 10x10 pixels.
+# 1,000 classes; for YOLOv8n 4 x 16 distances and 80 classes at each of 40x40, 20x20 and 10x10 pixels.
 LOGITS = dict.fromkeys(PARAMETERS, (1000,)) | {"yolov8n": (144, 2100)}
 
 
@@ -94,7 +95,7 @@ def run(model, images):
     return session_of(model).run(["logits"], {"image": images})[0]
 
 
-def test_there_are_six_beside_those_of_the_course():
+def test_there_are_six_in_addition_to_those_of_the_course():
     assert set(LARGE_NETWORKS) == set(PARAMETERS)
     assert not set(LARGE_NETWORKS) & set(NETWORKS)
     assert [network.name for network in export.networks()] == [*NETWORKS, *LARGE_NETWORKS]
@@ -124,7 +125,7 @@ def test_a_network_multiplies_as_often_as_published(name):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("name", "theirs"),
+    ("name", "torchvision_name"),
     [
         ("resnet50", "resnet50"),
         ("vgg16", "vgg16"),
@@ -132,17 +133,17 @@ def test_a_network_multiplies_as_often_as_published(name):
         ("convnext-tiny", "convnext_tiny"),
     ],
 )
-def test_arrays_have_the_shapes_of_torchvision(name, theirs):
+def test_arrays_have_the_shapes_of_torchvision(name, torchvision_name):
     try:
         import torchvision
     except (ImportError, RuntimeError) as error:
-        # It raises RuntimeError beside a PyTorch that it was not built for.
+        # A PyTorch for which torchvision was not built makes it raise RuntimeError.
         pytest.skip(f"torchvision cannot be imported: {error}")
-    module = getattr(torchvision.models, theirs)(weights=None)
+    module = getattr(torchvision.models, torchvision_name)(weights=None)
     expected = Counter(tuple(parameter.shape) for parameter in module.parameters())
     placed = place(LARGE_NETWORKS[name])
     assert expected == Counter(shape for layer in placed for shape in layer.parameters.values())
-    # Its buffers are the statistics, and a count of batches for each pair of them.
+    # The buffers are the statistics, and a count of batches for each normalisation, which has no dimension.
     buffers = Counter(tuple(buffer.shape) for buffer in module.buffers() if buffer.ndim)
     assert buffers == Counter(shape for layer in placed for shape in layer.statistics.values())
 
@@ -171,17 +172,17 @@ def _dimensions(value):
 
 
 @pytest.mark.parametrize("name", EXPORTED)
-def test_an_exported_network_runs_with_any_batch_and_tells_images_apart(name):
+def test_an_exported_network_runs_with_any_batch_and_distinguishes_images(name):
     images = np.random.default_rng(4).standard_normal((2, 3, *[LARGE_NETWORKS[name].image_size] * 2))
     images = images.astype(np.float32)
     session = session_of(exported(name))
-    both, alone = (session.run(None, {"image": given})[0] for given in (images, images[1:]))
-    assert both.shape == (2, *LOGITS[name])
-    deviation = both.std()
+    two_images, second_image = (session.run(None, {"image": batch})[0] for batch in (images, images[1:]))
+    assert two_images.shape == (2, *LOGITS[name])
+    deviation = two_images.std()
     assert deviation < 500
-    # A thousand times the rounding of float32 through the deepest.
-    assert np.abs(both[0] - both[1]).max() > 0.01 * deviation
-    np.testing.assert_allclose(alone, both[1:], atol=1e-4 * deviation)
+    # A thousand times the rounding error of float32 through the deepest network.
+    assert np.abs(two_images[0] - two_images[1]).max() > 0.01 * deviation
+    np.testing.assert_allclose(second_image, two_images[1:], atol=1e-4 * deviation)
 
 
 @pytest.mark.parametrize("name", EXPORTED)
@@ -191,7 +192,8 @@ def test_activations_keep_sane_magnitudes(name):
     inner = [node.output[0] for node in model.graph.node if node.op_type in ("Conv", "Gemm", "MatMul", "Add")]
     model.graph.output.extend(onnx.ValueInfoProto(name=value) for value in inner if value != "logits")
     values = session_of(model).run(None, {"image": seeded_images(LARGE_NETWORKS[name], 1)})
-    # AlexNet's are those of pixels; the others' stay about 1 through up to 63 convolutions.
+    # AlexNet's activations have the magnitude of pixels; those of the others stay about 1 through up to 63
+    # convolutions.
     low, high = (5, 500) if name == "alexnet" else (0.1, 20)
     assert all(low < np.sqrt(np.mean(value**2)) < high for value in values)
 
@@ -199,16 +201,16 @@ def test_activations_keep_sane_magnitudes(name):
 def test_normalisation_across_channels_matters_in_alexnet():
     model = exported("alexnet")
     images = seeded_images(LARGE_NETWORKS["alexnet"], 1)
-    without = onnx.ModelProto()
-    without.CopyFrom(model)
-    for node in without.graph.node:
+    without_lrn = onnx.ModelProto()
+    without_lrn.CopyFrom(model)
+    for node in without_lrn.graph.node:
         if node.op_type == "LRN":
             next(attribute for attribute in node.attribute if attribute.name == "alpha").f = 1e-12
-    given, changed = run(model, images), run(without, images)
-    assert np.linalg.norm(given - changed) > 0.1 * np.linalg.norm(given)
+    original, changed = run(model, images), run(without_lrn, images)
+    assert np.linalg.norm(original - changed) > 0.1 * np.linalg.norm(original)
 
 
-def test_seeded_images_are_of_mean_0_and_variance_1_and_begin_alike():
+def test_seeded_images_are_of_mean_0_and_variance_1_and_the_same_for_every_count():
     network = LARGE_NETWORKS["resnet50"]
     images = seeded_images(network, 2)
     assert images.shape == (2, 3, 224, 224)
@@ -219,7 +221,7 @@ def test_seeded_images_are_of_mean_0_and_variance_1_and_begin_alike():
 
 
 def rounded_to_tf32(model):
-    """Return `model` with what Conv, Gemm and MatMul take rounded to the 11 significant bits of TF32."""
+    """Return `model` with the inputs of Conv, Gemm and MatMul rounded to the 11 significant bits of TF32."""
     # Veltkamp's splitting: with c = (2^13 + 1) x, c - (c - x) is x without its last 13 bits, rounded.
     splitter = np.float32(2**13 + 1)
     copy = onnx.ModelProto()
@@ -251,9 +253,9 @@ def rounded_to_tf32(model):
 def test_rounding_to_tf32_moves_the_logits_by_less_than_the_tolerance(name):
     model = exported(name)
     images = seeded_images(LARGE_NETWORKS[name], 1)
-    given, rounded = run(model, images), run(rounded_to_tf32(model), images)
-    error = np.linalg.norm(rounded - given) / np.linalg.norm(given)
-    # Below, nothing would have been rounded; a card may round a little worse than to nearest.
+    original, rounded = run(model, images), run(rounded_to_tf32(model), images)
+    error = np.linalg.norm(rounded - original) / np.linalg.norm(original)
+    # The lower bound shows that rounding took place. A card may round a little worse than to nearest.
     assert 1e-4 < error < 0.75 * TOLERANCES["tf32"]
 
 
@@ -306,24 +308,24 @@ def every_layer():
 
 
 def as_attribute(value):
-    """Return `value` as the float32 that an ONNX attribute holds."""
+    """Return `value` rounded to float32, as ONNX stores attributes."""
     return float(np.float32(value))
 
 
 def forward(weights, images):
     """Compute EVERY_LAYER in float64, layer by layer, from its definition."""
     values = {"image": images.astype(np.float64)}
-    measured = {}
+    statistics = {}
     for placed in place(EVERY_LAYER):
         x = values[placed.sources[0]]
-        own = {name.split(".")[1]: weights[name].astype(np.float64) for name in placed.parameters}
+        arrays = {name.split(".")[1]: weights[name].astype(np.float64) for name in placed.parameters}
         layer = placed.layer
         match layer:
             case Convolution():
                 pair = {
                     name: (value,) * 2 for name, value in (("stride", layer.stride), ("pad", layer.padding))
                 }
-                y = convolve(x, own["weight"], own.get("bias"), groups=layer.groups, **pair)
+                y = convolve(x, arrays["weight"], arrays.get("bias"), groups=layer.groups, **pair)
             case Activation(function="relu"):
                 y = np.maximum(x, 0)
             case Activation(function="relu6"):
@@ -344,15 +346,15 @@ def forward(weights, images):
                 total = squares[:, :-2] + squares[:, 1:-1] + squares[:, 2:]
                 y = x / (1 + as_attribute(0.3) / 3 * total) ** 0.75
             case BatchNormalization():
-                measured[f"{placed.name}.mean"] = x.mean(axis=(0, 2, 3))
-                measured[f"{placed.name}.variance"] = x.var(axis=(0, 2, 3))
+                statistics[f"{placed.name}.mean"] = x.mean(axis=(0, 2, 3))
+                statistics[f"{placed.name}.variance"] = x.var(axis=(0, 2, 3))
                 mean, variance, scale, bias = (
                     array.astype(np.float64).reshape(-1, 1, 1)
                     for array in (
                         weights[f"{placed.name}.mean"],
                         weights[f"{placed.name}.variance"],
-                        own["scale"],
-                        own["bias"],
+                        arrays["scale"],
+                        arrays["bias"],
                     )
                 )
                 y = (x - mean) / np.sqrt(variance + as_attribute(1e-5)) * scale + bias
@@ -369,18 +371,18 @@ def forward(weights, images):
             case LayerNormalization():
                 centred = x - x.mean(axis=-1, keepdims=True)
                 variance = x.var(axis=-1, keepdims=True)
-                y = centred / np.sqrt(variance + as_attribute(1e-6)) * own["scale"] + own["bias"]
+                y = centred / np.sqrt(variance + as_attribute(1e-6)) * arrays["scale"] + arrays["bias"]
             case LayerScale():
-                y = x * own["scale"]
+                y = x * arrays["scale"]
             case GlobalAveragePool():
                 y = x.mean(axis=(2, 3), keepdims=True)
             case Flatten():
                 y = x.reshape(len(x), -1)
             case FullyConnected():
-                rows = dense(x.reshape(-1, x.shape[-1]), own["weight"], own["bias"])
+                rows = dense(x.reshape(-1, x.shape[-1]), arrays["weight"], arrays["bias"])
                 y = rows.reshape(*x.shape[:-1], -1)
         values[placed.name] = y
-    return y, measured
+    return y, statistics
 
 
 def test_every_kind_of_layer_computes_its_definition(every_layer):
@@ -402,10 +404,10 @@ def test_upsample_repeats_rows_and_columns():
 
 def test_statistics_are_those_of_the_seeded_batch(every_layer):
     weights, _ = every_layer
-    _, measured = forward(weights, seeded_images(EVERY_LAYER, calibration.IMAGES))
-    statistics = {name for placed in place(EVERY_LAYER) for name in placed.statistics}
-    assert set(measured) == statistics and len(statistics) == 6
-    for name, expected in measured.items():
+    _, statistics = forward(weights, seeded_images(EVERY_LAYER, calibration.IMAGES))
+    names = {name for placed in place(EVERY_LAYER) for name in placed.statistics}
+    assert set(statistics) == names and len(names) == 6
+    for name, expected in statistics.items():
         np.testing.assert_allclose(weights[name], expected, atol=1e-5)
 
 
@@ -443,31 +445,31 @@ def test_random_images_are_as_many_as_the_device_is_for(device, images, every_la
 
 
 @pytest.fixture
-def smaller(monkeypatch):
-    """Have two networks take 64x64 pixels: the commands find them by name, and float64 takes its time."""
+def small_networks(monkeypatch):
+    """Reduce two networks to 64x64 pixels, because float64 is slow; the commands find networks by name."""
     for name in ("mobilenet-v2", "yolov8n"):
         monkeypatch.setitem(ALL_NETWORKS, name, replace(LARGE_NETWORKS[name], image_size=64))
 
 
-@pytest.mark.usefixtures("smaller")
+@pytest.mark.usefixtures("small_networks")
 def test_a_network_is_compared_by_name_without_labels(monkeypatch):
-    # How often each of the 52 layers is timed is not the matter here.
+    # The number of samples of the 52 layers does not matter here.
     monkeypatch.setattr(sampler, "SINGLE_RUNS", replace(sampler.SINGLE_RUNS, samples=1))
     monkeypatch.setattr(sampler, "WARM_UPS", 1)
-    found = compare("mobilenet-v2", images=1, device="cpu", precision="ieee")
-    assert (found.dataset, found.images, found.swapped, len(found.layers)) == ("random", 1, 52, 52)
-    assert found.default.accuracy is None and found.convswap.accuracy is None
-    assert found.top1_agreement == 1.0
-    assert found.truth_images == 1
-    assert found.within_tolerance and 0 < found.convswap.relative_l2_error < 1e-5
-    assert not [note for note in found.notes if "float32" in note]
+    result = compare("mobilenet-v2", images=1, device="cpu", precision="ieee")
+    assert (result.dataset, result.images, result.swapped, len(result.layers)) == ("random", 1, 52, 52)
+    assert result.default.accuracy is None and result.convswap.accuracy is None
+    assert result.top1_agreement == 1.0
+    assert result.truth_images == 1
+    assert result.within_tolerance and 0 < result.convswap.relative_l2_error < 1e-5
+    assert not [note for note in result.notes if "float32" in note]
 
 
-@pytest.mark.usefixtures("smaller")
+@pytest.mark.usefixtures("small_networks")
 def test_a_detector_is_compared_by_name():
-    found = compare("yolov8n", images=1, device="cpu", precision="ieee", time_layers=False)
-    assert (found.dataset, found.swapped, found.top1_agreement) == ("random", 63, 1.0)
-    assert found.within_tolerance and 0 < found.convswap.relative_l2_error < 1e-5
+    result = compare("yolov8n", images=1, device="cpu", precision="ieee", time_layers=False)
+    assert (result.dataset, result.swapped, result.top1_agreement) == ("random", 63, 1.0)
+    assert result.within_tolerance and 0 < result.convswap.relative_l2_error < 1e-5
 
 
 def test_data_with_labels_do_not_suit_a_large_network():
@@ -497,8 +499,8 @@ def test_the_list_names_every_network(capsys):
 
 def test_the_suite_of_a_network_has_each_of_its_convolutions_once():
     suite = SUITES["resnet50"]
-    # The stem; in the first stage 1x1 in, 3x3, 1x1 out (also the shortcut) and 1x1 back; in each later one
-    # the first block's 1x1, strided 3x3 and shortcut, and 1x1 back, 3x3 and 1x1 out.
+    # The stem has one shape. The first stage has 1x1 in, 3x3, 1x1 out (also the shortcut) and 1x1 back. Each
+    # later stage has the first block's 1x1, strided 3x3 and shortcut, and 1x1 back, 3x3 and 1x1 out.
     assert len(suite) == 1 + 4 + 3 * 6
     assert (
         len({(layer.channels, layer.filters, layer.kernel, layer.size, layer.stride) for layer in suite})
@@ -512,7 +514,7 @@ def test_the_suite_of_a_network_has_each_of_its_convolutions_once():
 
 @pytest.fixture
 def few_runs(monkeypatch):
-    """How often a layer is timed is not the matter here."""
+    """Time layers with few samples, whose number does not matter here."""
     monkeypatch.setattr(sampler, "SINGLE_RUNS", replace(sampler.SINGLE_RUNS, samples=2))
 
 

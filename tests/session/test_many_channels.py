@@ -1,7 +1,7 @@
 """More groups, channels, filters and images than 16 bits count, in a session on each provider.
 
-The data are small integers, so that every sum is exact in float32 and its factors are exact in TF32: of tens
-of thousands of terms one that is missing or added twice shows, which no bound on rounding errors would show.
+The data are small integers, so that every sum is exact in float32, and its factors are exact in TF32. So one
+missing or repeated term among tens of thousands shows, which no bound on rounding errors would detect.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def integer_arrays(case: ConvCase) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 @each(
     "case",
     [
-        # One group more than a grid of CUDA has rows, and some more.
+        # Around the limit of 65,535 blocks in y of a CUDA grid, and above it.
         ConvCase((1, 65_535, 1, 4), (65_535, 1, 1, 3), attributes={"group": 65_535}),
         ConvCase((1, 65_536, 1, 4), (65_536, 1, 1, 3), attributes={"group": 65_536}),
         ConvCase((2, 70_001, 3, 3), (70_001, 1, 2, 2), attributes={"group": 70_001, "pads": [1, 0, 0, 1]}),

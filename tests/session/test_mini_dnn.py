@@ -1,4 +1,4 @@
-"""Weights files of mini-dnn become the network of 2020; damaged ones are refused in one line."""
+"""Weights files of mini-dnn become the network of 2020; damaged files are refused in one line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIZE = 180_788
 
 
 def forward(layers, x, *, convolution_biases=False):
-    """Run the network of 2020 in float64; the course's convolution leaves its bias out."""
+    """Run the network of 2020 in float64; the course's convolution ignores its bias."""
     (w1, b1), _, _, (w2, b2), _, _, (w3, b3), _, (w4, b4), _ = layers
     value = convolve(x, w1, b1 if convolution_biases else None)
     value = pool(np.maximum(value, 0), (2, 2), (2, 2))
@@ -65,11 +65,11 @@ def test_a_weights_file_computes_the_layers_of_the_course(weights_file, images):
     model = read_mini_dnn(weights_file)
     expected = forward(layers, images)
     assert 0.05 < expected.max(axis=1).mean() < 0.999
-    # float32 sums of up to 1,296 products, seen through probabilities of at most 1.
+    # float32 sums of up to 1,296 products, as probabilities of at most 1.
     np.testing.assert_allclose(default_run(model, images), expected, atol=1e-5)
     np.testing.assert_allclose(default_run(model, images[:1]), expected[:1], atol=1e-5)
-    ours = make_session(ir.to_proto(swap(model).model), CONVSWAP, Device("cpu", "asked for"))
-    np.testing.assert_allclose(run(ours, {"image": images})[0], expected, atol=1e-5)
+    session = make_session(ir.to_proto(swap(model).model), CONVSWAP, Device("cpu", "asked for"))
+    np.testing.assert_allclose(run(session, {"image": images})[0], expected, atol=1e-5)
 
 
 def test_the_biases_of_the_convolutions_are_left_out_as_in_the_course(tmp_path, weights_file, images):
@@ -78,22 +78,22 @@ def test_the_biases_of_the_convolutions_are_left_out_as_in_the_course(tmp_path, 
         layers[number][1] += 0.7
     changed = tmp_path / "changed.bin"
     changed.write_bytes(weights_bytes(layers))
-    # They would be seen if they counted.
+    # The biases are large enough to change the result.
     assert np.abs(forward(layers, images, convolution_biases=True) - forward(layers, images)).max() > 0.01
-    found = read_mini_dnn(changed).SerializeToString()
-    assert found == read_mini_dnn(weights_file).SerializeToString()
+    actual = read_mini_dnn(changed).SerializeToString()
+    assert actual == read_mini_dnn(weights_file).SerializeToString()
 
 
 def test_a_weights_file_gives_the_model_of_the_network_with_other_weights(weights_file):
-    model, named = read_mini_dnn(weights_file), export_network("ece408-2020")
+    model, network = read_mini_dnn(weights_file), export_network("ece408-2020")
     onnx.checker.check_model(model, full_check=True)
-    assert list(model.graph.node) == list(named.graph.node)
-    assert list(model.graph.input) == list(named.graph.input)
-    assert list(model.graph.output) == list(named.graph.output)
-    assert list(model.graph.value_info) == list(named.graph.value_info)
-    assert (model.ir_version, model.opset_import) == (named.ir_version, named.opset_import)
+    assert list(model.graph.node) == list(network.graph.node)
+    assert list(model.graph.input) == list(network.graph.input)
+    assert list(model.graph.output) == list(network.graph.output)
+    assert list(model.graph.value_info) == list(network.graph.value_info)
+    assert (model.ir_version, model.opset_import) == (network.ir_version, network.opset_import)
     assert [value.name for value in model.graph.initializer] == [
-        value.name for value in named.graph.initializer
+        value.name for value in network.graph.initializer
     ]
     properties = {entry.key: entry.value for entry in model.metadata_props}
     assert (properties["convswap.network"], properties["convswap.dataset"]) == (
@@ -104,8 +104,8 @@ def test_a_weights_file_gives_the_model_of_the_network_with_other_weights(weight
 
 
 def test_the_weights_of_a_network_survive_the_file(tmp_path):
-    named = export_network("ece408-2020")
-    arrays = {value.name: numpy_helper.to_array(value) for value in named.graph.initializer}
+    network = export_network("ece408-2020")
+    arrays = {value.name: numpy_helper.to_array(value) for value in network.graph.initializer}
     layers = random_layers()
     for number, name in ((0, "conv1"), (3, "conv2"), (6, "fc1"), (8, "fc2")):
         layers[number][0] = arrays[f"{name}.weight"]
@@ -113,7 +113,7 @@ def test_the_weights_of_a_network_survive_the_file(tmp_path):
         layers[number][1] = arrays[f"{name}.bias"]
     path = tmp_path / "network.bin"
     path.write_bytes(weights_bytes(layers))
-    assert list(read_mini_dnn(path).graph.initializer) == list(named.graph.initializer)
+    assert list(read_mini_dnn(path).graph.initializer) == list(network.graph.initializer)
 
 
 def test_a_cut_off_file_is_refused_wherever_it_was_cut(weights_file):
@@ -185,8 +185,8 @@ def test_the_command_writes_a_model_named_after_the_file(weights_file, images, m
     monkeypatch.chdir(weights_file.parent)
     assert main(["export", "--mini-dnn", "weights-86.bin"]) == 0
     assert capsys.readouterr().out == "weights-86.onnx\n"
-    found = default_run(onnx.load("weights-86.onnx"), images)
-    np.testing.assert_allclose(found, forward(random_layers(), images), atol=1e-5)
+    actual = default_run(onnx.load("weights-86.onnx"), images)
+    np.testing.assert_allclose(actual, forward(random_layers(), images), atol=1e-5)
 
 
 @pytest.mark.parametrize(

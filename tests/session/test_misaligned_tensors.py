@@ -1,4 +1,4 @@
-"""Tensors that begin between two elements: weights at odd offsets of their file, memory that a user binds."""
+"""Misaligned tensors: weights at odd offsets of their file, and memory that a user binds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ODD_OFFSETS = (1, 2, 3)
 
 
 def with_constants_at_odd_offsets(model: bytes, folder: Path, shift: int = 1) -> str:
-    """Write `model` with each of its constants in one data file, `shift` bytes behind a multiple of 8."""
+    """Write `model` with all constants in one data file, each `shift` bytes after a multiple of 8."""
     proto = onnx.load_from_string(model)
     content = b""
     for tensor in proto.graph.initializer:
@@ -42,7 +42,7 @@ def with_constants_at_odd_offsets(model: bytes, folder: Path, shift: int = 1) ->
 
 
 def shifted(array: np.ndarray, shift: int) -> np.ndarray:
-    """Return the bytes of `array` in memory that begins `shift` bytes behind a multiple of 8."""
+    """Return the bytes of `array` in memory that begins `shift` bytes after a multiple of 8."""
     room = np.zeros(array.nbytes + 16, np.uint8)
     start = -room.ctypes.data % 8 + shift
     room[start : start + array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
@@ -68,7 +68,7 @@ def test_weights_of_every_size_of_element_may_be_at_odd_offsets(dtype, tmp_path)
     element_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     model = conv_model(w=w, b=b, element_type=element_type, **CASE.attributes)
     expected = run(make_session(model), x)
-    # A multiple of 4, so that those of float64 alone are between two elements.
+    # A shift of 4 misaligns only float64.
     for shift in (1, 4):
         session = make_session(with_constants_at_odd_offsets(model, tmp_path, shift))
         np.testing.assert_array_equal(run(session, x), expected)
@@ -79,14 +79,14 @@ def test_a_weight_in_a_branch_of_the_graph_may_be_at_an_odd_offset_of_the_file(t
         f"{key} = graph () => (float[] {key}) {{ [{key}] {key} = convswap.Conv(x, w) }}"
         for key in ("else_branch", "then_branch")
     )
-    made = text_model(
+    proto = text_model(
         f"y = If <{branches}> (flag)",
         numpy_helper.from_array(W, "w"),
         inputs=f"float{list(X.shape)} x, bool flag",
         outputs="float[] y",
         domains="convswap",
     )
-    model = made.SerializeToString()
+    model = proto.SerializeToString()
     session = make_session(with_constants_at_odd_offsets(model, tmp_path))
     y = run(session, X, flag=np.array(True))
     assert_within_rounding(y, (X, W, None), *ROUNDING["cpu"])
@@ -97,16 +97,16 @@ M_MMAP_THRESHOLD = -3  # of mallopt(3)
 
 @pytest.fixture
 def fresh_memory():
-    """Have large memory taken from the system and given back, also where the Makefile has tests keep it."""
+    """Allocate large blocks by mmap and return them to the system, despite the Makefile's malloc settings."""
     mallopt = ctypes.CDLL(None).mallopt
-    usual = 128 << 10
-    mallopt(M_MMAP_THRESHOLD, usual)
+    default = 128 << 10
+    mallopt(M_MMAP_THRESHOLD, default)
     yield
-    mallopt(M_MMAP_THRESHOLD, int(os.environ.get("MALLOC_MMAP_THRESHOLD_", usual)))
+    mallopt(M_MMAP_THRESHOLD, int(os.environ.get("MALLOC_MMAP_THRESHOLD_", default)))
 
 
 def faults_of(steps):
-    # What earlier tests of the process freed would serve the steps without a fault.
+    # Memory that earlier tests freed would be reused without page faults.
     ctypes.CDLL(None).malloc_trim(0)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     steps()
@@ -115,12 +115,12 @@ def faults_of(steps):
 
 @pytest.mark.usefixtures("fresh_memory")
 def test_weights_at_an_odd_offset_are_copied_when_the_session_is_made_and_not_at_each_run(tmp_path):
-    # So many bytes that a copy would be memory fresh from the system, whose pages fault.
+    # Large enough that a copy would be new memory, whose pages fault.
     w = np.random.default_rng(5).normal(size=(4096, 4096, 1, 1)).astype(np.float32)
     x = np.ones((1, 4096, 1, 1), np.float32)
     session = make_session(with_constants_at_odd_offsets(conv_model(x=x.shape, w=w), tmp_path))
     run(session, x)
-    # Pages of 2 MiB at most: a copy at each run takes 5 * 32.
+    # Pages of at most 2 MiB: a copy in each of 5 runs takes 5 * 32 faults.
     assert faults_of(lambda: [w.copy() for _ in range(5)]) >= 5 * 32
     assert faults_of(lambda: [run(session, x) for _ in range(5)]) < 100
 
@@ -160,7 +160,7 @@ def test_every_input_and_the_output_may_begin_between_two_elements_on_the_cpu(sh
 @pytest.mark.parametrize("elements", [0, 1, 2])
 @pytest.mark.parametrize("algorithm", ["depthwise", "sliding_rows"])
 def test_depthwise_kernels_take_data_not_aligned_to_what_they_move_at_once(algorithm, elements, cuda):
-    # Rows of which they would load and store four numbers at a time.
+    # Rows that these kernels would load and store four elements at a time.
     case = ConvCase((2, 8, 20, 24), (8, 1, 3, 3), True, {"group": 8, "pads": [1, 1, 1, 1]})
     x, w, b = case.arrays()
     session = make_session(conv_model(x=case.x_shape, w=w, b=b, algorithm=algorithm, **case.attributes), cuda)
@@ -169,7 +169,7 @@ def test_depthwise_kernels_take_data_not_aligned_to_what_they_move_at_once(algor
     room[elements : elements + x.size] = x.ravel()
     of_x = _native.DeviceArray.from_numpy(room)
     binding = session.io_binding()
-    shape = list(x.shape)  # of y too
+    shape = list(x.shape)  # the shape of y too
     binding.bind_input("x", "cuda", 0, np.float32, shape, of_x.pointer + 4 * elements)
     binding.bind_output("y", "cuda", 0, np.float32, shape, of_y.pointer + 4 * elements)
     session.run_with_iobinding(binding)

@@ -1,4 +1,4 @@
-"""MXNet checkpoints become models that compute the same; damaged ones are refused in one line."""
+"""MXNet checkpoints become models that compute the same; damaged files are refused in one line."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_activations_are_the_functions_of_their_names(tmp_path, act_type, functi
 
 @pytest.mark.parametrize("no_bias", [True, False])
 @pytest.mark.parametrize("flatten", [True, False])
-def test_fully_connected_flattens_unless_told_not_to(tmp_path, no_bias, flatten):
+def test_fully_connected_flattens_by_default(tmp_path, no_bias, flatten):
     random = np.random.default_rng(2)
     arrays = {"w": random.normal(size=(5, 36 if flatten else 6)).astype(np.float32)}
     if not no_bias:
@@ -240,7 +240,7 @@ def test_a_size_for_a_long_network_is_not_looked_for_without_end(tmp_path):
         symbol.add("Reshape", f"reshape{place}", shape="(0, -1, 1, 1)")
     symbol.add("FullyConnected", "fc", ["w"], num_hidden=3, no_bias=True)
     files = write_checkpoint(tmp_path, symbol, {"w": np.zeros((3, 7), np.float32)})
-    # Some 70 loops; up to size 512 it took 15 times as long.
+    # The search takes about 70 loops; up to size 512 it would take 15 times as many.
     with at_most_loops(350):
         assert "no image size up to 40 fits" in message_of(*files, 28)
 
@@ -317,7 +317,7 @@ def test_a_longer_file_is_refused(course_checkpoint):
     assert "goes on for 1 bytes after its last name" in message_of(symbol, params, 12)
 
 
-def patched(content, offset, layout, *numbers):
+def with_numbers(content, offset, layout, *numbers):
     return content[:offset] + struct.pack(layout, *numbers) + content[offset + struct.calcsize(layout) :]
 
 
@@ -338,7 +338,7 @@ def test_damaged_numbers_are_refused_before_anything_is_allocated(
     course_checkpoint, offset, layout, number, expected
 ):
     symbol, params = course_checkpoint
-    params.write_bytes(patched(params.read_bytes(), offset, layout, number))
+    params.write_bytes(with_numbers(params.read_bytes(), offset, layout, number))
     assert expected in message_of(symbol, params, 12)
 
 

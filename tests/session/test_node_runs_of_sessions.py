@@ -1,4 +1,4 @@
-"""When the nodes of a session ran lies within the time of its run."""
+"""Node times of a session's profile lie within the time of its run."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from convswap.runtime.device import Device
 from convswap.runtime.sessions import DEFAULT, load_session
 
 
-def share_of_a_run(prefix: Path) -> float:
-    """Return how much of a run's time its nodes take; asserts that they lie within it."""
+def fraction_of_a_run(prefix: Path) -> float:
+    """Return the fraction of a run's time that its nodes take; assert that they lie within the run."""
     clocks = SystemClocks()
     model = small_model().SerializeToString()
     device = Device("cpu", "asked for")
@@ -23,18 +23,18 @@ def share_of_a_run(prefix: Path) -> float:
     clock = clocks.which(start)
     assert clock is not None, f"onnxruntime {onnxruntime.__version__} uses another clock"
     time.sleep(0.01)
-    begin = clock()
+    run_start = clock()
     session.run(None, {"x": np.ones((64, 3, 12, 12), np.float32)})
-    end = clock()
+    run_end = clock()
     runs = read_node_runs(session.end_profiling(), start, lambda nanoseconds: nanoseconds)
     assert {run.op for run in runs} >= {"Conv"}
-    # Cut to whole microseconds, and two of them added at the end.
-    assert min(run.start for run in runs) >= begin - 1_000
-    assert max(run.end for run in runs) <= end + 2_000
-    return sum(run.end - run.start for run in runs) / (end - begin)
+    # Times are truncated to microseconds, and two microseconds are added at the end.
+    assert min(run.start for run in runs) >= run_start - 1_000
+    assert max(run.end for run in runs) <= run_end + 2_000
+    return sum(run.end - run.start for run in runs) / (run_end - run_start)
 
 
 def test_the_nodes_of_a_session_lie_within_the_time_of_its_run_and_take_most_of_it(tmp_path):
-    """So the profile's start and its clock are what they are taken for."""
-    # Again where the machine had other work between them.
-    assert any(share_of_a_run(tmp_path / str(number)) > 0.5 for number in range(10))
+    """Shows that the profile's start and clock are those that the code assumes."""
+    # Several attempts, in case other processes interrupt a run.
+    assert any(fraction_of_a_run(tmp_path / str(number)) > 0.5 for number in range(10))

@@ -1,4 +1,4 @@
-"""The Conv cases that ONNX itself ships, swapped and in override mode, against the outputs that it stores."""
+"""ONNX's own Conv cases, swapped and in override mode, against the outputs that ONNX stores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onnx.backend.test.case import node
 from op_sessions import ROUNDING
 from our_sessions import either_way, our_session
 
-# By name, because collecting them takes seconds; the tests below see to it that none is missing.
+# Listed by name, because collecting them takes seconds. The tests below check that none is missing.
 NODE_CASES = (
     "test_basic_conv_with_padding",
     "test_basic_conv_without_padding",
@@ -36,7 +36,7 @@ CONV_MODELS = sorted(
 
 @dataclass(frozen=True)
 class OnnxCase:
-    """A model of one Conv, what to feed it, and the output that ONNX expects."""
+    """A model of one Conv, its inputs, and the output that ONNX expects."""
 
     model: onnx.ModelProto
     inputs: dict[str, np.ndarray]
@@ -44,7 +44,7 @@ class OnnxCase:
 
     @property
     def arrays(self) -> list[np.ndarray]:
-        """x, w and, where there is one, b."""
+        """x, w and, if the node has one, b."""
         constants = {value.name: numpy_helper.to_array(value) for value in self.model.graph.initializer}
         return [{**constants, **self.inputs}[name] for name in self.model.graph.node[0].input]
 
@@ -54,10 +54,10 @@ class OnnxCase:
         return {name: v.decode() if isinstance(v, bytes) else v for name, v in values.items()}
 
     def check(self, y: np.ndarray, device: str) -> None:
-        """Assert that `y` is what ONNX stores, but for what two ways of rounding the same sum may differ.
+        """Assert that `y` equals ONNX's output, up to the rounding of both sums.
 
-        Ours rounds as the device does, what is stored was computed in float32; see
-        conv_cases.assert_within_rounding for the bound of each.
+        Our sum rounds as the device does; the stored output was computed in float32.
+        conv_cases.assert_within_rounding explains the bound of each.
         """
         unit, operand = ROUNDING[device]
         x, w, *b = self.arrays
@@ -73,7 +73,7 @@ class OnnxCase:
 @pytest.fixture(scope="session")
 def node_cases() -> dict[str, OnnxCase]:
     """Return the node cases whose graph is one Conv."""
-    # Not by `collect_testcases`, which builds the cases of all other operators as well, for many seconds.
+    # `collect_testcases` would also build the cases of all other operators, for many seconds.
     importlib.import_module("onnx.backend.test.case.node.conv")
     cases = {}
     for case in node._NodeTestCases:

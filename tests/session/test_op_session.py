@@ -1,7 +1,6 @@
-"""The op inside ONNX Runtime: what a session with `convswap.Conv` computes, infers, refuses and survives.
+"""The op in sessions: outputs and shape inference of `convswap.Conv`, its errors, and runs after an error.
 
-Every test with the fixture `device` runs on the CPU provider and, where there is a card, on the CUDA
-provider.
+Tests with the fixture `device` run on the CPU provider and, on a machine with a card, on the CUDA provider.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from swap_models import text_model
 
 
 def undeclared_model_before(follower: str, **attributes) -> bytes:
-    """Return the Conv of undeclared inputs, and after it an op that needs to know the rank."""
+    """Return a Conv of undeclared inputs, followed by an op that needs to know the rank."""
     model = onnx.load_from_string(undeclared_model())
     model.graph.node[0].output[0] = "conv"
     model.graph.node.append(helper.make_node(follower, ["conv"], ["y"], **attributes))
@@ -57,10 +56,10 @@ def test_op_agrees_with_the_conv_of_onnx_runtime(case):
     if "auto_pad" in case.attributes and max(case.attributes.get("dilations", [1])) > 1:
         pytest.skip("ONNX Runtime's own Conv refuses dilations with auto_pad")
     x = case.arrays()[0]
-    theirs = run(make_session(case_model(case, domain=""), ours=False), x)
-    ours = run(make_session(case_model(case)), x)
+    expected = run(make_session(case_model(case, domain=""), ours=False), x)
+    y = run(make_session(case_model(case)), x)
     # Two float32 sums of the same terms, in different orders.
-    assert np.all(np.abs(ours - theirs) <= 2.02 * (case.terms + 2) * 2.0**-24 * case.magnitude)
+    assert np.all(np.abs(y - expected) <= 2.02 * (case.terms + 2) * 2.0**-24 * case.magnitude)
 
 
 def test_weights_and_bias_need_not_be_constant(device):
@@ -75,7 +74,7 @@ def test_weights_and_bias_need_not_be_constant(device):
         check(run(session, x, w=w, b=b), case, device)
 
 
-def test_one_session_takes_every_shape_in_turn(device):
+def test_one_session_runs_every_shape_in_turn(device):
     w = W[:, :, :2]
     session = make_session(conv_model(x=["N", 3, "H", "W"], w=w, pads=[1, 1, 1, 1]), device)
     random = np.random.default_rng(8)
@@ -102,7 +101,7 @@ def test_empty_optional_bias_is_no_bias(device):
     assert_within_rounding(y, (X, W, None), *ROUNDING[device])
 
 
-def test_op_works_in_both_branches_of_an_if(device):
+def test_op_computes_in_both_branches_of_an_if(device):
     nodes = """
       y = If <
         else_branch = else () => (float[] e) { [conv_e] e = convswap.Conv <strides = [2, 2]> (x, w) },
@@ -110,8 +109,8 @@ def test_op_works_in_both_branches_of_an_if(device):
       > (c)"""
     inputs = f"bool c, float{list(CASE.x_shape)} x"
     w = numpy_helper.from_array(W, "w")
-    made = text_model(nodes, w, inputs=inputs, outputs="float[] y", domains="convswap")
-    model = made.SerializeToString()
+    proto = text_model(nodes, w, inputs=inputs, outputs="float[] y", domains="convswap")
+    model = proto.SerializeToString()
     options = onnxruntime.SessionOptions()
     register(options)
     session = onnxruntime.InferenceSession(model, options, providers=[PROVIDERS[device]])
@@ -120,12 +119,13 @@ def test_op_works_in_both_branches_of_an_if(device):
         assert_within_rounding(y, (X, W, None), *ROUNDING[device], **attributes)
 
 
-# What a session says of its output before it has run.
+# Shapes that a session infers before its first run.
 
 
 @pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
 def test_same_padding_with_a_stride_beyond_the_filter_crops_nothing(mode, device):
-    # ONNX Runtime's own Conv does, by what the padding is short of; the operator's reference does not.
+    # ONNX Runtime's own Conv crops the input if the padding would be negative; the operator's reference does
+    # not.
     x = np.arange(1, 45, dtype=np.float32).reshape(1, 1, 1, 44)
     attributes = {"w": np.ones((1, 1, 1, 1), np.float32), "strides": [1, 11], "auto_pad": mode}
     y = run(make_session(conv_model(x=[*x.shape], **attributes), device), x)
@@ -141,18 +141,18 @@ def test_inferred_shape_is_the_shape_that_comes_out(case):
     assert tuple(session.get_outputs()[0].shape) == run(session, case.arrays()[0]).shape
 
 
-def test_inferred_shape_keeps_the_name_of_the_batch_and_names_the_other_unknowns_apart():
+def test_inferred_shape_has_the_name_of_the_batch_and_new_names_for_other_unknowns():
     session = make_session(conv_model(x=["N", 3, "S", "S"], w=W[:, :, :2]))
-    batch, filters, *rest = session.get_outputs()[0].shape
-    # A square image gives an output that is not square, so its sides must not share the name of the image's.
+    batch, filters, *spatial = session.get_outputs()[0].shape
+    # A square image gives an output that is not square, so its sides need names other than the image's.
     assert (batch, filters) == ("N", 4)
-    assert all(isinstance(name, str) and name != "S" for name in rest)
-    assert len(set(rest)) == 2
+    assert all(isinstance(name, str) and name != "S" for name in spatial)
+    assert len(set(spatial)) == 2
 
 
 def test_inferred_shape_has_what_is_known_of_it():
-    def inferred(**how):
-        return make_session(conv_model(**how)).get_outputs()[0].shape
+    def inferred(**options):
+        return make_session(conv_model(**options)).get_outputs()[0].shape
 
     shape = inferred(x=[None, None, 9, "W"])
     assert (shape[1], shape[2]) == (4, 7) and isinstance(shape[0], str) and isinstance(shape[3], str)
@@ -175,7 +175,7 @@ def test_no_run_contradicts_the_inferred_shape(x, capfd, device):
 
 
 def test_runtime_warns_where_a_run_contradicts_the_model(capfd):
-    # Shows that the test above could fail.
+    # Shows that the test above can fail.
     run(make_session(conv_model(x=["N", 3, "H", "W"], output=["N", 4, 5, 5])), X)
     assert EXPECTED_SHAPE_WARNING in capfd.readouterr().err
 
@@ -236,18 +236,18 @@ def test_unknown_precision_is_refused(name, device):
         make_session(conv_model(precision=name), device)
 
 
-# Errors: when the session is made, and when it runs.
+# Errors at session creation, and in runs.
 
 
-@each("how, message", CREATION_ERRORS)
-def test_misfit_is_refused_when_the_session_is_made(how, message, device):
+@each("options, message", CREATION_ERRORS)
+def test_misfit_is_refused_when_the_session_is_made(options, message, device):
     with pytest.raises(Exception, match=re.escape(f"convswap Conv node 'conv1': {message}")) as raised:
-        make_session(conv_model(**how), device)
+        make_session(conv_model(**options), device)
     assert len(str(raised.value).splitlines()) == 1
     assert "open" not in str(raised.value)
 
 
-# What the model leaves open: names for dimensions, or not even a rank.
+# Open parts of a model: symbolic dimensions, or an unknown rank.
 OPEN_ERRORS = [
     ({"x": ["n", 5, "h", "w"]}, "input of shape [1, 5, 3, 3]: expected 3 channels"),
     (
@@ -268,10 +268,10 @@ OPEN_ERRORS = [
 ]
 
 
-@each("how, message", OPEN_ERRORS)
-def test_misfit_is_refused_when_the_session_is_made_whatever_else_is_open(how, message, device):
+@each("options, message", OPEN_ERRORS)
+def test_misfit_is_refused_when_the_session_is_made_whatever_else_is_open(options, message, device):
     with pytest.raises(Exception, match=re.escape(f"convswap Conv node 'conv1': {message}")) as raised:
-        make_session(conv_model(**how), device)
+        make_session(conv_model(**options), device)
     assert str(raised.value).endswith("; unknown dimensions were replaced by values that fit")
     assert len(str(raised.value).splitlines()) == 1
 
@@ -285,12 +285,12 @@ OPEN_SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("how", OPEN_SHAPES, ids=range(len(OPEN_SHAPES)))
-def test_what_is_open_is_no_reason_to_refuse(how, device):
-    shapes = {"w": W, "b": B} | how
+@pytest.mark.parametrize("options", OPEN_SHAPES, ids=range(len(OPEN_SHAPES)))
+def test_what_is_open_is_no_reason_to_refuse(options, device):
+    shapes = {"w": W, "b": B} | options
     session = make_session(conv_model(**shapes, **CASE.attributes), device)
-    fed = {"x": X, "w": W, "b": B}
-    y = session.run(None, {each.name: fed[each.name] for each in session.get_inputs()})[0]
+    feeds = {"x": X, "w": W, "b": B}
+    y = session.run(None, {each.name: feeds[each.name] for each in session.get_inputs()})[0]
     assert_within_rounding(y, (X, W, B), *ROUNDING[device], **CASE.attributes)
 
 
@@ -305,10 +305,10 @@ def test_attribute_of_another_type_is_refused_and_not_ignored(name, value, expec
 @each("x, w, b, message", RUN_ERRORS)
 def test_misfit_is_refused_at_the_run_and_the_session_goes_on(x, w, b, message, device):
     session = make_session(undeclared_model(), device)
-    wrong = {"x": np.ones(x, np.float32), "w": np.ones(w, np.float32), "b": np.ones(b, np.float32)}
+    misfit = {"x": np.ones(x, np.float32), "w": np.ones(w, np.float32), "b": np.ones(b, np.float32)}
     for _ in range(3):
         with pytest.raises(Exception, match=re.escape(f"convswap Conv node 'conv1': {message}")):
-            session.run(None, wrong)
+            session.run(None, misfit)
         y = session.run(None, {"x": X, "w": W, "b": B})[0]
         assert_within_rounding(y, (X, W, B), *ROUNDING[device])
 
@@ -316,7 +316,7 @@ def test_misfit_is_refused_at_the_run_and_the_session_goes_on(x, w, b, message, 
 @pytest.mark.parametrize(
     ("follower", "attributes"), [("MaxPool", {"kernel_shape": [2, 2]}), ("Flatten", {}), ("Transpose", {})]
 )
-def test_data_of_unknown_rank_are_not_taken_for_scalars(follower, attributes, device):
+def test_data_of_unknown_rank_are_no_scalars(follower, attributes, device):
     session = make_session(undeclared_model_before(follower, **attributes), device)
     plain = make_session(undeclared_model(), device).run(None, {"x": X, "w": W, "b": B})[0]
     y = session.run(None, {"x": X, "w": W, "b": B})[0]
@@ -344,10 +344,10 @@ def test_concurrent_runs_give_the_bits_of_a_run_alone(device):
         random.normal(size=(1 + i % 3, 3, 10 + i % 5, 30 - i % 7)).astype(np.float32) for i in range(60)
     ]
     fresh = make_session(conv_model(x=["N", 3, "H", "W"], b=B, pads=[1, 1, 1, 1]), device)
-    alone = [run(fresh, x) for x in inputs]
+    single_runs = [run(fresh, x) for x in inputs]
     with ThreadPoolExecutor(8) as pool:
         together = list(pool.map(lambda x: run(session, x), inputs))
-    assert all(np.array_equal(a, b) for a, b in zip(alone, together, strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(single_runs, together, strict=True))
 
 
 def test_number_of_threads_of_the_session_does_not_change_a_bit():
@@ -368,7 +368,7 @@ def test_one_library_serves_many_sessions(device):
         check(y, CASE, device)
 
 
-def test_output_is_written_whole_and_nothing_beside_it():
+def test_output_is_written_completely_and_nothing_outside_it():
     guard = 64
     session = make_session(case_model(CASE))
     reference = CASE.reference
@@ -433,8 +433,8 @@ def test_cuda_graph_replays_the_op_on_new_data(cuda):
 # Unmodified models.
 
 
-def test_override_makes_an_unmodified_conv_ours(device):
-    """Only our op knows the attribute `algorithm`; ONNX's own Conv refuses it."""
+def test_override_runs_an_unmodified_conv_on_our_op(device):
+    """Only our op has the attribute `algorithm`; ONNX's own Conv refuses it."""
     plain = conv_model(domain="", algorithm="reference" if device == "cpu" else "naive")
     with pytest.raises(Exception, match="Unrecognized attribute"):
         make_session(plain, device, override=False)
@@ -450,7 +450,7 @@ LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENA
 @pytest.mark.parametrize("follow", ["", "Relu"])
 @pytest.mark.parametrize("level", LEVELS)
 def test_override_holds_at_every_optimisation_level(level, follow, device):
-    """What our op says at a misfit shows that it is the one that runs."""
+    """Our op's error for a misfit shows that our op runs."""
     model = conv_model(domain="", x=["N", "C", "H", "W"], follow=follow)
     chosen = getattr(onnxruntime.GraphOptimizationLevel, level)
     session = make_session(model, device, override=True, graph_optimization_level=chosen)

@@ -1,4 +1,4 @@
-"""Every opset of Conv, and every way a graph may hold shapes and weights: swapped and in override mode."""
+"""Every opset of Conv, and every form of shapes and weights in a graph: swapped and in override mode."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CASES = (
     ConvCase((2, 3, 17), (4, 3, 5)),
     ConvCase((2, 3, 9, 8), (4, 3, 4, 2), True),
     ConvCase((1, 2, 5, 6, 7), (3, 2, 2, 3, 2), True),
-    # Some left out; an even filter, so that the two ways to pad to the same size differ.
+    # Some attributes left out. With an even filter the two modes of SAME padding differ.
     ConvCase((2, 4, 9, 8), (6, 2, 4, 2), True, {"group": 2}),
     ConvCase((2, 3, 9, 8), (4, 3, 4, 2), False, {"kernel_shape": [4, 2], "dilations": [2, 3]}),
     ConvCase((2, 3, 9, 8), (4, 3, 4, 2), True, {"pads": [1, 0, 2, 3], "strides": [2, 1]}),
@@ -65,7 +65,7 @@ def test_an_extent_of_0_gives_no_outputs_or_those_of_the_bias(case, way, device)
     case.check(y, *ROUNDING[device])
 
 
-# Shapes that only the run knows.
+# Shapes that are known only in a run.
 
 SHAPES = ((2, 3, 9, 8), (1, 3, 20, 31), (5, 3, 3, 2), (0, 3, 9, 8), (2, 3, 9, 8))
 
@@ -76,7 +76,7 @@ SHAPES = ((2, 3, 9, 8), (1, 3, 20, 31), (5, 3, 3, 2), (0, 3, 9, 8), (2, 3, 9, 8)
     [("N", 3, "H", "W"), ("N", "C", "H", "W"), (None,) * 4, ("N", "C", "S", "S"), (2, 3, None, None), None],
     ids=str,
 )
-def test_symbolic_dimensions_take_every_shape_that_fits(declared, way, device):
+def test_symbolic_dimensions_accept_every_shape_that_fits(declared, way, device):
     attributes = {"auto_pad": "SAME_UPPER", "strides": [2, 1]}
     model = graph_model([conv("x w b", **attributes)], {"x": declared}, {"w": W, "b": B})
     session = our_session(model, way, device)
@@ -107,7 +107,7 @@ def test_channels_that_only_the_run_knows_follow_the_weights_of_the_run(way, dev
         check(run(session, x, w=w, b=b), x, w, b, device, pads=[1, 0, 1, 0])
 
 
-# Where the weights come from.
+# Sources of the weights.
 
 
 @either_way
@@ -128,7 +128,7 @@ def test_weights_of_a_constant_node_are_its_value(way, device):
 
 
 @either_way
-def test_weights_with_a_default_may_be_fed_or_left_out(way, device):
+def test_weights_with_a_default_may_be_given_or_left_out(way, device):
     model = graph_model([conv("x w")], {"x": X.shape, "w": W.shape}, {"w": W})
     session = our_session(model, way, device)
     check(run(session, X), X, W, None, device)
@@ -145,22 +145,25 @@ def test_weights_shared_by_nodes_with_other_attributes_serve_each_and_stay_as_th
         {},
     ]
     names = [f"y{i}" for i in range(len(attributes))]
-    # Ours must neither move nor rewrite what a node of another kind reads too.
+    # Our op must neither move nor rewrite weights that a node of another kind reads too.
     nodes = [
-        *(conv("x w", name, **given) for name, given in zip(names, attributes, strict=True)),
+        *(
+            conv("x w", name, **node_attributes)
+            for name, node_attributes in zip(names, attributes, strict=True)
+        ),
         helper.make_node("Mul", ["w", "scale"], ["seen"], name="multiply"),
     ]
     model = graph_model(nodes, {"x": X.shape, "scale": (1,)}, {"w": W}, outputs=[*names, "seen"])
     session = our_session(model, way, device, conv_nodes=len(attributes))
     for _ in range(3):
-        *results, seen = session.run(None, {"x": X, "scale": np.full(1, 2, np.float32)})
-        for y, given in zip(results, attributes, strict=True):
-            check(y, X, W, None, device, **given)
-        assert np.array_equal(seen, 2 * W)
+        *results, product = session.run(None, {"x": X, "scale": np.full(1, 2, np.float32)})
+        for y, node_attributes in zip(results, attributes, strict=True):
+            check(y, X, W, None, device, **node_attributes)
+        assert np.array_equal(product, 2 * W)
 
 
 @either_way
-def test_weights_fed_once_may_be_shared_and_reach_another_node(way, device):
+def test_weights_given_once_may_be_shared_and_reach_another_node(way, device):
     nodes = [
         conv("x w", "h", pads=[1, 1, 1, 0]),
         conv("x w", "k", dilations=[2, 1], pads=[2, 1, 2, 0]),

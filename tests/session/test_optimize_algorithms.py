@@ -1,4 +1,4 @@
-"""`optimize` tries algorithms on the Convs that gain, and writes into the file which was the fastest."""
+"""`optimize` measures algorithms on Convs that are faster swapped, and writes the fastest into the file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CPU = Device("cpu", "asked for")
 
 
 def network() -> onnx.ModelProto:
-    """Return two Convs, the second with an activation that it can take in."""
+    """Return two Convs, the second with an activation that can be fused."""
     nodes = [
         helper.make_node("Conv", ["x", "w1"], ["a"], name="first", pads=[1, 1, 1, 1]),
         helper.make_node("Conv", ["a", "w2"], ["c"], name="second"),
@@ -38,30 +38,33 @@ def network() -> onnx.ModelProto:
     return make_model(nodes, tensors, inputs=[tensor_info("x", "n", 3, 12, 12)])
 
 
-# Of the ways of each Conv; what is not named loses.
-WAYS = {
+# Milliseconds of each Conv's stages; stages that are missing are slow.
+STAGE_TIMES = {
     "first": {DEFAULT_VARIANT: 1.0, Stage.FOLDED: 0.5},
     "second": {DEFAULT_VARIANT: 1.0, Stage.ACTIVATION: 0.5},
 }
 
 
 @pytest.fixture(autouse=True)
-def own_table(tmp_path, monkeypatch):
+def temporary_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("CONVSWAP_TUNING", str(tmp_path / "kept" / "tuning.txt"))
 
 
 @pytest.fixture
-def pretended(monkeypatch):
-    """Return what sets the times of each Conv's ways, and those of `direct` and `reference` on each."""
-    asked = []
+def set_times(monkeypatch):
+    """Return a function that sets the times of each Conv's stages and of `direct` and `reference`."""
+    measurements = []
 
-    def pretend(by_algorithm, ways=WAYS):
+    def pretend(by_algorithm, stage_times=STAGE_TIMES):
         def variant_times(segment, inputs, precision, device):
-            return {way: ways[segment.name].get(way, 9.0) for way in (DEFAULT_VARIANT, *segment.stages)}
+            return {
+                stage: stage_times[segment.name].get(stage, 9.0)
+                for stage in (DEFAULT_VARIANT, *segment.stages)
+            }
 
         def times_by_algorithm(segment, inputs, choice, names, device):
             batch = len(inputs[segment.layer.input_names[0]].numpy())
-            asked.append((segment.name, batch, choice.max_stage))
+            measurements.append((segment.name, batch, choice.max_stage))
             times = by_algorithm[segment.name]
             return dict(zip(names, times[batch] if isinstance(times, dict) else times, strict=True))
 
@@ -71,13 +74,13 @@ def pretended(monkeypatch):
             measuring, "candidate_algorithms", lambda problem, device: ["direct", "reference"]
         )
         monkeypatch.setattr(measuring, "times_by_algorithm", times_by_algorithm)
-        return asked
+        return measurements
 
     return pretend
 
 
 def tuned_of(model: onnx.ModelProto) -> dict[str, list[str]]:
-    """Return the lines of each node that has some."""
+    """Return the lines of the attribute `tuned` of each node that has it."""
     return {
         node.name: attribute.s.decode().split("\n")
         for node in model.graph.node
@@ -86,33 +89,35 @@ def tuned_of(model: onnx.ModelProto) -> dict[str, list[str]]:
     }
 
 
-def test_what_is_measured_to_be_faster_is_written_and_a_session_uses_it(pretended, tmp_path):
-    pretended({"first": (0.5, 0.4), "second": (0.5, 0.6)})
-    found = optimize(network(), tmp_path / "faster.onnx", device="cpu", batches=[2])
-    assert [(node.node, node.algorithm) for node in found.nodes] == [
+def test_what_is_measured_to_be_faster_is_written_and_a_session_uses_it(set_times, tmp_path):
+    set_times({"first": (0.5, 0.4), "second": (0.5, 0.6)})
+    result = optimize(network(), tmp_path / "faster.onnx", device="cpu", batches=[2])
+    assert [(node.node, node.algorithm) for node in result.nodes] == [
         ("first", "reference"),
         ("second", "direct"),
     ]
-    # The time is that of the algorithm which is taken.
-    assert [node.best_ms for node in found.nodes] == [{2: 0.4}, {2: 0.5}]
-    plans = convswap.explain(found.written, device="cpu", batch=2).convs
+    # The time of the selected algorithm.
+    assert [node.best_ms for node in result.nodes] == [{2: 0.4}, {2: 0.5}]
+    plans = convswap.explain(result.written, device="cpu", batch=2).convs
     assert [(plan.explanation["algorithm"], plan.explanation["decided_by"]) for plan in plans] == [
         ("reference", "file"),
         ("direct", "file"),
     ]
-    # Other sizes are the rule's.
-    plans = convswap.explain(found.written, device="cpu", batch=3).convs
+    # The rule decides for other sizes.
+    plans = convswap.explain(result.written, device="cpu", batch=3).convs
     assert {(plan.explanation["algorithm"], plan.explanation["decided_by"]) for plan in plans} == {
         ("direct", "rule")
     }
-    assert answers(onnx.load(found.written), {}) == answers(
-        onnx.load(found.written), {"first": "reference", "second": "direct"}
+    assert output_bytes(onnx.load(result.written), {}) == output_bytes(
+        onnx.load(result.written), {"first": "reference", "second": "direct"}
     )
-    assert answers(onnx.load(found.written), {}) != answers(onnx.load(found.written), {"first": "direct"})
+    assert output_bytes(onnx.load(result.written), {}) != output_bytes(
+        onnx.load(result.written), {"first": "direct"}
+    )
 
 
-def answers(model: onnx.ModelProto, algorithm_of: dict[str, str]) -> bytes:
-    """Return the bits of the answer to two samples, with some nodes given an algorithm by name."""
+def output_bytes(model: onnx.ModelProto, algorithm_of: dict[str, str]) -> bytes:
+    """Return the bits of the output for two samples, with the algorithms of some nodes set by name."""
     for node in model.graph.node:
         if node.name in algorithm_of:
             node.attribute.append(helper.make_attribute("algorithm", algorithm_of[node.name]))
@@ -120,38 +125,38 @@ def answers(model: onnx.ModelProto, algorithm_of: dict[str, str]) -> bytes:
     return make_session(model, CONVSWAP, CPU).run(None, {"x": x})[0].tobytes()
 
 
-def test_the_lines_have_the_form_of_the_tuning_table_and_all_times(pretended, tmp_path):
-    pretended({"first": (0.5, 0.4), "second": (0.5, 0.6)})
-    found = optimize(network(), tmp_path / "faster.onnx", device="cpu", batches=[2])
-    (written,) = tuned_of(onnx.load(found.written))["first"]
+def test_the_lines_have_the_form_of_the_tuning_table_and_all_times(set_times, tmp_path):
+    set_times({"first": (0.5, 0.4), "second": (0.5, 0.6)})
+    result = optimize(network(), tmp_path / "faster.onnx", device="cpu", batches=[2])
+    (written,) = tuned_of(onnx.load(result.written))["first"]
     device, version, problem, algorithm, times = written.split(" | ")
     assert (device, version) == (_native.tuning_device("cpu"), _native.__version__)
-    assert problem == convswap.explain(found.written, device="cpu", batch=2).convs[0].problem
+    assert problem == convswap.explain(result.written, device="cpu", batch=2).convs[0].problem
     assert (algorithm, times) == ("reference", "reference 0.4, direct 0.5")
 
 
-def test_each_batch_has_its_own_line_at_the_stage_that_is_taken(pretended, tmp_path):
-    asked = pretended({"first": {1: (0.5, 0.9), 4: (0.5, 0.3)}, "second": (0.5, 0.9)})
-    found = optimize(network(), tmp_path / "faster.onnx", device="cpu", batches=[1, 4])
-    assert asked == [(name, batch, max(WAYS[name], key=lambda way: -1 if way is None else way))
-                     for name in WAYS for batch in (1, 4)]  # fmt: skip
-    assert [node.algorithm for node in found.nodes] == ["direct, reference", "direct"]
-    assert {name: len(lines) for name, lines in tuned_of(onnx.load(found.written)).items()} == {
+def test_each_batch_has_its_own_line_at_the_selected_stage(set_times, tmp_path):
+    measurements = set_times({"first": {1: (0.5, 0.9), 4: (0.5, 0.3)}, "second": (0.5, 0.9)})
+    result = optimize(network(), tmp_path / "faster.onnx", device="cpu", batches=[1, 4])
+    assert measurements == [(name, batch, max(STAGE_TIMES[name], key=lambda at: -1 if at is None else at))
+                     for name in STAGE_TIMES for batch in (1, 4)]  # fmt: skip
+    assert [node.algorithm for node in result.nodes] == ["direct, reference", "direct"]
+    assert {name: len(lines) for name, lines in tuned_of(onnx.load(result.written)).items()} == {
         "first": 2,
         "second": 2,
     }
     for batch, algorithm in ((1, "direct"), (4, "reference")):
-        plan = convswap.explain(found.written, device="cpu", batch=batch).convs[0]
+        plan = convswap.explain(result.written, device="cpu", batch=batch).convs[0]
         assert (plan.explanation["algorithm"], plan.explanation["decided_by"]) == (algorithm, "file")
 
 
-def test_the_rules_choice_stays_where_another_gains_no_more_than_the_noise(pretended, tmp_path):
-    pretended({"first": (0.5, 0.49), "second": (0.5, 0.48)})
-    found = optimize(network(), tmp_path / "faster.onnx", device="cpu")
-    assert [node.algorithm for node in found.nodes] == ["direct", "reference"]
-    assert [node.best_ms for node in found.nodes] == [{1: 0.5}, {1: 0.48}]
-    # That it was measured is in the file too, so that another build's rule does not change it.
-    assert "| direct | reference 0.49, direct 0.5" in tuned_of(onnx.load(found.written))["first"][0]
+def test_the_rules_choice_stays_where_another_is_faster_by_no_more_than_the_noise(set_times, tmp_path):
+    set_times({"first": (0.5, 0.49), "second": (0.5, 0.48)})
+    result = optimize(network(), tmp_path / "faster.onnx", device="cpu")
+    assert [node.algorithm for node in result.nodes] == ["direct", "reference"]
+    assert [node.best_ms for node in result.nodes] == [{1: 0.5}, {1: 0.48}]
+    # The file records the measurement too, so that another build's rule does not change the choice.
+    assert "| direct | reference 0.49, direct 0.5" in tuned_of(onnx.load(result.written))["first"][0]
 
 
 @pytest.mark.parametrize(
@@ -159,57 +164,57 @@ def test_the_rules_choice_stays_where_another_gains_no_more_than_the_noise(prete
     [{DEFAULT_VARIANT: 1.0, Stage.FOLDED: 1.0}, {DEFAULT_VARIANT: 0.02, Stage.FOLDED: 0.01}],
     ids=["gains nothing", "takes no time"],
 )
-def test_a_conv_that_gains_nothing_or_takes_no_time_is_not_tried(pretended, first):
-    asked = pretended({"second": (0.5, 0.4)}, {**WAYS, "first": first})
+def test_a_conv_that_is_not_faster_or_takes_no_time_is_not_tried(set_times, first):
+    measurements = set_times({"second": (0.5, 0.4)}, {**STAGE_TIMES, "first": first})
     optimize(network(), None, device="cpu", batches=[2])
-    assert asked == [("second", 2, Stage.ACTIVATION)]
+    assert measurements == [("second", 2, Stage.ACTIVATION)]
 
 
-def test_a_second_call_tries_nothing_again(pretended, monkeypatch):
-    pretended({"first": (0.5, 0.4), "second": (0.5, 0.6)})
+def test_a_second_call_tries_nothing_again(set_times, monkeypatch):
+    set_times({"first": (0.5, 0.4), "second": (0.5, 0.6)})
     first = optimize(network(), None, device="cpu")
     monkeypatch.setattr(measuring, "times_by_algorithm", lambda *_: pytest.fail("it was tried before"))
     second = optimize(network(), None, device="cpu")
     assert [node.to_json() for node in second.nodes] == [node.to_json() for node in first.nodes]
 
 
-def test_one_that_is_less_accurate_than_the_default_is_not_taken(pretended, monkeypatch):
-    pretended({"first": (0.5, 0.4), "second": (0.5, 0.4)})
+def test_algorithm_less_accurate_than_the_default_is_not_selected(set_times, monkeypatch):
+    set_times({"first": (0.5, 0.4), "second": (0.5, 0.4)})
     errors = {"default": 1e-3, "tf32": 1e-3}
     monkeypatch.setattr(measuring, "_precision", lambda *_: ("tf32", errors))
-    judged = []
+    compared = []
 
     def algorithm_error(segment, inputs, precision, algorithm, device):
-        judged.append((segment.name, precision, algorithm))
+        compared.append((segment.name, precision, algorithm))
         return {"first": 2e-3, "second": 1e-3}[segment.name]
 
     monkeypatch.setattr(measuring, "algorithm_error", algorithm_error)
     for _ in range(2):
-        found = optimize(network(), None, device="cpu", batches=[2])
-        assert [node.algorithm for node in found.nodes] == ["direct", "reference"]
-    # Once: it is kept.
-    assert judged == [("first", "tf32", "reference"), ("second", "tf32", "reference")]
+        result = optimize(network(), None, device="cpu", batches=[2])
+        assert [node.algorithm for node in result.nodes] == ["direct", "reference"]
+    # Measured once, then cached.
+    assert compared == [("first", "tf32", "reference"), ("second", "tf32", "reference")]
 
 
 @pytest.mark.parametrize("error", [None, math.inf, math.nan])
-def test_one_whose_error_cannot_be_told_is_not_taken(pretended, monkeypatch, error):
-    pretended({"first": (0.5, 0.4), "second": (0.5, 0.4)})
+def test_algorithm_of_unknown_error_is_not_selected(set_times, monkeypatch, error):
+    set_times({"first": (0.5, 0.4), "second": (0.5, 0.4)})
     monkeypatch.setattr(measuring, "_precision", lambda *_: ("tf32", {"default": 1e-3, "tf32": 1e-3}))
     monkeypatch.setattr(measuring, "algorithm_error", lambda *_: error)
     assert {node.algorithm for node in optimize(network(), None, device="cpu").nodes} == {"direct"}
 
 
-def test_on_a_cpu_there_is_nothing_to_try_and_no_time_goes_by(pretended, monkeypatch, tmp_path):
+def test_on_a_cpu_there_is_nothing_to_try_and_no_time_goes_by(set_times, monkeypatch, tmp_path):
     real = measuring.candidate_algorithms
-    pretended({})
+    set_times({})
     monkeypatch.setattr(measuring, "candidate_algorithms", real)
-    found = optimize(network(), tmp_path / "faster.onnx", device="cpu")
-    assert tuned_of(onnx.load(found.written)) == {}
-    assert [node.algorithm for node in found.nodes] == ["direct", "direct"]
+    result = optimize(network(), tmp_path / "faster.onnx", device="cpu")
+    assert tuned_of(onnx.load(result.written)) == {}
+    assert [node.algorithm for node in result.nodes] == ["direct", "direct"]
 
 
-def test_on_a_card_all_that_is_tried_is_compiled_before_the_first_is_timed(pretended, monkeypatch):
-    asked = pretended({"first": (0.5, 0.4), "second": (0.5, 0.6)})
+def test_on_a_card_all_that_is_tried_is_compiled_before_the_first_is_timed(set_times, monkeypatch):
+    measurements = set_times({"first": (0.5, 0.4), "second": (0.5, 0.6)})
     planned = []
 
     class Native:
@@ -217,7 +222,7 @@ def test_on_a_card_all_that_is_tried_is_compiled_before_the_first_is_timed(prete
             return getattr(_native, name)
 
         def describe_plan(self, problem, device, algorithm):
-            assert not asked
+            assert not measurements
             planned.append((problem.text.split("w=")[1].split()[0], device, algorithm))
             raise RuntimeError("there is no card, and what is wrong with a kernel is said when it is run")
 
@@ -227,11 +232,11 @@ def test_on_a_card_all_that_is_tried_is_compiled_before_the_first_is_timed(prete
     measured = measuring.measure_convs(shared)
     card = replace(prepared, device=Device("cuda", "asked for", {"name": "a card"}))
     monkeypatch.setattr(_native, "tuning_device", lambda device: "cuda a card")
-    found = measuring.with_fastest_algorithms(measured, replace(shared, prepared=card))
+    result = measuring.with_fastest_algorithms(measured, replace(shared, prepared=card))
     assert sorted(planned) == [
         (weights, "cuda", name) for weights in ("4x8x3x3", "8x3x3x3") for name in ("direct", "reference")
     ]
-    assert [one.tuning_lines[0].split(" | ")[0] for one in found] == ["cuda a card"] * 2
+    assert [each.tuning_lines[0].split(" | ")[0] for each in result] == ["cuda a card"] * 2
 
 
 @pytest.mark.parametrize(
@@ -263,29 +268,29 @@ def test_the_times_are_of_each_algorithm_that_runs():
     prepared = prepare(network(), OptimizeOptions(), CPU)
     segment = prepared.segments[1]
     values = np.random.default_rng(2).standard_normal((1, 8, 12, 12)).astype(np.float32)
-    fed = on_device({name: values for name in segment.layer.input_names}, CPU)
+    inputs = on_device({name: values for name in segment.layer.input_names}, CPU)
     choice = NodeChoice(precision="ieee", max_stage=Stage.ACTIVATION)
-    # A card's algorithm does not run here.
-    times = trials.times_by_algorithm(segment, fed, choice, ["direct", "tiled", "reference"], CPU)
+    # A CUDA algorithm does not run on the CPU.
+    times = trials.times_by_algorithm(segment, inputs, choice, ["direct", "tiled", "reference"], CPU)
     assert list(times) == ["direct", "reference"]
     assert all(time > 0 for time in times.values())
     with pytest.raises(ConvswapError, match="tiled"):
-        trials.times_by_algorithm(segment, fed, choice, ["tiled", "direct"], CPU)
+        trials.times_by_algorithm(segment, inputs, choice, ["tiled", "direct"], CPU)
 
 
 def test_the_error_is_that_of_the_algorithm():
     prepared = prepare(network(), OptimizeOptions(), CPU)
     segment = prepared.segments[0]
     values = np.random.default_rng(2).standard_normal((1, 3, 12, 12)).astype(np.float32)
-    fed = on_device({name: values for name in segment.layer.input_names}, CPU)
+    inputs = on_device({name: values for name in segment.layer.input_names}, CPU)
     errors = {
-        name: trials.algorithm_error(segment, fed, "ieee", name, CPU) for name in ("direct", "reference")
+        name: trials.algorithm_error(segment, inputs, "ieee", name, CPU) for name in ("direct", "reference")
     }
-    # The reference sums in float64, and rounds once.
+    # The reference sums in float64 and rounds once.
     assert 0 < errors["reference"] < errors["direct"] < 1e-6
 
 
-def test_a_precision_is_judged_by_what_the_rule_chooses_at_every_batch(monkeypatch):
+def test_the_error_of_a_precision_is_that_of_the_rules_choice_at_every_batch(monkeypatch):
     prepared = prepare(network(), OptimizeOptions(), CPU)
     segment = prepared.segments[0]
     values = np.random.default_rng(2).standard_normal((2, 3, 12, 12)).astype(np.float32)
@@ -300,15 +305,15 @@ def test_a_precision_is_judged_by_what_the_rule_chooses_at_every_batch(monkeypat
         return rule[problem.output_shape[0]]
 
     monkeypatch.setattr(_native, "choose", choose)
-    both = trials.conv_errors(segment, by_batch, CPU)["tf32"]
-    assert shapes_chosen == [1, 1, 2, 2]  # alone and with all that it can take in
-    first = trials.conv_errors(segment, by_batch[:1], CPU)["tf32"]
-    # The reference sums in float64, and rounds once.
-    assert 0 < first < both < 1e-6
+    of_both_batches = trials.conv_errors(segment, by_batch, CPU)["tf32"]
+    assert shapes_chosen == [1, 1, 2, 2]  # unfused and fully fused
+    of_first_batch = trials.conv_errors(segment, by_batch[:1], CPU)["tf32"]
+    # The reference sums in float64 and rounds once.
+    assert 0 < of_first_batch < of_both_batches < 1e-6
 
 
-def test_weights_that_are_apart_and_folded_into_are_those_that_errors_and_digests_are_of():
-    """A Conv with weights of 1 MiB, which `optimize` has in memory once, and a batch normalisation."""
+def test_errors_and_digests_are_of_the_external_weights_with_foldings():
+    """A Conv with weights of 1 MiB, which `optimize` holds in memory once, and a batch normalisation."""
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
         helper.make_node("BatchNormalization", ["c", "s", "b", "m", "v"], ["n"], name="norm"),
@@ -325,22 +330,22 @@ def test_weights_that_are_apart_and_folded_into_are_those_that_errors_and_digest
         (segment,) = prepared.segments
         assert segment.layer.weights.keys() == {"w"}
         digests.append(segment.weights_digest)
-        fed = on_device({"x": np.ones((1, 512, 4, 4), np.float32)}, CPU)
-        errors = trials.conv_errors(segment, [fed], CPU)
+        inputs = on_device({"x": np.ones((1, 512, 4, 4), np.float32)}, CPU)
+        errors = trials.conv_errors(segment, [inputs], CPU)
         assert errors.keys() == {"default", "tf32"} and all(0 < error < 1e-6 for error in errors.values())
-        assert 0 < trials.algorithm_error(segment, fed, "ieee", "direct", CPU) < 1e-6
+        assert 0 < trials.algorithm_error(segment, inputs, "ieee", "direct", CPU) < 1e-6
     assert digests[0] != digests[1]
 
 
-def test_an_algorithm_that_does_not_take_the_part_has_no_error(monkeypatch):
+def test_an_algorithm_that_does_not_support_the_segment_has_no_error(monkeypatch):
     prepared = prepare(network(), OptimizeOptions(), CPU)
     segment = prepared.segments[0]
-    fed = on_device({name: np.ones((1, 3, 12, 12), np.float32) for name in segment.layer.input_names}, CPU)
+    inputs = on_device({name: np.ones((1, 3, 12, 12), np.float32) for name in segment.layer.input_names}, CPU)
     monkeypatch.setattr(_native, "why_not", lambda *_: "it takes larger ones")
-    assert trials.algorithm_error(segment, fed, "ieee", "direct", CPU) is None
+    assert trials.algorithm_error(segment, inputs, "ieee", "direct", CPU) is None
 
 
-def test_the_problem_of_each_stage_is_that_of_the_node_which_is_written():
+def test_the_problem_of_each_stage_is_that_of_the_written_node():
     prepared = prepare(network(), OptimizeOptions(), CPU)
     segment = prepared.segments[1]
     shapes = {name: (2, 8, 12, 12) for name in segment.layer.input_names}

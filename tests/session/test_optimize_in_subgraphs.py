@@ -1,4 +1,4 @@
-"""`optimize` on Convs in subgraphs: in the branch of an If that is run they are measured, in a loop not."""
+"""`optimize` on Convs in subgraphs: in branches that run they are measured, in loops they are not."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ SHAPE = (2, 3, 9, 8)
 
 
 def branches(names: tuple[str, str] = ("kept", "other")) -> onnx.ModelProto:
-    """Return a model whose If runs the branch that has a fused pair of Convs where the input is not negative.
+    """Return a model whose If runs a branch with a fusible pair of Convs if the input's maximum is >= 0.
 
-    The first is fed by the graph around it and has its weights there; the second is in an If of its own and
-    adds what the first computes.
+    The outer graph gives the first Conv its input and its weights. The second Conv is in an inner If and adds
+    the output of the first.
     """
     first, second = (f"[{name}]" if name else "" for name in names)
     nodes = f"""
@@ -60,13 +60,13 @@ def branches(names: tuple[str, str] = ("kept", "other")) -> onnx.ModelProto:
 
 
 @pytest.fixture(autouse=True)
-def own_table(tmp_path, monkeypatch):
+def temporary_table(tmp_path, monkeypatch):
     monkeypatch.setenv("CONVSWAP_TUNING", str(tmp_path / "kept" / "tuning.txt"))
 
 
 @pytest.fixture
-def pretended(monkeypatch):
-    """Have the last stage of every Conv gain, and the whole model."""
+def make_all_faster(monkeypatch):
+    """Make the last stage of every Conv faster, and the model end to end."""
 
     def variant_times(segment, inputs, precision, device):
         return {DEFAULT_VARIANT: 1.0, **dict.fromkeys(segment.stages, 0.9), segment.stages[-1]: 0.5}
@@ -75,37 +75,39 @@ def pretended(monkeypatch):
     monkeypatch.setattr(end_to_end, "end_to_end_times", lambda sessions, feeds, device: [2.0, 1.0])
 
 
-def test_convs_of_the_branch_that_is_run_are_taken_and_the_file_answers_as_the_original(pretended, tmp_path):
-    found = optimize(branches(), tmp_path / "faster.onnx", device="cpu")
-    assert {node.node: (node.taken, node.takes_in) for node in found.nodes} == {
+def test_convs_of_the_branch_that_is_run_are_optimized_and_the_file_gives_the_original_outputs(
+    make_all_faster, tmp_path
+):
+    result = optimize(branches(), tmp_path / "faster.onnx", device="cpu")
+    assert {node.node: (node.taken, node.takes_in) for node in result.nodes} == {
         "kept": ("fused", ("Relu",)),
         "deep": ("fused", ("Add", "Relu")),
         "other": ("default", ()),
     }
-    assert {node.node: node.why for node in found.nodes}["other"] == NOT_RUN
+    assert {node.node: node.why for node in result.nodes}["other"] == NOT_RUN
     options = onnxruntime.SessionOptions()
     convswap.register(options)
-    ours = onnxruntime.InferenceSession(str(found.written), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(str(result.written), options, providers=["CPUExecutionProvider"])
     original = onnxruntime.InferenceSession(
         branches().SerializeToString(), providers=["CPUExecutionProvider"]
     )
     x = np.random.default_rng(1).standard_normal(SHAPE).astype(np.float32)
     for values in (x, -abs(x)):
         expected = original.run(None, {"x": values})[0]
-        np.testing.assert_allclose(ours.run(None, {"x": values})[0], expected, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(session.run(None, {"x": values})[0], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_they_are_fed_what_they_really_get():
+def test_their_inputs_are_those_of_a_run():
     prepared = prepare(branches(), OptimizeOptions(), CPU)
     inputs = SegmentInputs(prepared)
     segments = {segment.name: segment for segment in prepared.segments}
-    (kept,), (deep,) = inputs.of(segments["kept"]), inputs.of(segments["deep"])
+    (outer_inputs,), (inner_inputs,) = inputs.of(segments["kept"]), inputs.of(segments["deep"])
     assert inputs.of(segments["other"]) is None
     (x,) = next(iter(prepared.sources.values())).first(2).values()
-    np.testing.assert_array_equal(kept["doubled"].numpy(), 2 * x)
-    # In the fused model the first computes what the second is fed.
+    np.testing.assert_array_equal(outer_inputs["doubled"].numpy(), 2 * x)
+    # In the fused model the first Conv computes the input of the second.
     expected = make_conv_and_relu(2 * x)
-    np.testing.assert_allclose(deep["r"].numpy(), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(inner_inputs["r"].numpy(), expected, rtol=1e-4, atol=1e-4)
 
 
 def make_conv_and_relu(x: np.ndarray) -> np.ndarray:
@@ -113,21 +115,21 @@ def make_conv_and_relu(x: np.ndarray) -> np.ndarray:
     return np.maximum(convswap._native.conv(x, w, b, algorithm="reference", pads=(1, 1, 1, 1)), 0)
 
 
-def test_every_way_in_a_branch_is_really_measured(tmp_path):
-    found = optimize(branches(), tmp_path / "faster.onnx", device="cpu")
-    measured = {node.node: node for node in found.nodes if node.default_ms}
+def test_every_stage_in_a_branch_is_really_measured(tmp_path):
+    result = optimize(branches(), tmp_path / "faster.onnx", device="cpu")
+    measured = {node.node: node for node in result.nodes if node.default_ms}
     assert measured.keys() == {"kept", "deep"}
     assert all(node.algorithm == "direct" for node in measured.values())
 
 
-def test_convs_of_one_name_in_two_branches_are_told_apart_and_taken(pretended, tmp_path):
-    found = optimize(branches(("twice", "twice")), tmp_path / "faster.onnx", device="cpu")
-    assert {node.node: (node.taken, node.why == NOT_RUN) for node in found.nodes} == {
+def test_convs_of_one_name_in_two_branches_are_distinguished_and_optimized(make_all_faster, tmp_path):
+    result = optimize(branches(("twice", "twice")), tmp_path / "faster.onnx", device="cpu")
+    assert {node.node: (node.taken, node.why == NOT_RUN) for node in result.nodes} == {
         "twice": ("default", True),
         "twice_2": ("fused", False),
         "deep": ("fused", False),
     }
-    nodes = [node for graph in graphs_of_proto(onnx.load(found.written).graph) for node in graph.node]
+    nodes = [node for graph in graphs_of_proto(onnx.load(result.written).graph) for node in graph.node]
     assert {node.name: node.op_type for node in nodes if node.name.startswith("twice")} == {
         "twice": "Conv",
         "twice_2": "FusedConv",
@@ -135,33 +137,35 @@ def test_convs_of_one_name_in_two_branches_are_told_apart_and_taken(pretended, t
 
 
 @pytest.mark.parametrize("names", [("deep", "deep"), ("", ""), ("double", "first_relu")])
-def test_whatever_the_names_all_convs_that_are_run_are_measured(names, pretended):
+def test_whatever_the_names_all_convs_that_are_run_are_measured(names, make_all_faster):
     # Both branches have a value `h`.
     nodes = optimize(branches(names), None, device="cpu").nodes
     assert len({node.node for node in nodes}) == 3
     assert sorted(node.taken for node in nodes) == ["default", "fused", "fused"]
 
 
-def test_of_a_conv_that_is_fed_the_models_input_it_is_known_whether_it_is_run(pretended):
-    found = {node.node: node for node in optimize(conv_in_if(), None, device="cpu").nodes}
-    run, not_run = sorted(found.values(), key=lambda node: node.default_ms is None)
+def test_a_conv_of_the_models_input_is_known_to_run_or_not(make_all_faster):
+    nodes = {node.node: node for node in optimize(conv_in_if(), None, device="cpu").nodes}
+    run, not_run = sorted(nodes.values(), key=lambda node: node.default_ms is None)
     assert {run.node, not_run.node} == {"conv_then", "conv_else"}
     assert (run.taken, not_run.why) == ("swapped", NOT_RUN)
 
 
-def test_a_conv_of_a_branch_whose_weights_are_computed_is_left_and_the_others_are_measured(pretended):
+def test_a_conv_of_a_branch_whose_weights_are_computed_is_not_swapped_and_the_others_are_measured(
+    make_all_faster,
+):
     model = branches()
     (branch,) = (
         attribute.g for attribute in model.graph.node[-1].attribute if attribute.name == "then_branch"
     )
     branch.node[0].input[1] = "twice"
     branch.node.insert(0, helper.make_node("Add", ["w", "w"], ["twice"]))
-    found = {node.node: node for node in optimize(model, None, device="cpu").nodes}
-    assert (found["kept"].why, found["deep"].taken) == (INNER, "fused")
+    nodes = {node.node: node for node in optimize(model, None, device="cpu").nodes}
+    assert (nodes["kept"].why, nodes["deep"].taken) == (INNER, "fused")
 
 
-def test_large_weights_of_the_graph_around_a_branch_are_folded_into_and_written(pretended, tmp_path):
-    """Weights of 1 MiB in a Constant, which a Conv of the main graph reads and one of a branch."""
+def test_large_weights_of_the_graph_around_a_branch_are_folded_into_and_written(make_all_faster, tmp_path):
+    """Weights of 1 MiB in a Constant, read by a Conv of the main graph and by a Conv of a branch."""
     nodes = f"""
       [outer] c = Conv(x, w)
       y = If <
@@ -172,23 +176,23 @@ def test_large_weights_of_the_graph_around_a_branch_are_folded_into_and_written(
     model = text_model(nodes, weights("half", 1, 512, 1, 1), flag, inputs="float[1, 512, 2, 2] x")
     constant = helper.make_node("Constant", [], ["w"], value=weights("", 512, 512, 1, 1))
     model.graph.node.insert(0, constant)
-    found = optimize(model, tmp_path / "faster.onnx", device="cpu")
-    assert {node.node: node.taken for node in found.nodes} == {"outer": "swapped", "inner": "swapped"}
-    assert found.reference == "float64" and 0 < found.errors["optimized"] < 1e-5
-    written = onnx.load(found.written)
-    names = {own.name for graph in graphs_of_proto(written.graph) for own in graph.node}
+    result = optimize(model, tmp_path / "faster.onnx", device="cpu")
+    assert {node.node: node.taken for node in result.nodes} == {"outer": "swapped", "inner": "swapped"}
+    assert result.reference == "float64" and 0 < result.errors["optimized"] < 1e-5
+    written = onnx.load(result.written)
+    names = {node.name for graph in graphs_of_proto(written.graph) for node in graph.node}
     assert {"outer", "inner"} <= names and "scale" not in names
 
 
 def test_it_says_that_no_conv_of_a_loop_can_be_measured_and_writes_no_model(tmp_path, device):
     output = tmp_path / "optimized.onnx"
-    found = optimize(conv_in_loop(), output, device=device)
-    assert [(node.taken, node.why) for node in found.nodes] == [("default", INNER)]
-    assert (found.whole, found.written, found.speedup, output.exists()) == ((), None, None, False)
-    first, second = optimization_verdict(found)
-    assert first == f"No Conv can be measured alone: the table has the reasons for all {len(found.nodes)}."
+    result = optimize(conv_in_loop(), output, device=device)
+    assert [(node.taken, node.why) for node in result.nodes] == [("default", INNER)]
+    assert (result.whole, result.written, result.speedup, output.exists()) == ((), None, None, False)
+    first, second = optimization_verdict(result)
+    assert first == f"No Conv can be measured alone: the table has the reasons for all {len(result.nodes)}."
     assert second == "No file is written; use the model as it is."
-    page = optimize_html(found)
+    page = optimize_html(result)
     assert first in page and INNER in page
 
 

@@ -1,4 +1,4 @@
-"""What ONNX Runtime runs and few tools write: nodes in any order, attributes and overloads of functions."""
+"""Valid models that few tools write: nodes in any order, attributes and overloads of functions."""
 
 from __future__ import annotations
 
@@ -22,24 +22,26 @@ PADS = "<pads = [1, 1, 1, 1]>"
 FUSES = pytest.mark.parametrize("fuse", [False, True])
 
 
-def results(model: onnx.ModelProto, *, ours: bool = False) -> list[list[np.ndarray]]:
-    """Return what the model gives for every value of its input `flag`, once where it has none."""
+def outputs_of(model: onnx.ModelProto, *, ours: bool = False) -> list[list[np.ndarray]]:
+    """Return the model's outputs for every value of its input `flag`, or once if it has no such input."""
     options = onnxruntime.SessionOptions()
     if ours:
         convswap.register(options)
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=CPU)
     flags = [True, False] if len(session.get_inputs()) > 1 else [None]
-    given = [{"x": X} if flag is None else {"x": X, "flag": np.array(flag)} for flag in flags]
-    return [session.run(None, feeds) for feeds in given]
+    all_feeds = [{"x": X} if flag is None else {"x": X, "flag": np.array(flag)} for flag in flags]
+    return [session.run(None, feeds) for feeds in all_feeds]
 
 
-def assert_swapped_and_alike(model: onnx.ModelProto, names: set[str], *, fuse: bool) -> None:
+def assert_swapped_with_same_outputs(model: onnx.ModelProto, names: set[str], *, fuse: bool) -> None:
     before = model.SerializeToString()
     result = swap(model, fuse=fuse)
     assert (set(result.swapped), result.not_swapped) == (names, ())
-    for found, expected in zip(results(result.to_proto(), ours=True), results(model), strict=True):
-        for y, other in zip(found, expected, strict=True):
-            np.testing.assert_allclose(y, other, rtol=1e-4, atol=1e-4)
+    for actual_outputs, expected_outputs in zip(
+        outputs_of(result.to_proto(), ours=True), outputs_of(model), strict=True
+    ):
+        for y, reference in zip(actual_outputs, expected_outputs, strict=True):
+            np.testing.assert_allclose(y, reference, rtol=1e-4, atol=1e-4)
     assert model.SerializeToString() == before
 
 
@@ -47,7 +49,7 @@ def assert_swapped_and_alike(model: onnx.ModelProto, names: set[str], *, fuse: b
 
 
 def backwards(*, computed_weights: bool = False) -> onnx.ModelProto:
-    """Return two Convs, one with a residual, a bias and an activation, each node before those it reads."""
+    """Return two Convs, one with bias, residual and activation, each node before the nodes that it reads."""
     nodes = f"""
       [relu] y = Relu(sum)
       [residual] sum = Add(d, n)
@@ -63,7 +65,7 @@ def backwards(*, computed_weights: bool = False) -> onnx.ModelProto:
 @pytest.mark.parametrize("computed_weights", [False, True])
 def test_nodes_may_come_before_those_whose_outputs_they_read(computed_weights, fuse):
     model = backwards(computed_weights=computed_weights)
-    assert_swapped_and_alike(model, {"conv1", "conv2"}, fuse=fuse)
+    assert_swapped_with_same_outputs(model, {"conv1", "conv2"}, fuse=fuse)
 
 
 def test_nodes_out_of_order_are_fused_as_those_in_order():
@@ -82,17 +84,17 @@ def test_nodes_that_are_in_order_stay_where_they_are():
 
 
 @FUSES
-def test_calls_of_functions_may_come_before_what_they_read(fuse):
+def test_calls_of_functions_may_come_before_the_nodes_that_they_read(fuse):
     model = text_model("y = local.Layer(h, w)  h = local.Layer(n, w)  n = Neg(x)", W, functions=layer())
     result = swap(model, fuse=fuse)
     assert (len(result.swapped), result.not_swapped) == (2, ())
-    for found, expected in zip(results(result.to_proto(), ours=True), results(model), strict=True):
-        np.testing.assert_allclose(found[0], expected[0], rtol=1e-4, atol=1e-4)
+    for actual, expected in zip(outputs_of(result.to_proto(), ours=True), outputs_of(model), strict=True):
+        np.testing.assert_allclose(actual[0], expected[0], rtol=1e-4, atol=1e-4)
 
 
 @FUSES
 def test_graphs_of_nodes_out_of_order_keep_their_own_types(fuse):
-    """The Convs' inputs are declared nowhere, and the Ifs come in the wrong order."""
+    """The Convs' inputs have no declared types, and the Ifs come in the wrong order."""
 
     def conditional(result: str, op: str) -> str:
         branches = ", ".join(
@@ -104,7 +106,7 @@ def test_graphs_of_nodes_out_of_order_keep_their_own_types(fuse):
 
     nodes = f"{conditional('y', f'Conv {PADS} (z, v)')}  {conditional('z', 'Neg(x)')}  v = Identity(w)"
     model = text_model(nodes, W, inputs=WITH_FLAG)
-    assert_swapped_and_alike(model, {"y_then_branch", "y_else_branch"}, fuse=fuse)
+    assert_swapped_with_same_outputs(model, {"y_then_branch", "y_else_branch"}, fuse=fuse)
 
 
 @FUSES
@@ -147,7 +149,7 @@ ONES, ZEROS = "[1, 1, 1, 1]", "[0, 0, 0, 0]"
 
 @FUSES
 @pytest.mark.parametrize(
-    ("given", "parameters"),
+    ("attributes", "parameters"),
     [
         ("", f"<p: ints = {ONES}>"),
         (f"<p = {ZEROS}>", f"<p: ints = {ONES}>"),
@@ -156,18 +158,18 @@ ONES, ZEROS = "[1, 1, 1, 1]", "[0, 0, 0, 0]"
     ],
     ids=["default", "given beside a default", "given", "missing"],
 )
-def test_attributes_of_functions_are_given_or_default_or_missing(given, parameters, fuse):
-    model = text_model(f"y = local.Layer {given} (x, w)", W, functions=layer(parameters))
-    assert_swapped_and_alike(model, {"conv"}, fuse=fuse)
+def test_attributes_of_functions_are_given_or_default_or_missing(attributes, parameters, fuse):
+    model = text_model(f"y = local.Layer {attributes} (x, w)", W, functions=layer(parameters))
+    assert_swapped_with_same_outputs(model, {"conv"}, fuse=fuse)
 
 
 @FUSES
 @pytest.mark.parametrize("outer", [f"<q: ints = {ONES}>", "<q>"], ids=["default", "missing"])
-def test_attributes_are_handed_on_by_functions_that_call_others(outer, fuse):
+def test_attributes_are_passed_on_by_functions_that_call_others(outer, fuse):
     calls = layer(outer, "r = local.Layer <p: ints = @q> (a, f)", name="Outer")
     functions = layer(f"<p: ints = {ZEROS}>") + calls
     model = text_model("y = local.Outer(x, w)", W, functions=functions)
-    assert_swapped_and_alike(model, {"conv"}, fuse=fuse)
+    assert_swapped_with_same_outputs(model, {"conv"}, fuse=fuse)
 
 
 @FUSES
@@ -178,18 +180,18 @@ def test_default_attributes_reach_the_branches_in_a_function(fuse):
     )
     function = layer(f"<p: ints = {ONES}>", f"r = If <{branches}> (g)", inputs="a, f, g")
     model = text_model("y = local.Layer(x, w, flag)", W, inputs=WITH_FLAG, functions=function)
-    assert_swapped_and_alike(model, {"then_branch", "else_branch"}, fuse=fuse)
+    assert_swapped_with_same_outputs(model, {"then_branch", "else_branch"}, fuse=fuse)
 
 
 @FUSES
 def test_an_input_that_a_call_leaves_out_is_left_out_in_the_conv(fuse):
     function = layer(nodes=f"[conv] r = Conv {PADS} (a, f, b)", inputs="a, f, b")
     model = text_model("y = local.Layer(x, w)", W, functions=function)
-    assert_swapped_and_alike(model, {"conv"}, fuse=fuse)
+    assert_swapped_with_same_outputs(model, {"conv"}, fuse=fuse)
 
 
 @FUSES
-def test_overloads_of_a_function_are_told_apart(fuse):
+def test_overloads_of_a_function_are_distinguished(fuse):
     functions = [
         layer(nodes=f"[first] r = Conv {PADS} (a, f)", overload="one"),
         layer(nodes=f"[second] q = Conv {PADS} (a, f)  r = Relu(q)", overload="two"),
@@ -197,7 +199,7 @@ def test_overloads_of_a_function_are_told_apart(fuse):
     ]
     nodes = "h = local.Layer:one(x, w)  k = local.Layer:two(h, w)  y = local.Layer(k, w)"
     model = text_model(nodes, W, functions="".join(functions))
-    assert_swapped_and_alike(model, {"first", "second"}, fuse=fuse)
+    assert_swapped_with_same_outputs(model, {"first", "second"}, fuse=fuse)
     assert [function.overload for function in swap(model).to_proto().functions] == [""]
 
 
@@ -208,7 +210,7 @@ def graph_of(result: str, nodes: str) -> str:
     return f"graph () => (float {result}) {{ {nodes} }}"
 
 
-GIVEN = {
+GRAPHS = {
     "if_more": graph_of("m", "m = Constant <value_float = 5.0> ()"),
     "if_less": graph_of("l", "l = Constant <value_float = 7.0> ()"),
 }
@@ -216,7 +218,7 @@ REFERENCES = {"then_branch": "if_more", "else_branch": "if_less"}
 
 
 def references(model: onnx.ModelProto) -> dict[str, str]:
-    """Return which graphs of the call the If in the function of `model` has; it has none of its own."""
+    """Return the graph attributes of the call that the If in the function of `model` refers to."""
     (choice,) = [node for node in model.functions[0].node if node.op_type == "If"]
     assert not any(attribute.HasField("g") for attribute in choice.attribute)
     return {attribute.name: attribute.ref_attr_name for attribute in choice.attribute}
@@ -226,13 +228,14 @@ def scaled(
     before: str = "Neg(a)",
     *,
     by_default: bool = False,
-    given: dict[str, str] = GIVEN,
+    graphs: dict[str, str] = GRAPHS,
     outer: str = "[outer] c = Conv(x, w)",
     functions: str = "",
 ) -> onnx.ModelProto:
-    """Return a Conv and a call of a function of that and w, which takes graphs from the call or by default.
+    """Return a Conv, and a call of a function of its output and w that has graphs as attributes.
 
-    It gives `before` of them, times what one of the two graphs gives.
+    The function returns `before` of its inputs, times the result of one of two graphs. The graphs come from
+    the call or from defaults.
     """
     nodes = f"""
       [inner] b = {before}
@@ -241,9 +244,9 @@ def scaled(
       is_more = Greater(sum, zero)
       k = If <then_branch: graph = @if_more, else_branch: graph = @if_less> (is_more)
       r = Mul(b, k)"""
-    defaults = ", ".join(f"{name}: graph = {graph}" for name, graph in given.items())
-    values = ", ".join(f"{name} = {graph}" for name, graph in given.items())
-    function = layer(f"<{defaults if by_default else ', '.join(given)}>", nodes, name="Scaled")
+    defaults = ", ".join(f"{name}: graph = {graph}" for name, graph in graphs.items())
+    values = ", ".join(f"{name} = {graph}" for name, graph in graphs.items())
+    function = layer(f"<{defaults if by_default else ', '.join(graphs)}>", nodes, name="Scaled")
     call = f"y = local.Scaled {'' if by_default else f'<{values}>'} (c, w)"
     return text_model(f"{outer}  {call}", W, functions=function + functions)
 
@@ -253,7 +256,7 @@ def scaled(
 def test_a_function_takes_graphs_as_attributes(by_default, fuse):
     model = scaled(by_default=by_default)
     onnx.checker.check_model(model)
-    assert_swapped_and_alike(model, {"outer"}, fuse=fuse)
+    assert_swapped_with_same_outputs(model, {"outer"}, fuse=fuse)
     assert references(swap(model, fuse=fuse).to_proto()) == REFERENCES
     assert swap(ir.from_proto(model), fuse=fuse).swapped == ("outer",)
 
@@ -270,26 +273,26 @@ def test_a_file_whose_function_takes_graphs_is_compared_explained_and_saved(by_d
 
 @FUSES
 @pytest.mark.parametrize("by_default", [False, True])
-def test_a_conv_in_a_function_that_takes_graphs_is_left_with_the_reason(by_default, fuse):
-    """And one beside it, in a function that takes none, is swapped."""
+def test_a_conv_in_a_function_that_takes_graphs_is_not_swapped_with_the_reason(by_default, fuse):
+    """The Conv in another function, which takes no graph, is swapped."""
     model = scaled("Conv(a, f)", by_default=by_default, outer="c = local.Layer(x, w)", functions=layer())
     result = swap(model, fuse=fuse)
     assert result.swapped == ("conv",)
-    assert [(left.node, left.reason) for left in result.not_swapped] == [
+    assert [(entry.node, entry.reason) for entry in result.not_swapped] == [
         (
             "inner",
             "it is inside function 'Scaled': it takes a graph as an attribute, and such a function cannot "
             "be inlined",
         )
     ]
-    (found,), (expected,) = results(result.to_proto(), ours=True), results(model)
-    np.testing.assert_allclose(found[0], expected[0], rtol=1e-4, atol=1e-4)
+    (actual,), (expected,) = outputs_of(result.to_proto(), ours=True), outputs_of(model)
+    np.testing.assert_allclose(actual[0], expected[0], rtol=1e-4, atol=1e-4)
 
 
 @FUSES
 def test_functions_that_are_called_in_a_graph_that_a_function_takes_stay(fuse):
     """onnx-ir's inliner does not look into such graphs."""
-    more = graph_of("m", "one = Constant <value_float = 1.0> ()  m = local.Once(one)")
+    graph = graph_of("m", "one = Constant <value_float = 1.0> ()  m = local.Once(one)")
     nodes = """
       four = Constant <value = int64[4] {1, 1, 2, 2}> ()
       u = Constant <value = float[1, 1, 1, 1] {0.75}> ()
@@ -297,14 +300,14 @@ def test_functions_that_are_called_in_a_graph_that_a_function_takes_stay(fuse):
       [deep] d = Conv(e, u)
       r = ReduceSum <keepdims = 0> (d)"""
     once = layer(nodes=nodes, name="Once", inputs="a")
-    model = scaled(given={**GIVEN, "if_more": more}, functions=once)
+    model = scaled(graphs={**GRAPHS, "if_more": graph}, functions=once)
     result = swap(model, fuse=fuse)
     assert result.swapped == ("outer",)
-    assert [left.reason for left in result.not_swapped] == [
+    assert [entry.reason for entry in result.not_swapped] == [
         "it is inside function 'Once': a graph that function 'Scaled' takes as an attribute calls it"
     ]
-    (found,), (expected,) = results(result.to_proto(), ours=True), results(model)
-    np.testing.assert_allclose(found[0], expected[0], rtol=1e-4, atol=1e-4)
+    (actual,), (expected,) = outputs_of(result.to_proto(), ours=True), outputs_of(model)
+    np.testing.assert_allclose(actual[0], expected[0], rtol=1e-4, atol=1e-4)
 
 
 @FUSES
@@ -316,5 +319,5 @@ def test_a_conv_in_a_graph_that_a_function_takes_is_swapped(fuse):
           [{name}] d = Conv(image, u)
           m = ReduceSum <keepdims = 0> (d)"""
 
-    given = {"if_more": graph_of("m", nodes("given")), "if_less": graph_of("m", nodes("other"))}
-    assert_swapped_and_alike(scaled(given=given), {"outer", "given", "other"}, fuse=fuse)
+    graphs = {"if_more": graph_of("m", nodes("given")), "if_less": graph_of("m", nodes("other"))}
+    assert_swapped_with_same_outputs(scaled(graphs=graphs), {"outer", "given", "other"}, fuse=fuse)

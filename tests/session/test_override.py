@@ -1,7 +1,7 @@
-"""The override mode: unmodified models run on our op, or the user is told which Conv does not.
+"""Override mode: Convs of unmodified models run on our op, or an error names those that do not.
 
-What a session runs is in the graph that ONNX Runtime itself writes after its last optimiser: a Conv that is
-still there as Conv of the ONNX domain runs on the overriding op, and one that was taken has another name.
+The graph that ONNX Runtime writes after its last optimiser shows what a session runs. A node that is still
+Conv of the ONNX domain runs on the overriding op; a Conv that an optimiser replaced has another name.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from refused import refused
 
 CPU = ["CPUExecutionProvider"]
 DISABLED = "optimization.disable_specified_optimizers"
-# It puts nodes of ONNX's into the domain of a Conv, which need not be ONNX's.
-ALWAYS = "WeightBiasQuantization"
-OURS = ["ConvActivationFusion", "ConvAddActivationFusion", "NchwcTransformer"]
+# This optimiser puts nodes of ONNX into the domain of the Conv, which may be another.
+DOMAIN_OPTIMISER = "WeightBiasQuantization"
+FUSING_OPTIMISERS = ["ConvActivationFusion", "ConvAddActivationFusion", "NchwcTransformer"]
 RANDOM = np.random.default_rng(31)
 X = RANDOM.normal(size=(1, 16, 9, 8)).astype(np.float32)
 W = RANDOM.normal(size=(16, 16, 3, 3)).astype(np.float32)
@@ -52,9 +52,9 @@ def conv(inputs: str, output: str, name: str = "conv1", **attributes: Any) -> on
 
 
 def model(*nodes: onnx.NodeProto, functions: Any = (), **constants: np.ndarray) -> bytes:
-    """Return a model of `nodes` from x to y, with those of CONSTANTS and `constants` that are named in it."""
-    named = {name for each in nodes for name in each.input}
-    named |= {
+    """Return a model of `nodes` from x to y, with the CONSTANTS and `constants` that the nodes read."""
+    input_names = {name for each in nodes for name in each.input}
+    input_names |= {
         name
         for each in nodes
         for a in each.attribute
@@ -62,7 +62,7 @@ def model(*nodes: onnx.NodeProto, functions: Any = (), **constants: np.ndarray) 
         for n in a.g.node
         for name in n.input
     }
-    values = {name: value for name, value in {**CONSTANTS, **constants}.items() if name in named}
+    values = {name: value for name, value in {**CONSTANTS, **constants}.items() if name in input_names}
     graph = helper.make_graph(
         nodes,
         "net",
@@ -138,7 +138,7 @@ def quantized() -> bytes:
 
 @pytest.fixture
 def final_graph(tmp_path: Path):
-    """Return a function that makes a session and returns the ops named Conv in the graph it ends up with."""
+    """Return a function that makes a session and returns the names of Conv ops in its final graph."""
 
     def convolutions(source: bytes, options: onnxruntime.SessionOptions, **arguments: Any) -> list[str]:
         options.optimized_model_filepath = str(tmp_path / "final.onnx")
@@ -169,7 +169,7 @@ def options_with(entries: dict[str, str], library: bool = True) -> onnxruntime.S
 
 
 def plain_run(source: bytes) -> np.ndarray:
-    """Return what ONNX Runtime computes without us."""
+    """Return the output of ONNX Runtime without our library."""
     return onnxruntime.InferenceSession(source, providers=CPU).run(None, {"x": X})[0]
 
 
@@ -178,40 +178,46 @@ def plain_run(source: bytes) -> np.ndarray:
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_entry_alone_keeps_every_conv_from_the_optimisers(pattern, final_graph):
-    kept = final_graph(PATTERNS[pattern], options_with({"convswap.override": "1"}))
-    assert kept and set(kept) == {"Conv"}
+    ops = final_graph(PATTERNS[pattern], options_with({"convswap.override": "1"}))
+    assert ops and set(ops) == {"Conv"}
 
 
 @pytest.mark.parametrize(
-    ("pattern", "taken"),
+    ("pattern", "op"),
     [("relu", "com.microsoft.nchwc.Conv"), ("add_and_relu", "com.microsoft.nchwc.Conv")],
 )
-def test_without_the_entry_the_optimisers_take_conv(pattern, taken, final_graph):
-    """Shows that the test above could fail."""
+def test_without_the_entry_the_optimisers_take_conv(pattern, op, final_graph):
+    """Shows that the test above can fail."""
     for entries in ({}, {"convswap.override": "0"}):
-        assert final_graph(PATTERNS[pattern], options_with(entries)) == [taken]
+        assert final_graph(PATTERNS[pattern], options_with(entries)) == [op]
 
 
-@pytest.mark.parametrize(("pattern", "left_on"), [("relu", OURS[0]), ("add", OURS[1]), ("nothing", OURS[2])])
+@pytest.mark.parametrize(
+    ("pattern", "left_on"),
+    [("relu", FUSING_OPTIMISERS[0]), ("add", FUSING_OPTIMISERS[1]), ("nothing", FUSING_OPTIMISERS[2])],
+)
 def test_each_disabled_optimiser_would_take_conv(pattern, left_on, final_graph):
-    disabled = ";".join(name for name in OURS if name != left_on)
-    (taken,) = final_graph(PATTERNS[pattern], options_with({DISABLED: disabled}, library=False))
-    assert taken != "Conv"
+    disabled = ";".join(name for name in FUSING_OPTIMISERS if name != left_on)
+    (op,) = final_graph(PATTERNS[pattern], options_with({DISABLED: disabled}, library=False))
+    assert op != "Conv"
 
 
 def test_optimisers_that_the_user_disabled_stay_disabled():
-    for given, expected in (
-        ("GeluFusion", ["GeluFusion", *OURS, ALWAYS]),
-        (f"{OURS[2]};GeluFusion", [OURS[2], "GeluFusion", *OURS[:2], ALWAYS]),
-        (";".join([ALWAYS, *OURS]), [ALWAYS, *OURS]),
-        ("NchwcTransformerOfMine", ["NchwcTransformerOfMine", *OURS, ALWAYS]),
+    for disabled, expected in (
+        ("GeluFusion", ["GeluFusion", *FUSING_OPTIMISERS, DOMAIN_OPTIMISER]),
+        (
+            f"{FUSING_OPTIMISERS[2]};GeluFusion",
+            [FUSING_OPTIMISERS[2], "GeluFusion", *FUSING_OPTIMISERS[:2], DOMAIN_OPTIMISER],
+        ),
+        (";".join([DOMAIN_OPTIMISER, *FUSING_OPTIMISERS]), [DOMAIN_OPTIMISER, *FUSING_OPTIMISERS]),
+        ("NchwcTransformerOfMine", ["NchwcTransformerOfMine", *FUSING_OPTIMISERS, DOMAIN_OPTIMISER]),
     ):
-        options = options_with({"convswap.override": "1", DISABLED: given})
+        options = options_with({"convswap.override": "1", DISABLED: disabled})
         assert options.get_session_config_entry(DISABLED).split(";") == expected
 
 
-def test_without_the_override_what_takes_our_domain_alone_is_disabled():
-    assert options_with({}).get_session_config_entry(DISABLED) == ALWAYS
+def test_without_the_override_only_the_optimiser_that_reuses_our_domain_is_disabled():
+    assert options_with({}).get_session_config_entry(DISABLED) == DOMAIN_OPTIMISER
 
 
 def test_value_that_is_neither_0_nor_1_is_refused():
@@ -243,8 +249,8 @@ def test_value_that_is_no_precision_is_refused():
 )
 def test_precision_is_what_the_cuda_provider_is_asked_for(providers, arguments, expected):
     assert _precision_of(onnxruntime.SessionOptions(), providers, arguments) == expected
-    given = options_with({"convswap.precision": "tf32"}, library=False)
-    assert _precision_of(given, providers, arguments) is None
+    options = options_with({"convswap.precision": "tf32"}, library=False)
+    assert _precision_of(options, providers, arguments) is None
 
 
 @pytest.mark.parametrize(("first", "second"), [("ieee", "tf32"), ("tf32", "ieee"), (None, "ieee")])
@@ -285,7 +291,7 @@ def test_register_with_override_is_the_entry_and_no_more(final_graph):
     assert final_graph(PATTERNS["add_and_relu"], options) == ["Conv"]
 
 
-# What the library says of its kernels.
+# The library's report on its kernels.
 
 
 def kernels(request: str) -> list[str]:
@@ -305,9 +311,9 @@ def test_library_names_the_nodes_of_the_kernels_made_between_record_and_read():
     assert kernels("read") == []
     kernels("record")
     make()
-    with ThreadPoolExecutor(1) as other:
-        other.submit(make).result()
-        assert other.submit(kernels, "read").result() == []
+    with ThreadPoolExecutor(1) as other_thread:
+        other_thread.submit(make).result()
+        assert other_thread.submit(kernels, "read").result() == []
     assert sorted(kernels("read")) == ["conv1", "conv2"]
     make()
     assert kernels("read") == []
@@ -326,8 +332,9 @@ def test_override_session_computes_what_onnx_runtime_computes(pattern):
     source = PATTERNS[pattern]
     y = convswap.override_session(source, providers=CPU).run(None, {"x": X})[0]
     expected = plain_run(source)
-    # Two float32 sums of at most 16 * 9 products and a bias, in other orders, of values below 100; what
-    # follows doubles an error at most, and a second Conv multiplies it by the 145 weights of size 1.
+    # Two float32 sums of at most 16 * 9 products and a bias, in different orders, of values below 100. The
+    # nodes after the first Conv at most double an error, and a second Conv multiplies it by the 145 weights
+    # of size 1.
     assert y.shape == expected.shape
     np.testing.assert_allclose(y, expected, rtol=0, atol=4 * 146 * 2.0**-24 * np.abs(expected).max() + 1e-4)
 
@@ -351,7 +358,7 @@ def test_model_may_be_swapped_in_part():
     assert y.shape == plain_run(PATTERNS["max_pool_and_conv"]).shape
 
 
-def test_options_of_the_user_are_kept_and_serve_again():
+def test_options_of_the_user_are_unchanged_and_can_be_used_again():
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.add_session_config_entry(DISABLED, "GeluFusion")
@@ -362,7 +369,13 @@ def test_options_of_the_user_are_kept_and_serve_again():
         assert session.get_session_options().intra_op_num_threads == 1
     disabled = options.get_session_config_entry(DISABLED).split(";")
     assert sorted(disabled) == sorted(
-        ["GeluFusion", "LayerNormFusion", *OURS, ALWAYS, "CommonSubexpressionElimination"]
+        [
+            "GeluFusion",
+            "LayerNormFusion",
+            *FUSING_OPTIMISERS,
+            DOMAIN_OPTIMISER,
+            "CommonSubexpressionElimination",
+        ]
     )
 
 
@@ -374,7 +387,7 @@ def test_conv_that_is_quantised_away_is_named():
     assert "convswap.swap" in message and "\n" not in message
 
 
-def test_quantised_conv_is_ours_where_onnx_runtime_leaves_it():
+def test_quantised_conv_runs_on_our_op_where_onnx_runtime_leaves_it():
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.disable_quant_qdq", "1")
     convswap.override_session(quantized(), options, providers=CPU)
@@ -385,8 +398,8 @@ def bypassed(monkeypatch) -> None:
     """Make every session replace the disabled optimisers, as an argument of InferenceSession does."""
 
     class Session(onnxruntime.InferenceSession):
-        def __init__(self, *arguments: Any, **others: Any) -> None:
-            super().__init__(*arguments, **others, disabled_optimizers=["GeluFusion"])
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options, disabled_optimizers=["GeluFusion"])
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
 
@@ -412,7 +425,7 @@ def test_five_bypassed_conv_nodes_are_named_at_most(bypassed):
 
 
 def mapped(name: str, inner: str, *between: onnx.NodeProto) -> bytes:
-    """Return a Conv called `name`, and one called `inner` in the body of a SequenceMap behind it."""
+    """Return a Conv called `name`, and a Conv called `inner` in the body of a SequenceMap after it."""
     element = helper.make_tensor_value_info("element", TensorProto.FLOAT, None)
     result = helper.make_tensor_value_info("result", TensorProto.FLOAT, None)
     body = helper.make_graph([conv("element w", "result", inner)], "body", [element], [result])
@@ -432,20 +445,20 @@ def test_conv_in_a_body_that_onnx_runtime_inlines_counts_once(name, inner, tmp_p
     source = mapped(name, inner)
     (tmp_path / "model.onnx").write_bytes(source)
     expected = plain_run(source)
-    for given in (source, tmp_path / "model.onnx"):
-        (y,) = convswap.override_session(given, providers=CPU).run(None, {"x": X})
+    for each in (source, tmp_path / "model.onnx"):
+        (y,) = convswap.override_session(each, providers=CPU).run(None, {"x": X})
         np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize(("name", "inner"), [("conv1", "inner"), ("same", "same"), ("", "")])
-def test_bypassed_conv_is_refused_beside_one_in_an_inlined_body(bypassed, name, inner):
-    # Only the one in front of the Relu is fused away; in a body of one node there is nothing to fuse with.
+def test_bypassed_conv_is_refused_together_with_one_in_an_inlined_body(bypassed, name, inner):
+    # Only the Conv before the Relu is fused; a body of one node has nothing to fuse.
     source = mapped(name, inner, node("Relu", "h", "r"))
     with refused(f"of 2 Conv nodes would not run on convswap: .*{name!r} on CPU"):
         convswap.override_session(source, providers=CPU)
 
 
-def test_sessions_made_at_the_same_time_do_not_answer_for_each_other():
+def test_sessions_made_at_the_same_time_are_checked_separately():
     def make(pattern: str) -> str:
         try:
             convswap.override_session(PATTERNS.get(pattern) or quantized(), providers=CPU)
@@ -453,10 +466,10 @@ def test_sessions_made_at_the_same_time_do_not_answer_for_each_other():
             return "refused"
         return "made"
 
-    wanted = ["max_pool_and_conv", "quantized", "relu", "quantized"] * 10
+    patterns = ["max_pool_and_conv", "quantized", "relu", "quantized"] * 10
     with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(make, wanted))
-    assert answers == ["refused" if pattern == "quantized" else "made" for pattern in wanted]
+        outcomes = list(pool.map(make, patterns))
+    assert outcomes == ["refused" if pattern == "quantized" else "made" for pattern in patterns]
 
 
 def test_model_that_does_not_load_is_one_clear_line(tmp_path):
@@ -465,7 +478,7 @@ def test_model_that_does_not_load_is_one_clear_line(tmp_path):
             convswap.override_session(source, providers=CPU)
 
 
-def test_failed_session_leaves_no_record_behind():
+def test_failed_session_leaves_no_record():
     with pytest.raises(ConvswapError):
         convswap.override_session(b"no model", providers=CPU)
     register(options := onnxruntime.SessionOptions(), override=True)
@@ -495,7 +508,7 @@ def test_missing_onnx_runtime_is_named(monkeypatch):
 
 @pytest.fixture
 def cuda() -> str:
-    """Return the CUDA provider's name, its libraries loaded."""
+    """Return the CUDA provider's name after loading its libraries."""
     provider = "CUDAExecutionProvider"
     if provider not in onnxruntime.get_available_providers():
         pytest.skip("this onnxruntime has no CUDA provider: install onnxruntime-gpu")
@@ -521,7 +534,7 @@ def test_override_session_computes_the_same_on_a_card(use_tf32, pattern, cuda):
     assert set(placed.values()) == {cuda}
     expected = plain_run(source)
     # TF32 rounds each factor by 2**-11 at most; errors of 144 products add up to sqrt(144) of one, and a
-    # second Conv sums them once more. Without TF32 sums of the tensor cores, which truncate, come within a
+    # second Conv sums them once more. Without TF32, sums on tensor cores, which truncate, have errors of a
     # few times 2**-22.
     roundoff = 2.0**-11 if use_tf32 else 2.0**-20
     y = session.run(None, {"x": X})[0]
@@ -551,17 +564,17 @@ def test_prefer_nhwc_that_is_off_is_no_obstacle(cuda):
 
 @pytest.mark.gpu
 def test_prefer_nhwc_would_bypass_the_override(cuda, monkeypatch):
-    """Shows why it is refused: without that line the check itself finds the Conv missing."""
+    """Shows the reason for the refusal: without the check of the option, the Conv would not run on our op."""
     monkeypatch.setattr(onnxruntime.InferenceSession, "get_provider_options", lambda _session: {})
     with refused(r"^1 of 1 Conv nodes would not run on convswap: 'conv1\w*' on CUDA"):
         convswap.override_session(PATTERNS["relu"], providers=[(cuda, {"prefer_nhwc": "1"})])
 
 
-# Models that a tool has changed before.
+# Models that a tool has optimised before.
 
 
 def optimised(level: str, source: bytes, folder: Path) -> bytes:
-    """Return `source` as ONNX Runtime writes it after it has optimised it for the CPU."""
+    """Return `source` as ONNX Runtime writes it after optimising it for the CPU."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
@@ -611,7 +624,7 @@ def test_override_names_quantised_convs_of_the_model(caplog):
 
 
 @pytest.mark.parametrize("pattern", ["relu", "if", "function", "unnamed"])
-def test_override_has_nothing_to_say_where_every_conv_is_ours(pattern, caplog):
+def test_override_logs_nothing_where_every_conv_runs_on_our_op(pattern, caplog):
     convswap.override_session(PATTERNS[pattern], providers=CPU)
     assert caplog.records == []
 
@@ -619,9 +632,9 @@ def test_override_has_nothing_to_say_where_every_conv_is_ours(pattern, caplog):
 def test_swap_says_why_it_leaves_the_convs_that_onnx_runtime_had_fused_before(tmp_path):
     result = convswap.swap(onnx.load_from_string(optimised("ORT_ENABLE_EXTENDED", CONV_RELU_CONV, tmp_path)))
     assert result.swapped == ("conv2",)
-    (left,) = result.not_swapped
-    assert (left.node, left.op) == ("conv1", "com.microsoft.FusedConv")
-    assert "use the model as it was before it was optimised" in left.reason
+    (unsupported,) = result.not_swapped
+    assert (unsupported.node, unsupported.op) == ("conv1", "com.microsoft.FusedConv")
+    assert "use the model as it was before it was optimised" in unsupported.reason
 
 
 # Models in ORT format.
@@ -642,21 +655,25 @@ def in_ort_format(source: bytes, folder: Path, level: str = "ORT_ENABLE_BASIC", 
 
 @pytest.mark.parametrize("level", ["ORT_DISABLE_ALL", "ORT_ENABLE_BASIC"])
 @pytest.mark.parametrize("pattern", ["relu", "if", "unnamed", "depthwise", "two_that_share_weights"])
-def test_convs_of_a_model_in_ort_format_are_ours(pattern, level, tmp_path, caplog, monkeypatch):
+def test_convs_of_a_model_in_ort_format_run_on_our_op(pattern, level, tmp_path, caplog, monkeypatch):
     checked = []
-    monkeypatch.setattr(override_module, "_check", lambda *found: checked.append(found[1:3]))
+    monkeypatch.setattr(override_module, "_check", lambda *arguments: checked.append(arguments[1:3]))
     file = in_ort_format(PATTERNS[pattern], tmp_path, level)
     y = convswap.override_session(file, providers=CPU).run(None, {"x": X})[0]
     np.testing.assert_allclose(y, plain_run(PATTERNS[pattern]), rtol=1e-4, atol=1e-4)
-    ((nodes, ours),) = checked
+    ((nodes, our_kernels),) = checked
     convs = Counter(each.name for each in nodes if each.op_type == "Conv")
-    assert ours == convs and ours.total() == PATTERNS[pattern].count(b"Conv") and caplog.records == []
+    assert (
+        our_kernels == convs
+        and our_kernels.total() == PATTERNS[pattern].count(b"Conv")
+        and caplog.records == []
+    )
 
 
 def test_model_in_ort_format_is_known_without_its_suffix_and_as_bytes(tmp_path):
-    whole = in_ort_format(PATTERNS["relu"], tmp_path).read_bytes()
-    (tmp_path / "model").write_bytes(whole)
-    for source in (whole, tmp_path / "model"):
+    content = in_ort_format(PATTERNS["relu"], tmp_path).read_bytes()
+    (tmp_path / "model").write_bytes(content)
+    for source in (content, tmp_path / "model"):
         y = convswap.override_session(source, providers=CPU).run(None, {"x": X})[0]
         np.testing.assert_allclose(y, plain_run(PATTERNS["relu"]), rtol=1e-4, atol=1e-4)
 
@@ -671,17 +688,17 @@ def test_convs_that_were_fused_before_ort_format_are_named(level, op, tmp_path, 
     assert f"(com.{op})" in record.getMessage() and "before it was optimised" in record.getMessage()
 
 
-def test_conv_in_ort_format_without_a_kernel_of_ours_is_named(tmp_path, monkeypatch):
+def test_conv_in_ort_format_without_our_kernel_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(override_module, "_kernel_counts", lambda _: Counter())
     with refused("1 of 1 Conv nodes would not run on convswap: 'conv1' on CPU"):
         convswap.override_session(in_ort_format(PATTERNS["relu"], tmp_path), providers=CPU)
 
 
 def test_damaged_model_in_ort_format_is_one_line_that_says_so(tmp_path):
-    whole = in_ort_format(PATTERNS["relu"], tmp_path).read_bytes()
-    for length in (8, 60, len(whole) // 2, len(whole) - 200):
+    content = in_ort_format(PATTERNS["relu"], tmp_path).read_bytes()
+    for length in (8, 60, len(content) // 2, len(content) - 200):
         with refused(r"it is a model in ORT format; give the \.onnx file"):
-            convswap.override_session(whole[:length], providers=CPU)
+            convswap.override_session(content[:length], providers=CPU)
 
 
 def test_model_saved_in_ort_format_with_the_override_needs_no_more_than_the_entry(tmp_path):

@@ -1,4 +1,4 @@
-"""The attribute `tuned`: what a node takes from its own lines, and what leaves the choice to the rule."""
+"""The attribute `tuned`: lines that decide a node's algorithm, and lines that leave it to the rule."""
 
 from __future__ import annotations
 
@@ -44,41 +44,41 @@ MISFITS = {
 }
 
 
-def chosen(tuned: str, algorithm: str = "auto", problem: _native.Problem = PROBLEM) -> str:
+def chosen_algorithm(tuned: str, algorithm: str = "auto", problem: _native.Problem = PROBLEM) -> str:
     return _native.choose(problem, "cpu", algorithm, tuned=tuned)
 
 
 @pytest.mark.parametrize("op", ["Conv", "FusedConv"])
-def test_a_session_takes_the_algorithm_of_the_nodes_own_line(device, op):
-    """By the bits: the two algorithms sum in different orders and precisions."""
+def test_a_session_runs_the_algorithm_of_the_nodes_own_line(device, op):
+    """Shown by the bits: the two algorithms sum in different orders and precisions."""
     tuned = "\n".join([MISFITS["size"], line(TEXT, FALLBACK[device], device), MISFITS["version"]])
     models = {
         "tuned": case_model(CASE, op=op, tuned=tuned),
         "by name": case_model(CASE, op=op, algorithm=FALLBACK[device]),
         "rule": case_model(CASE, op=op),
     }
-    answers = {name: run(make_session(model, device), X) for name, model in models.items()}
-    assert np.array_equal(answers["tuned"], answers["by name"])
-    assert not np.array_equal(answers["tuned"], answers["rule"])
+    outputs = {name: run(make_session(model, device), X) for name, model in models.items()}
+    assert np.array_equal(outputs["tuned"], outputs["by name"])
+    assert not np.array_equal(outputs["tuned"], outputs["rule"])
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "tuned"])
 @pytest.mark.parametrize("misfit", MISFITS.values(), ids=MISFITS)
 def test_what_does_not_fit_leaves_the_choice_to_the_rule(table, misfit, algorithm):
-    assert chosen(misfit, algorithm) == "direct"
+    assert chosen_algorithm(misfit, algorithm) == "direct"
     expected = _native.conv(*CASE.arrays(), algorithm="direct", **CASE.attributes)
     session = make_session(case_model(CASE, algorithm=algorithm, tuned=misfit))
     assert np.array_equal(run(session, X), expected)
-    # Beside a line that fits it is no harm, on either side.
+    # Such a line does no harm before or after a line that fits.
     for lines in ([misfit, GOOD], [GOOD, misfit]):
-        about_the_same = misfit in (MISFITS["unknown"], MISFITS["of cards"], MISFITS["rung"])
-        last_counts = "direct" if about_the_same and lines[-1] == misfit else "reference"
-        assert chosen("\n".join(lines), algorithm) == last_counts
+        is_about_same_problem = misfit in (MISFITS["unknown"], MISFITS["of cards"], MISFITS["rung"])
+        expected_algorithm = "direct" if is_about_same_problem and lines[-1] == misfit else "reference"
+        assert chosen_algorithm("\n".join(lines), algorithm) == expected_algorithm
 
 
 def test_an_algorithm_that_cannot_compute_the_problem_leaves_the_choice_to_the_rule():
     problem = _native.Problem((1, 1, 4, 4), (1, 1, 3, 3), type="float64")
-    assert chosen(line(problem.text, "direct", "cpu"), problem=problem) == "reference"
+    assert chosen_algorithm(line(problem.text, "direct", "cpu"), problem=problem) == "reference"
 
 
 def test_another_size_in_the_same_session_is_planned_by_the_rule():
@@ -91,30 +91,36 @@ def test_another_size_in_the_same_session_is_planned_by_the_rule():
 
 
 def test_an_algorithm_asked_for_by_name_is_a_command():
-    assert chosen(GOOD, "direct") == "direct"
+    assert chosen_algorithm(GOOD, "direct") == "direct"
 
 
 def test_the_nodes_own_line_comes_before_the_table(table):
     write(table, line(TEXT, "direct", "cpu"))
-    assert chosen(GOOD, "tuned") == "reference"
+    assert chosen_algorithm(GOOD, "tuned") == "reference"
     write(table, GOOD)
-    assert chosen(line(TEXT, "direct", "cpu"), "tuned") == "direct"
-    assert chosen(MISFITS["size"], "tuned") == "reference"
+    assert chosen_algorithm(line(TEXT, "direct", "cpu"), "tuned") == "direct"
+    assert chosen_algorithm(MISFITS["size"], "tuned") == "reference"
 
 
 def test_of_two_lines_about_one_problem_the_last_counts():
-    assert chosen("\n".join([line(TEXT, "direct", "cpu"), GOOD])) == "reference"
-    assert chosen("\n".join([GOOD, line(TEXT, "direct", "cpu")])) == "direct"
+    assert chosen_algorithm("\n".join([line(TEXT, "direct", "cpu"), GOOD])) == "reference"
+    assert chosen_algorithm("\n".join([GOOD, line(TEXT, "direct", "cpu")])) == "direct"
 
 
 def test_the_explanation_says_that_the_file_decided():
     times = {"reference": 0.25, "direct": 0.75}
-    answer = _native.explain(PROBLEM, "cpu", tuned=line(TEXT, "reference", "cpu", milliseconds=times))
-    assert (answer["algorithm"], answer["decided_by"], answer["milliseconds"]) == ("reference", "file", 0.25)
-    assert answer["why"] == "the file says that it was measured here: 0.25 ms"
-    assert answer["others"][0]["why_not"] == "measured slower: 0.75 ms"
-    kept = line(TEXT, "direct", "cpu", milliseconds=times)
-    assert "the file names another" in _native.explain(PROBLEM, "cpu", tuned=kept)["others"][0]["why_not"]
+    explanation = _native.explain(PROBLEM, "cpu", tuned=line(TEXT, "reference", "cpu", milliseconds=times))
+    assert (explanation["algorithm"], explanation["decided_by"], explanation["milliseconds"]) == (
+        "reference",
+        "file",
+        0.25,
+    )
+    assert explanation["why"] == "the file says that it was measured here: 0.25 ms"
+    assert explanation["others"][0]["why_not"] == "measured slower: 0.75 ms"
+    other_line = line(TEXT, "direct", "cpu", milliseconds=times)
+    assert (
+        "the file names another" in _native.explain(PROBLEM, "cpu", tuned=other_line)["others"][0]["why_not"]
+    )
 
 
 def test_the_model_is_explained_swapped_again_and_compared_by_what_it_says():
@@ -131,8 +137,8 @@ def test_the_model_turned_back_into_onnx_has_no_such_attribute():
     assert not {"tuned", "algorithm", "precision"} & node.attributes.keys()
 
 
-def made_beside_hoppers() -> onnx.ModelProto:
-    """Return a swapped model as `optimize` writes it beside cards that are not here."""
+def model_tuned_on_hopper() -> onnx.ModelProto:
+    """Return a swapped model as `optimize` writes it on a machine with other cards."""
     lines = [
         line(_native.Problem(*shapes, True, **CASE.attributes).text, algorithm, "cuda", device_name=card)
         for card, algorithm in zip(HOPPERS, ("many_channels", "implicit_gemm"), strict=True)
@@ -142,8 +148,8 @@ def made_beside_hoppers() -> onnx.ModelProto:
     return swap_selected(model, {"conv1": NodeChoice(tuned=tuple(lines))}, "it is another").to_proto()
 
 
-def test_a_file_made_beside_a_hopper_runs_on_a_cpu():
-    model = made_beside_hoppers()
+def test_a_file_made_on_a_hopper_card_runs_on_a_cpu():
+    model = model_tuned_on_hopper()
     assert HOPPERS[1] in model.graph.node[0].attribute[-1].s.decode()
     y = run(make_session(model.SerializeToString()), X)
     assert np.array_equal(y, _native.conv(*CASE.arrays(), **CASE.attributes))
@@ -152,15 +158,16 @@ def test_a_file_made_beside_a_hopper_runs_on_a_cpu():
 
 
 @pytest.mark.parametrize("capability", [75, 80])
-def test_a_file_made_beside_a_hopper_is_planned_for_other_cards(capability):
-    (conv,) = convswap.explain(made_beside_hoppers(), compute_capability=capability).convs
+def test_a_file_made_on_a_hopper_card_is_planned_for_other_cards(capability):
+    (conv,) = convswap.explain(model_tuned_on_hopper(), compute_capability=capability).convs
     by_rule = _native.choose(PROBLEM, "cuda", compute_capability=capability)
     assert (conv.explanation["algorithm"], conv.explanation["decided_by"]) == (by_rule, "rule")
-    # These take cards of compute capability 9.0 alone.
+    # Both algorithms support only cards of compute capability 9.0.
     assert by_rule not in ("many_channels", "implicit_gemm")
 
 
-# The text of `tuned`, then the extents of x and w: what is taken beside the card, and its kernels.
+# Arguments: the text of `tuned`, then the extents of x and w. Prints the selected algorithm, and whether the
+# kernels are those of naive.
 CHOOSE = """
 import sys
 from convswap import _native
@@ -171,36 +178,36 @@ print(_native.kernels_of(problem, "cuda", tuned=text) == _native.kernels_of(prob
 """
 
 
-@pytest.mark.parametrize(("card", "is_taken"), [("cuda Fake card 0", True), (HOPPERS[0], False)])
-def test_beside_a_card_the_line_of_that_card_is_taken(card, is_taken, tmp_path):
+@pytest.mark.parametrize(("card", "decides"), [("cuda Fake card 0", True), (HOPPERS[0], False)])
+def test_the_line_of_the_present_card_decides(card, decides, tmp_path):
     tuned = line("PROBLEM", "naive", "cuda", device_name=card)
-    done = run_beside_card(CHOOSE, tuned, *LAYER, cache=tmp_path)
-    assert done.returncode == 0, done.stderr
-    name, has_its_kernels = done.stdout.split()
-    assert (name == "naive", has_its_kernels) == (is_taken, str(is_taken))
+    result = run_beside_card(CHOOSE, tuned, *LAYER, cache=tmp_path)
+    assert result.returncode == 0, result.stderr
+    name, has_naive_kernels = result.stdout.split()
+    assert (name == "naive", has_naive_kernels) == (decides, str(decides))
 
 
-def test_beside_a_card_an_algorithm_that_cannot_compute_the_layer_is_not_taken(tmp_path):
-    lying = "\n".join(
+def test_an_algorithm_that_cannot_compute_the_layer_on_the_card_is_not_selected(tmp_path):
+    misfits = "\n".join(
         line("PROBLEM", name, "cuda", device_name="cuda Fake card 0") for name in ("no such one", "pointwise")
     )
-    done = run_beside_card(CHOOSE, lying, *LAYER, cache=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[0] not in ("pointwise", "naive")
+    result = run_beside_card(CHOOSE, misfits, *LAYER, cache=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split()[0] not in ("pointwise", "naive")
 
 
 @needs_compiler
-def test_a_pack_has_the_kernels_of_what_the_file_prefers_on_a_card_that_is_not_here(tmp_path: Path):
+def test_a_pack_has_the_kernels_of_the_files_algorithm_for_another_card(tmp_path: Path):
     preferred = line(TEXT, "naive", "cuda", device_name=HOPPERS[0])
     model = onnx.load_from_string(case_model(CASE, tuned=preferred))
     names = {name for name, _ in warm(model, batches=[2], compute_capabilities=[90]).kernels}
-    both = {
+    expected = {
         kernel
         for algorithm in ("auto", "naive")
         for kernel in _native.kernels_of(PROBLEM, "cuda", algorithm, compute_capability=90)
     }
-    assert names == both
-    assert both > set(_native.kernels_of(PROBLEM, "cuda", compute_capability=90))
+    assert names == expected
+    assert expected > set(_native.kernels_of(PROBLEM, "cuda", compute_capability=90))
 
 
 def test_swapping_writes_the_lines_and_fusing_keeps_them():

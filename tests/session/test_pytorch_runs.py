@@ -1,4 +1,4 @@
-"""PyTorch's side of bench convolves as the layer says, in every layout, and is left out where it must."""
+"""PyTorch's side of bench computes the layer in every layout, and is left out if PyTorch cannot."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_there_is_no_side_without_pytorch_or_without_a_card(torch, monkeypatch):
 
 
 def test_what_pytorch_cannot_compute_is_left_out(torch, monkeypatch):
-    """The host in place of a card: it has the same calls."""
+    """The host replaces a card: it has the same calls."""
     layer = LAYERS[1]
     data = single_node_data(layer, 1, "tf32"), single_node_weights(layer, "tf32"), "tf32", None
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -66,7 +66,7 @@ def test_what_pytorch_cannot_compute_is_left_out(torch, monkeypatch):
 
 
 @pytest.mark.gpu
-def test_bench_sets_our_side_beside_both_layouts(torch):
+def test_bench_compares_our_side_with_both_layouts(torch):
     (row,) = run_suite("many-channels", layers="64-64-3x3-80", against="all")
     assert {"pytorch", "pytorch_channels_last"} <= row["others_ms"].keys()
     assert all(0 < each < 10 for each in row["others_ms"].values())

@@ -1,7 +1,7 @@
-"""The float64 reference is float64 throughout, and right, also where ONNX's own evaluator is slow or wrong.
+"""The reference is correct and float64 throughout, also if ONNX's own evaluator is slow or wrong.
 
-Tolerance: both sides of a comparison here compute in float64, in different orders; 1e-12 leaves four digits
-for that and is far below float32's 6e-8, so that a single rounding to float32 anywhere fails the test.
+Tolerance: both sides of a comparison here compute in float64, in different orders. 1e-12 leaves four digits
+for that. It is far below float32's 6e-8, so a single rounding to float32 anywhere fails the test.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy_forward import convolve, dense, pool, softmax
 from onnx import TensorProto, helper, numpy_helper
 from swap_models import ANY, IMAGE, INPUT_SHAPE, input_array, make_model, tensor_info, text_model, weights
 
-CLOSE = {"rtol": 1e-12, "atol": 1e-12}
+TOLERANCES = {"rtol": 1e-12, "atol": 1e-12}
 
 
 def array(tensor: onnx.TensorProto) -> np.ndarray:
@@ -28,7 +28,7 @@ def array(tensor: onnx.TensorProto) -> np.ndarray:
 
 
 def result_of(node: onnx.NodeProto, *initializers: onnx.TensorProto, opset: int = 20, **feeds: np.ndarray):
-    """Return the reference of a model of one node, fed x and what else is named."""
+    """Return the reference of a model of one node with the input x and the other named inputs."""
     feeds.setdefault("x", input_array(*INPUT_SHAPE))
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(values.dtype), values.shape)
@@ -54,7 +54,7 @@ def test_whole_network_equals_its_definition_in_numpy():
     pooled = pool(np.tanh(convolve(x, array(w1), array(b1))), (2, 2), (2, 2), ceil=True)
     expected = softmax(dense(pooled, array(w2).T, array(b2)))
     got = evaluate(text_model(nodes, w1, b1, w2, b2, outputs="float[2, 10] y"), {"x": x})
-    np.testing.assert_allclose(got.outputs[0], expected, **CLOSE)
+    np.testing.assert_allclose(got.outputs[0], expected, **TOLERANCES)
     assert got.in_float32 == ()
 
 
@@ -95,7 +95,7 @@ def test_max_pool_equals_onnxruntime_in_float64_with_indices(attributes):
 @pytest.mark.parametrize(
     ("kernel", "strides", "pads"), [((3, 2), (2, 3), (1, 0, 1, 1)), ((2, 5), (3, 2), (0, 2, 1, 1))]
 )
-def test_average_pool_counts_padding_only_when_told_and_nothing_beyond_it(
+def test_average_pool_counts_padding_only_on_request_and_nothing_beyond_it(
     include, ceil_mode, kernel, strides, pads
 ):
     x = input_array(*INPUT_SHAPE).astype(np.float64)
@@ -141,25 +141,27 @@ def test_lrn_sums_squares_over_neighbouring_channels():
         lowest, highest = max(0, c - (size - 1) // 2), min(6, c + math.ceil((size - 1) / 2))
         squares = (x[:, lowest : highest + 1] ** 2).sum(axis=1)
         expected[:, c] = x[:, c] / (bias + alpha / size * squares) ** beta
-    np.testing.assert_allclose(result_of(node, x=x)[0], expected, **CLOSE)
+    np.testing.assert_allclose(result_of(node, x=x)[0], expected, **TOLERANCES)
 
 
 @pytest.mark.parametrize("opset", [7, 9, 15, 20])
 def test_batch_normalization_is_inference_at_every_opset(opset):
-    named = [weights(name, 3) for name in ("scale", "bias", "mean")]
+    constants = [weights(name, 3) for name in ("scale", "bias", "mean")]
     variance = numpy_helper.from_array(np.array([0.5, 1.0, 2.0], np.float32), "variance")
     node = helper.make_node(
         "BatchNormalization", ["x", "scale", "bias", "mean", "variance"], ["y"], epsilon=0.25
     )
     x = input_array(*INPUT_SHAPE).astype(np.float64)
-    scale, bias, mean = (array(tensor).reshape(-1, 1, 1) for tensor in named)
+    scale, bias, mean = (array(tensor).reshape(-1, 1, 1) for tensor in constants)
     expected = scale * (x - mean) / np.sqrt(array(variance).reshape(-1, 1, 1) + 0.25) + bias
-    np.testing.assert_allclose(result_of(node, *named, variance, opset=opset, x=x)[0], expected, **CLOSE)
+    np.testing.assert_allclose(
+        result_of(node, *constants, variance, opset=opset, x=x)[0], expected, **TOLERANCES
+    )
 
 
 @pytest.mark.parametrize("opset", [14, 15, 20])
 def test_batch_normalization_in_training_normalises_by_the_batch(opset):
-    named = [weights(name, 3) for name in ("scale", "bias", "mean", "variance")]
+    constants = [weights(name, 3) for name in ("scale", "bias", "mean", "variance")]
     node = helper.make_node(
         "BatchNormalization",
         ["x", "scale", "bias", "mean", "variance"],
@@ -169,14 +171,14 @@ def test_batch_normalization_in_training_normalises_by_the_batch(opset):
         training_mode=1,
     )
     x = input_array(*INPUT_SHAPE).astype(np.float64)
-    scale, bias, mean, variance = map(array, named)
+    scale, bias, mean, variance = map(array, constants)
     of_batch = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))
     centred = x - of_batch[0].reshape(-1, 1, 1)
     factor = (scale / np.sqrt(of_batch[1] + 0.25)).reshape(-1, 1, 1)
-    got = result_of(node, *named, opset=opset, x=x)
-    np.testing.assert_allclose(got[0], centred * factor + bias.reshape(-1, 1, 1), **CLOSE)
-    np.testing.assert_allclose(got[1], 0.75 * mean + 0.25 * of_batch[0], **CLOSE)
-    np.testing.assert_allclose(got[2], 0.75 * variance + 0.25 * of_batch[1], **CLOSE)
+    got = result_of(node, *constants, opset=opset, x=x)
+    np.testing.assert_allclose(got[0], centred * factor + bias.reshape(-1, 1, 1), **TOLERANCES)
+    np.testing.assert_allclose(got[1], 0.75 * mean + 0.25 * of_batch[0], **TOLERANCES)
+    np.testing.assert_allclose(got[2], 0.75 * variance + 0.25 * of_batch[1], **TOLERANCES)
 
 
 @pytest.mark.parametrize(("op", "function"), [("Softmax", lambda p: p), ("LogSoftmax", np.log)])
@@ -196,7 +198,7 @@ def test_softmax_axis_means_what_the_opset_says(op, function, opset, attributes,
     x = input_array(*INPUT_SHAPE).astype(np.float64)
     node = helper.make_node(op, ["x"], ["y"], **attributes)
     expected = function(softmax(x.reshape(shape))).reshape(x.shape)
-    np.testing.assert_allclose(result_of(node, opset=opset, x=x)[0], expected, **CLOSE)
+    np.testing.assert_allclose(result_of(node, opset=opset, x=x)[0], expected, **TOLERANCES)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +242,7 @@ def test_lp_pool_equals_onnxruntime_and_is_not_rounded(attributes, p):
     model = make_model([helper.make_node("LpPool", ["x"], ["y"], p=p, **attributes)], [])
     x = input_array(*INPUT_SHAPE)
     reference = evaluate(model, {"x": x})
-    # ONNX Runtime has it in float32 only.
+    # ONNX Runtime has LpPool in float32 only.
     np.testing.assert_allclose(reference.outputs[0], in_onnxruntime(model, {"x": x})[0], rtol=1e-5, atol=1e-6)
     assert reference.in_float32 == ()
 
@@ -255,7 +257,7 @@ def test_pool_with_dilations_and_automatic_padding_is_left_to_onnxruntime_which_
     assert reference.in_float32 == (op,)
 
 
-def test_operator_that_onnx_composes_is_named_as_a_whole():
+def test_operator_that_onnx_decomposes_is_named_itself():
     model = make_model([helper.make_node("MeanVarianceNormalization", ["x"], ["y"])], [])
     reference = evaluate(model, {"x": input_array(*INPUT_SHAPE)})
     assert reference.in_float32 == ("MeanVarianceNormalization",)
@@ -269,12 +271,12 @@ def test_lp_normalization_divides_by_the_norm_of_magnitudes_and_leaves_zeros(att
     norm = np.linalg.norm(x, ord=p, axis=axis, keepdims=True)
     node = helper.make_node("LpNormalization", ["x"], ["y"], **attributes)
     expected = np.divide(x, norm, out=np.zeros_like(x), where=norm != 0)
-    np.testing.assert_allclose(result_of(node, x=x)[0], expected, **CLOSE)
+    np.testing.assert_allclose(result_of(node, x=x)[0], expected, **TOLERANCES)
 
 
 @pytest.mark.parametrize("sizes_are_fed", [False, True])
 @pytest.mark.parametrize(
-    ("opset", "others", "sizes", "attributes"),
+    ("opset", "absent_name", "sizes", "attributes"),
     [
         (11, "none", [2, 3, 5, 16], {}),
         (13, "", [2, 3, 5, 16], {"mode": "linear"}),
@@ -288,11 +290,11 @@ def test_lp_normalization_divides_by_the_norm_of_magnitudes_and_leaves_zeros(att
     ],
     ids=str,
 )
-def test_resize_to_sizes_is_all_that_float32_computes(opset, others, sizes, attributes, sizes_are_fed):
-    """Where the other two inputs are left out, and where they are tensors without an element."""
+def test_resize_to_sizes_is_all_that_float32_computes(opset, absent_name, sizes, attributes, sizes_are_fed):
+    """The other two inputs are absent, or tensors without an element."""
     nodes = [
         helper.make_node("Exp", ["x"], ["e"]),
-        helper.make_node("Resize", ["e", others, others, "sizes"], ["r"], **attributes),
+        helper.make_node("Resize", ["e", absent_name, absent_name, "sizes"], ["r"], **attributes),
         helper.make_node("Log", ["r"], ["y"]),
     ]
     tensors = [numpy_helper.from_array(np.array([], np.float32), "none")]
@@ -326,13 +328,13 @@ def test_optional_holds_what_it_was_given(holds):
       y = OptionalGetElement(o)"""
     model = text_model(nodes, outputs="o, b, y")
     x = input_array(*INPUT_SHAPE)
-    held, has, got = evaluate(model, {"x": x}).outputs
+    value, has_element, got = evaluate(model, {"x": x}).outputs
     wide = x.astype(np.float64)
     expected = np.tanh(wide) if holds == "tensor" else [np.tanh(wide), wide]
-    assert has.dtype == bool and has
-    for values in (held, got):
+    assert has_element.dtype == bool and has_element
+    for values in (value, got):
         assert isinstance(values, list) == (holds == "sequence")
-        np.testing.assert_allclose(values, expected, **CLOSE)
+        np.testing.assert_allclose(values, expected, **TOLERANCES)
 
 
 def test_empty_optional_has_no_element():
@@ -356,15 +358,15 @@ def test_infinities_and_nan_are_computed_without_a_warning():
       m = Mul(x, many)
       e = Exp(m)
       y = Add(d, e)"""
-    with warnings.catch_warnings(record=True) as given:
+    with warnings.catch_warnings(record=True) as raised_warnings:
         warnings.simplefilter("always")
         reference = evaluate(text_model(nodes), {"x": input_array(*INPUT_SHAPE)})
-    assert given == []
+    assert raised_warnings == []
     assert reference.in_float32 == ()
     assert np.isnan(reference.outputs[0]).any() and np.isinf(reference.outputs[0]).any()
 
 
-def test_global_max_pool_works_for_any_rank():
+def test_global_max_pool_supports_any_rank():
     for shape in ((2, 3, 5), (2, 3, 4, 5), (2, 3, 2, 4, 5)):
         x = input_array(*shape).astype(np.float64)
         (got,) = result_of(helper.make_node("GlobalMaxPool", ["x"], ["y"]), x=x)
@@ -375,18 +377,20 @@ def test_global_max_pool_works_for_any_rank():
 def test_erf_is_not_rounded_to_float32():
     x = np.linspace(-2, 2, 11)
     (got,) = result_of(helper.make_node("Erf", ["x"], ["y"]), x=x)
-    np.testing.assert_allclose(got, [math.erf(value) for value in x], **CLOSE)
+    np.testing.assert_allclose(got, [math.erf(value) for value in x], **TOLERANCES)
 
 
 def test_gelu_is_not_rounded_to_float32():
     x = np.linspace(-3, 3, 13)
     (exact,) = result_of(helper.make_node("Gelu", ["x"], ["y"]), x=x)
-    np.testing.assert_allclose(exact, [value * 0.5 * math.erfc(-value / 2**0.5) for value in x], **CLOSE)
-    (close,) = result_of(helper.make_node("Gelu", ["x"], ["y"], approximate="tanh"), x=x)
+    np.testing.assert_allclose(exact, [value * 0.5 * math.erfc(-value / 2**0.5) for value in x], **TOLERANCES)
+    (approximate,) = result_of(helper.make_node("Gelu", ["x"], ["y"], approximate="tanh"), x=x)
     inner = [math.tanh(math.sqrt(2 / math.pi) * (value + 0.044715 * value**3)) for value in x]
-    np.testing.assert_allclose(close, [0.5 * v * (1 + t) for v, t in zip(x, inner, strict=True)], **CLOSE)
-    # The approximation is within 5e-4 of the function, and is not it.
-    assert 1e-5 < np.abs(close - exact).max() < 5e-4
+    np.testing.assert_allclose(
+        approximate, [0.5 * v * (1 + t) for v, t in zip(x, inner, strict=True)], **TOLERANCES
+    )
+    # The approximation is within 5e-4 of the function, but not equal to it.
+    assert 1e-5 < np.abs(approximate - exact).max() < 5e-4
 
 
 @pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16])
@@ -400,7 +404,7 @@ def test_cast_to_a_narrow_type_stays_in_float64(kind):
     x = np.ones(INPUT_SHAPE, np.float32)
     (got,) = evaluate(model, {"x": x}).outputs
     assert got.dtype == np.float64
-    np.testing.assert_allclose(got, 1 / 3, **CLOSE)
+    np.testing.assert_allclose(got, 1 / 3, **TOLERANCES)
 
 
 def test_weights_constants_and_types_are_widened_and_the_model_stays_as_it_is():
@@ -415,7 +419,7 @@ def test_weights_constants_and_types_are_widened_and_the_model_stays_as_it_is():
     (got,) = evaluate(model, {"x": np.zeros(INPUT_SHAPE, np.float32)}).outputs
     assert model.SerializeToString(deterministic=True) == before
     assert got.dtype == np.float64
-    np.testing.assert_allclose(got, float(np.float16(0.1)) + 0.5, **CLOSE)
+    np.testing.assert_allclose(got, float(np.float16(0.1)) + 0.5, **TOLERANCES)
 
 
 @pytest.mark.parametrize("condition", [True, False])
@@ -429,7 +433,7 @@ def test_conv_in_a_branch_is_computed_in_float64(condition):
     model = text_model(nodes, w1, w2, inputs=f"{IMAGE} x, bool flag")
     x = input_array(*INPUT_SHAPE)
     (got,) = evaluate(model, {"x": x, "flag": np.array(condition)}).outputs
-    np.testing.assert_allclose(got, convolve(x, array(w1 if condition else w2)), **CLOSE)
+    np.testing.assert_allclose(got, convolve(x, array(w1 if condition else w2)), **TOLERANCES)
 
 
 def test_conv_in_a_function_is_computed_in_float64():
@@ -437,7 +441,7 @@ def test_conv_in_a_function_is_computed_in_float64():
     w = weights("w", 2, 3, 3, 3)
     model = text_model("y = local.Block(x, w)", w, functions=function)
     x = input_array(*INPUT_SHAPE)
-    np.testing.assert_allclose(evaluate(model, {"x": x}).outputs[0], convolve(x, array(w)), **CLOSE)
+    np.testing.assert_allclose(evaluate(model, {"x": x}).outputs[0], convolve(x, array(w)), **TOLERANCES)
 
 
 def test_operator_without_a_float64_form_is_computed_in_float32_and_named():
@@ -445,7 +449,7 @@ def test_operator_without_a_float64_form_is_computed_in_float32_and_named():
     x = input_array(*INPUT_SHAPE)
     got = evaluate(text_model(nodes, domains="com.microsoft"), {"x": x})
     wide = x.astype(np.float64)
-    # One operator of the two rounds to float32, whose steps are 1.2e-7.
+    # QuickGelu rounds to float32, whose steps are 1.2e-7.
     np.testing.assert_allclose(got.outputs[0], np.tanh(wide / (1 + np.exp(-wide))), rtol=1e-5, atol=1e-6)
     assert got.outputs[0].dtype == np.float64
     assert got.in_float32 == ("com.microsoft.QuickGelu",)
@@ -464,7 +468,7 @@ def test_model_that_nothing_can_evaluate_is_refused_in_one_line():
 def test_max_pool_of_whole_numbers_keeps_their_type(kind, indices):
     limits = np.iinfo(kind)
     x = np.random.default_rng(0).integers(limits.min, limits.max, (1, 2, 5, 5)).astype(kind)
-    # A window of the smallest value only, with padding around it that must not exceed it.
+    # A window of only the smallest value, with padding that must not exceed it.
     x[0, 0, :2, :2] = limits.min
     names = ["y", "indices"] if indices else ["y"]
     node = helper.make_node("MaxPool", ["x"], names, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
@@ -480,7 +484,7 @@ def test_max_pool_of_whole_numbers_keeps_their_type(kind, indices):
     assert got[0].dtype == kind
     np.testing.assert_array_equal(got[0], expected[0])
     if indices:
-        # The values there, because equal ones may stand in for each other.
+        # Compares the values at the indices, because equal values have several valid indices.
         np.testing.assert_array_equal(x.reshape(-1)[got[1]], expected[0])
 
 

@@ -1,4 +1,4 @@
-"""The float64 reference of a model with functions is float64 throughout, and what ONNX Runtime computes.
+"""The float64 reference of models with functions agrees with ONNX Runtime, and is float64 throughout.
 
 Tolerance: ONNX Runtime computes in float32 here, a few operations on values near 1.
 """
@@ -32,7 +32,7 @@ def model_of(nodes: str, *functions: str) -> onnx.ModelProto:
 
 
 def reference_of(model: onnx.ModelProto) -> np.ndarray:
-    """Return the float64 reference of `model`, which stays as it is."""
+    """Return the float64 reference of `model`, and check that the model is unchanged."""
     before = model.SerializeToString(deterministic=True)
     reference = evaluate(model, {"x": X})
     assert model.SerializeToString(deterministic=True) == before
@@ -43,7 +43,7 @@ def reference_of(model: onnx.ModelProto) -> np.ndarray:
 
 
 def check(nodes: str, *functions: str) -> np.ndarray:
-    """Return the reference of the model of `nodes`, after it was compared with ONNX Runtime's answer."""
+    """Return the reference of the model of `nodes`, after comparing it with ONNX Runtime's output."""
     model = model_of(nodes, *functions)
     onnx.checker.check_model(model)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -56,7 +56,7 @@ def check(nodes: str, *functions: str) -> np.ndarray:
 NEGATIVE = function("P", "b = Neg(a)", overload="negative")
 POWER = function("P", "b = Exp(a)", overload="power")
 LEAKY = "b = LeakyRelu <alpha: float = @slope> (a)"
-# Its attribute has a default.
+# The attribute of this function has a default.
 STEEP = function("D", LEAKY, "<slope: float = 0.5>")
 
 
@@ -65,14 +65,14 @@ def test_overload_that_is_called_is_computed():
     np.testing.assert_allclose(got, np.exp(-X.astype(np.float64)), rtol=1e-12)
 
 
-def test_overload_is_told_apart_from_a_function_of_a_similar_name():
-    other = function("P_2", "b = Tanh(a)")
-    check("n = local.P:negative(x)  e = local.P:power(n)  y = local.P_2(e)", NEGATIVE, POWER, other)
+def test_overload_is_distinguished_from_a_function_of_a_similar_name():
+    similar = function("P_2", "b = Tanh(a)")
+    check("n = local.P:negative(x)  e = local.P:power(n)  y = local.P_2(e)", NEGATIVE, POWER, similar)
 
 
 @pytest.mark.parametrize("flag", [False, True])
 def test_overload_is_found_within_a_subgraph_and_a_function(flag):
-    """Where ONNX Runtime 1.32 finds none."""
+    """ONNX Runtime 1.32 finds no overload there."""
     twice = function("Twice", "n = local.P:negative(a)  b = local.P:power(n)")
     nodes = f"""
       flag = Constant <value = bool {{{int(flag)}}}> ()
@@ -86,9 +86,9 @@ def test_overload_is_found_within_a_subgraph_and_a_function(flag):
     np.testing.assert_allclose(got, -inner if flag else np.exp(inner), rtol=1e-12)
 
 
-@pytest.mark.parametrize(("given", "slope"), [("", 0.5), ("<slope = 0.25>", 0.25)])
-def test_attribute_has_its_default_where_the_call_gives_none(given, slope):
-    got = check(f"y = local.D {given} (x)", STEEP)
+@pytest.mark.parametrize(("attributes", "slope"), [("", 0.5), ("<slope = 0.25>", 0.25)])
+def test_attribute_has_its_default_where_the_call_gives_none(attributes, slope):
+    got = check(f"y = local.D {attributes} (x)", STEEP)
     wide = X.astype(np.float64)
     np.testing.assert_allclose(got, np.where(wide < 0, slope * wide, wide), rtol=1e-12)
 
@@ -114,12 +114,12 @@ def test_attribute_reaches_a_subgraph_of_the_function():
         then_branch = then () => (float[3, 4] t) { t = LeakyRelu <alpha: float = @slope> (a) },
         else_branch = else () => (float[3, 4] e) { e = Neg(a) }
       > (flag)"""
-    made = function("D", nodes, "<slope: float = 0.5>")
-    check("h = local.D(x)  y = local.D <slope = 0.25> (h)", made)
+    definition = function("D", nodes, "<slope: float = 0.5>")
+    check("h = local.D(x)  y = local.D <slope = 0.25> (h)", definition)
 
 
 def test_constant_and_type_that_a_call_gives_are_widened():
-    """As all constants and types of the model are."""
+    """All constants and types become float64, also those from a call's attributes."""
     nodes = """
       k = Constant <value_float: float = @factor> ()
       e = Exp(a)
@@ -130,7 +130,7 @@ def test_constant_and_type_that_a_call_gives_are_widened():
 
 
 def test_function_keeps_an_opset_of_its_own():
-    """Softmax is over the last axis in the model's opset, over all but the first in the function's."""
+    """Softmax is over the last axis in the model's opset, and over all but the first in the function's."""
     nodes = """
       shape = Constant <value = int64[3] {3, 2, 2}> ()
       flat = Constant <value = int64[2] {3, 4}> ()
@@ -141,7 +141,7 @@ def test_function_keeps_an_opset_of_its_own():
     np.testing.assert_allclose(got.sum(axis=1), 1, rtol=1e-12)
 
 
-def test_weights_that_are_given_apart_are_read_around_a_function():
+def test_external_weights_are_read_around_a_function():
     model = model_of("n = local.P:negative(x)  y = Mul(n, w)", NEGATIVE)
     (got,) = evaluate(SplitModel(model, {"w": np.float32([2, 3, 4, 5])}), {"x": X}).outputs
     np.testing.assert_allclose(got, -X.astype(np.float64) * [2, 3, 4, 5], rtol=1e-12)

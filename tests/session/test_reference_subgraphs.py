@@ -1,4 +1,4 @@
-"""The float64 reference of subgraphs, and of what NumPy cannot compute, is what ONNX Runtime computes.
+"""The float64 reference of subgraphs, and of nodes that NumPy cannot compute, agrees with ONNX Runtime.
 
 Tolerance: ONNX Runtime computes in float32 here, in sums of a few values near 1.
 """
@@ -16,29 +16,31 @@ from onnx import helper
 from swap_models import tensor_info, text_model
 from verdict_models import checked_model, constant, normal
 
-CLOSE = {"rtol": 1e-5, "atol": 1e-6}
+TOLERANCES = {"rtol": 1e-5, "atol": 1e-6}
 SHAPE = (4, 3, 5)
 X = "float[4, 3, 5] x"
 
 
 def check(model: onnx.ModelProto, feeds: dict, *, is_float64: bool = True) -> Evaluation:
-    """Compare the reference of `model` with ONNX Runtime's answer, sequences too."""
+    """Compare the reference of `model` with ONNX Runtime's outputs, including sequences."""
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     expected = session.run(None, feeds)
     reference = evaluate(model, feeds)
-    for got, wanted in zip(reference.outputs, expected, strict=True):
-        assert isinstance(got, list) == isinstance(wanted, list)
-        pairs = zip(got, wanted, strict=True) if isinstance(got, list) else [(got, wanted)]
-        for one, other in pairs:
-            assert one.shape == other.shape
-            assert one.dtype == (np.float64 if other.dtype == np.float32 else other.dtype)
-            np.testing.assert_allclose(one, other, **CLOSE)
+    for got, target in zip(reference.outputs, expected, strict=True):
+        assert isinstance(got, list) == isinstance(target, list)
+        pairs = zip(got, target, strict=True) if isinstance(got, list) else [(got, target)]
+        for actual, reference_value in pairs:
+            assert actual.shape == reference_value.shape
+            assert actual.dtype == (
+                np.float64 if reference_value.dtype == np.float32 else reference_value.dtype
+            )
+            np.testing.assert_allclose(actual, reference_value, **TOLERANCES)
     assert (reference.in_float32 == ()) is is_float64
     return reference
 
 
 def summing_body(*shape: int) -> str:
-    """A running sum: state and slice in, state and what it is now times a value from around out."""
+    """Return a Scan body: a running sum, whose second output is the sum times `k` of the outer graph."""
     kind = f"float{list(shape)}"
     return f"""body = body ({kind} state, {kind} part) => ({kind} sum, {kind} each) {{
       sum = Add(state, part)
@@ -117,9 +119,9 @@ def test_sequence_map_sees_the_values_around_it(second_is_sequence):
     model = text_model(nodes, *tensors, inputs=X, outputs="seq(float[]) y")
     x = normal(0, *SHAPE)
     (got,) = evaluate(model, {"x": x}).outputs
-    others = x if second_is_sequence else [x[0]] * len(x)
-    for one, part, other in zip(got, x, others, strict=True):
-        np.testing.assert_allclose(one, 0.5 * (part.astype(np.float64) + other), rtol=1e-12)
+    second_operands = x if second_is_sequence else [x[0]] * len(x)
+    for element, part, second in zip(got, x, second_operands, strict=True):
+        np.testing.assert_allclose(element, 0.5 * (part.astype(np.float64) + second), rtol=1e-12)
 
 
 def test_node_of_a_function_has_the_attributes_of_the_call_on_the_cpu_provider_too():
@@ -137,8 +139,8 @@ def test_node_of_a_function_has_the_attributes_of_the_call_on_the_cpu_provider_t
     assert reference.in_float32 == ("com.microsoft.QuickGelu",)
 
 
-def test_branch_that_numpy_fails_in_is_left_whole_to_the_cpu_provider(monkeypatch):
-    """With an inner weight, one from around it, and a sequence as what it gives."""
+def test_branch_that_numpy_fails_in_is_left_entirely_to_the_cpu_provider(monkeypatch):
+    """With a weight inside the branch, one from the outer graph, and a sequence as output."""
 
     def failing(*arguments, **options):
         raise IndexError("no such thing")
@@ -175,5 +177,5 @@ def test_memory_is_that_of_a_few_values_at_a_time():
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert got[0] == 1 + sum(range(depth))
-    # The input, a sum, a weight as it is stored and in float64, and the next sum, in float64 each.
+    # The input, a sum, a weight in its stored type and in float64, and the next sum, in float64 each.
     assert peak < 7 * size * 8

@@ -1,7 +1,7 @@
-"""Several cards in one machine: the op runs on the card of its tensors, and the others stay as they were.
+"""Several cards in one machine: the op runs on the card of its tensors and leaves other cards unchanged.
 
-Whatever runs on the second card runs on the first before, so that what is set up once per process and not
-once per card shows.
+Every test runs on the first card before the second. So state that is set up once per process, not once per
+card, makes a test fail.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ pytestmark = [
 ]
 
 ALGORITHMS = ("implicit_gemm", "toeplitz", "few_channels", "tiled", "naive")
-# What a block may have without asking for more, which has to be done for every card.
+# A block's shared memory without opting in to more, which each card needs separately.
 SHARED_MEMORY = 48 * 1024
-# Several passes, as large as a block's shared memory.
+# Several passes, each as large as a block's shared memory.
 MANY_CHANNELS = ConvCase((2, 400, 20, 22), (40, 400, 3, 3), True, {"pads": [1, 1, 1, 1]})
 
 
@@ -41,14 +41,14 @@ def session_on(card: int, model: bytes) -> onnxruntime.InferenceSession:
 
 
 @pytest.fixture
-def alike() -> None:
-    """Skip where the first two cards are of different kinds, which may take different tiles."""
+def same_kind_of_cards() -> None:
+    """Skip if the first two cards differ, because they may use different tiles."""
     names = [card["name"] for card in _native.cuda_devices()[:2]]
     if names[0] != names[1]:
         pytest.skip(f"the cards are not alike: {names}")
 
 
-def test_the_second_card_gives_the_bits_of_the_first(alike, cuda):
+def test_the_second_card_gives_the_bits_of_the_first(same_kind_of_cards, cuda):
     model = every_conv.model(cuda)
     sessions = [session_on(card, model) for card in (0, 1)]
     for seed in range(8):
@@ -63,17 +63,17 @@ def test_two_cards_at_once_give_the_bits_of_each_alone(cuda):
     model = every_conv.model(cuda)
     inputs = [make_input(i, 2, 30 + i, 41 - i) for i in range(8)]
     first = [session_on(card, model) for card in (0, 1)]
-    alone = [[answers(session, x) for x in inputs] for session in first]
-    # New ones, so that the threads also plan at once.
+    expected = [[answers(session, x) for x in inputs] for session in first]
+    # New sessions, so that the threads also plan at the same time.
     sessions = [session_on(card, model) for card in (0, 1)]
 
     def stay_on(card: int) -> bool:
         order = [i % len(inputs) for i in range(100)]
-        return all(same_bits(answers(sessions[card], inputs[i]), alone[card][i]) for i in order)
+        return all(same_bits(answers(sessions[card], inputs[i]), expected[card][i]) for i in order)
 
     def change_cards(thread: int) -> bool:
         order = [((thread + i) % 2, (3 * thread + i) % len(inputs)) for i in range(100)]
-        return all(same_bits(answers(sessions[card], inputs[i]), alone[card][i]) for card, i in order)
+        return all(same_bits(answers(sessions[card], inputs[i]), expected[card][i]) for card, i in order)
 
     with ThreadPoolExecutor(10) as pool:
         runs = [pool.submit(stay_on, card) for card in (0, 1)]
@@ -81,15 +81,15 @@ def test_two_cards_at_once_give_the_bits_of_each_alone(cuda):
         assert all(run.result() for run in runs)
 
 
-def test_ops_after_ours_find_the_card_that_they_need(cuda):
-    """An op that left another card current would break the launch of the next one."""
+def test_ops_after_our_op_find_the_card_that_they_need(cuda):
+    """An op that left another card current would break the launch of the next op."""
     for card in (0, 1, 0):
         y = run(session_on(card, case_model(CASE, follow="Relu")), X)
         check(np.where(y > 0, y, np.minimum(CASE.reference, 0)), CASE, cuda)
 
 
 def relu_model() -> bytes:
-    """Return a model with nothing of ours."""
+    """Return a model without our op."""
     inputs, outputs = (
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, CASE.x_shape)] for name in ("x", "y")
     )
@@ -101,25 +101,25 @@ def relu_model() -> bytes:
 @pytest.mark.parametrize("before", [0, 1])
 @pytest.mark.parametrize("card", [0, 1])
 def test_run_leaves_the_card_current_that_a_run_without_our_op_leaves(card, before, cuda):
-    ours, theirs = session_on(card, case_model(CASE)), session_on(card, relu_model())
-    left = []
-    for session in (theirs, ours):
+    our_session, plain_session = session_on(card, case_model(CASE)), session_on(card, relu_model())
+    current_cards = []
+    for session in (plain_session, our_session):
         for _ in range(2):  # the first run plans
             with on_card(before):
                 run(session, X)
-                left.append(current_card())
-    assert left == left[:1] * 4
+                current_cards.append(current_card())
+    assert current_cards == current_cards[:1] * 4
     if before == card:
-        assert left[0] == card
+        assert current_cards[0] == card
 
 
 def conv_on(card: int, algorithm: str, case: ConvCase) -> np.ndarray:
-    """Return what the card computes into poisoned memory, called without ONNX Runtime."""
+    """Return the output that the card writes to poisoned memory, in a call without ONNX Runtime."""
     x, w, b = (None if a is None else _native.DeviceArray.from_numpy(a, card) for a in case.arrays())
     problem = _native.Problem(case.x_shape, case.w_shape, case.has_bias, **case.attributes)
     y = _native.DeviceArray(problem.output_shape, device=card)
     y.poison()
-    for each in (0, 1):  # copies from the host may go by another card's default stream
+    for each in (0, 1):  # copies from the host may use another card's default stream
         synchronize(each)
     _native.conv_device(x, w, b, y, algorithm=algorithm, **case.attributes)
     return y.to_numpy()
@@ -128,7 +128,7 @@ def conv_on(card: int, algorithm: str, case: ConvCase) -> np.ndarray:
 @pytest.mark.parametrize("before", [0, 1])
 @pytest.mark.parametrize(
     ("algorithm", "case"),
-    # The matrix of toeplitz holds few channels only, and the images of implicit_gemm have few.
+    # toeplitz's matrix limits the channels, and implicit_gemm supports few channels.
     [(name, CASE) for name in ALGORITHMS]
     + [(name, MANY_CHANNELS) for name in ALGORITHMS if name not in ("implicit_gemm", "toeplitz")],
     ids=lambda value: value if isinstance(value, str) else case_id(value),
@@ -160,7 +160,7 @@ def test_arrays_on_different_cards_are_refused():
 
 
 def report_whether_the_first_card_is_used(model: str) -> None:
-    """Run a session on the second card and print whether anything has set up the first."""
+    """Run a session on the second card, and print whether the first card has been initialised."""
     session = session_on(1, case_model(CASE) if model == "ours" else relu_model())
     for _ in range(2):
         run(session, X)
@@ -169,16 +169,16 @@ def report_whether_the_first_card_is_used(model: str) -> None:
 
 
 def test_work_on_the_second_card_sets_up_no_other(cuda):
-    """What is set up by ONNX Runtime itself is not ours to avoid: a session without our op is the measure."""
-    said = {}
+    """ONNX Runtime itself may initialise cards, so a session without our op is the reference."""
+    line_of = {}
     for model in ("theirs", "ours"):
         program = (
             f"import sys; sys.path[:0] = {sys.path!r}; import test_runtime_cards as t; "
             f"t.onnxruntime.preload_dlls(); t.report_whether_the_first_card_is_used({model!r})"
         )
-        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-        lines = [line for line in ended.stdout.splitlines() if line.startswith("first card")]
-        assert len(lines) == 1, ended.stdout + ended.stderr
-        said[model] = lines[0]
-    assert said["ours"].endswith("second: True")
-    assert said["ours"] == said["theirs"]
+        result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        lines = [line for line in result.stdout.splitlines() if line.startswith("first card")]
+        assert len(lines) == 1, result.stdout + result.stderr
+        line_of[model] = lines[0]
+    assert line_of["ours"].endswith("second: True")
+    assert line_of["ours"] == line_of["theirs"]

@@ -1,8 +1,8 @@
-"""What ONNX Runtime's CUDA provider may ask of a session: graphs, a stream of the user's, a limit of memory.
+"""Features of ONNX Runtime's CUDA provider: graphs, a user's stream, a memory limit.
 
-A graph that is captured proves that a run, once its shape is warm, allocates nothing, waits for nothing and
-leaves nothing on the default stream: a capture refuses the first two, and work on another stream is not part
-of it, so that a replay would leave the poison in the outputs.
+A captured graph proves that a run with a known shape does not allocate, wait or use the default stream. A
+capture refuses the first two. Work on another stream is not part of the graph, so a replay would leave the
+poison in the outputs.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from every_conv import answers, make_input, same_bits
 from op_sessions import PROVIDERS, ROUNDING, X, conv_model, make_session, run
 
 MIB = 1 << 20
-# Much longer than it takes to enqueue a run.
-DELAY = 0.5
+# Much longer than enqueueing a run takes.
+DELAY_SECONDS = 0.5
 
 on_every_card = pytest.mark.parametrize(
     "card",
@@ -59,7 +59,7 @@ def test_graph_of_every_kind_of_conv_replays_on_new_data(card, cuda):
 
 @pytest.mark.gpu
 def test_a_captured_session_replays_and_no_longer_calls_the_op(cuda):
-    """A replay reads the memory that it was captured with; a call of the op would read what is bound now."""
+    """A replay reads the memory that was captured; a call of the op would read the memory bound now."""
     model, x = every_conv.model(cuda), make_input(0)
     expected = answers(make_session(model, cuda), x)
     bound = BoundModel(make_session(model, cuda, provider_options=GRAPH), x, expected)
@@ -91,20 +91,20 @@ def test_shapes_that_take_turns_are_each_captured_right_after_another_one(cuda):
             outputs = bound[i].run(i + 1)
             every_conv.check(x, outputs, cuda)
             assert same_bits(outputs, answers(plain, x))
-    # A shape that comes later is planned between replays, and captured right after one.
+    # A new shape is planned between replays, and captured right after a replay.
     x = make_input(50, 2, 21, 20)
-    late = BoundModel(session, x, answers(plain, x))
-    assert same_bits(late.run(NO_GRAPH), answers(plain, x))
+    new_shape = BoundModel(session, x, answers(plain, x))
+    assert same_bits(new_shape.run(NO_GRAPH), answers(plain, x))
     outputs = bound[0].run(1)
     for _ in range(RUNS_TO_CAPTURE + 1):
-        assert same_bits(late.run(4), answers(plain, x))
+        assert same_bits(new_shape.run(4), answers(plain, x))
     assert same_bits(bound[0].run(1), outputs)
 
 
 @pytest.mark.gpu
 @pytest.mark.failing_calls
 def test_a_capture_refuses_to_allocate_and_to_wait(cuda):
-    """Shows that a capture is a proof: what a warm run must not do fails, and takes the capture with it."""
+    """Shows that a capture is a proof: calls that a warm run must not make fail and invalidate it."""
     x = _native.DeviceArray.from_numpy(X)
     y = _native.DeviceArray.from_numpy(np.full_like(X, np.nan))
     stream = Stream()
@@ -112,7 +112,7 @@ def test_a_capture_refuses_to_allocate_and_to_wait(cuda):
         stream.copy(y.pointer, x.pointer, X.nbytes)
     assert errors == []
     stream.synchronize()
-    assert np.isnan(y.to_numpy()).all()  # the copy was recorded and not done
+    assert np.isnan(y.to_numpy()).all()  # the copy was recorded and not executed
     with stream.captured() as errors, pytest.raises(RuntimeError, match="stream is capturing"):
         _native.DeviceArray(X.shape)
     assert errors == [CAPTURE_INVALIDATED]
@@ -125,7 +125,7 @@ def test_a_capture_refuses_to_allocate_and_to_wait(cuda):
     stream.close()
 
 
-# One thread captures, over and over, while another loads kernels, most of which it has to compile first.
+# One thread captures repeatedly while another loads kernels, most of which it compiles first.
 CAPTURES_MEANWHILE = """
 import threading
 from convswap import _native
@@ -162,7 +162,7 @@ print(errors, failures, captures, loaded)
 
 @pytest.mark.gpu
 def test_kernels_that_are_loaded_break_no_capture_of_another_thread(cuda, tmp_path):
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", CAPTURES_MEANWHILE],
         env=environment_with_helpers() | {"CONVSWAP_CACHE": str(tmp_path)},
         capture_output=True,
@@ -170,23 +170,23 @@ def test_kernels_that_are_loaded_break_no_capture_of_another_thread(cuda, tmp_pa
         check=False,
         timeout=300,
     )
-    assert done.returncode == 0, done.stderr
-    told, captures, loaded = re.fullmatch(r"(\[.*\]) (\d+) (\d+)", done.stdout.strip()).groups()
-    assert told == "[] []"
-    # By how many algorithms depends on the card, and how many captures meanwhile on the machine.
+    assert result.returncode == 0, result.stderr
+    errors, captures, loaded = re.fullmatch(r"(\[.*\]) (\d+) (\d+)", result.stdout.strip()).groups()
+    assert errors == "[] []"
+    # The number of algorithms depends on the card, and the number of captures on the machine.
     assert int(captures) > 1 and int(loaded) >= 5
 
 
 # The user's own stream.
 
 
-def answers_after_a_delay(
+def outputs_after_a_delay(
     session: onnxruntime.InferenceSession, stream: Stream, x: np.ndarray, like: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return what a warm session computes from an input that the stream brings only after a while.
+    """Return the outputs of a warm session whose input arrives on the stream only after a delay.
 
-    Everything is enqueued without waiting: the delay, the copy of the input into the memory that the session
-    reads, the run, and the copies out of the memory that it writes. Until each arrives there are NaNs.
+    Everything is enqueued without waiting: the delay, the copy of the input into the session's input memory,
+    the run, and the copies out of its output memory. Each memory holds NaNs until its data arrive.
     """
 
     def place(array: np.ndarray) -> _native.DeviceArray:
@@ -203,15 +203,15 @@ def answers_after_a_delay(
     without_waiting.add_run_config_entry("disable_synchronize_execution_providers", "1")
     for _ in range(3):
         session.run_with_iobinding(binding, without_waiting)
-    for card in {0, stream.card}:  # copies from the host may go by the first card's default stream
+    for card in {0, stream.card}:  # copies from the host may use the first card's default stream
         synchronize(card)
 
-    stream.sleep(DELAY)
+    stream.sleep(DELAY_SECONDS)
     stream.copy(memory.pointer, source.pointer, x.nbytes)
     session.run_with_iobinding(binding, without_waiting)
     for y, array, result in zip(like, written, results, strict=True):
         stream.copy(result.pointer, array.pointer, y.nbytes)
-    assert stream.is_busy(), f"enqueueing a run took {DELAY} s: something waited for the card"
+    assert stream.is_busy(), f"enqueueing a run took {DELAY_SECONDS} s: something waited for the card"
     stream.synchronize()
     return [result.to_numpy() for result in results]
 
@@ -226,8 +226,8 @@ def test_work_on_the_users_stream_is_done_in_order_and_without_waiting(card, cud
         model, cuda, provider_options=options | {"user_compute_stream": str(stream.pointer)}
     )
     for _ in range(3):
-        assert same_bits(answers_after_a_delay(session, stream, x, expected), expected)
-    # The session holds the stream for as long as it lives.
+        assert same_bits(outputs_after_a_delay(session, stream, x, expected), expected)
+    # The session holds the stream until it is deleted.
     del session
     stream.close()
 
@@ -237,7 +237,7 @@ def test_work_on_another_stream_would_be_done_too_early(cuda):
     """Shows that the test above can fail: a session with a stream of its own reads and writes NaNs."""
     stream, model, x = Stream(), every_conv.model(cuda), make_input(0)
     session = make_session(model, cuda)
-    too_early = answers_after_a_delay(session, stream, x, answers(session, x))
+    too_early = outputs_after_a_delay(session, stream, x, answers(session, x))
     assert all(np.isnan(y).all() for y in too_early)
     stream.close()
 
@@ -263,8 +263,8 @@ def test_graph_on_the_users_stream_replays_on_new_data(cuda):
 
 LIMIT = 128 * MIB
 FILTERS = 64
-MOST_SECONDS_OF_OTHERS = 60
-# The first has 12 MiB, and an output of 256 MiB; the second alone is beyond the limit.
+MAX_WAIT_SECONDS = 60
+# The first input has 12 MiB, and an output of 256 MiB; the second input alone exceeds the limit.
 LARGE_OUTPUT = (1, 3, 1024, 1024)
 LARGE_INPUT = (16, 3, 1024, 1024)
 
@@ -289,9 +289,9 @@ def test_run_beyond_the_memory_limit_raises_and_the_session_goes_on(shape, cuda)
         assert same_bits([run(session, small)], [expected])
         if attempt == 2:
             free = free_bytes()
-    # A page of the card's memory; nothing that a run takes here is as small. Other processes take some and
-    # give it back, which a session that has lost it does not.
-    end = time.monotonic() + MOST_SECONDS_OF_OTHERS
+    # A page of the card's memory; a run allocates nothing as small. Other processes allocate and free memory,
+    # but memory that the session leaks stays allocated.
+    end = time.monotonic() + MAX_WAIT_SECONDS
     while free - free_bytes() > 2 * MIB and time.monotonic() < end:
         time.sleep(0.2)
     assert free - free_bytes() <= 2 * MIB

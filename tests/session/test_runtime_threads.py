@@ -1,4 +1,4 @@
-"""Many threads and sessions at once, on every device: each run gives the bits that it gives alone."""
+"""Many threads and sessions at once, on every device: each run gives the same bits as alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SESSIONS = 8
 
 @pytest.fixture
 def inputs() -> list[np.ndarray]:
-    """Return an input for each of the threads, no two of one shape."""
+    """Return an input of a different shape for each thread."""
     inputs = [make_input(i, 1 + i % 3, 9 + i, 30 - i) for i in range(THREADS)]
     assert len({x.shape for x in inputs}) == THREADS
     return inputs
@@ -31,17 +31,17 @@ def open_session(device: str) -> onnxruntime.InferenceSession:
     return make_session(every_conv.model(device), device)
 
 
-def answers_alone(inputs: list[np.ndarray], device: str) -> list[list[np.ndarray]]:
-    """Return what one thread computes in one session, which is right."""
+def single_thread_outputs(inputs: list[np.ndarray], device: str) -> list[list[np.ndarray]]:
+    """Return the outputs of one thread and one session, after checking them."""
     session = open_session(device)
-    alone = [answers(session, x) for x in inputs]
-    for x, outputs in zip(inputs, alone, strict=True):
+    outputs_of_inputs = [answers(session, x) for x in inputs]
+    for x, outputs in zip(inputs, outputs_of_inputs, strict=True):
         every_conv.check(x, outputs, device)
-    return alone
+    return outputs_of_inputs
 
 
 def all_at_once(threads: int, work: Callable[[int], bool]) -> None:
-    """Assert that `work` returns true in each of so many threads, which start together."""
+    """Assert that `work` returns true in each of `threads` threads, which start together."""
     start = Barrier(threads)
 
     def wait_and_work(thread: int) -> bool:
@@ -53,14 +53,14 @@ def all_at_once(threads: int, work: Callable[[int], bool]) -> None:
 
 
 def test_sixteen_threads_of_one_session_get_the_bits_of_runs_alone(inputs, device):
-    alone = answers_alone(inputs, device)
-    # Each time a new session, so that the threads also plan their shapes at once.
+    expected = single_thread_outputs(inputs, device)
+    # A new session each time, so that the threads also plan their shapes at the same time.
     for _ in range(repeats(4)):
         session = open_session(device)
 
         def run_every_input(thread: int, session=session) -> bool:
             order = [(thread + turn) % THREADS for turn in range(repeats(THREADS, minimum=3))]
-            return all(same_bits(answers(session, inputs[i]), alone[i]) for i in order)
+            return all(same_bits(answers(session, inputs[i]), expected[i]) for i in order)
 
         all_at_once(THREADS, run_every_input)
 
@@ -69,21 +69,21 @@ def test_sixteen_threads_of_one_session_get_the_bits_of_runs_alone(inputs, devic
 def test_the_same_input_gives_the_same_bits_however_many_threads_run(threads, device):
     # Large enough that on a card the kernels of several runs are in flight together.
     x = make_input(3, 4, 64, 66)
-    [alone] = answers_alone([x], device)
+    [expected] = single_thread_outputs([x], device)
     session = open_session(device)
     runs = repeats(256 // threads) if device == "cuda" else 16 // threads
-    all_at_once(threads, lambda _: all(same_bits(answers(session, x), alone) for _ in range(runs)))
+    all_at_once(threads, lambda _: all(same_bits(answers(session, x), expected) for _ in range(runs)))
 
 
 def test_eight_sessions_at_once_open_run_and_close_while_the_others_run(inputs, device):
-    alone = answers_alone(inputs, device)
+    expected = single_thread_outputs(inputs, device)
 
     def open_run_and_close(thread: int) -> bool:
         right = True
         for turn in range(repeats(3)):
             session = open_session(device)
             chosen = [(5 * thread + 3 * turn + i) % THREADS for i in range(repeats(THREADS, minimum=3))]
-            right &= all(same_bits(answers(session, inputs[i]), alone[i]) for i in chosen)
+            right &= all(same_bits(answers(session, inputs[i]), expected[i]) for i in chosen)
             del session
         return right
 
@@ -91,10 +91,10 @@ def test_eight_sessions_at_once_open_run_and_close_while_the_others_run(inputs, 
 
 
 def test_a_wrong_bit_in_one_run_of_many_would_be_noticed(inputs, device):
-    [alone] = answers_alone(inputs[:1], device)
-    changed = [y.copy() for y in alone]
+    [expected] = single_thread_outputs(inputs[:1], device)
+    changed = [y.copy() for y in expected]
     changed[-1].view(np.uint32).flat[-1] ^= 1
-    assert same_bits(alone, [y.copy() for y in alone])
-    assert not same_bits(alone, changed)
+    assert same_bits(expected, [y.copy() for y in expected])
+    assert not same_bits(expected, changed)
     with pytest.raises(AssertionError):
         all_at_once(THREADS, lambda thread: thread != 5)

@@ -1,4 +1,4 @@
-"""Where a model leaves open what it is fed, images are fed as images, and a user may say otherwise."""
+"""Shapes for inputs that a model leaves open: images by default, or the user's shapes."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from swap_models import ANY_SHAPE, model_with_inputs, tensor_info, text_model, w
 
 
 def open_model(*sides: int | str, after: str = "") -> onnx.ModelProto:
-    """Return a Conv of 3x3 from x [n, 3, *sides] to y; with `after`, which goes from c to y."""
+    """Return a Conv of 3x3 from x [n, 3, *sides] to y, or to c if `after` computes y from it."""
     inputs = f"float[n, 3, {', '.join(map(str, sides))}] x"
     nodes = f"[conv] {'c' if after else 'y'} = Conv <pads = [1, 1, 1, 1]> (x, w)  {after}"
     return text_model(nodes, weights("w", 4, 3, 3, 3), inputs=inputs)
 
 
 def pooled_model() -> onnx.ModelProto:
-    """Return a model whose output is empty where its images are less than three high or wide."""
+    """Return a model whose output is empty for images less than three high or wide."""
     return open_model("h", "w", after="y = MaxPool <kernel_shape = [3, 3], strides = [2, 2]> (c)")
 
 
 def of_20_by_30() -> onnx.ModelProto:
-    """Return a model that can only be run with images of 20x30, though it leaves them open."""
+    """Return a model that leaves the image size open, but runs only with images of 20x30."""
     model = open_model("h", "w", after="y = Add(c, b)")
     model.graph.initializer.append(weights("b", 1, 4, 20, 30))
     return model
@@ -43,16 +43,16 @@ def declared(*inputs: onnx.ValueInfoProto):
     return declared_inputs(model_with_inputs(*inputs))
 
 
-def shapes(*inputs: onnx.ValueInfoProto, given=None, batch: int = 2) -> list[tuple[int, ...]]:
-    """Return what a model with these inputs is fed, where samples of the shapes `given` are asked for."""
-    return list(input_shapes(with_sample_shapes(declared(*inputs), given), batch).values())
+def shapes(*inputs: onnx.ValueInfoProto, sample_shapes=None, batch: int = 2) -> list[tuple[int, ...]]:
+    """Return the input shapes of a model with these inputs, for samples of the shapes `sample_shapes`."""
+    return list(input_shapes(with_sample_shapes(declared(*inputs), sample_shapes), batch).values())
 
 
 X = tensor_info("x", "n", 3, "h", "w")
 MASK = tensor_info("mask", "n", "h", "w")
 TOKENS = tensor_info("tokens", "n", "length")
 FLAG = tensor_info("flag", element_type=TensorProto.BOOL)
-# As exporters write it that know nothing of its extents.
+# An input as exporters write it that do not know its extents.
 UNKNOWN = tensor_info("x", "?", 3, "?", "?")
 
 
@@ -65,7 +65,7 @@ def test_an_open_image_has_the_size_that_most_networks_are_made_for():
 
 def test_what_has_the_same_name_has_the_same_size():
     assert shapes(MASK, X) == [(2, 224, 224), (2, 3, 224, 224)]
-    assert shapes(X, MASK, given={"x": (3, 20, 30)}) == [(2, 3, 20, 30), (2, 20, 30)]
+    assert shapes(X, MASK, sample_shapes={"x": (3, 20, 30)}) == [(2, 3, 20, 30), (2, 20, 30)]
     assert shapes(tensor_info("y", 7, "n"), X) == [(7, 2), (2, 3, 224, 224)]
 
 
@@ -73,29 +73,35 @@ def test_all_else_that_is_open_is_one():
     volume = tensor_info("x", "n", 3, "d", "h", "w")
     assert shapes(TOKENS) == [(2, 1)]
     assert shapes(volume) == [(2, 3, 1, 1, 1)]
-    assert shapes(TOKENS, given=(7,)) == [(2, 7)]
-    assert shapes(TOKENS, volume, given={"x": (3, 4, 5, 6), "tokens": (9,)}) == [(2, 9), (2, 3, 4, 5, 6)]
+    assert shapes(TOKENS, sample_shapes=(7,)) == [(2, 7)]
+    assert shapes(TOKENS, volume, sample_shapes={"x": (3, 4, 5, 6), "tokens": (9,)}) == [
+        (2, 9),
+        (2, 3, 4, 5, 6),
+    ]
 
 
-def test_what_is_asked_for_counts_whatever_a_name_means_elsewhere():
-    assert shapes(UNKNOWN, given=(3, 64, 80)) == [(2, 3, 64, 80)]
+def test_the_shape_asked_for_counts_whatever_a_name_means_elsewhere():
+    assert shapes(UNKNOWN, sample_shapes=(3, 64, 80)) == [(2, 3, 64, 80)]
     unknown_mask = tensor_info("mask", "?", "?", "?")
-    assert shapes(UNKNOWN, unknown_mask, given={"x": (3, 64, 80)}) == [(2, 3, 64, 80), (2, 2, 2)]
-    assert shapes(X, MASK, given={"x": (3, 20, 30), "mask": (21, 31)}) == [(2, 3, 20, 30), (2, 21, 31)]
+    assert shapes(UNKNOWN, unknown_mask, sample_shapes={"x": (3, 64, 80)}) == [(2, 3, 64, 80), (2, 2, 2)]
+    assert shapes(X, MASK, sample_shapes={"x": (3, 20, 30), "mask": (21, 31)}) == [
+        (2, 3, 20, 30),
+        (2, 21, 31),
+    ]
 
 
 def test_an_input_without_a_rank_gets_that_of_the_shape():
     unranked = tensor_info("x")
     unranked.type.tensor_type.ClearField("shape")
     assert shapes(unranked) == [()]
-    assert shapes(FLAG, unranked, given=(3, 20, 30)) == [(), (2, 3, 20, 30)]
-    own = declared(unranked)
-    (note,) = shape_notes(own, own, 2)
+    assert shapes(FLAG, unranked, sample_shapes=(3, 20, 30)) == [(), (2, 3, 20, 30)]
+    inputs_of_model = declared(unranked)
+    (note,) = shape_notes(inputs_of_model, inputs_of_model, 2)
     assert "input 'x' [...] open: its samples are single numbers, --input-shape gives another" in note
     model = open_model("h", "w")
     model.graph.input[0].CopyFrom(unranked)
-    found = compare(model, device="cpu", batch=2, input_shape=(3, 20, 30))
-    assert found.options["input_shapes"] == {"x": [2, 3, 20, 30]} and found.within_tolerance
+    result = compare(model, device="cpu", batch=2, input_shape=(3, 20, 30))
+    assert result.options["input_shapes"] == {"x": [2, 3, 20, 30]} and result.within_tolerance
     assert "x=2x3x20x30" in explain(model, device="cpu", batch=2, input_shape=(3, 20, 30)).convs[0].problem
     for command in (compare, explain):
         with pytest.raises(ConvswapError, match="its samples are single numbers, --input-shape"):
@@ -103,17 +109,23 @@ def test_an_input_without_a_rank_gets_that_of_the_shape():
 
 
 def test_the_only_input_with_open_samples_needs_no_name():
-    assert shapes(FLAG, X, tensor_info("y", "n", 5), given=(3, 20, 30)) == [(), (2, 3, 20, 30), (2, 5)]
+    assert shapes(FLAG, X, tensor_info("y", "n", 5), sample_shapes=(3, 20, 30)) == [
+        (),
+        (2, 3, 20, 30),
+        (2, 5),
+    ]
 
 
-@pytest.mark.parametrize("given", [np.array([3, 20, 30]), (3, np.int64(20), 30), [3, 20, 30]], ids=type)
-def test_any_whole_numbers_are_a_shape(given):
-    (shape,) = shapes(X, given=given)
+@pytest.mark.parametrize(
+    "sample_shapes", [np.array([3, 20, 30]), (3, np.int64(20), 30), [3, 20, 30]], ids=type
+)
+def test_any_whole_numbers_are_a_shape(sample_shapes):
+    (shape,) = shapes(X, sample_shapes=sample_shapes)
     assert shape == (2, 3, 20, 30) and all(type(extent) is int for extent in shape)
 
 
 @pytest.mark.parametrize(
-    ("inputs", "given", "expected"),
+    ("inputs", "sample_shapes", "expected"),
     [
         (
             [X],
@@ -134,9 +146,9 @@ def test_any_whole_numbers_are_a_shape(given):
     ],
     ids=str,
 )
-def test_a_shape_that_the_model_cannot_take_is_refused(inputs, given, expected):
+def test_a_shape_that_the_model_cannot_take_is_refused(inputs, sample_shapes, expected):
     with pytest.raises(ConvswapError, match=expected):
-        shapes(*inputs, given=given)
+        shapes(*inputs, sample_shapes=sample_shapes)
 
 
 def test_a_shape_for_a_model_without_inputs_is_refused():
@@ -144,40 +156,42 @@ def test_a_shape_for_a_model_without_inputs_is_refused():
         with_sample_shapes([], (3, 20, 30))
 
 
-def test_every_shape_that_was_open_is_told_as_it_is_fed():
-    def notes(*inputs, given=None, batch=4):
-        own = declared(*inputs)
-        return shape_notes(own, with_sample_shapes(own, given), batch)
+def test_every_shape_that_was_open_is_noted():
+    def notes(*inputs, sample_shapes=None, batch=4):
+        declared_ones = declared(*inputs)
+        return shape_notes(declared_ones, with_sample_shapes(declared_ones, sample_shapes), batch)
 
-    begin = "the model leaves the shape of input 'x' [n, 3, h, w] open: its samples are "
-    assert notes(X, FLAG) == [begin + "3x224x224, --input-shape gives another"]
-    assert notes(X, given=(3, 20, 30)) == [begin + "3x20x30, as asked for"]
-    assert notes(X, TOKENS, given={"x": (3, 20, 30)})[1].endswith("are 1, --input-shape gives another")
+    beginning = "the model leaves the shape of input 'x' [n, 3, h, w] open: its samples are "
+    assert notes(X, FLAG) == [beginning + "3x224x224, --input-shape gives another"]
+    assert notes(X, sample_shapes=(3, 20, 30)) == [beginning + "3x20x30, as asked for"]
+    assert notes(X, TOKENS, sample_shapes={"x": (3, 20, 30)})[1].endswith(
+        "are 1, --input-shape gives another"
+    )
     (of_batch,) = notes(tensor_info("x", "n", "n", 5))
     assert "its samples are 4x5," in of_batch
     assert notes(tensor_info("x", "n", 3), tensor_info("z", 1, 3, 5, 5)) == []
 
 
-def test_compare_feeds_what_is_asked_for_and_tells_of_it():
-    asked = compare(open_model("h", "w"), device="cpu", input_shape=(3, 20, 30), batch=2)
-    assert json.loads(json.dumps(asked.to_json()))["options"]["input_shapes"] == {"x": [2, 3, 20, 30]}
-    assert any("its samples are 3x20x30, as asked for" in note for note in asked.notes)
-    left_open = compare(open_model("h", 6), device="cpu")
-    assert left_open.options["input_shapes"] == {"x": [1, 3, 224, 6]}
-    assert any("its samples are 3x224x6, --input-shape" in note for note in left_open.notes)
-    assert asked.within_tolerance and left_open.within_tolerance
+def test_compare_uses_the_shape_that_is_asked_for_and_notes_it():
+    comparison = compare(open_model("h", "w"), device="cpu", input_shape=(3, 20, 30), batch=2)
+    assert json.loads(json.dumps(comparison.to_json()))["options"]["input_shapes"] == {"x": [2, 3, 20, 30]}
+    assert any("its samples are 3x20x30, as asked for" in note for note in comparison.notes)
+    default_comparison = compare(open_model("h", 6), device="cpu")
+    assert default_comparison.options["input_shapes"] == {"x": [1, 3, 224, 6]}
+    assert any("its samples are 3x224x6, --input-shape" in note for note in default_comparison.notes)
+    assert comparison.within_tolerance and default_comparison.within_tolerance
 
 
 def test_outputs_without_an_element_agree_with_nothing():
     model = pooled_model()
     assert compare(model, device="cpu", input_shape=(3, 3, 9), time_layers=False).within_tolerance
-    found = compare(model, device="cpu", input_shape=(3, 1, 9), time_layers=False)
-    assert found.within_tolerance and found.verdict.evidence.startswith("no output has an element")
-    assert any("its samples are 3x1x9, as asked" in note for note in found.notes)
+    result = compare(model, device="cpu", input_shape=(3, 1, 9), time_layers=False)
+    assert result.within_tolerance and result.verdict.evidence.startswith("no output has an element")
+    assert any("its samples are 3x1x9, as asked" in note for note in result.notes)
     model.graph.node.append(helper.make_node("Identity", ["x"], ["z"]))
     model.graph.output.append(tensor_info("z", *ANY_SHAPE))
-    found = compare(model, device="cpu", input_shape=(3, 1, 9), time_layers=False)
-    assert any(note.endswith("of which nothing was compared: 1") for note in found.notes)
+    result = compare(model, device="cpu", input_shape=(3, 1, 9), time_layers=False)
+    assert any(note.endswith("of which nothing was compared: 1") for note in result.notes)
 
 
 def test_a_given_shape_may_suit_the_data_that_the_model_was_made_for():
@@ -185,27 +199,27 @@ def test_a_given_shape_may_suit_the_data_that_the_model_was_made_for():
     kinds = {"inputs": "float[n, 1, s, s] x", "outputs": "float[n, 10] y"}
     model = text_model(nodes, weights("w", 10, 1, 3, 3), **kinds)
     model.metadata_props.add(key="convswap.dataset", value="synthetic")
-    usual = {"device": "cpu", "images": 4, "time_layers": False}
-    assert compare(model, **usual).dataset == "random"
-    assert compare(model, input_shape=(1, 28, 28), **usual).dataset == "synthetic"
+    options = {"device": "cpu", "images": 4, "time_layers": False}
+    assert compare(model, **options).dataset == "random"
+    assert compare(model, input_shape=(1, 28, 28), **options).dataset == "synthetic"
     with pytest.raises(ConvswapError, match="use --data random, or --input-shape 1,28,28"):
-        compare(model, data="synthetic", **usual)
+        compare(model, data="synthetic", **options)
 
 
-def test_explain_and_tune_plan_for_what_is_asked_for(tmp_path, monkeypatch):
+def test_explain_and_tune_plan_for_the_shape_that_is_asked_for(tmp_path, monkeypatch):
     monkeypatch.setenv("CONVSWAP_TUNING", str(tmp_path / "tuning.txt"))
     model = open_model("h", "w")
-    left_open = explain(model, device="cpu", batch=5)
-    assert "x=5x3x224x224" in left_open.convs[0].problem
-    assert any("its samples are 3x224x224, --input-shape" in note for note in left_open.notes)
+    default_plan = explain(model, device="cpu", batch=5)
+    assert "x=5x3x224x224" in default_plan.convs[0].problem
+    assert any("its samples are 3x224x224, --input-shape" in note for note in default_plan.notes)
     planned = explain(model, device="cpu", input_shape={"x": (3, 20, 30)}, batch=5)
     assert "x=5x3x20x30" in planned.convs[0].problem
     tuned = tune(model, device="cpu", input_shape=(3, 6, 7), runs=1)
     assert "x=1x3x6x7" in tuned.problems[0].problem
 
 
-def test_shapes_that_follow_only_from_a_run_are_of_what_is_asked_for():
-    # As many pixels as there are whose value is not 0, by which no shape can be inferred.
+def test_shapes_that_follow_only_from_a_run_are_for_the_shape_that_is_asked_for():
+    # The image has as many pixels as x has nonzero values, which shape inference cannot know.
     nodes = """
       places = NonZero(x)
       floats = Cast <to = 1> (places)
@@ -218,14 +232,14 @@ def test_shapes_that_follow_only_from_a_run_are_of_what_is_asked_for():
 
 
 @pytest.mark.extended
-def test_first_run_is_fed_what_is_asked_for():
-    found = first_run(of_20_by_30(), device="cpu", processes=1, input_shape={"x": (3, 20, 30)})
-    assert found["convswap_ms"] > 0 and found["input_shapes"] == {"x": [1, 3, 20, 30]}
-    assert any("as asked for" in note for note in found["notes"])
+def test_first_run_uses_the_shape_that_is_asked_for():
+    result = first_run(of_20_by_30(), device="cpu", processes=1, input_shape={"x": (3, 20, 30)})
+    assert result["convswap_ms"] > 0 and result["input_shapes"] == {"x": [1, 3, 20, 30]}
+    assert any("as asked for" in note for note in result["notes"])
 
 
 @pytest.mark.parametrize("command", [compare, first_run])
-def test_where_a_made_up_shape_fails_it_is_told(command):
+def test_a_made_up_shape_that_fails_is_named(command):
     with pytest.raises(ConvswapError, match=r"Add.*its samples are 3x224x224, --input-shape gives another"):
         command(of_20_by_30(), device="cpu")
 
@@ -241,25 +255,25 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("function", COMMANDS)
-def test_command_line_hands_the_shapes_on(function, tmp_path, monkeypatch, capsys):
+def test_command_line_passes_the_shapes_on(function, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     onnx.save(open_model("h", "w"), "model.onnx")
-    given = []
+    passed_shapes = []
 
     module, _, name = function.rpartition(".")
     right = getattr(importlib.import_module(f"convswap.{module}"), name)
 
     @functools.wraps(right)
     def refuse(*arguments, **options):
-        asked = vars(arguments[1]) if len(arguments) > 1 else options
-        given.append(asked.get("input_shape"))
+        arguments_by_name = vars(arguments[1]) if len(arguments) > 1 else options
+        passed_shapes.append(arguments_by_name.get("input_shape"))
         raise ConvswapError("seen")
 
     monkeypatch.setattr(f"convswap.{function}", refuse)
     for shapes_of in ([], ["3,20,30"], ["x=3,20,30"], ["x=3,20,30", "m=a=5"]):
         options = [word for shape in shapes_of for word in ("--input-shape", shape)]
         assert main([*COMMANDS[function], *options]) == 2
-    assert given == [None, [3, 20, 30], {"x": [3, 20, 30]}, {"x": [3, 20, 30], "m=a": [5]}]
+    assert passed_shapes == [None, [3, 20, 30], {"x": [3, 20, 30]}, {"x": [3, 20, 30], "m=a": [5]}]
     assert capsys.readouterr().err.splitlines()[-1] == "convswap: seen"
 
 

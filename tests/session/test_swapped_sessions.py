@@ -1,4 +1,4 @@
-"""A swapped model gives, in ONNX Runtime, the outputs that the original has."""
+"""A swapped model gives the outputs of the original in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_calls_may_leave_out_outputs_of_a_function(outputs, tmp_path):
     original = models.function_that_returns_its_input()
     call, add = original.graph.node
     add.input[:] = [next(name for name in outputs if name)] * 2
-    # The reference comes from the whole call; both are the same model to ONNX.
+    # The reference comes from the call with all outputs; to ONNX both models are the same.
     (expected,) = ReferenceEvaluator(original).run(None, {"x": models.input_array()})
     call.output[:] = outputs
     result = swap(original, precision="ieee")
@@ -91,7 +91,9 @@ def test_swapped_model_with_external_data_runs_in_onnx_runtime(tmp_path):
 
 
 @pytest.mark.parametrize("is_quantised", ["nothing", "weights"])
-def test_a_model_with_quantised_values_and_a_float32_bias_loads_and_answers_as_before(is_quantised, tmp_path):
+def test_a_model_with_quantised_values_and_a_float32_bias_loads_and_gives_the_same_outputs(
+    is_quantised, tmp_path
+):
     generator = np.random.default_rng(0)
     w, b = generator.normal(size=(4, 3, 3, 3)), generator.normal(size=4)
     tensors = {"s": np.float32(0.05), "z": np.uint8(128), "w": np.float32(w), "b": np.float32(b)}
@@ -117,6 +119,6 @@ def test_a_model_with_quantised_values_and_a_float32_bias_loads_and_answers_as_b
     x = {"x": generator.normal(size=(1, 3, 8, 8)).astype(np.float32)}
     (expected,) = ReferenceEvaluator(original).run(None, x)
     actual = run_with_library(tmp_path / "swapped.onnx", x)
-    # What lies between two steps may go to either.
+    # Values near the middle of two quantisation steps may be rounded to either.
     assert np.mean(actual != expected) < 0.02
     np.testing.assert_allclose(actual, expected, atol=1.01 * 0.05)

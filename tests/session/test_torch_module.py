@@ -123,7 +123,7 @@ def onnx_run(model, x):
 
 
 def float64_run(torch, module, x):
-    """Return what `module` gives for `x` in float64, as it would be in use."""
+    """Return the output of `module` for `x` in float64 and in evaluation mode."""
     with torch.no_grad():
         return module.double().eval()(torch.from_numpy(x.astype(np.float64))).numpy()
 
@@ -141,13 +141,13 @@ def test_a_class_becomes_a_model_that_computes_the_same_for_any_batch(torch, fol
     torch.manual_seed(SEED)
     expected = float64_run(torch, sys.modules["my_nets"].Small(), x := images(5, 3, 20, 16))
     # float32 sums of at most 72 products of numbers near 1.
-    (found,) = onnx_run(model, x)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    (actual,) = onnx_run(model, x)
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
     np.testing.assert_allclose(onnx_run(model, x[:1])[0], expected[:1], atol=1e-5)
     swapping = swap(model)
     assert len(swapping.swapped) == 2
-    ours = make_session(ir.to_proto(swapping.model), CONVSWAP, Device("cpu", "asked for"))
-    np.testing.assert_allclose(run(ours, {"image": x})[0], expected, atol=1e-5)
+    session = make_session(ir.to_proto(swapping.model), CONVSWAP, Device("cpu", "asked for"))
+    np.testing.assert_allclose(run(session, {"image": x})[0], expected, atol=1e-5)
 
 
 def test_the_model_is_valid_named_shaped_and_readable_by_the_oldest_onnxruntime(torch, folder):
@@ -164,7 +164,7 @@ def test_the_model_is_valid_named_shaped_and_readable_by_the_oldest_onnxruntime(
     shaped = {value.name for value in (*model.graph.value_info, *model.graph.output)}
     assert {name for node in model.graph.node for name in node.output} <= shaped
     assert {entry.key: entry.value for entry in model.metadata_props} == {"convswap.network": "my_nets:small"}
-    # The exporter notes which line of which file every node comes from.
+    # The exporter notes the source file and line of every node.
     assert str(folder).encode() not in model.SerializeToString()
 
 
@@ -187,7 +187,7 @@ def test_modules_and_inner_names_are_found(torch, folder):
         assert _shape(model.graph.output[0]) == ("output", ["batch", classes])
 
 
-def test_the_first_convolution_tells_the_channels_of_the_usual_size(torch, folder):
+def test_the_first_convolution_determines_the_channels_of_the_default_size(torch, folder):
     model = export_torch("my_nets:Small")
     assert _shape(model.graph.input[0]) == ("image", ["batch", 3, 224, 224])
 
@@ -201,14 +201,14 @@ def test_the_input_has_the_element_type_of_the_parameters_and_any_rank(torch, fo
     np.testing.assert_allclose(onnx_run(model, x)[0], expected, atol=1e-5)
 
 
-def test_several_outputs_are_kept(torch, folder):
+def test_several_outputs_stay_outputs(torch, folder):
     model = export_torch("my_nets:TwoOutputs", [3, 8, 8])
     assert [_shape(value)[1] for value in model.graph.output] == [["batch", 10], ["batch", 8, 8, 8]]
 
 
 def test_the_command_writes_a_model_named_after_the_module_that_compare_takes(torch, folder, capsys):
     assert main(["export", "--torch", "my_nets:Small", "--input-shape", "3,12,12"]) == 0
-    # Not what the module prints.
+    # Without the text that the module prints.
     assert capsys.readouterr().out == "Small.onnx\n"
     assert sorted(path.name for path in folder.iterdir()) == ["Small.onnx", "my_nets.py"]
     assert main(["compare", "Small.onnx", "--device", "cpu", "--images", "4", "--precision", "ieee"]) == 0
@@ -235,7 +235,7 @@ def test_the_command_writes_a_model_named_after_the_module_that_compare_takes(to
 )
 def test_what_cannot_be_exported_is_refused_in_one_line(torch, folder, capfd, arguments, expected):
     assert expected in message_of(*arguments)
-    # Graphs that PyTorch prints would hide the line.
+    # A graph printed by PyTorch would hide the message.
     assert capfd.readouterr().err in ("", "printed while it is imported\n")
     assert sys.path[0] != str(folder)
 
@@ -295,6 +295,6 @@ def test_a_network_of_torchvision_is_exported(torch, folder, capsys):
     torch.manual_seed(SEED)
     x = images(2, 3, 64, 64)
     expected = float64_run(torch, torchvision.models.mobilenet_v2(), x)
-    found = onnx_run(onnx.load(Path("mobilenet_v2.onnx")), x)[0]
-    # 52 convolutions one after the other, in float32.
-    np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
+    actual = onnx_run(onnx.load(Path("mobilenet_v2.onnx")), x)[0]
+    # 52 successive convolutions in float32.
+    np.testing.assert_allclose(actual, expected, atol=1e-4 * np.abs(expected).max())

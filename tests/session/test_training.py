@@ -1,4 +1,4 @@
-"""A network learns, as the module that its declaration gives, and what is stored is what was learned."""
+"""Training: the module of a network's declaration learns, and the stored weights are the learned weights."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ NETWORK = "ece408-2017-high"
 
 @pytest.fixture(autouse=True)
 def fewer_test_images(monkeypatch):
-    """Have a data set give 2,000 of its 10,000 test images where it is not told how many."""
+    """Make data sets give 2,000 of their 10,000 test images by default."""
     load = datasets.load
 
-    def load_fewer(name, *, split="test", images=None, **how):
+    def load_fewer(name, *, split="test", images=None, **options):
         fewer = 2000 if split == "test" and images is None else images
-        return load(name, split=split, images=fewer, **how)
+        return load(name, split=split, images=fewer, **options)
 
     monkeypatch.setattr(datasets, "load", load_fewer)
 
@@ -71,8 +71,8 @@ def test_rounding_on_the_way_is_what_storing_does(torch):
     array = random.normal(size=(40, 77)).astype(np.float32) * 10.0 ** random.integers(-7, 2, (40, 77))
     array = array.astype(np.float32)
     array.ravel()[64:96] = 0
-    found = rounded_to_four_bits(torch.from_numpy(array)).numpy()
-    np.testing.assert_array_equal(found, dequantise(*quantise(array), array.shape))
+    actual = rounded_to_four_bits(torch.from_numpy(array)).numpy()
+    np.testing.assert_array_equal(actual, dequantise(*quantise(array), array.shape))
 
 
 def test_gradients_pass_the_rounding(torch):
@@ -118,12 +118,12 @@ def test_what_is_stored_is_what_was_learned(torch):
     assert stored.made["test_accuracy"] == trained.test_accuracy
     command = f"convswap train {NETWORK} --data synthetic --images 1500 --epochs 2"
     assert stored.made["command"] == command
-    # The shapes of the synthetic set are told apart after a few steps.
+    # A few steps suffice to distinguish the shapes of the synthetic set.
     assert trained.held_out_accuracy > 0.6
     assert trained.test_accuracy == pytest.approx(trained.held_out_accuracy, abs=0.15)
     data = datasets.load("synthetic")
     classes = onnx_run(build(network, stored.arrays, {}), data.images).argmax(axis=1)
-    # Near ties, of two images at most, may fall either way.
+    # Near ties, of two images at most, may be decided either way.
     assert np.mean(classes == data.labels) == pytest.approx(trained.test_accuracy, abs=1.01e-3)
     assert [number for number in (1, 2, 3) if any(f"epoch {number} of 2" in line for line in lines)] == [1, 2]
     assert any("of 150 held out" in line for line in lines)
@@ -152,8 +152,8 @@ def test_held_out_images_are_not_learned_from(torch):
     changed.labels[180:] = 0
     recipe = Recipe(epochs=1, batch=60)
     (first, _), (second, _) = (
-        train(network, given, recipe, seed=0, device="cpu", progress=lambda text: None)
-        for given in (data, changed)
+        train(network, each, recipe, seed=0, device="cpu", progress=lambda text: None)
+        for each in (data, changed)
     )
     for name in first:
         np.testing.assert_array_equal(first[name], second[name])
@@ -166,13 +166,13 @@ def test_the_weak_network_learns_from_few_images():
 
 
 def test_every_tensor_of_a_training_is_on_the_device(torch):
-    """Run a whole training on PyTorch's device without memory, which mixes with no other."""
+    """Run a whole training on PyTorch's meta device, whose tensors do not mix with those of other devices."""
     from convswap.export.training import accuracy, train
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 
     aten = torch.ops.aten
-    seen = set()
+    operations = set()
 
     class OneDevice(TorchDispatchMode):
         def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
@@ -186,11 +186,11 @@ def test_every_tensor_of_a_training_is_on_the_device(torch):
                 and kwargs.get("device") == torch.device("cpu")
             ):
                 return torch.zeros(args[0].shape, dtype=args[0].dtype)
-            # As on a card, a number may come from the processor, and a copy goes from one to the other.
+            # As on a card, scalars may be on the CPU, and copies go from one device to the other.
             mixed = {each.device.type for each in tensors if each.dim() > 0 or each.device.type == "meta"}
             if operator not in (aten.copy_.default, aten._to_copy.default):
                 assert len(mixed) <= 1, f"{operator} got tensors on {mixed}"
-            seen.update((operator, tensor.device.type) for tensor in on_device)
+            operations.update((operator, tensor.device.type) for tensor in on_device)
             return operator(*args, **(kwargs or {}))
 
     # All kinds of layers, and large enough for one in 4 bits.
@@ -200,7 +200,7 @@ def test_every_tensor_of_a_training_is_on_the_device(torch):
     with OneDevice():
         train(network, data, Recipe(epochs=2, batch=8), seed=0, device="meta", progress=lambda text: None)
         accuracy(network, seeded_weights(network), data, "meta")
-    assert (aten.convolution_backward.default, "meta") in seen
+    assert (aten.convolution_backward.default, "meta") in operations
 
 
 @pytest.mark.gpu
@@ -245,7 +245,7 @@ def test_the_command_writes_weights_that_export_takes(torch, tmp_path, monkeypat
 
 def test_weights_that_cannot_be_used_are_refused(tmp_path, capsys):
     (tmp_path / "damaged.npz").write_bytes(b"nothing")
-    for arguments, told in [
+    for arguments, message in [
         ([NETWORK, "--weights", str(tmp_path / "none.npz")], "no such file"),
         ([NETWORK, "--weights", str(tmp_path)], "is a directory"),
         ([NETWORK, "--weights", str(tmp_path / "damaged.npz")], "does not hold the weights of"),
@@ -253,9 +253,9 @@ def test_weights_that_cannot_be_used_are_refused(tmp_path, capsys):
         (["--torch", "a:b", "--weights", "w.npz"], "--weights was given with --torch"),
     ]:
         assert main(["export", *arguments, "-o", str(tmp_path / "out.onnx")]) == 2
-        # Before it may come what is being made.
+        # Progress lines may come before the message.
         line = capsys.readouterr().err.strip().splitlines()[-1]
-        assert told in line
+        assert message in line
     assert not (tmp_path / "out.onnx").exists()
 
 
@@ -264,10 +264,10 @@ def test_without_pytorch_one_line_says_what_to_install(monkeypatch, capsys):
         monkeypatch.delitem(sys.modules, name)
     imported = builtins.__import__
 
-    def without_torch(name, *rest, **more):
+    def without_torch(name, *arguments, **options):
         if name.split(".")[0] == "torch":
             raise ImportError("No module named 'torch'")
-        return imported(name, *rest, **more)
+        return imported(name, *arguments, **options)
 
     monkeypatch.setattr(builtins, "__import__", without_torch)
     line = refusal(capsys, "train", NETWORK)
@@ -275,7 +275,7 @@ def test_without_pytorch_one_line_says_what_to_install(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["ece408-2017"], "unknown network 'ece408-2017'; did you mean"),
         ([NETWORK, "--epochs", "0"], "--epochs 0: expected 1 or more"),
@@ -287,9 +287,9 @@ def test_without_pytorch_one_line_says_what_to_install(monkeypatch, capsys):
         ([NETWORK, "-o", "missing/file.npz"], "there is no folder 'missing'"),
     ],
 )
-def test_what_cannot_be_done_is_refused_in_one_line(torch, tmp_path, monkeypatch, capsys, arguments, told):
+def test_what_cannot_be_done_is_refused_in_one_line(torch, tmp_path, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
-    assert told in refusal(capsys, "train", *arguments)
+    assert message in refusal(capsys, "train", *arguments)
     assert not list(tmp_path.iterdir())
 
 
@@ -305,10 +305,10 @@ def test_missing_test_images_are_found_out_before_the_training(torch, monkeypatc
 
     load = datasets.load
 
-    def only_training_images(name, split="test", **rest):
+    def only_training_images(name, split="test", **options):
         if split == "test":
             raise ConvswapError("no test images")
-        return load(name, split=split, **rest)
+        return load(name, split=split, **options)
 
     monkeypatch.setattr(datasets, "load", only_training_images)
     monkeypatch.setattr(training, "train", lambda *_, **__: pytest.fail("trained"))
@@ -316,7 +316,7 @@ def test_missing_test_images_are_found_out_before_the_training(torch, monkeypatc
         train_network(NETWORK, data="synthetic", images=20, device="cpu")
 
 
-def test_a_full_device_is_told_in_one_line(torch, monkeypatch, capsys):
+def test_a_full_device_is_one_line(torch, monkeypatch, capsys):
     from convswap.export import training
 
     def full(*_):
@@ -327,7 +327,7 @@ def test_a_full_device_is_told_in_one_line(torch, monkeypatch, capsys):
     assert "the memory of device cpu is too small" in line
 
 
-def test_a_training_that_diverges_is_told_in_one_line(torch, monkeypatch, capsys):
+def test_a_training_that_diverges_is_one_line(torch, monkeypatch, capsys):
     from convswap.export import training
 
     monkeypatch.setattr(training.TrainingRun, "epoch", lambda *_: float("nan"))

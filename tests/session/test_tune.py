@@ -1,4 +1,4 @@
-"""`convswap tune`: every algorithm measured on every problem, the slow ones briefly, and the result kept."""
+"""`convswap tune` measures every algorithm on every problem, slow ones briefly, and stores the results."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from tuning_files import line, table, write
 __all__ = ["table"]
 
 
-def test_results_are_stored_and_taken_by_a_session(table):
-    found = convswap.tune(three_convs(), device="cpu", batch=2, runs=3)
-    assert [tuned.nodes for tuned in found.problems] == [("a", "c"), ("b",)]
+def test_results_are_stored_and_used_by_a_session(table):
+    result = convswap.tune(three_convs(), device="cpu", batch=2, runs=3)
+    assert [tuned.nodes for tuned in result.problems] == [("a", "c"), ("b",)]
     entries, damage = read_table()
     assert damage == "" and {entry.problem for entry in entries} == {
-        tuned.problem for tuned in found.problems
+        tuned.problem for tuned in result.problems
     }
     for entry in entries:
         assert (entry.device, entry.version) == (_native.tuning_device("cpu"), _native.__version__)
@@ -55,7 +55,7 @@ def test_results_are_stored_and_taken_by_a_session(table):
 
 
 def test_the_fastest_is_what_a_tuned_session_runs(table, monkeypatch):
-    """Measurements in which the rule is wrong."""
+    """With measurements that contradict the rule."""
     times = {"direct": 2.0, "reference": 1.0}
     # The package's `tune` is the function.
     monkeypatch.setattr(
@@ -63,26 +63,26 @@ def test_the_fastest_is_what_a_tuned_session_runs(table, monkeypatch):
         "measure",
         lambda samples, rule: {name: Times(times[name], times[name], times[name], 20) for name in samples},
     )
-    found = convswap.tune(three_convs(), device="cpu", batch=2)
-    assert [(tuned.best, tuned.compared, tuned.gain) for tuned in found.problems] == [
+    result = convswap.tune(three_convs(), device="cpu", batch=2)
+    assert [(tuned.best, tuned.compared, tuned.gain) for tuned in result.problems] == [
         ("reference", "direct", 2.0)
     ] * 2
     x = input_array(2, 2, 6, 7)
-    answers = {
+    outputs = {
         name: run(
             make_session(convswap.swap(three_convs(), algorithm=name).to_proto().SerializeToString()), x
         )
         for name in ("tuned", "reference", "auto")
     }
-    assert np.array_equal(answers["tuned"], answers["reference"])
-    assert not np.array_equal(answers["tuned"], answers["auto"])
+    assert np.array_equal(outputs["tuned"], outputs["reference"])
+    assert not np.array_equal(outputs["tuned"], outputs["auto"])
 
 
 @pytest.mark.parametrize("kind", ["FLOAT16", "DOUBLE"])
 def test_other_element_types_are_measured(table, kind):
-    found = convswap.tune(three_convs(TensorProto.DataType.Value(kind)), device="cpu", runs=1)
+    result = convswap.tune(three_convs(TensorProto.DataType.Value(kind)), device="cpu", runs=1)
     able = {"FLOAT16": {"direct", "reference"}, "DOUBLE": {"reference"}}[kind]
-    assert all(tuned.times.keys() == able for tuned in found.problems)
+    assert all(tuned.times.keys() == able for tuned in result.problems)
 
 
 def test_bfloat16_between_casts_is_measured(table):
@@ -94,8 +94,8 @@ def test_bfloat16_between_casts_is_measured(table):
     back = onnx.helper.make_node("Cast", ["y"], ["g"], to=TensorProto.FLOAT)
     del model.graph.node[:]
     model.graph.node.extend([cast, *nodes, back])
-    found = convswap.tune(model, device="cpu", runs=1)
-    assert all(tuned.problem.startswith("bfloat16 x=") for tuned in found.problems)
+    result = convswap.tune(model, device="cpu", runs=1)
+    assert all(tuned.problem.startswith("bfloat16 x=") for tuned in result.problems)
     assert len(read_table()[0]) == 2
 
 
@@ -107,8 +107,8 @@ def test_weights_that_the_model_computes_are_measured(table):
 
 
 def test_only_measures_the_nodes_that_match(table):
-    found = convswap.tune(three_convs(), device="cpu", runs=1, only="^b$")
-    assert [tuned.nodes for tuned in found.problems] == [("b",)]
+    result = convswap.tune(three_convs(), device="cpu", runs=1, only="^b$")
+    assert [tuned.nodes for tuned in result.problems] == [("b",)]
 
 
 def test_convs_without_an_output_are_not_measured(table):
@@ -121,7 +121,7 @@ def test_convs_without_an_output_are_not_measured(table):
         convswap.tune(model, device="cpu", runs=1)
 
 
-def test_where_nothing_can_be_measured_the_reason_is_told(table):
+def test_where_nothing_can_be_measured_the_reason_is_given(table):
     branch = f"branch () => ({ANY} y) {{ [inner] y = Conv <pads = [1, 1, 1, 1]> (x, w) }}"
     nodes = f"z = If <then_branch = {branch}, else_branch = {branch}> (flag)"
     kinds = {"inputs": "float[1, 2, 6, 7] x, bool flag", "outputs": f"{ANY} z"}
@@ -140,9 +140,9 @@ def test_command_shows_progress_prints_the_table_and_writes_json(table, tmp_path
     assert max(map(len, captured.out.splitlines())) <= 120
     for expected in ("reference", "direct", "against the heuristic's", "Problems stored in"):
         assert expected in captured.out
-    found = json.loads(Path("tuning.json").read_text())
-    assert (found["schema"], found["batch"], found["device"]) == (1, 3, "cpu")
-    for problem in found["problems"]:
+    report = json.loads(Path("tuning.json").read_text())
+    assert (report["schema"], report["batch"], report["device"]) == (1, 3, "cpu")
+    for problem in report["problems"]:
         assert problem.keys() == {"nodes", "problem", "best", "compared", "gain", "algorithms"}
         assert problem["gain"] >= 1 and problem["compared"] == "direct"
         assert problem["algorithms"]["direct"]["median_ms"] > 0
@@ -154,16 +154,16 @@ def test_printed_times_mark_what_was_stopped_early(table):
         "direct": Times(1.0, 1.0, 1.0, 20),
         "reference": Times(30.0, 30.0, 30.0, 1, stopped_early=True),
     }
-    found = convswap.tune(three_convs(), device="cpu", runs=1)
+    result = convswap.tune(three_convs(), device="cpu", runs=1)
     stream = io.StringIO()
-    shown = TunedProblem(("a",), "a problem", times, "direct")
-    print_tuning(type(found)(**{**found.__dict__, "problems": (shown,)}), Console(file=stream, width=120))
+    problem = TunedProblem(("a",), "a problem", times, "direct")
+    print_tuning(type(result)(**{**result.__dict__, "problems": (problem,)}), Console(file=stream, width=120))
     assert "reference 30.0*" in stream.getvalue() and "* clearly slower" in stream.getvalue()
 
 
 def test_an_algorithm_asked_for_is_what_the_best_is_set_against(table):
-    found = convswap.tune(three_convs(), device="cpu", runs=1, algorithm="reference")
-    assert {tuned.compared for tuned in found.problems} == {"reference"}
+    result = convswap.tune(three_convs(), device="cpu", runs=1, algorithm="reference")
+    assert {tuned.compared for tuned in result.problems} == {"reference"}
 
 
 def test_a_damaged_table_is_mended_with_one_warning(table, tmp_path, capsys):
@@ -190,7 +190,7 @@ def test_other_commands_warn_once_of_a_damaged_table(command, table, tmp_path, c
 
 def test_doctor_names_the_table_and_its_damage(table):
     def finding() -> doctor.Finding:
-        return next(found for found in doctor.diagnose() if found.name == "tuning table")
+        return next(each for each in doctor.diagnose() if each.name == "tuning table")
 
     assert (finding().ok, finding().advice) == (None, "convswap tune MODEL")
     write(table, line("other", "direct", "cpu"))
@@ -235,9 +235,9 @@ def test_a_cache_that_cannot_be_written_costs_the_table_but_not_the_times(
         monkeypatch.setattr("convswap.output.files._replace", full_disk)
     onnx.save(three_convs(), tmp_path / "model.onnx")
     assert main(["tune", str(tmp_path / "model.onnx"), "--device", "cpu", "--runs", "1"]) == 2
-    told = capsys.readouterr()
-    assert "reference" in told.out and "they could not be stored" in told.out
-    assert told.err.splitlines()[-1].startswith("convswap: the measurements could not be stored: cannot ")
+    captured = capsys.readouterr()
+    assert "reference" in captured.out and "they could not be stored" in captured.out
+    assert captured.err.splitlines()[-1].startswith("convswap: the measurements could not be stored: cannot ")
 
 
 def full_disk(*_written):
@@ -246,40 +246,40 @@ def full_disk(*_written):
 
 @pytest.mark.gpu
 def test_a_card_is_measured_by_its_own_clock_and_named_in_the_table(table, cuda):
-    found = convswap.tune("ece408-2019sp", device="cuda", batch=64)
+    result = convswap.tune("ece408-2019sp", device="cuda", batch=64)
     able = {entry.name for entry in _native.catalog() if entry.device == "cuda"}
-    for tuned in found.problems:
+    for tuned in result.problems:
         assert {"few_channels", "naive"} <= tuned.times.keys() <= able
         assert tuned.times[tuned.best].runs == 20
     entries, _ = read_table()
     assert {entry.device for entry in entries} == {f"cuda {_native.cuda_devices()[0]['name']}"}
     plan = convswap.explain("ece408-2019sp", device="cuda", batch=64, algorithm="tuned")
-    assert [conv.explanation["algorithm"] for conv in plan.convs] == [tuned.best for tuned in found.problems]
+    assert [conv.explanation["algorithm"] for conv in plan.convs] == [tuned.best for tuned in result.problems]
 
 
-@pytest.mark.parametrize("way", ["--fuse", "fused before"])
-def test_fused_convs_are_measured_and_a_session_takes_the_fastest(way, table, tmp_path, monkeypatch):
-    """Measurements in which the rule is wrong: the text of each problem must be the session's own."""
+@pytest.mark.parametrize("option", ["--fuse", "fused before"])
+def test_fused_convs_are_measured_and_a_session_runs_the_fastest(option, table, tmp_path, monkeypatch):
+    """With measurements that contradict the rule; the problem's text must be equal to the session's."""
     times = {"direct": 2.0, "reference": 1.0}
-    ran = []
+    runs = []
 
-    def measured(samples, rule):
-        ran.extend(sample(1) for sample in samples.values())
+    def set_times(samples, rule):
+        runs.extend(sample(1) for sample in samples.values())
         return {name: Times(times[name], times[name], times[name], 20) for name in samples}
 
-    monkeypatch.setattr(sys.modules["convswap.planning.tune"], "measure", measured)
+    monkeypatch.setattr(sys.modules["convswap.planning.tune"], "measure", set_times)
     onnx.save(conv_and_activation(), tmp_path / "model.onnx")
     convswap.swap(conv_and_activation(), fuse=True, algorithm="tuned").save(tmp_path / "fused.onnx")
-    name, *options = ["model.onnx", way] if way == "--fuse" else ["fused.onnx"]
+    name, *options = ["model.onnx", option] if option == "--fuse" else ["fused.onnx"]
     assert main(["tune", str(tmp_path / name), *options, "--device", "cpu", "--batch", "2"]) == 0
-    assert len(ran) == 4 and min(ran) > 0
+    assert len(runs) == 4 and min(runs) > 0
     problems = [entry.problem for entry in read_table()[0]]
     assert sorted(problem.partition(" then=")[2] for problem in problems) == [
         "Clip(-3.40282347e+38,6) MaxPool 2x2 strides=2x2 pads=0x0x0x0",
         "residual HardSwish",
     ]
     x = input_array(2, 2, 6, 8)
-    answers = {
+    outputs = {
         algorithm: run(
             make_session(
                 convswap.swap(conv_and_activation(), fuse=True, algorithm=algorithm)
@@ -290,13 +290,13 @@ def test_fused_convs_are_measured_and_a_session_takes_the_fastest(way, table, tm
         )
         for algorithm in ("tuned", "reference", "auto")
     }
-    assert np.array_equal(answers["tuned"], answers["reference"])
-    assert not np.array_equal(answers["tuned"], answers["auto"])
+    assert np.array_equal(outputs["tuned"], outputs["reference"])
+    assert not np.array_equal(outputs["tuned"], outputs["auto"])
 
 
 @pytest.mark.gpu
 def test_fused_convs_are_measured_on_a_card(table, cuda):
-    found = convswap.tune(conv_and_activation(), device="cuda", batch=64, fuse=True)
-    assert ["then=" in tuned.problem for tuned in found.problems] == [True, True]
+    result = convswap.tune(conv_and_activation(), device="cuda", batch=64, fuse=True)
+    assert ["then=" in tuned.problem for tuned in result.problems] == [True, True]
     plan = convswap.explain(conv_and_activation(), device="cuda", batch=64, algorithm="tuned", fuse=True)
     assert [conv.explanation["decided_by"] for conv in plan.convs] == ["tuned", "tuned"]

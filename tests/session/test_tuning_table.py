@@ -1,4 +1,4 @@
-"""The tuning table: what the planner takes from it and what it does not, and that writers lose nothing."""
+"""The tuning table: entries that the planner uses or ignores, and concurrent writers, which lose no entry."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ X = CASE.arrays()[0]
 GOOD = line(TEXT, "reference", "cpu")
 
 
-def tuned(problem: _native.Problem = PROBLEM) -> str:
+def tuned_algorithm(problem: _native.Problem = PROBLEM) -> str:
     return _native.choose(problem, "cpu", "tuned")
 
 
@@ -40,18 +40,18 @@ def entry(
 
 
 def test_tuned_session_runs_the_algorithm_of_the_table(table, device):
-    """By the bits: the two algorithms sum in different orders and precisions."""
+    """Shown by the bits: the two algorithms sum in different orders and precisions."""
     write(table, line(TEXT, FALLBACK[device], device))
-    answers = {
+    outputs = {
         name: run(make_session(case_model(CASE, algorithm=name), device), X)
         for name in ("tuned", FALLBACK[device], "auto")
     }
-    assert np.array_equal(answers["tuned"], answers[FALLBACK[device]])
-    assert not np.array_equal(answers["tuned"], answers["auto"])
+    assert np.array_equal(outputs["tuned"], outputs[FALLBACK[device]])
+    assert not np.array_equal(outputs["tuned"], outputs["auto"])
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "direct"])
-def test_the_table_is_nothing_to_nodes_that_do_not_ask_for_it(table, algorithm):
+def test_the_table_does_not_affect_nodes_that_do_not_ask_for_it(table, algorithm):
     write(table, "damaged", GOOD)
     assert _native.choose(PROBLEM, "cpu", algorithm) == "direct"
     expected = _native.conv(*CASE.arrays(), algorithm="direct", **CASE.attributes)
@@ -62,12 +62,12 @@ def test_the_table_is_nothing_to_nodes_that_do_not_ask_for_it(table, algorithm):
 def test_swapped_model_of_tuned_nodes_runs_the_algorithm_of_the_table(table):
     write(table, GOOD)
     swapped = convswap.swap(onnx.load_from_string(case_model(CASE, domain="")), algorithm="tuned")
-    answer = run(make_session(swapped.to_proto().SerializeToString()), X)
-    assert np.array_equal(answer, _native.conv(*CASE.arrays(), algorithm="reference", **CASE.attributes))
+    y = run(make_session(swapped.to_proto().SerializeToString()), X)
+    assert np.array_equal(y, _native.conv(*CASE.arrays(), algorithm="reference", **CASE.attributes))
 
 
 def test_a_table_that_is_not_there_leaves_the_choice_to_the_rule(table):
-    assert tuned() == "direct"
+    assert tuned_algorithm() == "direct"
     assert read_table() == ([], "")
     assert "not in the tuning table" in _native.explain(PROBLEM, "cpu", "tuned")["why"]
 
@@ -85,22 +85,22 @@ def test_a_table_that_is_not_there_leaves_the_choice_to_the_rule(table):
 )
 def test_entries_about_something_else_are_ignored(table, ignored):
     write(table, ignored)
-    assert tuned() == "direct"
+    assert tuned_algorithm() == "direct"
     assert (len(read_table()[0]), read_table()[1]) == (1, "")
 
 
 def test_of_two_entries_about_one_problem_the_last_counts(table):
     write(table, line(TEXT, "direct", "cpu"), GOOD)
-    assert tuned() == "reference"
+    assert tuned_algorithm() == "reference"
     write(table, GOOD, line(TEXT, "direct", "cpu"))
-    assert tuned() == "direct"
+    assert tuned_algorithm() == "direct"
 
 
 def test_an_unknown_algorithm_leaves_the_choice_to_the_rule(table):
     write(table, line(TEXT, "winograd", "cpu"))
-    answer = _native.explain(PROBLEM, "cpu", "tuned")
-    assert (answer["algorithm"], answer["decided_by"]) == ("direct", "rule")
-    assert answer["why"].startswith(
+    explanation = _native.explain(PROBLEM, "cpu", "tuned")
+    assert (explanation["algorithm"], explanation["decided_by"]) == ("direct", "rule")
+    assert explanation["why"].startswith(
         "the tuning table names 'winograd', which is not in the catalog; by heuristic"
     )
     assert run(make_session(case_model(CASE, algorithm="tuned")), X).shape == CASE.reference.shape
@@ -109,26 +109,26 @@ def test_an_unknown_algorithm_leaves_the_choice_to_the_rule(table):
 def test_an_algorithm_that_cannot_compute_the_problem_leaves_the_choice_to_the_rule(table):
     problem = _native.Problem((1, 1, 4, 4), (1, 1, 3, 3), type="float64")
     write(table, line(problem.text, "direct", "cpu"))
-    answer = _native.explain(problem, "cpu", "tuned")
-    assert (answer["algorithm"], answer["decided_by"]) == ("reference", "rule")
-    assert "'direct', which cannot compute it: it computes in float32" in answer["why"]
+    explanation = _native.explain(problem, "cpu", "tuned")
+    assert (explanation["algorithm"], explanation["decided_by"]) == ("reference", "rule")
+    assert "'direct', which cannot compute it: it computes in float32" in explanation["why"]
 
 
 def test_an_algorithm_of_another_device_leaves_the_choice_to_the_rule(table):
     write(table, line(TEXT, "naive", "cpu"))
-    assert tuned() == "direct"
+    assert tuned_algorithm() == "direct"
 
 
 def test_a_changed_file_is_read_again_by_what_is_planned_then(table):
     session = make_session(case_model(CASE, algorithm="tuned"))
     by_rule = run(session, X)
     write(table, GOOD)
-    assert tuned() == "reference"
-    # A plan that is in use stays.
+    assert tuned_algorithm() == "reference"
+    # A plan in use is kept.
     assert np.array_equal(run(session, X), by_rule)
     assert not np.array_equal(run(make_session(case_model(CASE, algorithm="tuned")), X), by_rule)
     table.unlink()
-    assert tuned() == "direct"
+    assert tuned_algorithm() == "direct"
 
 
 def test_precision_is_no_part_of_the_problem_where_it_means_nothing():
@@ -177,15 +177,15 @@ FIELDS = GOOD.split(" | ")
     ids=lambda value: value[-30:].encode("unicode_escape").decode(),
 )
 def test_a_damaged_line_is_left_out_and_named(table, damaged, fault):
-    kept = _native.Problem((1, 1, 4, 4), (1, 1, 3, 3))
-    write(table, damaged, line(kept.text, "reference", "cpu"))
-    assert tuned() == "direct"
-    assert tuned(kept) == "reference"
+    problem = _native.Problem((1, 1, 4, 4), (1, 1, 3, 3))
+    write(table, damaged, line(problem.text, "reference", "cpu"))
+    assert tuned_algorithm() == "direct"
+    assert tuned_algorithm(problem) == "reference"
     assert fault in read_table()[1]
     warning = _native.take_tuning_warning()
     assert fault in warning and str(table) in warning and "\n" not in warning
-    # Once for each state of the file.
-    assert tuned() == "direct"
+    # One warning for each state of the file.
+    assert tuned_algorithm() == "direct"
     assert _native.take_tuning_warning() == ""
 
 
@@ -206,23 +206,23 @@ def test_a_damaged_line_is_left_out_and_named(table, damaged, fault):
 )
 def test_a_damaged_file_is_ignored(table, content, fault):
     table.write_bytes(content)
-    assert tuned() == "direct"
+    assert tuned_algorithm() == "direct"
     assert fault in read_table()[1]
 
 
 def test_comments_and_empty_lines_are_no_damage(table):
     write(table, "# a comment", "", GOOD, "")
-    assert (tuned(), read_table()[1]) == ("reference", "")
+    assert (tuned_algorithm(), read_table()[1]) == ("reference", "")
 
 
 def test_what_is_no_file_is_damage(table, tmp_path, monkeypatch):
     table.mkdir()
-    assert tuned() == "direct"
+    assert tuned_algorithm() == "direct"
     assert read_table()[1] == "it is not a regular file"
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     monkeypatch.setenv("CONVSWAP_TUNING", str(pipe))
-    assert tuned() == "direct"  # and waits for no writer
+    assert tuned_algorithm() == "direct"  # without waiting for a writer
     with pytest.raises(ConvswapError, match="no regular file"):
         store([entry()])
 
@@ -231,7 +231,7 @@ def test_every_beginning_of_a_table_is_read_without_a_crash(table):
     content = f"{_native.tuning_header}\n{GOOD}\n".encode()
     for length in range(len(content)):
         table.write_bytes(content[:length])
-        assert tuned() == "direct"
+        assert tuned_algorithm() == "direct"
 
 
 def test_a_session_says_once_in_its_log_that_the_table_is_damaged(table):
@@ -274,9 +274,9 @@ def test_the_path_is_the_variables_then_the_cache_folders_then_the_homes(monkeyp
     assert table_path() == Path("/home/of/somebody/.cache/convswap/tuning.txt")
 
 
-def test_what_is_stored_is_what_the_planner_takes(table):
+def test_what_is_stored_is_what_the_planner_uses(table):
     assert store([entry()]) == table
-    assert tuned() == "reference"
+    assert tuned_algorithm() == "reference"
     assert read_table() == ([entry()], "")
 
 
@@ -295,15 +295,15 @@ def test_storing_makes_the_folder_and_keeps_what_is_there(monkeypatch, tmp_path)
 
 @pytest.mark.parametrize("milliseconds", [1e-7, 0.00012345, 0.96, 12.3456, 12345.6, 1e9])
 def test_times_survive_with_four_digits(table, milliseconds):
-    own = TuningEntry("cpu x", "1", "p", "a", {"a": milliseconds, "b": 2 * milliseconds})
-    store([own])
+    stored = TuningEntry("cpu x", "1", "p", "a", {"a": milliseconds, "b": 2 * milliseconds})
+    store([stored])
     (read,), damage = read_table()
     assert damage == ""
-    assert read.milliseconds == pytest.approx(own.milliseconds, rel=1e-3)
-    assert "e" not in own.line().rpartition(" | ")[2]
+    assert read.milliseconds == pytest.approx(stored.milliseconds, rel=1e-3)
+    assert "e" not in stored.line().rpartition(" | ")[2]
 
 
-def test_storing_mends_a_damaged_table_and_keeps_the_old_one_beside(table):
+def test_storing_replaces_a_damaged_table_and_keeps_the_old_one(table):
     write(table, "damaged", line("other", "direct", "cpu"))
     before = table.read_text()
     store([entry()])
@@ -331,8 +331,8 @@ def test_a_table_that_cannot_be_written_is_refused_in_one_line(tmp_path, monkeyp
 
 
 def test_a_writer_that_is_killed_leaves_the_table_readable_with_what_it_had(table):
-    # Twenty of them, each a copy of one process, which takes less time than as many starts of Python. They
-    # write on and on as if to a slow disk, so that most are killed in the middle of it.
+    # Twenty writers, each a fork of one process, which is faster than starting Python twenty times. They keep
+    # writing as if to a slow disk, so that most are killed in the middle of a write.
     program = (
         "import itertools, os, sys, time\n"
         "from pathlib import Path\n"
@@ -365,13 +365,13 @@ def test_a_writer_that_is_killed_leaves_the_table_readable_with_what_it_had(tabl
             os.kill(process, signal.SIGKILL)
             assert int(writers.stdout.readline()) == -signal.SIGKILL
             expected |= {f"{writer} {number}" for number in range(3)}
-            known, damage = read_table()
-            assert ({own.problem for own in known}, damage) == (expected, "")
+            entries, damage = read_table()
+            assert ({each.problem for each in entries}, damage) == (expected, "")
         writers.stdin.close()
     assert writers.returncode == 0
-    # Nor do the dead hold the lock.
+    # The dead processes hold no lock.
     store([entry("after")])
-    assert {own.problem for own in read_table()[0]} == {*expected, "after"}
+    assert {each.problem for each in read_table()[0]} == {*expected, "after"}
 
 
 def test_concurrent_writers_lose_nothing_and_no_reader_sees_a_damaged_table(table):
@@ -392,4 +392,4 @@ def test_concurrent_writers_lose_nothing_and_no_reader_sees_a_damaged_table(tabl
 def test_a_byte_order_mark_in_front_is_no_damage(table):
     write(table, GOOD)
     table.write_bytes(b"\xef\xbb\xbf" + table.read_bytes())
-    assert (len(read_table()[0]), read_table()[1], tuned()) == (1, "", "reference")
+    assert (len(read_table()[0]), read_table()[1], tuned_algorithm()) == (1, "", "reference")

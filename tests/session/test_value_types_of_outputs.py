@@ -1,4 +1,4 @@
-"""Models whose values are no tensors: maps, sequences and optionals are swapped, and keep their types."""
+"""Models with maps, sequences and optionals as values are swapped, and keep their types."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def zip_map(source: str = "p", output: str = "y") -> str:
 
 
 def classifier(nodes: str, outputs: str = "y", inputs: str = "", **kinds: onnx.TypeProto) -> onnx.ModelProto:
-    """Return a Conv that ends in the probabilities `p`, what `nodes` make of them, and these `outputs`.
+    """Return a Conv that ends in the probabilities `p`, followed by `nodes` that compute the `outputs`.
 
-    `kinds` are the types that ONNX's text has no word for.
+    `kinds` are types that ONNX's text format cannot express.
     """
     model = models.text_model(
         f"[conv] c = Conv(x, w)  g = GlobalAveragePool(c)  f = Flatten(g)  p = Softmax(f)  {nodes}",
@@ -59,22 +59,22 @@ def types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
     return {value.name: value.type for value in (*model.graph.input, *model.graph.output)}
 
 
-def results(model, *, ours: bool = False) -> list:
+def outputs_of(model, *, ours: bool = False) -> list:
     options = onnxruntime.SessionOptions()
     if ours:
         convswap.register(options)
     return onnxruntime.InferenceSession(model, options, providers=CPU).run(None, {"x": X})
 
 
-def assert_alike(found, expected) -> None:
+def assert_same(actual, expected) -> None:
     if isinstance(expected, list):
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected, strict=True):
-            assert_alike(one, other)
+        assert len(actual) == len(expected)
+        for first, second in zip(actual, expected, strict=True):
+            assert_same(first, second)
     elif isinstance(expected, dict):
-        assert found == pytest.approx(expected)
+        assert actual == pytest.approx(expected)
     else:
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("fuse", [False, True])
@@ -83,14 +83,14 @@ def test_outputs_that_are_no_tensors_keep_their_types_and_values(kind, fuse, tmp
     original = MODELS[kind]
     before = original.SerializeToString()
     onnx.save(original, tmp_path / "model.onnx")
-    for given in (original, tmp_path / "model.onnx"):
-        result = swap(given, fuse=fuse)
+    for source in (original, tmp_path / "model.onnx"):
+        result = swap(source, fuse=fuse)
         assert (result.swapped, result.not_swapped) == (("conv",), ())
         result.save(tmp_path / "out.onnx")
         for swapped in (result.to_proto(), onnx.load(tmp_path / "out.onnx")):
             assert types(swapped) == types(original)
             assert all(not value.metadata_props for value in swapped.graph.output)
-        assert_alike(results(tmp_path / "out.onnx", ours=True), results(before))
+        assert_same(outputs_of(tmp_path / "out.onnx", ours=True), outputs_of(before))
     assert original.SerializeToString() == before
 
 
@@ -101,7 +101,7 @@ def test_a_swapped_model_with_maps_can_be_swapped_again(tmp_path):
 
 
 def test_inputs_and_inner_values_may_be_maps_too(tmp_path):
-    """A map of features goes in; one inner map is declared, in the main graph and in a branch."""
+    """The input is a map of features. The main graph and a branch each declare one inner map."""
     branches = ", ".join(
         f"{key} = {key} () => (int64 {key}) {{ {zip_map('p', f'{key}_maps')} "
         f"{key} = SequenceLength({key}_maps) }}"
@@ -132,7 +132,7 @@ def test_inputs_and_inner_values_may_be_maps_too(tmp_path):
 
 
 def test_element_types_are_inferred_in_models_with_maps():
-    """The Conv's own values are declared nowhere, and its weight is an output."""
+    """The Conv's own values have no declared types, and its weight is the output of a node."""
     model = classifier(zip_map(), y=MAPS)
     model.graph.node.insert(0, helper.make_node("Identity", ["w"], ["v"]))
     model.graph.node.insert(0, helper.make_node("Neg", ["x"], ["n"]))

@@ -1,4 +1,4 @@
-"""A verdict is right: a model that both sides answer alike is not condemned, and a wrong Conv always is."""
+"""A comparison's verdict: outputs that agree are accepted, and a wrong Conv is always found."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ compare = importlib.import_module("convswap.comparison.compare").compare
 C = (2, 4, 6, 6)
 
 
-def compared(model: onnx.ModelProto, **options):
+def comparison_of(model: onnx.ModelProto, **options):
     return compare(model, device="cpu", time_layers=False, **options)
 
 
-def printed(found) -> str:
-    """Return what the terminal shows, its lines put together."""
+def printed_text(comparison) -> str:
+    """Return the terminal's text, with its lines joined."""
     console = Console(width=120, record=True, file=io.StringIO())
-    print_comparison(found, console)
+    print_comparison(comparison, console)
     return " ".join(console.export_text().split())
 
 
@@ -55,76 +55,76 @@ def noise() -> onnx.ModelProto:
 
 
 def draws() -> onnx.ModelProto:
-    """Classes that are drawn, of 200 for each of two samples."""
+    """Return a model whose outputs are randomly drawn classes, 200 for each of two samples."""
     nodes = "f = Flatten(c)  y = Multinomial <sample_size = 200> (f)"
     return after_a_conv(nodes, outputs="int32[2, 200] y")
 
 
 @pytest.mark.parametrize("model", [dropout, noise, draws])
-def test_random_answers_are_judged_by_the_same_seeds_on_both_sides(model):
-    found = compared(model())
-    assert found.within_tolerance
-    (note,) = (note for note in found.notes if "is random" in note)
+def test_random_outputs_are_compared_with_the_same_seeds_on_both_sides(model):
+    result = comparison_of(model())
+    assert result.within_tolerance
+    (note,) = (note for note in result.notes if "is random" in note)
     assert "output 'y' is random: the default side differs from its own second run by" in note
     assert "with the same seeds, the sides differ by" in note
-    checked(found)
+    checked(result)
 
 
 @pytest.mark.parametrize("model", [dropout, noise])
-def test_wrong_conv_before_random_numbers_is_condemned(model, monkeypatch):
+def test_wrong_conv_before_random_numbers_is_found(model, monkeypatch):
     make_our_convs_wrong(monkeypatch, 1.02)
-    found = compared(model())
-    assert not found.within_tolerance
-    assert any("output 'y' is wrong" in note for note in found.notes)
+    result = comparison_of(model())
+    assert not result.within_tolerance
+    assert any("output 'y' is wrong" in note for note in result.notes)
 
 
-def test_random_answers_without_a_seed_are_judged_by_the_convs_alone(monkeypatch):
+def test_random_outputs_without_a_seed_are_compared_by_the_convs_alone(monkeypatch):
     monkeypatch.setattr(outputs_module, "seeded", lambda model: model)
-    found = compared(dropout())
-    assert found.within_tolerance
-    assert any("is random" in note and "the one Conv is right alone" in note for note in found.notes)
+    result = comparison_of(dropout())
+    assert result.within_tolerance
+    assert any("is random" in note and "the one Conv is right alone" in note for note in result.notes)
     make_our_convs_wrong(monkeypatch, 1.02)
-    assert not compared(dropout()).within_tolerance
+    assert not comparison_of(dropout()).within_tolerance
 
 
-def test_random_answers_of_another_shape_in_each_run_are_timed_and_compared():
+def test_random_outputs_of_another_shape_in_each_run_are_timed_and_compared():
     nodes = "d = Dropout(c, ratio, training)  y = NonZero(d)"
     model = after_a_conv(nodes, RATIO, TRAINING, outputs="int64[4, count] y")
-    found = compared(model)
-    assert found.within_tolerance and found.default.times.runs == 20
-    assert any("its outputs have other shapes or types" in note for note in found.notes)
+    result = comparison_of(model)
+    assert result.within_tolerance and result.default.times.runs == 20
+    assert any("its outputs have other shapes or types" in note for note in result.notes)
 
 
-# In the last two the default side may have luck, and be within the tolerance where ours is not.
+# In the last two cases the default side may by chance be within the tolerance while ours is not.
 @pytest.mark.parametrize(
     ("depth", "seed", "side", "channels"),
     [(2, 2, 16, 16), (6, 6, 16, 16), (12, 12, 16, 16), (20, 20, 16, 16), (6, 102, 16, 16), (6, 111, 16, 16)],
 )
 def test_chain_of_quantised_convs_that_are_right_alone_agrees(depth, seed, side, channels):
-    assert compared(quantised_chain(depth, seed, side, channels)).within_tolerance
+    assert comparison_of(quantised_chain(depth, seed, side, channels)).within_tolerance
 
 
-def test_quantised_chain_says_by_what_it_is_judged():
-    found = compared(quantised_chain(12, 12))
-    assert found.default.relative_l2_error > found.tolerance < found.convswap.relative_l2_error
-    (note,) = (note for note in found.notes if "cannot be held to float64" in note)
+def test_quantised_chain_notes_the_criterion_of_its_verdict():
+    result = comparison_of(quantised_chain(12, 12))
+    assert result.default.relative_l2_error > result.tolerance < result.convswap.relative_l2_error
+    (note,) = (note for note in result.notes if "cannot be held to float64" in note)
     assert "each of 12 Convs is right alone" in note and "The model quantises" in note
-    assert comparison_verdict(found).startswith("The answers agree: relative L2 error ")
-    assert "a note says why that is right" in comparison_verdict(found)
+    assert comparison_verdict(result).startswith("The answers agree: relative L2 error ")
+    assert "a note says why that is right" in comparison_verdict(result)
 
 
 @pytest.mark.parametrize("time_layers", [False, True])
-def test_wrong_conv_in_a_quantised_chain_is_condemned(time_layers, monkeypatch):
-    # Near what 20 roundings come to by themselves, so that the whole model cannot tell.
+def test_wrong_conv_in_a_quantised_chain_is_found(time_layers, monkeypatch):
+    # Near the sum of 20 roundings, so that the end-to-end error cannot show it.
     make_our_convs_wrong(monkeypatch, 1.003)
-    found = compare(quantised_chain(20, 20), device="cpu", time_layers=time_layers)
-    assert found.convswap.relative_l2_error > found.tolerance
-    assert not found.within_tolerance
-    assert comparison_verdict(found).startswith("THE ANSWERS DIFFER: relative L2 error")
+    result = compare(quantised_chain(20, 20), device="cpu", time_layers=time_layers)
+    assert result.convswap.relative_l2_error > result.tolerance
+    assert not result.within_tolerance
+    assert comparison_verdict(result).startswith("THE ANSWERS DIFFER: relative L2 error")
 
 
 def cancelling(offset: float) -> onnx.ModelProto:
-    """The variance as the mean of squares less the square of the mean, of values around `offset`."""
+    """Return the variance of values around `offset`, as the mean square minus the squared mean."""
     nodes = """
       a = Add(c, offset)
       squares = Mul(a, a)
@@ -136,46 +136,46 @@ def cancelling(offset: float) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("offset", [300.0, 1000.0, 5000.0])
-def test_ill_conditioned_model_is_judged_by_what_the_default_side_is_off_by(offset):
-    found = compared(cancelling(offset))
-    assert found.within_tolerance
+def test_ill_conditioned_model_is_compared_by_the_error_of_the_default_side(offset):
+    result = comparison_of(cancelling(offset))
+    assert result.within_tolerance
     if offset > 300:
-        assert found.default.relative_l2_error > found.tolerance
-        assert any("output 'y' cannot be held to float64" in note for note in found.notes)
+        assert result.default.relative_l2_error > result.tolerance
+        assert any("output 'y' cannot be held to float64" in note for note in result.notes)
 
 
-def test_wrong_conv_in_an_ill_conditioned_model_is_condemned(monkeypatch):
+def test_wrong_conv_in_an_ill_conditioned_model_is_found(monkeypatch):
     make_our_convs_wrong(monkeypatch, 1.01)
-    assert not compared(cancelling(1000.0)).within_tolerance
+    assert not comparison_of(cancelling(1000.0)).within_tolerance
 
 
-def test_tolerance_below_that_of_the_arithmetic_is_taken_at_its_word():
-    assert compared(quantised_chain(12, 12)).within_tolerance
-    assert not compared(quantised_chain(12, 12), tolerance=1e-3).within_tolerance
+def test_tolerance_below_that_of_the_arithmetic_is_applied_as_given():
+    assert comparison_of(quantised_chain(12, 12)).within_tolerance
+    assert not comparison_of(quantised_chain(12, 12), tolerance=1e-3).within_tolerance
 
 
 def test_output_that_is_right_does_not_hide_a_wrong_one(monkeypatch):
     model = cancelling(5000.0)
     model.graph.output.append(tensor_info("c", *C))
-    assert compared(model).within_tolerance
+    assert comparison_of(model).within_tolerance
     make_our_convs_wrong(monkeypatch, 1.01)
-    found = compared(model)
-    assert any("output 'c' is wrong: convswap is off by 1.0e-02" in note for note in found.notes)
-    assert not found.within_tolerance
+    result = comparison_of(model)
+    assert any("output 'c' is wrong: convswap is off by 1.0e-02" in note for note in result.notes)
+    assert not result.within_tolerance
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_classes_of_pixels_whose_scores_tie_are_judged_by_the_share_that_differs(seed):
-    found = compared(class_map(seed))
-    assert found.within_tolerance
-    share = found.elements_that_differ["y"]["convswap"]
-    assert 0 < share < 0.002
-    assert checked(found)["elements_that_differ"]["y"]["convswap"] == share
-    assert "of its elements differ in output 'y', and at most 0.5 % may" in comparison_verdict(found)
+def test_classes_of_pixels_whose_scores_tie_are_compared_by_the_fraction_that_differs(seed):
+    result = comparison_of(class_map(seed))
+    assert result.within_tolerance
+    fraction = result.elements_that_differ["y"]["convswap"]
+    assert 0 < fraction < 0.002
+    assert checked(result)["elements_that_differ"]["y"]["convswap"] == fraction
+    assert "of its elements differ in output 'y', and at most 0.5 % may" in comparison_verdict(result)
 
 
-def test_wrong_conv_before_an_argmax_is_condemned(monkeypatch):
-    # Each class as far off as the next, so that the largest score would stay the largest with a factor.
+def test_wrong_conv_before_an_argmax_is_found(monkeypatch):
+    # Scaling our Convs would leave the largest score the largest, so our classes are replaced by zeros.
     monkeypatch.setattr(
         outputs_module, "run_named", lambda session, feeds: {"y": np.zeros((1, 128, 128), np.int64)}
     )
@@ -183,10 +183,10 @@ def test_wrong_conv_before_an_argmax_is_condemned(monkeypatch):
     original = module.run_named
     calls = iter([original, lambda session, feeds: {"y": np.zeros((1, 128, 128), np.int64)}])
     monkeypatch.setattr(module, "run_named", lambda session, feeds: next(calls)(session, feeds))
-    found = compared(class_map(0))
-    assert not found.within_tolerance
-    assert "THE ANSWERS DIFFER" in comparison_verdict(found) and "at most 0.5 % may" in comparison_verdict(
-        found
+    result = comparison_of(class_map(0))
+    assert not result.within_tolerance
+    assert "THE ANSWERS DIFFER" in comparison_verdict(result) and "at most 0.5 % may" in comparison_verdict(
+        result
     )
 
 
@@ -202,21 +202,21 @@ def labels(as_strings: bool) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("as_strings", [False, True])
 def test_strings_and_truth_values_as_only_outputs_are_compared(as_strings, monkeypatch):
-    found = compared(labels(as_strings))
-    assert found.within_tolerance and found.top1_agreement == 1.0
-    written = checked(found)
+    result = comparison_of(labels(as_strings))
+    assert result.within_tolerance and result.top1_agreement == 1.0
+    written = checked(result)
     assert written["elements_that_differ"] == {"y": {"default": 0.0, "convswap": 0.0}}
     make_our_convs_wrong(monkeypatch, -1.0)
-    wrong = compared(labels(as_strings))
+    wrong = comparison_of(labels(as_strings))
     assert not wrong.within_tolerance
     assert "% of its elements differ in output 'y'" in comparison_verdict(wrong)
 
 
 def test_sequences_are_compared_element_by_element(monkeypatch):
     model = after_a_conv("y = SplitToSequence <axis = 1> (c)", outputs="seq(float[]) y")
-    assert compared(model).within_tolerance
+    assert comparison_of(model).within_tolerance
     make_our_convs_wrong(monkeypatch, 1.5)
-    wrong = compared(model)
+    wrong = comparison_of(model)
     assert any("output 'y[0]' is wrong" in note for note in wrong.notes)
 
 
@@ -230,32 +230,32 @@ def test_maps_are_compared_by_their_keys_and_values(monkeypatch):
     number = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
     maps = helper.make_sequence_type_proto(helper.make_map_type_proto(TensorProto.INT64, number))
     model.graph.output[0].type.CopyFrom(maps)
-    found = compared(model)
-    assert found.within_tolerance and 0 < found.convswap.relative_l2_error < 1e-6
-    assert found.elements_that_differ == {"y.keys": {"default": 0.0, "convswap": 0.0}}
+    result = comparison_of(model)
+    assert result.within_tolerance and 0 < result.convswap.relative_l2_error < 1e-6
+    assert result.elements_that_differ == {"y.keys": {"default": 0.0, "convswap": 0.0}}
     make_our_convs_wrong(monkeypatch, 2.0)
-    assert any("output 'y.values' is wrong" in note for note in compared(model).notes)
+    assert any("output 'y.values' is wrong" in note for note in comparison_of(model).notes)
 
 
 def test_optional_outputs_are_compared():
     model = after_a_conv("y = Optional(c)", outputs="optional(float[]) y")
-    assert compared(model).within_tolerance
+    assert comparison_of(model).within_tolerance
 
 
-def test_model_that_float64_cannot_be_had_for_is_judged_by_the_cpu_provider(monkeypatch):
+def test_model_without_a_float64_reference_is_compared_with_the_cpu_provider(monkeypatch):
     def fails(model, feeds):
         raise ConvswapError("cannot evaluate the model in float64: no such luck")
 
     monkeypatch.setattr(outputs_module, "evaluate", fails)
-    found = compared(small_model())
-    assert found.within_tolerance
+    result = comparison_of(small_model())
+    assert result.within_tolerance
     reference = "the CPU provider's answer in float32 is the reference"
-    assert f"{reference}: cannot evaluate the model in float64: no such luck" in found.notes
+    assert f"{reference}: cannot evaluate the model in float64: no such luck" in result.notes
     make_our_convs_wrong(monkeypatch, 1.5)
-    assert not compared(small_model()).within_tolerance
+    assert not comparison_of(small_model()).within_tolerance
 
 
-def test_float64_answers_of_another_shape_are_no_reference(monkeypatch):
+def test_float64_outputs_of_another_shape_are_no_reference(monkeypatch):
     evaluate = outputs_module.evaluate
 
     def one_less(model, feeds):
@@ -263,9 +263,9 @@ def test_float64_answers_of_another_shape_are_no_reference(monkeypatch):
         return type(reference)([values[..., :-1] for values in reference.outputs], reference.in_float32)
 
     monkeypatch.setattr(outputs_module, "evaluate", one_less)
-    found = compared(small_model())
-    assert found.within_tolerance
-    assert any("its outputs have other shapes or types" in note for note in found.notes)
+    result = comparison_of(small_model())
+    assert result.within_tolerance
+    assert any("its outputs have other shapes or types" in note for note in result.notes)
 
 
 @pytest.mark.parametrize("trips", [3, 0])
@@ -281,44 +281,44 @@ def test_what_a_loop_collects_is_compared(trips):
       > (trips, , c)"""
     tensors = constant("trips", np.array(trips)), constant("half", np.float32(0.5))
     model = after_a_conv(nodes, *tensors, outputs=f"{kind} y, float[t, 2, 4, 6, 6] all")
-    found = compared(model)
-    assert found.within_tolerance and not any("is the reference" in note for note in found.notes)
-    assert any("of which nothing was compared: 1" in note for note in found.notes) == (trips == 0)
+    result = comparison_of(model)
+    assert result.within_tolerance and not any("is the reference" in note for note in result.notes)
+    assert any("of which nothing was compared: 1" in note for note in result.notes) == (trips == 0)
 
 
-def test_float16_conv_that_overflows_on_the_cpu_is_condemned_and_a_note_says_why():
-    found = compared(float16_overflow(), inputs=FLOAT16_FEEDS)
-    assert not found.within_tolerance and found.default.relative_l2_error < 1e-2
-    assert FLOAT16_ON_CPU in found.notes and FLOAT16_ON_CPU in found.to_json()["notes"]
-    assert FLOAT16_ON_CPU not in compared(small_model()).notes
+def test_float16_conv_that_overflows_on_the_cpu_is_an_error_and_a_note_says_why():
+    result = comparison_of(float16_overflow(), inputs=FLOAT16_FEEDS)
+    assert not result.within_tolerance and result.default.relative_l2_error < 1e-2
+    assert FLOAT16_ON_CPU in result.notes and FLOAT16_ON_CPU in result.to_json()["notes"]
+    assert FLOAT16_ON_CPU not in comparison_of(small_model()).notes
 
 
-# Answers of which there is nothing to compare.
+# Outputs without a value to compare.
 
 
-def answers_of(values: np.ndarray) -> onnx.ModelProto:
-    """Return a model that answers c + `values`, NaN or infinite where those are, for two samples."""
+def adding_values(values: np.ndarray) -> onnx.ModelProto:
+    """Return a model that adds `values`, some NaN or infinite, to c, for two samples."""
     return after_a_conv("y = Add(c, v)", constant("v", values))
 
 
-def empty_answers() -> onnx.ModelProto:
+def empty_output() -> onnx.ModelProto:
     tensors = constant("zero", np.array([0])), constant("one", np.array([1]))
     return after_a_conv("y = Slice(c, zero, zero, one)", *tensors, outputs="float[2, 0, 6, 6] y")
 
 
 @pytest.mark.parametrize("kind", ["empty", "nan", "inf"])
 @pytest.mark.parametrize("time_layers", [False, True])
-def test_answers_without_a_finite_element_are_no_agreement(kind, time_layers, monkeypatch):
-    model = empty_answers() if kind == "empty" else answers_of(np.full(C, float(kind), np.float32))
-    found = compare(model, device="cpu", time_layers=time_layers)
-    written = checked(found)
-    assert found.top1_agreement is None and written["top1_agreement"] is None
+def test_outputs_without_a_finite_element_are_no_agreement(kind, time_layers, monkeypatch):
+    model = empty_output() if kind == "empty" else adding_values(np.full(C, float(kind), np.float32))
+    result = compare(model, device="cpu", time_layers=time_layers)
+    written = checked(result)
+    assert result.top1_agreement is None and written["top1_agreement"] is None
     assert written["relative_l2_error"] == {"default": None, "convswap": None}
-    assert found.within_tolerance and "the one Conv is right alone" in comparison_verdict(found)
-    assert "samples without a class on either side: 2" in "".join(found.notes)
-    assert "outputs without an element that is finite, of which nothing was compared: 1" in found.notes
-    assert "no image has a class on either side" in printed(found)
-    assert "100 %" not in printed(found) + compare_html(found)
+    assert result.within_tolerance and "the one Conv is right alone" in comparison_verdict(result)
+    assert "samples without a class on either side: 2" in "".join(result.notes)
+    assert "outputs without an element that is finite, of which nothing was compared: 1" in result.notes
+    assert "no image has a class on either side" in printed_text(result)
+    assert "100 %" not in printed_text(result) + compare_html(result)
     make_our_convs_wrong(monkeypatch, 1.5)
     assert not compare(model, device="cpu", time_layers=time_layers).within_tolerance
 
@@ -326,24 +326,24 @@ def test_answers_without_a_finite_element_are_no_agreement(kind, time_layers, mo
 def test_samples_without_a_class_do_not_count_as_the_same():
     values = np.zeros(C, np.float32)
     values[1, 2, 3, 4] = np.nan
-    found = compared(answers_of(values))
-    assert found.top1_agreement == 1.0 and found.without_class == 1 and found.within_tolerance
-    assert "both sides name the same class for 100 % of the images that have one" in printed(found)
+    result = comparison_of(adding_values(values))
+    assert result.top1_agreement == 1.0 and result.without_class == 1 and result.within_tolerance
+    assert "both sides name the same class for 100 % of the images that have one" in printed_text(result)
 
 
-def test_where_no_conv_has_a_finite_answer_either_nothing_could_be_compared():
-    model = answers_of(np.zeros(C, np.float32))
+def test_where_no_conv_has_a_finite_output_either_nothing_could_be_compared():
+    model = adding_values(np.zeros(C, np.float32))
     model.graph.initializer[0].CopyFrom(constant("w", np.full((4, 3, 3, 3), np.nan, np.float32)))
-    found = compare(model, device="cpu")
-    assert comparison_verdict(found).startswith(
+    result = compare(model, device="cpu")
+    assert comparison_verdict(result).startswith(
         "NOTHING COULD BE COMPARED: no output has an element that is finite, "
     )
-    assert found.verdict.evidence.endswith("no Conv could be checked alone.")
-    assert checked(found)["layers"][0]["relative_l2_error"] == {"default": None, "convswap": None}
+    assert result.verdict.evidence.endswith("no Conv could be checked alone.")
+    assert checked(result)["layers"][0]["relative_l2_error"] == {"default": None, "convswap": None}
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "share", "without"),
+    ("first", "second", "fraction", "without_class"),
     [
         ([0, 1, 2], [0, 1, 1], 2 / 3, 0),
         ([0, 1], [0, 1, 1], 2 / 3, 0),
@@ -354,5 +354,5 @@ def test_where_no_conv_has_a_finite_answer_either_nothing_could_be_compared():
         (["ant", "bee"], ["ant", "cat"], 0.5, 0),
     ],
 )
-def test_agreement_is_over_the_samples_that_have_a_class(one, other, share, without):
-    assert agreement(np.array(one), np.array(other)) == (share, without)
+def test_agreement_is_over_the_samples_that_have_a_class(first, second, fraction, without_class):
+    assert agreement(np.array(first), np.array(second)) == (fraction, without_class)
