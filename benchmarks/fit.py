@@ -324,6 +324,8 @@ def report(file: Path, *, held_out: bool) -> None:
     rows = [row for row in read(file) if "problem" in row]
     if held_out:
         rows = [row for row in rows if drawn_problem(row["problem"]).is_held_out]
+    if not rows:
+        raise ConvswapError(f"{file} has no times; `python benchmarks/fit.py collect {file}` takes them")
     by_problem: dict[int, list[Row]] = {}
     for row in rows:
         by_problem.setdefault(row["problem"], []).append(row)

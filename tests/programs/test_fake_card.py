@@ -233,3 +233,42 @@ print(_native.what_is_compiled(problem, "cuda", "naive") or "nothing")
     assert status.startswith("kernels are compiled for Fake card 0 by NVRTC ")
     assert status.endswith(f"now naive::kernel<float>; they are kept in {tmp_path / 'kernels'}")
     assert (stored, loaded) == ("nothing", "nothing")
+
+
+@needs_compiler
+def test_card_is_used_as_an_older_one_by_an_environment_variable(tmp_path: Path) -> None:
+    program = """
+from convswap import _native
+print(_native.cuda_devices()[0]["compute_capability"], _native.cuda_devices()[0]["shared_memory_per_block"])
+problem = _native.Problem((64, 64, 56, 56), (64, 64, 3, 3))
+print(_native.why_not(problem, "many_channels", "cuda"))
+print(_native.describe_plan(problem, "cuda", "sliced_k"))
+"""
+    cache = tmp_path / "cache"
+    result = run_beside_card(program, cache=cache, CONVSWAP_COMPUTE_CAPABILITY="8.0")
+    assert result.returncode == 0, result.stderr
+    facts, reason, _plan = result.stdout.splitlines()
+    assert facts == f"80 {163 << 10}"
+    assert reason.startswith("it needs compute capability 9.0, and ") and reason.endswith(" has 8.0")
+    # PTX of the older capability, which the driver compiles for the card, and no code for the card's own.
+    (kernel,) = [path for path in cache.rglob("*") if path.is_file() and "sliced_k" in path.name]
+    assert kernel.name.startswith("compute_80_") and b".target sm_80" in kernel.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("8", "CONVSWAP_COMPUTE_CAPABILITY is '8': expected a compute capability, such as 8.0"),
+        ("7.0", "CONVSWAP_COMPUTE_CAPABILITY is '7.0': expected 7.5 or newer"),
+    ],
+)
+def test_wrong_capability_in_the_environment_is_named(value: str, message: str) -> None:
+    program = "from convswap import _native; print(_native.cuda_devices())"
+    result = run_beside_card(program, CONVSWAP_COMPUTE_CAPABILITY=value)
+    assert result.returncode != 0 and message in result.stderr
+
+
+def test_newer_capability_in_the_environment_changes_nothing() -> None:
+    program = "from convswap import _native; print(_native.cuda_devices()[0]['compute_capability'])"
+    result = run_beside_card(program, CONVSWAP_COMPUTE_CAPABILITY="12.0")
+    assert result.stdout == "90\n", result.stderr

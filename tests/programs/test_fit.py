@@ -1,0 +1,141 @@
+"""benchmarks/fit.py: drawn problems, their times collected in pieces, and the report of them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+
+import pytest
+from build_tools import BENCHMARKS, run_script
+from convswap import _native
+from convswap.errors import ConvswapError
+
+CAPABILITY = 90
+
+
+class PlannedCard:
+    """Stands for `convswap._native` on a machine with a card, which plans but computes nothing."""
+
+    def __getattr__(self, name):
+        return getattr(_native, name)
+
+    def cuda_devices(self):
+        return [{"name": "a card", "compute_capability": CAPABILITY}]
+
+    def compile_ahead(self, kernels, capability):
+        assert all(kernels) and capability == CAPABILITY
+
+    def why_not(self, problem, algorithm, device):
+        return _native.why_not(problem, algorithm, device, compute_capability=CAPABILITY)
+
+    def choose(self, problem, device):
+        return _native.choose(problem, device, compute_capability=CAPABILITY)
+
+    def alternatives(self, problem, algorithm, most):
+        return _native.alternatives(problem, algorithm, most, compute_capability=CAPABILITY)
+
+
+@pytest.fixture
+def fit(monkeypatch):
+    """Return the script, on whose card every tiling takes as long as its estimate, many_channels half."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    module = importlib.import_module("fit")
+    monkeypatch.setattr(module, "_native", PlannedCard())
+    monkeypatch.setattr(module, "tensors_of", lambda draw: {})
+
+    def sample_of(draw, side, tensors):
+        return lambda runs: side.estimate_ms * (0.5 if side.algorithm == "many_channels" else 1)
+
+    monkeypatch.setattr(module, "sample_of", sample_of)
+    return module
+
+
+def rows_of(file):
+    head, *rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert head["commit"] == "abcdef01"
+    return rows
+
+
+def test_problems_are_drawn_from_their_numbers_and_cover_what_they_should(fit):
+    draws = [fit.drawn_problem(number) for number in range(120)]
+    assert draws == [fit.drawn_problem(number) for number in range(120)]
+    texts = [draw.problem().text for draw in draws]
+    assert len(set(texts)) == len(texts)
+    assert {len(draw.x_shape) - 2 for draw in draws} == {1, 2, 3}
+    assert {draw.precision for draw in draws} == set(fit.TYPES)
+    for word in ("SiLU", "MaxPool", "residual", "bias=yes", "strides=2x2", "group="):
+        assert any(word in text for text in texts), word
+    assert sum(draw.is_held_out for draw in draws) == 40
+
+
+def test_collecting_goes_on_where_it_stopped(fit, tmp_path):
+    file = tmp_path / "data.jsonl"
+    fit.collect(file, range(5), 1e9, "abcdef01")
+    first = file.read_text()
+    fit.collect(file, range(8), 1e9, "abcdef01")
+    assert file.read_text().startswith(first)
+    rows = rows_of(file)
+    assert {row["problem"] for row in rows} == set(range(8))
+    for row in rows:
+        assert 1 <= len(row["tilings"]) <= fit.TILINGS
+        assert len({tiling["tiling"] for tiling in row["tilings"]}) == len(row["tilings"])
+    assert all(sum(row["is_chosen"] for row in rows if row["problem"] == number) == 1 for number in range(8))
+
+
+def test_collecting_ends_when_its_time_is_over(fit, tmp_path, capsys):
+    file = tmp_path / "data.jsonl"
+    fit.collect(file, range(5), 0, "abcdef01")
+    assert "problems left: 5" in capsys.readouterr().out
+    assert rows_of(file) == []
+
+
+def test_report_names_the_problems_on_which_another_algorithm_is_faster(fit, tmp_path, capsys):
+    file = tmp_path / "data.jsonl"
+    fit.collect(file, range(30), 1e9, "abcdef01")
+    chosen = {row["problem"]: row["algorithm"] for row in rows_of(file) if row["is_chosen"]}
+    able = {row["problem"] for row in rows_of(file) if row["algorithm"] == "many_channels"}
+    capsys.readouterr()
+    fit.report(file, held_out=False)
+    lines = capsys.readouterr().out.splitlines()
+    missed = {int(line.split()[0]) for line in lines if re.match(r" *[0-9]+ +[0-9.]+ float|bfloat", line)}
+    assert missed and missed <= {number for number in able if chosen[number] != "many_channels"}
+    (line,) = [line for line in lines if line.startswith("many_channels")]
+    assert line.split()[3:5] == ["100%", "-50%"]  # twice as fast as estimated
+    fit.report(file, held_out=True)
+    assert "of 10, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["collect", "data", "--problems", "5:2"], "'5:2': expected FIRST:END, such as 0:600"),
+        (["report", "nowhere.jsonl"], "No such file or directory: 'nowhere.jsonl'"),
+    ],
+)
+def test_wrong_input_gets_one_clear_line(arguments, message):
+    answer = run_script("fit", *arguments)
+    assert answer.returncode == 2 and message in answer.stderr.splitlines()[-1]
+    assert "Traceback" not in answer.stderr
+
+
+def test_too_large_a_tensor_is_drawn_again(fit, monkeypatch):
+    monkeypatch.setattr(fit, "MAX_BYTES", 1e5)
+    for number in range(20):
+        draw = fit.drawn_problem(number)
+        size = 4 if fit.TYPES[draw.precision] == "float32" else 2
+        elements = 1
+        for extent in draw.x_shape:
+            elements *= extent
+        assert elements * size <= 1e5
+
+
+def test_a_problem_that_cannot_be_timed_is_left_out_with_a_line(fit, tmp_path, monkeypatch, capsys):
+    def fail(draw):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(fit, "tensors_of", fail)
+    fit.collect(tmp_path / "data.jsonl", range(1), 1e9, "abcdef01")
+    assert "problem 0 is left out: out of memory" in capsys.readouterr().out
+    with pytest.raises(ConvswapError, match="has no times"):
+        fit.report(tmp_path / "data.jsonl", held_out=False)
