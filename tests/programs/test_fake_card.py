@@ -272,3 +272,18 @@ def test_newer_capability_in_the_environment_changes_nothing() -> None:
     program = "from convswap import _native; print(_native.cuda_devices()[0]['compute_capability'])"
     result = run_beside_card(program, CONVSWAP_COMPUTE_CAPABILITY="12.0")
     assert result.stdout == "90\n", result.stderr
+
+
+@pytest.mark.parametrize(
+    "command", [["bench", "course"], ["compare", "ece408-2019fa", "--data", "synthetic"]]
+)
+@pytest.mark.parametrize(
+    ("capability", "message"),
+    [("12.0", "--compute-capability 12.0: Fake card 0 has 9.0; give this or an older one, or leave it out")],
+)
+def test_commands_refuse_a_newer_capability_than_the_card_s(
+    command: list[str], capability: str, message: str
+) -> None:
+    program = "import sys; from convswap.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    result = run_beside_card(program, *command, "--compute-capability", capability)
+    assert result.returncode == 2 and result.stderr.splitlines()[-1] == f"convswap: {message}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import os
 import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -173,6 +174,40 @@ def capability(text: str) -> int:
 
 def _capability(options: argparse.Namespace) -> int | None:
     return None if options.compute_capability is None else capability(options.compute_capability)
+
+
+def add_older_card(parser: argparse.ArgumentParser) -> None:
+    """Add --compute-capability to a command that runs on a card."""
+    parser.add_argument(
+        "--compute-capability",
+        metavar="C",
+        help="use the card as one of an older compute capability, such as 8.0",
+    )
+
+
+def use_older_card(options: argparse.Namespace) -> None:
+    """Use the cards of this process, and of those that it starts, as --compute-capability says.
+
+    To be called before a card is used.
+
+    Raises:
+        ConvswapError: there is no card, or its compute capability is older.
+    """
+    requested = _capability(options)
+    if requested is None:
+        return
+    from convswap import _native
+
+    os.environ["CONVSWAP_COMPUTE_CAPABILITY"] = f"{requested / 10:.1f}"
+    option = f"--compute-capability {options.compute_capability}"
+    if options.device == "cpu" or not _native.cuda_devices():
+        raise ConvswapError(f"{option} restricts a card, and none is used; leave it out")
+    card = _native.cuda_devices()[0]
+    if card["compute_capability"] != requested:
+        older = f"{card['compute_capability'] / 10:.1f}"
+        raise ConvswapError(
+            f"{option}: {card['name']} has {older}; give this or an older one, or leave it out"
+        )
 
 
 def whole_numbers(option: str, text: str | None, example: str) -> list[int] | None:

@@ -10,9 +10,11 @@ from convswap.cli.arguments import (
     add_common,
     add_inputs,
     add_kernel_options,
+    add_older_card,
     add_results,
     arguments_of,
     refuse_together,
+    use_older_card,
     whole_numbers,
 )
 from convswap.cli.completion import suite_names
@@ -35,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--layers", metavar="REGEX", help="only the layers whose name matches")
     parser.add_argument("--batch", metavar="B,...", help="batch sizes")
     add_common(parser, "--device")
+    add_older_card(parser)
     add_kernel_options(parser, precisions="tf32 or ieee for float32 tensors, float16 or bfloat16")
     parser.add_argument(
         "--against",
@@ -60,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
+    use_older_card(options)
     if options.first_run is not None:
         return _bench_first_run(options)
     input_options = {"--input-shape": options.input_shape, "--inputs": options.inputs}

@@ -9,8 +9,10 @@ from convswap.cli.arguments import (
     add_inputs,
     add_kernel_options,
     add_model,
+    add_older_card,
     add_results,
     arguments_of,
+    use_older_card,
 )
 from convswap.cli.results import check_results, console, give_results, made_by, progress_line
 
@@ -21,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `convswap compare`."""
     add_model(parser)
     add_common(parser, "--data", "--images", "--batch", "--input-shape", "--device")
+    add_older_card(parser)
     add_kernel_options(parser)
     add_common(parser, "--only", "--fuse")
     parser.add_argument("--tolerance", type=float, metavar="T", help="largest relative L2 error")
@@ -48,6 +51,7 @@ def run(options: argparse.Namespace) -> int:
     from convswap.comparison.preparation import CompareOptions
     from convswap.comparison.report import print_comparison, print_course_lines
 
+    use_older_card(options)
     written = {"--json": options.json, "--html": options.html}
     check_results(written, model=options.model, options=options)
     with progress_line() as progress:
