@@ -235,10 +235,10 @@ def pair_with(first=None, second=None, between=(), after=(), constants=None, **o
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"outputs": ("y", "d")}, "'d', which it computes, is an output of the graph as well"),
+        ({"outputs": ("y", "d")}, "its output 'd' is an output of the graph as well"),
         (
             {"after": [node("Tanh", "d", "t"), node("Concat", "p t", "y", axis=1)]},
-            "'d', which it computes, is read more than once",
+            "its output 'd' is read more than once",
         ),
         ({"second": {"strides": [1, 2]}}, "the convolution after it has strides"),
         ({"second": {"pads": [0, 0, 1, 0]}}, "the convolution after it has pads"),

@@ -42,7 +42,7 @@ class ValueTypes:
         declared = (len(value.shape) for value in candidates if value.shape is not None)
         return next(ranks, next(declared, None))
 
-    def extents(self, value: ir.Value) -> tuple[int, ...] | None:
+    def static_shape(self, value: ir.Value) -> tuple[int, ...] | None:
         """Return the shape of `value`; None if one of its extents is unknown."""
         extents = tuple(extent for extent in self._shape(value) or () if isinstance(extent, int))
         return extents if len(extents) == len(self._shape(value) or (None,)) else None

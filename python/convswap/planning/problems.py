@@ -180,6 +180,6 @@ def _inferred(model: ir.Model, shapes: Mapping[str, Sequence[int]], wanted: Coll
             value.shape = ir.Shape(shapes[str(value.name)])
     types = ValueTypes(model)
     known = {
-        str(value.name): types.extents(value) for value in values_of(model.graph) if value.name in wanted
+        str(value.name): types.static_shape(value) for value in values_of(model.graph) if value.name in wanted
     }
     return {name: extents for name, extents in known.items() if extents is not None}

@@ -2,9 +2,9 @@
 
 Exporters decompose activations: Gelu becomes Div, Erf, Add and two Muls, for example. The nodes of such a
 decomposition are expanded to a polynomial in the input x and one function f of x, such as 0.5 x + 0.5 x f
-with f = erf(0.7071 x). All ways to write an activation have the same polynomial. So one comparison replaces a
-pattern for each order of operands; Gelu alone has hundreds of orders. Moreover, onnxscript's patterns match
-constants of rank 0 only.
+with f = erf(0.7071 x). With the same function f, all orders of the operations have the same polynomial. So
+one comparison replaces a pattern for each order of operands; Gelu alone has hundreds of orders. Moreover,
+onnxscript's patterns match constants of rank 0 only.
 """
 
 from __future__ import annotations
@@ -49,14 +49,17 @@ _CLIP_HAS_INPUTS = 11
 # Maps powers of (x, f) to coefficients.
 Polynomial = dict[tuple[int, int], float]
 
-# Limit of the search. The longest decomposition, Gelu by tanh with x * x * x, has ten nodes.
+# Limit of the search. The longest decomposition, Gelu by tanh with x * x * x, has nine nodes.
 _MAX_NODES = 14
+# Limit of a product's degree in x and f together. No decomposition needs more than 3.
 _MAX_DEGREE = 4
 _X: Polynomial = {(1, 0): 1.0}
 _F: Polynomial = {(0, 1): 1.0}
 _X_TIMES_F: Polynomial = {(1, 1): 1.0}
 _HALF_X_TIMES_1_PLUS_F: Polynomial = {(1, 0): 0.5, (1, 1): 0.5}
-# Relative error of a product of three constants, each truncated to a few decimals and rounded to the type.
+# Maximum relative difference of a coefficient from the expected coefficient. A coefficient is a product of up
+# to three constants, each rounded to the type. The values for float32 and float64 also allow constants
+# written with 6 and 13 decimals.
 _TOLERANCE = {
     ir.DataType.DOUBLE: 1e-12,
     ir.DataType.FLOAT: 1e-5,
@@ -78,6 +81,7 @@ def read_activation(
     op = (node.domain, node.op_type)
     if op in (("", "Clip"), ("", "Max"), ("", "Min")):
         minimum, maximum = clip_bounds(node, value, constants)
+        # ONNX's default bounds of Clip are the finite limits of the type of its bounds.
         limit = max_finite((element_type if opset >= _CLIP_HAS_INPUTS else ir.DataType.FLOAT).numpy())
         minimum = -limit if minimum is None else minimum
         return _clip(minimum, limit if maximum is None else maximum, element_type)
@@ -91,6 +95,7 @@ def read_activation(
         if len(node.inputs) > 1 and node.inputs[1] is not None:
             raise NotFusable("it adds a bias of its own")
         return Activation("GeluTanh")
+    # Swish or QuickGelu: x * sigmoid(alpha * x), which is SiLU if alpha is 1.
     alpha = read_float(node, "alpha", 1.0 if node.op_type == "Swish" else 1.702)
     if alpha != 1.0:
         raise NotFusable(f"its alpha is {alpha:g}; SiLU, which is fused, has 1")
@@ -108,7 +113,8 @@ def clip_bounds(node: ir.Node, value: ir.Value, constants: Constants) -> tuple[f
     Max and Min have one bound; the other is infinite. A bound that a Clip omits is None.
 
     Raises:
-        NotFusable: the bounds are not constant, or not one number for all elements.
+        NotFusable: `value` is not the data of a Clip, a Max or Min does not have two operands, a bound is not
+            one constant number for all elements, or an attribute has a wrong type.
     """
     if node.op_type == "Clip":
         if node.inputs[0] is not value:
@@ -255,7 +261,11 @@ class _Region:
         return None if producer is None else producer.graph
 
     def _compute(self, node: ir.Node) -> Polynomial | None:
-        """Return the polynomial of `node`; None if the node or an operand is no polynomial in x and f."""
+        """Return the polynomial of `node`, and remember the function if `node` is one.
+
+        None if the node or an operand is no polynomial in x and f of limited degree, or `node` is a second
+        function.
+        """
         if node.domain != "" or len(node.outputs) != 1 or not node.inputs:
             return None
         if node.op_type in ("Erf", "Tanh", "Sigmoid", "HardSigmoid", "Clip"):
@@ -272,12 +282,13 @@ class _Region:
             case "Neg", [a]:
                 return _multiply_polynomials(a, {(0, 0): -1.0})
             case "Mul", [a, b]:
-                return _limit_degree(_multiply_polynomials(a, b))
+                return _none_if_degree_too_high(_multiply_polynomials(a, b))
             case "Div", [a, b] if b.keys() == {(0, 0)} and b[0, 0] != 0.0:
                 return _multiply_polynomials(a, {(0, 0): 1.0 / b[0, 0]})
             case "Pow", [a, b] if b.keys() == {(0, 0)} and b[0, 0] in (2.0, 3.0):
                 square = _multiply_polynomials(a, a)
-                return _limit_degree(square if b[0, 0] == 2.0 else _multiply_polynomials(square, a))
+                power = square if b[0, 0] == 2.0 else _multiply_polynomials(square, a)
+                return _none_if_degree_too_high(power)
         return None
 
     def _operand(self, value: ir.Value | None) -> Polynomial | None:
@@ -355,7 +366,7 @@ def _multiply_polynomials(a: Polynomial, b: Polynomial) -> Polynomial:
     return total
 
 
-def _limit_degree(polynomial: Polynomial) -> Polynomial | None:
+def _none_if_degree_too_high(polynomial: Polynomial) -> Polynomial | None:
     if any(sum(powers) > _MAX_DEGREE for powers in polynomial):
         return None
     return polynomial

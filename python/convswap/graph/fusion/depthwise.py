@@ -1,8 +1,8 @@
 """Fuse a depthwise convolution and the 1x1 convolution after it into one `convswap.FusedConv`.
 
-The tensor between the two is about as large as the pair's input and output together. One FusedConv neither
-writes nor reads that tensor. `fuse_depthwise` runs after `fuse_convs`, so both nodes may already have an
-epilogue.
+One FusedConv neither writes nor reads the tensor between the two. Writing and reading it moves about as many
+bytes as the pair's input and output. `fuse_depthwise` runs after `fuse_convs`, so both nodes may already have
+an epilogue.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from convswap.graph.value_types import ValueTypes
 _AUTOMATIC_ALGORITHMS = ("auto", "tuned")
 # The kernels for pairs support 2-D convolutions only.
 _RANK = 4
+# Indices of FusedConv's inputs.
+_RESIDUAL, _DEPTHWISE_WEIGHTS, _DEPTHWISE_BIAS = 3, 4, 5
 _WINDOW = ("pads", "strides", "dilations")
 _ACTIVATION = ("activation", "activation_alpha", "activation_beta")
 
@@ -44,7 +46,9 @@ def fuse_depthwise(
     """Fuse depthwise convolutions of `model` into the 1x1 convolutions after them, in place.
 
     Both nodes are ops of convswap, fused or not, and `is_selected` holds for both names. The 1x1 convolution
-    keeps its name, position, output, attributes, documentation and metadata. The depthwise one is removed.
+    keeps its name, position, output, attributes, documentation and metadata. It gets the attributes of the
+    depthwise convolution, which is removed, and FusedConv's defaults for `activation` and `pool` if it was a
+    Conv.
 
     `names` has a name for every node of the original model; `fused` has the fusions so far; `types` knows the
     model's values.
@@ -100,51 +104,54 @@ class _Fuser:
         self._constants = Constants(model)
         self._types = types
 
-    def find(self, pointwise: ir.Node) -> _Pair | None:
-        """Return the pair of `pointwise` and its producer if these are 1x1 and depthwise, else None."""
-        value = _input(pointwise, 0)
+    def find(self, node: ir.Node) -> _Pair | None:
+        """Return the pair if `node` is a 2-D 1x1 Conv after a depthwise Conv with multiplier 1, else None.
+
+        A node into which a depthwise Conv was fused before is in no pair.
+        """
+        value = _input(node, 0)
         depthwise = None if value is None else value.producer()
-        if depthwise is None or not is_convswap_op(depthwise) or depthwise.graph is not pointwise.graph:
+        if depthwise is None or not is_convswap_op(depthwise) or depthwise.graph is not node.graph:
             return None
-        if len(depthwise.outputs) != 1 or len(pointwise.outputs) != 1 or _input(depthwise, 0) is None:
+        if len(depthwise.outputs) != 1 or len(node.outputs) != 1 or _input(depthwise, 0) is None:
             return None
-        weights, depthwise_weights = self._weights(pointwise), self._weights(depthwise)
-        if weights is None or depthwise_weights is None or _input(pointwise, 4) is not None:
+        shape, depthwise_shape = self._weights_shape(node), self._weights_shape(depthwise)
+        if shape is None or depthwise_shape is None or _input(node, _DEPTHWISE_WEIGHTS) is not None:
             return None
         try:
-            groups = read_int(depthwise, "group", 1), read_int(pointwise, "group", 1)
+            groups = read_int(depthwise, "group", 1), read_int(node, "group", 1)
         except NotFusable:
             return None
-        channels = depthwise_weights[0]
-        if channels < 2 or groups != (channels, 1) or depthwise_weights[1] != 1:
+        channels = depthwise_shape[0]
+        if channels < 2 or groups != (channels, 1) or depthwise_shape[1] != 1:
             return None
-        return _Pair(depthwise, pointwise) if weights[1:] == (channels, 1, 1) else None
+        return _Pair(depthwise, node) if shape[1:] == (channels, 1, 1) else None
 
     def check(self, pair: _Pair) -> None:
         """Raise NotFusable if one node cannot compute `pair`; "it" in the reason is the depthwise node."""
         depthwise, pointwise = pair.depthwise, pair.pointwise
         value = depthwise.outputs[0]
         if value.is_graph_output():
-            raise NotFusable(f"{value.name!r}, which it computes, is an output of the graph as well")
+            raise NotFusable(f"its output {value.name!r} is an output of the graph as well")
         if len(value.uses()) > 1:
-            raise NotFusable(f"{value.name!r}, which it computes, is read more than once")
-        if _input(depthwise, 3) is not None or read_text(depthwise, "pool", "None") != "None":
+            raise NotFusable(f"its output {value.name!r} is read more than once")
+        if _input(depthwise, _RESIDUAL) is not None or read_text(depthwise, "pool", "None") != "None":
             raise NotFusable("it has a residual or a pooling, which cannot be fused before a convolution")
         read_text(depthwise, "activation", "None")  # raises NotFusable if the attribute is no string
-        if any(_input(depthwise, index) is not None for index in (4, 5)):
+        if any(_input(depthwise, index) is not None for index in (_DEPTHWISE_WEIGHTS, _DEPTHWISE_BIAS)):
             raise NotFusable("a depthwise convolution is fused into it already")
-        # Splitting the fused node again requires its number of channels.
+        # `plain_model.expand_fused`, which splits the node again, requires the number of channels.
         if self._constants.direct_tensor(_input(depthwise, 1)) is None:
             raise NotFusable("its weights are no constant")
         if read_text(depthwise, "precision", "") != read_text(pointwise, "precision", ""):
             raise NotFusable("its precision differs from that of the convolution after it")
         _check_algorithms(pair)
-        _check_windows(pair, self._weights(depthwise) or ())
+        _check_windows(pair, self._weights_shape(depthwise) or ())
 
-    def _weights(self, node: ir.Node) -> tuple[int, ...] | None:
+    def _weights_shape(self, node: ir.Node) -> tuple[int, ...] | None:
         """Return the shape of the weights of `node`; None if unknown or not that of a 2-D convolution."""
         weights = _input(node, 1)
-        shape = None if weights is None else self._types.extents(weights)
+        shape = None if weights is None else self._types.static_shape(weights)
         return shape if shape is not None and len(shape) == _RANK else None
 
 
@@ -157,19 +164,20 @@ def _check_algorithms(pair: _Pair) -> None:
             )
     if algorithms[0] != algorithms[1]:
         raise NotFusable("its algorithm differs from that of the convolution after it")
+    # The attribute `tuned`, not the algorithm of that name, has a node's measurements.
     if any(read_text(node, "tuned", "") for node in (pair.depthwise, pair.pointwise)):
         raise NotFusable(
             "one of the two has an attribute `tuned`, whose measurements do not apply to both together"
         )
 
 
-def _check_windows(pair: _Pair, weights: Sequence[int]) -> None:
+def _check_windows(pair: _Pair, weights_shape: Sequence[int]) -> None:
     """Raise NotFusable if one node cannot express the window attributes (pads, strides ...) of both."""
     for node in (pair.depthwise, pair.pointwise):
         auto_pad = read_text(node, "auto_pad", "NOTSET")
         if auto_pad not in ("", "NOTSET", "VALID"):
             raise NotFusable(f"the auto_pad of it or of the convolution after it is {auto_pad}")
-    kernel = tuple(weights[2:])
+    kernel = tuple(weights_shape[2:])
     for name, length in (("kernel_shape", 2), ("pads", 4), ("strides", 2), ("dilations", 2)):
         values = read_ints(pair.depthwise, name, ())
         if (values and len(values) != length) or (name == "kernel_shape" and values not in ((), kernel)):

@@ -26,10 +26,11 @@ _CHUNK_ELEMENTS = 1 << 20
 
 
 class Folding:
-    """Weights W and bias B of a convolution with the nodes after the convolution folded in.
+    """The convolution's weights W and bias B after folding.
 
-    `channels` is K, the first extent of W, or None if unknown; `element_type` is that of W. A method that
-    raises NotFusable leaves the object unchanged.
+    `_weight_factor` has one number per output channel by which W is multiplied; `_new_bias` replaces B. None
+    means unchanged. `channels` is K, the first extent of W, or None if unknown; `element_type` is that of W.
+    A method that raises NotFusable leaves the object unchanged.
     """
 
     def __init__(
@@ -39,34 +40,36 @@ class Folding:
         self._bias = conv.inputs[2] if len(conv.inputs) > 2 else None
         self._element_type = element_type
         self._constants = constants
-        self._factor: np.ndarray | None = None
-        self._offset: np.ndarray | None = None
+        self._weight_factor: np.ndarray | None = None
+        self._new_bias: np.ndarray | None = None
         self.channels = channels
 
     @property
     def changes_weights(self) -> bool:
-        """Whether W differs from the weights of the original Conv."""
-        return self._factor is not None
+        """Whether a scale or batch normalisation was folded, so that W needs new weights."""
+        return self._weight_factor is not None
 
     @property
     def changes_bias(self) -> bool:
-        """Whether B differs from the bias of the original Conv."""
-        return self._offset is not None
+        """Whether any node was folded, so that B needs a new bias, even one with the same values."""
+        return self._new_bias is not None
 
     def add(self, addend: np.ndarray) -> None:
         """Add one number per output channel to the result.
 
         Raises:
-            NotFusable: the bias of the convolution is not constant, or the new bias would not be finite.
+            NotFusable: the bias of the convolution is not constant, of no floating-point type or of a wrong
+                length, or the new bias would not be finite.
         """
-        self._set(self._factor, self._current_offset() + addend)
+        self._set(self._weight_factor, self._bias_so_far() + addend)
 
     def multiply(self, factor: np.ndarray) -> None:
         """Multiply the result by one number per output channel.
 
         Raises:
-            NotFusable: the weights or the bias of the convolution are not constant, or would become too
-                large or too small for their type.
+            NotFusable: the weights or the bias of the convolution are not constant or of no floating-point
+                type, the bias has a wrong length, the folded weights would be too large or too small for
+                their type, or the folded bias would not be finite.
         """
         self._scale(factor, np.zeros_like(factor), np.zeros_like(factor))
 
@@ -74,8 +77,9 @@ class Folding:
         """Apply the BatchNormalization `node`, of opset `version`, to the result.
 
         Raises:
-            NotFusable: the node is in training mode, one of its inputs is not constant, or the folded weights
-                or bias would be too large or too small for their type.
+            NotFusable: the node is in training mode or has statistics for each pixel, one of its inputs is
+                not constant or of no floating-point type or does not have one number per output channel, or
+                for a reason of `multiply`.
         """
         if len([output for output in node.outputs if output.name]) > 1 or read_int(node, "training_mode", 0):
             raise NotFusable("it is in training mode")
@@ -100,34 +104,34 @@ class Folding:
         """Return the folded W, in its original type."""
         tensor = self._weights_tensor()
         folded = aligned_empty(tensor.shape.numpy(), self._element_type.numpy())
-        for chunk, values in self._folded_weights(self._factor):
+        for chunk, values in self._folded_weights(self._weight_factor):
             folded[chunk] = values
         return folded
 
     def bias(self) -> np.ndarray:
         """Return the folded B, in the type of W; `channels` must be known."""
-        offset = np.zeros(self.channels or 0) if self._offset is None else self._offset
-        return offset.astype(self._element_type.numpy())
+        bias = np.zeros(self.channels or 0) if self._new_bias is None else self._new_bias
+        return bias.astype(self._element_type.numpy())
 
     def _scale(self, factor: np.ndarray, subtrahend: np.ndarray, addend: np.ndarray) -> None:
         """Fold (y - subtrahend) * factor + addend, where y is the result so far."""
         if self._constants.tensor(self._weights) is None:
             raise NotFusable("the weights of the convolution are not constant")
         with np.errstate(all="ignore"):
-            offset = (self._current_offset() - subtrahend) * factor + addend
-            total = factor if self._factor is None else self._factor * factor
-        self._set(total, offset)
+            new_bias = (self._bias_so_far() - subtrahend) * factor + addend
+            weight_factor = factor if self._weight_factor is None else self._weight_factor * factor
+        self._set(weight_factor, new_bias)
 
-    def _set(self, factor: np.ndarray | None, offset: np.ndarray) -> None:
+    def _set(self, weight_factor: np.ndarray | None, new_bias: np.ndarray) -> None:
         # Fold all weights once as a check, so that NotFusable is raised before the object changes.
-        if factor is not None and factor is not self._factor:
-            for _ in self._folded_weights(factor):
+        if weight_factor is not None and weight_factor is not self._weight_factor:
+            for _ in self._folded_weights(weight_factor):
                 pass
         with np.errstate(over="ignore"):
-            rounded = offset.astype(self._element_type.numpy())
+            rounded = new_bias.astype(self._element_type.numpy())
         if not np.isfinite(rounded.astype(np.float64)).all():
             raise NotFusable("the folded bias would not be finite")
-        self._factor, self._offset = factor, offset
+        self._weight_factor, self._new_bias = weight_factor, new_bias
 
     def _folded_weights(self, factor: np.ndarray | None) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield the weights times `factor`, a chunk of output channels at a time, or raise NotFusable."""
@@ -162,9 +166,9 @@ class Folding:
         assert tensor is not None
         return tensor
 
-    def _current_offset(self) -> np.ndarray:
-        if self._offset is not None:
-            return self._offset
+    def _bias_so_far(self) -> np.ndarray:
+        if self._new_bias is not None:
+            return self._new_bias
         if self._bias is None:
             return np.zeros(self.channels or 0)
         tensor = self._constants.tensor(self._bias)
@@ -176,10 +180,11 @@ class Folding:
 
 
 def per_channel_values(tensor: ir.TensorProtocol, channels: int, rank: int) -> np.ndarray | None:
-    """Return `tensor` as one float64 number per output channel, if it broadcasts so to (n, k, spatial...).
+    """Return `tensor`, broadcast to (n, k, spatial...), as one float64 number per output channel.
 
-    Return None otherwise. ONNX aligns shapes at their last axes: (K, 1, 1) and (1, K, 1, 1) lie along k, but
-    (K) lies along the last axis.
+    One number is repeated for all channels. Return None if the tensor has more than `rank` axes, varies along
+    another axis than k, or has another length there. ONNX aligns shapes at their last axes: (K, 1, 1) and
+    (1, K, 1, 1) lie along k, but (K) lies along the last axis.
     """
     shape = tuple(tensor.shape.numpy())
     if len(shape) > rank:

@@ -63,10 +63,11 @@ class Fused:
 
 @dataclass(frozen=True)
 class NotFused:
-    """A node that was not fused into the Conv before it, and the reason.
+    """Two neighbouring nodes that were not fused, and the reason.
 
-    `node` is the Conv, `follower` the node after it and `op` the follower's op. For a depthwise Conv that was
-    not fused with the 1x1 Conv after it, `node` is the 1x1 Conv and `follower` the depthwise Conv.
+    `node` is the Conv that would have stayed. `follower` is the node that would have been absorbed into it:
+    the node after it, or for a pair the depthwise Conv before it. `op` is the follower's op, the subject of
+    `reason`.
     """
 
     node: str
@@ -91,7 +92,11 @@ def fusion_lines(fused: Iterable[Fused], not_fused: Iterable[NotFused]) -> list[
 
 
 def fusion_remarks(fused: Iterable[Fused], not_fused: Iterable[NotFused]) -> list[str]:
-    """Return one sentence per combination of ops, since deep networks repeat combinations often."""
+    """Return the sentences of `fusion_lines`, but only the first of each kind, with the number of the others.
+
+    Deep networks repeat the same few kinds. Fused records of a kind have the same ops; records that were not
+    fused have the same op and reason.
+    """
     kinds: dict[tuple[Any, ...], list[str]] = {}
     for record in fused:
         kind = (record.op, *(op for op, _ in record.fused_nodes))
@@ -109,7 +114,11 @@ def _list_nodes(fused_nodes: Iterable[tuple[str, str]]) -> str:
 
 
 class Stage(enum.IntEnum):
-    """The steps of FusedConv after the convolution, in their order. Folded nodes cost no time."""
+    """How far a Conv is fused.
+
+    FOLDED: only biases, scales and batch normalisations, whose work moves into W and B; the node stays a
+    Conv. Each later stage adds the steps up to itself, as in FusedConv.
+    """
 
     FOLDED = 0
     RESIDUAL = 1
@@ -134,11 +143,12 @@ class _Chain:
     rank: int | None
     folding: Folding
     max_stage: Stage  # the last stage that the caller allows
-    stage: Stage = Stage.FOLDED
+    stage: Stage = Stage.FOLDED  # of the last fused node
     fused_nodes: list[ir.Node] = field(default_factory=list)
     residual: ir.Value | None = None
     activation: Activation = NO_ACTIVATION
     pool: Pool | None = None
+    # The last value and why its consumer is not fused; None if no consumer was left.
     end: tuple[ir.Value, str] | None = None
 
     @property
@@ -157,13 +167,14 @@ def fuse_convs(
     """Fuse the `convs` of `model`, nodes of `convswap.Conv`, with the nodes after them, in place.
 
     `convs` maps each Conv to the last stage to fuse. A fused node keeps the name, attributes, documentation
-    and metadata of its Conv. It takes the position and the output of the last node of its chain. Folded
-    weights are new constants, since other nodes may share the old ones. Constants without consumers are
-    removed.
+    and metadata of its Conv. It takes the position and the output of the last node of its chain. A missing
+    bias becomes zeros. Folded weights are new constants, since other nodes may share the old constants.
+    Constants that only removed nodes read are removed.
 
     `names` has a name for every node; `types` knows the values of `model` before the change.
 
-    Returns the fused Convs, and the nodes after Convs that were not fused.
+    Returns the fused Convs, and the nodes that were not fused: at most one for each Conv, the node after its
+    chain.
     """
     fuser = _Fuser(model, names, types)
     chains = [
@@ -171,8 +182,8 @@ def fuse_convs(
     ]
     # All chains are found before the first change, because types and consumers are those of the unchanged
     # model.
-    not_fused = [record for chain in chains for record in fuser.report_end(chain)]
-    fused = [fuser.report(chain) for chain in chains if chain.fused_nodes]
+    not_fused = [record for chain in chains if (record := fuser.not_fused_record(chain)) is not None]
+    fused = [fuser.record(chain) for chain in chains if chain.fused_nodes]
     for chain in (chain for chain in chains if chain.fused_nodes):
         # Shape inference does not know FusedConv, so its output shape is stored in the model.
         types.complete(chain.result)
@@ -210,7 +221,7 @@ class _Fuser:
         element_type = self._types.element_type(values)
         if element_type not in SUPPORTED_ELEMENT_TYPES:
             return None
-        shape = self._types.extents(weights)
+        shape = self._types.static_shape(weights)
         channels = shape[0] if shape and 0 < shape[0] <= _MAX_CHANNELS else None
         folding = Folding(conv, channels, element_type, self._constants)
         rank = None if shape is None else len(shape)
@@ -222,26 +233,28 @@ class _Fuser:
             chain.end = chain.result, str(reason)
         return chain
 
-    def report(self, chain: _Chain) -> Fused:
-        """Return the record of `chain`."""
+    def record(self, chain: _Chain) -> Fused:
+        """Return the record of the nodes fused in `chain`."""
         return Fused(
             self._names[chain.conv],
             FUSED_OP if chain.needs_fused_op else "Conv",
             tuple((op_name(node), self._names[node]) for node in chain.fused_nodes),
         )
 
-    def report_end(self, chain: _Chain) -> Iterable[NotFused]:
-        """Yield the node after the end of `chain` and why it is not fused, unless it is a convswap op."""
+    def not_fused_record(self, chain: _Chain) -> NotFused | None:
+        """Return the record of the first node after `chain` that is in no chain and no convswap op."""
         if chain.end is None:
-            return
+            return None
         value, reason = chain.end
         for node in value.consumers():
             if node not in self._claimed and not is_convswap_op(node):
-                yield NotFused(self._names[chain.conv], self._names[node], op_name(node), reason)
-                return
+                return NotFused(self._names[chain.conv], self._names[node], op_name(node), reason)
+        return None
 
     def _fuse_next(self, chain: _Chain) -> bool:
-        """Append the consumer of the result of `chain`; return False if there is none left to fuse.
+        """Append the next node, or the nodes of a decomposed activation, to `chain`.
+
+        Return False, without a reason, if all consumers belong to other chains or are convswap nodes.
 
         Raises:
             NotFusable: the consumer cannot be fused.
@@ -255,7 +268,7 @@ class _Fuser:
                 f"the model's opset is {self._opset}; nodes are fused from opset {_OLDEST_OPSET} on"
             )
         if value.is_graph_output():
-            raise NotFusable(f"{value.name!r}, which it reads, is an output of the graph as well")
+            raise NotFusable(f"its input {value.name!r} is an output of the graph as well")
         if any(node.graph is not chain.conv.graph for node in consumers):
             raise NotFusable(f"{value.name!r} is read inside a subgraph")
         if chain.folding.channels is None:
@@ -264,7 +277,7 @@ class _Fuser:
             return True
         if len(consumers) > 1:
             raise NotFusable(
-                f"{len(consumers)} nodes read {value.name!r}, and are not one activation together"
+                f"{len(consumers)} nodes read {value.name!r}, and are not fused as one activation"
             )
         self._fuse_node(chain, consumers[0])
         return True
@@ -283,13 +296,13 @@ class _Fuser:
     def _fuse_node(self, chain: _Chain, node: ir.Node) -> None:
         op = (node.domain, node.op_type)
         if node.op_identifier() in self._functions:
-            raise NotFusable("it calls a function of the model")
+            raise NotFusable("its op is a function of the model")
         if not node.outputs:
             raise NotFusable("it has no output")
         if op not in POOL_OPS and any(
             output.uses() or output.is_graph_output() for output in node.outputs[1:]
         ):
-            raise NotFusable("an output of it other than the first is read")
+            raise NotFusable("an output other than its first is read")
         if op in (("", "Add"), ("", "Sum")):
             self._fuse_add(chain, node)
         elif op == ("", "Mul"):
@@ -327,11 +340,11 @@ class _Fuser:
             self._append(chain, Stage.FOLDED, [node])
             return
         self._check_order(chain, Stage.RESIDUAL)
-        # The residual cannot depend on the chain's result, because `node` is its only consumer.
+        # The residual cannot depend on the chain's result: only `node` reads that result.
         if not self._types.have_same_shape(chain.result, other):
             raise NotFusable(
                 f"its other operand, {other.name!r}, is not known to have the shape of the convolution's "
-                "result, nor is it a constant with one number for each output channel"
+                "result, nor is it a constant of one number, or of one number for each output channel"
             )
         chain.residual = other
         self._append(chain, Stage.RESIDUAL, [node])
@@ -341,14 +354,18 @@ class _Fuser:
         factor = self._per_channel_constant(chain, other)
         if factor is None:
             raise NotFusable(
-                f"its other operand, {other.name!r}, is no constant with one number for each output channel"
+                f"its other operand, {other.name!r}, is no constant of one number, or of one number for each "
+                "output channel"
             )
         self._check_order(chain, Stage.FOLDED)
         chain.folding.multiply(factor)
         self._append(chain, Stage.FOLDED, [node])
 
     def _per_channel_constant(self, chain: _Chain, value: ir.Value) -> np.ndarray | None:
-        """Return the constant `value` as one number per output channel; None if it is no such constant."""
+        """Return the constant `value` as one number per output channel; one number is repeated for all.
+
+        None if `value` is no such constant.
+        """
         tensor, channels = self._constants.tensor(value), chain.folding.channels
         if tensor is None or channels is None or chain.rank is None:
             return None
@@ -401,7 +418,7 @@ class _Writer:
         if chain.residual is not None:
             inputs.append(chain.residual)
         others = [conv, *chain.fused_nodes[:-1]]
-        read = [value for node in (*others, last_node) for value in node.inputs]
+        old_inputs = [value for node in (*others, last_node) for value in node.inputs]
 
         last_node.resize_outputs(1)
         last_node.resize_inputs(len(inputs))
@@ -419,7 +436,7 @@ class _Writer:
             for attribute in (*chain.activation.attributes(), *pool):
                 last_node.attributes[attribute.name] = attribute
         graph.remove(others, safe=True)
-        for value in read:
+        for value in old_inputs:
             _remove_if_unused(value)
 
     def _weights(self, chain: _Chain) -> ir.Value | None:

@@ -11,9 +11,10 @@ from convswap.graph.epilogue import NotFusable, Pool, read_int, read_ints, read_
 POOL_OPS = frozenset({("", "MaxPool"), ("", "AveragePool")})
 
 
-# First opset in which ONNX Runtime's AveragePool does not count positions beyond the padding, if a window is
-# larger than the padded input. In older opsets AveragePool counts these positions, as FusedConv does.
-_FIRST_OPSET_WITHOUT_POSITIONS_BEYOND_PADDING = 19
+# A window larger than the padded input overhangs it. First opset in which ONNX Runtime's AveragePool with
+# count_include_pad does not count the overhang. In older opsets AveragePool counts it, as FusedConv does
+# without ceil_mode.
+_FIRST_OPSET_THAT_SKIPS_OVERHANG = 19
 
 
 def read_pool(node: ir.Node, sizes: Sequence[int | None], *, opset: int, contradicted: bool = False) -> Pool:
@@ -72,7 +73,9 @@ def read_pool(node: ir.Node, sizes: Sequence[int | None], *, opset: int, contrad
                 f"its kernel_shape {kernel} reaches over more than the {size + begin + end} padded positions"
             )
     counts_padding = bool(read_int(node, "count_include_pad", 0))
-    if counts_padding and not ceil_mode and opset >= _FIRST_OPSET_WITHOUT_POSITIONS_BEYOND_PADDING:
+    # With ceil_mode FusedConv does not count the overhang either.
+    if counts_padding and not ceil_mode and opset >= _FIRST_OPSET_THAT_SKIPS_OVERHANG:
+        # Without pads, count_include_pad only matters for the overhang, so it can be dropped.
         counts_padding = not _window_may_exceed_input(sizes, kernel, pads)
         if any(pads) and not counts_padding:
             raise NotFusable(
@@ -91,8 +94,9 @@ def read_pool(node: ir.Node, sizes: Sequence[int | None], *, opset: int, contrad
 
 def _window_may_exceed_input(sizes: Sequence[int | None], kernel: Sequence[int], pads: Sequence[int]) -> bool:
     """Return whether the window may be larger than the padded input along an axis of unknown size."""
+    min_size = 1
     return any(
-        size is None and window > begin + 1 + end
+        size is None and window > begin + min_size + end
         for size, window, begin, end in zip(sizes, kernel, pads, pads[2:], strict=False)
     )
 
