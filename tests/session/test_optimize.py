@@ -556,7 +556,7 @@ def test_a_conv_that_changes_the_outputs_is_not_swapped_and_the_others_are_writt
     rows = {node.node: node for node in result.nodes}
     assert (rows["large"].taken, rows["small"].taken) == ("default", "swapped")
     assert rows["large"].why == (
-        "it changes the model's answers: relative L2 error not finite, and the limit is 0.01"
+        "it changes the model's outputs: relative L2 error not finite (tolerance 0.01)"
     )
     assert result.answers_agree and FLOAT16_ON_CPU in result.notes
     convswap.register(options := onnxruntime.SessionOptions())
@@ -573,7 +573,7 @@ def test_where_every_faster_conv_changes_the_outputs_none_is_swapped(set_times, 
     assert result.written is None and {node.taken for node in result.nodes} == {"default"}
     assert (
         next(iter(optimization_verdict(result)))
-        == "No Conv is swapped: 1 of 1 change the answers, and no other is faster."
+        == "No Conv is swapped: 1 of 1 change the outputs, and no other is faster."
     )
 
 
@@ -601,7 +601,7 @@ def test_outputs_without_a_finite_element_are_no_reason_to_write(value, set_time
     assert not report["answers_agree"] and not (tmp_path / "faster.onnx").exists()
     output = capsys.readouterr().out
     assert "NOTHING COULD BE COMPARED: no output has an element that is finite, on either side." in output
-    assert "answers agree" not in output + page.read_text(encoding="utf-8")
+    assert "outputs agree" not in output + page.read_text(encoding="utf-8")
 
 
 def test_a_model_whose_outputs_are_empty_is_written_by_what_its_convs_give(set_times, tmp_path):

@@ -9,12 +9,12 @@ import pytest
 from convswap.graph.fusion.fuse import Stage
 from convswap.optimizing import end_to_end, measuring
 from convswap.optimizing.choice import DEFAULT_VARIANT
-from convswap.optimizing.end_to_end import EndToEnd, best_end_to_end
+from convswap.optimizing.end_to_end import Candidate, best_end_to_end
 from convswap.optimizing.measurement_cache import Measurement
 from convswap.optimizing.measuring import MeasuredSegment
 from convswap.optimizing.optimize import node_results
 from convswap.optimizing.preparation import OptimizeOptions, SegmentInputs, prepare
-from convswap.optimizing.result import EndToEndResult
+from convswap.optimizing.result import WholeModelTimes
 from convswap.runtime.device import Device
 from test_optimize import CPU, network
 
@@ -52,7 +52,7 @@ def run_candidates(monkeypatch, results):
         candidates.append(names)
         milliseconds, agree = results[names]
         choices = {name: None for name in names}
-        return EndToEnd(choices=choices, times=(EndToEndResult(1, 1.0, milliseconds),), outputs_agree=agree)
+        return Candidate(choices=choices, times=(WholeModelTimes(1, 1.0, milliseconds),), outputs_agree=agree)
 
     monkeypatch.setattr(end_to_end, "_run_end_to_end", run_end_to_end)
     return candidates
@@ -80,9 +80,9 @@ def test_on_a_card_all_convs_are_tried_where_none_is_faster_alone_and_must_be_fa
     rows = {row.node: row for row in node_results(prepared, convs, best)}
     assert rows["block"].why == "0.95x as fast alone, but the whole model is faster with it"
     candidates = run_candidates(monkeypatch, {nearly_faster: (0.99, True)})
-    assert best_end_to_end(prepared, convs) == EndToEnd() and candidates == [nearly_faster]
+    assert best_end_to_end(prepared, convs) == Candidate() and candidates == [nearly_faster]
     # On the CPU no such model is tried: there a Conv depends on its neighbours, and a run takes long.
-    assert best_end_to_end(replace(prepared, device=CPU), convs) == EndToEnd() and candidates == [
+    assert best_end_to_end(replace(prepared, device=CPU), convs) == Candidate() and candidates == [
         nearly_faster
     ]
 
@@ -90,7 +90,7 @@ def test_on_a_card_all_convs_are_tried_where_none_is_faster_alone_and_must_be_fa
 def test_on_a_card_nothing_is_tried_where_all_are_much_slower_or_less_accurate(monkeypatch):
     candidates = run_candidates(monkeypatch, {})
     for options in ({"our_milliseconds": dict.fromkeys(OUR_MILLISECONDS, 1.2)}, {"precision": None}):
-        assert best_end_to_end(*measured_on(CARD, **options)) == EndToEnd()
+        assert best_end_to_end(*measured_on(CARD, **options)) == Candidate()
     assert candidates == []
 
 
@@ -113,9 +113,9 @@ def test_on_a_card_later_stages_are_tried_though_earlier_ones_are_faster_alone(m
 
     def run_end_to_end(original, selected):
         candidates.append({conv.segment.name: conv.convswap_variant for conv in selected})
-        times = (EndToEndResult(1, 1.0, 0.9 - 0.1 * len(candidates)),)
+        times = (WholeModelTimes(1, 1.0, 0.9 - 0.1 * len(candidates)),)
         by_name = {conv.segment.name: conv for conv in selected}
-        return EndToEnd(choices=dict.fromkeys(by_name), convs=by_name, times=times, outputs_agree=True)
+        return Candidate(choices=dict.fromkeys(by_name), convs=by_name, times=times, outputs_agree=True)
 
     monkeypatch.setattr(end_to_end, "_run_end_to_end", run_end_to_end)
     best = best_end_to_end(prepared, convs)

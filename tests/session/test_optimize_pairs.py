@@ -179,7 +179,7 @@ def test_pair_of_two_precisions_is_not_measured(set_times):
 
 def test_pairs_are_timed_and_the_model_with_one_gives_the_same_outputs():
     prepared = prepare(network(), OptimizeOptions(batches=(2,)), CPU)
-    (segment,) = prepared.pairs
+    (segment,) = prepared.pair_segments
     assert (segment.depthwise, segment.name) == NAMES
     inputs = SegmentInputs(prepared)
     feeds = {}
@@ -224,4 +224,6 @@ def test_a_node_of_the_same_name_is_no_part_of_a_pair():
     twice.graph.node.append(helper.make_node("Conv", ["x", "ew"], ["other"], name="pointwise"))
     twice.graph.output.append(declare("other", ("n", C, 9, 8)))
     prepared = prepare(twice, OptimizeOptions(), CPU)
-    assert [pair.name for pair in prepared.pairs] == ["pointwise"] and "pointwise_2" in prepared.swapped
+    assert [pair.name for pair in prepared.pair_segments] == [
+        "pointwise"
+    ] and "pointwise_2" in prepared.swappable

@@ -17,7 +17,7 @@ from convswap.optimizing.choice import MIN_MEAN_SPEEDUP
 from convswap.optimizing.measuring import MeasuredSegment
 from convswap.optimizing.pairs import MeasuredPair
 from convswap.optimizing.preparation import Prepared
-from convswap.optimizing.result import EndToEndResult, is_faster, mean_speedup
+from convswap.optimizing.result import WholeModelTimes, is_faster, mean_speedup
 from convswap.optimizing.segments import swapped_model
 from convswap.optimizing.trials import end_to_end_times
 from convswap.output.tables import error
@@ -35,8 +35,8 @@ from convswap.runtime.values import Arrays, is_floating, named_arrays
 # The reason that reports give for a Conv that is not selected.
 NOT_SELECTED = "it does not gain here"
 
-# On the CPU the whole model is tried with these shares of the Convs that are faster alone, those that save
-# most time first. A swapped Conv can slow its neighbours (it breaks a blocked layout that they pass on),
+# On the CPU the whole model is tried with these shares of the Convs that are faster as a segment, those that
+# save most time first. A swapped Conv can slow its neighbours (it breaks a blocked layout that they pass on),
 # which only the whole model shows.
 _SHARES = (1.0, 0.5, 0.25, 0.1)
 _REPEATS = 2
@@ -50,18 +50,19 @@ _MAX_RANDOM_RATIO = 2.0
 
 
 @dataclass(frozen=True)
-class EndToEnd:
+class Candidate:
     """The model with the Convs in `choices` swapped or fused, compared with the original.
 
-    `choices` is None if no Conv is faster. `wrong_convs` has the Convs that were left as they are because
-    each of them alone changes the outputs too much, with a sentence that says how much.
+    `choices` is None if no selection of Convs was tried, or if no Conv or pair is faster as a segment and the
+    model gains less than 2 %. `wrong_convs` has the Convs that were left as they are because each changes the
+    outputs too much by itself, with a sentence that says how much.
     """
 
     choices: Mapping[str, NodeChoice] | None = None
     fused: tuple[Fused, ...] = ()
     convs: Mapping[str, MeasuredSegment] = field(default_factory=dict)  # by name, those in `choices`
     pairs: tuple[MeasuredPair, ...] = ()  # each computed by one node
-    times: tuple[EndToEndResult, ...] = ()
+    times: tuple[WholeModelTimes, ...] = ()
     errors: Mapping[str, float] = field(default_factory=dict)
     reference: str = ""
     outputs_agree: bool = False
@@ -74,18 +75,23 @@ class EndToEnd:
 
     @property
     def is_faster(self) -> bool:
-        """Whether the model is faster in the mean over the batches, and slower at none."""
+        """Whether the model is faster in the mean over the batches, and more than 2 % slower at none."""
         return is_faster(self.times)
 
 
 def best_end_to_end(
     prepared: Prepared, measured: Sequence[MeasuredSegment], pairs: Sequence[MeasuredPair] = ()
-) -> EndToEnd:
+) -> Candidate:
     """Return the fastest candidate whose outputs agree; a candidate has a selection of the Convs swapped.
 
-    Selections are made of the Convs that are faster alone, or nearly as fast. The last candidate adds the
-    `pairs` to the best candidate before. If the outputs of a candidate differ, the Convs that alone change
-    them are left out, and the others are tried again.
+    If no candidate is faster with outputs that agree, return the best of the others; see `_best`. Selections
+    are made of the Convs that are faster as a segment or, on a GPU, nearly as fast. On a GPU a further
+    candidate fuses more nodes into the Convs of the best. The last candidate adds the `pairs` to the best
+    candidate before.
+
+    If the outputs of a candidate differ, the Convs that change them by themselves are left out, and the
+    others are tried again. If no Conv or pair is faster as a segment, and the best candidate gains less than
+    2 %, return a `Candidate` without choices.
     """
     original = _Original(prepared, measured)
     best, differing = _best_of(original, measured, pairs)
@@ -100,7 +106,7 @@ def best_end_to_end(
 
 def _best_of(
     original: _Original, measured: Sequence[MeasuredSegment], pairs: Sequence[MeasuredPair]
-) -> tuple[EndToEnd, EndToEnd | None]:
+) -> tuple[Candidate, Candidate | None]:
     """Return the best candidate, and the first candidate without pairs whose outputs differ."""
     prepared = original.prepared
     faster = sorted((conv for conv in measured if conv.is_faster), key=lambda conv: -conv.saved_ms)
@@ -119,29 +125,29 @@ def _best_of(
         convs = {conv.segment.name: conv for conv in measured} | dict(best.convs)
         with_pairs = [convs[name] for name in convs if name in selected]
         best = _best([best, _run_end_to_end(original, with_pairs, pairs)])
-    # If no Conv is faster alone, a speedup of the whole model must be more than noise.
+    # If no Conv is faster as a segment, a speedup of the whole model must be more than noise.
     is_significant = faster or best.pairs or (best.times and mean_speedup(best.times) >= MIN_MEAN_SPEEDUP)
-    return best if is_significant else EndToEnd(), differing
+    return best if is_significant else Candidate(), differing
 
 
-def _wrong_convs(original: _Original, differing: EndToEnd) -> Mapping[str, str]:
-    """Return a sentence for each Conv of `differing` that alone changes the outputs too much."""
+def _wrong_convs(original: _Original, differing: Candidate) -> Mapping[str, str]:
+    """Return a sentence for each Conv of `differing` that changes the outputs too much by itself."""
     sentences = {}
     for name, conv in differing.convs.items():
         assert differing.choices is not None
-        _, sessions = original.swapped({name: differing.choices[name]})
+        _, sessions = original.swap_and_open({name: differing.choices[name]})
         errors, _, agree = original.compare_outputs(sessions, [conv])
         if not agree:
             difference = error(errors.get("optimized", errors["between"]))
-            limit = _tolerance([conv], original.prepared.device)
+            tolerance = _tolerance([conv], original.prepared.device)
             sentences[name] = (
-                f"it changes the model's answers: relative L2 error {difference}, and the limit is {limit:g}"
+                f"it changes the model's outputs: relative L2 error {difference} (tolerance {tolerance:g})"
             )
     return sentences
 
 
-def _best(candidates: Sequence[EndToEnd]) -> EndToEnd:
-    # A candidate that is slower at a batch, or whose outputs differ, is reported only if none is better.
+def _best(candidates: Sequence[Candidate]) -> Candidate:
+    # A candidate that is not faster, or whose outputs differ, is reported only if no candidate is better.
     return max(
         (candidate for candidate in candidates if candidate.times),
         key=lambda candidate: (
@@ -149,7 +155,7 @@ def _best(candidates: Sequence[EndToEnd]) -> EndToEnd:
             candidate.is_faster,
             mean_speedup(candidate.times),
         ),
-        default=EndToEnd(),
+        default=Candidate(),
     )
 
 
@@ -162,7 +168,7 @@ def _selections(
             yield faster
         # On CUDA a swapped Conv does not slow its neighbours, so shares of the Convs need not be tried. But
         # if the GPU waits for the host, convswap's node costs the host less than the default provider's,
-        # which the time of a Conv alone does not show.
+        # which the time of a segment does not show.
         near = [conv for conv in measured if conv.precision is not None and conv.is_nearly_as_fast]
         if len(near) > len(faster):
             yield near
@@ -201,10 +207,10 @@ class _Original:
         """A session of the original model, whose creation takes several times the memory of the weights."""
         return make_session(self.prepared.original, DEFAULT, self.prepared.device)
 
-    def swapped(
+    def swap_and_open(
         self, choices: Mapping[str, NodeChoice]
     ) -> tuple[SwapResult, Sequence[onnxruntime.InferenceSession]]:
-        """Return the model swapped as `choices` say, and sessions of the original and the swapped model."""
+        """Return the model swapped by `choices`, and sessions of the original and the swapped model."""
         # The reference and the session take much memory, so each is made before folding makes new weights.
         _, default = self.reference_outputs, self.session
         optimized, swapping = swapped_model(self.prepared.original, choices, NOT_SELECTED)
@@ -224,22 +230,22 @@ class _Original:
 
 def _run_end_to_end(
     original: _Original, convs: Sequence[MeasuredSegment], pairs: Sequence[MeasuredPair] = ()
-) -> EndToEnd:
+) -> Candidate:
     prepared, device = original.prepared, original.prepared.device
     choices = {conv.segment.name: conv.choice for conv in convs}
     for pair in pairs:
         choices |= pair.choices
-    swapping, sessions = original.swapped(choices)
+    swapping, sessions = original.swap_and_open(choices)
     times = []
     for batch, source in prepared.sources.items():
         feeds = on_device(source.first(batch), device)
         # The smaller speedup of two measurements counts, since other work on the machine may favour a side.
         repeats = [end_to_end_times(sessions, feeds, device) for _ in range(_REPEATS)]
-        default, optimized = max(repeats, key=lambda pair: pair[1] / pair[0])
-        times.append(EndToEndResult(batch, default, optimized))
+        default, optimized = max(repeats, key=lambda times: times[1] / times[0])
+        times.append(WholeModelTimes(batch, default, optimized))
     errors, reference, agree = original.compare_outputs(sessions, convs)
     by_name = {conv.segment.name: conv for conv in convs}
-    return EndToEnd(choices, swapping.fused, by_name, tuple(pairs), tuple(times), errors, reference, agree)
+    return Candidate(choices, swapping.fused, by_name, tuple(pairs), tuple(times), errors, reference, agree)
 
 
 def _tolerance(convs: Sequence[MeasuredSegment], device: Device) -> float:
@@ -281,7 +287,7 @@ def _compare_outputs(
         for name in names
         if not _agrees({side: by_name[name] for side, by_name in differences.items()}, limits[name])
     ]
-    # Empty outputs agree, as of a detector that detects nothing: each Conv was compared with float64 alone.
+    # Empty outputs agree, such as those of a detector that detects nothing.
     is_known = bool(names) or not any(values.size for values in default.values())
     agree = is_known and (
         not wrong or _are_random(wrong, differences["between"], limits, default, run_again())

@@ -1,4 +1,4 @@
-"""Measure every variant of every Conv: its time, its error in each precision, and its fastest algorithm."""
+"""Measure the Convs of a model: choose the precision of each, time its variants, and try algorithms."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from convswap.optimizing.choice import (
     select_variant,
 )
 from convswap.optimizing.measurement_cache import Measurement, MeasurementCache
-from convswap.optimizing.preparation import MATCH, Inputs, Prepared, SegmentInputs
+from convswap.optimizing.preparation import MATCH, InputsByBatch, Prepared, SegmentInputs
 from convswap.optimizing.segments import Segment, Shapes
 from convswap.optimizing.trials import algorithm_error, conv_errors, times_by_algorithm, variant_times
 from convswap.progress import Progress, silent
@@ -34,8 +34,8 @@ from convswap.runtime.tuning import TuningEntry
 
 # The minimum speedup of an algorithm over the heuristic's choice. A smaller speedup may be noise.
 _MIN_ALGORITHM_SPEEDUP = 1.03
-# At most _MAX_TRIED algorithms are compiled and timed, those whose estimate is at most _MAX_ESTIMATE_RATIO
-# times the lowest.
+# The algorithms that are compiled and timed are the heuristic's choice and the _MAX_TRIED with the lowest
+# estimates, unless an estimate exceeds _MAX_ESTIMATE_RATIO times the lowest.
 _MAX_ESTIMATE_RATIO = 2.0
 _MAX_TRIED = 3
 # Algorithms are tried only for Convs that take this share of the time of all Convs, at one batch or more.
@@ -47,8 +47,8 @@ class MeasuredSegment:
     """The measurements of one Conv, whose inputs have `shapes` at each batch.
 
     `algorithms` names the algorithm of `convswap_variant` for each batch, and `tuning_lines` has the
-    measurements behind them in the form of a tuning table, for the file. `last_stage` is set if the whole
-    model needs another stage than the one that is fastest alone.
+    measurements behind them in the form of a tuning table, for the file. `last_stage` is the stage tried in
+    the whole model instead of the one that is fastest as a segment.
     """
 
     segment: Segment
@@ -70,17 +70,17 @@ class MeasuredSegment:
 
     @property
     def selected_variant(self) -> Variant:
-        """The fastest variant of the Conv alone."""
+        """The variant that `select_variant` selects for the segment; the default if none is accurate."""
         return DEFAULT_VARIANT if self.precision is None else select_variant(self.times)
 
     @property
     def is_faster(self) -> bool:
-        """Whether a variant of convswap is selected for the Conv alone."""
+        """Whether a variant of convswap is selected for the segment."""
         return self.selected_variant is not DEFAULT_VARIANT
 
     @property
     def convswap_variant(self) -> Stage:
-        """The variant of convswap that reports show: `last_stage` if set, else the selected or fastest."""
+        """The variant of convswap to use if this Conv is swapped; it may be slower than the default."""
         if self.last_stage is not None:
             return self.last_stage
         variant = self.selected_variant if self.is_faster else fastest_convswap_variant(self.times)
@@ -107,11 +107,14 @@ class MeasuredSegment:
 
     @property
     def is_nearly_as_fast(self) -> bool:
-        """Whether `convswap_variant` is not much slower than the default, at any batch."""
+        """Whether `convswap_variant` has a speedup of MIN_SPEEDUP_TO_TRY over the default, at every batch."""
         return self._is_nearly_as_fast(self.times[DEFAULT_VARIANT], self.convswap_variant)
 
     def fused_deepest(self, device: Device) -> MeasuredSegment:
-        """Return the Conv fused up to the last stage that is not much slower than `convswap_variant`."""
+        """Return the Conv fused up to the last stage that is fast enough to try.
+
+        That is a speedup of MIN_SPEEDUP_TO_TRY over `convswap_variant`, at every batch.
+        """
         baseline = self.times[self.convswap_variant]
         stages = (variant for variant in self.times if variant is not None)
         last_stage = max(stage for stage in stages if self._is_nearly_as_fast(baseline, stage))
@@ -137,9 +140,9 @@ class MeasurementContext:
     prepared: Prepared
     segment_inputs: SegmentInputs
     cache: MeasurementCache
-    report: Progress = silent
+    progress: Progress = silent
 
-    def inputs(self, segment: Segment) -> Inputs:
+    def inputs(self, segment: Segment) -> InputsByBatch:
         """Return the inputs of `segment`, which runs at every batch."""
         inputs = self.segment_inputs.of(segment)
         assert inputs is not None
@@ -147,27 +150,27 @@ class MeasurementContext:
 
 
 def measure_convs(context: MeasurementContext) -> tuple[MeasuredSegment, ...]:
-    """Return new or cached measurements of the Convs that can be measured alone and run at every batch."""
-    prepared, report = context.prepared, context.report
+    """Return new or cached measurements of the segments that run at every batch."""
+    prepared, progress = context.prepared, context.progress
     shapes_by_segment = ((segment, context.segment_inputs.shapes(segment)) for segment in prepared.segments)
     segments = [(segment, shapes) for segment, shapes in shapes_by_segment if shapes is not None]
     first = PRECISIONS[0] if prepared.options.precision == MATCH else prepared.options.precision
-    report("compiling the kernels to measure")
+    progress("compiling the kernels to measure")
     _compile(prepared, segments, first)
     accuracies = []
     for number, (segment, shapes) in enumerate(segments):
-        report(f"choosing the precision of Conv {number + 1} of {len(segments)}")
+        progress(f"choosing the precision of Conv {number + 1} of {len(segments)}")
         accuracies.append(_precision(segment, shapes, context))
     in_ieee = [
-        pair
-        for pair, (precision, _) in zip(segments, accuracies, strict=True)
+        entry
+        for entry, (precision, _) in zip(segments, accuracies, strict=True)
         if precision not in (None, first)
     ]
     _compile(prepared, in_ieee, "ieee")
     measured = []
     start = time.monotonic()
     for number, ((segment, shapes), accuracy) in enumerate(zip(segments, accuracies, strict=True)):
-        report(_progress_text(number, len(segments), time.monotonic() - start))
+        progress(_progress_text(number, len(segments), time.monotonic() - start))
         measured.append(_measure(segment, shapes, accuracy, context))
     return tuple(measured)
 
@@ -175,13 +178,13 @@ def measure_convs(context: MeasurementContext) -> tuple[MeasuredSegment, ...]:
 def _compile(
     prepared: Prepared, segments: Sequence[tuple[Segment, Sequence[Shapes]]], precision: str
 ) -> None:
-    """Compile the kernels of each Conv alone and fused with all the nodes of its segment."""
+    """Compile the kernels of each Conv without its followers, and fused with all of its segment."""
     if prepared.device.name == "cpu":
         return
     problems = [
         layer.problem(shapes)
         for segment, by_batch in segments
-        for layer in (segment.conv_alone(precision), segment.layer.with_setting("precision", precision))
+        for layer in (segment.bare_conv(precision), segment.layer.with_setting("precision", precision))
         for shapes in by_batch
     ]
     compile_in_parallel((problem, _native.choose(problem, "cuda")) for problem in problems)
@@ -205,7 +208,7 @@ def _measure(
     cache, device = context.cache, context.prepared.device
     precision, errors = accuracy
     # The time does not depend on the values of the weights, so the key does not have them.
-    key = f"{_problem(segment, shapes)} ; {precision or 'ieee'}"
+    key = f"{_cache_key_part(segment, shapes)} ; {precision or 'ieee'}"
     timed = cache.get(key)
     if timed is None:
         by_batch = [
@@ -221,7 +224,7 @@ def _measure(
     return measured.with_heuristic_algorithms(device)
 
 
-def _problem(segment: Segment, shapes: Sequence[Shapes]) -> str:
+def _cache_key_part(segment: Segment, shapes: Sequence[Shapes]) -> str:
     return " ; ".join(segment.key(shapes_at_batch) for shapes_at_batch in shapes)
 
 
@@ -236,7 +239,8 @@ def _precision(segment: Segment, shapes: Sequence[Shapes], context: MeasurementC
     if device.name == "cpu" or segment.layer.type_name != "float32":
         # On the CPU both sides compute float32 in float32, and other types have only one precision.
         return "ieee", None
-    key = f"errors by what the rule chooses of {_problem(segment, shapes)} ; weights {segment.weights_digest}"
+    part = _cache_key_part(segment, shapes)
+    key = f"errors by what the rule chooses of {part} ; weights {segment.weights_digest}"
     cached = cache.get(key)
     if cached is not None:
         return cached.precision, cached.errors
@@ -254,11 +258,11 @@ def _precision(segment: Segment, shapes: Sequence[Shapes], context: MeasurementC
 def compile_in_parallel(wanted: Iterable[tuple[_native.Problem, str]]) -> None:
     """Compile the kernels of each problem with its algorithm for the card, on one thread per core.
 
-    Everything is compiled before the first timed run, so that timed runs have the host to themselves.
+    Callers time these problems afterwards, so that their timed runs need not compile.
     """
 
     def plan(problem: _native.Problem, algorithm: str) -> None:
-        # An error is reported when the problem is run.
+        # `describe_plan` compiles the kernels as a side effect. An error is reported when the problem is run.
         with contextlib.suppress(ConvswapError, RuntimeError):
             _native.describe_plan(problem, "cuda", algorithm)
 
@@ -290,9 +294,9 @@ def with_fastest_algorithms(
 ) -> tuple[MeasuredSegment, ...]:
     """Return `measured` with the fastest algorithms of those Convs that are faster and take enough time.
 
-    "Enough" is a share of _MIN_SHARE of the time of all Convs.
+    "Enough" is a share of _MIN_SHARE of the time of all Convs. The other Convs are returned as they are.
     """
-    device, report = context.prepared.device, context.report
+    device, progress = context.prepared.device, context.progress
     tried = [
         [candidate_algorithms(problem, device.name) for problem in conv.problems]
         if conv.is_faster and _share_of_time(conv, measured) >= _MIN_SHARE
@@ -301,7 +305,7 @@ def with_fastest_algorithms(
     ]
     tried = [by_batch if any(len(names) > 1 for names in by_batch) else [] for by_batch in tried]
     if device.name == "cuda" and any(tried):
-        report("compiling the algorithms to try")
+        progress("compiling the algorithms to try")
         compile_in_parallel(
             (problem, name)
             for conv, by_batch in zip(measured, tried, strict=True)
@@ -312,7 +316,7 @@ def with_fastest_algorithms(
     tuned = []
     for conv, by_batch in zip(measured, tried, strict=True):
         if by_batch:
-            report(f"trying algorithms for {conv.segment.name}")
+            progress(f"trying algorithms for {conv.segment.name}")
             conv = _AlgorithmTrial(conv, context).best(by_batch)
         tuned.append(conv)
     return tuple(tuned)
@@ -369,9 +373,11 @@ class _AlgorithmTrial:
         return next(accurate, heuristic)
 
     def _is_accurate(self, name: str) -> bool:
-        """Return whether an algorithm is as accurate as the default, or the user chose the precision."""
+        """Return whether an algorithm is about as accurate as the default."""
         errors = self._conv.measurement.errors
         if errors is None:
+            # Nothing is compared if the user chose the precision, on the CPU, and for other types than
+            # float32.
             return True
         key = f"error of {name} ; {self._key(0)} ; weights {self._conv.segment.weights_digest}"
         cached = self._cache.numbers(key)
@@ -388,7 +394,7 @@ class _AlgorithmTrial:
         return f"{self._conv.segment.key(self._conv.shapes[number])} ; {self._conv.choice.precision}"
 
     @functools.cached_property
-    def _inputs(self) -> Inputs:
+    def _inputs(self) -> InputsByBatch:
         return self._context.inputs(self._conv.segment)
 
     def _entry(self, number: int, algorithm: str, times: Mapping[str, float]) -> TuningEntry:

@@ -1,4 +1,7 @@
-"""Optimise a model for this device: swap or fuse the Convs that get faster, and check the whole model."""
+"""Optimise a model for this device: swap or fuse the Convs that get faster, and check the whole model.
+
+To swap a Conv is to replace it by convswap's op, with or without fusing other nodes into it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from convswap.inputs.model_with_data import UserModel, open_model
 from convswap.inputs.sample_shapes import InputShape, shape_notes, shape_notes_on_error
 from convswap.inputs.user_inputs import UserInputs
 from convswap.optimizing.choice import DEFAULT_VARIANT, speedup
-from convswap.optimizing.end_to_end import NOT_SELECTED, EndToEnd, best_end_to_end
+from convswap.optimizing.end_to_end import NOT_SELECTED, Candidate, best_end_to_end
 from convswap.optimizing.measurement_cache import MeasurementCache
 from convswap.optimizing.measuring import (
     MeasuredSegment,
@@ -55,15 +58,15 @@ def optimize(
 ) -> Optimization:
     """Time each Conv of `model` by the default provider, swapped and fused; save the fastest combination.
 
-    Each Conv is timed together with the nodes that can be fused with it, on its real inputs. The fastest
-    variant is selected if it is faster by more than noise and slower at no batch. A depthwise Conv and the
-    1x1 Conv that follows become one node if that is faster than the two in their fastest variants. For the
-    Convs that take most of the time several algorithms are timed, and the file names the fastest on this
-    device.
+    Each Conv and the nodes that can be fused with it are timed as one segment, on its real inputs. The
+    fastest variant is selected if it is at least 2 % faster in the mean, and more than 2 % slower at no
+    batch. A depthwise Conv and the 1x1 Conv that follows become one node if that is faster, by the same rule,
+    than the two in their fastest variants. On a GPU several algorithms are timed for each faster Conv that
+    takes at least 2 % of the time of all Convs, and the file names the fastest on this device.
 
-    Then the whole model is timed against the original, and the outputs are compared. The model is written
-    only if it is faster and its outputs agree. If the outputs differ, the Convs that alone change them are
-    left as they are.
+    Then the whole model is timed against the original, and the outputs are compared. On a GPU Convs that are
+    up to about 15 % slower as a segment are tried too. The model is written only if it is faster and its
+    outputs agree. If the outputs differ, the Convs that change them by themselves are left as they are.
 
     Args:
         model: a network's name, the path of an ONNX file, or a model that holds its weights itself.
@@ -98,7 +101,10 @@ def optimize_with(
     options: OptimizeOptions,
     progress: Progress | None = None,
 ) -> Optimization:
-    """Do the same as `optimize`, but set `not_written` instead of raising if saving fails at the end."""
+    """Do the same as `optimize`, but set `not_written` instead of raising if saving fails at the end.
+
+    Unlike `optimize`, do not check beforehand that `output` is not a file of `model`.
+    """
     options.check()
     if output is not None:
         check_model_target(output)
@@ -116,17 +122,20 @@ def optimize_with(
 
 
 def _optimize(
-    model: UserModel, options: OptimizeOptions, report: Progress
+    model: UserModel, options: OptimizeOptions, progress: Progress
 ) -> tuple[Optimization, SwapResult | None]:
-    """Return the result, with nothing written yet, and the model to write, None if it is not faster."""
+    """Return the result, with nothing written yet, and the model to write.
+
+    The model is None if it is not faster, or its outputs differ.
+    """
     device = choose_device(options.device)
-    report("reading the model")
+    progress("reading the model")
     with released_at_once():
         prepared = prepare(model, options, device)
     cache = MeasurementCache(environment(device))
     with shape_notes_on_error(*prepared.shape_arguments):
-        measured, pairs = _measure(prepared, cache, report)
-        report("running the whole model")
+        measured, pairs = _measure(prepared, cache, progress)
+        progress("running the whole model")
         best = best_end_to_end(prepared, measured, pairs)
     optimization = Optimization(
         model=prepared.tested.title,
@@ -145,17 +154,17 @@ def _optimize(
 
 
 def _measure(
-    prepared: Prepared, cache: MeasurementCache, report: Progress
+    prepared: Prepared, cache: MeasurementCache, progress: Progress
 ) -> tuple[tuple[MeasuredSegment, ...], tuple[MeasuredPair, ...]]:
     """Return the measurements of each Conv, and the pairs that one node computes faster."""
     if not prepared.segments:
         return (), ()
-    context = MeasurementContext(prepared, SegmentInputs(prepared), cache, report)
+    context = MeasurementContext(prepared, SegmentInputs(prepared), cache, progress)
     measured = with_fastest_algorithms(measure_convs(context), context)
     return measured, faster_pairs(measured, context)
 
 
-def _swap_best(best: EndToEnd, prepared: Prepared, model: UserModel) -> SwapResult | None:
+def _swap_best(best: Candidate, prepared: Prepared, model: UserModel) -> SwapResult | None:
     """Return the user's model swapped as in `best`, if that is faster and the outputs agree."""
     if not (best.is_faster and best.outputs_agree and best.choices is not None):
         return None
@@ -187,7 +196,9 @@ def _notes(prepared: Prepared, cache: MeasurementCache) -> list[str]:
     return notes
 
 
-def node_results(prepared: Prepared, measured: Sequence[MeasuredSegment], best: EndToEnd) -> list[NodeResult]:
+def node_results(
+    prepared: Prepared, measured: Sequence[MeasuredSegment], best: Candidate
+) -> list[NodeResult]:
     """Return a result for every Conv: the measured Convs first, then the others."""
     selected = best.choices or {}
     fused = {fusion.node: fusion for fusion in best.fused}
@@ -209,7 +220,7 @@ def node_results(prepared: Prepared, measured: Sequence[MeasuredSegment], best: 
     not_run = {segment.name for segment in prepared.segments}
     return rows + [
         NodeResult(name, "default", _NOT_RUN if name in not_run else _INNER)
-        for name in prepared.swapped
+        for name in prepared.swappable
         if name not in known
     ]
 

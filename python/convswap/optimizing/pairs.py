@@ -61,13 +61,13 @@ class MeasuredPair:
     @property
     def choices(self) -> dict[str, NodeChoice]:
         """The swap that fuses both Convs into one node."""
-        # The tuning lines of each Conv alone do not apply to the pair.
+        # The tuning lines of the separate Convs do not apply to the pair.
         choice = NodeChoice(precision=self.pointwise.precision or "ieee", may_pair=True)
         return dict.fromkeys(self.names, choice)
 
     @property
     def separate_choices(self) -> dict[str, NodeChoice]:
-        """The swap of each Conv alone; a Conv that the default provider computes fastest has none."""
+        """The swap of each separate Conv; a Conv that the default provider computes fastest has none."""
         convs = zip(self.names, (self.depthwise, self.pointwise), strict=True)
         return {name: conv.choice for name, conv in convs if conv.is_faster}
 
@@ -78,7 +78,7 @@ class MeasuredPair:
 
     @property
     def is_faster(self) -> bool:
-        """Whether the speedup is more than noise, and no batch is slower."""
+        """Whether the mean speedup is more than noise, and no batch is more than 2 % slower."""
         is_no_slower = reaches_speedup(self.separate, self.fused, MIN_SPEEDUP_AT_A_BATCH)
         return self.speedup >= MIN_MEAN_SPEEDUP and is_no_slower
 
@@ -87,14 +87,14 @@ def faster_pairs(
     measured: Sequence[MeasuredSegment], context: MeasurementContext
 ) -> tuple[MeasuredPair, ...]:
     """Return the pairs of Convs in `measured` that one node computes faster than two."""
-    prepared, report = context.prepared, context.report
+    prepared, progress = context.prepared, context.progress
     pairs = list(_pairs(prepared, measured))
     if pairs and prepared.device.name == "cuda":
-        report("compiling depthwise Convs fused with the Convs that follow")
+        progress("compiling depthwise Convs fused with the Convs that follow")
         compile_in_parallel(_problems(pairs))
     measured_pairs = []
     for number, pair in enumerate(pairs):
-        report(f"measuring depthwise Conv {number + 1} of {len(pairs)} fused with the Conv that follows")
+        progress(f"measuring depthwise Conv {number + 1} of {len(pairs)} fused with the Conv that follows")
         try:
             measured_pairs.append(_measured(pair, context))
         except ConvswapError:
@@ -105,7 +105,7 @@ def faster_pairs(
 
 def _pairs(prepared: Prepared, measured: Sequence[MeasuredSegment]) -> Iterator[MeasuredPair]:
     by_name = {conv.segment.name: conv for conv in measured if not conv.segment.path}
-    for segment in prepared.pairs:
+    for segment in prepared.pair_segments:
         depthwise, pointwise = by_name.get(segment.depthwise), by_name.get(segment.name)
         if depthwise is None or pointwise is None:
             continue

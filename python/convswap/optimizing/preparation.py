@@ -39,13 +39,13 @@ from convswap.runtime.sessions import DEFAULT, BoundRun, make_session, on_device
 # "match" chooses for every Conv a precision that is as accurate as the default provider.
 MATCH = "match"
 
-# Copies of the model's message, without the large weights, that exist at the same time.
-_MESSAGES = 4
+# Copies of the model's protobuf message, without the large weights, that exist at the same time.
+_PROTO_COPIES = 4
 # The original and the model with Convs swapped.
 _SIDES = 2
 
-Values = Mapping[str, onnxruntime.OrtValue]
-Inputs = Sequence[Values]
+NamedValues = Mapping[str, onnxruntime.OrtValue]
+InputsByBatch = Sequence[NamedValues]
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,11 @@ class OptimizeOptions:
 class Prepared:
     """A model with the segments to measure, and its data at every batch.
 
-    `segments` has a segment for each Conv, `pairs` a segment for each depthwise Conv with the 1x1 Conv that
-    follows. Their inputs are values of `inlined`, the model with the functions that contain Convs inlined.
-    `swapped` names the Convs that can be swapped, `left` has the others, and `notes` are those of the swap.
+    `segments` has a segment for each Conv of the main graph, and for each Conv with constant weights in the
+    branches of Ifs. `pair_segments` has a segment for each depthwise Conv of the main graph with the 1x1 Conv
+    that follows. The inputs of segments are values of `inlined`: the model before fusing, with the functions
+    that contain Convs inlined, whose Convs may be swapped. `swappable` names the Convs that can be swapped,
+    `left` has the others, and `notes` are those of the swap.
     """
 
     options: OptimizeOptions
@@ -85,15 +87,15 @@ class Prepared:
     tested: ModelWithData
     sources: Mapping[int, Source]  # by batch
     inlined: ir.Model
-    swapped: tuple[str, ...]
+    swappable: tuple[str, ...]
     left: tuple[NotSwapped, ...]
     notes: tuple[str, ...]
     segments: tuple[Segment, ...]
-    pairs: tuple[Segment, ...] = ()
+    pair_segments: tuple[Segment, ...] = ()
 
     @property
     def original(self) -> ir.Model:
-        """The user's model."""
+        """The user's model; for user inputs, tensors may replace its sequences, optionals and defaults."""
         return self.tested.model
 
     def capture(self, layers: Sequence[ConvLayer]) -> Capture:
@@ -102,7 +104,7 @@ class Prepared:
 
     @property
     def sample(self) -> Feeds:
-        """The inputs of the run whose outputs are compared."""
+        """The inputs of the run whose outputs are compared: one sample, or one batch if its size is fixed."""
         return next(iter(self.sources.values())).first(1)
 
     @property
@@ -124,7 +126,8 @@ def prepare(model: UserModel, options: OptimizeOptions, device: Device) -> Prepa
         source_of(tested, None if tested.user_inputs is not None else batch, batch, device)
         for batch in options.batches or (None,)
     ]
-    # A depthwise Conv and the 1x1 Conv that follows are two segments here, and one segment in `pairs`.
+    # A depthwise Conv and the 1x1 Conv that follows are two segments here, and one segment in
+    # `pair_segments`.
     original = as_split(tested.model)
     check_model(original, device)
     swapping = swap_without_pairs(tested.model)
@@ -136,11 +139,11 @@ def prepare(model: UserModel, options: OptimizeOptions, device: Device) -> Prepa
         tested=tested,
         sources={source.batch: source for source in sources},
         inlined=swapped.to_model() if unfused is None else unfused,
-        swapped=swapping.swapped,
+        swappable=swapping.swapped,
         left=swapping.not_swapped,
         notes=swapping.notes,
         segments=segments_of(swapped, unfused_split),
-        pairs=_pairs(tested.model, original.weights),
+        pair_segments=_pair_segments(tested.model, original.weights),
     )
 
 
@@ -152,7 +155,7 @@ def _as_split(
     return swapped, None if unfused is None else as_split(unfused)
 
 
-def _pairs(original: ir.Model, weights: Weights) -> tuple[Segment, ...]:
+def _pair_segments(original: ir.Model, weights: Weights) -> tuple[Segment, ...]:
     swapping = swap(original, fuse=True)
     swapped, unfused = _as_split(swapping, unfused_model(original, swapping), weights)
     # The only Conv that another Conv can be fused with is the depthwise Conv in front.
@@ -169,9 +172,10 @@ def _pairs(original: ir.Model, weights: Weights) -> tuple[Segment, ...]:
 def check_model(model: SplitModel, device: Device) -> None:
     """Refuse a model for which there is too little memory, before the system kills the process.
 
-    The peak is the largest of three: the creation of the original's session; the creation of a session with
-    swapped Convs, which may have folded weights, while the original's session exists; and the reference,
-    which widens the largest weight to float64.
+    The peak is the largest of four: the creation of the original's session; the session with all Convs
+    swapped, which may have folded weights, besides the original's session; the creation of a session with one
+    Conv swapped, besides the original's session; and the reference, which widens the largest weight to
+    float64.
 
     Raises:
         ConvswapError: there is too little memory.
@@ -188,7 +192,7 @@ def check_model(model: SplitModel, device: Device) -> None:
     one_swapped = original + 2 * largest.nbytes + session_creation_bytes(others)
     peak = max(session_creation_bytes(arrays), all_swapped, one_swapped, widest)
     size = model.message.ByteSize()
-    needed = file_backed_bytes(arrays) + peak + _MESSAGES * size
+    needed = file_backed_bytes(arrays) + peak + _PROTO_COPIES * size
     if exceeds_free_memory(needed, free):
         what = f"a model of {size_text(total + size)}"
         advice = "close other programs, or use `convswap compare` and `convswap swap`, which take less"
@@ -220,7 +224,7 @@ class SegmentInputs:
             for batch, source in prepared.sources.items()
         ]
 
-    def of(self, segment: Segment) -> Inputs | None:
+    def of(self, segment: Segment) -> InputsByBatch | None:
         """Return the inputs of `segment` at each batch, in the memory of the device.
 
         None if the segment is in a branch that does not run at every batch.
@@ -240,7 +244,7 @@ class SegmentInputs:
 class _BatchInputs:
     """The inputs of segments when the model's inputs are `feeds`."""
 
-    def __init__(self, prepared: Prepared, feeds: Values) -> None:
+    def __init__(self, prepared: Prepared, feeds: NamedValues) -> None:
         self._feeds = feeds
         device = prepared.device
         outside = [segment.layer for segment in prepared.segments if not segment.path]
@@ -248,7 +252,7 @@ class _BatchInputs:
         self._capture = prepared.capture(outside) if outside else None
         self._branch_capture = _BranchCapture(prepared.inlined, inside, device) if inside else None
 
-    def inputs(self, segment: Segment) -> Values | None:
+    def inputs(self, segment: Segment) -> NamedValues | None:
         """Return the inputs of `segment`; None if it is in a branch that does not run."""
         if segment.path:
             assert self._branch_capture is not None
@@ -260,34 +264,36 @@ class _BatchInputs:
 class _BranchCapture:
     """Computes the inputs of segments in the branches of Ifs, as `Capture` does for the main graph.
 
-    A "home" is the branch in which an input is computed; None for an input of the model.
+    The location of an input is the branch that computes it; None for an input of the model.
     """
 
     def __init__(self, model: ir.Model, segments: Sequence[Segment], device: Device) -> None:
         self._graph, self._device = as_split(model).message.graph, device
         wanted = {
-            home: segment.layer.element_type
+            location: segment.layer.element_type
             for segment in segments
-            for home in (_result(segment), *self._homes(segment).values())
-            if home is not None
+            for location in (_result(segment), *self._locations(segment).values())
+            if location is not None
         }
         split = as_split(plain_model(model))
         message, self._outputs = with_values_as_outputs(split.message, wanted)
         self._session = make_session(split._replace(message=message), DEFAULT, device, optimizes=False)
 
-    def inputs(self, segment: Segment, feeds: Values) -> Values | None:
+    def inputs(self, segment: Segment, feeds: NamedValues) -> NamedValues | None:
         """Return the inputs of `segment` when the model's are `feeds`; None if its branch does not run."""
-        homes, result = self._homes(segment), self._outputs[_result(segment)]
-        captured = {name: self._outputs[home] for name, home in homes.items() if home is not None}
+        locations, result = self._locations(segment), self._outputs[_result(segment)]
+        captured = {
+            name: self._outputs[location] for name, location in locations.items() if location is not None
+        }
         run = BoundRun(self._session, feeds, self._device, [result, *captured.values()])
         run.once()
         values = dict(zip(run.outputs, run.values(), strict=True))
         # A branch that does not run leaves a placeholder of one axis; a Conv's output has at least three.
         if len(values[result].shape()) == 1:
             return None
-        return {name: values[captured[name]] if name in captured else feeds[name] for name in homes}
+        return {name: values[captured[name]] if name in captured else feeds[name] for name in locations}
 
-    def _homes(self, segment: Segment) -> dict[str, SubgraphValue | None]:
+    def _locations(self, segment: Segment) -> dict[str, SubgraphValue | None]:
         return {name: locate_value(self._graph, segment.path, name) for name in segment.layer.input_names}
 
 

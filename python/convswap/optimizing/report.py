@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from convswap.optimizing.result import EndToEndResult, NodeResult, Optimization
+from convswap.optimizing.result import NodeResult, Optimization, WholeModelTimes
 from convswap.output.pages import Bar, BarPage, BarRow, bar_html
 from convswap.output.tables import error, plain_table, three_digits, times_faster, versions_line
 
@@ -76,13 +76,16 @@ def optimization_tables(optimization: Optimization) -> Iterator[Table]:
 
 
 def optimization_verdict(optimization: Optimization) -> Iterator[str]:
-    """Yield lines: whether the outputs agree, the speedup, and how to use the file or why there is none."""
+    """Yield lines: whether the outputs agree, the speedup, and how to use the file or why there is none.
+
+    If `speedup` is None, say why no Conv is swapped instead, and that no file is written.
+    """
     swapped = sum(node.taken != "default" for node in optimization.nodes)
     measured = sum(node.default_ms is not None for node in optimization.nodes)
     if optimization.speedup is None:
         changing = sum(node.changes_answers for node in optimization.nodes)
         if changing:
-            yield f"No Conv is swapped: {changing} of {measured} change the answers, and no other is faster."
+            yield f"No Conv is swapped: {changing} of {measured} change the outputs, and no other is faster."
         elif measured:
             yield f"Nothing gains: convswap is not faster for any of the {measured} Convs measured."
         else:
@@ -98,11 +101,11 @@ def optimization_verdict(optimization: Optimization) -> Iterator[str]:
             f"{error(errors['default'])}"
         )
     if optimization.nothing_compared and optimization.answers_agree:
-        yield "Every output is empty, on both sides; each swapped Conv agrees with float64 by itself."
+        yield "Every output is empty, on both sides, so the outputs agree."
     elif optimization.nothing_compared:
         yield "NOTHING COULD BE COMPARED: no output has an element that is finite, on either side."
     else:
-        yield f"The answers {'agree' if optimization.answers_agree else 'DIFFER'}: {comparison}."
+        yield f"The outputs {'agree' if optimization.answers_agree else 'DIFFER'}: {comparison}."
     faster = times_faster(optimization.speedup)
     yield f"{swapped} of {len(optimization.nodes)} Convs swapped; {faster} as fast as the original."
     if optimization.written is not None:
@@ -158,7 +161,7 @@ def optimize_html(optimization: Optimization, made: str = "") -> str:
     )
 
 
-def _end_to_end_row(result: EndToEndResult) -> BarRow:
+def _end_to_end_row(result: WholeModelTimes) -> BarRow:
     longest = max(result.default_ms, result.optimized_ms)
     times = {"default": result.default_ms, "convswap": result.optimized_ms}
     bars = tuple(Bar(side, time / longest, three_digits(time)) for side, time in times.items())

@@ -19,11 +19,17 @@ class NodeResult:
 
     `taken` is the variant, "default", "swapped" or "fused", and `takes_in` has the ops that are fused with
     the Conv. `default_ms` and `best_ms` are milliseconds by batch, of the Conv and the nodes that can be
-    fused with it: by the default provider, and of convswap's variant in the whole model or, if the Conv is
-    not swapped, of its fastest variant. Both are None if the Conv was not measured. `errors` are relative L2
-    errors of the Conv alone, of "default" and of the precisions that were tried. `algorithm` is convswap's;
-    if it differs between batches, all are listed with commas. `changes_answers` is true for a Conv that was
-    left as it is because it alone changes the model's outputs too much.
+    fused with it as a segment; both are None if the Conv was not measured. `default_ms` is the default
+    provider's time. `best_ms` is convswap's time, even if that is slower: of the variant in the whole model
+    or, if the Conv is not swapped, of convswap's fastest. For a Conv that is fused with another Conv,
+    `best_ms` is the time of its variant as a separate node.
+
+    `precision` is that of convswap's variants, "tf32" or "ieee"; it is None if neither is as accurate as the
+    default provider, or the Conv was not measured. `errors` are relative L2 errors of the Conv without its
+    followers, of "default" and of the precisions that were tried; they are None if no error was measured.
+    `algorithm` is convswap's, and is empty for a Conv that is fused with another. If it differs between
+    batches, all are listed with commas. `changes_answers` is true for a Conv that was left as it is because
+    it changes the model's outputs too much by itself.
     """
 
     node: str
@@ -53,8 +59,8 @@ class NodeResult:
 
 
 @dataclass(frozen=True)
-class EndToEndResult:
-    """The whole model in runs of `batch` samples, in milliseconds."""
+class WholeModelTimes:
+    """The times of the original and the optimized model in runs of `batch` samples, in milliseconds."""
 
     batch: int
     default_ms: float
@@ -66,13 +72,13 @@ class EndToEndResult:
         return self.default_ms / self.optimized_ms
 
 
-def is_faster(times: Sequence[EndToEndResult]) -> bool:
-    """Return whether a model with these times is faster in the mean, and slower at no batch."""
+def is_faster(times: Sequence[WholeModelTimes]) -> bool:
+    """Return whether a model with these times is faster in the mean, and more than 2 % slower at no batch."""
     ratios = [at_batch.speedup for at_batch in times]
     return bool(ratios) and min(ratios) >= MIN_SPEEDUP_AT_A_BATCH and math.prod(ratios) > 1
 
 
-def mean_speedup(times: Sequence[EndToEndResult]) -> float:
+def mean_speedup(times: Sequence[WholeModelTimes]) -> float:
     """Return the geometric mean of the speedups at all batches."""
     return speedup([at_batch.default_ms for at_batch in times], [at_batch.optimized_ms for at_batch in times])
 
@@ -81,8 +87,9 @@ def mean_speedup(times: Sequence[EndToEndResult]) -> float:
 class Optimization:
     """The result of `optimize`.
 
-    `whole` has the times of the whole model, and is empty if no Conv is faster. `errors` are relative L2
-    errors of the outputs: of "default" and "optimized" against `reference`, and of the two against each other
+    `whole` has the times of the whole model. It is empty if no selection of Convs was tried, or if no Conv or
+    pair is faster as a segment and the whole model gains less than 2 %. `errors` are relative L2 errors of
+    the outputs: of "default" and "optimized" against `reference`, and of the two against each other
     ("between"). All are NaN if no output has a finite element; `answers_agree` is then true only if all
     outputs are empty. `written` is the file. It is None if no file was asked for, the model is not faster,
     its outputs differ, or the file could not be written, in which case `not_written` says why.
@@ -93,7 +100,7 @@ class Optimization:
     environment: Mapping[str, str | None]
     options: Mapping[str, Any]
     nodes: tuple[NodeResult, ...]
-    whole: tuple[EndToEndResult, ...]
+    whole: tuple[WholeModelTimes, ...]
     errors: Mapping[str, float]
     reference: str
     answers_agree: bool
@@ -108,12 +115,12 @@ class Optimization:
 
     @property
     def speedup(self) -> float | None:
-        """The geometric mean over the batches; None if no Conv is faster."""
+        """The geometric mean over the batches; None if `whole` is empty."""
         return mean_speedup(self.whole) if self.whole else None
 
     @property
     def gains(self) -> bool:
-        """Whether the whole model is faster in the mean over the batches, and slower at none."""
+        """Whether the whole model is faster in the mean over the batches, more than 2 % slower at none."""
         return is_faster(self.whole)
 
     def to_json(self) -> dict[str, Any]:

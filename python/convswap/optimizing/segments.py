@@ -25,10 +25,11 @@ Shapes = Mapping[str, Sequence[int]]
 
 @dataclass(frozen=True)
 class Segment:
-    """A Conv and the nodes that can be fused with it; in `layer` all of them are fused.
+    """A Conv and the nodes that can be fused with it, which are measured together.
 
-    The large weights are those of the original model; folded weights are not among them. `depthwise` names
-    the depthwise Conv in front if it is fused too.
+    `layer` is the fused node that replaces them. `layer.weights` holds only large weights of the original
+    model; if folding made new weights, call `bare_conv_weights`. `depthwise` names the depthwise Conv in
+    front if it is fused too.
     """
 
     layer: ConvLayer
@@ -80,7 +81,9 @@ class Segment:
 
     def convswap_model(self, shapes: Shapes, choice: NodeChoice) -> SplitModel:
         """Return the segment as a model with its Conv swapped, and fused up to a stage."""
-        return swapped_model(self.default_model(shapes).to_model(), {self.name: choice}, "it is another")[0]
+        return swapped_model(
+            self.default_model(shapes).to_model(), {self.name: choice}, "it is not measured"
+        )[0]
 
     def convswap_layer(self, shapes: Shapes, choice: NodeChoice) -> ConvLayer:
         """Return the Conv of `convswap_model`, with the nodes that were fused with it.
@@ -90,8 +93,8 @@ class Segment:
         (layer,) = conv_layers(self.convswap_model(shapes, choice))
         return layer
 
-    def conv_alone(self, precision: str) -> ConvLayer:
-        """Return the Conv with the nodes that are folded into its weights, and without an epilogue."""
+    def bare_conv(self, precision: str) -> ConvLayer:
+        """Return the Conv without its followers, except those that are folded into its weights."""
         node = copy_of(self.layer.node)
         node.op_type = "Conv"
         del node.input[3:]
@@ -101,11 +104,11 @@ class Segment:
         del node.attribute[:]
         node.attribute.extend(attributes)
         constants = {name: tensor for name, tensor in self.layer.constants.items() if name in node.input}
-        alone = replace(self.layer, node=node, constants=constants, replaced=None)
-        return alone.with_setting("precision", precision)
+        conv = replace(self.layer, node=node, constants=constants, replaced=None)
+        return conv.with_setting("precision", precision)
 
-    def weights_alone(self, shapes: Shapes) -> Weights:
-        """Return the large weights of `conv_alone`, by their names, for inputs of `shapes`."""
+    def bare_conv_weights(self, shapes: Shapes) -> Weights:
+        """Return the large weights of `bare_conv`, by their names, for inputs of `shapes`."""
         weights, names = self.layer.weights, [str(name) for name in self.layer.node.input[1:3]]
         folded = [
             name for name in names if name not in weights and is_external_weight(self.layer.constants[name])
@@ -119,13 +122,14 @@ class Segment:
 
 
 def segments_of(swapped: SplitModel, unfused: SplitModel | None) -> tuple[Segment, ...]:
-    """Return the segments that can be measured alone, of the main graph and of the branches of Ifs.
+    """Return the segments of the main graph and of the branches of Ifs.
 
-    `swapped` and `unfused` are as for `conv_layers`. In a branch the weights must be constants.
+    `swapped` and `unfused` are as for `conv_layers`. A Conv in a branch has a segment only if its weights are
+    constant.
     """
     segments = [Segment(layer) for layer in conv_layers(swapped, unfused)]
     for path in branch_paths(swapped.message.graph):
-        branch = _with_constant_weights(branch_model(swapped.message, path))
+        branch = _without_computed_weights(branch_model(swapped.message, path))
         if not any(is_convswap_op(node) for node in branch.graph.node):
             continue
         original = unfused and unfused._replace(message=branch_model(unfused.message, path))
@@ -150,8 +154,8 @@ def pairs_of(
     )
 
 
-def _with_constant_weights(branch: onnx.ModelProto) -> onnx.ModelProto:
-    """Remove convswap nodes with computed weights from `branch`, which cannot be measured alone."""
+def _without_computed_weights(branch: onnx.ModelProto) -> onnx.ModelProto:
+    """Remove convswap nodes with computed weights from `branch`, and return it."""
     constants = constants_of(branch.graph)
     nodes = [node for node in branch.graph.node if not is_convswap_op(node) or node.input[1] in constants]
     del branch.graph.node[:]
@@ -171,8 +175,7 @@ def swapped_model(
 def replicated(model: onnx.ModelProto, count: int) -> onnx.ModelProto:
     """Return a model with `count` copies of the nodes of `model`, all of which read the same inputs.
 
-    The time of one copy is the time that `model` takes within a longer model, including the host's time for
-    its nodes.
+    The copies share the fixed cost of starting a run; each has the host's time for launching its nodes.
     """
     copy = copy_of(model)
     computed = {name for node in model.graph.node for name in node.output if name}

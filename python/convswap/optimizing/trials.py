@@ -33,11 +33,12 @@ from convswap.runtime.sessions import (
 )
 from convswap.timing.sampler import BACK_TO_BACK, measure, sample_of, single_runs
 
-Values = Mapping[str, onnxruntime.OrtValue]
+NamedValues = Mapping[str, onnxruntime.OrtValue]
 _Key = TypeVar("_Key")
 
-# A run has as many copies of a segment as move this many bytes, which takes a card some 20 us. The host's
-# time for a run would hide a shorter run.
+# Several copies of a segment share the fixed cost of starting one run; the cost of launching each node is
+# still included. A run has as many copies as move this many bytes, which takes a card some 20 us, but at most
+# _MAX_COPIES.
 _BYTES_OF_RUN = 64 << 20
 _MAX_COPIES = 4
 # The runs of each variant in a round take a twentieth of the usual time, since a model has many segments.
@@ -47,10 +48,13 @@ _TIMING_RULE = replace(BACK_TO_BACK, burst_ms=10.0)
 _REFERENCE_OPERATIONS = 2e8
 
 
-def variant_times(segment: Segment, inputs: Values, precision: str, device: Device) -> dict[Variant, float]:
-    """Return the milliseconds that each variant of the segment takes within a longer model.
+def variant_times(
+    segment: Segment, inputs: NamedValues, precision: str, device: Device
+) -> dict[Variant, float]:
+    """Return the milliseconds of each variant of the segment.
 
-    The runs of the variants alternate.
+    A variant is timed in a model of several copies of the segment, and its time is divided by the number of
+    copies; on the CPU there is one copy. The runs of the variants alternate.
     """
     shapes = shapes_of(inputs)
     copies = _copies(segment.layer, shapes, device)
@@ -67,7 +71,7 @@ def variant_times(segment: Segment, inputs: Values, precision: str, device: Devi
 
 
 def times_by_algorithm(
-    segment: Segment, inputs: Values, choice: NodeChoice, algorithms: Sequence[str], device: Device
+    segment: Segment, inputs: NamedValues, choice: NodeChoice, algorithms: Sequence[str], device: Device
 ) -> dict[str, float]:
     """Return the milliseconds of the segment, as in `variant_times`, with each algorithm for its Conv.
 
@@ -91,7 +95,7 @@ def times_by_algorithm(
 
 
 def choices_times(
-    segment: Segment, inputs: Values, alternatives: Sequence[Mapping[str, NodeChoice]], device: Device
+    segment: Segment, inputs: NamedValues, alternatives: Sequence[Mapping[str, NodeChoice]], device: Device
 ) -> list[float]:
     """Return the milliseconds of the segment, as in `variant_times`, for each of several swaps of its Convs.
 
@@ -103,19 +107,19 @@ def choices_times(
     for number, choices in enumerate(alternatives):
         model = segment.default_model(shapes)
         if choices:
-            model, _ = swapped_model(model.to_model(), choices, "it is as fast as it was")
+            model, _ = swapped_model(model.to_model(), choices, "this alternative does not swap it")
         runs[number] = _copies_run(model, copies, CONVSWAP if choices else DEFAULT, inputs, device)
     return list(_time_alternately(runs, copies).values())
 
 
-def _copies_run(model: SplitModel, copies: int, side: Side, inputs: Values, device: Device) -> BoundRun:
+def _copies_run(model: SplitModel, copies: int, side: Side, inputs: NamedValues, device: Device) -> BoundRun:
     several = model._replace(message=replicated(model.message, copies))
     session = make_session(several, side, device, merges_equal_nodes=False)
     return BoundRun(session, inputs, device)
 
 
 def _time_alternately(runs: Mapping[_Key, BoundRun], copies: int) -> dict[_Key, float]:
-    """Return the milliseconds of one copy of the segment in each of `runs`, which alternate."""
+    """Return the milliseconds of each of `runs`, which alternate, divided by `copies`."""
     times = measure({key: sample_of(run) for key, run in runs.items()}, _TIMING_RULE)
     return {key: each.median / copies for key, each in times.items()}
 
@@ -130,18 +134,19 @@ def _copies(layer: ConvLayer, shapes: Mapping[str, Sequence[int]], device: Devic
     return max(1, min(_MAX_COPIES, _BYTES_OF_RUN // max(1, elements * size)))
 
 
-def conv_errors(segment: Segment, by_batch: Sequence[Values], device: Device) -> dict[str, float]:
-    """Return the relative L2 errors of the Conv alone: of the default side, and of each precision.
+def conv_errors(segment: Segment, by_batch: Sequence[NamedValues], device: Device) -> dict[str, float]:
+    """Return the relative L2 errors of the Conv without its followers, "default" and by precision.
 
-    The errors are against float64, on as many samples of the first batch as _REFERENCE_OPERATIONS allow. The
-    error of a precision is the largest of the algorithms that the planner's heuristic chooses at any batch,
-    since algorithms round differently.
+    The precisions are "tf32" and, unless "tf32" is accurate enough, "ieee". The errors are against float64,
+    on a part of the first batch that _REFERENCE_OPERATIONS limit. The error of a precision is the largest of
+    the algorithms that the planner's heuristic chooses at any batch, since algorithms round differently.
+    Algorithms that do not support the sample are left out.
     """
     sample = _ErrorSample(segment, by_batch[0], device)
-    errors = {"default": sample.error(segment.conv_alone("ieee"), DEFAULT)}
+    errors = {"default": sample.error(segment.bare_conv("ieee"), DEFAULT)}
     shapes = [shapes_of(inputs) for inputs in by_batch]
     for precision in ("tf32", "ieee"):
-        layers = sample.with_heuristic_algorithms(segment, precision, shapes)
+        layers = sample.layers_to_check(segment, precision, shapes)
         errors[precision] = max(sample.error(layer, CONVSWAP) for layer in layers)
         if is_as_accurate(errors[precision], errors["default"]):
             break
@@ -149,27 +154,27 @@ def conv_errors(segment: Segment, by_batch: Sequence[Values], device: Device) ->
 
 
 def algorithm_error(
-    segment: Segment, inputs: Values, precision: str, algorithm: str, device: Device
+    segment: Segment, inputs: NamedValues, precision: str, algorithm: str, device: Device
 ) -> float | None:
     """Return the error of an algorithm, as in `conv_errors`; None if it does not support the sample."""
     sample = _ErrorSample(segment, inputs, device)
-    layer = sample.with_algorithm(segment.conv_alone(precision), algorithm)
+    layer = sample.with_algorithm(segment.bare_conv(precision), algorithm)
     return None if layer is None else sample.error(layer, CONVSWAP)
 
 
 class _ErrorSample:
-    """A segment's Conv alone, with a sample of its input and the reference output of that sample."""
+    """A segment's Conv without its followers, a sample of its input, and the sample's reference output."""
 
-    def __init__(self, segment: Segment, inputs: Values, device: Device) -> None:
+    def __init__(self, segment: Segment, inputs: NamedValues, device: Device) -> None:
         self._device = device
-        self._weights = segment.weights_alone(shapes_of(inputs))
-        alone = segment.conv_alone("ieee")
-        self._inputs = {name: host_array(inputs[name], device) for name in alone.input_names}
-        data_name = str(alone.node.input[0])
-        operations = alone.problem(self._shapes()).operations
-        self._inputs[data_name] = _reference_part(self._inputs[data_name], operations, alone)
-        arrays = replace(alone, weights=self._weights).arrays(self._inputs)
-        self._reference = reference_conv(arrays.x, arrays.w, arrays.bias, alone.attributes)
+        self._weights = segment.bare_conv_weights(shapes_of(inputs))
+        conv = segment.bare_conv("ieee")
+        self._inputs = {name: host_array(inputs[name], device) for name in conv.input_names}
+        data_name = str(conv.node.input[0])
+        operations = conv.problem(self._shapes()).operations
+        self._inputs[data_name] = _reference_part(self._inputs[data_name], operations, conv)
+        arrays = replace(conv, weights=self._weights).arrays(self._inputs)
+        self._reference = reference_conv(arrays.x, arrays.w, arrays.bias, conv.attributes)
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: values.shape for name, values in self._inputs.items()}
@@ -181,23 +186,23 @@ class _ErrorSample:
         session = make_session(model, side, self._device)
         return relative_l2_error(run(session, self._inputs)[0], self._reference)
 
-    def with_heuristic_algorithms(
+    def layers_to_check(
         self, segment: Segment, precision: str, by_batch: Sequence[Mapping[str, tuple[int, ...]]]
     ) -> list[ConvLayer]:
-        """Return the Conv alone with each algorithm that the heuristic chooses for inputs of these shapes.
+        """Return the Conv without its followers, with each algorithm that the heuristic chooses at any batch.
 
-        The heuristic chooses for the Conv alone and for the Conv fused with all nodes of the segment.
-        Algorithms that do not support the sample are left out. If none supports it, the heuristic chooses for
-        the sample.
+        The heuristic chooses for the Conv without its followers and for the Conv fused with all of them.
+        Algorithms that do not support the sample are left out. If no algorithm is left, the heuristic chooses
+        for the sample.
         """
-        alone = segment.conv_alone(precision)
+        conv = segment.bare_conv(precision)
         names = dict.fromkeys(
             _native.choose(layer.problem(shapes), self._device.name)
             for shapes in by_batch
-            for layer in (alone, segment.layer.with_setting("precision", precision))
+            for layer in (conv, segment.layer.with_setting("precision", precision))
         )
-        layers = (self.with_algorithm(alone, name) for name in names)
-        return [layer for layer in layers if layer is not None] or [alone]
+        layers = (self.with_algorithm(conv, name) for name in names)
+        return [layer for layer in layers if layer is not None] or [conv]
 
     def with_algorithm(self, layer: ConvLayer, name: str) -> ConvLayer | None:
         """Return `layer` with an algorithm; None if the algorithm does not support the sample."""
@@ -221,7 +226,7 @@ def _reference_part(data: np.ndarray, operations: int, layer: ConvLayer) -> np.n
 
 
 def end_to_end_times(
-    sessions: Sequence[onnxruntime.InferenceSession], feeds: Values, device: Device
+    sessions: Sequence[onnxruntime.InferenceSession], feeds: NamedValues, device: Device
 ) -> list[float]:
     """Return the median milliseconds of a run of each session; the runs of the sessions alternate."""
     samples = {i: sample_of(BoundRun(session, feeds, device)) for i, session in enumerate(sessions)}
