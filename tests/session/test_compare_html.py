@@ -136,7 +136,7 @@ def test_each_bar_has_its_time_and_begins_at_zero():
 def test_the_speedup_and_the_verdict_come_first():
     words = [word for word in page_of(example()).words if word]
     assert words[words.index("as fast as the default provider") - 1] == "13.24x"
-    assert page_of(example()).paragraphs[0].startswith("The answers agree: ")
+    assert page_of(example()).paragraphs[0].startswith("The outputs agree: ")
 
 
 def test_each_layer_has_its_algorithm_its_gain_and_its_errors():
@@ -196,7 +196,7 @@ def test_command_writes_the_page_of_what_it_prints(capsys, tmp_path, monkeypatch
     assert main(["compare", *arguments, "--html", "c.html", "--json", "c.json"]) == 0
     page = Page((tmp_path / "c.html").read_text())
     output = capsys.readouterr().out
-    assert any(paragraph.startswith("The answers agree:") for paragraph in page.paragraphs)
+    assert any(paragraph.startswith("The outputs agree:") for paragraph in page.paragraphs)
     assert page.paragraphs[-1].startswith(f"Made by `convswap compare {' '.join(arguments)} --html c.html")
     assert all(row[1] in output for row in page.tables[0][1:])
     report = json.loads((tmp_path / "c.json").read_text())

@@ -109,7 +109,7 @@ def test_quantised_chain_notes_the_criterion_of_its_verdict():
     assert result.default.relative_l2_error > result.tolerance < result.convswap.relative_l2_error
     (note,) = (note for note in result.notes if "cannot be held to float64" in note)
     assert "each of 12 Convs is right alone" in note and "The model quantises" in note
-    assert comparison_verdict(result).startswith("The answers agree: relative L2 error ")
+    assert comparison_verdict(result).startswith("The outputs agree: relative L2 error ")
     assert "a note says why that is right" in comparison_verdict(result)
 
 

@@ -1,6 +1,6 @@
 """The command line: parses the arguments, runs the command, and returns the exit status.
 
-Exit status: 0 success; 1 the answers differ by more than the tolerance, `optimize` wrote no model, a kernel
+Exit status: 0 success; 1 the outputs differ by more than the tolerance, `optimize` wrote no model, a kernel
 of the lab has a fault, or something necessary is missing; 2 bad usage or bad input, with one line on standard
 error; 130 interrupted.
 """

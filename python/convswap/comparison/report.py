@@ -233,7 +233,7 @@ def _outcome(comparison: Comparison) -> str:
         return "THE ANSWERS DIFFER"
     verdict = comparison.verdict
     is_known = verdict is None or not verdict.nothing_compared
-    return "The answers agree" if is_known else "NOTHING COULD BE COMPARED"
+    return "The outputs agree" if is_known else "NOTHING COULD BE COMPARED"
 
 
 def _gain(comparison: Comparison) -> str:

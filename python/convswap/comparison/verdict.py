@@ -58,7 +58,7 @@ class ConvsAlone:
 class Verdict:
     """The verdict: whether the outputs agree, the evidence, and notes for a reader.
 
-    `evidence` is the text after "The answers agree:". If `nothing_compared`, neither an output nor a Conv
+    `evidence` is the text after "The outputs agree:". If `nothing_compared`, neither an output nor a Conv
     alone has a finite element, and `agree` is true.
     """
 
@@ -274,7 +274,7 @@ def _wrong_note(output: OutputErrors) -> str:
 
 
 def _agreement_text(outputs: Sequence[OutputErrors], case: _Case) -> str:
-    """Return the text after "The answers agree:", about floating-point outputs if there are any."""
+    """Return the text after "The outputs agree:", about floating-point outputs if there are any."""
     judged = [output for output in outputs if output.is_floating] or outputs
     worst = max(judged, key=lambda output: output.convswap.relative)
     if not case.tolerances.is_exceeded(worst):
