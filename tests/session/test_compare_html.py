@@ -171,7 +171,7 @@ def test_outputs_that_differ_stand_out():
     assert "wrong" not in page_of(example()).kinds
     page = page_of(example(tolerance=1e-5))
     (number,) = page.kinds["wrong"]
-    assert page.paragraphs[number].startswith("THE ANSWERS DIFFER: relative L2 error 4.00e-04")
+    assert page.paragraphs[number].startswith("THE OUTPUTS DIFFER: relative L2 error 4.00e-04")
 
 
 def test_names_are_text_and_neither_markup_nor_formulas():

@@ -120,7 +120,7 @@ def test_wrong_conv_in_a_quantised_chain_is_found(time_layers, monkeypatch):
     result = compare(quantised_chain(20, 20), device="cpu", time_layers=time_layers)
     assert result.convswap.relative_l2_error > result.tolerance
     assert not result.within_tolerance
-    assert comparison_verdict(result).startswith("THE ANSWERS DIFFER: relative L2 error")
+    assert comparison_verdict(result).startswith("THE OUTPUTS DIFFER: relative L2 error")
 
 
 def cancelling(offset: float) -> onnx.ModelProto:
@@ -185,7 +185,7 @@ def test_wrong_conv_before_an_argmax_is_found(monkeypatch):
     monkeypatch.setattr(module, "run_named", lambda session, feeds: next(calls)(session, feeds))
     result = comparison_of(class_map(0))
     assert not result.within_tolerance
-    assert "THE ANSWERS DIFFER" in comparison_verdict(result) and "at most 0.5 % may" in comparison_verdict(
+    assert "THE OUTPUTS DIFFER" in comparison_verdict(result) and "at most 0.5 % may" in comparison_verdict(
         result
     )
 

@@ -85,7 +85,7 @@ def test_agreement_is_100_per_cent_only_when_all_images_agree():
 
 def test_last_lines_say_whether_the_answers_agree():
     assert any(line.startswith("The outputs agree") for line in lines_of(example())[-2:])
-    assert any(line.startswith("THE ANSWERS DIFFER") for line in lines_of(example(tolerance=1e-5))[-2:])
+    assert any(line.startswith("THE OUTPUTS DIFFER") for line in lines_of(example(tolerance=1e-5))[-2:])
 
 
 def fused_example() -> Comparison:

@@ -230,7 +230,7 @@ def comparison_verdict(comparison: Comparison) -> str:
 
 def _outcome(comparison: Comparison) -> str:
     if not comparison.within_tolerance:
-        return "THE ANSWERS DIFFER"
+        return "THE OUTPUTS DIFFER"
     verdict = comparison.verdict
     is_known = verdict is None or not verdict.nothing_compared
     return "The outputs agree" if is_known else "NOTHING COULD BE COMPARED"
