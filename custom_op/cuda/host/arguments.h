@@ -13,8 +13,8 @@ namespace convswap {
 // Converts a size that the algorithm has checked to fit into 32 bits.
 inline int narrow(int64_t value) { return static_cast<int>(value); }
 
-// Geometry of a problem with one or two spatial axes. Sizes that the family's kernels read must fit into 32
-// bits.
+// Geometry of a problem. It has no sizes along a depth axis, but its planes include the depth. Sizes that the
+// family's kernels read must fit into 32 bits.
 Geometry geometry_of(const ConvProblem& problem);
 
 // True if `data` is aligned for one load or store of `elements` elements.

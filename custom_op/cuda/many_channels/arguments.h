@@ -30,17 +30,19 @@ constexpr int kConsumerThreads = 128 * kConsumerWarpgroups;
 constexpr int kProducerThreads = 64;
 constexpr int kThreads = kConsumerThreads + kProducerThreads;
 constexpr int kPixelWarp = kConsumerThreads / 32, kWeightWarp = kPixelWarp + 1;
-// Named barrier of the producers, after those of the block's three warpgroups (warpgroup.cuh).
+// Named barrier of the producers. Lower numbers are those of the block's two and a half warpgroups
+// (warpgroup.cuh).
 constexpr int kProducerBarrier = 4;
 // Threads of the kernel `prepare`. A block prepares the weights of one filter, or K tiles of pixels.
 constexpr int kPrepareThreads = 512, kPrepareThreadsPerSm = 3 * kPrepareThreads;
 
 constexpr int kMinWeightStages = 4, kMaxWeightStages = 8;
 constexpr int kMaxPixelStages = 6;
-// Two stages: the output tile whose results are being stored, and the next one.
+// Two stages: the work tile whose results are being stored, and the next work tile.
 constexpr int kTileInfoStages = 2;
-// Limits on the binade windows (tensor_core_formats.cuh) of a filter's weights and on the binades of an
-// output tile's pixels. Beyond them the accumulators could leave the float32 range while they are rescaled.
+// Limits on the binade windows (tensor_core_formats.cuh) of a filter's weights and on the binades of a work
+// tile's pixels, over the K tiles of its split. If the weights take two windows, pixels have kBinades less.
+// Beyond the limits the accumulators could leave the float32 range while they are rescaled.
 constexpr int kMaxWeightWindows = 2;
 constexpr int kMaxBinades = 80;
 // Binade windows of a K tile below its first. They are converted and multiplied after all K tiles.
@@ -60,9 +62,11 @@ constexpr int kCombineThreads = 256;
 
 // Description of a pixel stage for the consumers.
 struct PixelStageInfo {
-  int exponent;         // of the pixels' scale plus the weight window's; the filter's is applied per row
-  bool is_last;         // last K tile of its work tile
-  bool use_naive_conv;  // compute the work tile with naive_conv_value instead of wgmma
+  // log2 of the factor in the accumulators besides the filter's scale: the pixels' scale exponent plus
+  // kBinades times the weight window. The epilogue undoes it, and the filter's scale per row.
+  int exponent;
+  bool is_last;         // last pixel stage of its work tile
+  bool use_naive_conv;  // drop the wgmmas' results and compute the work tile with naive_conv_value
 };
 
 // Scale of a filter's converted weights. The scale of window i is that of binade top - 29 i.
@@ -71,8 +75,9 @@ struct FilterRange {
   unsigned windows;  // binade windows; ~0: wgmma cannot compute the filter
 };
 
-// Binades of a prepared K tile's pixels. The K tile is scaled for the window whose highest binade is `top`;
-// values below that window are zeros in the prepared K tile.
+// Binades that cover the pixels of a prepared K tile. The K tile is scaled for the window whose highest
+// binade is `top`; values below that window are zeros in the prepared K tile. `bottom` is the lowest binade
+// of that window, or of the pixels if they reach below it.
 struct alignas(8) PixelRange {
   int top, bottom;
 
@@ -83,10 +88,10 @@ struct alignas(8) PixelRange {
 // Source of a vector in the input, for the first depth tap.
 struct alignas(8) PixelSource {
   int element;  // offset from the K tile's first channel in the tile's first image
-  int plane;    // input plane; kNoPlane: padding within a plane
+  int depth;    // negative or beyond the input's depth: padding; kNoDepth: padding of height or width
 };
-// Plane index of padding. No depth tap can move it into the input.
-constexpr int kNoPlane = -(1 << 30);
+// Depth index of padding. No depth tap can move it into the input.
+constexpr int kNoDepth = -(1 << 30);
 
 // Description of a work tile for the consumers' epilogue.
 struct TileInfo {
@@ -136,10 +141,10 @@ struct Arguments : Tensors<Element>, Geometry {
   // group and K tile. Weights: for all filter rows, including rows that pad the last filter block.
   unsigned char* prepared_pixels;
   PixelRange* pixel_ranges;
-  // Sums of each split, each with the shape of y. Read by `combine`.
+  // Sums of each split, each with the shape of y. Written by `kernel` and read by `combine`.
   float* split_accumulators;
   long long y_elements;
-  // Offset of the result at each position of an output tile, from plane 0 of the tile's first image.
+  // Offset of the result at each position of an output tile, from output channel 0 of the tile's first image.
   int* output_offsets;
   unsigned char* prepared_weights;
   FilterRange* filter_ranges;
@@ -148,14 +153,14 @@ struct Arguments : Tensors<Element>, Geometry {
   int weight_blocks;              // blocks of `prepare` that prepare weights; the others prepare pixels
   int blocks_per_tile_and_group;  // blocks of `prepare` for the pixels of a prepared tile and conv group
   int conv_groups;
-  int subtiles;                   // output tiles in a prepared tile
+  int output_tiles_per_prepared_tile;
   int k_tiles, k_tile_channels;   // K tiles of a conv group, over all depth taps
   int steps;                      // wgmmas of a K tile
   int stage_steps;                // wgmmas of a weight stage; the last stage of a K tile may have fewer
   int tile_positions;             // positions of an output tile, over both consumer warpgroups
   int strip_columns;              // output columns of a strip
-  FastDivisor slices;             // slices of an image: strips times output planes
-  FastDivisor output_depth;       // output planes
+  FastDivisor slices;             // slices of an image: strips times the output's depth
+  FastDivisor output_depth;       // of an image
   FastDivisor pitch, slice_rows;  // positions of a row, and rows of a slice
   FastDivisor depth_taps;         // a K tile belongs to one depth tap
   int input_depth, stride_depth, dilation_depth, pad_depth;
@@ -165,9 +170,9 @@ struct Arguments : Tensors<Element>, Geometry {
   FastDivisor column_stride_phases;                                           // for each stride phase of rows
   int work_tiles_per_block;  // the first blocks_with_extra_tile blocks have one more
   int blocks_with_extra_tile;
-  FastDivisor work_tiles_per_prepared_tile;  // subtiles * conv groups * filter blocks * splits
-  FastDivisor work_tiles_per_subtile;        // conv groups * filter blocks * splits
-  FastDivisor splits;                        // of an output tile's K tiles; each split is a work tile
+  // For each output tile: conv groups * filter blocks * splits.
+  FastDivisor work_tiles_per_prepared_tile, work_tiles_per_output_tile;
+  FastDivisor splits;  // of an output tile's K tiles; each split is a work tile
   FastDivisor filter_blocks_per_group;
 
   unsigned channel_stride_bytes;  // distance of the input's channels

@@ -95,10 +95,10 @@ class Tiler {
         for (const Instance& instance : kInstances) {
           // The output tiles of a larger prepared tile share vectors. With several stride phases or channel
           // blocks, larger prepared tiles would need many TMA loads and take longer to prepare and to load.
-          for (const int64_t subtiles : {1, 2, 4}) {
+          for (const int64_t output_tiles_per_prepared_tile : {1, 2, 4}) {
             Tiling tiling;
             tiling.accumulator_tiles = instance.accumulator_tiles;
-            tiling.subtiles = subtiles;
+            tiling.output_tiles_per_prepared_tile = output_tiles_per_prepared_tile;
             tiling.strips = strips;
             tiling.k_tile_channels = pairs * kWgmmaK;
             if (!complete(tiling)) break;
@@ -131,7 +131,8 @@ class Tiler {
     }
     const int64_t overhang = rows_.max_shift * tiling.pitch + columns_.max_shift;
     tiling.stride_phase_vectors = tiling.tile_positions() + overhang;
-    tiling.prepared_stride_phase_vectors = tiling.subtiles * tiling.tile_positions() + overhang;
+    tiling.prepared_stride_phase_vectors =
+        tiling.output_tiles_per_prepared_tile * tiling.tile_positions() + overhang;
     tiling.k_tiles = ceil_divide(problem_.channels_per_group(), tiling.k_tile_channels) * problem_.filter[0];
     for (int64_t pair = 0; pair < tiling.k_tile_channels / kWgmmaK; ++pair) {
       for (int64_t r = 0; r < problem_.filter[1]; ++r) {
@@ -150,7 +151,7 @@ class Tiler {
     const int64_t lines = problem_.batch * tiling.strips * problem_.output[0] * tiling.slice_rows;
     // No positions follow the last output row of the last slice.
     tiling.prepared_tiles = ceil_divide((lines - tiling.slice_rows + problem_.output[1]) * tiling.pitch,
-                                        tiling.subtiles * tiling.tile_positions());
+                                        tiling.output_tiles_per_prepared_tile * tiling.tile_positions());
     // Shared-memory descriptors of wgmma have 14 bits for addresses and distances.
     if (tiling.channel_block_vectors() >= 1 << 14) return false;
     if (tiling.prepared_stride_phase_vectors * tiling.stride_phases() > kMaxPreparedVectors) return false;

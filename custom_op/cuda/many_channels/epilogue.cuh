@@ -32,18 +32,18 @@ struct RowScale {
   }
 };
 
-// Stores the results at one position for a warp's 16 rows, each to the output channel of its filter. Rows
-// from `rows` on have no filter.
+// Stores the results at one position for a warp's 16 rows, each to the output channel of its filter.
+// `filters_left` counts the filters of the conv group from the warp's first row on; further rows have none.
 template <typename Format, typename Stored, typename Element = typename Format::Element>
 class PositionWriter {
  public:
   // `to` is y or the sums of a split.
-  __device__ PositionWriter(const Arguments<Element>& problem, Stored* to, long long at, int rows,
+  __device__ PositionWriter(const Arguments<Element>& problem, Stored* to, long long at, int filters_left,
                             const float* staged)
       : residual_(global_address(problem.z + at)),
         to_(global_address(to + at)),
         plane_bytes_(problem.output_plane * static_cast<unsigned>(sizeof(Stored))),
-        rows_(rows),
+        filters_left_(filters_left),
         staged_(staged) {}
 
   // Stores 16 rows without a residual, with an activation that only clamps.
@@ -58,14 +58,14 @@ class PositionWriter {
   template <int kRowsPerPass, typename Activate>
   __device__ void store_rows(bool has_residual, Activate activate) const {
 #pragma unroll 1
-    for (int first = 0; first < min(rows_, kWarpRows); first += kRowsPerPass) {
+    for (int first = 0; first < min(filters_left_, kWarpRows); first += kRowsPerPass) {
       float values[kRowsPerPass];
 #pragma unroll
       for (int i = 0; i < kRowsPerPass; ++i) values[i] = staged_[(first + i) * kStagedPitch];
       if (has_residual) {
 #pragma unroll
         for (int i = 0; i < kRowsPerPass; ++i) {
-          if (first + i < rows_) {
+          if (first + i < filters_left_) {
             values[i] += Format::to_float(*optimization_barrier_global(
                 reinterpret_cast<const Element*>(address_at(residual_, first + i, plane_bytes_))));
           }
@@ -74,7 +74,7 @@ class PositionWriter {
       activate(values);
 #pragma unroll
       for (int i = 0; i < kRowsPerPass; ++i) {
-        if (first + i < rows_) store(first + i, values[i]);
+        if (first + i < filters_left_) store(first + i, values[i]);
       }
     }
   }
@@ -87,7 +87,7 @@ class PositionWriter {
 
   unsigned long long residual_, to_;
   unsigned plane_bytes_;
-  int rows_;
+  int filters_left_;
   const float* staged_;
 };
 
@@ -123,9 +123,10 @@ __device__ inline void store_results(const Arguments<Element>& problem, const Ti
   }
   const EpilogueParams& epilogue_params = problem.epilogue_params;
   const int first_filter = tile_info.filter_block * kWgmmaM + first_row;
-  const int rows = problem.filters - first_filter;
+  const int filters_left = problem.filters - first_filter;
   const bool has_residual = problem.z != nullptr, has_splits = problem.splits.divisor > 1;
-  const bool only_clamps_full_rows = epilogue_params.only_clamps && rows >= kWarpRows && !has_residual;
+  const bool only_clamps_full_rows =
+      epilogue_params.only_clamps && filters_left >= kWarpRows && !has_residual;
   const long long plane =
       (tile_info.image * problem.out_channels + tile_info.conv_group * problem.filters + first_filter) *
       problem.output_plane;
@@ -151,11 +152,11 @@ __device__ inline void store_results(const Arguments<Element>& problem, const Ti
     const long long at = plane + lane_outputs[part];
     if (has_splits) {
       float* const split_sums = problem.split_accumulators + tile_info.split * problem.y_elements;
-      const PositionWriter<Format, float> writer(problem, split_sums, at, rows, staged + lane);
+      const PositionWriter<Format, float> writer(problem, split_sums, at, filters_left, staged + lane);
       writer.template store_rows<8>(false, [](float (&)[8]) {});
       continue;
     }
-    const PositionWriter<Format, Element> writer(problem, problem.y, at, rows, staged + lane);
+    const PositionWriter<Format, Element> writer(problem, problem.y, at, filters_left, staged + lane);
     if (only_clamps_full_rows) [[likely]] {
       writer.store_clamped(epilogue_params.lower, epilogue_params.upper);
     } else if (epilogue_params.only_clamps) {

@@ -31,7 +31,7 @@ inline constexpr Instance kInstances[] = {{8}, {12}, {16}, {20}, {24}, {26}, {28
 // Tile sizes, splits and stages, with everything that follows from them.
 struct Tiling {
   int accumulator_tiles = 0;  // of a consumer warpgroup
-  int64_t subtiles = 1;       // output tiles in a prepared tile
+  int64_t output_tiles_per_prepared_tile = 1;
   int64_t filter_blocks = 1;  // blocks of 64 filters in a conv group
   int64_t splits = 1;         // of an output tile's K tiles
   int64_t k_tile_channels = kWgmmaK, k_tiles = 0;
@@ -71,9 +71,9 @@ struct Tiling {
     return filter_rows(problem) * kMaxWeightWindows * k_tiles * steps * kWgmmaK * 2;
   }
   int64_t work_tiles_per_prepared_tile(const ConvProblem& problem) const {
-    return subtiles * work_tiles_per_subtile(problem);
+    return output_tiles_per_prepared_tile * work_tiles_per_output_tile(problem);
   }
-  int64_t work_tiles_per_subtile(const ConvProblem& problem) const {
+  int64_t work_tiles_per_output_tile(const ConvProblem& problem) const {
     return problem.group * filter_blocks * splits;
   }
   int64_t work_tiles(const ConvProblem& problem) const {
@@ -82,8 +82,8 @@ struct Tiling {
 
   // Names the tiling among those of a problem.
   std::string key() const {
-    return joined("tiles ", accumulator_tiles, "x", subtiles, " strips ", strips, " channels ",
-                  k_tile_channels, " splits ", splits);
+    return joined("tiles ", accumulator_tiles, "x", output_tiles_per_prepared_tile, " strips ", strips,
+                  " channels ", k_tile_channels, " splits ", splits);
   }
 };
 

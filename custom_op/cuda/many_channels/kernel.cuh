@@ -41,8 +41,9 @@ __device__ inline void scale_by_power_of_two(float (&accumulators)[kAccumulatorT
   }
 }
 
-// Stages that a wgmma group in flight reads; -1 for none.
-struct StagesInFlight {
+// Stages to release once a wgmma group has finished; -1 for none. Only the last wgmma group of a K tile
+// releases the pixel stage.
+struct StagesToRelease {
   int pixels = -1, weights = -1;
 };
 
@@ -50,11 +51,11 @@ struct StagesInFlight {
 // stages that the last two wgmma groups read; these wgmma groups may still be in flight.
 struct ConsumerState {
   DynamicPipelineState pixels, weights;
-  StagesInFlight last, previous;
+  StagesToRelease last, previous;
 };
 
 // Releases the stages to the producers, after the wgmmas that read them have finished.
-__device__ inline void release(BlockState& state, StagesInFlight& stages) {
+__device__ inline void release(BlockState& state, StagesToRelease& stages) {
   if (stages.pixels >= 0) mbarrier_arrive(&state.pixels_empty[stages.pixels]);
   if (stages.weights >= 0) mbarrier_arrive(&state.weights_empty[stages.weights]);
   stages = {};
@@ -149,7 +150,8 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
     const PixelStageInfo last = mainloop<Format>(problem, state, first_position, consumer, accumulators);
     mbarrier_wait(&state.tile_ready[tile_info_pipeline.stage], tile_info_pipeline.phase);
     const TileInfo& tile_info = state.tile_info[tile_info_pipeline.stage];
-    const int* const output_offsets = output_offsets_at(problem, tile_info_pipeline.stage) + first_position;
+    const int* const output_offsets =
+        shared_output_offsets(problem, tile_info_pipeline.stage) + first_position;
     if (Format::kIsScaled && last.use_naive_conv) {
       if (problem.splits.divisor == 1) {
         compute_naive_conv<Format>(problem, tile_info, output_offsets, kPositions);

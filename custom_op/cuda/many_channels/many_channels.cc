@@ -2,28 +2,31 @@
 // filters, N the output positions, and K the channels and taps. A *filter* is the weights of one output
 // channel.
 //
-//   accumulator[k, position] = sum over K tiles, channel blocks of a K tile, and taps (r, s) of
-//                              w[k, 8 channels, r, s] * x[channel block, position + (r, s), 8 channels]
+//   accumulator[k, position] = sum over channel blocks c, taps t and i < 8 of
+//                              w[k, 8 c + i, t] * x[c, position + offset(t), i]
+//
+// One wgmma multiplies two channel blocks of one tap.
 //
 // wgmma reads shared memory in core matrices of 8 rows of 8 numbers, 16 bytes a row (wgmma.cuh). Terms of the
 // input's layout there:
 // - A *vector* is 8 channels of one pixel in 16 bytes, as in cuDNN's NCHW_VECT_C. It is a row of a core
 //   matrix. A *channel block* is the vectors of the same 8 channels. Any 8 neighbouring vectors are a core
 //   matrix. A tap is therefore only an offset, and a pixel that is loaded once serves all taps.
-// - *Positions* are numbered through the whole batch: along a row, then over the rows of an image, then over
-//   the images. Zeros separate rows, and rows of zeros separate images. The zeros that pad the end of one row
-//   or image also pad the beginning of the next. Results at the positions in between are computed, but not
-//   stored.
+// - With stride 1, a *position* numbers a place (image, row, column) of the padded input. Positions run
+//   through the whole batch: along a row, then over the rows of an image, then over the images. The result
+//   at a position needs the vectors at that position plus the offset of each tap. The row pitch is wide
+//   enough for the halo, so a row has positions that are no outputs. Their results are computed and dropped.
+//   With padding, the same zeros end one row or image and begin the next.
 // - Wide images are cut into *strips* of columns. Otherwise a tile would be a part of one row, and would also
 //   need the rows above and below.
 // - With strides, the padded input is split into *stride phases*: the remainders of its rows and columns by
-//   the strides. Each stride phase has its own vectors.
+//   the strides. Each stride phase has its own vectors, at the same positions.
 //
 // Tiles:
 // - An *output tile* is a range of neighbouring positions, which may cross rows and images.
 // - A *K tile* is some channels of a conv group for one depth tap, with all taps of height and width.
-// - A *prepared tile* is one, two or four neighbouring output tiles, which share the vectors at their common
-//   ends. An output tile within a prepared tile is a *subtile*.
+// - A *prepared tile* is one, two or four neighbouring output tiles. They share the vectors of the halos
+//   between them, so fewer halo vectors are prepared.
 // - A *work tile* is an output tile, a block of 64 filters and, with split-K, a part of the K tiles. A block
 //   computes one at a time.
 // - An *accumulator tile* is 64 filters at 8 positions, in the registers of a warpgroup. Two consumer
@@ -38,8 +41,9 @@
 // bfloat16 data are operands as they are.
 //
 // Data flow, in two or three kernels:
-// - `prepare` converts pixels into vectors and finds their scales, each pixel once for all filters. A block
-//   takes some K tiles of a prepared tile. K tiles are written in the order in which `kernel` loads them.
+// - `prepare` converts pixels into vectors and finds their scales, once for all filters. Pixels in the halo
+//   of two prepared tiles are converted for both, and every pixel once for each depth tap. A block takes some
+//   K tiles of a prepared tile. K tiles are written in the order in which `kernel` loads them.
 //   `prepare` also computes the offsets of the results in y. It converts the weights too, in the order in
 //   which wgmma reads them, unless they are constant and were prepared with the session (Plan::prepare).
 // - `kernel` is a persistent, warp-specialised GEMM. Two producer warps load the pixels and the weights of K
@@ -52,8 +56,8 @@
 // prepared tiles. benchmarks/many_channels.md has the cost of each choice and the alternatives that were
 // tried.
 //
-// With a depth axis, each output plane is treated as an image; a *slice* is a strip of an output plane. Depth
-// taps add K tiles: the same channels in another plane.
+// With a depth axis, each output depth is treated as an image; a *slice* is a strip of one output depth.
+// Depth taps add K tiles: the same channels at another input depth.
 //
 // Limits: float16, bfloat16, and float32 in precision tf32; compute capability 9.0; at most 256 taps of
 // height and width. The epilogue fuses a residual, ReLU and Clip, SiLU and HardSwish from 40 output channels
@@ -104,11 +108,11 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   arguments.naive_conv = naive_conv_of(problem);
   arguments.epilogue_params = epilogue_params_of(problem.epilogue);
   arguments.filter_blocks_per_group = FastDivisor(narrow(tiling.filter_blocks));
-  arguments.work_tiles_per_subtile = FastDivisor(narrow(tiling.work_tiles_per_subtile(problem)));
+  arguments.work_tiles_per_output_tile = FastDivisor(narrow(tiling.work_tiles_per_output_tile(problem)));
   arguments.splits = FastDivisor(narrow(tiling.splits));
   arguments.y_elements = problem.result_elements();
   arguments.work_tiles_per_prepared_tile = FastDivisor(narrow(tiling.work_tiles_per_prepared_tile(problem)));
-  arguments.subtiles = narrow(tiling.subtiles);
+  arguments.output_tiles_per_prepared_tile = narrow(tiling.output_tiles_per_prepared_tile);
   arguments.k_tiles = narrow(tiling.k_tiles);
   arguments.k_tile_channels = narrow(tiling.k_tile_channels);
   arguments.steps = narrow(tiling.steps);
@@ -133,8 +137,9 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   arguments.prepared_k_tile_bytes = narrow(tiling.prepared_k_tile_bytes());
   arguments.pixel_stage_bytes = narrow(tiling.pixel_stage_bytes());
   // If a prepared tile is one output tile, the pixels of a stage are contiguous and need one TMA load.
-  arguments.tma_loads =
-      tiling.subtiles == 1 ? 1 : narrow(tiling.k_tile_channels / kVectorChannels * tiling.stride_phases());
+  arguments.tma_loads = tiling.output_tiles_per_prepared_tile == 1
+                            ? 1
+                            : narrow(tiling.k_tile_channels / kVectorChannels * tiling.stride_phases());
   arguments.tma_load_bytes = arguments.pixel_stage_bytes / arguments.tma_loads;
   arguments.tma_load_stride = narrow(tiling.prepared_stride_phase_vectors * kVectorBytes);
   arguments.conv_groups = narrow(problem.group);
@@ -169,7 +174,7 @@ class ManyChannelsPlan final : public Plan {
   static std::string why_not(const ConvProblem& problem, const Tiling& tiling) {
     const int64_t images = 2 + tiling.prepared_stride_phase_vectors /
                                    (tiling.strips * problem.output[0] * tiling.slice_rows * tiling.pitch);
-    // Offsets of padding before the first plane are negative.
+    // Offsets of padding before the first depth are negative.
     const int64_t padding = (problem.pad_begin[0] + problem.dilation[0] * problem.filter[0]) *
                             problem.input[1] * problem.input[2];
     const int64_t weights = tiling.prepared_weight_bytes(problem);
@@ -191,7 +196,8 @@ class ManyChannelsPlan final : public Plan {
     filter_rows_ = tiling.filter_rows(problem);
     weight_bytes_ = tiling.prepared_weight_bytes(problem);
     pixel_range_count_ = tiling.round_tiles * tiling.prepared_k_tiles(problem);
-    output_offset_count_ = tiling.round_tiles * tiling.subtiles * tiling.tile_positions();
+    output_offset_count_ =
+        tiling.round_tiles * tiling.output_tiles_per_prepared_tile * tiling.tile_positions();
     prepare_ = {find_kernel(names[0], device, sizeof(Arguments<void>)),
                 {},
                 Dim3(kPrepareThreads),
@@ -278,8 +284,8 @@ class ManyChannelsPlan final : public Plan {
   std::string describe() const override {
     return joined(
         kWgmmaM, " filters x ", tiling_.tile_positions(), " positions, ", tiling_.k_tile_channels,
-        " channels at a time: ", tiling_.k_tiles, " x ", tiling_.steps, " wgmmas of 64 x ", kWgmmaK, " x ",
-        int64_t{tiling_.accumulator_tiles} * kAccumulatorTileColumns, "; ",
+        " channels at a time: ", tiling_.k_tiles, " x ", tiling_.steps, " wgmmas m64n",
+        int64_t{tiling_.accumulator_tiles} * kAccumulatorTileColumns, "k", kWgmmaK, "; ",
         tiling_.strips == 1 ? "" : joined(tiling_.strips, " strips of ", tiling_.strip_columns, " columns, "),
         "rows of ", tiling_.pitch, " positions, ", tiling_.pixel_stages, " stages of pixels and ",
         tiling_.weight_stages, " of weights; ", rounds_text(),
@@ -339,9 +345,9 @@ class ManyChannels final : public AlgorithmByTiling<ManyChannelsPlan, best_tilin
  public:
   std::string_view name() const override { return "many_channels"; }
   bool rounds_depthwise() const override { return true; }
-  // Pools are not fused. Clamps are always fused. Other activations run in a separate kernel, unless it would
-  // round twice: a separate kernel takes less time than a function call for each result. SiLU and HardSwish
-  // are fused from kMinSwishFilters filters on.
+  // Pools are not fused. Clamps are always fused, SiLU and HardSwish from kMinSwishFilters filters on. Other
+  // activations run in a separate kernel, which takes less time than a function call for each result. They
+  // are fused only if the separate kernel would round twice.
   bool fuses(const ConvProblem& problem) const override {
     const Epilogue& epilogue = problem.epilogue;
     return epilogue.pool.kind == PoolKind::none &&

@@ -1,7 +1,8 @@
 #pragma once
 
-// Conversion of pixels and weights to operands, in the order in which `kernel` loads them to shared memory,
-// and the TMA loads of the weights.
+// Conversion of pixels and weights to operands, in the order in which `kernel` loads them to shared memory.
+// The kernel `prepare` converts pixels and weights; the producers of `kernel` convert low windows of pixels.
+// Also the TMA loads of the weights.
 
 #include "cuda/many_channels/tile_scheduler.cuh"
 #include "cuda/primitives/global_memory.cuh"
@@ -39,7 +40,7 @@ __device__ inline PixelSource pixel_source_of(const Arguments<Element>& problem,
   const int stride_phase = layout.stride_phase_vectors.quotient(vector);
   const Position at = tile.position_at(
       problem, vector - stride_phase * static_cast<int>(layout.stride_phase_vectors.divisor));
-  const int plane = at.depth * problem.stride_depth - problem.pad_depth;
+  const int depth = at.depth * problem.stride_depth - problem.pad_depth;
   const int row =
       at.row * problem.stride_height + problem.stride_phase_rows[stride_phase] - problem.pad_height;
   const int column = (at.strip * problem.strip_columns + at.column) * problem.stride_width +
@@ -47,8 +48,8 @@ __device__ inline PixelSource pixel_source_of(const Arguments<Element>& problem,
   const bool exists = tile.image + at.image < problem.batch && row >= 0 && row < problem.input_height &&
                       column >= 0 && column < problem.input_width;
   return {at.image * problem.in_channels * problem.input_plane +
-              (plane * problem.input_height + row) * problem.input_width + column,
-          exists ? plane : kNoPlane};
+              (depth * problem.input_height + row) * problem.input_width + column,
+          exists ? depth : kNoDepth};
 }
 
 // Loads eight channels of a pixel. Channels from `channels` on are zeros. `channels` is at least
@@ -87,8 +88,8 @@ __device__ inline void convert_pixels(const Arguments<Element>& problem, const E
     const int channel_block = layout.vectors.quotient(i), pixel_index = i - channel_block * vectors;
     const int vector = layout.vector_index(pixel_index);
     const PixelSource pixel_source = source(vector);
-    const int plane = pixel_source.plane + k_tile.depth_tap * problem.dilation_depth;
-    const bool exists = plane >= 0 && plane < problem.input_depth;
+    const int depth = pixel_source.depth + k_tile.depth_tap * problem.dilation_depth;
+    const bool exists = depth >= 0 && depth < problem.input_depth;
     const unsigned long long pixel =
         address_at(global_address(from + static_cast<long long>(pixel_source.element) *
                                              static_cast<int>(sizeof(Element))),
@@ -119,11 +120,11 @@ __device__ inline void convert_pixels(const Arguments<Element>& problem, const E
   }
 }
 
-// Returns the offset of a position's result from plane 0 of the tile's first image. Positions between rows
-// and between slices are no outputs.
+// Returns the offset of a position's result from output channel 0 of the tile's first image. Positions
+// between rows and between slices are no outputs.
 template <typename Element>
-__device__ inline int output_offset_of(const Arguments<Element>& problem, const TileStart& tile,
-                                       int position) {
+__device__ inline int compute_output_offset(const Arguments<Element>& problem, const TileStart& tile,
+                                            int position) {
   const Position at = tile.position_at(problem, position);
   const int column = at.strip * problem.strip_columns + at.column;
   const bool exists = tile.image + at.image < problem.batch && at.row < problem.output_height &&
@@ -140,7 +141,8 @@ __device__ inline void prepare_k_tiles(const Arguments<Element>& problem, int bl
   const int part = block - tile_and_group * problem.blocks_per_tile_and_group;
   const int prepared_tile = tile_and_group / problem.conv_groups;
   const int conv_group = tile_and_group - prepared_tile * problem.conv_groups;
-  const TileStart tile(problem, (problem.first_prepared_tile + prepared_tile) * problem.subtiles);
+  const TileStart tile(
+      problem, (problem.first_prepared_tile + prepared_tile) * problem.output_tiles_per_prepared_tile);
   const ChannelBlock layout{problem.prepared_channel_block_vectors, problem.prepared_stride_phase_vectors,
                             problem.column_stride_phases};
   const Element* const input = input_of(problem, tile, conv_group);
@@ -148,14 +150,17 @@ __device__ inline void prepare_k_tiles(const Arguments<Element>& problem, int bl
     state.sources[i] = pixel_source_of(problem, tile, layout, i);
   }
   // The output offsets count from the first image of each output tile.
-  for (int i = threadIdx.x; part + conv_group == 0 && i < problem.subtiles * problem.tile_positions;
+  for (int i = threadIdx.x;
+       part + conv_group == 0 && i < problem.output_tiles_per_prepared_tile * problem.tile_positions;
        i += kPrepareThreads) {
-    const int subtile = i / problem.tile_positions;
-    const TileStart subtile_start(problem,
-                                  (problem.first_prepared_tile + prepared_tile) * problem.subtiles + subtile);
-    problem.output_offsets[static_cast<long long>(prepared_tile) * problem.subtiles * problem.tile_positions +
-                           i] =
-        output_offset_of(problem, subtile_start, i - subtile * problem.tile_positions);
+    const int output_tile_in_prepared = i / problem.tile_positions;
+    const TileStart output_tile_start(
+        problem, (problem.first_prepared_tile + prepared_tile) * problem.output_tiles_per_prepared_tile +
+                     output_tile_in_prepared);
+    problem.output_offsets[static_cast<long long>(prepared_tile) * problem.output_tiles_per_prepared_tile *
+                               problem.tile_positions +
+                           i] = compute_output_offset(problem, output_tile_start,
+                                                      i - output_tile_in_prepared * problem.tile_positions);
   }
   __syncthreads();
   const auto source = [&](int vector) { return state.sources[vector]; };
@@ -207,10 +212,10 @@ __device__ __noinline__ void convert_window(const Arguments<Element>& problem, c
 
 // Returns the prepared weights of a filter block for a K tile and a binade window.
 template <typename Element>
-__device__ inline unsigned char* prepared_k_tile_weights(const Arguments<Element>& problem, int filter_block,
-                                                         int window, int k_tile) {
+__device__ inline unsigned char* prepared_k_tile_weights(const Arguments<Element>& problem,
+                                                         int global_filter_block, int window, int k_tile) {
   const long long first_k_tile =
-      (static_cast<long long>(filter_block) * kMaxWeightWindows + window) * problem.k_tiles;
+      (static_cast<long long>(global_filter_block) * kMaxWeightWindows + window) * problem.k_tiles;
   return problem.prepared_weights + (first_k_tile + k_tile) * problem.steps * kStepUnits * 16;
 }
 
@@ -223,8 +228,8 @@ __device__ inline void prepare_filter(const Arguments<Element>& problem, int fil
   const int filter_blocks = problem.filter_blocks_per_group.divisor, conv_group = block / filter_blocks;
   const int filter = (block - conv_group * filter_blocks) * kWgmmaM + row;  // within the conv group
   const bool exists = filter < problem.filters;
-  const int plane_taps = problem.filter_height * problem.filter_width;
-  const int taps = static_cast<int>(problem.depth_taps.divisor) * plane_taps;
+  const int taps_per_depth = problem.filter_height * problem.filter_width;
+  const int taps = static_cast<int>(problem.depth_taps.divisor) * taps_per_depth;
   const int size = problem.channels * taps;
   const Element* const from =
       problem.w + (static_cast<long long>(conv_group) * problem.filters + filter) * size;
@@ -235,9 +240,10 @@ __device__ inline void prepare_filter(const Arguments<Element>& problem, int fil
     for (int i = threadIdx.x; i < size; i += kPrepareThreads) range.include(from[i]);
     range = reduce_threads(range, state, false, [] { __syncthreads(); });
     filter_range = {range.top(), static_cast<unsigned>(range.windows())};
-    // False if the scale of a lower window would leave the float32 range.
-    const bool is_scaled = filter_range.top - kBinades >= kScaledTop - 126;
-    if (!range.is_finite() || filter_range.windows > (is_scaled ? kMaxWeightWindows : 1))
+    // True if the scale exponent of the second window is not clamped (scale_exponent). It is then the first
+    // window's plus kBinades, as PixelStageInfo::exponent assumes.
+    const bool has_second_window = filter_range.top - kBinades >= kScaledTop - 126;
+    if (!range.is_finite() || filter_range.windows > (has_second_window ? kMaxWeightWindows : 1))
       filter_range = {0, ~0u};
   }
   if (threadIdx.x == 0) problem.filter_ranges[filter_row] = filter_range;
@@ -249,8 +255,8 @@ __device__ inline void prepare_filter(const Arguments<Element>& problem, int fil
       const int k_tile = i / (problem.steps * 2), half_step = i - k_tile * problem.steps * 2;
       const int step = half_step / 2, half = half_step % 2;
       const KTile k_tile_taps(problem, k_tile);
-      const int tap = k_tile_taps.depth_tap * plane_taps + step % plane_taps;
-      const int channel = k_tile_taps.channel + step / plane_taps * kWgmmaK + half * kVectorChannels;
+      const int tap = k_tile_taps.depth_tap * taps_per_depth + step % taps_per_depth;
+      const int channel = k_tile_taps.channel + step / taps_per_depth * kWgmmaK + half * kVectorChannels;
       unsigned words[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -276,18 +282,18 @@ __device__ inline void prepare_filter(const Arguments<Element>& problem, int fil
 // Returns the number of binade windows of a filter block's weights, or ~0 if wgmma cannot compute one of the
 // filters. Called by all lanes of a warp.
 template <typename Format, typename Element = typename Format::Element>
-__device__ inline unsigned weight_windows(const Arguments<Element>& problem, int filter_block) {
+__device__ inline unsigned weight_windows(const Arguments<Element>& problem, int global_filter_block) {
   if (!Format::kIsScaled) return 1;
-  const FilterRange* const ranges = problem.filter_ranges + filter_block * kWgmmaM + threadIdx.x % 32;
+  const FilterRange* const ranges = problem.filter_ranges + global_filter_block * kWgmmaM + threadIdx.x % 32;
   return __reduce_max_sync(~0u, max(ranges[0].windows, ranges[32].windows));
 }
 
 // Producer warp: loads the weights of `k_tiles` K tiles, as soon as stages are empty.
 template <typename Element>
-__device__ inline void load_weights(const Arguments<Element>& problem, int filter_block, int window,
+__device__ inline void load_weights(const Arguments<Element>& problem, int global_filter_block, int window,
                                     int k_tile, int k_tiles, DynamicPipelineState& pipeline) {
   BlockState& state = block_state(problem);
-  const unsigned char* from = prepared_k_tile_weights(problem, filter_block, window, k_tile);
+  const unsigned char* from = prepared_k_tile_weights(problem, global_filter_block, window, k_tile);
   constexpr int kStepBytes = kStepUnits * 16;
   for (; k_tiles > 0; --k_tiles) {
     for (int steps_left = problem.steps; steps_left > 0; steps_left -= problem.stage_steps) {

@@ -64,8 +64,9 @@ __device__ inline void publish_tile_info(const Arguments<Element>& problem, cons
                                                  work_tile.first_row(), work_tile.split};
     const int bytes = problem.tile_positions * static_cast<int>(sizeof(int));
     mbarrier_arrive_expect_tx(&state.tile_ready[tile_info_pipeline.stage], bytes);
-    tma_load_1d(output_offsets_at(problem, tile_info_pipeline.stage), output_offsets(problem, work_tile),
-                bytes, &state.tile_ready[tile_info_pipeline.stage]);
+    tma_load_1d(shared_output_offsets(problem, tile_info_pipeline.stage),
+                global_output_offsets(problem, work_tile), bytes,
+                &state.tile_ready[tile_info_pipeline.stage]);
   }
   tile_info_pipeline.advance(kTileInfoStages);
 }
@@ -78,8 +79,8 @@ __device__ inline void load_pixels(const Arguments<Element>& problem, const Work
   BlockState& state = block_state(problem);
   const long long first =
       first_prepared_k_tile(problem, work_tile.prepared_tile, work_tile.conv_group) + work_tile.first_k_tile;
-  const unsigned char* from =
-      prepared_pixels(problem, first) + work_tile.subtile * problem.tile_positions * kVectorBytes;
+  const unsigned char* from = prepared_pixels(problem, first) +
+                              work_tile.output_tile_in_prepared * problem.tile_positions * kVectorBytes;
   PixelRange range{};  // each lane has the range of one of 32 K tiles
   for (int i = 0; i < work_tile.k_tiles; ++i) {
     int top = 0;
@@ -126,8 +127,8 @@ __device__ __noinline__ void produce_low_windows(const Arguments<Element>& probl
     const PixelRange range = ranges[k_tile];
     for (int i = 1; i <= TileRange<Format>::low_windows_of(range); ++i) {
       const int top = range.top - i * kBinades;
-      // Only the pixel warp waits, and passes the stage on. The weight warp does not know the pipeline state.
-      // The two warps may also be more than one mbarrier phase apart, and then the parity is ambiguous.
+      // Only the pixel warp waits, and tells the weight warp the stage. The weight warp does not track this
+      // pipeline. It may also lag by more than one mbarrier phase, which a parity cannot express.
       if (warp == kPixelWarp) {
         mbarrier_wait(&state.pixels_empty[pipeline.stage], pipeline.phase ^ 1);
         if (lane == 0) state.low_stage = pipeline.stage;
@@ -153,15 +154,15 @@ __device__ __noinline__ void produce_low_windows(const Arguments<Element>& probl
 }
 
 // Producer loop: loads the prepared pixels and weights of the block's work tiles and publishes the work
-// tiles. The two warps run independently. One warp issues an instruction in about six cycles, so each warp
-// does little per K tile.
+// tiles. The two warps run independently, except in low windows, which they convert together.
 template <typename Format, typename Element = typename Format::Element>
 __device__ inline void produce_tiles(const Arguments<Element>& problem) {
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   DynamicPipelineState pixels, weights, tile_info_pipeline;
   const TileScheduler scheduler(problem);
-  // Constant weights were prepared before this run. The weights of the first K tiles are therefore loaded
-  // before griddepcontrol_wait, which waits for the pixels.
+  // Constant weights were prepared before this run. In 16-bit formats the weights of the first K tiles are
+  // therefore loaded before griddepcontrol_wait, which waits for the pixels: as many K tiles as fit the empty
+  // stages.
   int k_tiles_ahead = 0;
   if (!Format::kIsScaled && problem.weights_are_constant && warp == kWeightWarp &&
       scheduler.first < scheduler.end) {

@@ -20,7 +20,7 @@ __device__ inline unsigned char* weight_stage(const Arguments<Element>& problem,
   return shared_memory_at(problem.shared.weights) + stage * problem.weight_stage_bytes;
 }
 template <typename Element>
-__device__ inline int* output_offsets_at(const Arguments<Element>& problem, int stage) {
+__device__ inline int* shared_output_offsets(const Arguments<Element>& problem, int stage) {
   return shared_memory_at(problem.shared.output_offsets) + stage * problem.tile_positions;
 }
 
@@ -41,15 +41,16 @@ __device__ inline int div_mod(long long& number, FastDivisor divisor) {
   return static_cast<int>(dividend - number * static_cast<int>(divisor.divisor));
 }
 
-// Coordinates of the first position of an output tile or prepared tile. Positions are numbered along the rows
-// of a slice, the slices of an image and the images. A slice is a strip of an output plane.
+// Coordinates of the first position of an output tile. A prepared tile starts at its first output tile.
+// Positions are numbered along the rows of a slice, the slices of an image and the images. A slice is a strip
+// of one output depth.
 struct TileStart {
   long long image;
   int slice, row, column;
 
   template <typename Element>
-  __device__ TileStart(const Arguments<Element>& problem, int tile) {
-    image = static_cast<long long>(tile) * problem.tile_positions;
+  __device__ TileStart(const Arguments<Element>& problem, int output_tile) {
+    image = static_cast<long long>(output_tile) * problem.tile_positions;
     column = div_mod(image, problem.pitch);
     row = div_mod(image, problem.slice_rows);
     slice = div_mod(image, problem.slices);
@@ -99,7 +100,8 @@ struct TileScheduler {
 // Coordinates of a work tile: an output tile, a filter block of a conv group, and a split of the K tiles.
 struct WorkTile {
   int output_tile;
-  int prepared_tile, subtile;  // prepared tile within the round, and output tile within the prepared tile
+  int prepared_tile;            // within the round
+  int output_tile_in_prepared;  // output tile within the prepared tile
   int conv_group, filter_block;
   int global_filter_block;  // counted over the filter blocks of all conv groups
   int split;
@@ -109,14 +111,15 @@ struct WorkTile {
   __device__ WorkTile(const Arguments<Element>& problem, int work_index) {
     prepared_tile = problem.work_tiles_per_prepared_tile.quotient_of_any(work_index);
     work_index -= prepared_tile * static_cast<int>(problem.work_tiles_per_prepared_tile.divisor);
-    subtile = problem.work_tiles_per_subtile.quotient_of_any(work_index);
-    work_index -= subtile * static_cast<int>(problem.work_tiles_per_subtile.divisor);
+    output_tile_in_prepared = problem.work_tiles_per_output_tile.quotient_of_any(work_index);
+    work_index -= output_tile_in_prepared * static_cast<int>(problem.work_tiles_per_output_tile.divisor);
     global_filter_block = problem.splits.quotient_of_any(work_index);
     const int splits = problem.splits.divisor;
     split = work_index - global_filter_block * splits;
     first_k_tile = split * problem.k_tiles / splits;
     k_tiles = (split + 1) * problem.k_tiles / splits - first_k_tile;
-    output_tile = (problem.first_prepared_tile + prepared_tile) * problem.subtiles + subtile;
+    output_tile = (problem.first_prepared_tile + prepared_tile) * problem.output_tiles_per_prepared_tile +
+                  output_tile_in_prepared;
     conv_group = problem.filter_blocks_per_group.quotient_of_any(global_filter_block);
     filter_block =
         global_filter_block - conv_group * static_cast<int>(problem.filter_blocks_per_group.divisor);
@@ -150,7 +153,7 @@ struct KTile {
     channel = k_tile * problem.k_tile_channels;
   }
 
-  // Distance of the depth tap's plane from the first tap's.
+  // Distance of the depth tap's input from the first depth tap's.
   template <typename Element>
   __device__ long long depth_bytes(const Arguments<Element>& problem) const {
     if (depth_tap == 0) return 0;
@@ -170,9 +173,11 @@ __device__ inline unsigned char* prepared_pixels(const Arguments<Element>& probl
   return problem.prepared_pixels + number * problem.prepared_k_tile_bytes;
 }
 template <typename Element>
-__device__ inline const int* output_offsets(const Arguments<Element>& problem, const WorkTile& work_tile) {
+__device__ inline const int* global_output_offsets(const Arguments<Element>& problem,
+                                                   const WorkTile& work_tile) {
   return problem.output_offsets +
-         (static_cast<long long>(work_tile.prepared_tile) * problem.subtiles + work_tile.subtile) *
+         (static_cast<long long>(work_tile.prepared_tile) * problem.output_tiles_per_prepared_tile +
+          work_tile.output_tile_in_prepared) *
              problem.tile_positions;
 }
 

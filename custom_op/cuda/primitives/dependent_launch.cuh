@@ -5,9 +5,9 @@ namespace convswap {
 // Programmatic dependent launch (PDL), on compute capability 9.0 and newer. A kernel with Start::early
 // (host/launch.h) may start while the preceding kernel of the stream still runs. griddepcontrol_wait blocks
 // the thread until that kernel has completed and its memory operations are visible. Every thread of an early
-// kernel calls it before it accesses memory that a preceding kernel writes or reads. Each kernel then
-// completes after those before it, so all preceding kernels have completed. Without an early start the call
-// returns at once.
+// kernel calls it before it reads memory that a preceding kernel writes, and before it writes memory that a
+// preceding kernel reads or writes. Each kernel then completes after those before it, so all preceding
+// kernels have completed. Without an early start the call returns at once.
 __device__ inline void griddepcontrol_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -17,7 +17,8 @@ struct Tensors {
   bool weights_are_constant;  // no preceding kernel of the stream still writes w or b
 };
 
-// Sizes of a convolution with two spatial axes; with one axis the height is 1. A plane is height times width.
+// Sizes of a convolution, without those along a depth axis. With one spatial axis the height is 1. A plane is
+// all elements of a channel: height times width, and times the depth if there is a depth axis.
 // Fields that kernels read together are neighbours, so that one 8-byte load of constant memory brings both.
 struct alignas(8) Geometry {
   int channels, filters;  // per group

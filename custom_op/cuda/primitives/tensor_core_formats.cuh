@@ -37,8 +37,8 @@ __device__ inline int exponent_of(unsigned bits) {
 }
 
 // The exponent of the scale for a window whose highest binade is `top`. If `top` is below -112, the scale is
-// that of -112, because a larger scale would overflow float32. The scaled numbers are then smaller, but those
-// float32 numbers have few significant bits, which float16 holds.
+// that of -112: 2^126, the largest power of two whose inverse is a normal float32, too. The scaled numbers
+// are then smaller, but those float32 numbers have few significant bits, which float16 holds.
 __device__ inline int scale_exponent(int top) { return kScaledTop - max(top, kScaledTop - 126); }
 
 // 2^exponent as a product of two factors, because a single float32 may not hold it. If `fits_one_factor`, the
