@@ -136,9 +136,9 @@ __device__ inline bool fits(const ValueRange<Element>& range, int top) {
 }
 
 // Reduces the ranges of a group of threads through shared memory. `state` starts as the members of an empty
-// range and is reset to them. `sync` is a barrier of the group; `is_first` is true in one of its threads.
+// range and is reset to them. `sync` is a barrier of the group; `is_leader` is true in one of its threads.
 template <typename Element, typename State, typename Sync>
-__device__ inline ValueRange<Element> reduce_threads(ValueRange<Element> range, State& state, bool is_first,
+__device__ inline ValueRange<Element> reduce_threads(ValueRange<Element> range, State& state, bool is_leader,
                                                      Sync sync) {
   range.reduce_warp();
   if (threadIdx.x % 32 == 0) {
@@ -148,7 +148,7 @@ __device__ inline ValueRange<Element> reduce_threads(ValueRange<Element> range, 
   sync();
   const ValueRange<Element> reduced{state.max_bits, state.min_bits_less_one};
   sync();
-  if (is_first) state.max_bits = 0u, state.min_bits_less_one = ~0u;
+  if (is_leader) state.max_bits = 0u, state.min_bits_less_one = ~0u;
   return reduced;
 }
 

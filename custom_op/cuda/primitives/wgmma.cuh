@@ -55,9 +55,8 @@ __device__ inline void wgmma_fence(float (&accumulators)[kAccumulatorTiles][4]) 
   wgmma_fence_operand(accumulators);
   wgmma_fence();
 }
-// Closes the wgmma group: the wgmmas since the last commit. Called directly after the last wgmma. The commit
-// most likely enters the tensor core's queue itself, and would later queue behind other warps' wgmmas
-// (benchmarks/toeplitz.md, version 15).
+// Closes the wgmma group: the wgmmas since the last commit. Called directly after the last wgmma, because a
+// later commit made toeplitz slower (benchmarks/toeplitz.md, version 15).
 __device__ inline void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Waits for all wgmma groups of the warpgroup. Called before the accumulators are read.
 template <int kAccumulatorTiles>

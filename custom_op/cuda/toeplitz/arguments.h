@@ -47,8 +47,9 @@ struct alignas(16) FilterScale {
   int offset;  // in bytes
 };
 
-// A vector to stage: the offset of its first element from the output tile's first channel, and its index in
-// the staged input. The offset is one in x, or in the raw input in shared memory (`loads_input_by_tma`).
+// A vector to stage: the offset of its first element from the output tile's first input element, and its
+// index in the staged input. The offset is one in x, or in the raw input in shared memory
+// (`loads_input_by_tma`).
 struct StagedItem {
   int source, vector_index;
 };
@@ -83,7 +84,7 @@ struct SharedOffsets {
 
   // Regions of a warpgroup, from the start of the warpgroup's memory.
   static CONVSWAP_HOST_DEVICE constexpr Offset<unsigned> staged_input() { return {}; }
-  Offset<unsigned char> conv_output, y_staging;  // in Elements; a separate conv output is float32
+  Offset<unsigned char> conv_output, y_staging;  // hold Elements; a separate conv output holds float32
   Offset<FilterScale> scales;
   Offset<WarpgroupState> state;
   Offset<unsigned char> raw;  // the raw input: Elements that TMA has loaded
@@ -109,6 +110,8 @@ struct Arguments : Tensors<Element>, Geometry {
   int window_rows, window_vectors;  // window (receptive field) of a product row, for each bundle
   int steps;                        // k-steps of the product
   FastDivisor steps_divisor;
+  // Input rows that a row of the product advances, and input vectors that a span advances: the numbers of
+  // stride phases.
   FastDivisor row_stride_phases, column_stride_phases;
   FastDivisor window_rows_divisor, window_vectors_divisor;
 
@@ -134,8 +137,8 @@ struct Arguments : Tensors<Element>, Geometry {
   bool pools;
   int product_rows;  // rows of the product for each image, including those between output rows
 
-  int filters_per_block, filter_blocks;
-  ResultStrides conv_strides;     // of the Conv output
+  int filters_per_pass, filter_passes;  // passes of a warpgroup over an output tile
+  ResultStrides conv_strides;           // of the Conv output
   ResultStrides y_strides;        // of the data for y; the same memory unless the Conv output is separate
   int fold_distance;              // between results of neighbouring folds of a filter, in elements
   bool pools_accumulators;        // a 2 x 2 pool is computed from the accumulators
@@ -151,7 +154,9 @@ struct Arguments : Tensors<Element>, Geometry {
   // distance of the second. The alignment lets one load fetch the offsets of two steps.
   alignas(8) unsigned step_offsets[kMaxSteps];
 
-  NaiveConv naive_conv;  // for data with infinities or NaN; last, since it is rarely read
+  // For output tiles that wgmma cannot compute. Kernels with an epilogue also read the pool and the
+  // activation of their second pass here. Last, since it is rarely read.
+  NaiveConv naive_conv;
 };
 
 }  // namespace convswap::toeplitz

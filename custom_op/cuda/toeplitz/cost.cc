@@ -38,15 +38,15 @@ class Tiler {
  private:
   void try_filters(const VectorLayout& vector_layout, int accumulator_tiles,
                    Candidates<Tiling>& found) const {
-    const int per_block =
+    const int per_pass =
         accumulator_tiles * kAccumulatorTileColumns / (vector_layout.outputs * vector_layout.folds);
-    if (per_block == 0) return;
+    if (per_pass == 0) return;
     const int64_t filters = problem_.filters_per_group();
     Tiling tiling{.vector_layout = vector_layout, .accumulator_tiles = accumulator_tiles};
-    tiling.filter_blocks = static_cast<int>(ceil_divide(filters, per_block));
-    tiling.filters_per_block = static_cast<int>(ceil_divide(filters, tiling.filter_blocks));
+    tiling.filter_passes = static_cast<int>(ceil_divide(filters, per_pass));
+    tiling.filters_per_pass = static_cast<int>(ceil_divide(filters, tiling.filter_passes));
     // At least half of the matrix columns would be empty: a kernel of fewer accumulator tiles is enough.
-    if (accumulator_tiles > 2 && 2 * tiling.filters_per_block * vector_layout.outputs * vector_layout.folds <=
+    if (accumulator_tiles > 2 && 2 * tiling.filters_per_pass * vector_layout.outputs * vector_layout.folds <=
                                      accumulator_tiles * kAccumulatorTileColumns)
       return;
     const int64_t all_spans = ceil_divide(problem_.output[2], vector_layout.outputs);
@@ -172,7 +172,7 @@ class Tiler {
 
     SharedOffsets& shared = tiling.shared;
     SharedLayout block(kCacheLine, limit);
-    block.place<unsigned>(tiling.filter_blocks * parts * vector_layout.steps() * tiling.accumulator_tiles *
+    block.place<unsigned>(tiling.filter_passes * parts * vector_layout.steps() * tiling.accumulator_tiles *
                           64);
     shared.items = block.place<StagedItem>(tiling.image_items);
     shared.tops = block.place<int>(problem_.filters_per_group());
@@ -196,8 +196,9 @@ class Tiler {
       shared.conv_output = warpgroup.place<unsigned char>(stored_elements * size_of(problem_.type));
       shared.y_staging = shared.conv_output;
     }
-    const int64_t filter_folds = tiling.accumulator_tiles * kAccumulatorTileColumns / vector_layout.outputs;
-    shared.scales = warpgroup.place<FilterScale>(tiling.filter_blocks * filter_folds);
+    const int64_t filters_times_folds =
+        tiling.accumulator_tiles * kAccumulatorTileColumns / vector_layout.outputs;
+    shared.scales = warpgroup.place<FilterScale>(tiling.filter_passes * filters_times_folds);
     shared.state = warpgroup.place<WarpgroupState>(1);
     if (!set_source_strides(tiling, limit)) return false;
     shared.raw = warpgroup.place<unsigned char>(tiling.raw_bytes);
@@ -264,9 +265,9 @@ class Tiler {
     const int64_t row = strides.rows_are_contiguous ? width : aligned_like(width, columns, kCacheLine);
     if (row > limit || rows * row > limit) return limit + 1;
     const int64_t stored_plane = aligned_like(plane, rows * row, kCacheLine);
-    if (tiling.filters_per_block * stored_plane > limit) return limit + 1;
+    if (tiling.filters_per_pass * stored_plane > limit) return limit + 1;
     const int64_t image =
-        aligned_like(problem_.out_channels * plane, tiling.filters_per_block * stored_plane, kCacheLine);
+        aligned_like(problem_.out_channels * plane, tiling.filters_per_pass * stored_plane, kCacheLine);
     strides.row = static_cast<int>(row);
     strides.plane = static_cast<int>(stored_plane);
     strides.image = static_cast<int>(image);
@@ -278,12 +279,12 @@ class Tiler {
     const int64_t row = int64_t{tiling.spans} * tiling.vector_layout.outputs +
                         tiling.spans * tiling.vector_layout.outputs % 2;
     const int64_t rows = int64_t{tiling.rows} * tiling.vector_layout.folds;
-    if (row > limit || rows * row > limit || tiling.filters_per_block * rows * row > limit) return limit + 1;
+    if (row > limit || rows * row > limit || tiling.filters_per_pass * rows * row > limit) return limit + 1;
     ResultStrides& strides = tiling.conv_strides;
     strides.rows_are_contiguous = strides.planes_are_contiguous = false;
     strides.row = static_cast<int>(row);
     strides.plane = static_cast<int>(rows * row);
-    strides.image = static_cast<int>(tiling.filters_per_block * rows * row);
+    strides.image = static_cast<int>(tiling.filters_per_pass * rows * row);
     return int64_t{tiling.images} * strides.image;
   }
 
@@ -304,11 +305,11 @@ class Tiler {
   TileCost cost_of_tile(const Tiling& tiling) const {
     const VectorLayout& vector_layout = tiling.vector_layout;
     const double terms = terms_of(problem_), parts = parts_of(problem_);
-    const double units = number(tiling.images * tiling.m_tiles * tiling.filter_blocks);
+    const double units = number(tiling.images * tiling.m_tiles * tiling.filter_passes);
     const double products = units * vector_layout.steps() * terms;
     const double multiplying = products * 4.0 * tiling.accumulator_tiles;  // cycles
     const double sum_tiles = units * tiling.accumulator_tiles;
-    const bool is_full = tiling.filters_per_block * vector_layout.outputs * vector_layout.folds ==
+    const bool is_full = tiling.filters_per_pass * vector_layout.outputs * vector_layout.folds ==
                              tiling.accumulator_tiles * kAccumulatorTileColumns &&
                          vector_layout.outputs > 1;
     const bool pools = pools_accumulators(problem_, vector_layout);
@@ -336,21 +337,21 @@ class Tiler {
     const double rows = number(std::min(tiling.y_rows - tiling.overlap, problem_.result[1]));
     const double stored_lines =
         tiling.images * filters * rows * y_columns * number(size_of(problem_.type)) / 128;
-    const double segments = tiling.images * (tiling.y_strides.planes_are_contiguous ? tiling.filter_blocks
+    const double segments = tiling.images * (tiling.y_strides.planes_are_contiguous ? tiling.filter_passes
                                              : tiling.y_strides.rows_are_contiguous ? filters
                                                                                     : filters * rows);
     const double shared = post_pass_cycles(tiling) + 0.442 * multiplying + 2.35 * products +
                           store_mode * sum_tiles + item * items * (2 + parts) / 3 + 0.95 * stored_lines +
-                          13.1 * segments + 25.3 * tiling.filter_blocks;
+                          13.1 * segments + 25.3 * tiling.filter_passes;
     const double alone = 12.0 * products + writing_alone * sum_tiles + (pools ? 235 : 165) * units +
-                         round_alone * rounds + 5.8 * segments + 690 * tiling.filter_blocks + 667;
+                         round_alone * rounds + 5.8 * segments + 690 * tiling.filter_passes + 667;
     const double matrix_words =
-        number(tiling.filter_blocks * vector_layout.steps() * tiling.accumulator_tiles) * 64 * parts;
+        number(tiling.filter_passes * vector_layout.steps() * tiling.accumulator_tiles) * 64 * parts;
     // Kernels of 96 columns gain most where neighbouring tiles go to warpgroups of a block, and in float32 by
     // scales that are fetched ahead, which needs several outputs in a core's row and no copies: what they
     // took of 2019fa and 2018fa conv1 beside this estimate, whose filters are one block and one fold.
     const bool gains_most = problem_.epilogue.is_empty() && tiling.accumulator_tiles == 12 &&
-                            vector_layout.folds == 1 && tiling.filter_blocks == 1 && parts == 1;
+                            vector_layout.folds == 1 && tiling.filter_passes == 1 && parts == 1;
     const double most_gained = is_float32 && is_full && !tiling.loads_input_by_tma ? 0.84 : 0.94;
     // By the fit alone, tiles that overlap take so much more than what is counted above.
     const double overlapping = tiling.overlap > 0 ? 1.004 : 1;

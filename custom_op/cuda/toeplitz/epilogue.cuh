@@ -14,17 +14,17 @@ __device__ inline void activate_common(const Epilogue& epilogue, float (&values)
                   Activation::hard_swish>(epilogue, values);
 }
 
-// A plane of the Conv output: accumulators in shared memory plus the residual. Row and column are coordinates
-// of the Conv output.
+// A plane of the Conv output: results in shared memory plus the residual. Row and column are coordinates of
+// the Conv output.
 template <typename Element>
 struct ConvPlane {
-  const float* accumulators;
+  const float* conv_results;
   int pitch;
   const Element* residual;  // null if there is none
   int height, width;        // of the Conv output
 
   __device__ float at(int row, int column) const {
-    const float value = accumulators[row * pitch + column];
+    const float value = conv_results[row * pitch + column];
     return residual == nullptr ? value : value + static_cast<float>(residual[row * width + column]);
   }
 };
@@ -49,11 +49,11 @@ struct ClippedPoolWindow {
     float largest = -infinity();
 #pragma unroll
     for (int h = 0; h < kSize; ++h) {
-      const float* const accumulators =
-          plane.accumulators + min(max(row + h, 0), plane.height - 1) * plane.pitch;
+      const float* const row_results =
+          plane.conv_results + min(max(row + h, 0), plane.height - 1) * plane.pitch;
 #pragma unroll
       for (int v = 0; v < kSize; ++v) {
-        largest = max_nan(accumulators[min(max(column + v, 0), plane.width - 1)], largest);
+        largest = max_nan(row_results[min(max(column + v, 0), plane.width - 1)], largest);
       }
     }
     return largest;
@@ -140,7 +140,7 @@ __device__ inline void run_full_post_pass(const Arguments<Element>& problem,
 }
 
 // Applies the activation to the Conv output, four results per thread at a time. Gaps between planes are
-// computed too, but not stored.
+// computed and written to y_staging, too, but not copied to y.
 template <typename Element>
 __device__ inline void activate_results(const Arguments<Element>& problem, const Results<Element>& results) {
   constexpr int kAlignmentElements = Results<Element>::kAlignmentElements;

@@ -43,8 +43,8 @@ struct VectorLayout {
   int pixels;                           // of a vector and channel
   int outputs;                          // of a span
   int folds;                            // output rows computed by one row of the product
-  int row_stride_phases;                // of the input's rows
-  int column_stride_phases;             // of the vectors of an input row
+  int row_stride_phases;                // input rows that a row of the product advances
+  int column_stride_phases;             // input vectors that a span advances
   int64_t window_rows, window_vectors;  // window (receptive field) of a product row, for each bundle
   int64_t bundles;
 
@@ -63,7 +63,7 @@ std::vector<VectorLayout> vector_layouts_of(const ConvProblem& problem, const De
 struct Tiling {
   VectorLayout vector_layout;
   int accumulator_tiles;  // of eight matrix columns
-  int filters_per_block = 0, filter_blocks = 0;
+  int filters_per_pass = 0, filter_passes = 0;
   int images = 1, rows = 1, spans = 1;  // of an output tile: images, folded rows and spans per row
   int warpgroups = 1;
   int64_t tile_count = 0;

@@ -67,21 +67,24 @@ struct InputVector {
 template <typename Element>
 __device__ inline void set_staged_items(const Arguments<Element>& problem, StagedItem* items) {
   for (int i = threadIdx.x; i < problem.image_items; i += blockDim.x) {
-    const int line = problem.vectors_per_row.quotient_of_any(i);
-    const int column = i - line * static_cast<int>(problem.vectors_per_row.divisor);
-    const int row = problem.bundles.quotient(line);
-    const int bundle = line - row * static_cast<int>(problem.bundles.divisor);
+    // Rows of the image's items: a row for each bundle of an input row.
+    const int bundle_row = problem.vectors_per_row.quotient_of_any(i);
+    const int column = i - bundle_row * static_cast<int>(problem.vectors_per_row.divisor);
+    const int row = problem.bundles.quotient(bundle_row);
+    const int bundle = bundle_row - row * static_cast<int>(problem.bundles.divisor);
     items[i] = {(bundle << problem.log2_bundle) * problem.source_channel_stride + row * problem.input_width +
                     (column << (3 - problem.log2_bundle)),
                 vector_index_of(problem, bundle, row, column)};
   }
 }
 
-// True if no load of a tile needs a predicate, because all loads lie inside x. Input rows below the image's
+// True if no load of a tile needs a predicate, because all loads lie inside x. Conservative: false for tiles
+// that contain the last image. Input rows below the image's
 // last are not loaded, since no result reads them. Pixels that a vector takes from beyond the image's edge
 // are multiplied by zeros.
 template <typename Element>
-__device__ inline bool is_inside(const Arguments<Element>& problem, const Tile& tile, int first_column) {
+__device__ inline bool loads_stay_inside_x(const Arguments<Element>& problem, const Tile& tile,
+                                           int first_column) {
   const long long end = (tile.n + tile.images) * problem.in_channels * problem.input_plane;
   const int beyond = first_column + static_cast<int>(problem.vectors_per_row.divisor) * kVectorElements;
   return problem.is_unpadded && tile.first_row >= 0 && end + beyond <= problem.input_elements;
@@ -94,10 +97,10 @@ __device__ inline void load_vector_predicated(const Arguments<Element>& problem,
                                               int first_row, int first_column, int item,
                                               InputVector<Element>& vector) {
   constexpr int kPixels = kVectorElements / kBundle;
-  const int line = problem.vectors_per_row.quotient_of_any(item);
-  const int vector_column = item - line * static_cast<int>(problem.vectors_per_row.divisor);
-  const int row = problem.bundles.quotient(line);
-  const int bundle = line - row * static_cast<int>(problem.bundles.divisor);
+  const int bundle_row = problem.vectors_per_row.quotient_of_any(item);
+  const int vector_column = item - bundle_row * static_cast<int>(problem.vectors_per_row.divisor);
+  const int row = problem.bundles.quotient(bundle_row);
+  const int bundle = bundle_row - row * static_cast<int>(problem.bundles.divisor);
   const int channel = bundle * kBundle;
   const int h = first_row + row;
   const int column = first_column + vector_column * kPixels;
@@ -217,30 +220,32 @@ __device__ inline bool start_tma_loads(const Arguments<Element>& problem, int in
   return true;
 }
 
-// A range of a tile's images and of their input rows.
-struct StagedPart {
+// Range of a tile's images and of their input rows.
+struct StagedRange {
   int first_image, end_image, first_row, end_row;
 };
 
 // Loads a tile's input (from `raw` if TMA loaded it), converts it with the window's scale and stores it in
-// `staged_input`. Returns the value range that the thread has read. With kWindowed, only `part` is staged,
-// values outside the window become zero, and `raw` is not used.
+// `staged_input`. Returns the value range that the thread has read. With kWindowed, only `staged_range` is
+// staged, values outside the window become zero, and `raw` is not used.
 template <typename Format, bool kWindowed, int kBundle, typename Element = typename Format::Element>
 __device__ inline ValueRange<Element> stage_bundles(const Arguments<Element>& problem, const Tile& tile,
                                                     int first_channel, BinadeWindow window,
                                                     const StagedItem* staged_items, bool is_tma_loaded,
-                                                    const Element* raw, StagedPart part,
+                                                    const Element* raw, StagedRange staged_range,
                                                     unsigned* staged_input) {
   constexpr int kLoadsInFlight = 2;
   const int first_row = tile.first_row * problem.stride_height - problem.pad_height;
   const int first_column = tile.first_column * problem.stride_width - problem.pad_width;
-  const bool needs_predicates = problem.loads_input_by_tma || !is_inside(problem, tile, first_column);
+  // With loads_input_by_tma, the offsets of staged_items are those in the raw input.
+  const bool can_use_items_for_x =
+      !problem.loads_input_by_tma && loads_stay_inside_x(problem, tile, first_column);
   const int rows = min(problem.input_rows, problem.input_height - first_row);
-  int items = needs_predicates && !is_tma_loaded ? problem.image_items : rows * problem.items_per_row;
+  int items = !can_use_items_for_x && !is_tma_loaded ? problem.image_items : rows * problem.items_per_row;
   int first_item = 0;
   if constexpr (kWindowed) {
-    first_item = part.first_row * problem.items_per_row;
-    items = min(items, part.end_row * problem.items_per_row);
+    first_item = staged_range.first_row * problem.items_per_row;
+    items = min(items, staged_range.end_row * problem.items_per_row);
   }
   const Element* const raw_input = raw + InputRows<Element>(problem, tile, first_channel).misalignment();
   const float scale = window.scale();
@@ -268,8 +273,8 @@ __device__ inline ValueRange<Element> stage_bundles(const Arguments<Element>& pr
   };
 
 #pragma unroll 1
-  for (int image = kWindowed ? part.first_image : 0; image < (kWindowed ? part.end_image : tile.images);
-       ++image) {
+  for (int image = kWindowed ? staged_range.first_image : 0;
+       image < (kWindowed ? staged_range.end_image : tile.images); ++image) {
     const Element* const source =
         problem.x + ((tile.n + image) * problem.in_channels + first_channel) * problem.input_plane;
     unsigned* const target = staged_input + image * problem.image_vectors * 4;
@@ -284,7 +289,7 @@ __device__ inline ValueRange<Element> stage_bundles(const Arguments<Element>& pr
         if (!kWindowed && is_tma_loaded) {
           load_raw_vector<kBundle>(problem, raw_input + image * problem.source_image_stride,
                                    staged_items[clamped_item], vectors[i]);
-        } else if (needs_predicates) {
+        } else if (!can_use_items_for_x) {
           load_vector_predicated<Format, kBundle>(problem, source, first_row, first_column, clamped_item,
                                                   vectors[i]);
         } else {
@@ -303,21 +308,21 @@ template <typename Format, bool kWindowed, typename Element = typename Format::E
 __device__ inline ValueRange<Element> stage_tile(const Arguments<Element>& problem, const Tile& tile,
                                                  int first_channel, BinadeWindow window,
                                                  const StagedItem* items, bool is_tma_loaded,
-                                                 const Element* raw, StagedPart part,
+                                                 const Element* raw, StagedRange staged_range,
                                                  unsigned* staged_input) {
   switch (problem.log2_bundle) {
     case 0:
       return stage_bundles<Format, kWindowed, 1>(problem, tile, first_channel, window, items, is_tma_loaded,
-                                                 raw, part, staged_input);
+                                                 raw, staged_range, staged_input);
     case 1:
       return stage_bundles<Format, kWindowed, 2>(problem, tile, first_channel, window, items, is_tma_loaded,
-                                                 raw, part, staged_input);
+                                                 raw, staged_range, staged_input);
     case 2:
       return stage_bundles<Format, kWindowed, 4>(problem, tile, first_channel, window, items, is_tma_loaded,
-                                                 raw, part, staged_input);
+                                                 raw, staged_range, staged_input);
     default:
       return stage_bundles<Format, kWindowed, 8>(problem, tile, first_channel, window, items, is_tma_loaded,
-                                                 raw, part, staged_input);
+                                                 raw, staged_range, staged_input);
   }
 }
 

@@ -13,8 +13,9 @@
 
 namespace convswap::toeplitz {
 
-// Computes an output tile with the naive loop, for data with infinities or NaN. The tensor core would
-// multiply them by the matrix's zeros, which gives NaN.
+// Computes an output tile with the naive loop. This is for data with infinities or NaN, which the tensor core
+// would multiply by the matrix's zeros, giving NaN. With an epilogue it is also for weights that take several
+// windows.
 template <bool kHasEpilogue, typename Element>
 __device__ __noinline__ void compute_naive(const Arguments<Element>& problem, int index, int first_filter) {
   const Tile tile = Tile::of<kHasEpilogue>(problem, index);
@@ -35,24 +36,24 @@ __device__ __noinline__ void compute_naive(const Arguments<Element>& problem, in
   }
 }
 
-// Zeroes the staged input. Later tiles leave some vectors as they are, which are multiplied by zeros: a stale
-// infinity would give NaN.
+// Zeroes the staged input. wgmmas also read vectors that a tile does not stage. Their weights are zero, but a
+// stale infinity or NaN times zero is NaN.
 template <typename Element>
 __device__ inline void clear_staged_input(const Arguments<Element>& problem, unsigned* staged_input) {
   for (int i = warpgroup_thread(); i < problem.staged_input_bytes / 4; i += kWarpgroupThreads)
     staged_input[i] = 0u;
 }
 
-// Descriptor of the Toeplitz matrix of a filter block.
+// Descriptor of the Toeplitz matrix of a filter pass.
 template <typename Format, int kAccumulatorTiles, typename Element = typename Format::Element>
-__device__ inline SmemDescriptor block_matrix(const Arguments<Element>& problem, unsigned char* shared,
-                                              int block) {
+__device__ inline SmemDescriptor pass_matrix(const Arguments<Element>& problem, unsigned char* shared,
+                                             int filter_pass) {
   return SmemDescriptor::at(problem.shared.matrix().in(shared), kAccumulatorTiles * 8)
-      .advanced(block * Format::kParts * problem.steps * kAccumulatorTiles * 16);
+      .advanced(filter_pass * Format::kParts * problem.steps * kAccumulatorTiles * 16);
 }
 
 // Issues and commits the wgmmas of an M tile: kWgmmaM rows of the product, whose first vectors start at
-// `pixels`, with the matrix of one filter block. The caller waits with wgmma_wait_all.
+// `pixels`, with the matrix of one filter pass. The caller waits with wgmma_wait_all.
 template <typename Format, int kAccumulatorTiles, typename Element = typename Format::Element>
 __device__ inline void issue_wgmmas(const Arguments<Element>& problem, SmemDescriptor pixels,
                                     SmemDescriptor matrix, float (&accumulators)[kAccumulatorTiles][4]) {
@@ -110,25 +111,25 @@ __device__ __noinline__ void compute_multi_window_tile(const Arguments<Element>&
   const Element* const bias = problem.b == nullptr ? nullptr : problem.b + first_filter;
   const Element *const no_bias = nullptr, *const no_raw_input = nullptr;
   const int m_tiles = (problem.product_rows + kWgmmaM - 1) / kWgmmaM;
-  for (int block = 0; block < problem.filter_blocks; ++block) {
-    if (block > 0) tma_store_wait_group_read();
-    const int first = block * problem.filters_per_block;
-    const int filters = min(problem.filters_per_block, problem.filters - first);
+  for (int filter_pass = 0; filter_pass < problem.filter_passes; ++filter_pass) {
+    if (filter_pass > 0) tma_store_wait_group_read();
+    const int first = filter_pass * problem.filters_per_pass;
+    const int filters = min(problem.filters_per_pass, problem.filters - first);
     const Results<Element> results =
         Results<Element>::template of<true>(problem, tile, first_filter + first, filters, warpgroup_shared);
-    const SmemDescriptor matrix = block_matrix<Format, kAccumulatorTiles>(problem, shared, block);
-    const FilterScale* const block_scales =
-        scales + block * (kAccumulatorTiles * kAccumulatorTileColumns >> problem.log2_outputs);
+    const SmemDescriptor matrix = pass_matrix<Format, kAccumulatorTiles>(problem, shared, filter_pass);
+    const FilterScale* const pass_scales =
+        scales + filter_pass * (kAccumulatorTiles * kAccumulatorTileColumns >> problem.log2_outputs);
 #pragma unroll 1
     for (int i = 0; i < tile.images * m_tiles; ++i) {
       const int image = i / m_tiles, first_row = i % m_tiles * kWgmmaM;
       const int last_row = min(first_row + kWgmmaM, problem.product_rows) - 1;
       const int stride_phases = problem.row_stride_phases.divisor;
-      const StagedPart part = {image, image + 1,
-                               static_cast<int>(problem.pitch.quotient(first_row)) * stride_phases,
-                               min(problem.input_rows, (static_cast<int>(problem.pitch.quotient(last_row)) +
-                                                        (problem.window_rows - 1) / stride_phases + 1) *
-                                                           stride_phases)};
+      const StagedRange staged_range = {
+          image, image + 1, static_cast<int>(problem.pitch.quotient(first_row)) * stride_phases,
+          min(problem.input_rows, (static_cast<int>(problem.pitch.quotient(last_row)) +
+                                   (problem.window_rows - 1) / stride_phases + 1) *
+                                      stride_phases)};
       float totals[kAccumulatorTiles][4] = {};
       // Most rows need only the first window.
       ValueRange<Element> range;
@@ -137,7 +138,7 @@ __device__ __noinline__ void compute_multi_window_tile(const Arguments<Element>&
         sync_warpgroup(warpgroup);
         range =
             stage_tile<Format, true>(problem, tile, conv_group * problem.channels, BinadeWindow(window_top),
-                                     items, false, no_raw_input, part, staged_input);
+                                     items, false, no_raw_input, staged_range, staged_input);
         find_scales<Format, kAccumulatorTiles>(problem, tops, 0, window_top, no_bias, true, scales);
         fence_proxy_async();
         range = reduce_warpgroup(range, warpgroup, &state);
@@ -148,7 +149,7 @@ __device__ __noinline__ void compute_multi_window_tile(const Arguments<Element>&
         wgmma_wait_all(accumulators);
 #pragma unroll
         for (int t = 0; t < kAccumulatorTiles; ++t) {
-          const ColumnPairScales scale(problem, results, block_scales,
+          const ColumnPairScales scale(problem, results, pass_scales,
                                        t * kAccumulatorTileColumns + 2 * (threadIdx.x % 4), 0);
           totals[t][0] += accumulators[t][0] * scale.first.second_factor * scale.first.factor;
           totals[t][1] += accumulators[t][1] * scale.second.second_factor * scale.second.factor;
@@ -162,7 +163,7 @@ __device__ __noinline__ void compute_multi_window_tile(const Arguments<Element>&
       sync_warpgroup(warpgroup);
       write_results<Format, true>(problem, results,
                                   StoreContext<kAccumulatorTiles, true>(problem, results, StoreMode::any,
-                                                                        image, first_row, block_scales),
+                                                                        image, first_row, pass_scales),
                                   false, totals);
     }
     sync_warpgroup(warpgroup);
@@ -175,10 +176,10 @@ __device__ __noinline__ void compute_multi_window_tile(const Arguments<Element>&
   }
 }
 
-// Tile index of a slot. A slot is one turn of a warpgroup; slots are numbered by block, then by warpgroup,
-// then by turn. Without an epilogue, tiles that are neighbours in y go to the warpgroups of one block, so
-// that their stores coincide in time and address. If the last turn is not full, its tiles spread over the
-// blocks first.
+// Tile index of a slot. A slot is one turn of a warpgroup: slot = block + grid x (warpgroup + warpgroups x
+// turn). Without an epilogue, tiles that are neighbours in y go to the warpgroups of one block, so that they
+// store neighbouring addresses at about the same time. If the last turn is not full, its tiles spread over
+// the blocks first.
 template <bool kHasEpilogue, typename Element>
 __device__ inline int tile_at(const Arguments<Element>& problem, int slot) {
   if (kHasEpilogue) return slot;
@@ -212,7 +213,8 @@ class Warpgroup {
     set_staged_items(problem_, items_);
     for (int i = threadIdx.x; i < problem_.filters; i += blockDim.x) tops()[i] = kFirstTop;
     clear_staged_input(problem_, staged_input());
-    // The memory around the raw input is zeroed too, since it is multiplied by zeros.
+    // The raw input is zeroed too: vectors at the edge take in memory around it. Their weights are zero
+    // there, but a stale infinity or NaN times zero is NaN.
     for (int i = warpgroup_thread(); i < problem_.raw_bytes / 4; i += kWarpgroupThreads) {
       reinterpret_cast<unsigned*>(raw_)[i] = 0u;
     }
@@ -232,7 +234,7 @@ class Warpgroup {
     start_input_load(tile_at<kHasEpilogue>(problem_, first_slot));
     for (int window = 0; window < weight_windows_; ++window) {
       stage_window_of_weights(window);
-      scaled_for_ = top_ + 1;
+      invalidate_scales(top_);
       for (int slot = first_slot; slot < problem_.output_tiles; slot += slots) {
         compute(slot, slot + slots, window);
       }
@@ -283,7 +285,7 @@ class Warpgroup {
 
   // Starts the TMA loads of a tile's input if the tile exists and TMA can load it.
   __device__ void start_input_load(int index) {
-    is_tma_loaded_ =
+    has_pending_tma_input_ =
         start_tma_loads<kHasEpilogue>(problem_, index, first_channel_, raw_, &state().input_barrier);
   }
 
@@ -300,7 +302,7 @@ class Warpgroup {
     if constexpr (kHasEpilogue && Format::kIsScaled) {
       if (windows != 1) {
         compute_multi_window_tile<Format, kAccumulatorTiles>(problem_, index, top_, windows);
-        scaled_for_ = top_ + 1;
+        invalidate_scales(top_);
         return;
       }
     }
@@ -310,30 +312,31 @@ class Warpgroup {
       sync_warpgroup(warpgroup_index_);
       return;
     }
-    if (next < problem_.output_tiles && !is_tma_loaded_) {
+    if (next < problem_.output_tiles && !has_pending_tma_input_) {
       prefetch_tile(problem_, Tile::of<kHasEpilogue>(problem_, next), first_channel_);
     }
     for (int window = 0; window < windows; ++window) {
       const int window_top = top_ - window * kBinades;
-      const bool is_first = weight_window + window == 0;
+      const bool is_first_window = weight_window + window == 0;
       if constexpr (Format::kIsScaled) {
         if (!all_fit) convert_window(tile, window_top);
       }
-      if (scaled_for_ != window_top) scale_for(window_top, weight_window, is_first);
-      for (int block = 0; block < problem_.filter_blocks; ++block) {
-        compute_block(tile, index, block, is_first, windows == 1 && weight_windows_ == 1);
+      if (scaled_for_ != window_top) scale_for(window_top, weight_window, is_first_window);
+      for (int filter_pass = 0; filter_pass < problem_.filter_passes; ++filter_pass) {
+        compute_filter_pass(tile, index, filter_pass, is_first_window, windows == 1 && weight_windows_ == 1);
       }
     }
   }
 
   // Converts a tile's input with the current scale and returns the value range that the thread has read.
   __device__ ValueRange<Element> convert(const Tile& tile) {
-    if (is_tma_loaded_) {
+    if (has_pending_tma_input_) {
       mbarrier_wait(&state().input_barrier, input_pipeline_.phase());
       input_pipeline_.advance();
     }
-    const ValueRange<Element> range = stage_tile<Format, false>(
-        problem_, tile, first_channel_, BinadeWindow(top_), items_, is_tma_loaded_, raw_, {}, staged_input());
+    const ValueRange<Element> range =
+        stage_tile<Format, false>(problem_, tile, first_channel_, BinadeWindow(top_), items_,
+                                  has_pending_tma_input_, raw_, {}, staged_input());
     fence_proxy_async();
     tma_store_wait_group_read();
     return range;
@@ -354,50 +357,55 @@ class Warpgroup {
     stage_tile<Format, true>(problem_, tile, first_channel_, BinadeWindow(window_top), items_, false, raw_,
                              {0, tile.images, 0, problem_.input_rows}, staged_input());
     fence_proxy_async();
-    scaled_for_ = window_top + 1;
+    invalidate_scales(window_top);
     sync_warpgroup(warpgroup_index_);
   }
 
+  // Makes `compute` set the scales for the window with the highest binade `top`, and for those below it.
+  __device__ void invalidate_scales(int top) { scaled_for_ = top + 1; }
+
   // Sets the scales that undo those of a window of the pixels and a window of the weights.
-  __device__ void scale_for(int window_top, int weight_window, bool is_first) {
-    const Element* const bias = problem_.b == nullptr || !is_first ? nullptr : problem_.b + first_filter_;
+  __device__ void scale_for(int window_top, int weight_window, bool is_first_window) {
+    const Element* const bias =
+        problem_.b == nullptr || !is_first_window ? nullptr : problem_.b + first_filter_;
     const bool fits_one_factor = find_scales<Format, kAccumulatorTiles>(problem_, tops(), weight_window,
                                                                         window_top, bias, true, scales());
     scaled_for_ = window_top;
     needs_second_factor_ = !sync_warpgroup_all(warpgroup_index_, fits_one_factor);
   }
 
-  // Computes a filter block's results of the converted window, and stores them or adds them to those in y.
-  // `is_first` and `is_only` count the windows of pixels and weights together.
-  __device__ void compute_block(const Tile& tile, int index, int block, bool is_first, bool is_only) {
-    if (block > 0) {
+  // Computes a filter pass's results of the converted window, and stores them or adds them to those in y.
+  // `is_first_window` and `is_only_window` count the windows of pixels and weights together.
+  __device__ void compute_filter_pass(const Tile& tile, int index, int filter_pass, bool is_first_window,
+                                      bool is_only_window) {
+    if (filter_pass > 0) {
       tma_store_wait_group_read();
       sync_warpgroup(warpgroup_index_);
     }
-    const int first = first_filter_ + block * problem_.filters_per_block;
+    const int first = first_filter_ + filter_pass * problem_.filters_per_pass;
     const int filters =
-        min(problem_.filters_per_block, problem_.filters - block * problem_.filters_per_block);
+        min(problem_.filters_per_pass, problem_.filters - filter_pass * problem_.filters_per_pass);
     const Results<Element> results =
         Results<Element>::template of<kHasEpilogue>(problem_, tile, first, filters, warpgroup_shared_);
-    multiply(results, block);
+    multiply(results, filter_pass);
     if (kHasEpilogue && problem_.post_pass != PostPass::none) {
       sync_warpgroup(warpgroup_index_);
       run_post_pass(problem_, index, first, filters, warpgroup_shared_);
     }
     fence_proxy_async();
     sync_warpgroup(warpgroup_index_);
-    if (kHasEpilogue || is_only) {
+    if (kHasEpilogue || is_only_window) {
       store_by_tma<kHasEpilogue>(problem_, results);
     } else {
-      store_by_threads(problem_, index, first, filters, warpgroup_shared_, !is_first);
+      store_by_threads(problem_, index, first, filters, warpgroup_shared_, !is_first_window);
     }
   }
 
-  // Multiplies the staged input by the matrix of a filter block and writes the results to shared memory.
-  __device__ void multiply(const Results<Element>& results, int block) {
+  // Multiplies the staged input by the matrix of a filter pass and writes the results to shared memory.
+  __device__ void multiply(const Results<Element>& results, int filter_pass) {
     constexpr int kColumns = kAccumulatorTiles * kAccumulatorTileColumns;
-    const SmemDescriptor weights = block_matrix<Format, kAccumulatorTiles>(problem_, shared_, block);
-    const FilterScale* const block_scales = scales() + block * (kColumns >> problem_.log2_outputs);
+    const SmemDescriptor weights = pass_matrix<Format, kAccumulatorTiles>(problem_, shared_, filter_pass);
+    const FilterScale* const pass_scales = scales() + filter_pass * (kColumns >> problem_.log2_outputs);
     const StoreMode store_mode = store_mode_of<kAccumulatorTiles>(problem_, results);
 #pragma unroll 1
     for (int image = 0; image < results.tile.images; ++image) {
@@ -409,7 +417,7 @@ class Warpgroup {
             SmemDescriptor::at(staged_input(), 0).advanced(image * problem_.image_vectors + first_row),
             weights, accumulators);
         const StoreContext<kAccumulatorTiles, kHasEpilogue> store_context(problem_, results, store_mode,
-                                                                          image, first_row, block_scales);
+                                                                          image, first_row, pass_scales);
         wgmma_wait_all(accumulators);
         write_results<Format, false>(problem_, results, store_context, needs_second_factor_, accumulators);
       }
@@ -425,10 +433,10 @@ class Warpgroup {
   Element* const raw_;
   bool can_multiply_ = true;  // false if the naive loop computes all tiles, because of the weights
   int weight_windows_ = 1;
-  int top_ = kFirstTop;               // highest binade of the pixels' first window
-  int scaled_for_ = kFirstTop + 1;    // highest binade of the window of the current scales; top_ + 1: none
-  bool needs_second_factor_ = false;  // one float32 cannot hold the scale
-  bool is_tma_loaded_ = false;        // TMA loads of the next tile's input have started
+  int top_ = kFirstTop;                 // highest binade of the pixels' first window
+  int scaled_for_ = kFirstTop + 1;      // highest binade of the window of the current scales
+  bool needs_second_factor_ = false;    // one float32 cannot hold the scale
+  bool has_pending_tma_input_ = false;  // TMA loads of the next tile's input have started
   PipelineState<1> input_pipeline_;
 };
 

@@ -50,20 +50,20 @@ struct Results {
 // two if a span is one output.
 struct ColumnPairScales {
   FilterScale first, second;
-  bool is_first, is_second;  // false for matrix columns beyond the last filter
+  bool has_first, has_second;  // false for matrix columns beyond the last filter
   int first_fold, second_fold;
 
   template <typename Element>
   __device__ ColumnPairScales(const Arguments<Element>& problem, const Results<Element>& results,
                               const FilterScale* scales, int column, int size) {
-    const int filter_folds = results.filters << problem.log2_folds;
+    const int filters_times_folds = results.filters << problem.log2_folds;
     const int index = column >> problem.log2_outputs;
     const int step = problem.log2_outputs == 0 ? 1 : 0;
     first = scales[index];
     second = step == 0 ? first : scales[index + 1];
     if (step == 0) second.offset += size;
-    is_first = index < filter_folds;
-    is_second = index + step < filter_folds;
+    has_first = index < filters_times_folds;
+    has_second = index + step < filters_times_folds;
     first_fold = index & (problem.folds - 1);
     second_fold = (index + step) & (problem.folds - 1);
   }
@@ -78,7 +78,7 @@ template <int kAccumulatorTiles, bool kHasEpilogue>
 struct AccumulatorTileScales {
   static constexpr bool kPrefetchesAll = kAccumulatorTiles <= 6 && !kHasEpilogue;
   FilterScale prefetched[kPrefetchesAll ? kAccumulatorTiles : 1];
-  const FilterScale* all;  // of the filter block
+  const FilterScale* all;  // of the filter pass
   int log2_outputs;
 
   template <typename Element>
@@ -107,17 +107,17 @@ struct AccumulatorTileScales {
 };
 
 // Way of writing the accumulators to shared memory. All modes but `any` require that every matrix column has
-// a filter and that a span has several outputs.
+// a filter and that a span has several outputs. Pairs are stored only if both results are always in the tile
+// and the store is aligned.
 enum class StoreMode {
   pairs,         // one fold per filter; two neighbouring results per store
-  paired_folds,  // several folds per filter; two neighbouring results per store: both are always in the tile,
-                 // and aligned
+  paired_folds,  // several folds per filter; two neighbouring results per store
   singles,       // one fold per filter; one result per store
   single_folds,  // several folds per filter; one result per store
   any,           // a predicate for every condition of every result
 };
 
-// Store mode of a filter block. Not used if the accumulators are pooled.
+// Store mode of a filter pass. Not used if the accumulators are pooled.
 template <int kAccumulatorTiles, typename Element>
 __device__ inline StoreMode store_mode_of(const Arguments<Element>& problem,
                                           const Results<Element>& results) {
@@ -201,7 +201,7 @@ struct StoreContext {
   StoreTargets targets;
   AccumulatorTileScales<kAccumulatorTiles, kHasEpilogue> scales;
 
-  // For the rows from row `first` of an image. `scales`: of the filter block.
+  // For the rows from row `first` of an image. `scales`: of the filter pass.
   template <typename Element>
   __device__ StoreContext(const Arguments<Element>& problem, const Results<Element>& results,
                           StoreMode store_mode, int image, int first, const FilterScale* scales)
@@ -229,10 +229,10 @@ __device__ inline void write_accumulators(const Arguments<Element>& problem, con
                                    t * kAccumulatorTileColumns + pair, kSize);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        if (scale.is_first && scale.first_fold < targets.rows_left[i]) {
+        if (scale.has_first && scale.first_fold < targets.rows_left[i]) {
           store(targets.addresses[i] + scale.first.offset, scale.first, accumulators[t][2 * i]);
         }
-        if (scale.is_second && scale.second_fold < targets.rows_left[i] &&
+        if (scale.has_second && scale.second_fold < targets.rows_left[i] &&
             (targets.second_rows_left[i] > 0 || problem.log2_outputs == 0)) {
           store(targets.addresses[i] + scale.second.offset, scale.second, accumulators[t][2 * i + 1]);
         }
@@ -242,8 +242,8 @@ __device__ inline void write_accumulators(const Arguments<Element>& problem, con
     constexpr bool kAreFolds = kStoreMode == StoreMode::single_folds || kStoreMode == StoreMode::paired_folds;
     constexpr bool kArePairs = kStoreMode == StoreMode::pairs || kStoreMode == StoreMode::paired_folds;
     store_context.scales.for_each_accumulator_tile([&](int t, const FilterScale& scale) {
-      const int filter_fold = (t * kAccumulatorTileColumns + pair) >> problem.log2_outputs;
-      const int fold = kAreFolds ? filter_fold & (problem.folds - 1) : 0;
+      const int filter_and_fold = (t * kAccumulatorTileColumns + pair) >> problem.log2_outputs;
+      const int fold = kAreFolds ? filter_and_fold & (problem.folds - 1) : 0;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const SharedAddress target = targets.addresses[i] + scale.offset;
@@ -297,19 +297,20 @@ __device__ inline void write_pooled(const Arguments<Element>& problem, const Res
     });
     return;
   }
-  // A neighbouring thread holds the other row of the pool window. Each sends the other the row that the other
-  // writes.
+  // A thread holds one output row of two pool windows (product rows m and m + 8); its partner holds the other
+  // output row of both. The thread of the upper row finishes window m, the thread of the lower row window
+  // m + 8, and they exchange the other halves.
   const int distance = 1 << (problem.log2_outputs - 1);
   const bool is_lower = (threadIdx.x & distance) != 0;
   const SharedAddress address = is_lower ? targets.addresses[1] : targets.addresses[0];
   const bool is_inside = (is_lower ? targets.rows_left[1] : targets.rows_left[0]) > 0;
   store_context.scales.for_each_accumulator_tile([&](int t, const FilterScale& scale) {
-    const int filter_fold = (t * kAccumulatorTileColumns + pair) >> problem.log2_outputs;
-    const float first_row = both(scale, accumulators[t][0], accumulators[t][1]);
-    const float second_row = both(scale, accumulators[t][2], accumulators[t][3]);
-    const float received = __shfl_xor_sync(~0u, is_lower ? first_row : second_row, distance);
-    if (is_inside && filter_fold / 2 < results.filters) {
-      store(address, scale, is_lower ? second_row : first_row, received);
+    const int filter_and_fold = (t * kAccumulatorTileColumns + pair) >> problem.log2_outputs;
+    const float first_window_row = both(scale, accumulators[t][0], accumulators[t][1]);
+    const float second_window_row = both(scale, accumulators[t][2], accumulators[t][3]);
+    const float received = __shfl_xor_sync(~0u, is_lower ? first_window_row : second_window_row, distance);
+    if (is_inside && filter_and_fold / 2 < results.filters) {
+      store(address, scale, is_lower ? second_window_row : first_window_row, received);
     }
   });
 }

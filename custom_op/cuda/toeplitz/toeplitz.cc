@@ -6,22 +6,27 @@
 // filter once per output of the span, shifted by a pixel from one to the next (a Toeplitz matrix). One
 // *vector* of 8 input elements therefore serves all outputs of the span.
 //
-//   accumulators[span, (k, j)] = sum over the vectors (c, r, v) of the span's window of
-//                     input[row + r, vector column + v, 8 elements] * matrix[(c, r, v), 8 elements, (k, j)]
+//   accumulators[span, (k, j)] = sum over the vectors (c, r, v) of the span's window and i < 8 of
+//                                input[c, row + r, vector column + v, i] * matrix[(c, r, v), i, (k, j)]
 //   matrix[(c, r, v), i, (k, j)] = w[k, c, r, 8 v + i - j], zero if the filter has no such tap
 //
-// for stride 1, without dilation, and with one channel in a vector. A *matrix column* (k, j) is output j of
-// the span in output channel k, whose weights are filter k.
+// for stride 1, without dilation and folds, and with one channel in a vector. A *matrix column* is (filter k,
+// fold f, output j), j fastest: output j of the span in row f of the folded rows of output channel k, whose
+// weights are filter k.
 //
 // wgmma reads *core matrices* from shared memory: 8 rows of 16 bytes (wgmma.cuh). A vector is such a row: 8
-// neighbouring pixels of one channel, 4 of two, 2 of four or one of eight (`bundle` channels). Neighbouring
-// rows of a core matrix are neighbouring spans. Any 8 neighbouring vectors of a staged image are therefore a
-// core matrix: no im2col, no address arithmetic, no operand in registers. The threads only convert the input
-// and scale the accumulators.
+// neighbouring pixels of one channel, 4 of two, 2 of four or one of eight (`bundle` channels). With stride 1
+// a span has as many outputs as a vector has pixels (8 / bundle), so the window of the next span begins one
+// vector later. With stride s, a span has pixels / gcd(pixels, s) outputs. Neighbouring rows of a core matrix
+// are neighbouring spans. Any 8 neighbouring vectors of a staged image are therefore a core matrix: no
+// im2col, no address arithmetic, no operand in registers. The threads only convert the input and scale the
+// accumulators.
 //
-// *Folds* are several output rows computed by one row of the product. With a stride or folds, the image is
-// split into *stride phases*: the remainders of its rows, and of the vectors of a row. Within its stride
-// phases, the window moves by one vector from span to span and by one row from output row to output row.
+// *Folds* are several output rows computed by one row of the product. The next folds begin folds x stride_h
+// input rows below, and the next span s / gcd(pixels, s) vectors to the right. The rows of the input, and the
+// vectors of a row, are split into *stride phases* by their remainders of these distances. If the stride
+// divides the pixels of a vector, the vectors have one stride phase. Within its stride phases, the window
+// moves by one vector from span to span and by one row from product row to product row.
 //
 // An *output tile* is some images, rows and spans of the output. A warpgroup computes one at a time, 64 spans
 // (an M tile) per wgmma. An *accumulator tile* is 64 spans and 8 matrix columns. Spans are numbered through
@@ -31,13 +36,17 @@
 // tensor_core_formats.cuh describes the conversion, and the windows of binades for values that one scale
 // cannot hold. float16 and bfloat16 data are operands as they are. In precision ieee float32 data become two
 // float16 each, with three products. Accumulators are float32. The naive loop computes output tiles with an
-// infinity or a NaN, and with an epilogue all output tiles if the weights span several windows.
+// infinity or a NaN. With an epilogue it also computes all output tiles, finite or not, if the weights span
+// several windows.
 //
-// Data flow: one persistent block on each multiprocessor holds the matrix. Up to four warpgroups compute
-// output tiles independently: one converts its input while another multiplies and a third writes its results.
-// Results are staged in shared memory in y's order, at y's offset from a cache line, and stored by TMA.
-// Without padding or an epilogue, if shared memory has room, TMA also loads the input of a warpgroup's next
-// output tile while the warpgroup computes one. No scratch memory.
+// Data flow: one persistent block on a multiprocessor holds the matrix of its conv group (grid.y). If
+// the matrix columns of all filters exceed the accumulators, a warpgroup makes several passes over an output
+// tile, each for some of the filters (a *filter pass*). Up to four warpgroups compute output tiles
+// independently: one converts its input while another multiplies and a third writes its results. Results are
+// staged in shared memory in y's order, at y's offset from a cache line, and stored by TMA. Without padding
+// or an epilogue, TMA can also load the input of a warpgroup's next output tile while the warpgroup computes
+// one. This needs output tiles of full width, an x aligned to 16 bytes, and room in shared memory. No scratch
+// memory.
 //
 // Cache lines that are stored in parts cost memory time (benchmarks/memory_traffic.cu). Without an epilogue,
 // neighbouring output tiles therefore go to the warpgroups of one multiprocessor. If it is cheaper, an output
@@ -46,8 +55,9 @@
 //
 // A fused epilogue is computed before any result leaves the multiprocessor. Clamps (Relu, Clip) are applied
 // when an accumulator is scaled. A 2 x 2 pool is computed from the accumulators in registers if two output
-// rows are folded. Other activations read the results in shared memory; a residual or any other pool reads a
-// separate float32 Conv output there.
+// rows are folded. Other activations, a residual and any other pool take a second pass over the results in
+// shared memory. These results are a separate float32 Conv output if the second pass pools, or if the element
+// type is narrower.
 //
 // Limits: 1-D and 2-D; float16, bfloat16 and float32; compute capability 9.0. The matrix and an output tile
 // must fit into shared memory, which suits few channels and filters of moderate size. In precision ieee the
@@ -134,9 +144,9 @@ struct Family {
     const VectorLayout& vector_layout = tiling.vector_layout;
     return joined("tiles of ", tiling.images, " images x ", tiling.rows * vector_layout.folds, " rows",
                   tiling.overlap > 0 ? joined(" (", tiling.overlap, " shared with the next tile)") : "",
-                  " x ", tiling.spans * vector_layout.outputs, " columns, ", tiling.filters_per_block,
-                  " filters at a time; products of ", tiling.m_tiles * kWgmmaM, " x ",
-                  vector_layout.steps() * kWgmmaK, " x ", tiling.accumulator_tiles * kAccumulatorTileColumns,
+                  " x ", tiling.spans * vector_layout.outputs, " columns, ", tiling.filters_per_pass,
+                  " filters at a time; ", tiling.m_tiles, " M tiles x ", vector_layout.steps(),
+                  " k-steps of wgmma m64n", tiling.accumulator_tiles * kAccumulatorTileColumns, "k", kWgmmaK,
                   " for ", vector_layout.outputs, " x ", vector_layout.folds, " outputs, ",
                   vector_layout.bundle, " channels interleaved; ",
                   tiling.loads_input_by_tma ? "input by TMA; " : "", text_of(launch));
@@ -204,8 +214,8 @@ struct Family {
   static void set_results(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
     const VectorLayout& vector_layout = tiling.vector_layout;
     const int64_t element_bytes = size_of(problem.type);
-    to.filters_per_block = tiling.filters_per_block;
-    to.filter_blocks = tiling.filter_blocks;
+    to.filters_per_pass = tiling.filters_per_pass;
+    to.filter_passes = tiling.filter_passes;
     to.conv_strides = tiling.conv_strides;
     to.y_strides = tiling.y_strides;
     to.pools_accumulators = pools_accumulators(problem, vector_layout);

@@ -7,7 +7,7 @@
 
 namespace convswap::toeplitz {
 
-// Writes the Toeplitz matrix of every filter block and part (tensor_core_formats.cuh), k-step by k-step.
+// Writes the Toeplitz matrix of every filter pass and part (tensor_core_formats.cuh), k-step by k-step.
 // Returns the value range of the weights that the thread has read.
 template <typename Format, int kAccumulatorTiles, typename Element = typename Format::Element>
 __device__ inline ValueRange<Element> stage_weights(const Arguments<Element>& problem, const Element* w,
@@ -15,7 +15,7 @@ __device__ inline ValueRange<Element> stage_weights(const Arguments<Element>& pr
   const int size = problem.filter_height * problem.filter_width;
   const int bundle_mask = (1 << problem.log2_bundle) - 1;
   const int outputs_mask = (1 << problem.log2_outputs) - 1;
-  const int count = problem.filter_blocks * Format::kParts * problem.steps * kAccumulatorTiles * 64;
+  const int count = problem.filter_passes * Format::kParts * problem.steps * kAccumulatorTiles * 64;
   ValueRange<Element> range;
 #pragma unroll 4
   for (int i = threadIdx.x; i < count; i += blockDim.x) {
@@ -28,19 +28,19 @@ __device__ inline ValueRange<Element> stage_weights(const Arguments<Element>& pr
     const int step = remaining - matrix_index * problem.steps;
     remaining = matrix_index;
     const int part = remaining % Format::kParts;
-    const int filter_fold = matrix_column >> problem.log2_outputs;
-    const int in_block = filter_fold >> problem.log2_folds;
-    const int filter = remaining / Format::kParts * problem.filters_per_block + in_block;
+    const int filter_and_fold = matrix_column >> problem.log2_outputs;
+    const int in_pass = filter_and_fold >> problem.log2_folds;
+    const int filter = remaining / Format::kParts * problem.filters_per_pass + in_pass;
     unsigned packed = 0;
-    if (in_block < problem.filters_per_block && filter < problem.filters) {
+    if (in_pass < problem.filters_per_pass && filter < problem.filters) {
       const StepVectors vectors = problem.step_vectors[step];
       const int vector = half == 0 ? vectors.first : vectors.second;
-      const int line = problem.window_vectors_divisor.quotient(vector);
-      const int bundle = problem.window_rows_divisor.quotient(line);
+      const int bundle_row = problem.window_vectors_divisor.quotient(vector);
+      const int bundle = problem.window_rows_divisor.quotient(bundle_row);
       // Filter row and column, times the dilation, by which this matrix column multiplies the vector.
-      const int row =
-          line - bundle * problem.window_rows - (filter_fold & (problem.folds - 1)) * problem.stride_height;
-      const int first_column = ((vector - line * problem.window_vectors) << (3 - problem.log2_bundle)) -
+      const int row = bundle_row - bundle * problem.window_rows -
+                      (filter_and_fold & (problem.folds - 1)) * problem.stride_height;
+      const int first_column = ((vector - bundle_row * problem.window_vectors) << (3 - problem.log2_bundle)) -
                                (matrix_column & outputs_mask) * problem.stride_width;
       const int r = row < 0 ? 0 : static_cast<int>(problem.dilation_height_divisor.quotient(row));
       const BinadeWindow binades(tops[filter] - window * kBinades);
@@ -67,22 +67,22 @@ __device__ inline ValueRange<Element> stage_weights(const Arguments<Element>& pr
   return range;
 }
 
-// Sets the scales of a warpgroup for every filter and fold of every filter block. Returns whether one factor
+// Sets the scales of a warpgroup for every filter and fold of every filter pass. Returns whether one factor
 // holds each scale that this thread sets. `are_scaled`: the accumulators are products of scaled numbers.
 template <typename Format, int kAccumulatorTiles, typename Element = typename Format::Element>
 __device__ inline bool find_scales(const Arguments<Element>& problem, const int* tops, int weight_window,
                                    int top, const Element* bias, bool are_scaled, FilterScale* scales) {
-  const int per_block = kAccumulatorTiles * kAccumulatorTileColumns >> problem.log2_outputs;
+  const int per_pass = kAccumulatorTiles * kAccumulatorTileColumns >> problem.log2_outputs;
   bool fits_one_factor = true;
-  for (int i = warpgroup_thread(); i < problem.filter_blocks * per_block; i += kWarpgroupThreads) {
-    const int block = i / per_block;
-    const int within = i % per_block;
-    const int in_block = within >> problem.log2_folds;
-    const int filter = block * problem.filters_per_block + in_block;
-    if (in_block >= problem.filters_per_block || filter >= problem.filters) continue;
+  for (int i = warpgroup_thread(); i < problem.filter_passes * per_pass; i += kWarpgroupThreads) {
+    const int filter_pass = i / per_pass;
+    const int within = i % per_pass;
+    const int in_pass = within >> problem.log2_folds;
+    const int filter = filter_pass * problem.filters_per_pass + in_pass;
+    if (in_pass >= problem.filters_per_pass || filter >= problem.filters) continue;
     FilterScale scale = {1.0f, 1.0f, 0.0f, 0};
     scale.offset =
-        (in_block * problem.conv_strides.plane + (within & (problem.folds - 1)) * problem.fold_distance) *
+        (in_pass * problem.conv_strides.plane + (within & (problem.folds - 1)) * problem.fold_distance) *
         problem.result_bytes;
     if (bias != nullptr) scale.bias = Format::to_float(bias[filter]);
     if (Format::kIsScaled && are_scaled) {
