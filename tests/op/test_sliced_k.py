@@ -128,8 +128,8 @@ def test_infinities_and_nan_reach_the_outputs_that_see_them_and_no_others(name, 
     [
         (_native.Problem((1, 8, 4, 8, 8), (8, 8, 3, 3, 3)), "3 spatial axes"),
         (_native.Problem((1, 32, 8, 8), (32, 32, 1, 1), type="float64"), "float64"),
-        (_native.Problem((1, 1, 8, 8), (2**21, 1, 1, 1)), "65535 times 16 filters"),
-        (_native.Problem((1, 40_000, 4, 4), (680_000, 1, 1, 1), group=40_000), "65535 times 16 filters"),
+        (_native.Problem((1, 1, 8, 8), (2**21, 1, 1, 1)), "65535 blocks of 16 filters"),
+        (_native.Problem((1, 40_000, 4, 4), (680_000, 1, 1, 1), group=40_000), "65535 blocks of 16 filters"),
         (
             _native.Problem((1, 8, 2, 2), (8, 8, 1, 1), pads=[2**31 - 1] * 4, strides=[2**31 - 1] * 2),
             "32 bits",

@@ -50,12 +50,12 @@ struct Arguments : Tensors<T> {
   const T* db;  // depthwise bias, or null
   EpilogueParams depthwise_epilogue, pointwise_epilogue;
 
-  int depth;    // channels
+  int k_size;   // channels: K of the 1x1 convolution
   int filters;  // of the 1x1 convolution
   int input_height, input_width, output_height, output_width;
   FastDivisor tiles, tiles_across;  // of an image
   bool vectorizes_pixel_loads;      // four columns of x are one aligned vector
-  bool vectorizes_weight_loads;     // the same for four weights of w; depth is a multiple of 4
+  bool vectorizes_weight_loads;     // the same for four weights of w; k_size is a multiple of 4
   bool vectorizes_stores;           // the same for two columns of y
 };
 

@@ -110,13 +110,13 @@ __global__ void __launch_bounds__((TileShape<kStride, kRows, kDown, kAcross>::kT
   float* const thread_outputs = buffers + smem_offset_of<S>(channel) + row * S::kTileColumns + column;
   int first = 0;
 #pragma unroll 1
-  for (int step = 0; first < a.depth; ++step) {
+  for (int step = 0; first < a.k_size; ++step) {
     const int buffer = step % 2 * S::kStepFloats;
     window.store(a.depthwise_epilogue, thread_outputs + buffer);
     typename sliced_k::FilterLoader<T, kFilterTiles>::Registers weights;
     filters.load(step, weights);
     first += kStepChannels;
-    if (first < a.depth) window.load();
+    if (first < a.k_size) window.load();
     // One barrier per step suffices: a thread that arrives has finished reading the other buffer, which the
     // next step overwrites.
     __syncthreads();

@@ -53,7 +53,7 @@ struct Family {
     Arguments to{};
     to.depthwise_epilogue = epilogue_params_of(before.epilogue);
     to.pointwise_epilogue = epilogue_params_of(problem.epilogue);
-    to.depth = narrow(problem.in_channels);
+    to.k_size = narrow(problem.in_channels);
     to.filters = narrow(problem.out_channels);
     to.input_height = narrow(before.input[1]), to.input_width = narrow(before.input[2]);
     to.output_height = narrow(problem.output[1]), to.output_width = narrow(problem.output[2]);

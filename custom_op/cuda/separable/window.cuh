@@ -58,11 +58,11 @@ class Window {
         first_column_(column * S::kStride),
         height_(a.input_height),
         width_(a.input_width),
-        depth_(a.depth),
+        depth_(a.k_size),
         has_bias_(a.db != nullptr),
         vectorized_(a.vectorizes_pixel_loads),
         pixel_address_(global_address(a.x) +
-                       ((static_cast<long long>(image) * a.depth + channel) * height_ * width_ +
+                       ((static_cast<long long>(image) * a.k_size + channel) * height_ * width_ +
                         static_cast<long long>(first_row_) * width_ + first_column_) *
                            kBytes),
         weight_address_(global_address(a.d) + channel * (kTaps * kTaps * kBytes)),

@@ -43,7 +43,7 @@ constexpr double kSplitting = 1.0, kMoreProducts = 6.7;
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
   const Costs& costs = kCosts[size_of(problem.type) == 4 ? 0 : 1];
   const Instance& instance = tiling.instance;
-  const double steps = number(ceil_divide(depth_of(problem), int64_t{kStepDepth}));
+  const double steps = number(ceil_divide(k_size_of(problem), int64_t{kStepK}));
   const double warp_steps = std::ceil(steps / instance.warps);
   const double products = instance.filter_tiles * instance.pixel_tiles;
   const double loads = 2 * instance.filter_tiles + instance.pixel_tiles;
@@ -59,7 +59,7 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
                 (vectorizes_pixel_loads(problem, instance) ? 0 : costs.single_pixels * instance.pixel_tiles);
   }
   if (!vectorizes_weight_loads(problem)) addresses += costs.single_weights * instance.filter_tiles;
-  if (splits(problem)) addresses += kSplitting * loads + kMoreProducts * products;
+  if (splits_operands(problem)) addresses += kSplitting * loads + kMoreProducts * products;
   const double results = number(problem.batch * problem.out_channels * problem.output_size());
   const double activating =
       kActivation * activation_cycles(problem.epilogue) * results / std::max(1, device.multiprocessors);
@@ -70,18 +70,18 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
 
 }  // namespace
 
-int64_t depth_of(const ConvProblem& problem) { return problem.channels_per_group() * problem.filter_size(); }
+int64_t k_size_of(const ConvProblem& problem) { return problem.channels_per_group() * problem.filter_size(); }
 
 int64_t shared_bytes_of(const Instance& instance) {
   return int64_t{instance.warps} * instance.filters() * accumulator_pitch(instance.pixel_tiles) * 4;
 }
 
-bool splits(const ConvProblem& problem) {
+bool splits_operands(const ConvProblem& problem) {
   return problem.type == ElementType::float32 &&
          (problem.precision == Precision::ieee || problem.is_depthwise());
 }
 
-bool vectorizes_weight_loads(const ConvProblem& problem) { return depth_of(problem) % 4 == 0; }
+bool vectorizes_weight_loads(const ConvProblem& problem) { return k_size_of(problem) % 4 == 0; }
 
 bool vectorizes_pixel_loads(const ConvProblem& problem, const Instance& instance) {
   return instance.one_tap && problem.output == problem.input &&

@@ -16,7 +16,7 @@ namespace convswap::sliced_k {
 struct Instance {
   bool one_tap;                   // 1x1 filters without padding
   int filter_tiles, pixel_tiles;  // of a block
-  int warps;                      // which split the GEMM depth of a block
+  int warps;                      // which split K of a block
 
   int filters() const { return filter_tiles * kTileFilters; }
   int pixels() const { return pixel_tiles * kTilePixels; }
@@ -45,12 +45,12 @@ struct Tiling {
   std::string key() const { return instance.arguments(); }
 };
 
-// GEMM depth: channels per group times taps.
-int64_t depth_of(const ConvProblem& problem);
+// K of the GEMM: channels per group times taps.
+int64_t k_size_of(const ConvProblem& problem);
 
 // True if each float32 operand is split into two TF32. This holds in precision ieee and for depthwise
 // convolutions, which ONNX Runtime's defaults never round (kRoundedDepthwise in plan/planner.cc).
-bool splits(const ConvProblem& problem);
+bool splits_operands(const ConvProblem& problem);
 
 int64_t shared_bytes_of(const Instance& instance);
 

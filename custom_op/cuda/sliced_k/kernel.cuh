@@ -17,11 +17,11 @@ struct Pixel {
   int image, plane_index, row, column;
 
   template <typename Element>
-  __device__ Pixel(const Arguments<Element>& a, unsigned number)
-      : image(a.plane.quotient_of_any(number)),
-        plane_index(static_cast<int>(number - image * a.plane.divisor)),
-        row(a.width.quotient_of_any(plane_index)),
-        column(plane_index - row * static_cast<int>(a.width.divisor)) {}
+  __device__ Pixel(const Arguments<Element>& arguments, unsigned number)
+      : image(arguments.output_plane_divisor.quotient_of_any(number)),
+        plane_index(static_cast<int>(number - image * arguments.output_plane_divisor.divisor)),
+        row(arguments.output_width_divisor.quotient_of_any(plane_index)),
+        column(plane_index - row * static_cast<int>(arguments.output_width_divisor.divisor)) {}
 };
 
 // Index in the block of column `column` of a tile. With vector loads, a thread's pixels are adjacent.
@@ -30,7 +30,8 @@ __device__ inline int pixel_of(bool vectorized, int tile, int column) {
   return vectorized ? kPixelTiles * column + tile : kTilePixels * tile + column;
 }
 
-// Loads the input elements of a lane's output pixels, step by step. A lane has one pixel of each tile.
+// Loads the input elements of a lane's output pixels, step by step. Lanes 4 g to 4 g + 3 share pixel g of
+// each pixel tile; each of them loads four of the step's 16 K elements.
 template <typename Format, bool kOneTap, int kPixelTiles>
 class PixelLoader {
  public:
@@ -38,19 +39,20 @@ class PixelLoader {
   using Element = typename Operands::Element;
   using Registers = unsigned[kPixelTiles][4];
 
-  __device__ PixelLoader(const Arguments<Element>& a, int group, unsigned first, int lane)
-      : a_(a), depth_offset_(lane % 4 * 4) {
-    const unsigned long long x = global_address(a.x) + static_cast<long long>(group) * a.channels *
-                                                           a.input_plane * static_cast<int>(sizeof(Element));
+  __device__ PixelLoader(const Arguments<Element>& arguments, int group, unsigned first, int lane)
+      : arguments_(arguments), k_offset_(lane % 4 * 4) {
+    const unsigned long long x =
+        global_address(arguments.x) + static_cast<long long>(group) * arguments.channels *
+                                          arguments.input_plane * static_cast<int>(sizeof(Element));
 #pragma unroll
     for (int t = 0; t < kPixelTiles; ++t) {
-      const unsigned number = first + pixel_of<kPixelTiles>(a.vectorizes_pixel_loads, t, lane / 4);
-      const bool is_pixel = number < a.pixels;
-      const Pixel pixel(a, is_pixel ? number : 0u);
-      const int row = pixel.row * a.stride_height - a.pad_height;
-      const int column = pixel.column * a.stride_width - a.pad_width;
-      bases_[t] = x + (static_cast<long long>(pixel.image) * a.in_channels * a.input_plane +
-                       row * a.input_width + column) *
+      const unsigned number = first + pixel_of<kPixelTiles>(arguments.vectorizes_pixel_loads, t, lane / 4);
+      const bool is_pixel = number < arguments.pixels;
+      const Pixel pixel(arguments, is_pixel ? number : 0u);
+      const int row = pixel.row * arguments.stride_height - arguments.pad_height;
+      const int column = pixel.column * arguments.stride_width - arguments.pad_width;
+      bases_[t] = x + (static_cast<long long>(pixel.image) * arguments.in_channels * arguments.input_plane +
+                       row * arguments.input_width + column) *
                           static_cast<int>(sizeof(Element));
       // Places every tap of a nonexistent pixel outside the image.
       row_[t] = is_pixel ? row : kOutside;
@@ -59,13 +61,13 @@ class PixelLoader {
   }
 
   __device__ void load(int step, Registers& to) const {
-    const int first = step * kStepDepth + depth_offset_;
+    const int first_k = step * kStepK + k_offset_;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if constexpr (kOneTap) {
-        load_channel(first + i, i, to);
+        load_channel(first_k + i, i, to);
       } else {
-        load_tap(first + i, i, to);
+        load_tap(first_k + i, i, to);
       }
     }
   }
@@ -76,9 +78,9 @@ class PixelLoader {
   static constexpr int kOutside = -(1 << 30);
 
   __device__ void load_channel(int channel, int i, Registers& to) const {
-    const bool in_bounds = channel < a_.depth;
-    const unsigned plane = a_.input_plane * static_cast<unsigned>(sizeof(Element));
-    if (a_.vectorizes_pixel_loads) {
+    const bool in_bounds = channel < arguments_.k_size;
+    const unsigned plane = arguments_.input_plane * static_cast<unsigned>(sizeof(Element));
+    if (arguments_.vectorizes_pixel_loads) {
       const unsigned long long from = address_at(bases_[0], channel, plane);
       const bool is_wanted = in_bounds && row_[0] >= 0;
       constexpr int kBytes = kPixelTiles * static_cast<int>(sizeof(Element));
@@ -106,43 +108,43 @@ class PixelLoader {
     }
   }
 
-  __device__ void load_tap(int number, int i, Registers& to) const {
-    const int channel = a_.taps.quotient(number);
-    const int tap = number - channel * static_cast<int>(a_.taps.divisor);
-    const int tap_row = a_.columns.quotient(tap);
-    const int tap_column = tap - tap_row * static_cast<int>(a_.columns.divisor);
-    const int down = tap_row * a_.dilation_height, across = tap_column * a_.dilation_width;
-    const int down_or_outside = number < a_.depth ? down : kOutside;
+  __device__ void load_tap(int k, int i, Registers& to) const {
+    const int channel = arguments_.taps_divisor.quotient(k);
+    const int tap = k - channel * static_cast<int>(arguments_.taps_divisor.divisor);
+    const int tap_row = arguments_.filter_width_divisor.quotient(tap);
+    const int tap_column = tap - tap_row * static_cast<int>(arguments_.filter_width_divisor.divisor);
+    const int down = tap_row * arguments_.dilation_height, across = tap_column * arguments_.dilation_width;
+    const int down_or_outside = k < arguments_.k_size ? down : kOutside;
     const long long tap_offset =
-        (static_cast<long long>(channel) * a_.input_plane + down * a_.input_width + across) *
+        (static_cast<long long>(channel) * arguments_.input_plane + down * arguments_.input_width + across) *
         static_cast<int>(sizeof(Element));
 #pragma unroll
     for (int t = 0; t < kPixelTiles; ++t) {
       const bool is_inside =
-          static_cast<unsigned>(row_[t] + down_or_outside) < static_cast<unsigned>(a_.input_height) &&
-          static_cast<unsigned>(column_[t] + across) < static_cast<unsigned>(a_.input_width);
+          static_cast<unsigned>(row_[t] + down_or_outside) < static_cast<unsigned>(arguments_.input_height) &&
+          static_cast<unsigned>(column_[t] + across) < static_cast<unsigned>(arguments_.input_width);
       to[t][i] = 0;
       Operands::load_one(is_inside, bases_[t] + tap_offset, to[t][i]);
     }
   }
 
-  const Arguments<Element>& a_;
-  int depth_offset_;
+  const Arguments<Element>& arguments_;
+  int k_offset_;
   unsigned long long bases_[kPixelTiles];
   int row_[kPixelTiles], column_[kPixelTiles];
 };
 
-// Naive evaluation of one output's accumulator. Split operands turn an infinity into NaN, because the
-// infinity is also multiplied by the smaller part of the other operand, which may be zero or of opposite
-// sign.
+// Naive evaluation of one output's sum. Split operands turn an infinity into NaN, because its smaller part is
+// inf - inf.
 template <typename Element>
-__device__ __noinline__ float naive_sum(const Arguments<Element>& a, const Pixel& pixel, int filter) {
-  return naive_conv_sum<Element, float>(a, a.naive_conv, pixel.image, filter, 0, pixel.row, pixel.column, 0,
-                                        a.channels);
+__device__ __noinline__ float naive_sum(const Arguments<Element>& arguments, const Pixel& pixel, int filter) {
+  return naive_conv_sum<Element, float>(arguments, arguments.naive_conv, pixel.image, filter, 0, pixel.row,
+                                        pixel.column, 0, arguments.channels);
 }
 
-// Reduces the accumulators of a block's warps through shared memory, one tile per warp. Accumulators are
-// added in the order of the warps, so the result is deterministic.
+// Reduction across the warps of a block. Each warp stores its partial sums of the whole block tile in shared
+// memory. Then each thread adds the partial sums of its results, in the order of the warps, so the result is
+// deterministic.
 template <int kFilterTiles, int kPixelTiles, int kWarps>
 struct CrossWarpReduction {
   static constexpr int kFilters = kFilterTiles * kTileFilters;
@@ -168,18 +170,19 @@ struct CrossWarpReduction {
     }
   }
 
-  // Adds bias and residual, applies the activation and stores. Adjacent threads have adjacent pixels.
-  template <bool kSplits, typename Element>
-  static __device__ void reduce_and_store(const Arguments<Element>& a, const float* shared, int group,
+  // Adds the warps' partial sums, and recomputes a sum that is not finite if operands are split. Then adds
+  // bias and residual, applies the activation and stores. Adjacent threads have adjacent pixels.
+  template <bool kSplitsOperands, typename Element>
+  static __device__ void reduce_and_store(const Arguments<Element>& arguments, const float* shared, int group,
                                           int first_filter, unsigned first_pixel) {
     static_assert(kThreads % kPixels == 0);
     const int within = static_cast<int>(threadIdx.x) % kPixels;
     const unsigned number = first_pixel + within;
-    if (number >= a.pixels) return;
-    const Pixel pixel(a, number);
+    if (number >= arguments.pixels) return;
+    const Pixel pixel(arguments, number);
     const int smem_column =
-        a.vectorizes_pixel_loads ? within % kPixelTiles * kTilePixels + within / kPixelTiles : within;
-    const int filters_left = a.filters - first_filter;
+        arguments.vectorizes_pixel_loads ? within % kPixelTiles * kTilePixels + within / kPixelTiles : within;
+    const int filters_left = arguments.filters - first_filter;
 #pragma unroll 1
     for (int f = static_cast<int>(threadIdx.x) / kPixels; f < kFilters && f < filters_left;
          f += kThreads / kPixels) {
@@ -187,16 +190,17 @@ struct CrossWarpReduction {
       float& sum = accumulators[0];
 #pragma unroll
       for (int warp = 0; warp < kWarps; ++warp) sum += shared[(warp * kFilters + f) * kPitch + smem_column];
-      const int filter = group * a.filters + first_filter + f;
-      if constexpr (kSplits) {
-        if (!(fabsf(sum) < infinity())) sum = naive_sum(a, pixel, filter);
+      const int filter = group * arguments.filters + first_filter + f;
+      if constexpr (kSplitsOperands) {
+        if (!(fabsf(sum) < infinity())) sum = naive_sum(arguments, pixel, filter);
       }
-      if (a.b != nullptr) sum += static_cast<float>(a.b[filter]);
-      const long long at = (static_cast<long long>(pixel.image) * a.out_channels + filter) * a.output_plane +
-                           pixel.plane_index;
-      if (a.z != nullptr) sum += static_cast<float>(a.z[at]);
-      apply_activation(a.epilogue, accumulators);
-      a.y[at] = static_cast<Element>(sum);
+      if (arguments.b != nullptr) sum += static_cast<float>(arguments.b[filter]);
+      const long long at =
+          (static_cast<long long>(pixel.image) * arguments.out_channels + filter) * arguments.output_plane +
+          pixel.plane_index;
+      if (arguments.z != nullptr) sum += static_cast<float>(arguments.z[at]);
+      apply_activation(arguments.epilogue, accumulators);
+      arguments.y[at] = static_cast<Element>(sum);
     }
   }
 };
@@ -210,7 +214,7 @@ struct Stage {
 
 template <typename Format, int kFilterTiles, int kPixelTiles, typename StageRegisters>
 __device__ inline void multiply_add(float (&accumulators)[kFilterTiles][kPixelTiles][4],
-                                    const StageRegisters& stage, bool vectorized) {
+                                    const StageRegisters& stage, bool pixels_are_vectorized) {
   using Operands = MmaOperands<Format>;
   typename Operands::Fragment upper[kFilterTiles], lower[kFilterTiles];
 #pragma unroll
@@ -220,7 +224,7 @@ __device__ inline void multiply_add(float (&accumulators)[kFilterTiles][kPixelTi
   }
 #pragma unroll
   for (int t = 0; t < kPixelTiles; ++t) {
-    const typename Operands::Fragment pixel = Operands::fragment_of(stage.pixels, t, vectorized);
+    const typename Operands::Fragment pixel = Operands::fragment_of(stage.pixels, t, pixels_are_vectorized);
 #pragma unroll
     for (int f = 0; f < kFilterTiles; ++f) {
       Operands::multiply_add(accumulators[f][t], upper[f], lower[f], pixel);
@@ -230,7 +234,7 @@ __device__ inline void multiply_add(float (&accumulators)[kFilterTiles][kPixelTi
 
 template <typename Format, bool kOneTap, int kFilterTiles, int kPixelTiles, int kWarps>
 __global__ void __launch_bounds__(kWarps* kWarpSize)
-    kernel(const __grid_constant__ Arguments<typename MmaOperands<Format>::Element> a) {
+    kernel(const __grid_constant__ Arguments<typename MmaOperands<Format>::Element> arguments) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 #error "sliced_k needs compute capability 8.0 or newer"
 #else
@@ -240,29 +244,30 @@ __global__ void __launch_bounds__(kWarps* kWarpSize)
   extern __shared__ __align__(16) unsigned char shared[];
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize,
             lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  const int group = a.filter_blocks.quotient_of_any(blockIdx.y);
+  const int group = arguments.filter_blocks.quotient_of_any(blockIdx.y);
   const int first_filter =
-      (static_cast<int>(blockIdx.y) - group * static_cast<int>(a.filter_blocks.divisor)) *
+      (static_cast<int>(blockIdx.y) - group * static_cast<int>(arguments.filter_blocks.divisor)) *
       Reduction::kFilters;
   const unsigned first_pixel = blockIdx.x * Reduction::kPixels;
-  const FilterLoads filters(a, group, first_filter, lane);
-  const PixelLoads pixels(a, group, first_pixel, lane);
-  griddepcontrol_wait_unless(a.weights_are_constant);
+  const FilterLoads filter_loader(arguments, group, first_filter, lane);
+  const PixelLoads pixel_loader(arguments, group, first_pixel, lane);
+  griddepcontrol_wait_unless(arguments.weights_are_constant);
   // Loads of kStages - 1 steps are in flight while one step is multiplied.
-  constexpr int kStages = register_stages(kFilterTiles, kPixelTiles, kWarps, MmaOperands<Format>::kSplits);
+  constexpr int kStages =
+      register_stages(kFilterTiles, kPixelTiles, kWarps, MmaOperands<Format>::kSplitsOperands);
   Stage<FilterLoads, PixelLoads> stages[kStages];
   const auto for_each_prologue_stage = [&](const auto& load) {
 #pragma unroll
     for (int i = 0; i < kStages - 1; ++i) {
-      if (warp + i * kWarps < a.steps) load(warp + i * kWarps, stages[i]);
+      if (warp + i * kWarps < arguments.steps) load(warp + i * kWarps, stages[i]);
     }
   };
   for_each_prologue_stage(
-      [&](int step, Stage<FilterLoads, PixelLoads>& to) { filters.load(step, to.filters); });
+      [&](int step, Stage<FilterLoads, PixelLoads>& to) { filter_loader.load(step, to.filters); });
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   for_each_prologue_stage(
-      [&](int step, Stage<FilterLoads, PixelLoads>& to) { pixels.load(step, to.pixels); });
+      [&](int step, Stage<FilterLoads, PixelLoads>& to) { pixel_loader.load(step, to.pixels); });
   float accumulators[kFilterTiles][kPixelTiles][4];
 #pragma unroll
   for (int f = 0; f < kFilterTiles; ++f) {
@@ -273,24 +278,24 @@ __global__ void __launch_bounds__(kWarps* kWarpSize)
     }
   }
   const auto load = [&](int step, Stage<FilterLoads, PixelLoads>& to) {
-    if (step >= a.steps) return;
-    filters.load(step, to.filters);
-    pixels.load(step, to.pixels);
+    if (step >= arguments.steps) return;
+    filter_loader.load(step, to.filters);
+    pixel_loader.load(step, to.pixels);
   };
-  for (int first = warp; first < a.steps; first += kStages * kWarps) {
+  for (int first = warp; first < arguments.steps; first += kStages * kWarps) {
 #pragma unroll
     for (int i = 0; i < kStages; ++i) {
       const int step = first + i * kWarps;
-      if (step >= a.steps) break;
+      if (step >= arguments.steps) break;
       load(step + (kStages - 1) * kWarps, stages[(i + kStages - 1) % kStages]);
-      multiply_add<Format>(accumulators, stages[i], a.vectorizes_pixel_loads);
+      multiply_add<Format>(accumulators, stages[i], arguments.vectorizes_pixel_loads);
     }
   }
   float* const partial_sums = reinterpret_cast<float*>(shared);
   Reduction::store_partial(partial_sums, warp, lane, accumulators);
   __syncthreads();
-  Reduction::template reduce_and_store<MmaOperands<Format>::kSplits>(a, partial_sums, group, first_filter,
-                                                                     first_pixel);
+  Reduction::template reduce_and_store<MmaOperands<Format>::kSplitsOperands>(arguments, partial_sums, group,
+                                                                             first_filter, first_pixel);
 #endif
 }
 

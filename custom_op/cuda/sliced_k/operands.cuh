@@ -3,9 +3,10 @@
 // Mma fragments of one step's weights and pixels, for each format. A format is an element type or a way to
 // multiply one.
 //
-// A lane loads four adjacent elements along the GEMM depth. The order of the depth within an mma is free, as
-// long as filters and pixels agree. Therefore the four adjacent elements are the lane's fragment, and one
-// vector load takes a filter's four weights.
+// A lane loads four adjacent K elements of a step, so one vector load takes a filter's four weights. The
+// order of K within an mma is free, as long as filters and pixels agree. Therefore lanes with t = lane % 4
+// feed elements 4 t to 4 t + 3 to the mma's K indices t and t + 4, two elements to each of two mma in TF32.
+// In 16 bits, the four elements have the K indices 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 of one mma.
 //
 // Loaded registers are not touched before the mma, because any use would wait for the load. 16-bit weights
 // that are loaded one by one are the exception.
@@ -25,19 +26,20 @@ struct Tf32Pairs;
 
 namespace sliced_k {
 
-// `Element`: the type in memory. `kSplits`: true if an element is multiplied as a sum of two parts, which
-// turns an infinity into NaN. `Vector`: four weights of a filter, one load. `Fragment`: a lane's operand of
-// the mma.
+// `Element`: the type in memory. `kSplitsOperands`: true if an element is multiplied as a sum of two parts,
+// which turns an infinity into NaN. `Vector`: four weights of a filter, one load. `Fragment`: a lane's
+// operand of the mma.
 //
-// Pixels are loaded into words[tile][depth element]. After a vector load, words[0][i], words[1][i], ... hold
-// the adjacent pixels of depth element i in the order of memory.
+// Pixels are loaded into words[tile][K element]. After a vector load, words[0][i], words[1][i], ... hold the
+// adjacent pixels of K element i in the order of memory. For 16-bit elements that is two pixels per word, so
+// tile t is in half t % 2 of words[t / 2].
 template <typename Format>
 struct MmaOperands;
 
 template <>
 struct MmaOperands<float> {
   using Element = float;
-  static constexpr bool kSplits = false;
+  static constexpr bool kSplitsOperands = false;
 
   struct Fragment {
     float values[4];
@@ -63,7 +65,7 @@ struct MmaOperands<float> {
         {to_tf32(words[tile][0]), to_tf32(words[tile][1]), to_tf32(words[tile][2]), to_tf32(words[tile][3])}};
   }
 
-  // Fragment of values that are already rounded to TF32.
+  // Fragment of values that are already rounded to TF32. The family separable calls this.
   static __device__ Fragment fragment_of(const float (&values)[4]) {
     return {{values[0], values[1], values[2], values[3]}};
   }
@@ -85,7 +87,7 @@ struct MmaOperands<float> {
 
 template <>
 struct MmaOperands<Tf32Pairs> : MmaOperands<float> {
-  static constexpr bool kSplits = true;
+  static constexpr bool kSplitsOperands = true;
 
   struct Fragment {
     float large[4], small[4];
@@ -136,7 +138,7 @@ struct MmaOperands<Tf32Pairs> : MmaOperands<float> {
 template <typename Small>
 struct MmaOperands {
   using Element = Small;
-  static constexpr bool kSplits = false;
+  static constexpr bool kSplitsOperands = false;
 
   struct Fragment {
     unsigned pairs[2];
@@ -153,8 +155,9 @@ struct MmaOperands {
   static __device__ Fragment fragment_of(const Vector& words) { return {{words.x, words.y}}; }
 
   template <int kTiles>
-  static __device__ Fragment fragment_of(const unsigned (&words)[kTiles][4], int tile, bool vectorized) {
-    if (!vectorized || kTiles == 1) {
+  static __device__ Fragment fragment_of(const unsigned (&words)[kTiles][4], int tile,
+                                         bool pixels_are_vectorized) {
+    if (!pixels_are_vectorized || kTiles == 1) {
       return {{lower_halves(words[tile][0], words[tile][1]), lower_halves(words[tile][2], words[tile][3])}};
     }
     const unsigned (&pair)[4] = words[tile / 2];
@@ -181,7 +184,8 @@ struct MmaOperands {
   }
 };
 
-// Loads the weights of a lane's filters, step by step. A lane has every eighth filter of the block.
+// Loads the weights of a lane's filters, step by step. Lane l loads four of the step's 16 K elements of the
+// block's filters l / 4, l / 4 + 8, and so on.
 template <typename Format, int kFilterTiles>
 class FilterLoader {
  public:
@@ -190,15 +194,17 @@ class FilterLoader {
   static constexpr int kCount = 2 * kFilterTiles;
   using Registers = typename Operands::Vector[kCount];
 
-  // `first`: the block's first filter in its group. `Arguments` has `filters` (per group), `depth` and `w`.
+  // `first`: the block's first filter in its group. `Arguments` has `filters` (per group), `k_size`, `w` and
+  // `vectorizes_weight_loads`.
   template <typename Arguments>
-  __device__ FilterLoader(const Arguments& a, int group, int first, int lane)
-      : depth_(a.depth),
-        depth_offset_(lane % 4 * 4),
-        vectorized_(a.vectorizes_weight_loads),
-        filters_left_(a.filters - first - lane / 4),
-        base_(global_address(a.w) +
-              (static_cast<long long>(group * a.filters + first + lane / 4) * a.depth + lane % 4 * 4) *
+  __device__ FilterLoader(const Arguments& arguments, int group, int first, int lane)
+      : k_size_(arguments.k_size),
+        k_offset_(lane % 4 * 4),
+        vectorized_(arguments.vectorizes_weight_loads),
+        filters_left_(arguments.filters - first - lane / 4),
+        base_(global_address(arguments.w) +
+              (static_cast<long long>(group * arguments.filters + first + lane / 4) * arguments.k_size +
+               lane % 4 * 4) *
                   static_cast<int>(sizeof(Element))) {}
 
   __device__ void load(int step, Registers& to) const {
@@ -212,28 +218,29 @@ class FilterLoader {
  private:
   template <bool kVectorized>
   __device__ void load_as(int step, Registers& to) const {
-    const int depth = step * kStepDepth + depth_offset_;
-    const unsigned long long from = base_ + step * (kStepDepth * static_cast<int>(sizeof(Element)));
-    const unsigned filter_bytes = depth_ * static_cast<unsigned>(sizeof(Element));
+    const int first_k = step * kStepK + k_offset_;
+    const unsigned long long from = base_ + step * (kStepK * static_cast<int>(sizeof(Element)));
+    const unsigned filter_bytes = k_size_ * static_cast<unsigned>(sizeof(Element));
 #pragma unroll
     for (int f = 0; f < kCount; ++f) {
       const unsigned long long filter_address = address_at(from, f * 8, filter_bytes);
       const bool in_bounds = f * 8 < filters_left_;
       if constexpr (kVectorized) {
         to[f] = {};
-        load_global_if(in_bounds && depth < depth_, filter_address, to[f]);
+        load_global_if(in_bounds && first_k < k_size_, filter_address, to[f]);
       } else {
         unsigned words[4] = {};
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          Operands::load_one(in_bounds && depth + i < depth_, filter_address + i * sizeof(Element), words[i]);
+          Operands::load_one(in_bounds && first_k + i < k_size_, filter_address + i * sizeof(Element),
+                             words[i]);
         }
         to[f] = Operands::pack(words);
       }
     }
   }
 
-  int depth_, depth_offset_;
+  int k_size_, k_offset_;
   bool vectorized_;
   int filters_left_;  // filters of the group, counted from the lane's first
   unsigned long long base_;

@@ -1,25 +1,26 @@
-// Implicit GEMM for few pixels, with sliced K: the warps of a block split the GEMM depth.
+// Implicit GEMM for few pixels, with sliced K: the warps of a block split K of the GEMM.
 //
-// One image, or a few small images, is a GEMM of few columns and large depth (channels times taps). Tiles as
-// large as those of other algorithms fill a fraction of the card, and each tile walks the entire depth, one
+// One image, or a few small images, is a GEMM of few columns and large K (channels times taps). Tiles as
+// large as those of other algorithms fill a fraction of the card, and each tile walks the entire K, one
 // memory latency after the other. Here a block has a small tile: 16 filters by 8 pixels, or a few times that.
-// Its 4 to 32 warps take the steps of the depth in turns. Warps load operands from global memory straight
-// into mma fragments, each tap from its place in the image (no im2col), without shared memory and without
+// Its 4 to 32 warps take the steps of K in turns. Warps load operands from global memory straight into mma
+// fragments, each tap from its place in the image (no im2col), without shared memory and without
 // synchronisation. At the end the block reduces the accumulators of its warps through shared memory, always
 // in the same order.
 //
-// The order of the depth within an mma is free, so a lane takes four adjacent weights of a filter with one
-// vector load. For 1x1 filters, a lane's pixels of one channel are one vector load too. Constant weights of a
-// warp's first steps are loaded before griddepcontrol.wait, while the preceding kernels end (PDL).
+// The order of K within an mma is free, so a lane takes four adjacent weights of a filter with one vector
+// load. For 1x1 filters, a lane's pixels of one channel are one vector load too. This needs an output of the
+// input's size, pixel tiles that divide the plane, and an aligned x. Constant weights of a warp's first steps
+// are loaded before griddepcontrol.wait, while the preceding kernels end (PDL).
 //
 // Data flow: one kernel, no scratch memory; accumulators of all warps of a block in shared memory.
 //
 // In precision ieee, and for depthwise convolutions, each float32 operand is split into two TF32, and three
-// of their four products are taken. Accumulators that are not finite are recomputed naively.
+// of their four products are taken. Sums that are not finite are then recomputed naively.
 //
-// Limits: float32, float16 and bfloat16; one or two spatial axes; compute capability 8.0 or newer; one grid
-// row for every 16 filters of a group, at most. A pool is a second kernel. Padding is multiplied as zeros, so
-// an infinite weight over padding gives NaN unless operands are split.
+// Limits: float32, float16 and bfloat16; one or two spatial axes; compute capability 8.0 or newer; at most
+// 65,535 blocks of 16 filters over all groups (grid.y). A pool is a second kernel. Padding is multiplied as
+// zeros, so an infinite weight over padding gives NaN unless operands are split.
 
 #include <string>
 
@@ -48,7 +49,8 @@ struct Family {
   static std::string name(const Tiling&) { return "sliced_k"; }
 
   static std::string kernel_name(const ConvProblem& problem, const Tiling& tiling) {
-    return instance_name("sliced_k::kernel", splits(problem) ? "Tf32Pairs" : element_name(problem.type),
+    return instance_name("sliced_k::kernel",
+                         splits_operands(problem) ? "Tf32Pairs" : element_name(problem.type),
                          tiling.instance.arguments());
   }
 
@@ -57,13 +59,13 @@ struct Family {
     static_cast<Geometry&>(to) = geometry_of(problem);
     to.epilogue = epilogue_params_of(problem.epilogue);
     to.naive_conv = naive_conv_of(problem);
-    to.depth = narrow(depth_of(problem));
-    to.steps = narrow(ceil_divide(depth_of(problem), int64_t{kStepDepth}));
+    to.k_size = narrow(k_size_of(problem));
+    to.steps = narrow(ceil_divide(k_size_of(problem), int64_t{kStepK}));
     to.pixels = static_cast<unsigned>(problem.batch * problem.output_size());
-    to.plane = FastDivisor(narrow(problem.output_size()));
-    to.width = FastDivisor(narrow(problem.output[2]));
-    to.taps = FastDivisor(narrow(problem.filter_size()));
-    to.columns = FastDivisor(narrow(problem.filter[2]));
+    to.output_plane_divisor = FastDivisor(narrow(problem.output_size()));
+    to.output_width_divisor = FastDivisor(narrow(problem.output[2]));
+    to.taps_divisor = FastDivisor(narrow(problem.filter_size()));
+    to.filter_width_divisor = FastDivisor(narrow(problem.filter[2]));
     to.filter_blocks = FastDivisor(narrow(tiling.filter_blocks));
     return to;
   }
@@ -85,7 +87,7 @@ struct Family {
   static std::string describe(const ConvProblem&, const Tiling& tiling, const Launch& launch) {
     const Instance& instance = tiling.instance;
     return joined("blocks of ", instance.filters(), " filters x ", instance.pixels(),
-                  " pixels, whose depth is shared by ", instance.warps, " warps, ", launch.shared_bytes,
+                  " pixels, K split among ", instance.warps, " warps, ", launch.shared_bytes,
                   " bytes of shared memory, ", launch.grid.count(), " blocks");
   }
 };
@@ -104,19 +106,20 @@ class SlicedK final : public AlgorithmByTiling<KernelPlan<Family>, cheapest_tili
     if (std::string reason = why_not_capability(80, device); !reason.empty()) return reason;
     const int64_t filter_blocks = ceil_divide(problem.filters_per_group(), int64_t{kTileFilters});
     if (problem.group * filter_blocks > kMaxGridRows) {
-      return joined("it takes at most ", kMaxGridRows, " times 16 filters of one group");
+      return joined("it takes at most ", kMaxGridRows, " blocks of 16 filters, over all groups");
     }
     // Checks each factor first, so that the products below fit into 64 bits.
-    const int64_t depth = depth_of(problem), taps = problem.filter_size();
+    const int64_t k_size = k_size_of(problem), taps = problem.filter_size();
     std::string reason =
         why_not_32_bit_indices({padded_input(problem, 1), padded_input(problem, 2), problem.in_channels,
-                                problem.out_channels, problem.filter[1], problem.filter[2], 4 * depth});
+                                problem.out_channels, problem.filter[1], problem.filter[2], 4 * k_size});
     if (!reason.empty()) return reason;
-    // FastDivisor::quotient needs dividend times divisor below 2^32, four times the largest index.
+    // FastDivisor::quotient needs dividend x divisor < 2^32. why_not_32_bit_indices allows 2^30, so a quarter
+    // of each such product is checked.
     return why_not_32_bit_indices(
         {problem.in_channels * problem.input_size(), 4 * padded_input(problem, 1) * padded_input(problem, 2),
          problem.out_channels * problem.output_size(), problem.batch * problem.output_size() + kMaxPixels,
-         (depth + kStepDepth) * taps / 4, taps * problem.filter[2] / 4});
+         (k_size + kStepK) * taps / 4, taps * problem.filter[2] / 4});
   }
 };
 
