@@ -98,7 +98,7 @@ void resolve_result(ConvProblem& problem) {
 // Returns the bytes of the intermediate tensor behind a depthwise convolution, once written and once read. A
 // fused node moves none of them.
 int64_t intermediate_bytes(const ConvProblem& depthwise) {
-  return 2 * depthwise.result_elements() * size_of(depthwise.type);
+  return 2 * depthwise.result_elements() * bytes_per_element(depthwise.type);
 }
 
 void check_residual(const ConvProblem& problem, const Shape& residual) {
@@ -137,7 +137,7 @@ int64_t ConvProblem::tensor_bytes() const {
   const int64_t elements =
       batch * in_channels * input_size() + out_channels * channels_per_group() * filter_size() +
       (has_bias ? out_channels : 0) + (epilogue.has_residual ? output_elements() : 0) + result_elements();
-  int64_t total = elements * size_of(type);
+  int64_t total = elements * bytes_per_element(type);
   for (const ConvProblem& first : depthwise) total += first.tensor_bytes() - intermediate_bytes(first);
   return total;
 }
@@ -149,10 +149,10 @@ int64_t ConvProblem::bytes() const {
     return total;
   }
   const int64_t rows = units_read(*this, 0, 1) * units_read(*this, 1, 1);
-  const int64_t sector_elements = kSectorBytes / size_of(type);
+  const int64_t sector_elements = kSectorBytes / bytes_per_element(type);
   const int64_t columns = std::min(input[2], units_read(*this, 2, sector_elements) * sector_elements);
   const int64_t unread = batch * in_channels * (input_size() - rows * columns);
-  return tensor_bytes() - unread * size_of(type);
+  return tensor_bytes() - unread * bytes_per_element(type);
 }
 
 ConvProblem ConvProblem::without_depthwise() const {

@@ -84,7 +84,7 @@ std::string_view name_of(Precision precision) { return precision == Precision::t
 
 std::string_view name_of(ElementType type) { return facts_of(type).name; }
 
-int64_t size_of(ElementType type) { return facts_of(type).size; }
+int64_t bytes_per_element(ElementType type) { return facts_of(type).size; }
 
 void check_spec(const ConvSpec& spec) {
   check_range("group", {spec.group}, 1);

@@ -64,7 +64,7 @@ ElementType parse_element_type(std::string_view word);
 std::string_view name_of(Precision precision);
 std::string_view name_of(ElementType type);
 
-int64_t size_of(ElementType type);
+int64_t bytes_per_element(ElementType type);
 
 // Checks the ranges of attributes and that their lengths agree. Throws InvalidArgument.
 void check_spec(const ConvSpec& spec);

@@ -100,7 +100,7 @@ ConvKernel::ConvKernel(const OpVariant& variant, const OrtKernelInfo* info, std:
       prepared_weights_(variant_.api) {
   // For a card ONNX Runtime copies constants to aligned memory.
   if (variant_.device == DeviceKind::cpu)
-    aligned_constants_.emplace(variant_.api, info, size_of(variant_.type));
+    aligned_constants_.emplace(variant_.api, info, bytes_per_element(variant_.type));
   check_spec(spec_);
   check_algorithm_name(plans_->algorithm(), variant_.device);
   const PerInput<DeclaredInput> inputs = declared_inputs(variant_.api, info);
@@ -121,7 +121,7 @@ void ConvKernel::compute(OrtKernelContext* context) {
   const Scratch scratch(variant_.base, api, context, tensors[kX], run->scratch_bytes, variant_.device);
   Execution execution = execution_of(context, scratch.pointer());
   if (aligned_constants_) {
-    AlignedTensors aligned(api, *aligned_constants_, size_of(spec_.type));
+    AlignedTensors aligned(api, *aligned_constants_, bytes_per_element(spec_.type));
     const auto input = [&](const OrtValue* tensor) { return aligned.input(tensor); };
     run->plan->run(conv_tensors(tensors, aligned.output(y), input), execution);
     aligned.finish();
@@ -239,9 +239,9 @@ void ConvKernel::log_warning(const OrtKernelContext* context, const std::string&
 // Returns a tensor's address on a card, where no copy is made. Throws if a user bound misaligned memory.
 void* ConvKernel::aligned_data(const OrtValue* tensor) const {
   void* const data = data_of(variant_.api, tensor);
-  if (!is_aligned(data, size_of(spec_.type))) {
+  if (!is_aligned(data, bytes_per_element(spec_.type))) {
     throw InvalidArgument("a tensor begins at an address that is not a multiple of its elements' " +
-                          std::to_string(size_of(spec_.type)) + " bytes: bind aligned memory");
+                          std::to_string(bytes_per_element(spec_.type)) + " bytes: bind aligned memory");
   }
   return data;
 }

@@ -36,7 +36,7 @@ class TwoStepPlan final : public TwoPlans {
 std::unique_ptr<Plan> in_two_steps(std::unique_ptr<Plan> convolution, std::unique_ptr<Plan> epilogue,
                                    const ConvProblem& problem) {
   const bool pools = problem.epilogue.pool.kind != PoolKind::none;
-  const int64_t intermediate = pools ? problem.output_elements() * size_of(problem.type) : 0;
+  const int64_t intermediate = pools ? problem.output_elements() * bytes_per_element(problem.type) : 0;
   return std::make_unique<TwoStepPlan>(std::move(convolution), std::move(epilogue),
                                        static_cast<std::size_t>(intermediate));
 }

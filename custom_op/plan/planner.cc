@@ -198,7 +198,8 @@ Offer with_depthwise(const Algorithm& algorithm, Offer convolution, const ConvPr
     both.milliseconds = *first.milliseconds + *convolution.milliseconds;
   }
   both.needs_scratch = device.kind == DeviceKind::cuda;
-  const auto bytes = static_cast<std::size_t>(depthwise.result_elements() * size_of(depthwise.type));
+  const auto bytes =
+      static_cast<std::size_t>(depthwise.result_elements() * bytes_per_element(depthwise.type));
   both.make = [make_first = std::move(first.make), make_second = std::move(convolution.make), bytes] {
     return std::make_unique<DepthwiseFirstPlan>(make_first(), make_second(), bytes);
   };

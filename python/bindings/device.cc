@@ -65,7 +65,7 @@ class DeviceArray {
   ElementType type() const { return type_; }
   int device() const { return device_; }
   int64_t bytes() const {
-    int64_t total = size_of(type_);
+    int64_t total = bytes_per_element(type_);
     for (const int64_t extent : shape_) total *= extent;
     return total;
   }

@@ -228,7 +228,7 @@ py::array conv(const py::array& x, const py::array& w, const std::optional<py::a
                             data_or_null(depthwise_bias)};
   const py::gil_scoped_release released;
   // NaN in every type, so that an element that is never written shows.
-  std::memset(tensors.y, 0xff, static_cast<size_t>(problem.result_elements() * size_of(type)));
+  std::memset(tensors.y, 0xff, static_cast<size_t>(problem.result_elements() * bytes_per_element(type)));
   // Aligned like the memory of ONNX Runtime's arena.
   struct Free {
     void operator()(std::byte* memory) const { operator delete[](memory, std::align_val_t(64)); }

@@ -162,18 +162,19 @@ class Search {
 
   // What a thread's loads of the window take, in instructions.
   double load_instructions(const Tiling& tiling) const {
-    const int64_t bytes = tiling.vector_columns * static_cast<int64_t>(size_of(problem_.type));
+    const int64_t bytes = tiling.vector_columns * static_cast<int64_t>(bytes_per_element(problem_.type));
     const int64_t lines = tiling.planes * problem_.filter[0] * tiling.window_rows;
-    if (!tiling.is_contiguous) return 70 * number(ceil_divide(lines * tiling.window_loads, tiling.threads));
+    if (!tiling.is_contiguous)
+      return 70 * to_double(ceil_divide(lines * tiling.window_loads, tiling.threads));
     const int64_t at_a_time = bytes == 16 ? 4 : 8;
     const int64_t rounds = ceil_divide(ceil_divide(lines, tiling.threads / tiling.window_loads), at_a_time);
-    const double each = 18 + (size_of(problem_.type) < 4 ? 2.0 * tiling.vector_columns : 0);
-    return number(rounds) * (number(at_a_time) * each + 10);
+    const double each = 18 + (bytes_per_element(problem_.type) < 4 ? 2.0 * tiling.vector_columns : 0);
+    return to_double(rounds) * (to_double(at_a_time) * each + 10);
   }
 
   // What a strip takes, in instructions, or in cycles of shared memory where these are more.
   double strip_instructions(const Tiling& tiling) const {
-    const double taps = number(problem_.filter_size()), steps = tiling.strip_outputs;
+    const double taps = to_double(problem_.filter_size()), steps = tiling.strip_outputs;
     constexpr double kBegin = 60, kResult = 9;
     const double activation = activation_cycles(problem_.epilogue);  // as if each were an instruction
     if (instance_.slides) {
@@ -181,10 +182,10 @@ class Search {
              taps + kBegin;
     }
     if (instance_.rows > 0) {
-      const double conflicts = number(std::gcd(problem_.stride[2], int64_t{32}));
+      const double conflicts = to_double(std::gcd(problem_.stride[2], int64_t{32}));
       return steps * (std::max(2 * taps + 14, 4 * taps * conflicts) + activation) + taps + kBegin;
     }
-    const double rows = number(problem_.filter[0] * problem_.filter[1]);
+    const double rows = to_double(problem_.filter[0] * problem_.filter[1]);
     return std::ceil(steps / 4) * (taps * 28 + rows * 12 + 90 + 4 * activation) + kBegin;
   }
 
@@ -204,22 +205,22 @@ class Search {
     const int64_t resident = std::max<int64_t>(
         1, std::min<int64_t>({2048 / tiling.threads, 65'536 / (instance_.registers * tiling.threads),
                               device_.shared_memory_per_multiprocessor / (tiling.shared_bytes + 1024)}));
-    const double of_multiprocessor = number(tiling.blocks) / number(multiprocessors);
+    const double of_multiprocessor = to_double(tiling.blocks) / to_double(multiprocessors);
     const double loads = load_instructions(tiling), strip = strip_instructions(tiling);
     const double whole_rows =
-        number(problem_.output[1]) / number(ceil_divide(problem_.output[1], tiling.rows) * tiling.rows);
+        to_double(problem_.output[1]) / to_double(ceil_divide(problem_.output[1], tiling.rows) * tiling.rows);
     const double of_block =
-        number(warps) * (loads + kBegin) + number(ceil_divide(tiling.strips, 32)) * strip * whole_rows;
-    const double beside = std::min(number(resident), std::max(1.0, of_multiprocessor));
+        to_double(warps) * (loads + kBegin) + to_double(ceil_divide(tiling.strips, 32)) * strip * whole_rows;
+    const double beside = std::min(to_double(resident), std::max(1.0, of_multiprocessor));
     const double blocks =
-        of_multiprocessor < number(resident) ? std::ceil(of_multiprocessor) : of_multiprocessor;
+        of_multiprocessor < to_double(resident) ? std::ceil(of_multiprocessor) : of_multiprocessor;
     const double issue =
-        kIssue * (1 + kFewWarps / (beside * number(warps))) * blocks * of_block / 4 / kCyclesPerNanosecond;
+        kIssue * (1 + kFewWarps / (beside * to_double(warps))) * blocks * of_block / 4 / kCyclesPerNanosecond;
     const double memory =
-        kMemory * number(problem_.tensor_bytes()) / (kBytesPerNanosecond * number(multiprocessors));
+        kMemory * to_double(problem_.tensor_bytes()) / (kBytesPerNanosecond * to_double(multiprocessors));
     const double both = std::max(issue, memory) + std::min(issue, memory) * kOther / std::sqrt(beside);
-    const double waves = std::max(1.0, of_multiprocessor / number(resident));
-    const double of_thread = number(ceil_divide(tiling.strips, tiling.threads)) * strip;
+    const double waves = std::max(1.0, of_multiprocessor / to_double(resident));
+    const double of_thread = to_double(ceil_divide(tiling.strips, tiling.threads)) * strip;
     const double latency = kWaveNanoseconds + kStripNanoseconds * of_thread + kLoadNanoseconds * loads +
                            (tiling.is_contiguous ? 0 : kSourceNanoseconds);
     // What the tilings that it takes were measured to need beside sliding_rows, which is fitted later.

@@ -104,7 +104,7 @@ struct Family {
     return joined("tiles of ", tiling.planes, " planes x ", tiling.rows, "x", tiling.columns, ", ",
                   tiling.threads, " threads with ", tiling.strip_outputs, " outputs ",
                   tiling.column_step > 0 ? "along a row" : "of a column", ", ", tiling.shared_bytes,
-                  " bytes of shared memory, ", launch.grid.count(), " blocks");
+                  " bytes of shared memory, ", launch.grid.total(), " blocks");
   }
 
  private:

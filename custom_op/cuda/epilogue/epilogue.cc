@@ -49,7 +49,7 @@ struct Family {
   static std::string name(const Tiling& tiling) { return tiling.pools ? "pool" : "activation"; }
 
   static Tiling tiling_of(const ConvProblem& problem) {
-    const int64_t chunk = kThreads * (16 / size_of(problem.type));
+    const int64_t chunk = kThreads * (16 / bytes_per_element(problem.type));
     if (problem.epilogue.pool.kind == PoolKind::none) {
       return {false, 0, 0, 0, ceil_divide(problem.result_elements(), chunk)};
     }
@@ -130,10 +130,11 @@ class Stage final : public EpilogueStage {
   double estimate(const ConvProblem& problem, const Device& device) const override {
     const int64_t elements =
         problem.output_elements() * (problem.epilogue.has_residual ? 2 : 1) + problem.result_elements();
-    double nanoseconds = number(elements) * size_of(problem.type) / kBytesPerNanosecond;
+    double nanoseconds = to_double(elements) * bytes_per_element(problem.type) / kBytesPerNanosecond;
     if (const Pool& pool = problem.epilogue.pool; pool.kind != PoolKind::none) {
-      const double window = kWindowNanoseconds + kInputNanoseconds * number(pool.kernel[0] * pool.kernel[1]);
-      nanoseconds = std::max(nanoseconds, number(problem.result_elements()) * window);
+      const double window =
+          kWindowNanoseconds + kInputNanoseconds * to_double(pool.kernel[0] * pool.kernel[1]);
+      nanoseconds = std::max(nanoseconds, to_double(problem.result_elements()) * window);
     }
     return (kLaunchNanoseconds - kEarlyStartNanoseconds + nanoseconds / std::max(1, device.multiprocessors)) *
            1e-6;

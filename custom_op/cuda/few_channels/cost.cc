@@ -145,7 +145,7 @@ class Tiler {
     // An odd number of 16-byte units, so that the lines that a quarter-warp reads lie in different banks.
     tiling.line_words = static_cast<int>(ceil_divide(columns * bundles_.size, 4) | 1) * 4;
     // A run may start anywhere within its first 16 bytes.
-    const int64_t cp_async_elements = 16 / size_of(problem_.type);
+    const int64_t cp_async_elements = 16 / bytes_per_element(problem_.type);
     const bool is_whole = tiling.quads == quads_per_row_;
     const int64_t width = std::min(raw_columns, problem_.input[2]);
     const int64_t run =
@@ -217,7 +217,7 @@ class Tiler {
     const double staged = std::ceil(lines * bundles_.size / 8) * tiling.columns;
     const int64_t runs = tiling.tile_images() * problem_.channels_per_group() * tiling.runs_per_plane;
     const double runs_per_warp = ceil_divide(std::max<int64_t>(runs, tiling.warps), tiling.warps);
-    const double weights = number(tiling.shared.staged.bytes) / 4;
+    const double weights = to_double(tiling.shared.staged.bytes) / 4;
 
     const int width = store_width(problem_);
     double store = width == 4 ? 34 : width == 2 ? 42 : 26;
@@ -225,12 +225,12 @@ class Tiler {
       // The more of y the blocks of a multiprocessor write in turns, the slower they write it.
       const int64_t filters = int64_t{tiling.filter_blocks} * tiling.accumulator_tiles * kMmaN;
       const double bytes = 2.0 * quads * kQuad * std::min(filters, problem_.filters_per_group()) *
-                           size_of(problem_.type) * blocks_per_multiprocessor;
+                           bytes_per_element(problem_.type) * blocks_per_multiprocessor;
       store += 13 * std::clamp((bytes / 1024 - 150) / 200, 0.0, 1.0);
     }
     // Tiles of eight filters of which none exists are multiplied, and stored for half.
     const double filter_tiles = 1.0 * tiling.filter_splits * tiling.filter_blocks * tiling.accumulator_tiles;
-    const double existing = number(ceil_divide(problem_.filters_per_group(), kMmaN));
+    const double existing = to_double(ceil_divide(problem_.filters_per_group(), kMmaN));
     const double stored = 0.5 + 0.5 * existing / filter_tiles;
     const double slots_of_unit = multiplications * multiplication_slots(bundles_.size);
     const double unit_shared =
@@ -275,9 +275,10 @@ class Tiler {
   // to 1,240 bytes a nanosecond of float32, 650 to 1,010 of 16 bits, on either card; those of 24 filters and
   // fewer reach 1,700 and more).
   double memory_nanoseconds(int store_width) const {
-    const double size = number(size_of(problem_.type));
-    const double x = size * number(problem_.batch * problem_.in_channels * problem_.input_size());
-    const double y = size * number(problem_.batch * problem_.out_channels) * number(problem_.output_size());
+    const double size = to_double(bytes_per_element(problem_.type));
+    const double x = size * to_double(problem_.batch * problem_.in_channels * problem_.input_size());
+    const double y =
+        size * to_double(problem_.batch * problem_.out_channels) * to_double(problem_.output_size());
     const bool are_late = store_width < kQuad && problem_.filters_per_group() > 32;
     return x / 3800 + y / (!are_late ? 3400 : size == 4 ? 1100 : 850);
   }

@@ -201,7 +201,7 @@ struct Family {
 // (benchmarks/activations.md), not fitted. Of several passes the last calls it, which takes longer; such have
 // not been timed.
 double activation_nanoseconds(const ConvProblem& problem, const Device& device) {
-  const double results = number(problem.batch * problem.out_channels) * number(problem.output_size());
+  const double results = to_double(problem.batch * problem.out_channels) * to_double(problem.output_size());
   return 0.003 * activation_cycles(problem.epilogue) * results / std::max(1, device.multiprocessors);
 }
 

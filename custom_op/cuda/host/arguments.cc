@@ -34,7 +34,9 @@ Geometry geometry_of(const ConvProblem& problem) {
 }
 
 bool is_aligned(const void* data, const ConvProblem& problem, int elements) {
-  return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(elements * size_of(problem.type)) == 0;
+  return reinterpret_cast<uintptr_t>(data) %
+             static_cast<uintptr_t>(elements * bytes_per_element(problem.type)) ==
+         0;
 }
 
 NaiveConv naive_conv_of(const ConvProblem& problem) {

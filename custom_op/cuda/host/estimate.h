@@ -6,8 +6,8 @@
 
 namespace convswap {
 
-// For cost formulas.
-inline double number(int64_t value) { return static_cast<double>(value); }
+// Converts an integer to double for the cost formulas.
+inline double to_double(int64_t value) { return static_cast<double>(value); }
 
 // Scheduler cycles for the activations of one warp's results, in families that inline the activations of
 // is_swish (cuda/epilogue/activations.cuh). Inlined activations and calls were fitted to sliding_rows on an

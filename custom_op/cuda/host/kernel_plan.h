@@ -15,7 +15,7 @@ namespace convswap {
 
 // Grid, block and shared memory, for `describe`.
 inline std::string text_of(const Launch& launch) {
-  return joined(launch.grid.x, " x ", launch.grid.y, " blocks of ", launch.block.count(), " threads, ",
+  return joined(launch.grid.x, " x ", launch.grid.y, " blocks of ", launch.block.total(), " threads, ",
                 launch.shared_bytes, " bytes of shared memory");
 }
 

@@ -59,7 +59,7 @@ void allow_shared_memory(const void* kernel, int bytes_per_block) {
 int resident_blocks(const Launch& launch) {
   int blocks = 0;
   CONVSWAP_CHECK_DRIVER(driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(
-      &blocks, function_of(launch.kernel), static_cast<int>(launch.block.count()), launch.shared_bytes));
+      &blocks, function_of(launch.kernel), static_cast<int>(launch.block.total()), launch.shared_bytes));
   return blocks;
 }
 
@@ -91,8 +91,8 @@ KernelFacts kernel_facts(std::string name, const Launch& launch) {
   facts.spilled_bytes = kernel_attribute(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, launch.kernel);
   facts.shared_bytes = kernel_attribute(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, launch.kernel) +
                        static_cast<int64_t>(launch.shared_bytes);
-  facts.threads = launch.block.count();
-  facts.blocks = launch.grid.count();
+  facts.threads = launch.block.total();
+  facts.blocks = launch.grid.total();
   return facts;
 }
 

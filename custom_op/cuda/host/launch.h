@@ -28,7 +28,8 @@ struct Dim3 {
 
   constexpr Dim3(unsigned along_x = 1, unsigned along_y = 1, unsigned along_z = 1)
       : x(along_x), y(along_y), z(along_z) {}
-  int64_t count() const { return int64_t{x} * y * z; }
+  // Number of blocks of the grid, or of threads of the block.
+  int64_t total() const { return int64_t{x} * y * z; }
 };
 
 // When a kernel may start. `in_turn`: after the preceding kernel of the stream has ended. `early`: during the

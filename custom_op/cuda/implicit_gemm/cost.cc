@@ -255,7 +255,7 @@ class Tiler {
     }
   }
 
-  int64_t size() const { return size_of(problem_.type); }
+  int64_t size() const { return bytes_per_element(problem_.type); }
 
   // Nanoseconds. The parts of an image are fitted to 113 measurements of version 8 on an H200, of the
   // course's layers and ten others, in all precisions and with other tilings than the chosen ones; the factor
@@ -268,38 +268,38 @@ class Tiler {
   // batch 64, where no block has two images, 4 to 22 % too long.
   double cost(const Tiling& tiling) const {
     const double terms = terms_of(problem_), parts = parts_of(problem_);
-    const double steps = number(tiling.steps());
-    const double held = number(tiling.register_steps()) * (terms > 1 ? 2 : 1);
-    const double of_most = number(tiling.tiles) / kMaxTiles;
+    const double steps = to_double(tiling.steps());
+    const double held = to_double(tiling.register_steps()) * (terms > 1 ? 2 : 1);
+    const double of_most = to_double(tiling.tiles) / kMaxTiles;
     const double multiplying = 534 + of_most * (8.3 * steps * terms + 20.7 * (steps * terms - held));
     const double writing = of_most * (463 + 5.2 * std::pow(tiling.bank_cycles, 1.5)) *
                            (writes_pairs(problem_, tiling) ? 0.5 : 1);
     // Warpgroups in turns: one writes while the other multiplies.
     const double output_chunk = std::max(multiplying, (multiplying + writing) / 2);
-    const double rounds = std::ceil(number(problem_.input_size()) / (kPixelsInFlight * kProducerThreads));
-    const double chunks = number(tiling.chunks);
+    const double rounds = std::ceil(to_double(problem_.input_size()) / (kPixelsInFlight * kProducerThreads));
+    const double chunks = to_double(tiling.chunks);
     const double converting = 400 + 100 * rounds * (2 + parts) / 3;
     const double of_byte = problem_.is_grouped() ? 0.018 : 0.0377;
-    const double loading = 1000 + of_byte * number(tiling.stage_bytes);
+    const double loading = 1000 + of_byte * to_double(tiling.stage_bytes);
     // Those who convert wait for loads, of which there are as many on their way as stages.
     const double producing = chunks * std::max(converting, (converting + loading) / tiling.stages);
     const double waited_for =
-        tiling.buffers == 1 ? 1 - number(tiling.double_buffered_filters) / tiling.filters : 0;
-    const double storing = 0.0117 * number(tiling.buffer_bytes) * waited_for;
+        tiling.buffers == 1 ? 1 - to_double(tiling.double_buffered_filters) / tiling.filters : 0;
+    const double storing = 0.0117 * to_double(tiling.buffer_bytes) * waited_for;
     const double of_image = (parts > 1 ? 1.1 : 0.93) * (tiling.pairs_rows ? 1.01 : 1);
     const double consuming =
-        of_image * (number(tiling.output_tiles) * output_chunk + chunks * converting + storing + 126);
+        of_image * (to_double(tiling.output_tiles) * output_chunk + chunks * converting + storing + 126);
     const double image = longer_of<4>(producing, consuming);
 
-    const double blocks_per_image = number(problem_.group * tiling.filter_blocks);
+    const double blocks_per_image = to_double(problem_.group * tiling.filter_blocks);
     const double images_in_parallel = std::max(1.0, std::floor(device_.multiprocessors / blocks_per_image));
     const double waves = std::ceil(blocks_per_image / device_.multiprocessors);
-    const double images = std::ceil(number(problem_.batch) / images_in_parallel);
+    const double images = std::ceil(to_double(problem_.batch) / images_in_parallel);
     const double fixed = problem_.is_grouped() ? 6500 : 9500;
     const double computing = waves * (fixed + 250 * steps * parts + images * image);
-    const double bytes = number(problem_.batch * size() *
-                                (problem_.in_channels * problem_.input_size() * tiling.filter_blocks +
-                                 problem_.out_channels * problem_.output_size()));
+    const double bytes = to_double(problem_.batch * size() *
+                                   (problem_.in_channels * problem_.input_size() * tiling.filter_blocks +
+                                    problem_.out_channels * problem_.output_size()));
     // What 2020's second layer takes longer with 120 columns in TF32, where memory bounds it; taken for all.
     const double moving = 2.8e-4 * bytes * (tiling.tiles == kMaxTiles ? 1 : 1.015);
     return longer_of<8>(computing, moving);

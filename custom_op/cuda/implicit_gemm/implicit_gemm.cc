@@ -135,13 +135,15 @@ struct Family {
       arguments.step_offsets[step] = static_cast<unsigned>(offset) | static_cast<unsigned>(distance) << 16;
     }
     // If y exceeds the L2 cache, its stores must not evict the data that is read next.
-    arguments.evict_first = problem.output_elements() * size_of(problem.type) > device.l2_cache_bytes;
+    arguments.evict_first =
+        problem.output_elements() * bytes_per_element(problem.type) > device.l2_cache_bytes;
     return arguments;
   }
 
   static void bind(const ConvProblem& problem, const Tiling&, Arguments& arguments) {
-    arguments.y_misalignment = narrow(
-        static_cast<int64_t>(reinterpret_cast<uintptr_t>(arguments.y) % kAlignment) / size_of(problem.type));
+    arguments.y_misalignment =
+        narrow(static_cast<int64_t>(reinterpret_cast<uintptr_t>(arguments.y) % kAlignment) /
+               bytes_per_element(problem.type));
   }
 
   static int threads(const Tiling&) { return kThreads; }

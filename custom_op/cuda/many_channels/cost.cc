@@ -196,7 +196,7 @@ class Tiler {
     return grows_by(0, 0);
   }
 
-  int64_t size() const { return size_of(problem_.type); }
+  int64_t size() const { return bytes_per_element(problem_.type); }
 
   // Nanoseconds, by arithmetic, with prepared weights. The constants are fitted to what all alternatives of
   // the suites' layers took on an H200 (benchmarks/many_channels.md, version 10), but for kPlace; bands,
@@ -209,41 +209,43 @@ class Tiler {
     constexpr double kPrepared = 6450, kCopied = 2200, kStored = 3850;        // bytes of a nanosecond
     constexpr double kTile = 4.4, kChunk = 133, kWork = 405, kFilling = 110;  // cycles
     constexpr double kLoadedBytes = 48;                                       // of a cycle
-    const double bands = number(ceil_divide(tiling.prepared_tiles, tiling.round_tiles)) *
+    const double bands = to_double(ceil_divide(tiling.prepared_tiles, tiling.round_tiles)) *
                          (size() == 4 ? kBands : kBandsOf16Bits);
     // Of strided rows those are not read that no tap reads.
-    const double x_bytes = number(size() * problem_.batch * problem_.in_channels * problem_.input_size()) *
-                           number(static_cast<int64_t>(rows_.stride_phases.size())) /
-                           number(problem_.stride[1]);
-    const double y_bytes = number(size() * problem_.batch * problem_.out_channels * problem_.output_size());
-    const double prepared = number(tiling.prepared_tiles * tiling.prepared_k_tiles(problem_)) *
-                            number(tiling.prepared_k_tile_bytes());
+    const double x_bytes = to_double(size() * problem_.batch * problem_.in_channels * problem_.input_size()) *
+                           to_double(static_cast<int64_t>(rows_.stride_phases.size())) /
+                           to_double(problem_.stride[1]);
+    const double y_bytes =
+        to_double(size() * problem_.batch * problem_.out_channels * problem_.output_size());
+    const double prepared = to_double(tiling.prepared_tiles * tiling.prepared_k_tiles(problem_)) *
+                            to_double(tiling.prepared_k_tile_bytes());
     // Of few chunks not all of memory's rate can be asked for: a thread waits for each of its places.
-    const double rounds = std::ceil(number(tiling.prepared_tiles * tiling.prepared_k_tiles(problem_)) /
+    const double rounds = std::ceil(to_double(tiling.prepared_tiles * tiling.prepared_k_tiles(problem_)) /
                                     (device_.multiprocessors * (kPrepareThreadsPerSm / kPrepareThreads)));
     const double waiting =
-        kPlace * rounds * number(tiling.prepared_k_tile_bytes()) / (kVectorBytes * kPrepareThreads);
+        kPlace * rounds * to_double(tiling.prepared_k_tile_bytes()) / (kVectorBytes * kPrepareThreads);
     // Of a strided row each thread takes what lies apart.
     const double loaded = x_bytes * (problem_.stride[2] > 1 ? kApart : 1);
     const double preparing = std::max((loaded + prepared) / kPrepared, waiting);
-    double multiplying = number(tiling.steps) * kTile * number(tiling.accumulator_tiles);
+    double multiplying = to_double(tiling.steps) * kTile * to_double(tiling.accumulator_tiles);
     // Fewer works of wide tiles overlap less.
     multiplying *= 1 + 0.34 * std::max(tiling.accumulator_tiles - 20, 0) / 12;
     // Two groups keep their stages: there is hardly a chunk ahead.
     if (tiling.pixel_stages < (tiling.steps <= tiling.stage_steps ? 4 : 3)) multiplying *= 1.27;
-    const double loading = number(tiling.pixel_stage_bytes() + tiling.steps * kStepUnits * 16) / kLoadedBytes;
+    const double loading =
+        to_double(tiling.pixel_stage_bytes() + tiling.steps * kStepUnits * 16) / kLoadedBytes;
     const int64_t k_tiles_per_work_tile = ceil_divide(tiling.k_tiles, tiling.splits);
     // One chunk or two are not enough to go on with while results are stored.
-    const double filling = k_tiles_per_work_tile <= 2 ? kFilling * number(tiling.accumulator_tiles) : 0;
+    const double filling = k_tiles_per_work_tile <= 2 ? kFilling * to_double(tiling.accumulator_tiles) : 0;
     const double work_tile =
-        number(k_tiles_per_work_tile) * (multiplying + loading + kChunk) + kWork + filling;
-    const double work_tiles = std::ceil(number(tiling.work_tiles(problem_)) / device_.multiprocessors);
+        to_double(k_tiles_per_work_tile) * (multiplying + loading + kChunk) + kWork + filling;
+    const double work_tiles = std::ceil(to_double(tiling.work_tiles(problem_)) / device_.multiprocessors);
     // Where places are no outputs, or planes no whole half sectors of memory, results begin anywhere in a
     // sector.
     const bool whole_half_sectors =
         rows_.max_shift + columns_.max_shift == 0 && problem_.output_size() * size() % kHalfSector == 0;
     const double storing = y_bytes * (whole_half_sectors ? 1 : 2) / kStored + prepared / kCopied;
-    const double splits = tiling.splits == 1 ? 0 : kSplits + number(tiling.splits) * y_bytes / kStored;
+    const double splits = tiling.splits == 1 ? 0 : kSplits + to_double(tiling.splits) * y_bytes / kStored;
     return bands + preparing + work_tiles * work_tile / kNanosecond + storing + activating() + splits;
   }
 
@@ -260,10 +262,10 @@ class Tiler {
         filters - last_block_filters +
         kWgmmaM / kWarpRows * std::min<int64_t>(kWarpRows, round_up(last_block_filters, int64_t{8}));
     const double positions =
-        number(problem_.batch * problem_.group * problem_.output_size()) / device_.multiprocessors;
-    if (!is_swish(epilogue)) return kCalled * positions * number(filters);
+        to_double(problem_.batch * problem_.group * problem_.output_size()) / device_.multiprocessors;
+    if (!is_swish(epilogue)) return kCalled * positions * to_double(filters);
     const double each = epilogue.activation == Activation::silu ? kSiLU : kHardSwish;
-    return each * positions * number(waited_for);
+    return each * positions * to_double(waited_for);
   }
 
   const ConvProblem& problem_;

@@ -143,7 +143,7 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   arguments.tma_load_bytes = arguments.pixel_stage_bytes / arguments.tma_loads;
   arguments.tma_load_stride = narrow(tiling.prepared_stride_phase_vectors * kVectorBytes);
   arguments.conv_groups = narrow(problem.group);
-  arguments.channel_stride_bytes = narrow(problem.input_size() * size_of(problem.type));
+  arguments.channel_stride_bytes = narrow(problem.input_size() * bytes_per_element(problem.type));
   arguments.pixel_stages = tiling.pixel_stages;
   arguments.weight_stages = tiling.weight_stages;
   arguments.weight_stage_bytes = narrow(tiling.weight_stage_bytes());
@@ -180,7 +180,7 @@ class ManyChannelsPlan final : public Plan {
     const int64_t weights = tiling.prepared_weight_bytes(problem);
     if (weights >
         std::max(kMaxPaddedBytes, kMaxPaddingFactor * problem.out_channels * problem.channels_per_group() *
-                                      problem.filter_size() * size_of(problem.type))) {
+                                      problem.filter_size() * bytes_per_element(problem.type))) {
       return joined("its weights, padded to 64 filters and 16 channels of each group, take ", weights,
                     " bytes");
     }

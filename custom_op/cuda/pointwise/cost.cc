@@ -74,22 +74,23 @@ double cost_of_one_tile(const ConvProblem& problem, const Device& device, const 
   // chunk more than wait in slots. Bytes in a nanosecond: a block's weights; pixels and results.
   constexpr double kBlock[] = {150, 487}, kTile[] = {1714, 1445}, kUnstagedChunk[] = {150, 450};
   constexpr double kLaunch = 1430, kWeights = 16, kMemory = 2114;
-  const double size = number(size_of(problem.type));
+  const double size = to_double(bytes_per_element(problem.type));
   const int width = size == 4 ? 0 : 1;
   const auto [chunk, results] = kCosts[instance][width];
-  const double x = size * number(problem.batch * problem.in_channels * problem.input_size());
-  const double y = size * number(problem.batch * problem.out_channels * problem.output_size());
+  const double x = size * to_double(problem.batch * problem.in_channels * problem.input_size());
+  const double y = size * to_double(problem.batch * problem.out_channels * problem.output_size());
   // On each multiprocessor.
   const double multiprocessors = std::max(1, device.multiprocessors);
-  const double tiles = number(tiling.columns) / multiprocessors;
-  const double blocks = std::max(1.0, tiles * number(problem.group * tiling.filter_blocks));
-  const double chunks = number(problem.channels_per_group()) /
-                        number(tiling.instance.channels(static_cast<int>(size_of(problem.type))));
-  const double work = blocks * number(tiling.weight_bytes) / kWeights + chunks * chunk +
+  const double tiles = to_double(tiling.columns) / multiprocessors;
+  const double blocks = std::max(1.0, tiles * to_double(problem.group * tiling.filter_blocks));
+  const double chunks =
+      to_double(problem.channels_per_group()) /
+      to_double(tiling.instance.channels(static_cast<int>(bytes_per_element(problem.type))));
+  const double work = blocks * to_double(tiling.weight_bytes) / kWeights + chunks * chunk +
                       std::max(0.0, chunks - tiling.instance.stages) * kUnstagedChunk[width] + results +
                       blocks * activation_nanoseconds(problem, tiling.instance) +
                       (blocks - 1) * kBlock[width] + std::max(0.0, tiles - 1) * kTile[width];
-  return kLaunch + std::hypot(work, (number(tiling.filter_blocks) * x + y) / kMemory);
+  return kLaunch + std::hypot(work, (to_double(tiling.filter_blocks) * x + y) / kMemory);
 }
 
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling, std::size_t instance) {
@@ -103,11 +104,11 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   // kernel like it before, so that only float32 is still to be rounded; pixels and results; pixels that were
   // read before.
   constexpr double kWeights = 37.7, kEarlyWeights = 66.8, kMemory = 3806, kAgain = 10617;
-  const double size = number(size_of(problem.type));
+  const double size = to_double(bytes_per_element(problem.type));
   // Rows that no output reads are not read.
-  const double x = size * number(problem.batch * problem.in_channels * problem.input_size()) /
-                   number(problem.stride[0] * problem.stride[1]);
-  const double y = size * number(problem.batch * problem.out_channels * problem.output_size());
+  const double x = size * to_double(problem.batch * problem.in_channels * problem.input_size()) /
+                   to_double(problem.stride[0] * problem.stride[1]);
+  const double y = size * to_double(problem.batch * problem.out_channels * problem.output_size());
   const int width = size == 4 ? 0 : 1;
   auto [chunk, results] = kCosts[instance][width];
   double written = y;
@@ -120,15 +121,16 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   }
   if (!stores_pairs) results *= kApart[width].results, written *= kApart[width].bytes;
   results += activation_nanoseconds(problem, tiling.instance);
-  const double memory = (x + written) / kMemory + number(tiling.filter_blocks - 1) * x / kAgain;
+  const double memory = (x + written) / kMemory + to_double(tiling.filter_blocks - 1) * x / kAgain;
   // The last chunk has fewer channels.
-  const double chunks = number(problem.channels_per_group()) /
-                        number(tiling.instance.channels(static_cast<int>(size_of(problem.type))));
-  const double rounds = number(ceil_divide(tiling.tiles, tiling.columns * tiling.instance.warpgroups));
+  const double chunks =
+      to_double(problem.channels_per_group()) /
+      to_double(tiling.instance.channels(static_cast<int>(bytes_per_element(problem.type))));
+  const double rounds = to_double(ceil_divide(tiling.tiles, tiling.columns * tiling.instance.warpgroups));
   const double work = chunks * (first_chunk + (rounds - 1) * chunk) + rounds * results;
   const int64_t blocks = tiling.columns * problem.group * tiling.filter_blocks;
   const bool are_early = blocks_that_fit(tiling, device) > 1 || 2 * blocks <= device.multiprocessors;
-  const double weight_bytes = number(tiling.weight_bytes);
+  const double weight_bytes = to_double(tiling.weight_bytes);
   const double weights = !are_early ? weight_bytes / kWeights : width == 0 ? weight_bytes / kEarlyWeights : 0;
   return kLaunch + fill + weights + std::pow(std::pow(memory, power) + std::pow(work, power), 1 / power);
 }
@@ -136,7 +138,7 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
 }  // namespace
 
 std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
-  const int size = static_cast<int>(size_of(problem.type));
+  const int size = static_cast<int>(bytes_per_element(problem.type));
   std::vector<Tiling> all;
   for (std::size_t i = 0; i < std::size(kInstances); ++i) {
     const Instance& instance = kInstances[i];

@@ -95,8 +95,9 @@ struct Family {
 
   static std::string describe(const ConvProblem& problem, const Tiling& tiling, const Launch& launch) {
     return joined("tiles of ", kTilePixels, " pixels x ", tiling.instance.filters(), " filters, ",
-                  tiling.chunks, " x ", tiling.instance.channels(size_of(problem.type)), " channels",
-                  tiling.instance.stages > 0 ? " by way of shared memory, " : ", ", text_of(launch));
+                  tiling.chunks, " x ", tiling.instance.channels(bytes_per_element(problem.type)),
+                  " channels", tiling.instance.stages > 0 ? " by way of shared memory, " : ", ",
+                  text_of(launch));
   }
 };
 

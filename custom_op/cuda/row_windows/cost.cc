@@ -14,7 +14,7 @@ namespace convswap::row_windows {
 namespace {
 
 // Numbers of a window.
-int64_t window_of(const ConvProblem& problem) { return kWindowBytes / size_of(problem.type); }
+int64_t window_of(const ConvProblem& problem) { return kWindowBytes / bytes_per_element(problem.type); }
 
 // Windows had better begin where words can be loaded, and pairs of them; not for that are there more windows
 // of a filter's row.
@@ -153,30 +153,30 @@ class Tiler {
   double cost(const Tiling& tiling) const {
     constexpr double kLaunch = 1300, kWeights = 2700, kBand = 570, kCyclesOfNanosecond = 1.755;
     constexpr double kRequest = 0.022;  // nanoseconds
-    const double rows = number(problem_.group * tiling.filter_blocks);
+    const double rows = to_double(problem_.group * tiling.filter_blocks);
     const double share = std::max(1.0, std::floor(device_.multiprocessors / rows));
     const double waves = std::ceil(rows / std::max(1, device_.multiprocessors));
-    const double tiles = number(problem_.batch * tiling.bands), steps = number(tiling.steps());
+    const double tiles = to_double(problem_.batch * tiling.bands), steps = to_double(tiling.steps());
     const double chunk = 120 + (is_wide() ? 62 : 76) * steps + storing();
     const Loading loading = loading_of(problem_, tiling.lead, kWordsOfPair);
     const double band =
-        number(tiling.column_chunks) * chunk +
-        number(segments_of(problem_, tiling, segment_windows_of(loading))) * putting(loading) + kBand;
-    const double results = number(problem_.batch * problem_.out_channels * problem_.output_size());
+        to_double(tiling.column_chunks) * chunk +
+        to_double(segments_of(problem_, tiling, segment_windows_of(loading))) * putting(loading) + kBand;
+    const double results = to_double(problem_.batch * problem_.out_channels * problem_.output_size());
     const double elements =
-        number(problem_.batch * problem_.in_channels * problem_.input_size() * tiling.filter_blocks) +
+        to_double(problem_.batch * problem_.in_channels * problem_.input_size() * tiling.filter_blocks) +
         results;
     // The first band's windows are not there when the products could begin.
     const double computing =
         waves * (kWeights + 204 * steps + (std::ceil(tiles / share) + 0.36) * band) / kCyclesOfNanosecond;
-    return kLaunch + std::hypot(computing, number(size_of(problem_.type)) * elements / 3600,
+    return kLaunch + std::hypot(computing, to_double(bytes_per_element(problem_.type)) * elements / 3600,
                                 results * requests_of_result() * kRequest);
   }
 
   // Requests of a result, where they are no whole sectors.
   double requests_of_result() const {
     const int together = max_outputs_per_store(problem_);
-    return together * size_of(problem_.type) < kWindowBytes ? 0.25 / together : 0;
+    return together * bytes_per_element(problem_.type) < kWindowBytes ? 0.25 / together : 0;
   }
 
   // Cycles for the results of 128 columns.
@@ -216,11 +216,13 @@ class Tiler {
 
 }  // namespace
 
-int elements_per_word(const ConvProblem& problem) { return 4 / static_cast<int>(size_of(problem.type)); }
+int elements_per_word(const ConvProblem& problem) {
+  return 4 / static_cast<int>(bytes_per_element(problem.type));
+}
 
 int max_outputs_per_store(const ConvProblem& problem) {
   for (const int count : {8, 4, 2}) {
-    const bool is_one_store = count * size_of(problem.type) <= kWindowBytes;
+    const bool is_one_store = count * bytes_per_element(problem.type) <= kWindowBytes;
     if (is_one_store && problem.output[2] % count == 0) return count;
   }
   return 1;

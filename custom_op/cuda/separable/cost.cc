@@ -26,8 +26,8 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   constexpr double kOfCycle = 0.006;  // of a scheduler, for a result's activation; not timed
   const Instance& instance = tiling.instance;
   const int64_t multiprocessors = std::max(1, device.multiprocessors);
-  const double steps = number(ceil_divide(problem.in_channels, int64_t{kStepChannels}));
-  const double each = number(tiling.blocks) / number(multiprocessors);
+  const double steps = to_double(ceil_divide(problem.in_channels, int64_t{kStepChannels}));
+  const double each = to_double(tiling.blocks) / to_double(multiprocessors);
   const double resident = min_blocks_per_sm(instance.stride, instance.rows, instance.filter_tiles);
   const double together = std::min(resident, std::ceil(each));
   const double waves = each < 2 * resident ? std::ceil(each / resident) : each / resident + kLastWave;
@@ -38,12 +38,13 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double step = std::sqrt(std::hypot(alone * alone, beside * beside)) *
                       (problem.type == ElementType::float32 ? 1 : kSmall);
   const double results = kResults * together * instance.rows * instance.filter_tiles;
-  const double memory = number(problem.tensor_bytes()) / (kBytesPerNanosecond * number(multiprocessors));
-  const double between = number(problem.batch * problem.in_channels * problem.output_size()) *
+  const double memory =
+      to_double(problem.tensor_bytes()) / (kBytesPerNanosecond * to_double(multiprocessors));
+  const double between = to_double(problem.batch * problem.in_channels * problem.output_size()) *
                          activation_cycles(problem.depthwise.front().epilogue);
-  const double behind = number(problem.batch * problem.out_channels * problem.output_size()) *
+  const double behind = to_double(problem.batch * problem.out_channels * problem.output_size()) *
                         activation_cycles(problem.epilogue);
-  const double activating = kOfCycle * (between + behind) / number(multiprocessors);
+  const double activating = kOfCycle * (between + behind) / to_double(multiprocessors);
   return kLaunch + std::max(memory, waves * (results + steps * step)) + activating;
 }
 

@@ -81,7 +81,7 @@ struct Family {
     return joined("tiles of ", instance.tile_rows(), "x", instance.tile_columns(),
                   " pixels, all filters of each; ", instance.rows, "x", kColumns,
                   " depthwise results a thread, ", launch.shared_bytes, " bytes of shared memory, ",
-                  launch.grid.count(), " blocks");
+                  launch.grid.total(), " blocks");
   }
 };
 

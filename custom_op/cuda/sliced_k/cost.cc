@@ -41,14 +41,14 @@ constexpr double kActivation = 0.01;
 constexpr double kSplitting = 1.0, kMoreProducts = 6.7;
 
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
-  const Costs& costs = kCosts[size_of(problem.type) == 4 ? 0 : 1];
+  const Costs& costs = kCosts[bytes_per_element(problem.type) == 4 ? 0 : 1];
   const Instance& instance = tiling.instance;
-  const double steps = number(ceil_divide(k_size_of(problem), int64_t{kStepK}));
+  const double steps = to_double(ceil_divide(k_size_of(problem), int64_t{kStepK}));
   const double warp_steps = std::ceil(steps / instance.warps);
   const double products = instance.filter_tiles * instance.pixel_tiles;
   const double loads = 2 * instance.filter_tiles + instance.pixel_tiles;
   // Blocks of a multiprocessor, and how many of them it seems to have at once: more of some would fit.
-  const double each = number(problem.group * tiling.filter_blocks * tiling.pixel_blocks) /
+  const double each = to_double(problem.group * tiling.filter_blocks * tiling.pixel_blocks) /
                       std::max(1, device.multiprocessors);
   const double resident = instance.warps == 4 ? costs.resident : instance.warps == 8 && products < 8 ? 2 : 1;
   const double waves = each < 4 * resident ? std::ceil(each / resident) : each / resident;
@@ -60,7 +60,7 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   }
   if (!vectorizes_weight_loads(problem)) addresses += costs.single_weights * instance.filter_tiles;
   if (splits_operands(problem)) addresses += kSplitting * loads + kMoreProducts * products;
-  const double results = number(problem.batch * problem.out_channels * problem.output_size());
+  const double results = to_double(problem.batch * problem.out_channels * problem.output_size());
   const double activating =
       kActivation * activation_cycles(problem.epilogue) * results / std::max(1, device.multiprocessors);
   return costs.launch + activating +

@@ -88,7 +88,7 @@ struct Family {
     const Instance& instance = tiling.instance;
     return joined("blocks of ", instance.filters(), " filters x ", instance.pixels(),
                   " pixels, K split among ", instance.warps, " warps, ", launch.shared_bytes,
-                  " bytes of shared memory, ", launch.grid.count(), " blocks");
+                  " bytes of shared memory, ", launch.grid.total(), " blocks");
   }
 };
 

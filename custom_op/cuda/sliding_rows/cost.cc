@@ -38,20 +38,20 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   // cache nothing to keep from one run to the next.
   constexpr double kFromMemory = 1.4, kCachedBytes = 4e7;
   const Instance& instance = tiling.instance;
-  const double taps = number(instance.taps), outputs = number(instance.outputs),
-               stride = number(instance.stride);
+  const double taps = to_double(instance.taps), outputs = to_double(instance.outputs),
+               stride = to_double(instance.stride);
   const double multiplications = taps * taps * outputs / stride;  // of a row of x
   const double of_output = kOutput + activation_cycles(problem.epilogue);
   const double of_row = multiplications + kRow + of_output * outputs / stride;
-  const double rows = (number(problem.output[1]) / tiling.strips - 1) * stride + taps;
+  const double rows = (to_double(problem.output[1]) / tiling.strips - 1) * stride + taps;
   const double of_block = kWarpsPerBlock * (kBegin + 2 * taps * taps + rows * of_row);
 
   const double multiprocessors = std::max(1, device.multiprocessors);
   const double resident = min_blocks_per_sm(instance.taps);
-  const double each = number(tiling.blocks) / multiprocessors;
+  const double each = to_double(tiling.blocks) / multiprocessors;
   const double blocks = each < resident ? std::ceil(each) : each;
   const double issue = blocks * of_block / 4 / kCyclesPerNanosecond;
-  const double bytes = number(problem.tensor_bytes());
+  const double bytes = to_double(problem.tensor_bytes());
   const double memory = kMemory * bytes / (kBytesPerNanosecond * multiprocessors);
   const double beside = std::clamp(each, 1.0, resident);
   const double both = std::max(issue, memory) + kOther * std::min(issue, memory) / std::sqrt(beside);
@@ -59,7 +59,7 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   double latency = kRowNanoseconds * longest * (1 + multiplications / kInstructionsOfRow);
   const int period = output_rows_per_input_row(instance.taps, instance.stride) * instance.stride;
   const bool asks_for_one =
-      prefetched_rows(instance.taps, period, static_cast<int>(size_of(problem.type))) == 1;
+      prefetched_rows(instance.taps, period, static_cast<int>(bytes_per_element(problem.type))) == 1;
   if (asks_for_one && bytes > kCachedBytes) latency *= kFromMemory;
   return kLaunchNanoseconds + both + std::ceil(each / resident) * latency;
 }

@@ -82,7 +82,7 @@ struct Family {
     const Instance& instance = tiling.instance;
     return joined("warps of ", tiling.warp_planes, " planes x ", tiling.strip_rows, " rows, ", tiling.lanes,
                   " lanes of ", instance.outputs, " columns each, ", instance.vector_columns,
-                  " columns a load, ", launch.grid.count(), " blocks of ", kWarpsPerBlock, " warps");
+                  " columns a load, ", launch.grid.total(), " blocks of ", kWarpsPerBlock, " warps");
   }
 };
 

@@ -88,41 +88,42 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const int64_t blocks = problem.batch * problem.output[0] * ceil_divide(problem.output[1], tiling.rows) *
                          ceil_divide(problem.output[2], tiling.columns) * problem.group *
                          ceil_divide(problem.filters_per_group(), tiling.filters);
-  const double stages = number(ceil_divide(channels, tiling.channels));
-  const double filter_rows = number(ceil_divide(channels * problem.filter[1], tiling.splits));
+  const double stages = to_double(ceil_divide(channels, tiling.channels));
+  const double filter_rows = to_double(ceil_divide(channels * problem.filter[1], tiling.splits));
   const double of_tap = 1.64 * tiling.thread_filters * 2 * tiling.thread_columns + 4;
   const double staged =
-      number(channels) * number(tiling.window_height * tiling.window_width +
-                                taps_of_plane(problem) * ceil_divide(tiling.filters, 4) * 4);
-  const double results = number(tiling.filters) * tiling.rows * tiling.columns;
+      to_double(channels) * to_double(tiling.window_height * tiling.window_width +
+                                      taps_of_plane(problem) * ceil_divide(tiling.filters, 4) * 4);
+  const double results = to_double(tiling.filters) * tiling.rows * tiling.columns;
   const double of_thread =
-      filter_rows * (number(problem.filter[2]) * of_tap + 3.7) + stages * 138 +
+      filter_rows * (to_double(problem.filter[2]) * of_tap + 3.7) + stages * 138 +
       (staged * costs.staged + results * (costs.result + 3.0 * tiling.splits)) / tiling.threads;
   const double warps = tiling.threads / 32;
   const int registers = tiling.thread_columns == 4 ? 128 : tiling.thread_filters == 8 ? 80 : 64;
   const int64_t of_multiprocessor = ceil_divide(blocks, std::max(1, device.multiprocessors));
-  const double resident = number(std::max<int64_t>(
+  const double resident = to_double(std::max<int64_t>(
       1, std::min<int64_t>({of_multiprocessor, 65'536 / (registers * tiling.threads), 2048 / tiling.threads,
                             device.shared_memory_per_multiprocessor / (tiling.shared_bytes + 1024)})));
   const double rate = std::min(kOfMultiprocessor, kOfWarp * resident * warps);
-  const double waves = std::ceil(number(of_multiprocessor) / resident);
-  const double cycles = number(of_multiprocessor) * warps * of_thread / rate +
+  const double waves = std::ceil(to_double(of_multiprocessor) / resident);
+  const double cycles = to_double(of_multiprocessor) * warps * of_thread / rate +
                         waves * (stages * kStageCycles / resident + costs.block_cycles);
   // Course layers in 16 bits, which are converted as they are staged, took up to 1.28 times as long as in
   // float32 at batch 8. float64, which has half of float32's rate, took 1.05 to 1.7 times as long in 16
   // layers of two and three dimensions.
-  const double of_type = problem.type == ElementType::float64        ? 1.4
-                         : size_of(problem.type) < 4 && channels > 1 ? 1.25
-                                                                     : 1;
+  const double of_type = problem.type == ElementType::float64                  ? 1.4
+                         : bytes_per_element(problem.type) < 4 && channels > 1 ? 1.25
+                                                                               : 1;
   // Where no pool follows, all activations but Relu are called: by the suite `fused` with SiLU and HardSwish
   // (benchmarks/activations.md). Others take no less.
   constexpr double kCalledCycles = 1.1;
   const bool calls = problem.epilogue.pool.kind == PoolKind::none && !is_relu_or_none(problem.epilogue);
-  const double activating = calls ? kCalledCycles * number(problem.batch) * number(problem.out_channels) *
-                                        number(problem.output_size()) / std::max(1, device.multiprocessors)
-                                  : 0;
+  const double activating = calls
+                                ? kCalledCycles * to_double(problem.batch) * to_double(problem.out_channels) *
+                                      to_double(problem.output_size()) / std::max(1, device.multiprocessors)
+                                : 0;
   const double memory =
-      number(problem.tensor_bytes()) / (kBytesPerNanosecond * std::max(1, device.multiprocessors));
+      to_double(problem.tensor_bytes()) / (kBytesPerNanosecond * std::max(1, device.multiprocessors));
   return costs.launch_nanoseconds - kEarlyStartNanoseconds +
          std::max((of_type * cycles + activating) / kCyclesPerNanosecond, memory);
 }

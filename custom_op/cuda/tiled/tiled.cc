@@ -110,7 +110,7 @@ struct Family {
     return joined("tiles of ", t.rows, "x", t.columns, " x ", t.filters, " filters, ", t.channels,
                   " channels at a time, ", t.threads, " threads of 2x", t.thread_columns, " x ",
                   t.thread_filters, " outputs", t.splits > 1 ? joined(", each shared by ", t.splits) : "",
-                  ", ", t.shared_bytes, " bytes of shared memory, ", launch.grid.count(), " blocks");
+                  ", ", t.shared_bytes, " bytes of shared memory, ", launch.grid.total(), " blocks");
   }
 };
 

@@ -84,7 +84,7 @@ class Tiler {
 
   // Tries tiles that each compute as many rows of the next tile as complete their last cache line.
   void try_overlapping(Tiling tiling, int64_t row_tiles, Candidates<Tiling>& found) const {
-    const int64_t line = kCacheLine / size_of(problem_.type), width = problem_.output[2];
+    const int64_t line = kCacheLine / bytes_per_element(problem_.type), width = problem_.output[2];
     if (stores_whole_lines(problem_, tiling) || !problem_.epilogue.is_empty()) return;
     tiling.overlap = ceil_divide(line - 1, width);
     const int64_t left = problem_.output[1] - tiling.overlap;
@@ -190,10 +190,10 @@ class Tiler {
       if (result_elements > limit) return false;
       shared.conv_output =
           warpgroup.place<unsigned char>(result_elements * static_cast<int64_t>(sizeof(float)));
-      shared.y_staging = warpgroup.place<unsigned char>(stored_elements * size_of(problem_.type));
+      shared.y_staging = warpgroup.place<unsigned char>(stored_elements * bytes_per_element(problem_.type));
     } else {
       tiling.conv_strides = tiling.y_strides;
-      shared.conv_output = warpgroup.place<unsigned char>(stored_elements * size_of(problem_.type));
+      shared.conv_output = warpgroup.place<unsigned char>(stored_elements * bytes_per_element(problem_.type));
       shared.y_staging = shared.conv_output;
     }
     const int64_t filters_times_folds =
@@ -222,7 +222,7 @@ class Tiler {
   // Returns the smallest number of elements, at least `minimum`, that has the same remainder by `alignment`
   // bytes as `reference` elements.
   int64_t aligned_like(int64_t reference, int64_t minimum, int alignment) const {
-    const int64_t elements = alignment / size_of(problem_.type);
+    const int64_t elements = alignment / bytes_per_element(problem_.type);
     return minimum + ((reference - minimum) % elements + elements) % elements;
   }
 
@@ -230,7 +230,7 @@ class Tiler {
   bool set_source_strides(Tiling& tiling, int64_t limit) const {
     tiling.source_channel_stride = tiling.source_image_stride = tiling.raw_bytes = 0;
     if (!tiling.loads_input_by_tma) return true;
-    const int64_t alignment_elements = kAlignment / size_of(problem_.type);
+    const int64_t alignment_elements = kAlignment / bytes_per_element(problem_.type);
     const int64_t width = problem_.input[2], channels = problem_.channels_per_group();
     const int64_t rows = std::min(tiling.input_rows, problem_.input[1]);
     // The 16-byte units at both ends of a channel hold no element of another channel.
@@ -244,7 +244,7 @@ class Tiler {
     const int64_t beyond = tiling.vectors_per_row * tiling.vector_layout.pixels;
     tiling.raw_bytes =
         ceil_divide((tiling.images * tiling.source_image_stride + beyond + alignment_elements) *
-                        static_cast<int64_t>(size_of(problem_.type)),
+                        static_cast<int64_t>(bytes_per_element(problem_.type)),
                     kAlignment) *
         kAlignment;
     return tiling.raw_bytes <= limit;
@@ -253,7 +253,7 @@ class Tiler {
   // Sets the strides of a filter block's data for y. Returns the number of elements that they need, or more
   // than `limit` if they do not fit.
   int64_t set_y_strides(Tiling& tiling, int64_t limit) const {
-    const int64_t line = kCacheLine / size_of(problem_.type);
+    const int64_t line = kCacheLine / bytes_per_element(problem_.type);
     const int64_t width = problem_.result[2], plane = problem_.result_size();
     const bool pools = problem_.epilogue.pool.kind != PoolKind::none;
     const int64_t columns =
@@ -305,7 +305,7 @@ class Tiler {
   TileCost cost_of_tile(const Tiling& tiling) const {
     const VectorLayout& vector_layout = tiling.vector_layout;
     const double terms = terms_of(problem_), parts = parts_of(problem_);
-    const double units = number(tiling.images * tiling.m_tiles * tiling.filter_passes);
+    const double units = to_double(tiling.images * tiling.m_tiles * tiling.filter_passes);
     const double products = units * vector_layout.steps() * terms;
     const double multiplying = products * 4.0 * tiling.accumulator_tiles;  // cycles
     const double sum_tiles = units * tiling.accumulator_tiles;
@@ -322,21 +322,21 @@ class Tiler {
     const double store_mode = pools ? 19.5 : is_full ? writing_full : 19.2;
     const double writing_alone = pools ? 12.0 : (is_float32 ? 8.4 : 2.0) + (is_full ? unpaired_folds : 20.0);
     // The 128 threads of a warpgroup stage two items of an image at a time, some of which they stage again.
-    const double rounds = number(tiling.images * ceil_divide(tiling.image_items, 256));
+    const double rounds = to_double(tiling.images * ceil_divide(tiling.image_items, 256));
     const int64_t of_last_round = std::min<int64_t>(tiling.image_items % 256, 128);
-    const double items = number(
+    const double items = to_double(
         tiling.images * (8 * (tiling.image_items / 256) + 2 * ceil_divide(of_last_round, 32)));  // of a warp
     // What copies have brought is there; what may lie outside the image is loaded number by number.
     const bool is_inside = is_unpadded(problem_, vector_layout);
     const double copied = vector_layout.bundle > 1 ? 29.0 : !is_float32 ? 16.0 : parts == 1 ? 9.0 : 21.5;
     const double item = tiling.loads_input_by_tma ? copied : is_inside ? 25.0 : 7.0;
     const double round_alone = tiling.loads_input_by_tma ? 25.0 : is_inside ? 200.0 : 820.0;
-    const double filters = number(problem_.filters_per_group());
+    const double filters = to_double(problem_.filters_per_group());
     const double y_columns =
-        std::min<double>(tiling.spans * vector_layout.outputs, number(problem_.result[2]));
-    const double rows = number(std::min(tiling.y_rows - tiling.overlap, problem_.result[1]));
+        std::min<double>(tiling.spans * vector_layout.outputs, to_double(problem_.result[2]));
+    const double rows = to_double(std::min(tiling.y_rows - tiling.overlap, problem_.result[1]));
     const double stored_lines =
-        tiling.images * filters * rows * y_columns * number(size_of(problem_.type)) / 128;
+        tiling.images * filters * rows * y_columns * to_double(bytes_per_element(problem_.type)) / 128;
     const double segments = tiling.images * (tiling.y_strides.planes_are_contiguous ? tiling.filter_passes
                                              : tiling.y_strides.rows_are_contiguous ? filters
                                                                                     : filters * rows);
@@ -346,7 +346,7 @@ class Tiler {
     const double alone = 12.0 * products + writing_alone * sum_tiles + (pools ? 235 : 165) * units +
                          round_alone * rounds + 5.8 * segments + 690 * tiling.filter_passes + 667;
     const double matrix_words =
-        number(tiling.filter_passes * vector_layout.steps() * tiling.accumulator_tiles) * 64 * parts;
+        to_double(tiling.filter_passes * vector_layout.steps() * tiling.accumulator_tiles) * 64 * parts;
     // Kernels of 96 columns gain most where neighbouring tiles go to warpgroups of a block, and in float32 by
     // scales that are fetched ahead, which needs several outputs in a core's row and no copies: what they
     // took of 2019fa and 2018fa conv1 beside this estimate, whose filters are one block and one fold.
@@ -358,13 +358,13 @@ class Tiler {
     // What stores, loads between them, and lines that are stored in parts take of the memory
     // (benchmarks/toeplitz.md, version 14); less than they do by themselves, so that with what computing
     // takes the times of some 500 tilings come out.
-    const double y_bytes =
-        number(problem_.batch * problem_.out_channels * problem_.result_size() * size_of(problem_.type));
-    const double x_bytes =
-        number(problem_.batch * problem_.in_channels * problem_.input_size() * size_of(problem_.type));
+    const double y_bytes = to_double(problem_.batch * problem_.out_channels * problem_.result_size() *
+                                     bytes_per_element(problem_.type));
+    const double x_bytes = to_double(problem_.batch * problem_.in_channels * problem_.input_size() *
+                                     bytes_per_element(problem_.type));
     const double parts_of_lines = stores_whole_lines(problem_, tiling)
                                       ? 0
-                                      : number(tiling.tile_count) * segments * number(problem_.group);
+                                      : to_double(tiling.tile_count) * segments * to_double(problem_.group);
     // By the times alone, copies of the next tile's input cost this where the memory bounds.
     const double moving = (2.1e-4 * y_bytes + 5.2e-4 * x_bytes + 0.06 * parts_of_lines) *
                           (tiling.loads_input_by_tma ? 1.07 : 1);
@@ -373,11 +373,11 @@ class Tiler {
 
   // Of all tiles, by so many warpgroups.
   double cost(const Tiling& tiling, const TileCost& tile_cost) const {
-    const double multiprocessors = number(std::max<int64_t>(1, device_.multiprocessors / problem_.group));
-    const double tiles = number(tiling.tile_count);
+    const double multiprocessors = to_double(std::max<int64_t>(1, device_.multiprocessors / problem_.group));
+    const double tiles = to_double(tiling.tile_count);
     const double turns = std::ceil(tiles / (multiprocessors * tiling.warpgroups));
     const double busy_warpgroups = std::min<double>(tiling.warpgroups, std::ceil(tiles / multiprocessors));
-    const double waves = std::ceil(problem_.group / number(device_.multiprocessors));
+    const double waves = std::ceil(problem_.group / to_double(device_.multiprocessors));
     const double words = tile_cost.matrix_words / (128.0 * tiling.warpgroups);
     // What the last tiles give goes to memory while nothing is left to compute: 0.2 us for each megabyte,
     // from what batches of 512 take beside the rest.
@@ -401,7 +401,7 @@ class Tiler {
 
   // Of a tile, what is left when its sums are written.
   double post_pass_cycles(const Tiling& tiling) const {
-    const double outputs = number(tiling.images * problem_.filters_per_group()) * tiling.rows *
+    const double outputs = to_double(tiling.images * problem_.filters_per_group()) * tiling.rows *
                            tiling.vector_layout.folds * tiling.spans * tiling.vector_layout.outputs;
     switch (post_pass_of(problem_, tiling.vector_layout)) {
       case PostPass::full:
@@ -466,7 +466,7 @@ std::vector<VectorLayout> vector_layouts_of(const ConvProblem& problem, const De
 }
 
 bool stores_whole_lines(const ConvProblem& problem, const Tiling& tiling) {
-  const int64_t line = kCacheLine / size_of(problem.type);
+  const int64_t line = kCacheLine / bytes_per_element(problem.type);
   if (tiling.overlap > 0) return true;
   return int64_t{tiling.spans} * tiling.vector_layout.outputs >= problem.output[2] &&
          tiling.y_rows * problem.result[2] % line == 0 && problem.result_size() % line == 0;

@@ -119,7 +119,7 @@ struct Family {
     set_step_offsets(tiling, to.step_vectors, to.step_offsets);
     // Evict y first if it exceeds the L2 cache, so that it does not evict prefetched input. With input by TMA
     // nothing is prefetched to L2, and partial cache lines should stay there until they are complete.
-    const int64_t y_bytes = problem.result_elements() * size_of(problem.type);
+    const int64_t y_bytes = problem.result_elements() * bytes_per_element(problem.type);
     to.evicts_y_first = problem.epilogue.is_empty() && y_bytes > device.l2_cache_bytes &&
                         (!tiling.loads_input_by_tma || stores_whole_lines(problem, tiling));
     return to;
@@ -129,8 +129,8 @@ struct Family {
     // TMA loads need an aligned x.
     to.loads_input_by_tma = tiling.loads_input_by_tma && reinterpret_cast<uintptr_t>(to.x) % kAlignment == 0;
     to.source_channel_stride = to.loads_input_by_tma ? narrow(tiling.source_channel_stride) : to.input_plane;
-    to.y_misalignment =
-        narrow(static_cast<int64_t>(reinterpret_cast<uintptr_t>(to.y) % kCacheLine) / size_of(problem.type));
+    to.y_misalignment = narrow(static_cast<int64_t>(reinterpret_cast<uintptr_t>(to.y) % kCacheLine) /
+                               bytes_per_element(problem.type));
   }
 
   static int threads(const Tiling& tiling) { return kWarpgroupThreads * tiling.warpgroups; }
@@ -159,9 +159,9 @@ struct Family {
     const VectorLayout& vector_layout = tiling.vector_layout;
     to.source_image_stride = narrow(tiling.source_image_stride);
     // Vectors start at multiples of the input width and of a vector's pixels.
-    to.load_bytes =
-        1 << std::countr_zero(static_cast<unsigned>(kAlignment | problem.input[2] * size_of(problem.type) |
-                                                    vector_layout.pixels * size_of(problem.type)));
+    to.load_bytes = 1 << std::countr_zero(static_cast<unsigned>(
+                        kAlignment | problem.input[2] * bytes_per_element(problem.type) |
+                        vector_layout.pixels * bytes_per_element(problem.type)));
     to.log2_bundle = log2(vector_layout.bundle);
     to.log2_outputs = log2(vector_layout.outputs);
     to.folds = vector_layout.folds;
@@ -189,8 +189,8 @@ struct Family {
     to.input_rows = narrow(tiling.input_rows);
     to.items_per_row = narrow(vector_layout.bundles * tiling.vectors_per_row);
     to.image_items = narrow(tiling.image_items);
-    to.lines_per_channel =
-        FastDivisor(narrow(tiling.input_rows * problem.input[2] * size_of(problem.type) / kCacheLine + 2));
+    to.lines_per_channel = FastDivisor(
+        narrow(tiling.input_rows * problem.input[2] * bytes_per_element(problem.type) / kCacheLine + 2));
   }
 
   static void set_tile(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
@@ -213,7 +213,7 @@ struct Family {
   // Sets the epilogue and the layout of the results.
   static void set_results(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
     const VectorLayout& vector_layout = tiling.vector_layout;
-    const int64_t element_bytes = size_of(problem.type);
+    const int64_t element_bytes = bytes_per_element(problem.type);
     to.filters_per_pass = tiling.filters_per_pass;
     to.filter_passes = tiling.filter_passes;
     to.conv_strides = tiling.conv_strides;

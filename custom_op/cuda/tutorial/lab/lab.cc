@@ -76,8 +76,8 @@ class LabPlan final : public Plan {
   }
 
   std::string describe() const override {
-    return source_->name() + ": " + std::to_string(launch_.grid.count()) + " blocks of " +
-           std::to_string(launch_.block.count()) + " threads";
+    return source_->name() + ": " + std::to_string(launch_.grid.total()) + " blocks of " +
+           std::to_string(launch_.block.total()) + " threads";
   }
 
   std::vector<KernelFacts> kernels() const override {
