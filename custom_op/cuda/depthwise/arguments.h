@@ -43,7 +43,7 @@ struct Arguments : Tensors<T>, Geometry {
   // them. If is_contiguous, a thread loads the same columns of every `line_step`-th line.
   int vector_columns;
   FastDivisor window_rows, window_columns, window_loads;  // per plane, per row, vector loads per row
-  int window_lead;                                        // columns before the receptive field, for alignment
+  int alignment_columns;  // columns that a line has before the receptive field, for alignment
   int line_step;
   int row_step, window_step, x_step;  // from a thread's line to its next: in rows, in elements
   int window_plane_gap, x_plane_gap;  // added to window_step and x_step on the way to another plane

@@ -127,8 +127,8 @@ class Search {
         is_contiguous_ && width + kMaxVectorColumns <= kMaxThreads * vector_columns_of(tiling);
     tiling.vector_columns = tiling.is_contiguous ? vector_columns_of(tiling) : 1;
     const int64_t pad = problem_.pad_begin[2] % tiling.vector_columns;
-    tiling.window_lead = pad == 0 ? 0 : static_cast<int>(tiling.vector_columns - pad);
-    const int64_t loads = ceil_divide(width + tiling.window_lead, tiling.vector_columns);
+    tiling.alignment_columns = pad == 0 ? 0 : static_cast<int>(tiling.vector_columns - pad);
+    const int64_t loads = ceil_divide(width + tiling.alignment_columns, tiling.vector_columns);
     const int64_t pitch = loads * tiling.vector_columns;
     // Pads the plane so that the threads of a plane begin in the bank after those of the preceding plane.
     int64_t plane = rows * pitch;

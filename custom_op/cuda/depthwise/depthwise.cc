@@ -11,8 +11,8 @@
 //
 // Small images share a tile: several planes, whose rows are contiguous in memory and loaded together.
 //
-// Accumulators are float32 in either precision, as in the default provider; only the result is rounded.
-// Residual and activation are computed before the store.
+// Accumulators are float32 in precisions tf32 and ieee, as in ONNX Runtime's CUDA provider; only the result
+// is rounded. Residual and activation are computed before the store.
 //
 // Data flow: one kernel, no scratch memory; several blocks per multiprocessor, so that some load while others
 // compute.
@@ -78,10 +78,10 @@ struct Family {
     to.window_rows = FastDivisor(tiling.window_rows);
     to.window_loads = FastDivisor(tiling.window_loads);
     to.window_columns = FastDivisor(tiling.window_loads * tiling.vector_columns);
-    to.window_lead = tiling.window_lead;
+    to.alignment_columns = tiling.alignment_columns;
     to.window_pitch = tiling.window_pitch, to.window_plane = tiling.window_plane;
     to.window_words = tiling.window_words;
-    set_window_steps(problem, tiling, to);
+    set_line_steps(problem, tiling, to);
 
     to.strips_across = FastDivisor(tiling.strips_across);
     to.strip_planes = FastDivisor(tiling.planes);
@@ -109,7 +109,7 @@ struct Family {
 
  private:
   // Steps between the lines of the window that a thread loads.
-  static void set_window_steps(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
+  static void set_line_steps(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
     to.line_step = tiling.threads / tiling.window_loads;
     const int planes = to.line_step / tiling.window_rows;
     const int plane = narrow(problem.input[1] * problem.input[2]), row = narrow(problem.input[2]);

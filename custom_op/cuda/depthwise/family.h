@@ -35,10 +35,10 @@ struct Tiling {
   int strip_outputs = 1, column_step = 0;
   int strips = 1, strips_across = 1;
   bool is_contiguous = false;
-  int vector_columns = 1;  // columns of x per load
-  int window_lead = 0;
-  int window_loads = 1;  // per row
-  int window_rows = 1;   // per plane
+  int vector_columns = 1;     // columns of x per load
+  int alignment_columns = 0;  // columns that a line has before the receptive field, for alignment
+  int window_loads = 1;       // per row
+  int window_rows = 1;        // per plane
   int window_pitch = 0, window_plane = 0, window_words = 0;
   int64_t shared_bytes = 0;
   int64_t blocks = 0;
@@ -51,7 +51,8 @@ struct Tiling {
 };
 
 // The tiling with the least estimated time, or nullopt if not even the smallest fits into the device's shared
-// memory. The problem must be depthwise, have an output, and have float32, float16 or bfloat16 data.
+// memory. The problem must be depthwise. Its output must not be empty; its data must be float32, float16 or
+// bfloat16.
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device);
 
 // All tilings that fit into the device's shared memory, in ascending order of estimated time.

@@ -64,19 +64,19 @@ struct SlidingAccumulators {
   }
 };
 
-// Adds input rows kStep to kSteps - 1, and calls `on_row` with the index of each and the sum that the row
-// completes, until `on_row` returns false. kFirstSlot is the slot of row 0.
-template <int kFirstSlot, int kStep, int kSteps, int kRows, int kWidth, typename OnRow>
+// Adds input rows kInputRow to kEndInputRow - 1, and calls `on_row` with the index of each and the sum that
+// the row completes, until `on_row` returns false. kFirstSlot is the slot of row 0.
+template <int kFirstSlot, int kInputRow, int kEndInputRow, int kRows, int kWidth, typename OnRow>
 __device__ inline void for_each_row(SlidingAccumulators<kRows, kWidth>& accumulators, const float* row,
                                     int pitch, OnRow on_row) {
-  if constexpr (kStep < kSteps) {
-    if (!on_row(kStep, accumulators.template add_row<(kFirstSlot + kStep) % kRows>(row))) return;
-    for_each_row<kFirstSlot, kStep + 1, kSteps>(accumulators, row + pitch, pitch, on_row);
+  if constexpr (kInputRow < kEndInputRow) {
+    if (!on_row(kInputRow, accumulators.template add_row<(kFirstSlot + kInputRow) % kRows>(row))) return;
+    for_each_row<kFirstSlot, kInputRow + 1, kEndInputRow>(accumulators, row + pitch, pitch, on_row);
   }
 }
 
-// Computes a strip down a column, with unit stride and dilation. `corner` is the first element of the window
-// that the first output reads; the same holds below.
+// Computes a strip down a column, with unit stride and dilation. `corner`, here and in the functions below,
+// is the first window element that the first output reads.
 template <int kRows, int kWidth, typename T>
 __device__ inline void compute_sliding(const Arguments<T>& a, int outputs, const float* corner,
                                        const float* filter, float bias, const ResultWriter<T>& results) {
@@ -87,10 +87,10 @@ __device__ inline void compute_sliding(const Arguments<T>& a, int outputs, const
   int offset = 0;
 #pragma unroll 1
   for (; outputs > 0; outputs -= kRows, row += kRows * a.window_pitch) {
-    for_each_row<kRows - 1, 0, kRows>(accumulators, row, a.window_pitch, [&](int step, float sum) {
+    for_each_row<kRows - 1, 0, kRows>(accumulators, row, a.window_pitch, [&](int input_row, float sum) {
       results.write(sum, offset);
       offset += a.output_width;
-      return step + 1 < outputs;
+      return input_row + 1 < outputs;
     });
   }
 }
@@ -201,7 +201,7 @@ __global__ void __launch_bounds__(kMaxThreads) kernel(const __grid_constant__ Ar
     const ResultWriter<T> results(a, row * a.output_width + (tile.column + strip.column));
     const float* const corner = memory.window + strip.plane * a.filter_depth * a.window_plane +
                                 strip.row * a.stride_height * a.window_pitch + strip.column * a.stride_width +
-                                a.window_lead;
+                                a.alignment_columns;
     const float* const filter = memory.weights + strip.plane * static_cast<int>(a.taps.divisor);
     const float bias = memory.bias[strip.plane];
     if constexpr (kSlides) {

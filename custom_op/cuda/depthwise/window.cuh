@@ -106,7 +106,7 @@ __device__ inline void load_contiguous_planes(const Arguments<T>& a, const Tile&
   int line = static_cast<int>(a.window_loads.quotient(threadIdx.x));
   if (line >= a.line_step) return;
   const int left = static_cast<int>(threadIdx.x - line * a.window_loads.divisor) * kVectorColumns;
-  const int column = tile.column * a.stride_width - a.pad_width - a.window_lead + left;
+  const int column = tile.column * a.stride_width - a.pad_width - a.alignment_columns + left;
   // Height 0 marks columns outside the image.
   const unsigned height = column >= 0 && column < a.input_width ? a.input_height : 0;
   const int rows = static_cast<int>(a.window_rows.divisor);
@@ -168,7 +168,7 @@ __device__ inline void load_scattered_planes(const Arguments<T>& a, const Tile& 
   const int rows = static_cast<int>(a.window_rows.divisor);
   const int columns = static_cast<int>(a.window_columns.divisor);
   const int first_row = tile.row * a.stride_height - a.pad_height;
-  const int first_column = tile.column * a.stride_width - a.pad_width - a.window_lead;
+  const int first_column = tile.column * a.stride_width - a.pad_width - a.alignment_columns;
   const int count = a.block_planes * a.filter_depth * rows * columns;
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < count; i += threads) {
@@ -197,23 +197,23 @@ __device__ inline void load_window(const Arguments<T>& a, const Tile& tile, cons
   }
 }
 
-// Copies the filters and biases of a block's planes to shared memory. The constructor loads the first number
-// of each thread, so that its latency overlaps with the loads of the window.
+// Copies the filters and biases of a block's planes to shared memory. The constructor loads each thread's
+// first element, so that its latency overlaps with the loads of the window.
 template <typename T>
 struct FilterLoader {
   const Arguments<T>& a;
   const Tile& tile;
   int count;
-  T first_number;  // number threadIdx.x
+  T first_element;  // element threadIdx.x
 
   __device__ FilterLoader(const Arguments<T>& arguments, const Tile& block_tile)
       : a(arguments), tile(block_tile) {
     count = a.block_planes * (static_cast<int>(a.taps.divisor) + 1);
-    first_number = number_at(static_cast<int>(threadIdx.x));
+    first_element = element_at(static_cast<int>(threadIdx.x));
   }
 
-  // Number i of the weights followed by the biases.
-  __device__ T number_at(int i) const {
+  // Element i of the weights followed by the biases.
+  __device__ T element_at(int i) const {
     if (i >= count) return T(0.0f);
     const int weights = a.block_planes * static_cast<int>(a.taps.divisor);
     const int plane = i < weights ? static_cast<int>(a.taps.quotient(i)) : i - weights;
@@ -225,9 +225,9 @@ struct FilterLoader {
 
   __device__ void store(const BlockMemory& memory) const {
     const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-    if (thread < count) memory.weights[thread] = static_cast<float>(first_number);
+    if (thread < count) memory.weights[thread] = static_cast<float>(first_element);
     for (int i = thread + threads; i < count; i += threads)
-      memory.weights[i] = static_cast<float>(number_at(i));
+      memory.weights[i] = static_cast<float>(element_at(i));
   }
 };
 

@@ -13,8 +13,8 @@ namespace convswap::sliding_rows {
 constexpr int kWarpSize = 32;
 constexpr int kWarpsPerBlock = 4;
 
-// Most output rows that one row of x contributes to.
-CONVSWAP_HOST_DEVICE constexpr int output_rows_per_input_row(int taps, int stride) {
+// Maximum number of output rows that one row of x contributes to.
+CONVSWAP_HOST_DEVICE constexpr int max_output_rows_per_input_row(int taps, int stride) {
   return (taps + stride - 1) / stride;
 }
 
@@ -27,7 +27,8 @@ struct StripShape {
   static constexpr int piece_columns = kOutputs * kStride;
   static constexpr int right_halo = kTaps - kStride > kPadLeft ? kTaps - kStride - kPadLeft : 0;
   static constexpr int window_columns = kPadLeft + piece_columns + right_halo;
-  static constexpr int accumulators = output_rows_per_input_row(kTaps, kStride);  // output rows in progress
+  static constexpr int accumulators =
+      max_output_rows_per_input_row(kTaps, kStride);     // output rows in progress
   static constexpr int period = accumulators * kStride;  // rows of x until accumulator slots repeat
 };
 
@@ -36,8 +37,8 @@ CONVSWAP_HOST_DEVICE constexpr int halo_lanes(int columns, int piece) {
   return (columns + piece - 1) / piece;
 }
 
-// Rows of x that a lane has in flight: 1, or a multiple of the period. A row of 16-bit elements is half as
-// many bytes, so more rows are prefetched; many taps leave few registers for them.
+// Number of rows of x that a lane has in flight: 1, or a multiple of the period. A row of 16-bit elements is
+// half as many bytes, so more rows are prefetched; many taps leave few registers for them.
 CONVSWAP_HOST_DEVICE constexpr int prefetched_rows(int taps, int period, int element_bytes) {
   if (element_bytes == 4) return taps > 3 ? 1 : period;
   return taps > 3 ? period : 2 * period;

@@ -57,7 +57,7 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double both = std::max(issue, memory) + kOther * std::min(issue, memory) / std::sqrt(beside);
   const double longest = (tiling.strip_rows - 1) * stride + taps;
   double latency = kRowNanoseconds * longest * (1 + multiplications / kInstructionsOfRow);
-  const int period = output_rows_per_input_row(instance.taps, instance.stride) * instance.stride;
+  const int period = max_output_rows_per_input_row(instance.taps, instance.stride) * instance.stride;
   const bool asks_for_one =
       prefetched_rows(instance.taps, period, static_cast<int>(bytes_per_element(problem.type))) == 1;
   if (asks_for_one && bytes > kCachedBytes) latency *= kFromMemory;

@@ -253,7 +253,7 @@ class Strip {
   static constexpr int kSteps =
       kPrefetchedRows > S::period ? kPrefetchedRows : S::period;  // a multiple of both
 
-  // Rows in the strip's receptive field.
+  // Number of rows in the strip's receptive field.
   __device__ int input_rows() const { return (lane_.rows - 1) * S::stride + S::taps; }
 
   // Issues the loads of a row, counted from the first row of the strip's receptive field.
