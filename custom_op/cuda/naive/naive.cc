@@ -2,9 +2,9 @@
 // operand from global memory through the caches.
 //
 // It computes every problem: any type, rank, size, stride, padding, dilation and grouping. Accumulators are
-// float32 in every precision, and float64 for float64 data. The epilogue is fused: a thread computes all
-// values of its pool window. If pool windows overlap, the pool is a second kernel. The planner takes `naive`
-// if no other algorithm supports the problem.
+// float64 for float64 data, and float32 for all other data, in both precisions. The epilogue is fused: a
+// thread computes all values of its pool window. If pool windows overlap, the pool is a second kernel. The
+// planner takes `naive` if no other algorithm supports the problem.
 
 #include <algorithm>
 #include <string>

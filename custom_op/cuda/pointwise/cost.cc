@@ -81,7 +81,7 @@ double cost_of_one_tile(const ConvProblem& problem, const Device& device, const 
   const double y = size * to_double(problem.batch * problem.out_channels * problem.output_size());
   // On each multiprocessor.
   const double multiprocessors = std::max(1, device.multiprocessors);
-  const double tiles = to_double(tiling.columns) / multiprocessors;
+  const double tiles = to_double(tiling.grid_columns) / multiprocessors;
   const double blocks = std::max(1.0, tiles * to_double(problem.group * tiling.filter_blocks));
   const double chunks =
       to_double(problem.channels_per_group()) /
@@ -126,9 +126,10 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double chunks =
       to_double(problem.channels_per_group()) /
       to_double(tiling.instance.channels(static_cast<int>(bytes_per_element(problem.type))));
-  const double rounds = to_double(ceil_divide(tiling.tiles, tiling.columns * tiling.instance.warpgroups));
+  const double rounds =
+      to_double(ceil_divide(tiling.tiles, tiling.grid_columns * tiling.instance.warpgroups));
   const double work = chunks * (first_chunk + (rounds - 1) * chunk) + rounds * results;
-  const int64_t blocks = tiling.columns * problem.group * tiling.filter_blocks;
+  const int64_t blocks = tiling.grid_columns * problem.group * tiling.filter_blocks;
   const bool are_early = blocks_that_fit(tiling, device) > 1 || 2 * blocks <= device.multiprocessors;
   const double weight_bytes = to_double(tiling.weight_bytes);
   const double weights = !are_early ? weight_bytes / kWeights : width == 0 ? weight_bytes / kEarlyWeights : 0;
@@ -154,9 +155,9 @@ std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& d
         tiling.weight_bytes + instance.warpgroups * instance.stages * instance.steps * kStageStepBytes;
     if (tiling.shared_bytes > device.shared_memory_per_block) continue;
     const int64_t rows = problem.group * tiling.filter_blocks;
-    tiling.columns = std::min(ceil_divide(tiling.tiles, int64_t{instance.warpgroups}),
-                              std::max<int64_t>(1, blocks_at_once(tiling, device) / rows));
-    if (instance.warpgroups == 1 && tiling.columns < tiling.tiles) continue;
+    tiling.grid_columns = std::min(ceil_divide(tiling.tiles, int64_t{instance.warpgroups}),
+                                   std::max<int64_t>(1, blocks_at_once(tiling, device) / rows));
+    if (instance.warpgroups == 1 && tiling.grid_columns < tiling.tiles) continue;
     tiling.cost = cost_of(problem, device, tiling, i);
     all.push_back(tiling);
   }

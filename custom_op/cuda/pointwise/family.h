@@ -34,7 +34,7 @@ struct Tiling {
   Instance instance{};
   int64_t filter_blocks = 1;  // of a group
   int64_t tiles = 0, chunks = 0;
-  int64_t columns = 0;                         // of the grid; its rows are the filter blocks of all groups
+  int64_t grid_columns = 0;                    // the grid's rows are the filter blocks of all groups
   int64_t weight_bytes = 0, shared_bytes = 0;  // per block; shared_bytes includes the stages
   double cost = 0;                             // nanoseconds, estimated
 

@@ -166,10 +166,10 @@ __global__ void __launch_bounds__(128 * kWarpgroups, 1)
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   const Element bias = filters.bias_of_thread(problem, first, first_out_channel);
-  const int stride = gridDim.x * kWarpgroups;
+  const int tile_step = gridDim.x * kWarpgroups;
   int tile = blockIdx.x * kWarpgroups + warpgroup_index();
   const ThreadPixels pixels(problem.stores_pairs);
-  ChunkLoader<Element, kSteps> loader(problem, pixels, group, tile, stride);
+  ChunkLoader<Element, kSteps> loader(problem, pixels, group, tile, tile_step);
   const SmemDescriptor all_weights = SmemDescriptor::at(filters.weights, kFilters).warp_uniform();
   float accumulators[kTiles][4];
   const auto clear = [&] {
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(128 * kWarpgroups, 1)
         .store(accumulators, filters.bias);
     clear();
     chunk = 0;
-    tile += stride;
+    tile += tile_step;
   };
   if constexpr (kStages > 0) {
     SmemPipeline<Element, kSteps, kStages> stages(reinterpret_cast<unsigned char*>(filters.bias + kFilters));

@@ -136,13 +136,14 @@ struct ThreadPixels {
   }
 };
 
-// Loads the chunks of a warpgroup's tiles, one after the other, into pipeline stages.
+// Loads the chunks of a warpgroup's tiles, one after the other, into pipeline stages. `tile_step` is the
+// distance to the warpgroup's next tile.
 template <typename Element, int kSteps>
 class ChunkLoader {
  public:
   __device__ ChunkLoader(const Arguments<Element>& problem, const ThreadPixels& pixels, int group, int tile,
-                         int stride)
-      : problem_(problem), pixels_(pixels), group_(group), tile_(tile), stride_(stride) {}
+                         int tile_step)
+      : problem_(problem), pixels_(pixels), group_(group), tile_(tile), tile_step_(tile_step) {}
 
   // Does nothing after the last chunk.
   template <typename To>
@@ -157,7 +158,7 @@ class ChunkLoader {
     }
     const long long chunk_offset = kSteps * kDepth * static_cast<long long>(problem_.input_plane);
     from_[0] += chunk_offset, from_[1] += chunk_offset;
-    if (++chunk_ == problem_.chunks) chunk_ = 0, tile_ += stride_;
+    if (++chunk_ == problem_.chunks) chunk_ = 0, tile_ += tile_step_;
   }
 
  private:
@@ -206,7 +207,7 @@ class ChunkLoader {
 
   const Arguments<Element>& problem_;
   const ThreadPixels& pixels_;
-  int group_, tile_, stride_, chunk_ = 0;
+  int group_, tile_, tile_step_, chunk_ = 0;
   const Element* from_[2];
 };
 
@@ -282,14 +283,14 @@ class SmemPipeline {
   // Prologue: starts the copies of all stages but one.
   template <typename Loader>
   __device__ void fill(Loader& loader) {
-    for (int stage = 0; stage < kStages - 1; ++stage) start(loader, stage);
+    for (int stage = 0; stage < kStages - 1; ++stage) start_load(loader, stage);
   }
 
   // Starts the copies of the chunk kStages - 1 ahead into the stage that was read last, then waits for the
   // next chunk and reads it into registers.
   template <typename Loader>
   __device__ void consume_next(Loader& loader, Chunk<kSteps>& to) {
-    start(loader, next_ == 0 ? kStages - 1 : next_ - 1);
+    start_load(loader, next_ == 0 ? kStages - 1 : next_ - 1);
     cp_async_wait_group<kStages - 1>();
     stage(next_).take(to);
     if (++next_ == kStages) next_ = 0;
@@ -301,7 +302,7 @@ class SmemPipeline {
   }
 
   template <typename Loader>
-  __device__ void start(Loader& loader, int index) const {
+  __device__ void start_load(Loader& loader, int index) const {
     loader.load_next(stage(index));
     cp_async_commit_group();
   }

@@ -89,7 +89,7 @@ struct Family {
   static int64_t shared_bytes(const Tiling& tiling) { return tiling.shared_bytes; }
 
   static Dim3 grid_of(const ConvProblem& problem, const Device&, const Tiling& tiling, const Launch&) {
-    return {static_cast<unsigned>(tiling.columns),
+    return {static_cast<unsigned>(tiling.grid_columns),
             static_cast<unsigned>(problem.group * tiling.filter_blocks)};
   }
 

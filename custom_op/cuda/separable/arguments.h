@@ -11,8 +11,8 @@ namespace convswap::separable {
 
 constexpr int kWarpSize = 32;
 constexpr int kTaps = 3;           // of a depthwise filter along either axis
-constexpr int kStepChannels = 16;  // whose depthwise outputs a block holds at a time
-constexpr int kColumns = 4;        // of depthwise outputs per thread
+constexpr int kStepChannels = 16;  // channels whose depthwise outputs a block holds at a time
+constexpr int kColumns = 4;        // columns of depthwise outputs per thread
 constexpr int kTileFilters = 16;   // M of one mma
 constexpr int kTilePixels = 8;     // N of one mma
 
@@ -25,7 +25,7 @@ struct TileShape {
   static constexpr int kThreads = kStepChannels * kThreadsPerChannel, kWarps = kThreads / kWarpSize;
   static constexpr int kTileRows = kDown * kRows, kTileColumns = kAcross * kColumns;
   static constexpr int kPixels = kTileRows * kTileColumns;
-  // Mma pixel tiles of a warp.
+  // Number of mma tiles, of kTilePixels pixels each, that a warp computes.
   static constexpr int kTiles = (kPixels + kTilePixels * kWarps - 1) / (kTilePixels * kWarps);
   // Channel pitch of the depthwise outputs in smem, in floats. Eight adjacent pixels of four channels fall
   // into different banks.

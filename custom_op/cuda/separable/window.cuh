@@ -1,7 +1,7 @@
 #pragma once
 
-// A thread's part of the depthwise convolution: loads its input window of one channel and computes the
-// depthwise outputs.
+// A thread's part of the depthwise convolution: loads the receptive field of its outputs in one
+// channel and computes the depthwise outputs.
 
 #include "conv/small_floats.h"
 #include "cuda/epilogue/activations.cuh"

@@ -23,10 +23,11 @@ struct Arguments : Tensors<T>, Geometry {
   // Tile of a block. `splits` groups of threads share the filter rows of a stage.
   int rows, columns, block_filters, channels_per_stage, splits;
   FastDivisor tiles_down, tiles_across, filter_blocks;
-  // Threads per row of the tile, threads with the same filters and split, and filter tiles of a split.
+  // Numbers of threads per row of the tile, of threads with the same filters and split, and of filter tiles
+  // of a split.
   FastDivisor threads_across, threads_per_filter_tile, threads_across_filters;
-  // The window is the tile's receptive field in one channel. Pitches in smem, in elements: of its rows, of
-  // its channels, and of the weights of one tap.
+  // The window is the tile's receptive field in one channel. The pitches in smem, in elements, are those of
+  // its rows, of its channels, and of the weights of one tap.
   FastDivisor window_width, window_size;
   int window_pitch, window_plane;
   int weight_pitch;

@@ -12,7 +12,7 @@
 // smem. All threads then add the residual, apply activation and pool, and store. Pool windows do not cross
 // tiles.
 //
-// Accumulators are float32 in every precision, also for float16 and bfloat16 data, and float64 for float64.
+// Accumulators are float64 for float64 data, and float32 for all other data, in both precisions.
 //
 // Data flow: one kernel, no scratch memory; several blocks per multiprocessor, so that some stage while
 // others multiply.
