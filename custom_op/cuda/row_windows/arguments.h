@@ -21,15 +21,15 @@ constexpr int kMaxSteps = 64;                    // wgmmas per accumulator
 
 constexpr int kStages = 2;  // pipeline stages: bands of an image in smem
 constexpr int kWarpgroup = 128;
-constexpr int kProducers = 2 * kWarpgroup, kProducerWarps = kProducers / 32;
+constexpr int kProducerThreads = 2 * kWarpgroup, kProducerWarps = kProducerThreads / 32;
 constexpr int kConsumerWarpgroups = 3;
-constexpr int kConsumers = kConsumerWarpgroups * kWarpgroup;
-constexpr int kThreads = kProducers + kConsumers;
+constexpr int kConsumerThreads = kConsumerWarpgroups * kWarpgroup;
+constexpr int kThreads = kProducerThreads + kConsumerThreads;
 constexpr int kConsumerBarrier = kThreads / kWarpgroup + 1;  // named barrier that no warpgroup uses
 // Registers per thread after setmaxnreg. The initial count is a multiple of eight. Consumers get at most the
 // registers that producers release.
 constexpr int kProducerRegisters = 72, kConsumerRegisters = 112;
-static_assert(kProducers * kProducerRegisters + kConsumers * kConsumerRegisters <=
+static_assert(kProducerThreads * kProducerRegisters + kConsumerThreads * kConsumerRegisters <=
               65536 / kThreads / 8 * 8 * kThreads);
 
 // The number of segments is padded to a multiple of this, so that every producer warp has equally many.
@@ -59,9 +59,9 @@ struct WordWindows {
   constexpr int windows() const { return step == 0 ? 2 * loads : loads / step; }  // per lane
   // Number of words that a lane's windows span.
   constexpr int words() const { return step == 0 ? loads + 4 : loads - step + 4; }
-  // Windows of a segment. A lane takes the words after its own from the next lanes (shuffles), so the last
-  // lanes have no windows.
-  constexpr int segment_windows() const { return (32 - (words() - 1) / loads) * windows(); }
+  // Number of windows of a segment. A lane takes the words after its own from the next lanes (shuffles), so
+  // the last lanes have no windows.
+  constexpr int windows_per_segment() const { return (32 - (words() - 1) / loads) * windows(); }
 };
 
 constexpr WordWindows words_of(Loading loading) {
@@ -84,14 +84,14 @@ constexpr WordWindows words_of(Loading loading) {
   return {};
 }
 
-// Windows of a segment.
-constexpr int segment_windows_of(Loading loading) {
-  return loading == Loading::elements ? 32 : words_of(loading).segment_windows();
+// Number of windows of a segment.
+constexpr int windows_per_segment_of(Loading loading) {
+  return loading == Loading::elements ? 32 : words_of(loading).windows_per_segment();
 }
-constexpr int kMinSegmentWindows = [] {
-  int minimum = segment_windows_of(Loading::elements);
+constexpr int kMinWindowsPerSegment = [] {
+  int minimum = windows_per_segment_of(Loading::elements);
   for (int i = 1; i <= static_cast<int>(Loading::four_word_steps); ++i) {
-    const int windows = segment_windows_of(static_cast<Loading>(i));
+    const int windows = windows_per_segment_of(static_cast<Loading>(i));
     minimum = windows < minimum ? windows : minimum;
   }
   return minimum;
@@ -137,8 +137,8 @@ struct Arguments : Tensors<Element>, Geometry {
   int pitch;                 // windows per row
   int phase_windows, channel_windows, stage_windows;
   int column_chunks, steps;
-  int tiles;                      // bands of all images
-  int segments, segment_windows;  // including padding segments; windows per segment
+  int tiles;                          // bands of all images
+  int segments, windows_per_segment;  // including padding segments; windows per segment
   FastDivisor bands_divisor, filter_blocks;
   Loading loading;
   int outputs_per_store;             // adjacent outputs per store: 8, 4, 2 or 1

@@ -139,7 +139,7 @@ class Tiler {
     // for the last would end beyond the stages.
     shared.weights = block.place<unsigned char>(tiling.steps() * kWindowsPerStep * kRows * kWindowBytes);
     // Which segments there are is known only with the tensors' addresses.
-    shared.segments = block.place<Segment>(segments_of(problem_, tiling, kMinSegmentWindows));
+    shared.segments = block.place<Segment>(segments_of(problem_, tiling, kMinWindowsPerSegment));
     shared.outputs = block.place<int>(tiling.column_chunks * kColumns);
     shared.bias = block.place<float>(tiling.block_filters);
     shared.state = block.place<BlockState>(1);
@@ -161,7 +161,7 @@ class Tiler {
     const Loading loading = loading_of(problem_, tiling.lead, kWordsOfPair);
     const double band =
         to_double(tiling.column_chunks) * chunk +
-        to_double(segments_of(problem_, tiling, segment_windows_of(loading))) * putting(loading) + kBand;
+        to_double(segments_of(problem_, tiling, windows_per_segment_of(loading))) * putting(loading) + kBand;
     const double results = to_double(problem_.batch * problem_.out_channels * problem_.output_size());
     const double elements =
         to_double(problem_.batch * problem_.in_channels * problem_.input_size() * tiling.filter_blocks) +
@@ -249,13 +249,13 @@ Loading loading_of(const ConvProblem& problem, int64_t lead, int words) {
   }
 }
 
-int64_t segments_of(const ConvProblem& problem, const Tiling& tiling, int segment_windows) {
-  return round_up(
-      problem.channels_per_group() * tiling.band_rows * ceil_divide(tiling.pitch, int64_t{segment_windows}),
-      int64_t{kSegmentMultiple});
+int64_t segments_of(const ConvProblem& problem, const Tiling& tiling, int windows_per_segment) {
+  return round_up(problem.channels_per_group() * tiling.band_rows *
+                      ceil_divide(tiling.pitch, int64_t{windows_per_segment}),
+                  int64_t{kSegmentMultiple});
 }
 
-int64_t min_windows(const ConvProblem& problem) {
+int64_t windows_per_filter(const ConvProblem& problem) {
   return problem.channels_per_group() * problem.filter[1] * windows_across(problem);
 }
 

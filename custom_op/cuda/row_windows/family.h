@@ -33,7 +33,7 @@ struct Tiling {
   std::string key() const { return joined("folds ", folds, " bands ", bands); }
 };
 
-// Elements of a 32-bit word; the loading mode if images begin at a multiple of `words` words.
+// Number of elements of a 32-bit word; loading mode if images begin at a multiple of `words` words.
 int elements_per_word(const ConvProblem& problem);
 Loading loading_of(const ConvProblem& problem, int64_t lead, int words);
 
@@ -41,10 +41,10 @@ Loading loading_of(const ConvProblem& problem, int64_t lead, int words);
 int max_outputs_per_store(const ConvProblem& problem);
 
 // Number of segments of all rows that a band reads, padding segments included.
-int64_t segments_of(const ConvProblem& problem, const Tiling& tiling, int segment_windows);
+int64_t segments_of(const ConvProblem& problem, const Tiling& tiling, int windows_per_segment);
 
-// Windows along the GEMM depth, for one output row.
-int64_t min_windows(const ConvProblem& problem);
+// Number of windows that a filter takes along the GEMM depth, for one output row.
+int64_t windows_per_filter(const ConvProblem& problem);
 
 // Whether windows that a filter's row has behind each other are those of other outputs.
 bool can_lay_out_windows(const ConvProblem& problem);

@@ -37,7 +37,7 @@ __device__ inline void transpose_four_lanes(unsigned (&words)[4]) {
 // of the pitch begins a group of output rows. Columns past the end of an output row have no output.
 template <typename Element>
 __device__ inline void find_outputs(const Arguments<Element>& problem, int thread, int* outputs) {
-  for (int i = thread; i < problem.column_chunks * kColumns; i += kConsumers) {
+  for (int i = thread; i < problem.column_chunks * kColumns; i += kConsumerThreads) {
     const int group = i / problem.pitch;
     const int column = i - group * problem.pitch;
     outputs[i] = group < problem.groups && column < problem.output_width
@@ -93,7 +93,7 @@ class OutputWriter {
     }
   }
 
-  // `outputs`: of the first column.
+  // `outputs` points to the output offset of the first column.
   __device__ void store(float (&accumulators)[kTiles][4], const int* outputs) const {
     const int* const lane_outputs = outputs + static_cast<int>(threadIdx.x) % 4 * 2;
     const unsigned long long undefined = not_finite(accumulators);
@@ -112,7 +112,8 @@ class OutputWriter {
     } else {
       store_each(accumulators, lane_outputs);
     }
-    // Orders the recomputed outputs after the vector stores of adjacent lanes.
+    // Orders the stores of naively recomputed outputs after the vector stores of adjacent lanes, which write
+    // the same outputs.
     __syncwarp();
     if (undefined != 0) store_naive_outputs(undefined, lane_outputs);
   }
@@ -142,7 +143,7 @@ class OutputWriter {
   __device__ unsigned long long address_of(int i, int output) const {
     return (i == 0 ? to_[0] : to_[1]) + static_cast<long long>(output) * static_cast<int>(sizeof(Element));
   }
-  // Index in y.
+  // Index in y of an output.
   __device__ long long output_index_of(int i, int output) const {
     return static_cast<long long>(address_of(i, output) - global_address(problem_.y)) /
            static_cast<int>(sizeof(Element));
@@ -364,7 +365,7 @@ __device__ inline void produce(const Arguments<Element>& problem, const SharedPo
 template <typename Element>
 __device__ inline void consume(const Arguments<Element>& problem, const SharedPointers<Element>& smem,
                                const BlockFilters& block) {
-  const int warpgroup = warpgroup_index() - kProducers / kWarpgroup;
+  const int warpgroup = warpgroup_index() - kProducerThreads / kWarpgroup;
   const SmemDescriptor all_weights = SmemDescriptor::at(smem.weights, kRows).warp_uniform();
   OutputWriter<Element> results(problem, block, smem.bias);
   PipelineState<kStages> pipeline;
@@ -408,26 +409,26 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Ar
   griddepcontrol_launch_dependents();
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      mbarrier_init(&smem.state.full_barriers[i], kProducers);
-      mbarrier_init(&smem.state.empty_barriers[i], kConsumers);
+      mbarrier_init(&smem.state.full_barriers[i], kProducerThreads);
+      mbarrier_init(&smem.state.empty_barriers[i], kConsumerThreads);
     }
   }
   // Zeros the positions without windows: wgmma reads them for columns without outputs.
   for (int i = static_cast<int>(threadIdx.x); i < kStages * problem.stage_windows; i += kThreads) {
     smem.stages[i] = make_uint4(0u, 0u, 0u, 0u);
   }
-  if (threadIdx.x < kProducers) find_segments(problem, smem.segments);
+  if (threadIdx.x < kProducerThreads) find_segments(problem, smem.segments);
   __syncthreads();
-  if (warpgroup_index() < kProducers / kWarpgroup) {
+  if (warpgroup_index() < kProducerThreads / kWarpgroup) {
     setmaxnreg_dec<kProducerRegisters>();
     produce(problem, smem, block);
   } else {
     setmaxnreg_inc<kConsumerRegisters>();
-    const int thread = static_cast<int>(threadIdx.x) - kProducers;
+    const int thread = static_cast<int>(threadIdx.x) - kProducerThreads;
     find_outputs(problem, thread, smem.outputs);
     store_weights(problem, block, thread, smem.weights, smem.bias);
     fence_proxy_async();
-    named_barrier_sync(kConsumerBarrier, kConsumers);
+    named_barrier_sync(kConsumerBarrier, kConsumerThreads);
     consume(problem, smem, block);
   }
 #endif

@@ -105,9 +105,9 @@ struct Band {
 // Computes the segments, padding segments included; called by the producers.
 template <typename Element>
 __device__ inline void find_segments(const Arguments<Element>& problem, Segment* segments) {
-  const int windows = problem.segment_windows, row_segments = (problem.pitch + windows - 1) / windows;
+  const int windows = problem.windows_per_segment, row_segments = (problem.pitch + windows - 1) / windows;
   const int count = problem.channels * problem.band_rows * row_segments;
-  for (int i = static_cast<int>(threadIdx.x); i < problem.segments; i += kProducers) {
+  for (int i = static_cast<int>(threadIdx.x); i < problem.segments; i += kProducerThreads) {
     const int input_row = i / row_segments, first = (i - input_row * row_segments) * windows;
     const int channel = input_row / problem.band_rows, row = input_row - channel * problem.band_rows;
     const int in_phase = row / problem.row_phases;
@@ -127,7 +127,7 @@ __device__ inline void find_segments(const Arguments<Element>& problem, Segment*
 template <typename Element>
 class SegmentReader {
  public:
-  // `column`: counted from a segment's first.
+  // `column` is relative to the segment's first column.
   __device__ SegmentReader(const Arguments<Element>& problem, const BlockFilters& block, int column)
       : problem_(problem), first_channel_(block.first_channel), column_(column) {}
 
@@ -161,7 +161,7 @@ class SegmentReader {
   unsigned long long address_ = 0;
 };
 
-// Some segments of a warp, loaded element by element and then stored to shared memory.
+// kBatch segments of a warp, loaded element by element and then stored to shared memory.
 template <typename Element>
 class SegmentsOfElements {
   using Of = WgmmaOperands<Element>;
@@ -293,7 +293,7 @@ __device__ inline void store_weights(const Arguments<Element>& problem, const Bl
                                      uint4* weights, float* bias) {
   using Of = WgmmaOperands<Element>;
   const int windows = problem.steps * kWindowsPerStep;
-  for (int i = thread; i < windows * kRows; i += kConsumers) {
+  for (int i = thread; i < windows * kRows; i += kConsumerThreads) {
     const DepthWindow window = problem.depth[i / kRows];
     const int row = i % kRows;
     const int fold = row / problem.block_filters, filter = row - fold * problem.block_filters;
@@ -320,7 +320,7 @@ __device__ inline void store_weights(const Arguments<Element>& problem, const Bl
     }
     weights[i] = Of::window_of(elements);
   }
-  for (int i = thread; i < problem.block_filters; i += kConsumers) {
+  for (int i = thread; i < problem.block_filters; i += kConsumerThreads) {
     bias[i] = problem.b != nullptr && i < block.filters
                   ? static_cast<float>(problem.b[block.first_filter + i])
                   : 0.0f;

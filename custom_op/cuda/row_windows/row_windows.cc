@@ -22,10 +22,10 @@
 // weights. Outputs whose accumulators are not finite are recomputed naively.
 //
 // Limits: float32 in precision tf32, float16 and bfloat16; one or two spatial axes; no dilation along
-// columns; at most 128 windows per filter; a column stride that divides the window if a filter row takes
-// several windows; shared memory for a band of one group; compute capability 9.0. ReLU, Clip, SiLU and
-// HardSwish are fused if there is no residual; any other epilogue is a second kernel, unless that would round
-// twice.
+// columns; at most 128 windows per filter along the GEMM depth. If a filter row takes several windows, the
+// column stride must divide the elements of a window. A band of one group must fit into shared memory;
+// compute capability 9.0. ReLU, Clip, SiLU and HardSwish are fused if there is no residual. Any other
+// epilogue is a second kernel; the problem is declined if that would round twice.
 
 #include <algorithm>
 #include <string>
@@ -90,8 +90,8 @@ struct Family {
                       : is_aligned(to.x, problem, word_elements)              ? 1
                                                                               : 0;
     to.loading = loading_of(problem, tiling.lead, words);
-    to.segment_windows = segment_windows_of(to.loading);
-    to.segments = narrow(segments_of(problem, tiling, to.segment_windows));
+    to.windows_per_segment = windows_per_segment_of(to.loading);
+    to.segments = narrow(segments_of(problem, tiling, to.windows_per_segment));
     to.outputs_per_store = max_outputs_per_store(problem);
     while (!is_aligned(to.y, problem, to.outputs_per_store)) to.outputs_per_store /= 2;
   }
@@ -139,7 +139,7 @@ class RowWindows final : public AlgorithmByTiling<KernelPlan<Family>, cheapest_t
     // Checks each factor first, so that the product fits into 64 bits.
     constexpr int64_t kMaxWindows = kMaxSteps * kWindowsPerStep;
     if (problem.channels_per_group() > kMaxWindows || problem.filter[1] > kMaxWindows ||
-        min_windows(problem) > kMaxWindows) {
+        windows_per_filter(problem) > kMaxWindows) {
       return joined("its filters have more than ", kMaxWindows, " windows");
     }
     if (problem.filter[1] * problem.dilation[1] > 1 << 12) return "the rows of its filters are too far apart";
