@@ -19,12 +19,12 @@ constexpr int kWgmmaK = 16;        // K of a wgmma: two half steps of eight
 // N of a wgmma is 128 neighbouring positions, or 120 if fewer of them are then no outputs.
 constexpr int kMaxTiles = 16, kFewerTiles = kMaxTiles - 1;
 constexpr int kTileColumns = 8;
-// Weights of the first steps stay in registers. wgmma reads the weights of the other steps from shared
-// memory.
+// The weights of the first kRegisterSteps steps stay in registers. wgmma reads the weights of the other steps
+// from shared memory.
 constexpr int kRegisterSteps = 24;
-// Steps between two loop conditions.
+// Number of steps between two loop conditions.
 constexpr int kUnrolledSteps = 2;
-// Steps whose weights pass through shared memory at a time on their way to registers.
+// Number of steps whose weights pass through shared memory at a time on their way to registers.
 constexpr int kStagedSteps = 4;
 constexpr int kMaxSteps = 128;
 // A warpgroup hands the tensor cores over before its last steps, so that the tensor cores never wait for the
@@ -53,9 +53,9 @@ constexpr int kSlots = 2;       // converted images
 constexpr int kMaxStages = 3;   // loaded chunks
 constexpr int kMaxBuffers = 2;  // results of an image
 constexpr int kAlignment = 16;  // bytes; of TMA loads and stores
-// Bytes between the single-buffered results and the double-buffered ones, which TMA stores may still be
-// reading while the next image's results, with another misalignment, are written. A multiple of 128 keeps the
-// banks.
+// Number of bytes between the single-buffered results and the double-buffered ones, which TMA stores may
+// still be reading while the next image's results, with another misalignment, are written. A multiple of 128
+// keeps the banks.
 constexpr int kDoubleBufferGap = 128;
 
 // Eight numbers along K: a channel block at an offset from the output's position, in rows and columns of the
@@ -106,7 +106,7 @@ enum class Task {
 
 struct SlotState {
   int image;
-  int top;  // uppermost binade of the window it was converted with
+  int top;  // uppermost binade of the binade window that the image was converted with
   Task task;
 };
 
@@ -150,8 +150,8 @@ struct Arguments : Tensors<Element>, Geometry {
   FastDivisor pitch;
   int plane_vectors, plane_rows;
   int channel_block_vectors, part_vectors, slot_vectors;
-  int steps, register_steps;
-  int handover_step;  // step before which the other warpgroup may start
+  int k_steps, register_steps;  // steps along K: wgmmas per output tile; steps with weights in registers
+  int handover_step;            // step before which the other warpgroup may start
   int output_tiles;
   // First output tile with columns of the last folded row, in which some folds have no output row.
   int first_ragged_tile;

@@ -96,7 +96,7 @@ class Tiler {
         if (pairs_rows && !can_pair_rows(tiling)) continue;
         tiling.pairs_rows = pairs_rows;
         tiling.half_steps = half_steps_of(problem_, tiling);
-        minimum = std::min(minimum.value_or(tiling.steps()), tiling.steps());
+        minimum = std::min(minimum.value_or(tiling.k_steps()), tiling.k_steps());
       }
     }
     return minimum.value_or(lower_bound);
@@ -143,11 +143,11 @@ class Tiler {
         steps_lower_bound(problem_) > kMaxSteps)
       return false;
     tiling.half_steps = half_steps_of(problem_, tiling);
-    if (tiling.steps() > max_steps(problem_, device_)) return false;
+    if (tiling.k_steps() > max_steps(problem_, device_)) return false;
     tiling.part_vectors = tiling.channel_blocks * tiling.channel_block_vectors -
                           (tiling.pairs_rows ? tiling.channel_block_vectors / 2 : 0);
     tiling.shared_steps =
-        tiling.steps() - tiling.register_steps() + (parts_of(problem_) - 1) * tiling.steps();
+        tiling.k_steps() - tiling.register_steps() + (parts_of(problem_) - 1) * tiling.k_steps();
     tiling.stage_bytes = round_up(
         std::min<int64_t>(kChunkChannels, problem_.channels_per_group()) * problem_.input_size() * size() +
             2 * kAlignment,
@@ -268,7 +268,7 @@ class Tiler {
   // batch 64, where no block has two images, 4 to 22 % too long.
   double cost(const Tiling& tiling) const {
     const double terms = terms_of(problem_), parts = parts_of(problem_);
-    const double steps = to_double(tiling.steps());
+    const double steps = to_double(tiling.k_steps());
     const double held = to_double(tiling.register_steps()) * (terms > 1 ? 2 : 1);
     const double of_most = to_double(tiling.tiles) / kMaxTiles;
     const double multiplying = 534 + of_most * (8.3 * steps * terms + 20.7 * (steps * terms - held));

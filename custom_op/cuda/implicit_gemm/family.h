@@ -57,8 +57,8 @@ struct Tiling {
   double cost = std::numeric_limits<double>::infinity();  // nanoseconds, estimated
 
   int64_t columns() const { return int64_t{tiles} * kTileColumns; }
-  int64_t steps() const { return static_cast<int64_t>(half_steps.size()) / 2; }
-  int64_t register_steps() const { return std::min<int64_t>(steps(), kRegisterSteps); }
+  int64_t k_steps() const { return static_cast<int64_t>(half_steps.size()) / 2; }
+  int64_t register_steps() const { return std::min<int64_t>(k_steps(), kRegisterSteps); }
   // Offset from an output's vector to the vector that a half step reads for it.
   int64_t offset_of(const HalfStep& half) const;
 

@@ -46,7 +46,7 @@ struct Chunk {
       : channels(min(kChunkChannels, problem.channels - chunk * kChunkChannels)),
         begin((static_cast<long long>(image) * problem.in_channels + first_channel + chunk * kChunkChannels) *
               problem.input_plane) {}
-  // Elements from the last kAlignment boundary to the chunk, in x and in its stage.
+  // Number of elements from the preceding kAlignment boundary to the chunk, in x and in its stage.
   __device__ int misalignment(const Arguments<Element>& problem) const {
     return static_cast<int>(reinterpret_cast<unsigned long long>(problem.x + begin) % kAlignment /
                             sizeof(Element));
@@ -61,7 +61,8 @@ __device__ inline void load_chunk(const Arguments<Element>& problem, const Chunk
   constexpr int kAlignedElements = Chunk<Element>::kAlignedElements;
   Element* const to = reinterpret_cast<Element*>(stage);
   const int misalignment = chunk.misalignment(problem);
-  // Counted from the aligned boundary before the chunk.
+  // `end`, `first_copied` and `end_copied` are counted in elements from the aligned boundary before the
+  // chunk.
   const int end = misalignment + chunk.channels * problem.input_plane;
   const long long boundary = chunk.begin - misalignment;
   int first_copied = 0, end_copied = end + kAlignedElements - 1 & ~(kAlignedElements - 1);
@@ -94,7 +95,7 @@ struct Conversion {
 };
 
 // Converts kPixelsInFlight pixels that are kProducerThreads apart. kInBounds omits the bounds checks.
-// kWindowed replaces values outside the window by zeros.
+// kWindowed replaces values outside the binade window by zeros.
 template <typename Format, bool kWindowed, int kChannels, bool kInBounds,
           typename Element = typename Format::Element>
 __device__ inline void convert_pixels(const Conversion<Element>& conversion, int first,

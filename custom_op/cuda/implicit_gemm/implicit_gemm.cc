@@ -26,10 +26,11 @@
 // the other weights from shared memory.
 //
 // float32 data become float16 scaled by a power of two, which keeps as many bits as TF32
-// (tensor_core_formats.cuh). Images whose values do not fit into one window of float16's binades are
-// converted and multiplied once for each window, and the results are added to y by TMA reductions. float16
-// and bfloat16 data are used as they are. In precision ieee, float32 data become two float16 each, with three
-// products. Accumulators are float32. Images with infinities or NaN are computed by naive_conv_sum.
+// (tensor_core_formats.cuh). Images whose values do not fit into one binade window of float16 are
+// converted and multiplied once for each binade window, and the results are added to y by TMA reductions.
+// float16 and bfloat16 data are used as they are. In precision ieee, float32 data become two float16 each,
+// with three products. Accumulators are float32. Images with infinities or NaN are computed by
+// naive_conv_sum.
 //
 // Data flow: one persistent, warp-specialised block on each multiprocessor computes image after image. Roles
 // synchronise with each other by mbarriers only.
@@ -105,10 +106,10 @@ struct Family {
     arguments.channel_block_vectors = narrow(tiling.channel_block_vectors);
     arguments.part_vectors = narrow(tiling.part_vectors);
     arguments.slot_vectors = narrow(tiling.slot_vectors);
-    arguments.steps = narrow(tiling.steps());
+    arguments.k_steps = narrow(tiling.k_steps());
     arguments.register_steps = narrow(tiling.register_steps());
-    arguments.handover_step =
-        std::max(0, arguments.steps - (arguments.steps < kLongSumSteps ? kOverlapSteps : kLongOverlapSteps));
+    arguments.handover_step = std::max(
+        0, arguments.k_steps - (arguments.k_steps < kLongSumSteps ? kOverlapSteps : kLongOverlapSteps));
     arguments.output_tiles = narrow(tiling.output_tiles);
     arguments.first_ragged_tile = problem.output[1] % tiling.folds == 0
                                       ? arguments.output_tiles
@@ -123,7 +124,7 @@ struct Family {
     arguments.results_bytes = narrow(tiling.results_bytes);
     arguments.shared = tiling.shared;
     std::copy(tiling.row_mapping.begin(), tiling.row_mapping.end(), arguments.row_mapping);
-    for (int step = 0; step < arguments.steps; ++step) {
+    for (int step = 0; step < arguments.k_steps; ++step) {
       // The distance of the two half steps is unsigned. A missing half step has zero weights, so any distance
       // serves.
       HalfStep first = tiling.half_steps[2 * step], second = tiling.half_steps[2 * step + 1];
@@ -155,9 +156,9 @@ struct Family {
 
   static std::string describe(const ConvProblem&, const Tiling& tiling, const Launch& launch) {
     return joined("whole images, ", tiling.filters, " filters x ", tiling.folds,
-                  " rows at a time; GEMM of 64 x ", tiling.steps() * kWgmmaK, " x ",
+                  " rows at a time; GEMM of 64 x ", tiling.k_steps() * kWgmmaK, " x ",
                   tiling.output_tiles * tiling.columns(), ", the weights of ", tiling.register_steps(),
-                  " of ", tiling.steps(), " steps in registers; ",
+                  " of ", tiling.k_steps(), " steps in registers; ",
                   tiling.pairs_rows ? "two rows in a vector; " : "",
                   tiling.stages == 1 ? "1 chunk of channels in flight, "
                                      : joined(tiling.stages, " chunks of channels in flight, "),

@@ -84,13 +84,13 @@ __device__ __noinline__ SlotAndTop convert_by_windows(const Arguments<Element>& 
   const ValueRange<Element> image_range = reduce_threads(
       range, state, threadIdx.x == 0, [] { named_barrier_sync(kProducerBarrier, kProducerThreads); });
   if (!can_multiply || !image_range.is_finite()) {
-    // naive_conv computes the image once, in the pass of the weights' first window.
+    // naive_conv computes the image once, in the pass of the weights' first binade window.
     if (weight_window == 0) commit_slot(problem, progress, {image, top, Task::naive_conv});
     return {progress.slots, top};
   }
   if constexpr (Format::kIsScaled) {
-    const int windows = image_range.windows();
-    for (int window = 0; window < windows; ++window) {
+    const int image_binade_windows = image_range.windows();
+    for (int window = 0; window < image_binade_windows; ++window) {
       if (window > 0) acquire_slot(problem, progress);
       const int window_top = image_range.top() - window * kBinades;
       for (int chunk = 0; chunk < problem.chunks; ++chunk) {
@@ -131,7 +131,7 @@ __device__ inline void produce_images(const Arguments<Element>& problem, int wei
   for (int image = blockIdx.x; image < problem.batch; image += gridDim.x) {
     acquire_slot(problem, progress);
     ValueRange<Element> range;
-    bool all_fit = can_multiply;
+    bool fits_scale = can_multiply;
     for (int chunk = 0; chunk < problem.chunks; ++chunk) {
       const Chunk<Element> source(problem, image, first_channel, chunk);
       mbarrier_wait(&state.stage_full[progress.stages.stage], progress.stages.phase);
@@ -141,12 +141,12 @@ __device__ inline void produce_images(const Arguments<Element>& problem, int wei
                                      shared_memory_at(problem.shared.pixel_offsets), BinadeWindow(top),
                                      slot_at(problem, progress.slots.stage()), range);
       fence_proxy_async();
-      all_fit =
-          named_barrier_sync_all(kProducerBarrier, kProducerThreads, fits<Format>(range, top)) && all_fit;
+      fits_scale =
+          named_barrier_sync_all(kProducerBarrier, kProducerThreads, fits<Format>(range, top)) && fits_scale;
       start_load(progress.stages.stage);
       progress.stages.advance(problem.stages);
     }
-    if (all_fit) {
+    if (fits_scale) {
       commit_slot(problem, progress, {image, top, weight_window > 0 ? Task::add : Task::store});
     } else {
       const SlotAndTop next =
@@ -171,7 +171,7 @@ __device__ inline void issue_wgmmas(const Arguments<Element>& problem, SmemDescr
   for_each_term<Format, Format::kTerms>(correct, [&](int term) {
     const bool is_last = term == Format::kTerms - 1;
     const SmemDescriptor b = image.advanced(Format::pixel_part(term) * problem.part_vectors);
-    int first = 0, staged = problem.steps - problem.register_steps;
+    int first = 0, staged = problem.k_steps - problem.register_steps;
     if (Format::weight_part(term) == 0) {
 #pragma unroll
       for (int step = 0; step < kRegisterSteps; step += kUnrolledSteps) {
@@ -191,7 +191,7 @@ __device__ inline void issue_wgmmas(const Arguments<Element>& problem, SmemDescr
       first = problem.register_steps, staged = 0;
     }
 #pragma unroll 1
-    for (int step = first; step < problem.steps; step += kUnrolledSteps) {
+    for (int step = first; step < problem.k_steps; step += kUnrolledSteps) {
       if (is_last && step == problem.handover_step) hand_over();
 #pragma unroll
       for (int i = 0; i < kUnrolledSteps; ++i) {
@@ -214,10 +214,10 @@ __device__ inline void consume_images(const Arguments<Element>& problem, const W
   const RowWeightConverter<Format> weight_converter(problem, weights);
   const RegisterWeights register_weights(
       problem, weight_converter, reinterpret_cast<unsigned*>(shared_memory_at(problem.shared.results)));
-  const int first_part_steps = problem.steps - problem.register_steps;
+  const int first_part_steps = problem.k_steps - problem.register_steps;
   weight_converter.stage(problem, 0, problem.register_steps, first_part_steps, shared_weight_words);
   if constexpr (Format::kParts > 1) {
-    weight_converter.stage(problem, 1, 0, problem.steps,
+    weight_converter.stage(problem, 1, 0, problem.k_steps,
                            shared_weight_words + first_part_steps * kStepUnits * 4);
   }
   fence_proxy_async();
@@ -290,7 +290,7 @@ __device__ inline void consume_images(const Arguments<Element>& problem, const W
 // Chooses how the results of a further binade window are added to y. A TMA reduction may flush subnormal
 // numbers to zero, so it is used only if neither products nor bias can be subnormal. Products lie up to 29
 // binades below the uppermost of either factor, and have bits as far below. `top` is the uppermost binade of
-// the input's window.
+// the input's binade window.
 template <typename Element>
 __device__ inline StoreMode store_mode_for_add(const Arguments<Element>& problem,
                                                const FilterTile& filter_tile, int top, int weight_window) {
@@ -397,8 +397,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       kStagedBytes + weights * static_cast<int>(sizeof(Element)) <= problem.results_bytes;
   int* const tops = shared_memory_at(problem.shared.filter_tops);
   Progress progress;
-  int windows = 1;
-  for (int window = 0; window < windows; ++window) {
+  int weight_binade_windows = 1;
+  for (int window = 0; window < weight_binade_windows; ++window) {
     if (weights_fit) copy_weights(all_weights, weights, weight_buffer);
     __syncthreads();
     const Element* const from = weights_fit ? weight_buffer : all_weights;
@@ -408,7 +408,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       __syncthreads();
     }
     const bool can_multiply = state.weight_windows != ~0u;
-    windows = can_multiply ? static_cast<int>(state.weight_windows) : 1;
+    weight_binade_windows = can_multiply ? static_cast<int>(state.weight_windows) : 1;
     if (warp < 4) {
       setmaxnreg_dec<kProducerRegisters>();
       if (warp < kProducerThreads / 32) {

@@ -29,8 +29,8 @@ __device__ inline void find_output_offsets(const Arguments<Element>& problem, in
   }
 }
 
-// Elements from the last kAlignment boundary to the first result of a block's filters, in y and in the result
-// buffer.
+// Number of elements from the preceding kAlignment boundary to the first result of a block's filters. It is
+// the same in y and in the result buffer.
 template <typename Element>
 __device__ inline int results_misalignment(const Arguments<Element>& problem, int image, int first_filter) {
   const long long plane = static_cast<long long>(image) * problem.out_channels + first_filter;
@@ -39,8 +39,9 @@ __device__ inline int results_misalignment(const Arguments<Element>& problem, in
 }
 
 // Computes the scales of all accumulator rows. Called by a warpgroup. `top` is the uppermost binade of the
-// input's window and `weight_window` the index of the weights' window. `has_bias`: the results are the first
-// of their image and include the bias. Returns whether one factor holds the scale of this thread's row.
+// input's binade window and `weight_window` the index of the weights' binade window. `has_bias`: the results
+// are the first of their image and include the bias. Returns whether one factor holds the scale of this
+// thread's row.
 template <typename Format, typename Element = typename Format::Element>
 __device__ inline bool find_row_scales(const Arguments<Element>& problem, const int* tops, int weight_window,
                                        int top, int first_filter, int filters, bool has_bias,
@@ -181,7 +182,8 @@ __device__ inline void store_results(const Arguments<Element>& problem, int imag
   Element* const to =
       problem.y + begin +
       (static_cast<long long>(image) * problem.out_channels + first_filter) * problem.output_plane;
-  // Elements before the first aligned boundary, and whole aligned units after it.
+  // `head` is the number of elements before the first aligned boundary, `body` the number of elements in
+  // whole aligned units after it.
   const int head = min(elements, -misalignment & (kAlignedElements - 1));
   const int body = store_mode == StoreMode::add_exactly ? 0 : elements - head & ~(kAlignedElements - 1);
   const bool adds = store_mode != StoreMode::store;

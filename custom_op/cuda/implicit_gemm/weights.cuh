@@ -23,7 +23,7 @@ __device__ inline void copy_weights(const Element* from, int count, Element* to)
   for (int i = words * kWordElements + threadIdx.x; i < count; i += kThreads) to[i] = from[i];
 }
 
-// Filters of a block, to be converted with a binade window: window 0 begins at each filter's uppermost
+// Filters of a block, to be converted with a binade window. Binade window 0 begins at each filter's uppermost
 // binade.
 template <typename Format>
 struct Weights {
