@@ -56,8 +56,8 @@ struct TileInfo {
 struct BlockState {
   TileInfo tile_info;
   unsigned max_bits, min_bits_less_one;  // absolute values, as bits
-  unsigned weight_windows;       // windows of binades that the weights need; ~0 if they are not finite
-  unsigned needs_second_factor;  // one float32 cannot hold a filter's scale
+  unsigned weight_windows;               // binade windows that the weights need; ~0 if they are not finite
+  unsigned needs_second_factor;          // one float32 cannot hold a filter's scale
 };
 
 // Offsets of the regions of a block's shared memory. The weights come first: an offset of 0 costs the kernel
@@ -110,22 +110,22 @@ struct Arguments : Tensors<Element>, Geometry {
   FastDivisor runs_per_plane_divisor, channels_divisor;
   FastDivisor warps_per_run;  // warps that copy one run
 
-  // Staged input, by image of a half, plane, line and column. Each column holds a bundle of pixels of the
-  // first half and one of the second. A plane is `bundle_channels` channels. A line is the columns of one row
-  // and one stride phase (remainder of the column by the stride). A bundle's pixels of one channel are
-  // `row_step` rows apart.
+  // Staged input, by image of a half, channel block, line and column. Each column holds a bundle of pixels of
+  // the first half and one of the second. A channel block is `bundle_channels` channels. A line is the
+  // columns of one row and one stride phase (remainder of the column by the stride). A bundle's pixels of one
+  // channel are `row_step` rows apart.
   int bundle_channels, bundle_rows, row_step;
-  int planes;  // of an image
+  int channel_blocks;  // of an image
   int stride_phases;
-  int line_words, plane_words, part_words, raw_words, zero_words;
+  int line_words, channel_block_words, part_words, raw_words, zero_words;
   int lines;  // of all images of a half
-  FastDivisor columns, lines_per_plane, planes_divisor, stride_phases_divisor;
+  FastDivisor columns, lines_per_channel_block, channel_blocks_divisor, stride_phases_divisor;
 
   int bundles;  // of filter rows
   int steps;    // k-steps of kBundlesPerStep bundles
   SharedOffsets shared;
-  int filter_blocks;  // blocks of kMmaN * kAccumulatorTiles folded filters in one thread block
-  int filter_splits;  // thread blocks that divide the filters of a conv group
+  int filter_blocks;     // blocks of kMmaN * kAccumulatorTiles folded filters in one thread block
+  int blocks_per_group;  // thread blocks that divide the filters of a conv group
   FastDivisor filter_block_divisor;
   bool copies_16_bytes;  // x is aligned to 16 bytes
   int store_width;       // neighbouring outputs per store, always in one row and aligned in y: 1, 2 or 4

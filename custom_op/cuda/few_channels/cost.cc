@@ -70,8 +70,8 @@ class Tiler {
  private:
   void try_quads(Tiling tiling, int64_t blocks, int64_t splits, Candidates<Tiling>& found) const {
     tiling.filter_blocks = static_cast<int>(ceil_divide(blocks, splits));
-    tiling.filter_splits = static_cast<int>(ceil_divide(blocks, tiling.filter_blocks));
-    if (problem_.group * tiling.filter_splits > kMaxGridRows) return;
+    tiling.blocks_per_group = static_cast<int>(ceil_divide(blocks, tiling.filter_blocks));
+    if (problem_.group * tiling.blocks_per_group > kMaxGridRows) return;
     for (int64_t column_tiles = 1; column_tiles <= quads_per_row_; column_tiles *= 2) {
       tiling.quads = static_cast<int>(ceil_divide(quads_per_row_, column_tiles));
       if (tiling.quads > kMaxQuads) continue;
@@ -155,10 +155,10 @@ class Tiler {
     tiling.run_elements =
         static_cast<int>(ceil_divide(run + cp_async_elements - 1, cp_async_elements) * cp_async_elements);
     tiling.zero_words = static_cast<int>(ceil_divide(width, cp_async_elements) * 4);
-    // The first line of a plane lies in the banks that follow the line of the previous plane's last bundle.
+    // The first line of a channel block lies in the banks after the line of the previous block's last bundle.
     const int64_t wanted = bundles_.row_step * bundles_.stride_phases * tiling.line_words % 32;
-    tiling.plane_words = lines * tiling.line_words;
-    tiling.plane_words += (wanted - tiling.plane_words % 32 + 32) % 32;
+    tiling.channel_block_words = lines * tiling.line_words;
+    tiling.channel_block_words += (wanted - tiling.channel_block_words % 32 + 32) % 32;
     const int64_t runs = tiling.tile_images() * problem_.channels_per_group() * tiling.runs_per_plane;
     if (runs > limit) return false;
     tiling.raw_words = runs * tiling.run_elements / cp_async_elements * 4;
@@ -166,7 +166,7 @@ class Tiler {
     const int64_t filters = int64_t{tiling.filter_blocks} * tiling.accumulator_tiles * kMmaN;
     const int64_t weight_words =
         filters * parts_of(problem_) * bundles_.steps() * tiling.taps * 2 * bundles_.size;
-    const int64_t staged_words = tiling.images * bundles_.planes * tiling.plane_words;
+    const int64_t staged_words = tiling.images * bundles_.channel_blocks * tiling.channel_block_words;
     const int64_t quads = int64_t{tiling.images} * tiling.rows * tiling.quads;
     if (staged_words >= 1 << 16) return false;
     tiling.part_words = staged_words;
@@ -176,8 +176,8 @@ class Tiler {
     shared.staged = block.place<unsigned>(parts_of(problem_) * staged_words);
     shared.raw = block.place<unsigned char>(4 * (tiling.raw_words + tiling.zero_words));
     shared.results = block.place<float>(int64_t{tiling.warps} * kResultWordsPerWarp);
-    shared.lines =
-        block.place<unsigned>(tiling.images * bundles_.planes * lines * staged_line_words(bundles_.size));
+    shared.lines = block.place<unsigned>(tiling.images * bundles_.channel_blocks * lines *
+                                         staged_line_words(bundles_.size));
     shared.scales = block.place<FilterScale>(filters);
     shared.quad_offsets = block.place<QuadOffsets>(quads);
     shared.bundles = block.place<FilterBundle>(bundles_.steps() * kBundlesPerStep);
@@ -195,7 +195,7 @@ class Tiler {
   // multiprocessor with those of the blocks beside it, and wait for memory and for each other on their own.
   void set_cost(Tiling& tiling) const {
     const int64_t tiles = tiling.tile_count;
-    const int64_t rows = problem_.group * tiling.filter_splits;
+    const int64_t rows = problem_.group * tiling.blocks_per_group;
     const int64_t resident =
         std::clamp<int64_t>(device_.shared_memory_per_multiprocessor / (tiling.shared_bytes + 1024), 1,
                             kMaxThreads / 32 / tiling.warps);
@@ -213,7 +213,7 @@ class Tiler {
     const double multiplications = steps * tiling.taps * tiling.accumulator_tiles * kQuad;
     const double loads =
         steps * (bundles_.size * (tiling.taps + 3) / 4.0 + tiling.taps * tiling.accumulator_tiles);
-    const double lines = int64_t{tiling.images} * bundles_.planes * tiling.lines;
+    const double lines = int64_t{tiling.images} * bundles_.channel_blocks * tiling.lines;
     const double staged = std::ceil(lines * bundles_.size / 8) * tiling.columns;
     const int64_t runs = tiling.tile_images() * problem_.channels_per_group() * tiling.runs_per_plane;
     const double runs_per_warp = ceil_divide(std::max<int64_t>(runs, tiling.warps), tiling.warps);
@@ -229,7 +229,8 @@ class Tiler {
       store += 13 * std::clamp((bytes / 1024 - 150) / 200, 0.0, 1.0);
     }
     // Tiles of eight filters of which none exists are multiplied, and stored for half.
-    const double filter_tiles = 1.0 * tiling.filter_splits * tiling.filter_blocks * tiling.accumulator_tiles;
+    const double filter_tiles =
+        1.0 * tiling.blocks_per_group * tiling.filter_blocks * tiling.accumulator_tiles;
     const double existing = to_double(ceil_divide(problem_.filters_per_group(), kMmaN));
     const double stored = 0.5 + 0.5 * existing / filter_tiles;
     const double slots_of_unit = multiplications * multiplication_slots(bundles_.size);
@@ -308,15 +309,15 @@ FilterBundles::FilterBundles(const ConvProblem& problem) {
   for (const int bundle : {4, 2}) {
     for (int64_t bundle_channels = bundle; bundle_channels >= 1; bundle_channels /= 2) {
       const int64_t step = ceil_divide(problem.filter[1], bundle / bundle_channels);
-      const int64_t bundle_planes = ceil_divide(problem.channels_per_group(), bundle_channels);
-      const int64_t bundles = bundle_planes * step * per_line;
+      const int64_t bundle_channel_blocks = ceil_divide(problem.channels_per_group(), bundle_channels);
+      const int64_t bundles = bundle_channel_blocks * step * per_line;
       const double slots = ceil_divide(bundles, kBundlesPerStep) * multiplication_slots(bundle);
       if (slots >= fewest_slots) continue;
       fewest_slots = slots;
       size = bundle;
       channels = bundle_channels;
       row_step = step;
-      planes = bundle_planes;
+      channel_blocks = bundle_channel_blocks;
       count = bundles;
     }
   }

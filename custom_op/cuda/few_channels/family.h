@@ -51,14 +51,14 @@ inline constexpr auto kInstances = [] {
 
 // Decomposition of the filter into filter rows, and of those into bundles, along K of the product.
 struct FilterBundles {
-  int64_t stride_phases;  // that taps read
-  int64_t taps;           // of a filter row in one stride phase
-  int64_t reach;          // columns of a stride phase from the first tap's to the last tap's
-  int size;               // filter rows in a bundle: 2 or 4
-  int64_t channels;       // of a bundle; it has size / channels filter rows of each
-  int64_t row_step;       // distance of a bundle's filter rows of one channel
-  int64_t planes;         // of `channels` channels, in an image
-  int64_t count;          // bundles
+  int64_t stride_phases;   // that taps read
+  int64_t taps;            // of a filter row in one stride phase
+  int64_t reach;           // columns of a stride phase from the first tap's to the last tap's
+  int size;                // filter rows in a bundle: 2 or 4
+  int64_t channels;        // of a bundle; it has size / channels filter rows of each
+  int64_t row_step;        // distance of a bundle's filter rows of one channel
+  int64_t channel_blocks;  // of `channels` channels, in an image
+  int64_t count;           // bundles
 
   explicit FilterBundles(const ConvProblem& problem);
   int64_t steps() const;  // of four bundles
@@ -73,15 +73,15 @@ struct Tiling {
   bool halves_images = false;           // the tile's halves are different images instead of different rows
   int images = 1, rows = 1, quads = 1;  // of a half; quads per row
   int filter_blocks = 1;                // blocks of 8 * accumulator_tiles folded filters in a thread block
-  int filter_splits = 1;                // thread blocks that divide a conv group's filters
+  int blocks_per_group = 1;             // thread blocks that divide a conv group's filters
   int64_t tile_count = 0;               // of all images
   int raw_rows = 0, raw_columns = 0;    // of the tile's input, padding included
-  int runs_per_plane = 1;               // 1 if whole planes are copied, else one run per row
+  int runs_per_plane = 1;               // 1 if whole input planes are copied, else one run per row
   int run_elements = 0, zero_words = 0;
   int64_t part_words = 0;           // of the staged input
-  int lines = 0;                    // of a staged plane
+  int lines = 0;                    // of a staged channel block
   int columns = 0, line_words = 0;  // of the staged input
-  int64_t raw_words = 0, plane_words = 0;
+  int64_t raw_words = 0, channel_block_words = 0;
   SharedOffsets shared{};
   int64_t shared_bytes = 0;
   double cost = std::numeric_limits<double>::infinity();  // to compare tilings

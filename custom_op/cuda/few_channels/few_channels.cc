@@ -23,8 +23,8 @@
 // its own folded filter, which is the filter shifted by the stride.
 //
 // float32 data become float16 scaled by a power of two, which keeps as many bits as TF32 does.
-// tensor_core_formats.cuh describes the conversion, and the windows of binades for values that one scale
-// cannot hold. float16 and bfloat16 data are used as they are. In precision ieee float32 data become two
+// tensor_core_formats.cuh describes the conversion, and the binade windows for values that one scale cannot
+// hold. float16 and bfloat16 data are used as they are. In precision ieee float32 data become two
 // float16 each, with three products. Accumulators are float32. Output tiles with an infinity or a NaN are
 // computed by the naive loop.
 //
@@ -138,21 +138,21 @@ struct Family {
     to.bundle_channels = narrow(bundles.channels);
     to.bundle_rows = narrow(bundles.size / bundles.channels);
     to.row_step = narrow(bundles.row_step * problem.dilation[1]);
-    to.planes = narrow(bundles.planes);
+    to.channel_blocks = narrow(bundles.channel_blocks);
     to.stride_phases = narrow(bundles.stride_phases);
     to.line_words = tiling.line_words;
-    to.plane_words = narrow(tiling.plane_words);
+    to.channel_block_words = narrow(tiling.channel_block_words);
     to.columns = FastDivisor(tiling.columns);
-    to.lines_per_plane = FastDivisor(tiling.lines);
-    to.lines = tiling.images * to.planes * tiling.lines;
-    to.planes_divisor = FastDivisor(to.planes);
+    to.lines_per_channel_block = FastDivisor(tiling.lines);
+    to.lines = tiling.images * to.channel_blocks * tiling.lines;
+    to.channel_blocks_divisor = FastDivisor(to.channel_blocks);
     to.stride_phases_divisor = FastDivisor(to.stride_phases);
 
     to.bundles = narrow(bundles.count);
     to.steps = narrow(bundles.steps());
     to.shared = tiling.shared;
     to.filter_blocks = tiling.filter_blocks;
-    to.filter_splits = tiling.filter_splits;
+    to.blocks_per_group = tiling.blocks_per_group;
     to.filter_block_divisor = FastDivisor(tiling.filter_blocks);
     to.store_width = store_width(problem);
     const int64_t plane = problem.output_size();
@@ -181,7 +181,7 @@ struct Family {
                       const Launch& launch) {
     const int resident = resident_blocks(launch);
     if (resident == 0) throw std::runtime_error("few_channels: a block does not fit on " + device.name);
-    const int64_t rows = problem.group * pass.tiling.filter_splits;
+    const int64_t rows = problem.group * pass.tiling.blocks_per_group;
     const int64_t slots = int64_t{device.multiprocessors} * resident;
     return {static_cast<unsigned>(grid_columns(pass.tiling.tile_count, rows, slots)),
             static_cast<unsigned>(rows)};

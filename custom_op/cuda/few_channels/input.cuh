@@ -77,7 +77,7 @@ __device__ inline void find_quad_offsets(const Arguments& problem, QuadOffsets* 
     const int within = i - image * problem.quads_per_image.divisor;
     const int row = problem.quads_per_row.quotient(within);
     const int column = within - row * problem.quads_per_row.divisor;
-    const int word = image * problem.planes * problem.plane_words +
+    const int word = image * problem.channel_blocks * problem.channel_block_words +
                      row * problem.folded_stride_height * problem.stride_phases * problem.line_words +
                      column * kQuad * kBundle;
     quad_offsets[i] = {static_cast<unsigned short>(word), static_cast<unsigned short>(column),
@@ -178,7 +178,7 @@ template <typename Element>
 __device__ inline bool have_same_lines(const Arguments<Element>& problem, const Tile& tile,
                                        const Tile& other) {
   const auto images = [&](int n) { return min(problem.batch - n, problem.tile_images); };
-  // Elements from a 16-byte boundary to the start of image n in x.
+  // Number of elements from the preceding 16-byte boundary to the start of image n in x.
   const auto misaligned = [&](int n) {
     return static_cast<unsigned>(n) * problem.in_channels * problem.input_height * problem.input_width %
            (16 / sizeof(Element));
@@ -196,18 +196,18 @@ __device__ inline void find_lines(const Arguments<Element>& problem, const Tile&
     const int line = i / (2 * kBundle);
     const int half = i / kBundle % 2;
     const int pixel = i % kBundle;
-    const int plane = problem.lines_per_plane.quotient(line);
-    const int within = line - plane * problem.lines_per_plane.divisor;
-    const int half_image = problem.planes_divisor.quotient(plane);
+    const int block = problem.lines_per_channel_block.quotient(line);
+    const int within = line - block * problem.lines_per_channel_block.divisor;
+    const int half_image = problem.channel_blocks_divisor.quotient(block);
     const int row = problem.stride_phases_divisor.quotient(within);
     const int stride_phase = within - row * problem.stride_phases;
     if (i % (2 * kBundle) == 0) {
-      lines[line].target = plane * problem.plane_words + within * problem.line_words;
+      lines[line].target = block * problem.channel_block_words + within * problem.line_words;
       lines[line].stride_phase = stride_phase;
     }
 
-    const int channel =
-        (plane - half_image * problem.planes) * problem.bundle_channels + pixel % problem.bundle_channels;
+    const int channel = (block - half_image * problem.channel_blocks) * problem.bundle_channels +
+                        pixel % problem.bundle_channels;
     const int raw_row = row + half * problem.half_rows * problem.folded_stride_height +
                         pixel / problem.bundle_channels * problem.row_step;
     const int input_row = tile_input.first_row + raw_row;

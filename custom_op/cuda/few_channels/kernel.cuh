@@ -46,8 +46,8 @@ struct BlockFilters {
 
   template <typename Arguments>
   __device__ BlockFilters(const Arguments& problem, int padded) : padded_filters(padded) {
-    const int group = blockIdx.y / problem.filter_splits;
-    const int first_folded = blockIdx.y % problem.filter_splits * padded_filters;
+    const int group = blockIdx.y / problem.blocks_per_group;
+    const int first_folded = blockIdx.y % problem.blocks_per_group * padded_filters;
     filters = min(padded_filters, problem.folded_filters - first_folded);
     first_filter = (group * problem.folded_filters + first_folded) >> problem.log2_folds;
     first_channel = group * problem.channels + problem.first_channel;
@@ -88,7 +88,7 @@ class Block {
     __syncthreads();
   }
 
-  // Computes the block's tiles, once for each window of the weights.
+  // Computes the block's tiles, once for each binade window of the weights.
   __device__ void compute_tiles() {
     for (int window = 0; window < weight_windows_; ++window) {
       stage_window_of_weights(window);
@@ -129,8 +129,8 @@ class Block {
     cp_async_commit_group();
   }
 
-  // Stages a window of the weights. If the weights do not fit the guessed scale, measures their range, which
-  // gives the number of windows, and stages them again.
+  // Stages a binade window of the weights. If the weights do not fit the guessed scale, measures their range,
+  // which gives the number of binade windows, and stages them again.
   __device__ void stage_window_of_weights(int window) {
     bool are_measured = window > 0;
     do {
@@ -156,7 +156,7 @@ class Block {
     if (weights_are_finite_) weight_windows_ = static_cast<int>(state().weight_windows);
   }
 
-  // Computes a tile with a window of the weights, and starts the copy of the next tile.
+  // Computes a tile with a binade window of the weights, and starts the copy of the next tile.
   __device__ void compute(int index, int weight_window) {
     const Tile tile(problem_, index);
     const ValueRange<Element> range = convert(tile, index);
@@ -197,8 +197,8 @@ class Block {
                                               at(problem_.shared.staged));
   }
 
-  // Sets top_ to the first window of a tile that did not fit, from the ranges of all threads. Returns the
-  // number of windows, or 0 if the tensor core cannot multiply the tile.
+  // Sets top_ to the first binade window of a tile that did not fit, from the ranges of all threads. Returns
+  // the number of binade windows, or 0 if the tensor core cannot multiply the tile.
   __device__ int find_windows(ValueRange<Element> range) {
     const ValueRange<Element> tile_range =
         reduce_threads(range, state(), threadIdx.x == 0, [] { __syncthreads(); });
@@ -207,7 +207,7 @@ class Block {
     return tile_range.windows();
   }
 
-  // Converts the values of a tile's input that lie in a window; all others become zero.
+  // Converts the values of a tile's input that lie in a binade window; all others become zero.
   __device__ void convert_window(const Tile& tile, int window_top) {
     __syncthreads();
     stage_tile<Format, kBundle, true>(problem_, tile, lines(), raw(), BinadeWindow(window_top),
@@ -215,7 +215,7 @@ class Block {
     scaled_for_ = window_top + 1;
   }
 
-  // Sets the scales that undo those of a window of the pixels and a window of the weights.
+  // Sets the scales that undo those of a binade window of the pixels and one of the weights.
   __device__ void scale_for(int window_top, int weight_window, bool is_first) {
     if (threadIdx.x == 0) state().needs_second_factor = 0;
     __syncthreads();
@@ -232,8 +232,8 @@ class Block {
   const BlockFilters block_filters_;
   bool weights_are_finite_ = true;
   int weight_windows_ = 1;
-  int top_ = kFirstTop;             // highest binade of the pixels' first window
-  int scaled_for_ = kFirstTop + 1;  // highest binade of the window of the current scales; top_ + 1: none
+  int top_ = kFirstTop;             // highest binade of the pixels' first binade window
+  int scaled_for_ = kFirstTop + 1;  // highest binade of the current scales; top_ + 1: none
 };
 
 // Persistent blocks: grid.x divides the output tiles, grid.y the conv groups and, if the weights of a conv

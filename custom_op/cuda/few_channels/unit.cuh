@@ -213,7 +213,7 @@ struct Unit {
   }
 
   // Bit mask of the eight folded filters that have an output inside the image at a quad of a half.
-  static __device__ unsigned filters_inside(const TileInfo& tile, int quad, int half) {
+  static __device__ unsigned filter_mask(const TileInfo& tile, int quad, int half) {
     const int quads = half == 1 ? tile.quads[1] : tile.quads[0];
     const int full_quads = half == 1 ? tile.full_quads[1] : tile.full_quads[0];
     return quad < full_quads ? (1u << kMmaN) - 1 : quad < quads ? tile.last_fold_mask : 0;
@@ -231,7 +231,7 @@ struct Unit {
     if (offsets.column * kQuad < target.tile.columns) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        inside[half] = filters_inside(target.tile, quad, half) >> first_filter;
+        inside[half] = filter_mask(target.tile, quad, half) >> first_filter;
       }
     }
     const int filters_left = target.filters - first_filter;
@@ -282,7 +282,7 @@ struct Unit {
     if (offsets.column * kQuad + pixel < target.tile.columns) {
 #pragma unroll
       for (int round = 0; round < kRounds; ++round) {
-        inside[round] = filters_inside(target.tile, quad, kRounds == 2 ? round : lane / 16);
+        inside[round] = filter_mask(target.tile, quad, kRounds == 2 ? round : lane / 16);
       }
     }
     float* staged_target = staged + lane % 4 * 2 * kPixels + (quad_of(lane) ^ quad_swizzle(lane % 4)) * kQuad;

@@ -17,12 +17,12 @@ __device__ inline FilterBundle filter_bundle(const Arguments& problem, int index
   const int line = index / per_line;
   const int rows = (problem.folded_filter_height + problem.bundle_rows - 1) / problem.bundle_rows;
   const int first_row = line % rows;
-  const int plane = line / rows;
+  const int channel_block = line / rows;
 
   FilterBundle bundle;
 #pragma unroll
   for (int j = 0; j < kBundle; ++j) {
-    const int c = plane * problem.bundle_channels + j % problem.bundle_channels;
+    const int c = channel_block * problem.bundle_channels + j % problem.bundle_channels;
     const int r = first_row + j / problem.bundle_channels * rows;
     bundle.row[j] = c < problem.pass_channels ? r : -1;
     bundle.start[j] =
@@ -37,7 +37,7 @@ __device__ inline FilterBundle filter_bundle(const Arguments& problem, int index
     bundle.taps = 1;
   }
   bundle.offset =
-      plane * problem.plane_words +
+      channel_block * problem.channel_block_words +
       (first_row * problem.dilation_height * problem.stride_phases + stride_phase) * problem.line_words +
       column * kBundle;
   return bundle;
