@@ -33,7 +33,7 @@ __device__ inline void activate_values(const Epilogue& epilogue, float (&values)
   for (float& value : values) value = activated(epilogue, value);
 }
 
-// For activations that satisfy is_swish.
+// Applies an activation that satisfies is_swish.
 template <int kCount>
 __device__ inline void activate_swish(const Epilogue& epilogue, float (&values)[kCount]) {
   if (epilogue.activation == Activation::silu) {
@@ -49,8 +49,8 @@ __device__ inline void clamp_values(const EpilogueParams& params, float (&values
   for (float& value : values) value = min_nan(max_nan(value, params.lower), params.upper);
 }
 
-// For many values and activations that clamp or satisfy is_swish. Dispatches once on the activation and calls
-// `for_each` with the functor that applies it to an array of values.
+// Dispatches once on the activation, for many values, and calls `for_each` with the functor that applies the
+// activation to an array of values. The activation must clamp or satisfy is_swish.
 template <typename ForEach>
 __device__ inline void dispatch_activation(const EpilogueParams& params, ForEach for_each) {
   if (params.only_clamps) {

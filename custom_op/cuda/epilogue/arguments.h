@@ -13,7 +13,8 @@ struct Arguments : Tensors<T> {  // x: the convolution's output; z: the residual
   long long elements;            // of y
   int x_plane, height, width;    // of the convolution's output
   FastDivisor y_plane, y_width;
-  // Work units of the pooling kernel, one per block at a time. A unit is a part of `planes_per_group` planes.
+  // Work units of the pooling kernel; a block computes one at a time. A unit is a group of whole planes, or a
+  // part of one plane if planes are large.
   unsigned units;
   int planes_per_group, elements_per_part;
   FastDivisor parts;

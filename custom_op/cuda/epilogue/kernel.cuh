@@ -152,9 +152,9 @@ struct RunningMax {
   }
 };
 
-// Max pool of an increasing activation: activates only the maximum of the window.
+// Max pool of an increasing activation: activates only the maximum of the pool window.
 template <typename T, typename Sum>
-__device__ inline void activate_pooled_max(const Arguments<T>& problem) {
+__device__ inline void max_pool_then_activate(const Arguments<T>& problem) {
   store_pooled<T, Sum>(problem, [&](const InputWindow<T, Sum>& window, int, int) {
     RunningMax<Sum> maximum;
     const auto include = [&](Sum value) { maximum.include(value); };
@@ -175,7 +175,7 @@ __device__ inline void activate_pooled_max(const Arguments<T>& problem) {
 }
 
 template <Activation kActivation, typename T, typename Sum>
-__device__ inline void pool_activated_values(const Arguments<T>& problem) {
+__device__ inline void activate_then_pool(const Arguments<T>& problem) {
   const Epilogue& epilogue = problem.epilogue;
   const auto activated = [&](Sum value) {
     return activate<Sum>(kActivation, epilogue.alpha, epilogue.beta, value);
@@ -201,13 +201,13 @@ __global__ void kernel(const Arguments<T> problem) {
   griddepcontrol_wait();
   if constexpr (kPools) {
     if (problem.epilogue.pool.kind == PoolKind::max && is_increasing(problem.epilogue)) {
-      activate_pooled_max<T, Sum>(problem);
+      max_pool_then_activate<T, Sum>(problem);
       return;
     }
   }
   with_activation(problem.epilogue.activation, [&](auto activation) {
     if constexpr (kPools) {
-      pool_activated_values<decltype(activation)::value, T, Sum>(problem);
+      activate_then_pool<decltype(activation)::value, T, Sum>(problem);
     } else {
       store_activated<decltype(activation)::value, T, Sum>(problem);
     }

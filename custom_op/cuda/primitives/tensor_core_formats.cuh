@@ -7,18 +7,19 @@
 // per filter, pixels a scale per tile (in many_channels per K tile, in implicit_gemm per image).
 //
 // A *binade* is the numbers from 2^e up to 2^(e+1). The normal float16 numbers are 30 binades, e = -14 to 15.
-// The highest is left free, because its values could round to infinity. That leaves a *window* of 29 binades,
-// and the scale moves the window's highest binade (`top`) to 2^14. Data that span more binades are processed
-// one window after the other, with all values outside of the window set to zero.
+// The highest is left free, because its values could round to infinity. That leaves a *binade window* of 29
+// binades, and the scale moves the window's highest binade (`top`) to 2^14. Data that span more binades are
+// processed one binade window after the other, with all values outside of the window set to zero.
 
 #include "conv/small_floats.h"
 #include "cuda/primitives/small_float_pairs.cuh"
 
 namespace convswap {
 
-constexpr int kBinades = 29;    // of a window
-constexpr int kScaledTop = 14;  // exponent of a window's highest binade after scaling
-// First guess of `top` for weights and for a block's first tile. This window holds values from 2^-24 to 2^5.
+constexpr int kBinades = 29;    // binades of a binade window
+constexpr int kScaledTop = 14;  // exponent of a binade window's highest binade after scaling
+// First guess of `top` for weights and for a block's first tile. Its binade window holds values from 2^-24 to
+// 2^5.
 constexpr int kFirstTop = 4;
 
 // 2^exponent, for exponents from -126 to 127.
@@ -36,9 +37,9 @@ __device__ inline int exponent_of(unsigned bits) {
   return bits >= 0x00800000u ? static_cast<int>(bits >> 23) - 127 : 31 - __clz(bits) - 149;
 }
 
-// The exponent of the scale for a window whose highest binade is `top`. If `top` is below -112, the scale is
-// that of -112: 2^126, the largest power of two whose inverse is a normal float32, too. The scaled numbers
-// are then smaller, but those float32 numbers have few significant bits, which float16 holds.
+// The exponent of the scale for a binade window whose highest binade is `top`. If `top` is below -112, the
+// scale is that of -112: 2^126, the largest power of two whose inverse is a normal float32, too. The scaled
+// numbers are then smaller, but those float32 numbers have few significant bits, which float16 holds.
 __device__ inline int scale_exponent(int top) { return kScaledTop - max(top, kScaledTop - 126); }
 
 // 2^exponent as a product of two factors, because a single float32 may not hold it. If `fits_one_factor`, the
@@ -54,7 +55,7 @@ struct PowerOfTwo {
     fits_one_factor = exponent == clamped;
   }
 };
-// The inverse of the scales of the weights' and the pixels' windows.
+// The inverse of the scales of the weights' and the pixels' binade windows.
 __device__ inline PowerOfTwo undo_scales(int weight_top, int pixel_top) {
   return PowerOfTwo(-scale_exponent(weight_top) - scale_exponent(pixel_top));
 }
@@ -70,7 +71,7 @@ inline constexpr unsigned kInfinityBits<Float16> = 0x7c00u;
 template <>
 inline constexpr unsigned kInfinityBits<BFloat16> = 0x7f80u;
 
-// A window of kBinades binades; the highest begins at 2^top.
+// A range of kBinades binades; the highest begins at 2^top.
 class BinadeWindow {
  public:
   __device__ explicit BinadeWindow(int top)
@@ -113,8 +114,8 @@ struct ValueRange {
   }
   __device__ bool is_finite() const { return max_bits < kInfinityBits<Element>; }
 
-  // For finite float32 numbers: the binades of the largest and the smallest value, and the number of windows
-  // that cover both.
+  // Binades of the largest and the smallest value, and the number of binade windows that cover both. The
+  // numbers must be finite float32 numbers.
   __device__ int top() const { return max_bits == 0 ? 0 : exponent_of(max_bits); }
   __device__ int bottom() const { return max_bits == 0 ? 0 : exponent_of(min_bits_less_one + 1); }
   __device__ int windows() const { return (top() - bottom()) / kBinades + 1; }
@@ -122,14 +123,15 @@ struct ValueRange {
     return max_bits == 0 || window.holds(min_bits_less_one + 1, max_bits);
   }
   __device__ bool fits(int top) const { return fits(BinadeWindow(top)); }
-  // The highest binade of the first window. If one window is enough, it leaves headroom for the next tile's
-  // values.
+  // The highest binade of the first binade window. If one binade window is enough, it leaves headroom for the
+  // next tile's values.
   __device__ int window_top() const {
     return windows() == 1 ? min(top() + 2, bottom() + kBinades - 1) : top();
   }
 };
 
-// True if a window at `top` holds all numbers of the range; formats without scaling only need finite numbers.
+// True if the binade window at `top` holds all numbers of the range; formats without scaling only need finite
+// numbers.
 template <typename Format, typename Element>
 __device__ inline bool fits(const ValueRange<Element>& range, int top) {
   return Format::kIsScaled ? range.fits(top) : range.is_finite();
@@ -152,10 +154,8 @@ __device__ inline ValueRange<Element> reduce_threads(ValueRange<Element> range, 
   return reduced;
 }
 
-// Base of formats with one number (*part*) per element, and therefore one product (*term*) per pair of a
-// pixel and a weight. A format with several terms begins with kCorrections terms that are too large by the
-// factor 1 / kCorrectionScale. The accumulators are multiplied by kCorrectionScale before the remaining terms
-// are added.
+// Base of formats with one part (number) per element, and so one term (product) per pair of a pixel and a
+// weight.
 struct OnePart {
   static constexpr int kParts = 1;
   static constexpr int kTerms = 1;
@@ -165,8 +165,9 @@ struct OnePart {
   static __device__ constexpr int weight_part(int) { return 0; }
 };
 
-// Calls add(term) for each term of a format, and correct() at the point where the accumulated corrections
-// must be multiplied by kCorrectionScale. kUnrolled: the unroll factor.
+// Calls add(term) for each term of a format. The first kCorrections terms of a format are too large by the
+// factor 1 / kCorrectionScale. After them calls correct(), which must multiply the accumulators by
+// kCorrectionScale before the remaining terms are added. kUnrolled is the unroll factor.
 template <typename Format, int kUnrolled, typename Correct, typename Add>
 __device__ inline void for_each_term(Correct correct, Add add) {
 #pragma unroll kUnrolled
@@ -207,8 +208,8 @@ struct ScaledFloat16Pairs : Float32Elements, OnePart {
 };
 
 // float32 elements as two scaled float16 operands each, for precision ieee. Part 0 is the rounded number,
-// part 1 its rounding error times 2^12, so that both use the same window. Together they hold 23 bits. The
-// product of the two rounding errors, at most 2^-22 of the full product, is omitted.
+// part 1 its rounding error times 2^12, so that both use the same binade window. Together they hold 23 bits.
+// The product of the two rounding errors, at most 2^-22 of the full product, is omitted.
 struct TwoScaledFloat16 : Float32Elements {
   using Number = Float16;
   static constexpr bool kIsScaled = true;
@@ -259,10 +260,10 @@ using Float16Pairs = SmallFloats<Float16>;
 using Bfloat16Pairs = SmallFloats<BFloat16>;
 
 // Finds the value range of filters, one filter per warp at a time. Writes the highest binade of each filter
-// to `tops`. Raises `windows` to the largest number of windows of any filter, or to ~0 if a filter is not
-// finite. `weights_of(filter)` points to the `size` weights of a filter. kIsRare unrolls by 4 only, for small
-// code: few_channels, which seldom takes this path, ran 1 to 2 % slower at batch 64 with the compiler's own
-// unrolling.
+// to `tops`. Raises `windows` to the largest number of binade windows of any filter, or to ~0 if a filter is
+// not finite. `weights_of(filter)` points to the `size` weights of a filter. kIsRare unrolls by 4 only, for
+// small code: few_channels, which seldom takes this path, ran 1 to 2 % slower at batch 64 with the compiler's
+// own unrolling.
 template <typename Format, bool kIsRare = false, typename WeightsOf = void,
           typename Element = typename Format::Element>
 __device__ inline void measure_filters(WeightsOf weights_of, int filters, int size, int* tops,
