@@ -126,8 +126,8 @@ py::dict store_facts() {
   py::dict facts;
   facts["folder"] = store.folder;
   facts["unused"] = store.unused;
-  facts["kernels"] = store.kernels;
-  facts["bytes"] = store.bytes;
+  facts["kernels"] = store.kernel_count;
+  facts["bytes"] = store.total_bytes;
   return facts;
 }
 

@@ -61,7 +61,7 @@ std::string identity_of(const std::string& path) {
   struct Query {
     std::string path, build_id;
   } query{path, {}};
-  const auto visit = [](dl_phdr_info* info, size_t, void* data) {
+  const auto read_build_id = [](dl_phdr_info* info, size_t, void* data) {
     Query& query = *static_cast<Query*>(data);
     if (info->dlpi_name == nullptr || query.path != info->dlpi_name) return 0;
     for (int i = 0; i < info->dlpi_phnum; ++i) {
@@ -87,7 +87,7 @@ std::string identity_of(const std::string& path) {
     }
     return 1;
   };
-  dl_iterate_phdr(visit, &query);
+  dl_iterate_phdr(read_build_id, &query);
   struct stat facts{};
   if (query.build_id.empty() && stat(path.c_str(), &facts) == 0) {
     char digits[40];
@@ -143,7 +143,7 @@ class Nvrtc final : public Compiler {
   std::vector<std::string> options(const KernelRequest& request) const override {
     std::vector<std::string> options = {"--gpu-architecture=" + architecture(request), "--std=c++20",
                                         "-default-device"};
-    // For profilers and compute-sanitizer, which then show source lines.
+    // With line information, profilers and compute-sanitizer show source lines.
     if (const char* value = std::getenv("CONVSWAP_LINE_INFO"); value != nullptr && *value != '\0') {
       options.emplace_back("-lineinfo");
     }
@@ -262,36 +262,38 @@ std::vector<std::string> candidates(int major) {
   return paths;
 }
 
-struct CompilerSearch {
+struct CompilerSearchResult {
   std::unique_ptr<Nvrtc> compiler;
   std::string why_not;
 };
 
-CompilerSearch search_for_compiler() {
+CompilerSearchResult search_for_compiler() {
   const Driver* const driver = find_driver();
-  const int newest = driver == nullptr ? kNewestMajor : std::min(kNewestMajor, driver->version / 1000);
+  const int newest_major = driver == nullptr ? kNewestMajor : std::min(kNewestMajor, driver->version / 1000);
   if (const char* named = std::getenv("CONVSWAP_NVRTC"); named != nullptr && *named != '\0') {
     const SharedLibrary library = SharedLibrary::open(named);
-    std::unique_ptr<Nvrtc> compiler = library.is_open() ? Nvrtc::make(library, newest) : nullptr;
+    std::unique_ptr<Nvrtc> compiler = library.is_open() ? Nvrtc::make(library, newest_major) : nullptr;
     if (compiler) return {std::move(compiler), {}};
     return {nullptr, "CONVSWAP_NVRTC is " + std::string(named) + ", which is not NVRTC of CUDA 12 to " +
-                         std::to_string(newest) + (library.is_open() ? "" : ": " + library.error())};
+                         std::to_string(newest_major) + (library.is_open() ? "" : ": " + library.error())};
   }
-  for (int major = newest; major >= kOldestMajor; --major) {
+  for (int major = newest_major; major >= kOldestMajor; --major) {
     const SharedLibrary loaded = SharedLibrary::loaded("libnvrtc.so." + std::to_string(major));
     if (loaded.is_open()) {
-      if (std::unique_ptr<Nvrtc> compiler = Nvrtc::make(loaded, newest)) return {std::move(compiler), {}};
+      if (std::unique_ptr<Nvrtc> compiler = Nvrtc::make(loaded, newest_major))
+        return {std::move(compiler), {}};
     }
     for (const std::string& path : candidates(major)) {
       const SharedLibrary library = SharedLibrary::open(path);
       if (!library.is_open()) continue;
-      if (std::unique_ptr<Nvrtc> compiler = Nvrtc::make(library, newest)) return {std::move(compiler), {}};
+      if (std::unique_ptr<Nvrtc> compiler = Nvrtc::make(library, newest_major))
+        return {std::move(compiler), {}};
     }
   }
   return {nullptr,
           "NVIDIA's run-time compiler NVRTC was not found, which compiles the kernels: install it with "
           "pip install nvidia-cuda-nvrtc" +
-              std::string(newest < 13 ? "-cu12" : "") + ", or name its file in CONVSWAP_NVRTC"};
+              std::string(newest_major < 13 ? "-cu12" : "") + ", or name its file in CONVSWAP_NVRTC"};
 }
 
 }  // namespace
@@ -302,7 +304,7 @@ std::string Compiler::version_text() const {
 
 const Compiler* find_compiler(std::string* why) {
   // Never destroyed, since threads may still compile while the process ends.
-  static const CompilerSearch& search = *new CompilerSearch(search_for_compiler());
+  static const CompilerSearchResult& search = *new CompilerSearchResult(search_for_compiler());
   if (why != nullptr) *why = search.why_not;
   return search.compiler.get();
 }

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kMinVersion = 12000;
 
-struct DriverSearch {
+struct DriverSearchResult {
   Driver driver;
   bool is_found = false;
   std::string why_not;
@@ -25,8 +25,8 @@ std::atomic<bool> is_forked{false};
 using GetProcAddress = CUresult (*)(const char* name, void** function, int version, cuuint64_t flags,
                                     CUdriverProcAddressQueryResult* found);
 
-DriverSearch search_for_driver() {
-  DriverSearch search;
+DriverSearchResult search_for_driver() {
+  DriverSearchResult search;
   const SharedLibrary library = SharedLibrary::open("libcuda.so.1");
   if (!library.is_open()) {
     search.why_not =
@@ -74,7 +74,7 @@ DriverSearch search_for_driver() {
 
 const Driver* find_driver(std::string* why) {
   // Never destroyed: sessions may still run while the process ends.
-  static const DriverSearch& search = *new DriverSearch(search_for_driver());
+  static const DriverSearchResult& search = *new DriverSearchResult(search_for_driver());
   if (search.is_found && !is_forked) return &search.driver;
   if (why != nullptr) {
     *why = search.is_found

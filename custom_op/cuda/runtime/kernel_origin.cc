@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::string_view kPackFormat = "convswap pack 1 ";
 
-[[noreturn]] void refuse(const std::string& path, const std::string& why) {
+[[noreturn]] void throw_pack_error(const std::string& path, const std::string& why) {
   throw InvalidArgument("the pack '" + path + "' " + why + ": make it with convswap warm -o FILE.pack");
 }
 
@@ -55,16 +55,16 @@ std::string key_in_pack(const std::string& kernel, int capability) {
 
 std::string read_pack_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) refuse(path, std::string("cannot be read (") + std::strerror(errno) + ")");
+  if (!file) throw_pack_error(path, std::string("cannot be read (") + std::strerror(errno) + ")");
   try {
     return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   } catch (const std::ios_base::failure&) {  // for example a folder
-    refuse(path, "cannot be read");
+    throw_pack_error(path, "cannot be read");
   }
 }
 
 // True for PTX; a cubin is an ELF file.
-bool is_portable(const KernelCode& code) {
+bool is_ptx_code(const KernelCode& code) {
   return !code.binary.starts_with(
       "\x7f"
       "ELF");
@@ -127,23 +127,23 @@ std::shared_ptr<const Pack> Pack::read(const std::string& path, const std::funct
   const std::string contents = read_pack_file(path);
   std::string_view text = contents;
   const std::optional<std::string_view> first = take_line(text);
-  if (!first || !first->starts_with(kPackFormat)) refuse(path, "is not a pack");
+  if (!first || !first->starts_with(kPackFormat)) throw_pack_error(path, "is not a pack");
   if (first->substr(kPackFormat.size()) != kKernelSourcesHash) {
-    refuse(path, "is of another version of convswap than this library, " CONVSWAP_VERSION);
+    throw_pack_error(path, "is of another version of convswap than this library, " CONVSWAP_VERSION);
   }
   auto pack = std::make_shared<Pack>();
   pack->path_ = path;
   while (!text.empty()) {
     const std::optional<std::string_view> line = take_line(text);
     const std::optional<PackEntry> entry = line ? parse_entry(*line) : std::nullopt;
-    if (!entry || entry->bytes > text.size()) refuse(path, "is damaged");
+    if (!entry || entry->bytes > text.size()) throw_pack_error(path, "is damaged");
     std::optional<KernelCode> code =
         parse_kernel_code(key_in_pack(entry->kernel, entry->capability), text.substr(0, entry->bytes));
-    if (!code) refuse(path, "is damaged");
+    if (!code) throw_pack_error(path, "is damaged");
     text.remove_prefix(entry->bytes);
-    const bool portable = is_portable(*code);
-    if (!portable && is_wanted && !is_wanted(entry->capability)) continue;
-    Kernels& kernels = portable ? pack->portable_ : pack->kernels_;
+    const bool is_ptx = is_ptx_code(*code);
+    if (!is_ptx && is_wanted && !is_wanted(entry->capability)) continue;
+    Kernels& kernels = is_ptx ? pack->ptx_kernels_ : pack->kernels_;
     kernels[{entry->kernel, entry->capability}] = *std::move(code);
   }
   return pack;
@@ -164,7 +164,7 @@ const KernelCode* Pack::find(const std::string& kernel, int compute_capability) 
       if (fits(at->first.second)) found = &at->second;
     }
   };
-  search(portable_, [](int) { return true; });
+  search(ptx_kernels_, [](int) { return true; });
   search(kernels_, [&](int capability) {
     // Code for compute capability 9.0 is sm_90a, which runs on no other.
     const bool same_generation = capability / 10 == compute_capability / 10 && capability != 90;

@@ -18,13 +18,13 @@ class Pack {
  public:
   // Throws InvalidArgument if the file cannot be read, is not a pack, is damaged, or belongs to another
   // version of the library, whose kernels may take other arguments. `is_wanted`, if given, filters the
-  // kernels that are not portable by compute capability.
+  // kernels that are not PTX by compute capability.
   static std::shared_ptr<const Pack> read(const std::string& path,
                                           const std::function<bool(int)>& is_wanted = nullptr);
 
   const std::string& path() const { return path_; }
 
-  // Names and compute capabilities of the kernels that are not portable.
+  // Names and compute capabilities of the kernels that are not PTX.
   std::vector<std::pair<std::string, int>> contents() const;
 
   // Code that runs on the compute capability: compiled for it, else for an older one of the same generation,
@@ -34,7 +34,7 @@ class Pack {
  private:
   std::string path_;
   using Kernels = std::map<std::pair<std::string, int>, KernelCode>;
-  Kernels kernels_, portable_;
+  Kernels kernels_, ptx_kernels_;
 };
 
 // Writes a pack atomically. Throws std::runtime_error if it cannot be written.

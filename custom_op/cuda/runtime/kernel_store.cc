@@ -168,8 +168,8 @@ KernelStoreFacts kernel_store_facts() {
   facts.unused = why_unused(facts.folder);
   if (!facts.unused.empty()) return facts;
   for (const Entry& entry : entries_of(facts.folder)) {
-    facts.kernels += is_kernel(entry) ? 1 : 0;
-    facts.bytes += entry.bytes;
+    facts.kernel_count += is_kernel(entry) ? 1 : 0;
+    facts.total_bytes += entry.bytes;
   }
   return facts;
 }

@@ -15,8 +15,8 @@ namespace convswap {
 struct KernelStoreFacts {
   std::string folder;  // empty if there is no home folder
   std::string unused;  // why the store is not used; empty if it is used
-  int64_t kernels = 0;
-  int64_t bytes = 0;
+  int64_t kernel_count = 0;
+  int64_t total_bytes = 0;
 };
 
 KernelStoreFacts kernel_store_facts();

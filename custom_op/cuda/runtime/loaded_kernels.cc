@@ -183,8 +183,8 @@ KernelCode compiled_kernel(const KernelRequest& request) {
 }
 
 std::string why_no_kernels(const Device& device, const Offer& offer) {
-  // If the session forbids compilation, its plans fail with the kernel that the pack lacks, instead of
-  // falling back to a slower algorithm.
+  // If the session forbids compilation, its plans do not fall back to a slower algorithm. They fail with an
+  // error that names the kernel that the pack lacks.
   if (device.kernels != nullptr && !device.kernels->compiles) return {};
   std::string why;
   if (find_compiler(&why) != nullptr) return {};

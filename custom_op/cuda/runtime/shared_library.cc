@@ -34,7 +34,7 @@ std::string SharedLibrary::path_of(const void* function) {
 
 std::vector<std::string> package_folders() {
   std::vector<std::string> folders;
-  const auto visit = [](dl_phdr_info* info, size_t, void* data) {
+  const auto add_package_folder = [](dl_phdr_info* info, size_t, void* data) {
     auto& found = *static_cast<std::vector<std::string>*>(data);
     const std::string_view path = info->dlpi_name == nullptr ? "" : info->dlpi_name;
     for (const std::string_view name : {"/site-packages/", "/dist-packages/"}) {
@@ -45,7 +45,7 @@ std::vector<std::string> package_folders() {
     }
     return 0;
   };
-  dl_iterate_phdr(visit, &folders);
+  dl_iterate_phdr(add_package_folder, &folders);
   return folders;
 }
 
