@@ -22,7 +22,7 @@
 //
 // Launch: grid(B) block(192) shared(4 * C * (H * W + M * K * K))
 //
-// Constants: kFilters = 50, kFilter = 5, kUnrolledThreads = 192
+// Constants: kFilters = 50, kFilterSize = 5, kUnrolledThreads = 192
 //
 // Only: M == 50 && K == 5
 
@@ -81,10 +81,10 @@ __device__ inline void add_7x7(float (&sums)[kFilters], const float* window, int
   add_row_of_7(sums, window + 6 * width, taps + 42 * kFilters);
 }
 
-// kFilters: the number of filters; kFilter: their height and width.
-template <int kFilters, int kFilter>
+// kFilters: the number of filters; kFilterSize: their height and width.
+template <int kFilters, int kFilterSize>
 __global__ void __launch_bounds__(kUnrolledThreads) unrolled(Convolution conv) {
-  constexpr int kTaps = kFilter * kFilter;
+  constexpr int kTaps = kFilterSize * kFilterSize;
   const int n = blockIdx.x;
   const int pixels = conv.channels * conv.height * conv.width;
   const int taps = conv.channels * kTaps;
@@ -107,8 +107,8 @@ __global__ void __launch_bounds__(kUnrolledThreads) unrolled(Convolution conv) {
     for (int c = 0; c < conv.channels; ++c) {
       const float* const window = image + (c * conv.height + p) * conv.width + q;
       const float* const channel_filters = filters + c * kTaps * kFilters;
-      if constexpr (kFilter == 5) add_5x5(sums, window, conv.width, channel_filters);
-      if constexpr (kFilter == 7) add_7x7(sums, window, conv.width, channel_filters);
+      if constexpr (kFilterSize == 5) add_5x5(sums, window, conv.width, channel_filters);
+      if constexpr (kFilterSize == 7) add_7x7(sums, window, conv.width, channel_filters);
     }
 
 #pragma unroll

@@ -21,7 +21,7 @@
 //
 // Launch: grid(B) block(192) shared(4 * C * (H * W + M * K * K))
 //
-// Constants: kChannels = 1, kSize = 28, kFilters = 50, kFilter = 5, kConstantsThreads = 192
+// Constants: kChannels = 1, kSize = 28, kFilters = 50, kFilterSize = 5, kConstantsThreads = 192
 //
 // Only: C == 1 && H == 28 && W == 28 && M == 50 && K == 5
 
@@ -34,12 +34,12 @@ extern __shared__ float shared[];
 
 // A block has kConstantsThreads threads, 192 (sizes.h).
 
-// kSize: height and width of an image; kFilter: height and width of a filter.
-template <int kChannels, int kSize, int kFilters, int kFilter>
+// kSize: height and width of an image; kFilterSize: height and width of a filter.
+template <int kChannels, int kSize, int kFilters, int kFilterSize>
 __global__ void __launch_bounds__(kConstantsThreads) constants(Convolution conv) {
   constexpr int kPixels = kChannels * kSize * kSize;
-  constexpr int kTaps = kChannels * kFilter * kFilter;
-  constexpr int kOutSize = kSize - kFilter + 1;
+  constexpr int kTaps = kChannels * kFilterSize * kFilterSize;
+  constexpr int kOutSize = kSize - kFilterSize + 1;
   constexpr int kOutputs = kOutSize * kOutSize;
   const int n = blockIdx.x;
   float* const image = shared;
@@ -64,13 +64,13 @@ __global__ void __launch_bounds__(kConstantsThreads) constants(Convolution conv)
 #pragma unroll 1
     for (int c = 0; c < kChannels; ++c) {
 #pragma unroll
-      for (int r = 0; r < kFilter; ++r) {
+      for (int r = 0; r < kFilterSize; ++r) {
 #pragma unroll
-        for (int s = 0; s < kFilter; ++s) {
+        for (int s = 0; s < kFilterSize; ++s) {
           const float pixel = image[(c * kSize + p + r) * kSize + q + s];
 #pragma unroll
           for (int k = 0; k < kFilters; ++k) {
-            sums[k] += pixel * filters[((c * kFilter + r) * kFilter + s) * kFilters + k];
+            sums[k] += pixel * filters[((c * kFilterSize + r) * kFilterSize + s) * kFilters + k];
           }
         }
       }

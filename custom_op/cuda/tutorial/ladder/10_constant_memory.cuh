@@ -54,10 +54,10 @@ __host__ __device__ constexpr int outputs_per_pass(int outputs) {
   return (outputs_per_thread + passes - 1) / passes;
 }
 
-template <int kChannels, int kSize, int kFilters, int kFilter>
+template <int kChannels, int kSize, int kFilters, int kFilterSize>
 __global__ void __launch_bounds__(kConstantMemoryThreads) constant_memory(Convolution conv) {
   constexpr int kPixels = kChannels * kSize * kSize;
-  constexpr int kOutSize = kSize - kFilter + 1;
+  constexpr int kOutSize = kSize - kFilterSize + 1;
   constexpr int kOutputs = kOutSize * kOutSize;
   constexpr int kFiltersPerPass = filters_per_pass(kFilters);
   constexpr int kOutputsPerPass = outputs_per_pass(kOutputs);
@@ -93,9 +93,9 @@ __global__ void __launch_bounds__(kConstantMemoryThreads) constant_memory(Convol
         // knows it and reads a tap once for the warp; otherwise each thread reads for itself.
         const int uniform_filter = __shfl_sync(~0u, first_filter, 0);
 #pragma unroll
-        for (int r = 0; r < kFilter; ++r) {
+        for (int r = 0; r < kFilterSize; ++r) {
 #pragma unroll
-          for (int s = 0; s < kFilter; ++s) {
+          for (int s = 0; s < kFilterSize; ++s) {
             float pixels[kOutputsPerPass];
 #pragma unroll
             for (int j = 0; j < kOutputsPerPass; ++j) {
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kConstantMemoryThreads) constant_memory(Convol
 #pragma unroll
             for (int k = 0; k < kFiltersPerPass; ++k) {
               const int filter = (uniform_filter + k) * kChannels + c;
-              const float tap = filters_of_layer[(filter * kFilter + r) * kFilter + s];
+              const float tap = filters_of_layer[(filter * kFilterSize + r) * kFilterSize + s];
 #pragma unroll
               for (int j = 0; j < kOutputsPerPass; ++j) sums[j][k] += pixels[j] * tap;
             }

@@ -36,8 +36,9 @@ __global__ void fused_im2col(Convolution conv) {
   float* const filter_tile = shared;                            // filters x taps
   float* const column_tile = shared + kFusedTile * kFusedTile;  // taps x columns
   const int k = blockIdx.y * kFusedTile + threadIdx.y;
-  const int column = blockIdx.x * kFusedTile + threadIdx.x;
-  const int n = column / outputs, p = column % outputs / conv.out_width, q = column % conv.out_width;
+  const int matrix_column = blockIdx.x * kFusedTile + threadIdx.x;
+  const int n = matrix_column / outputs, p = matrix_column % outputs / conv.out_width,
+            q = matrix_column % conv.out_width;
 
   float sum = 0.0f;
   for (int first = 0; first < taps; first += kFusedTile) {
@@ -46,7 +47,7 @@ __global__ void fused_im2col(Convolution conv) {
     const int r = tap_of_column / conv.filter_width % conv.filter_height;
     const int c = tap_of_column / (conv.filter_width * conv.filter_height);
     const bool has_filter = k < conv.filters && tap_of_filter < taps;
-    const bool has_column = column < columns && tap_of_column < taps;
+    const bool has_column = matrix_column < columns && tap_of_column < taps;
     filter_tile[threadIdx.y * kFusedTile + threadIdx.x] =
         has_filter ? conv.w[k * taps + tap_of_filter] : 0.0f;
     column_tile[threadIdx.y * kFusedTile + threadIdx.x] =
@@ -58,8 +59,8 @@ __global__ void fused_im2col(Convolution conv) {
     __syncthreads();
   }
 
-  if (k >= conv.filters || column >= columns) return;
-  conv.y[(n * conv.filters + k) * outputs + column % outputs] = sum + conv.b[k];
+  if (k >= conv.filters || matrix_column >= columns) return;
+  conv.y[(n * conv.filters + k) * outputs + matrix_column % outputs] = sum + conv.b[k];
 }
 
 }  // namespace convswap::ladder

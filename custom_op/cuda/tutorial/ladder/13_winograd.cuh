@@ -40,10 +40,11 @@ extern __shared__ float shared[];
 // A block has kWinogradTiles = 16 tiles of kTileOutputs x kTileOutputs = 2 x 2 outputs, and
 // kWinogradThreads = 256 threads, which share the filters (sizes.h).
 
-// The matrices of the three transforms, for filters of 5x5 (6 points) and of 7x7 (8 points). Filter:
-// evaluates the filter at the points, and divides by a constant of each point. Window: the transposed
-// interpolation. Output: the transposed evaluation, applied to the sums of the products.
-struct Filter5 {
+// The matrices of the three transforms, for filters of 5x5 (6 points) and of 7x7 (8 points). The filter
+// transform evaluates the filter at the points, and divides by a constant of each point. The input transform
+// is the transposed interpolation. The output transform is the transposed evaluation, applied to the sums of
+// the products.
+struct FilterTransform5 {
   __device__ static constexpr float at(int row, int column) {
     constexpr float kMatrix[6][5] = {{1.0f / 4, 0, 0, 0, 0},
                                      {-1.0f / 6, -1.0f / 6, -1.0f / 6, -1.0f / 6, -1.0f / 6},
@@ -55,7 +56,7 @@ struct Filter5 {
   }
 };
 
-struct Window5 {
+struct InputTransform5 {
   __device__ static constexpr float at(int row, int column) {
     constexpr float kMatrix[6][6] = {{4, 0, -5, 0, 1, 0},  {0, -4, -4, 1, 1, 0}, {0, 4, -4, -1, 1, 0},
                                      {0, -2, -1, 2, 1, 0}, {0, 2, -1, -2, 1, 0}, {0, 4, 0, -5, 0, 1}};
@@ -63,14 +64,14 @@ struct Window5 {
   }
 };
 
-struct Output5 {
+struct OutputTransform5 {
   __device__ static constexpr float at(int row, int column) {
     constexpr float kMatrix[2][6] = {{1, 1, 1, 1, 1, 0}, {0, 1, -1, 2, -2, 1}};
     return kMatrix[row][column];
   }
 };
 
-struct Filter7 {
+struct FilterTransform7 {
   __device__ static constexpr float at(int row, int column) {
     constexpr float kMatrix[8][7] = {
         {-1.0f / 4, 0, 0, 0, 0, 0, 0},
@@ -85,7 +86,7 @@ struct Filter7 {
   }
 };
 
-struct Window7 {
+struct InputTransform7 {
   __device__ static constexpr float at(int row, int column) {
     constexpr float kMatrix[8][8] = {{-4, 0, 21, 0, -21, 0, 4, 0},  {0, 4, 4, -17, -17, 4, 4, 0},
                                      {0, -4, 4, 17, -17, -4, 4, 0}, {0, 2, 1, -10, -5, 8, 4, 0},
@@ -95,31 +96,31 @@ struct Window7 {
   }
 };
 
-struct Output7 {
+struct OutputTransform7 {
   __device__ static constexpr float at(int row, int column) {
     constexpr float kMatrix[2][8] = {{1, 1, 1, 1, 1, 1, 1, 0}, {0, 1, -1, 2, -2, 1.0f / 2, -1.0f / 2, 1}};
     return kMatrix[row][column];
   }
 };
 
-// The matrices for a filter size: Points<5> and Points<7>.
-template <int kFilter>
-struct Points;
+// The matrices for filters of kFilterSize x kFilterSize, 5 or 7.
+template <int kFilterSize>
+struct TransformMatrices;
 
 template <>
-struct Points<5> {
+struct TransformMatrices<5> {
   static constexpr int kCount = 6;
-  using Filter = Filter5;
-  using Window = Window5;
-  using Output = Output5;
+  using FilterTransform = FilterTransform5;
+  using InputTransform = InputTransform5;
+  using OutputTransform = OutputTransform5;
 };
 
 template <>
-struct Points<7> {
+struct TransformMatrices<7> {
   static constexpr int kCount = 8;
-  using Filter = Filter7;
-  using Window = Window7;
-  using Output = Output7;
+  using FilterTransform = FilterTransform7;
+  using InputTransform = InputTransform7;
+  using OutputTransform = OutputTransform7;
 };
 
 // result = matrix * square * transposed matrix: first along the columns, then along the rows.
@@ -151,21 +152,21 @@ __device__ inline void transform(const float (&square)[kColumns][kColumns], floa
 }
 
 // scratch: channels x points x points x filters.
-template <int kFilter>
+template <int kFilterSize>
 __global__ void evaluate_filters(Convolution conv) {
-  constexpr int kPoints = Points<kFilter>::kCount;
+  constexpr int kPoints = TransformMatrices<kFilterSize>::kCount;
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= conv.filters * conv.channels) return;
   const int c = i / conv.filters, k = i % conv.filters;
-  float filter[kFilter][kFilter], values[kPoints][kPoints];
+  float filter[kFilterSize][kFilterSize], values[kPoints][kPoints];
 #pragma unroll
-  for (int r = 0; r < kFilter; ++r) {
+  for (int r = 0; r < kFilterSize; ++r) {
 #pragma unroll
-    for (int s = 0; s < kFilter; ++s) {
-      filter[r][s] = conv.w[((k * conv.channels + c) * kFilter + r) * kFilter + s];
+    for (int s = 0; s < kFilterSize; ++s) {
+      filter[r][s] = conv.w[((k * conv.channels + c) * kFilterSize + r) * kFilterSize + s];
     }
   }
-  transform<typename Points<kFilter>::Filter>(filter, values);
+  transform<typename TransformMatrices<kFilterSize>::FilterTransform>(filter, values);
 #pragma unroll
   for (int point = 0; point < kPoints * kPoints; ++point) {
     conv.scratch[(c * kPoints * kPoints + point) * conv.filters + k] =
@@ -173,9 +174,9 @@ __global__ void evaluate_filters(Convolution conv) {
   }
 }
 
-template <int kFilter>
+template <int kFilterSize>
 __global__ void __launch_bounds__(kWinogradThreads) winograd(Convolution conv) {
-  constexpr int kPoints = Points<kFilter>::kCount;
+  constexpr int kPoints = TransformMatrices<kFilterSize>::kCount;
   const int tile_rows = (conv.out_height + 1) / kTileOutputs;
   const int tile_columns = (conv.out_width + 1) / kTileOutputs;
   const int tiles = conv.batch * tile_rows * tile_columns;
@@ -198,7 +199,7 @@ __global__ void __launch_bounds__(kWinogradThreads) winograd(Convolution conv) {
                       : 0.0f;
       }
     }
-    transform<typename Points<kFilter>::Window>(window, values);
+    transform<typename TransformMatrices<kFilterSize>::InputTransform>(window, values);
 #pragma unroll
     for (int point = 0; point < kPoints * kPoints; ++point) {
       windows[(c * kPoints * kPoints + point) * kWinogradTiles + i % kWinogradTiles] =
@@ -221,7 +222,7 @@ __global__ void __launch_bounds__(kWinogradThreads) winograd(Convolution conv) {
             conv.scratch[(c * kPoints * kPoints + point) * conv.filters + k];
       }
     }
-    transform<typename Points<kFilter>::Output>(products, results);
+    transform<typename TransformMatrices<kFilterSize>::OutputTransform>(products, results);
     const float bias = conv.b[k];
 #pragma unroll
     for (int row = 0; row < kTileOutputs; ++row) {
