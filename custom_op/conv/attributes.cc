@@ -128,7 +128,7 @@ int64_t pool_extent(const Pool& pool, size_t axis, int64_t input) {
                           " and the padded output of " + "the convolution has " + std::to_string(padded) +
                           "; expected a smaller window");
   }
-  // A window that begins beyond the image and its leading padding does not count.
+  // A pool window that begins beyond the image and its leading padding does not count.
   const bool has_remainder = room > 0 && room % stride != 0;
   if (pool.rounds_up && has_remainder && count * stride < pool.pad_begin[axis] + input) ++count;
   return count;
@@ -198,7 +198,7 @@ Pool make_pool(PoolKind kind, const std::vector<int64_t>& kernel_shape, const st
   std::copy_n(edges, 2, pool.pad_begin);
   std::copy_n(edges + 2, 2, pool.pad_end);
   for (size_t axis = 0; axis < 2; ++axis) {
-    // A window of nothing but padding has no maximum and no average.
+    // A pool window of nothing but padding has no maximum and no average.
     if (std::max(pool.pad_begin[axis], pool.pad_end[axis]) >= pool.kernel[axis]) {
       throw InvalidArgument(
           attribute_message("pool_pads", list_text(pads), "less than the window " + list_text(kernel_shape)));

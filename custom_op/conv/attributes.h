@@ -26,7 +26,7 @@ Pool make_pool(PoolKind kind, const std::vector<int64_t>& kernel_shape, const st
                const std::vector<int64_t>& pads, bool rounds_up, bool counts_padding);
 
 // Returns the number of pool windows along `axis` for `input` convolution outputs. As in ONNX Runtime, a
-// window larger than the padded output counts as one or none. Throws InvalidArgument if the formula is
+// pool window larger than the padded output counts as one or none. Throws InvalidArgument if the formula is
 // negative.
 int64_t pool_extent(const Pool& pool, size_t axis, int64_t input);
 

@@ -29,7 +29,7 @@ struct Pool {
   int64_t stride[2] = {1, 1};
   int64_t pad_begin[2] = {0, 0};
   int64_t pad_end[2] = {0, 0};
-  bool rounds_up = false;       // ceil_mode: an incomplete last window counts
+  bool rounds_up = false;       // ceil_mode: an incomplete last pool window counts
   bool counts_padding = false;  // count_include_pad: an average divides by the padding, too
 
   bool operator==(const Pool&) const = default;

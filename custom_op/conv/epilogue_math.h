@@ -101,14 +101,15 @@ struct PoolWindow {
     const int64_t padded = extent + pool.pad_end[axis];
     begin = first < 0 ? 0 : first;
     end = last < extent ? last : extent;
-    // Positions beyond the padding do not count. Without ceil_mode a window reaches beyond it only if the
-    // window is larger than the padded image. ONNX Runtime then divides by the whole window.
+    // Positions beyond the padding do not count. Without ceil_mode a pool window reaches beyond the padding
+    // only if it is larger than the padded image. ONNX Runtime then divides by the size of the whole pool
+    // window.
     const int64_t counted_end = pool.rounds_up && last > padded ? padded : last;
     divisor = pool.counts_padding ? counted_end - first : end - begin;
   }
 };
 
-// Returns the maximum or the average of value_at(row, column) over a window.
+// Returns the maximum or the average of value_at(row, column) over a pool window.
 template <typename Sum, typename ValueAt>
 CONVSWAP_HOST_DEVICE inline Sum pooled(PoolKind kind, const PoolWindow& rows, const PoolWindow& columns,
                                        ValueAt value_at) {

@@ -61,11 +61,11 @@ struct ConvProblem {
   // Multiplications and additions, with padding counted as data; at most 2^63 - 1.
   int64_t operations() const;
 
-  // Bytes of all tensors.
+  // Total bytes of all tensors.
   int64_t tensor_bytes() const;
 
-  // Bytes that must move if every tensor is read or written once. Of the input only the rows, and their
-  // 32-byte sectors, count that some output reads.
+  // Number of bytes that must move if every tensor is read or written once. Only those rows of the input, and
+  // 32-byte sectors of them, count that some output reads.
   int64_t bytes() const;
 
   // The shape of y: (N, K, result...), with spatial_rank spatial axes.

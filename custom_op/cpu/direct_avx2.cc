@@ -4,7 +4,8 @@
 
 namespace convswap {
 
-// 8 floats per vector. Accumulators of 6 filters x 2 vectors leave registers for the operands, of 16.
+// A vector has 8 floats. Accumulators of 6 filters x 2 vectors take 12 of the 16 registers; the operands
+// take the others.
 const PositionLanesKernels& position_lanes_kernels_avx2() {
   static constexpr PositionLanesKernels kernels = kernels_for<8, 2>();
   return kernels;

@@ -4,7 +4,8 @@
 
 namespace convswap {
 
-// 16 floats per vector. Accumulators of 6 filters x 4 vectors leave registers for the operands, of 32.
+// A vector has 16 floats. Accumulators of 6 filters x 4 vectors take 24 of the 32 registers; the operands
+// take the others.
 const PositionLanesKernels& position_lanes_kernels_avx512() {
   static constexpr PositionLanesKernels kernels = kernels_for<16, 4>();
   return kernels;

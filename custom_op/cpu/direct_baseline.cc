@@ -4,7 +4,8 @@
 
 namespace convswap {
 
-// 4 floats per vector. Accumulators of 6 filters x 2 vectors leave registers for the operands, of 16.
+// A vector has 4 floats. Accumulators of 6 filters x 2 vectors take 12 of the 16 registers; the operands
+// take the others.
 const PositionLanesKernels& position_lanes_kernels_baseline() {
   static constexpr PositionLanesKernels kernels = kernels_for<4, 2>();
   return kernels;

@@ -76,9 +76,9 @@ struct RowBand {
   }
 };
 
-// Pools the columns of a row. `kStride` is the pool's stride if known at compile time, else 0. Windows that
-// lie inside the row are computed side by side, as vectors. `combine` adds a value to a window's result,
-// which begins as `identity`.
+// Pools the columns of a row. `kStride` is the pool's stride if known at compile time, else 0. Pool windows
+// that lie inside the row are computed side by side, as vectors. `combine` adds a value to the result of a
+// pool window, which begins as `identity`.
 template <int kStride, typename Combine>
 void pool_columns_by(const Pool& pool, int64_t row_divisor, const float* values, int64_t width,
                      float* results, int64_t y_width, float identity, Combine combine) {
@@ -96,7 +96,7 @@ void pool_columns_by(const Pool& pool, int64_t row_divisor, const float* values,
     results[q] = finish(result, columns.divisor);
   };
   const int64_t begin = std::min(y_width, ceil_divide(pad, stride));
-  const int64_t last = width + pad - kernel;  // the last column, padding included, where a window may begin
+  const int64_t last = width + pad - kernel;  // last column, with padding, where a pool window may begin
   const int64_t end = last < 0 ? begin : std::clamp(last / stride + 1, begin, y_width);
   for (int64_t q = 0; q < begin; ++q) pool_window(q);
   const float* const from = values + begin * stride - pad;
@@ -115,8 +115,8 @@ void pool_columns(const Pool& pool, Arguments... arguments) {
   pool_columns_by<0>(pool, arguments...);
 }
 
-// Writes the band's rows of y for one filter. Reduces the rows of a window first, all columns at once, then
-// the columns of the result. `combine` and `identity` as in pool_columns_by.
+// Writes the band's rows of y for one filter. Reduces the rows of a pool window first, all columns at once,
+// then the columns of the result. `combine` and `identity` are those of pool_columns_by.
 template <typename T, typename Combine>
 void pool_rows_by(const ConvProblem& problem, const ActivationKernels& kernels, const RowBand& band,
                   const float* unpooled, T* y, float identity, Combine combine) {

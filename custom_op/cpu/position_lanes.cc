@@ -54,8 +54,8 @@ constexpr int64_t kMinFilters = 12, kMinTiles = 2;
 constexpr int64_t kEnoughTasks = 8;
 // Filters that are computed together: their weights and their results before a pool stay in the L2 cache.
 constexpr int64_t kMaxWeightBytes = 512 * 1024, kMaxUnpooledBytes = 256 * 1024;
-// The part of a tile's image that some taps read stays in the L1 cache while all filters are multiplied with
-// it.
+// Maximum bytes of the phase image that a tile reads for the taps of one pass. They stay in the L1 cache
+// while all filters are multiplied with them.
 constexpr int64_t kMaxReadBytes = 24 * 1024;
 constexpr int64_t kMaxReadElements = kMaxReadBytes / static_cast<int64_t>(sizeof(float));
 // Planes at this distance, or a multiple of it, map to few sets of the L1 cache.
@@ -160,8 +160,9 @@ class PositionLanesPlan final : public Plan {
     return true;
   }
 
-  // The number of slices (pairs of a channel and a filter depth), and of phase planes per slice.
+  // Number of slices, which are pairs of a channel and an index along the filter's depth.
   int64_t slices() const { return problem_.channels_per_group() * problem_.filter[0]; }
+  // Number of phase planes per slice.
   int64_t slice_planes() const { return rows_.phases * columns_.phases; }
 
   // Splits filters and rows among more tasks if images, groups and depths alone would leave threads idle. The
@@ -479,9 +480,9 @@ class PositionLanesPlan final : public Plan {
 
 }  // namespace
 
-// Elements of the phase image of the smallest band: one row, or the rows of a pool window. A double, because
-// large strides and dilations make the product exceed 64 bits even for a tiny image. Zero channels count as
-// one.
+// Number of elements of the phase image of the smallest band, which is one row or the rows of a pool window.
+// It is a double, because large strides and dilations make the product exceed 64 bits even for a tiny image.
+// Zero channels count as one.
 double min_image_elements(const ConvProblem& problem) {
   const PhaseAxis rows(problem, 1);
   const PhaseAxis columns(problem, 2);

@@ -166,16 +166,16 @@ template <int kLanes, int kMaxTileVectors>
 void compute_all_rows(const OutputRows& rows) {
   const float* strip = rows.strip;
   float* target = rows.target;
-  int64_t remaining = rows.rows;
-  for (; remaining >= kRowsPerPass; remaining -= kRowsPerPass) {
+  int64_t remaining_rows = rows.rows;
+  for (; remaining_rows >= kRowsPerPass; remaining_rows -= kRowsPerPass) {
     compute_rows<kLanes, kMaxTileVectors, kRowsPerPass>(rows, strip, target);
     strip += kRowsPerPass * rows.strip_pitch;
     target += kRowsPerPass * rows.target_pitch;
   }
   static_assert(kRowsPerPass == 4);
-  if (remaining == 3) compute_rows<kLanes, kMaxTileVectors, 3>(rows, strip, target);
-  if (remaining == 2) compute_rows<kLanes, kMaxTileVectors, 2>(rows, strip, target);
-  if (remaining == 1) compute_rows<kLanes, kMaxTileVectors, 1>(rows, strip, target);
+  if (remaining_rows == 3) compute_rows<kLanes, kMaxTileVectors, 3>(rows, strip, target);
+  if (remaining_rows == 2) compute_rows<kLanes, kMaxTileVectors, 2>(rows, strip, target);
+  if (remaining_rows == 1) compute_rows<kLanes, kMaxTileVectors, 1>(rows, strip, target);
 }
 
 template <int kLanes>

@@ -44,7 +44,7 @@ class RowStrip {
     make_runs();
   }
 
-  // Elements of the smallest possible strip. A double, since the product may exceed 64 bits.
+  // Number of elements of the smallest possible strip. It is a double, since the product may exceed 64 bits.
   static double min_elements(const ConvProblem& problem) {
     const PhaseAxis rows(problem, 1), columns(problem, 2);
     const Pool& pool = problem.epilogue.pool;

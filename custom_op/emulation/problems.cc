@@ -95,7 +95,7 @@ ConvProblem draw_problem(Random& random) {
   Pool& pool = p.epilogue.pool;
   if (pool.kind == PoolKind::none) return p;
   for (int axis = 0; axis < 2; ++axis) {
-    // At most one window that reaches beyond the image; a larger kernel would have no window.
+    // At most one pool window reaches beyond the image; a larger kernel would have no pool window.
     pool.kernel[axis] = std::min(pool.kernel[axis], p.output[axis + 1] + pool.stride[axis] - 1);
     pool.pad_begin[axis] = std::min(pool.pad_begin[axis], pool.kernel[axis] - 1);
     pool.pad_end[axis] = std::min(pool.pad_end[axis], pool.kernel[axis] - 1);
