@@ -73,7 +73,8 @@ void add_domain_once(const OrtApi& api, OrtSessionOptions* options, OrtCustomOpD
   check(api, api.AddSessionConfigEntry(options, mark, "1"));
 }
 
-// Throws if the options were registered with another origin of kernels: the first domain of that name stays.
+// Throws if the options were registered before with another kernel origin, because the domain that was added
+// first stays in use.
 void check_same_origin(const OrtApi& api, OrtSessionOptions* options, const KernelOrigin* origin) {
   constexpr char kMark[] = "convswap.registered.origin";
   const std::string address = std::to_string(reinterpret_cast<std::uintptr_t>(origin));

@@ -62,7 +62,8 @@ inline constexpr char kWeightBiasQuantization[] = "WeightBiasQuantization";
 // 1.18, which has no such setting.
 void keep_conv_nodes(const OrtApiBase& base, const OrtApi& api, OrtSessionOptions* options);
 
-// Carries out the entry convswap.kernels of `options`. Throws.
+// If the entry convswap.kernels of `options` is "record", starts to record nodes; if "read", ends recording
+// and adds the recorded names to `options`. Throws for another value.
 void handle_kernel_recording(const OrtApi& api, OrtSessionOptions* options);
 
 // Records that this thread created a kernel for the node of this name.
