@@ -172,7 +172,7 @@ class Comparison:
         }
 
 
-def _layer_json(layer: LayerResult, others: list[str]) -> dict[str, Any]:
+def _layer_json(layer: LayerResult, other_names: list[str]) -> dict[str, Any]:
     result: dict[str, Any] = {
         "node": layer.node,
         "fused": list(layer.fused),
@@ -182,6 +182,6 @@ def _layer_json(layer: LayerResult, others: list[str]) -> dict[str, Any]:
         "floor_ms": layer.floor_ms,
         "relative_l2_error": {name: layer.relative_l2_error[name] for name in ("default", "convswap")},
     }
-    if others:
-        result["others_ms"] = {name: layer.milliseconds[name] for name in others}
+    if other_names:
+        result["others_ms"] = {name: layer.milliseconds[name] for name in other_names}
     return result

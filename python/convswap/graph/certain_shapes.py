@@ -361,9 +361,9 @@ def _may_crop(resize: ir.Node) -> bool:
 
 
 def _has_ceil_windows(pool: ir.Node) -> bool:
-    """Return whether `pool` may have a window that begins after the end of its data.
+    """Return whether `pool` may have a pool window that begins after the end of its data.
 
-    ONNX's inference counts such a window; newer versions of ONNX Runtime do not.
+    ONNX's inference counts such a pool window; newer versions of ONNX Runtime do not.
     """
     try:
         return read_int(pool, "ceil_mode", 0) != 0 and any(s != 1 for s in read_ints(pool, "strides", ()))
@@ -373,7 +373,7 @@ def _has_ceil_windows(pool: ir.Node) -> bool:
 
 
 def _ceil_pool_extent(pool: ir.Node, axis: int, axes: int, size: Extent) -> int | None:
-    """Return how many windows `pool`, with ceil_mode, has over `size`; None if that is not certain."""
+    """Return how many pool windows `pool`, with ceil_mode, has over `size`; None if that is not certain."""
     try:
         kernel = read_ints(pool, "kernel_shape", ())
         strides = read_ints(pool, "strides", (1,) * axes)

@@ -77,5 +77,5 @@ def _unsqueezed(tensor: ir.TensorProtocol, axes: tuple[int, ...]) -> ir.TensorPr
     try:
         return ir.Tensor(np.expand_dims(tensor.numpy(), axes), dtype=tensor.dtype, name=tensor.name)
     except ValueError:
-        # The axes are out of range for the result.
+        # np.expand_dims raises ValueError for axes that are out of range for the result.
         return None

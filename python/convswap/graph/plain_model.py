@@ -223,7 +223,7 @@ class _Expansion:
         self._element_type = element_type
         self._count = 0
         attributes = _attributes(node)
-        pool = self._enum_attribute(attributes, "pool", _POOLS)
+        pool = self._named_choice(attributes, "pool", _POOLS)
         inputs = list(node.input[:3])
         if depthwise_weights(node):
             inputs[0] = self._value = self._convolve_depthwise(attributes, first_extents)
@@ -255,7 +255,7 @@ class _Expansion:
         )
         return self._activate(attributes, "depthwise_activation")
 
-    def _enum_attribute(self, attributes: Mapping[str, Any], name: str, allowed: Sequence[str]) -> str:
+    def _named_choice(self, attributes: Mapping[str, Any], name: str, allowed: Sequence[str]) -> str:
         value = str(attributes.get(name, "None"))
         if value not in allowed:
             raise unknown_name(f"{name} of FusedConv {self._node.name!r}", value, allowed)
@@ -263,7 +263,7 @@ class _Expansion:
 
     def _activate(self, attributes: Mapping[str, Any], attribute: str) -> str:
         """Add the nodes of the activation that `attribute` names; return the name of their result."""
-        activation, x = self._enum_attribute(attributes, attribute, _ACTIVATIONS), self._value
+        activation, x = self._named_choice(attributes, attribute, _ACTIVATIONS), self._value
 
         def parameter(name: str, default: float | None = None) -> float:
             # The op also rejects a node without a required parameter.

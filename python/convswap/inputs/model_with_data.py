@@ -42,7 +42,7 @@ CLASSES = 10
 # The data set that the course's networks are made for.
 _PREFERRED_DATASET = "fashion-mnist"
 _DEFAULT_IMAGES = {"fashion-mnist": 10_000, "synthetic": 2_000}
-# Default batch sizes. On the CPU, the largest tensor of the course's networks then takes about 20 MB.
+# Default batch sizes. On the CPU, the largest tensor of the ECE 408 networks then takes about 20 MB.
 _DEFAULT_BATCH = {"cuda": 10_000, "cpu": 100}
 # Default batch sizes for models made for random images, which are large. Other models with random inputs get
 # 1.

@@ -106,7 +106,7 @@ def warm(
     if not_stored:
         note(not_stored)
     if pack is not None:
-        _write(writer, pack)
+        _write_pack(writer, pack)
     return Warmed(
         title=title,
         batches=tuple(planned),
@@ -197,7 +197,7 @@ def _compile(writer: _native.PackWriter, wanted: Sequence[tuple[str, int]], repo
     return total
 
 
-def _write(writer: _native.PackWriter, pack: str | os.PathLike[str]) -> None:
+def _write_pack(writer: _native.PackWriter, pack: str | os.PathLike[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="convswap-") as folder:
         part = Path(folder) / "kernels.pack"
         try:

@@ -21,7 +21,7 @@ TOLERANCES = {"tf32": 2e-3, "ieee": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
 MAX_DIFFERING_SHARE = 0.005
 # Maximum number of images that are evaluated in float64.
 REFERENCE_IMAGES = 100
-# The class of a sample whose values do not tell one.
+# Class of a sample whose values do not determine one.
 NO_CLASS = -1
 
 # Relative error of the arithmetic alone: one rounding to the 11 significant bits of TF32 and float16 or the 8

@@ -130,7 +130,7 @@ class GlobalMaxPool(OpRun):
 
 
 class MaxPool(OpRun):
-    """The largest value of each window, and optionally its index in the flattened input."""
+    """The largest value of each pool window, and optionally its index in the flattened input."""
 
     def _run(self, x: np.ndarray, storage_order: int = 0, **attributes: Any) -> tuple[Any, ...]:
         windows = _Windows(x.shape[2:], attributes)
@@ -155,7 +155,7 @@ class MaxPool(OpRun):
 
 
 class AveragePool(OpRun):
-    """The mean of each window. Padding counts with count_include_pad; positions beyond it never count."""
+    """The mean of each pool window. Padding counts with count_include_pad; positions beyond never count."""
 
     def _run(self, x: np.ndarray, count_include_pad: int = 0, **attributes: Any) -> tuple[Any, ...]:
         windows = _Windows(x.shape[2:], attributes)
@@ -167,7 +167,7 @@ class AveragePool(OpRun):
 
 
 class LpPool(OpRun):
-    """The p-norm of each window: (sum of |x|^p) ^ (1/p)."""
+    """The p-norm of each pool window: (sum of |x|^p) ^ (1/p)."""
 
     def _run(self, x: np.ndarray, p: float = 2, **attributes: Any) -> tuple[Any, ...]:
         windows = _Windows(x.shape[2:], attributes)
@@ -247,7 +247,7 @@ def _hardmax(x: np.ndarray, axis: int) -> np.ndarray:
 
 
 class _Windows:
-    """The windows of a pooling: their number, the padding, and the positions of their elements."""
+    """The pool windows of a node: their number, the padding, and the positions of their elements."""
 
     def __init__(self, spatial: Sequence[int], attributes: dict[str, Any]) -> None:
         rank = len(spatial)
@@ -282,7 +282,7 @@ class _Windows:
         return np.pad(inner, ceil_padding, constant_values=padding if ceil_value is None else ceil_value)
 
     def slices(self) -> list[tuple[slice, ...]]:
-        """Return, for each element of a window, the slices that select this element in all windows."""
+        """Return, for each element of a pool window, the slices that select it in all pool windows."""
         return [
             (
                 slice(None),
@@ -299,7 +299,7 @@ class _Windows:
 
 
 def _same_padding(size: int, window: int, stride: int, auto_pad: str) -> tuple[int, int]:
-    """Return the padding (begin, end) that gives ceil(size / stride) windows."""
+    """Return the padding (begin, end) that gives ceil(size / stride) pool windows."""
     total = max((-(-size // stride) - 1) * stride + window - size, 0)
     smaller, larger = total // 2, total - total // 2
     return (smaller, larger) if auto_pad == "SAME_UPPER" else (larger, smaller)
@@ -308,7 +308,7 @@ def _same_padding(size: int, window: int, stride: int, auto_pad: str) -> tuple[i
 def _window_count(size: int, window: int, stride: int, padding: tuple[int, int], ceil_mode: bool) -> int:
     span = size + sum(padding) - window
     count = (-(-span // stride) if ceil_mode else span // stride) + 1
-    # A window that would start in the padding at the end does not count.
+    # A pool window that would start in the padding at the end does not count.
     if ceil_mode and (count - 1) * stride >= size + padding[0]:
         count -= 1
     return count

@@ -88,7 +88,7 @@ OTHER_SIDES = (
 )
 
 
-# The choices of sides to compare with.
+# Values of `against`: the sides that convswap is compared with.
 AGAINST = ("default", "all")
 NO_OTHER_SIDE_ON_CPU = "the CPU provider has no options for Conv, so the default is its only side"
 

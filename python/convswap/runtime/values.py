@@ -126,7 +126,7 @@ def named_arrays(names: Sequence[str], outputs: Sequence[object]) -> Arrays:
     return {
         name: values
         for output_name, output in zip(names, outputs, strict=True)
-        for name, values in _arrays(output_name, output)
+        for name, values in _arrays_of_output(output_name, output)
     }
 
 
@@ -140,7 +140,7 @@ def is_floating(values: np.ndarray) -> bool:
     return values.dtype.kind == "f"
 
 
-def _arrays(name: str, output: Any) -> Iterator[tuple[str, np.ndarray]]:
+def _arrays_of_output(name: str, output: Any) -> Iterator[tuple[str, np.ndarray]]:
     if isinstance(output, Mapping):
         yield from _map_arrays(name, [output])
     elif isinstance(output, (list, tuple)):
@@ -148,7 +148,7 @@ def _arrays(name: str, output: Any) -> Iterator[tuple[str, np.ndarray]]:
             yield from _map_arrays(name, output)
             return
         for index, item in enumerate(output):
-            yield from _arrays(f"{name}[{index}]", item)
+            yield from _arrays_of_output(f"{name}[{index}]", item)
     elif output is None or isinstance(output, (str, bytes)):
         yield name, np.array(output, dtype=object)
     elif isinstance(output, (np.ndarray, np.generic, bool, int, float)):
@@ -159,12 +159,12 @@ def _arrays(name: str, output: Any) -> Iterator[tuple[str, np.ndarray]]:
 
 def _map_arrays(name: str, maps: Sequence[Mapping[Any, Any]]) -> Iterator[tuple[str, np.ndarray]]:
     entries = [entry for map_ in maps for entry in sorted(map_.items(), key=lambda entry: entry[0])]
-    yield from _arrays(f"{name}.keys", np.array([key for key, _ in entries]))
+    yield from _arrays_of_output(f"{name}.keys", np.array([key for key, _ in entries]))
     values = [value for _, value in entries]
     if all(np.ndim(value) == 0 for value in values):
-        yield from _arrays(f"{name}.values", np.array(values))
+        yield from _arrays_of_output(f"{name}.values", np.array(values))
     else:
-        yield from _arrays(f"{name}.values", values)
+        yield from _arrays_of_output(f"{name}.values", values)
 
 
 def is_numpys(dtype: np.dtype) -> bool:

@@ -120,7 +120,7 @@ def _read_page(file: Path, folder: Path) -> Page | None:
         gain=fields["Gain"],
         slower=fields.get("Slower", ""),
         counter=fields["Counter"],
-        reported=_parse_reports(fields.get("Reported", "")),
+        reported=_parse_reported_times(fields.get("Reported", "")),
         precision=fields.get("Precision", "ieee"),
         fuses=fields.get("Fuses") == "yes",
         code_location=fields.get("Code", ""),
@@ -152,7 +152,7 @@ def _parse_fields(lines: list[str]) -> dict[str, str]:
     return fields
 
 
-def _parse_reports(text: str) -> dict[str, str]:
+def _parse_reported_times(text: str) -> dict[str, str]:
     """Parse "NETWORK: 2.9 s. NETWORK: 3.0 s." into {network: reported time}."""
     reports = {}
     for sentence in re.split(r"\.\s+(?=ece408-)|\.$", text):
