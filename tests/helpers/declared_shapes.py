@@ -212,7 +212,7 @@ class RandomlyDeclaredModel:
 
 
 def _sizes(sizes: Sequence[int], windows: dict[str, Any]) -> list[int]:
-    """Return the number of windows along each axis."""
+    """Return the number of pool windows along each axis."""
     counts = []
     for axis, size in enumerate(sizes):
         stride = windows.get("strides", (1, 1))[axis]

@@ -115,7 +115,7 @@ def _plain(
     return [plain]
 
 
-def counts(model: onnx.ModelProto) -> dict[str, int]:
+def conv_node_counts(model: onnx.ModelProto) -> dict[str, int]:
     """Return the numbers of `convswap.Conv` and `convswap.FusedConv` nodes, including subgraphs."""
     totals = {"Conv": 0, "FusedConv": 0}
     for node in _all_nodes(model.graph):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from convswap import _native
 
-# The algorithm of each device that computes every problem and that the rule takes last.
+# For each device, the algorithm that computes every problem and that "auto" chooses last.
 FALLBACK = {"cpu": "reference", "cuda": "naive"}
 
 

@@ -221,8 +221,9 @@ def test_implicit_gemm_pairs_rows_where_that_saves_wgmmas_or_frees_memory_for_re
         one_row = plan(64, 20, strides=strides)
         assert "14 of 14 steps" in one_row and "rows in a vector" not in one_row
 
-    # Three pairs of rows by five taps are fewer than six rows by three pairs of taps, but not together with
-    # the full channel blocks, in steps of two. In float16 the results of two images fit either way.
+    # Half steps: the full channel block takes 30. The half-filled block takes 15 with paired rows, and 18
+    # with paired columns. Both sums, 45 and 48, are padded to 24 steps. In float32, paired rows leave memory
+    # for a second result buffer. In float16 two images' results fit either way.
     def conv2(element_type):
         return plan_of_implicit_gemm((2048, 12, 33, 33), (24, 12, 5, 5), type=element_type)
 
@@ -340,8 +341,8 @@ def test_tiles_of_toeplitz_that_overlap_store_each_result_once(size, filters, mi
     b = rng.standard_normal(filters, dtype=np.float32)
     # Two tiles compute rows 17, 34 and 51 of the outputs of 70 rows, with 48 images rows 13, 26, 39 and 52;
     # of the outputs of 57 rows row 26, with 88 images rows 13, 26 and 39. A tile with an infinity or a NaN is
-    # computed by the naive sum, a tile of values with a wide range in several windows; both must store only
-    # their own rows.
+    # computed by the naive sum, a tile of values with a wide range in several binade windows; both must
+    # store only their own rows.
     x[5, 0, 17, 3], x[images // 2, 0, 30, size - 10], x[-1, 0, 52, 30] = np.inf, np.nan, -np.inf
     x[9, 0, 36:41] *= 1e-20
     x[images * 3 // 4, 0, 17] *= 1e25
@@ -450,8 +451,8 @@ def test_several_passes_over_many_binades_keep_their_accuracy_in_precision_ieee(
 @pytest.mark.parametrize("activation", ["SiLU", "HardSwish"])
 @each("spread, precision", [(0, "ieee"), (0, "tf32"), (24, "ieee"), (24, "tf32")])
 def test_sums_of_several_passes_and_windows_are_activated_once(spread, precision, activation):
-    # Channels with a spread that the weights undo: sums of about 1 from numbers that no window of float16
-    # holds.
+    # Channels with a spread that the weights undo: sums of about 1 from numbers that no binade window of
+    # float16 holds.
     case = ConvCase((2, 96, 12, 14), (5, 96, 5, 5), True)
     x, w, b = case.arrays()
     exponents = np.random.default_rng(5).integers(-spread, spread + 1, (1, 96, 1, 1))

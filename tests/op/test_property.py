@@ -23,20 +23,21 @@ from repeats import repeats
 SEEDS = range(4)
 PAIRS_SEED = PAIRS_EVERY - 1
 EXAMPLES = 150
-# Least numbers of supported draws of 600. few_channels, toeplitz, implicit_gemm and tiled support 350 to 470.
+# Minimum number of the 600 random problems that an algorithm must support. few_channels, toeplitz,
+# implicit_gemm and tiled support 350 to 470.
 MIN_SUPPORTED = 300
-# Least number without 3-D data.
+# sliced_k does not compute 3-D data.
 MIN_SLICED_K = 300
-# The same without precision ieee, many channels and dilated columns.
+# row_windows does not compute precision ieee, many channels or dilated columns either.
 MIN_ROW_WINDOWS = 150
-# Only 1x1 filters, in one precision of one type.
+# pointwise computes only 1x1 filters, and float32 only in precision tf32.
 MIN_POINTWISE = 30
-# Only groups of one channel.
+# depthwise and sliding_rows compute only groups of one channel.
 MIN_DEPTHWISE = 60
 MIN_SLIDING_ROWS = 20
-# Least number of 150 draws with a preceding depthwise convolution.
+# Minimum number of the 150 random problems with a preceding depthwise convolution.
 MIN_SEPARABLE = 40
-# Words in plans of `direct` for filters of few channels, and the least number of draws with each.
+# Words in plans of `direct` for filters of few channels, and the minimum number of random problems with each.
 MIN_DRAWS_OF_PATHS = {"rows from strips": 60, "small images": 10}
 
 

@@ -33,7 +33,7 @@ from fuse_models import (
     taken,
     tensor,
 )
-from fused_conv_reference import attributes_of, counts, expand
+from fused_conv_reference import attributes_of, conv_node_counts, expand
 from onnx import TensorProto, helper, numpy_helper
 
 K = FILTERS
@@ -835,7 +835,7 @@ def test_convs_that_were_swapped_before_are_fused_and_fused_ones_stay(tmp_path):
 def test_without_fuse_nothing_is_fused():
     result = swap(model([conv(), node("Relu", "c", "y")]))
     assert (result.fused, result.not_fused) == ((), ())
-    assert counts(result.to_proto()) == {"Conv": 1, "FusedConv": 0}
+    assert conv_node_counts(result.to_proto()) == {"Conv": 1, "FusedConv": 0}
 
 
 @pytest.mark.parametrize("branch_uses", ["its own", "outer"])
@@ -952,4 +952,4 @@ def test_report_and_command_line_list_what_was_fused_and_what_was_not(tmp_path, 
             }
         ],
     }
-    assert counts(onnx.load("f.onnx")) == {"Conv": 0, "FusedConv": 1}
+    assert conv_node_counts(onnx.load("f.onnx")) == {"Conv": 0, "FusedConv": 1}

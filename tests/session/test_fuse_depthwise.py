@@ -17,7 +17,7 @@ from convswap.graph.swap import swap, swap_without_pairs
 from convswap.planning.explain import explain
 from convswap.runtime.layers import conv_layers
 from fuse_models import UNIT, array, assert_same, conv, declare, fuse, model, node, reasons, taken
-from fused_conv_reference import attributes_of, counts
+from fused_conv_reference import attributes_of, conv_node_counts
 from onnx import TensorProto, helper
 
 C, K = 6, 4
@@ -140,7 +140,7 @@ def test_residual_block_of_an_inverted_bottleneck_is_two_nodes():
         "expand": ["FusedConv", "Relu"],
         "pointwise": ["FusedConv", "Conv", "Relu", "Add"],
     }
-    assert counts(result.to_proto()) == {"Conv": 0, "FusedConv": 2}
+    assert conv_node_counts(result.to_proto()) == {"Conv": 0, "FusedConv": 2}
     assert (count_swapped(result.model), len(result.swapped)) == (3, 3)
 
 
@@ -250,7 +250,7 @@ def pair_with(first=None, second=None, between=(), after=(), constants=None, **o
 )  # fmt: skip
 def test_depthwise_that_one_node_cannot_compute_is_not_fused_with_the_reason(options, words):
     result = fuse(pair_with(**options))
-    assert counts(result.to_proto())["Conv"] + counts(result.to_proto())["FusedConv"] == 2
+    assert conv_node_counts(result.to_proto())["Conv"] + conv_node_counts(result.to_proto())["FusedConv"] == 2
     assert words in reasons(result)["depthwise"]
     entry = next(each for each in result.not_fused if each.follower == "depthwise")
     assert (entry.node, entry.op) == ("pointwise", "FusedConv" if "between" in options else "Conv")

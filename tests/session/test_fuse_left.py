@@ -23,7 +23,7 @@ from fuse_models import (
     taken,
     tensor,
 )
-from fused_conv_reference import counts
+from fused_conv_reference import conv_node_counts
 from onnx import TensorProto, helper
 
 K = FILTERS
@@ -292,7 +292,7 @@ def test_weights_that_float16_cannot_represent_once_folded_are_not_folded(varian
     original = model([conv(), normalise()], tensors=tensors, element_type=TensorProto.FLOAT16)
     result = swap(original, fuse=True)
     assert_not_fused(result, "norm", words)
-    assert counts(result.to_proto()) == {"Conv": 1, "FusedConv": 0}
+    assert conv_node_counts(result.to_proto()) == {"Conv": 1, "FusedConv": 0}
 
 
 def test_statistics_that_are_no_numbers_are_not_folded():

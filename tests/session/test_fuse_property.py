@@ -195,7 +195,7 @@ def test_axes_computed_in_the_same_way_from_one_input_are_equal_whatever_their_n
 
 
 def test_sizes_after_a_window_that_onnx_runtime_drops_are_not_known():
-    """With ceil_mode, ONNX's shape inference counts a window that begins after the data."""
+    """With ceil_mode, ONNX's shape inference counts a pool window that begins after the data."""
     original = model(
         [
             node("MaxPool", "x", "p", kernel_shape=[1, 1], strides=[2, 2], ceil_mode=1),

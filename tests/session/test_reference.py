@@ -468,7 +468,7 @@ def test_model_that_nothing_can_evaluate_is_refused_in_one_line():
 def test_max_pool_of_whole_numbers_keeps_their_type(kind, indices):
     limits = np.iinfo(kind)
     x = np.random.default_rng(0).integers(limits.min, limits.max, (1, 2, 5, 5)).astype(kind)
-    # A window of only the smallest value, with padding that must not exceed it.
+    # A pool window of only the smallest value, with padding that must not exceed it.
     x[0, 0, :2, :2] = limits.min
     names = ["y", "indices"] if indices else ["y"]
     node = helper.make_node("MaxPool", ["x"], names, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])

@@ -209,10 +209,10 @@ def test_an_image_size_out_of_range_is_named(image_size: int) -> None:
 
 
 def test_images_that_do_not_fit_in_memory_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(originals: np.ndarray, image_size: int) -> np.ndarray:
+    def raise_memory_error(originals: np.ndarray, image_size: int) -> np.ndarray:
         raise MemoryError
 
-    monkeypatch.setattr(datasets, "resize_as_the_course", full)
+    monkeypatch.setattr(datasets, "resize_as_the_course", raise_memory_error)
     with pytest.raises(ConvswapError, match=r"1000 images of 4096x4096 do not fit in memory \(67\.1 GB\)"):
         datasets.load("synthetic", images=1000, image_size=4096)
 

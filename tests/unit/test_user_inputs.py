@@ -135,7 +135,7 @@ def test_numbers_that_numpy_has_no_type_for_are_fed_in_that_type(kind):
     for values in ([0, 1, 3], np.array([0, 1, 3]).astype(dtype)):
         (array,) = user_input_feeds({"x": values}, inputs).values()
         assert array.dtype == dtype and array.astype(int).tolist() == [0, 1, 3]
-    # Arrays of the type can feed inputs of other types.
+    # An array of this type, which NumPy does not have itself, can also feed a float32 input.
     (array,) = user_input_feeds(
         {"x": np.array([0, 1, 3]).astype(dtype)}, declared(tensor_info("x", 3))
     ).values()
