@@ -93,7 +93,8 @@ def test_swish_is_the_definition(algorithm, activation, has_residual, element, h
         x, w, b, z = cast_to((*case.arrays(), z), element)
         reference = reference_of(x, w, b, {"activation": activation}, z)
         magnitude = reference_of(np.abs(x), np.abs(w), np.abs(b), {}, None if z is None else np.abs(z))
-        problem = problem_of(case, type=element, activation=activation)
+        residual = {"residual_shape": z.shape} if has_residual else {}
+        problem = problem_of(case, type=element, activation=activation, **residual)
         for number in range(len(_native.alternatives(problem, algorithm, 16)) or 1):
             y = conv_on_card(algorithm, x, w, b, {"activation": activation}, z, alternative=number)
             # Both have slopes of at largest 1.5 and round a dozen times.
