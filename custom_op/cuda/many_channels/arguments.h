@@ -30,8 +30,7 @@ constexpr int kConsumerThreads = 128 * kConsumerWarpgroups;
 constexpr int kProducerThreads = 64;
 constexpr int kThreads = kConsumerThreads + kProducerThreads;
 constexpr int kPixelWarp = kConsumerThreads / 32, kWeightWarp = kPixelWarp + 1;
-// Named barrier of the producers. Lower numbers are those of the block's two and a half warpgroups
-// (warpgroup.cuh).
+// Named barrier of the producers. 0 is __syncthreads, and warpgroup.cuh reserves 1 to 3.
 constexpr int kProducerBarrier = 4;
 // Threads of the kernel `prepare`. A block prepares the weights of one filter, or K tiles of pixels.
 constexpr int kPrepareThreads = 512, kPrepareThreadsPerSm = 3 * kPrepareThreads;
@@ -40,9 +39,9 @@ constexpr int kMinWeightStages = 4, kMaxWeightStages = 8;
 constexpr int kMaxPixelStages = 6;
 // Two stages: the work tile whose results are being stored, and the next work tile.
 constexpr int kTileInfoStages = 2;
-// Limits on the binade windows (tensor_core_formats.cuh) of a filter's weights and on the binades of a work
-// tile's pixels, over the K tiles of its split. If the weights take two windows, pixels have kBinades less.
-// Beyond the limits the accumulators could leave the float32 range while they are rescaled.
+// Limits on the binade windows (tensor_core_formats.cuh) of a filter's weights and on the binades of a
+// prepared tile's pixels, over the K tiles of a split. If the weights take two windows, pixels have kBinades
+// less. Beyond the limits the accumulators could leave the float32 range while they are rescaled.
 constexpr int kMaxWeightWindows = 2;
 constexpr int kMaxBinades = 80;
 // Binade windows of a K tile below its first. They are converted and multiplied after all K tiles.
@@ -62,8 +61,8 @@ constexpr int kCombineThreads = 256;
 
 // Description of a pixel stage for the consumers.
 struct PixelStageInfo {
-  // log2 of the factor in the accumulators besides the filter's scale: the pixels' scale exponent plus
-  // kBinades times the weight window. The epilogue undoes it, and the filter's scale per row.
+  // The accumulators hold the sum times 2^exponent times the filter's scale; the epilogue undoes both. The
+  // exponent is the pixels' scale exponent plus kBinades times the weight window.
   int exponent;
   bool is_last;         // last pixel stage of its work tile
   bool use_naive_conv;  // drop the wgmmas' results and compute the work tile with naive_conv_value

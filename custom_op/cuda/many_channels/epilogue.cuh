@@ -173,7 +173,8 @@ __device__ inline void store_results(const Arguments<Element>& problem, const Ti
   }
 }
 
-// Computes a work tile without tensor cores, because it has infinities or NaN or spans too many binades.
+// Computes a work tile without tensor cores, because its prepared tile or its weights have infinities or NaN
+// or span too many binades.
 // Called by a warpgroup.
 template <typename Format, typename Element = typename Format::Element>
 __device__ __noinline__ void compute_naive_conv(const Arguments<Element>& problem, const TileInfo& tile_info,

@@ -9,8 +9,8 @@
 //
 // wgmma reads shared memory in core matrices of 8 rows of 8 numbers, 16 bytes a row (wgmma.cuh). Terms of the
 // input's layout there:
-// - A *vector* is 8 channels of one pixel in 16 bytes, as in cuDNN's NCHW_VECT_C. It is a row of a core
-//   matrix. A *channel block* is the vectors of the same 8 channels. Any 8 neighbouring vectors are a core
+// - A *vector* is 8 channels of one pixel in 16 bytes (NC/8HW8). It is a row of a core matrix.
+//   A *channel block* is the vectors of the same 8 channels. Any 8 neighbouring vectors are a core
 //   matrix. A tap is therefore only an offset, and a pixel that is loaded once serves all taps.
 // - With stride 1, a *position* numbers a place (image, row, column) of the padded input. Positions run
 //   through the whole batch: along a row, then over the rows of an image, then over the images. The result
@@ -34,11 +34,12 @@
 //
 // float32 data become float16 scaled by a power of two, which keeps as many bits as TF32
 // (tensor_core_formats.cuh). Each filter has its own scale. Consecutive K tiles share a scale as long as it
-// fits; at a change, the accumulators are multiplied by a power of two, which is exact. Values 29 binades
-// below a K tile's largest are converted after the last K tile, with their own scale, and added. Weights that
-// span two windows of 29 binades are multiplied in two passes. Work tiles with infinities or NaN, or with
-// values that span more binades than the accumulators can hold, are computed by naive_conv_value. float16 and
-// bfloat16 data are operands as they are.
+// fits; at a change, the accumulators are multiplied by a power of two, which is exact. Values 29 or more
+// binades below the top of a K tile's scale are converted after the last K tile, with their own scale, and
+// added. Weights that span two windows of 29 binades are multiplied in two passes. Work tiles of a prepared
+// tile with infinities or NaN, or with values that span more binades than the accumulators can hold, are
+// computed by naive_conv_value. float16 and bfloat16 data are operands as they are, and nothing is computed
+// naively: an infinite weight over padding gives NaN.
 //
 // Data flow, in two or three kernels:
 // - `prepare` converts pixels into vectors and finds their scales, once for all filters. Pixels in the halo

@@ -9,7 +9,8 @@
 
 namespace convswap::many_channels {
 
-// Value range of the pixels of a work tile, over its K tiles. The same in all producer threads.
+// Binades of the pixels of a work tile's prepared tile, over the K tiles of its split. The same in all
+// producer threads.
 template <typename Format>
 struct TileRange {
   int low_windows = 0;          // sum over the K tiles
@@ -160,9 +161,9 @@ __device__ inline void produce_tiles(const Arguments<Element>& problem) {
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   DynamicPipelineState pixels, weights, tile_info_pipeline;
   const TileScheduler scheduler(problem);
-  // Constant weights were prepared before this run. In 16-bit formats the weights of the first K tiles are
-  // therefore loaded before griddepcontrol_wait, which waits for the pixels: as many K tiles as fit the empty
-  // stages.
+  // Constant weights were prepared before this run, so the weights of the first K tiles can be loaded before
+  // griddepcontrol_wait, which waits for the pixels: as many K tiles as fit the empty stages. Only 16-bit
+  // formats do so.
   int k_tiles_ahead = 0;
   if (!Format::kIsScaled && problem.weights_are_constant && warp == kWeightWarp &&
       scheduler.first < scheduler.end) {

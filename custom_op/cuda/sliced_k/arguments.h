@@ -24,9 +24,9 @@ constexpr int accumulator_pitch(int pixel_tiles) {
 }
 
 // Pipeline stages that a warp holds in registers beside its accumulators; all stages but one are in flight.
-// The register budgets are estimates per thread. Blocks of at most 8 warps with large tiles have more, which
-// they share with the accumulators. Splitting float32 into two TF32 takes about 20 registers. 16-bit
-// weights take half as many registers, but are counted like float.
+// The register budgets are estimates per thread: blocks of at most 8 warps and at least 8 mma tiles get 160
+// registers for stages and accumulators together, others 72 for the stages. Splitting float32 into two TF32
+// takes about 20 registers. 16-bit weights take half as many registers, but are counted like float.
 constexpr int register_stages(int filter_tiles, int pixel_tiles, int warps, bool splits_operands) {
   const int products = filter_tiles * pixel_tiles;
   const int registers_per_stage = 4 * (2 * filter_tiles + pixel_tiles);

@@ -16,7 +16,7 @@ namespace convswap::sliced_k {
 struct Instance {
   bool one_tap;                   // 1x1 filters without padding
   int filter_tiles, pixel_tiles;  // of a block
-  int warps;                      // which split K of a block
+  int warps;                      // of a block; each takes every warps-th step of K
 
   int filters() const { return filter_tiles * kTileFilters; }
   int pixels() const { return pixel_tiles * kTilePixels; }

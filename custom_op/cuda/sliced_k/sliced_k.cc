@@ -1,17 +1,18 @@
 // Implicit GEMM for few pixels, with sliced K: the warps of a block split K of the GEMM.
 //
 // One image, or a few small images, is a GEMM of few columns and large K (channels times taps). Tiles as
-// large as those of other algorithms fill a fraction of the card, and each tile walks the entire K, one
-// memory latency after the other. Here a block has a small tile: 16 filters by 8 pixels, or a few times that.
-// Its 4 to 32 warps take the steps of K in turns. Warps load operands from global memory straight into mma
-// fragments, each tap from its place in the image (no im2col), without shared memory and without
-// synchronisation. At the end the block reduces the accumulators of its warps through shared memory, always
-// in the same order.
+// large as those of other algorithms fill a fraction of the card, and most tiles walk the entire K, one
+// memory latency after the other. Here a block has a small tile: 16 filters by 8 pixels, up to 64 by 32. Its
+// 4 to 32 warps take the steps of K in turns. Warps load operands from global memory into registers, each tap
+// from its place in the image (no im2col), without shared memory and without synchronisation. A warp keeps 2
+// to 4 steps in registers: it multiplies one while the others load. At the end the block reduces the
+// accumulators of its warps through shared memory, always in the same order.
 //
 // The order of K within an mma is free, so a lane takes four adjacent weights of a filter with one vector
 // load. For 1x1 filters, a lane's pixels of one channel are one vector load too. This needs an output of the
-// input's size, pixel tiles that divide the plane, and an aligned x. Constant weights of a warp's first steps
-// are loaded before griddepcontrol.wait, while the preceding kernels end (PDL).
+// input's size, a plane that is a multiple of the block's number of pixel tiles (1, 2 or 4), and an aligned
+// x. Constant weights of a warp's first steps are loaded before griddepcontrol.wait, while the preceding
+// kernels end (PDL).
 //
 // Data flow: one kernel, no scratch memory; accumulators of all warps of a block in shared memory.
 //
@@ -114,8 +115,8 @@ class SlicedK final : public AlgorithmByTiling<KernelPlan<Family>, cheapest_tili
         why_not_32_bit_indices({padded_input(problem, 1), padded_input(problem, 2), problem.in_channels,
                                 problem.out_channels, problem.filter[1], problem.filter[2], 4 * k_size});
     if (!reason.empty()) return reason;
-    // FastDivisor::quotient needs dividend x divisor < 2^32. why_not_32_bit_indices allows 2^30, so a quarter
-    // of each such product is checked.
+    // FastDivisor::quotient needs dividend x divisor < 2^32, and why_not_32_bit_indices allows 2^30. The last
+    // two entries are therefore a quarter of such products.
     return why_not_32_bit_indices(
         {problem.in_channels * problem.input_size(), 4 * padded_input(problem, 1) * padded_input(problem, 2),
          problem.out_channels * problem.output_size(), problem.batch * problem.output_size() + kMaxPixels,

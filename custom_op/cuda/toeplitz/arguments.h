@@ -110,8 +110,8 @@ struct Arguments : Tensors<Element>, Geometry {
   int window_rows, window_vectors;  // window (receptive field) of a product row, for each bundle
   int steps;                        // k-steps of the product
   FastDivisor steps_divisor;
-  // Input rows that a row of the product advances, and input vectors that a span advances: the numbers of
-  // stride phases.
+  // Input rows that a folded row advances, and input vectors that a span advances: the numbers of stride
+  // phases.
   FastDivisor row_stride_phases, column_stride_phases;
   FastDivisor window_rows_divisor, window_vectors_divisor;
 

@@ -43,7 +43,7 @@ struct VectorLayout {
   int pixels;                           // of a vector and channel
   int outputs;                          // of a span
   int folds;                            // output rows computed by one row of the product
-  int row_stride_phases;                // input rows that a row of the product advances
+  int row_stride_phases;                // input rows that a folded row advances
   int column_stride_phases;             // input vectors that a span advances
   int64_t window_rows, window_vectors;  // window (receptive field) of a product row, for each bundle
   int64_t bundles;
@@ -106,7 +106,7 @@ bool is_unpadded(const ConvProblem& problem, const VectorLayout& vector_layout);
 // then the next one in the staged input, which is multiplied by zeros.
 void set_step_offsets(const Tiling& tiling, StepVectors* vectors, unsigned* offsets);
 
-// True if a thread and its neighbour hold all accumulators of a pool window.
+// True if a thread, or a thread and its partner, holds all accumulators of a pool window.
 bool pools_accumulators(const ConvProblem& problem, const VectorLayout& vector_layout);
 
 // Epilogue work left after the accumulators are written. Clamps (Relu, Clip) are applied while writing.

@@ -79,9 +79,9 @@ __device__ inline void set_staged_items(const Arguments<Element>& problem, Stage
 }
 
 // True if no load of a tile needs a predicate, because all loads lie inside x. Conservative: false for tiles
-// that contain the last image. Input rows below the image's
-// last are not loaded, since no result reads them. Pixels that a vector takes from beyond the image's edge
-// are multiplied by zeros.
+// that contain the last image. Input rows below the image's last are not loaded, since no result reads them.
+// Pixels that a vector takes from beyond the image's edge are multiplied by zeros in all results that are
+// stored.
 template <typename Element>
 __device__ inline bool loads_stay_inside_x(const Arguments<Element>& problem, const Tile& tile,
                                            int first_column) {

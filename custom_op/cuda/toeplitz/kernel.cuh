@@ -36,8 +36,8 @@ __device__ __noinline__ void compute_naive(const Arguments<Element>& problem, in
   }
 }
 
-// Zeroes the staged input. wgmmas also read vectors that a tile does not stage. Their weights are zero, but a
-// stale infinity or NaN times zero is NaN.
+// Zeroes the staged input. wgmmas also read vectors that a tile does not stage. For results that are stored,
+// their weights are zero, but a stale infinity or NaN times zero is NaN.
 template <typename Element>
 __device__ inline void clear_staged_input(const Arguments<Element>& problem, unsigned* staged_input) {
   for (int i = warpgroup_thread(); i < problem.staged_input_bytes / 4; i += kWarpgroupThreads)
@@ -86,8 +86,9 @@ __device__ inline void issue_wgmmas(const Arguments<Element>& problem, SmemDescr
 }
 
 // Computes a tile, with an epilogue, whose input spans several windows of binades. The accumulators of the
-// windows are added up in registers: for each M tile, the input is staged again for every window that holds
-// some of its values. If `windows` is 0, wgmma cannot compute the tile, and the naive loop does.
+// windows are added up in registers: for each M tile and filter pass, the input is staged again for every
+// window from the highest down to that of its smallest value. If `windows` is 0, wgmma cannot compute the
+// tile, and the naive loop does.
 //
 // This is rare and lies behind one call, since each call costs the kernel registers. Arguments cost registers
 // too, so the function computes again what it can.

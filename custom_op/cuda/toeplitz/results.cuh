@@ -266,9 +266,9 @@ __device__ inline void write_accumulators(const Arguments<Element>& problem, con
   }
 }
 
-// Writes a 2 x 2 pool of the accumulators if two output rows are folded: a thread and its neighbour hold the
-// four accumulators of a pool window and write one result. Averages add results. Maxima compare accumulators,
-// since no scale is negative and a clamp keeps the order.
+// Writes a 2 x 2 pool of the accumulators if two output rows are folded: a thread, or a thread and its
+// partner, holds the four accumulators of a pool window and writes one result. Averages add results. Maxima
+// compare accumulators, since no scale is negative and a clamp keeps the order.
 template <typename Format, int kAccumulatorTiles, bool kAverages, typename Stored,
           typename Element = typename Format::Element>
 __device__ inline void write_pooled(const Arguments<Element>& problem, const Results<Element>& results,

@@ -19,14 +19,15 @@
 // a span has as many outputs as a vector has pixels (8 / bundle), so the window of the next span begins one
 // vector later. With stride s, a span has pixels / gcd(pixels, s) outputs. Neighbouring rows of a core matrix
 // are neighbouring spans. Any 8 neighbouring vectors of a staged image are therefore a core matrix: no
-// im2col, no address arithmetic, no operand in registers. The threads only convert the input and scale the
-// accumulators.
+// im2col, no address arithmetic per tap, no operand in registers. The threads build the matrix once, convert
+// the input, and scale and write the accumulators.
 //
-// *Folds* are several output rows computed by one row of the product. The next folds begin folds x stride_h
-// input rows below, and the next span s / gcd(pixels, s) vectors to the right. The rows of the input, and the
-// vectors of a row, are split into *stride phases* by their remainders of these distances. If the stride
-// divides the pixels of a vector, the vectors have one stride phase. Within its stride phases, the window
-// moves by one vector from span to span and by one row from product row to product row.
+// *Folds* are several output rows computed by one row of the product: a *folded row*. The next folded row
+// begins folds x stride_h input rows below, and the next span s / gcd(pixels, s) vectors to the right. The
+// rows of the input, and the vectors of a row, are split into *stride phases* by their remainders of these
+// distances. If the stride divides the pixels of a vector, the vectors have one stride phase. Within its
+// stride phases, the window moves by one vector from span to span and by one row from folded row to folded
+// row.
 //
 // An *output tile* is some images, rows and spans of the output. A warpgroup computes one at a time, 64 spans
 // (an M tile) per wgmma. An *accumulator tile* is 64 spans and 8 matrix columns. Spans are numbered through
@@ -36,8 +37,8 @@
 // tensor_core_formats.cuh describes the conversion, and the windows of binades for values that one scale
 // cannot hold. float16 and bfloat16 data are operands as they are. In precision ieee float32 data become two
 // float16 each, with three products. Accumulators are float32. The naive loop computes output tiles with an
-// infinity or a NaN. With an epilogue it also computes all output tiles, finite or not, if the weights span
-// several windows.
+// infinity or a NaN, and all output tiles of a conv group whose weights have one. With an epilogue it also
+// computes all output tiles if the weights span several windows.
 //
 // Data flow: one persistent block on a multiprocessor holds the matrix of its conv group (grid.y). If
 // the matrix columns of all filters exceed the accumulators, a warpgroup makes several passes over an output
@@ -237,8 +238,9 @@ class Toeplitz final : public AlgorithmByTiling<KernelPlan<Family>, best_tiling,
   std::string_view name() const override { return "toeplitz"; }
   bool rounds_depthwise() const override { return true; }
 
-  // In float32, an activation that does more than clamp is left to a separate kernel, which does not round
-  // once more in that type. SiLU and HardSwish take as long there, other activations less.
+  // In float32, an activation that does more than clamp, without a residual or a pool, is left to a separate
+  // kernel, which does not round once more in that type. SiLU and HardSwish take as long there, other
+  // activations less.
   bool fuses(const ConvProblem& problem) const override {
     const Epilogue& epilogue = problem.epilogue;
     return is_relu_or_none(epilogue) || epilogue.activation == Activation::clip || epilogue.has_residual ||
