@@ -227,8 +227,12 @@ def test_every_kernel_that_may_start_early_waits_first():
             assert before != entry[1], f"{path}: a kernel does not wait"
             # Constant weights are read before the wait.
             before, _, weights_code = before.partition("griddepcontrol_wait_unless(")
-            assert not weights_code or re.search(r"filters?\b[.(]|filters?\(|filter_loader\.", weights_code), weights_code
-            assert not re.search(r"pixels\.|(?<!filter_)loader|slots|[Ss]tore|\.[xyzb]\b", weights_code), weights_code
+            assert not weights_code or re.search(
+                r"filters?\b[.(]|filters?\(|filter_loader\.", weights_code
+            ), weights_code
+            assert not re.search(r"pixels\.|(?<!filter_)loader|slots|[Ss]tore|\.[xyzb]\b", weights_code), (
+                weights_code
+            )
             # Code before the wait depends only on the kernel's arguments and the thread's indices, and has no
             # branches.
             before = re.sub(r"^ *#.*$", "", before.replace("shared[]", ""), flags=re.MULTILINE)
