@@ -16,8 +16,8 @@ DEFAULT_VARIANT: Variant = None
 MIN_SPEEDUP_AT_A_BATCH = 0.98
 # The minimum mean speedup of a selected variant. A smaller speedup may be noise.
 MIN_MEAN_SPEEDUP = 1.02
-# A variant that is at most this factor slower than another is still tried in the whole model. 0.85 is about
-# 15 % slower.
+# A variant with at least this speedup over another is still tried in the whole model. Its time is at most
+# 1 / 0.85 = 1.18 times the other's.
 MIN_SPEEDUP_TO_TRY = 0.85
 # The maximum ratio of convswap's error on a Conv to the default provider's. In TF32 both round the same
 # operands, but add in different orders. Errors below _EXACT are the rounding of float32 sums.

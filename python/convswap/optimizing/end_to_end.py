@@ -53,9 +53,9 @@ _MAX_RANDOM_RATIO = 2.0
 class Candidate:
     """The model with the Convs in `choices` swapped or fused, compared with the original.
 
-    `choices` is None if no selection of Convs was tried, or if no Conv or pair is faster as a segment and the
-    model gains less than 2 %. `wrong_convs` has the Convs that were left as they are because each changes the
-    outputs too much by itself, with a sentence that says how much.
+    `choices` is None if no selection of Convs was tried. It is also None if no Conv is faster as a segment,
+    the best candidate has no pair, and the model gains less than 2 %. `wrong_convs` has the Convs that were
+    left as they are because each changes the outputs too much by itself, with a sentence that says how much.
     """
 
     choices: Mapping[str, NodeChoice] | None = None
@@ -87,11 +87,11 @@ def best_end_to_end(
     If no candidate is faster with outputs that agree, return the best of the others; see `_best`. Selections
     are made of the Convs that are faster as a segment or, on a GPU, nearly as fast. On a GPU a further
     candidate fuses more nodes into the Convs of the best. The last candidate adds the `pairs` to the best
-    candidate before.
+    candidate before, or to the original if that is not faster or its outputs differ.
 
-    If the outputs of a candidate differ, the Convs that change them by themselves are left out, and the
-    others are tried again. If no Conv or pair is faster as a segment, and the best candidate gains less than
-    2 %, return a `Candidate` without choices.
+    If the outputs of a candidate without pairs differ, the Convs of the first such candidate that change them
+    by themselves are left out, and the others are tried again. If no Conv is faster as a segment, and the
+    best candidate has no pair and gains less than 2 %, return a `Candidate` without choices.
     """
     original = _Original(prepared, measured)
     best, differing = _best_of(original, measured, pairs)
@@ -339,7 +339,11 @@ def _arithmetic(conv: MeasuredSegment, device: Device) -> str:
 
 
 def _agrees(errors: Mapping[str, float], limit: float) -> bool:
-    """Return whether an output agrees with the original's, within the tolerance of its arithmetic."""
+    """Return whether an output agrees with the original's.
+
+    It does within the tolerance of its arithmetic, or if its error against float64 is at most 1.25 times the
+    original's.
+    """
     if errors["between"] <= limit:
         return True
     if "optimized" not in errors or not math.isfinite(errors["optimized"]):

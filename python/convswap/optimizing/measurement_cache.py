@@ -21,10 +21,10 @@ _DEFAULT = "default"
 
 @dataclass(frozen=True)
 class Measurement:
-    """The times and errors of a Conv with the nodes that can be fused with it.
+    """The times of a Conv with the nodes that can be fused with it, or its precision and errors.
 
-    `times` has the milliseconds of each variant at every batch; `precision` and `errors` are as in
-    `result.NodeResult`.
+    `times` has the milliseconds of each variant at every batch, and is empty in a record of errors.
+    `precision` and `errors`, which are None in a record of times, are as in `result.NodeResult`.
     """
 
     precision: str | None

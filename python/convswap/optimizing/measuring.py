@@ -47,8 +47,8 @@ class MeasuredSegment:
     """The measurements of one Conv, whose inputs have `shapes` at each batch.
 
     `algorithms` names the algorithm of `convswap_variant` for each batch, and `tuning_lines` has the
-    measurements behind them in the form of a tuning table, for the file. `last_stage` is the stage tried in
-    the whole model instead of the one that is fastest as a segment.
+    measurements behind them in the form of a tuning table, for the file. `last_stage`, if set, is a deeper
+    stage that is tried in the whole model instead of `convswap_variant`.
     """
 
     segment: Segment

@@ -1,6 +1,7 @@
 """Optimise a model for this device: swap or fuse the Convs that get faster, and check the whole model.
 
-To swap a Conv is to replace it by convswap's op, with or without fusing other nodes into it.
+To swap a Conv is to replace it by convswap's op, with or without fusing other nodes into it. In results,
+"swapped" means that nothing is fused, or only biases, scales and batch normalisations; "fused" means more.
 """
 
 from __future__ import annotations
@@ -60,13 +61,15 @@ def optimize(
 
     Each Conv and the nodes that can be fused with it are timed as one segment, on its real inputs. The
     fastest variant is selected if it is at least 2 % faster in the mean, and more than 2 % slower at no
-    batch. A depthwise Conv and the 1x1 Conv that follows become one node if that is faster, by the same rule,
-    than the two in their fastest variants. On a GPU several algorithms are timed for each faster Conv that
-    takes at least 2 % of the time of all Convs, and the file names the fastest on this device.
+    batch. A depthwise Conv and the 1x1 Conv that follows, of equal precision, become one node if that is
+    faster, by the same rule, than the two in their fastest variants, and all such pairs together make the
+    model faster. On a GPU several algorithms are timed for each faster Conv that takes at least 2 % of the
+    time of all Convs, and the file names the fastest on this device.
 
-    Then the whole model is timed against the original, and the outputs are compared. On a GPU Convs that are
-    up to about 15 % slower as a segment are tried too. The model is written only if it is faster and its
-    outputs agree. If the outputs differ, the Convs that change them by themselves are left as they are.
+    Then the whole model is timed against the original, and the outputs are compared. On a GPU Convs that take
+    up to 1.18 times as long as a segment are tried too. The model is written only if it is faster and its
+    outputs agree. If the outputs differ without such pairs, the Convs that change them by themselves are left
+    as they are.
 
     Args:
         model: a network's name, the path of an ONNX file, or a model that holds its weights itself.

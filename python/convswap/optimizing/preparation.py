@@ -78,8 +78,8 @@ class Prepared:
     `segments` has a segment for each Conv of the main graph, and for each Conv with constant weights in the
     branches of Ifs. `pair_segments` has a segment for each depthwise Conv of the main graph with the 1x1 Conv
     that follows. The inputs of segments are values of `inlined`: the model before fusing, with the functions
-    that contain Convs inlined, whose Convs may be swapped. `swappable` names the Convs that can be swapped,
-    `left` has the others, and `notes` are those of the swap.
+    that contain Convs inlined. Its Convs are ONNX's or convswap's, with the same names of values. `swappable`
+    names the Convs that can be swapped, `left` has the others, and `notes` are those of the swap.
     """
 
     options: OptimizeOptions
@@ -264,7 +264,8 @@ class _BatchInputs:
 class _BranchCapture:
     """Computes the inputs of segments in the branches of Ifs, as `Capture` does for the main graph.
 
-    The location of an input is the branch that computes it; None for an input of the model.
+    The location of an input is the graph that computes it and the value's name there; None for an input of
+    the model.
     """
 
     def __init__(self, model: ir.Model, segments: Sequence[Segment], device: Device) -> None:

@@ -76,7 +76,7 @@ def optimization_tables(optimization: Optimization) -> Iterator[Table]:
 
 
 def optimization_verdict(optimization: Optimization) -> Iterator[str]:
-    """Yield lines: whether the outputs agree, the speedup, and how to use the file or why there is none.
+    """Yield lines: whether the outputs agree, the speedup, and how to use the file or why none is worthwhile.
 
     If `speedup` is None, say why no Conv is swapped instead, and that no file is written.
     """

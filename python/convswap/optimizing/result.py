@@ -21,8 +21,8 @@ class NodeResult:
     the Conv. `default_ms` and `best_ms` are milliseconds by batch, of the Conv and the nodes that can be
     fused with it as a segment; both are None if the Conv was not measured. `default_ms` is the default
     provider's time. `best_ms` is convswap's time, even if that is slower: of the variant in the whole model
-    or, if the Conv is not swapped, of convswap's fastest. For a Conv that is fused with another Conv,
-    `best_ms` is the time of its variant as a separate node.
+    or, if the Conv is not swapped, of the variant that would be selected. For a Conv that is fused with
+    another Conv, `best_ms` is the time of its variant as a separate node.
 
     `precision` is that of convswap's variants, "tf32" or "ieee"; it is None if neither is as accurate as the
     default provider, or the Conv was not measured. `errors` are relative L2 errors of the Conv without its
@@ -87,8 +87,9 @@ def mean_speedup(times: Sequence[WholeModelTimes]) -> float:
 class Optimization:
     """The result of `optimize`.
 
-    `whole` has the times of the whole model. It is empty if no selection of Convs was tried, or if no Conv or
-    pair is faster as a segment and the whole model gains less than 2 %. `errors` are relative L2 errors of
+    `whole` has the times of the whole model. It is empty if no selection of Convs was tried, or if no Conv is
+    faster as a segment, no pair is fused and the whole model gains less than 2 %. `errors` are relative L2
+    errors of
     the outputs: of "default" and "optimized" against `reference`, and of the two against each other
     ("between"). All are NaN if no output has a finite element; `answers_agree` is then true only if all
     outputs are empty. `written` is the file. It is None if no file was asked for, the model is not faster,

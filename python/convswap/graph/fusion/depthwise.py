@@ -46,14 +46,15 @@ def fuse_depthwise(
     """Fuse depthwise convolutions of `model` into the 1x1 convolutions after them, in place.
 
     Both nodes are ops of convswap, fused or not, and `is_selected` holds for both names. The 1x1 convolution
-    keeps its name, position, output, attributes, documentation and metadata. It gets the attributes of the
-    depthwise convolution, which is removed, and FusedConv's defaults for `activation` and `pool` if it was a
-    Conv.
+    keeps its name, position, output, attributes, documentation and metadata. The weights and bias of the
+    depthwise convolution, which is removed, become its inputs; pads, strides, dilations and activation become
+    its attributes `depthwise_*`. It gets FusedConv's defaults for `activation` and `pool` if it was a Conv.
 
     `names` has a name for every node of the original model; `fused` has the fusions so far; `types` knows the
     model's values.
 
-    Returns all fusions, and the depthwise convolutions that were not fused, with the reason.
+    Returns all fusions, and the depthwise convolutions that were not fused into a 1x1 convolution that
+    follows, with the reason.
     """
     nodes = ir.traversal.RecursiveGraphIterator(model.graph)
     name_of = {node: node.name or names[node] for node in nodes if is_convswap_op(node)}
@@ -107,7 +108,7 @@ class _Fuser:
     def find(self, node: ir.Node) -> _Pair | None:
         """Return the pair if `node` is a 2-D 1x1 Conv after a depthwise Conv with multiplier 1, else None.
 
-        A node into which a depthwise Conv was fused before is in no pair.
+        A 1x1 Conv into which a depthwise Conv was fused before is in no pair.
         """
         value = _input(node, 0)
         depthwise = None if value is None else value.producer()

@@ -182,9 +182,9 @@ class Folding:
 def per_channel_values(tensor: ir.TensorProtocol, channels: int, rank: int) -> np.ndarray | None:
     """Return `tensor`, broadcast to (n, k, spatial...), as one float64 number per output channel.
 
-    One number is repeated for all channels. Return None if the tensor has more than `rank` axes, varies along
-    another axis than k, or has another length there. ONNX aligns shapes at their last axes: (K, 1, 1) and
-    (1, K, 1, 1) lie along k, but (K) lies along the last axis.
+    One number is repeated for all channels. Return None if the tensor has more than `rank` axes, more than
+    one element along another axis than k, or another length there. ONNX aligns shapes at their last axes: (K,
+    1, 1) and (1, K, 1, 1) lie along k, but (K) lies along the last axis.
     """
     shape = tuple(tensor.shape.numpy())
     if len(shape) > rank:

@@ -1,4 +1,4 @@
-"""Fuse the swapped Convs of a model with the nodes after them, into `convswap.FusedConv`.
+"""Fuse the swapped Convs of a model with the nodes after them.
 
 A FusedConv computes y = pool(activation(conv(X, W) + B + Z)) in one kernel. The chain of a Conv consists of
 the nodes after it that can be fused, in this order; each part is optional:
@@ -117,7 +117,8 @@ class Stage(enum.IntEnum):
     """How far a Conv is fused.
 
     FOLDED: only biases, scales and batch normalisations, whose work moves into W and B; the node stays a
-    Conv. Each later stage adds the steps up to itself, as in FusedConv.
+    Conv. The stages are in the order of FusedConv's steps. Fusing up to a stage allows all earlier steps,
+    too; each may be absent.
     """
 
     FOLDED = 0
@@ -148,7 +149,8 @@ class _Chain:
     residual: ir.Value | None = None
     activation: Activation = NO_ACTIVATION
     pool: Pool | None = None
-    # The last value and why its consumer is not fused; None if no consumer was left.
+    # The last value and why its consumer is not fused; None if nothing reads the value, or only nodes of
+    # other chains and convswap's ops do.
     end: tuple[ir.Value, str] | None = None
 
     @property
@@ -308,18 +310,18 @@ class _Fuser:
         elif op == ("", "Mul"):
             self._fuse_mul(chain, node)
         elif op == ("", "BatchNormalization"):
-            self._check_order(chain, Stage.FOLDED)
+            self._check_stage(chain, Stage.FOLDED)
             _check_is_data(chain, node)
             chain.folding.normalise(node, self._opset)
             self._append(chain, Stage.FOLDED, [node])
         elif op in ACTIVATION_OPS:
-            self._check_order(chain, Stage.ACTIVATION)
+            self._check_stage(chain, Stage.ACTIVATION)
             chain.activation = read_activation(
                 node, chain.result, chain.element_type, self._constants, opset=self._opset
             )
             self._append(chain, Stage.ACTIVATION, [node])
         elif op in POOL_OPS:
-            self._check_order(chain, Stage.POOL)
+            self._check_stage(chain, Stage.POOL)
             _check_is_data(chain, node)
             chain.pool = read_pool(
                 node,
@@ -335,11 +337,11 @@ class _Fuser:
         other = _other_operand(chain, node)
         addend = self._per_channel_constant(chain, other)
         if addend is not None:
-            self._check_order(chain, Stage.FOLDED)
+            self._check_stage(chain, Stage.FOLDED)
             chain.folding.add(addend)
             self._append(chain, Stage.FOLDED, [node])
             return
-        self._check_order(chain, Stage.RESIDUAL)
+        self._check_stage(chain, Stage.RESIDUAL)
         # The residual cannot depend on the chain's result: only `node` reads that result.
         if not self._types.have_same_shape(chain.result, other):
             raise NotFusable(
@@ -357,7 +359,7 @@ class _Fuser:
                 f"its other operand, {other.name!r}, is no constant of one number, or of one number for each "
                 "output channel"
             )
-        self._check_order(chain, Stage.FOLDED)
+        self._check_stage(chain, Stage.FOLDED)
         chain.folding.multiply(factor)
         self._append(chain, Stage.FOLDED, [node])
 
@@ -371,7 +373,7 @@ class _Fuser:
             return None
         return per_channel_values(tensor, channels, chain.rank)
 
-    def _check_order(self, chain: _Chain, stage: Stage) -> None:
+    def _check_stage(self, chain: _Chain, stage: Stage) -> None:
         if stage > chain.max_stage:
             raise NotFusable(f"fusing {_STAGE_NAMES[stage]} was not asked for")
         if chain.stage > stage or (chain.stage == stage != Stage.FOLDED):

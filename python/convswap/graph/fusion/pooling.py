@@ -11,9 +11,9 @@ from convswap.graph.epilogue import NotFusable, Pool, read_int, read_ints, read_
 POOL_OPS = frozenset({("", "MaxPool"), ("", "AveragePool")})
 
 
-# A window larger than the padded input overhangs it. First opset in which ONNX Runtime's AveragePool with
-# count_include_pad does not count the overhang. In older opsets AveragePool counts it, as FusedConv does
-# without ceil_mode.
+# ONNX Runtime gives one window to an axis whose padded input is smaller than the kernel; the window then
+# overhangs. Without ceil_mode, its AveragePool with count_include_pad counts the overhang below this opset,
+# as FusedConv does, and not from it on. With ceil_mode neither ever counts it.
 _FIRST_OPSET_THAT_SKIPS_OVERHANG = 19
 
 
