@@ -1,7 +1,7 @@
-# What set_up.sh and sanitize.sh share: a build that says how far it is, and why it failed. Whoever reads this in
-# has $python, $log and fail.
+# Build functions of set_up.sh and sanitize.sh, with progress and the reason of a failure. Scripts that source this
+# file define $python, $log and fail.
 
-# How far Ninja is: on one line of a terminal, elsewhere a line a minute. Ends with the script.
+# Shows the progress of Ninja: on one line of a terminal, else a line a minute. Ends with the script.
 show_progress() {
   seconds=0
   while sleep 1 && kill -0 $$ 2>/dev/null; do
@@ -15,7 +15,7 @@ show_progress() {
   done
 }
 
-# What CMake gave as the reason of its first error, in one line.
+# Prints the message of CMake's first error, on one line.
 reason_of_cmake() {
   awk '/CMake Error at/ { found = 1; next }
     found && (/^ *Call Stack/ || NF == 0 && text) { exit }
@@ -23,12 +23,12 @@ reason_of_cmake() {
     END { print text }' "$log"
 }
 
-# The number of the log's line with the first error of a compiler or a linker, if there is one.
+# Prints the line number of the first compiler or linker error in the log, if any.
 first_error() {
   grep -n -m 1 -E -e ': (fatal )?error: ' -e 'undefined reference to' "$log" | cut -d : -f 1
 }
 
-# Builds and installs this checkout. Takes further options of pip.
+# Builds and installs this checkout. Arguments: options for pip.
 install_checkout() {
   : >"$log"
   show_progress &

@@ -1,9 +1,8 @@
-"""The property of every algorithm: on any problem that it supports, each output is the float64 convolution,
-with what is fused with it and a depthwise one in front of it, within the rounding that its terms and its type
-allow.
+"""Check that every algorithm computes the float64 convolution, within the rounding of its terms and type.
 
-Hypothesis draws the problems and shrinks what fails. As a program it checks a range of seeds, each of
-EXAMPLES_PER_SEED problems, and says which seed failed, so that a long run can be cut into shards and resumed:
+The convolution includes its epilogue and a depthwise convolution in front of it. Hypothesis draws problems
+that the algorithm supports, and shrinks failures. As a program it checks a range of seeds, each with
+EXAMPLES_PER_SEED problems, and names the seeds that failed. A long run can be split into ranges and resumed:
 
     python tools/conv_property.py --device cuda --seeds 0:100 --jobs 8
 """
@@ -29,19 +28,19 @@ from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
 
 EXAMPLES_PER_SEED = 200
-# One seed in so many draws depthwise convolutions in front of others, and nothing else.
+# Every PAIRS_EVERY-th seed draws only depthwise convolutions in front of others.
 PAIRS_EVERY = 8
-# Multiplications per problem: enough for every path of the algorithms, few enough for thousands of problems.
-MOST_OPERATIONS = 3_000_000
+# Multiplications per problem: enough for every code path of the algorithms, few enough for thousands of runs.
+MAX_OPERATIONS = 3_000_000
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """How a type rounds: its own unit roundoff, that of its sums, and its smallest positive number."""
+    """Unit roundoff of a type and of its accumulators, and the smallest positive number of the type."""
 
     numpy: type
-    own: float
-    sums: float
+    unit_roundoff: float
+    accumulator_roundoff: float
     smallest: float
 
 
@@ -51,8 +50,8 @@ ROUNDINGS = {
     "float16": Rounding(np.float16, 2.0**-11, 2.0**-24, 2.0**-24),
     "bfloat16": Rounding(ml_dtypes.bfloat16, 2.0**-8, 2.0**-24, 2.0**-133),
 }
-# TF32 keeps 10 mantissa bits of an operand; the tensor core truncates where it adds, which costs up to four
-# times as much as rounding.
+# TF32 keeps 10 mantissa bits of an operand. Tensor cores truncate when they add, with up to four times the
+# error of rounding.
 TF32_OPERAND, TENSOR_CORE = 2.0**-11, 2.0**-22
 WINOGRAD = 21 * 2.0**-24
 ON_TENSOR_CORES = (
@@ -69,8 +68,8 @@ ON_TENSOR_CORES = (
     "ladder_16_fused",
 )
 COURSE_LAYERS = course_layers()
-# The activations with parameters of theirs, none of them steeper than MOST_SLOPE, and how many roundings more
-# one may cost.
+# Activations and parameters, none steeper than MAX_SLOPE. An activation adds up to ACTIVATION_ROUNDINGS
+# roundings.
 ACTIVATIONS = {
     "None": {},
     "Relu": {},
@@ -85,12 +84,12 @@ ACTIVATIONS = {
     "GeluTanh": {},
     "Elu": {"activation_alpha": 1.25},
 }
-MOST_SLOPE, ACTIVATION_ROUNDINGS = 1.5, 12
-# One draw in SPREAD has data that are spread over so many binades up and down, of x and of w. At most 80
-# together: then no product leaves the normal numbers of float32 and no sum overflows.
+MAX_SLOPE, ACTIVATION_ROUNDINGS = 1.5, 12
+# Every SPREAD-th draw spreads x and w over these numbers of binades, up and down. With at most 80 in total,
+# no product leaves the normal numbers of float32 and no sum overflows.
 SPREAD = 8
 BINADES = ((40, 0), (0, 40), (40, 40), (80, 0), (0, 80))
-# No normal number is as large; spread ones are.
+# Larger than any number of the normal distribution; spread data are larger.
 BEYOND_NORMAL = 2.0**8
 
 
@@ -101,50 +100,50 @@ class Front:
     x_shape: tuple[int, ...]
     d_shape: tuple[int, ...]
     has_bias: bool
-    attributes: dict[str, Any]  # as of a convolution of its own
+    attributes: dict[str, Any]  # of a separate Conv
 
     @property
-    def given(self) -> dict[str, Any]:
-        """Its attributes as FusedConv has them."""
+    def fused_attributes(self) -> dict[str, Any]:
+        """The attributes of the depthwise convolution in FusedConv."""
         return {f"depthwise_{name}": value for name, value in self.attributes.items()}
 
     @property
-    def own(self) -> dict[str, Any]:
-        """What makes it a convolution of its own."""
+    def conv_attributes(self) -> dict[str, Any]:
+        """The attributes of a separate Conv."""
         return {"group": self.d_shape[0], **self.attributes}
 
 
 @dataclass(frozen=True)
 class Draw:
-    """A conv problem, the type and seed of its data, the precision asked for, and what is fused.
+    """A conv problem, the type and seed of its data, the requested precision, and its epilogue.
 
-    With a convolution in front `case` is of what that gives.
+    With a depthwise convolution in front, the input of `case` is the output of that convolution.
     """
 
     case: ConvCase
     type: str
     precision: str
     data_seed: int
-    epilogue: dict[str, Any] = field(default_factory=dict)  # attributes of FusedConv beside those of Conv
+    epilogue: dict[str, Any] = field(default_factory=dict)  # attributes of FusedConv that Conv lacks
     has_residual: bool = False
     front: Front | None = None
 
     @property
     def binades(self) -> tuple[int, int]:
-        """Over how many binades, up and down, x and w are spread; float16 has too few."""
+        """Number of binades, up and down, over which x and w are spread; 0 for float16, which has too few."""
         number, remainder = divmod(self.data_seed, SPREAD)
         is_spread = remainder == SPREAD - 1 and self.type != "float16"
         return BINADES[number % len(BINADES)] if is_spread else (0, 0)
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether each filter sees one channel, and no other filter does."""
+        """Whether each filter has one input channel, which no other filter has."""
         filters, channels = self.case.w_shape[:2]
         return channels == 1 and filters == self.case.attributes.get("group", 1)
 
     @property
     def residual_shape(self) -> tuple[int, ...] | None:
-        """The shape of what is added, that of the convolution's output; None where nothing is."""
+        """The shape of the residual, equal to the convolution's output; None without a residual."""
         case = self.case
         if not self.has_residual:
             return None
@@ -152,46 +151,54 @@ class Draw:
 
     @property
     def problem(self) -> _native.Problem:
-        """What the algorithms are asked to compute."""
+        """The conv problem."""
         case, front, x_shape = self.case, self.front, self.case.x_shape
-        how = {"residual_shape": self.residual_shape, **case.attributes, **self.epilogue}
+        options = {"residual_shape": self.residual_shape, **case.attributes, **self.epilogue}
         if front is not None:
             x_shape = front.x_shape
-            how |= {"depthwise_shape": front.d_shape, "has_depthwise_bias": front.has_bias, **front.given}
-        return _native.Problem(x_shape, case.w_shape, case.has_bias, self.type, self.precision, **how)
+            options |= {
+                "depthwise_shape": front.d_shape,
+                "has_depthwise_bias": front.has_bias,
+                **front.fused_attributes,
+            }
+        return _native.Problem(x_shape, case.w_shape, case.has_bias, self.type, self.precision, **options)
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """What a call is given beside arrays."""
-        return {**self.case.attributes, **self.epilogue, **(self.front.given if self.front else {})}
+        """Attributes of a call, without arrays."""
+        return {
+            **self.case.attributes,
+            **self.epilogue,
+            **(self.front.fused_attributes if self.front else {}),
+        }
 
     def arrays(self) -> list[np.ndarray | None]:
-        """Return x, w, b, the residual, and d and its bias; None stands for what is not there."""
+        """Return x, w, b, the residual, the depthwise weights and their bias; None for absent arrays."""
         random = np.random.default_rng(self.data_seed)
         bias_shape = self.case.w_shape[:1] if self.case.has_bias else None
         shapes = [self.case.x_shape, self.case.w_shape, bias_shape, self.residual_shape, None, None]
         if self.front is not None:
             shapes[0], shapes[4] = self.front.x_shape, self.front.d_shape
             shapes[5] = self.front.d_shape[:1] if self.front.has_bias else None
-        wide = [None if shape is None else random.normal(size=shape) for shape in shapes]
-        for place, most in enumerate(self.binades):
-            if most > 0:
-                wide[place] = np.ldexp(
-                    wide[place], random.integers(-most, most, shapes[place], endpoint=True)
+        values = [None if shape is None else random.normal(size=shape) for shape in shapes]
+        for index, limit in enumerate(self.binades):
+            if limit > 0:
+                values[index] = np.ldexp(
+                    values[index], random.integers(-limit, limit, shapes[index], endpoint=True)
                 )
         kind = ROUNDINGS[self.type].numpy
-        return [None if array is None else array.astype(kind) for array in wide]
+        return [None if array is None else array.astype(kind) for array in values]
 
 
 def mostly(usual: st.SearchStrategy[Any], seldom: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """One in eight draws from `seldom`."""
+    """Draw from `seldom` in one of eight draws, else from `usual`."""
     return st.integers(0, 7).flatmap(lambda choice: seldom if choice == 7 else usual)
 
 
 @st.composite
 def pools(draw: st.DrawFn, height: int, width: int) -> dict[str, Any]:
-    """A pool that fits an output of that size."""
-    if draw(st.booleans()) and min(height, width) >= 2:  # the pool that has code of its own
+    """A pool that fits an output of this size."""
+    if draw(st.booleans()) and min(height, width) >= 2:  # this pool has separate code
         kernel, strides, pads = [2, 2], [2, 2], [0, 0, 0, 0]
     else:
         kernel = [draw(st.integers(1, min(4, size))) for size in (height, width)]
@@ -210,7 +217,7 @@ def pools(draw: st.DrawFn, height: int, width: int) -> dict[str, Any]:
 
 @st.composite
 def epilogues(draw: st.DrawFn, output: tuple[int, ...]) -> dict[str, Any]:
-    """What is fused with a convolution whose output has that spatial shape."""
+    """Epilogue attributes for a convolution whose output has this spatial shape."""
     activation = draw(st.sampled_from(sorted(ACTIVATIONS)))
     pool = {}
     if len(output) == 2 and min(output) > 0 and draw(st.booleans()):
@@ -220,12 +227,12 @@ def epilogues(draw: st.DrawFn, output: tuple[int, ...]) -> dict[str, Any]:
 
 @st.composite
 def draws(draw: st.DrawFn) -> Draw:
-    """Any problem of at most MOST_OPERATIONS multiplications; half of them have something fused."""
+    """A problem with at most about MAX_OPERATIONS multiplications; half of them have an epilogue."""
     rank = draw(st.sampled_from([1, 2, 2, 2, 3]))
     group = draw(mostly(st.just(1), st.integers(1, 40)))
     channels = draw(mostly(st.integers(1, 16), st.integers(0, 300)))
     filters = draw(mostly(st.integers(1, 24), st.integers(1, 200) | st.sampled_from([0, 32, 64, 96])))
-    # Depthwise, or nearly so: what `depthwise`, `sliding_rows` and paths of `direct` are for.
+    # Depthwise or small groups, for `depthwise`, `sliding_rows` and code paths of `direct`.
     has_small_groups = draw(st.integers(0, 3)) == 3
     if has_small_groups:
         group = draw(st.integers(1, 70))
@@ -234,7 +241,7 @@ def draws(draw: st.DrawFn) -> Draw:
             draw(mostly(st.just(1), st.integers(1, 5))),
         )
     kernel = [draw(mostly(st.integers(1, (11, 7, 4)[rank - 1]), st.integers(1, 19))) for _ in range(rank)]
-    # What pointwise is for would be drawn by chance hardly ever.
+    # 1x1 filters without padding, for `pointwise`, are hardly ever drawn by chance.
     is_pointwise = not has_small_groups and draw(st.integers(0, 9)) == 9
     if is_pointwise:
         kernel = [1] * rank
@@ -247,7 +254,7 @@ def draws(draw: st.DrawFn) -> Draw:
     if auto_pad == "NOTSET" and not is_pointwise:
         pads = [draw(mostly(st.integers(0, 2), st.integers(0, 20))) for _ in range(2 * rank)]
     if has_small_groups and rank == 2 and draw(st.booleans()):
-        # As `sliding_rows` takes them, but for what is drawn behind the image.
+        # Problems of `sliding_rows`, with any padding after the image.
         channels, dilations, auto_pad = 1, [1, 1], "NOTSET"
         kernel, strides = [draw(st.sampled_from([3, 5, 7]))] * 2, [draw(st.integers(1, 2))] * 2
         pads = [kernel[0] // 2] * 2 + [draw(mostly(st.just(kernel[0] // 2), st.integers(0, 9)))] * 2
@@ -256,12 +263,14 @@ def draws(draw: st.DrawFn) -> Draw:
     sizes = []
     for axis in range(rank):
         reach = (kernel[axis] - 1) * dilations[axis] + 1
-        # No pixels are enough where the padding is a filter's reach; seldom enough where that before is.
-        fewest = 0 if pads[axis] >= reach else 1
-        least = max(fewest, reach - (0 if auto_pad.startswith("SAME") else pads[axis] + pads[axis + rank]))
-        left = max(1, MOST_OPERATIONS // max(1, per_output))
-        most = least + min(90 if rank < 3 else 12, int(left ** (1 / (rank - axis))))
-        sizes.append(draw(st.integers(least, most)))
+        # An axis may have no pixels if the padding before it spans the filter.
+        min_pixels = 0 if pads[axis] >= reach else 1
+        min_size = max(
+            min_pixels, reach - (0 if auto_pad.startswith("SAME") else pads[axis] + pads[axis + rank])
+        )
+        size_budget = max(1, MAX_OPERATIONS // max(1, per_output))
+        max_size = min_size + min(90 if rank < 3 else 12, int(size_budget ** (1 / (rank - axis))))
+        sizes.append(draw(st.integers(min_size, max_size)))
         per_output *= max(1, sizes[-1] // strides[axis])
     attributes = {"group": group, "strides": strides, "dilations": dilations, "auto_pad": auto_pad}
     if auto_pad == "NOTSET":
@@ -279,14 +288,14 @@ def draws(draw: st.DrawFn) -> Draw:
         epilogue, has_residual = draw(epilogues(output[2:])), draw(st.sampled_from([False, False, True]))
     precision, data_seed = draw(st.sampled_from(["tf32", "ieee"])), draw(st.integers(0, 2**32 - 1))
     drawn = Draw(case, kind, precision, data_seed, epilogue, has_residual)
-    # Many groups of many channels and filters with a large filter leave no size that would be small enough.
-    assume(drawn.problem.operations <= 50 * MOST_OPERATIONS)
+    # With many groups, many channels and a large filter, no input size is small enough.
+    assume(drawn.problem.operations <= 50 * MAX_OPERATIONS)
     return drawn
 
 
 @st.composite
 def rung_draws(draw: st.DrawFn) -> Draw:
-    """A layer of the course, which is all that some rungs take, or like it, and seldom something fused."""
+    """A course layer, which is all that some rungs support, or one like it; seldom with an epilogue."""
     if draw(st.booleans()):
         layer = draw(st.sampled_from(COURSE_LAYERS))
         case = ConvCase(layer.input_shape(draw(st.integers(1, 2))), layer.weight_shape, draw(st.booleans()))
@@ -306,7 +315,7 @@ def rung_draws(draw: st.DrawFn) -> Draw:
 
 @st.composite
 def pair_draws(draw: st.DrawFn) -> Draw:
-    """A depthwise convolution in front of a draw; half of them are such as `separable` takes."""
+    """A depthwise convolution in front of a draw; half of them are problems of `separable`."""
     if draw(st.booleans()):
         channels, filters, stride = (draw(st.integers(1, most)) for most in (70, 32, 2))
         size = [draw(st.integers(2, 40)), 4 * draw(st.integers(1, 17))]
@@ -321,12 +330,12 @@ def pair_draws(draw: st.DrawFn) -> Draw:
         case = ConvCase(shape, (filters, channels, 1, 1), draw(st.booleans()))
         epilogue = draw(mostly(st.just({}), epilogues(shape[2:])))
         kind = draw(st.sampled_from(["float32", "float32", "float16", "bfloat16"]))
-        behind = Draw(case, kind, "tf32", draw(st.integers(0, 2**32 - 1)), epilogue, draw(st.booleans()))
+        conv = Draw(case, kind, "tf32", draw(st.integers(0, 2**32 - 1)), epilogue, draw(st.booleans()))
     else:
-        behind = draw(draws())
-        assume(min(behind.case.x_shape[1:]) > 0)
+        conv = draw(draws())
+        assume(min(conv.case.x_shape[1:]) > 0)
         kernel, strides, dilations, begins, ends, size = [], [], [], [], [], []
-        for extent in behind.case.x_shape[2:]:
+        for extent in conv.case.x_shape[2:]:
             kernel.append(draw(st.integers(1, 5)))
             strides.append(draw(mostly(st.just(1), st.integers(2, 3))))
             dilations.append(draw(mostly(st.just(1), st.integers(2, 3))))
@@ -338,85 +347,102 @@ def pair_draws(draw: st.DrawFn) -> Draw:
         attributes = {"strides": strides, "dilations": dilations, "pads": [*begins, *ends]}
     activation = draw(st.sampled_from(sorted(ACTIVATIONS)))
     attributes |= {"activation": activation, **ACTIVATIONS[activation]}
-    batch, channels = behind.case.x_shape[:2]
+    batch, channels = conv.case.x_shape[:2]
     front = Front((batch, channels, *size), (channels, 1, *kernel), draw(st.booleans()), attributes)
-    return replace(behind, front=front)
+    return replace(conv, front=front)
 
 
-def between(front: Front, draw: Draw, arrays: list[np.ndarray | None], device: str) -> list[np.ndarray]:
-    """Return what is between the two convolutions of x, d and its bias, and how far off it may be."""
-    u = _native.conv(*arrays, algorithm="reference", threads=1, **front.own)
-    bare = {name: value for name, value in front.own.items() if not name.startswith("activation")}
-    sizes = [None if array is None else np.abs(array) for array in arrays]
-    size = _native.conv(*sizes, algorithm="reference", threads=1, **bare)
+def depthwise_output(
+    front: Front, draw: Draw, arrays: list[np.ndarray | None], device: str
+) -> list[np.ndarray]:
+    """Return the output of the depthwise convolution of x, d and its bias, and its error bound."""
+    u = _native.conv(*arrays, algorithm="reference", threads=1, **front.conv_attributes)
+    without_activation = {
+        name: value for name, value in front.conv_attributes.items() if not name.startswith("activation")
+    }
+    magnitudes = [None if array is None else np.abs(array) for array in arrays]
+    magnitude = _native.conv(*magnitudes, algorithm="reference", threads=1, **without_activation)
     rounding = ROUNDINGS[draw.type]
-    operand, unit = 0.0, rounding.sums
+    operand, unit = 0.0, rounding.accumulator_roundoff
     problem = _native.Problem(
-        front.x_shape, front.d_shape, front.has_bias, draw.type, draw.precision, **front.own
+        front.x_shape, front.d_shape, front.has_bias, draw.type, draw.precision, **front.conv_attributes
     )
-    # Where it is a step of its own the rule chooses what computes it.
+    # As a separate step, the planner chooses the algorithm of the depthwise convolution.
     if device == "cuda" and _native.choose(problem, "cuda") in ON_TENSOR_CORES:
         rounds = draw.type == "float32" and draw.precision == "tf32"
         operand, unit = (TF32_OPERAND if rounds else 0.0), max(unit, TENSOR_CORE)
     terms = math.prod(front.d_shape[1:]) + 2 + ACTIVATION_ROUNDINGS
-    lost = 1.01 * MOST_SLOPE * (2 * operand + terms * unit) * size
-    return [u, lost + ACTIVATION_ROUNDINGS * rounding.sums + rounding.own * np.abs(u) + rounding.smallest]
+    error = 1.01 * MAX_SLOPE * (2 * operand + terms * unit) * magnitude
+    return [
+        u,
+        error
+        + ACTIVATION_ROUNDINGS * rounding.accumulator_roundoff
+        + rounding.unit_roundoff * np.abs(u)
+        + rounding.smallest,
+    ]
 
 
 def check(draw: Draw, device: str) -> int:
     """Check every algorithm of `device` that supports the draw; return how many results were compared.
 
-    One that refuses everything would never be wrong, so that some must not refuse: see `must_compute`.
+    An algorithm that refuses everything would never be wrong, so some must compute: see `must_compute`.
     """
     arrays = draw.arrays()
-    *wide, residual, d, db = [None if array is None else array.astype(np.float64) for array in arrays]
-    lost = None
+    *inputs, residual, d, db = [None if array is None else array.astype(np.float64) for array in arrays]
+    front_error = None
     if draw.front is not None:
-        wide[0], lost = between(draw.front, draw, [wide[0], d, db], device)
-    how = {"algorithm": "reference", "threads": 1, **draw.case.attributes}
-    reference = _native.conv(*wide, residual=residual, **how, **draw.epilogue)
-    *sizes, residual_size = [None if array is None else np.abs(array) for array in (*wide, residual)]
-    # What the terms of any output in a pool's window add up to: an average is off by no more than its worst.
+        inputs[0], front_error = depthwise_output(draw.front, draw, [inputs[0], d, db], device)
+    options = {"algorithm": "reference", "threads": 1, **draw.case.attributes}
+    reference = _native.conv(*inputs, residual=residual, **options, **draw.epilogue)
+    *magnitudes, residual_magnitude = [
+        None if array is None else np.abs(array) for array in (*inputs, residual)
+    ]
+    # The sum of the terms' magnitudes. For a pool it is the largest sum of the window, because the error of
+    # an average is at most the largest error of its terms.
     window = {key: value for key, value in draw.epilogue.items() if key.startswith("pool")}
     window.pop("pool_count_include_pad", None)
     if window:
         window["pool"] = "MaxPool"
-    passed_on = 0.0
-    if lost is not None:
-        passed_on = _native.conv(lost, sizes[1], **how, **window)
-        sizes[0] = sizes[0] + lost
-    magnitude = _native.conv(*sizes, residual=residual_size, **how, **window)
-    slope, more = (MOST_SLOPE, ACTIVATION_ROUNDINGS) if draw.epilogue else (1.0, 0)
-    largest = max(size.max(initial=0.0) for size in sizes[:2])
+    propagated_error = 0.0
+    if front_error is not None:
+        propagated_error = _native.conv(front_error, magnitudes[1], **options, **window)
+        magnitudes[0] = magnitudes[0] + front_error
+    magnitude = _native.conv(*magnitudes, residual=residual_magnitude, **options, **window)
+    slope, extra_roundings = (MAX_SLOPE, ACTIVATION_ROUNDINGS) if draw.epilogue else (1.0, 0)
+    largest = max(size.max(initial=0.0) for size in magnitudes[:2])
     compared, computed_by = 0, set()
     for name, y in results(draw, arrays, device):
         computed_by.add(name.split()[0])
         rounding = ROUNDINGS[draw.type]
-        operand, unit, size = 0.0, rounding.sums, magnitude
+        operand, unit, scale = 0.0, rounding.accumulator_roundoff, magnitude
         if name in ON_TENSOR_CORES:
-            # float32 data are rounded to 11 bits, or to 23, for which the room of the sums is enough: the
-            # tensor cores truncate them.
+            # tf32 rounds float32 operands to 11 bits. Otherwise operands have 23 bits, which the bound of the
+            # tensor cores' truncated additions covers.
             rounds = draw.type == "float32" and draw.precision == "tf32"
             if name == "sliced_k" and draw.is_depthwise:
-                rounds = False  # it splits them, whatever the precision
+                rounds = False  # sliced_k splits depthwise operands in any precision
             operand, unit = (TF32_OPERAND if rounds else 0.0), max(unit, TENSOR_CORE)
         elif name == "ladder_13_winograd":
-            # What is lost where the numbers of a tile are large is lost in all of its outputs, and its
-            # transformations multiply by up to 21. They mix what no output multiplies, so that nothing bounds
-            # the loss where a number is far larger than all others.
+            # The error of a large number in a tile reaches all outputs of the tile, and the transformations
+            # multiply it by up to 21. They mix numbers that no output multiplies, so the error has no bound
+            # if a number is far larger than all others.
             if largest > BEYOND_NORMAL:
                 continue
-            unit, size = WINOGRAD, np.broadcast_to(magnitude.max(axis=(2, 3), keepdims=True), reference.shape)
-        bound = 1.01 * slope * (2 * operand + (draw.case.terms + 2 + more) * unit) * size
-        bound += 1.01 * slope * passed_on
-        bound += more * rounding.sums  # of an activation that is about 1 where its argument is small
-        bound += rounding.own * np.abs(reference) + rounding.smallest
+            unit = WINOGRAD
+            scale = np.broadcast_to(magnitude.max(axis=(2, 3), keepdims=True), reference.shape)
+        bound = 1.01 * slope * (2 * operand + (draw.case.terms + 2 + extra_roundings) * unit) * scale
+        bound += 1.01 * slope * propagated_error
+        # An activation may be about 1 at small arguments.
+        bound += extra_roundings * rounding.accumulator_roundoff
+        bound += rounding.unit_roundoff * np.abs(reference) + rounding.smallest
         wrong = np.argwhere(~(np.abs(y.astype(np.float64) - reference) <= bound))  # NaN is wrong too
         assert y.shape == reference.shape
         if wrong.size:
             at = tuple(wrong[0].tolist())
-            given = f"{y[at]}, expected {reference[at]} within {bound[at]:.3g}"
-            raise AssertionError(f"{name} on {draw}: {len(wrong)} of {y.size} wrong, first {at}: {given}")
+            comparison = f"{y[at]}, expected {reference[at]} within {bound[at]:.3g}"
+            raise AssertionError(
+                f"{name} on {draw}: {len(wrong)} of {y.size} wrong, first {at}: {comparison}"
+            )
         compared += 1
     missing = must_compute(draw, device) - computed_by
     assert not missing, f"{', '.join(sorted(missing))} did not compute {draw}"
@@ -424,9 +450,9 @@ def check(draw: Draw, device: str) -> int:
 
 
 def must_compute(draw: Draw, device: str) -> set[str]:
-    """Return the algorithms that compute every such draw on the device, whatever its shape.
+    """Return the algorithms that must compute the draw on the device.
 
-    `direct` takes all but float64, which `reference` alone takes on the CPU, and `naive` takes everything.
+    `naive` and `reference` support every problem, and `direct` every problem except float64.
     """
     if device == "cuda":
         return {"naive"}
@@ -434,19 +460,19 @@ def must_compute(draw: Draw, device: str) -> set[str]:
 
 
 def results(draw: Draw, arrays: list[np.ndarray | None], device: str):
-    """Yield a name and the output of every algorithm of the device that supports the draw."""
+    """Yield the name and output of every algorithm of the device that supports the draw."""
     problem, attributes = draw.problem, draw.attributes
     names = [entry.name for entry in _native.catalog() if entry.device == device]
     supporting = [name for name in names if not _native.why_not(problem, name, device)]
     if device == "cpu":
         for name in supporting:
-            # An instruction set is one for one convolution.
-            by_set = name == "direct" and draw.front is None
-            sets = _native.direct_instruction_sets() if by_set else [""]
+            # An instruction set can be forced only without a depthwise convolution in front.
+            forces_set = name == "direct" and draw.front is None
+            sets = _native.direct_instruction_sets() if forces_set else [""]
             for instruction_set in sets:
                 options = {"algorithm": name, "instruction_set": instruction_set, "threads": 1}
-                more = dict(zip(("residual", "depthwise", "depthwise_bias"), arrays[3:], strict=True))
-                y = _native.conv(*arrays[:3], **more, **options, **attributes)
+                extra_arrays = dict(zip(("residual", "depthwise", "depthwise_bias"), arrays[3:], strict=True))
+                y = _native.conv(*arrays[:3], **extra_arrays, **options, **attributes)
                 yield f"{name} {instruction_set}", y
         return
     *on_card, residual, d, db = [
@@ -462,18 +488,18 @@ def results(draw: Draw, arrays: list[np.ndarray | None], device: str):
 
 def for_each_draw(
     function: Callable[[Any], None],
-    drawn: st.SearchStrategy[Any],
+    strategy: st.SearchStrategy[Any],
     number: int,
     examples: int,
     shrinks: bool = False,
 ) -> None:
-    """Call the function with examples that are drawn with the seed `number`; `shrinks`: shrink a failure."""
+    """Call the function with examples drawn with the seed `number`; shrink a failure if `shrinks`."""
     phases = [Phase.generate, Phase.shrink] if shrinks else [Phase.generate]
-    how = {"database": None, "deadline": None, "suppress_health_check": list(HealthCheck)}
+    options = {"database": None, "deadline": None, "suppress_health_check": list(HealthCheck)}
 
     @seed(number)
-    @settings(max_examples=examples, phases=phases, **how)
-    @given(drawn)
+    @settings(max_examples=examples, phases=phases, **options)
+    @given(strategy)
     def holds(draw: Any) -> None:
         function(draw)
 
@@ -488,8 +514,8 @@ def check_seed(number: int, device: str, examples: int = EXAMPLES_PER_SEED, shri
         nonlocal compared
         compared += check(draw, device)
 
-    drawn = pair_draws() if number % PAIRS_EVERY == PAIRS_EVERY - 1 else mostly(draws(), rung_draws())
-    for_each_draw(property_holds, drawn, number, examples, shrinks)
+    strategy = pair_draws() if number % PAIRS_EVERY == PAIRS_EVERY - 1 else mostly(draws(), rung_draws())
+    for_each_draw(property_holds, strategy, number, examples, shrinks)
     return compared
 
 
@@ -502,7 +528,7 @@ def _attempt(check_seed: Callable[[int, str], int], number: int, device: str) ->
 
 def run_seeds(check_seed: Callable[[int, str], int]) -> int:
     """Check the seeds of the command line in several processes; return 1 if one failed."""
-    parser = argparse.ArgumentParser(description="Check what is drawn with a range of seeds.")
+    parser = argparse.ArgumentParser(description="Check the problems drawn with a range of seeds.")
     parser.add_argument("--device", choices=["cpu", "cuda"], required=True)
     parser.add_argument("--seeds", default="0:10", metavar="FIRST:END")
     parser.add_argument("--jobs", type=int, default=1)
@@ -512,8 +538,8 @@ def run_seeds(check_seed: Callable[[int, str], int]) -> int:
     with concurrent.futures.ProcessPoolExecutor(options.jobs) as pool:
         attempts = [pool.submit(_attempt, check_seed, number, options.device) for number in range(first, end)]
         for done, attempt in enumerate(concurrent.futures.as_completed(attempts), start=1):
-            number, found, error = attempt.result()
-            compared += found
+            number, count, error = attempt.result()
+            compared += count
             if error:
                 failures += 1
                 print(f"seed {number} failed:\n{error}", flush=True)

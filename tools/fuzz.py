@@ -1,11 +1,11 @@
-"""Gives damaged files to everything that reads a user's files: each is read, or refused with ConvswapError.
+"""Give damaged files to every reader of users' files: each must be read, or refused with ConvswapError.
 
     python tools/fuzz.py --reader params --seeds 0:10000
 
-Case n of a reader damages one of its samples with the random seed n, and reads the result in a process of
-its own. A case fails on any other exception, a crash, 5 s without an end (--seconds), or memory that runs out
-1 GiB above what the process began with; also on a message that is not one line of printable text, and on
-output beside the message. A failure is printed with its seed, which gives the same file again, and traceback.
+Case n of a reader damages one of its samples with the random seed n, and reads the result in a separate
+process. A case fails on any other exception, on a crash, after 5 s (--seconds), and if it allocates more than
+1 GiB. It also fails if the message is not one line of printable text, or if anything else is
+printed. A failure is printed with its traceback and its seed, which makes the same file again.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ MEMORY_BYTES = 1 << 30
 
 
 class Sample(NamedTuple):
-    """Intact files by name, and a function that reads them in the folder that they are in."""
+    """Intact files by name, and a function that reads them from a folder."""
 
     files: dict[str, bytes]
     read: Callable[[Path], object]
 
 
 def idx_samples() -> list[Sample]:
-    """Return five images and their labels."""
+    """Return a data set of five images and their labels."""
     split = datasets.FASHION_MNIST["test"]
     pixels, labels = (f"fashion-mnist/{file.name}" for file in (split.pixels, split.labels))
 
@@ -68,7 +68,7 @@ def idx_samples() -> list[Sample]:
         return PinnedFile(path.name, len(content), hashlib.sha256(content).hexdigest())
 
     def read(folder: Path) -> None:
-        # The hashes are those of the damaged files, or each case would end at the comparison of hashes.
+        # Hashes of the damaged files: otherwise each case would end at the comparison of hashes.
         changed = datasets.FashionMnistSplit(pinned(folder / pixels), pinned(folder / labels), 5)
         datasets.FASHION_MNIST["test"] = changed
         os.environ["CONVSWAP_DATA"] = str(folder)
@@ -89,7 +89,7 @@ def mxnet_samples() -> list[Sample]:
     """Return a course network in every layout and element type, and one with the other operators."""
 
     samples = []
-    # So small that damage seldom falls on numbers, where any byte is right.
+    # Small arrays: damage of numbers tests nothing, because every byte is valid.
     shapes = {"conv0_weight": (4, 1, 3, 3), "fc0_weight": (10, 4), "fc0_bias": (10,)}
     for layout, dtype in itertools.product(LAYOUTS, ELEMENT_TYPES):
         arrays = {name: np.ones(shape, dtype) for name, shape in shapes.items()}
@@ -126,7 +126,7 @@ def mini_dnn_samples() -> list[Sample]:
 
 
 def alexnet_samples() -> list[Sample]:
-    """Return small arrays in every element type and order, as every Python has pickled them."""
+    """Return small arrays of every element type and order, pickled as by Python 2 and by this Python."""
 
     def read(folder: Path) -> None:
         file = folder / "weights.npy"
@@ -148,7 +148,7 @@ def alexnet_samples() -> list[Sample]:
 
 
 def onnx_samples() -> list[Sample]:
-    """Return models of the swap tests, some of them costly to read, and those with a Conv that onnx ships."""
+    """Return models of the swap tests, some of them slow to read, and onnx's test models with a Conv."""
     made = [
         models.two_convs(),
         models.empty_bias(),
@@ -175,22 +175,22 @@ def onnx_samples() -> list[Sample]:
 
 
 def external_samples() -> list[Sample]:
-    """Return a model with its weights in a file beside it."""
+    """Return a model with external weights."""
     with tempfile.TemporaryDirectory() as folder:
         models.save_with_external_data(Path(folder))
         return [Sample({file.name: file.read_bytes() for file in Path(folder).iterdir()}, swap_and_save)]
 
 
 def fuse_samples() -> list[Sample]:
-    """Return a model that is fused, the same already swapped, and one with functions."""
+    """Return a model with fusable nodes, the same model swapped, and a model with functions."""
     fusable, functions = models.fusable(), models.conv_in_nested_functions()
     made = [fusable, swap(fusable).to_proto()] * 2 + [functions]
     fuse_and_save = partial(swap_and_save, fuse=True)
     return [Sample({"model.onnx": model.SerializeToString()}, fuse_and_save) for model in made]
 
 
-# Faults that the checker finds in a saved model alone: it does not follow calls, and so misses an input that
-# a call leaves out; and it tells an empty domain of a function from an absent one.
+# Faults that onnx's checker reports for the saved model only. It does not follow calls, so it misses an input
+# that a call leaves out. It distinguishes a function's empty domain from an absent domain.
 FAULTS_OF_THE_CHECKER = (
     "marked single but has an empty string",
     "Field 'domain' of 'function' is required but missing",
@@ -198,7 +198,7 @@ FAULTS_OF_THE_CHECKER = (
 
 
 def swap_and_save(folder: Path, fuse: bool = False) -> None:
-    """Swap model.onnx and save it; the saved model must be readable, and as valid as the given one."""
+    """Swap model.onnx and save it; the saved model must be readable, and valid if the given model is."""
     given, saved = folder / "model.onnx", folder / "swapped.onnx"
     before = set(folder.iterdir())
     try:
@@ -210,7 +210,7 @@ def swap_and_save(folder: Path, fuse: bool = False) -> None:
         again = swap(saved)
     except ConvswapError as error:
         raise AssertionError("its own output was refused") from error
-    # An unsound node may look sound once its predecessor has been fused, and its shape written down.
+    # A refused Conv may be swapped the second time, because fusing its predecessor wrote down its shape.
     assert fuse or again.swapped == (), again.swapped
     fault = _fault(saved)
     if fault and not any(known in fault for known in FAULTS_OF_THE_CHECKER):
@@ -226,14 +226,14 @@ def _fault(model: Path) -> str:
 
 
 class Reader(NamedTuple):
-    """Makes its samples; each case damages a file of one whose name ends in `ending`."""
+    """A reader's samples, and the damage of a case: to a file whose name ends in `ending`."""
 
     samples: Callable[[], list[Sample]]
     ending: str
     damage: Callable[[bytes, Random], bytes]
 
     def damaged(self, samples: list[Sample], seed: int) -> Sample:
-        """Return one of the samples with a file damaged."""
+        """Return one of the samples with one file damaged."""
         random = Random(seed)
         sample = random.choice(samples)
         name = random.choice([name for name in sample.files if name.endswith(self.ending)])
@@ -253,9 +253,9 @@ READERS = {
 
 
 def run_case(sample: Sample, seconds: float = SECONDS) -> tuple[str, str]:
-    """Read `sample` in a process of its own, with limits of time and memory.
+    """Read `sample` in a separate process, with limits of time and memory.
 
-    Returns "read" and nothing, "refused" and the message, or "failed" and a description.
+    Returns the outcome and a text: "read" and "", "refused" and the message, or "failed" and a description.
     """
     with (
         tempfile.TemporaryDirectory(prefix="fuzz-") as folder,
@@ -272,26 +272,26 @@ def run_case(sample: Sample, seconds: float = SECONDS) -> tuple[str, str]:
         status = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
         output.seek(0)
         result.seek(0)
-        printed, answer = output.read().decode(errors="replace"), result.read()
-    if not answer:
+        printed, result_json = output.read().decode(errors="replace"), result.read()
+    if not result_json:
         return "failed", f"the process ended with status {status}\n{printed}"
-    kind, detail = json.loads(answer)
+    kind, detail = json.loads(result_json)
     if printed and kind != "failed":
         return "failed", f"{kind}, and printed:\n{printed}"
     return kind, detail
 
 
 def _work(sample: Sample, folder: Path, seconds: float, output: int, result: int) -> None:
-    """Be the worker process: write the outcome to `result`, and everything printed to `output`."""
+    """Run the worker process: write the outcome to `result`, and all printed text to `output`."""
     try:
         os.dup2(output, 1)
         os.dup2(output, 2)
         faulthandler.enable(2)
-        # Ends the process from a thread of its own, whatever the others do.
+        # Ends the process from a separate thread, even if the reader hangs.
         faulthandler.dump_traceback_later(seconds, exit=True, file=2)
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-        most = pages * resource.getpagesize() + MEMORY_BYTES
-        resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+        memory_limit = pages * resource.getpagesize() + MEMORY_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (memory_limit, resource.RLIM_INFINITY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.write(result, json.dumps(_read(sample, folder)).encode())
     finally:
@@ -322,14 +322,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Give damaged files to a reader.")
     parser.add_argument("--reader", required=True, choices=READERS)
     parser.add_argument("--seeds", required=True, metavar="FIRST:END")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"of a case; default: {SECONDS:g}")
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help=f"time limit of a case; default: {SECONDS:g}"
+    )
     parser.add_argument("--verbose", action="store_true", help="print the outcome of every case")
     options = parser.parse_args(arguments)
     reader = READERS[options.reader]
     samples = reader.samples()
     counts: Counter[str] = Counter()
     slowest = (0.0, 0)
-    # Otherwise the collector of every worker would copy the memory that it shares with this process.
+    # Otherwise the garbage collector of every worker would copy the memory shared with this process.
     gc.freeze()
     for seed in range(*map(int, options.seeds.split(":"))):
         damaged = reader.damaged(samples, seed)

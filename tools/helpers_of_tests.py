@@ -1,9 +1,9 @@
-"""Lets the programs of this folder import what tests share, from whatever folder they are run."""
+"""Put tests/helpers on the path of the programs of this folder, in any working folder."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-# pytest has it there already, before what is installed.
+# Under pytest the folder is there already, before the installed packages.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "helpers"))

@@ -1,9 +1,9 @@
-"""Replace the installed Python files of convswap by links to those of this checkout.
+"""Replace the installed Python files of convswap by links to the files of this checkout.
 
     python tools/link_sources.py
 
-The compiled modules stay where they are, beside the links. Files are linked one by one: pip, which takes the
-names of installed files from its record, would follow a linked folder and remove what is in the checkout.
+Compiled modules stay as installed. Each file is a link, because pip removes installed files one by one: it
+would follow a linked folder and remove files of the checkout.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def links(root: Path, site: Path) -> dict[Path, Path]:
-    """Return the source of each file of the package in `site`, by pyproject.toml's map of the packages."""
+    """Return the source of each file that pyproject.toml's map of packages installs in `site`."""
     settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     packages = settings["tool"]["scikit-build"]["wheel"]["packages"]
     return {
@@ -29,7 +29,7 @@ def links(root: Path, site: Path) -> dict[Path, Path]:
 
 
 def link(root: Path, site: Path) -> None:
-    """Make the links in place of the installed files, and remove links to files that no longer exist."""
+    """Replace the installed files by links, and remove links to files that no longer exist."""
     wanted = links(root, site)
     for installed, source in wanted.items():
         installed.parent.mkdir(parents=True, exist_ok=True)

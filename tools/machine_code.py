@@ -1,13 +1,13 @@
-"""What the kernels compile to, of two versions of the sources: the same instructions, constants, registers?
+"""Compare the machine code of all kernels between two versions of the sources.
 
-    python tools/machine_code.py record before.json        # with the convswap of one version
-    python tools/machine_code.py record after.json         # and of another
+    python tools/machine_code.py record before.json        # with one version of convswap
+    python tools/machine_code.py record after.json         # with another version
     python tools/machine_code.py compare before.json after.json
 
-`record` compiles, with the NVRTC that is here, the kernels of tests/op/test_kernels_compile.py and a kernel
-of each rung; with --every and a compute capability all instances of all families for such a card, which takes
-an hour. Kernels are paired by family and position in its list; their names, and the symbols that they refer
-to, do not count. Needs no card. `compare` ends with status 1 where something differs.
+`record` compiles, with the installed NVRTC, the kernels of tests/op/test_kernels_compile.py and one kernel of
+each rung. With --every and a compute capability it compiles all instances of all families, which takes an hour.
+Kernels are paired by family and position in the family's list. Instructions, constants and registers are
+compared; names and symbols are not. Needs no card. `compare` exits with 1 if a kernel differs.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def described(cubin: bytes) -> dict[str, Any]:
-    """Return what counts of the code of one kernel, and of the functions that it calls."""
+def properties_of(cubin: bytes) -> dict[str, Any]:
+    """Return hashes and counts of the code of one kernel and the functions that it calls."""
     sections = list(ELFFile(io.BytesIO(cubin)).iter_sections())
     code = [section for section in sections if section.name.startswith(".text.")]
     words = [
@@ -49,24 +49,24 @@ def described(cubin: bytes) -> dict[str, Any]:
         "in any order": _hash(b"".join(sorted(words))),
         "instructions": len(words),
         "constants": _hash(b"".join(constants)),
-        # The upper byte of `sh_info`, which holds a symbol below it.
+        # The register count is the upper byte of `sh_info`; the lower bytes are a symbol index.
         "registers": [section["sh_info"] >> 24 for section in code],
     }
 
 
-def _compiled(work: tuple[str, str, int]) -> tuple[str, dict[str, Any]]:
-    key, instance, capability = work
-    return key, described(_native.compile_kernel(instance, capability))
+def _compile(kernel: tuple[str, str, int]) -> tuple[str, dict[str, Any]]:
+    key, instance, capability = kernel
+    return key, properties_of(_native.compile_kernel(instance, capability))
 
 
 def _name(header: str) -> str:
-    """Return the name of the family whose kernels are in `header`, wherever its folder lies."""
+    """Return the name of the family whose kernels are in `header`."""
     path = Path(header)
     return path.parent.name if path.stem == "kernel" else path.stem
 
 
-def _work(every: int | None) -> list[tuple[str, str, int]]:
-    """Return for each kernel its family, position and card as one text, its name, and the card."""
+def _kernels_to_compile(every: int | None) -> list[tuple[str, str, int]]:
+    """Return for each kernel its key (family, position, capability), its name, and the compute capability."""
     families = {family["header"]: family for family in _native.kernel_families()}
     if every is None:
         from test_kernels_compile import DISASSEMBLED, OTHERS, TO_COMPILE
@@ -76,9 +76,9 @@ def _work(every: int | None) -> list[tuple[str, str, int]]:
             for header, family in families.items()
             if "/ladder/" in header
         ]
-        each = [*TO_COMPILE, *((header, instance, DISASSEMBLED) for header, instance in OTHERS), *rungs]
+        kernels = [*TO_COMPILE, *((header, instance, DISASSEMBLED) for header, instance in OTHERS), *rungs]
     else:
-        each = [
+        kernels = [
             (header, instance, every)
             for header, family in families.items()
             if (
@@ -94,26 +94,26 @@ def _work(every: int | None) -> list[tuple[str, str, int]]:
             instance,
             capability,
         )
-        for header, instance, capability in each
+        for header, instance, capability in kernels
     ]
 
 
 def record(file: Path, every: int | None) -> None:
-    """Compile the kernels and write what they are into `file`."""
-    work = _work(every)
+    """Compile the kernels and write their properties to `file`."""
+    kernels = _kernels_to_compile(every)
     with ProcessPoolExecutor() as pool:
-        found = dict(track(pool.map(_compiled, work), "Compiling kernels", total=len(work)))
-    file.write_text(json.dumps(found, indent=1) + "\n")
+        properties = dict(track(pool.map(_compile, kernels), "Compiling kernels", total=len(kernels)))
+    file.write_text(json.dumps(properties, indent=1) + "\n")
 
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Return a line for each kernel that is not the same in both."""
-    lines = [f"{key}: in one alone" for key in sorted(before.keys() ^ after.keys())]
+    """Return a line for each kernel that differs, or is in one record only."""
+    lines = [f"{key}: in one record only" for key in sorted(before.keys() ^ after.keys())]
     for key in before.keys() & after.keys():
         a, b = before[key], after[key]
         if a == b:
             continue
-        order = all(a[name] == b[name] for name in a if name != "text")
+        only_order = all(a[name] == b[name] for name in a if name != "text")
         differing = [
             f"{name} {a[name]} and {b[name]}"
             for name in ("instructions", "registers", "constants")
@@ -121,7 +121,7 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
         ]
         lines.append(
             f"{key}: "
-            + ("the same in another order" if order else "; ".join(differing) or "other instructions")
+            + ("the same in another order" if only_order else "; ".join(differing) or "other instructions")
         )
     return sorted(lines)
 

@@ -1,11 +1,11 @@
-"""Builds the wheel for every card, as `make wheel` does: dist/convswap-VERSION-...-manylinux_..._x86_64.whl.
+"""Build the wheel with kernels for every card: dist/convswap-VERSION-...-manylinux_..._x86_64.whl.
 
-With --compute-capability 8.0 it has kernels for such cards alone, and what is portable for newer ones, with
---algorithm naive those of one algorithm; with --dist FOLDER it goes there.
+`make wheel` runs it. --compute-capability 8.0 limits the kernels to these cards, plus portable code for newer
+cards; --algorithm naive limits them to one algorithm; --dist FOLDER names the output folder.
 
-It takes the wheel that pip builds of this checkout and puts the generic kernels beside its library, compiled
-for every generation of cards by NVRTC of CUDA 12.9, whose code drivers of CUDA 12 and 13 load; auditwheel
-says which systems it runs on. What it needs is fetched with pip into build/wheel.
+The program adds the generic kernels to the wheel that pip builds of this checkout. NVRTC of CUDA 12.9
+compiles them for every generation of cards; drivers of CUDA 12 and 13 load its code. auditwheel determines
+the platform tag. pip installs NVRTC and the tools into build/wheel.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 FOLDER = REPOSITORY / "build" / "wheel"
 NVRTC = "nvidia-cuda-nvrtc-cu12==12.9.86"
 TOOLS = ("auditwheel>=6", "wheel>=0.45")
-MOST_MEGABYTES = 15
+MAX_MEGABYTES = 15
 
 
 def main() -> int:
     """Build the wheel and print its path."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--compute-capability", default="", metavar="8.0,9.0", help="default: every card's")
-    parser.add_argument("--algorithm", default="", metavar="A", help="default: all that are generic")
+    parser.add_argument("--compute-capability", default="", metavar="8.0,9.0", help="default: all")
+    parser.add_argument("--algorithm", default="", metavar="A", help="default: all generic algorithms")
     parser.add_argument("--dist", type=Path, default=REPOSITORY / "dist", metavar="FOLDER")
     options = parser.parse_args()
     shutil.rmtree(FOLDER, ignore_errors=True)
@@ -42,53 +42,59 @@ def main() -> int:
     (plain,) = built.glob("convswap-*.whl")
     with zipfile.ZipFile(plain) as archive:
         archive.extractall(unpacked)
-    with_tools = {**os.environ, "PYTHONPATH": str(tools)}
-    name = re.sub(r"-[^-]+\.whl$", f"-{tag_of(plain, with_tools)}.whl", plain.name)
+    tools_environment = {**os.environ, "PYTHONPATH": str(tools)}
+    name = re.sub(r"-[^-]+\.whl$", f"-{tag_of(plain, tools_environment)}.whl", plain.name)
     print(f"Compiling the generic kernels for {options.compute_capability or 'every card'}", flush=True)
     (compiler,) = (FOLDER / "nvrtc").rglob("libnvrtc.so.12")
     environment = {**os.environ, "PYTHONPATH": str(unpacked), "CONVSWAP_NVRTC": str(compiler)}
-    ready = unpacked / "convswap" / "ready_made.pack"
-    only = ["--algorithm", options.algorithm] if options.algorithm else []
+    pack = unpacked / "convswap" / "ready_made.pack"
+    algorithm_options = ["--algorithm", options.algorithm] if options.algorithm else []
     environment["CONVSWAP_READY_MADE"] = options.compute_capability.replace(",", ";")
-    run([sys.executable, "-m", "convswap.planning.ready_made", "--wheel", str(ready), *only], environment)
+    run(
+        [sys.executable, "-m", "convswap.planning.ready_made", "--wheel", str(pack), *algorithm_options],
+        environment,
+    )
     retag(unpacked, name)
     options.dist.mkdir(parents=True, exist_ok=True)
     for old in options.dist.glob("convswap-*.whl"):
         old.unlink()
-    run([sys.executable, "-m", "wheel", "pack", "--dest-dir", str(options.dist), str(unpacked)], with_tools)
+    run(
+        [sys.executable, "-m", "wheel", "pack", "--dest-dir", str(options.dist), str(unpacked)],
+        tools_environment,
+    )
     wheel = options.dist / name
     megabytes = wheel.stat().st_size / 1e6
     print(f"{wheel}, {megabytes:.1f} MB")
-    if megabytes > MOST_MEGABYTES:
-        print(f"the wheel has more than {MOST_MEGABYTES} MB", file=sys.stderr)
+    if megabytes > MAX_MEGABYTES:
+        print(f"the wheel has more than {MAX_MEGABYTES} MB", file=sys.stderr)
         return 1
     return 0
 
 
 def pip(*arguments: str) -> None:
-    """Run pip, which is silent unless it fails."""
+    """Run pip, without output unless it fails."""
     run([sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments], dict(os.environ))
 
 
 def run(command: list[str], environment: dict[str, str]) -> None:
-    """Run a command; end with its status where it fails."""
+    """Run a command; end with its status if it fails."""
     status = subprocess.run(command, env=environment, check=False).returncode
     if status != 0:
         raise SystemExit(status)
 
 
 def tag_of(wheel: Path, environment: dict[str, str]) -> str:
-    """Return the oldest platform that the wheel runs on, as auditwheel finds it."""
+    """Return the tag of the oldest platform that the wheel runs on, from auditwheel."""
     command = [sys.executable, "-m", "auditwheel", "show", str(wheel)]
-    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
-    found = re.search(r'platform\s+tag\s*(?:to|:)\s+"(manylinux_\d+_\d+_x86_64)"', said)
-    if found is None:
-        raise SystemExit(f"auditwheel names no manylinux platform for {wheel.name}:\n{said}")
-    return found[1]
+    output = subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
+    platform = re.search(r'platform\s+tag\s*(?:to|:)\s+"(manylinux_\d+_\d+_x86_64)"', output)
+    if platform is None:
+        raise SystemExit(f"auditwheel names no manylinux platform for {wheel.name}:\n{output}")
+    return platform[1]
 
 
 def retag(unpacked: Path, name: str) -> None:
-    """Have the metadata say what the wheel's name does."""
+    """Write the tag of the wheel's name into its metadata."""
     (metadata,) = unpacked.glob("convswap-*.dist-info/WHEEL")
     tag = "-".join(name.removesuffix(".whl").split("-")[-3:])
     metadata.write_text(re.sub(r"(?m)^Tag: .*$", f"Tag: {tag}", metadata.read_text()))

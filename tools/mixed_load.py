@@ -4,21 +4,21 @@
     python tools/mixed_load.py --device cuda --seconds 540 --seed 1 --lasting
     python tools/mixed_load.py --device cuda --per-session override
 
-A fixed pool of problems is drawn as in conv_property.py and checked there against float64; every later run
+A fixed set of problems is drawn as in conv_property.py and checked there against float64; every later run
 must give the same bits. Sessions have constant weights or weights as inputs, run the swapped or the original
 model (override mode), are shared by all threads, or replay a CUDA graph. Inputs change shape from run to run.
-Some do not fit, which must give our status and leave the session as it was.
+Some inputs have a wrong shape, for which our op must return its status and leave the session usable.
 
-Every 15 seconds all threads rest for two. All sessions close but one of each kind, the C library returns its
-free memory, and the memory in use is noted. Growth is the median of the last ninth of the rests less that of
-the third ninth, times 7/6: the middles of both are 6 ninths apart, and 7 follow the warm-up. Rests begin at
-whole multiples of 15 seconds of the clock, so that processes that share a card rest together. Exits 1 if a
-run was wrong, or memory grew by 8 MiB or more.
+Every 15 seconds all threads rest for two. All sessions except one of each kind close, the C library returns
+its free memory, and the memory in use is recorded. Growth is the median of the last ninth of the rests minus
+the median of the third ninth, times 7/6: the middles of both are 6 ninths apart, and 7 ninths follow the
+warm-up. Rests begin at multiples of 15 seconds of the clock, so processes that share a card rest together.
+Exits 1 if a run was wrong, or memory grew by 8 MiB or more.
 
 ONNX Runtime's CUDA provider keeps some host memory of every session that has run, with or without our op:
 109,000 bytes, and 2,500 more if the model has a weight (H100). On a card memory is therefore judged with
-`--lasting`, which closes no session. `--per-session` prints by how many bytes more the process grows for a
-closed session of our op than for one without, the median of a few rounds in a process that does nothing else.
+`--lasting`, which closes no session. `--per-session` prints how many bytes more a closed session of our op
+leaves in the process than a session without our op: the median of a few rounds in an otherwise idle process.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
-# Before the runtime is loaded, which reads it once: telemetry holds a note of every failed run.
+# Set before ONNX Runtime is loaded, which reads the variable once. Telemetry keeps records of failed runs.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 import numpy as np
 import onnxruntime
-from conv_property import MOST_OPERATIONS, Draw, check, draws, for_each_draw, results
+from conv_property import MAX_OPERATIONS, Draw, check, draws, for_each_draw, results
 from convswap import _native, override_session
 from cuda_driver import free_bytes
 from element_types import ort_value
@@ -58,16 +58,16 @@ from op_sessions import CASE, PROVIDERS, conv_model, make_session
 from repeats import repeats
 
 MIB = 1 << 20
-MOST_GROWTH = 8 * MIB
-RESTS, MOST_SECONDS_TO_REST, REST_SHARE = 36, 15, 2 / 15
-# Of the tensors of a problem, so that all that are in flight together stay within a few MiB.
-MOST_BYTES = 1 << 19
+MAX_GROWTH = 8 * MIB
+RESTS, MAX_SECONDS_BETWEEN_RESTS, REST_SHARE = 36, 15, 2 / 15
+# Bytes of the tensors of a problem, so that all problems in flight take a few MiB.
+MAX_TENSOR_BYTES = 1 << 19
 SHAPES_PER_SPEC = 3
-# Uses of a session before another takes its place.
+# Uses of a session before another session replaces it.
 USES = range(20, 60)
-MOST_RUNS_PER_USE = 6
+MAX_RUNS_PER_USE = 6
 MISFIT_SHARE = 0.05
-# Enough for the threads to be in flight together, whichever begins.
+# Enough runs for those of all threads to overlap.
 RUNS_AT_ONCE = 50
 # ONNX Runtime captures the third run at the latest.
 RUNS_TO_CAPTURE = 4
@@ -75,71 +75,71 @@ HANG_SECONDS = 60
 SHOWN_ERRORS = 10
 KINDS = ("inputs", "constant", "override")
 
-# Of `--per-session`.
+# Closed sessions of a round of `--per-session`, and rounds.
 SESSIONS, ROUNDS = repeats(60), repeats(3)
-# A model of as many tensors without a convolution.
+# A model without a convolution, with as many tensors.
 ADD = """<ir_version: 9, opset_import: ["": 20]>
 net (float[2, 3, 9, 8] x) => (float[2, 3, 9, 8] y) <float[1] w = {1}> { y = Add(x, w) }"""
-# Two pages. Rounds of one model differ by a page (H100, 60 sessions).
-MOST_MORE = 8 << 10
+# Bytes of two pages. Rounds of one model differ by a page (H100, 60 sessions).
+MAX_EXTRA_BYTES = 8 << 10
 
 Session = onnxruntime.InferenceSession
 
 
 @dataclass(frozen=True)
 class Reshaped(Draw):
-    """A draw with the weights and bias of another, and an input and a residual of its own."""
+    """A draw with the weights and bias of another draw, and a separate input and residual."""
 
     original: Draw = field(kw_only=True)
 
     def arrays(self) -> list[np.ndarray | None]:
-        """Return the arrays of a draw, with w and b of the original."""
+        """Return the arrays of this draw, with w and b of the original."""
         x, _, _, *others = super().arrays()
         return [x, *self.original.arrays()[1:3], *others]
 
 
 def shapes_of(draw: Draw) -> list[Draw]:
-    """Return the draw, and the same with larger inputs."""
+    """Return the draw and copies with larger inputs."""
     batch, channels, *sizes = draw.case.x_shape
-    how = (draw.type, draw.precision, draw.data_seed + 1, draw.epilogue, draw.has_residual)
-    shapes = [(batch + more, channels, *(s + more for s in sizes)) for more in range(1, SHAPES_PER_SPEC)]
-    return [draw, *(Reshaped(replace(draw.case, x_shape=x), *how, original=draw) for x in shapes)]
+    settings = (draw.type, draw.precision, draw.data_seed + 1, draw.epilogue, draw.has_residual)
+    shapes = [(batch + extra, channels, *(s + extra for s in sizes)) for extra in range(1, SHAPES_PER_SPEC)]
+    return [draw, *(Reshaped(replace(draw.case, x_shape=x), *settings, original=draw) for x in shapes)]
 
 
 def is_small(draw: Draw) -> bool:
-    """Return whether many of the draw may be in flight together."""
-    return draw.problem.bytes <= MOST_BYTES and draw.problem.operations <= 2 * MOST_OPERATIONS
+    """Return whether many runs of the draw may be in flight together."""
+    return draw.problem.bytes <= MAX_TENSOR_BYTES and draw.problem.operations <= 2 * MAX_OPERATIONS
 
 
 def draw_specs(number: int, count: int) -> list[Draw]:
-    """Return `count` draws, all of whose shapes are small."""
-    found: dict[str, Draw] = {}
+    """Return up to `count` draws, all of whose shapes are small."""
+    specs: dict[str, Draw] = {}
 
     def collect(draw: Draw) -> None:
-        if len(found) < count and all(map(is_small, shapes_of(draw))):
-            found.setdefault(repr(draw), draw)
+        if len(specs) < count and all(map(is_small, shapes_of(draw))):
+            specs.setdefault(repr(draw), draw)
 
     for_each_draw(collect, draws(), number, 20 * count)
-    return list(found.values())
+    return list(specs.values())
 
 
 class Problem:
-    """A problem checked against float64: its arrays, the expected bits, and an input that does not fit."""
+    """A problem checked against float64: its arrays, the expected bits, and an input of a wrong shape."""
 
     def __init__(self, draw: Draw, device: str) -> None:
         check(draw, device)
         arrays = draw.arrays()
         chosen = _native.choose(draw.problem, device)
-        # The first instruction set of a CPU algorithm is the one that it takes by itself.
+        # The first instruction set of a CPU algorithm is its default.
         self.expected = next(y for name, y in results(draw, arrays, device) if name.split()[0] == chosen)
         self.draw = draw
         self.type = helper.np_dtype_to_tensor_dtype(arrays[0].dtype)
         self.arrays = {key: a for key, a in zip("xwbz", arrays[:4], strict=True) if a is not None}
         batch, channels, *sizes = arrays[0].shape
-        self.unfit = np.zeros((batch, channels + 1, *sizes), arrays[0].dtype)
+        self.misfit = np.zeros((batch, channels + 1, *sizes), arrays[0].dtype)
 
     def bind(self, session: Session, **others: np.ndarray) -> tuple[onnxruntime.IOBinding, np.ndarray]:
-        """Return a binding of the arrays, `others` in place of its own, and the output, which holds NaN."""
+        """Return a binding of the arrays, with `others` replacing some, and its output, filled with NaN."""
         y = np.full_like(self.expected, np.nan)
         binding = session.io_binding()
         for value in session.get_inputs():
@@ -149,7 +149,7 @@ class Problem:
         return binding, y
 
     def run(self, session: Session, with_arrays: bool = False) -> None:
-        """Run the session, which must give the expected bits; `with_arrays`: without a binding."""
+        """Run the session, with a binding unless `with_arrays`, and require the expected bits."""
         if with_arrays and self.draw.type != "bfloat16":
             y = session.run(None, {value.name: self.arrays[value.name] for value in session.get_inputs()})[0]
         else:
@@ -165,10 +165,10 @@ class Problem:
             raise AssertionError(f"{self.draw}: {len(differ)} of {y.size} differ, first {differ[:1]}")
 
     def require_refusal(self, session: Session) -> None:
-        """Raise AssertionError unless an input with a channel too many gives our op's status."""
+        """Raise AssertionError unless our op refuses an input with a channel too many with its status."""
         message = "no error"
         try:
-            session.run_with_iobinding(self.bind(session, x=self.unfit)[0])
+            session.run_with_iobinding(self.bind(session, x=self.misfit)[0])
         except Exception as error:  # onnxruntime's own exception types are private
             message = str(error)
         is_ours = re.search("convswap (Fused)?Conv node.*channels", message, re.DOTALL)
@@ -195,7 +195,7 @@ class Spec:
         }
         constants = {key: arrays.get(key) for key in "wb"}
         inputs = {key: None if a is None else [None] * a.ndim for key, a in constants.items()}
-        # ONNX has no FusedConv, which is ours in any case.
+        # ONNX has no FusedConv, so override mode runs ours.
         domain = "convswap" if draw.epilogue else ""
         self.models = {
             "inputs": conv_model(**attributes, **inputs),
@@ -209,7 +209,7 @@ class Graph:
 
     def __init__(self, session: Session, problem: Problem) -> None:
         self._session, self._problem, self._binding = session, problem, session.io_binding()
-        self._inputs = []  # kept while they are bound
+        self._inputs = []  # owns the memory of the binding
         for value in session.get_inputs():
             array = _native.DeviceArray.from_numpy(problem.arrays[value.name])
             self._inputs.append(array)
@@ -222,7 +222,7 @@ class Graph:
             self.run()
 
     def run(self) -> None:
-        """Run the session into poisoned memory."""
+        """Run the session into poisoned memory, and require the expected bits."""
         self._y.poison()
         self._session.run_with_iobinding(self._binding)
         self._binding.synchronize_outputs()
@@ -234,7 +234,7 @@ def open_session(model: bytes, kind: str, device: str) -> Session:
     provider_options = {"arena_extend_strategy": "kSameAsRequested"} if device == "cuda" else {}
     if kind == "graph":
         provider_options["enable_cuda_graph"] = "1"
-    # Silent about runs that fail on purpose, and without threads of its own.
+    # No messages about runs that fail on purpose, and no threads.
     entries = {"log_severity_level": 4, "intra_op_num_threads": 1}
     if kind != "override":
         return make_session(model, device, provider_options=provider_options, **entries)
@@ -247,10 +247,12 @@ def open_session(model: bytes, kind: str, device: str) -> Session:
 
 
 class Slot:
-    """A place for one session of a kind at a time; each session is of another spec than the one before."""
+    """One open session of a kind at a time; each new session has the next spec."""
 
-    def __init__(self, kind: str, device: str, specs: Sequence[Spec], random: Random, lasts: bool) -> None:
-        self._kind, self._device, self._lasts, self._random = kind, device, lasts, random
+    def __init__(
+        self, kind: str, device: str, specs: Sequence[Spec], random: Random, is_lasting: bool
+    ) -> None:
+        self._kind, self._device, self._is_lasting, self._random = kind, device, is_lasting, random
         self._specs = itertools.cycle(random.sample(specs, len(specs)))
         self._lock = threading.Lock()
         self._uses_left = 0
@@ -258,10 +260,10 @@ class Slot:
         self.opened = 0
 
     def take(self) -> tuple[Spec, Session]:
-        """Return the open session; a new one if there is none, or if it has been used enough."""
+        """Return the open session; open a new session if there is none, or if its uses are spent."""
         with self._lock:
-            if self._open is None or (self._uses_left <= 0 and not self._lasts):
-                self._open = None  # a thread that still runs the old one keeps it until then
+            if self._open is None or (self._uses_left <= 0 and not self._is_lasting):
+                self._open = None  # a thread that still runs the old session keeps it alive
                 spec = next(self._specs)
                 self._open = spec, open_session(spec.models[self._kind], self._kind, self._device)
                 self._uses_left = self._random.choice(USES)
@@ -270,8 +272,8 @@ class Slot:
             return self._open
 
     def close(self) -> None:
-        """Close the session unless it lasts."""
-        if not self._lasts:
+        """Close the session, except a lasting one."""
+        if not self._is_lasting:
             self._open = None
 
 
@@ -285,7 +287,7 @@ class Load:
         self._graphs: list[Graph | None] = [None] * (max(1, threads // 5) if device == "cuda" else 0)
         self._graphs_opened = 0
         random = Random(number)
-        # A third more sessions than threads, so that some are shared and some idle, beside the lasting ones.
+        # A lasting session of each kind, and a third more sessions than threads: some are shared, some idle.
         kinds = [*KINDS, *(KINDS[i % 3] for i in range(threads * 4 // 3))]
         self._slots = [
             Slot(kind, device, specs, Random(random.random()), lasting or i < len(KINDS))
@@ -301,17 +303,17 @@ class Load:
 
     @property
     def runs(self) -> int:
-        """How many runs all threads have made."""
+        """Number of runs of all threads."""
         return sum(self._runs)
 
     @property
     def sessions(self) -> int:
-        """How many sessions were opened."""
+        """Number of opened sessions."""
         return self._graphs_opened + sum(slot.opened for slot in self._slots)
 
     def run(self, seconds: float) -> list[dict[str, int]]:
-        """Run for so long; return the memory in use at each rest."""
-        rests, interval = [], min(MOST_SECONDS_TO_REST, seconds / RESTS)
+        """Run for `seconds`; return the memory in use at each rest."""
+        rests, interval = [], min(MAX_SECONDS_BETWEEN_RESTS, seconds / RESTS)
         for thread in self._threads:
             thread.start()
         end = time.time() + seconds
@@ -350,7 +352,7 @@ class Load:
             self._all_meet.wait()
 
     def _attempt(self, function: Callable[..., None], *arguments: object) -> None:
-        """Call the function; count its error, and print it if there are few."""
+        """Call the function; record its error, and print the first SHOWN_ERRORS errors."""
         try:
             function(*arguments)
         except Exception:
@@ -359,9 +361,9 @@ class Load:
                 print(f"error {len(self.errors)}: {self.errors[-1]}", flush=True)
 
     def _run_each_at_once(self) -> None:
-        """Run every session in all threads at the same time, with nothing in between that holds the GIL.
+        """Run every session in all threads at the same time, without Python code between the runs.
 
-        A session sets up a stream and workspaces, some 70 MiB of the card, whenever more runs are in flight
+        A session sets up a stream and workspaces, about 70 MiB of the card, whenever more runs are in flight
         than ever before.
         """
         for slot in self._slots:
@@ -373,9 +375,9 @@ class Load:
             spec.problems[0].require(y)
 
     def _capture(self, number: int, random: Random) -> None:
-        """Capture a graph in the thread that replays it, because ONNX Runtime keeps one for each thread.
+        """Capture a graph in the thread that replays it, because ONNX Runtime keeps graphs by thread.
 
-        All other threads wait: CUDA then refuses to allocate memory in every thread of the process.
+        All other threads wait: during a capture CUDA refuses allocations in every thread of the process.
         """
         with self._capturing:
             spec = random.choice([spec for spec in self._specs if spec.bindable])
@@ -387,7 +389,7 @@ class Load:
         graph = self._graphs[number] if number < len(self._graphs) and random.random() < 0.5 else None
         if graph is None:
             spec, session = random.choice(self._slots).take()
-        for _ in range(random.randint(1, MOST_RUNS_PER_USE)):
+        for _ in range(random.randint(1, MAX_RUNS_PER_USE)):
             if graph is not None:
                 graph.run()
             elif random.random() < MISFIT_SHARE:
@@ -398,19 +400,19 @@ class Load:
 
 
 def host_memory() -> int:
-    """Return the resident set of this process in bytes, once it has given back all memory that it can."""
+    """Return the resident set of this process in bytes, after it has returned all free memory."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
 def memory_in_use(device: str) -> dict[str, int]:
-    """Return the host memory in use, and that of the card but for a constant."""
+    """Return the host memory in use, and the card's up to a constant (minus its free memory)."""
     return {"host": host_memory()} | ({"card": -free_bytes()} if device == "cuda" else {})
 
 
 def growth(rests: Sequence[int]) -> float:
-    """Return by how much the memory at rests grew after the warm-up; see the text at the top."""
+    """Return the growth of the memory at rests after the warm-up, as defined at the top of this file."""
     first, later, last = (len(rests) * ninth // 9 for ninth in (2, 3, 8))
     return (statistics.median(rests[last:]) - statistics.median(rests[first:later])) * 7 / 6
 
@@ -421,15 +423,15 @@ def judge(rests: Sequence[dict[str, int]]) -> tuple[str, bool]:
         return f"no growth to judge: {len(rests)} rests", True
     grown = {name: growth([rest[name] for rest in rests]) for name in rests[0]}
     words = ", ".join(f"{name} {size / MIB:+.2f} MiB" for name, size in grown.items())
-    return f"growth {words}", max(grown.values()) >= MOST_GROWTH
+    return f"growth {words}", max(grown.values()) >= MAX_GROWTH
 
 
-def more_per_session(ours: Callable[[], Session], device: str) -> float:
-    """Return by how many bytes more the process grows for a closed session of `ours` than for one without."""
+def extra_bytes_per_session(ours: Callable[[], Session], device: str) -> float:
+    """Return how many bytes more a closed session of `ours` leaves than a session without our op."""
     x = CASE.arrays()[0]
     add = parser.parse_model(ADD).SerializeToString()
 
-    def kept(make: Callable[[], Session]) -> float:
+    def growth_per_session(make: Callable[[], Session]) -> float:
         before = host_memory()
         for _ in range(SESSIONS):
             session = make()
@@ -438,21 +440,23 @@ def more_per_session(ours: Callable[[], Session], device: str) -> float:
             del session
         return (host_memory() - before) / SESSIONS
 
-    def more() -> float:
-        return kept(ours) - kept(lambda: make_session(add, device, ours=False, intra_op_num_threads=1))
+    def difference() -> float:
+        return growth_per_session(ours) - growth_per_session(
+            lambda: make_session(add, device, ours=False, intra_op_num_threads=1)
+        )
 
-    more()
-    return statistics.median(more() for _ in range(ROUNDS))
+    difference()
+    return statistics.median(difference() for _ in range(ROUNDS))
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the command line names; return 1 if something failed or memory grew."""
+    """Run the load or the comparison of sessions; return 1 if a run failed or memory grew."""
     command = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     command.add_argument("--device", choices=["cpu", "cuda"], required=True)
-    command.add_argument("--seconds", type=float, default=540, help="of load; default 540")
+    command.add_argument("--seconds", type=float, default=540, help="duration of the load; default 540")
     command.add_argument("--seed", type=int, default=0)
     command.add_argument("--threads", type=int, help="default 16 on a GPU, else 4")
-    command.add_argument("--problems", type=int, default=150, help="drawn; default 150")
+    command.add_argument("--problems", type=int, default=150, help="number of problems to draw; default 150")
     command.add_argument("--lasting", action="store_true", help="close no session before the end")
     command.add_argument("--per-session", choices=["swapped", "override"], help="measure closed sessions")
     options = command.parse_args(arguments)
@@ -462,10 +466,12 @@ def main(arguments: list[str] | None = None) -> int:
     if options.per_session:
         overrides = options.per_session == "override"
         model = conv_model(domain="" if overrides else "convswap")
-        how = {"override": overrides, "intra_op_num_threads": 1}
-        more = more_per_session(lambda: make_session(model, options.device, **how), options.device)
-        print(more)
-        return int(more >= MOST_MORE)
+        session_options = {"override": overrides, "intra_op_num_threads": 1}
+        extra_bytes = extra_bytes_per_session(
+            lambda: make_session(model, options.device, **session_options), options.device
+        )
+        print(extra_bytes)
+        return int(extra_bytes >= MAX_EXTRA_BYTES)
     drawn = draw_specs(options.seed, math.ceil(options.problems / SHAPES_PER_SPEC))
     specs = [Spec(draw, options.device) for draw in drawn]
     threads = options.threads or (16 if options.device == "cuda" else 4)

@@ -1,8 +1,7 @@
-"""Damage for tools/fuzz.py: of any bytes, and of the structures of file formats.
+"""Damage for tools/fuzz.py: to any bytes, and to the structures of file formats.
 
-Every `damage_...` function of a format takes an intact file and a seeded random source. Its result is damaged
-as a rule and intact by chance. Checksums and lengths are made to fit the damage in most cases, because a file
-that the first check refuses never reaches the second one.
+Every `damage_...` function of a format takes an intact file and a seeded random source. Its result may be
+intact by chance. Most damage keeps checksums and lengths valid, so that files pass the first check.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 POWERS = [2**bits for bits in (7, 8, 15, 16, 31, 32, 62, 63, 64)]
-# The last two are infinities as float32.
+# 0x7F800000 and 0xFF800000 are the infinities of float32.
 EXTREME_INTEGERS = [0, 1, -1, 2, 3, 32, 33, 1000, 0x7F800000, 0xFF800000]
 EXTREME_INTEGERS += [sign * power + step for power in POWERS for sign in (1, -1) for step in (0, -1)]
 EXTREME_TEXTS = ("", "\n", "\x1b[31m", "\u2028", "Conv", "convswap", "ai.onnx", "../x", "/", "x" * 70_000)
@@ -35,7 +34,7 @@ LIST_CHANGES = ("delete", "repeat", "swap", "copy", "insert", "replace", "replac
 
 
 def damage_bytes(content: bytes, random: Random) -> bytes:
-    """Return `content` after one to four small changes that know nothing of its format."""
+    """Return `content` after one to four small changes that ignore its format."""
     damaged = bytearray(content)
     for _ in range(random.choice((1, 1, 2, 4))):
         _change_bytes(damaged, random)
@@ -43,13 +42,13 @@ def damage_bytes(content: bytes, random: Random) -> bytes:
 
 
 def _change_bytes(content: bytearray, random: Random) -> None:
-    start = _place(content, random)
+    start = _random_index(content, random)
     block = content[start : start + random.choice((1, 2, 4, 8, 16, 64, 1024))]
     end = start + len(block)
     match random.choice(BYTE_CHANGES):
         case "flip" if content:
             for _ in range(random.choice((1, 1, 3, 16))):
-                content[_place(content, random)] ^= 1 << random.randrange(8)
+                content[_random_index(content, random)] ^= 1 << random.randrange(8)
         case "noise":
             content[start:end] = random.randbytes(len(block))
         case "cut":
@@ -62,80 +61,80 @@ def _change_bytes(content: bytearray, random: Random) -> None:
             content[start:start] = block * random.choice((1, 1, 2, 100))
         case "move":
             del content[start:end]
-            place = _place(content, random)
-            content[place:place] = block
+            target = _random_index(content, random)
+            content[target:target] = block
         case "int":
             width = random.choice((1, 2, 4, 8))
             start -= random.choice((0, start % width))
             number = random.choice(EXTREME_INTEGERS) % 2 ** (8 * width)
             content[start : start + width] = number.to_bytes(width, random.choice(("little", "big")))
-        case "digits" if found := list(re.finditer(rb"-?[0-9]+", content[: 1 << 16])):
-            digits = random.choice(found)
+        case "digits" if numbers := list(re.finditer(rb"-?[0-9]+", content[: 1 << 16])):
+            digits = random.choice(numbers)
             content[digits.start() : digits.end()] = str(random.choice(EXTREME_INTEGERS)).encode()
 
 
-def _place(content: bytearray, random: Random) -> int:
-    """Return an index; two in three near the beginning or the end, where formats keep headers and tables."""
+def _random_index(content: bytearray, random: Random) -> int:
+    """Return an index, mostly near the beginning or the end, where formats keep headers and tables."""
     last = max(0, len(content) - 1)
     near = min(last, 63)
     return random.choice((random.randint(0, near), last - random.randint(0, near), random.randint(0, last)))
 
 
-def damage_list(items: list[Any], random: Random, another: Callable[[Any], Any]) -> None:
+def damage_list(items: list[Any], random: Random, replacement: Callable[[Any], Any]) -> None:
     """Delete, repeat, swap, copy or replace items in place.
 
-    `another` returns the replacement of an item, or a new item for None.
+    `replacement` returns the replacement of an item, or a new item for None.
     """
-    place, other = (random.randrange(len(items)) if items else 0 for _ in range(2))
+    index, other_index = (random.randrange(len(items)) if items else 0 for _ in range(2))
     match random.choice(LIST_CHANGES):
         case "delete" if items:
-            del items[place]
+            del items[index]
         case "repeat" if items:
-            items[place:place] = [items[place]] * random.choice((1, 1, 2, 40, 1000))
+            items[index:index] = [items[index]] * random.choice((1, 1, 2, 40, 1000))
         case "swap" if items:
-            items[place], items[other] = items[other], items[place]
+            items[index], items[other_index] = items[other_index], items[index]
         case "copy" if items:
-            items[place] = items[other]
+            items[index] = items[other_index]
         case "replace" if items:
-            items[place] = another(items[place])
+            items[index] = replacement(items[index])
         case _:
-            items.insert(place, another(None))
+            items.insert(index, replacement(None))
 
 
 # mini-dnn
 
 
 def damage_counted_layers(content: bytes, random: Random) -> bytes:
-    """Return a mini-dnn weights file with its head or layers damaged, repeated or missing; or any damage."""
+    """Return a mini-dnn weights file with damaged, repeated or missing layers or header, or any damage."""
     if random.random() < 0.4:
         return damage_bytes(content, random)
-    parts, place = [content[:4]], 4
-    while place < len(content):
-        end = place + 4 + 4 * struct.unpack_from("<i", content, place)[0]
-        parts.append(content[place:end])
-        place = end
+    parts, offset = [content[:4]], 4
+    while offset < len(content):
+        end = offset + 4 + 4 * struct.unpack_from("<i", content, offset)[0]
+        parts.append(content[offset:end])
+        offset = end
     damage_list(parts, random, lambda part: damage_bytes(part or b"", random))
     return b"".join(parts)
 
 
 # gzip
 
-# Members that follow one another are read as one file: a few kilobytes become gigabytes.
+# A gzip file may have several members, read as one file: a few kilobytes become gigabytes.
 ZERO_MEMBER = gzip.compress(bytes(16 << 20), mtime=0)
 
 
 def damage_gzip(content: bytes, random: Random) -> bytes:
-    """Return damaged gzip: the file itself, its content sealed again, or with gigabytes of zeros behind."""
-    kind = random.random()
-    if kind < 0.4:
+    """Return gzip with damaged bytes, with damaged content, or followed by gigabytes of zeros."""
+    chance = random.random()
+    if chance < 0.4:
         return damage_bytes(content, random)
-    sealed = gzip.compress(damage_bytes(gzip.decompress(content), random), compresslevel=1, mtime=0)
-    return sealed if kind < 0.95 else sealed + ZERO_MEMBER * 100
+    compressed = gzip.compress(damage_bytes(gzip.decompress(content), random), compresslevel=1, mtime=0)
+    return compressed if chance < 0.95 else compressed + ZERO_MEMBER * 100
 
 
 # pickle, in NumPy's .npy files
 
-# Operations that reach for programs, for memory, or for items that the stack does not have.
+# Operations that name programs, ask for memory, or pop items that the stack lacks.
 PICKLE_OPERATIONS = (
     b"cos\nsystem\n",
     b"cbuiltins\neval\n",
@@ -153,22 +152,22 @@ PICKLE_OPERATIONS = (
 
 
 def damage_npy(content: bytes, random: Random) -> bytes:
-    """Return a .npy file of a pickled array with any bytes damaged, or operations of its pickle."""
+    """Return a .npy file of a pickled array with damaged bytes, or damaged operations of its pickle."""
     if random.random() < 0.3:
         return damage_bytes(content, random)
     # Magic and version take 8 bytes, the length of the header 2.
     start = 10 + int.from_bytes(content[8:10], "little")
     pickle = content[start:]
-    places = [place for _, _, place in pickletools.genops(pickle)] + [len(pickle)]
-    operations = [pickle[place:end] for place, end in pairwise(places)]
+    offsets = [offset for _, _, offset in pickletools.genops(pickle)] + [len(pickle)]
+    operations = [pickle[offset:end] for offset, end in pairwise(offsets)]
 
-    def another(operation: bytes | None) -> bytes:
+    def replacement(operation: bytes | None) -> bytes:
         if operation is None or random.random() < 0.4:
             return random.choice(PICKLE_OPERATIONS)
         return damage_bytes(operation, random)
 
     for _ in range(random.choice((1, 1, 1, 2, 4))):
-        damage_list(operations, random, another)
+        damage_list(operations, random, replacement)
     return content[:start] + b"".join(operations)
 
 
@@ -181,78 +180,80 @@ def damage_json(content: bytes, random: Random) -> bytes:
         return damage_bytes(content, random)
     document = json.loads(content)
     for _ in range(random.choice((1, 1, 1, 2, 4))):
-        if places := list(_json_places(document)):
-            _change_json(places, random)
+        if items := list(_json_items(document)):
+            _change_json(items, random)
     damaged = json.dumps(document)
     if random.random() < 0.1:
-        # As many lists around a text as Python's parsers barely or no longer follow.
+        # Lists nested near and beyond the recursion limit of Python's parsers.
         depth = random.choice((10, random.randint(900, 1000), 100_000))
         text = random.choice(re.findall(r'"[^"]*"(?=[,}\]])', damaged) or ["0"])
         damaged = damaged.replace(text, "[" * depth + text + "]" * depth, 1)
     return damaged.encode()
 
 
-def _json_places(value: Any) -> Iterator[tuple[Any, Any]]:
+def _json_items(value: Any) -> Iterator[tuple[Any, Any]]:
     """Yield every (container, key or index) in `value`."""
     if isinstance(value, dict | list):
         for key in list(value) if isinstance(value, dict) else range(len(value)):
             yield value, key
-            yield from _json_places(value[key])
+            yield from _json_items(value[key])
 
 
-def _change_json(places: list[tuple[Any, Any]], random: Random) -> None:
-    """Change the container at one of the places."""
+def _change_json(items: list[tuple[Any, Any]], random: Random) -> None:
+    """Change, delete or rename one of the items."""
     number = random.choice((random.choice(EXTREME_INTEGERS), random.randint(-4, 12)))
     pair = f"({random.choice((number, 0, 1, 2, 3))}, {random.randint(-4, 6)})"
 
-    def another(value: Any) -> Any:
-        elsewhere = [copy.deepcopy(container[key]) for container, key in random.choices(places, k=2)]
-        alike = [each for each in elsewhere if type(each) is type(value)]
+    def replacement(value: Any) -> Any:
+        elsewhere = [copy.deepcopy(container[key]) for container, key in random.choices(items, k=2)]
+        same_type = [each for each in elsewhere if type(each) is type(value)]
         if random.random() < 0.7:
-            return random.choice([*alike, number] if isinstance(value, int) else [*alike, pair, str(number)])
-        others: list[Any] = [None, True, {}, [], [[]], {"": ""}, number, "full", "\ud800"]
-        return random.choice([*others, *EXTREME_TEXTS, *EXTREME_FLOATS])
+            return random.choice(
+                [*same_type, number] if isinstance(value, int) else [*same_type, pair, str(number)]
+            )
+        other_types: list[Any] = [None, True, {}, [], [[]], {"": ""}, number, "full", "\ud800"]
+        return random.choice([*other_types, *EXTREME_TEXTS, *EXTREME_FLOATS])
 
-    container, key = random.choice(places)
-    way = random.random()
+    container, key = random.choice(items)
+    chance = random.random()
     if isinstance(container, list):
-        damage_list(container, random, another)
-    elif way < 0.15:
+        damage_list(container, random, replacement)
+    elif chance < 0.15:
         del container[key]
-    elif way < 0.3:
+    elif chance < 0.3:
         container[random.choice((*container, *EXTREME_TEXTS))] = container.pop(key)
     else:
-        container[key] = another(container[key])
+        container[key] = replacement(container[key])
 
 
 # ONNX's protobuf messages
 
 
 def damage_onnx(content: bytes, random: Random) -> bytes:
-    """Return an ONNX model with fields changed, or its encoding damaged, or any of its bytes."""
-    way = random.random()
-    if way < 0.1:
+    """Return an ONNX model with changed fields, a damaged encoding, or any damaged bytes."""
+    chance = random.random()
+    if chance < 0.1:
         return damage_bytes(content, random)
     model = onnx.ModelProto.FromString(content)
-    if way < 0.3:
+    if chance < 0.3:
         return damage_encoding(model, random)
     for _ in range(random.choice((1, 1, 2, 3, 6))):
         damage_message(model, random)
-    return model.SerializeToString() if way < 0.95 else damage_encoding(model, random)
+    return model.SerializeToString() if chance < 0.95 else damage_encoding(model, random)
 
 
 def damage_message(message: Message, random: Random) -> None:
-    """Change one field, set or not, of `message` or of a message in it; the result can be encoded."""
+    """Change one field, set or unset, of `message` or a message in it; the result can be encoded."""
     messages = list(_messages(message))
     owner = random.choice(messages)
     used = [field for field, _ in owner.ListFields()]
     field = random.choice(used if used and random.random() < 0.85 else list(owner.DESCRIPTOR.fields))
     value = getattr(owner, field.name)
 
-    def another(value: Any) -> Any:
-        alike = list(_values_of_type(field, messages))
-        if alike and random.random() < 0.5:
-            return copy.deepcopy(random.choice(alike))
+    def replacement(value: Any) -> Any:
+        same_type = list(_values_of_type(field, messages))
+        if same_type and random.random() < 0.5:
+            return copy.deepcopy(random.choice(same_type))
         match field.type:
             case FieldDescriptor.TYPE_MESSAGE:
                 return GetMessageClass(field.message_type)()
@@ -264,19 +265,19 @@ def damage_message(message: Message, random: Random) -> None:
                 return random.choice(EXTREME_FLOATS)
         return random.choice((*EXTREME_INTEGERS, *range(24)))
 
-    # A value out of the field's range, or an unknown enumerator, is refused: no change then.
+    # A value out of the field's range, or an unknown enumerator, raises ValueError and changes nothing.
     with contextlib.suppress(ValueError):
         if hasattr(value, "extend"):
             items = list(value)
-            damage_list(items, random, another)
+            damage_list(items, random, replacement)
             owner.ClearField(field.name)
             getattr(owner, field.name).extend(items)
         elif random.random() < 0.2:
             owner.ClearField(field.name)
         elif field.message_type is not None:
-            value.CopyFrom(another(value))
+            value.CopyFrom(replacement(value))
         else:
-            setattr(owner, field.name, another(value))
+            setattr(owner, field.name, replacement(value))
 
 
 def _messages(message: Message) -> Iterator[Message]:
@@ -295,9 +296,9 @@ def _values_of_type(field: FieldDescriptor, messages: list[Message]) -> Iterator
 
 
 def damage_encoding(message: Message, random: Random) -> bytes:
-    """Return the encoding with bytes damaged around one field's tag and length; no length is put right."""
+    """Return the encoding with damaged bytes around one field's tag and length, lengths left as they are."""
     content = message.SerializeToString()
     inner = random.choice(list(_messages(message))).SerializeToString()
-    place = content.find(inner) + random.choice((0, 0, random.randint(0, len(inner))))
-    start, end = max(0, place - 3), place + 3
+    offset = content.find(inner) + random.choice((0, 0, random.randint(0, len(inner))))
+    start, end = max(0, offset - 3), offset + 3
     return content[:start] + damage_bytes(content[start:end], random) + content[end:]

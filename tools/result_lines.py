@@ -1,7 +1,7 @@
-"""A pytest plugin that writes JSON lines to $CONVSWAP_RESULT_LINES, also in runs that are ended by a crash.
+"""A pytest plugin that writes JSON lines to $CONVSWAP_RESULT_LINES, complete up to a crash.
 
-`python -m pytest -p result_lines`, with this folder on PYTHONPATH. A test gives {"test", "marks"} when it is
-collected, and {"test", "outcome", "said"} when it ends; "said" is the first line of the reason of a failure.
+`python -m pytest -p result_lines`, with this folder on PYTHONPATH. A test writes {"test", "marks"} when it is
+collected, and {"test", "outcome", "said"} when it ends; "said" is the first line of a failure's reason.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def write_line(**line: object) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Write the marks of each test that is left."""
+    """Write the marks of each selected test."""
     for item in session.items:
         write_line(test=item.nodeid, marks=sorted({mark.name for mark in item.iter_markers()}))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Write the outcome of the test, or of its set-up or end if they failed or skipped it."""
+    """Write the outcome of the test, or of a set-up or teardown that failed or skipped it."""
     if report.when != "call" and report.passed:
         return
     outcome = "error" if report.failed and report.when != "call" else report.outcome

@@ -1,18 +1,18 @@
 #!/bin/sh
-# What the Makefile does before convswap can run. Each failure is one line that says what to do.
+# Set-up steps of the Makefile. Each failure is one line that says what to do.
 #
-#   set_up.sh packages   makes .venv and installs into it what convswap needs to be built, run and tested
-#   set_up.sh lint       installs the checkers into .venv
-#   set_up.sh build      compiles what changed and installs convswap
-#   set_up.sh dev        does so, and has what is installed follow the checkout's Python files
+#   set_up.sh packages   makes .venv and installs the packages to build, run and test convswap
+#   set_up.sh lint       installs linters, formatters and type checker into .venv
+#   set_up.sh build      compiles changed files and installs convswap
+#   set_up.sh dev        does the same, and links the installed Python files to the checkout
 #   set_up.sh oldest     makes .venv-oldest, for the test with the oldest ONNX Runtime
 #   set_up.sh torch      installs PyTorch into .venv, for the tests that export its modules and train with it
 #
-# The Makefile passes PYTHON and PYTHON_ENV, and says what they mean.
+# The Makefile passes PYTHON and PYTHON_ENV, and explains them.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 mkdir -p build
-# Steps may run side by side.
+# Steps may run in parallel, so each has separate files.
 log=build/set_up.$1.log
 list=build/requirements.$1.txt
 
@@ -23,7 +23,7 @@ fail() {
 
 . tools/building.sh
 
-# The newest CUDA version that the driver takes, such as 13.0; nothing where there is no card.
+# Prints the newest CUDA version of the driver, such as 13.0; nothing without a card.
 cuda_of_driver() {
   nvidia-smi -L 2>/dev/null | grep -q '^GPU ' || return 0
   nvidia-smi | sed -n 's/.*CUDA[A-Z ]* Version *: *\([0-9]*\.[0-9]*\).*/\1/p' | head -n 1
@@ -40,7 +40,7 @@ check_compiler() {
   command -v "$compiler" >"$log" || fail "$compiler was not found; install g++ 11 or newer"
   case $("$compiler" --version | head -n 1) in
     *g++*) ;;
-    # Other compilers count their versions differently; CMake tells whether they know C++20.
+    # Other compilers number their versions differently; CMake checks that they support C++20.
     *) return ;;
   esac
   version=$("$compiler" -dumpversion)
@@ -55,7 +55,7 @@ make_environment() {
   "$PYTHON" -m venv "$1" >"$log" 2>&1 || fail "$PYTHON cannot make $1: $(tail -n 1 "$log")"
 }
 
-# The requirements in lists of pyproject.toml, one a line: build, run, or the name of an extra.
+# Prints requirements of pyproject.toml, one a line. Arguments: build, run, or names of extras.
 requirements() {
   "$python" - "$@" <<'END'
 import sys
@@ -69,13 +69,13 @@ print("\n".join(requirement for name in sys.argv[1:] for requirement in lists[na
 END
 }
 
-# Installs the requirements on standard input. What they are for comes first, then options of pip.
+# Installs the requirements on standard input. Arguments: a description of the packages, then options for pip.
 install() {
-  what=$1
+  description=$1
   shift
   cat >"$list"
   "$python" -m pip install --quiet --retries 2 "$@" --requirement "$list" >"$log" 2>&1 ||
-    fail "pip could not install $what; is the network there? pip says: $(grep -i '^error' "$log" | tail -n 1)"
+    fail "pip could not install $description; is the network there? pip says: $(grep -i '^error' "$log" | tail -n 1)"
 }
 
 install_packages() {
@@ -88,7 +88,7 @@ install_packages() {
     12.*) extra=cuda12 other=onnxruntime ;;
     *) extra=cuda other=onnxruntime ;;
   esac
-  # Both packages hold the same module: whichever came last would half replace the other.
+  # Both packages contain the same module: the second would overwrite only parts of the first.
   "$python" -m pip uninstall --quiet --yes "$other" >"$log" 2>&1
   echo "Installing packages into .venv${cuda:+, CUDA libraries of about 2 GB among them}"
   { requirements build run test "$extra" && printf 'cmake>=3.26\nninja\n'; } | install "convswap's packages"
@@ -103,19 +103,19 @@ check_packages() {
   done
 }
 
-# Takes ON to have each file compiled alone, else OFF.
+# Argument: ON to compile each file separately, else OFF.
 build() {
-  # CMake keeps the compiler and the paths that it found first.
+  # CMake caches compiler and paths, so a change of either needs an empty build folder.
   choices="$python ${CXX:-}"
   [ "$choices" = "$(cat build/choices 2>"$log")" ] || rm -rf build/cp3*
   echo "$choices" >build/choices
   echo "Building convswap"
   install_checkout --force-reinstall --config-settings "cmake.define.CONVSWAP_FILES_ALONE=$1"
-  # Kernels for the cards of this machine, so that no session waits for them; status 1: there is no compiler.
+  # Compile kernels for the cards of this machine, so that no session waits for them. Status 1: no compiler.
   "$python" -m convswap.planning.ready_made || [ $? -eq 1 ]
 }
 
-# Edits of Python then need no build.
+# Makes edits of Python files take effect without a build.
 link_sources() {
   "$python" tools/link_sources.py 2>"$log" ||
     fail "the installed files cannot be replaced by links: $(tail -n 1 "$log")"
@@ -131,13 +131,13 @@ install_oldest() {
   python=.venv-oldest/bin/python
   echo "Installing the oldest ONNX Runtime into .venv-oldest, for a test"
   printf 'onnxruntime==1.17.3\nnumpy<2\npytest>=8\n' | install "the oldest ONNX Runtime"
-  # One that is too old, which has to be refused; 3.11 is the last Python that it has a package for.
+  # 1.16.3 is too old, and a test checks that it is refused. It has no packages for Python after 3.11.
   "$python" -c 'import sys; sys.exit(sys.version_info >= (3, 12))' || return 0
   echo 'onnxruntime==1.16.3' | install "an ONNX Runtime that is too old" --no-deps --upgrade --target \
     .venv-oldest/too-old
 }
 
-# Where pip is told of PyTorch's index for the CPU, its build for that is taken, a tenth of the size.
+# With PyTorch's CPU index configured, pip takes the CPU build, a tenth of the size.
 install_torch() {
   echo "Installing PyTorch into .venv, for its tests"
   echo 'torch==2.13.0' | install "PyTorch"

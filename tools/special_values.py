@@ -1,8 +1,8 @@
-"""Check what every algorithm makes of infinities, NaN, zeros and the largest numbers of a type.
+"""Check every algorithm on infinities, NaN, zeros and the largest numbers of a type.
 
 Hypothesis draws problems with an activation, a pool or both. The data have special values. The expected
-result follows ONNX's definitions of the operators in float64, written here in NumPy; it shares nothing with
-the library. As a program:
+output follows ONNX's definitions of the operators, in float64 and NumPy, and shares no code with the
+library. As a program:
 
     python tools/special_values.py --device cuda --seeds 0:50
 """
@@ -36,17 +36,17 @@ from hypothesis import strategies as st
 
 EXAMPLES_PER_SEED = 100
 # Winograd's transformation mixes pixels that no output shares, so an infinity spreads. The planner never
-# chooses it.
+# chooses this algorithm.
 SPREADS_INFINITIES = frozenset({"ladder_13_winograd"})
-# A sum beyond them is infinite.
+# A larger accumulator overflows to infinity.
 LARGEST_FLOAT, LARGEST_DOUBLE = (float(np.finfo(kind).max) for kind in (np.float32, np.float64))
-# No activation drawn here is steeper.
-MOST_SLOPE = 2.0
-# Larger numbers round to infinity if an operand is rounded to TF32.
+# The steepest slope of an activation drawn here.
+MAX_SLOPE = 2.0
+# A larger operand rounds to infinity in TF32.
 LARGEST_TF32 = np.float32(2.0**128 - 2.0**117)
 INF = math.inf
 PADDED = {"pads": [1, 1, 1, 1]}
-# Few shapes, so that a card compiles few kernel instances; every family takes some of them.
+# Few shapes, so that few kernel instances are compiled; every family supports some of them.
 CASES = (
     ConvCase((2, 3, 11, 13), (6, 3, 3, 3), True),
     ConvCase((2, 16, 9, 12), (32, 16, 3, 3), True, PADDED),
@@ -78,7 +78,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-x))
 
 
-# ONNX's definitions, in float64. NaN is never ordered, so a comparison leaves it.
+# ONNX's definitions, in float64. Comparisons with NaN are false, so NaN passes through.
 PLAIN: dict[str, Function] = {
     "None": lambda x: x,
     "Relu": lambda x: np.maximum(x, 0),
@@ -97,29 +97,33 @@ WITH_PARAMETERS: dict[str, Callable[[float, float], Function]] = {
 }
 
 
-# The one case that also gets a depthwise convolution in front.
+# The case that is also drawn with a depthwise convolution in front.
 POINTWISE = CASES[4]
 
 
 @dataclass(frozen=True)
 class SpecialDraw(Draw):
-    """A problem whose x has a few special values, and bias and residual many.
+    """A problem with few special values in x, and many in bias and residual.
 
-    A depthwise convolution in front has one tap, 1 in the middle, so that what it computes is exact.
+    A depthwise convolution in front is the identity, 1 in the middle tap, so its output is exact.
     """
 
     def arrays(self) -> list[np.ndarray | None]:
-        """Return x, w, b, the residual and the depthwise weights; None stands for what is not there."""
+        """Return x, w, b, the residual and the depthwise weights; None for absent arrays."""
         random = np.random.default_rng(self.data_seed + 1)
         arrays = super().arrays()
         kind = ROUNDINGS[self.type].numpy
         largest = ml_dtypes.finfo(kind).max
         specials = np.array([INF, -INF, math.nan, 0.0, -0.0, largest, -largest], kind)
-        for array, most in zip(arrays[:4], (3, 0, None, None), strict=True):
+        for array, max_count in zip(arrays[:4], (3, 0, None, None), strict=True):
             if array is not None and array.size:
-                count = array.size // 3 if most is None else int(random.integers(0, most, endpoint=True))
-                at = random.choice(array.size, min(count, array.size), replace=False)
-                array.reshape(-1)[at] = random.choice(specials, at.size)
+                count = (
+                    array.size // 3
+                    if max_count is None
+                    else int(random.integers(0, max_count, endpoint=True))
+                )
+                positions = random.choice(array.size, min(count, array.size), replace=False)
+                array.reshape(-1)[positions] = random.choice(specials, positions.size)
         if self.front is not None:
             arrays[4] = np.zeros(self.front.d_shape, kind)
             arrays[4][:, :, 1, 1] = 1
@@ -137,7 +141,7 @@ class SpecialDraw(Draw):
 
 @st.composite
 def clip_bounds(draw: st.DrawFn, kind: str) -> dict[str, float]:
-    """Bounds of Clip, some left out; those of float64 have to be given, and to be float32."""
+    """Bounds of Clip, some absent; float64 needs both bounds, as float32 numbers."""
     largest = float(ml_dtypes.finfo(ROUNDINGS[kind].numpy).max)
     low, high = [-INF, 0.0, -1.5, 0.75], [INF, 6.0, 0.5]
     if kind != "float64":
@@ -170,13 +174,13 @@ def special_draws(draw: st.DrawFn) -> SpecialDraw:
     return SpecialDraw(case, kind, precision, data_seed, epilogue, draw(st.booleans()), front)
 
 
-def sums(
+def accumulator_bounds(
     draw: SpecialDraw, arrays: list[np.ndarray | None], largest: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the least and the largest value of each sum, and which sums are undetermined.
+    """Return the lower and upper bound of each accumulator, and a mask of undetermined accumulators.
 
-    A sum whose terms may overflow is undetermined, because its value depends on the order of the additions,
-    unless it is infinite in any order. So is a sum with an operand that rounds to infinity.
+    An accumulator that may overflow is undetermined, because its value depends on the order of the additions,
+    unless it is infinite in any order. An operand that rounds to infinity also makes it undetermined.
     """
     x, w, b, z = (None if array is None else array.astype(np.float64) for array in arrays[:4])
     attributes = draw.case.attributes
@@ -184,48 +188,48 @@ def sums(
         front = draw.front.attributes
         x = draw.function(front)(convolve(x, arrays[4], group=len(arrays[4]), pads=front["pads"]))
     total = convolve(x, w, b, **attributes)
-    magnitude = convolve(size(x), size(w), None if b is None else size(b), **attributes)
+    magnitude = convolve(magnitudes(x), magnitudes(w), None if b is None else magnitudes(b), **attributes)
     if z is not None:
-        total, magnitude = total + z, magnitude + size(z)
+        total, magnitude = total + z, magnitude + magnitudes(z)
     rounds = draw.type == "float32" and draw.precision == "tf32"
-    unit = ROUNDINGS[draw.type].sums if draw.type == "float64" else TENSOR_CORE
+    unit = ROUNDINGS[draw.type].accumulator_roundoff if draw.type == "float64" else TENSOR_CORE
     error = 1.01 * (2 * (TF32_OPERAND if rounds else 0.0) + (draw.case.terms + 14) * unit) * magnitude
     is_infinite = (np.abs(total) > largest + error) & (magnitude - np.abs(total) < largest / 2)
     undetermined = (magnitude + error > largest) & ~(is_infinite & np.isfinite(total))
     if rounds:
-        undetermined |= convolve(size(x) > LARGEST_TF32, np.ones_like(w), **attributes) > 0
+        undetermined |= convolve(magnitudes(x) > LARGEST_TF32, np.ones_like(w), **attributes) > 0
     low, high = total - error, total + error
-    return overflowed(low, largest), overflowed(high, largest), undetermined
+    return with_overflow(low, largest), with_overflow(high, largest), undetermined
 
 
-def size(array: np.ndarray) -> np.ndarray:
-    """Return the absolute values, 0 for those that are not finite."""
+def magnitudes(array: np.ndarray) -> np.ndarray:
+    """Return the absolute values, with 0 for infinities and NaN."""
     return np.where(np.isfinite(array), np.abs(array), 0)
 
 
-def overflowed(values: np.ndarray, largest: float) -> np.ndarray:
-    """Return `values` with those beyond `largest` infinite."""
+def with_overflow(values: np.ndarray, largest: float) -> np.ndarray:
+    """Return `values` with infinities in place of magnitudes above `largest`."""
     return np.where(np.abs(values) > largest, np.copysign(INF, values), values)
 
 
-def unlike(values: np.ndarray) -> np.ndarray:
-    """Return where the first axis of `values` mixes finite numbers, infinities and NaN."""
+def mixed_kinds(values: np.ndarray) -> np.ndarray:
+    """Return a mask of positions at which the first axis mixes finite numbers, infinities and NaN."""
     kinds = np.select([np.isnan(values), values == INF, values == -INF], [1, 2, 3], 0)
     return (kinds != kinds[0]).any(axis=0)
 
 
 def windows(values: np.ndarray, pool: dict[str, Any], shape: tuple[int, ...], fill: Any) -> np.ndarray:
-    """Return the values of each window of a pool whose result has `shape`, in a new first axis."""
+    """Return the values of each window of a pool with output `shape`, in a new first axis."""
     kernel, strides, pads = (pool[f"pool_{name}"] for name in ("kernel_shape", "strides", "pads"))
-    room = [(shape[2 + i] - 1) * strides[i] + kernel[i] - pads[i] - values.shape[2 + i] for i in range(2)]
-    padding = [(0, 0), (0, 0), *((pads[i], max(0, room[i])) for i in range(2))]
+    end_pads = [(shape[2 + i] - 1) * strides[i] + kernel[i] - pads[i] - values.shape[2 + i] for i in range(2)]
+    padding = [(0, 0), (0, 0), *((pads[i], max(0, end_pads[i])) for i in range(2))]
     padded = np.pad(values, padding, constant_values=fill)
     spans = [slice(0, (shape[2 + i] - 1) * strides[i] + 1, strides[i]) for i in range(2)]
     return np.stack([padded[:, :, r:, s:][:, :, spans[0], spans[1]] for r, s in np.ndindex(*kernel)])
 
 
-def counts(values: np.ndarray, pool: dict[str, Any], shape: tuple[int, ...]) -> np.ndarray:
-    """Return how many positions an average divides by."""
+def divisors(values: np.ndarray, pool: dict[str, Any], shape: tuple[int, ...]) -> np.ndarray:
+    """Return the divisor of each output of an average pool."""
     pads = pool["pool_pads"]
     ones = np.ones_like(values, dtype=float)
     if not pool.get("pool_count_include_pad"):
@@ -237,72 +241,82 @@ def counts(values: np.ndarray, pool: dict[str, Any], shape: tuple[int, ...]) -> 
 def expected(
     draw: SpecialDraw, arrays: list[np.ndarray | None], largest: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the least and the largest right result, and where any result is right.
+    """Return the lower and upper bound of each output, and a mask of undetermined outputs.
 
-    Sums beyond `largest` are infinite.
+    Accumulators above `largest` overflow to infinity.
     """
     low, high, undetermined = before_rounding(draw, arrays, largest)
     kind = ROUNDINGS[draw.type]
-    room = kind.own * np.maximum(np.abs(low), np.abs(high)) * 1.01 + kind.smallest
-    room = np.where(np.isfinite(room), room, 0)
-    return (low - room).astype(kind.numpy), (high + room).astype(kind.numpy), undetermined
+    rounding = kind.unit_roundoff * np.maximum(np.abs(low), np.abs(high)) * 1.01 + kind.smallest
+    rounding = np.where(np.isfinite(rounding), rounding, 0)
+    return (low - rounding).astype(kind.numpy), (high + rounding).astype(kind.numpy), undetermined
 
 
 def before_rounding(
     draw: SpecialDraw, arrays: list[np.ndarray | None], largest: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return what `expected` does before the result is rounded to its type."""
-    low, high, undetermined = sums(draw, arrays, largest)
+    """Return bounds and mask of the outputs before they are rounded to their type."""
+    low, high, undetermined = accumulator_bounds(draw, arrays, largest)
     values = np.stack([draw.function(draw.epilogue)(each) for each in (low, (low + high) / 2, high)])
-    undetermined |= unlike(values)
-    # Between the ends of a sum that is about 0 an activation may have a minimum.
-    slack = np.where(np.isfinite(high - low), MOST_SLOPE * np.minimum(np.abs(high - low), 1), 0)
-    slack += 12 * ROUNDINGS[draw.type].sums * (1 + np.where(np.isfinite(values[0]), np.abs(values[0]), 0))
+    undetermined |= mixed_kinds(values)
+    # Between the bounds of an accumulator near 0 an activation may have a minimum.
+    slack = np.where(np.isfinite(high - low), MAX_SLOPE * np.minimum(np.abs(high - low), 1), 0)
+    slack += (
+        12
+        * ROUNDINGS[draw.type].accumulator_roundoff
+        * (1 + np.where(np.isfinite(values[0]), np.abs(values[0]), 0))
+    )
     low, high = values.min(axis=0) - slack, values.max(axis=0) + slack
     if "pool" not in draw.epilogue:
         return low, high, undetermined
     shape = draw.problem.output_shape
-    unsure = windows(undetermined, draw.epilogue, shape, False).any(axis=0)
+    undetermined_windows = windows(undetermined, draw.epilogue, shape, False).any(axis=0)
     if draw.epilogue["pool"] == "MaxPool":
-        ends = [windows(each, draw.epilogue, shape, -INF).max(axis=0) for each in (low, high)]
-        return ends[0], ends[1], unsure
-    inside = [windows(each, draw.epilogue, shape, 0.0) for each in (low, high)]
-    sizes = np.where(np.isfinite(inside[1]), np.maximum(*map(np.abs, inside)), 0).sum(axis=0)
-    unsure |= sizes > largest / 2
-    count = counts(low, draw.epilogue, shape)
-    rounding = 20 * ROUNDINGS[draw.type].sums * sizes
-    return (inside[0].sum(axis=0) - rounding) / count, (inside[1].sum(axis=0) + rounding) / count, unsure
+        bounds = [windows(each, draw.epilogue, shape, -INF).max(axis=0) for each in (low, high)]
+        return bounds[0], bounds[1], undetermined_windows
+    bounds = [windows(each, draw.epilogue, shape, 0.0) for each in (low, high)]
+    window_magnitudes = np.where(np.isfinite(bounds[1]), np.maximum(*map(np.abs, bounds)), 0).sum(axis=0)
+    undetermined_windows |= window_magnitudes > largest / 2
+    count = divisors(low, draw.epilogue, shape)
+    rounding = 20 * ROUNDINGS[draw.type].accumulator_roundoff * window_magnitudes
+    return (
+        (bounds[0].sum(axis=0) - rounding) / count,
+        (bounds[1].sum(axis=0) + rounding) / count,
+        undetermined_windows,
+    )
 
 
 def check(draw: SpecialDraw, device: str) -> tuple[int, int]:
     """Check every algorithm of `device` that supports the draw.
 
-    Returns how many outputs were compared, and how many were undetermined.
+    Returns the number of compared and of undetermined outputs.
     """
     arrays = draw.arrays()
     with np.errstate(all="ignore"):
-        # `reference` adds in float64, whatever the type.
-        wide = expected(draw, arrays, LARGEST_DOUBLE)
-        narrow = wide if draw.type == "float64" else expected(draw, arrays, LARGEST_FLOAT)
+        # `reference` accumulates in float64 for every type.
+        float64_bounds = expected(draw, arrays, LARGEST_DOUBLE)
+        float32_bounds = float64_bounds if draw.type == "float64" else expected(draw, arrays, LARGEST_FLOAT)
     compared = skipped = 0
     for name, y in results(draw, arrays, device):
         if name in SPREADS_INFINITIES:
             continue
-        low, high, unsure = wide if name.startswith("reference") else narrow
+        low, high, undetermined = float64_bounds if name.startswith("reference") else float32_bounds
         with np.errstate(invalid="ignore"):
-            right = (np.isnan(y) & np.isnan(low)) | ((y >= low) & (y <= high)) | unsure
+            right = (np.isnan(y) & np.isnan(low)) | ((y >= low) & (y <= high)) | undetermined
         wrong = np.argwhere(~right)
         if wrong.size:
             at = tuple(wrong[0].tolist())
-            given = f"{y[at]}, expected {low[at]} to {high[at]}"
-            raise AssertionError(f"{name} on {draw}: {len(wrong)} of {y.size} wrong, first {at}: {given}")
-        compared += int(y.size - unsure.sum())
-        skipped += int(unsure.sum())
+            comparison = f"{y[at]}, expected {low[at]} to {high[at]}"
+            raise AssertionError(
+                f"{name} on {draw}: {len(wrong)} of {y.size} wrong, first {at}: {comparison}"
+            )
+        compared += int(y.size - undetermined.sum())
+        skipped += int(undetermined.sum())
     return compared, skipped
 
 
 def check_seed(number: int, device: str, examples: int = EXAMPLES_PER_SEED) -> tuple[int, int]:
-    """Check the problems of one seed; return how many outputs were compared and undetermined."""
+    """Check the problems of one seed; return the number of compared and of undetermined outputs."""
     total = np.zeros(2, np.int64)
 
     def property_holds(draw: SpecialDraw) -> None:
@@ -314,7 +328,7 @@ def check_seed(number: int, device: str, examples: int = EXAMPLES_PER_SEED) -> t
 
 
 def compared_in_seed(number: int, device: str) -> int:
-    """Check the problems of one seed; return how many outputs were compared."""
+    """Check the problems of one seed; return the number of compared outputs."""
     return check_seed(number, device)[0]
 
 

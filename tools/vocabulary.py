@@ -1,6 +1,6 @@
 """Find identifiers that were replaced by the field's terms.
 
-    python tools/vocabulary.py        # a line for each old identifier; exit status 1 if there is one
+    python tools/vocabulary.py        # a line for each old identifier found; exit status 1 if any
 
 A line of tools/vocabulary.tsv has an old identifier, the file or folder in which it must not come back, and
 the new identifier. Many old identifiers are ordinary words, so comments and strings do not count.
@@ -24,7 +24,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 
 
 def identifiers(name: str, text: str) -> Iterator[tuple[int, str]]:
-    """Yield line and identifier of a C++ or Python source, without those in comments and texts."""
+    """Yield line and identifier of a C++ or Python source, without comments and string literals."""
     if name.endswith(".py"):
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.NAME:
@@ -50,7 +50,7 @@ def old_names(folder: Path, table: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    """Print what is found; return the exit status."""
+    """Print the old identifiers; return the exit status."""
     found = list(old_names(REPOSITORY, TABLE))
     print(*found, sep="\n", end="\n" if found else "")
     return 1 if found else 0

@@ -1,8 +1,6 @@
-"""Writes the table of trained weights in models/README.md, from the files in models/weights.
+"""Write the table of trained weights in models/README.md from the files in models/weights.
 
-From the repository, with convswap installed, after `convswap train NETWORK -o models/weights/...`:
-
-python tools/weights_table.py
+python tools/weights_table.py     # after `convswap train NETWORK -o models/weights/...`
 """
 
 from __future__ import annotations
@@ -30,15 +28,15 @@ def row_of(network: Network, content: bytes, title: str) -> str:
 
 
 def main() -> None:
-    """Replace the table; every network of the course must have its file."""
+    """Replace the table; every network of the course must have a weights file."""
     rows = []
     for network in NETWORKS.values():
         file = MODELS / "weights" / f"{network.name}.trained.npz"
         rows.append(row_of(network, file.read_bytes(), str(file)))
     readme = MODELS / "README.md"
-    before, rest = readme.read_text(encoding="utf-8").split(BEGIN)
+    before, after = readme.read_text(encoding="utf-8").split(BEGIN)
     readme.write_text(
-        before + BEGIN + HEADING + "".join(rows) + END + rest.split(END, 1)[1], encoding="utf-8"
+        before + BEGIN + HEADING + "".join(rows) + END + after.split(END, 1)[1], encoding="utf-8"
     )
 
 

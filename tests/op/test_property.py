@@ -82,7 +82,7 @@ def test_pairs_are_drawn_that_separable_supports_and_others():
         if not _native.why_not(draw.problem, "separable", "cuda", compute_capability=90)
     ]
     assert MIN_SEPARABLE <= len(separable) <= len(draws) - MIN_SEPARABLE
-    assert {draw.front.own["strides"][0] for draw in separable} == {1, 2}
+    assert {draw.front.conv_attributes["strides"][0] for draw in separable} == {1, 2}
     assert {len(draw.case.x_shape) - 2 for draw in draws} == {1, 2, 3}
 
 

@@ -1,4 +1,4 @@
-"""Damaged files are read or refused in one line; and the tool that says so notices every way to fail."""
+"""Damaged files are read or refused in one line, and tools/fuzz.py detects every kind of failure."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from convswap.errors import ConvswapError
 pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
 CASES = 80
-# For a case on a busy machine; on an idle one none takes one.
-MOST_SECONDS = 120.0
+# Time limit of a case on a busy machine; on an idle machine every case takes less than a second.
+MAX_SECONDS = 120.0
 
 
 def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Python without threads of the tests' own, because the tool forks."""
+    """Run Python in a process without the tests' threads, because the tool forks."""
     command, folder = [sys.executable, *arguments], Path(__file__).parent
     environment = environment_with_helpers()
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
@@ -30,10 +30,10 @@ def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("reader", fuzz.READERS)
 def test_damaged_files_are_read_or_refused_in_one_line(reader: str) -> None:
-    options = ["--reader", reader, "--seeds", f"0:{CASES}", "--seconds", str(MOST_SECONDS)]
+    options = ["--reader", reader, "--seeds", f"0:{CASES}", "--seconds", str(MAX_SECONDS)]
     done = run_python(str(TOOLS / "fuzz.py"), *options)
     assert done.returncode == 0, done.stdout + done.stderr
-    # Cases that were all refused, or all read, would not have come far.
+    # If all cases were refused or all read, the damage would not have reached the format.
     found = re.search(r"(\d+) read, (\d+) refused, 0 failed", done.stdout)
     assert found and min(int(found[1]), int(found[2])) >= CASES // 50, done.stdout
 
@@ -50,7 +50,7 @@ def hang(_: Path) -> None:
         pass
 
 
-def hide_that_memory_ran_out(_: Path) -> None:
+def hide_memory_error(_: Path) -> None:
     try:
         bytearray(2 << 30)
     except MemoryError:
@@ -62,7 +62,7 @@ READERS = {
     "a crash": (lambda _: os.abort(), "failed", "the process ended with status -6"),
     "no end": (hang, "failed", "in hang"),
     "2 GiB of memory": (lambda _: bytearray(2 << 30), "failed", "MemoryError"),
-    "hidden lack of memory": (hide_that_memory_ran_out, "failed", "refused only because memory ran out"),
+    "hidden lack of memory": (hide_memory_error, "failed", "refused only because memory ran out"),
     "two lines": (refusing("first\nsecond"), "failed", r"'first\nsecond'"),
     "a terminal's code": (refusing("\x1b[31mred"), "failed", r"'\x1b[31mred'"),
     "a warning": (lambda _: os.write(2, b"beware"), "failed", "beware"),
@@ -72,14 +72,14 @@ READERS = {
 
 
 def print_outcomes() -> None:
-    """Print the tool's outcome of every reader above."""
+    """Print the tool's outcome of every reader of READERS."""
     outcomes = {}
     for name, (read, *_) in READERS.items():
-        outcomes[name] = fuzz.run_case(fuzz.Sample({"a": b""}, read), 1.0 if read is hang else MOST_SECONDS)
+        outcomes[name] = fuzz.run_case(fuzz.Sample({"a": b""}, read), 1.0 if read is hang else MAX_SECONDS)
     print(json.dumps(outcomes))
 
 
-def test_the_tool_notices_every_way_to_fail() -> None:
+def test_the_tool_detects_every_kind_of_failure() -> None:
     done = run_python("-c", "import test_fuzz; test_fuzz.print_outcomes()")
     assert done.returncode == 0, done.stderr
     outcomes = json.loads(done.stdout)
@@ -94,7 +94,7 @@ def run_failing_reader() -> int:
     return fuzz.main(["--reader", "failing", "--seeds", "7:9"])
 
 
-def test_a_failure_is_printed_with_what_repeats_it() -> None:
+def test_a_failure_is_printed_with_the_seed_that_repeats_it() -> None:
     done = run_python("-c", "import sys, test_fuzz; sys.exit(test_fuzz.run_failing_reader())")
     assert done.returncode == 1
     assert "FAILED: --reader failing --seeds 8:9\nTraceback" in done.stdout

@@ -1,4 +1,4 @@
-"""The mixed load runs without an error, and the tool that says so notices what can go wrong."""
+"""The mixed load runs without errors, and its tool detects wrong bits, leaks and missing refusals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import mixed_load
 import numpy as np
 import pytest
 from build_tools import TOOLS
-from mixed_load import MIB, MOST_MORE, Problem, Spec, draw_specs, judge, more_per_session
+from mixed_load import MAX_EXTRA_BYTES, MIB, Problem, Spec, draw_specs, extra_bytes_per_session, judge
 from op_sessions import make_session
 
 pytestmark = [pytest.mark.slow, pytest.mark.extended]
@@ -27,36 +27,33 @@ def run_tool(*arguments: str) -> str:
 
 
 @pytest.mark.many_threads
-@pytest.mark.parametrize("how", [[], ["--lasting"]], ids=["coming and going", "lasting"])
-def test_sessions_compute_what_was_checked(device: str, how: list[str]) -> None:
+@pytest.mark.parametrize("options", [[], ["--lasting"]], ids=["coming and going", "lasting"])
+def test_sessions_compute_what_was_checked(device: str, options: list[str]) -> None:
     seconds = SECONDS[device]
-    printed = run_tool("--device", device, "--seconds", str(seconds), *SMALL, *how)
-    # Not judged: memory grows while everything runs for the first time, and a busy machine rests too seldom.
+    printed = run_tool("--device", device, "--seconds", str(seconds), *SMALL, *options)
+    # Growth is not judged: first runs allocate memory, and a busy machine rests too seldom.
     found = re.search(
         r"([\d,]+) runs, ([\d,]+) sessions, 0 errors; (growth host|no growth to judge)", printed
     )
     assert found, printed
     runs, sessions = (int(number.replace(",", "")) for number in found.groups()[:2])
-    assert runs > 200 and sessions > (5 if how else 20)
+    assert runs > 200 and sessions > (5 if options else 20)
 
 
 @pytest.mark.parametrize("kind", ["swapped", "override"])
 def test_closed_session_leaves_no_more_than_one_without_our_op(device: str, kind: str) -> None:
-    more = float(run_tool("--device", device, "--per-session", kind).splitlines()[0])
-    assert more < MOST_MORE, f"{more:.0f} bytes more for each session"
-
-
-# The tool notices what goes wrong.
+    extra_bytes = float(run_tool("--device", device, "--per-session", kind).splitlines()[0])
+    assert extra_bytes < MAX_EXTRA_BYTES, f"{extra_bytes:.0f} bytes more for each session"
 
 
 def test_memory_that_a_session_keeps_is_noticed(monkeypatch) -> None:
-    kept: list[np.ndarray] = []
+    leaked: list[np.ndarray] = []
 
-    def keeping():
-        kept.append(np.ones(4 * MOST_MORE, np.uint8))
+    def leaking():
+        leaked.append(np.ones(4 * MAX_EXTRA_BYTES, np.uint8))
         return make_session(mixed_load.parser.parse_model(mixed_load.ADD).SerializeToString(), ours=False)
 
-    assert MOST_MORE < more_per_session(keeping, "cpu") < 8 * MOST_MORE
+    assert MAX_EXTRA_BYTES < extra_bytes_per_session(leaking, "cpu") < 8 * MAX_EXTRA_BYTES
 
 
 def test_one_wrong_bit_is_reported(monkeypatch, capsys) -> None:
@@ -92,9 +89,9 @@ def session(spec: Spec):
     return mixed_load.open_session(spec.models["constant"], "constant", "cpu")
 
 
-def test_run_that_ought_to_be_refused_and_is_not_is_reported(problem, session) -> None:
+def test_missing_refusal_is_reported(problem, session) -> None:
     problem.require_refusal(session)
-    problem.unfit = problem.arrays["x"]
+    problem.misfit = problem.arrays["x"]
     with pytest.raises(AssertionError, match="a channel too many gave no error"):
         problem.require_refusal(session)
 
@@ -111,8 +108,8 @@ def rests_of(memory, count=36) -> list[dict[str, int]]:
     return [{"host": MIB, "card": int(memory(rest / count))} for rest in range(count)]
 
 
-def test_leak_shows_with_what_it_loses_after_the_warm_up() -> None:
-    # All but 2 of 9 parts of the time.
+def test_leak_after_the_warm_up_is_measured_in_full() -> None:
+    # Growth counts for 7 of 9 parts of the time.
     assert judge(rests_of(lambda time: 500 * MIB + time * 8.5 * MIB * 9 / 7))[1]
     assert not judge(rests_of(lambda time: 500 * MIB + time * 7.5 * MIB * 9 / 7))[1]
 
