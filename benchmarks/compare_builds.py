@@ -1,13 +1,13 @@
-"""Two builds of convswap on one card, in turn: how much faster or slower the second computes each layer.
+"""Compare the speed of two builds of convswap on one card, layer by layer.
 
     python -m pip install --no-build-isolation --no-deps --target before CHECKOUT      # of each build
     python benchmarks/compare_builds.py before after [--batch 1,64] [--precision tf32,float16] [--json FILE]
 
-Each build has a process of its own; they are asked in turn, so that what else changes on the card meets both,
-and all start anew some times, since where a process has its memory counts too. A time is of runs back to
-back by the card's own clock, the median of the rounds. The ratio is that of the means over the starts, and
-*noise* is how far the starts of the first build lie apart: a ratio nearer to 1 than that says nothing. The
-layers are the suite's, with random data.
+Each build runs in a separate process. Samples of the builds alternate, so that other changes of the card
+affect both. Both processes restart a few times (--starts), because the addresses of their memory affect
+times. A time is the median of the rounds, of runs back to back by the card's clock. The ratio is the mean of
+the second build over the mean of the first, over all starts. *noise* is the relative spread of the first
+build's starts: a ratio closer to 1 means nothing. The layers are those of the course suite, with random data.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PRECISIONS = {"tf32": ("float32", "tf32"), "ieee": ("float32", "ieee"), "float16
 
 
 class Build:
-    """A process that has a build loaded."""
+    """A process with a loaded build."""
 
     def __init__(self, folder: Path) -> None:
         command = [sys.executable, __file__, "--serve", str(folder.resolve())]
@@ -43,12 +43,12 @@ class Build:
         return json.loads(answer)
 
     def end(self) -> None:
-        """Let the process end, which gives its memory back."""
+        """End the process, which frees its memory."""
         self._process.communicate()
 
 
 def serve(folder: str) -> None:
-    """Answer requests on standard input, a line each: to prepare a layer, and to run it so often."""
+    """Answer requests on standard input, one a line: prepare a layer, or run it a number of times."""
     sys.path.insert(0, folder)
     import numpy as np
     from convswap import _native
@@ -64,7 +64,7 @@ def serve(folder: str) -> None:
             w_shape = (layer["filters"], layer["channels"], layer["kernel"], layer["kernel"])
             extent = layer["size"] - layer["kernel"] + 1
             y_shape = (request["batch"], layer["filters"], extent, extent)
-            # Of one image and its weights as random numbers; copied for the others.
+            # One random image, repeated for the batch.
             image = random.standard_normal((1, *x_shape[1:]), np.float32).astype(element_type)
             x = np.broadcast_to(image, x_shape)
             w = random.standard_normal(w_shape, np.float32).astype(element_type)
@@ -94,7 +94,7 @@ def serve(folder: str) -> None:
 def times_of(
     builds: list[Build], layer: dict, precision: str, batch: int, algorithm: str, rounds: int
 ) -> dict:
-    """Return what a layer takes by each build: medians in milliseconds, and the algorithms."""
+    """Return the median milliseconds and the algorithm of each build for a layer."""
     from convswap.timing.sampler import StoppingRule, measure
 
     request = {"layer": layer, "precision": precision, "batch": batch, "algorithm": algorithm}
@@ -109,20 +109,20 @@ def times_of(
 
 
 def row_of(starts: list[dict]) -> dict:
-    """Return a layer's row from what each start gave."""
+    """Return a layer's row from the results of each start."""
     before, after = (statistics.mean(start["milliseconds"][side] for start in starts) for side in (0, 1))
-    of_first = [start["milliseconds"][0] for start in starts]
+    first_build = [start["milliseconds"][0] for start in starts]
     return {
         "algorithms": starts[0]["algorithms"],
         "before_ms": before,
         "after_ms": after,
         "ratio": after / before,
-        "noise": (max(of_first) - min(of_first)) / before,
+        "noise": (max(first_build) - min(first_build)) / before,
     }
 
 
 def build_folder(text: str) -> Path:
-    """Return the folder of a build, for argparse: without one the installed package would be measured."""
+    """Return the folder of a build, for argparse; other folders would measure the installed package."""
     folder = Path(text)
     if not any(folder.glob("convswap/_native.*")):
         raise argparse.ArgumentTypeError(
@@ -154,46 +154,50 @@ def precisions(text: str) -> list[str]:
 def main() -> None:
     """Compare two builds, layer by layer."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("before", type=build_folder, help="has the first build's package `convswap`")
-    parser.add_argument("after", type=build_folder, help="the same of the second")
+    parser.add_argument(
+        "before", type=build_folder, help="folder with the package `convswap` of the first build"
+    )
+    parser.add_argument("after", type=build_folder, help="folder with that of the second build")
     parser.add_argument("--batch", type=batches, default="1,8,64,512,4096,10000")
     parser.add_argument("--precision", type=precisions, default=",".join(PRECISIONS))
-    parser.add_argument("--algorithm", default="auto", help="one by name (default: what the planner takes)")
-    parser.add_argument("--rounds", type=positive, default=7, help="of each start (default: 7)")
-    parser.add_argument("--starts", type=positive, default=3, help="of each build's process (default: 3)")
-    parser.add_argument("--json", type=Path, help="write all rows there")
-    given = parser.parse_args()
-    sys.path.insert(0, str(given.after.resolve()))
+    parser.add_argument(
+        "--algorithm", default="auto", help="name of an algorithm (default: the planner's choice)"
+    )
+    parser.add_argument("--rounds", type=positive, default=7, help="samples of each start (default: 7)")
+    parser.add_argument("--starts", type=positive, default=3, help="processes of each build (default: 3)")
+    parser.add_argument("--json", type=Path, help="write all rows to this file")
+    options = parser.parse_args()
+    sys.path.insert(0, str(options.after.resolve()))
     from convswap import _native
     from convswap.timing.suites import SUITES
 
     if not _native.cuda_devices():
         parser.error("no NVIDIA card or driver was found: builds are compared on a card")
     cases = [
-        ({key: getattr(own, key) for key in LAYER_KEYS}, precision, batch)
-        for own in SUITES["course"]
-        for precision in given.precision
-        for batch in given.batch
+        ({key: getattr(layer, key) for key in LAYER_KEYS}, precision, batch)
+        for layer in SUITES["course"]
+        for precision in options.precision
+        for batch in options.batch
     ]
-    found: list[list[dict]] = [[] for _ in cases]
-    for start in range(given.starts):
-        builds = [Build(given.before), Build(given.after)]
-        for case, own in zip(cases, found, strict=True):
-            own.append(times_of(builds, *case, given.algorithm, given.rounds))
+    starts_by_case: list[list[dict]] = [[] for _ in cases]
+    for start in range(options.starts):
+        builds = [Build(options.before), Build(options.after)]
+        for case, layer_starts in zip(cases, starts_by_case, strict=True):
+            layer_starts.append(times_of(builds, *case, options.algorithm, options.rounds))
         for build in builds:
             build.end()
-        print(f"start {start + 1} of {given.starts} done", file=sys.stderr, flush=True)
+        print(f"start {start + 1} of {options.starts} done", file=sys.stderr, flush=True)
     rows = []
     print(
         f"{'layer':14}{'precision':>10}{'batch':>7}{'before ms':>12}{'after ms':>12}{'ratio':>8}{'noise':>8}"
     )
-    for (layer, precision, batch), starts in zip(cases, found, strict=True):
+    for (layer, precision, batch), starts in zip(cases, starts_by_case, strict=True):
         row = {"layer": layer["name"], "precision": precision, "batch": batch, **row_of(starts)}
         rows.append(row)
-        one, other = row["algorithms"]
+        first, second = row["algorithms"]
         print(
             f"{row['layer']:14}{precision:>10}{batch:>7}{row['before_ms']:12.5f}{row['after_ms']:12.5f}"
-            f"{row['ratio']:8.4f}{row['noise']:8.4f}" + ("" if one == other else f"  {one} -> {other}")
+            f"{row['ratio']:8.4f}{row['noise']:8.4f}" + ("" if first == second else f"  {first} -> {second}")
         )
     ratios = [row["ratio"] for row in rows]
     slower = [row for row in rows if row["ratio"] > 1.01 + row["noise"]]
@@ -202,8 +206,8 @@ def main() -> None:
         f"{len(rows)} rows: ratio {mean:.4f} in the geometric mean, {min(ratios):.4f} to {max(ratios):.4f}; "
         f"{len(slower)} slower by more than 1 % and the noise"
     )
-    if given.json:
-        given.json.write_text(json.dumps(rows, indent=1) + "\n")
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
 """Write docs/tutorial/ladder.md and its plot from the rungs' files and the results.
 
-The results are those that `python benchmarks/results.py 'ladder/*'` measured.
-`python benchmarks/ladder_page.py` reads the texts from custom_op, so
-that a page says what the file says, and all figures from the results of ece408-2017-high, those of the other
-networks for a table at the end. Without results the page has the texts alone.
+`python benchmarks/results.py 'ladder/*'` measures the results. `python benchmarks/ladder_page.py` reads the
+texts from custom_op, so that the page agrees with the files. All figures are results of ece408-2017-high;
+results of the other networks are in a table at the end. Without results the page has texts only.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ def main() -> None:
     options = parser.parse_args()
     try:
         pages = read_pages(HERE.parent / "custom_op")
-    except ConvswapError as mistake:
-        raise SystemExit(str(mistake)) from mistake
+    except ConvswapError as problem:
+        raise SystemExit(str(problem)) from problem
     found = results(Results(options.results), pages)
     options.docs.mkdir(parents=True, exist_ok=True)
     written = [options.docs / "ladder.md"]
@@ -51,22 +50,24 @@ def main() -> None:
     print(", ".join(map(str, written)))
 
 
-def results(kept: Results, pages: Sequence[Page]) -> dict[str, dict[str, Any]]:
-    """Return what `convswap ladder` found, by network.
+def results(results_file: Results, pages: Sequence[Page]) -> dict[str, dict[str, Any]]:
+    """Return the results of `convswap ladder` by network.
 
-    Ends the program where answers were wrong, results do not go together, or are of other rungs.
+    Ends the program if outputs were wrong, or if results have different kinds or other rungs.
     """
-    found = {name: kept[f"ladder/{name}"] for name in NETWORKS if f"ladder/{name}" in kept}
-    for name, each in found.items():
-        if not each["within_tolerance"]:
-            raise SystemExit(f"answers of {name} are wrong; a time for a wrong answer says nothing")
-        if [rung["algorithm"] for rung in each["rungs"]] != [page.name for page in pages]:
+    by_network = {
+        name: results_file[f"ladder/{name}"] for name in NETWORKS if f"ladder/{name}" in results_file
+    }
+    for name, result in by_network.items():
+        if not result["within_tolerance"]:
+            raise SystemExit(f"outputs of {name} are wrong, so their times mean nothing")
+        if [rung["algorithm"] for rung in result["rungs"]] != [page.name for page in pages]:
             again = f"python benchmarks/results.py ladder/{name}"
             raise SystemExit(f"ladder/{name} is of other rungs; measure again: {again}")
-    check_same_kind(found.values(), "ladder")
-    if found:
-        kept.require([f"ladder/{NETWORK}"])
-    return found
+    check_same_kind(by_network.values(), "ladder")
+    if by_network:
+        results_file.require([f"ladder/{NETWORK}"])
+    return by_network
 
 
 def page_text(pages: Sequence[Page], found: Mapping[str, Mapping[str, Any]]) -> str:
@@ -103,7 +104,7 @@ def page_text(pages: Sequence[Page], found: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def measured_on(found: Mapping[str, Any]) -> str:
-    """Return where and how the figures were measured."""
+    """Return a text on where and how the figures were measured."""
     environment = found["environment"]
     notes = " ".join(f"{note[0].upper()}{note[1:]}." for note in found["notes"])
     return (
@@ -115,7 +116,7 @@ def measured_on(found: Mapping[str, Any]) -> str:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], words: Sequence[str] = ()) -> str:
-    """Return a Markdown table; the first column and those of `words` to the left, numbers to the right."""
+    """Return a Markdown table; the first column and columns in `words` align left, others right."""
     rule = ["---" if name in (headings[0], *words) else "---:" for name in headings]
     lines = [headings, rule, *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
@@ -172,7 +173,7 @@ def dash(value: float | None) -> str:
 
 
 def of_kernels(rung: Mapping[str, Any], key: str, text: Any) -> str:
-    """Return a figure of each layer's largest kernel."""
+    """Return the largest figure of each layer's kernels, joined by slashes, or a dash."""
     cells = [
         text(max(kernel[key] for kernel in layer["kernels"])) if layer["kernels"] else "—"
         for layer in rung["layers"]
@@ -181,7 +182,7 @@ def of_kernels(rung: Mapping[str, Any], key: str, text: Any) -> str:
 
 
 def rung_text(page: Page, rung: Mapping[str, Any] | None) -> str:
-    """Return the part of a rung: idea, code, what it should gain, what it did, and the counter."""
+    """Return the section of a rung: idea, code, expected gain, measured gain, and profiler counter."""
     language = "c" if page.device == "cpu" else "cuda"
     code = f"```{language}\n{page.code}```" if page.code else f"The code is in {page.code_location}."
     parts = [
@@ -197,7 +198,7 @@ def rung_text(page: Page, rung: Mapping[str, Any] | None) -> str:
 
 
 def gained(page: Page, rung: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what a rung did gain, and why not where it is slower than the one before."""
+    """Yield the measured gain of a rung, and the reason if the rung is slower than the rung before."""
     if rung["why_not"] is not None:
         yield f"**What it did gain.** It was left out: {rung['why_not']}."
         return
@@ -232,7 +233,7 @@ def gained(page: Page, rung: Mapping[str, Any]) -> Iterator[str]:
 
 
 def all_networks(found: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a table of the times of every network."""
+    """Return the table of times of every network."""
     headings = ["network", *(str(rung["number"]) for rung in found[NETWORK]["rungs"])]
     rows = [
         [name, *(dash(None if rung["why_not"] else rung["op_ms"]) for rung in each["rungs"])]

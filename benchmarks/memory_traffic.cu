@@ -1,17 +1,17 @@
-// What a card's memory takes for the input and the output of a layer, without any convolution.
+// Time of the memory traffic of a layer, input and output, without the convolution.
 //
 //     nvcc -std=c++20 -O3 -arch=sm_90 -Icustom_op -o memory_traffic benchmarks/memory_traffic.cu
 //     ./memory_traffic
 //
-// For three first layers of the course networks (batch 10,000, float32), kernels that read every input once
-// and write every output once, of random data, and do nothing else: how near they come to bytes / (4.3 TB/s),
-// the floor that the tables of convswap count with, is what a kernel that also convolves can hope for. The
-// one that goes tile by tile, by bulk copies from shared memory, does so as `toeplitz` does:
+// Covers three first layers of the course networks (batch 10,000, float32). The kernels read every input once
+// and write every output once, with random data. The floor is bytes / (4.3 TB/s), as in the tables of
+// convswap. The share of the floor that these kernels reach bounds that of a convolution kernel.
+// `tile_by_tile` stores tiles from shared memory with cp.async.bulk, as `toeplitz` does:
 //
-//   rows, filters  of a tile, and warpgroups that take tiles on each multiprocessor
-//   order          of tiles: "blocks" deals neighbours to different multiprocessors, "warpgroups" to the same
-//   lines          "parts" stores rows as they are, "whole" lines of 128 bytes, the last one up to its end
-//   cache          "first": what is stored leaves the second-level cache before other data
+//   rows, filters  of a tile; warpgroups of each multiprocessor, each with separate tiles
+//   order          of tiles: "blocks" assigns neighbours to different multiprocessors, "warpgroups" to one
+//   lines          "parts" stores rows unaligned, "whole" moves both ends of a store up to lines of 128 bytes
+//   cache          "first": stored data have the L2 policy evict_first
 //
 // Needs compute capability 9.0 or newer.
 
@@ -49,10 +49,10 @@ struct Layer {
 
 struct Tiles {
   int rows, filters, warpgroups;
-  bool neighbours_in_block, whole_lines, leaves_first;
+  bool neighbours_in_block, whole_lines, evict_first;
 };
 
-// A float of [0.5, 1), so that neither the data nor the time are those of zeros.
+// A pseudorandom float in [0.5, 1): transfers of zeros could be faster.
 __device__ float noise(unsigned i) { return __uint_as_float(0x3f000000u | (i * 2654435761u >> 9)); }
 
 __global__ void fill(float* data, long long count) {
@@ -62,7 +62,7 @@ __global__ void fill(float* data, long long count) {
   }
 }
 
-// One block for each image: all of it is read, then all that comes of it written, by ordinary stores.
+// One block for each image: reads the whole image, then writes its outputs with ordinary stores.
 __global__ void __launch_bounds__(512) image_by_image(Layer layer, const float4* x, float4* y) {
   const int input = layer.input_plane / 4, output = layer.filters * layer.output_plane() / 4;
   float4 sum{};
@@ -76,9 +76,9 @@ __global__ void __launch_bounds__(512) image_by_image(Layer layer, const float4*
   }
 }
 
-// How many elements lie between copies of filters' rows in shared memory, with room to begin anywhere in a
-// line and to end with one.
-__host__ __device__ int filter_room(const Layer& layer, const Tiles& tiles) {
+// Elements of a filter's rows in shared memory, with padding to begin anywhere in a line and to end with a
+// whole line.
+__host__ __device__ int filter_stride(const Layer& layer, const Tiles& tiles) {
   return (tiles.rows * layer.output_width + 3 * kLine - 1) / kLine * kLine;
 }
 
@@ -86,24 +86,26 @@ __global__ void __launch_bounds__(4 * kWarpgroup, 1)
     tile_by_tile(Layer layer, Tiles tiles, const float4* x, float* y) {
   extern __shared__ __align__(128) float shared[];
   const int warpgroup = threadIdx.x / kWarpgroup, thread = threadIdx.x % kWarpgroup,
-            all = gridDim.x * tiles.warpgroups;
-  const int room = filter_room(layer, tiles), plane = layer.output_plane();
+            stride = gridDim.x * tiles.warpgroups;
+  const int filter_elements = filter_stride(layer, tiles), plane = layer.output_plane();
   const int band_elements = tiles.rows * layer.output_width;
   const int bands = (plane + band_elements - 1) / band_elements;
-  const int share = layer.input_plane / 4 / bands;  // of the input that a tile reads
-  float* const own = shared + warpgroup * tiles.filters * room;
-  for (int i = thread; i < tiles.filters * room; i += kWarpgroup) own[i] = noise(i + blockIdx.x * 977);
+  const int tile_input = layer.input_plane / 4 / bands;  // float4 elements of the input that a tile reads
+  float* const staging = shared + warpgroup * tiles.filters * filter_elements;
+  for (int i = thread; i < tiles.filters * filter_elements; i += kWarpgroup) {
+    staging[i] = noise(i + blockIdx.x * 977);
+  }
   convswap::fence_proxy_async();
   __syncthreads();
 
-  float seen = 0;
+  float sum = 0;
   const int first = tiles.neighbours_in_block ? blockIdx.x * tiles.warpgroups + warpgroup
                                               : blockIdx.x + gridDim.x * warpgroup;
-  for (long long tile = first; tile < kBatch * bands; tile += all) {
+  for (long long tile = first; tile < kBatch * bands; tile += stride) {
     const long long n = tile / bands;
     const int band = static_cast<int>(tile % bands), begin = band * band_elements;
-    const float4* const source = x + n * (layer.input_plane / 4) + band * share;
-    for (int i = thread; i < share; i += kWarpgroup) seen += source[i].x;
+    const float4* const source = x + n * (layer.input_plane / 4) + band * tile_input;
+    for (int i = thread; i < tile_input; i += kWarpgroup) sum += source[i].x;
     for (int k = 0; k < layer.filters; k += tiles.filters) {
       convswap::tma_store_wait_group_read();
       asm volatile("bar.sync %0, %1;" ::"r"(warpgroup + 1), "n"(kWarpgroup) : "memory");
@@ -114,19 +116,19 @@ __global__ void __launch_bounds__(4 * kWarpgroup, 1)
           if (band > 0) from = (from + kLine - 1) / kLine * kLine;
           if (band + 1 < bands) to = (to + kLine - 1) / kLine * kLine;
         }
-        // Copies begin and end with 16 bytes; what is left between them is for nobody here.
+        // cp.async.bulk needs multiples of 16 bytes; elements outside are not written here.
         from = (from + 3) / 4 * 4;
-        convswap::tma_store_1d(y + from, own + thread * room + from % kLine,
-                             static_cast<unsigned>(to - from) / 4 * 16, tiles.leaves_first);
+        convswap::tma_store_1d(y + from, staging + thread * filter_elements + from % kLine,
+                             static_cast<unsigned>(to - from) / 4 * 16, tiles.evict_first);
       }
       convswap::tma_store_commit_group();
     }
   }
   convswap::tma_store_wait_group_read();
-  if (seen == 0.5f) y[0] = seen;  // so that the loads are needed
+  if (sum == 0.5f) y[0] = sum;  // keeps the loads from being optimized away
 }
 
-// Milliseconds of a run, the median.
+// Median milliseconds of a run.
 template <typename Run>
 double milliseconds(Run run) {
   cudaEvent_t begin, end;
@@ -145,9 +147,9 @@ double milliseconds(Run run) {
   return times[kRepeats / 2];
 }
 
-void print(const Layer& layer, const char* how, double time) {
+void print(const Layer& layer, const char* variant, double time) {
   const double floor = layer.bytes() / kTerabytesPerSecond * 1e-9;
-  std::printf("%-13s %-52s %.3f ms, %2.0f %% of the floor\n", layer.name, how, time, 100 * floor / time);
+  std::printf("%-13s %-52s %.3f ms, %2.0f %% of the floor\n", layer.name, variant, time, 100 * floor / time);
 }
 
 }  // namespace
@@ -156,7 +158,7 @@ int main() {
   cudaDeviceProp card;
   check(cudaGetDeviceProperties(&card, 0));
   if (card.major < 9) {
-    std::fprintf(stderr, "it needs compute capability 9.0 or newer; %s has %d.%d\n", card.name, card.major,
+    std::fprintf(stderr, "needs compute capability 9.0 or newer; %s has %d.%d\n", card.name, card.major,
                  card.minor);
     return 2;
   }
@@ -177,21 +179,21 @@ int main() {
           milliseconds([&] { image_by_image<<<kBatch, 512>>>(layer, input, reinterpret_cast<float4*>(y)); }));
     for (const auto& [rows, filters, warpgroups] :
          {std::tuple{22, 6, 4}, {17, 12, 3}, {27, 4, 4}, {33, 6, 3}, {80, 2, 3}}) {
-      for (int how : {0, 1, 3, 7, 5}) {
+      for (int flags : {0, 1, 3, 7, 5}) {
         Tiles tiles{std::min(rows, layer.output_height),
                     std::min(filters, layer.filters),
                     warpgroups,
-                    (how & 1) != 0,
-                    (how & 2) != 0,
-                    (how & 4) != 0};
-        const size_t bytes = sizeof(float) * tiles.warpgroups * tiles.filters * filter_room(layer, tiles);
+                    (flags & 1) != 0,
+                    (flags & 2) != 0,
+                    (flags & 4) != 0};
+        const size_t bytes = sizeof(float) * tiles.warpgroups * tiles.filters * filter_stride(layer, tiles);
         if (bytes > card.sharedMemPerBlockOptin) continue;
         char text[100];
         std::snprintf(text, sizeof text, "%d rows, %d filters, %d warpgroups; %s, %s%s", tiles.rows,
                       tiles.filters, tiles.warpgroups, tiles.neighbours_in_block ? "warpgroups" : "blocks",
-                      tiles.whole_lines ? "whole" : "parts", tiles.leaves_first ? ", first" : "");
+                      tiles.whole_lines ? "whole" : "parts", tiles.evict_first ? ", first" : "");
         print(layer, text, milliseconds([&] {
-                // One block on each multiprocessor, as where the matrix takes the rest of shared memory.
+                // One block on each multiprocessor, as in `toeplitz`, whose matrix fills the shared memory.
                 tile_by_tile<<<card.multiProcessorCount, kWarpgroup * tiles.warpgroups,
                                card.sharedMemPerBlockOptin>>>(layer, tiles, input, y);
               }));

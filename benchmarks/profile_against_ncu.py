@@ -1,16 +1,16 @@
-"""Set the kernels' times of `convswap profile` beside those of Nsight Compute.
+"""Compare kernel times of `convswap profile` with those of Nsight Compute.
 
     python benchmarks/profile_against_ncu.py --json FILE ece408-2019fa
 
-Nsight Compute runs each kernel by itself, from when the one before has ended and the card has come to rest.
-In a profile a kernel follows the one before at once, as it does without a profiler; so each network is
-profiled twice, as it is and with CUDA_LAUNCH_BLOCKING=1, with which the host waits for every kernel. Where
-the two profiles differ, it is the company of other kernels that costs time, not the profiler that errs.
-Networks of short kernels are recorded another way (cupti_collector.py), which this does not check.
+Nsight Compute serializes kernels: each starts on an idle card. In a profile a kernel follows the previous
+kernel at once, as without a profiler. So each network is profiled twice, normally and with
+CUDA_LAUNCH_BLOCKING=1, with which the host waits for every kernel. If the two profiles differ, neighbouring
+kernels cost time, and the profiler is right. Networks of short kernels are recorded differently
+(cupti_collector.py); this program does not check them.
 
-The runs are the same in all three: those that `convswap profile NETWORK --against default --on-card` records,
-under Nsight Compute one side in a process, since its table does not tell sides. Its clock and caches are left
-as they are (`--clock-control none --cache-control none`), and it counts nothing but time, in one pass.
+All three measure the runs of `convswap profile NETWORK --against default --on-card`. Nsight Compute gets a
+process for each side, since its table does not name sides. It controls neither clocks nor caches
+(`--clock-control none --cache-control none`), and measures only time, in one pass.
 """
 
 from __future__ import annotations
@@ -42,29 +42,29 @@ from convswap.runtime.device import choose_device, environment
 from convswap.runtime.sessions import CONVSWAP, DEFAULT
 
 RUNS = 10
-# In microseconds: what is shorter is not compared.
-LONG = 100.0
+# Microseconds; shorter kernels are not compared.
+MIN_US = 100.0
 SIDES = {side.name: side for side in (DEFAULT, CONVSWAP)}
 
 
 class NcuWindow:
-    """In the place of CUPTI: lets Nsight Compute look at the timed runs, and records nothing itself."""
+    """A replacement for the CUPTI collector: starts and stops Nsight Compute, and records nothing."""
 
     def __init__(self) -> None:
         self._driver = ctypes.CDLL("libcuda.so.1")
 
     def connect(self) -> None:
-        """Do nothing: nobody else can have taken what this uses."""
+        """Do nothing: this uses no exclusive resource."""
 
     def start(self) -> None:
-        """Do nothing yet: `prepare` is called when set-up and warm-up are over."""
+        """Do nothing: `prepare` starts the profiler after set-up and warm-up."""
 
     def now(self) -> int:
-        """Return the nanoseconds of a clock that does not go back."""
+        """Return the nanoseconds of a monotonic clock."""
         return time.monotonic_ns()
 
     def prepare(self, since: int, long_kernels: bool | None = None) -> bool:
-        """Let the profiler look from here on; it takes all kernels' times alike.
+        """Start the profiler, which times short and long kernels alike.
 
         One more warm-up follows, which `by_ncu` leaves out.
         """
@@ -72,18 +72,18 @@ class NcuWindow:
         return bool(long_kernels)
 
     def stop(self) -> Records:
-        """Let the profiler look no more; there are no records."""
+        """Stop the profiler; return no records."""
         self._require_success(self._driver.cuProfilerStop())
         return Records((), ())
 
     @staticmethod
     def _require_success(status: int) -> None:
         if status:
-            raise ConvswapError(f"the driver cannot tell Nsight Compute to look: status {status}")
+            raise ConvswapError(f"the driver cannot start or stop Nsight Compute: status {status}")
 
 
 def run_side(network: str, side: str, runs: int) -> None:
-    """Run one side of `network`, to be called in a process that Nsight Compute watches."""
+    """Run one side of `network`, in a process under Nsight Compute."""
     device = choose_device("cuda")
     tested = open_model_with_data(network, None)
     source = source_of(tested, None, None, device)
@@ -116,7 +116,7 @@ def by_ncu(network: str, side: str, runs: int) -> dict[str, float]:
 
 
 def by_profile(network: str, runs: int, blocking: bool) -> dict[str, dict]:
-    """Return what `convswap profile` says of each side."""
+    """Return the results of `convswap profile` by side."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "profile.json"
         command = [sys.executable, "-m", "convswap.cli", "profile", network, "--against", "default"]
@@ -125,32 +125,35 @@ def by_profile(network: str, runs: int, blocking: bool) -> dict[str, dict]:
         return json.loads(file.read_text(encoding="utf-8"))["sides"]
 
 
-def run(command: list[str], more: dict[str, str] | None = None) -> str:
-    """Run `command` with `more` in its environment; return what it prints.
+def run(command: list[str], variables: dict[str, str] | None = None) -> str:
+    """Run `command` with `variables` added to its environment; return its output.
 
     Raises:
         ConvswapError: it failed.
     """
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | (more or {}))
-    if done.returncode:
+    completed = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=os.environ | (variables or {})
+    )
+    if completed.returncode:
         raise ConvswapError(
-            f"{command[0]} ended with status {done.returncode}: {(done.stdout + done.stderr).strip()[-600:]}"
+            f"{command[0]} ended with status {completed.returncode}: "
+            f"{(completed.stdout + completed.stderr).strip()[-600:]}"
         )
-    return done.stdout
+    return completed.stdout
 
 
 def rows_of(network: str, runs: int) -> list[dict]:
-    """Return a row for each kernel of `network` whose calls take more than LONG microseconds on average."""
+    """Return a row for each kernel of `network` whose calls take more than MIN_US microseconds on average."""
     profiles = {blocking: by_profile(network, runs, blocking) for blocking in (False, True)}
     rows = []
     for side in SIDES:
-        usual, apart = (
+        entries, blocking_entries = (
             {entry["name"]: entry for entry in profiles[blocking][side]["profiling_result"]}
             for blocking in (False, True)
         )
         ncu = by_ncu(network, side, runs)
-        for name, entry in usual.items():
-            if entry["avg_ns"] > LONG * 1e3:
+        for name, entry in entries.items():
+            if entry["avg_ns"] > MIN_US * 1e3:
                 rows.append(
                     {
                         "network": network,
@@ -158,8 +161,10 @@ def rows_of(network: str, runs: int) -> list[dict]:
                         "kernel": name,
                         "nodes": entry["nodes"],
                         "profile_us": entry["avg_ns"] / 1e3,
-                        # The search of the default provider may take other kernels in another process.
-                        "profile_apart_us": apart[name]["avg_ns"] / 1e3 if name in apart else None,
+                        # cuDNN's search may choose other kernels in another process.
+                        "profile_apart_us": blocking_entries[name]["avg_ns"] / 1e3
+                        if name in blocking_entries
+                        else None,
                         "ncu_us": ncu.get(name),
                     }
                 )
@@ -167,17 +172,18 @@ def rows_of(network: str, runs: int) -> list[dict]:
 
 
 def print_rows(rows: list[dict]) -> None:
-    """Print a line for each kernel: its times, and how far each profile is from Nsight Compute."""
+    """Print a line for each kernel: its times, and the deviation of each profile from Nsight Compute."""
     print(f"{'profile':>9} {'apart':>9} {'ncu':>9}  us  kernel")
     for row in rows:
         times = [row["profile_us"], row["profile_apart_us"], row["ncu_us"]]
-        told = " ".join(f"{'-' if one is None else f'{one:.1f}':>9}" for one in times)
-        far = [
-            "" if one is None or row["ncu_us"] is None else f"{one / row['ncu_us'] - 1:+.1%}"
-            for one in times[:2]
+        cells = " ".join(f"{'-' if value is None else f'{value:.1f}':>9}" for value in times)
+        deviations = [
+            "" if value is None or row["ncu_us"] is None else f"{value / row['ncu_us'] - 1:+.1%}"
+            for value in times[:2]
         ]
         print(
-            f"{told}  {far[0]:>7} {far[1]:>7}  {row['side']} {','.join(row['nodes'])}: {row['kernel'][:60]}"
+            f"{cells}  {deviations[0]:>7} {deviations[1]:>7}  "
+            f"{row['side']} {','.join(row['nodes'])}: {row['kernel'][:60]}"
         )
 
 
@@ -188,9 +194,11 @@ def main() -> int:
         run_side(network, side, int(runs))
         return 0
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="where the results go")
+    parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="file for the results")
     parser.add_argument("networks", nargs="+", metavar="NETWORK", help="a network's name")
-    parser.add_argument("--runs", type=int, default=RUNS, metavar="N", help=f"of each side; default: {RUNS}")
+    parser.add_argument(
+        "--runs", type=int, default=RUNS, metavar="N", help=f"timed runs of each side; default: {RUNS}"
+    )
     options = parser.parse_args()
     try:
         if options.runs < 1:
@@ -207,8 +215,8 @@ def main() -> int:
             print(network, file=sys.stderr, flush=True)
             rows += rows_of(network, options.runs)
         print_rows(rows)
-        found = {"environment": environment(device), "runs": options.runs, "rows": rows}
-        write_json(options.json, found)
+        results = {"environment": environment(device), "runs": options.runs, "rows": rows}
+        write_json(options.json, results)
     except (ConvswapError, OSError) as error:
         print(error, file=sys.stderr)
         return 2

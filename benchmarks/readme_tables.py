@@ -1,9 +1,9 @@
 """Write the measured tables of README.md and docs/ from benchmarks/h200.json, which results.py writes.
 
-`python benchmarks/readme_tables.py` replaces what stands between `<!-- NAME -->` and `<!-- /NAME -->`, for
-each table of TABLES that a page has a place for, with the card and the commit of its results below. The
-places of `fused`, `one-image` and `real-models` stay empty until there are such results. A network without
-results is no row of the tables of all networks, and named below.
+`python benchmarks/readme_tables.py` replaces the text between `<!-- NAME -->` and `<!-- /NAME -->` for each
+table of TABLES that a page has markers for, and adds card and commit of the results below. `fused`,
+`one-image` and `real-models` stay empty without results. Networks without results are listed below the tables
+of all networks.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ HERE = Path(__file__).parent
 FUSED, ONE_IMAGE, REAL_MODELS = "compare-fused", "one-image", "real-models"
 SIDES = ("default", "swapped", "fused")
 STUDIED = ("copy_in", "convolution", "fully_connected", "max_pool", "copy_out", "other", "total", "set_up")
-# Those of the first page: of the course, and such as people run.
+# Networks on the first page: three of the course and three in common use.
 FRONT = ("ece408-2019fa", "ece408-2018fa", "ece408-2020", "resnet50", "vgg16", "mobilenet-v2")
 OTHER_SUITES = ("many-channels", "one-d", "three-d")
 LONGEST_NAME = 36
 
 
 def table(headings: str, rows: Iterable[str]) -> str:
-    """Return a Markdown table with the first column to the left and the others to the right.
+    """Return a Markdown table with the first column left-aligned and the others right-aligned.
 
     `headings` and each row have " | " between their cells.
     """
@@ -42,53 +42,53 @@ def table(headings: str, rows: Iterable[str]) -> str:
 
 
 def times_of(found: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the medians of a comparison: the default's, and ours."""
+    """Return the median times of a comparison: the default provider's and convswap's."""
     return found["time_ms"]["default"]["median"], found["time_ms"]["convswap"]["median"]
 
 
 def comparisons(results: Results, names: Iterable[str], *, fused: bool = False) -> list[dict[str, Any]]:
-    """Return what `compare`, or `compare --fuse`, found for each of the networks.
+    """Return the results of `compare`, or `compare --fuse`, for each of the networks.
 
-    All are of one machine and in one precision. Ends the program where results are missing or do not go
-    together, or where answers were wrong.
+    All have one machine and one precision. Ends the program if results are missing or of different kinds, or
+    if outputs were wrong.
     """
     folder = FUSED if fused else "compare"
     sections = [f"{folder}/{name}" for name in names]
     results.require(sections)
     found = [results[name] for name in sections]
-    # Results from before there was --fuse do not say that they are without.
-    if other := [each["model"] for each in found if each["options"].get("fuse", False) != fused]:
+    # Results older than --fuse lack the option.
+    if mismatched := [each["model"] for each in found if each["options"].get("fuse", False) != fused]:
         raise SystemExit(
-            f"the results of {', '.join(other)} in {folder} are {'not fused' if fused else 'fused'}"
+            f"the results of {', '.join(mismatched)} in {folder} are {'not fused' if fused else 'fused'}"
         )
     check_same_kind(found, folder)
     if wrong := [each["model"] for each in found if not each["within_tolerance"]]:
-        raise SystemExit(f"the answers of {', '.join(wrong)} differ; a time for a wrong answer says nothing")
+        raise SystemExit(f"the outputs of {', '.join(wrong)} are wrong, so their times mean nothing")
     return found
 
 
 def front(results: Results) -> str:
-    """Some networks of the course and some that people run, as they are, swapped and fused."""
+    """Some course networks and some in common use: original, swapped and fused."""
     rows = []
-    both = zip(comparisons(results, FRONT), comparisons(results, FRONT, fused=True), strict=True)
-    for plain, taken_in in both:
+    pairs = zip(comparisons(results, FRONT), comparisons(results, FRONT, fused=True), strict=True)
+    for plain, fused_result in pairs:
         default, swapped = times_of(plain)
-        default_beside_fused, fused = times_of(taken_in)
+        default_of_fused, fused = times_of(fused_result)
         heuristic = plain["others"].get("heuristic")
-        # All is all: a share just below is not rounded up to it.
+        # Round down, so that only full agreement is 100 %.
         agreement = math.floor(1e4 * plain["top1_agreement"]) / 1e2
         rows.append(
             f"{plain['model']} | {three_digits(default)} | "
             f"{three_digits(heuristic['time_ms']['median']) if heuristic else '—'} | "
             f"{three_digits(swapped)} | {three_digits(fused)} | {three_digits(default / swapped)}x | "
-            f"{three_digits(default_beside_fused / fused)}x | {agreement:g} %"
+            f"{three_digits(default_of_fused / fused)}x | {agreement:g} %"
         )
     headings = "network | default | HEURISTIC | swapped | fused | speedup swapped | speedup fused"
     return table(f"{headings} | top-1 agreement", rows)
 
 
 def networks(results: Results) -> str:
-    """The course's networks against two settings, slowest default first."""
+    """The course networks against two settings of the default provider, slowest first."""
     rows = []
     for found in sorted(comparisons(results, NETWORKS), key=lambda found: -times_of(found)[0]):
         default, ours = times_of(found)
@@ -104,9 +104,9 @@ def networks(results: Results) -> str:
 
 
 def all_networks(results: Results) -> str:
-    """Every network that has been compared; the others are named below.
+    """Every network with results; the others are listed below.
 
-    The large ones know no class: their accuracy is a dash.
+    Large networks run on unlabelled data: their accuracy is a dash.
     """
     names = [name for name in ALL_NETWORKS if f"compare/{name}" in results]
     missing = [name for name in ALL_NETWORKS if name not in names]
@@ -114,59 +114,59 @@ def all_networks(results: Results) -> str:
     for found in comparisons(results, names or ALL_NETWORKS):
         default, ours = times_of(found)
         by_batch = f" by {found['batch']:,}" if found["batch"] != found["images"] else ""
-        shares = [found["accuracy"][side] for side in ("default", "convswap")]
-        accuracy = " | ".join("—" if share is None else f"{share:.4f}" for share in shares)
+        accuracies = [found["accuracy"][side] for side in ("default", "convswap")]
+        accuracy = " | ".join("—" if share is None else f"{share:.4f}" for share in accuracies)
         rows.append(
             f"{found['model']} | {found['images']:,}{by_batch} | {accuracy} | "
             f"{found['top1_agreement']:.4f} | {found['relative_l2_error']['convswap']:.1e} | "
             f"{three_digits(default)} | {three_digits(ours)} | {three_digits(default / ours)}x"
         )
     headings = "network | images | accuracy default | accuracy convswap | top-1 agreement"
-    below = f"\n\nNot compared yet: {', '.join(missing)}." if missing else ""
-    return table(f"{headings} | relative L2 error | default | convswap | speedup", rows) + below
+    footer = f"\n\nNot compared yet: {', '.join(missing)}." if missing else ""
+    return table(f"{headings} | relative L2 error | default | convswap | speedup", rows) + footer
 
 
 def fused(results: Results) -> str:
-    """Every network swapped alone, and fused too; what has not been compared fused is named below."""
+    """Every network swapped and fused; networks without fused results are listed below."""
     names = [name for name in ALL_NETWORKS if f"{FUSED}/{name}" in results]
     if not names:
         return ""
     missing = [name for name in ALL_NETWORKS if name not in names]
-    alone, together = comparisons(results, names), comparisons(results, names, fused=True)
-    check_same_kind([*alone, *together], "compare and compare-fused")
+    swapped_results, fused_results = comparisons(results, names), comparisons(results, names, fused=True)
+    check_same_kind([*swapped_results, *fused_results], "compare and compare-fused")
     rows = []
-    for plain, each in zip(alone, together, strict=True):
-        if any(plain[key] != each[key] for key in ("images", "batch", "dataset")):
+    for plain, result in zip(swapped_results, fused_results, strict=True):
+        if any(plain[key] != result[key] for key in ("images", "batch", "dataset")):
             raise SystemExit(f"the results of {plain['model']}, fused and not, are of different data")
         default, swapped = times_of(plain)
         rows.append(
-            f"{plain['model']} | {convs_fused(each)} of {each['swapped']} | {three_digits(default)} | "
-            f"{three_digits(swapped)} | {three_digits(times_of(each)[1])} | "
-            f"{three_digits(plain['speedup'])}x | {three_digits(each['speedup'])}x | "
-            f"{each['top1_agreement']:.4f} | {each['relative_l2_error']['convswap']:.1e}"
+            f"{plain['model']} | {convs_fused(result)} of {result['swapped']} | {three_digits(default)} | "
+            f"{three_digits(swapped)} | {three_digits(times_of(result)[1])} | "
+            f"{three_digits(plain['speedup'])}x | {three_digits(result['speedup'])}x | "
+            f"{result['top1_agreement']:.4f} | {result['relative_l2_error']['convswap']:.1e}"
         )
     headings = "network | Convs fused | default | swapped | fused | speedup swapped | speedup fused"
-    below = f"\n\nNot compared fused yet: {', '.join(missing)}." if missing else ""
+    footer = f"\n\nNot compared fused yet: {', '.join(missing)}." if missing else ""
     return f"""\
 The same networks with `--fuse`, medians in ms; *Convs fused* are those that took in others or, in front of a
 1x1 Conv, were taken in, and each speedup is over the default in the same run:
 
-{table(f"{headings} | top-1 agreement fused | relative L2 error fused", rows)}{below}"""
+{table(f"{headings} | top-1 agreement fused | relative L2 error fused", rows)}{footer}"""
 
 
 def convs_fused(result: Mapping[str, Any]) -> int:
-    """Return how many Convs share a node with something else."""
+    """Return the number of Convs in fused nodes."""
     taken_in = sum(one["op"] == "Conv" for node in result["fused"] for one in node["taken"])
     return len(result["fused"]) + taken_in
 
 
 def of_the_floor(row: Mapping[str, Any]) -> str:
-    """Return the floor of a layer as a share of our time."""
+    """Return the floor of a layer as a percentage of our time."""
     return f"{100 * row['floor_ms'] / row['convswap_ms']:.0f} %"
 
 
 def layers(results: Results) -> str:
-    """The convolutions of the course suite, each run waited for, and ours also back to back."""
+    """The convolutions of the course suite in single runs, and ours also back to back."""
     back_to_back = {(row["layer"], row["batch"]): row["convswap_ms"] for row in results["bench-algorithms"]}
     rows = [
         f"{row['layer']} | {row['default_ms']:.2f} | {row['best_other_ms']:.2f} | {row['convswap_ms']:.2f} | "
@@ -192,21 +192,21 @@ def other_layers(results: Results) -> str:
 
 
 def small_batches(results: Results) -> str:
-    """How many times the faster of default and HEURISTIC each course layer is as fast, for each batch."""
-    found = results["bench-small"]
+    """Speedup over the faster of default and HEURISTIC, by course layer and batch."""
+    rows_found = results["bench-small"]
     speedups: dict[str, list[float]] = {}
-    for row in found:
+    for row in rows_found:
         fastest = min(row["default_ms"], row["others_ms"]["heuristic"])
         speedups.setdefault(row["layer"], []).append(fastest / row["convswap_ms"])
     columns = zip(*speedups.values(), strict=True)
     speedups["geometric mean"] = [math.exp(fmean(map(math.log, column))) for column in columns]
-    batches = dict.fromkeys(f"batch {row['batch']:,}" for row in found)
+    batches = dict.fromkeys(f"batch {row['batch']:,}" for row in rows_found)
     rows = [" | ".join([name, *(f"{own:.2f}x" for own in each)]) for name, each in speedups.items()]
     return table(" | ".join(["layer", *batches]), rows)
 
 
 def precisions(results: Results) -> str:
-    """The course layers in ieee, beside the default without TF32, and in float16."""
+    """The course layers in ieee against the default without TF32, and in float16."""
     ieee, float16 = results["bench-ieee"], results["bench-float16"]
     halves = {row["layer"]: row for row in float16}
     rows = []
@@ -223,7 +223,7 @@ def precisions(results: Results) -> str:
 
 
 def one_image(results: Results) -> str:
-    """The course's networks on one image."""
+    """The course networks on one image."""
     if ONE_IMAGE not in results:
         return ""
     found = results[ONE_IMAGE]["rows"]
@@ -240,7 +240,7 @@ One image at a time, microseconds until the answer is there, as it is and with a
 
 
 def real_models(results: Results) -> str:
-    """Models that people ship; a dash where optimize leaves a model as it is."""
+    """Models that packages ship; a dash if optimize leaves a model unchanged."""
     if REAL_MODELS not in results:
         return ""
     found = results[REAL_MODELS]
@@ -273,18 +273,18 @@ error is that of the optimized model against the default:
 
 
 def study(results: Results) -> str:
-    """The parts of a run of AlexNet, at those batches that are powers of four."""
+    """Times of the parts of a run of AlexNet, at batches that are powers of four."""
     rows = []
     for row in results["study-alexnet"]["rows"]:
         if math.log2(row["batch"]) % 2 == 0:
             times = [row[f"{part}_ms"] for part in STUDIED]
-            told = ["-" if one is None else three_digits(one) if one else "0" for one in times]
-            rows.append(" | ".join([f"{row['batch']:,}", row["side"], *told]))
+            cells = ["-" if one is None else three_digits(one) if one else "0" for one in times]
+            rows.append(" | ".join([f"{row['batch']:,}", row["side"], *cells]))
     return table(" | ".join(["batch", "side", *STUDIED]).replace("_", " "), rows)
 
 
 def short_name(kernel: str) -> str:
-    """Return a kernel's name without types, with the namespace if it is ours, and its beginning if long."""
+    """Return a kernel's name without types, shortened if long; our kernels keep their inner namespace."""
     name = re.sub(r"[<(].*", "", kernel.removeprefix("void "))
     name = name.removeprefix("convswap::") if name.startswith("convswap::") else name.split("::")[-1]
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
@@ -297,10 +297,10 @@ def against_ncu(results: Results) -> str:
         if row["ncu_us"] is None:
             continue
         times = [row["profile_us"], row["profile_apart_us"]]
-        far = ["-" if one is None else f"{one / row['ncu_us'] - 1:+.1%}" for one in times]
+        deviations = ["-" if one is None else f"{one / row['ncu_us'] - 1:+.1%}" for one in times]
         rows.append(
             f"{row['network']} | {row['side']} | {', '.join(row['nodes'])} | `{short_name(row['kernel'])}` | "
-            f"{row['ncu_us']:.1f} | {row['profile_us']:.1f} | {' | '.join(far)}"
+            f"{row['ncu_us']:.1f} | {row['profile_us']:.1f} | {' | '.join(deviations)}"
         )
     headings = "network | side | node | kernel | Nsight Compute | `profile`"
     return table(f"{headings} | difference | difference, kernels apart", rows)
@@ -330,7 +330,7 @@ def main() -> None:
     parser.add_argument(
         "--results", type=Path, default=H200, metavar="FILE", help="default: benchmarks/h200.json"
     )
-    parser.add_argument("--readme", type=Path, help="one page; default: README.md and those of docs/")
+    parser.add_argument("--readme", type=Path, help="one page; default: README.md and the pages of docs/")
     options = parser.parse_args()
     root = HERE.parent
     pages = (
@@ -343,17 +343,17 @@ def main() -> None:
 
 
 def made_by(results: Results) -> str:
-    """Return what measured the sections that a table used, and where they come from."""
+    """Return the commands that measure the sections of a table, and the origin of the results."""
     groups = dict.fromkeys(name.partition("/")[0] for name in results.used if "/" in name)
     commands = dict.fromkeys(results.sections[name]["command"] for name in results.used if "/" not in name)
     if groups:
         commands[f"python benchmarks/results.py {shlex.join(f'{group}/*' for group in groups)}"] = None
-    told = f"To measure again: {', '.join(f'`{command}`' for command in commands)}. {results.origin()}"
-    return textwrap.fill(told, 120, break_long_words=False, break_on_hyphens=False)
+    text = f"To measure again: {', '.join(f'`{command}`' for command in commands)}. {results.origin()}"
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
 def fill(page: Path, results: Results) -> list[str]:
-    """Replace the tables that `page` has places for; return the names of those that are not empty."""
+    """Replace the tables that `page` has markers for; return the names of the non-empty tables."""
     text = page.read_text(encoding="utf-8")
     written = []
     for name, make in TABLES.items():

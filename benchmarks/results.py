@@ -1,14 +1,15 @@
-"""The measurements behind the pages: a file for each card, with a section for each command that measured.
+"""Measure the results behind the pages: a file for each card, with a section for each command.
 
-    python benchmarks/results.py                                  # all that `make tables` shows, for hours
+    python benchmarks/results.py                                  # all sections of `make tables`; takes hours
     python benchmarks/results.py bench-course 'compare/*'         # some sections
     python benchmarks/results.py --file benchmarks/other-card.json
 
-A section has what its command wrote as JSON ("found"), the command, the date, the card and the driver, and
-the commit: that of the checkout, with a + where files differ from it, and of sections from before this file
-the one that added them, whose kernels may be newer, and the command of today. null is unknown.
-Each command runs in a process of its own. One that fails leaves its section as it was; the others run all the
-same, and the exit status tells.
+A section has the JSON output of its command ("found"), the command, the date, the card and the driver. It
+also has the commit of the checkout, with a + if files differ from it. null is unknown. Sections older than
+this file have the commit that added them, whose kernels may be newer, and today's command.
+
+Each command runs in a separate process. A command that fails leaves its section unchanged; the others run,
+and the exit status is not 0.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from convswap.models import ALL_NETWORKS, NETWORKS
 from convswap.output.files import write_text
 
 ROOT = Path(__file__).resolve().parents[1]
-# What the figures of one table must have in common.
+# Environment that all results of one table must share.
 SAME = ("card", "driver", "cuda", "onnxruntime", "convswap")
 H200 = ROOT / "benchmarks" / "h200.json"
-# Of each of the large networks, with random data; their Convs alone would take minutes.
+# Options for large networks, which get random data; timing each of their Convs would take minutes.
 _LARGE = "--images 64 --no-layers"
 _COMPARE = {name: "--data fashion-mnist" if name in NETWORKS else _LARGE for name in ALL_NETWORKS}
 _BATCHES = "--batch 1,8,64,512,4096,10000"
 _BENCH = "convswap bench course --against all --device cuda"
 _ALGORITHMS = f"convswap bench course --against algorithms {_BATCHES} --device cuda"
-# What `make tables` measures; each command is given --json FILE.
+# Sections of `make tables`; each command also gets --json FILE.
 SECTIONS = {
     **{
         f"compare/{name}": f"convswap compare {name} --device cuda --against all {own}"
@@ -61,7 +62,8 @@ SECTIONS = {
     "study-alexnet": "convswap study alexnet --runs 10 -o docs/tutorial/alexnet-study.png",
     **{f"ladder/{name}": f"convswap ladder {name}" for name in NETWORKS},
 }
-# What is measured by name alone: the planner's heuristic, which tests hold, and what needs Nsight Compute.
+# Sections measured only by name: the planner's heuristic, which tests check, and sections that need Nsight
+# Compute, and single comparisons.
 _HEURISTIC = "python benchmarks/kernels.py heuristic"
 BY_NAME = {
     "rule-course": f"{_HEURISTIC} course {_BATCHES} --precision tf32,float16,ieee --rounds 3",
@@ -77,7 +79,7 @@ BY_NAME = {
 
 
 class Results:
-    """The sections of a file, those of no file while there is none; `used` names those that were read."""
+    """The sections of a file, none if it does not exist; `used` names the sections that were read."""
 
     def __init__(self, file: Path = H200) -> None:
         self.file = file
@@ -87,23 +89,23 @@ class Results:
             self.sections = json.loads(file.read_text(encoding="utf-8"))
 
     def __contains__(self, name: str) -> bool:
-        """Whether there is such a section."""
+        """Whether the section exists."""
         return name in self.sections
 
     def __getitem__(self, name: str) -> Any:
-        """Return what a section's command found; ends the program where there is none."""
+        """Return the results of a section; end the program if it is missing."""
         self.require([name])
         self.used[name] = None
         return self.sections[name]["found"]
 
     def require(self, names: Iterable[str]) -> None:
-        """End the program where there is no such section."""
+        """End the program if a section is missing."""
         if missing := [name for name in names if name not in self.sections]:
             again = f"python benchmarks/results.py {' '.join(missing)}"
             raise SystemExit(f"{self.file} has no {', '.join(missing)}; measure with: {again}")
 
     def origin(self) -> str:
-        """Say in a line where the sections come from that were used since the last call."""
+        """Return a line with the origin of the sections used since the last call."""
         groups: dict[tuple[Any, ...], list[str]] = {}
         for name in self.used:
             section = self.sections[name]
@@ -112,11 +114,11 @@ class Results:
         self.used.clear()
         parts: dict[str, list[str]] = {}
         for (card, driver, commit, date), names in groups.items():
-            few = len(groups) > 1 and len(names) < 5
-            of = f" ({', '.join(f'`{name}`' for name in names)})" if few else ""
-            parts.setdefault(f"{card}, driver {driver}", []).append(f"commit {commit} of {date}{of}")
-        told = (f"{where}: {', '.join(commits)}" for where, commits in parts.items())
-        return f"Results of one {'; one '.join(told)}."
+            lists_sections = len(groups) > 1 and len(names) < 5
+            sections = f" ({', '.join(f'`{name}`' for name in names)})" if lists_sections else ""
+            parts.setdefault(f"{card}, driver {driver}", []).append(f"commit {commit} of {date}{sections}")
+        origins = (f"{where}: {', '.join(commits)}" for where, commits in parts.items())
+        return f"Results of one {'; one '.join(origins)}."
 
     def put(self, name: str, command: str, found: Any, commit: str) -> None:
         """Set a section and write the file."""
@@ -134,7 +136,7 @@ class Results:
 
 
 def check_same_kind(found: Iterable[Mapping[str, Any]], sections: str) -> None:
-    """End the program where results are not of one machine, its software and one precision."""
+    """End the program unless all results have the same machine, software and precision."""
     kinds = {(each.get("precision", ""), *(each["environment"][name] for name in SAME)) for each in found}
     if len(kinds) > 1:
         listed = "; ".join(sorted(", ".join(map(str, kind)) for kind in kinds))
@@ -142,12 +144,12 @@ def check_same_kind(found: Iterable[Mapping[str, Any]], sections: str) -> None:
 
 
 def file_text(sections: Mapping[str, Any]) -> str:
-    """Return sections as JSON: a line for each row of a list, and for each value that is beside one."""
+    """Return sections as JSON, with a line for each row of a list and each value of the outer objects."""
     return _lines(dict(sections), "") + "\n"
 
 
 def _lines(value: Any, indent: str) -> str:
-    # The file, its sections, and what was found.
+    # Levels: the file, its sections, and their values.
     if isinstance(value, dict) and len(indent) < 3:
         rows = [f"{json.dumps(key)}: {_lines(each, indent + ' ')}" for key, each in value.items()]
         return "{\n" + ",\n".join(f"{indent} {row}" for row in rows) + f"\n{indent}}}"
@@ -157,20 +159,20 @@ def _lines(value: Any, indent: str) -> str:
 
 
 def card_and_driver() -> tuple[str | None, str | None]:
-    """Return the names of the first card and of its driver; None where there is none."""
+    """Return the name of the first card and the version of its driver; None without a card."""
     command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0]
     except (OSError, subprocess.CalledProcessError, IndexError):
         return None, None
-    card, _, driver = told.partition(", ")
+    card, _, driver = output.partition(", ")
     return card, driver
 
 
 def checked_out() -> str:
-    """Return the commit of this checkout, with a + where files differ from it."""
+    """Return the commit of this checkout, with a + if files differ from it."""
     try:
-        told = [
+        outputs = [
             subprocess.run(
                 ["git", *command], cwd=ROOT, capture_output=True, text=True, check=True
             ).stdout.strip()
@@ -183,28 +185,30 @@ def checked_out() -> str:
         raise SystemExit(
             f"{ROOT} is no git checkout that git can read: each section names its commit; measure in a clone"
         ) from error
-    # This file's own results are no difference.
-    changed = [line for line in told[1].splitlines() if not line.endswith(".json")]
-    return told[0] + ("+" if changed else "")
+    # Changed results do not count.
+    changed = [line for line in outputs[1].splitlines() if not line.endswith(".json")]
+    return outputs[0] + ("+" if changed else "")
 
 
 def measure(name: str, command: str, results: Results, commit: str) -> int:
-    """Run a section's command and keep what it wrote; return the exit status."""
+    """Run a section's command and store its results; return the exit status."""
     program, *arguments = shlex.split(command)
     start = ["-m", "convswap.cli"] if program == "convswap" else []
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "found.json"
-        line = [sys.executable, *start, *arguments, "--json", str(file)]
-        status = subprocess.run(line, cwd=ROOT, check=False).returncode
+        arguments_of_process = [sys.executable, *start, *arguments, "--json", str(file)]
+        status = subprocess.run(arguments_of_process, cwd=ROOT, check=False).returncode
         if status == 0:
             results.put(name, command, json.loads(file.read_text(encoding="utf-8")), commit)
     return status
 
 
 def main() -> int:
-    """Measure the sections of the command line; return the highest exit status."""
+    """Measure the sections of the command line; return the largest exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="SECTION", help="or a pattern; default: all of the pages")
+    parser.add_argument(
+        "names", nargs="*", metavar="SECTION", help="name or pattern; default: all sections of the pages"
+    )
     parser.add_argument("--file", type=Path, default=H200, help="default: benchmarks/h200.json")
     options = parser.parse_args()
     known = SECTIONS | BY_NAME
@@ -218,7 +222,7 @@ def main() -> int:
         statuses[name] = measure(name, known[name], results, commit)
     for name, status in statuses.items():
         if status:
-            print(f"{name}: not measured, status {status}; its section is as it was", file=sys.stderr)
+            print(f"{name}: not measured, status {status}; its section is unchanged", file=sys.stderr)
     return max(statuses.values(), key=abs)
 
 

@@ -1,4 +1,4 @@
-"""The tables of README.md: one command compares all networks, another one writes what it found."""
+"""Tables of README.md and docs: benchmarks/results.py measures and benchmarks/readme_tables.py writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NETWORK = "ece408-2019sp"
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What a small comparison of one network finds, on the CPU."""
+    """Results of a small comparison of one network on the CPU."""
     file = tmp_path_factory.mktemp("found") / "h200.json"
     results = script("results").Results(file)
     command = f"convswap compare {NETWORK} --device cpu --images 30 --data synthetic"
@@ -28,7 +28,7 @@ def found(tmp_path_factory):
 
 @pytest.fixture
 def results(found, tmp_path):
-    """A file of results: of each network the same, and of the large ones no accuracy, as on random data."""
+    """A file with the same results for each network; large networks have no accuracy, as on random data."""
     large = {"accuracy": {"default": None, "convswap": None}, "images": 256, "batch": 8}
     every = {
         f"compare/{name}": {**found, "model": name} | (large if name in LARGE_NETWORKS else {})
@@ -39,7 +39,7 @@ def results(found, tmp_path):
 
 @pytest.fixture
 def fused_results(results):
-    """The same with results of --fuse beside the others: in half the time, 3 Convs of 4 fused."""
+    """The same file with results of --fuse: half the time, 3 of 4 Convs fused."""
     taken = {"node": "conv1", "op": "FusedConv", "taken": [{"op": "Tanh", "node": "tanh1"}]}
     sections = json.loads(results.read_text())
     for name in ALL_NETWORKS:
@@ -54,13 +54,13 @@ def fused_results(results):
 
 @pytest.fixture
 def page(tmp_path):
-    """A function that writes the tables of a page with one place, and returns the page's text."""
+    """A function that fills a page with the markers of one table, and returns the text of the page."""
     file = tmp_path / "page.md"
 
     def write(name, results, status=0):
         place = f"Before.\n<!-- {name} -->\nold\n<!-- /{name} -->\nAfter.\n"
         file.write_text(place)
-        for _ in range(2):  # the second time in the place of the first
+        for _ in range(2):  # the second time replaces the first table
             answer = run_script("readme_tables", "--results", results, "--readme", file)
             assert answer.returncode == status, answer.stderr
             if status:
@@ -103,13 +103,13 @@ def test_the_table_has_a_row_for_every_network_and_accuracies_if_they_are_known(
     for row in rows:
         is_large = row["network"] in LARGE_NETWORKS
         assert row["images"] == ("256 by 8" if is_large else "30")
-        told = [row["accuracy default"], row["accuracy convswap"]]
-        assert told == (["—", "—"] if is_large else accuracies)
+        expected = [row["accuracy default"], row["accuracy convswap"]]
+        assert expected == (["—", "—"] if is_large else accuracies)
         assert float(row["top-1 agreement"]) == pytest.approx(found["top1_agreement"], abs=5e-5)
-        # Two digits count.
+        # The table has two digits.
         error = found["relative_l2_error"]["convswap"]
         assert float(row["relative L2 error"]) == pytest.approx(error, rel=0.05)
-        # Three do.
+        # The table has three digits.
         assert [float(row["default"]), float(row["convswap"])] == pytest.approx([default, ours], rel=5e-3)
         assert float(row["speedup"].removesuffix("x")) == pytest.approx(default / ours, rel=5e-3)
 
@@ -125,16 +125,16 @@ def test_a_network_without_results_is_no_row_and_named_below(results, page):
 
 def test_results_of_another_machine_or_precision_do_not_mix(found, results, page):
     environment = found["environment"] | {"onnxruntime": "1.99"}
-    for changes, told in [({"precision": "ieee"}, "ieee"), ({"environment": environment}, "1.99")]:
+    for changes, expected in [({"precision": "ieee"}, "ieee"), ({"environment": environment}, "1.99")]:
         change(results, NETWORK, **changes)
         line = page("all-networks", results, status=1)
-        assert "are of different kinds" in line and told in line
+        assert "are of different kinds" in line and expected in line
         change(results, NETWORK, **{name: found[name] for name in changes})
 
 
-def test_wrong_answers_get_no_row(results, page):
+def test_wrong_outputs_get_no_row(results, page):
     change(results, "convnext-tiny", within_tolerance=False)
-    assert page("all-networks", results, status=1).startswith("the answers of convnext-tiny differ;")
+    assert page("all-networks", results, status=1).startswith("the outputs of convnext-tiny are wrong,")
 
 
 def test_each_network_has_its_times_swapped_and_fused(found, fused_results, page):
@@ -150,19 +150,19 @@ def test_each_network_has_its_times_swapped_and_fused(found, fused_results, page
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "expected"),
     [
         ({"folder": "compare-fused", "options": {"fuse": False}}, "are not fused"),
         ({"options": {"fuse": True}}, "are fused"),
         ({"folder": "compare-fused", "images": 7}, "fused and not, are of different data"),
         ({"folder": "compare-fused", "precision": "ieee"}, "are of different kinds"),
-        ({"folder": "compare-fused", "within_tolerance": False}, "a time for a wrong answer says nothing"),
+        ({"folder": "compare-fused", "within_tolerance": False}, "so their times mean nothing"),
     ],
     ids=str,
 )
-def test_results_that_do_not_go_together_are_no_row_of_the_fused(changes, told, fused_results, page):
+def test_results_of_different_kinds_are_no_row_of_the_fused(changes, expected, fused_results, page):
     change(fused_results, NETWORK, **changes)
-    assert told in page("fused", fused_results, status=1)
+    assert expected in page("fused", fused_results, status=1)
 
 
 def bench_row(layer, batch=10_000, **times):
@@ -176,8 +176,8 @@ def test_small_batches_are_set_against_the_faster_of_default_and_heuristic(tmp_p
         bench_row("b", 1, default_ms=4.0, others_ms={"heuristic": 8.0, "nhwc": 0.1}, convswap_ms=8.0),
         bench_row("b", 64, default_ms=3.0, others_ms={"heuristic": 3.0, "nhwc": 0.1}, convswap_ms=0.25),
     ]
-    kept = write_results(tmp_path / "h200.json", **{"bench-small": rows})
-    assert rows_of(page("small-batches", kept)) == [
+    results_file = write_results(tmp_path / "h200.json", **{"bench-small": rows})
+    assert rows_of(page("small-batches", results_file)) == [
         {"layer": "a", "batch 1": "2.00x", "batch 64": "3.00x"},
         {"layer": "b", "batch 1": "0.50x", "batch 64": "12.00x"},
         {"layer": "geometric mean", "batch 1": "1.00x", "batch 64": "6.00x"},
@@ -187,9 +187,9 @@ def test_small_batches_are_set_against_the_faster_of_default_and_heuristic(tmp_p
 def test_ieee_is_set_against_the_default_without_tf32_and_float16_against_its_own(tmp_path, page):
     ieee = bench_row("a", default_ms=1.0, others_ms={"no_tf32": 6.0}, convswap_ms=2.0)
     half = bench_row("a", default_ms=5.0, best_other_ms=4.0, others_ms={}, convswap_ms=0.5)
-    kept = write_results(tmp_path / "h200.json", **{"bench-ieee": [ieee], "bench-float16": [half]})
+    results_file = write_results(tmp_path / "h200.json", **{"bench-ieee": [ieee], "bench-float16": [half]})
     row = "| a | 6.00 | 2.00 | 3.0x | 1.2e-07 | 5.00 | 4.00 | 0.50 | 10.0x | 50 % |"
-    assert row in page("precisions", kept).splitlines()
+    assert row in page("precisions", results_file).splitlines()
 
 
 def test_the_study_has_a_row_for_every_power_of_four_and_dashes_if_it_failed(tmp_path, page):
@@ -200,8 +200,8 @@ def test_the_study_has_a_row_for_every_power_of_four_and_dashes_if_it_failed(tmp
         for side in ("default", "convswap")
     ]
     rows[-1] |= {f"{part}_ms": None for part in parts}
-    kept = write_results(tmp_path / "h200.json", **{"study-alexnet": {"rows": rows}})
-    rows = [list(row.values()) for row in rows_of(page("study", kept))]
+    results_file = write_results(tmp_path / "h200.json", **{"study-alexnet": {"rows": rows}})
+    rows = [list(row.values()) for row in rows_of(page("study", results_file))]
     assert [row[:2] for row in rows] == [[b, s] for b in "14" for s in ("default", "convswap")]
     assert rows[2][2:6] == ["0", "0.400", "0.800", "1.20"] and rows[3][2:] == ["-"] * len(parts)
 
@@ -213,11 +213,11 @@ def test_a_missing_section_is_named_with_the_command_that_measures_it(name, tmp_
 
 
 def test_command_that_fails_leaves_its_section_as_it_was(tmp_path):
-    kept = write_results(tmp_path / "h200.json", one=[1])
-    before = kept.read_text()
-    own = script("results")
-    assert own.measure("one", "convswap bench nothing", own.Results(kept), "abcdef01") == 2
-    assert kept.read_text() == before
+    results_file = write_results(tmp_path / "h200.json", one=[1])
+    before = results_file.read_text()
+    module = script("results")
+    assert module.measure("one", "convswap bench nothing", module.Results(results_file), "abcdef01") == 2
+    assert results_file.read_text() == before
 
 
 PAGES = {

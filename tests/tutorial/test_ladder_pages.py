@@ -204,7 +204,7 @@ def test_rung_that_is_slower_than_the_one_before_says_why(tmp_path):
         (
             ["ece408-2017-high"],
             {"whole": {"within_tolerance": False}},
-            "answers of ece408-2017-high are wrong",
+            "outputs of ece408-2017-high are wrong",
         ),
         (
             ["ece408-2017-high"],
