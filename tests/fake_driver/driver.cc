@@ -1,10 +1,15 @@
-// A driver without a card: libcuda.so.1 as far as the library calls it. Memory is the host's, kernels are
-// loaded and started but compute nothing, and whoever breaks a rule of the real driver gets its error: a call
-// that takes a context has none, a function is launched on another device than its own, memory is freed
-// twice. So the host's half of the library is tested where there is no card. $FAKE_CARDS: how many there are
-// (1); $FAKE_CAPABILITY: of each, 90 for 9.0; $FAKE_DRIVER_VERSION: 13000 for CUDA 13.0; $FAKE_LOG: a file
-// that gets a line for each context, and each kernel loaded and started; $FAKE_MULTIPROCESSORS: of a card
-// (132); $FAKE_REFUSES: how much code is refused before any is loaded (0), as what a newer compiler made is.
+// A stand-in for the CUDA driver (libcuda.so.1), with the functions that the library calls. It lets tests run
+// the host code of the library without a card. Memory is host memory. Kernels are loaded and launched but
+// compute nothing. Misuse returns the real driver's error: a call without a context, a launch on another
+// device than the function's, a double free. Environment variables, with defaults:
+//
+//   FAKE_CARDS            number of cards (1)
+//   FAKE_CAPABILITY       compute capability of each card (90 for 9.0)
+//   FAKE_DRIVER_VERSION   13000 for CUDA 13.0 (13000)
+//   FAKE_MULTIPROCESSORS  multiprocessors of a card (132)
+//   FAKE_REFUSES          number of loads that fail first, as if a newer compiler had made the code (0)
+//   FAKE_PARAMETER_BYTES  size of kernel parameters (unset: the function is missing, as in drivers of
+//   CUDA 12.0) FAKE_LOG              file that gets a line for each context, loaded kernel and launch (none)
 
 #include <cuda.h>
 
@@ -58,7 +63,7 @@ int cards() { return number("FAKE_CARDS", 1); }
   NEEDS_START         \
   if (current == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
 
-// Of all that only has to be called with a context.
+// Stand-in for functions that only need a context.
 template <typename... Arguments>
 CUresult does_nothing(Arguments...) {
   NEEDS_CONTEXT
@@ -170,8 +175,7 @@ CUresult kernel_function(CUfunction* function, CUkernel kernel) {
       reinterpret_cast<CUfunction>(new Function{reinterpret_cast<Library*>(kernel)->kernel, current->device});
   return CUDA_SUCCESS;
 }
-// $FAKE_PARAMETER_BYTES: the fake reads no code. Without it a driver of CUDA 12.0 is meant, which tells no
-// sizes.
+// The size is $FAKE_PARAMETER_BYTES, because the stand-in does not read the code.
 CUresult kernel_parameter(CUkernel, size_t, size_t* offset, size_t* bytes) {
   NEEDS_CONTEXT
   *offset = 0;
@@ -190,9 +194,9 @@ CUresult occupancy(int* blocks, CUfunction, int, size_t) {
 }
 CUresult launch(const CUlaunchConfig*, CUfunction function, void**, void**) {
   NEEDS_CONTEXT
-  const Function& own = *reinterpret_cast<Function*>(function);
-  if (own.device != current->device) return CUDA_ERROR_INVALID_HANDLE;
-  log("launch " + own.kernel + " on " + std::to_string(own.device));
+  const Function& launched = *reinterpret_cast<Function*>(function);
+  if (launched.device != current->device) return CUDA_ERROR_INVALID_HANDLE;
+  log("launch " + launched.kernel + " on " + std::to_string(launched.device));
   return CUDA_SUCCESS;
 }
 CUresult launch_host(CUstream, CUhostFn function, void* data) {
@@ -316,20 +320,20 @@ const std::map<std::string, void*>& functions() {
   return all;
 }
 
-// As many as are still allocated when the process ends are told.
-struct Ending {
-  ~Ending() {
+// Logs the number of leaked allocations at the end of the process.
+struct LeakReport {
+  ~LeakReport() {
     if (!allocations.empty()) log("left " + std::to_string(allocations.size()) + " allocations");
   }
-} ending;
+} leak_report;
 
 }  // namespace
 
 extern "C" CUresult cuGetProcAddress_v2(const char* name, void** function, int, cuuint64_t,
                                         CUdriverProcAddressQueryResult*) {
-  const bool is_left_out =
+  const bool is_missing =
       std::strcmp(name, "cuKernelGetParamInfo") == 0 && std::getenv("FAKE_PARAMETER_BYTES") == nullptr;
-  const auto found = is_left_out ? functions().end() : functions().find(name);
+  const auto found = is_missing ? functions().end() : functions().find(name);
   *function = found == functions().end() ? nullptr : found->second;
   return *function == nullptr ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
 }

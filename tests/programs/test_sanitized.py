@@ -1,4 +1,4 @@
-"""That tools/sanitize.sh tests what it built: a release build would pass its tests, and find nothing."""
+"""tools/sanitize.sh tests the sanitized build: a release build would pass the tests and detect nothing."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import onnxruntime
 import pytest
 from convswap import _native, register
 
-# Where the package is whose compiled parts have the sanitizers.
+# Variable with the folder of the sanitized package.
 FOLDER = "CONVSWAP_SANITIZED"
 
 
-@pytest.mark.skipif(FOLDER not in os.environ, reason="tools/sanitize.sh runs it, on what it built")
-def test_the_sanitizers_are_in_this_process_and_in_what_it_tests():
+@pytest.mark.skipif(FOLDER not in os.environ, reason="only tools/sanitize.sh runs it, on its build")
+def test_the_sanitizers_are_in_this_process_and_in_the_tested_package():
     options = onnxruntime.SessionOptions()
-    register(options)  # which loads the op library
+    register(options)  # loads the op library
     maps = Path("/proc/self/maps").read_text()
     assert "/libasan.so" in maps and "/libubsan.so" in maps
     package = Path(os.environ[FOLDER]).resolve() / "convswap"

@@ -1,4 +1,4 @@
-"""Timing is fair: sides take turns, first runs stay apart, and one rule decides when sampling stops."""
+"""Timing is fair: sides take turns, first runs are separate, and one rule decides when sampling stops."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from convswap.timing.sampler import (
 )
 
 
-class Stage:
-    """A clock that stands still except during the runs of the sides, and a record of the samples in order."""
+class FakeClock:
+    """A clock that advances only during runs of the sides, and a record of the samples in order."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.sampled: list[tuple[str, int]] = []
 
     def side(self, name: str, *milliseconds: float):
-        """Return a sample whose runs take the given times, the last of them from then on."""
+        """Return a sample function whose calls take these times, and the last time from then on."""
         remaining = list(milliseconds)
 
         def sample(runs: int) -> float:
             self.sampled.append((name, runs))
-            taken = remaining.pop(0) if len(remaining) > 1 else remaining[0]
-            self.now += runs * taken / 1e3
-            return taken
+            duration = remaining.pop(0) if len(remaining) > 1 else remaining[0]
+            self.now += runs * duration / 1e3
+            return duration
 
         return sample
 
@@ -49,85 +49,85 @@ class Stage:
 
 
 def test_sides_take_turns_from_the_first_run_to_the_last():
-    stage = Stage()
-    stage.measure(SINGLE_RUNS, a=10.0, b=20.0)
-    assert stage.sampled == [("a", 1), ("b", 1)] * (1 + WARM_UPS + 20)
+    clock = FakeClock()
+    clock.measure(SINGLE_RUNS, a=10.0, b=20.0)
+    assert clock.sampled == [("a", 1), ("b", 1)] * (1 + WARM_UPS + 20)
 
 
 def test_first_run_and_warm_ups_count_in_neither_median_nor_percentile():
-    times = Stage().measure(SINGLE_RUNS, a=[3000.0, *[500.0] * WARM_UPS, 10.0], b=20.0)
+    times = FakeClock().measure(SINGLE_RUNS, a=[3000.0, *[500.0] * WARM_UPS, 10.0], b=20.0)
     assert times == {"a": Times(10.0, 10.0, 3000.0, 20), "b": Times(20.0, 20.0, 20.0, 20)}
 
 
 def test_percentile_is_above_the_median_when_some_runs_are_slow():
-    times = Stage().measure(SINGLE_RUNS, a=[*[10.0] * (1 + WARM_UPS + 17), 50.0])["a"]
+    times = FakeClock().measure(SINGLE_RUNS, a=[*[10.0] * (1 + WARM_UPS + 17), 50.0])["a"]
     assert (times.median, times.p95) == (10.0, 50.0)
 
 
 def test_side_that_takes_many_seconds_gets_fewer_samples_and_says_how_many():
-    stage = Stage()
-    times = stage.measure(SINGLE_RUNS, a=9000.0, b=1.0)
+    clock = FakeClock()
+    times = clock.measure(SINGLE_RUNS, a=9000.0, b=1.0)
     assert [side.runs for side in times.values()] == [5, 5]
     # One warm-up run takes longer than all warm-ups may take.
-    assert sum(name == "a" for name, _ in stage.sampled) == 1 + 1 + 5
+    assert sum(name == "a" for name, _ in clock.sampled) == 1 + 1 + 5
 
 
 def test_no_side_gets_fewer_than_three_samples():
-    assert Stage().measure(SINGLE_RUNS, a=1e6)["a"].runs == MIN_SAMPLES == 3
+    assert FakeClock().measure(SINGLE_RUNS, a=1e6)["a"].runs == MIN_SAMPLES == 3
 
 
 def test_slow_first_run_alone_does_not_shorten_the_measurement():
-    assert Stage().measure(SINGLE_RUNS, a=[90_000.0, 1.0])["a"].runs == 20
+    assert FakeClock().measure(SINGLE_RUNS, a=[90_000.0, 1.0])["a"].runs == 20
 
 
 def test_runs_below_100_microseconds_are_bursts_of_2_milliseconds_on_both_sides():
-    stage = Stage()
-    times = stage.measure(SINGLE_RUNS_ON_CARD, a=0.04, b=0.3)
+    clock = FakeClock()
+    times = clock.measure(SINGLE_RUNS_ON_CARD, a=0.04, b=0.3)
     assert [side.median for side in times.values()] == [0.04, 0.3]
     assert [side.burst for side in times.values()] == [50, 7]
-    assert stage.sampled[-40:] == [("a", 50), ("b", 7)] * 20
+    assert clock.sampled[-40:] == [("a", 50), ("b", 7)] * 20
 
 
 def test_runs_above_100_microseconds_are_single():
-    stage = Stage()
-    assert stage.measure(SINGLE_RUNS_ON_CARD, a=0.15)["a"].burst == 1
-    assert set(stage.sampled) == {("a", 1)}
+    clock = FakeClock()
+    assert clock.measure(SINGLE_RUNS_ON_CARD, a=0.15)["a"].burst == 1
+    assert set(clock.sampled) == {("a", 1)}
 
 
 def test_short_runs_are_single_where_the_host_computes_them():
     assert single_runs(Device("cuda", "asked for")) is SINGLE_RUNS_ON_CARD
-    assert Stage().measure(single_runs(Device("cpu", "asked for")), a=0.005)["a"].burst == 1
+    assert FakeClock().measure(single_runs(Device("cpu", "asked for")), a=0.005)["a"].burst == 1
 
 
 @pytest.mark.parametrize("slow", [20.0, 100.0, 3000.0])
 def test_bursts_of_a_short_run_do_not_multiply_the_time_of_a_slow_side(slow):
-    stage = Stage()
-    times = stage.measure(SINGLE_RUNS_ON_CARD, a=0.005, b=slow)
+    clock = FakeClock()
+    times = clock.measure(SINGLE_RUNS_ON_CARD, a=0.005, b=slow)
     assert (times["a"].burst, times["b"].burst) == (400, 1)
 
 
 def test_back_to_back_runs_take_turns_five_times_with_200_runs_each():
-    stage = Stage()
-    times = stage.measure(BACK_TO_BACK, a=0.01, b=0.02)
+    clock = FakeClock()
+    times = clock.measure(BACK_TO_BACK, a=0.01, b=0.02)
     assert [side.median for side in times.values()] == [0.01, 0.02]
-    assert stage.sampled == [("a", 1), ("b", 1)] * (1 + WARM_UPS) + [("a", 200), ("b", 200)] * 5
+    assert clock.sampled == [("a", 1), ("b", 1)] * (1 + WARM_UPS) + [("a", 200), ("b", 200)] * 5
 
 
 def test_only_sides_of_long_runs_make_fewer():
-    stage = Stage()
-    stage.measure(BACK_TO_BACK, a=0.01, b=20.0, c=900.0)
-    assert stage.sampled[-3:] == [("a", 200), ("b", 10), ("c", 1)]
+    clock = FakeClock()
+    clock.measure(BACK_TO_BACK, a=0.01, b=20.0, c=900.0)
+    assert clock.sampled[-3:] == [("a", 200), ("b", 10), ("c", 1)]
 
 
 def test_planning_counts_in_neither_the_length_nor_the_median():
-    stage = Stage()
-    times = stage.measure(BACK_TO_BACK, a=[5000.0, 0.1, 0.1, 0.1, 0.3, 0.9, 0.2, 0.4, 0.1])
+    clock = FakeClock()
+    times = clock.measure(BACK_TO_BACK, a=[5000.0, 0.1, 0.1, 0.1, 0.3, 0.9, 0.2, 0.4, 0.1])
     assert times["a"].median == 0.3
-    assert stage.sampled[-1] == ("a", 200)
+    assert clock.sampled[-1] == ("a", 200)
 
 
 def test_clearly_slower_side_is_dropped_after_a_few_samples():
-    times = Stage().measure(FIND_FASTEST, fast=1.0, near=4.9, slow=5.1)
+    times = FakeClock().measure(FIND_FASTEST, fast=1.0, near=4.9, slow=5.1)
     assert {name: (each.runs, each.stopped_early) for name, each in times.items()} == {
         "fast": (20, False),
         "near": (20, False),
@@ -136,23 +136,23 @@ def test_clearly_slower_side_is_dropped_after_a_few_samples():
 
 
 def test_hopeless_side_runs_once():
-    stage = Stage()
-    times = stage.measure(FIND_FASTEST, fast=10.0, hopeless=1000.0)
+    clock = FakeClock()
+    times = clock.measure(FIND_FASTEST, fast=10.0, hopeless=1000.0)
     assert times["hopeless"] == Times(1000.0, 1000.0, 1000.0, 1, stopped_early=True)
-    assert stage.sampled.count(("hopeless", 1)) == 1
+    assert clock.sampled.count(("hopeless", 1)) == 1
 
 
 def test_planning_alone_makes_no_side_hopeless():
-    assert Stage().measure(FIND_FASTEST, fast=1.0, planned=[99.0, 1.0])["planned"].runs == 20
+    assert FakeClock().measure(FIND_FASTEST, fast=1.0, planned=[99.0, 1.0])["planned"].runs == 20
 
 
 def test_time_is_bounded_except_for_a_few_samples():
-    assert Stage().measure(replace(FIND_FASTEST, seconds=10), a=1000.0)["a"].runs == 11
-    assert Stage().measure(replace(FIND_FASTEST, seconds=10), a=60_000.0)["a"].runs == 3
+    assert FakeClock().measure(replace(FIND_FASTEST, seconds=10), a=1000.0)["a"].runs == 11
+    assert FakeClock().measure(replace(FIND_FASTEST, seconds=10), a=60_000.0)["a"].runs == 3
 
 
 class Started:
-    """A side on which each run takes a millisecond, half of it to start."""
+    """A side whose runs take a millisecond each, half of it in `start`."""
 
     def __init__(self) -> None:
         self.runs = 0
@@ -173,7 +173,7 @@ def test_sample_without_a_card_is_the_host_s_time_of_one_run():
 
 
 class Timer:
-    """Stands for a card's clock, by which everything takes 7.5 ms."""
+    """Stand-in for a card's clock that measures 7.5 ms for any work."""
 
     def milliseconds(self, start) -> float:
         start()
