@@ -1,23 +1,21 @@
 # make            sets everything up: a virtual environment in .venv, the packages, the build
-# make compare    does so and compares a course network before and after the swap
-# make check      ... and runs, in a minute or so, the style checks and the tests of single parts: tests/unit and
-#                 tests/op without those marked `slow`
-# make test       ... and runs the tests that prove the product: all but those marked `extended`
-# make test-all   ... and runs what `make test` leaves out: fuzzing, long draws, builds and packages, PyTorch, the oldest
-#                 ONNX Runtime in .venv-oldest, the CPU's kernels for lesser processors than this one, and the
-#                 compiler's sanitizers
-# make dev        sets everything up such that edits of Python files count at once, without a build, also for the
-#                 commands above, and compiles each C++ file alone, with ccache where that is found; make clean ends that
-# make tables     ... and measures every network, the course layers and the ladder on an H200, for benchmarks,
-#                 docs and README.md; all but the profiler beside Nsight Compute
-# make wheel      ... and makes a wheel in dist that has kernels for every card
+# make compare    also compares a course network before and after the swap
+# make check      also runs, in about a minute, the style checks, and tests/unit and tests/op without tests marked `slow`
+# make test       also runs all tests except those marked `extended`
+# make test-all   also runs the tests that `make test` leaves out: fuzzing, long draws, builds and packages, PyTorch, the
+#                 oldest ONNX Runtime in .venv-oldest, the CPU kernels for older processors, and the compiler's sanitizers
+# make dev        sets everything up so that edits of Python files take effect without a build, also for the commands
+#                 above. Compiles each C++ file separately, with ccache if installed. make clean ends this mode
+# make tables     also measures every network, the course layers and the ladder on an H200, for benchmarks, docs and
+#                 README.md; all tables except the comparison of the profiler with Nsight Compute
+# make wheel      also makes a wheel in dist with kernels for every card
 # make lint       ... and checks the style of every source file
-# make sanitize   builds with the compiler's sanitizers and runs those tests that reach all of the compiled code
-# make clean      removes all that these have made
+# make sanitize   builds with the compiler's sanitizers and runs tests that cover the compiled code
+# make clean      removes everything that these targets made
 #
-# It needs Linux x86-64, Python 3.11 or newer with its venv module, g++ 11 or newer, and make. Variables:
-#   PYTHON=python3.12     the Python to take
-#   PYTHON_ENV=system     no .venv and no network: PYTHON has the packages already, and convswap goes there too
+# Requirements: Linux x86-64, Python 3.11 or newer with its venv module, g++ 11 or newer, and make. Variables:
+#   PYTHON=python3.12     the Python to use
+#   PYTHON_ENV=system     no .venv and no network: PYTHON has the packages already, and convswap is installed there
 
 PYTHON ?= python3
 PYTHON_ENV ?= venv
@@ -32,28 +30,28 @@ stamps := .venv/stamps
 endif
 
 options := $(PYTHON)
-# Folders too: their times change when a file goes.
+# Folders are prerequisites too: their times change when a file is removed.
 compiled := $(shell find custom_op cmake python/bindings) CMakeLists.txt pyproject.toml
 sources := $(compiled) $(shell find python models export -not -path '*__pycache__*')
-# Once `make dev` has been asked for: of Python the folders alone, since new files need a link.
+# Prerequisites after `make dev`: of the Python rooms only the folders, because new files need a link.
 linked := $(compiled) $(shell find python models export -type d -not -name __pycache__)
 installed := $(if $(wildcard $(stamps)/dev),dev,build)
 c_sources := $(shell find custom_op python examples tests/fake_driver tests/op_library -name '*.cc' -o -name '*.h' -o -name '*.cuh')
 
-# Tests run three at a time, since some wait, on two cores as well, beside a card one for 6 GB of its memory and at most
-# eight; there those of times and those that fill the memory run afterwards, one by one. Where a Python that was given has
-# no pytest-xdist all do.
+# Parallel tests: three without a card, also on two cores, because some tests wait. With a card one for each 6 GB of its
+# memory, at most eight and at most one for each core; tests that measure time or fill the memory run afterwards, one by
+# one. Without pytest-xdist in PYTHON, all tests run one by one.
 has_card := $(wildcard /dev/nvidia[0-9]* /dev/dxg)
 total_memory = nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null
-at_once = $(if $(has_card),$(shell $(total_memory) | awk -v most=$$(nproc) \
+parallel_tests = $(if $(has_card),$(shell $(total_memory) | awk -v most=$$(nproc) \
   'NR == 1 {n = int($$1 / 6000)} END {if (n > most) n = most; if (n > 8) n = 8; print n < 1 ? 1 : n}'),3)
-parallel = $(shell $(python) -c 'import xdist' 2>/dev/null && printf '%s' '-n $(at_once) --dist worksteal')
+parallel = $(shell $(python) -c 'import xdist' 2>/dev/null && printf '%s' '-n $(parallel_tests) --dist worksteal')
 one_by_one = alone or large
-# Side by side they share the cores: of NumPy's and PyTorch's own threads each would have as many as there are cores,
-# which wait for each other by spinning. And what is freed stays with the process: to get it anew, page by page, took
-# tests of sessions a fifth of their time. Not with a glibc that takes no so large threshold, as old ones do.
-kept = $(shell getconf GNU_LIBC_VERSION | awk '$$2 >= 2.36 {print "MALLOC_MMAP_THRESHOLD_=500000000 MALLOC_TRIM_THRESHOLD_=2000000000"}')
-shared_cores = $(if $(parallel),OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(kept))
+# Parallel tests share the cores: otherwise NumPy and PyTorch start a thread for each core in every process, and these
+# threads spin while they wait. Freed memory stays with the process: page faults of new memory took a fifth of the time
+# of session tests. glibc before 2.36 does not support such large thresholds.
+malloc_settings = $(shell getconf GNU_LIBC_VERSION | awk '$$2 >= 2.36 {print "MALLOC_MMAP_THRESHOLD_=500000000 MALLOC_TRIM_THRESHOLD_=2000000000"}')
+shared_cores = $(if $(parallel),OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(malloc_settings))
 
 .PHONY: all help dev compare check single_parts test test-all extended instruction_sets tables wheel lint sanitize \
   clean changed_options
@@ -61,21 +59,21 @@ shared_cores = $(if $(parallel),OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(kept)
 
 all: $(stamps)/$(installed)
 
-# A line for each of what follows and is meant for users.
+# A line for each target that is meant for users.
 help:
 	@echo 'make            build the library, install the package into .venv'
-	@echo 'make compare    the same, then compare ece408-2019fa with the default provider'
-	@echo 'make test       the same, then run the tests; those marked gpu where there is a card'
-	@echo 'make test-all   what make test leaves out: fuzzing, packages, PyTorch, old versions and CPUs, sanitizers'
-	@echo 'make check      style, unit tests, kernels called directly: under a minute'
-	@echo 'make dev        have an edit of a Python file count at once'
-	@echo 'make lint       style and types alone'
-	@echo 'make sanitize   what compiled code needs, under sanitizers of the compiler'
-	@echo 'make wheel      a wheel with the generic kernels for every card from 7.5 on'
-	@echo 'make tables     measure and write all tables; needs a card, and hours'
-	@echo 'make clean      delete what was built and installed'
+	@echo 'make compare    build, then compare ece408-2019fa with the default provider'
+	@echo 'make test       build, then run the tests; those marked gpu need a card'
+	@echo 'make test-all   run the other tests: fuzzing, packages, PyTorch, old versions and CPUs, sanitizers'
+	@echo 'make check      check style, run unit tests and tests of single ops: about a minute'
+	@echo 'make dev        build so that edits of Python files take effect at once'
+	@echo 'make lint       check style and types'
+	@echo 'make sanitize   test the compiled code with sanitizers of the compiler'
+	@echo 'make wheel      make a wheel with the generic kernels for every card from 7.5 on'
+	@echo 'make tables     measure and write all tables; needs a card and takes hours'
+	@echo 'make clean      delete build files and environments'
 	@echo
-	@echo 'PYTHON=python3.12 takes another Python, PYTHON_ENV=system no environment of its own, CXX=g++-12 another compiler.'
+	@echo 'PYTHON=python3.12 uses another Python, PYTHON_ENV=system no virtual environment, CXX=g++-12 another compiler.'
 
 dev: $(stamps)/dev
 
@@ -88,8 +86,8 @@ check: all $(stamps)/lint
 single_parts: all
 	$(shared_cores) $(python) -m pytest $(parallel) -m 'not (slow or extended)' tests/unit tests/op
 
-# Takes an expression of markers. Beside a card some tests run one by one, afterwards; pytest's status 5 says that
-# there are none.
+# Argument: an expression of markers. With a card some tests run afterwards, one by one; pytest exits with 5 if none is
+# selected.
 ifeq ($(has_card),)
 run_tests = @$(shared_cores) $(python) -m pytest $(parallel) -m '$(1)'
 else
@@ -102,7 +100,8 @@ test: all
 
 test-all: extended instruction_sets sanitize
 
-# The CPU's kernels take the best instructions of the processor by themselves. Those of a card have no part in it.
+# The CPU kernels choose the best instruction set of the processor, so older ones are tested by a limit. CUDA kernels do
+# not depend on the limit.
 instruction_sets: all
 	@for most in avx2 baseline; do \
 	  echo "CONVSWAP_MAX_INSTRUCTION_SET=$$most"; \

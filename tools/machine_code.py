@@ -5,7 +5,7 @@
     python tools/machine_code.py compare before.json after.json
 
 `record` compiles, with the installed NVRTC, the kernels of tests/op/test_kernels_compile.py and one kernel of
-each rung. With --every and a compute capability it compiles all instances of all families, which takes an hour.
+each rung. With --every CAPABILITY it compiles all instances of all families, which takes an hour.
 Kernels are paired by family and position in the family's list. Instructions, constants and registers are
 compared; names and symbols are not. Needs no card. `compare` exits with 1 if a kernel differs.
 """

@@ -70,8 +70,8 @@ check_result() {
 }
 
 # Argument: the name of a run. Python and the programs of tests leave memory to the end of the process, so only
-# allocations of our code count. The definition of our module does not count: Python keeps its names, from 3.12 on beyond
-# the end of the interpreter.
+# allocations of our code count. The definition of our module does not count: Python keeps its names, from 3.12 on
+# beyond the end of the interpreter.
 check_leaks() {
   leaks=$(cat "$folder/report.$1".* 2>"$log" |
     awk -v RS= -v ORS='\n\n' '/(custom_op|python\/bindings)\// && !/ pybind11_(init|exec)__native /')
