@@ -40,13 +40,13 @@ def main() -> None:
         pages = read_pages(HERE.parent / "custom_op")
     except ConvswapError as problem:
         raise SystemExit(str(problem)) from problem
-    found = results(Results(options.results), pages)
+    results_by_network = results(Results(options.results), pages)
     options.docs.mkdir(parents=True, exist_ok=True)
     written = [options.docs / "ladder.md"]
-    written[0].write_text(page_text(pages, found), encoding="utf-8")
-    if NETWORK in found:
+    written[0].write_text(page_text(pages, results_by_network), encoding="utf-8")
+    if NETWORK in results_by_network:
         written.append(options.docs / "ladder.svg")
-        written[-1].write_text(ladder_svg(found[NETWORK]), encoding="utf-8")
+        written[-1].write_text(ladder_svg(results_by_network[NETWORK]), encoding="utf-8")
     print(", ".join(map(str, written)))
 
 
@@ -70,7 +70,7 @@ def results(results_file: Results, pages: Sequence[Page]) -> dict[str, dict[str,
     return by_network
 
 
-def page_text(pages: Sequence[Page], found: Mapping[str, Mapping[str, Any]]) -> str:
+def page_text(pages: Sequence[Page], results_by_network: Mapping[str, Mapping[str, Any]]) -> str:
     """Return docs/tutorial/ladder.md."""
     source = (HERE.parent / "custom_op" / "cpu" / "tutorial" / "ladder" / "convolution.h").read_text(
         encoding="utf-8"
@@ -82,7 +82,7 @@ def page_text(pages: Sequence[Page], found: Mapping[str, Mapping[str, Any]]) -> 
     introduction = introduction.format(
         count=len(pages), network=NETWORK, definition=f"// {formula[1]}\n\n{definition[0]}"
     )
-    main_result = found.get(NETWORK)
+    main_result = results_by_network.get(NETWORK)
     parts = [
         "<!-- Written by benchmarks/ladder_page.py; change the files of custom_op/*/tutorial/ladder instead. "
         "-->\n",
@@ -98,17 +98,17 @@ def page_text(pages: Sequence[Page], found: Mapping[str, Mapping[str, Any]]) -> 
     for page in pages:
         rung = None if main_result is None else main_result["rungs"][page.number - 1]
         parts.append(rung_text(page, rung))
-    if len(found) > 1:
-        parts.append(all_networks(found))
+    if len(results_by_network) > 1:
+        parts.append(all_networks(results_by_network))
     return "\n".join(parts)
 
 
-def measured_on(found: Mapping[str, Any]) -> str:
+def measured_on(result: Mapping[str, Any]) -> str:
     """Return a text on where and how the figures were measured."""
-    environment = found["environment"]
-    notes = " ".join(f"{note[0].upper()}{note[1:]}." for note in found["notes"])
+    environment = result["environment"]
+    notes = " ".join(f"{note[0].upper()}{note[1:]}." for note in result["notes"])
     return (
-        f"{found['images']:,} images of {found['model']} on one {environment['card']}, "
+        f"{result['images']:,} images of {result['model']} on one {environment['card']}, "
         f"driver {environment['driver']}, CUDA {environment['cuda']}, "
         f"ONNX Runtime {environment['onnxruntime']}; the rungs on the processor on "
         f"{environment['processor']}. {notes}"
@@ -122,7 +122,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], words: Sequenc
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
-def times(found: Mapping[str, Any]) -> str:
+def times(result: Mapping[str, Any]) -> str:
     """Return the table of all rungs."""
     headings = [
         "rung",
@@ -137,7 +137,7 @@ def times(found: Mapping[str, Any]) -> str:
     ]
     return table(
         [*headings, "error", "the report, on its card"],
-        (times_row(rung) for rung in found["rungs"]),
+        (times_row(rung) for rung in result["rungs"]),
         words=["step", "the report, on its card"],
     )
 
@@ -232,12 +232,12 @@ def gained(page: Page, rung: Mapping[str, Any]) -> Iterator[str]:
         yield f"**Why it is slower.** {page.slower}"
 
 
-def all_networks(found: Mapping[str, Mapping[str, Any]]) -> str:
+def all_networks(results_by_network: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the table of times of every network."""
-    headings = ["network", *(str(rung["number"]) for rung in found[NETWORK]["rungs"])]
+    headings = ["network", *(str(rung["number"]) for rung in results_by_network[NETWORK]["rungs"])]
     rows = [
-        [name, *(dash(None if rung["why_not"] else rung["op_ms"]) for rung in each["rungs"])]
-        for name, each in found.items()
+        [name, *(dash(None if rung["why_not"] else rung["op_ms"]) for rung in result["rungs"])]
+        for name, result in results_by_network.items()
     ]
     return f"## Every network\n\nMilliseconds of the convolutions, rung by rung.\n\n{table(headings, rows)}"
 

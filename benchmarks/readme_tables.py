@@ -41,9 +41,9 @@ def table(headings: str, rows: Iterable[str]) -> str:
     return "\n".join(f"| {line} |" for line in lines)
 
 
-def times_of(found: Mapping[str, Any]) -> tuple[float, float]:
+def times_of(result: Mapping[str, Any]) -> tuple[float, float]:
     """Return the median times of a comparison: the default provider's and convswap's."""
-    return found["time_ms"]["default"]["median"], found["time_ms"]["convswap"]["median"]
+    return result["time_ms"]["default"]["median"], result["time_ms"]["convswap"]["median"]
 
 
 def comparisons(results: Results, names: Iterable[str], *, fused: bool = False) -> list[dict[str, Any]]:
@@ -55,16 +55,18 @@ def comparisons(results: Results, names: Iterable[str], *, fused: bool = False) 
     folder = FUSED if fused else "compare"
     sections = [f"{folder}/{name}" for name in names]
     results.require(sections)
-    found = [results[name] for name in sections]
+    compared = [results[name] for name in sections]
     # Results older than --fuse lack the option.
-    if mismatched := [each["model"] for each in found if each["options"].get("fuse", False) != fused]:
+    if mismatched := [
+        result["model"] for result in compared if result["options"].get("fuse", False) != fused
+    ]:
         raise SystemExit(
             f"the results of {', '.join(mismatched)} in {folder} are {'not fused' if fused else 'fused'}"
         )
-    check_same_kind(found, folder)
-    if wrong := [each["model"] for each in found if not each["within_tolerance"]]:
+    check_same_kind(compared, folder)
+    if wrong := [result["model"] for result in compared if not result["within_tolerance"]]:
         raise SystemExit(f"the outputs of {', '.join(wrong)} are wrong, so their times mean nothing")
-    return found
+    return compared
 
 
 def front(results: Results) -> str:
@@ -90,14 +92,14 @@ def front(results: Results) -> str:
 def networks(results: Results) -> str:
     """The course networks against two settings of the default provider, slowest first."""
     rows = []
-    for found in sorted(comparisons(results, NETWORKS), key=lambda found: -times_of(found)[0]):
-        default, ours = times_of(found)
-        convs = [sum(layer[f"{side}_ms"] for layer in found["layers"]) for side in ("default", "convswap")]
+    for result in sorted(comparisons(results, NETWORKS), key=lambda result: -times_of(result)[0]):
+        default, ours = times_of(result)
+        convs = [sum(layer[f"{side}_ms"] for layer in result["layers"]) for side in ("default", "convswap")]
         rows.append(
-            f"{found['model']} | {default:.1f} | {found['others']['heuristic']['time_ms']['median']:.1f} | "
+            f"{result['model']} | {default:.1f} | {result['others']['heuristic']['time_ms']['median']:.1f} | "
             f"{ours:.2f} | {default / ours:.1f}x | {convs[0] / convs[1]:.0f}x | "
-            f"{found['accuracy']['default']:.4f} | {found['accuracy']['convswap']:.4f} | "
-            f"{found['top1_agreement']:.4f}"
+            f"{result['accuracy']['default']:.4f} | {result['accuracy']['convswap']:.4f} | "
+            f"{result['top1_agreement']:.4f}"
         )
     headings = "network | default | HEURISTIC | convswap | speedup | Conv alone"
     return table(f"{headings} | accuracy default | accuracy convswap | top-1 agreement", rows)
@@ -111,14 +113,14 @@ def all_networks(results: Results) -> str:
     names = [name for name in ALL_NETWORKS if f"compare/{name}" in results]
     missing = [name for name in ALL_NETWORKS if name not in names]
     rows = []
-    for found in comparisons(results, names or ALL_NETWORKS):
-        default, ours = times_of(found)
-        by_batch = f" by {found['batch']:,}" if found["batch"] != found["images"] else ""
-        accuracies = [found["accuracy"][side] for side in ("default", "convswap")]
+    for result in comparisons(results, names or ALL_NETWORKS):
+        default, ours = times_of(result)
+        by_batch = f" by {result['batch']:,}" if result["batch"] != result["images"] else ""
+        accuracies = [result["accuracy"][side] for side in ("default", "convswap")]
         accuracy = " | ".join("—" if share is None else f"{share:.4f}" for share in accuracies)
         rows.append(
-            f"{found['model']} | {found['images']:,}{by_batch} | {accuracy} | "
-            f"{found['top1_agreement']:.4f} | {found['relative_l2_error']['convswap']:.1e} | "
+            f"{result['model']} | {result['images']:,}{by_batch} | {accuracy} | "
+            f"{result['top1_agreement']:.4f} | {result['relative_l2_error']['convswap']:.1e} | "
             f"{three_digits(default)} | {three_digits(ours)} | {three_digits(default / ours)}x"
         )
     headings = "network | images | accuracy default | accuracy convswap | top-1 agreement"
@@ -193,15 +195,18 @@ def other_layers(results: Results) -> str:
 
 def small_batches(results: Results) -> str:
     """Speedup over the faster of default and HEURISTIC, by course layer and batch."""
-    rows_found = results["bench-small"]
+    bench_rows = results["bench-small"]
     speedups: dict[str, list[float]] = {}
-    for row in rows_found:
+    for row in bench_rows:
         fastest = min(row["default_ms"], row["others_ms"]["heuristic"])
         speedups.setdefault(row["layer"], []).append(fastest / row["convswap_ms"])
     columns = zip(*speedups.values(), strict=True)
     speedups["geometric mean"] = [math.exp(fmean(map(math.log, column))) for column in columns]
-    batches = dict.fromkeys(f"batch {row['batch']:,}" for row in rows_found)
-    rows = [" | ".join([name, *(f"{own:.2f}x" for own in each)]) for name, each in speedups.items()]
+    batches = dict.fromkeys(f"batch {row['batch']:,}" for row in bench_rows)
+    rows = [
+        " | ".join([name, *(f"{speedup:.2f}x" for speedup in by_batch)])
+        for name, by_batch in speedups.items()
+    ]
     return table(" | ".join(["layer", *batches]), rows)
 
 
@@ -226,12 +231,15 @@ def one_image(results: Results) -> str:
     """The course networks on one image."""
     if ONE_IMAGE not in results:
         return ""
-    found = results[ONE_IMAGE]["rows"]
+    model_rows = results[ONE_IMAGE]["rows"]
     times = {
-        row["model"]: [row[kind][side] for kind in ("ms", "graph_ms") for side in SIDES] for row in found
+        row["model"]: [row[kind][side] for kind in ("ms", "graph_ms") for side in SIDES] for row in model_rows
     }
     times["together"] = [sum(column) for column in zip(*times.values(), strict=True)]
-    rows = [" | ".join([name, *(f"{ms * 1e3:.1f}" for ms in own)]) for name, own in times.items()]
+    rows = [
+        " | ".join([name, *(f"{ms * 1e3:.1f}" for ms in milliseconds)])
+        for name, milliseconds in times.items()
+    ]
     headings = " | ".join(["network", *SIDES, *(f"{side} in a graph" for side in SIDES)])
     return f"""\
 One image at a time, microseconds until the answer is there, as it is and with a CUDA graph:
@@ -243,9 +251,9 @@ def real_models(results: Results) -> str:
     """Models that packages ship; a dash if optimize leaves a model unchanged."""
     if REAL_MODELS not in results:
         return ""
-    found = results[REAL_MODELS]
+    section = results[REAL_MODELS]
     rows = []
-    for row in found["rows"]:
+    for row in section["rows"]:
         times, graphs = row["ms"], row["graph_ms"]
         cells = [row["model"], f"{row['batch']:,}", f"{row['taken']} of {row['convs']}"]
         cells += [three_digits(times[s]) if s in times else "—" for s in (*SIDES, "optimized")]
@@ -258,7 +266,7 @@ def real_models(results: Results) -> str:
         rows.append(" | ".join(cells))
     headings = f"model | batch | Convs taken | {' | '.join(SIDES)} | optimized"
     headings += " | default in a graph | optimized in a graph | speedup optimized | relative L2 error"
-    card, version = (found["environment"][key] for key in ("card", "onnxruntime"))
+    card, version = (section["environment"][key] for key in ("card", "onnxruntime"))
     return f"""\
 ## Models in use
 
