@@ -317,7 +317,7 @@ def rung_draws(draw: st.DrawFn) -> Draw:
 def pair_draws(draw: st.DrawFn) -> Draw:
     """A depthwise convolution in front of a draw; half of them are problems of `separable`."""
     if draw(st.booleans()):
-        channels, filters, stride = (draw(st.integers(1, most)) for most in (70, 32, 2))
+        channels, filters, stride = (draw(st.integers(1, limit)) for limit in (70, 32, 2))
         size = [draw(st.integers(2, 40)), 4 * draw(st.integers(1, 17))]
         attributes = {
             "strides": [stride] * 2,

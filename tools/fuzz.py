@@ -198,11 +198,11 @@ FAULTS_OF_THE_CHECKER = (
 
 
 def swap_and_save(folder: Path, fuse: bool = False) -> None:
-    """Swap model.onnx and save it; the saved model must be readable, and valid if the given model is."""
-    given, saved = folder / "model.onnx", folder / "swapped.onnx"
+    """Swap model.onnx and save it; the saved model must be readable, and valid if the original is."""
+    original, saved = folder / "model.onnx", folder / "swapped.onnx"
     before = set(folder.iterdir())
     try:
-        swap(given, fuse=fuse).save(saved)
+        swap(original, fuse=fuse).save(saved)
     except ConvswapError:
         assert set(folder.iterdir()) == before, f"files were left behind: {set(folder.iterdir()) - before}"
         raise
@@ -214,7 +214,7 @@ def swap_and_save(folder: Path, fuse: bool = False) -> None:
     assert fuse or again.swapped == (), again.swapped
     fault = _fault(saved)
     if fault and not any(known in fault for known in FAULTS_OF_THE_CHECKER):
-        assert _fault(given), fault
+        assert _fault(original), fault
 
 
 def _fault(model: Path) -> str:

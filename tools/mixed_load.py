@@ -138,12 +138,12 @@ class Problem:
         batch, channels, *sizes = arrays[0].shape
         self.misfit = np.zeros((batch, channels + 1, *sizes), arrays[0].dtype)
 
-    def bind(self, session: Session, **others: np.ndarray) -> tuple[onnxruntime.IOBinding, np.ndarray]:
-        """Return a binding of the arrays, with `others` replacing some, and its output, filled with NaN."""
+    def bind(self, session: Session, **replacements: np.ndarray) -> tuple[onnxruntime.IOBinding, np.ndarray]:
+        """Return a binding of the arrays, with `replacements` for some, and its output, filled with NaN."""
         y = np.full_like(self.expected, np.nan)
         binding = session.io_binding()
         for value in session.get_inputs():
-            array = others.get(value.name, self.arrays[value.name])
+            array = replacements.get(value.name, self.arrays[value.name])
             binding.bind_ortvalue_input(value.name, ort_value(array, self.type))
         binding.bind_ortvalue_output("y", ort_value(y, self.type))
         return binding, y

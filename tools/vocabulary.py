@@ -51,9 +51,9 @@ def old_names(folder: Path, table: Path) -> Iterator[str]:
 
 def main() -> int:
     """Print the old identifiers; return the exit status."""
-    found = list(old_names(REPOSITORY, TABLE))
-    print(*found, sep="\n", end="\n" if found else "")
-    return 1 if found else 0
+    lines = list(old_names(REPOSITORY, TABLE))
+    print(*lines, sep="\n", end="\n" if lines else "")
+    return 1 if lines else 0
 
 
 if __name__ == "__main__":
