@@ -158,8 +158,8 @@ The same networks with `--fuse`, medians in ms; *Convs fused* are those that too
 
 def convs_fused(result: Mapping[str, Any]) -> int:
     """Return the number of Convs in fused nodes."""
-    taken_in = sum(one["op"] == "Conv" for node in result["fused"] for one in node["taken"])
-    return len(result["fused"]) + taken_in
+    taken_convs = sum(taken["op"] == "Conv" for node in result["fused"] for taken in node["taken"])
+    return len(result["fused"]) + taken_convs
 
 
 def of_the_floor(row: Mapping[str, Any]) -> str:

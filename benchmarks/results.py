@@ -62,8 +62,8 @@ SECTIONS = {
     "study-alexnet": "convswap study alexnet --runs 10 -o docs/tutorial/alexnet-study.png",
     **{f"ladder/{name}": f"convswap ladder {name}" for name in NETWORKS},
 }
-# Sections measured only by name: the planner's heuristic, which tests check, and sections that need Nsight
-# Compute, and single comparisons.
+# Sections measured only by name: the planner's heuristic, which tests check, the comparison with Nsight
+# Compute, and pairs of `separable`.
 _HEURISTIC = "python benchmarks/kernels.py heuristic"
 BY_NAME = {
     "rule-course": f"{_HEURISTIC} course {_BATCHES} --precision tf32,float16,ieee --rounds 3",
