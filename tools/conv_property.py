@@ -1,8 +1,9 @@
 """Check that every algorithm computes the float64 convolution, within the rounding of its terms and type.
 
-The convolution includes its epilogue and a depthwise convolution in front of it. Hypothesis draws problems
-that the algorithm supports, and shrinks failures. As a program it checks a range of seeds, each with
-EXAMPLES_PER_SEED problems, and names the seeds that failed. A long run can be split into ranges and resumed:
+The convolution includes its epilogue and a depthwise convolution in front of it. Hypothesis draws problems,
+each checked with every algorithm that supports it, and shrinks failures. As a program it checks a range of
+seeds, each with EXAMPLES_PER_SEED problems, and names the seeds that failed. A long run can be split into
+ranges of seeds and resumed:
 
     python tools/conv_property.py --device cuda --seeds 0:100 --jobs 8
 """
