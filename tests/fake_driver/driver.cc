@@ -8,8 +8,8 @@
 //   FAKE_DRIVER_VERSION   13000 for CUDA 13.0 (13000)
 //   FAKE_MULTIPROCESSORS  multiprocessors of a card (132)
 //   FAKE_REFUSES          number of loads that fail first, as if a newer compiler had made the code (0)
-//   FAKE_PARAMETER_BYTES  size of kernel parameters (unset: the function is missing, as in drivers of
-//   CUDA 12.0) FAKE_LOG              file that gets a line for each context, loaded kernel and launch (none)
+//   FAKE_PARAMETER_BYTES  size of kernel parameters (unset: no such function, as in drivers of CUDA 12.0)
+//   FAKE_LOG              file that gets a line for each context, loaded kernel and launch (none)
 
 #include <cuda.h>
 
