@@ -69,11 +69,11 @@ struct ColumnPairScales {
   }
 };
 
-// Scales of a thread's matrix columns by accumulator tile, if a span has several outputs. The compiler moves
-// no load past a store, so all scales are loaded before the first result is stored. With more accumulator
-// tiles or an epilogue, the registers for all scales cost more than the early loads saved
-// (benchmarks/toeplitz.md, versions 9, 11, 12 and 15). Each scale is then loaded while the previous one is
-// used.
+// Scales of a thread's matrix columns, one for each accumulator tile, if a span has several outputs. The
+// compiler moves no load past a store. With up to 6 accumulator tiles and no epilogue, all scales are
+// therefore loaded before the first result is stored. Otherwise their registers cost more than the early
+// loads save (benchmarks/toeplitz.md, versions 9, 11, 12 and 15), and each scale is loaded while the previous
+// one is used.
 template <int kAccumulatorTiles, bool kHasEpilogue>
 struct AccumulatorTileScales {
   static constexpr bool kPrefetchesAll = kAccumulatorTiles <= 6 && !kHasEpilogue;
@@ -377,8 +377,9 @@ __device__ inline void write_results(const Arguments<Element>& problem, const Re
                                                                               accumulators);
 }
 
-// Range of a filter's contiguous results that the tile stores: all of them, or, if tiles overlap, whole cache
-// lines up to and including the one in which the next tile begins.
+// Range of a filter's contiguous results that the tile stores: all of them, or, if tiles overlap, those from
+// the first cache-line boundary in the tile to the first one at or after the start of the next tile. The
+// first tile stores from its start, and the last tile to its end.
 template <bool kHasEpilogue, typename Element>
 struct StoredRange {
   int first, end;

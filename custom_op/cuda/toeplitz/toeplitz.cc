@@ -23,15 +23,16 @@
 // the input, and scale and write the accumulators.
 //
 // *Folds* are several output rows computed by one row of the product: a *folded row*. The next folded row
-// begins folds x stride_h input rows below, and the next span s / gcd(pixels, s) vectors to the right. The
-// rows of the input, and the vectors of a row, are split into *stride phases* by their remainders of these
-// distances. If the stride divides the pixels of a vector, the vectors have one stride phase. Within its
-// stride phases, the window moves by one vector from span to span and by one row from folded row to folded
-// row.
+// begins folds x stride_h input rows below, and the next span s / gcd(pixels, s) vectors to the right. Input
+// row i belongs to *stride phase* i mod the first distance, and vector i of a row to stride phase i mod the
+// second. If the stride divides the pixels of a vector, the second distance is 1. Each pair of stride phases
+// is staged as a plane of its own, in which the window moves by one vector from span to span and by one row
+// from folded row to folded row.
 //
 // An *output tile* is some images, rows and spans of the output. A warpgroup computes one at a time, 64 spans
 // (an M tile) per wgmma. An *accumulator tile* is 64 spans and 8 matrix columns. Spans are numbered through
-// the rows of an output tile, with gaps between the rows that are computed and not stored.
+// the rows of an output tile. The numbers between two rows are a gap: its accumulators are computed, but not
+// stored.
 //
 // float32 data become float16 scaled by a power of two, which keeps as many bits as TF32 does.
 // tensor_core_formats.cuh describes the conversion, and the windows of binades for values that one scale
