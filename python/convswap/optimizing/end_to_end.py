@@ -341,8 +341,8 @@ def _arithmetic(conv: MeasuredSegment, device: Device) -> str:
 def _agrees(errors: Mapping[str, float], limit: float) -> bool:
     """Return whether an output agrees with the original's.
 
-    It does within the tolerance of its arithmetic, or if its error against float64 is at most 1.25 times the
-    original's.
+    It does if it differs from the original's by at most the tolerance of its arithmetic, or if its error
+    against float64 is at most that tolerance or 1.25 times the original's error.
     """
     if errors["between"] <= limit:
         return True

@@ -66,10 +66,10 @@ def optimize(
     model faster. On a GPU several algorithms are timed for each faster Conv that takes at least 2 % of the
     time of all Convs, and the file names the fastest on this device.
 
-    Then the whole model is timed against the original, and the outputs are compared. On a GPU Convs that take
-    up to 1.18 times as long as a segment are tried too. The model is written only if it is faster and its
-    outputs agree. If the outputs differ without such pairs, the Convs that change them by themselves are left
-    as they are.
+    Then the whole model is timed against the original, and the outputs are compared. On a GPU a
+    swapped Conv whose segment takes up to 1.18 times the default provider's time is tried too. The model is
+    written only if it is faster and its outputs agree. If the outputs differ even without depthwise Convs
+    fused with 1x1 Convs, the Convs that change them by themselves are left as they are.
 
     Args:
         model: a network's name, the path of an ONNX file, or a model that holds its weights itself.

@@ -75,9 +75,9 @@ class OptimizeOptions:
 class Prepared:
     """A model with the segments to measure, and its data at every batch.
 
-    `segments` has a segment for each Conv of the main graph, and for each Conv with constant weights in the
-    branches of Ifs. `pair_segments` has a segment for each depthwise Conv of the main graph with the 1x1 Conv
-    that follows. The inputs of segments are values of `inlined`: the model before fusing, with the functions
+    `segments` has a segment for each Conv of the main graph that can be swapped, and for each such Conv with
+    constant weights in the branches of Ifs. `pair_segments` has a segment for each depthwise Conv of the main
+    graph that can be fused with the 1x1 Conv that follows. The inputs of segments are values of `inlined`: the model before fusing, with the functions
     that contain Convs inlined. Its Convs are ONNX's or convswap's, with the same names of values. `swappable`
     names the Convs that can be swapped, `left` has the others, and `notes` are those of the swap.
     """

@@ -89,8 +89,7 @@ class Optimization:
 
     `whole` has the times of the whole model. It is empty if no selection of Convs was tried, or if no Conv is
     faster as a segment, no pair is fused and the whole model gains less than 2 %. `errors` are relative L2
-    errors of
-    the outputs: of "default" and "optimized" against `reference`, and of the two against each other
+    errors of the outputs: of "default" and "optimized" against `reference`, and of the two against each other
     ("between"). All are NaN if no output has a finite element; `answers_agree` is then true only if all
     outputs are empty. `written` is the file. It is None if no file was asked for, the model is not faster,
     its outputs differ, or the file could not be written, in which case `not_written` says why.
