@@ -77,9 +77,10 @@ class Prepared:
 
     `segments` has a segment for each Conv of the main graph that can be swapped, and for each such Conv with
     constant weights in the branches of Ifs. `pair_segments` has a segment for each depthwise Conv of the main
-    graph that can be fused with the 1x1 Conv that follows. The inputs of segments are values of `inlined`: the model before fusing, with the functions
-    that contain Convs inlined. Its Convs are ONNX's or convswap's, with the same names of values. `swappable`
-    names the Convs that can be swapped, `left` has the others, and `notes` are those of the swap.
+    graph that can be fused with the 1x1 Conv that follows. The inputs of segments are values of `inlined`:
+    the model before fusing, with the functions that contain Convs inlined. Its Convs are ONNX's or
+    convswap's, with the same names of values. `swappable` names the Convs that can be swapped, `left` has the
+    others, and `notes` are those of the swap.
     """
 
     options: OptimizeOptions
