@@ -376,8 +376,21 @@ def algorithm_line(name: str, tilings: Sequence[Sequence[Row]]) -> str:
 
 
 def read(file: Path) -> list[Row]:
-    """Return the lines of a file."""
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    """Return the lines of a file.
+
+    Raises:
+        ConvswapError: a line is none of `collect`; an interrupted call may leave part of one.
+    """
+    rows = []
+    for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict) or row.keys().isdisjoint({"commit", "tilings"}):
+            raise ConvswapError(f"{file}, line {number}: expected a line that `collect` wrote; remove it")
+        rows.append(row)
+    return rows
 
 
 def append(file: Path, rows: Sequence[Row]) -> None:

@@ -21,7 +21,6 @@ weights are prepared before the runs. Each routine prints a row for a problem, o
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import sys
@@ -36,6 +35,7 @@ from convswap import _native
 from convswap.bench.pytorch_runs import convolution, memory_formats, tensor_of
 from convswap.cli.arguments import whole_numbers
 from convswap.errors import ConvswapError
+from convswap.output.files import check_writable, write_json
 from convswap.reference.metrics import relative_l2_error
 from convswap.reference.operators import reference_conv
 from convswap.timing.floor import floor_ms
@@ -502,15 +502,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "separable": separable,
     }[options.routine]
     try:
+        if options.json:
+            check_writable(options.json)
         rows = list(routine(options))
+        if options.json:
+            write_json(options.json, {"card": card()["name"], "rows": rows})
     except ConvswapError as error:
         print(f"kernels.py: {error}", file=sys.stderr)
         return 2
     except ImportError as error:
         print(f"kernels.py: {error}; install PyTorch, on a machine with a card", file=sys.stderr)
         return 2
-    if options.json:
-        options.json.write_text(json.dumps({"card": card()["name"], "rows": rows}, indent=1) + "\n")
     return 0
 
 

@@ -110,6 +110,10 @@ def test_report_names_the_problems_on_which_another_algorithm_is_faster(fit, tmp
     ("arguments", "message"),
     [
         (["collect", "data", "--problems", "5:2"], "'5:2': expected FIRST:END, such as 0:600"),
+        (
+            ["report", BENCHMARKS / "fit.py"],
+            "fit.py, line 1: expected a line that `collect` wrote; remove it",
+        ),
         (["report", "nowhere.jsonl"], "No such file or directory: 'nowhere.jsonl'"),
     ],
 )

@@ -103,7 +103,7 @@ def test_command_compares_a_fused_network_and_says_what_was_fused(tmp_path, monk
         "sum of all rows",
         "FusedConv conv1 includes Tanh tanh1, MaxPool pool1.",
         f"Flatten {not_fused['follower']} is not fused into conv2: {not_fused['reason']}.",
-        "2 Conv swapped, 0 left, 1 fused with what follows",
+        "2 Conv swapped, 0 left, 1 fused with the nodes after them",
     ):
         assert expected in output
 

@@ -935,7 +935,7 @@ def test_report_and_command_line_list_what_was_fused_and_what_was_not(tmp_path, 
     onnx.save(original, "m.onnx")
     assert cli.main(["swap", "m.onnx", "-o", "f.onnx", "--fuse", "--report", "r.json"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "f.onnx: 1 Conv swapped, 0 left, 1 fused with what follows",
+        "f.onnx: 1 Conv swapped, 0 left, 1 fused with the nodes after them",
         "  FusedConv conv includes Relu relu",
         "  GlobalAveragePool gap is not fused into conv: FusedConv does not have this op",
     ]

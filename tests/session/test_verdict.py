@@ -328,7 +328,7 @@ def test_samples_without_a_class_do_not_count_as_the_same():
     values[1, 2, 3, 4] = np.nan
     result = comparison_of(adding_values(values))
     assert result.top1_agreement == 1.0 and result.without_class == 1 and result.within_tolerance
-    assert "both sides name the same class for 100 % of the images that have one" in printed_text(result)
+    assert "top-1 agreement on 100 % of the images that have a class" in printed_text(result)
 
 
 def test_where_no_conv_has_a_finite_output_either_nothing_could_be_compared():

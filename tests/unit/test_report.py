@@ -111,7 +111,7 @@ def test_what_was_fused_and_what_was_left_stands_below_with_the_reason():
     text = " ".join("\n".join(lines_of(fused_example())).split())
     assert "FusedConv conv1 includes Tanh tanh1, MaxPool [b]pool1[/b]." in text
     assert f"Flatten flatten1 is not fused into {LONG_NODE}: FusedConv does not have this op." in text
-    assert "2 Conv swapped, 1 left, 1 fused with what follows; 13.24x as fast" in text
+    assert "2 Conv swapped, 1 left, 1 fused with the nodes after them; 13.24x as fast" in text
     assert "fused" not in "\n".join(lines_of(example()))
     written = fused_example().to_json()
     assert [layer["fused"] for layer in written["layers"]] == [["Tanh", "MaxPool"], []]

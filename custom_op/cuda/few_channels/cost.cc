@@ -363,9 +363,7 @@ void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>
 }
 
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
-  Candidates<Tiling> found;
-  search(problem, device, found);
-  return found.best();
+  return best_of<Tiling>([&](auto& found) { search(problem, device, found); });
 }
 
 }  // namespace
@@ -393,9 +391,7 @@ std::vector<Pass> passes_of(const ConvProblem& problem, const Device& device) {
 }
 
 std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
-  Candidates<Tiling> found(true);
-  search(problem, device, found);
-  return std::move(found).sorted();
+  return all_of<Tiling>([&](auto& found) { search(problem, device, found); });
 }
 
 ConvProblem folded_problem(ConvProblem problem, int folds) {

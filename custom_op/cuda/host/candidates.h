@@ -33,4 +33,20 @@ class Candidates {
   std::vector<Tiling> all_;
 };
 
+// The best tiling that search(Candidates<Tiling>&) finds, if any.
+template <typename Tiling>
+std::optional<Tiling> best_of(const auto& search) {
+  Candidates<Tiling> found;
+  search(found);
+  return found.best();
+}
+
+// All tilings that search(Candidates<Tiling>&) finds, in ascending order of cost.
+template <typename Tiling>
+std::vector<Tiling> all_of(const auto& search) {
+  Candidates<Tiling> found(true);
+  search(found);
+  return std::move(found).sorted();
+}
+
 }  // namespace convswap

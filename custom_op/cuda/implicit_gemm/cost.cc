@@ -327,15 +327,11 @@ int64_t Tiling::offset_of(const HalfStep& half) const {
 }
 
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
-  Candidates<Tiling> found;
-  Tiler(problem, device).search(found);
-  return found.best();
+  return best_of<Tiling>([&](auto& found) { Tiler(problem, device).search(found); });
 }
 
 std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
-  Candidates<Tiling> found(true);
-  Tiler(problem, device).search(found);
-  return std::move(found).sorted();
+  return all_of<Tiling>([&](auto& found) { Tiler(problem, device).search(found); });
 }
 
 bool writes_pairs(const ConvProblem& problem, const Tiling& tiling) {

@@ -170,17 +170,13 @@ void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>
 }  // namespace
 
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
-  Candidates<Tiling> found;
-  search(problem, device, found);
-  std::optional<Tiling> best = found.best();
+  std::optional<Tiling> best = best_of<Tiling>([&](auto& found) { search(problem, device, found); });
   if (best) best->cost = cost_of(problem, device, *best, kAmongAlgorithms);
   return best;
 }
 
 std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
-  Candidates<Tiling> found(true);
-  search(problem, device, found);
-  std::vector<Tiling> all = std::move(found).sorted();
+  std::vector<Tiling> all = all_of<Tiling>([&](auto& found) { search(problem, device, found); });
   for (Tiling& tiling : all) tiling.cost = cost_of(problem, device, tiling, kAmongAlgorithms);
   return all;
 }

@@ -482,15 +482,11 @@ bool is_unpadded(const ConvProblem& problem, const VectorLayout& vector_layout) 
 }
 
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
-  Candidates<Tiling> found;
-  Tiler(problem, device).search(found);
-  return found.best();
+  return best_of<Tiling>([&](auto& found) { Tiler(problem, device).search(found); });
 }
 
 std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
-  Candidates<Tiling> found(true);
-  Tiler(problem, device).search(found);
-  return std::move(found).sorted();
+  return all_of<Tiling>([&](auto& found) { Tiler(problem, device).search(found); });
 }
 
 void set_step_offsets(const Tiling& tiling, StepVectors* vectors, unsigned* offsets) {

@@ -15,7 +15,7 @@ from convswap.cli.arguments import (
 from convswap.cli.results import check_results, console, give_results, made_by, progress_line
 from convswap.errors import ConvswapError
 
-HELP = "swap or fuse the Convs that become faster on this device, and check the answers"
+HELP = "swap or fuse the Convs that become faster on this device, and check the outputs"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
     check_results({"--report": options.report}, model=options.model, read=output)
     result = swap(**arguments_of(swap, options))
     result.save(options.output, force=options.force)
-    fused = f", {len(result.fused)} fused with what follows" if options.fuse else ""
+    fused = f", {len(result.fused)} fused with the nodes after them" if options.fuse else ""
 
     def show() -> None:
         print(f"{options.output}: {len(result.swapped)} Conv swapped, {len(result.not_swapped)} left{fused}")

@@ -132,7 +132,7 @@ def _side_cells(side: SideResult, faster: str) -> list[str]:
 def _layers_table(comparison: Comparison) -> Table:
     is_fused = any(layer.fused for layer in comparison.layers)
     title = "Each Conv alone, with what is fused with it on both sides" if is_fused else "Each Conv alone"
-    table = plain_table(f"{title}, fed its real input (median ms, batch {comparison.batch:,})")
+    table = plain_table(f"{title}, on its real input (median ms, batch {comparison.batch:,})")
     table.add_column("node", overflow="fold")
     table.add_column("algorithm", overflow="fold")
     floors = any(layer.floor_ms is not None for layer in comparison.layers)
@@ -206,8 +206,8 @@ def _left_table(comparison: Comparison) -> Table:
 def _agreement(comparison: Comparison) -> str:
     if comparison.top1_agreement is None:
         return "no image has a class on either side"
-    of = "of the images that have one" if comparison.without_class else "of all images"
-    return f"both sides name the same class for {_share(comparison.top1_agreement)} {of}"
+    images = "of the images that have a class" if comparison.without_class else "of all images"
+    return f"top-1 agreement on {_share(comparison.top1_agreement)} {images}"
 
 
 def _share(value: float) -> str:
@@ -224,7 +224,7 @@ def comparison_verdict(comparison: Comparison) -> str:
     answer = f"{_outcome(comparison)}: {evidence}"
     swapped = f"{comparison.swapped} Conv swapped, {len(comparison.left)} left"
     if comparison.options.get("fuse"):
-        swapped += f", {len(comparison.fused)} fused with what follows"
+        swapped += f", {len(comparison.fused)} fused with the nodes after them"
     return f"{answer}\n{swapped}; {_gain(comparison)}"
 
 
