@@ -1,18 +1,23 @@
 """Measure drawn problems on a card, and judge the planner's estimates by them.
 
     python benchmarks/fit.py collect DATA [--problems 0:600] [--seconds N]    # on a card; can be resumed
+    python benchmarks/fit.py fit DATA [--families tiled,toeplitz]             # anywhere
     python benchmarks/fit.py report DATA [--held-out]                         # anywhere
 
-`collect` draws problems from realistic ranges, each from its number. On each problem it times every algorithm
+`collect` draws problems from realistic ranges, each from its number. Numbers from SUITES_FROM on are layers
+of the suites of `convswap bench`. On each problem it times every algorithm
 that computes the problem: the tiling that the algorithm would choose, and others, at most TILINGS in all. The
 file DATA has a line of JSON for the card, and one for each problem and algorithm. `report` prints how far the
 planner's choice is from the fastest algorithm, and how far the estimates of each algorithm are from the
-times. Every third problem is held out: no estimate may be fitted to it.
+times, by the estimates of the library at hand. Every third drawn problem is held out: nothing is fitted to
+it. `fit` fits the coefficients of the cost formulas (custom_op/cuda/costs) to the other times by least
+squares, and writes the table of the card; the library has to be built again to use it.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import statistics
@@ -20,19 +25,29 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 from convswap import _native
 from convswap.errors import ConvswapError
+from convswap.planning.fitting import fitted_factors
 from convswap.timing.sampler import Sample, StoppingRule, measure
 from convswap.timing.single_node import spread_values
+from convswap.timing.suites import SUITES, usual_batch
 from onnx import TensorProto
 from results import card_and_driver, checked_out
 
 RULE = StoppingRule(samples=5, seconds=20, burst_ms=3, max_burst=20, drop_slower=10, drop_first=30)
 PROBLEMS = range(600)
+SUITES_FROM = 10_000
+TABLES = Path(__file__).resolve().parents[1] / "custom_op" / "cuda" / "costs"
+# The tables' cards have this compute capability; estimates do not need the card.
+CAPABILITY = 90
+# The weight of the logarithm of a coefficient's factor in a fit, beside that of a relative error.
+RIDGE = 0.01
 TILINGS = 6
 ALL = 1 << 30
 # Problems whose kernels are compiled together, while those before are timed.
@@ -65,7 +80,7 @@ class Drawn:
     @property
     def is_held_out(self) -> bool:
         """True if no estimate may be fitted to the problem."""
-        return self.number % 3 == 2
+        return self.number < SUITES_FROM and self.number % 3 == 2
 
     @property
     def arithmetic(self) -> str:
@@ -83,8 +98,36 @@ class Drawn:
         return _native.Problem(*arguments, residual_shape=problem.output_shape, **extra)
 
 
+@functools.cache
+def suite_problems() -> list[Drawn]:
+    """Return the layers of the suites as problems, those of one image last.
+
+    The layers have their usual batch in TF32 and float16, and batch 1 in one of both; so have those of one
+    image.
+    """
+    found: dict[str, Drawn] = {}
+    suites = ("course", "many-channels", "one-d", "three-d", "depthwise-grouped", "small-groups")
+    for suite in (*suites, "first-layers", "fused", "one-image"):
+        for layer in SUITES[suite]:
+            of_one = ("tf32", "float16")[len(found) % 2]
+            usual = usual_batch(suite, layer, "cuda")
+            kinds = {(1, of_one)} | ({(usual, "tf32"), (usual, "float16")} if usual > 1 else set())
+            for batch, precision in sorted(kinds):
+                attributes = {**layer.attributes, **layer.epilogue}
+                number = SUITES_FROM + len(found)
+                shapes = layer.input_shape(batch), layer.weight_shape
+                draw = Drawn(number, *shapes, precision, attributes=attributes)
+                found.setdefault(f"{draw.problem().text}", draw)
+    return list(found.values())
+
+
+def problem_numbered(number: int) -> Drawn:
+    """Return the drawn problem or the suite's layer of a number."""
+    return drawn_problem(number) if number < SUITES_FROM else suite_problems()[number - SUITES_FROM]
+
+
 def drawn_problem(number: int) -> Drawn:
-    """Return the problem of a number: the first of its seeded draws that is neither empty nor too large."""
+    """Return the first of a number's seeded draws that is neither empty nor too large."""
     random = Random(number)
     while True:
         draw = _draw(number, random)
@@ -194,10 +237,9 @@ def collect(file: Path, numbers: Sequence[int], seconds: float, commit: str | No
     end = time.monotonic() + seconds
     rows = read(file) if file.exists() else []
     if not rows:
-        card, driver = card_and_driver()
-        append(file, [{"card": card, "driver": driver, "commit": commit or checked_out()}])
+        append(file, [header_of_this_card(commit)])
     done = {row["problem"] for row in rows if "problem" in row}
-    draws = [drawn_problem(number) for number in numbers if number not in done]
+    draws = [problem_numbered(number) for number in numbers if number not in done]
     chunks = [draws[first : first + CHUNK] for first in range(0, len(draws), CHUNK)]
     sides = [{draw.number: sides_of(draw) for draw in chunk} for chunk in chunks]
     compile_all(sides[:1])
@@ -212,6 +254,14 @@ def collect(file: Path, numbers: Sequence[int], seconds: float, commit: str | No
             except RuntimeError as error:
                 print(f"problem {draw.number} is left out: {error}")
         print(f"{min(len(draws), (number + 1) * CHUNK)} of {len(draws)} problems", flush=True)
+
+
+def header_of_this_card(commit: str | None) -> Row:
+    """Return the first line of a file of times."""
+    card, driver = card_and_driver()
+    names = "compute_capability", "memory_bandwidth", "clock"
+    facts = {name: _native.cuda_devices()[0].get(name) for name in names}
+    return {"card": card, "driver": driver, "commit": commit or checked_out(), **facts}
 
 
 @dataclass(frozen=True)
@@ -321,18 +371,21 @@ def report(file: Path, *, held_out: bool) -> None:
 
     An algorithm's time is that of the tiling that it chooses.
     """
-    rows = [row for row in read(file) if "problem" in row]
+    header, *rows = read(file)
+    table = table_of(header)
     if held_out:
-        rows = [row for row in rows if drawn_problem(row["problem"]).is_held_out]
+        rows = [row for row in rows if problem_numbered(row["problem"]).is_held_out]
     if not rows:
         raise ConvswapError(f"{file} has no times; `python benchmarks/fit.py collect {file}` takes them")
     by_problem: dict[int, list[Row]] = {}
     for row in rows:
         by_problem.setdefault(row["problem"], []).append(row)
+    for own in by_problem.values():
+        estimate_again(own, table)
     ratios = {number: ratio_of(own) for number, own in by_problem.items()}
     for number in sorted(ratios, key=lambda number: -ratios[number]):
         if ratios[number] > NEAR:
-            print(problem_line(drawn_problem(number), ratios[number], by_problem[number]))
+            print(problem_line(problem_numbered(number), ratios[number], by_problem[number]))
     count = len(ratios)
     for limit in (NEAR, FAR):
         within = sum(ratio <= limit for ratio in ratios.values())
@@ -343,6 +396,20 @@ def report(file: Path, *, held_out: bool) -> None:
     print(f"{head}{'first tiling over the fastest':>31}")
     for name in sorted({row["algorithm"] for row in rows}):
         print(algorithm_line(name, [row["tilings"] for row in rows if row["algorithm"] == name]))
+
+
+def estimate_again(rows: Sequence[Row], table: np.ndarray) -> None:
+    """Give the rows of a problem the estimates of the library at hand, and mark its choice.
+
+    A tiling that the library no longer has keeps its estimate.
+    """
+    problem = problem_numbered(rows[0]["problem"]).problem()
+    chosen = _native.choose(problem, "cuda", compute_capability=CAPABILITY)
+    for row in rows:
+        row["is_chosen"] = row["algorithm"] == chosen
+        for tiling, ms in zip(row["tilings"], Measured(row).milliseconds(table), strict=True):
+            tiling["estimate_ms"] = ms if ms is not None else tiling["estimate_ms"]
+        row["tilings"].sort(key=lambda tiling: tiling["estimate_ms"])
 
 
 def ratio_of(rows: Sequence[Row]) -> float:
@@ -370,6 +437,121 @@ def algorithm_line(name: str, tilings: Sequence[Sequence[Row]]) -> str:
     bias = math.exp(statistics.fmean(logs)) - 1
     lost = statistics.geometric_mean(own[0]["ms"] / min(each["ms"] for each in own) for own in tilings) - 1
     return f"{name:16}{len(tilings):9}{len(logs):9}{rms:7.0%}{bias:+7.0%}{lost:31.1%}"
+
+
+# The fit
+
+
+def fit(file: Path, families: Sequence[str], *, passes: int = 2) -> None:
+    """Fit the coefficients of families to the times in `file`, and write the card's table.
+
+    Raises:
+        ConvswapError: a family is unknown, or has no times.
+    """
+    header, *rows = read(file)
+    owners = [family for family, _, _ in _native.coefficients()]
+    for family in families:
+        if family not in owners:
+            raise ConvswapError(f"{family}: expected one of {', '.join(dict.fromkeys(owners))}")
+    own = [Measured(row) for row in rows if not problem_numbered(row["problem"]).is_held_out]
+    values = table_of(header)
+    for _ in range(passes):
+        for family in families or dict.fromkeys(owners):
+            # The coefficients of no algorithm are shared by all.
+            times = [each for each in own if each.algorithm == family] or own
+            values = fitted(times, values, [place for place, each in enumerate(owners) if each == family])
+            errors = residuals_of(times, values)
+            print(f"{family:16}{len(errors):6} times{np.sqrt(np.mean(errors**2)):8.1%} rms", flush=True)
+    write_table(header, values)
+
+
+def fitted(times: Sequence[Measured], values: np.ndarray, places: Sequence[int]) -> np.ndarray:
+    """Return the values with those at some places fitted to the times."""
+
+    def moved(factors: np.ndarray) -> np.ndarray:
+        new = values.copy()
+        new[places] *= factors
+        return new
+
+    factors = fitted_factors(lambda factors: residuals_of(times, moved(factors)), len(places), RIDGE)
+    return moved(factors)
+
+
+def residuals_of(times: Sequence[Measured], values: np.ndarray) -> np.ndarray:
+    """Return the weighted logarithms of times over estimates."""
+    return np.concatenate([each.residuals(values) for each in times])
+
+
+class Measured:
+    """The times of an algorithm's tilings on a problem.
+
+    An algorithm's fastest tiling has weight 1 in the fit, others less: near the fastest, errors of estimates
+    change choices.
+    """
+
+    def __init__(self, row: Row) -> None:
+        """Prepare the estimates of a row of `collect`."""
+        self.algorithm = row["algorithm"]
+        names = [each["tiling"] for each in row["tilings"]]
+        problem = problem_numbered(row["problem"]).problem()
+        self.estimates = _native.Estimates(problem, self.algorithm, names, compute_capability=CAPABILITY)
+        ms = np.array([each["ms"] for each in row["tilings"]])
+        self.logs, self.weights = np.log(ms), np.sqrt(ms.min() / ms)
+
+    def milliseconds(self, values: np.ndarray) -> list[float | None]:
+        """Return the estimate of each tiling, None if the library at hand does not have it."""
+        found: list[float | None] = self.estimates.milliseconds(values.tolist())
+        return found
+
+    def residuals(self, values: np.ndarray) -> np.ndarray:
+        """Return the weighted logarithms of times over estimates."""
+        estimates = np.array([math.nan if each is None else each for each in self.milliseconds(values)])
+        residuals = self.weights * (self.logs - np.log(estimates))
+        return residuals[np.isfinite(residuals)]
+
+
+def table_of(header: Row) -> np.ndarray:
+    """Return the coefficients of the card, or of the first card if it has no table yet."""
+    tables = _native.fitted_costs()
+    return np.array(tables.get(header["card"]) or next(iter(tables.values())))
+
+
+def write_table(header: Row, values: np.ndarray) -> None:
+    """Write the table of a card."""
+    by_family: dict[str, list[str]] = {}
+    for (family, name, unit), value in zip(_native.coefficients(), values, strict=True):
+        line = f"            .{name} = {value:.4g},"
+        by_family.setdefault(family, []).append(f"{line}  // {unit}" if unit else line)
+    costs = []
+    for family, own in by_family.items():
+        costs += [f"        .{family} = {{", *own, "        },"]
+    name = header["card"].removeprefix("NVIDIA ").split()[0]
+    text = TABLE.format(name=name, date=date.today(), costs="\n".join(costs), **header)
+    (TABLES / f"{name.lower()}.cc").write_text(text, encoding="utf-8")
+
+
+TABLE = """\
+// Written by `python benchmarks/fit.py fit`. Names and units: coefficients.def.
+// clang-format off
+
+#include "cuda/costs/cost_table.h"
+
+namespace convswap {{
+
+extern const FittedCosts k{name}{{
+    .card = "{card}",
+    .date = "{date}",
+    .commit = "{commit}",
+    .driver = "{driver}",
+    .compute_capability = {compute_capability},
+    .memory_bandwidth = {memory_bandwidth:.4g},
+    .clock = {clock:.4g},
+    .costs = {{
+{costs}
+    }}}};
+
+}}  // namespace convswap
+"""
 
 
 # Files
@@ -408,12 +590,17 @@ def main() -> int:
     add.add_argument("--problems", type=number_range, default=PROBLEMS, metavar="FIRST:END")
     add.add_argument("--seconds", type=float, default=math.inf, metavar="N", help="stop after so long")
     add.add_argument("--commit", metavar="HASH", help="of the sources; default: that of this checkout")
+    add = actions.add_parser("fit", help="fit the card's table of coefficients to the times")
+    add.add_argument("data", type=Path, metavar="DATA")
+    add.add_argument("--families", type=lambda text: text.split(","), default=[], metavar="NAME,...")
     add = actions.add_parser("report", help="judge choices and estimates")
     add.add_argument("data", type=Path, metavar="DATA")
     add.add_argument("--held-out", action="store_true", help="only the problems that nothing is fitted to")
     options = parser.parse_args()
     try:
-        if options.action == "report":
+        if options.action == "fit":
+            fit(options.data, options.families)
+        elif options.action == "report":
             report(options.data, held_out=options.held_out)
         elif not _native.cuda_devices():
             parser.error("no NVIDIA card was found: algorithms are timed on a card")

@@ -105,6 +105,9 @@ struct Offer {
   // Returns the name of the tiling among the algorithm's alternatives; null if there is one only.
   std::function<std::string()> tiling = nullptr;
 
+  // Returns the estimated time for other coefficients; null for an algorithm without an estimate.
+  std::function<double(const std::shared_ptr<const CostTable>&)> milliseconds_for = nullptr;
+
   static Offer refusal(std::string why_not) { return {std::move(why_not), std::nullopt, nullptr}; }
   bool is_refusal() const { return !why_not.empty(); }
 };

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,9 @@ DeviceKind parse_device(std::string_view word);
 // The pack and files that a session names for its kernels (cuda/runtime/kernel_origin.h).
 struct KernelOrigin;
 
+// Coefficients of the cost formulas on a card (cuda/costs/cost_table.h).
+struct CostTable;
+
 // The properties of a device that planning needs. The CUDA fields are read from the driver once per device.
 struct Device {
   DeviceKind kind = DeviceKind::cpu;
@@ -26,6 +30,9 @@ struct Device {
   int shared_memory_per_block = 0;  // bytes, the opt-in maximum
   int shared_memory_per_multiprocessor = 0;
   int l2_cache_bytes = 0;
+  double memory_bandwidth = 0;  // bytes per second, two transfers per clock; 0 if unknown
+  double clock = 0;             // of the multiprocessors at most, in Hz; 0 if unknown
+  std::shared_ptr<const CostTable> costs = nullptr;  // for estimates
   const KernelOrigin* kernels = nullptr;  // lives as long as the process; null without session entries
   bool is_present = true;                 // false for a card that is only planned for
   bool is_restricted = false;             // used as a card of an older compute capability

@@ -55,6 +55,14 @@ Offer unchecked_offer(const Algorithm& algorithm, const ConvProblem& problem, co
   Offer offer = algorithm.offer(problem.without_epilogue(), device);
   if (offer.is_refusal()) return offer;
   if (offer.milliseconds) *offer.milliseconds += stage->estimate(problem, device);
+  if (offer.milliseconds_for) {
+    offer.milliseconds_for = [stage, problem, device, convolution = std::move(offer.milliseconds_for)](
+                                 const std::shared_ptr<const CostTable>& costs) {
+      Device other = device;
+      other.costs = costs;
+      return convolution(costs) + stage->estimate(problem, other);
+    };
+  }
   offer.needs_scratch |= problem.epilogue.pool.kind != PoolKind::none;
   offer.make = [stage, problem, device, make_convolution = std::move(offer.make)] {
     return in_two_steps(make_convolution(), stage->make(problem, device), problem);

@@ -181,6 +181,13 @@ std::shared_ptr<const TableSnapshot> current_table() {
   return last;
 }
 
+std::optional<TuningEntry> find_entry(std::string_view problem, const Device& device) {
+  const std::shared_ptr<const TableSnapshot> snapshot = current_table();
+  const auto found = snapshot->entry_of.find(key_of(tuning_device(device), CONVSWAP_VERSION, problem));
+  if (found == snapshot->entry_of.end()) return std::nullopt;
+  return snapshot->table.entries[found->second];
+}
+
 // True if the entry is about the problem with this `text`, for this version of convswap.
 bool matches(const TuningEntry& entry, std::string_view text) {
   return entry.version == CONVSWAP_VERSION && entry.problem == text;
@@ -239,10 +246,11 @@ std::string tuning_path() {
 TuningTable read_tuning_table() { return current_table()->table; }
 
 std::optional<TuningEntry> find_tuned(const ConvProblem& problem, const Device& device) {
-  const std::shared_ptr<const TableSnapshot> snapshot = current_table();
-  const auto found = snapshot->entry_of.find(key_of(tuning_device(device), CONVSWAP_VERSION, problem.text()));
-  if (found == snapshot->entry_of.end()) return std::nullopt;
-  return snapshot->table.entries[found->second];
+  return find_entry(problem.text(), device);
+}
+
+std::optional<TuningEntry> find_calibration(const Device& device) {
+  return device.is_restricted ? std::nullopt : find_entry(kCalibration, device);
 }
 
 std::string take_tuning_warning() { return table_warning().take(); }

@@ -55,6 +55,11 @@ TuningTable read_tuning_table();
 // The table's entry for the problem on the device, for this version of convswap. Thread-safe.
 std::optional<TuningEntry> find_tuned(const ConvProblem& problem, const Device& device);
 
+// The line that `convswap calibrate` wrote for the device and this version: its problem is kCalibration, and
+// its "milliseconds" are the factors of with_factors() in cuda/costs/cost_table.h.
+inline constexpr std::string_view kCalibration = "calibration of the estimates";
+std::optional<TuningEntry> find_calibration(const Device& device);
+
 // Returns one line about damage, once for each state of the file; "" without news.
 std::string take_tuning_warning();
 

@@ -18,6 +18,7 @@
 
 #include "bindings.h"
 #include "conv/error.h"
+#include "cuda/costs/cost_table.h"
 #include "cuda/host/launch.h"
 #include "cuda/runtime/driver.h"
 #include "cuda/runtime/kernel_origin.h"
@@ -266,21 +267,6 @@ double conv_device(const DeviceInputs& inputs, DeviceArray& y, const ConvSpec& s
   return stopwatch.milliseconds(runs, [&] { plan->run(tensors, execution); }) / runs;
 }
 
-// Returns the peak memory bandwidth in bytes per second, with two transfers per memory clock cycle (DDR).
-// None if the driver does not report clock and bus width.
-py::object memory_bandwidth(int index) {
-  CUdevice card = 0;
-  CONVSWAP_CHECK_DRIVER(driver().cuDeviceGet(&card, index));
-  const auto read = [&](CUdevice_attribute attribute) {
-    int value = 0;
-    return driver().cuDeviceGetAttribute(&value, attribute, card) == CUDA_SUCCESS ? value : 0;
-  };
-  const int kilohertz = read(CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE);
-  const int bits = read(CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH);
-  if (kilohertz <= 0 || bits <= 0) return py::none();
-  return py::float_(2e3 * kilohertz * bits / 8);
-}
-
 py::dict device_facts(int index) {
   const Device& device = cuda_device(index);
   py::dict facts;
@@ -288,7 +274,8 @@ py::dict device_facts(int index) {
   facts["compute_capability"] = device.compute_capability;
   facts["multiprocessors"] = device.multiprocessors;
   facts["shared_memory_per_block"] = device.shared_memory_per_block;
-  facts["memory_bandwidth"] = memory_bandwidth(index);
+  facts["memory_bandwidth"] = device.memory_bandwidth > 0 ? py::cast(device.memory_bandwidth) : py::none();
+  facts["cost_table"] = device.costs->origin;
   facts["driver_cuda"] = version_text(driver().version);
   return facts;
 }

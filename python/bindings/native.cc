@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <memory>
 #include <new>
@@ -21,6 +22,7 @@
 #include "bindings.h"
 #include "conv/error.h"
 #include "cpu/direct.h"
+#include "cuda/costs/cost_table.h"
 #include "plan/catalog.h"
 #include "plan/explanation.h"
 #include "plan/first_error.h"
@@ -259,6 +261,69 @@ void register_problem(py::module_& module) {
       .def_property_readonly("text", &ConvProblem::text);
 }
 
+// The name of an offer's tiling; empty if the algorithm has one only.
+std::string tiling_of(const Offer& offer) { return offer.tiling == nullptr ? "" : offer.tiling(); }
+
+// Estimates of some of an algorithm's tilings, for tables of coefficients that are not the device's.
+class Estimates {
+ public:
+  Estimates(const ConvProblem& problem, const std::string& algorithm, const std::vector<std::string>& tilings,
+            int index, int compute_capability) {
+    const Device device = planned_device("cuda", index, compute_capability);
+    const Algorithm& selected = convswap::choose(problem, device, algorithm).algorithm;
+    std::map<std::string, Offer> offers;
+    for (Offer& offer : alternatives_of(selected, problem, device, std::numeric_limits<std::size_t>::max())) {
+      if (offer.milliseconds_for == nullptr) continue;
+      offers.emplace(tiling_of(offer), std::move(offer));
+    }
+    for (const std::string& tiling : tilings) {
+      const auto found = offers.find(tiling);
+      offers_.push_back(found == offers.end() ? std::nullopt : std::optional(found->second));
+    }
+  }
+
+  // Milliseconds of each tiling; None for a tiling that the algorithm does not have.
+  std::vector<std::optional<double>> milliseconds(const std::vector<double>& values) const {
+    if (values.size() != kCoefficientCount) {
+      throw InvalidArgument(std::to_string(values.size()) + " coefficients: expected " +
+                            std::to_string(kCoefficientCount));
+    }
+    CostValues all;
+    std::ranges::copy(values, all.begin());
+    const auto table = std::make_shared<const CostTable>(CostTable{costs_from(all), {}});
+    std::vector<std::optional<double>> times;
+    for (const std::optional<Offer>& offer : offers_) {
+      times.push_back(offer ? std::optional(offer->milliseconds_for(table)) : std::nullopt);
+    }
+    return times;
+  }
+
+ private:
+  std::vector<std::optional<Offer>> offers_;
+};
+
+void register_costs(py::module_& module) {
+  module.def("coefficients", [] {
+    py::list all;
+    for (const Coefficient& each : coefficients()) {
+      all.append(py::make_tuple(each.family, each.name, each.unit));
+    }
+    return all;
+  });
+  module.def("fitted_costs", [] {
+    py::dict tables;
+    for (const FittedCosts* table : fitted_costs()) {
+      tables[py::str(table->card.data(), table->card.size())] = values_of(table->costs);
+    }
+    return tables;
+  });
+  py::class_<Estimates>(module, "Estimates")
+      .def(py::init<const ConvProblem&, const std::string&, const std::vector<std::string>&, int, int>(),
+           py::arg("problem"), py::arg("algorithm"), py::arg("tilings"), py::kw_only(), py::arg("index") = 0,
+           py::arg("compute_capability") = 0)
+      .def("milliseconds", &Estimates::milliseconds, py::arg("values"));
+}
+
 void register_planner(py::module_& module) {
   py::class_<Algorithm>(module, "Algorithm")
       .def_property_readonly("name", [](const Algorithm& algorithm) { return std::string(algorithm.name()); })
@@ -294,7 +359,7 @@ void register_planner(py::module_& module) {
         py::list alternatives;
         for (const Offer& offer : offers) {
           py::dict alternative;
-          alternative["tiling"] = offer.tiling == nullptr ? "" : offer.tiling();
+          alternative["tiling"] = tiling_of(offer);
           alternative["milliseconds"] = offer.milliseconds;
           alternative["kernels"] = offer.kernels();
           alternatives.append(alternative);
@@ -341,6 +406,7 @@ PYBIND11_MODULE(_native, module) {
 
   register_problem(module);
   register_planner(module);
+  register_costs(module);
   register_conv(module);
   register_kernels(module);
   register_tutorial(module);

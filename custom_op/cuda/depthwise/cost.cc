@@ -176,7 +176,8 @@ class Search {
   double strip_instructions(const Tiling& tiling) const {
     const double taps = to_double(problem_.filter_size()), steps = tiling.strip_outputs;
     constexpr double kBegin = 60, kResult = 9;
-    const double activation = activation_cycles(problem_.epilogue);  // as if each were an instruction
+    const double activation =
+        activation_cycles(problem_.epilogue, costs_of(device_));  // as if each were an instruction
     if (instance_.slides) {
       return (steps + instance_.rows - 1) * (taps + instance_.width + 3) + steps * (kResult + activation) +
              taps + kBegin;

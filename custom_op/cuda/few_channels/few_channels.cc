@@ -202,7 +202,8 @@ struct Family {
 // not been timed.
 double activation_nanoseconds(const ConvProblem& problem, const Device& device) {
   const double results = to_double(problem.batch * problem.out_channels) * to_double(problem.output_size());
-  return 0.003 * activation_cycles(problem.epilogue) * results / std::max(1, device.multiprocessors);
+  return 0.003 * activation_cycles(problem.epilogue, costs_of(device)) * results /
+         std::max(1, device.multiprocessors);
 }
 
 // All passes of a problem, with their cost.

@@ -16,8 +16,9 @@ namespace convswap {
 // device) returns that tiling if there is one: an std::optional, or a vector whose first element counts.
 // kAll(problem, device) returns all tilings that compute the problem, the cheapest first. A tiling has its
 // `cost` in nanoseconds, or no such member if the algorithm has no estimate, and `key()`, its name, if there
-// are several. `TilingPlan` is a KernelPlan or the family's own class. Its constructor takes (problem,
-// device, tiling), and its static members are
+// are several. cost_of(problem, device, tiling) computes the cost from the device's coefficients.
+// `TilingPlan` is a KernelPlan or the family's own class. Its constructor takes (problem, device, tiling),
+// and its static members are
 //
 //   kernel_names(problem, tiling)    of the instances that it launches, each once
 //   why_not(problem, tiling)         optional: why it cannot compute the problem, or empty
@@ -83,6 +84,13 @@ class AlgorithmByTiling : public Algorithm {
   static Offer offer_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
     Offer offer;
     if constexpr (requires { tiling.cost; }) offer.milliseconds = tiling.cost / 1e6;
+    if constexpr (requires { cost_of(problem, device, tiling); }) {
+      offer.milliseconds_for = [problem, device, tiling](std::shared_ptr<const CostTable> costs) {
+        Device other = device;
+        other.costs = std::move(costs);
+        return cost_of(problem, other, tiling) / 1e6;
+      };
+    }
     offer.make = [problem, device, tiling] { return std::make_unique<TilingPlan>(problem, device, tiling); };
     offer.kernels = [problem, tiling] { return TilingPlan::kernel_names(problem, tiling); };
     if constexpr (requires { tiling.key(); }) offer.tiling = [tiling] { return tiling.key(); };

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "cuda/costs/cost_table.h"
 #include "cuda/host/arguments.h"
 
 namespace convswap {
@@ -10,18 +11,16 @@ namespace convswap {
 inline double to_double(int64_t value) { return static_cast<double>(value); }
 
 // Scheduler cycles for the activations of one warp's results, in families that inline the activations of
-// is_swish (cuda/epilogue/activations.cuh). Inlined activations and calls were fitted to sliding_rows on an
-// H200. Clamping costs nothing extra: kernels always clamp.
-inline double activation_cycles(const Epilogue& epilogue) {
+// is_swish (cuda/epilogue/activations.cuh).
+inline double activation_cycles(const Epilogue& epilogue, const Costs& costs) {
   if (only_clamps(epilogue)) return 0;
-  constexpr double kSiLU = 17, kHardSwish = 13, kFunctionCall = 115;
   switch (epilogue.activation) {
     case Activation::silu:
-      return kSiLU;
+      return costs.activation.silu;
     case Activation::hard_swish:
-      return kHardSwish;
+      return costs.activation.hard_swish;
     default:
-      return kFunctionCall;
+      return costs.activation.call;
   }
 }
 

@@ -181,7 +181,7 @@ class Tiler {
 
   // Cycles for the results of 128 columns.
   double storing() const {
-    const double activation = 64 * activation_cycles(problem_.epilogue);
+    const double activation = 64 * activation_cycles(problem_.epilogue, costs_of(device_));
     switch (max_outputs_per_store(problem_)) {
       case 1:
         return 600 + activation;

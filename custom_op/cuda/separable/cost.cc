@@ -41,9 +41,9 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double memory =
       to_double(problem.tensor_bytes()) / (kBytesPerNanosecond * to_double(multiprocessors));
   const double between = to_double(problem.batch * problem.in_channels * problem.output_size()) *
-                         activation_cycles(problem.depthwise.front().epilogue);
+                         activation_cycles(problem.depthwise.front().epilogue, costs_of(device));
   const double behind = to_double(problem.batch * problem.out_channels * problem.output_size()) *
-                        activation_cycles(problem.epilogue);
+                        activation_cycles(problem.epilogue, costs_of(device));
   const double activating = kOfCycle * (between + behind) / to_double(multiprocessors);
   return kLaunch + std::max(memory, waves * (results + steps * step)) + activating;
 }

@@ -61,8 +61,8 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   if (!vectorizes_weight_loads(problem)) addresses += costs.single_weights * instance.filter_tiles;
   if (splits_operands(problem)) addresses += kSplitting * loads + kMoreProducts * products;
   const double results = to_double(problem.batch * problem.out_channels * problem.output_size());
-  const double activating =
-      kActivation * activation_cycles(problem.epilogue) * results / std::max(1, device.multiprocessors);
+  const double activating = kActivation * activation_cycles(problem.epilogue, costs_of(device)) * results /
+                            std::max(1, device.multiprocessors);
   return costs.launch + activating +
          waves * (costs.blocks + costs.load * warp_steps * loads + costs.accumulate * products) +
          blocks * (steps * addresses + costs.accumulators * instance.warps * products);

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "conv/arithmetic.h"
+#include "cuda/costs/cost_table.h"
 #include "cuda/host/estimate.h"
 #include "cuda/sliding_rows/arguments.h"
 #include "cuda/sliding_rows/family.h"
@@ -25,46 +26,34 @@ void set_pieces(const ConvProblem& problem, Tiling& tiling) {
   tiling.segments = static_cast<int>(ceil_divide(pieces - left_halo - right_halo, tiling.segment_pieces));
 }
 
-// Nanoseconds on an H200: fitted to 22 layers with up to 14 strip heights each, at batches 64 and 1, of both
-// sizes of numbers, with and without an activation; see benchmarks/sliding_rows.md.
+}  // namespace
+
+// Each block of warps computes strips of rows. The time is that of instruction issue and memory, which
+// overlap in part, and the latency of the longest strip in each wave of blocks.
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
-  constexpr double kLaunchNanoseconds = 950, kCyclesPerNanosecond = 1.755, kBytesPerNanosecond = 32.6;
-  constexpr double kMemory = 1.06;  // of the bytes' time
-  // The shorter of instructions and bytes adds such a part of its time to the longer.
-  constexpr double kOther = 0.27;
-  constexpr double kBegin = 220, kRow = 17, kOutput = 5.1;         // instructions
-  constexpr double kRowNanoseconds = 58, kInstructionsOfRow = 78;  // of a row, alone
-  // So many times as long where rows come from memory, asked for one at a time: what leaves the second-level
-  // cache nothing to keep from one run to the next.
-  constexpr double kFromMemory = 1.4, kCachedBytes = 4e7;
+  const auto& costs = costs_of(device).sliding_rows;
   const Instance& instance = tiling.instance;
   const double taps = to_double(instance.taps), outputs = to_double(instance.outputs),
                stride = to_double(instance.stride);
-  const double multiplications = taps * taps * outputs / stride;  // of a row of x
-  const double of_output = kOutput + activation_cycles(problem.epilogue);
-  const double of_row = multiplications + kRow + of_output * outputs / stride;
+  const double row_products = taps * taps * outputs / stride;  // of an input row
+  const double output_instructions = costs.output + activation_cycles(problem.epilogue, costs_of(device));
+  const double row_instructions = row_products + costs.row + output_instructions * outputs / stride;
   const double rows = (to_double(problem.output[1]) / tiling.strips - 1) * stride + taps;
-  const double of_block = kWarpsPerBlock * (kBegin + 2 * taps * taps + rows * of_row);
+  const double block_instructions =
+      kWarpsPerBlock * (costs.begin + 2 * taps * taps + rows * row_instructions);
 
-  const double multiprocessors = std::max(1, device.multiprocessors);
   const double resident = min_blocks_per_sm(instance.taps);
-  const double each = to_double(tiling.blocks) / multiprocessors;
-  const double blocks = each < resident ? std::ceil(each) : each;
-  const double issue = blocks * of_block / 4 / kCyclesPerNanosecond;
-  const double bytes = to_double(problem.tensor_bytes());
-  const double memory = kMemory * bytes / (kBytesPerNanosecond * multiprocessors);
-  const double beside = std::clamp(each, 1.0, resident);
-  const double both = std::max(issue, memory) + kOther * std::min(issue, memory) / std::sqrt(beside);
-  const double longest = (tiling.strip_rows - 1) * stride + taps;
-  double latency = kRowNanoseconds * longest * (1 + multiplications / kInstructionsOfRow);
-  const int period = max_output_rows_per_input_row(instance.taps, instance.stride) * instance.stride;
-  const bool asks_for_one =
-      prefetched_rows(instance.taps, period, static_cast<int>(bytes_per_element(problem.type))) == 1;
-  if (asks_for_one && bytes > kCachedBytes) latency *= kFromMemory;
-  return kLaunchNanoseconds + both + std::ceil(each / resident) * latency;
+  const double blocks = to_double(tiling.blocks) / std::max(1, device.multiprocessors);
+  const double issue =
+      (blocks < resident ? std::ceil(blocks) : blocks) * block_instructions / 4 * costs.instruction;
+  const double memory = to_double(problem.tensor_bytes()) / costs.memory;
+  const double resident_blocks = std::clamp(blocks, 1.0, resident);
+  const double throughput =
+      std::max(issue, memory) + costs.overlap * std::min(issue, memory) / std::sqrt(resident_blocks);
+  const double strip_rows = (tiling.strip_rows - 1) * stride + taps;
+  const double latency = strip_rows * (costs.row_latency + costs.latency_per_product * row_products);
+  return costs.launch + throughput + std::ceil(blocks / resident) * latency;
 }
-
-}  // namespace
 
 const Instance* instance_for(const ConvProblem& problem) {
   const bool is_image = problem.spatial_rank == 2 && problem.filter[1] == problem.filter[2] &&

@@ -50,6 +50,9 @@ const Instance* instance_for(const ConvProblem& problem);
 
 // Tilings of the candidate strip heights, in ascending order of estimated time. The problem's output must not
 // be empty; its data must be float32, float16 or bfloat16.
+// The estimated time of a tiling in nanoseconds.
+double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling);
+
 std::vector<Tiling> tilings_of(const ConvProblem& problem, const Device& device, const Instance& instance);
 
 }  // namespace convswap::sliding_rows

@@ -1,0 +1,68 @@
+// Written by `python benchmarks/fit.py fit`. Names and units: coefficients.def.
+// clang-format off
+
+#include "cuda/costs/cost_table.h"
+
+namespace convswap {
+
+extern const FittedCosts kH200{
+    .card = "NVIDIA H200",
+    .date = "2026-11-29",
+    .commit = "fbf90e18",
+    .driver = "580.159.04",
+    .compute_capability = 90,
+    .memory_bandwidth = 4.917e+12,
+    .clock = 1.98e+09,
+    .costs = {
+        .activation = {
+            .silu = 17,
+            .hard_swish = 13,
+            .call = 115,
+        },
+        .depthwise = {
+            .launch = 1300,  // ns
+        },
+        .epilogue = {
+            .launch = 850,  // ns
+        },
+        .few_channels = {
+            .launch = 2950,  // ns
+        },
+        .implicit_gemm = {
+            .launch = 1500,  // ns
+        },
+        .many_channels = {
+            .launch = 2000,  // ns
+        },
+        .pointwise = {
+            .launch = 1600,  // ns
+        },
+        .row_windows = {
+            .launch = 1300,  // ns
+        },
+        .separable = {
+            .launch = 1870,  // ns
+        },
+        .sliced_k = {
+            .launch = 680,  // ns
+        },
+        .sliding_rows = {
+            .launch = 923,  // ns
+            .memory = 3942,  // GB/s
+            .instruction = 0.6324,  // ns
+            .begin = 121,
+            .row = 27.44,
+            .output = 3.798,
+            .overlap = 0.4161,
+            .row_latency = 61.89,  // ns
+            .latency_per_product = 0.7758,  // ns
+        },
+        .tiled = {
+            .launch = 1610,  // ns
+        },
+        .toeplitz = {
+            .launch = 2000,  // ns
+        },
+    }};
+
+}  // namespace convswap

@@ -1,0 +1,12 @@
+#include "cuda/costs/cost_table.h"
+
+namespace convswap {
+
+extern const FittedCosts kH200;
+
+std::span<const FittedCosts* const> fitted_costs() {
+  static constexpr const FittedCosts* kTables[] = {&kH200};
+  return kTables;
+}
+
+}  // namespace convswap
