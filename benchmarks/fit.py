@@ -24,7 +24,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from random import Random
@@ -33,11 +33,10 @@ from typing import Any
 import numpy as np
 from convswap import _native
 from convswap.errors import ConvswapError
-from convswap.planning.fitting import fitted_factors
-from convswap.timing.sampler import Sample, StoppingRule, measure
-from convswap.timing.single_node import spread_values
+from convswap.planning.fitting import EstimatedTimes, fitted_factors, residuals_of, root_mean_square
+from convswap.timing.sampler import StoppingRule, measure
 from convswap.timing.suites import SUITES, usual_batch
-from onnx import TensorProto
+from convswap.timing.timed_conv import PRECISIONS, TimedConv
 from results import card_and_driver, checked_out
 
 RULE = StoppingRule(samples=5, seconds=20, burst_ms=3, max_burst=20, drop_slower=10, drop_first=30)
@@ -56,7 +55,6 @@ CHUNK = 16
 MAX_BYTES, MAX_OPERATIONS = 1e9, 4e11
 # The planner's choice should take at most so many times as long as the fastest algorithm.
 NEAR, FAR = 1.05, 1.25
-TYPES = {"tf32": "float32", "ieee": "float32", "float16": "float16", "bfloat16": "bfloat16"}
 
 Row = dict[str, Any]
 
@@ -64,38 +62,16 @@ Row = dict[str, Any]
 # Problems
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """A problem with its number; `attributes` are those of a FusedConv."""
+@dataclass(frozen=True, kw_only=True)
+class Drawn(TimedConv):
+    """A convolution with its number."""
 
     number: int
-    x_shape: tuple[int, ...]
-    w_shape: tuple[int, ...]
-    precision: str
-    has_bias: bool = False
-    has_residual: bool = False
-    depthwise_shape: tuple[int, ...] | None = None
-    attributes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_held_out(self) -> bool:
         """True if no estimate may be fitted to the problem."""
         return self.number < SUITES_FROM and self.number % 3 == 2
-
-    @property
-    def arithmetic(self) -> str:
-        """The precision that a Conv of float32 tensors is given; of no effect on other types."""
-        return self.precision if TYPES[self.precision] == "float32" else "tf32"
-
-    def problem(self) -> _native.Problem:
-        """Return the planner's problem."""
-        arguments = self.x_shape, self.w_shape, self.has_bias, TYPES[self.precision], self.arithmetic
-        joined = {"depthwise_shape": self.depthwise_shape, "has_depthwise_bias": True}
-        extra = {**self.attributes, **(joined if self.depthwise_shape else {})}
-        problem = _native.Problem(*arguments, **extra)
-        if not self.has_residual:
-            return problem
-        return _native.Problem(*arguments, residual_shape=problem.output_shape, **extra)
 
 
 @functools.cache
@@ -116,8 +92,8 @@ def suite_problems() -> list[Drawn]:
                 attributes = {**layer.attributes, **layer.epilogue}
                 number = SUITES_FROM + len(found)
                 shapes = layer.input_shape(batch), layer.weight_shape
-                draw = Drawn(number, *shapes, precision, attributes=attributes)
-                found.setdefault(f"{draw.problem().text}", draw)
+                draw = Drawn(*shapes, precision, attributes=attributes, number=number)
+                found.setdefault(draw.problem().text, draw)
     return list(found.values())
 
 
@@ -135,7 +111,7 @@ def drawn_problem(number: int) -> Drawn:
             problem = draw.problem()
         except ConvswapError:
             continue
-        size = 4 if TYPES[draw.precision] == "float32" else 2
+        size = 4 if draw.tensor_type == "float32" else 2
         elements = max(math.prod(draw.x_shape), math.prod(problem.output_shape))
         if 0 < elements * size <= MAX_BYTES and 0 < problem.operations <= MAX_OPERATIONS:
             return draw
@@ -191,10 +167,10 @@ def _draw(number: int, random: Random) -> Drawn:
         attributes |= {"activation": "Relu", "pool": "MaxPool"}
         attributes |= {"pool_kernel_shape": [2, 2], "pool_strides": [2, 2]}
     return Drawn(
-        number,
         (random.choice((1, 1, 2, 4, 8, 16, 32, 64, 128, 256)), channels, *size),
         (outputs, channels // group, *[taps] * rank),
-        random.choices(tuple(TYPES), (42, 18, 30, 10))[0],
+        random.choices(PRECISIONS, (42, 18, 30, 10))[0],
+        number=number,
         has_bias=random.random() < 0.5,
         has_residual=after == "residual",
         attributes=attributes,
@@ -205,10 +181,10 @@ def _draw_separable(number: int, random: Random) -> Drawn:
     """Return a 1x1 convolution with a depthwise 3x3 convolution and a ReLU in front."""
     channels, size, stride = _channels(random, 512), _log_uniform(random, 7, 512), random.choice((1, 1, 2))
     return Drawn(
-        number,
         (random.choice((1, 1, 2, 4, 8, 16, 32, 64)), channels, size, size),
         (_log_uniform(random, 4, 16), channels, 1, 1),
         random.choice(("tf32", "float16", "bfloat16")),
+        number=number,
         has_bias=random.random() < 0.5,
         depthwise_shape=(channels, 1, 3, 3),
         attributes={
@@ -313,8 +289,8 @@ def compile_all(sides: Iterable[Mapping[int, Sequence[Side]]]) -> None:
 
 def timed(draw: Drawn, sides: Sequence[Side]) -> list[Row]:
     """Return the rows of a problem, one for each algorithm."""
-    tensors = tensors_of(draw)
-    times = measure({side: sample_of(draw, side, tensors) for side in sides}, RULE)
+    tensors = draw.tensors()
+    times = measure({side: draw.sample(tensors, side.algorithm, side.index) for side in sides}, RULE)
     chosen = _native.choose(draw.problem(), "cuda")
     rows: dict[str, Row] = {}
     for side, each in times.items():
@@ -322,45 +298,6 @@ def timed(draw: Drawn, sides: Sequence[Side]) -> list[Row]:
         row = rows.setdefault(side.algorithm, {**new, "tilings": []})
         row["tilings"].append({"tiling": side.tiling, "estimate_ms": side.estimate_ms, "ms": each.median})
     return list(rows.values())
-
-
-def tensors_of(draw: Drawn) -> dict[str, _native.DeviceArray | None]:
-    """Return the tensors of a problem on the card, with seeded normal values, by conv_device's names."""
-    problem, kind = draw.problem(), TYPES[draw.precision]
-    element_type = getattr(TensorProto, {"float32": "FLOAT"}.get(kind, kind.upper()))
-
-    def on_card(shape: Sequence[int] | None) -> _native.DeviceArray | None:
-        if shape is None:
-            return None
-        return _native.DeviceArray.from_numpy(spread_values(shape, element_type))
-
-    joined = draw.depthwise_shape
-    return {
-        "x": on_card(draw.x_shape),
-        "w": on_card(draw.w_shape),
-        "b": on_card(draw.w_shape[:1] if draw.has_bias else None),
-        "y": _native.DeviceArray(problem.output_shape, kind),
-        "residual": on_card(problem.output_shape if draw.has_residual else None),
-        "depthwise": on_card(joined),
-        "depthwise_bias": on_card(joined and joined[:1]),
-    }
-
-
-def sample_of(draw: Drawn, side: Side, tensors: Mapping[str, Any]) -> Sample:
-    """Return the sample of a tiling, with weights that are prepared before the runs."""
-
-    def run(runs: int) -> float:
-        return _native.conv_device(
-            **tensors,
-            algorithm=side.algorithm,
-            alternative=side.index,
-            precision=draw.arithmetic,
-            runs=runs,
-            prepared=True,
-            **draw.attributes,
-        )
-
-    return run
 
 
 # The report
@@ -407,7 +344,7 @@ def estimate_again(rows: Sequence[Row], table: np.ndarray) -> None:
     chosen = _native.choose(problem, "cuda", compute_capability=CAPABILITY)
     for row in rows:
         row["is_chosen"] = row["algorithm"] == chosen
-        for tiling, ms in zip(row["tilings"], Measured(row).milliseconds(table), strict=True):
+        for tiling, ms in zip(row["tilings"], times_of(row).estimates(table), strict=True):
             tiling["estimate_ms"] = ms if ms is not None else tiling["estimate_ms"]
         row["tilings"].sort(key=lambda tiling: tiling["estimate_ms"])
 
@@ -449,11 +386,11 @@ def fit(file: Path, families: Sequence[str], *, passes: int = 2) -> None:
         ConvswapError: a family is unknown, or has no times.
     """
     header, *rows = read(file)
-    owners = [family for family, _, _ in _native.coefficients()]
+    owners = [family for family, *_ in _native.coefficients()]
     for family in families:
         if family not in owners:
             raise ConvswapError(f"{family}: expected one of {', '.join(dict.fromkeys(owners))}")
-    own = [Measured(row) for row in rows if not problem_numbered(row["problem"]).is_held_out]
+    own = [times_of(row) for row in rows if not problem_numbered(row["problem"]).is_held_out]
     values = table_of(header)
     for _ in range(passes):
         for family in families or dict.fromkeys(owners):
@@ -461,11 +398,11 @@ def fit(file: Path, families: Sequence[str], *, passes: int = 2) -> None:
             times = [each for each in own if each.algorithm == family] or own
             values = fitted(times, values, [place for place, each in enumerate(owners) if each == family])
             errors = residuals_of(times, values)
-            print(f"{family:16}{len(errors):6} times{np.sqrt(np.mean(errors**2)):8.1%} rms", flush=True)
+            print(f"{family:16}{len(errors):6} times{root_mean_square(errors):8.1%} rms", flush=True)
     write_table(header, values)
 
 
-def fitted(times: Sequence[Measured], values: np.ndarray, places: Sequence[int]) -> np.ndarray:
+def fitted(times: Sequence[EstimatedTimes], values: np.ndarray, places: Sequence[int]) -> np.ndarray:
     """Return the values with those at some places fitted to the times."""
 
     def moved(factors: np.ndarray) -> np.ndarray:
@@ -477,49 +414,26 @@ def fitted(times: Sequence[Measured], values: np.ndarray, places: Sequence[int])
     return moved(factors)
 
 
-def residuals_of(times: Sequence[Measured], values: np.ndarray) -> np.ndarray:
-    """Return the weighted logarithms of times over estimates."""
-    return np.concatenate([each.residuals(values) for each in times])
-
-
-class Measured:
-    """The times of an algorithm's tilings on a problem.
-
-    An algorithm's fastest tiling has weight 1 in the fit, others less: near the fastest, errors of estimates
-    change choices.
-    """
-
-    def __init__(self, row: Row) -> None:
-        """Prepare the estimates of a row of `collect`."""
-        self.algorithm = row["algorithm"]
-        names = [each["tiling"] for each in row["tilings"]]
-        problem = problem_numbered(row["problem"]).problem()
-        self.estimates = _native.Estimates(problem, self.algorithm, names, compute_capability=CAPABILITY)
-        ms = np.array([each["ms"] for each in row["tilings"]])
-        self.logs, self.weights = np.log(ms), np.sqrt(ms.min() / ms)
-
-    def milliseconds(self, values: np.ndarray) -> list[float | None]:
-        """Return the estimate of each tiling, None if the library at hand does not have it."""
-        found: list[float | None] = self.estimates.milliseconds(values.tolist())
-        return found
-
-    def residuals(self, values: np.ndarray) -> np.ndarray:
-        """Return the weighted logarithms of times over estimates."""
-        estimates = np.array([math.nan if each is None else each for each in self.milliseconds(values)])
-        residuals = self.weights * (self.logs - np.log(estimates))
-        return residuals[np.isfinite(residuals)]
+def times_of(row: Row) -> EstimatedTimes:
+    """Return the times of a row of `collect`."""
+    return EstimatedTimes(
+        problem_numbered(row["problem"]).problem(),
+        row["algorithm"],
+        [each["tiling"] for each in row["tilings"]],
+        [each["ms"] for each in row["tilings"]],
+        compute_capability=CAPABILITY,
+    )
 
 
 def table_of(header: Row) -> np.ndarray:
-    """Return the coefficients of the card, or of the first card if it has no table yet."""
-    tables = _native.fitted_costs()
-    return np.array(tables.get(header["card"]) or next(iter(tables.values())))
+    """Return the coefficients of the card, or of the nearest card if it has no table yet."""
+    return np.array(_native.fitted_costs(compute_capability=header["compute_capability"])[1])
 
 
 def write_table(header: Row, values: np.ndarray) -> None:
     """Write the table of a card."""
     by_family: dict[str, list[str]] = {}
-    for (family, name, unit), value in zip(_native.coefficients(), values, strict=True):
+    for (family, name, unit, _), value in zip(_native.coefficients(), values, strict=True):
         line = f"            .{name} = {value:.4g},"
         by_family.setdefault(family, []).append(f"{line}  // {unit}" if unit else line)
     costs = []

@@ -275,6 +275,8 @@ py::dict device_facts(int index) {
   facts["multiprocessors"] = device.multiprocessors;
   facts["shared_memory_per_block"] = device.shared_memory_per_block;
   facts["memory_bandwidth"] = device.memory_bandwidth > 0 ? py::cast(device.memory_bandwidth) : py::none();
+  facts["clock"] = device.clock > 0 ? py::cast(device.clock) : py::none();
+  facts["is_restricted"] = device.is_restricted;
   facts["cost_table"] = device.costs->origin;
   facts["driver_cuda"] = version_text(driver().version);
   return facts;

@@ -27,6 +27,7 @@
 #include "plan/explanation.h"
 #include "plan/first_error.h"
 #include "plan/planner.h"
+#include "plan/tuning.h"
 
 namespace py = pybind11;
 
@@ -283,14 +284,8 @@ class Estimates {
   }
 
   // Milliseconds of each tiling; None for a tiling that the algorithm does not have.
-  std::vector<std::optional<double>> milliseconds(const std::vector<double>& values) const {
-    if (values.size() != kCoefficientCount) {
-      throw InvalidArgument(std::to_string(values.size()) + " coefficients: expected " +
-                            std::to_string(kCoefficientCount));
-    }
-    CostValues all;
-    std::ranges::copy(values, all.begin());
-    const auto table = std::make_shared<const CostTable>(CostTable{costs_from(all), {}});
+  std::vector<std::optional<double>> milliseconds(const CostValues& values) const {
+    const auto table = std::make_shared<const CostTable>(CostTable{costs_from(values), {}});
     std::vector<std::optional<double>> times;
     for (const std::optional<Offer>& offer : offers_) {
       times.push_back(offer ? std::optional(offer->milliseconds_for(table)) : std::nullopt);
@@ -306,17 +301,32 @@ void register_costs(py::module_& module) {
   module.def("coefficients", [] {
     py::list all;
     for (const Coefficient& each : coefficients()) {
-      all.append(py::make_tuple(each.family, each.name, each.unit));
+      all.append(py::make_tuple(each.family, each.name, each.unit, name_of(each.scale)));
     }
     return all;
   });
-  module.def("fitted_costs", [] {
-    py::dict tables;
-    for (const FittedCosts* table : fitted_costs()) {
-      tables[py::str(table->card.data(), table->card.size())] = values_of(table->costs);
-    }
-    return tables;
-  });
+  module.def(
+      "fitted_costs",
+      [](int index, int compute_capability) {
+        const FittedCosts& nearest = nearest_costs(planned_device("cuda", index, compute_capability));
+        return std::pair(std::string(nearest.card), values_of(nearest.costs));
+      },
+      py::kw_only(), py::arg("index") = 0, py::arg("compute_capability") = 0);
+  module.def(
+      "cost_table",
+      [](int index, int compute_capability) {
+        const Device device = planned_device("cuda", index, compute_capability);
+        return std::pair(device.costs->origin, values_of(device.costs->costs));
+      },
+      py::kw_only(), py::arg("index") = 0, py::arg("compute_capability") = 0);
+  module.def(
+      "with_factors",
+      [](const CostValues& values, const std::map<std::string, double>& factors) {
+        const std::vector<std::pair<std::string, double>> pairs(factors.begin(), factors.end());
+        return values_of(with_factors(costs_from(values), pairs));
+      },
+      py::arg("values"), py::arg("factors"));
+  module.attr("calibration_problem") = kCalibration;
   py::class_<Estimates>(module, "Estimates")
       .def(py::init<const ConvProblem&, const std::string&, const std::vector<std::string>&, int, int>(),
            py::arg("problem"), py::arg("algorithm"), py::arg("tilings"), py::kw_only(), py::arg("index") = 0,

@@ -4,8 +4,8 @@
 supports, `optimize` only where measurements show a gain. `override_session` runs an unmodified model on it.
 
 `compare` runs a model by the default provider and by convswap. `explain` shows the algorithm of each Conv and
-why it was selected. `tune` measures which algorithm is fastest. `profile` shows which kernels and nodes take
-GPU time. `lab` runs your own kernel in place of Convs.
+why it was selected. `tune` measures which algorithm is fastest; `calibrate` adapts the planner to a card.
+`profile` shows which kernels and nodes take GPU time. `lab` runs your own kernel in place of Convs.
 """
 
 import importlib
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from convswap.graph.fusion.fuse import Fused, NotFused
     from convswap.graph.swap import NotSwapped, SwapResult, swap
     from convswap.optimizing.optimize import optimize
+    from convswap.planning.calibrate import calibrate
     from convswap.planning.explain import explain
     from convswap.planning.tune import tune
     from convswap.profiling.profile import profile
@@ -29,6 +30,7 @@ __all__ = [
     "NotFused",
     "NotSwapped",
     "SwapResult",
+    "calibrate",
     "compare",
     "explain",
     "library_path",
@@ -49,6 +51,7 @@ _MODULES = {
     "NotFused": "graph.fusion.fuse",
     "NotSwapped": "graph.swap",
     "SwapResult": "graph.swap",
+    "calibrate": "planning.calibrate",
     "compare": "comparison.compare",
     "explain": "planning.explain",
     "library_path": "runtime.library",

@@ -1,6 +1,6 @@
 """The compiled core of convswap: catalog, planner and direct calls."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypedDict, TypeVar, Unpack
 
 import numpy as np
@@ -283,6 +283,38 @@ def pack_contents(path: str) -> list[tuple[str, int]]:
 def ready_made_kernels() -> list[tuple[str, int]]:
     """Return the ready-made kernels beside the library, like `pack_contents`."""
 
+def coefficients() -> list[tuple[str, str, str, str]]:
+    """Return family, name, unit and scale of each coefficient of the cost formulas."""
+
+def fitted_costs(*, index: int = 0, compute_capability: int = 0) -> tuple[str, list[float]]:
+    """Return the nearest card that has a table of coefficients, and the table."""
+
+def cost_table(*, index: int = 0, compute_capability: int = 0) -> tuple[str, list[float]]:
+    """Return the origin of a card's coefficients in words, and the coefficients."""
+
+def with_factors(values: Sequence[float], factors: Mapping[str, float]) -> list[float]:
+    """Return coefficients with the times of families and scales multiplied; see with_factors in C++."""
+
+calibration_problem: str
+"""The problem of the tuning table's line that `convswap calibrate` writes."""
+
+class Estimates:
+    """Estimates of some of an algorithm's tilings, for any coefficients."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        algorithm: str,
+        tilings: Sequence[str],
+        *,
+        index: int = 0,
+        compute_capability: int = 0,
+    ) -> None:
+        """Search the tilings; `tilings` are names of `alternatives`."""
+
+    def milliseconds(self, values: Sequence[float]) -> list[float | None]:
+        """Return the estimate of each tiling; None for a tiling that the algorithm does not have."""
+
 def compile_ahead(instances: Sequence[str], compute_capability: int) -> None:
     """Compile and store kernels in background threads; returns immediately."""
 
@@ -311,6 +343,9 @@ class DeviceFacts(TypedDict):
     multiprocessors: int
     shared_memory_per_block: int
     memory_bandwidth: float | None
+    clock: float | None
+    is_restricted: bool
+    cost_table: str
     driver_cuda: str
 
 def cuda_devices() -> list[DeviceFacts]:

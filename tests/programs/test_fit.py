@@ -10,30 +10,10 @@ import pytest
 from build_tools import BENCHMARKS, run_script
 from convswap import _native
 from convswap.errors import ConvswapError
+from convswap.timing.timed_conv import PRECISIONS, TimedConv
+from planned_card import PlannedCard
 
-CAPABILITY = 90
-
-
-class PlannedCard:
-    """Stands for `convswap._native` on a machine with a card, which plans but computes nothing."""
-
-    def __getattr__(self, name):
-        return getattr(_native, name)
-
-    def cuda_devices(self):
-        return [{"name": "a card", "compute_capability": CAPABILITY}]
-
-    def compile_ahead(self, kernels, capability):
-        assert all(kernels) and capability == CAPABILITY
-
-    def why_not(self, problem, algorithm, device):
-        return _native.why_not(problem, algorithm, device, compute_capability=CAPABILITY)
-
-    def choose(self, problem, device):
-        return _native.choose(problem, device, compute_capability=CAPABILITY)
-
-    def alternatives(self, problem, algorithm, most):
-        return _native.alternatives(problem, algorithm, most, compute_capability=CAPABILITY)
+CARD = {"name": "NVIDIA H200", "compute_capability": 90, "memory_bandwidth": 4.9e12, "clock": 1.98e9}
 
 
 @pytest.fixture
@@ -41,13 +21,16 @@ def fit(monkeypatch):
     """Return the script, on whose card every tiling takes as long as its estimate, many_channels half."""
     monkeypatch.syspath_prepend(BENCHMARKS)
     module = importlib.import_module("fit")
-    monkeypatch.setattr(module, "_native", PlannedCard())
-    monkeypatch.setattr(module, "tensors_of", lambda draw: {})
+    monkeypatch.setattr(module, "_native", PlannedCard(CARD))
+    monkeypatch.setattr(module, "card_and_driver", lambda: ("NVIDIA H200", "1.0"))
+    monkeypatch.setattr(TimedConv, "tensors", lambda draw: {})
 
-    def sample_of(draw, side, tensors):
-        return lambda runs: side.estimate_ms * (0.5 if side.algorithm == "many_channels" else 1)
+    def sample(draw, tensors, algorithm, tiling):
+        estimate = _native.alternatives(draw.problem(), algorithm, tiling + 1, compute_capability=90)
+        ms = estimate[tiling]["milliseconds"] * (0.5 if algorithm == "many_channels" else 1)
+        return lambda runs: ms
 
-    monkeypatch.setattr(module, "sample_of", sample_of)
+    monkeypatch.setattr(TimedConv, "sample", sample)
     return module
 
 
@@ -63,7 +46,7 @@ def test_problems_are_drawn_from_their_numbers_and_cover_what_they_should(fit):
     texts = [draw.problem().text for draw in draws]
     assert len(set(texts)) == len(texts)
     assert {len(draw.x_shape) - 2 for draw in draws} == {1, 2, 3}
-    assert {draw.precision for draw in draws} == set(fit.TYPES)
+    assert {draw.precision for draw in draws} == set(PRECISIONS)
     for word in ("SiLU", "MaxPool", "residual", "bias=yes", "strides=2x2", "group="):
         assert any(word in text for text in texts), word
     assert sum(draw.is_held_out for draw in draws) == 40
@@ -127,7 +110,7 @@ def test_too_large_a_tensor_is_drawn_again(fit, monkeypatch):
     monkeypatch.setattr(fit, "MAX_BYTES", 1e5)
     for number in range(20):
         draw = fit.drawn_problem(number)
-        size = 4 if fit.TYPES[draw.precision] == "float32" else 2
+        size = 4 if draw.tensor_type == "float32" else 2
         elements = 1
         for extent in draw.x_shape:
             elements *= extent
@@ -138,7 +121,7 @@ def test_a_problem_that_cannot_be_timed_is_left_out_with_a_line(fit, tmp_path, m
     def fail(draw):
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(fit, "tensors_of", fail)
+    monkeypatch.setattr(TimedConv, "tensors", fail)
     fit.collect(tmp_path / "data.jsonl", range(1), 1e9, "abcdef01")
     assert "problem 0 is left out: out of memory" in capsys.readouterr().out
     with pytest.raises(ConvswapError, match="has no times"):

@@ -30,13 +30,6 @@ double tensor_operations_per_clock(int compute_capability) {
   return operations;
 }
 
-const FittedCosts& nearest_table(int compute_capability) {
-  const auto distance = [&](const FittedCosts* table) {
-    return std::abs(table->compute_capability - compute_capability);
-  };
-  return **std::ranges::min_element(fitted_costs(), {}, distance);
-}
-
 // The factors for the times of a device that has no table, from the table of another card.
 std::vector<std::pair<std::string, double>> factors_between(const FittedCosts& table, const Device& device) {
   std::vector<std::pair<std::string, double>> factors;
@@ -51,6 +44,12 @@ std::vector<std::pair<std::string, double>> factors_between(const FittedCosts& t
   }
   return factors;
 }
+
+std::string fitted_to(const FittedCosts& table) {
+  return "fitted to an " + std::string(table.card) + " on " + std::string(table.date);
+}
+
+}  // namespace
 
 std::string_view name_of(CostScale scale) {
   switch (scale) {
@@ -67,12 +66,6 @@ std::string_view name_of(CostScale scale) {
   }
   return "";
 }
-
-std::string fitted_to(const FittedCosts& table) {
-  return "fitted to an " + std::string(table.card) + " on " + std::string(table.date);
-}
-
-}  // namespace
 
 std::span<const Coefficient> coefficients() {
   static const std::vector<Coefficient> all = [] {
@@ -104,18 +97,26 @@ Costs with_factors(const Costs& costs, std::span<const std::pair<std::string, do
   return costs_from(values);
 }
 
+const FittedCosts& nearest_costs(const Device& device) {
+  const auto distance = [&](const FittedCosts* table) {
+    return device.name == table->card ? -1 : std::abs(table->compute_capability - device.compute_capability);
+  };
+  return **std::ranges::min_element(fitted_costs(), {}, distance);
+}
+
 std::shared_ptr<const CostTable> cost_table_of(const Device& device) {
-  const auto tables = fitted_costs();
-  const auto own = std::ranges::find(tables, device.name, &FittedCosts::card);
-  const FittedCosts& table = own != tables.end() ? **own : nearest_table(device.compute_capability);
+  const FittedCosts& nearest = nearest_costs(device);
+  const auto scaled = [&](const auto& factors, std::string origin) {
+    return std::make_shared<const CostTable>(
+        CostTable{with_factors(nearest.costs, factors), std::move(origin)});
+  };
   if (const std::optional<TuningEntry> calibrated = find_calibration(device)) {
-    return std::make_shared<const CostTable>(CostTable{with_factors(table.costs, calibrated->milliseconds),
-                                                       "calibrated on this card, " + fitted_to(table)});
+    return scaled(calibrated->milliseconds, "calibrated on this card; " + fitted_to(nearest));
   }
-  if (own != tables.end()) return std::make_shared<const CostTable>(CostTable{table.costs, fitted_to(table)});
-  return std::make_shared<const CostTable>(
-      CostTable{with_factors(table.costs, factors_between(table, device)),
-                fitted_to(table) + " and scaled by the clocks and bandwidths of both cards"});
+  if (device.name == nearest.card)
+    return std::make_shared<const CostTable>(CostTable{nearest.costs, fitted_to(nearest)});
+  return scaled(factors_between(nearest, device),
+                fitted_to(nearest) + ", scaled by the clocks and bandwidths of both cards");
 }
 
 const Costs& costs_of(const Device& device) {

@@ -26,6 +26,8 @@ enum class CostScale {
   clock,   // the clock of the multiprocessors
 };
 
+std::string_view name_of(CostScale scale);
+
 // The values of all coefficients: costs.sliding_rows.launch.
 struct Costs {
 #define FAMILY(family) struct {
@@ -73,8 +75,11 @@ struct CostTable {
   std::string origin;
 };
 
-// The table of a card: its own if it has one, else the nearest card's, scaled by the properties of both. The
-// scales that `convswap calibrate` measured for the card (plan/tuning.h) replace that scaling.
+// The device's table if it has one, else that of the card with the nearest compute capability.
+const FittedCosts& nearest_costs(const Device& device);
+
+// nearest_costs() with factors: those that `convswap calibrate` measured on the device (plan/tuning.h).
+// Without them, the costs of another card are scaled by clocks and bandwidths.
 std::shared_ptr<const CostTable> cost_table_of(const Device& device);
 
 // The coefficients of the device, or those of the first table if the device has none.

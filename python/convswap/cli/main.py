@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TextIO
 
 from convswap.cli import (
     bench,
+    calibrate,
     compare,
     completion,
     data,
@@ -41,7 +42,7 @@ from convswap.runtime.packages import NAME, why_broken
 GROUPS: Mapping[str, tuple[ModuleType, ...]] = {
     "Create and change models": (export, optimize, swap, train),
     "Compare and benchmark": (compare, bench, profile, study),
-    "Algorithms and kernels": (explain, tune, warm, ladder, lab),
+    "Algorithms and kernels": (explain, tune, calibrate, warm, ladder, lab),
     "Installation": (doctor, data, completion),
 }
 

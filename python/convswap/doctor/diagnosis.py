@@ -229,6 +229,10 @@ def _card_findings(cards: Sequence[Card], native: ModuleType | None) -> Iterator
     if native is None:
         return
     yield from _kernel_findings(cards, native)
+    for facts in _cuda_cards(native)[0]:
+        has_own = facts["name"] in facts["cost_table"] or facts["cost_table"].startswith("calibrated")
+        advice = "" if has_own else "run `convswap calibrate`, which measures this card in minutes"
+        yield Finding("estimates", True if has_own else None, facts["cost_table"], advice)
     for card in cards:
         problem = native.Problem((1, 1, 8, 8), (1, 1, 3, 3))
         capability = card.compute_capability

@@ -68,13 +68,18 @@ class ConvPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPlan(PlannedModel):
-    """The plans of a model's Convs."""
+    """The plans of a model's Convs. `estimates` says which measurements a card's estimates rest on."""
 
     convs: tuple[ConvPlan, ...]
+    estimates: str | None
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that `convswap explain --json` writes."""
-        return {**self.facts(), "layers": [conv.to_json() for conv in self.convs]}
+        return {
+            **self.facts(),
+            "estimates": self.estimates,
+            "layers": [conv.to_json() for conv in self.convs],
+        }
 
 
 def explain(
@@ -123,6 +128,7 @@ def explain(
         precision=precision,
         algorithm=algorithm,
         convs=convs,
+        estimates=_native.cost_table(compute_capability=capability or 0)[0] if planned_for.card else None,
         left=problems.left,
         fused=problems.fused,
         not_fused=problems.not_fused,
@@ -141,6 +147,7 @@ def print_plan(plan: ModelPlan, console: Console) -> None:
         Text(
             f"{plan.model}: the plan of every Conv, batch {plan.batch:,}\n"
             f"{versions_line(dict(plan.environment), plan.device.title)}\n"
+            + (f"estimates {plan.estimates}\n" if plan.estimates else "")
         )
     )
     _print_costs(groups, console)

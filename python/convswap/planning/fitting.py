@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
+from convswap import _native
 
 Vector = NDArray[np.float64]
 
@@ -17,6 +19,52 @@ _LINEAR_FROM = 0.2
 _FARTHEST = 4.0
 # The fit ends when an iteration improves the loss by less than this share.
 _ENOUGH = 1e-5
+
+
+class EstimatedTimes:
+    """The times of some of an algorithm's tilings on a problem, and their estimates.
+
+    The algorithm's fastest tiling has weight 1 in a fit, others less: near the fastest, errors of estimates
+    change choices. `tilings` are names of `_native.alternatives`; `index` or `compute_capability` selects the
+    card, as there.
+    """
+
+    def __init__(
+        self,
+        problem: _native.Problem,
+        algorithm: str,
+        tilings: Sequence[str],
+        milliseconds: Sequence[float],
+        *,
+        index: int = 0,
+        compute_capability: int = 0,
+    ) -> None:
+        """Prepare the estimates."""
+        self.algorithm = algorithm
+        card = {"index": index, "compute_capability": compute_capability}
+        self._estimates = _native.Estimates(problem, algorithm, tilings, **card)
+        times = np.array(milliseconds)
+        self._logs, self._weights = np.log(times), np.sqrt(times.min() / times)
+
+    def estimates(self, costs: Sequence[float]) -> list[float | None]:
+        """Return the estimated milliseconds of each tiling; None if the library does not have the tiling."""
+        return self._estimates.milliseconds(costs)
+
+    def residuals(self, costs: Sequence[float]) -> Vector:
+        """Return the weighted logarithms of times over estimates."""
+        estimates = np.array([np.nan if each is None else each for each in self.estimates(costs)])
+        residuals: Vector = self._weights * (self._logs - np.log(estimates))
+        return residuals[np.isfinite(residuals)]
+
+
+def residuals_of(times: Sequence[EstimatedTimes], costs: Sequence[float]) -> Vector:
+    """Return the weighted logarithms of times over estimates."""
+    return np.concatenate([each.residuals(costs) for each in times])
+
+
+def root_mean_square(values: Vector) -> float:
+    """Return the root of the mean square."""
+    return float(np.sqrt(np.mean(values**2)))
 
 
 def fitted_factors(residuals: Callable[[Vector], Vector], count: int, ridge: float) -> Vector:
