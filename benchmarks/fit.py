@@ -4,14 +4,18 @@
     python benchmarks/fit.py fit DATA [--families tiled,toeplitz]             # anywhere
     python benchmarks/fit.py report DATA [--held-out]                         # anywhere
 
-`collect` draws problems from realistic ranges, each from its number. Numbers from SUITES_FROM on are layers
-of the suites of `convswap bench`. On each problem it times every algorithm
-that computes the problem: the tiling that the algorithm would choose, and others, at most TILINGS in all. The
-file DATA has a line of JSON for the card, and one for each problem and algorithm. `report` prints how far the
-planner's choice is from the fastest algorithm, and how far the estimates of each algorithm are from the
-times, by the estimates of the library at hand. Every third drawn problem is held out: nothing is fitted to
-it. `fit` fits the coefficients of the cost formulas (custom_op/cuda/costs) to the other times by least
-squares, and writes the table of the card; the library has to be built again to use it.
+`collect` draws problems from realistic ranges, each from its number. Numbers from PLAIN_FROM on are Convs
+alone, on which the default provider is timed too. Numbers from SUITES_FROM on are layers of the suites of
+`convswap bench`. On each problem it times every algorithm that computes the problem: the tiling that the
+algorithm would choose, and others, at most TILINGS in all. The file DATA has a line of JSON for the card, and
+one for each problem and algorithm.
+
+`fit` fits the coefficients of the cost formulas (custom_op/cuda/costs) to the times by least squares, and
+writes the table of the card. The library has to be built again to use it. Every third drawn problem and the
+Convs alone are held out: nothing is fitted to them.
+
+`report` prints how far the planner's choice is from the fastest algorithm, and how far the estimates of each
+algorithm are from the times. The estimates are those of the library at hand.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from random import Random
@@ -34,15 +38,24 @@ import numpy as np
 from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.planning.fitting import EstimatedTimes, fitted_factors, residuals_of, root_mean_square
-from convswap.timing.sampler import StoppingRule, measure
+from convswap.runtime.device import choose_device
+from convswap.runtime.onnxruntime_errors import NoKernelError
+from convswap.runtime.sessions import DEFAULT, BoundRun, make_session, on_device
+from convswap.timing import sampler
+from convswap.timing.gpu_timer import GpuTimer
+from convswap.timing.sampler import Sample, StoppingRule, measure
+from convswap.timing.single_node import spread_values
 from convswap.timing.suites import SUITES, usual_batch
 from convswap.timing.timed_conv import PRECISIONS, TimedConv
+from onnx import helper, numpy_helper
 from results import card_and_driver, checked_out
 
 RULE = StoppingRule(samples=5, seconds=20, burst_ms=3, max_burst=20, drop_slower=10, drop_first=30)
 PROBLEMS = range(600)
-SUITES_FROM = 10_000
+PLAIN_FROM, SUITES_FROM = 5_000, 10_000
+DEFAULT_PROVIDER = "default"
 TABLES = Path(__file__).resolve().parents[1] / "custom_op" / "cuda" / "costs"
+CONV_ATTRIBUTES = "strides", "dilations", "pads", "group"
 # The tables' cards have this compute capability; estimates do not need the card.
 CAPABILITY = 90
 # The weight of the logarithm of a coefficient's factor in a fit, beside that of a relative error.
@@ -55,6 +68,8 @@ CHUNK = 16
 MAX_BYTES, MAX_OPERATIONS = 1e9, 4e11
 # The planner's choice should take at most so many times as long as the fastest algorithm.
 NEAR, FAR = 1.05, 1.25
+# And at most so many times as long as the default provider's Conv.
+SLOWER = 1.03
 
 Row = dict[str, Any]
 
@@ -71,7 +86,12 @@ class Drawn(TimedConv):
     @property
     def is_held_out(self) -> bool:
         """True if no estimate may be fitted to the problem."""
-        return self.number < SUITES_FROM and self.number % 3 == 2
+        return self.is_plain or (self.number < PLAIN_FROM and self.number % 3 == 2)
+
+    @property
+    def is_plain(self) -> bool:
+        """True for a Conv alone, which the default provider is timed on as well."""
+        return PLAIN_FROM <= self.number < SUITES_FROM
 
 
 @functools.cache
@@ -99,7 +119,13 @@ def suite_problems() -> list[Drawn]:
 
 def problem_numbered(number: int) -> Drawn:
     """Return the drawn problem or the suite's layer of a number."""
-    return drawn_problem(number) if number < SUITES_FROM else suite_problems()[number - SUITES_FROM]
+    if number >= SUITES_FROM:
+        return suite_problems()[number - SUITES_FROM]
+    draw = drawn_problem(number)
+    if not draw.is_plain:
+        return draw
+    attributes = {name: draw.attributes[name] for name in CONV_ATTRIBUTES if name in draw.attributes}
+    return replace(draw, has_residual=False, depthwise_shape=None, attributes=attributes)
 
 
 def drawn_problem(number: int) -> Drawn:
@@ -208,7 +234,9 @@ def _channels(random: Random, most: int) -> int:
 # Collecting
 
 
-def collect(file: Path, numbers: Sequence[int], seconds: float, commit: str | None) -> None:
+def collect(
+    file: Path, numbers: Sequence[int], seconds: float, commit: str | None, most_tilings: int = TILINGS
+) -> None:
     """Append the times of the problems that `file` lacks, until `seconds` are over."""
     end = time.monotonic() + seconds
     rows = read(file) if file.exists() else []
@@ -217,7 +245,7 @@ def collect(file: Path, numbers: Sequence[int], seconds: float, commit: str | No
     done = {row["problem"] for row in rows if "problem" in row}
     draws = [problem_numbered(number) for number in numbers if number not in done]
     chunks = [draws[first : first + CHUNK] for first in range(0, len(draws), CHUNK)]
-    sides = [{draw.number: sides_of(draw) for draw in chunk} for chunk in chunks]
+    sides = [{draw.number: sides_of(draw, most_tilings) for draw in chunk} for chunk in chunks]
     compile_all(sides[:1])
     for number, chunk in enumerate(chunks):
         compile_all(sides[number + 1 : number + 2])
@@ -251,7 +279,7 @@ class Side:
     kernels: tuple[str, ...]
 
 
-def sides_of(draw: Drawn) -> list[Side]:
+def sides_of(draw: Drawn, most_tilings: int) -> list[Side]:
     """Return what is timed of a problem: the first tilings of each algorithm, and a few others."""
     problem = draw.problem()
     sides = []
@@ -261,20 +289,20 @@ def sides_of(draw: Drawn) -> list[Side]:
         tilings = _native.alternatives(problem, entry.name, ALL)
         if tilings[0]["milliseconds"] is None:
             continue
-        for index in spread(len(tilings), draw.number):
+        for index in spread(len(tilings), most_tilings, draw.number):
             offer = tilings[index]
             kernels = tuple(offer["kernels"])
             sides.append(Side(entry.name, index, offer["tiling"], offer["milliseconds"], kernels))
     return sides
 
 
-def spread(count: int, seed: int) -> list[int]:
-    """Return at most TILINGS of so many numbers: the first two, and others, more often small ones."""
-    if count <= TILINGS:
-        return list(range(count))
+def spread(count: int, most: int, seed: int) -> list[int]:
+    """Return at most `most` of `count` numbers: the first two, and others, more often small ones."""
+    if count <= most or most < 2:
+        return list(range(min(count, most)))
     random = Random(seed)
     chosen = {0, 1}
-    while len(chosen) < TILINGS:
+    while len(chosen) < most:
         chosen.add(min(count - 1, int(count * random.random() ** 2)))
     return sorted(chosen)
 
@@ -290,7 +318,10 @@ def compile_all(sides: Iterable[Mapping[int, Sequence[Side]]]) -> None:
 def timed(draw: Drawn, sides: Sequence[Side]) -> list[Row]:
     """Return the rows of a problem, one for each algorithm."""
     tensors = draw.tensors()
-    times = measure({side: draw.sample(tensors, side.algorithm, side.index) for side in sides}, RULE)
+    samples = {side: draw.sample(tensors, side.algorithm, side.index) for side in sides}
+    if draw.is_plain and (default := default_sample(draw)) is not None:
+        samples[Side(DEFAULT_PROVIDER, 0, "", None, ())] = default
+    times = measure(samples, RULE)
     chosen = _native.choose(draw.problem(), "cuda")
     rows: dict[str, Row] = {}
     for side, each in times.items():
@@ -298,6 +329,35 @@ def timed(draw: Drawn, sides: Sequence[Side]) -> list[Row]:
         row = rows.setdefault(side.algorithm, {**new, "tilings": []})
         row["tilings"].append({"tiling": side.tiling, "estimate_ms": side.estimate_ms, "ms": each.median})
     return list(rows.values())
+
+
+def default_sample(draw: Drawn) -> Sample | None:
+    """Return the sample of the default provider's Conv; None if it has none for the type."""
+    inputs = {"x": draw.x_shape, "w": draw.w_shape, "b": draw.w_shape[:1]}
+    if not draw.has_bias:
+        del inputs["b"]
+    arrays = {name: spread_values(shape, draw.onnx_type) for name, shape in inputs.items()}
+    x = helper.make_tensor_value_info("x", draw.onnx_type, draw.x_shape)
+    y = helper.make_tensor_value_info("y", draw.onnx_type, draw.problem().output_shape)
+    weights = [numpy_helper.from_array(array, name) for name, array in arrays.items() if name != "x"]
+    node = helper.make_node("Conv", list(inputs), ["y"], **draw.attributes)
+    graph = helper.make_graph([node], "conv", [x], [y], weights)
+    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 22)])
+    device, options = choose_device("cuda"), dict(gpu_timer().provider_options)
+    if draw.precision == "ieee":
+        options["use_tf32"] = "0"
+    try:
+        session = make_session(model, DEFAULT.with_options(options), device, only_device=True)
+    except NoKernelError:
+        return None
+    run = BoundRun(session, on_device({"x": arrays["x"]}, device), device)
+    return sampler.sample_of(run, gpu_timer())
+
+
+@functools.cache
+def gpu_timer() -> GpuTimer:
+    """Return the timer of the first card."""
+    return GpuTimer()
 
 
 # The report
@@ -317,6 +377,13 @@ def report(file: Path, *, held_out: bool) -> None:
     by_problem: dict[int, list[Row]] = {}
     for row in rows:
         by_problem.setdefault(row["problem"], []).append(row)
+    default = {
+        row["problem"]: row["tilings"][0]["ms"] for row in rows if row["algorithm"] == DEFAULT_PROVIDER
+    }
+    by_problem = {
+        number: [row for row in own if row["algorithm"] != DEFAULT_PROVIDER]
+        for number, own in by_problem.items()
+    }
     for own in by_problem.values():
         estimate_again(own, table)
     ratios = {number: ratio_of(own) for number, own in by_problem.items()}
@@ -329,10 +396,32 @@ def report(file: Path, *, held_out: bool) -> None:
         share = f"{within} of {count}, {within / count:.1%}"
         print(f"choice within {limit - 1:.0%} of the fastest algorithm: {share}")
     print(f"loss in the geometric mean: {statistics.geometric_mean(ratios.values()) - 1:.2%}")
+    if default:
+        compare_with_default(default, by_problem)
+    rows = [row for own in by_problem.values() for row in own]
     head = f"{'algorithm':16}{'problems':>9}{'tilings':>9}{'rms':>7}{'bias':>7}"
     print(f"{head}{'first tiling over the fastest':>31}")
     for name in sorted({row["algorithm"] for row in rows}):
         print(algorithm_line(name, [row["tilings"] for row in rows if row["algorithm"] == name]))
+
+
+def compare_with_default(default: Mapping[int, float], by_problem: Mapping[int, Sequence[Row]]) -> None:
+    """Print the problems on which the default provider is faster than the planner's choice."""
+    speedups = {}
+    for number, ms in default.items():
+        times = {row["algorithm"]: row["tilings"][0]["ms"] for row in by_problem[number]}
+        (chosen,) = (row["algorithm"] for row in by_problem[number] if row["is_chosen"])
+        speedups[number] = ms / times[chosen]
+        if speedups[number] < 1 / SLOWER:
+            fastest = min(times, key=lambda name: times[name])
+            print(
+                f"{number:4} default {ms:.4f}, {chosen} {times[chosen]:.4f}, fastest of ours {fastest} "
+                f"{times[fastest]:.4f}: {problem_numbered(number).problem().text}"
+            )
+    slower = sum(speedup < 1 / SLOWER for speedup in speedups.values())
+    mean = statistics.geometric_mean(speedups.values())
+    print(f"default provider: {len(default)} problems; speedup {mean:.2f} in the geometric mean; ours is")
+    print(f"slower by more than {SLOWER - 1:.0%} on {slower}")
 
 
 def estimate_again(rows: Sequence[Row], table: np.ndarray) -> None:
@@ -503,6 +592,7 @@ def main() -> int:
     add.add_argument("data", type=Path, metavar="DATA")
     add.add_argument("--problems", type=number_range, default=PROBLEMS, metavar="FIRST:END")
     add.add_argument("--seconds", type=float, default=math.inf, metavar="N", help="stop after so long")
+    add.add_argument("--tilings", type=int, default=TILINGS, metavar="N", help="at most, of an algorithm")
     add.add_argument("--commit", metavar="HASH", help="of the sources; default: that of this checkout")
     add = actions.add_parser("fit", help="fit the card's table of coefficients to the times")
     add.add_argument("data", type=Path, metavar="DATA")
@@ -519,7 +609,7 @@ def main() -> int:
         elif not _native.cuda_devices():
             parser.error("no NVIDIA card was found: algorithms are timed on a card")
         else:
-            collect(options.data, options.problems, options.seconds, options.commit)
+            collect(options.data, options.problems, options.seconds, options.commit, options.tilings)
     except (ConvswapError, OSError) as error:
         print(f"fit.py: {error}", file=sys.stderr)
         return 2

@@ -126,3 +126,61 @@ def test_a_problem_that_cannot_be_timed_is_left_out_with_a_line(fit, tmp_path, m
     assert "problem 0 is left out: out of memory" in capsys.readouterr().out
     with pytest.raises(ConvswapError, match="has no times"):
         fit.report(tmp_path / "data.jsonl", held_out=False)
+
+
+def test_a_conv_alone_is_timed_beside_the_default_provider(fit, tmp_path, monkeypatch, capsys):
+    numbers = range(fit.PLAIN_FROM, fit.PLAIN_FROM + 12)
+    draws = [fit.problem_numbered(number) for number in numbers]
+    words = ("SiLU", "Relu", "Swish", "Pool", "residual", "depthwise")
+    assert not [draw for draw in draws if any(word in draw.problem().text for word in words)]
+    assert all(draw.is_held_out for draw in draws)
+    fast = {numbers[3], numbers[7]}
+
+    def default_sample(draw):
+        planned = _native.alternatives(
+            draw.problem(),
+            _native.choose(draw.problem(), "cuda", compute_capability=90),
+            1,
+            compute_capability=90,
+        )
+        ms = planned[0]["milliseconds"] * (0.1 if draw.number in fast else 100)
+        return lambda runs: ms
+
+    monkeypatch.setattr(fit, "default_sample", default_sample)
+    file = tmp_path / "data.jsonl"
+    fit.collect(file, numbers, 1e9, "abcdef01", 1)
+    assert all(len(row["tilings"]) == 1 for row in rows_of(file))
+    fit.report(file, held_out=True)
+    printed = capsys.readouterr().out
+    slower = {int(line.split()[0]) for line in printed.splitlines() if " default 0." in line}
+    assert slower == fast and "default provider: 12 problems" in printed and "on 2" in printed
+
+
+def test_a_fit_finds_the_coefficients_behind_the_times(fit, tmp_path, monkeypatch):
+    """The times are those of a card whose instructions take 1.3 times as long, in sliding_rows."""
+    names = [f"{family}.{name}" for family, name, *_ in _native.coefficients()]
+    _, costs = _native.fitted_costs(compute_capability=90)
+    place = names.index("sliding_rows.instruction")
+    real = [1.3 * value if name == place else value for name, value in enumerate(costs)]
+    numbers = range(fit.SUITES_FROM, fit.SUITES_FROM + len(fit.suite_problems()))
+    rows = []
+    for draw in map(fit.problem_numbered, numbers):
+        if _native.why_not(draw.problem(), "sliding_rows", "cuda", compute_capability=90):
+            continue
+        offers = _native.alternatives(draw.problem(), "sliding_rows", 6, compute_capability=90)
+        tilings = [offer["tiling"] for offer in offers]
+        times = _native.Estimates(
+            draw.problem(), "sliding_rows", tilings, compute_capability=90
+        ).milliseconds(real)
+        own = [{"tiling": tiling, "ms": ms} for tiling, ms in zip(tilings, times, strict=True)]
+        rows.append({"problem": draw.number, "algorithm": "sliding_rows", "is_chosen": True, "tilings": own})
+    file = tmp_path / "data.jsonl"
+    fit.append(file, [fit.header_of_this_card("abcdef01"), *rows])
+    monkeypatch.setattr(fit, "TABLES", tmp_path)
+    fit.fit(file, ["sliding_rows"])
+    table = (tmp_path / "h200.cc").read_text()
+    found = float(re.search(r"\.instruction = ([0-9.]+),", table)[1])
+    assert found == pytest.approx(real[place], rel=0.05)
+    assert '.card = "NVIDIA H200"' in table and '.commit = "abcdef01"' in table
+    with pytest.raises(ConvswapError, match=r"nothing: expected one of activation, depthwise, "):
+        fit.fit(file, ["nothing"])

@@ -46,6 +46,11 @@ class TimedConv:
         return _TENSOR_TYPES[self.precision]
 
     @property
+    def onnx_type(self) -> int:
+        """The type of the tensors, as ONNX numbers it."""
+        return _ONNX_TYPES[self.tensor_type]
+
+    @property
     def arithmetic(self) -> str:
         """The precision that a Conv of float32 tensors is given; of no effect on other types."""
         return self.precision if self.tensor_type == "float32" else "tf32"
@@ -67,7 +72,7 @@ class TimedConv:
         def on_card(shape: Sequence[int] | None) -> _native.DeviceArray | None:
             if shape is None:
                 return None
-            return _native.DeviceArray.from_numpy(spread_values(shape, _ONNX_TYPES[self.tensor_type]))
+            return _native.DeviceArray.from_numpy(spread_values(shape, self.onnx_type))
 
         return {
             "x": on_card(self.x_shape),
