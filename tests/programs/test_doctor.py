@@ -36,6 +36,7 @@ def no_cards(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_cards(folder, monkeypatch)
 
 
+OWN_TABLE = "fitted to an NVIDIA H200 on 2026-11-29"
 STORE = {"folder": "/cache/kernels", "unused": "", "kernels": 3, "bytes": 420_000}
 
 
@@ -52,7 +53,7 @@ def native_with(*, why_no_compiler: str = "", store: dict | None = None) -> Simp
             if algorithm == "few_channels" and compute_capability < 80
             else ""
         ),
-        cuda_devices=lambda: [{}],
+        cuda_devices=lambda: [{"name": "NVIDIA H200", "cost_table": OWN_TABLE}],
         choose=lambda problem, device, *, compute_capability: "naive",
     )
 
@@ -297,7 +298,7 @@ def test_the_command_exits_with_1_where_something_needed_is_missing(tmp_path: Pa
 
 
 def pretend_driver(monkeypatch: pytest.MonkeyPatch, cuda: str) -> None:
-    card = {"name": "NVIDIA H200", "compute_capability": 90, "driver_cuda": cuda}
+    card = {"name": "NVIDIA H200", "compute_capability": 90, "driver_cuda": cuda, "cost_table": OWN_TABLE}
     native = native_with()
     native.cuda_devices = lambda: [card]
     monkeypatch.setattr(doctor, "_import_native", lambda: native)
@@ -351,6 +352,26 @@ def test_a_cupti_that_cannot_be_imported_is_a_finding(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("name", "table", "ok", "advice"),
+    [
+        ("NVIDIA H200", "fitted to an NVIDIA H200 on 2026-11-29", True, ""),
+        ("NVIDIA L4", "fitted to an NVIDIA H200 on 2026-11-29, scaled", None, "run `convswap calibrate`"),
+        ("NVIDIA L4", "calibrated on this card; fitted to an NVIDIA H200 on 2026-11-29", True, ""),
+    ],
+)
+def test_the_origin_of_estimates_is_reported(tmp_path, monkeypatch, name, table, ok, advice):
+    native = native_with()
+    native.cuda_devices = lambda: [
+        {"name": name, "cost_table": table, "compute_capability": 89, "driver_cuda": ""}
+    ]
+    pretend_cards(tmp_path, monkeypatch, f"{name}, 8.9, 580.1")
+    monkeypatch.setattr(doctor, "_import_native", lambda: native)
+    finding = finding_of(diagnose(), "estimates")
+    assert (finding.ok, finding.found) == (ok, table) and finding.advice.startswith(advice)
+    assert bool(finding.advice) == bool(advice)
+
+
 @pytest.mark.skipif(not _native.cuda_devices(), reason="there is no NVIDIA card")
 def test_both_ops_compute_on_the_card() -> None:
     findings = diagnose()

@@ -155,6 +155,7 @@ def test_json_has_every_figure(tmp_path, monkeypatch, capsys):
     assert main(["explain", "model.onnx", "--device", "cpu", "--batch", "5", "--json", "plan.json"]) == 0
     plan = json.loads(Path("plan.json").read_text())
     assert (plan["schema"], plan["batch"], plan["device"], plan["left"]) == (1, 5, "cpu", [])
+    assert plan["estimates"] is None
     assert [layer["node"] for layer in plan["layers"]] == ["a", "b", "c"]
     for layer in plan["layers"]:
         assert layer.keys() == {
@@ -253,7 +254,9 @@ def test_a_card_that_is_not_here_is_planned_for(text, tmp_path, monkeypatch, cap
     plan = json.loads(Path("plan.json").read_text())
     assert (plan["device"], plan["device_name"]) == ("cuda", "a typical card of compute capability 9.0")
     assert all(layer["plan"] is None for layer in plan["layers"])
-    assert "known only on the card itself" in capsys.readouterr().out
+    assert plan["estimates"].startswith("fitted to an NVIDIA H200 on 20")
+    printed = capsys.readouterr().out
+    assert "known only on the card itself" in printed and f"estimates {plan['estimates']}\n" in printed
 
 
 @pytest.mark.parametrize(
