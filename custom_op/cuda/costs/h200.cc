@@ -11,7 +11,7 @@ extern const FittedCosts kH200{
     .commit = "fbf90e18",
     .driver = "580.159.04",
     .compute_capability = 90,
-    .memory_bandwidth = 4.917e+12,
+    .memory_bandwidth = 4.814e+12,
     .clock = 1.98e+09,
     .costs = {
         .activation = {

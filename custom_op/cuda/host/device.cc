@@ -90,7 +90,7 @@ Device typical_cuda_device(int compute_capability) {
   };
   constexpr Card kCards[] = {{75, 40, 4, 1590, 320},    {80, 108, 40, 1410, 1555},
                              {86, 82, 6, 1695, 936},    {89, 128, 72, 2520, 1008},
-                             {90, 132, 50, 1980, 4800}, {100, 148, 126, 1965, 8000},
+                             {90, 132, 50, 1980, 4814}, {100, 148, 126, 1965, 8000},
                              {120, 170, 96, 2407, 1792}};
   const Card* card = kCards;
   for (const Card& candidate : kCards) {
