@@ -1,5 +1,5 @@
-// The host's calls to the card and its driver, answered by the emulation. Launches run the kernels of FAMILY
-// and of the epilogue stage at once.
+// The host's calls to the card and its driver, answered by the emulation. Launches run the kernels of
+// KERNEL_FAMILY and of the epilogue stage at once.
 
 #include <string>
 
@@ -14,7 +14,7 @@
 namespace convswap {
 
 // The shared memory that the family's kernels declare as extern.
-namespace FAMILY {
+namespace KERNEL_FAMILY {
 alignas(128) SHARED_ELEMENT shared[emulation::kSharedBytes / sizeof(SHARED_ELEMENT)];
 }
 
@@ -36,7 +36,7 @@ void run_kernel(const Launch& launch, const void* arguments) {
   const auto entry = reinterpret_cast<void (*)(Arguments)>(const_cast<void*>(launch.kernel));
   const Arguments& typed_arguments = *static_cast<const Arguments*>(arguments);
   emulation::run_grid(dim3(launch.grid.x, launch.grid.y), dim3(launch.block.x, launch.block.y),
-                      reinterpret_cast<unsigned char*>(FAMILY::shared), launch.shared_bytes,
+                      reinterpret_cast<unsigned char*>(KERNEL_FAMILY::shared), launch.shared_bytes,
                       [&] { entry(typed_arguments); });
 }
 
@@ -46,7 +46,7 @@ void enqueue(const Launch& launch, void*, void** arguments) {
   if (name_of(launch.kernel).starts_with("epilogue::")) {
     run_kernel<epilogue::Arguments<float>>(launch, arguments[0]);
   } else {
-    run_kernel<FAMILY::Arguments<float>>(launch, arguments[0]);
+    run_kernel<KERNEL_FAMILY::Arguments<float>>(launch, arguments[0]);
   }
 }
 

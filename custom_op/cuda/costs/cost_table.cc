@@ -119,8 +119,4 @@ std::shared_ptr<const CostTable> cost_table_of(const Device& device) {
                 fitted_to(nearest) + ", scaled by the clocks and bandwidths of both cards");
 }
 
-const Costs& costs_of(const Device& device) {
-  return device.costs != nullptr ? device.costs->costs : fitted_costs().front()->costs;
-}
-
 }  // namespace convswap

@@ -9,4 +9,8 @@ std::span<const FittedCosts* const> fitted_costs() {
   return kTables;
 }
 
+const Costs& costs_of(const Device& device) {
+  return device.costs != nullptr ? device.costs->costs : fitted_costs().front()->costs;
+}
+
 }  // namespace convswap

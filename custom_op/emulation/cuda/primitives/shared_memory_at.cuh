@@ -4,12 +4,12 @@
 
 namespace convswap {
 
-namespace FAMILY {
+namespace KERNEL_FAMILY {
 extern unsigned char shared[];
 }
 template <typename Part>
 Part* shared_memory_at(Offset<Part> offset) {
-  return offset.in(FAMILY::shared);
+  return offset.in(KERNEL_FAMILY::shared);
 }
 
 }  // namespace convswap
