@@ -61,7 +61,23 @@ extern const FittedCosts kH200{
             .launch = 1610,  // ns
         },
         .toeplitz = {
-            .launch = 2000,  // ns
+            .launch = 1107,  // ns
+            .memory = 3825,  // GB/s
+            .copies = 1.076,
+            .setup = 1316,  // ns
+            .matrix = 348.8,  // ns
+            .weights = 119.9,  // ns/KB
+            .round = 555.6,  // ns
+            .prefetch = 67.08,  // ns
+            .staging = 14.9,  // ns/KB
+            .product = 4.922,  // ns/KB
+            .m_tile = 251.2,  // ns
+            .checked = 21.31,  // ns
+            .pass = 786,  // ns
+            .post_pass = 417.7,  // ns
+            .activation = 0.3653,  // ns
+            .store = 12.65,  // ns
+            .crowding = 72.61,  // ns
         },
     }};
 

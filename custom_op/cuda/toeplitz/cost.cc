@@ -1,5 +1,5 @@
-// Chooses the tiling of toeplitz with the lowest estimated time among some thousand candidates, without
-// measuring. The search takes up to half a millisecond, once per shape.
+// Chooses the tiling of toeplitz with the lowest estimated time among some hundred candidates, without
+// measuring. benchmarks/toeplitz.md explains the estimate.
 
 #include <algorithm>
 #include <cmath>
@@ -10,12 +10,13 @@
 
 #include "conv/arithmetic.h"
 #include "conv/epilogue_math.h"
+#include "cuda/costs/cost_table.h"
 #include "cuda/host/candidates.h"
 #include "cuda/host/estimate.h"
 #include "cuda/host/formats.h"
-#include "cuda/host/launch.h"
 #include "cuda/host/limits.h"
 #include "cuda/host/shared_layout.h"
+#include "cuda/primitives/warpgroup.h"
 #include "cuda/toeplitz/family.h"
 
 namespace convswap::toeplitz {
@@ -24,48 +25,225 @@ namespace {
 // Limit of coordinates and counts, below which sums of two fit into the kernel's 32 bits.
 constexpr int64_t kMaxIndex = 1 << 30;
 
-class Tiler {
- public:
-  Tiler(const ConvProblem& problem, const Device& device) : problem_(problem), device_(device) {}
+constexpr int64_t kWarpSize = 32, kWarps = kWarpgroupThreads / kWarpSize;
+constexpr int64_t kReservedBytes = 1024;  // of shared memory, which the device keeps for each block
+constexpr int64_t kMatrixTileWords = 64;  // 32-bit words of an accumulator tile's matrix columns in a k-step
+constexpr double kKilobyte = 1024;
 
-  void search(Candidates<Tiling>& found) const {
-    for (const VectorLayout& vector_layout : vector_layouts_of(problem_, device_)) {
-      for (const int accumulator_tiles : kKernelAccumulatorTiles)
-        try_filters(vector_layout, accumulator_tiles, found);
-    }
+double square(double value) { return value * value; }
+
+// The part of an estimate that does not depend on the number of warpgroups.
+struct TileCost {
+  double busy = 0;           // nanoseconds for which a tile occupies units that all warpgroups share
+  double waiting = 0;        // nanoseconds for which the tile's warpgroup waits
+  double moving = 0;         // nanoseconds for which all tiles occupy the memory
+  int64_t blocks = 0;        // of the grid
+  int64_t block_tiles = 0;   // of the block with most tiles
+  int64_t matrix_words = 0;  // of a block
+  int64_t stored_bytes = 0;  // of a tile
+};
+
+// Estimates of the tilings of a vector layout. A multiprocessor's time is the sum of two parts: tiles of all
+// its warpgroups keep its units busy, and a warpgroup waits during each of its own tiles. Memory moves the
+// tensors meanwhile, but the last tiles' results when nothing else is left to do.
+class LayoutCost {
+ public:
+  LayoutCost(const ConvProblem& problem, const Device& device, const VectorLayout& vector_layout)
+      : problem_(problem),
+        device_(device),
+        costs_(costs_of(device).toeplitz),
+        multiprocessors_(std::max(1, device.multiprocessors)),
+        blocks_per_group_(std::max<int64_t>(1, multiprocessors_ / problem.group)),
+        element_bytes_(bytes_per_element(problem.type)),
+        channels_(problem.channels_per_group()),
+        filters_(problem.filters_per_group()),
+        parts_(parts_of(problem)),
+        steps_(vector_layout.steps()),
+        products_(terms_of(problem) * steps_),
+        pools_accumulators_(pools_accumulators(problem, vector_layout)),
+        has_full_post_pass_(post_pass_of(problem, vector_layout) == PostPass::full),
+        tensor_bytes_(problem.tensor_bytes()) {
+    const int64_t weights =
+        channels_ * filters_ * problem.filter_size() * vector_layout.outputs * vector_layout.folds * parts_;
+    weights_ = to_double(weights * element_bytes_) / kKilobyte * costs_.weights;
+    activation_ = activation_cycles(problem.epilogue, costs_of(device)) / kWarpSize * costs_.activation;
+  }
+
+  TileCost of_tile(const Tiling& tiling) const {
+    TileCost cost;
+    add_input(tiling, cost);
+    add_products(tiling, cost);
+    add_results(tiling, cost);
+    const int64_t group_blocks = std::min(tiling.tile_count, blocks_per_group_);
+    cost.blocks = group_blocks * problem_.group;
+    cost.block_tiles = ceil_divide(tiling.tile_count, group_blocks);
+    cost.matrix_words = tiling.filter_passes * parts_ * steps_ * tiling.accumulator_tiles * kMatrixTileWords;
+    return cost;
+  }
+
+  // Nanoseconds of a tiling whose TileCost is given.
+  double of(const Tiling& tiling, const TileCost& tile) const {
+    const int64_t resident = resident_blocks(tiling);
+    const int64_t waves = ceil_divide(tile.blocks, resident * multiprocessors_);
+    // Blocks of later waves start when others end, so multiprocessors get equal numbers of them.
+    const double blocks = waves == 1 ? to_double(ceil_divide(tile.blocks, multiprocessors_))
+                                     : to_double(tile.blocks) / to_double(multiprocessors_);
+    const double turns = to_double(ceil_divide(tile.block_tiles, tiling.warpgroups));
+    const double thread_words = to_double(tile.matrix_words) / (tiling.warpgroups * kWarpgroupThreads);
+    const double crowding = costs_.crowding * (tiling.warpgroups - 1) * (tiling.warpgroups - 1);
+    const double busy = blocks * (to_double(tile.block_tiles) * tile.busy + weights_);
+    const double waiting =
+        to_double(waves) * (turns * (tile.waiting + crowding) + costs_.setup + costs_.matrix * thread_words);
+    const int64_t last_tiles =
+        std::min(std::min(tile.blocks, resident * multiprocessors_) * tiling.warpgroups,
+                 tiling.tile_count * problem_.group);
+    const double draining = to_double(last_tiles * tile.stored_bytes) / costs_.memory;
+    // The longer of both times, or a little more where they are near each other.
+    const double computing = square(busy + waiting), moving = square(tile.moving);
+    return costs_.launch + std::sqrt(std::sqrt(square(computing) + square(moving))) + draining;
   }
 
  private:
-  void try_filters(const VectorLayout& vector_layout, int accumulator_tiles,
-                   Candidates<Tiling>& found) const {
-    const int per_pass =
-        accumulator_tiles * kAccumulatorTileColumns / (vector_layout.outputs * vector_layout.folds);
+  // Blocks that a multiprocessor holds at a time. Its registers are enough for the warpgroups of the largest
+  // block.
+  int64_t resident_blocks(const Tiling& tiling) const {
+    const int64_t by_registers = max_warpgroups(tiling.accumulator_tiles) / tiling.warpgroups;
+    if (by_registers == 1) return 1;
+    const int64_t by_memory =
+        device_.shared_memory_per_multiprocessor / (tiling.shared_bytes + kReservedBytes);
+    return std::max<int64_t>(1, std::min(by_registers, by_memory));
+  }
+
+  // Staging of the input. A thread loads two vectors of an image, converts them, and loads the next two.
+  void add_input(const Tiling& tiling, TileCost& cost) const {
+    constexpr int64_t kRound = 2 * kWarpgroupThreads;
+    const int64_t full_rounds = tiling.image_items / kRound, rest = tiling.image_items % kRound;
+    const int64_t rounds = full_rounds + (rest > 0 ? 1 : 0);
+    cost.waiting += to_double(tiling.images * rounds) * costs_.round;
+    // TMA has loaded the input to shared memory, from where staging costs next to nothing.
+    if (tiling.loads_input_by_tma) return;
+    // Threads without a vector stage the last one again.
+    const int64_t vectors =
+        full_rounds * kRound + 2 * round_up(std::min<int64_t>(rest, kWarpgroupThreads), kWarpSize);
+    const int64_t bytes = vectors * kVectorElements * element_bytes_ * parts_;
+    cost.busy += to_double(tiling.images * bytes) / kKilobyte * costs_.staging;
+    const int64_t lines = tiling.input_rows * problem_.input[2] * element_bytes_ / kCacheLine + 2;
+    cost.waiting +=
+        to_double(tiling.images * ceil_divide(channels_ * lines, kWarpgroupThreads)) * costs_.prefetch;
+  }
+
+  // Products of M tiles with the matrix. A wgmma reads both operands from shared memory.
+  void add_products(const Tiling& tiling, TileCost& cost) const {
+    const double m_tiles = to_double(tiling.images * tiling.m_tiles * tiling.filter_passes);
+    const int64_t columns = tiling.accumulator_tiles * kAccumulatorTileColumns;
+    const double kilobytes = to_double((kWgmmaM + columns) * kWgmmaK * 2) / kKilobyte;
+    cost.busy += m_tiles * to_double(products_) * kilobytes * costs_.product;
+    cost.waiting += m_tiles * costs_.m_tile + (tiling.filter_passes + 1) * costs_.pass;
+    const bool is_full =
+        tiling.vector_layout.outputs > 1 &&
+        tiling.filters_per_pass * tiling.vector_layout.outputs * tiling.vector_layout.folds == columns;
+    if (is_full && !pools_accumulators_) return;
+    const double checked = m_tiles * tiling.accumulator_tiles * costs_.checked;
+    cost.busy += checked;
+    cost.waiting += checked;
+  }
+
+  // Activations, the second pass of a residual or a pool, and stores.
+  void add_results(const Tiling& tiling, TileCost& cost) const {
+    const int64_t columns = y_columns(tiling), filters = tiling.images * filters_;
+    cost.busy += to_double(filters * tiling.y_rows * columns) * activation_;
+    if (has_full_post_pass_) cost.waiting += post_pass(tiling, columns);
+    const int64_t rows = std::min(tiling.y_rows - tiling.overlap, problem_.result[1]);
+    const int64_t stores = tiling.y_strides.planes_are_contiguous ? tiling.images * tiling.filter_passes
+                           : tiling.y_strides.rows_are_contiguous ? filters
+                                                                  : filters * rows;
+    cost.busy += to_double(stores) * costs_.store;
+    // A store shares the lines at both of its ends with others. Each moves once more.
+    const int64_t shared_lines =
+        stores_whole_lines(problem_, tiling) ? 0 : 2 * stores * tiling.tile_count * problem_.group;
+    cost.moving = to_double(tensor_bytes_ + shared_lines * kCacheLine) / costs_.memory;
+    if (tiling.loads_input_by_tma) cost.moving *= costs_.copies;
+    cost.stored_bytes = filters * rows * columns * element_bytes_;
+  }
+
+  // Nanoseconds of a tile's second pass. A warp computes a row, 32 columns at a time. A row has as much
+  // latency before its first columns as for 32 of them.
+  double post_pass(const Tiling& tiling, int64_t columns) const {
+    const int64_t rows =
+        ceil_divide(int64_t{tiling.images} * tiling.filters_per_pass * tiling.y_rows, kWarps);
+    return to_double(tiling.filter_passes * rows * (1 + ceil_divide(columns, kWarpSize))) * costs_.post_pass;
+  }
+
+  int64_t y_columns(const Tiling& tiling) const {
+    const int64_t all = problem_.result[2];
+    if (problem_.epilogue.pool.kind != PoolKind::none) return all;
+    return std::min(int64_t{tiling.spans} * tiling.vector_layout.outputs, all);
+  }
+
+  const ConvProblem& problem_;
+  const Device& device_;
+  const decltype(Costs::toeplitz)& costs_;
+  const int64_t multiprocessors_, blocks_per_group_, element_bytes_, channels_, filters_, parts_;
+  const int64_t steps_, products_;  // k-steps and wgmmas of an M tile
+  const bool pools_accumulators_, has_full_post_pass_;
+  const int64_t tensor_bytes_;
+  double weights_ = 0;     // nanoseconds of a block's weights
+  double activation_ = 0;  // nanoseconds of a result's activation
+};
+
+// Searches the tilings of a vector layout.
+class Tiler {
+ public:
+  Tiler(const ConvProblem& problem, const Device& device, const VectorLayout& vector_layout)
+      : problem_(problem),
+        device_(device),
+        vector_layout_(vector_layout),
+        cost_(problem, device, vector_layout),
+        limit_(device.shared_memory_per_block),
+        element_bytes_(bytes_per_element(problem.type)),
+        filters_(problem.filters_per_group()),
+        parts_(parts_of(problem)),
+        pools_(problem.epilogue.pool.kind != PoolKind::none),
+        post_pass_(post_pass_of(problem, vector_layout)),
+        has_separate_conv_output_(has_separate_conv_output(problem, post_pass_)),
+        all_rows_(ceil_divide(problem.output[1], vector_layout.folds)),
+        all_spans_(ceil_divide(problem.output[2], vector_layout.outputs)),
+        rows_beyond_((vector_layout.window_rows - 1) / vector_layout.row_stride_phases),
+        vectors_beyond_((vector_layout.window_vectors - 1) / vector_layout.column_stride_phases),
+        planes_(vector_layout.bundles * vector_layout.row_stride_phases * vector_layout.column_stride_phases),
+        steps_(vector_layout.steps()),
+        // With an epilogue TMA loads would cost the kernel more than they save.
+        can_load_by_tma_(problem.epilogue.is_empty() && is_unpadded(problem, vector_layout)) {}
+
+  void search(Candidates<Tiling>& found) const {
+    for (const int accumulator_tiles : kKernelAccumulatorTiles) try_filters(accumulator_tiles, found);
+  }
+
+ private:
+  void try_filters(int accumulator_tiles, Candidates<Tiling>& found) const {
+    const int outputs = vector_layout_.outputs * vector_layout_.folds;
+    const int columns = accumulator_tiles * kAccumulatorTileColumns;
+    const int per_pass = columns / outputs;
     if (per_pass == 0) return;
-    const int64_t filters = problem_.filters_per_group();
-    Tiling tiling{.vector_layout = vector_layout, .accumulator_tiles = accumulator_tiles};
-    tiling.filter_passes = static_cast<int>(ceil_divide(filters, per_pass));
-    tiling.filters_per_pass = static_cast<int>(ceil_divide(filters, tiling.filter_passes));
+    Tiling tiling{.vector_layout = vector_layout_, .accumulator_tiles = accumulator_tiles};
+    tiling.filter_passes = static_cast<int>(ceil_divide(filters_, per_pass));
+    tiling.filters_per_pass = static_cast<int>(ceil_divide(filters_, tiling.filter_passes));
     // At least half of the matrix columns would be empty: a kernel of fewer accumulator tiles is enough.
-    if (accumulator_tiles > 2 && 2 * tiling.filters_per_pass * vector_layout.outputs * vector_layout.folds <=
-                                     accumulator_tiles * kAccumulatorTileColumns)
-      return;
-    const int64_t all_spans = ceil_divide(problem_.output[2], vector_layout.outputs);
+    if (accumulator_tiles > 2 && 2 * tiling.filters_per_pass * outputs <= columns) return;
     // Pool windows cross the columns, so tiles with a pool have the image's full width.
-    const bool pools = problem_.epilogue.pool.kind != PoolKind::none;
-    for (int64_t columns = 1; columns <= (pools ? 1 : all_spans); columns *= 2) {
-      tiling.spans = static_cast<int>(ceil_divide(all_spans, columns));
-      if (!try_rows(tiling, columns == 1, found)) continue;
+    for (int64_t column_tiles = 1; column_tiles <= (pools_ ? 1 : all_spans_); column_tiles *= 2) {
+      tiling.spans = static_cast<int>(ceil_divide(all_spans_, column_tiles));
+      if (!try_rows(tiling, column_tiles == 1, found)) continue;
       return;  // narrower tiles are only for problems whose wider tiles do not fit
     }
   }
 
   // Tries the numbers of rows and images. Returns whether any tile fits.
   bool try_rows(Tiling tiling, bool is_full_width, Candidates<Tiling>& found) const {
-    const int64_t all = ceil_divide(problem_.output[1], tiling.vector_layout.folds);
     bool fits_any = false;
-    for (int64_t row_tiles = 1; row_tiles <= all;
+    for (int64_t row_tiles = 1; row_tiles <= all_rows_;
          row_tiles = row_tiles < 16 ? row_tiles + 1 : row_tiles + row_tiles / 4) {
-      tiling.rows = static_cast<int>(ceil_divide(all, row_tiles));
+      tiling.rows = static_cast<int>(ceil_divide(all_rows_, row_tiles));
       tiling.images = 1;
       if (!set_row_tiles(tiling)) continue;
       const bool fits = try_warpgroups(tiling, found);
@@ -84,51 +262,45 @@ class Tiler {
 
   // Tries tiles that each compute as many rows of the next tile as complete their last cache line.
   void try_overlapping(Tiling tiling, int64_t row_tiles, Candidates<Tiling>& found) const {
-    const int64_t line = kCacheLine / bytes_per_element(problem_.type), width = problem_.output[2];
+    const int64_t line = kCacheLine / element_bytes_, width = problem_.output[2];
     if (stores_whole_lines(problem_, tiling) || !problem_.epilogue.is_empty()) return;
     tiling.overlap = ceil_divide(line - 1, width);
     const int64_t left = problem_.output[1] - tiling.overlap;
     if (left <= 0) return;
-    tiling.rows = static_cast<int>(
-        ceil_divide(ceil_divide(left, row_tiles) + tiling.overlap, tiling.vector_layout.folds));
+    tiling.rows =
+        static_cast<int>(ceil_divide(ceil_divide(left, row_tiles) + tiling.overlap, vector_layout_.folds));
     if (set_row_tiles(tiling) && tiling.row_tiles > 1) try_warpgroups(tiling, found);
   }
 
   // Tries the numbers of warpgroups, with and without TMA loads of the input. Returns whether one warpgroup
-  // without TMA loads fits.
-  bool try_warpgroups(Tiling tiling, Candidates<Tiling>& found) const {
-    tiling.loads_input_by_tma = can_load_by_tma(tiling);
+  // without TMA loads fits. TMA loads full rows of tiles without padding.
+  bool try_warpgroups(Tiling& tiling, Candidates<Tiling>& found) const {
+    tiling.loads_input_by_tma =
+        can_load_by_tma_ && int64_t{tiling.spans} * vector_layout_.outputs >= problem_.output[2];
     if (tiling.loads_input_by_tma) try_number_of_warpgroups(tiling, found);
     tiling.loads_input_by_tma = false;
     return try_number_of_warpgroups(tiling, found);
   }
 
-  bool try_number_of_warpgroups(Tiling tiling, Candidates<Tiling>& found) const {
+  bool try_number_of_warpgroups(Tiling& tiling, Candidates<Tiling>& found) const {
     if (!set_sizes(tiling)) return false;
-    const TileCost tile_cost = cost_of_tile(tiling);
+    const TileCost tile = cost_.of_tile(tiling);
     for (tiling.warpgroups = 1;
          tiling.warpgroups <= max_warpgroups(tiling.accumulator_tiles) && set_warpgroups(tiling);
          ++tiling.warpgroups) {
-      tiling.cost = cost(tiling, tile_cost);
+      tiling.cost = cost_.of(tiling, tile);
       found.add(tiling);
     }
     return true;
   }
 
-  // TMA loads full rows of tiles without padding. With an epilogue they would cost the kernel more than they
-  // save.
-  bool can_load_by_tma(const Tiling& tiling) const {
-    return problem_.epilogue.is_empty() && is_unpadded(problem_, tiling.vector_layout) &&
-           int64_t{tiling.spans} * tiling.vector_layout.outputs >= problem_.output[2];
-  }
-
   // Sets the rows of y that a tile computes. Returns false if a tile computes none.
   bool set_row_tiles(Tiling& tiling) const {
     const Pool& pool = problem_.epilogue.pool;
-    const int64_t rows = int64_t{tiling.rows} * tiling.vector_layout.folds;
+    const int64_t rows = int64_t{tiling.rows} * vector_layout_.folds;
     tiling.y_rows = rows;
     tiling.row_advance = rows - tiling.overlap;
-    if (pool.kind != PoolKind::none) {
+    if (pools_) {
       tiling.y_rows = rows >= problem_.output[1] + pool.pad_begin[0] ? problem_.result[1]
                       : rows >= pool.kernel[0] ? (rows - pool.kernel[0]) / pool.stride[0] + 1
                                                : 0;
@@ -142,70 +314,69 @@ class Tiler {
   // Sets all sizes except those that depend on the number of warpgroups. Returns false if not even one
   // warpgroup fits.
   bool set_sizes(Tiling& tiling) const {
-    const VectorLayout& vector_layout = tiling.vector_layout;
-    const int64_t limit = device_.shared_memory_per_block;
-    const int64_t rows_beyond = (vector_layout.window_rows - 1) / vector_layout.row_stride_phases;
-    const int64_t vectors_beyond = (vector_layout.window_vectors - 1) / vector_layout.column_stride_phases;
-    tiling.pitch = tiling.spans + vectors_beyond;
-    tiling.plane_rows = tiling.rows + rows_beyond;
+    tiling.pitch = tiling.spans + vectors_beyond_;
+    tiling.plane_rows = tiling.rows + rows_beyond_;
     tiling.plane_vectors = tiling.plane_rows * tiling.pitch;
-    if (tiling.pitch * 16 > limit || tiling.plane_vectors * 16 > limit) return false;
-    const int64_t planes =
-        vector_layout.bundles * vector_layout.row_stride_phases * vector_layout.column_stride_phases;
-    if (planes * tiling.plane_vectors * 16 > limit) return false;
-    tiling.image_vectors = planes * tiling.plane_vectors;
+    if (tiling.pitch * 16 > limit_ || tiling.plane_vectors * 16 > limit_) return false;
+    if (planes_ * tiling.plane_vectors * 16 > limit_) return false;
+    tiling.image_vectors = planes_ * tiling.plane_vectors;
     tiling.part_vectors = tiling.images * tiling.image_vectors;
-    tiling.vectors_per_row = tiling.pitch * vector_layout.column_stride_phases;
-    tiling.input_rows = tiling.plane_rows * vector_layout.row_stride_phases;
-    tiling.image_items = vector_layout.bundles * tiling.input_rows * tiling.vectors_per_row;
+    tiling.vectors_per_row = tiling.pitch * vector_layout_.column_stride_phases;
+    tiling.input_rows = tiling.plane_rows * vector_layout_.row_stride_phases;
+    tiling.image_items = vector_layout_.bundles * tiling.input_rows * tiling.vectors_per_row;
     tiling.product_rows = (tiling.rows - 1) * tiling.pitch + tiling.spans;
     tiling.m_tiles = ceil_divide(tiling.product_rows, kWgmmaM);
-    tiling.tile_count = ceil_divide(problem_.batch, tiling.images) * tiling.row_tiles *
-                        ceil_divide(ceil_divide(problem_.output[2], vector_layout.outputs), tiling.spans);
-    if (tiling.tile_count > kMaxIndex) return false;
     // The wgmmas of the last M tile read vectors beyond the image's last, whose results are not stored.
     const int64_t last_read = tiling.m_tiles * kWgmmaM + tiling.image_vectors - tiling.plane_vectors +
-                              rows_beyond * tiling.pitch + vectors_beyond + 2;
-    const int64_t parts = parts_of(problem_);
-    tiling.staged_input_bytes =
-        16 * (parts * tiling.part_vectors - tiling.image_vectors + std::max(tiling.image_vectors, last_read));
+                              rows_beyond_ * tiling.pitch + vectors_beyond_ + 2;
+    tiling.staged_input_bytes = 16 * (parts_ * tiling.part_vectors - tiling.image_vectors +
+                                      std::max(tiling.image_vectors, last_read));
+    if (tiling.staged_input_bytes > limit_) return false;
 
     SharedOffsets& shared = tiling.shared;
-    SharedLayout block(kCacheLine, limit);
-    block.place<unsigned>(tiling.filter_passes * parts * vector_layout.steps() * tiling.accumulator_tiles *
-                          64);
+    SharedLayout block(kCacheLine, limit_);
+    block.place<unsigned>(tiling.filter_passes * parts_ * steps_ * tiling.accumulator_tiles *
+                          kMatrixTileWords);
     shared.items = block.place<StagedItem>(tiling.image_items);
-    shared.tops = block.place<int>(problem_.filters_per_group());
+    shared.tops = block.place<int>(filters_);
     shared.weight_state = block.place<WeightState>(1);
     shared.warpgroups = block.place<unsigned char>(0);
-    const int64_t stored_elements = set_y_strides(tiling, limit);
-    if (block.end() > limit || tiling.staged_input_bytes > limit || stored_elements > limit) return false;
-    SharedLayout warpgroup(kCacheLine, limit);
+    if (block.end() > limit_) return false;
+    tiling.tile_count =
+        ceil_divide(problem_.batch, tiling.images) * tiling.row_tiles * ceil_divide(all_spans_, tiling.spans);
+    if (tiling.tile_count > kMaxIndex || !set_warpgroup_memory(tiling)) return false;
+    tiling.warpgroups = 1;
+    return set_warpgroups(tiling);
+  }
+
+  // Sets the layout of a warpgroup's shared memory. Returns false if it exceeds the device's.
+  bool set_warpgroup_memory(Tiling& tiling) const {
+    SharedOffsets& shared = tiling.shared;
+    SharedLayout warpgroup(kCacheLine, limit_);
     warpgroup.place<unsigned>(tiling.staged_input_bytes / 4);
-    const PostPass post_pass = post_pass_of(problem_, vector_layout);
-    if (has_separate_conv_output(problem_, post_pass)) {
-      tiling.conv_strides = tiling.y_strides;
+    const int64_t stored_elements = set_y_strides(tiling);
+    if (stored_elements > limit_) return false;
+    tiling.conv_strides = tiling.y_strides;
+    if (has_separate_conv_output_) {
       const int64_t result_elements =
-          post_pass == PostPass::full ? set_conv_strides(tiling, limit) : stored_elements;
-      if (result_elements > limit) return false;
+          post_pass_ == PostPass::full ? set_conv_strides(tiling) : stored_elements;
+      if (result_elements > limit_) return false;
       shared.conv_output =
           warpgroup.place<unsigned char>(result_elements * static_cast<int64_t>(sizeof(float)));
-      shared.y_staging = warpgroup.place<unsigned char>(stored_elements * bytes_per_element(problem_.type));
+      shared.y_staging = warpgroup.place<unsigned char>(stored_elements * element_bytes_);
     } else {
-      tiling.conv_strides = tiling.y_strides;
-      shared.conv_output = warpgroup.place<unsigned char>(stored_elements * bytes_per_element(problem_.type));
+      shared.conv_output = warpgroup.place<unsigned char>(stored_elements * element_bytes_);
       shared.y_staging = shared.conv_output;
     }
     const int64_t filters_times_folds =
-        tiling.accumulator_tiles * kAccumulatorTileColumns / vector_layout.outputs;
+        tiling.accumulator_tiles * kAccumulatorTileColumns / vector_layout_.outputs;
     shared.scales = warpgroup.place<FilterScale>(tiling.filter_passes * filters_times_folds);
     shared.state = warpgroup.place<WarpgroupState>(1);
-    if (!set_source_strides(tiling, limit)) return false;
+    if (!set_source_strides(tiling)) return false;
     shared.raw = warpgroup.place<unsigned char>(tiling.raw_bytes);
-    if (warpgroup.end() > limit) return false;
+    if (warpgroup.end() > limit_) return false;
     shared.warpgroup_bytes = static_cast<int>(warpgroup.end());
-    tiling.warpgroups = 1;
-    return set_warpgroups(tiling);
+    return true;
   }
 
   // Sets the shared memory of tiling.warpgroups warpgroups. Returns false if it exceeds the device's.
@@ -216,70 +387,66 @@ class Tiler {
     // they are. This range must therefore lie in the block's memory for the last warpgroup, too.
     const int64_t last_warpgroup_bytes = std::max(warpgroup_bytes, tiling.staged_input_bytes + kWgmmaM * 16);
     tiling.shared_bytes = block_bytes + (tiling.warpgroups - 1) * warpgroup_bytes + last_warpgroup_bytes;
-    return tiling.shared_bytes <= device_.shared_memory_per_block;
+    return tiling.shared_bytes <= limit_;
   }
 
   // Returns the smallest number of elements, at least `minimum`, that has the same remainder by `alignment`
-  // bytes as `reference` elements.
-  int64_t aligned_like(int64_t reference, int64_t minimum, int alignment) const {
-    const int64_t elements = alignment / bytes_per_element(problem_.type);
-    return minimum + ((reference - minimum) % elements + elements) % elements;
+  // bytes, a power of two, as `reference` elements.
+  int64_t aligned_like(int64_t reference, int64_t minimum, int64_t alignment) const {
+    return minimum + ((reference - minimum) & (alignment / element_bytes_ - 1));
   }
 
-  // Sets the strides of the raw input that TMA loads. Returns false if it exceeds `limit` bytes.
-  bool set_source_strides(Tiling& tiling, int64_t limit) const {
+  // Sets the strides of the raw input that TMA loads. Returns false if it exceeds the device's shared memory.
+  bool set_source_strides(Tiling& tiling) const {
     tiling.source_channel_stride = tiling.source_image_stride = tiling.raw_bytes = 0;
     if (!tiling.loads_input_by_tma) return true;
-    const int64_t alignment_elements = kAlignment / bytes_per_element(problem_.type);
+    const int64_t alignment_elements = kAlignment / element_bytes_;
     const int64_t width = problem_.input[2], channels = problem_.channels_per_group();
     const int64_t rows = std::min(tiling.input_rows, problem_.input[1]);
     // The 16-byte units at both ends of a channel hold no element of another channel.
-    if (rows * width > limit) return false;
+    if (rows * width > limit_) return false;
     tiling.source_channel_stride =
         aligned_like(problem_.input_size(), rows * width + 2 * alignment_elements, kAlignment);
-    if (channels * tiling.source_channel_stride > limit) return false;
+    if (channels * tiling.source_channel_stride > limit_) return false;
     tiling.source_image_stride = aligned_like(problem_.in_channels * problem_.input_size(),
                                               channels * tiling.source_channel_stride, kAlignment);
     // A vector may begin in the last row and end beyond it.
-    const int64_t beyond = tiling.vectors_per_row * tiling.vector_layout.pixels;
+    const int64_t beyond = tiling.vectors_per_row * vector_layout_.pixels;
     tiling.raw_bytes =
-        ceil_divide((tiling.images * tiling.source_image_stride + beyond + alignment_elements) *
-                        static_cast<int64_t>(bytes_per_element(problem_.type)),
-                    kAlignment) *
-        kAlignment;
-    return tiling.raw_bytes <= limit;
+        round_up((tiling.images * tiling.source_image_stride + beyond + alignment_elements) * element_bytes_,
+                 kAlignment);
+    return tiling.raw_bytes <= limit_;
   }
 
   // Sets the strides of a filter block's data for y. Returns the number of elements that they need, or more
-  // than `limit` if they do not fit.
-  int64_t set_y_strides(Tiling& tiling, int64_t limit) const {
-    const int64_t line = kCacheLine / bytes_per_element(problem_.type);
+  // than the device's shared memory if they do not fit.
+  int64_t set_y_strides(Tiling& tiling) const {
     const int64_t width = problem_.result[2], plane = problem_.result_size();
-    const bool pools = problem_.epilogue.pool.kind != PoolKind::none;
     const int64_t columns =
-        pools ? width : std::min<int64_t>(int64_t{tiling.spans} * tiling.vector_layout.outputs, width);
+        pools_ ? width : std::min<int64_t>(int64_t{tiling.spans} * vector_layout_.outputs, width);
     const int64_t rows = std::min(tiling.y_rows, problem_.result[1]);
     ResultStrides& strides = tiling.y_strides;
     strides.rows_are_contiguous = columns == width;
     strides.planes_are_contiguous = strides.rows_are_contiguous && rows == problem_.result[1];
     const int64_t row = strides.rows_are_contiguous ? width : aligned_like(width, columns, kCacheLine);
-    if (row > limit || rows * row > limit) return limit + 1;
+    if (row > limit_ || rows * row > limit_) return limit_ + 1;
     const int64_t stored_plane = aligned_like(plane, rows * row, kCacheLine);
-    if (tiling.filters_per_pass * stored_plane > limit) return limit + 1;
+    if (tiling.filters_per_pass * stored_plane > limit_) return limit_ + 1;
     const int64_t image =
         aligned_like(problem_.out_channels * plane, tiling.filters_per_pass * stored_plane, kCacheLine);
     strides.row = static_cast<int>(row);
     strides.plane = static_cast<int>(stored_plane);
     strides.image = static_cast<int>(image);
-    return tiling.images * image + line - 1;
+    return tiling.images * image + kCacheLine / element_bytes_ - 1;
   }
 
   // Sets the strides of a separate Conv output. Returns the same.
-  int64_t set_conv_strides(Tiling& tiling, int64_t limit) const {
-    const int64_t row = int64_t{tiling.spans} * tiling.vector_layout.outputs +
-                        tiling.spans * tiling.vector_layout.outputs % 2;
-    const int64_t rows = int64_t{tiling.rows} * tiling.vector_layout.folds;
-    if (row > limit || rows * row > limit || tiling.filters_per_pass * rows * row > limit) return limit + 1;
+  int64_t set_conv_strides(Tiling& tiling) const {
+    const int64_t row =
+        int64_t{tiling.spans} * vector_layout_.outputs + tiling.spans * vector_layout_.outputs % 2;
+    const int64_t rows = int64_t{tiling.rows} * vector_layout_.folds;
+    if (row > limit_ || rows * row > limit_ || tiling.filters_per_pass * rows * row > limit_)
+      return limit_ + 1;
     ResultStrides& strides = tiling.conv_strides;
     strides.rows_are_contiguous = strides.planes_are_contiguous = false;
     strides.row = static_cast<int>(row);
@@ -288,151 +455,33 @@ class Tiler {
     return int64_t{tiling.images} * strides.image;
   }
 
-  // Nanoseconds, without what launching takes: fitted to 8,500 tilings of the course layers measured on an
-  // H200 (batch 10,000, TF32 and float16, some with what follows), so that both the times and the choices are
-  // near; what writing pairs and 96 columns take, once more to 256 tilings of first layers, and what a tile
-  // stages, its units and its products take, to 900 of those and of 20 other layers
-  // (benchmarks/toeplitz.md, version 15 and behind it). Each part counts twice, for what the warpgroups of a
-  // multiprocessor share and for what a warpgroup waits alone.
-  struct TileCost {
-    double shared, alone;        // cycles of a tile, as above
-    double stored_lines;         // of a tile
-    double matrix_words;         // of the block
-    double moving;               // nanoseconds that the memory takes for all tiles
-    double gained, overlapping;  // factors
-  };
-
-  TileCost cost_of_tile(const Tiling& tiling) const {
-    const VectorLayout& vector_layout = tiling.vector_layout;
-    const double terms = terms_of(problem_), parts = parts_of(problem_);
-    const double units = to_double(tiling.images * tiling.m_tiles * tiling.filter_passes);
-    const double products = units * vector_layout.steps() * terms;
-    const double multiplying = products * 4.0 * tiling.accumulator_tiles;  // cycles
-    const double sum_tiles = units * tiling.accumulator_tiles;
-    const bool is_full = tiling.filters_per_pass * vector_layout.outputs * vector_layout.folds ==
-                             tiling.accumulator_tiles * kAccumulatorTileColumns &&
-                         vector_layout.outputs > 1;
-    const bool pools = pools_accumulators(problem_, vector_layout);
-    const bool folds = is_full && vector_layout.folds > 1;
-    // Nearly what the kernel asks before it stores two results as one.
-    const bool pairs = problem_.output[2] % 2 == 0;
-    const bool is_float32 = problem_.type == ElementType::float32;
-    const double pair = is_float32 ? 4.7 : 3.3, unpaired_folds = folds && !pairs ? 22.1 : 0.0;
-    const double writing_full = (pairs ? pair : 8.7) + (folds ? 1.2 : 0.0);
-    const double store_mode = pools ? 19.5 : is_full ? writing_full : 19.2;
-    const double writing_alone = pools ? 12.0 : (is_float32 ? 8.4 : 2.0) + (is_full ? unpaired_folds : 20.0);
-    // The 128 threads of a warpgroup stage two items of an image at a time, some of which they stage again.
-    const double rounds = to_double(tiling.images * ceil_divide(tiling.image_items, 256));
-    const int64_t of_last_round = std::min<int64_t>(tiling.image_items % 256, 128);
-    const double items = to_double(
-        tiling.images * (8 * (tiling.image_items / 256) + 2 * ceil_divide(of_last_round, 32)));  // of a warp
-    // What copies have brought is there; what may lie outside the image is loaded number by number.
-    const bool is_inside = is_unpadded(problem_, vector_layout);
-    const double copied = vector_layout.bundle > 1 ? 29.0 : !is_float32 ? 16.0 : parts == 1 ? 9.0 : 21.5;
-    const double item = tiling.loads_input_by_tma ? copied : is_inside ? 25.0 : 7.0;
-    const double round_alone = tiling.loads_input_by_tma ? 25.0 : is_inside ? 200.0 : 820.0;
-    const double filters = to_double(problem_.filters_per_group());
-    const double y_columns =
-        std::min<double>(tiling.spans * vector_layout.outputs, to_double(problem_.result[2]));
-    const double rows = to_double(std::min(tiling.y_rows - tiling.overlap, problem_.result[1]));
-    const double stored_lines =
-        tiling.images * filters * rows * y_columns * to_double(bytes_per_element(problem_.type)) / 128;
-    const double segments = tiling.images * (tiling.y_strides.planes_are_contiguous ? tiling.filter_passes
-                                             : tiling.y_strides.rows_are_contiguous ? filters
-                                                                                    : filters * rows);
-    const double shared = post_pass_cycles(tiling) + 0.442 * multiplying + 2.35 * products +
-                          store_mode * sum_tiles + item * items * (2 + parts) / 3 + 0.95 * stored_lines +
-                          13.1 * segments + 25.3 * tiling.filter_passes;
-    const double alone = 12.0 * products + writing_alone * sum_tiles + (pools ? 235 : 165) * units +
-                         round_alone * rounds + 5.8 * segments + 690 * tiling.filter_passes + 667;
-    const double matrix_words =
-        to_double(tiling.filter_passes * vector_layout.steps() * tiling.accumulator_tiles) * 64 * parts;
-    // Kernels of 96 columns gain most where neighbouring tiles go to warpgroups of a block, and in float32 by
-    // scales that are fetched ahead, which needs several outputs in a core's row and no copies: what they
-    // took of 2019fa and 2018fa conv1 beside this estimate, whose filters are one block and one fold.
-    const bool gains_most = problem_.epilogue.is_empty() && tiling.accumulator_tiles == 12 &&
-                            vector_layout.folds == 1 && tiling.filter_passes == 1 && parts == 1;
-    const double most_gained = is_float32 && is_full && !tiling.loads_input_by_tma ? 0.84 : 0.94;
-    // By the fit alone, tiles that overlap take so much more than what is counted above.
-    const double overlapping = tiling.overlap > 0 ? 1.004 : 1;
-    // What stores, loads between them, and lines that are stored in parts take of the memory
-    // (benchmarks/toeplitz.md, version 14); less than they do by themselves, so that with what computing
-    // takes the times of some 500 tilings come out.
-    const double y_bytes = to_double(problem_.batch * problem_.out_channels * problem_.result_size() *
-                                     bytes_per_element(problem_.type));
-    const double x_bytes = to_double(problem_.batch * problem_.in_channels * problem_.input_size() *
-                                     bytes_per_element(problem_.type));
-    const double parts_of_lines = stores_whole_lines(problem_, tiling)
-                                      ? 0
-                                      : to_double(tiling.tile_count) * segments * to_double(problem_.group);
-    // By the times alone, copies of the next tile's input cost this where the memory bounds.
-    const double moving = (2.1e-4 * y_bytes + 5.2e-4 * x_bytes + 0.06 * parts_of_lines) *
-                          (tiling.loads_input_by_tma ? 1.07 : 1);
-    return {shared, alone, stored_lines, matrix_words, moving, gains_most ? most_gained : 1, overlapping};
-  }
-
-  // Of all tiles, by so many warpgroups.
-  double cost(const Tiling& tiling, const TileCost& tile_cost) const {
-    const double multiprocessors = to_double(std::max<int64_t>(1, device_.multiprocessors / problem_.group));
-    const double tiles = to_double(tiling.tile_count);
-    const double turns = std::ceil(tiles / (multiprocessors * tiling.warpgroups));
-    const double busy_warpgroups = std::min<double>(tiling.warpgroups, std::ceil(tiles / multiprocessors));
-    const double waves = std::ceil(problem_.group / to_double(device_.multiprocessors));
-    const double words = tile_cost.matrix_words / (128.0 * tiling.warpgroups);
-    // What the last tiles give goes to memory while nothing is left to compute: 0.2 us for each megabyte,
-    // from what batches of 512 take beside the rest.
-    const double draining =
-        0.0256 * tile_cost.stored_lines * std::min(tiles, multiprocessors * tiling.warpgroups);
-    // Of several groups, which the fit had none of, by the suite small-groups
-    // (rule-small-groups in benchmarks/h200.json).
-    const double several = problem_.is_grouped() && problem_.type == ElementType::float32 ? 1.15 : 1;
-    const double computing = waves *
-                             (turns * several * (busy_warpgroups * tile_cost.shared + tile_cost.alone) +
-                              draining + 469 * words + 6360) *
-                             tile_cost.gained * tile_cost.overlapping;
-    // Where both are near each other they take longer than either: the eighth root of eighth powers.
-    const auto eighth_power = [](double a) {
-      const double fourth = a * a * (a * a);
-      return fourth * fourth;
-    };
-    const double sum = eighth_power(computing) + eighth_power(tile_cost.moving);
-    return std::sqrt(std::sqrt(std::sqrt(sum))) - kEarlyStartNanoseconds;
-  }
-
-  // Of a tile, what is left when its sums are written.
-  double post_pass_cycles(const Tiling& tiling) const {
-    const double outputs = to_double(tiling.images * problem_.filters_per_group()) * tiling.rows *
-                           tiling.vector_layout.folds * tiling.spans * tiling.vector_layout.outputs;
-    switch (post_pass_of(problem_, tiling.vector_layout)) {
-      case PostPass::full:
-        return 0.96 * outputs;
-      case PostPass::activation:
-        // Of a pool's window one. The others are of what ten layers took on an H200 beside those without.
-        return pools_accumulators(problem_, tiling.vector_layout) ? 0.007 * outputs / 4
-                                                                  : cycles_of_activation() * outputs;
-      case PostPass::none:
-        return 0;
-    }
-    return 0;
-  }
-
-  double cycles_of_activation() const {
-    switch (problem_.epilogue.activation) {
-      case Activation::tanh:
-        return 0.6;
-      case Activation::silu:
-      case Activation::hard_swish:
-        return 0.23;
-      default:
-        return 1.4;
-    }
-  }
-
   const ConvProblem& problem_;
   const Device& device_;
+  const VectorLayout& vector_layout_;
+  const LayoutCost cost_;
+  const int64_t limit_;  // bytes of shared memory
+  const int64_t element_bytes_, filters_, parts_;
+  const bool pools_;
+  const PostPass post_pass_;
+  const bool has_separate_conv_output_;
+  const int64_t all_rows_, all_spans_;          // of the output
+  const int64_t rows_beyond_, vectors_beyond_;  // of a window, in a plane
+  const int64_t planes_, steps_;
+  const bool can_load_by_tma_;
 };
 
+void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found) {
+  for (const VectorLayout& vector_layout : vector_layouts_of(problem, device)) {
+    Tiler(problem, device, vector_layout).search(found);
+  }
+}
+
 }  // namespace
+
+double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
+  const LayoutCost cost(problem, device, tiling.vector_layout);
+  return cost.of(tiling, cost.of_tile(tiling));
+}
 
 VectorLayout::VectorLayout(const ConvProblem& problem, int bundle_, int folds_)
     : bundle(bundle_), folds(folds_) {
@@ -482,11 +531,11 @@ bool is_unpadded(const ConvProblem& problem, const VectorLayout& vector_layout) 
 }
 
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
-  return best_of<Tiling>([&](auto& found) { Tiler(problem, device).search(found); });
+  return best_of<Tiling>([&](auto& found) { search(problem, device, found); });
 }
 
 std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
-  return all_of<Tiling>([&](auto& found) { Tiler(problem, device).search(found); });
+  return all_of<Tiling>([&](auto& found) { search(problem, device, found); });
 }
 
 void set_step_offsets(const Tiling& tiling, StepVectors* vectors, unsigned* offsets) {

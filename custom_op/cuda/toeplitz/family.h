@@ -88,6 +88,9 @@ struct Tiling {
   }
 };
 
+// Estimated nanoseconds of a tiling.
+double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling);
+
 // The tiling with the lowest estimated cost; empty if none fits into the device's shared memory. The problem
 // must have an output, channels, and one or two spatial axes.
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device);
