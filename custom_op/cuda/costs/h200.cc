@@ -26,7 +26,23 @@ extern const FittedCosts kH200{
             .launch = 850,  // ns
         },
         .few_channels = {
-            .launch = 2950,  // ns
+            .launch = 2272,  // ns
+            .memory = 3450,  // GB/s
+            .cache = 1.513e+04,  // GB/s
+            .turns = 2213,
+            .weights = 429.5,  // ns
+            .line = 7.071,  // ns
+            .tile = 1709,  // ns
+            .copy = 5.048,  // ns/KB
+            .run = 14.9,  // ns
+            .run_latency = 149.3,  // ns
+            .staging = 310.7,  // ns
+            .conversion = 0.3004,
+            .step = 53.79,  // ns
+            .addition = 196.8,  // ns
+            .load = 8.199,  // ns
+            .store = 89.8,  // ns
+            .cycle = 0.3895,  // ns
         },
         .implicit_gemm = {
             .launch = 1500,  // ns

@@ -1,6 +1,5 @@
 // Chooses the tiling of few_channels with the lowest estimated time among hundreds of candidates, without
-// measuring. The search takes tens of microseconds, for very large images up to a millisecond, once per
-// shape.
+// measuring, once per shape.
 
 #include <algorithm>
 #include <cmath>
@@ -9,12 +8,12 @@
 #include <utility>
 
 #include "conv/arithmetic.h"
+#include "cuda/costs/cost_table.h"
 #include "cuda/few_channels/arguments.h"
 #include "cuda/few_channels/family.h"
 #include "cuda/host/candidates.h"
 #include "cuda/host/estimate.h"
 #include "cuda/host/formats.h"
-#include "cuda/host/launch.h"
 #include "cuda/host/limits.h"
 #include "cuda/host/shared_layout.h"
 
@@ -31,14 +30,145 @@ int kernel_taps(int64_t taps) {
                        [&](int limit) { return limit >= taps; });
 }
 
-constexpr int kTensorCores = 4;  // of a multiprocessor
+constexpr int kSchedulers = 4;  // of a multiprocessor
+constexpr int kWarpCounts[] = {4, 8, 12, 16};
+
+// Bytes of a sector and of a line of the L2 cache.
+constexpr int kSectorBytes = 32, kLineBytes = 128;
 
 // Issue slots of the tensor core for a multiplication of 16 pixels and 8 filters (Nsight Compute, H200).
 double multiplication_slots(int bundle) { return bundle == 4 ? 6 : 4; }
 
-// What several groups take of what the sum has for them, which was fitted to layers of one: the geometric
-// mean of the suite small-groups (rule-small-groups in benchmarks/h200.json).
-constexpr double kGroupedFactor = 0.93;
+// ceil_divide for numbers below 2^31, which need no 64-bit division.
+uint32_t ceil_divide_32(int64_t a, int64_t b) {
+  return (static_cast<uint32_t>(a) + static_cast<uint32_t>(b) - 1) / static_cast<uint32_t>(b);
+}
+
+double squared(double value) { return value * value; }
+
+// Computes the costs of a problem's tilings.
+class Formula {
+ public:
+  // `problem` has the channels of one pass, and `bundles` are those of the folded problem. `accumulates`: the
+  // pass adds to the results of earlier passes. `activates`: the pass is the last.
+  Formula(const ConvProblem& problem, const FilterBundles& bundles, int folds, const Device& device,
+          bool accumulates, bool activates)
+      : costs_(costs_of(device).few_channels),
+        multiprocessors_(device.multiprocessors),
+        shared_memory_(device.shared_memory_per_multiprocessor),
+        size_(to_double(bytes_per_element(problem.type))),
+        group_(problem.group),
+        channels_(problem.channels_per_group()),
+        channel_blocks_(bundles.channel_blocks),
+        bundle_(bundles.size),
+        filters_(to_double(problem.filters_per_group())),
+        folded_filters_(problem.filters_per_group() * folds),
+        quads_per_row_(quads_per_output_row(problem)),
+        parts_(parts_of(problem)),
+        steps_(to_double(bundles.steps() * terms_of(problem))) {
+    const int width = store_width(problem);
+    if (problem.type == ElementType::float32) conversion_ = costs_.conversion;
+    store_ = costs_.store * std::sqrt(to_double(kQuad) / width);
+    if (accumulates) addition_ = costs_.addition * kResultsOfLane / width;
+    if (activates)
+      activation_ = kResultsOfLane * costs_.cycle * activation_cycles(problem.epilogue, costs_of(device));
+    const double input = size_ * to_double(problem.batch * problem.in_channels * problem.input_size());
+    output_ = size_ * to_double(problem.batch * problem.out_channels) * to_double(problem.output_size()) /
+              costs_.memory;
+    transfer_ = input / costs_.memory + (accumulates ? 2 : 1) * output_;
+    const auto shares_sectors = [&](int64_t elements) {
+      return elements * bytes_per_element(problem.type) % kSectorBytes != 0;
+    };
+    rows_share_sectors_ = shares_sectors(problem.output[2]);
+    planes_share_sectors_ = width == kQuad ? shares_sectors(problem.output_size()) : rows_share_sectors_;
+  }
+
+  // The work on the multiprocessors and the transfers of memory overlap.
+  double operator()(const Tiling& tiling) const {
+    const int64_t tiles = tiling.tile_count;
+    const int64_t rows = group_ * tiling.blocks_per_group;
+    const int64_t resident = std::clamp<int64_t>(shared_memory_ / (tiling.shared_bytes + kReservedBytes), 1,
+                                                 kMaxThreads / 32 / tiling.warps);
+    const int64_t slots = multiprocessors_ * resident;
+    const int64_t columns = grid_columns(tiles, rows, slots);
+    const int64_t grid = rows * columns;
+    const double waves = ceil_divide_32(grid, slots);
+    const double tiles_per_block = ceil_divide_32(tiles, columns);
+    // Blocks that share a multiprocessor.
+    const int64_t blocks = std::min<int64_t>(resident, ceil_divide_32(grid, multiprocessors_));
+
+    const int64_t quads = int64_t{tiling.images} * tiling.rows * tiling.quads;
+    const int64_t filters = int64_t{tiling.filter_blocks} * tiling.accumulator_tiles * kMmaN;
+    const double tile_output = 2 * kQuad * size_ * to_double(quads * std::min(filters, folded_filters_));
+    const Work work = work_of(tiling, blocks, quads);
+    // The first input and the last output of a block do not overlap with its work.
+    const double ends = (4 * to_double(tiling.raw_words) + tile_output) *
+                        to_double(std::min(blocks * multiprocessors_, grid)) / costs_.cache;
+    const double working = waves * (tiles_per_block * work.tile + work.first + ends);
+
+    // Stores of neighbouring units and tiles share sectors and lines. If many planes and bytes are written in
+    // turns, the parts of a sector reach memory one by one, and each output costs three accesses.
+    const bool is_whole = tiling.quads == quads_per_row_;
+    const double shared = (is_whole ? planes_share_sectors_ : rows_share_sectors_) +
+                          (is_whole ? 0 : kLineBytes / (tiling.quads * kQuad * size_));
+    const double turns = filters_ * std::sqrt(tile_output * to_double(blocks) / 1024);
+    const double memory = transfer_ + 2 * output_ * shared * turns / (turns + costs_.turns);
+    return costs_.launch + std::sqrt(std::sqrt(squared(squared(working)) + squared(squared(memory))));
+  }
+
+ private:
+  static constexpr int kReservedBytes = 1024;       // of shared memory, by the driver for each block
+  static constexpr int kResultsOfLane = 2 * kMmaN;  // of an accumulator tile and a unit
+  static_assert(kResultsOfLane * 32 == kMmaN * 2 * kQuadsPerUnit * kQuad);
+
+  // Nanoseconds of a block for each tile, and for the first one beyond that.
+  struct Work {
+    double tile, first;
+  };
+
+  // Blocks of a multiprocessor share its issue slots and shared memory. Latencies overlap among them.
+  Work work_of(const Tiling& tiling, int64_t blocks, int64_t quads) const {
+    const int threads = 32 * tiling.warps;
+    const double together = to_double(blocks);
+    const int64_t lines = tiling.images * channel_blocks_ * tiling.lines;
+    const double preparing =
+        costs_.weights * (1 + conversion_) * ceil_divide_32(tiling.shared.staged.bytes / 4, threads) +
+        together * costs_.line * to_double(lines);
+
+    const int64_t runs = tiling.tile_images() * channels_ * tiling.runs_per_plane;
+    const double warp_runs = ceil_divide_32(std::max<int64_t>(runs, tiling.warps), tiling.warps);
+    const double copying =
+        together * (costs_.copy * to_double(tiling.raw_words) / 256 + costs_.run * tiling.warps * warp_runs) +
+        costs_.run_latency * warp_runs;
+    const double staging = costs_.staging * (1 + conversion_ * parts_) *
+                           ceil_divide_32(ceil_divide_32(lines * bundle_, 8) * tiling.columns, threads);
+
+    const int64_t units = int64_t{ceil_divide_32(quads, kQuadsPerUnit)} * tiling.filter_blocks;
+    const double loads =
+        steps_ * (bundle_ * (tiling.taps + kQuad - 1) / 4.0 + tiling.taps * tiling.accumulator_tiles);
+    // Padding filters are multiplied and activated, but not stored.
+    const double all = 1.0 * tiling.blocks_per_group * tiling.filter_blocks * tiling.accumulator_tiles;
+    const double stored = std::min(1.0, ceil_divide_32(folded_filters_, kMmaN) / all);
+    const double unit = costs_.load * loads + (store_ * stored + activation_) * tiling.accumulator_tiles;
+    const double multiplying =
+        unit * ceil_divide_32(blocks * units, kSchedulers) +
+        (costs_.step * steps_ + addition_ * tiling.accumulator_tiles) * ceil_divide_32(units, tiling.warps);
+    return {costs_.tile + copying + staging + multiplying, preparing};
+  }
+
+  const decltype(Costs::few_channels)& costs_;
+  const int64_t multiprocessors_, shared_memory_;
+  const double size_;  // bytes of an element
+  const int64_t group_, channels_, channel_blocks_, bundle_;
+  const double filters_;
+  const int64_t folded_filters_, quads_per_row_;
+  const int parts_;
+  const double steps_;
+  double conversion_ = 0;
+  double store_, activation_ = 0, addition_ = 0;  // nanoseconds of a unit's accumulator tile
+  double output_, transfer_;                      // nanoseconds of memory
+  bool rows_share_sectors_, planes_share_sectors_;
+};
 
 class Tiler {
  public:
@@ -49,7 +179,8 @@ class Tiler {
         folds_(folds),
         device_(device),
         bundles_(problem_),
-        quads_per_row_(quads_per_output_row(problem)) {}
+        quads_per_row_(quads_per_output_row(problem)),
+        formula_(problem, bundles_, folds, device, false, true) {}
 
   // Finds the tilings that fit.
   void search(Candidates<Tiling>& found) const {
@@ -59,11 +190,8 @@ class Tiler {
     for (tiling.accumulator_tiles = 1; tiling.accumulator_tiles <= max_accumulator_tiles(tiling.taps);
          ++tiling.accumulator_tiles) {
       const int64_t blocks = ceil_divide(problem_.filters_per_group(), kMmaN * tiling.accumulator_tiles);
-      for (const int warps : {4, 8, 12, 16}) {
-        tiling.warps = warps;
-        for (int64_t splits = 1; splits < blocks; splits *= 2) try_quads(tiling, blocks, splits, found);
-        try_quads(tiling, blocks, blocks, found);
-      }
+      for (int64_t splits = 1; splits < blocks; splits *= 2) try_quads(tiling, blocks, splits, found);
+      try_quads(tiling, blocks, blocks, found);
     }
   }
 
@@ -86,13 +214,28 @@ class Tiler {
 
   void try_rows(Tiling tiling, int64_t all, Candidates<Tiling>& found) const {
     const int64_t limit = std::min<int64_t>(all, kMaxQuads / tiling.quads);
+    std::size_t warp_counts = std::size(kWarpCounts);
     for (int64_t rows = 1; rows <= limit; rows = next_rows(rows, all)) {
       tiling.rows = static_cast<int>(rows);
       tiling.images = 1;
       if (!set_sizes(tiling)) return;
-      found.add(tiling);
-      if (tiling.halves_images && rows == all) try_images(tiling, found);
+      warp_counts = try_warps(tiling, warp_counts, found);
+      if (warp_counts == 0) return;
+      if (tiling.halves_images && rows == all) try_images(tiling, warp_counts, found);
     }
+  }
+
+  // Tries the first `count` of kWarpCounts. Returns how many of them fit into shared memory.
+  std::size_t try_warps(Tiling tiling, std::size_t count, Candidates<Tiling>& found) const {
+    const int64_t without_results = tiling.shared_bytes;
+    for (std::size_t i = 0; i < count; ++i) {
+      tiling.warps = kWarpCounts[i];
+      tiling.shared_bytes = without_results + tiling.warps * kResultWordsPerWarp * int64_t{sizeof(float)};
+      if (tiling.shared_bytes > device_.shared_memory_per_block) return i;
+      tiling.cost = formula_(tiling);
+      found.add(tiling);
+    }
+    return count;
   }
 
   // Returns the fewest rows with which there are fewer tiles along the rows; if they are many, at least a
@@ -102,7 +245,7 @@ class Tiler {
     return row_tiles == 1 ? all + 1 : ceil_divide(all, std::min(row_tiles - 1, row_tiles * 8 / 9));
   }
 
-  void try_images(Tiling tiling, Candidates<Tiling>& found) const {
+  void try_images(Tiling tiling, std::size_t warp_counts, Candidates<Tiling>& found) const {
     // Only the last image of a half may end with a folded row that crosses the image's edge.
     if (tiling.quads != quads_per_row_ || !folds_evenly_) return;
     const int64_t image_elements = problem_.out_channels * problem_.output_size();
@@ -111,7 +254,8 @@ class Tiler {
     for (int images = 2; images <= limit; ++images) {
       tiling.images = images;
       if (images * tiling.rows * tiling.quads > kMaxQuads || !set_sizes(tiling)) return;
-      found.add(tiling);
+      warp_counts = try_warps(tiling, warp_counts, found);
+      if (warp_counts == 0) return;
     }
   }
 
@@ -120,7 +264,8 @@ class Tiler {
            ceil_divide(problem_.output[1], tiling.tile_rows()) * ceil_divide(quads_per_row_, tiling.quads);
   }
 
-  // Sets the sizes and the cost. Returns false if the tile does not fit.
+  // Sets all but the number of warps and the cost. The shared memory does not include the staging buffers for
+  // stores, which lie at its end. Returns false if the tile does not fit.
   bool set_sizes(Tiling& tiling) const {
     const auto rows_for = [&](int64_t output_rows, int64_t filter_rows) {
       return (output_rows - 1) * problem_.stride[1] + (filter_rows - 1) * problem_.dilation[1] + 1;
@@ -175,7 +320,6 @@ class Tiler {
     block.place<unsigned>(weight_words);
     shared.staged = block.place<unsigned>(parts_of(problem_) * staged_words);
     shared.raw = block.place<unsigned char>(4 * (tiling.raw_words + tiling.zero_words));
-    shared.results = block.place<float>(int64_t{tiling.warps} * kResultWordsPerWarp);
     shared.lines = block.place<unsigned>(tiling.images * bundles_.channel_blocks * lines *
                                          staged_line_words(bundles_.size));
     shared.scales = block.place<FilterScale>(filters);
@@ -184,104 +328,9 @@ class Tiler {
     shared.tops = block.place<int>(filters);
     shared.second_factors = block.place<float>(filters);
     shared.state = block.place<BlockState>(1);
+    shared.results = block.place<float>(0);
     tiling.shared_bytes = block.end();
-    if (tiling.shared_bytes > device_.shared_memory_per_block) return false;
-    set_cost(tiling);
-    return true;
-  }
-
-  // Sets the nanoseconds on an H200. Each part was counted for some 7,000 tilings of the course layers at
-  // batches 1 to 10,000, and what one takes fitted to the times measured. A block's warps share the
-  // multiprocessor with those of the blocks beside it, and wait for memory and for each other on their own.
-  void set_cost(Tiling& tiling) const {
-    const int64_t tiles = tiling.tile_count;
-    const int64_t rows = problem_.group * tiling.blocks_per_group;
-    const int64_t resident =
-        std::clamp<int64_t>(device_.shared_memory_per_multiprocessor / (tiling.shared_bytes + 1024), 1,
-                            kMaxThreads / 32 / tiling.warps);
-    const int64_t slots = device_.multiprocessors * resident;
-    const int64_t columns = grid_columns(tiles, rows, slots);
-    const double waves = ceil_divide(rows * columns, slots);
-    const double tiles_per_block = ceil_divide(tiles, columns);
-    const double blocks_per_multiprocessor =
-        std::min(resident, ceil_divide(rows * columns, device_.multiprocessors));
-
-    const int64_t quads = int64_t{tiling.images} * tiling.rows * tiling.quads;
-    const int64_t units = ceil_divide(quads, kQuadsPerUnit) * tiling.filter_blocks;
-    const double rounds = ceil_divide(units, tiling.warps);
-    const double steps = bundles_.steps() * terms_of(problem_);
-    const double multiplications = steps * tiling.taps * tiling.accumulator_tiles * kQuad;
-    const double loads =
-        steps * (bundles_.size * (tiling.taps + 3) / 4.0 + tiling.taps * tiling.accumulator_tiles);
-    const double lines = int64_t{tiling.images} * bundles_.channel_blocks * tiling.lines;
-    const double staged = std::ceil(lines * bundles_.size / 8) * tiling.columns;
-    const int64_t runs = tiling.tile_images() * problem_.channels_per_group() * tiling.runs_per_plane;
-    const double runs_per_warp = ceil_divide(std::max<int64_t>(runs, tiling.warps), tiling.warps);
-    const double weights = to_double(tiling.shared.staged.bytes) / 4;
-
-    const int width = store_width(problem_);
-    double store = width == 4 ? 34 : width == 2 ? 42 : 26;
-    if (width < 4) {
-      // The more of y the blocks of a multiprocessor write in turns, the slower they write it.
-      const int64_t filters = int64_t{tiling.filter_blocks} * tiling.accumulator_tiles * kMmaN;
-      const double bytes = 2.0 * quads * kQuad * std::min(filters, problem_.filters_per_group()) *
-                           bytes_per_element(problem_.type) * blocks_per_multiprocessor;
-      store += 13 * std::clamp((bytes / 1024 - 150) / 200, 0.0, 1.0);
-    }
-    // Tiles of eight filters of which none exists are multiplied, and stored for half.
-    const double filter_tiles =
-        1.0 * tiling.blocks_per_group * tiling.filter_blocks * tiling.accumulator_tiles;
-    const double existing = to_double(ceil_divide(problem_.filters_per_group(), kMmaN));
-    const double stored = 0.5 + 0.5 * existing / filter_tiles;
-    const double slots_of_unit = multiplications * multiplication_slots(bundles_.size);
-    const double unit_shared =
-        0.038 * slots_of_unit + 0.33 * loads + store * stored * tiling.accumulator_tiles + 3.2;
-    const double unit_alone = 0.47 * multiplications + 220 * steps + 11 * tiling.accumulator_tiles + 8;
-    // Long sums are bound by the tensor cores, each of which takes whole units.
-    const double computing = std::max(
-        rounds * (blocks_per_multiprocessor * tiling.warps * unit_shared + unit_alone),
-        0.17 * slots_of_unit * kTensorCores * std::ceil(blocks_per_multiprocessor * units / kTensorCores));
-    const double shared = 0.13 * tiling.raw_words + 8.7 * runs_per_warp * tiling.warps;
-    const double alone =
-        130 * std::ceil(staged / (32 * tiling.warps)) + 220 * runs_per_warp + 800 + computing;
-    const double first_shared = 0.22 * weights + 12.5 * lines;
-    const double first_alone = 480 * std::ceil(weights / (32 * tiling.warps));
-    const double tile = blocks_per_multiprocessor * shared + alone,
-                 first = blocks_per_multiprocessor * first_shared + first_alone;
-    tiling.cost = waves * (tiles_per_block * tile + first);
-
-    // So that it can be compared with the other algorithms: what the sum takes beside that at batches of 1
-    // and 64, and how far it is off from batch 64 on, on the course layers and others (few_channels.md in
-    // benchmarks, at its end). Where channels are several, blocks of several tiles do not end together; in
-    // float16 the sum is then too small where results are stored one by one, since it takes staging for half
-    // of what it is in float32, and in float32 too large where they are not. Tilings are not chosen by that:
-    // it would favour one huge tile. Of products of one term course layers of one channel take 0.3 us more
-    // than the sum at batches 1 and 8, of three terms they do not.
-    const double launch = terms_of(problem_) == 1 ? 4100 : 3800;
-    const double several = problem_.channels_per_group() > 1 ? 1 - 1 / tiles_per_block : 0;
-    const double off = problem_.type == ElementType::float32 ? 1.1 - (width > 1 ? 0.1 * several : 0)
-                                                             : 0.95 + (width > 1 ? 0 : 0.26 * several);
-    // Of many channels in a group the sum is too large, unless results are stored one by one
-    // (few_channels.md in benchmarks, at its end).
-    const int64_t channels = problem_.channels_per_group();
-    const double many = width == 1 || channels <= 8 ? 1 : channels <= 32 ? 0.9 : 0.84;
-    const double work = off * many * (tiling.cost + waves * several / 2 * tile);
-    tiling.estimate = (launch - kEarlyStartNanoseconds + std::max(work, memory_nanoseconds(width))) *
-                      (problem_.is_grouped() ? kGroupedFactor : 1);
-  }
-
-  // What memory takes on an H200. Results that are stored by fours fill its sectors; the shares of others
-  // come one after the other, and where many planes are stored in turns so late that they cost memory as much
-  // as several times the bytes (15 layers of 64 to 512 filters and 29 MB to 4 GB, on an H100 and an H200: 970
-  // to 1,240 bytes a nanosecond of float32, 650 to 1,010 of 16 bits, on either card; those of 24 filters and
-  // fewer reach 1,700 and more).
-  double memory_nanoseconds(int store_width) const {
-    const double size = to_double(bytes_per_element(problem_.type));
-    const double x = size * to_double(problem_.batch * problem_.in_channels * problem_.input_size());
-    const double y =
-        size * to_double(problem_.batch * problem_.out_channels) * to_double(problem_.output_size());
-    const bool are_late = store_width < kQuad && problem_.filters_per_group() > 32;
-    return x / 3800 + y / (!are_late ? 3400 : size == 4 ? 1100 : 850);
+    return tiling.shared_bytes <= device_.shared_memory_per_block;
   }
 
   const ConvProblem problem_;
@@ -290,9 +339,17 @@ class Tiler {
   const Device& device_;
   const FilterBundles bundles_;
   const int64_t quads_per_row_;
+  const Formula formula_;
 };
 
 }  // namespace
+
+double cost_of(const ConvProblem& problem, const Device& device, const Pass& pass) {
+  const ConvProblem own = problem_with_channels(problem, pass.channels);
+  const FilterBundles bundles(folded_problem(own, pass.tiling.folds));
+  const bool is_last = pass.first_channel + pass.channels == problem.channels_per_group();
+  return Formula(own, bundles, pass.tiling.folds, device, pass.first_channel > 0, is_last)(pass.tiling);
+}
 
 FilterBundles::FilterBundles(const ConvProblem& problem) {
   const int64_t width = problem.filter[2];
@@ -334,14 +391,14 @@ int64_t quads_per_output_row(const ConvProblem& problem) { return ceil_divide(pr
 
 int64_t grid_columns(int64_t tiles, int64_t rows, int64_t slots) {
   // Rounded down, every block is resident; rounded up, fewer slots stay empty but some blocks wait.
-  const int64_t down = std::max<int64_t>(1, slots / rows);
-  const int64_t up = ceil_divide(slots, rows);
+  const int64_t up = ceil_divide_32(slots, rows);
+  const int64_t down = std::max<int64_t>(1, up * rows == slots ? up : up - 1);
   const auto rounds = [&](int64_t columns) {
-    return ceil_divide(rows * columns, slots) * ceil_divide(tiles, columns);
+    return int64_t{ceil_divide_32(rows * columns, slots)} * ceil_divide_32(tiles, columns);
   };
-  const int64_t columns = rounds(up) < rounds(down) ? up : down;
+  const int64_t columns = up != down && rounds(up) < rounds(down) ? up : down;
   // Every block takes the same number of tiles, to within one.
-  return ceil_divide(tiles, ceil_divide(tiles, columns));
+  return ceil_divide_32(tiles, ceil_divide_32(tiles, columns));
 }
 
 int store_width(const ConvProblem& problem) {

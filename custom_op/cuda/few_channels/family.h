@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -84,8 +83,7 @@ struct Tiling {
   int64_t raw_words = 0, channel_block_words = 0;
   SharedOffsets shared{};
   int64_t shared_bytes = 0;
-  double cost = std::numeric_limits<double>::infinity();  // to compare tilings
-  double estimate = 0;                                    // nanoseconds, to compare with other algorithms
+  double cost = 0;  // nanoseconds, as the only pass
 
   int tile_images() const { return halves_images ? 2 * images : images; }
   int tile_rows() const { return halves_images ? rows : 2 * rows; }
@@ -103,6 +101,9 @@ struct Pass {
   int64_t channels;
   Tiling tiling;
 };
+
+// Nanoseconds of a pass of the problem.
+double cost_of(const ConvProblem& problem, const Device& device, const Pass& pass);
 
 // True if accumulation over all channels, with `folds` folded rows, is too long for precision ieee.
 bool loses_accuracy(const ConvProblem& problem, int folds, const Device& device);
@@ -127,6 +128,7 @@ ConvProblem problem_with_channels(ConvProblem problem, int64_t channels);
 int64_t quads_per_output_row(const ConvProblem& problem);
 
 // Thread blocks that divide the output tiles of one grid row, on a card that holds `slots` blocks at once.
+// All numbers, and the number of blocks, are below 2^31.
 int64_t grid_columns(int64_t tiles, int64_t rows, int64_t slots);
 
 // Neighbouring outputs that always lie in one row and are aligned in y if y itself is: 1, 2 or 4.

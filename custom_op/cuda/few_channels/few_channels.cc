@@ -56,7 +56,6 @@
 #include "cuda/few_channels/family.h"
 #include "cuda/host/algorithm_by_tiling.h"
 #include "cuda/host/arguments.h"
-#include "cuda/host/estimate.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 #include "cuda/host/limits.h"
@@ -197,15 +196,6 @@ struct Family {
   }
 };
 
-// For a cycle of a scheduler 0.003 of each result of a multiprocessor: chosen by what the suite `fused` took
-// (benchmarks/activations.md), not fitted. Of several passes the last calls it, which takes longer; such have
-// not been timed.
-double activation_nanoseconds(const ConvProblem& problem, const Device& device) {
-  const double results = to_double(problem.batch * problem.out_channels) * to_double(problem.output_size());
-  return 0.003 * activation_cycles(problem.epilogue, costs_of(device)) * results /
-         std::max(1, device.multiprocessors);
-}
-
 // All passes of a problem, with their cost.
 struct Passes {
   std::vector<Pass> all;
@@ -217,21 +207,26 @@ struct Passes {
   }
 };
 
+double cost_of(const ConvProblem& problem, const Device& device, const Passes& passes) {
+  double sum = 0;
+  for (const Pass& pass : passes.all) sum += cost_of(problem, device, pass);
+  return sum;
+}
+
 std::optional<Passes> best_passes(const ConvProblem& problem, const Device& device) {
-  Passes passes{passes_of(problem, device), activation_nanoseconds(problem, device)};
+  Passes passes{passes_of(problem, device), 0};
   if (passes.all.empty() || (passes.all.size() > 1 && problem.type != ElementType::float32)) {
     return std::nullopt;
   }
-  for (const Pass& pass : passes.all) passes.cost += pass.tiling.estimate;
+  passes.cost = cost_of(problem, device, passes);
   return passes;
 }
 
-// All tilings of a single pass, in ascending order of the cost by which tilings are chosen; or the passes.
+// All tilings of a single pass, in ascending order of cost; or the passes.
 std::vector<Passes> cheapest_passes(const ConvProblem& problem, const Device& device) {
-  const double activation = activation_nanoseconds(problem, device);
   std::vector<Passes> all;
   for (const Tiling& tiling : cheapest_tilings(problem, device)) {
-    all.push_back({{{0, problem.channels_per_group(), tiling}}, activation + tiling.estimate});
+    all.push_back({{{0, problem.channels_per_group(), tiling}}, tiling.cost});
   }
   if (!all.empty()) return all;
   if (std::optional<Passes> passes = best_passes(problem, device)) all.push_back(*std::move(passes));
