@@ -15,15 +15,20 @@ extern const FittedCosts kH200{
     .clock = 1.98e+09,
     .costs = {
         .activation = {
-            .silu = 17,
-            .hard_swish = 13,
+            .silu = 20,
+            .hard_swish = 8,
             .call = 115,
+            .cycle = 0.505,  // ns
         },
         .depthwise = {
             .launch = 1300,  // ns
         },
         .epilogue = {
-            .launch = 850,  // ns
+            .launch = 2000,  // ns
+            .memory = 3370,  // GB/s
+            .pool = 1580,  // ns
+            .window = 0.343,  // ns
+            .input = 0.104,  // ns
         },
         .few_channels = {
             .launch = 2272,  // ns
@@ -51,7 +56,19 @@ extern const FittedCosts kH200{
             .launch = 2000,  // ns
         },
         .pointwise = {
-            .launch = 1600,  // ns
+            .launch = 883.6,  // ns
+            .late = 1069,  // ns
+            .memory = 4674,  // GB/s
+            .l2 = 8138,  // GB/s
+            .weights = 3437,  // GB/s
+            .partial_sector = 1.795,
+            .product = 2.845,  // ns
+            .load = 8.821,  // ns
+            .store = 16.69,  // ns
+            .spill = 1.263,
+            .tile = 875.8,  // ns
+            .staged_chunk = 373.2,  // ns
+            .residual = 2120,  // ns
         },
         .row_windows = {
             .launch = 1300,  // ns
@@ -60,7 +77,18 @@ extern const FittedCosts kH200{
             .launch = 1870,  // ns
         },
         .sliced_k = {
-            .launch = 680,  // ns
+            .launch = 175.7,  // ns
+            .late = 553.5,  // ns
+            .memory = 4516,  // GB/s
+            .l2 = 1.561e+04,  // GB/s
+            .step = 16.35,  // ns
+            .load = 2.092,  // ns
+            .product = 0.8911,  // ns
+            .split_product = 10.29,  // ns
+            .begin = 1367,  // ns
+            .latency = 469.9,  // ns
+            .result = 114.7,  // ns
+            .residual = 244.2,  // ns
         },
         .sliding_rows = {
             .launch = 923,  // ns

@@ -11,6 +11,7 @@
 #include "conv/arithmetic.h"
 #include "conv/attributes.h"
 #include "conv/small_floats.h"
+#include "cuda/costs/cost_table.h"
 #include "cuda/epilogue/arguments.h"
 #include "cuda/epilogue/family.h"
 #include "cuda/host/estimate.h"
@@ -27,12 +28,6 @@ constexpr int kThreads = 256;
 // More blocks than any card holds at once; the kernels' grid-stride loops cover the remaining units.
 constexpr int64_t kMaxBlocks = 1 << 20;
 constexpr int64_t kMaxPlaneElements = 1 << 30;  // elements; the kernels index a plane with 32 bits
-// Bandwidth of one multiprocessor of an H200, of the 4.3 TB/s of the card.
-constexpr double kBytesPerNanosecond = 32.6;
-// Time for an element of y of a pool, and for each input of its window: fitted on an H200 to max pools of 2 x
-// 2, 3 x 3 and 5 x 5 (benchmarks/many_channels.md).
-constexpr double kWindowNanoseconds = 0.33, kInputNanoseconds = 0.1;
-constexpr double kLaunchNanoseconds = 2000;
 
 const KernelRegistration registration({.header = "cuda/epilogue/kernel.cuh",
                                        .instances = instance_names("epilogue::kernel", kElements,
@@ -128,16 +123,16 @@ class Stage final : public EpilogueStage {
   }
 
   double estimate(const ConvProblem& problem, const Device& device) const override {
+    const auto& costs = costs_of(device).epilogue;
     const int64_t elements =
         problem.output_elements() * (problem.epilogue.has_residual ? 2 : 1) + problem.result_elements();
-    double nanoseconds = to_double(elements) * bytes_per_element(problem.type) / kBytesPerNanosecond;
+    double nanoseconds = costs.launch + to_double(elements * bytes_per_element(problem.type)) / costs.memory;
     if (const Pool& pool = problem.epilogue.pool; pool.kind != PoolKind::none) {
-      const double window =
-          kWindowNanoseconds + kInputNanoseconds * to_double(pool.kernel[0] * pool.kernel[1]);
-      nanoseconds = std::max(nanoseconds, to_double(problem.result_elements()) * window);
+      const double window = costs.window + costs.input * to_double(pool.kernel[0] * pool.kernel[1]);
+      nanoseconds +=
+          costs.pool + to_double(problem.result_elements()) * window / std::max(1, device.multiprocessors);
     }
-    return (kLaunchNanoseconds - kEarlyStartNanoseconds + nanoseconds / std::max(1, device.multiprocessors)) *
-           1e-6;
+    return nanoseconds * 1e-6;
   }
 
   std::unique_ptr<Plan> make(const ConvProblem& problem, const Device& device) const override {

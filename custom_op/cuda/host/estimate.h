@@ -24,4 +24,9 @@ inline double activation_cycles(const Epilogue& epilogue, const Costs& costs) {
   }
 }
 
+// The same in nanoseconds.
+inline double activation_nanoseconds(const Epilogue& epilogue, const Costs& costs) {
+  return costs.activation.cycle * activation_cycles(epilogue, costs);
+}
+
 }  // namespace convswap

@@ -42,6 +42,9 @@ struct Tiling {
   std::string key() const { return instance.arguments(); }
 };
 
+// Estimated nanoseconds.
+double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling);
+
 // All tilings that fit into the device's shared memory, in ascending order of estimated time.
 std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
 

@@ -1,10 +1,13 @@
-// Chooses a block's tile of sliced_k: the cheapest by estimate, without any measurement.
+// Estimates the times of sliced_k's tilings.
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "conv/arithmetic.h"
+#include "cuda/costs/cost_table.h"
 #include "cuda/host/estimate.h"
+#include "cuda/sliced_k/arguments.h"
 #include "cuda/sliced_k/family.h"
 
 namespace convswap::sliced_k {
@@ -16,59 +19,67 @@ bool has_one_tap(const ConvProblem& problem) {
          std::ranges::all_of(problem.pad_end, is_none);
 }
 
-// In nanoseconds but for the last, of elements of four bytes and of two; fitted to an H200's times of 617
-// problems, but for what version 9 has less of a launch, which is by those of one image
-// (benchmarks/sliced_k.md).
-struct Costs {
-  double launch;                    // of any kernel
-  double blocks, load, accumulate;  // of blocks side by side; of what a thread of theirs waits for: a step's
-                                    // load of a tile, and the sums of a product of two tiles
-  double one_tap, taps, pixels;  // of a step: what addresses take, of filters of several taps also by pixels
-  double single_weights;         // of a step: a tile of filters that are loaded number by number
-  double single_pixels;          // the same of pixels, of filters of one tap
-  double accumulators;           // of a warp's sums of a product of two tiles
-  double resident;               // blocks of four warps that a multiprocessor seems to have at once
-};
-constexpr Costs kCosts[] = {{680, 578, 45.4, 70.5, 33.4, 31.5, 2.59, 15.6, 4.37, 10.2, 2},
-                            {750, 560, 46.5, 68.3, 20.4, 21.6, 3.40, 14.3, 7.52, 9.54, 3}};
-
-// Of a result's activation on a multiprocessor, for a cycle of a scheduler.
-constexpr double kActivation = 0.01;
-
-// Where numbers are split, of a step: what it takes to split those of a tile of eight filters or pixels, and
-// a product's four more, which are added up apart. So fitted: of 47 problems of course and many-channels in
-// ieee, 39 are estimated within 10 %, the others at 0.78 to 1.13 of their time.
-constexpr double kSplitting = 1.0, kMoreProducts = 6.7;
-
-double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
-  const Costs& costs = kCosts[bytes_per_element(problem.type) == 4 ? 0 : 1];
-  const Instance& instance = tiling.instance;
-  const double steps = to_double(ceil_divide(k_size_of(problem), int64_t{kStepK}));
-  const double warp_steps = std::ceil(steps / instance.warps);
-  const double products = instance.filter_tiles * instance.pixel_tiles;
-  const double loads = 2 * instance.filter_tiles + instance.pixel_tiles;
-  // Blocks of a multiprocessor, and how many of them it seems to have at once: more of some would fit.
-  const double each = to_double(problem.group * tiling.filter_blocks * tiling.pixel_blocks) /
-                      std::max(1, device.multiprocessors);
-  const double resident = instance.warps == 4 ? costs.resident : instance.warps == 8 && products < 8 ? 2 : 1;
-  const double waves = each < 4 * resident ? std::ceil(each / resident) : each / resident;
-  const double blocks = each < 8 ? std::ceil(each) : each;
-  double addresses = costs.taps + costs.pixels * instance.pixel_tiles;
-  if (instance.one_tap) {
-    addresses = costs.one_tap +
-                (vectorizes_pixel_loads(problem, instance) ? 0 : costs.single_pixels * instance.pixel_tiles);
+// Blocks that the registers of a multiprocessor hold at once, as compiled for compute capability 9.0.
+int resident_blocks(const ConvProblem& problem, const Instance& instance) {
+  const int products = instance.filter_tiles * instance.pixel_tiles;
+  const bool is_small = bytes_per_element(problem.type) == 2;
+  int warps = 16;
+  if (products == 1) {
+    warps += (is_small ? 8 : 0) + (instance.one_tap && !splits_operands(problem) ? 8 : 0);
+  } else if (products >= 8) {
+    warps = is_small ? 12 : 8;
   }
-  if (!vectorizes_weight_loads(problem)) addresses += costs.single_weights * instance.filter_tiles;
-  if (splits_operands(problem)) addresses += kSplitting * loads + kMoreProducts * products;
-  const double results = to_double(problem.batch * problem.out_channels * problem.output_size());
-  const double activating = kActivation * activation_cycles(problem.epilogue, costs_of(device)) * results /
-                            std::max(1, device.multiprocessors);
-  return costs.launch + activating +
-         waves * (costs.blocks + costs.load * warp_steps * loads + costs.accumulate * products) +
-         blocks * (steps * addresses + costs.accumulators * instance.warps * products);
+  return std::max(1, warps / instance.warps);
 }
 
 }  // namespace
+
+// The time is a norm of three times: the instructions of a multiprocessor's warps, the latency of the longest
+// warp in each wave of blocks, and memory.
+double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
+  const auto& costs = costs_of(device).sliced_k;
+  const Instance& instance = tiling.instance;
+  const double element_bytes = to_double(bytes_per_element(problem.type));
+  const bool splits = splits_operands(problem);
+  const int products = instance.filter_tiles * instance.pixel_tiles;
+  const int64_t steps = ceil_divide(k_size_of(problem), int64_t{kStepK});
+  const int64_t warp_steps = ceil_divide(steps, int64_t{instance.warps});
+  const int64_t filters = std::min<int64_t>(instance.filters(), problem.filters_per_group());
+  // Per thread.
+  const int64_t results =
+      ceil_divide(filters * instance.pixels(), int64_t{instance.warps} * int64_t{kWarpSize});
+  const double grid = to_double(problem.group * tiling.filter_blocks * tiling.pixel_blocks) /
+                      std::max(1, device.multiprocessors);
+  const double blocks = std::ceil(grid);
+  const int resident = resident_blocks(problem, instance);
+  const double waves = std::ceil(blocks / resident);
+
+  // A warp loads the weights of eight filters at once. Loads of missing filters are not executed.
+  const int64_t weight_loads = ceil_divide(filters, int64_t{8}) * (vectorizes_weight_loads(problem) ? 1 : 4);
+  const int pixel_loads = vectorizes_pixel_loads(problem, instance) ? 4 : 4 * instance.pixel_tiles;
+  const double product = splits ? costs.split_product : costs.product * (element_bytes == 4 ? 2 : 1);
+  const double warp_step =
+      costs.step + costs.load * to_double(weight_loads + pixel_loads) + product * products;
+  const double activation = activation_nanoseconds(problem.epilogue, costs_of(device));
+  const double issue =
+      blocks * (to_double(steps) * warp_step + to_double(results) * instance.warps * activation);
+
+  const int loads_in_flight =
+      register_stages(instance.filter_tiles, instance.pixel_tiles, instance.warps, splits) - 1;
+  const double result = costs.result + (problem.epilogue.has_residual ? costs.residual : 0);
+  const double latency = waves * (costs.begin + costs.latency * to_double(warp_steps) / loads_in_flight +
+                                  result * to_double(results));
+
+  // Each further block of filters reads the input again.
+  const double input_bytes =
+      element_bytes * to_double(problem.batch * problem.in_channels * problem.input_size());
+  const double memory = to_double(problem.tensor_bytes()) / costs.memory +
+                        to_double(tiling.filter_blocks - 1) * input_bytes / costs.l2;
+  const auto powered = [](double time) { return time * std::sqrt(time); };
+  const double sum = powered(issue) + powered(latency) + powered(memory);
+  // Kernels start early if their blocks fit beside those of the kernel before.
+  return costs.launch + costs.late * std::min(1.0, 2 * grid / resident) + std::cbrt(sum * sum);
+}
 
 int64_t k_size_of(const ConvProblem& problem) { return problem.channels_per_group() * problem.filter_size(); }
 
@@ -90,9 +101,10 @@ bool vectorizes_pixel_loads(const ConvProblem& problem, const Instance& instance
 
 std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
   std::vector<Tiling> all;
+  all.reserve(std::size(kInstances) / 2);
   for (const Instance& instance : kInstances) {
     if (instance.one_tap != has_one_tap(problem)) continue;
-    // The smallest takes 4 KB, which every card has.
+    // The smallest instance takes 4 KB, which every card has.
     if (shared_bytes_of(instance) > device.shared_memory_per_block) continue;
     Tiling tiling;
     tiling.instance = instance;

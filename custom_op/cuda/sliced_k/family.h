@@ -59,6 +59,9 @@ int64_t shared_bytes_of(const Instance& instance);
 bool vectorizes_weight_loads(const ConvProblem& problem);
 bool vectorizes_pixel_loads(const ConvProblem& problem, const Instance& instance);
 
+// Estimated nanoseconds.
+double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling);
+
 // All tilings that support the problem, in ascending order of estimated time.
 std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
 
