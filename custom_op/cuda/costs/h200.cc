@@ -102,7 +102,19 @@ extern const FittedCosts kH200{
             .latency_per_product = 0.7758,  // ns
         },
         .tiled = {
-            .launch = 1610,  // ns
+            .launch = 1038,  // ns
+            .block_start = 0.7867,  // ns
+            .instruction = 0.1181,  // ns
+            .instruction_latency = 1.929,  // ns
+            .stage_latency = 1560,  // ns
+            .row = 16.46,
+            .staged = 108.4,
+            .converted = 1.345,
+            .result = 98.7,
+            .split = 24.49,
+            .residual = 72.06,
+            .call = 81.65,
+            .skipped = 19.88,
         },
         .toeplitz = {
             .launch = 1107,  // ns

@@ -2,6 +2,7 @@
 
 // Kernel instances and tilings of tiled.
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,7 +35,8 @@ struct Tiling {
   int threads = 0;
   int window_height = 0, window_width = 0, window_pitch = 0, window_plane = 0;
   int weight_pitch = 0;
-  int shared_bytes = 0;
+  int stage_bytes = 0, shared_bytes = 0;
+  int64_t blocks = 0;
   double cost = 0;  // nanoseconds, estimated
 
   // Names the tiling among those of a problem.
@@ -43,6 +45,9 @@ struct Tiling {
                   " splits ", splits);
   }
 };
+
+// The estimated time of a tiling in nanoseconds.
+double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling);
 
 // The tiling with the least estimated time, or nullopt if none fits into the device's shared memory. The
 // problem must have an output and channels.
