@@ -50,7 +50,19 @@ extern const FittedCosts kH200{
             .cycle = 0.3895,  // ns
         },
         .implicit_gemm = {
-            .launch = 1500,  // ns
+            .launch = 1545,  // ns
+            .memory = 4535,  // GB/s
+            .load = 3031,  // GB/s
+            .store = 1.558e+04,  // GB/s
+            .block = 4087,  // ns
+            .step_weights = 225.5,  // ns
+            .filter = 42.13,  // ns
+            .step = 21.47,  // ns
+            .output_tile = 387.3,  // ns
+            .bank_cycle = 46.06,  // ns
+            .chunk = 306.7,  // ns
+            .pixels = 75.99,  // ns
+            .channel = 5.439,  // ns
         },
         .many_channels = {
             .launch = 2000,  // ns
@@ -103,7 +115,7 @@ extern const FittedCosts kH200{
         },
         .tiled = {
             .launch = 1038,  // ns
-            .block_start = 0.7867,  // ns
+            .block_start = 0.7866,  // ns
             .instruction = 0.1181,  // ns
             .instruction_latency = 1.929,  // ns
             .stage_latency = 1560,  // ns
@@ -113,7 +125,7 @@ extern const FittedCosts kH200{
             .result = 98.7,
             .split = 24.49,
             .residual = 72.06,
-            .call = 81.65,
+            .call = 81.64,
             .skipped = 19.88,
         },
         .toeplitz = {

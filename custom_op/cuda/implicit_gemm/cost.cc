@@ -1,9 +1,11 @@
 // The tiling search of implicit_gemm: takes the tiling with the least estimated time.
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "conv/arithmetic.h"
+#include "cuda/costs/cost_table.h"
 #include "cuda/host/candidates.h"
 #include "cuda/host/estimate.h"
 #include "cuda/host/formats.h"
@@ -59,6 +61,12 @@ int64_t steps_lower_bound(const ConvProblem& problem) {
   return round_up(ceil_divide(chunks / 2 * taps + chunks % 2 * half_block_steps, 2), kUnrolledSteps);
 }
 
+// Time of two things that overlap: longer than either if they take about as long.
+double overlapped(double a, double b) {
+  const double a_squared = a * a, b_squared = b * b;
+  return std::sqrt(std::sqrt(a_squared * a_squared + b_squared * b_squared));
+}
+
 class Tiler {
  public:
   Tiler(const ConvProblem& problem, const Device& device) : problem_(problem), device_(device) {}
@@ -74,7 +82,7 @@ class Tiler {
           for (tiling.stages = 1; tiling.stages <= kMaxStages; ++tiling.stages) {
             for (tiling.buffers = 1; tiling.buffers <= kMaxBuffers; ++tiling.buffers) {
               if (!fit_shared_memory(tiling)) continue;
-              tiling.cost = cost(tiling);
+              tiling.cost = cost_of(problem_, device_, tiling);
               found.add(tiling);
             }
           }
@@ -257,61 +265,6 @@ class Tiler {
 
   int64_t size() const { return bytes_per_element(problem_.type); }
 
-  // Nanoseconds. The parts of an image are fitted to 113 measurements of version 8 on an H200, of the
-  // course's layers and ten others, in all precisions and with other tilings than the chosen ones; the factor
-  // for an image is of version 9, in precision ieee of version 10; what a block takes before its first image
-  // and behind its last, and what loads take, of version 10, of several groups by 68 problems of the suite
-  // small-groups (benchmarks/few_channels.md); what it costs to pair rows, and how far loads slow down
-  // products that take longer than they do, of version 11. They are runs back to back, each of which started
-  // early, so that kEarlyStartNanoseconds need not be taken off. Beside version 12, on the course's layers at
-  // batches from 512 on, it comes out 9 % too short to 13 % too long, the last for 120 columns in float16; at
-  // batch 64, where no block has two images, 4 to 22 % too long.
-  double cost(const Tiling& tiling) const {
-    const double terms = terms_of(problem_), parts = parts_of(problem_);
-    const double steps = to_double(tiling.k_steps());
-    const double held = to_double(tiling.register_steps()) * (terms > 1 ? 2 : 1);
-    const double of_most = to_double(tiling.tiles) / kMaxTiles;
-    const double multiplying = 534 + of_most * (8.3 * steps * terms + 20.7 * (steps * terms - held));
-    const double writing = of_most * (463 + 5.2 * std::pow(tiling.bank_cycles, 1.5)) *
-                           (writes_pairs(problem_, tiling) ? 0.5 : 1);
-    // Warpgroups in turns: one writes while the other multiplies.
-    const double output_chunk = std::max(multiplying, (multiplying + writing) / 2);
-    const double rounds = std::ceil(to_double(problem_.input_size()) / (kPixelsInFlight * kProducerThreads));
-    const double chunks = to_double(tiling.chunks);
-    const double converting = 400 + 100 * rounds * (2 + parts) / 3;
-    const double of_byte = problem_.is_grouped() ? 0.018 : 0.0377;
-    const double loading = 1000 + of_byte * to_double(tiling.stage_bytes);
-    // Those who convert wait for loads, of which there are as many on their way as stages.
-    const double producing = chunks * std::max(converting, (converting + loading) / tiling.stages);
-    const double waited_for =
-        tiling.buffers == 1 ? 1 - to_double(tiling.double_buffered_filters) / tiling.filters : 0;
-    const double storing = 0.0117 * to_double(tiling.buffer_bytes) * waited_for;
-    const double of_image = (parts > 1 ? 1.1 : 0.93) * (tiling.pairs_rows ? 1.01 : 1);
-    const double consuming =
-        of_image * (to_double(tiling.output_tiles) * output_chunk + chunks * converting + storing + 126);
-    const double image = longer_of<4>(producing, consuming);
-
-    const double blocks_per_image = to_double(problem_.group * tiling.filter_blocks);
-    const double images_in_parallel = std::max(1.0, std::floor(device_.multiprocessors / blocks_per_image));
-    const double waves = std::ceil(blocks_per_image / device_.multiprocessors);
-    const double images = std::ceil(to_double(problem_.batch) / images_in_parallel);
-    const double fixed = problem_.is_grouped() ? 6500 : 9500;
-    const double computing = waves * (fixed + 250 * steps * parts + images * image);
-    const double bytes = to_double(problem_.batch * size() *
-                                   (problem_.in_channels * problem_.input_size() * tiling.filter_blocks +
-                                    problem_.out_channels * problem_.output_size()));
-    // What 2020's second layer takes longer with 120 columns in TF32, where memory bounds it; taken for all.
-    const double moving = 2.8e-4 * bytes * (tiling.tiles == kMaxTiles ? 1 : 1.015);
-    return longer_of<8>(computing, moving);
-  }
-
-  // Of what goes on at the same time: where both are near each other they take longer than either, the more
-  // so the lower kPower is, which is for what varies more.
-  template <int kPower>
-  static double longer_of(double a, double b) {
-    return std::pow(std::pow(a, kPower) + std::pow(b, kPower), 1.0 / kPower);
-  }
-
   const ConvProblem& problem_;
   const Device& device_;
 };
@@ -324,6 +277,47 @@ int64_t Tiling::offset_of(const HalfStep& half) const {
   const int64_t plane = half.row % row_phases / rows * column_phases + half.column % column_phases;
   return half.channel_block * channel_block_vectors + plane * plane_vectors + half.row / row_phases * pitch +
          half.column / column_phases;
+}
+
+// Persistent blocks compute image after image. Producers prepare an image while consumers compute the
+// previous one. Memory bounds all blocks together.
+double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
+  const auto& costs = costs_of(device).implicit_gemm;
+  const double multiprocessors = std::max(1, device.multiprocessors);
+  const double parts = parts_of(problem), steps = to_double(tiling.k_steps());
+  const double chunks = to_double(tiling.chunks), output_tiles = to_double(tiling.output_tiles);
+
+  const double columns = to_double(tiling.tiles) / kMaxTiles;
+  const double multiplying = costs.output_tile + columns * costs.step * steps * terms_of(problem);
+  const double writing =
+      columns * costs.bank_cycle * tiling.bank_cycles / (writes_pairs(problem, tiling) ? 2 : 1);
+  // Warpgroups alternate: one writes while the other multiplies.
+  const double computing = output_tiles * std::max(multiplying, (multiplying + writing) / 2);
+  const double storing = multiprocessors / costs.store * to_double(tiling.buffer_bytes);
+
+  const double rounds = to_double(ceil_divide(problem.input_size(), kPixelsInFlight * kProducerThreads));
+  const double channels = to_double(problem.channels_per_group()) / chunks;
+  const double converting = costs.chunk + rounds * parts * (costs.pixels + costs.channel * channels);
+  const double loading = multiprocessors / costs.load * to_double(tiling.stage_bytes);
+  // Producers wait for loads, of which as many are in flight as there are stages.
+  const double chunk = std::max(converting, (converting + loading) / tiling.stages);
+
+  // Consumers slow down while producers convert, and wait for stores from a single buffer.
+  const double unbuffered =
+      tiling.buffers == 1 ? 1 - to_double(tiling.double_buffered_filters) / tiling.filters : 0;
+  const double image = overlapped(chunks * chunk, computing + chunks * converting + unbuffered * storing);
+  const double only_image = loading + converting + (chunks - 1) * chunk + computing + storing;
+
+  const double blocks_per_image = to_double(problem.group * tiling.filter_blocks);
+  const double images_in_parallel = std::max(1.0, std::floor(multiprocessors / blocks_per_image));
+  const double images = std::ceil(to_double(problem.batch) / images_in_parallel);
+  const double waves = std::ceil(blocks_per_image / multiprocessors);
+  const double block = costs.block + costs.step_weights * steps * parts + costs.filter * tiling.filters;
+  const double blocks = waves * (block + only_image + (images - 1) * image);
+  const double bytes = to_double(problem.batch * bytes_per_element(problem.type) *
+                                 (problem.in_channels * problem.input_size() * tiling.filter_blocks +
+                                  problem.out_channels * problem.output_size()));
+  return costs.launch + overlapped(blocks, bytes / costs.memory);
 }
 
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {

@@ -69,6 +69,9 @@ struct Tiling {
   }
 };
 
+// The estimated time of a tiling in nanoseconds.
+double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling);
+
 // The tiling with the least estimated time, or nullopt if none fits into the device's shared memory. The
 // problem must have an output, channels, and one or two spatial axes.
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device);
