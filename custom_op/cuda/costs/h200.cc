@@ -21,7 +21,21 @@ extern const FittedCosts kH200{
             .cycle = 0.505,  // ns
         },
         .depthwise = {
-            .launch = 1300,  // ns
+            .launch = 1342,  // ns
+            .memory = 3994,  // GB/s
+            .instruction = 0.1178,  // ns
+            .latency = 0.5999,  // ns
+            .residual = 168.9,  // ns
+            .plane_offsets = 407.7,  // ns
+            .block = 36.74,  // ns
+            .load = 69.91,
+            .element = 152.6,
+            .strip = 362.5,
+            .output = 84.96,
+            .activation = 2.736,
+            .shared = 6.524,
+            .filter_row = 162.4,
+            .tail = 0.3866,
         },
         .epilogue = {
             .launch = 2000,  // ns
@@ -83,7 +97,17 @@ extern const FittedCosts kH200{
             .residual = 2120,  // ns
         },
         .row_windows = {
-            .launch = 1300,  // ns
+            .launch = 1383,  // ns
+            .memory = 4905,  // GB/s
+            .begin = 1925,  // ns
+            .weights = 107.3,  // ns
+            .segment = 9.874,  // ns
+            .load = 1.441,  // ns
+            .chunk = 369.7,  // ns
+            .step = 22.33,  // ns
+            .store = 1.48,  // ns
+            .activation = 0.2912,  // ns
+            .request = 0.02537,  // ns
         },
         .separable = {
             .launch = 1870,  // ns
@@ -103,15 +127,18 @@ extern const FittedCosts kH200{
             .residual = 244.2,  // ns
         },
         .sliding_rows = {
-            .launch = 923,  // ns
-            .memory = 3942,  // GB/s
-            .instruction = 0.6324,  // ns
-            .begin = 121,
-            .row = 27.44,
-            .output = 3.798,
-            .overlap = 0.4161,
-            .row_latency = 61.89,  // ns
-            .latency_per_product = 0.7758,  // ns
+            .launch = 721.7,  // ns
+            .memory = 4918,  // GB/s
+            .cache = 7976,  // GB/s
+            .instruction = 0.2521,  // ns
+            .latency = 1.099,  // ns
+            .memory_latency = 80.73,  // ns
+            .residual = 168.3,  // ns
+            .begin = 260,
+            .row = 37.17,
+            .transfer = 5.696,
+            .output = 10.31,
+            .tail = 0.6142,
         },
         .tiled = {
             .launch = 1038,  // ns

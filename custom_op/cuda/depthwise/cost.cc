@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <numeric>
 #include <vector>
 
 #include "conv/arithmetic.h"
+#include "cuda/costs/cost_table.h"
 #include "cuda/depthwise/arguments.h"
 #include "cuda/depthwise/family.h"
 #include "cuda/host/candidates.h"
@@ -51,6 +51,73 @@ std::vector<int> tile_extents(int64_t extent, int64_t max_tile, int64_t multiple
     if (tile <= 2 * multiple) break;
   }
   return tiles;
+}
+
+// Outputs that a thread computes at a time with an instance for filters of any size (kernel.cuh).
+constexpr int kOutputsAtOnce = 4;
+
+// Instructions of a thread that load the window and the filters.
+double load_instructions(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
+  const auto& costs = costs_of(device).depthwise;
+  const int64_t filter_elements = tiling.planes * (problem.filter_size() + 1);  // and biases
+  const double filters = to_double(ceil_divide(filter_elements, tiling.threads)) * costs.element;
+  const int64_t lines = tiling.planes * problem.filter[0] * tiling.window_rows;
+  if (!tiling.is_contiguous) {
+    return to_double(ceil_divide(lines * tiling.window_pitch, tiling.threads)) * costs.element + filters;
+  }
+  // Threads load so many vectors at a time (window.cuh).
+  const int64_t vector_bytes = tiling.vector_columns * static_cast<int64_t>(bytes_per_element(problem.type));
+  const int64_t in_flight = vector_bytes == 16 ? 4 : 8;
+  const int64_t loads = ceil_divide(lines, tiling.threads / tiling.window_loads);
+  return to_double(round_up(loads, in_flight)) * costs.load + filters;
+}
+
+// Instructions of a strip.
+double strip_instructions(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
+  const auto& costs = costs_of(device).depthwise;
+  const Instance& instance = tiling.instance;
+  const double taps = to_double(problem.filter_size()), outputs = tiling.strip_outputs;
+  // Lanes that meet in a bank: the greatest common divisor of the stride and 32 banks.
+  const double conflicts = to_double(std::min<int64_t>(problem.stride[2] & -problem.stride[2], 32));
+  const double output =
+      costs.output + costs.activation * activation_cycles(problem.epilogue, costs_of(device));
+  if (instance.rows == 0) {
+    const double filter_rows = to_double(problem.filter[0] * problem.filter[1]);
+    const double tap = kOutputsAtOnce + costs.shared * (kOutputsAtOnce * conflicts + 1);
+    return costs.strip + std::ceil(outputs / kOutputsAtOnce) *
+                             (taps * tap + filter_rows * costs.filter_row + kOutputsAtOnce * output);
+  }
+  const double begin = costs.strip + costs.shared * taps;
+  if (!instance.slides) return begin + outputs * (taps * (1 + costs.shared * conflicts) + output);
+  return begin + (outputs + instance.rows - 1) * (taps + costs.shared * instance.width) + outputs * output;
+}
+
+// The time is that of instruction issue and memory together, the instructions of a thread one after the other
+// for each wave of blocks, and the start of blocks. `strip`: instructions of a strip.
+double cost_with(const ConvProblem& problem, const Device& device, const Tiling& tiling, double strip) {
+  const auto& costs = costs_of(device).depthwise;
+  const double warps = tiling.threads / 32;
+  const double resident = to_double(std::max<int64_t>(
+      1, std::min<int64_t>({2048 / tiling.threads, 65'536 / (tiling.instance.registers * tiling.threads),
+                            device.shared_memory_per_multiprocessor / (tiling.shared_bytes + 1024)})));
+  const double blocks = to_double(tiling.blocks) / std::max(1, device.multiprocessors);
+  const double loads = load_instructions(problem, device, tiling);
+  const double block_instructions = warps * loads + to_double(ceil_divide(tiling.strips, 32)) * strip;
+  // Blocks of two launches share a multiprocessor after an early start. If not all blocks of both are
+  // resident, some multiprocessors get more blocks than others.
+  const double uneven = costs.tail * resident * std::sqrt(std::clamp(2 * blocks / resident - 1, 0.0, 1.0));
+  const double issue = (blocks + uneven) * block_instructions / 4 * costs.instruction;
+  const double memory = to_double(problem.tensor_bytes()) / costs.memory;
+  const double thread_strips = to_double(ceil_divide(tiling.strips, tiling.threads));
+  const double residual =
+      problem.epilogue.has_residual ? costs.residual * thread_strips * tiling.strip_outputs : 0;
+  const double latency = costs.latency * (loads + thread_strips * strip) + residual +
+                         (tiling.is_contiguous ? 0 : costs.plane_offsets);
+  const double waves = std::max(1.0, blocks / resident);
+  // Nearly the larger of both.
+  const auto fourth_power = [](double value) { return value * value * value * value; };
+  const double throughput = std::sqrt(std::sqrt(fourth_power(issue) + fourth_power(memory)));
+  return costs.launch + throughput + waves * latency + costs.block * blocks;
 }
 
 class Search {
@@ -150,83 +217,15 @@ class Search {
     if (tiling.shared_bytes > device_.shared_memory_per_block) return;
     const std::optional<Tiling>& best = found_.best();
     if (best && tiling.shared_bytes > std::max(kBytesForThreeBlocks, best->shared_bytes)) return;
+    const double strip = strip_instructions(problem_, device_, tiling);
     for (const int threads : kBlockThreads) {
       // A thread has one vector load per line at most.
       if (tiling.is_contiguous && tiling.window_loads > threads) continue;
       tiling.threads = threads;
-      tiling.cost = cost_of(tiling);
+      tiling.cost = cost_with(problem_, device_, tiling, strip);
       found_.add(tiling);
       if (threads >= tiling.strips) break;
     }
-  }
-
-  // What a thread's loads of the window take, in instructions.
-  double load_instructions(const Tiling& tiling) const {
-    const int64_t bytes = tiling.vector_columns * static_cast<int64_t>(bytes_per_element(problem_.type));
-    const int64_t lines = tiling.planes * problem_.filter[0] * tiling.window_rows;
-    if (!tiling.is_contiguous)
-      return 70 * to_double(ceil_divide(lines * tiling.window_loads, tiling.threads));
-    const int64_t at_a_time = bytes == 16 ? 4 : 8;
-    const int64_t rounds = ceil_divide(ceil_divide(lines, tiling.threads / tiling.window_loads), at_a_time);
-    const double each = 18 + (bytes_per_element(problem_.type) < 4 ? 2.0 * tiling.vector_columns : 0);
-    return to_double(rounds) * (to_double(at_a_time) * each + 10);
-  }
-
-  // What a strip takes, in instructions, or in cycles of shared memory where these are more.
-  double strip_instructions(const Tiling& tiling) const {
-    const double taps = to_double(problem_.filter_size()), steps = tiling.strip_outputs;
-    constexpr double kBegin = 60, kResult = 9;
-    const double activation =
-        activation_cycles(problem_.epilogue, costs_of(device_));  // as if each were an instruction
-    if (instance_.slides) {
-      return (steps + instance_.rows - 1) * (taps + instance_.width + 3) + steps * (kResult + activation) +
-             taps + kBegin;
-    }
-    if (instance_.rows > 0) {
-      const double conflicts = to_double(std::gcd(problem_.stride[2], int64_t{32}));
-      return steps * (std::max(2 * taps + 14, 4 * taps * conflicts) + activation) + taps + kBegin;
-    }
-    const double rows = to_double(problem_.filter[0] * problem_.filter[1]);
-    return std::ceil(steps / 4) * (taps * 28 + rows * 12 + 90 + 4 * activation) + kBegin;
-  }
-
-  // Nanoseconds on an H200: fitted to some thousand tilings of layers of two dimensions and one; see
-  // benchmarks/depthwise.md.
-  double cost_of(const Tiling& tiling) const {
-    constexpr double kLaunchNanoseconds = 1300, kCyclesPerNanosecond = 1.755, kBytesPerNanosecond = 32.6;
-    constexpr double kIssue = 0.635, kMemory = 0.9;
-    // How much longer the longer of both takes for the other: the less the more blocks take turns. And how
-    // much longer few warps take.
-    constexpr double kOther = 0.955, kFewWarps = 0.793;
-    constexpr double kWaveNanoseconds = 350, kBlockNanoseconds = 47;
-    constexpr double kStripNanoseconds = 0.71, kLoadNanoseconds = 2.05;  // of an instruction, alone
-    constexpr double kBegin = 180, kSourceNanoseconds = 1000;
-    const int64_t multiprocessors = std::max(1, device_.multiprocessors);
-    const int64_t warps = tiling.threads / 32;
-    const int64_t resident = std::max<int64_t>(
-        1, std::min<int64_t>({2048 / tiling.threads, 65'536 / (instance_.registers * tiling.threads),
-                              device_.shared_memory_per_multiprocessor / (tiling.shared_bytes + 1024)}));
-    const double of_multiprocessor = to_double(tiling.blocks) / to_double(multiprocessors);
-    const double loads = load_instructions(tiling), strip = strip_instructions(tiling);
-    const double whole_rows =
-        to_double(problem_.output[1]) / to_double(ceil_divide(problem_.output[1], tiling.rows) * tiling.rows);
-    const double of_block =
-        to_double(warps) * (loads + kBegin) + to_double(ceil_divide(tiling.strips, 32)) * strip * whole_rows;
-    const double beside = std::min(to_double(resident), std::max(1.0, of_multiprocessor));
-    const double blocks =
-        of_multiprocessor < to_double(resident) ? std::ceil(of_multiprocessor) : of_multiprocessor;
-    const double issue =
-        kIssue * (1 + kFewWarps / (beside * to_double(warps))) * blocks * of_block / 4 / kCyclesPerNanosecond;
-    const double memory =
-        kMemory * to_double(problem_.tensor_bytes()) / (kBytesPerNanosecond * to_double(multiprocessors));
-    const double both = std::max(issue, memory) + std::min(issue, memory) * kOther / std::sqrt(beside);
-    const double waves = std::max(1.0, of_multiprocessor / to_double(resident));
-    const double of_thread = to_double(ceil_divide(tiling.strips, tiling.threads)) * strip;
-    const double latency = kWaveNanoseconds + kStripNanoseconds * of_thread + kLoadNanoseconds * loads +
-                           (tiling.is_contiguous ? 0 : kSourceNanoseconds);
-    // What the tilings that it takes were measured to need beside sliding_rows, which is fitted later.
-    constexpr double kMore = 1.1;
-    return kLaunchNanoseconds + kMore * (both + waves * latency + kBlockNanoseconds * of_multiprocessor);
   }
 
   Candidates<Tiling> found_;
@@ -237,6 +236,10 @@ class Search {
 };
 
 }  // namespace
+
+double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
+  return cost_with(problem, device, tiling, strip_instructions(problem, device, tiling));
+}
 
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
   return Search(problem, device, false).run().best();

@@ -50,6 +50,9 @@ struct Tiling {
   }
 };
 
+// The estimated time of a tiling in nanoseconds.
+double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling);
+
 // The tiling with the least estimated time, or nullopt if not even the smallest fits into the device's shared
 // memory. The problem must be depthwise. Its output must not be empty; its data must be float32, float16 or
 // bfloat16.

@@ -21,13 +21,10 @@ struct Tiling {
   int64_t band_rows = 0, pitch = 0;
   int64_t phase_windows = 0, channel_windows = 0, stage_windows = 0;
   int64_t column_chunks = 0;
-  std::vector<DepthWindow> depth;      // two for each step
-  std::vector<unsigned> step_offsets;  // as the kernel takes them
+  int64_t steps = 0;  // wgmmas per accumulator
   SharedOffsets shared;
   int64_t shared_bytes = 0;
   double cost = 0;  // nanoseconds, estimated
-
-  int64_t steps() const { return static_cast<int64_t>(step_offsets.size()); }
 
   // Names the tiling among those of a problem.
   std::string key() const { return joined("folds ", folds, " bands ", bands); }
@@ -48,6 +45,16 @@ int64_t windows_per_filter(const ConvProblem& problem);
 
 // Whether windows that a filter's row has behind each other are those of other outputs.
 bool can_lay_out_windows(const ConvProblem& problem);
+
+// Windows of a tiling's steps, as the kernel takes them.
+struct StepWindows {
+  std::vector<DepthWindow> depth;  // two for each step
+  std::vector<unsigned> offsets;
+};
+StepWindows step_windows_of(const ConvProblem& problem, const Tiling& tiling);
+
+// The estimated time of a tiling in nanoseconds.
+double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling);
 
 // All tilings that fit into the device's shared memory, in ascending order of estimated time.
 std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);

@@ -74,12 +74,13 @@ struct Family {
     to.channel_windows = narrow(tiling.channel_windows);
     to.stage_windows = narrow(tiling.stage_windows);
     to.column_chunks = narrow(tiling.column_chunks);
-    to.steps = narrow(tiling.steps());
+    to.steps = narrow(tiling.steps);
     to.tiles = narrow(problem.batch * tiling.bands);
     to.bands_divisor = FastDivisor(narrow(tiling.bands));
     to.filter_blocks = FastDivisor(narrow(tiling.filter_blocks));
-    std::ranges::copy(tiling.step_offsets, to.step_offsets);
-    std::ranges::copy(tiling.depth, to.depth);
+    const StepWindows windows = step_windows_of(problem, tiling);
+    std::ranges::copy(windows.offsets, to.step_offsets);
+    std::ranges::copy(windows.depth, to.depth);
     to.naive_conv = naive_conv_of(problem);
     return to;
   }
@@ -106,7 +107,7 @@ struct Family {
 
   static std::string describe(const ConvProblem&, const Tiling& tiling, const Launch& launch) {
     return joined("bands of ", tiling.groups, " x ", tiling.folds, " output rows, ", tiling.column_chunks,
-                  " x ", tiling.steps(), " products of ", kColumns, " columns, ", text_of(launch));
+                  " x ", tiling.steps, " products of ", kColumns, " columns, ", text_of(launch));
   }
 };
 

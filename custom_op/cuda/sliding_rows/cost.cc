@@ -26,33 +26,56 @@ void set_pieces(const ConvProblem& problem, Tiling& tiling) {
   tiling.segments = static_cast<int>(ceil_divide(pieces - left_halo - right_halo, tiling.segment_pieces));
 }
 
+// The share of the tensors' bytes that come from DRAM and not from the L2 cache, if the kernel before used
+// the same tensors: none if they fill half the cache, all if they fill the whole.
+double miss_share(const ConvProblem& problem, const Device& device) {
+  if (device.l2_cache_bytes == 0) return 1;
+  return std::clamp(2 * to_double(problem.tensor_bytes()) / device.l2_cache_bytes - 1, 0.0, 1.0);
+}
+
 }  // namespace
 
-// Each block of warps computes strips of rows. The time is that of instruction issue and memory, which
-// overlap in part, and the latency of the longest strip in each wave of blocks.
+// The time is that of instruction issue and memory together, and that of a strip's rows one after the other
+// for each wave of blocks.
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
   const auto& costs = costs_of(device).sliding_rows;
   const Instance& instance = tiling.instance;
-  const double taps = to_double(instance.taps), outputs = to_double(instance.outputs),
-               stride = to_double(instance.stride);
-  const double row_products = taps * taps * outputs / stride;  // of an input row
-  const double output_instructions = costs.output + activation_cycles(problem.epilogue, costs_of(device));
-  const double row_instructions = row_products + costs.row + output_instructions * outputs / stride;
-  const double rows = (to_double(problem.output[1]) / tiling.strips - 1) * stride + taps;
-  const double block_instructions =
-      kWarpsPerBlock * (costs.begin + 2 * taps * taps + rows * row_instructions);
+  const int piece_columns = instance.outputs * instance.stride;
+  const int right_halo = std::max(0, instance.taps - instance.stride - instance.pad_left);
+  const int loads = piece_columns / instance.vector_columns, shuffles = instance.pad_left + right_halo;
+  const double taps = to_double(instance.taps), stride = to_double(instance.stride);
+  const double row_outputs = instance.outputs / stride;  // of an input row
+  const double row_instructions =
+      costs.row + costs.transfer * (loads + shuffles) +
+      row_outputs * (taps * taps + costs.output + activation_cycles(problem.epilogue, costs_of(device)));
+  const double begin_instructions = costs.begin + 2 * taps * taps;
+  const double mean_rows = (to_double(problem.output[1]) / tiling.strips - 1) * stride + taps;
 
   const double resident = min_blocks_per_sm(instance.taps);
   const double blocks = to_double(tiling.blocks) / std::max(1, device.multiprocessors);
+  // Blocks of two launches share a multiprocessor after an early start. If not all blocks of both are
+  // resident, some multiprocessors get more blocks than others.
+  const double uneven = costs.tail * resident * std::sqrt(std::clamp(2 * blocks / resident - 1, 0.0, 1.0));
+  // A warp of the block on each of the four schedulers.
+  static_assert(kWarpsPerBlock == 4);
   const double issue =
-      (blocks < resident ? std::ceil(blocks) : blocks) * block_instructions / 4 * costs.instruction;
-  const double memory = to_double(problem.tensor_bytes()) / costs.memory;
-  const double resident_blocks = std::clamp(blocks, 1.0, resident);
-  const double throughput =
-      std::max(issue, memory) + costs.overlap * std::min(issue, memory) / std::sqrt(resident_blocks);
+      (blocks + uneven) * (begin_instructions + mean_rows * row_instructions) * costs.instruction;
+  const double misses = miss_share(problem, device);
+  const double memory = to_double(problem.tensor_bytes()) *
+                        (misses / costs.memory + (1 - misses) / costs.cache) * (1 + uneven / blocks);
+
+  const int period = max_output_rows_per_input_row(instance.taps, instance.stride) * instance.stride;
+  const int prefetched =
+      prefetched_rows(instance.taps, period, static_cast<int>(bytes_per_element(problem.type)));
   const double strip_rows = (tiling.strip_rows - 1) * stride + taps;
-  const double latency = strip_rows * (costs.row_latency + costs.latency_per_product * row_products);
-  return costs.launch + throughput + std::ceil(blocks / resident) * latency;
+  const double residual = problem.epilogue.has_residual ? costs.residual * tiling.strip_rows : 0;
+  const double latency = costs.latency * (begin_instructions + strip_rows * row_instructions) +
+                         costs.memory_latency * misses * strip_rows / prefetched + residual;
+  const double waves = std::max(1.0, blocks / resident);
+  // Nearly the larger of both.
+  const auto fourth_power = [](double value) { return value * value * value * value; };
+  const double throughput = std::sqrt(std::sqrt(fourth_power(issue) + fourth_power(memory)));
+  return costs.launch + throughput + waves * latency;
 }
 
 const Instance* instance_for(const ConvProblem& problem) {

@@ -48,11 +48,11 @@ struct Tiling {
 // The instance with most columns per load that supports the problem, or null. The problem must be depthwise.
 const Instance* instance_for(const ConvProblem& problem);
 
-// Tilings of the candidate strip heights, in ascending order of estimated time. The problem's output must not
-// be empty; its data must be float32, float16 or bfloat16.
 // The estimated time of a tiling in nanoseconds.
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling);
 
+// Tilings of the candidate strip heights, in ascending order of estimated time. The problem's output must not
+// be empty; its data must be float32, float16 or bfloat16.
 std::vector<Tiling> tilings_of(const ConvProblem& problem, const Device& device, const Instance& instance);
 
 }  // namespace convswap::sliding_rows
