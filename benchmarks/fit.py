@@ -592,6 +592,7 @@ def main() -> int:
     add.add_argument("data", type=Path, metavar="DATA")
     add.add_argument("--problems", type=number_range, default=PROBLEMS, metavar="FIRST:END")
     add.add_argument("--seconds", type=float, default=math.inf, metavar="N", help="stop after so long")
+    add.add_argument("--held-out", action="store_true", help="only the problems that nothing is fitted to")
     add.add_argument("--tilings", type=int, default=TILINGS, metavar="N", help="at most, of an algorithm")
     add.add_argument("--commit", metavar="HASH", help="of the sources; default: that of this checkout")
     add = actions.add_parser("fit", help="fit the card's table of coefficients to the times")
@@ -609,7 +610,12 @@ def main() -> int:
         elif not _native.cuda_devices():
             parser.error("no NVIDIA card was found: algorithms are timed on a card")
         else:
-            collect(options.data, options.problems, options.seconds, options.commit, options.tilings)
+            numbers = [
+                number
+                for number in options.problems
+                if not options.held_out or problem_numbered(number).is_held_out
+            ]
+            collect(options.data, numbers, options.seconds, options.commit, options.tilings)
     except (ConvswapError, OSError) as error:
         print(f"fit.py: {error}", file=sys.stderr)
         return 2
