@@ -156,12 +156,14 @@ def test_a_conv_alone_is_timed_beside_the_default_provider(fit, tmp_path, monkey
     assert slower == fast and "default provider: 12 problems" in printed and "on 2" in printed
 
 
-def test_a_fit_finds_the_coefficients_behind_the_times(fit, tmp_path, monkeypatch):
-    """The times are those of a card whose instructions take 1.3 times as long, in sliding_rows."""
+def test_a_fit_estimates_the_times_that_it_is_given(fit, tmp_path, monkeypatch):
+    """The times are those of a card whose memory has 0.6 of the rate, in sliding_rows."""
     names = [f"{family}.{name}" for family, name, *_ in _native.coefficients()]
     _, costs = _native.fitted_costs(compute_capability=90)
-    place = names.index("sliding_rows.instruction")
-    real = [1.3 * value if name == place else value for name, value in enumerate(costs)]
+    real = [
+        value * (0.6 if name == "sliding_rows.memory" else 1)
+        for name, value in zip(names, costs, strict=True)
+    ]
     numbers = range(fit.SUITES_FROM, fit.SUITES_FROM + len(fit.suite_problems()))
     rows = []
     for draw in map(fit.problem_numbered, numbers):
@@ -179,8 +181,15 @@ def test_a_fit_finds_the_coefficients_behind_the_times(fit, tmp_path, monkeypatc
     monkeypatch.setattr(fit, "TABLES", tmp_path)
     fit.fit(file, ["sliding_rows"])
     table = (tmp_path / "h200.cc").read_text()
-    found = float(re.search(r"\.instruction = ([0-9.]+),", table)[1])
-    assert found == pytest.approx(real[place], rel=0.05)
+    (own,) = re.findall(r"\.sliding_rows = \{(.*?)\}", table, re.DOTALL)
+    values = dict(re.findall(r"\.(\w+) = ([0-9.e+-]+),", own))
+    fitted = [
+        float(values[name]) if family == "sliding_rows" else value
+        for (family, name, *_), value in zip(_native.coefficients(), costs, strict=True)
+    ]
+    times = [fit.times_of(row) for row in rows]
+    assert fit.root_mean_square(fit.residuals_of(times, costs)) > 0.15
+    assert fit.root_mean_square(fit.residuals_of(times, fitted)) < 0.02
     assert '.card = "NVIDIA H200"' in table and '.commit = "abcdef01"' in table
     with pytest.raises(ConvswapError, match=r"nothing: expected one of activation, depthwise, "):
         fit.fit(file, ["nothing"])
