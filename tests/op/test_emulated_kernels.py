@@ -83,8 +83,8 @@ FIRST_SEPARABLE_SEED, SEPARABLE_SEEDS = 8_000_000, 30
 # A pool of planes that are larger than a block's part.
 FIRST_POOLED_SEED, POOLED_SEEDS = 5_000_000, 24
 # Problems that are computed by all tilings of a family: first seeds, and numbers of further seeds (default
-# 1). pointwise has enough for chunks to reuse slots; many_channels, with 64 tilings, has one problem.
-EVERY_TILING_FURTHER = {"pointwise": 15, "many_channels": 0}
+# 1). pointwise has enough for chunks to reuse slots; many_channels has one by mma.sync and one by wgmma.
+EVERY_TILING_FURTHER = {"pointwise": 15}
 EVERY_TILING_FIRST = {
     "sliced_k": 40,
     "row_windows": 6,

@@ -16,11 +16,12 @@ COMPILER = _native.kernel_compiler()
 # One of 8.0, 8.6 and 8.9, and one of 10.0 and 12.0: no code distinguishes them (tested below).
 CAPABILITIES = (75, 80, 90, 120)
 FAMILIES = {family["header"]: family for family in _native.kernel_families()}
-# SASS instructions of the tensor cores; `prepare` and `combine` kernels have none.
+# SASS instructions of the tensor cores, by header.
 INSTRUCTIONS = {
     "cuda/few_channels/kernel.cuh": r"\bHMMA\.",
     "cuda/implicit_gemm/kernel.cuh": r"\bHGMMA\.",
     "cuda/many_channels/kernel.cuh": r"\bHGMMA\.",
+    "cuda/many_channels/mma_kernel.cuh": r"\bHMMA\.",
     "cuda/pointwise/kernel.cuh": r"\bHGMMA\.",
     "cuda/separable/kernel.cuh": r"\bHMMA\.",
     "cuda/sliced_k/kernel.cuh": r"\bHMMA\.",

@@ -27,7 +27,14 @@ def test_an_algorithm_without_tilings_has_one_alternative():
 
 def test_an_unsupported_problem_is_refused():
     with pytest.raises(ConvswapError, match="many_channels"):
-        _native.alternatives(LAYER, "many_channels", compute_capability=80)
+        _native.alternatives(LAYER, "many_channels", compute_capability=75)
+
+
+@pytest.mark.parametrize("capability", [80, 86, 89, 90, 100, 120])
+def test_only_cards_of_9_0_multiply_by_wgmma(capability: int):
+    names = _native.kernels_of(LAYER, "cuda", "many_channels", compute_capability=capability)
+    kernel = "kernel" if capability == 90 else "mma_kernel"
+    assert any(name.startswith(f"many_channels::{kernel}<") for name in names)
 
 
 def test_work_tiles_that_do_not_fill_the_card_are_split_over_the_channels():

@@ -241,7 +241,7 @@ def test_card_is_used_as_an_older_one_by_an_environment_variable(tmp_path: Path)
 from convswap import _native
 print(_native.cuda_devices()[0]["compute_capability"], _native.cuda_devices()[0]["shared_memory_per_block"])
 problem = _native.Problem((64, 64, 56, 56), (64, 64, 3, 3))
-print(_native.why_not(problem, "many_channels", "cuda"))
+print(_native.why_not(problem, "implicit_gemm", "cuda"))
 print(_native.describe_plan(problem, "cuda", "sliced_k"))
 """
     cache = tmp_path / "cache"

@@ -14,17 +14,19 @@ namespace convswap::many_channels {
 
 constexpr int kVectorBytes = 16;                        // eight channels of a pixel
 constexpr int kVectorChannels = 8;                      // channels in a vector
-constexpr int kWgmmaM = 64;                             // M of a wgmma: filters
-constexpr int kWgmmaK = 16;                             // K of a wgmma: two channel blocks
+constexpr int kWgmmaM = 64;                             // M of a step and of a wgmma: filters
+constexpr int kWgmmaK = 16;                             // K of a step and of a wgmma: two channel blocks
 constexpr int kAccumulatorTileColumns = 8;              // positions of an accumulator tile (wgmma.cuh)
-constexpr int kStepUnits = kWgmmaM * kWgmmaK * 2 / 16;  // 16-byte units of the weights of one wgmma
-constexpr int kMaxSteps = 256;                          // wgmmas of a K tile
+constexpr int kStepUnits = kWgmmaM * kWgmmaK * 2 / 16;  // 16-byte units of the weights of one step
+constexpr int kMaxSteps = 256;                          // steps of a K tile
 constexpr int kMaxStridePhases = 16;                    // row times column stride phases that taps read
-constexpr int kMaxStepsPerStage = 5;                    // wgmmas whose weights one TMA load brings
+constexpr int kMaxStepsPerStage = 5;                    // steps of a weight stage
+// With mma.sync, the warps wait for stages rather than for single steps: a stage has all taps of a 3x3
+// filter. If the stages do not fit into shared memory, they have kMaxStepsPerStage.
+constexpr int kMaxMmaStepsPerStage = 9;
 
-// Two consumer warpgroups issue wgmmas, each for half of the output tile's positions. Two producer warps
-// issue TMA loads: one loads pixels, the other loads weights and output offsets. Both producer warps convert
-// values below the K tiles' binade windows.
+// Two consumer warpgroups multiply, each for half of the output tile's positions. Of two producer warps, one
+// loads pixels, the other weights and output offsets. Both convert values below the K tiles' binade windows.
 constexpr int kConsumerWarpgroups = 2;
 constexpr int kConsumerThreads = 128 * kConsumerWarpgroups;
 constexpr int kProducerThreads = 64;
@@ -36,6 +38,7 @@ constexpr int kProducerBarrier = 4;
 constexpr int kPrepareThreads = 512, kPrepareThreadsPerSm = 3 * kPrepareThreads;
 
 constexpr int kMinWeightStages = 4, kMaxWeightStages = 8;
+constexpr int kMinMmaWeightStages = 2;  // mma.sync keeps no stage in flight
 constexpr int kMaxPixelStages = 6;
 // Two stages: the work tile whose results are being stored, and the next work tile.
 constexpr int kTileInfoStages = 2;
@@ -65,7 +68,7 @@ struct PixelStageInfo {
   // exponent is the pixels' scale exponent plus kBinades times the weight window.
   int exponent;
   bool is_last;         // last pixel stage of its work tile
-  bool use_naive_conv;  // drop the wgmmas' results and compute the work tile with naive_conv_value
+  bool use_naive_conv;  // drop the products and compute the work tile with naive_conv_value
 };
 
 // Scale of a filter's converted weights. The scale of window i is that of binade top - 29 i.
@@ -154,8 +157,8 @@ struct Arguments : Tensors<Element>, Geometry {
   int conv_groups;
   int output_tiles_per_prepared_tile;
   int k_tiles, k_tile_channels;   // K tiles of a conv group, over all depth taps
-  int steps;                      // wgmmas of a K tile
-  int stage_steps;                // wgmmas of a weight stage; the last stage of a K tile may have fewer
+  int steps;                      // of a K tile
+  int stage_steps;                // steps of a weight stage; the last stage of a K tile may have fewer
   int tile_positions;             // positions of an output tile, over both consumer warpgroups
   int strip_columns;              // output columns of a strip
   FastDivisor slices;             // slices of an image: strips times the output's depth
@@ -178,7 +181,7 @@ struct Arguments : Tensors<Element>, Geometry {
   int pixel_stages, weight_stages;
   int pixel_stage_bytes, weight_stage_bytes;
   int prepared_k_tile_bytes;
-  // TMA loads of a pixel stage, their size, and the distance of their sources.
+  // Contiguous parts of a pixel stage, which are TMA loads, their size, and the distance of their sources.
   int tma_loads, tma_load_bytes, tma_load_stride;
   SharedOffsets shared;
   // First row and column of each stride phase in the padded input.

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <span>
 #include <utility>
 
 #include "conv/arithmetic.h"
@@ -92,11 +93,13 @@ class Tiler {
         if (pairs > 1 && (pairs * taps > kMaxSteps || pairs * kWgmmaK >= 2 * problem_.channels_per_group())) {
           break;
         }
-        for (const Instance& instance : kInstances) {
+        for (const Instance& instance :
+             uses_wgmma() ? std::span<const Instance>(kInstances) : kMmaInstances) {
           // The output tiles of a larger prepared tile share vectors. With several stride phases or channel
           // blocks, larger prepared tiles would need many TMA loads and take longer to prepare and to load.
           for (const int64_t output_tiles_per_prepared_tile : {1, 2, 4}) {
             Tiling tiling;
+            tiling.uses_wgmma = uses_wgmma();
             tiling.accumulator_tiles = instance.accumulator_tiles;
             tiling.output_tiles_per_prepared_tile = output_tiles_per_prepared_tile;
             tiling.strips = strips;
@@ -158,6 +161,10 @@ class Tiler {
     const int64_t tile_bytes = tiling.prepared_k_tiles(problem_) * tiling.prepared_k_tile_bytes();
     tiling.round_tiles =
         std::min(tiling.prepared_tiles, std::max<int64_t>(1, kMaxPreparedBytes / tile_bytes));
+    const int64_t max_stage_steps = uses_wgmma() ? kMaxStepsPerStage : kMaxMmaStepsPerStage;
+    tiling.stage_steps = ceil_divide(tiling.steps, ceil_divide(tiling.steps, max_stage_steps));
+    if (lay_out_shared_memory(tiling)) return true;
+    if (uses_wgmma()) return false;
     tiling.stage_steps = ceil_divide(tiling.steps, ceil_divide(tiling.steps, int64_t{kMaxStepsPerStage}));
     return lay_out_shared_memory(tiling);
   }
@@ -184,8 +191,11 @@ class Tiler {
       tiling.shared_bytes = block.end();
       return true;
     };
-    // A pixel stage is released when two later wgmma groups are in flight.
-    if (!fits(tiling.steps > tiling.stage_steps ? 2 : 3, kMinWeightStages)) return false;
+    // A pixel stage is released when two later wgmma groups are in flight. mma.sync keeps none in flight.
+    if (!fits(uses_wgmma() && tiling.steps <= tiling.stage_steps ? 3 : 2,
+              uses_wgmma() ? kMinWeightStages : kMinMmaWeightStages)) {
+      return false;
+    }
     const auto grows_by = [&](int pixel_stages, int weight_stages) {
       return fits(tiling.pixel_stages + pixel_stages, tiling.weight_stages + weight_stages);
     };
@@ -195,6 +205,9 @@ class Tiler {
     }
     return grows_by(0, 0);
   }
+
+  // Only cards of compute capability 9.0 have wgmma.
+  bool uses_wgmma() const { return device_.compute_capability == 90; }
 
   int64_t size() const { return bytes_per_element(problem_.type); }
 
@@ -227,11 +240,15 @@ class Tiler {
     // Of a strided row each thread takes what lies apart.
     const double loaded = x_bytes * (problem_.stride[2] > 1 ? kApart : 1);
     const double preparing = std::max((loaded + prepared) / kPrepared, waiting);
-    double multiplying = to_double(tiling.steps) * kTile * to_double(tiling.accumulator_tiles);
-    // Fewer works of wide tiles overlap less.
-    multiplying *= 1 + 0.34 * std::max(tiling.accumulator_tiles - 20, 0) / 12;
-    // Two groups keep their stages: there is hardly a chunk ahead.
-    if (tiling.pixel_stages < (tiling.steps <= tiling.stage_steps ? 4 : 3)) multiplying *= 1.27;
+    constexpr double kMmaTile = 13;  // by mma.sync instead of wgmma
+    double multiplying = to_double(tiling.steps) * (tiling.uses_wgmma ? kTile : kMmaTile) *
+                         to_double(tiling.accumulator_tiles);
+    if (tiling.uses_wgmma) {
+      // Fewer works of wide tiles overlap less.
+      multiplying *= 1 + 0.34 * std::max(tiling.accumulator_tiles - 20, 0) / 12;
+      // Two groups keep their stages: there is hardly a chunk ahead.
+      if (tiling.pixel_stages < (tiling.steps <= tiling.stage_steps ? 4 : 3)) multiplying *= 1.27;
+    }
     const double loading =
         to_double(tiling.pixel_stage_bytes() + tiling.steps * kStepUnits * 16) / kLoadedBytes;
     const int64_t k_tiles_per_work_tile = ceil_divide(tiling.k_tiles, tiling.splits);

@@ -91,17 +91,18 @@ class PositionWriter {
   const float* staged_;
 };
 
-// Stores a warpgroup's accumulators. Scale and bias are applied in the registers, where a thread has two
-// rows. Results then pass through `staged`, the warp's part of shared memory, 32 positions at a time. The
-// remaining epilogue runs with neighbouring lanes at neighbouring positions, for coalesced loads and stores.
+// Stores a warp's accumulators of 16 filters, from row `first_row` of the filter block on. Scale and bias are
+// applied in the registers, where a thread has two rows. Results then pass through `staged`, the warp's part
+// of shared memory, 32 positions at a time. The remaining epilogue runs with neighbouring lanes at
+// neighbouring positions, for coalesced loads and stores.
 template <typename Format, int kAccumulatorTiles, typename Element = typename Format::Element>
 __device__ inline void store_results(const Arguments<Element>& problem, const TileInfo& tile_info,
                                      int exponent, const int* output_offsets,
-                                     float (&accumulators)[kAccumulatorTiles][4], float* staged) {
+                                     float (&accumulators)[kAccumulatorTiles][4], int first_row,
+                                     float* staged) {
   constexpr int kStagedAccumulatorTiles = kStagedPositions / kAccumulatorTileColumns;
   constexpr int kStagedParts = (kAccumulatorTiles + kStagedAccumulatorTiles - 1) / kStagedAccumulatorTiles;
   const int lane = threadIdx.x % 32;
-  const int first_row = threadIdx.x % 128 / 32 * kWarpRows;
   int lane_outputs[kStagedParts];  // output offsets of the lane's positions
 #pragma unroll
   for (int part = 0; part < kStagedParts; ++part) {

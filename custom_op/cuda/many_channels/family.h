@@ -26,16 +26,19 @@ struct Instance {
   std::string arguments() const { return std::to_string(accumulator_tiles); }
 };
 
+// Instances of `kernel`, which multiplies by wgmma, and of `mma_kernel`, which multiplies by mma.sync.
 inline constexpr Instance kInstances[] = {{8}, {12}, {16}, {20}, {24}, {26}, {28}, {30}, {32}};
+inline constexpr Instance kMmaInstances[] = {{8}, {12}, {16}, {20}, {24}, {28}, {32}};
 
 // Tile sizes, splits and stages, with everything that follows from them.
 struct Tiling {
+  bool uses_wgmma = true;     // otherwise mma.sync
   int accumulator_tiles = 0;  // of a consumer warpgroup
   int64_t output_tiles_per_prepared_tile = 1;
   int64_t filter_blocks = 1;  // blocks of 64 filters in a conv group
   int64_t splits = 1;         // of an output tile's K tiles
   int64_t k_tile_channels = kWgmmaK, k_tiles = 0;
-  int64_t steps = 0, stage_steps = 0;  // wgmmas of a K tile, and of a weight stage
+  int64_t steps = 0, stage_steps = 0;  // of a K tile, and of a weight stage
   int64_t strips = 1, strip_columns = 0;
   int64_t pitch = 0, slice_rows = 0;  // positions of a row, and rows of a slice
   std::vector<int64_t> stride_phase_rows,

@@ -1,14 +1,15 @@
-// Implicit GEMM for many channels on Hopper's tensor cores (wgmma), without an im2col matrix. M is the
-// filters, N the output positions, and K the channels and taps. A *filter* is the weights of one output
-// channel.
+// Implicit GEMM for many channels on tensor cores, without an im2col matrix. Cards of compute capability 9.0
+// multiply by wgmma, all others from 8.0 on by mma.sync. M is the filters, N the output positions, and K the
+// channels and taps. A *filter* is the weights of one output channel.
 //
 //   accumulator[k, position] = sum over channel blocks c, taps t and i < 8 of
 //                              w[k, 8 c + i, t] * x[c, position + offset(t), i]
 //
-// One wgmma multiplies two channel blocks of one tap.
+// A *step* multiplies two channel blocks of one tap: one wgmma of a warpgroup, or mmas of its warps.
 //
-// wgmma reads shared memory in core matrices of 8 rows of 8 numbers, 16 bytes a row (wgmma.cuh). Terms of the
-// input's layout there:
+// wgmma reads shared memory in core matrices of 8 rows of 8 numbers, 16 bytes a row (wgmma.cuh). ldmatrix,
+// which loads the operands of mma.sync, reads the same matrices, without bank conflicts. Terms of the input's
+// layout there:
 // - A *vector* is 8 channels of one pixel in 16 bytes (NC/8HW8). It is a row of a core matrix.
 //   A *channel block* is the vectors of the same 8 channels. Any 8 neighbouring vectors are a core
 //   matrix. A tap is therefore only an offset, and a pixel that is loaded once serves all taps.
@@ -29,8 +30,9 @@
 //   between them, so fewer halo vectors are prepared.
 // - A *work tile* is an output tile, a block of 64 filters and, with split-K, a part of the K tiles. A block
 //   computes one at a time.
-// - An *accumulator tile* is 64 filters at 8 positions, in the registers of a warpgroup. Two consumer
-//   warpgroups each have half of a work tile's positions.
+// - An *accumulator tile* is 64 filters at 8 positions. Each of two consumer warpgroups has half of a work
+//   tile's positions. By wgmma, a warp has 16 of the filters at all of these positions. By mma.sync, it has
+//   all 64 filters at a quarter of them, at most 64 x 64, for which it reads 4 KB of shared memory a step.
 //
 // float32 data become float16 scaled by a power of two, which keeps as many bits as TF32
 // (tensor_core_formats.cuh). Each filter has its own scale. Consecutive K tiles share a scale as long as it
@@ -52,6 +54,8 @@
 //   so the tensor core has work while a warp issues the next one. Results pass through shared memory in
 //   parts, so that neighbouring lanes store neighbouring positions, with the epilogue. A block computes
 //   consecutive work tiles, so the filter blocks of the same output tile follow each other.
+//   `mma_kernel` takes its place without wgmma. Its producer warps load with cp.async, and its consumer warps
+//   load the operands of a step while the mmas of the step before it are issued.
 // - `combine` adds the sums of split-K, for problems with too few work tiles for the card.
 // If the prepared pixels would exceed a gigabyte, `prepare` and `kernel` alternate in *rounds* of some
 // prepared tiles. benchmarks/many_channels.md has the cost of each choice and the alternatives that were
@@ -60,9 +64,9 @@
 // With a depth axis, each output depth is treated as an image; a *slice* is a strip of one output depth.
 // Depth taps add K tiles: the same channels at another input depth.
 //
-// Limits: float16, bfloat16, and float32 in precision tf32; compute capability 9.0; at most 256 taps of
-// height and width. The epilogue fuses a residual, ReLU and Clip, SiLU and HardSwish from 40 output channels
-// of a group on, and every activation for 16-bit data. A pool is never fused.
+// Limits: float16, bfloat16, and float32 in precision tf32; compute capability 8.0 or newer; at most 256 taps
+// of height and width. The epilogue fuses a residual, ReLU and Clip, SiLU and HardSwish from 40 output
+// channels of a group on, and every activation for 16-bit data. A pool is never fused.
 
 #include <algorithm>
 #include <memory>
@@ -85,18 +89,25 @@ namespace convswap {
 namespace many_channels {
 namespace {
 
-std::vector<std::string> all_instances() {
-  std::vector<std::string> names = instance_names("many_channels::kernel", kFormats, kInstances);
-  for (const std::string_view kernel : {"many_channels::prepare", "many_channels::combine"}) {
-    for (std::string& name : instance_names(kernel, kFormats)) names.push_back(std::move(name));
+std::vector<std::string> prepare_and_combine_instances() {
+  std::vector<std::string> names = instance_names("many_channels::prepare", kFormats);
+  for (std::string& name : instance_names("many_channels::combine", kFormats)) {
+    names.push_back(std::move(name));
   }
   return names;
 }
 
-const KernelRegistration registration({.header = "cuda/many_channels/kernel.cuh",
-                                       .instances = all_instances(),
-                                       .min_capability = 90,
-                                       .is_arch_specific = true});
+const KernelRegistration registrations[] = {
+    KernelRegistration({.header = "cuda/many_channels/kernel.cuh",
+                        .instances = instance_names("many_channels::kernel", kFormats, kInstances),
+                        .min_capability = 90,
+                        .is_arch_specific = true}),
+    KernelRegistration({.header = "cuda/many_channels/mma_kernel.cuh",
+                        .instances = instance_names("many_channels::mma_kernel", kFormats, kMmaInstances),
+                        .min_capability = 80}),
+    KernelRegistration({.header = "cuda/many_channels/prepare_and_combine.cuh",
+                        .instances = prepare_and_combine_instances(),
+                        .min_capability = 80})};
 
 // Limits on the padding of prepared weights: weights that are more than kMaxPaddingFactor times as large as
 // w, and more than kMaxPaddedBytes, are refused.
@@ -165,7 +176,8 @@ class ManyChannelsPlan final : public Plan {
     const std::string_view format = tensor_core_format(problem);
     std::vector<std::string> names = {
         instance_name("many_channels::prepare", format),
-        instance_name("many_channels::kernel", format, Instance{tiling.accumulator_tiles}.arguments())};
+        instance_name(tiling.uses_wgmma ? "many_channels::kernel" : "many_channels::mma_kernel", format,
+                      Instance{tiling.accumulator_tiles}.arguments())};
     if (tiling.splits > 1) names.push_back(instance_name("many_channels::combine", format));
     return names;
   }
@@ -285,8 +297,11 @@ class ManyChannelsPlan final : public Plan {
   std::string describe() const override {
     return joined(
         kWgmmaM, " filters x ", tiling_.tile_positions(), " positions, ", tiling_.k_tile_channels,
-        " channels at a time: ", tiling_.k_tiles, " x ", tiling_.steps, " wgmmas m64n",
-        int64_t{tiling_.accumulator_tiles} * kAccumulatorTileColumns, "k", kWgmmaK, "; ",
+        " channels at a time: ", tiling_.k_tiles, " x ", tiling_.steps,
+        tiling_.uses_wgmma
+            ? joined(" wgmmas m64n", int64_t{tiling_.accumulator_tiles} * kAccumulatorTileColumns)
+            : std::string(" steps by mma m16n8"),
+        "k", kWgmmaK, "; ",
         tiling_.strips == 1 ? "" : joined(tiling_.strips, " strips of ", tiling_.strip_columns, " columns, "),
         "rows of ", tiling_.pitch, " positions, ", tiling_.pixel_stages, " stages of pixels and ",
         tiling_.weight_stages, " of weights; ", rounds_text(),
@@ -360,7 +375,7 @@ class ManyChannels final : public AlgorithmByTiling<ManyChannelsPlan, best_tilin
  private:
   std::string why_not_at_all(const ConvProblem& problem, const Device& device) const override {
     if (std::string reason = why_not_float(problem); !reason.empty()) return reason;
-    if (std::string reason = why_not_hopper(device); !reason.empty()) return reason;
+    if (std::string reason = why_not_capability(80, device); !reason.empty()) return reason;
     if (problem.type == ElementType::float32 && problem.precision == Precision::ieee) {
       return "it does not compute float32 in precision ieee";
     }

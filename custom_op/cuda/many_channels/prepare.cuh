@@ -1,17 +1,12 @@
 #pragma once
 
-// Conversion of pixels and weights to operands, in the order in which `kernel` loads them to shared memory.
-// The kernel `prepare` converts pixels and weights; the producers of `kernel` convert low windows of pixels.
-// Also the TMA loads of the weights.
+// Conversion of pixels and weights to operands, in the order in which they are loaded to shared memory. The
+// kernel `prepare` converts pixels and weights; the producers convert low windows of pixels.
 
 #include "cuda/many_channels/tile_scheduler.cuh"
 #include "cuda/primitives/global_memory.cuh"
-#include "cuda/primitives/mbarrier.cuh"
-#include "cuda/primitives/pipeline_state.cuh"
 #include "cuda/primitives/registers.cuh"
 #include "cuda/primitives/tensor_core_formats.cuh"
-#include "cuda/primitives/tma.cuh"
-#include "cuda/primitives/warpgroup.cuh"
 
 namespace convswap::many_channels {
 
@@ -207,7 +202,6 @@ __device__ __noinline__ void convert_window(const Arguments<Element>& problem, c
   convert_pixels<Format, true>(
       problem, input_of(problem, tile, work_tile.conv_group), KTile(problem, k_tile), layout, source,
       {static_cast<int>(threadIdx.x) - kConsumerThreads, kProducerThreads}, BinadeWindow(top), stage, range);
-  fence_proxy_async();
 }
 
 // Returns the prepared weights of a filter block for a K tile and a binade window.
@@ -286,28 +280,6 @@ __device__ inline unsigned weight_windows(const Arguments<Element>& problem, int
   if (!Format::kIsScaled) return 1;
   const FilterRange* const ranges = problem.filter_ranges + global_filter_block * kWgmmaM + threadIdx.x % 32;
   return __reduce_max_sync(~0u, max(ranges[0].windows, ranges[32].windows));
-}
-
-// Producer warp: loads the weights of `k_tiles` K tiles, as soon as stages are empty.
-template <typename Element>
-__device__ inline void load_weights(const Arguments<Element>& problem, int global_filter_block, int window,
-                                    int k_tile, int k_tiles, DynamicPipelineState& pipeline) {
-  BlockState& state = block_state(problem);
-  const unsigned char* from = prepared_k_tile_weights(problem, global_filter_block, window, k_tile);
-  constexpr int kStepBytes = kStepUnits * 16;
-  for (; k_tiles > 0; --k_tiles) {
-    for (int steps_left = problem.steps; steps_left > 0; steps_left -= problem.stage_steps) {
-      const int bytes = min(problem.stage_steps, steps_left) * kStepBytes;
-      mbarrier_wait(&state.weights_empty[pipeline.stage], pipeline.phase ^ 1);
-      if (elect_one()) {
-        TmaMbarrier* const full_barrier = &state.weights_full[pipeline.stage];
-        mbarrier_arrive_expect_tx(full_barrier, bytes);
-        tma_load_1d(weight_stage(problem, pipeline.stage), from, bytes, full_barrier);
-      }
-      from += bytes;
-      pipeline.advance(problem.weight_stages);
-    }
-  }
 }
 
 }  // namespace convswap::many_channels

@@ -1,10 +1,12 @@
 #pragma once
 
-// Producer warps: they load pixels, weights and output offsets by TMA, publish the work tiles to the
-// consumers, and convert the low windows of pixels.
+// Producer warps: they load pixels, weights and output offsets, publish the work tiles to the consumers, and
+// convert the low windows of pixels. `Loads` is one of the structs of loads.cuh.
 
+#include "cuda/many_channels/loads.cuh"
 #include "cuda/many_channels/prepare.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
+#include "cuda/primitives/pipeline_state.cuh"
 #include "cuda/primitives/warpgroup.cuh"
 
 namespace convswap::many_channels {
@@ -54,26 +56,28 @@ struct WindowPass {
 };
 
 // Producer warp: publishes a work tile's description and loads its output offsets.
-template <typename Element>
+template <typename Loads, typename Element>
 __device__ inline void publish_tile_info(const Arguments<Element>& problem, const WorkTile& work_tile,
                                          DynamicPipelineState& tile_info_pipeline) {
   BlockState& state = block_state(problem);
-  mbarrier_wait(&state.tile_done[tile_info_pipeline.stage], tile_info_pipeline.phase ^ 1);
-  if (elect_one()) {
-    state.tile_info[tile_info_pipeline.stage] = {TileStart(problem, work_tile.output_tile).image,
-                                                 work_tile.conv_group, work_tile.filter_block,
-                                                 work_tile.first_row(), work_tile.split};
-    const int bytes = problem.tile_positions * static_cast<int>(sizeof(int));
-    mbarrier_arrive_expect_tx(&state.tile_ready[tile_info_pipeline.stage], bytes);
-    tma_load_1d(shared_output_offsets(problem, tile_info_pipeline.stage),
-                global_output_offsets(problem, work_tile), bytes,
-                &state.tile_ready[tile_info_pipeline.stage]);
-  }
+  Loads::wait(&state.tile_done[tile_info_pipeline.stage], tile_info_pipeline.phase ^ 1);
+  const int bytes = problem.tile_positions * static_cast<int>(sizeof(int));
+  Loads::load(
+      &state.tile_ready[tile_info_pipeline.stage], bytes,
+      [&] {
+        state.tile_info[tile_info_pipeline.stage] = {TileStart(problem, work_tile.output_tile).image,
+                                                     work_tile.conv_group, work_tile.filter_block,
+                                                     work_tile.first_row(), work_tile.split};
+      },
+      [&](auto copy) {
+        copy(shared_output_offsets(problem, tile_info_pipeline.stage),
+             global_output_offsets(problem, work_tile), bytes);
+      });
   tile_info_pipeline.advance(kTileInfoStages);
 }
 
 // Producer warp: loads the pixels of a work tile's K tiles, as soon as stages are empty.
-template <typename Format, typename Element = typename Format::Element>
+template <typename Format, typename Loads, typename Element = typename Format::Element>
 __device__ inline void load_pixels(const Arguments<Element>& problem, const WorkTile& work_tile,
                                    const TileRange<Format>& tile_range, WindowPass window_pass,
                                    DynamicPipelineState& pipeline) {
@@ -93,27 +97,49 @@ __device__ inline void load_pixels(const Arguments<Element>& problem, const Work
       top = __shfl_sync(~0u, range.top, i % 32);
       if (top == PixelRange::kAllZeros) top = tile_range.top;
     }
-    mbarrier_wait(&state.pixels_empty[pipeline.stage], pipeline.phase ^ 1);
-    if (elect_one()) {
-      TmaMbarrier* const full_barrier = &state.pixels_full[pipeline.stage];
-      state.pixel_stage_info[pipeline.stage] = {
-          Format::kIsScaled ? scale_exponent(top) + window_pass.window * kBinades : 0,
-          window_pass.is_last && i + 1 == work_tile.k_tiles && tile_range.low_windows == 0,
-          tile_range.use_naive_conv};
-      mbarrier_arrive_expect_tx(full_barrier, problem.pixel_stage_bytes);
-      unsigned char* const to = pixel_stage(problem, pipeline.stage);
-      for (int load = 0; load < problem.tma_loads; ++load) {
-        tma_load_1d(to + load * problem.tma_load_bytes, from + load * problem.tma_load_stride,
-                    problem.tma_load_bytes, full_barrier);
-      }
-    }
+    Loads::wait(&state.pixels_empty[pipeline.stage], pipeline.phase ^ 1);
+    Loads::load(
+        &state.pixels_full[pipeline.stage], problem.pixel_stage_bytes,
+        [&] {
+          state.pixel_stage_info[pipeline.stage] = {
+              Format::kIsScaled ? scale_exponent(top) + window_pass.window * kBinades : 0,
+              window_pass.is_last && i + 1 == work_tile.k_tiles && tile_range.low_windows == 0,
+              tile_range.use_naive_conv};
+        },
+        [&](auto copy) {
+          unsigned char* const to = pixel_stage(problem, pipeline.stage);
+          for (int load = 0; load < problem.tma_loads; ++load) {
+            copy(to + load * problem.tma_load_bytes, from + load * problem.tma_load_stride,
+                 problem.tma_load_bytes);
+          }
+        });
     from += problem.prepared_k_tile_bytes;
     pipeline.advance(problem.pixel_stages);
   }
 }
 
+// Producer warp: loads the weights of `k_tiles` K tiles, as soon as stages are empty.
+template <typename Loads, typename Element>
+__device__ inline void load_weights(const Arguments<Element>& problem, int global_filter_block, int window,
+                                    int k_tile, int k_tiles, DynamicPipelineState& pipeline) {
+  BlockState& state = block_state(problem);
+  const unsigned char* from = prepared_k_tile_weights(problem, global_filter_block, window, k_tile);
+  constexpr int kStepBytes = kStepUnits * 16;
+  for (; k_tiles > 0; --k_tiles) {
+    for (int steps_left = problem.steps; steps_left > 0; steps_left -= problem.stage_steps) {
+      const int bytes = min(problem.stage_steps, steps_left) * kStepBytes;
+      Loads::wait(&state.weights_empty[pipeline.stage], pipeline.phase ^ 1);
+      Loads::load(
+          &state.weights_full[pipeline.stage], bytes, [] {},
+          [&](auto copy) { copy(weight_stage(problem, pipeline.stage), from, bytes); });
+      from += bytes;
+      pipeline.advance(problem.weight_stages);
+    }
+  }
+}
+
 // Converts the values below the K tiles' first windows into pixel stages. Called by all producers.
-template <typename Format, typename Element = typename Format::Element>
+template <typename Format, typename Loads, typename Element = typename Format::Element>
 __device__ __noinline__ void produce_low_windows(const Arguments<Element>& problem, const WorkTile& work_tile,
                                                  const TileRange<Format>& tile_range, WindowPass window_pass,
                                                  DynamicPipelineState& pipeline,
@@ -131,32 +157,32 @@ __device__ __noinline__ void produce_low_windows(const Arguments<Element>& probl
       // Only the pixel warp waits, and tells the weight warp the stage. The weight warp does not track this
       // pipeline. It may also lag by more than one mbarrier phase, which a parity cannot express.
       if (warp == kPixelWarp) {
-        mbarrier_wait(&state.pixels_empty[pipeline.stage], pipeline.phase ^ 1);
+        Loads::wait(&state.pixels_empty[pipeline.stage], pipeline.phase ^ 1);
         if (lane == 0) state.low_stage = pipeline.stage;
       }
       sync();
       convert_window<Format>(problem, work_tile, k_tile, top, pixel_stage(problem, state.low_stage));
+      Loads::fence();
       sync();
       ++converted;
       if (warp == kPixelWarp) {
-        if (lane == 0) {
+        Loads::publish(&state.pixels_full[pipeline.stage], [&] {
           state.pixel_stage_info[pipeline.stage] = {
               scale_exponent(top) + window_pass.window * kBinades,
               window_pass.is_last && converted == tile_range.low_windows, false};
-          mbarrier_arrive(&state.pixels_full[pipeline.stage]);
-        }
+        });
         pipeline.advance(problem.pixel_stages);
       }
       // Weights come last, because load_weights may wait until the consumers have multiplied the pixels.
       if (warp == kWeightWarp)
-        load_weights(problem, work_tile.global_filter_block, window_pass.window, k_tile, 1, weights);
+        load_weights<Loads>(problem, work_tile.global_filter_block, window_pass.window, k_tile, 1, weights);
     }
   }
 }
 
 // Producer loop: loads the prepared pixels and weights of the block's work tiles and publishes the work
 // tiles. The two warps run independently, except in low windows, which they convert together.
-template <typename Format, typename Element = typename Format::Element>
+template <typename Format, typename Loads, typename Element = typename Format::Element>
 __device__ inline void produce_tiles(const Arguments<Element>& problem) {
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   DynamicPipelineState pixels, weights, tile_info_pipeline;
@@ -170,13 +196,14 @@ __device__ inline void produce_tiles(const Arguments<Element>& problem) {
     const WorkTile work_tile(problem, scheduler.first);
     const int stages_per_k_tile = (problem.steps + problem.stage_steps - 1) / problem.stage_steps;
     k_tiles_ahead = min(work_tile.k_tiles, problem.weight_stages / stages_per_k_tile);
-    load_weights(problem, work_tile.global_filter_block, 0, work_tile.first_k_tile, k_tiles_ahead, weights);
+    load_weights<Loads>(problem, work_tile.global_filter_block, 0, work_tile.first_k_tile, k_tiles_ahead,
+                        weights);
   }
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   for (int work_index = scheduler.first; work_index < scheduler.end; ++work_index) {
     const WorkTile work_tile(problem, work_index);
-    if (warp == kWeightWarp) publish_tile_info(problem, work_tile, tile_info_pipeline);
+    if (warp == kWeightWarp) publish_tile_info<Loads>(problem, work_tile, tile_info_pipeline);
     const unsigned windows = weight_windows<Format>(problem, work_tile.global_filter_block);
     const TileRange<Format> tile_range(
         problem.pixel_ranges + first_prepared_k_tile(problem, work_tile.prepared_tile, work_tile.conv_group) +
@@ -186,15 +213,16 @@ __device__ inline void produce_tiles(const Arguments<Element>& problem) {
     for (int window = 0; window < passes; ++window) {
       const WindowPass window_pass{window, window + 1 == passes};
       if (warp == kPixelWarp) {
-        load_pixels<Format>(problem, work_tile, tile_range, window_pass, pixels);
+        load_pixels<Format, Loads>(problem, work_tile, tile_range, window_pass, pixels);
       } else if (warp == kWeightWarp) {
-        load_weights(problem, work_tile.global_filter_block, window, work_tile.first_k_tile + k_tiles_ahead,
-                     work_tile.k_tiles - k_tiles_ahead, weights);
+        load_weights<Loads>(problem, work_tile.global_filter_block, window,
+                            work_tile.first_k_tile + k_tiles_ahead, work_tile.k_tiles - k_tiles_ahead,
+                            weights);
         k_tiles_ahead = 0;
       }
       if constexpr (Format::kIsScaled) {
         if (tile_range.low_windows > 0) [[unlikely]] {
-          produce_low_windows<Format>(problem, work_tile, tile_range, window_pass, pixels, weights);
+          produce_low_windows<Format, Loads>(problem, work_tile, tile_range, window_pass, pixels, weights);
         }
       }
     }

@@ -5,7 +5,7 @@
 
 namespace convswap {
 
-// Mbarriers (compute capability 9.0 and newer): the threads that arrive need not be those that wait. A phase
+// Mbarriers: the threads that arrive need not be those that wait. A phase
 // ends after the given number of arrivals, and the next phase begins. Phases alternate between 0 and 1.
 
 // Called by one thread. The other threads may use the barrier after a __syncthreads.
@@ -20,7 +20,8 @@ __device__ inline void mbarrier_arrive(Mbarrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// Waits until the phase with this parity has ended. On a new barrier phase 1 counts as ended.
+// Waits until the phase with this parity has ended (compute capability 9.0 and newer; cp_async_mbarrier.cuh
+// has the wait of older cards). On a new barrier phase 1 counts as ended.
 __device__ inline void mbarrier_wait(Mbarrier* barrier, unsigned phase) {
   unsigned phase_ended;
   do {
