@@ -79,7 +79,23 @@ extern const FittedCosts kH200{
             .channel = 5.439,  // ns
         },
         .many_channels = {
-            .launch = 2000,  // ns
+            .launch = 4256,  // ns
+            .scaled = 1236,  // ns
+            .full = 1759,  // ns
+            .memory = 3806,  // GB/s
+            .unaligned = 2.331,
+            .vector = 283.5,  // ns
+            .wgmma = 4.524,  // ns
+            .mma = 7.8,  // ns
+            .load = 1.095e+04,  // GB/s
+            .k_tile = 84.78,  // ns
+            .exposed = 0.3373,
+            .work_tile = 791.3,  // ns
+            .store = 389,  // ns
+            .residual = 84.67,  // ns
+            .activation = 0.892,  // ns
+            .split = 1504,  // ns
+            .sum = 1.619,  // ns
         },
         .pointwise = {
             .launch = 883.6,  // ns
@@ -110,7 +126,13 @@ extern const FittedCosts kH200{
             .request = 0.02537,  // ns
         },
         .separable = {
-            .launch = 1870,  // ns
+            .launch = 1621,  // ns
+            .memory = 3539,  // GB/s
+            .step = 204.7,  // ns
+            .row_latency = 76.71,  // ns
+            .row = 112.4,  // ns
+            .results = 126.5,  // ns
+            .activation = 0.768,  // ns
         },
         .sliced_k = {
             .launch = 175.7,  // ns

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "conv/arithmetic.h"
+#include "cuda/costs/cost_table.h"
 #include "cuda/host/arguments.h"
 #include "cuda/host/estimate.h"
 #include "cuda/host/shared_layout.h"
@@ -65,7 +66,7 @@ class Tiler {
       if (tiling.cost < best.cost) best = tiling;
     });
     if (best.accumulator_tiles == 0) return std::nullopt;
-    return best;
+    return with_offsets(std::move(best));
   }
 
   std::vector<Tiling> cheapest() const {
@@ -75,7 +76,7 @@ class Tiler {
       if (tiling.cost < best.cost) best = tiling;
     });
     std::vector<Tiling> all;
-    for (auto& [kind, tiling] : best_by_kind) all.push_back(std::move(tiling));
+    for (auto& [kind, tiling] : best_by_kind) all.push_back(with_offsets(std::move(tiling)));
     std::ranges::stable_sort(all, {}, &Tiling::cost);
     return all;
   }
@@ -108,7 +109,7 @@ class Tiler {
             // Splits are for problems with fewer work tiles than multiprocessors.
             for (; tiling.splits <= kMaxSplits && tiling.splits <= tiling.k_tiles; tiling.splits *= 2) {
               if (tiling.splits > 1 && tiling.work_tiles(problem_) > device_.multiprocessors) break;
-              tiling.cost = cost(tiling);
+              tiling.cost = cost_of(problem_, device_, tiling);
               visit(tiling);
             }
             if (rows_.max_shift + columns_.max_shift == 0 || pairs * tiling.stride_phases() > 1) break;
@@ -126,30 +127,14 @@ class Tiler {
     tiling.pitch = tiling.strips == 1 ? columns_.min_pitch : tiling.strip_columns + columns_.max_shift;
     if (ceil_divide(width, tiling.strip_columns) != tiling.strips) return false;
     tiling.slice_rows = rows_.min_pitch;
+    tiling.row_stride_phases = static_cast<int64_t>(rows_.stride_phases.size());
     tiling.column_stride_phases = static_cast<int64_t>(columns_.stride_phases.size());
-    for (const int64_t row : rows_.stride_phases) {
-      for (const int64_t column : columns_.stride_phases) {
-        tiling.stride_phase_rows.push_back(row), tiling.stride_phase_columns.push_back(column);
-      }
-    }
     const int64_t overhang = rows_.max_shift * tiling.pitch + columns_.max_shift;
     tiling.stride_phase_vectors = tiling.tile_positions() + overhang;
     tiling.prepared_stride_phase_vectors =
         tiling.output_tiles_per_prepared_tile * tiling.tile_positions() + overhang;
     tiling.k_tiles = ceil_divide(problem_.channels_per_group(), tiling.k_tile_channels) * problem_.filter[0];
-    for (int64_t pair = 0; pair < tiling.k_tile_channels / kWgmmaK; ++pair) {
-      for (int64_t r = 0; r < problem_.filter[1]; ++r) {
-        for (int64_t s = 0; s < problem_.filter[2]; ++s) {
-          const int64_t stride_phase =
-              rows_.stride_phase_of[r] * static_cast<int64_t>(columns_.stride_phases.size()) +
-              columns_.stride_phase_of[s];
-          tiling.step_offsets.push_back(2 * pair * tiling.channel_block_vectors() +
-                                        stride_phase * tiling.stride_phase_vectors +
-                                        rows_.shift_of[r] * tiling.pitch + columns_.shift_of[s]);
-        }
-      }
-    }
-    tiling.steps = static_cast<int64_t>(tiling.step_offsets.size());
+    tiling.steps = tiling.k_tile_channels / kWgmmaK * problem_.filter[1] * problem_.filter[2];
     tiling.filter_blocks = ceil_divide(problem_.filters_per_group(), int64_t{kWgmmaM});
     const int64_t lines = problem_.batch * tiling.strips * problem_.output[0] * tiling.slice_rows;
     // No positions follow the last output row of the last slice.
@@ -167,6 +152,28 @@ class Tiler {
     if (uses_wgmma()) return false;
     tiling.stage_steps = ceil_divide(tiling.steps, ceil_divide(tiling.steps, int64_t{kMaxStepsPerStage}));
     return lay_out_shared_memory(tiling);
+  }
+
+  // Returns the tiling with the vectors that the estimate does not need.
+  Tiling with_offsets(Tiling tiling) const {
+    for (const int64_t row : rows_.stride_phases) {
+      for (const int64_t column : columns_.stride_phases) {
+        tiling.stride_phase_rows.push_back(row), tiling.stride_phase_columns.push_back(column);
+      }
+    }
+    for (int64_t pair = 0; pair < tiling.k_tile_channels / kWgmmaK; ++pair) {
+      for (int64_t r = 0; r < problem_.filter[1]; ++r) {
+        for (int64_t s = 0; s < problem_.filter[2]; ++s) {
+          const int64_t stride_phase =
+              rows_.stride_phase_of[r] * static_cast<int64_t>(columns_.stride_phases.size()) +
+              columns_.stride_phase_of[s];
+          tiling.step_offsets.push_back(2 * pair * tiling.channel_block_vectors() +
+                                        stride_phase * tiling.stride_phase_vectors +
+                                        rows_.shift_of[r] * tiling.pitch + columns_.shift_of[s]);
+        }
+      }
+    }
+    return tiling;
   }
 
   // Lays out shared memory with as many stages as fit.
@@ -209,88 +216,146 @@ class Tiler {
   // Only cards of compute capability 9.0 have wgmma.
   bool uses_wgmma() const { return device_.compute_capability == 90; }
 
-  int64_t size() const { return bytes_per_element(problem_.type); }
-
-  // Nanoseconds, by arithmetic, with prepared weights. The constants are fitted to what all alternatives of
-  // the suites' layers took on an H200 (benchmarks/many_channels.md, version 10), but for kPlace; bands,
-  // splits, kApart and kFilling later to the times of rule-* in benchmarks/h200.json. What a block does for a
-  // work, and what memory does, adds up rather than overlaps.
-  double cost(const Tiling& tiling) const {
-    constexpr double kNanosecond = 1.75;  // cycles
-    constexpr double kBands = 7000, kBandsOf16Bits = 5950, kSplits = 4000, kPlace = 700, kApart = 3.0;
-    constexpr int64_t kHalfSector = 16;                                       // bytes
-    constexpr double kPrepared = 6450, kCopied = 2200, kStored = 3850;        // bytes of a nanosecond
-    constexpr double kTile = 4.4, kChunk = 133, kWork = 405, kFilling = 110;  // cycles
-    constexpr double kLoadedBytes = 48;                                       // of a cycle
-    const double bands = to_double(ceil_divide(tiling.prepared_tiles, tiling.round_tiles)) *
-                         (size() == 4 ? kBands : kBandsOf16Bits);
-    // Of strided rows those are not read that no tap reads.
-    const double x_bytes = to_double(size() * problem_.batch * problem_.in_channels * problem_.input_size()) *
-                           to_double(static_cast<int64_t>(rows_.stride_phases.size())) /
-                           to_double(problem_.stride[1]);
-    const double y_bytes =
-        to_double(size() * problem_.batch * problem_.out_channels * problem_.output_size());
-    const double prepared = to_double(tiling.prepared_tiles * tiling.prepared_k_tiles(problem_)) *
-                            to_double(tiling.prepared_k_tile_bytes());
-    // Of few chunks not all of memory's rate can be asked for: a thread waits for each of its places.
-    const double rounds = std::ceil(to_double(tiling.prepared_tiles * tiling.prepared_k_tiles(problem_)) /
-                                    (device_.multiprocessors * (kPrepareThreadsPerSm / kPrepareThreads)));
-    const double waiting =
-        kPlace * rounds * to_double(tiling.prepared_k_tile_bytes()) / (kVectorBytes * kPrepareThreads);
-    // Of a strided row each thread takes what lies apart.
-    const double loaded = x_bytes * (problem_.stride[2] > 1 ? kApart : 1);
-    const double preparing = std::max((loaded + prepared) / kPrepared, waiting);
-    constexpr double kMmaTile = 13;  // by mma.sync instead of wgmma
-    double multiplying = to_double(tiling.steps) * (tiling.uses_wgmma ? kTile : kMmaTile) *
-                         to_double(tiling.accumulator_tiles);
-    if (tiling.uses_wgmma) {
-      // Fewer works of wide tiles overlap less.
-      multiplying *= 1 + 0.34 * std::max(tiling.accumulator_tiles - 20, 0) / 12;
-      // Two groups keep their stages: there is hardly a chunk ahead.
-      if (tiling.pixel_stages < (tiling.steps <= tiling.stage_steps ? 4 : 3)) multiplying *= 1.27;
-    }
-    const double loading =
-        to_double(tiling.pixel_stage_bytes() + tiling.steps * kStepUnits * 16) / kLoadedBytes;
-    const int64_t k_tiles_per_work_tile = ceil_divide(tiling.k_tiles, tiling.splits);
-    // One chunk or two are not enough to go on with while results are stored.
-    const double filling = k_tiles_per_work_tile <= 2 ? kFilling * to_double(tiling.accumulator_tiles) : 0;
-    const double work_tile =
-        to_double(k_tiles_per_work_tile) * (multiplying + loading + kChunk) + kWork + filling;
-    const double work_tiles = std::ceil(to_double(tiling.work_tiles(problem_)) / device_.multiprocessors);
-    // Where places are no outputs, or planes no whole half sectors of memory, results begin anywhere in a
-    // sector.
-    const bool whole_half_sectors =
-        rows_.max_shift + columns_.max_shift == 0 && problem_.output_size() * size() % kHalfSector == 0;
-    const double storing = y_bytes * (whole_half_sectors ? 1 : 2) / kStored + prepared / kCopied;
-    const double splits = tiling.splits == 1 ? 0 : kSplits + to_double(tiling.splits) * y_bytes / kStored;
-    return bands + preparing + work_tiles * work_tile / kNanosecond + storing + activating() + splits;
-  }
-
-  // Activations that do not only limit, in nanoseconds: for a result of a multiprocessor where they are
-  // called (10 layers' 1.3 to 2), and what 40 layers took longer with those that are not. There a warp has 16
-  // filters, which it takes by eights, and the others of its tile wait for the one with most.
-  double activating() const {
-    constexpr double kCalled = 1.6, kSiLU = 0.15, kHardSwish = 0.115;
-    const Epilogue& epilogue = problem_.epilogue;
-    if (only_clamps(epilogue)) return 0;
-    const int64_t filters = problem_.filters_per_group();
-    const int64_t last_block_filters = filters % kWgmmaM;
-    const int64_t waited_for =
-        filters - last_block_filters +
-        kWgmmaM / kWarpRows * std::min<int64_t>(kWarpRows, round_up(last_block_filters, int64_t{8}));
-    const double positions =
-        to_double(problem_.batch * problem_.group * problem_.output_size()) / device_.multiprocessors;
-    if (!is_swish(epilogue)) return kCalled * positions * to_double(filters);
-    const double each = epilogue.activation == Activation::silu ? kSiLU : kHardSwish;
-    return each * positions * to_double(waited_for);
-  }
-
   const ConvProblem& problem_;
   const Device& device_;
   const AxisTaps rows_, columns_;
 };
 
+// The estimated time of a tiling. `prepare` and `kernel` run one after the other. Work tiles run in waves,
+// one on each multiprocessor.
+class Estimate {
+ public:
+  Estimate(const ConvProblem& problem, const Device& device, const Tiling& tiling)
+      : problem_(problem),
+        device_(device),
+        tiling_(tiling),
+        costs_(costs_of(device).many_channels),
+        multiprocessors_(std::max(1, device.multiprocessors)) {}
+
+  double nanoseconds() const {
+    const double work_tiles = to_double(tiling_.work_tiles(problem_)) / multiprocessors_;
+    const double blocks = std::ceil(work_tiles) * work_tile();
+    return rounds() * launch() + std::min(1.0, work_tiles) * costs_.full + preparing() +
+           overlapped(blocks, (prepared_bytes() + missed_bytes() + stored_bytes()) / costs_.memory) +
+           combining();
+  }
+
+ private:
+  // Time of two activities that overlap in part.
+  static double overlapped(double a, double b) { return std::sqrt(a * a + b * b); }
+
+  bool is_float32() const { return problem_.type == ElementType::float32; }
+  int64_t size() const { return bytes_per_element(problem_.type); }
+  double rounds() const { return to_double(ceil_divide(tiling_.prepared_tiles, tiling_.round_tiles)); }
+  double launch() const { return costs_.launch + (is_float32() ? costs_.scaled : 0); }
+
+  // Time of `prepare`: memory's, and that of the vectors that each thread converts one after the other.
+  double preparing() const {
+    const int64_t pairs = tiling_.round_tiles * problem_.group;
+    const int64_t parts = tiling_.k_tile_parts(device_, pairs);
+    const int64_t resident = int64_t{device_.multiprocessors} * (kPrepareThreadsPerSm / kPrepareThreads);
+    const int64_t waves = ceil_divide(pairs * parts, std::max<int64_t>(1, resident));
+    const int64_t thread_vectors =
+        ceil_divide(tiling_.k_tiles, parts) *
+        ceil_divide(tiling_.prepared_k_tile_bytes() / kVectorBytes, int64_t{kPrepareThreads});
+    return (read_bytes() + prepared_bytes()) / costs_.memory +
+           rounds() * to_double(waves * thread_vectors) * costs_.vector;
+  }
+
+  // Bytes of x that taps read. Of rows that no tap reads, memory still reads sectors that other rows share.
+  double read_bytes() const {
+    const double depths = std::min(1.0, to_double(problem_.filter[0]) / to_double(problem_.stride[0]));
+    double rows = to_double(tiling_.row_stride_phases) / to_double(problem_.stride[1]);
+    if (rows < 1) rows = std::min(1.0, rows * (1 + kSector / to_double(problem_.input[2] * size())));
+    return to_double(size() * problem_.batch * problem_.in_channels * problem_.input_size()) * depths * rows;
+  }
+
+  double prepared_bytes() const {
+    return to_double(tiling_.prepared_tiles * tiling_.prepared_k_tiles(problem_)) *
+           to_double(tiling_.prepared_k_tile_bytes());
+  }
+
+  // Bytes that blocks read from memory again: each filter block reads the pixels of its output tile, which
+  // the cache holds as far as the output tiles of all blocks fit.
+  double missed_bytes() const {
+    const double tile_bytes = to_double(tiling_.k_tiles * tiling_.pixel_stage_bytes());
+    const double cached = std::min(multiprocessors_ * tile_bytes, prepared_bytes());
+    const double missed = std::max(0.0, 1 - device_.l2_cache_bytes / cached);
+    return missed * (to_double(tiling_.work_tiles(problem_) * k_tiles_per_work_tile()) *
+                         to_double(tiling_.pixel_stage_bytes()) -
+                     prepared_bytes());
+  }
+
+  double stored_bytes() const {
+    const double bytes = to_double(size() * problem_.batch * problem_.out_channels * problem_.output_size());
+    return bytes *
+           ((stores_half_sectors() ? 1 : costs_.unaligned) + (problem_.epilogue.has_residual ? 1 : 0));
+  }
+
+  // True if a warp's results at neighbouring positions begin and end at half sectors of memory.
+  bool stores_half_sectors() const {
+    const auto is_aligned = [&](int64_t elements) { return elements * size() % kHalfSector == 0; };
+    const bool has_gaps =
+        tiling_.strips > 1 || tiling_.pitch > problem_.output[2] || tiling_.slice_rows > problem_.output[1];
+    if (!has_gaps) return is_aligned(problem_.output_size());
+    return is_aligned(problem_.output[2]) && is_aligned(tiling_.strip_columns) && is_aligned(tiling_.pitch);
+  }
+
+  int64_t k_tiles_per_work_tile() const { return ceil_divide(tiling_.k_tiles, tiling_.splits); }
+
+  // Time of a work tile in a block: its consumers multiply and store while its producers load.
+  double work_tile() const {
+    const double k_tiles = to_double(k_tiles_per_work_tile());
+    const double multiplying = to_double(tiling_.steps * tiling_.accumulator_tiles) *
+                               (tiling_.uses_wgmma ? costs_.wgmma : costs_.mma);
+    const double bytes = to_double(tiling_.pixel_stage_bytes() + tiling_.steps * kStepUnits * 16);
+    const double loading = k_tiles * (bytes * multiprocessors_ / costs_.load + costs_.k_tile);
+    // Two wgmma groups in flight keep their pixel stages.
+    const int hiding_stages = tiling_.steps <= tiling_.stage_steps ? 4 : 3;
+    return overlapped(k_tiles * multiplying + costs_.work_tile + storing(), loading) +
+           (tiling_.pixel_stages < hiding_stages ? costs_.exposed * loading : 0);
+  }
+
+  // Time in which a block's warps store their results, 32 positions at a time.
+  double storing() const {
+    double part = costs_.store;
+    if (tiling_.splits == 1) {
+      if (problem_.epilogue.has_residual) part += rows() * costs_.residual;
+      part += rows() * kWarpsPerScheduler * activation_cycles(problem_.epilogue, costs_of(device_)) *
+              costs_.activation;
+    }
+    const int64_t columns = int64_t{tiling_.accumulator_tiles} * kAccumulatorTileColumns;
+    return part * to_double(ceil_divide(columns, int64_t{kStagedPositions}));
+  }
+
+  // Rows of the warp with most filters, in eights, in the mean over the filter blocks.
+  double rows() const {
+    const int64_t filters = problem_.filters_per_group();
+    const int64_t last_rows = std::min<int64_t>(kWarpRows, round_up(filters % kWgmmaM, int64_t{8}));
+    return to_double(filters / kWgmmaM * kWarpRows + last_rows) / to_double(tiling_.filter_blocks);
+  }
+
+  double combining() const {
+    if (tiling_.splits == 1) return 0;
+    return costs_.split + to_double(problem_.result_elements()) / multiprocessors_ * costs_.sum;
+  }
+
+  static constexpr double kSector = 32;       // bytes
+  static constexpr int64_t kHalfSector = 16;  // bytes
+  static constexpr int kWarpsPerScheduler = kConsumerThreads / 32 / 4;
+
+  const ConvProblem& problem_;
+  const Device& device_;
+  const Tiling& tiling_;
+  const decltype(Costs::many_channels)& costs_;
+  const double multiprocessors_;
+};
+
 }  // namespace
+
+double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
+  return Estimate(problem, device, tiling).nanoseconds();
+}
 
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
   return Tiler(problem, device).best();

@@ -2,6 +2,7 @@
 
 // Kernel instances of many_channels, and the tilings that it chooses among.
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -40,10 +41,9 @@ struct Tiling {
   int64_t k_tile_channels = kWgmmaK, k_tiles = 0;
   int64_t steps = 0, stage_steps = 0;  // of a K tile, and of a weight stage
   int64_t strips = 1, strip_columns = 0;
-  int64_t pitch = 0, slice_rows = 0;  // positions of a row, and rows of a slice
-  std::vector<int64_t> stride_phase_rows,
-      stride_phase_columns;  // first row and column of each, if taps read it
-  int64_t column_stride_phases = 1;
+  int64_t pitch = 0, slice_rows = 0;                             // positions of a row, and rows of a slice
+  int64_t row_stride_phases = 1, column_stride_phases = 1;       // that taps read
+  std::vector<int64_t> stride_phase_rows, stride_phase_columns;  // first row and column of each
   std::vector<int64_t> step_offsets;
   // Vectors of one stride phase of a channel block, in an output tile and in a prepared tile.
   int64_t stride_phase_vectors = 0, prepared_stride_phase_vectors = 0;
@@ -57,7 +57,7 @@ struct Tiling {
   int64_t tile_positions() const {
     return int64_t{accumulator_tiles} * kAccumulatorTileColumns * kConsumerWarpgroups;
   }
-  int64_t stride_phases() const { return static_cast<int64_t>(stride_phase_rows.size()); }
+  int64_t stride_phases() const { return row_stride_phases * column_stride_phases; }
   int64_t channel_block_vectors() const { return stride_phase_vectors * stride_phases(); }
   int64_t pixel_stage_bytes() const {
     return k_tile_channels / kVectorChannels * channel_block_vectors() * kVectorBytes;
@@ -82,6 +82,12 @@ struct Tiling {
   int64_t work_tiles(const ConvProblem& problem) const {
     return prepared_tiles * work_tiles_per_prepared_tile(problem);
   }
+  // Blocks of `prepare` that share the K tiles of a prepared tile and conv group, in a round with
+  // `tile_group_pairs` pairs of those.
+  int64_t k_tile_parts(const Device& device, int64_t tile_group_pairs) const {
+    const int64_t blocks = int64_t{3} * device.multiprocessors * (kPrepareThreadsPerSm / kPrepareThreads);
+    return std::clamp<int64_t>(ceil_divide(blocks, tile_group_pairs), 1, k_tiles);
+  }
 
   // Names the tiling among those of a problem.
   std::string key() const {
@@ -89,6 +95,9 @@ struct Tiling {
                   " channels ", k_tile_channels, " splits ", splits);
   }
 };
+
+// The estimated time of a tiling in nanoseconds, with prepared weights.
+double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling);
 
 // Returns the tiling with the lowest estimate, or nothing if none fits into the device's shared memory. The
 // problem must have an output and channels.

@@ -326,9 +326,7 @@ class ManyChannelsPlan final : public Plan {
     const int64_t prepared_tiles =
         std::min(tiling_.round_tiles, tiling_.prepared_tiles - first_prepared_tile);
     const int64_t tile_group_pairs = prepared_tiles * arguments.conv_groups;
-    const int64_t blocks = 3 * device_.multiprocessors * (kPrepareThreadsPerSm / kPrepareThreads);
-    const int64_t blocks_per_tile_and_group =
-        std::clamp<int64_t>(ceil_divide(blocks, tile_group_pairs), 1, tiling_.k_tiles);
+    const int64_t blocks_per_tile_and_group = tiling_.k_tile_parts(device_, tile_group_pairs);
     arguments.first_prepared_tile = narrow(first_prepared_tile);
     arguments.weight_blocks = with_weights ? narrow(filter_rows_) : 0;
     arguments.blocks_per_tile_and_group = narrow(blocks_per_tile_and_group);

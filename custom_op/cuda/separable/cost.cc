@@ -4,51 +4,43 @@
 #include <cmath>
 
 #include "conv/arithmetic.h"
+#include "cuda/costs/cost_table.h"
 #include "cuda/host/estimate.h"
 #include "cuda/separable/family.h"
 
 namespace convswap::separable {
 namespace {
 
-// Nanoseconds on an H200: fitted to every tiling of layers of MobileNetV2, of a detector and of large images,
-// at batches of 1 and 64, of which it is 7 % off by root mean square. Each time is of a block and a step.
+constexpr int kSchedulers = 4;  // of a multiprocessor
+
+}  // namespace
+// Each block goes through the channels in steps. Blocks run in waves, while memory is read and written. Two
+// activities take the root of the sum of their squares: a wait of a thread and the work of its
+// multiprocessor's blocks in a step, and the waves and memory.
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
-  constexpr double kLaunch = 1870;
-  constexpr double kBytesPerNanosecond = 24.4;  // of a multiprocessor
-  // Of a step alone, what a thread waits for; a row of each thread; the eighth thread beside seven.
-  constexpr double kAlone = 570, kAloneRow = 123, kAloneEighth = 80;
-  // Of blocks side by side, what each adds; warps of seven threads a row load lines in pieces.
-  constexpr double kBeside = 282, kBesideRow = 185, kBesideSeven = 1.02;
-  constexpr double kStride = 1.9;     // rows of x for a row with a stride of 2
-  constexpr double kSmall = 0.74;     // numbers of 16 bits
-  constexpr double kResults = 250;    // to write a row of each thread, of a tile of filters
-  constexpr double kLastWave = 0.25;  // of many
-  constexpr double kOfCycle = 0.006;  // of a scheduler, for a result's activation; not timed
+  const auto& costs = costs_of(device).separable;
   const Instance& instance = tiling.instance;
-  const int64_t multiprocessors = std::max(1, device.multiprocessors);
-  const double steps = to_double(ceil_divide(problem.in_channels, int64_t{kStepChannels}));
-  const double each = to_double(tiling.blocks) / to_double(multiprocessors);
+  const double multiprocessors = std::max(1, device.multiprocessors);
+  const double blocks = to_double(tiling.blocks) / multiprocessors;
   const double resident = min_blocks_per_sm(instance.stride, instance.rows, instance.filter_tiles);
-  const double together = std::min(resident, std::ceil(each));
-  const double waves = each < 2 * resident ? std::ceil(each / resident) : each / resident + kLastWave;
-  const double rows = instance.rows * (instance.stride == 2 ? kStride : 1);
-  const double alone = kAlone + (instance.across == 8 ? kAloneEighth : 0) + rows * kAloneRow;
-  const double beside = together * (kBeside + rows * kBesideRow) * (instance.across == 7 ? kBesideSeven : 1);
-  // The longer of the two, and somewhat longer where neither is.
-  const double step = std::sqrt(std::hypot(alone * alone, beside * beside)) *
-                      (problem.type == ElementType::float32 ? 1 : kSmall);
-  const double results = kResults * together * instance.rows * instance.filter_tiles;
-  const double memory =
-      to_double(problem.tensor_bytes()) / (kBytesPerNanosecond * to_double(multiprocessors));
+  const double together = std::min(resident, std::ceil(blocks));
+  const double input_rows = (instance.rows - 1) * instance.stride + kTaps;  // of a thread
+
+  const double wait = costs.step + input_rows * costs.row_latency;
+  const double work = together * input_rows * costs.row;
+  const double step = std::hypot(wait, work);
+  const double steps = to_double(ceil_divide(problem.in_channels, int64_t{kStepChannels}));
+  const double results = together * instance.rows * instance.filter_tiles * costs.results;
+  const double waves = std::ceil(blocks / resident) * (steps * step + results);
+
   const double between = to_double(problem.batch * problem.in_channels * problem.output_size()) *
                          activation_cycles(problem.depthwise.front().epilogue, costs_of(device));
   const double behind = to_double(problem.batch * problem.out_channels * problem.output_size()) *
                         activation_cycles(problem.epilogue, costs_of(device));
-  const double activating = kOfCycle * (between + behind) / to_double(multiprocessors);
-  return kLaunch + std::max(memory, waves * (results + steps * step)) + activating;
+  const double activations = (between + behind) / (kWarpSize * kSchedulers * multiprocessors);
+  return costs.launch + std::hypot(waves, to_double(problem.tensor_bytes()) / costs.memory) +
+         activations * costs.activation;
 }
-
-}  // namespace
 
 int64_t shared_bytes_of(const Instance& instance) {
   const int64_t warps = instance.threads() / kWarpSize;

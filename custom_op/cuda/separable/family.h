@@ -49,6 +49,9 @@ struct Tiling {
 
 int64_t shared_bytes_of(const Instance& instance);
 
+// The estimated time of a tiling in nanoseconds.
+double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling);
+
 // All tilings that support the problem, in ascending order of estimated time.
 std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
 
