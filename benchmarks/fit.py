@@ -37,6 +37,7 @@ from typing import Any
 import numpy as np
 from convswap import _native
 from convswap.errors import ConvswapError
+from convswap.output.files import write_json
 from convswap.planning.fitting import EstimatedTimes, fitted_factors, residuals_of, root_mean_square
 from convswap.runtime.device import choose_device
 from convswap.runtime.onnxruntime_errors import NoKernelError
@@ -363,10 +364,10 @@ def gpu_timer() -> GpuTimer:
 # The report
 
 
-def report(file: Path, *, held_out: bool) -> None:
+def report(file: Path, *, held_out: bool, json_file: str | None = None) -> None:
     """Print how near the planner's choice is to the fastest algorithm, and estimates to the times.
 
-    An algorithm's time is that of the tiling that it chooses.
+    An algorithm's time is that of the tiling that it chooses. `json_file` gets the times by problem.
     """
     header, *rows = read(file)
     table = table_of(header)
@@ -386,6 +387,8 @@ def report(file: Path, *, held_out: bool) -> None:
     }
     for own in by_problem.values():
         estimate_again(own, table)
+    if json_file is not None:
+        write_json(json_file, [times_by_algorithm(own) for own in by_problem.values()])
     ratios = {number: ratio_of(own) for number, own in by_problem.items()}
     for number in sorted(ratios, key=lambda number: -ratios[number]):
         if ratios[number] > NEAR:
@@ -436,6 +439,13 @@ def estimate_again(rows: Sequence[Row], table: np.ndarray) -> None:
         for tiling, ms in zip(row["tilings"], times_of(row).estimates(table), strict=True):
             tiling["estimate_ms"] = ms if ms is not None else tiling["estimate_ms"]
         row["tilings"].sort(key=lambda tiling: tiling["estimate_ms"])
+
+
+def times_by_algorithm(rows: Sequence[Row]) -> Row:
+    """Return a problem's number, the planner's choice and the milliseconds of each algorithm."""
+    (chosen,) = (row["algorithm"] for row in rows if row["is_chosen"])
+    times = {row["algorithm"]: float(f"{row['tilings'][0]['ms']:.4g}") for row in rows}
+    return {"problem": rows[0]["problem"], "chosen": chosen, "ms": times}
 
 
 def ratio_of(rows: Sequence[Row]) -> float:
@@ -601,12 +611,13 @@ def main() -> int:
     add = actions.add_parser("report", help="judge choices and estimates")
     add.add_argument("data", type=Path, metavar="DATA")
     add.add_argument("--held-out", action="store_true", help="only the problems that nothing is fitted to")
+    add.add_argument("--json", metavar="FILE", help="write the time of each algorithm")
     options = parser.parse_args()
     try:
         if options.action == "fit":
             fit(options.data, options.families)
         elif options.action == "report":
-            report(options.data, held_out=options.held_out)
+            report(options.data, held_out=options.held_out, json_file=options.json)
         elif not _native.cuda_devices():
             parser.error("no NVIDIA card was found: algorithms are timed on a card")
         else:

@@ -62,17 +62,9 @@ SECTIONS = {
     "study-alexnet": "convswap study alexnet --runs 10 -o docs/tutorial/alexnet-study.png",
     **{f"ladder/{name}": f"convswap ladder {name}" for name in NETWORKS},
 }
-# Sections measured only by name: the planner's heuristic, which tests check, the comparison with Nsight
-# Compute, and pairs of `separable`.
-_HEURISTIC = "python benchmarks/kernels.py heuristic"
+# Sections measured only by name: the comparison with Nsight Compute, and pairs of `separable`. The sections
+# `planner-*`, against which tests check the planner, come from benchmarks/fit.py.
 BY_NAME = {
-    "rule-course": f"{_HEURISTIC} course {_BATCHES} --precision tf32,float16,ieee --rounds 3",
-    "rule-fused": f"{_HEURISTIC} fused --batch 1,32 --precision tf32,float16 --rounds 3",
-    "rule-small-groups": f"{_HEURISTIC} small-groups --batch 1,16,64 --precision tf32,float16 --rounds 3",
-    "rule-first-layers": f"{_HEURISTIC} first-layers --batch 1,8,64 --precision tf32,float16 --rounds 3 "
-    "--within 4",
-    "rule-other-layers": f"{_HEURISTIC} many-channels one-d three-d --batch 1,8,64,256 "
-    "--precision tf32,float16,bfloat16",
     "profile-against-ncu": "python benchmarks/profile_against_ncu.py ece408-2019fa ece408-2018fa",
     "separable-pairs": "python benchmarks/kernels.py separable",
 }

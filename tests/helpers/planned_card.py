@@ -36,6 +36,9 @@ class PlannedCard:
     def alternatives(self, problem, algorithm, most):
         return _native.alternatives(problem, algorithm, most, compute_capability=self._capability)
 
+    def Estimates(self, problem, algorithm, tilings, **_):
+        return _native.Estimates(problem, algorithm, tilings, compute_capability=self._capability)
+
     def fitted_costs(self, compute_capability=None):
         return _native.fitted_costs(compute_capability=self._capability)
 

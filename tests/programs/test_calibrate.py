@@ -96,7 +96,9 @@ print(_native.cuda_devices()[0]["cost_table"], tiling["milliseconds"], sep="|")
 def calibrate(monkeypatch, table):
     """Return the module, on whose card memory is 1.5 times and tiled 0.8 times as slow as in the table."""
     module = importlib.import_module("convswap.planning.calibrate")
-    monkeypatch.setattr(module, "_native", PlannedCard(CARD))
+    for name in ("calibrate", "fitting"):
+        planning = importlib.import_module(f"convswap.planning.{name}")
+        monkeypatch.setattr(planning, "_native", PlannedCard(CARD))
     monkeypatch.setattr(module, "choose_device", lambda: Device("cuda", "asked for", CARD))
     monkeypatch.setattr(module, "_RULE", module.StoppingRule(1, 1, 0, 1))
     monkeypatch.setattr(TimedConv, "tensors", lambda case: {})
