@@ -26,7 +26,7 @@ struct Best {
 
 // Penalty on the estimate of an algorithm that rounds a depthwise convolution to TF32. cuDNN does not round
 // there, and the errors of long filters in a row, as in audio models, become visible.
-constexpr double kRoundingPenalty = 1.3;
+constexpr double kRoundingPenalty = 1.5;
 
 std::optional<double> penalized_estimate(const ConvProblem& problem, const Algorithm& algorithm,
                                          const Offer& offer) {

@@ -245,7 +245,7 @@ def test_images_further_apart_than_32_bits_are_no_halves_of_a_tile() -> None:
         )
         return done.stdout.strip()
 
-    assert halves(8192, 64) == "images"
+    assert halves(8192, 32) == "images"
     assert halves(8192, 8192) == "rows"
 
 

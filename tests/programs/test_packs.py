@@ -222,9 +222,9 @@ from convswap.runtime.cards import cuda_cards
 from convswap.runtime.device import Device
 cards = {None: Device("cuda", "here", cuda_cards(_native)[0]), "cpu": Device("cpu", "asked for")}
 warm.choose_device = lambda name=None: cards[name]
-for kernel, capability in warm.warm("ece408-2017-high", batches=[512]).kernels:
+for kernel, capability in warm.warm("ece408-2017-high", batches=[64]).kernels:
     print(capability, kernel)
-problem = _native.Problem((512, 1, 28, 28), (50, 1, 5, 5), True)
+problem = _native.Problem((64, 1, 28, 28), (50, 1, 5, 5), True)
 (present,), (typical,) = (_native.kernels_of(problem, "cuda", compute_capability=each) for each in (0, 90))
 assert present != typical, present
 print(present)
