@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <iterator>
 #include <limits>
+#include <utility>
 
 #include "conv/error.h"
 
@@ -115,6 +116,24 @@ DepthwiseSpec read_depthwise(const Attributes& attributes, ElementType type) {
   return depthwise;
 }
 
+Layouts read_layouts(OpKind op, const Attributes& attributes) {
+  Layouts layouts;
+  const std::pair<const char*, Layout&> all[] = {{"input_layout", layouts.input},
+                                                 {"output_layout", layouts.output},
+                                                 {"residual_layout", layouts.residual}};
+  for (const auto& [name, layout] : all) {
+    const std::optional<std::string> word = attributes.text(name);
+    if (!word) continue;
+    if (op != OpKind::layout) {
+      throw InvalidArgument(attribute_message(
+          name, *word,
+          "no such attribute of " + std::string(name_of(op)) + ": " + name_of(OpKind::layout) + " has it"));
+    }
+    layout = parse_layout(name, *word);
+  }
+  return layouts;
+}
+
 }  // namespace
 
 int64_t pool_extent(const Pool& pool, size_t axis, int64_t input) {
@@ -209,7 +228,11 @@ Pool make_pool(PoolKind kind, const std::vector<int64_t>& kernel_shape, const st
   return pool;
 }
 
-ConvSpec read_spec(const Attributes& attributes, ElementType type, Precision precision, bool is_fused) {
+const char* name_of(OpKind op) {
+  return op == OpKind::conv ? "Conv" : op == OpKind::fused ? "FusedConv" : "LayoutConv";
+}
+
+ConvSpec read_spec(OpKind op, const Attributes& attributes, ElementType type, Precision precision) {
   ConvSpec spec;
   spec.type = type;
   spec.precision = precision;
@@ -219,7 +242,8 @@ ConvSpec read_spec(const Attributes& attributes, ElementType type, Precision pre
   spec.pads = attributes.integers("pads");
   spec.strides = attributes.integers("strides");
   spec.dilations = attributes.integers("dilations");
-  if (!is_fused) return spec;
+  spec.layouts = read_layouts(op, attributes);
+  if (op == OpKind::conv) return spec;
   spec.epilogue = read_epilogue(attributes, type);
   spec.depthwise = read_depthwise(attributes, type);
   return spec;

@@ -44,8 +44,15 @@ class Attributes {
   virtual std::optional<std::string> text(const char* name) const = 0;
 };
 
-// Reads the conv spec of an ONNX Conv. With `is_fused` the node is a FusedConv, which also has attributes for
-// its epilogue and for a depthwise convolution in front. Throws InvalidArgument.
-ConvSpec read_spec(const Attributes& attributes, ElementType type, Precision precision, bool is_fused);
+// The ops. `fused` is Conv with an epilogue and a depthwise convolution in front; `layout` is `fused` with
+// layouts. Layouts are a new op, and not attributes of the others, because versions of this library without
+// them would ignore the attributes and compute wrong results.
+enum class OpKind { conv, fused, layout };
+
+// "Conv", "FusedConv" or "LayoutConv".
+const char* name_of(OpKind op);
+
+// Reads the conv spec of a node. Throws InvalidArgument, also for the layouts of an op that has none.
+ConvSpec read_spec(OpKind op, const Attributes& attributes, ElementType type, Precision precision);
 
 }  // namespace convswap

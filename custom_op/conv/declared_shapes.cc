@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "conv/error.h"
 #include "conv/problem.h"
@@ -30,7 +31,8 @@ DeclaredShapes DeclaredShapes::filled(const ConvSpec& spec) const {
   if (!x && !w) return complete;
   if (!w) complete.w.emplace(x->size(), kUnknownDimension);
   if (!x) complete.x.emplace(w->size(), kUnknownDimension);
-  Shape &image = *complete.x, &filters = *complete.w;
+  Shape& filters = *complete.w;
+  Shape image = to_nchw(*std::move(complete.x), spec.layouts.input);
   const size_t spatial_rank = std::max<size_t>(filters.size(), 2) - 2;
   const bool has_channels = is_known(filters, 1);
 
@@ -60,6 +62,7 @@ DeclaredShapes DeclaredShapes::filled(const ConvSpec& spec) const {
     }
     image[axis] = known_or(image, axis, extent);
   }
+  complete.x = from_nchw(std::move(image), spec.layouts.input);
   if (bias) {
     for (int64_t& extent : *complete.bias) {
       if (extent == kUnknownDimension) extent = filters[0];

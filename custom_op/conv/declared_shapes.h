@@ -11,8 +11,8 @@ constexpr int64_t kUnknownDimension = -1;
 
 inline bool is_known(const Shape& shape, size_t axis) { return axis < shape.size() && shape[axis] >= 0; }
 
-// The shapes of a node's inputs as the model declares them. Unknown dimensions are kUnknownDimension; an
-// input of unknown rank has no shape.
+// The shapes of a node's inputs as the model declares them, x in the spec's layout. Unknown dimensions are
+// kUnknownDimension; an input of unknown rank has no shape.
 struct DeclaredShapes {
   std::optional<Shape> x, w, bias;
 

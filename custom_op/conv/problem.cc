@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "conv/arithmetic.h"
 #include "conv/attributes.h"
@@ -39,6 +40,13 @@ std::string extents_text(const Shape& extents) {
   std::string text;
   for (const int64_t extent : extents) text += (text.empty() ? "" : "x") + std::to_string(extent);
   return text;
+}
+
+// Returns "NHWC>NCHW", or "NHWC+NCHW>NCHW" with a residual.
+std::string text_of(const Layouts& layouts, bool has_residual) {
+  std::string text(name_of(layouts.input));
+  if (has_residual) text.append("+").append(name_of(layouts.residual));
+  return text.append(">").append(name_of(layouts.output));
 }
 
 // Fills the axis' padding and output extent from its input, filter, stride and dilation.
@@ -83,7 +91,7 @@ void check_elements(std::string_view tensor, const Shape& shape) {
 // Sets the result's extents behind the epilogue's pool.
 void resolve_result(ConvProblem& problem) {
   problem.result = problem.output;
-  check_elements("output", problem.result_shape());
+  check_elements("output", problem.output_shape(problem.layouts.output));
   const Pool& pool = problem.epilogue.pool;
   if (pool.kind == PoolKind::none) return;
   if (problem.spatial_rank != 2) {
@@ -101,12 +109,17 @@ int64_t intermediate_bytes(const ConvProblem& depthwise) {
   return 2 * depthwise.result_elements() * bytes_per_element(depthwise.type);
 }
 
+// " in NHWC" for messages; "" for NCHW, the default.
+std::string in_layout(Layout layout) {
+  return layout == Layout::nchw ? "" : " in " + std::string(name_of(layout));
+}
+
 void check_residual(const ConvProblem& problem, const Shape& residual) {
-  ConvProblem unpooled = problem;
-  unpooled.result = problem.output;
-  if (residual != unpooled.result_shape()) {
-    throw InvalidArgument(shape_message("residual", residual,
-                                        "the convolution's output, " + list_text(unpooled.result_shape())));
+  const Layout layout = problem.layouts.residual;
+  const Shape expected = problem.output_shape(layout);
+  if (residual != expected) {
+    throw InvalidArgument(shape_message(
+        "residual", residual, "the convolution's output" + in_layout(layout) + ", " + list_text(expected)));
   }
 }
 
@@ -144,12 +157,14 @@ int64_t ConvProblem::tensor_bytes() const {
 
 int64_t ConvProblem::bytes() const {
   if (!depthwise.empty()) {
-    int64_t total = without_depthwise().tensor_bytes();
-    for (const ConvProblem& first : depthwise) total += first.bytes() - intermediate_bytes(first);
-    return total;
+    return without_depthwise().tensor_bytes() + depthwise_alone().bytes() -
+           intermediate_bytes(depthwise.front());
   }
   const int64_t rows = units_read(*this, 0, 1) * units_read(*this, 1, 1);
-  const int64_t sector_elements = kSectorBytes / bytes_per_element(type);
+  // In NHWC a position has all of its channels side by side.
+  const int64_t position_bytes =
+      bytes_per_element(type) * (layouts.input == Layout::nhwc ? std::max<int64_t>(1, in_channels) : 1);
+  const int64_t sector_elements = std::max<int64_t>(1, kSectorBytes / position_bytes);
   const int64_t columns = std::min(input[2], units_read(*this, 2, sector_elements) * sector_elements);
   const int64_t unread = batch * in_channels * (input_size() - rows * columns);
   return tensor_bytes() - unread * bytes_per_element(type);
@@ -158,20 +173,40 @@ int64_t ConvProblem::bytes() const {
 ConvProblem ConvProblem::without_depthwise() const {
   ConvProblem copy = *this;
   copy.depthwise.clear();
+  copy.layouts.input = Layout::nchw;
   return copy;
 }
 
 ConvProblem ConvProblem::without_epilogue() const {
   ConvProblem copy = *this;
   copy.epilogue = {};
+  copy.layouts.residual = Layout::nchw;
   copy.result = output;
+  return copy;
+}
+
+ConvProblem ConvProblem::depthwise_alone() const {
+  ConvProblem copy = depthwise.front();
+  copy.layouts.input = layouts.input;
+  return copy;
+}
+
+ConvProblem ConvProblem::with_layouts(const Layouts& other) const {
+  ConvProblem copy = *this;
+  copy.layouts = other;
   return copy;
 }
 
 Shape ConvProblem::result_shape() const {
   Shape shape{batch, out_channels};
   shape.insert(shape.end(), result.end() - spatial_rank, result.end());
-  return shape;
+  return from_nchw(std::move(shape), layouts.output);
+}
+
+Shape ConvProblem::output_shape(Layout layout) const {
+  Shape shape{batch, out_channels};
+  shape.insert(shape.end(), output.end() - spatial_rank, output.end());
+  return from_nchw(std::move(shape), layout);
 }
 
 std::string ConvProblem::text() const {
@@ -189,7 +224,8 @@ std::string ConvProblem::text() const {
          " strides=" + extents_text(spatial(stride)) + " dilations=" + extents_text(spatial(dilation)) +
          " pads=" + joined(spatial(pad_begin), spatial(pad_end)) +
          (epilogue.is_empty() ? "" : " then=" + text_of(epilogue)) +
-         (depthwise.empty() ? "" : " of=(" + depthwise.front().text() + ")");
+         (depthwise.empty() ? "" : " of=(" + depthwise.front().text() + ")") +
+         (layouts.are_nchw() ? "" : " layouts=" + text_of(layouts, epilogue.has_residual));
 }
 
 size_t ConvProblemHash::operator()(const ConvProblem& problem) const {
@@ -205,7 +241,8 @@ size_t ConvProblemHash::operator()(const ConvProblem& problem) const {
         problem.in_channels, problem.out_channels, problem.group,
         static_cast<int64_t>(problem.epilogue.activation),
         static_cast<int64_t>(problem.epilogue.has_residual), problem.epilogue.pool.kernel[0],
-        problem.epilogue.pool.kernel[1]}) {
+        problem.epilogue.pool.kernel[1], static_cast<int64_t>(problem.layouts.input),
+        static_cast<int64_t>(problem.layouts.output), static_cast<int64_t>(problem.layouts.residual)}) {
     mix(value);
   }
   for (const Axes* axes : {&problem.input, &problem.filter, &problem.stride, &problem.dilation,
@@ -216,20 +253,23 @@ size_t ConvProblemHash::operator()(const ConvProblem& problem) const {
   return static_cast<size_t>(hash);
 }
 
-ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w,
+ConvProblem make_problem(const ConvSpec& spec, const Shape& input, const Shape& w,
                          const std::optional<Shape>& bias, const std::optional<Shape>& residual) {
   check_spec(spec);
-  if (x.size() < 3 || x.size() > 5) {
-    throw InvalidArgument(shape_message("input", x, "3, 4 or 5 dimensions: (N, C, spatial...)"));
+  const Layout layout = spec.layouts.input;
+  if (input.size() < 3 || input.size() > 5) {
+    throw InvalidArgument(
+        shape_message("input", input, "3, 4 or 5 dimensions: " + std::string(axes_of(layout))));
   }
   check_weights(spec, w);
-  check_elements("input", x);
+  check_elements("input", input);
   check_elements("weights", w);
-  if (w.size() != x.size()) {
+  if (w.size() != input.size()) {
     throw InvalidArgument(shape_message(
         "weights", w,
-        "as many dimensions as the input of shape " + list_text(x) + ": (K, C / group, filter...)"));
+        "as many dimensions as the input of shape " + list_text(input) + ": (K, C / group, filter...)"));
   }
+  const Shape x = to_nchw(input, layout);
   int64_t channels = 0;
   // Weights without filters pass check_elements with any number of channels.
   if (__builtin_mul_overflow(w[1], spec.group, &channels)) {
@@ -238,8 +278,9 @@ ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w,
         "fewer channels: times the group " + std::to_string(spec.group) + " they leave 64 bits"));
   }
   if (x[1] != channels) {
-    throw InvalidArgument(shape_message("input", x,
-                                        std::to_string(channels) + " channels: the weights " + list_text(w) +
+    const char* const where = layout == Layout::nhwc ? " channels on the last axis" : " channels";
+    throw InvalidArgument(shape_message("input", input,
+                                        std::to_string(channels) + where + ": the weights " + list_text(w) +
                                             " have " + std::to_string(w[1]) + " per group and group is " +
                                             std::to_string(spec.group)));
   }
@@ -268,6 +309,9 @@ ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w,
   }
   problem.epilogue = spec.epilogue;
   problem.epilogue.has_residual = residual.has_value();
+  problem.layouts = spec.layouts;
+  // An absent residual has no layout, so that equal problems compare equal.
+  if (!residual) problem.layouts.residual = Layout::nchw;
   resolve_result(problem);
   if (residual) check_residual(problem, *residual);
   return problem;
@@ -284,14 +328,17 @@ ConvProblem make_problem(const ConvSpec& spec, const InputShapes& shapes) {
   }
   const Shape& weights = *shapes.depthwise;
   if (weights.size() < 2 || weights[0] < 1 || weights[1] != 1 || shapes.x.size() < 2 ||
-      weights[0] != shapes.x[1]) {
-    throw InvalidArgument(shape_message(
-        "depthwise weights", weights,
-        "(C, 1, filter...), a filter for each channel of the input of shape " + list_text(shapes.x)));
+      weights[0] != shapes.x[channel_axis(spec.layouts.input, shapes.x.size())]) {
+    throw InvalidArgument(
+        shape_message("depthwise weights", weights,
+                      "(C, 1, filter...), a filter for each channel of the input of shape " +
+                          list_text(shapes.x) + in_layout(spec.layouts.input)));
   }
-  const ConvProblem depthwise = make_depthwise_problem(spec, shapes);
-  ConvProblem problem = make_problem(spec, depthwise.result_shape(), shapes.w, shapes.bias, shapes.residual);
-  problem.depthwise.push_back(depthwise);
+  ConvProblem depthwise = make_depthwise_problem(spec, shapes);
+  ConvProblem problem = make_problem(spec_behind_depthwise(spec), depthwise.result_shape(), shapes.w,
+                                     shapes.bias, shapes.residual);
+  problem.layouts.input = spec.layouts.input;
+  problem.depthwise.push_back(depthwise.with_layouts({}));
   return problem;
 }
 

@@ -37,6 +37,9 @@ struct ConvProblem {
   // The depthwise convolution in front, none or one. Its result, rounded to the element type, is the input of
   // this convolution: in_channels and `input` describe that result.
   std::vector<ConvProblem> depthwise;
+  // The layouts of x, y and the residual, NCHW for an absent residual. The depthwise convolution in front has
+  // NCHW as its own: its input is x.
+  Layouts layouts;
 
   bool operator==(const ConvProblem&) const = default;
 
@@ -54,9 +57,16 @@ struct ConvProblem {
   // Several groups with several channels or filters each.
   bool is_grouped() const { return group > 1 && !is_depthwise(); }
 
-  // This convolution without the depthwise one in front, or without its epilogue.
+  // This convolution without the depthwise one in front, which then has an input in NCHW, or without its
+  // epilogue.
   ConvProblem without_depthwise() const;
   ConvProblem without_epilogue() const;
+
+  // The depthwise convolution in front as a problem of its own, with x in the layout of this problem's input.
+  ConvProblem depthwise_alone() const;
+
+  // This problem with other layouts.
+  ConvProblem with_layouts(const Layouts& other) const;
 
   // Multiplications and additions, with padding counted as data; at most 2^63 - 1.
   int64_t operations() const;
@@ -68,12 +78,16 @@ struct ConvProblem {
   // 32-byte sectors of them, count that some output reads.
   int64_t bytes() const;
 
-  // The shape of y: (N, K, result...), with spatial_rank spatial axes.
+  // The shape of y in its layout: (N, K, result...) or (N, result..., K), with spatial_rank spatial axes.
   Shape result_shape() const;
+
+  // The shape of the convolution's output, before the epilogue's pool, in a layout.
+  Shape output_shape(Layout layout) const;
 
   // One line that identifies the problem for every algorithm, with padding resolved: "float32 tf32
   // x=10x1x28x28 w=4x1x5x5 bias=no group=1 strides=1x1 dilations=1x1 pads=0x0x0x0". An epilogue adds
-  // "then=residual Relu", a depthwise convolution in front "of=(float32 tf32 x=...)".
+  // "then=residual Relu", a depthwise convolution in front "of=(float32 tf32 x=...)". Extents are those of
+  // NCHW; other layouts add "layouts=NHWC>NCHW", for x and y, or "layouts=NHWC+NCHW>NHWC" with a residual.
   std::string text() const;
 };
 
@@ -81,8 +95,9 @@ struct ConvProblemHash {
   size_t operator()(const ConvProblem& problem) const;
 };
 
-// Resolves padding and checks every shape. `x` is (N, C, spatial...), `w` is (K, C / group, filter...),
-// `bias` is (K), and `residual` has the shape of the convolution's output. Padding follows the ONNX operator:
+// Resolves padding and checks every shape. `x` is (N, C, spatial...) or, in NHWC, (N, spatial..., C), `w` is
+// (K, C / group, filter...), `bias` is (K), and `residual` has the shape of the convolution's output in the
+// residual's layout. Padding follows the ONNX operator:
 // with SAME_UPPER and SAME_LOWER the output has ceil(input / stride) positions, and the extra row or column
 // of an odd padding goes to the end or to the beginning. Throws InvalidArgument.
 ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w,

@@ -110,6 +110,14 @@ ConvSpec depthwise_spec(const ConvSpec& spec, int64_t channels) {
   result.strides = spec.depthwise.strides;
   result.dilations = spec.depthwise.dilations;
   result.epilogue = spec.depthwise.epilogue;
+  result.layouts.input = spec.layouts.input;
+  return result;
+}
+
+ConvSpec spec_behind_depthwise(const ConvSpec& spec) {
+  ConvSpec result = spec;
+  result.layouts.input = Layout::nchw;
+  result.depthwise = {};
   return result;
 }
 

@@ -6,10 +6,9 @@
 #include <vector>
 
 #include "conv/epilogue.h"
+#include "conv/layout.h"
 
 namespace convswap {
-
-using Shape = std::vector<int64_t>;
 
 // The largest integer attribute. Products of two such numbers, the most that shape arithmetic forms, fit into
 // 64 bits.
@@ -51,10 +50,15 @@ struct ConvSpec {
   std::vector<int64_t> dilations;
   Epilogue epilogue;        // the inputs decide whether there is a residual
   DepthwiseSpec depthwise;  // the inputs decide whether there is a depthwise convolution
+  Layouts layouts;
 };
 
-// Returns the spec of the depthwise convolution in front as a node of its own, for an input of `channels`.
+// Returns the spec of the depthwise convolution in front as a node of its own, for an input of `channels`. It
+// has the layout of the node's input; its result is NCHW.
 ConvSpec depthwise_spec(const ConvSpec& spec, int64_t channels);
+
+// Returns the spec of the convolution behind a depthwise one as a node of its own, with an input in NCHW.
+ConvSpec spec_behind_depthwise(const ConvSpec& spec);
 
 // Each throws InvalidArgument for a word that is not one of the attribute's values.
 Precision parse_precision(std::string_view word);

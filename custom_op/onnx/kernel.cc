@@ -61,7 +61,7 @@ std::optional<int> device_of_session(const OrtApi& api, const OrtKernelInfo* inf
 void make_plan(PlanCache& plans, const ConvSpec& spec, InputShapes shapes, const Device& device) {
   if (shapes.residual) {
     shapes.residual.reset();
-    shapes.residual = make_problem(spec, shapes).without_epilogue().result_shape();
+    shapes.residual = make_problem(spec, shapes).output_shape(spec.layouts.residual);
   }
   const ConvProblem problem = make_problem(spec, shapes);
   if (problem.result_elements() > 0) plans.get(problem, device);
@@ -69,9 +69,9 @@ void make_plan(PlanCache& plans, const ConvSpec& spec, InputShapes shapes, const
 
 }  // namespace
 
-ConvSpec read_spec(OpKind op, const Attributes& attributes, ElementType type, Precision precision) {
+ConvSpec read_node(OpKind op, const Attributes& attributes, ElementType type, Precision precision) {
   const std::optional<std::string> word = attributes.text("precision");
-  return read_spec(attributes, type, word ? parse_precision(*word) : precision, op == OpKind::fused_conv);
+  return read_spec(op, attributes, type, word ? parse_precision(*word) : precision);
 }
 
 std::shared_ptr<const CachedRun> ShapeCache::find(const NodeInputs::Keys& keys, int device_index) const {
@@ -91,7 +91,7 @@ ConvKernel::ConvKernel(const OpVariant& variant, const OrtKernelInfo* info, std:
     : variant_(variant),
       title_(std::move(title)),
       lends_scratch_(lends_scratch(variant_.base)),
-      spec_(read_spec(variant_.op, KernelAttributes(variant_.api, info), variant_.type, variant_.precision)),
+      spec_(read_node(variant_.op, KernelAttributes(variant_.api, info), variant_.type, variant_.precision)),
       plans_(std::make_shared<PlanCache>(
           KernelAttributes(variant_.api, info).text("algorithm").value_or(std::string(kAuto)),
           TuningHints(KernelAttributes(variant_.api, info).text("tuned").value_or("")))),
@@ -158,11 +158,15 @@ std::shared_ptr<const CachedRun> ConvKernel::cached_run(const OrtKernelContext* 
 
 // Checks the declared shapes.
 void ConvKernel::check_shapes(const PerInput<DeclaredInput>& inputs) const {
-  check_declared_shapes(spec_, {inputs[kD].is_present ? depthwise_result(inputs) : inputs[kX].shape,
-                                inputs[kW].shape, inputs[kB].shape});
+  if (inputs[kD].is_present) {
+    check_declared_shapes(spec_behind_depthwise(spec_),
+                          {depthwise_result(inputs), inputs[kW].shape, inputs[kB].shape});
+  } else {
+    check_declared_shapes(spec_, {inputs[kX].shape, inputs[kW].shape, inputs[kB].shape});
+  }
 }
 
-// Returns the shape behind the depthwise convolution in front, as far as the model declares it.
+// Returns the NCHW shape behind the depthwise convolution in front, as far as the model declares it.
 std::optional<Shape> ConvKernel::depthwise_result(const PerInput<DeclaredInput>& inputs) const {
   const auto is_known_completely = [](const std::optional<Shape>& shape) {
     return shape && std::find(shape->begin(), shape->end(), kUnknownDimension) == shape->end();
@@ -178,10 +182,9 @@ std::optional<Shape> ConvKernel::depthwise_result(const PerInput<DeclaredInput>&
       throw InvalidArgument("the depthwise convolution in front: " + std::string(error.what()));
     }
   }
-  std::optional<Shape> result = x;
-  if (result)
-    std::fill(result->begin() + std::min<ptrdiff_t>(2, std::ssize(*result)), result->end(),
-              kUnknownDimension);
+  if (!x) return std::nullopt;
+  Shape result = to_nchw(*x, spec_.layouts.input);
+  std::fill(result.begin() + std::min<ptrdiff_t>(2, std::ssize(result)), result.end(), kUnknownDimension);
   return result;
 }
 

@@ -16,9 +16,6 @@
 
 namespace convswap {
 
-// The two ops: ONNX's Conv, and Conv with an epilogue.
-enum class OpKind { conv, fused_conv };
-
 // An op for one kind of device and element type, in one ONNX Runtime.
 struct OpVariant {
   const OrtApiBase& base;
@@ -30,8 +27,8 @@ struct OpVariant {
   const KernelOrigin* origin;  // of a card's kernels; may be null
 };
 
-// Reads a node's spec from its attributes. Throws InvalidArgument.
-ConvSpec read_spec(OpKind op, const Attributes& attributes, ElementType type, Precision precision);
+// Reads a node's spec from its attributes; `precision` is the default. Throws InvalidArgument.
+ConvSpec read_node(OpKind op, const Attributes& attributes, ElementType type, Precision precision);
 
 // The plan of a node for the input shapes of a run, reused by every run with the same shapes.
 struct CachedRun {

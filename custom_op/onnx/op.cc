@@ -15,8 +15,6 @@
 namespace convswap {
 namespace {
 
-constexpr const char* name_of(OpKind kind) { return kind == OpKind::conv ? "Conv" : "FusedConv"; }
-
 std::string node_name(const OrtApi& api, const OrtKernelInfo* info) {
   size_t size = 0;
   check(api, api.KernelInfo_GetNodeName(info, nullptr, &size));
@@ -49,11 +47,15 @@ struct InputInfo {
   }
 };
 
-// The output shape, with kUnknownDimension for dimensions that depend on an unknown one. It is computed with
-// fitting values in place of the unknown dimensions.
-Shape output_shape(const ConvSpec& spec, const std::optional<Shape>& x, const std::optional<Shape>& w) {
-  const DeclaredShapes complete = DeclaredShapes{x, w, {}}.filled(spec);
-  Shape output = make_problem(spec, *complete.x, *complete.w).result_shape();
+// The output shape in its layout, with kUnknownDimension for dimensions that depend on an unknown one. It is
+// computed with fitting values in place of the unknown dimensions.
+Shape output_shape(const ConvSpec& spec, const std::optional<Shape>& declared,
+                   const std::optional<Shape>& w) {
+  const DeclaredShapes complete = DeclaredShapes{declared, w, {}}.filled(spec);
+  const ConvProblem problem = make_problem(spec, *complete.x, *complete.w);
+  Shape output = to_nchw(problem.result_shape(), spec.layouts.output);
+  const std::optional<Shape> x =
+      declared ? std::optional(to_nchw(*declared, spec.layouts.input)) : std::nullopt;
   const auto is_known_of = [](const std::optional<Shape>& shape, size_t axis) {
     return shape && is_known(*shape, axis);
   };
@@ -63,17 +65,18 @@ Shape output_shape(const ConvSpec& spec, const std::optional<Shape>& x, const st
     const bool has_filter = is_known_of(w, axis) || axis - 2 < spec.kernel_shape.size();
     if (!is_known_of(x, axis) || !has_filter) output[axis] = kUnknownDimension;
   }
-  return output;
+  return from_nchw(std::move(output), spec.layouts.output);
 }
 
-// The output shape of the depthwise convolution in front, as far as its weights are known.
+// The NCHW output shape of the depthwise convolution in front, as far as its weights are known.
 std::optional<Shape> depthwise_output(const ConvSpec& spec, const std::optional<Shape>& x,
                                       const std::optional<Shape>& weights) {
   if (weights && is_known(*weights, 0)) {
     return output_shape(depthwise_spec(spec, (*weights)[0]), x, weights);
   }
-  std::optional<Shape> output = x;
-  for (size_t axis = 2; output && axis < output->size(); ++axis) (*output)[axis] = kUnknownDimension;
+  if (!x) return std::nullopt;
+  Shape output = to_nchw(*x, spec.layouts.input);
+  for (size_t axis = 2; axis < output.size(); ++axis) output[axis] = kUnknownDimension;
   return output;
 }
 
@@ -93,7 +96,7 @@ std::vector<std::string> dimension_names(const OrtApi& api, const InputInfo& x, 
 }
 
 // Sets the output's type and, as far as it is known, its shape.
-void infer_conv_shape(const OrtApi& api, OrtShapeInferContext* context, const ConvSpec& spec) {
+void infer_conv_shape(const OrtApi& api, OrtShapeInferContext* context, ConvSpec spec) {
   const InputInfo x(api, context, 0);
   const InputInfo w(api, context, 1);
   std::optional<Shape> image = x.shape;
@@ -102,7 +105,10 @@ void infer_conv_shape(const OrtApi& api, OrtShapeInferContext* context, const Co
   // An absent input has no type, and ONNX Runtime reports no shape.
   if (inputs > 4) {
     const InputInfo weights(api, context, 4);
-    if (weights.shape || !spec.depthwise.is_empty()) image = depthwise_output(spec, image, weights.shape);
+    if (weights.shape || !spec.depthwise.is_empty()) {
+      image = depthwise_output(spec, image, weights.shape);
+      spec = spec_behind_depthwise(spec);
+    }
   }
   // Without a rank no shape is set: ONNX Runtime takes an output without dimensions for a scalar.
   if (!image && !w.shape) return;
@@ -160,7 +166,7 @@ OrtStatus* infer_shape(const OrtCustomOp* op, OrtShapeInferContext* context) noe
   try {
     const OrtApi& api = static_cast<const ConvOp*>(op)->variant.api;
     const InferenceAttributes attributes(api, context);
-    infer_conv_shape(api, context, read_spec(kind_of(op), attributes, ElementType::float32, Precision::tf32));
+    infer_conv_shape(api, context, read_node(kind_of(op), attributes, ElementType::float32, Precision::tf32));
   } catch (...) {
   }
   return nullptr;

@@ -27,8 +27,9 @@ class Registry {
            {ElementType::float32, ElementType::float64, ElementType::float16, ElementType::bfloat16}) {
         convs_.emplace_back(OpVariant{base, api, OpKind::conv, kind, type, Precision::tf32, origin});
         ieee_convs_.emplace_back(OpVariant{base, api, OpKind::conv, kind, type, Precision::ieee, origin});
-        fused_convs_.emplace_back(
-            OpVariant{base, api, OpKind::fused_conv, kind, type, Precision::tf32, origin});
+        for (const OpKind op : {OpKind::fused, OpKind::layout}) {
+          extended_convs_.emplace_back(OpVariant{base, api, op, kind, type, Precision::tf32, origin});
+        }
       }
     }
     check(api, api.CreateCustomOpDomain(kDomain, &domain_));
@@ -39,7 +40,7 @@ class Registry {
       check(api, api.CustomOpDomain_Add(tf32_domain_, &op));
     }
     for (const ConvOp& op : ieee_convs_) check(api, api.CustomOpDomain_Add(ieee_domain_, &op));
-    for (const ConvOp& op : fused_convs_) check(api, api.CustomOpDomain_Add(domain_, &op));
+    for (const ConvOp& op : extended_convs_) check(api, api.CustomOpDomain_Add(domain_, &op));
   }
 
   OrtCustomOpDomain* domain() const { return domain_; }
@@ -49,7 +50,7 @@ class Registry {
 
  private:
   // Deques, because ONNX Runtime keeps the addresses of ops.
-  std::deque<ConvOp> convs_, ieee_convs_, fused_convs_;
+  std::deque<ConvOp> convs_, ieee_convs_, extended_convs_;
   OrtCustomOpDomain* domain_ = nullptr;
   OrtCustomOpDomain *tf32_domain_ = nullptr, *ieee_domain_ = nullptr;  // ONNX's own
 };
@@ -87,8 +88,8 @@ void check_same_origin(const OrtApi& api, OrtSessionOptions* options, const Kern
   }
 }
 
-// Adds the domain `convswap` with its ops Conv and FusedConv to the session options. In the override mode it
-// also adds our op as Conv of the ONNX domain, which replaces ONNX Runtime's own. Throws.
+// Adds the domain `convswap` with its ops Conv, FusedConv and LayoutConv to the session options. In the
+// override mode it also adds our op as Conv of the ONNX domain, which replaces ONNX Runtime's own. Throws.
 void register_ops(const OrtApiBase& base, const OrtApi& api, OrtSessionOptions* options) {
   const KernelOrigin* const origin = kernel_origin_of(api, options);
   check_same_origin(api, options, origin);

@@ -15,7 +15,8 @@
 
 namespace convswap {
 
-// Contiguous tensors in the memory of the plan's device.
+// Contiguous tensors in the memory of the plan's device. x, y and z have the problem's layouts; the shapes
+// below are those of NCHW.
 struct ConvTensors {
   const void* x = nullptr;   // (N, C, spatial...); the depthwise convolution's input if there is one
   const void* w = nullptr;   // (K, C / group, filter...)
@@ -156,6 +157,10 @@ class Algorithm {
   // True if it computes a depthwise convolution in front. Otherwise the planner runs another plan for that
   // one first.
   virtual bool takes_depthwise() const { return false; }
+
+  // True if it computes the problem in its layouts, of which at least one is not NCHW. Otherwise it gets the
+  // problem with tensors in NCHW, and the planner adds transposing kernels (plan/layout_stage.h).
+  virtual bool takes_layouts(const ConvProblem&) const { return false; }
 
   virtual Offer offer(const ConvProblem& problem, const Device& device) const = 0;
 

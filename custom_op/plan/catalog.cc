@@ -1,6 +1,7 @@
 #include "plan/catalog.h"
 
 #include "plan/epilogue_stage.h"
+#include "plan/layout_stage.h"
 
 namespace convswap {
 
@@ -48,6 +49,13 @@ const EpilogueStage& cuda_epilogue_stage();
 
 const EpilogueStage* epilogue_stage(DeviceKind kind) {
   return kind == DeviceKind::cuda ? &cuda_epilogue_stage() : nullptr;
+}
+
+const LayoutStage& cpu_layout_stage();
+const LayoutStage& cuda_layout_stage();
+
+const LayoutStage& layout_stage(DeviceKind kind) {
+  return kind == DeviceKind::cuda ? cuda_layout_stage() : cpu_layout_stage();
 }
 
 const Algorithm* find_algorithm(std::string_view name, DeviceKind kind) {

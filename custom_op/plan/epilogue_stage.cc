@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "plan/layout_stage.h"
 #include "plan/planner.h"
 
 namespace convswap {
@@ -44,6 +45,10 @@ std::unique_ptr<Plan> in_two_steps(std::unique_ptr<Plan> convolution, std::uniqu
 // Returns the offer for the whole problem, whether or not the device can lend scratch memory and has the
 // kernels.
 Offer unchecked_offer(const Algorithm& algorithm, const ConvProblem& problem, const Device& device) {
+  if (const Layouts taken = layouts_for(algorithm, problem); taken != problem.layouts) {
+    Offer inner = unchecked_offer(algorithm, problem.with_layouts(taken), device);
+    return inner.is_refusal() ? inner : with_layout_stage(std::move(inner), problem, taken, device);
+  }
   if (!problem.depthwise.empty() && !algorithm.takes_depthwise()) {
     Offer convolution = unchecked_offer(algorithm, problem.without_depthwise(), device);
     return convolution.is_refusal() ? convolution
@@ -91,7 +96,8 @@ Offer refuse_scratch() {
 
 std::vector<Offer> alternatives_of(const Algorithm& algorithm, const ConvProblem& problem,
                                    const Device& device, std::size_t max_count) {
-  const bool computes_all = (problem.depthwise.empty() || algorithm.takes_depthwise()) &&
+  const bool computes_all = layouts_for(algorithm, problem) == problem.layouts &&
+                            (problem.depthwise.empty() || algorithm.takes_depthwise()) &&
                             (problem.epilogue.is_empty() || algorithm.fuses(problem));
   if (computes_all) return algorithm.alternatives(problem, device, max_count);
   Offer only = offer_of(algorithm, problem, device);

@@ -32,6 +32,9 @@ class EpilogueStage {
 // The epilogue stage of a kind of device; null if all of its algorithms compute epilogues themselves.
 const EpilogueStage* epilogue_stage(DeviceKind kind);
 
+// Rounds the size of a part of scratch memory up to 256 bytes, the alignment of device memory.
+inline std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+
 // Two plans in turn. One of them is the convolution's, whose weights may be prepared.
 class TwoPlans : public Plan {
  public:
@@ -48,9 +51,6 @@ class TwoPlans : public Plan {
         second_(std::move(second)),
         convolution_(convolution_is_first ? *first_ : *second_) {}
 
-  // Rounds up to 256 bytes, the alignment of device memory.
-  static std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
-
   const std::unique_ptr<Plan> first_, second_;
   const Plan& convolution_;  // *first_ or *second_
 };
@@ -59,7 +59,7 @@ class TwoPlans : public Plan {
 Offer refuse_scratch();
 
 // The algorithm's offer for the whole problem. If the algorithm computes only a part, the offer adds the
-// device's epilogue stage and a plan for the depthwise convolution in front.
+// device's layout stage, its epilogue stage and a plan for the depthwise convolution in front.
 Offer offer_of(const Algorithm& algorithm, const ConvProblem& problem, const Device& device);
 
 // Algorithm::alternatives for the whole problem. If the algorithm computes only a part, its single offer.

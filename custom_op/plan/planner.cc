@@ -185,7 +185,7 @@ Choice choose(const ConvProblem& problem, const Device& device, std::string_view
 
 Offer with_depthwise(const Algorithm& algorithm, Offer convolution, const ConvProblem& problem,
                      const Device& device) {
-  const ConvProblem& depthwise = problem.depthwise.front();
+  const ConvProblem depthwise = problem.depthwise_alone();
   Offer first = offer_of_depthwise(algorithm, depthwise, device);
   if (first.is_refusal()) {
     return Offer::refusal("the depthwise convolution in front: " + first.why_not);

@@ -1,4 +1,4 @@
-// The attributes of Conv and FusedConv as keyword arguments from Python.
+// The attributes of LayoutConv, which has those of all ops, as keyword arguments from Python.
 
 #include "conv/attributes.h"
 
@@ -62,7 +62,7 @@ class Keywords final : public Attributes {
 
 ConvSpec spec_of(ElementType type, const std::string& precision, const py::kwargs& attributes) {
   const Keywords keywords(attributes);
-  ConvSpec spec = read_spec(keywords, type, parse_precision(precision), true);
+  ConvSpec spec = read_spec(OpKind::layout, keywords, type, parse_precision(precision));
   keywords.check_all_read();
   return spec;
 }

@@ -9,7 +9,8 @@
 
 namespace convswap::bindings {
 
-// Reads a spec from keyword arguments, named like the attributes of Conv and FusedConv in a model. A missing
+// Reads a spec from keyword arguments, named like the attributes of LayoutConv in a model, which include
+// those of Conv and FusedConv. A missing
 // argument or an empty sequence is an absent attribute. Throws InvalidArgument for other names, types or
 // values.
 ConvSpec spec_of(ElementType type, const std::string& precision, const pybind11::kwargs& attributes);

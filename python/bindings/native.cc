@@ -218,6 +218,10 @@ py::array conv(const py::array& x, const py::array& w, const std::optional<py::a
                           "' was given for a convolution with a depthwise convolution in front: expected one "
                           "convolution");
   }
+  if (!instruction_set.empty() && !problem.layouts.are_nchw()) {
+    throw InvalidArgument("instruction_set '" + instruction_set +
+                          "' was given for tensors in NHWC: expected NCHW, which `direct` computes");
+  }
   const std::unique_ptr<Plan> plan =
       instruction_set.empty() ? choice.offer.make() : make_direct_plan(problem, instruction_set);
   py::array y(x.dtype(), problem.result_shape());

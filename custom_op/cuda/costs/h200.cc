@@ -78,6 +78,10 @@ extern const FittedCosts kH200{
             .pixels = 75.99,  // ns
             .channel = 5.439,  // ns
         },
+        .layout = {
+            .launch = 900,  // ns
+            .memory = 3000,  // GB/s
+        },
         .many_channels = {
             .launch = 4256,  // ns
             .scaled = 1236,  // ns
