@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import onnx
@@ -76,35 +76,35 @@ def expand(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _expand_graph(
-    graph: onnx.GraphProto, opset: int, outer_types: dict[str, int], outer_lengths: dict[str, int]
+    graph: onnx.GraphProto, opset: int, outer_types: dict[str, int], outer_shapes: dict[str, Sequence[int]]
 ) -> None:
-    types, lengths = dict(outer_types), dict(outer_lengths)
-    lengths |= {tensor.name: tensor.dims[0] for tensor in graph.initializer if tensor.dims}
+    types, shapes = dict(outer_types), dict(outer_shapes)
+    shapes |= {tensor.name: tensor.dims for tensor in graph.initializer if tensor.dims}
     types |= {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.value_info)}
     types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
     nodes = []
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
-                _expand_graph(attribute.g, opset, types, lengths)
+                _expand_graph(attribute.g, opset, types, shapes)
             elif node.op_type == "Constant" and attribute.name == "value":
                 types[node.output[0]] = attribute.t.data_type
-                lengths |= {node.output[0]: attribute.t.dims[0]} if attribute.t.dims else {}
+                shapes |= {node.output[0]: attribute.t.dims} if attribute.t.dims else {}
         if node.domain != "convswap":
             nodes.append(node)
         else:
-            nodes += _plain(node, opset, types.get(node.input[1], onnx.TensorProto.FLOAT), lengths)
+            nodes += _plain(node, opset, types.get(node.input[1], onnx.TensorProto.FLOAT), shapes)
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
     graph.node.extend(copies)
 
 
 def _plain(
-    node: onnx.NodeProto, opset: int, element_type: int, lengths: dict[str, int]
+    node: onnx.NodeProto, opset: int, element_type: int, shapes: dict[str, Sequence[int]]
 ) -> list[onnx.NodeProto]:
     if node.op_type == "FusedConv":
         check_fused(node)
-        return expand_fused(node, opset, element_type, lengths)
+        return expand_fused(node, opset, element_type, shapes)
     assert node.op_type == "Conv"
     plain = onnx.NodeProto()
     plain.CopyFrom(node)

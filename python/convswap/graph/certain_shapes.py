@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from convswap.errors import ConvswapError
 from convswap.graph.constants import Constants
-from convswap.graph.domain import DOMAIN, FUSED_OP, is_convswap_conv
+from convswap.graph.domain import is_convswap_conv, is_convswap_op
 from convswap.graph.epilogue import NotFusable, read_int, read_ints, read_text
 from convswap.graph.functions import count_copies
 from convswap.graph.names import UniqueNames, values_of
@@ -304,7 +304,7 @@ def _without_convswap_ops(model: ir.Model) -> ir.Model:
     """Return `model` with ONNX's ops in place of convswap's; may change `model`."""
     has_fused = False
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        has_fused = has_fused or (node.domain, node.op_type) == (DOMAIN, FUSED_OP)
+        has_fused = has_fused or (is_convswap_op(node) and not is_convswap_conv(node))
         if is_convswap_conv(node):
             node.domain = ""
     if not has_fused:
@@ -312,7 +312,7 @@ def _without_convswap_ops(model: ir.Model) -> ir.Model:
     try:
         return plain_model(model)
     except ConvswapError:
-        # ONNX's ops cannot express one of the FusedConvs: shapes after it stay unknown.
+        # ONNX's ops cannot express one of the fused nodes: shapes after it stay unknown.
         return model
 
 

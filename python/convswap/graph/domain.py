@@ -12,7 +12,9 @@ DOMAIN_VERSION = 1
 # The two names of ONNX's domain.
 ONNX_DOMAINS = ("", "ai.onnx")
 FUSED_OP = "FusedConv"
-CONVSWAP_OPS = ("Conv", FUSED_OP)
+# FusedConv whose tensors may be NHWC.
+LAYOUT_OP = "LayoutConv"
+CONVSWAP_OPS = ("Conv", FUSED_OP, LAYOUT_OP)
 SUPPORTED_ELEMENT_TYPES = frozenset(
     {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 )
@@ -43,8 +45,13 @@ def is_convswap_conv(node: onnx.NodeProto | ir.Node) -> bool:
 
 
 def is_convswap_op(node: onnx.NodeProto | ir.Node) -> bool:
-    """Return whether `node` is a `convswap.Conv` or a `convswap.FusedConv`."""
+    """Return whether `node` is a `convswap.Conv`, `convswap.FusedConv` or `convswap.LayoutConv`."""
     return node.domain == DOMAIN and node.op_type in CONVSWAP_OPS
+
+
+def is_layout_op(node: onnx.NodeProto | ir.Node) -> bool:
+    """Return whether `node` is a `convswap.LayoutConv`, whose tensors may be NHWC."""
+    return node.domain == DOMAIN and node.op_type == LAYOUT_OP
 
 
 def op_name(node: onnx.NodeProto | ir.Node) -> str:

@@ -1,7 +1,8 @@
 """Convert convswap's ops back to ONNX's ops ("plain" nodes), so that the default provider can run a model.
 
 A FusedConv computes y = pool(activation(conv(u, W) + B + Z)), where u is X, or
-depthwise_activation(depthwise_conv(X, D) + DB). Batch normalisations that were folded into the weights stay
+depthwise_activation(depthwise_conv(X, D) + DB). A LayoutConv computes the same between Transposes. Batch
+normalisations that were folded into the weights stay
 folded, because ONNX Runtime folds them, too.
 """
 
@@ -17,7 +18,7 @@ from onnx import helper, numpy_helper
 
 from convswap.errors import ConvswapError, unknown_name
 from convswap.graph.constants import Constants
-from convswap.graph.domain import DOMAIN, FUSED_OP, ONNX_DOMAINS, is_convswap_conv, is_convswap_op
+from convswap.graph.domain import DOMAIN, ONNX_DOMAINS, is_convswap_conv, is_convswap_op
 from convswap.graph.epilogue import max_finite
 from convswap.graph.names import nodes_of
 from convswap.graph.serialisation import copy_of
@@ -45,6 +46,9 @@ _ACTIVATIONS = (
     "Elu",
 )
 _POOLS = ("None", "MaxPool", "AveragePool")
+_LAYOUTS = ("NCHW", "NHWC")
+# Extents of tensors by name; None for an unknown extent.
+TensorShapes = Mapping[str, Sequence[int | None]]
 # In older opsets, Add and other binary operators broadcast by attributes.
 _OLDEST_OPSET = 7
 
@@ -53,7 +57,7 @@ def plain_model(model: ir.Model) -> ir.Model:
     """Return a copy of `model` with ONNX's ops in place of convswap's, also in subgraphs and functions.
 
     Raises:
-        ConvswapError: a FusedConv cannot be expressed in ONNX's operators of the model's opset.
+        ConvswapError: a FusedConv or LayoutConv cannot be expressed in ONNX's operators of the model's opset.
     """
     copy = model.clone()
     constants = Constants(copy)
@@ -72,17 +76,17 @@ def plain_model(model: ir.Model) -> ir.Model:
 
 
 def plain_nodes(
-    node: onnx.NodeProto, opset: int, element_type: int, first_extents: Mapping[str, int]
+    node: onnx.NodeProto, opset: int, element_type: int, shapes: TensorShapes
 ) -> list[onnx.NodeProto]:
-    """Return the ONNX nodes that are equivalent to `node`, a convswap.Conv or FusedConv.
+    """Return the ONNX nodes that are equivalent to `node`, a convswap.Conv, FusedConv or LayoutConv.
 
     The other arguments are those of `expand_fused`.
 
     Raises:
         ConvswapError: see `plain_model`.
     """
-    if node.op_type == FUSED_OP:
-        return expand_fused(node, opset, element_type, first_extents)
+    if not is_convswap_conv(node):
+        return expand_fused(node, opset, element_type, shapes)
     plain = copy_of(node)
     plain.domain = ""
     for index in reversed(range(len(plain.attribute))):
@@ -111,19 +115,19 @@ def count_convolutions(node: onnx.NodeProto) -> int:
     """
     if not is_convswap_op(node):
         return 0
-    return 2 if node.op_type == FUSED_OP and depthwise_weights(node) else 1
+    return 2 if not is_convswap_conv(node) and depthwise_weights(node) else 1
 
 
 def _expand(node: ir.Node, opset: int, constants: Constants) -> None:
-    """Replace `node`, a FusedConv, by ONNX nodes in its graph."""
+    """Replace `node`, a FusedConv or LayoutConv, by ONNX nodes in its graph."""
     values = {value.name: value for value in node.inputs if value is not None}
-    element_type, first_extents = _element_type(node, constants), {}
+    element_type, shapes = _element_type(node, constants), {}
     for name, value in values.items():
         shape = value.shape if (tensor := constants.direct_tensor(value)) is None else tensor.shape
-        if name and shape and isinstance(shape[0], int) and shape[0] > 0:
-            first_extents[name] = shape[0]
+        if name and shape:
+            shapes[name] = [extent if isinstance(extent, int) and extent > 0 else None for extent in shape]
     expanded = []
-    for proto in expand_fused(ir.to_proto(node), opset, element_type, first_extents):
+    for proto in expand_fused(ir.to_proto(node), opset, element_type, shapes):
         expanded.append(
             ir.Node(
                 "",
@@ -153,28 +157,30 @@ def _element_type(node: ir.Node, constants: Constants) -> int:
 
 
 def expand_fused(
-    node: onnx.NodeProto, opset: int, element_type: int, first_extents: Mapping[str, int] | None = None
+    node: onnx.NodeProto, opset: int, element_type: int, shapes: TensorShapes | None = None
 ) -> list[onnx.NodeProto]:
-    """Return the ONNX nodes that are equivalent to `node`, a convswap.FusedConv.
+    """Return the ONNX nodes that are equivalent to `node`, a convswap.FusedConv or LayoutConv.
 
     The last node has the name and output of `node`. `opset` is the version of ONNX's domain in the model;
-    `element_type` is that of the data, a value of `onnx.TensorProto`. `first_extents` maps names of tensors
-    to the extents of their first axes. A depthwise Conv needs it: ONNX's Conv has the number of channels in
-    its attribute `group`, FusedConv only in its weights.
+    `element_type` is that of the data, a value of `onnx.TensorProto`. `shapes` has shapes of the node's
+    inputs. A depthwise Conv needs that of its weights: ONNX's Conv has the number of channels in its
+    attribute `group`, FusedConv only in its weights. An NHWC tensor needs the rank, from the shape of X or W
+    or the length of an attribute.
 
     Raises:
         ConvswapError: the opset is older than 7, an attribute has an unknown value, or the number of channels
-            of a depthwise convolution is unknown.
+            of a depthwise convolution or the rank of an NHWC tensor is unknown.
     """
     if opset < _OLDEST_OPSET:
         raise ConvswapError(
-            f"FusedConv {node.name!r} is in a model of opset {opset}; its parts need {_OLDEST_OPSET} or newer"
+            f"{node.op_type} {node.name!r} is in a model of opset {opset}; its parts need {_OLDEST_OPSET} or "
+            "newer"
         )
-    return _Expansion(node, opset, element_type, first_extents or {}).nodes
+    return _Expansion(node, opset, element_type, shapes or {}).nodes
 
 
 def fused_parts(node: onnx.NodeProto) -> tuple[str, ...]:
-    """Return the ops that `node`, a convswap.FusedConv, computes besides its main convolution, in order.
+    """Return the ops that `node`, a FusedConv or LayoutConv, computes besides its main convolution, in order.
 
     These are a depthwise Conv and its activation before it, and an Add, an activation and a pool after it.
     """
@@ -212,53 +218,81 @@ def _input(node: onnx.NodeProto, index: int) -> str:
 
 
 class _Expansion:
-    """The ONNX nodes that are equivalent to one FusedConv; each reads the result of the node before."""
+    """The ONNX nodes that are equivalent to one fused node; each reads the result of the node before."""
 
-    def __init__(
-        self, node: onnx.NodeProto, opset: int, element_type: int, first_extents: Mapping[str, int]
-    ) -> None:
+    def __init__(self, node: onnx.NodeProto, opset: int, element_type: int, shapes: TensorShapes) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self._node = node
         self._opset = opset
         self._element_type = element_type
         self._count = 0
+        self._shapes = shapes
         attributes = _attributes(node)
         pool = self._named_choice(attributes, "pool", _POOLS)
         inputs = list(node.input[:3])
+        inputs[0] = self._value = self._to_nchw(attributes, "input_layout", node.input[0])
         if depthwise_weights(node):
-            inputs[0] = self._value = self._convolve_depthwise(attributes, first_extents)
+            inputs[0] = self._value = self._convolve_depthwise(attributes)
         conv = {name: value for name, value in attributes.items() if name in CONV_ATTRIBUTES}
         self._value = self._add("Conv", *_without_trailing_empty(inputs), **conv)
         if _residual(node):
-            self._value = self._add("Add", self._value, _residual(node))
+            residual = self._to_nchw(attributes, "residual_layout", _residual(node))
+            self._value = self._add("Add", self._value, residual)
         self._value = self._activate(attributes, "activation")
         if pool != "None":
             self._pool(attributes)
+        if self._is_nhwc(attributes, "output_layout"):
+            rank = self._rank(attributes)
+            self._value = self._add("Transpose", self._value, perm=[0, *range(2, rank), 1])
         self.nodes[-1].output[0] = node.output[0]
         self.nodes[-1].name = node.name
 
-    def _convolve_depthwise(self, attributes: Mapping[str, Any], first_extents: Mapping[str, int]) -> str:
+    def _is_nhwc(self, attributes: Mapping[str, Any], name: str) -> bool:
+        return self._named_choice(attributes, name, _LAYOUTS, "NCHW") == "NHWC"
+
+    def _to_nchw(self, attributes: Mapping[str, Any], name: str, value: str) -> str:
+        """Add a Transpose of `value` if its layout is NHWC; return the name of the NCHW value."""
+        if not self._is_nhwc(attributes, name):
+            return value
+        rank = self._rank(attributes)
+        return self._add("Transpose", value, perm=[0, rank - 1, *range(1, rank - 1)])
+
+    def _rank(self, attributes: Mapping[str, Any]) -> int:
+        """Return the rank of the data."""
+        for name in self._node.input[:2]:
+            if name in self._shapes:
+                return len(self._shapes[name])
+        for name in ("kernel_shape", "strides", "dilations"):
+            if name in attributes:
+                return len(attributes[name]) + 2
+        raise ConvswapError(
+            f"the rank of {self._node.input[1]!r}, the weights of {self._node.op_type} {self._node.name!r}, "
+            "is not known; expected a constant"
+        )
+
+    def _convolve_depthwise(self, attributes: Mapping[str, Any]) -> str:
         weights = depthwise_weights(self._node)
-        if weights not in first_extents:
+        channels = next(iter(self._shapes.get(weights, ())), None)
+        if channels is None:
             raise ConvswapError(
-                f"the shape of {weights!r}, the depthwise weights of FusedConv {self._node.name!r}, is not "
-                "known; expected a constant"
+                f"the shape of {weights!r}, the depthwise weights of {self._node.op_type} "
+                f"{self._node.name!r}, is not known; expected a constant"
             )
         conv = {
             name: attributes[f"depthwise_{name}"]
             for name in _DEPTHWISE_ATTRIBUTES
             if f"depthwise_{name}" in attributes
         }
-        inputs = [self._node.input[0], weights, _input(self._node, 5)]
-        self._value = self._add(
-            "Conv", *_without_trailing_empty(inputs), group=first_extents[weights], **conv
-        )
+        inputs = [self._value, weights, _input(self._node, 5)]
+        self._value = self._add("Conv", *_without_trailing_empty(inputs), group=channels, **conv)
         return self._activate(attributes, "depthwise_activation")
 
-    def _named_choice(self, attributes: Mapping[str, Any], name: str, allowed: Sequence[str]) -> str:
-        value = str(attributes.get(name, "None"))
+    def _named_choice(
+        self, attributes: Mapping[str, Any], name: str, allowed: Sequence[str], default: str = "None"
+    ) -> str:
+        value = str(attributes.get(name, default))
         if value not in allowed:
-            raise unknown_name(f"{name} of FusedConv {self._node.name!r}", value, allowed)
+            raise unknown_name(f"{name} of {self._node.op_type} {self._node.name!r}", value, allowed)
         return value
 
     def _activate(self, attributes: Mapping[str, Any], attribute: str) -> str:
@@ -270,7 +304,8 @@ class _Expansion:
             value = attributes.get(f"{attribute}_{name}", default)
             if not isinstance(value, float | int):
                 raise ConvswapError(
-                    f"{attribute}_{name} of FusedConv {self._node.name!r} is {value!r}; expected a number"
+                    f"{attribute}_{name} of {self._node.op_type} {self._node.name!r} is {value!r}; expected "
+                    "a number"
                 )
             return value
 

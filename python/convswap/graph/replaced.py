@@ -11,7 +11,7 @@ import onnx_ir as ir
 from convswap.graph.constants import PASS_THROUGH_OPS
 from convswap.graph.domain import ONNX_DOMAINS, is_convswap_op
 from convswap.graph.external_weights import SplitModel, Weights
-from convswap.graph.plain_model import onnx_opset, plain_nodes
+from convswap.graph.plain_model import TensorShapes, onnx_opset, plain_nodes
 from convswap.graph.serialisation import copy_of
 from convswap.graph.swap import SwapResult, swap
 
@@ -58,7 +58,7 @@ def find_replaced_nodes(
     nodes = list(message.graph.node)
     producers = {output: index for index, node in enumerate(nodes) for output in node.output if output}
     opset = onnx_opset(message.opset_import)
-    first_extents = {name: tensor.dims[0] for name, tensor in tensors.items() if tensor.dims}
+    shapes = {name: tensor.dims for name, tensor in tensors.items() if tensor.dims}
     replaced = {}
     for conv in convs:
         input_names = tensors.keys() | {name for name in conv.input if name not in constants}
@@ -66,9 +66,7 @@ def find_replaced_nodes(
         if len(chain) == 1:
             continue
         read = {name for node in chain for name in node.input}
-        plain = [
-            onnx_node for node in chain for onnx_node in _plain_nodes(node, opset, tensors, first_extents)
-        ]
+        plain = [onnx_node for node in chain for onnx_node in _plain_nodes(node, opset, tensors, shapes)]
         ops = [node.op_type for node in plain if not _passes_constants(node)]
         if "Conv" in ops:
             # The main convolution is the last Conv.
@@ -96,7 +94,7 @@ def _plain_nodes(
     node: onnx.NodeProto,
     opset: int,
     tensors: Mapping[str, onnx.TensorProto],
-    first_extents: Mapping[str, int],
+    shapes: TensorShapes,
 ) -> Sequence[onnx.NodeProto]:
     """Return `node`, or the ONNX nodes that are equivalent to it if it is a convswap node.
 
@@ -106,7 +104,7 @@ def _plain_nodes(
         return [node]
     weights = tensors.get(node.input[1])
     element_type = int(onnx.TensorProto.FLOAT) if weights is None else weights.data_type
-    return plain_nodes(node, opset, element_type, first_extents)
+    return plain_nodes(node, opset, element_type, shapes)
 
 
 def _passes_constants(node: onnx.NodeProto) -> bool:

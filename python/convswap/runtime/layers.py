@@ -18,7 +18,7 @@ from onnx import helper, numpy_helper
 
 from convswap import _native
 from convswap.graph.algorithms import AUTO
-from convswap.graph.domain import DOMAIN, FUSED_OP, is_convswap_op
+from convswap.graph.domain import DOMAIN, is_convswap_op
 from convswap.graph.external_weights import AnyModel, SplitModel, Weights, as_split, is_external_weight
 from convswap.graph.plain_model import (
     CONVSWAP_ATTRIBUTES,
@@ -84,7 +84,7 @@ class ConvLayer:
         """
         if self.replaced is not None:
             return self.replaced.extra_ops
-        return fused_parts(self.node) if self.node.op_type == FUSED_OP else ()
+        return () if self.node.op_type == "Conv" else fused_parts(self.node)
 
     @property
     def convolutions(self) -> int:
@@ -207,8 +207,8 @@ class ConvLayer:
         # A folded weight has the name of the original weight, but other values.
         if self.replaced is not None:
             return self.replaced.nodes, self.replaced.constants, self.replaced.weights
-        lengths = {name: tensor.dims[0] for name, tensor in self.constants.items() if tensor.dims}
-        nodes = plain_nodes(self.node, onnx_opset(self.opsets), self.element_type, lengths)
+        shapes = {name: tensor.dims for name, tensor in self.constants.items() if tensor.dims}
+        nodes = plain_nodes(self.node, onnx_opset(self.opsets), self.element_type, shapes)
         return nodes, self.constants, self.weights
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from convswap.graph.constants import Constants
-from convswap.graph.domain import FUSED_OP, is_convswap_op
+from convswap.graph.domain import FUSED_OP, is_convswap_op, is_layout_op
 from convswap.graph.epilogue import NO_ACTIVATION, NotFusable, read_int, read_ints, read_text
 from convswap.graph.fusion.fuse import Fused, NotFused
 from convswap.graph.value_types import ValueTypes
@@ -108,10 +108,12 @@ class _Fuser:
     def find(self, node: ir.Node) -> _Pair | None:
         """Return the pair if `node` is a 2-D 1x1 Conv after a depthwise Conv with multiplier 1, else None.
 
-        A 1x1 Conv into which a depthwise Conv was fused before is in no pair.
+        A 1x1 Conv into which a depthwise Conv was fused before is in no pair, nor is a LayoutConv.
         """
         value = _input(node, 0)
         depthwise = None if value is None else value.producer()
+        if is_layout_op(node) or (depthwise is not None and is_layout_op(depthwise)):
+            return None
         if depthwise is None or not is_convswap_op(depthwise) or depthwise.graph is not node.graph:
             return None
         if len(depthwise.outputs) != 1 or len(node.outputs) != 1 or _input(depthwise, 0) is None:
