@@ -1,9 +1,9 @@
 """Check that every algorithm computes the float64 convolution, within the rounding of its terms and type.
 
-The convolution includes its epilogue and a depthwise convolution in front of it. Hypothesis draws problems,
-each checked with every algorithm that supports it, and shrinks failures. As a program it checks a range of
-seeds, each with EXAMPLES_PER_SEED problems, and names the seeds that failed. A long run can be split into
-ranges of seeds and resumed:
+The convolution includes its epilogue and a depthwise convolution in front of it. Half of the problems may
+have tensors in NHWC. Hypothesis draws problems, each checked with every algorithm that supports it, and
+shrinks failures. As a program it checks a range of seeds, each with EXAMPLES_PER_SEED problems, and names the
+seeds that failed. A long run can be split into ranges of seeds and resumed:
 
     python tools/conv_property.py --device cuda --seeds 0:100 --jobs 8
 """
@@ -90,6 +90,7 @@ MAX_SLOPE, ACTIVATION_ROUNDINGS = 1.5, 12
 # no product leaves the normal numbers of float32 and no sum overflows.
 SPREAD = 8
 BINADES = ((40, 0), (0, 40), (40, 40), (80, 0), (0, 80))
+LAYOUTS = ("input_layout", "output_layout", "residual_layout")
 # Larger than any number of the normal distribution; spread data are larger.
 BEYOND_NORMAL = 2.0**8
 
@@ -128,6 +129,7 @@ class Draw:
     epilogue: dict[str, Any] = field(default_factory=dict)  # attributes of FusedConv that Conv lacks
     has_residual: bool = False
     front: Front | None = None
+    layouts: dict[str, str] = field(default_factory=dict)  # attributes of LayoutConv; all shapes are NCHW
 
     @property
     def binades(self) -> tuple[int, int]:
@@ -154,7 +156,10 @@ class Draw:
     def problem(self) -> _native.Problem:
         """The conv problem."""
         case, front, x_shape = self.case, self.front, self.case.x_shape
-        options = {"residual_shape": self.residual_shape, **case.attributes, **self.epilogue}
+        residual_shape = self.residual_shape
+        if residual_shape is not None and self.is_nhwc("residual_layout"):
+            residual_shape = nhwc_shape(residual_shape)
+        options = {"residual_shape": residual_shape, **case.attributes, **self.epilogue, **self.layouts}
         if front is not None:
             x_shape = front.x_shape
             options |= {
@@ -162,6 +167,8 @@ class Draw:
                 "has_depthwise_bias": front.has_bias,
                 **front.fused_attributes,
             }
+        if self.is_nhwc("input_layout"):
+            x_shape = nhwc_shape(x_shape)
         return _native.Problem(x_shape, case.w_shape, case.has_bias, self.type, self.precision, **options)
 
     @property
@@ -171,7 +178,12 @@ class Draw:
             **self.case.attributes,
             **self.epilogue,
             **(self.front.fused_attributes if self.front else {}),
+            **self.layouts,
         }
+
+    def is_nhwc(self, name: str) -> bool:
+        """Whether the attribute `name`, one of LAYOUTS, is NHWC."""
+        return self.layouts.get(name) == "NHWC"
 
     def arrays(self) -> list[np.ndarray | None]:
         """Return x, w, b, the residual, the depthwise weights and their bias; None for absent arrays."""
@@ -189,6 +201,24 @@ class Draw:
                 )
         kind = ROUNDINGS[self.type].numpy
         return [None if array is None else array.astype(kind) for array in values]
+
+
+def nhwc_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape (n, c, spatial...) as (n, spatial..., c)."""
+    return (shape[0], *shape[2:], shape[1])
+
+
+def to_nhwc(array: np.ndarray) -> np.ndarray:
+    """Return an array (n, c, spatial...) as a contiguous (n, spatial..., c)."""
+    return np.ascontiguousarray(np.moveaxis(array, 1, -1))
+
+
+def with_layouts(strategy: st.SearchStrategy[Draw]) -> st.SearchStrategy[Draw]:
+    """Draw layouts for draws of `strategy`, all NCHW in half of them."""
+    any_layouts = st.fixed_dictionaries({name: st.sampled_from(["NCHW", "NHWC"]) for name in LAYOUTS})
+    return st.builds(
+        lambda draw, layouts: replace(draw, layouts=layouts), strategy, st.just({}) | any_layouts
+    )
 
 
 def mostly(usual: st.SearchStrategy[Any], seldom: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -463,18 +493,25 @@ def must_compute(draw: Draw, device: str) -> set[str]:
 def results(draw: Draw, arrays: list[np.ndarray | None], device: str):
     """Yield the name and output of every algorithm of the device that supports the draw."""
     problem, attributes = draw.problem, draw.attributes
+    for index, name in ((0, "input_layout"), (3, "residual_layout")):
+        if arrays[index] is not None and draw.is_nhwc(name):
+            arrays = [*arrays[:index], to_nhwc(arrays[index]), *arrays[index + 1 :]]
+
+    def to_nchw(y: np.ndarray) -> np.ndarray:
+        return np.moveaxis(y, -1, 1) if draw.is_nhwc("output_layout") else y
+
     names = [entry.name for entry in _native.catalog() if entry.device == device]
     supporting = [name for name in names if not _native.why_not(problem, name, device)]
     if device == "cpu":
         for name in supporting:
-            # An instruction set can be forced only without a depthwise convolution in front.
-            forces_set = name == "direct" and draw.front is None
+            # An instruction set can be forced only in NCHW and without a depthwise convolution in front.
+            forces_set = name == "direct" and draw.front is None and "NHWC" not in draw.layouts.values()
             sets = _native.direct_instruction_sets() if forces_set else [""]
             for instruction_set in sets:
                 options = {"algorithm": name, "instruction_set": instruction_set, "threads": 1}
                 extra_arrays = dict(zip(("residual", "depthwise", "depthwise_bias"), arrays[3:], strict=True))
                 y = _native.conv(*arrays[:3], **extra_arrays, **options, **attributes)
-                yield f"{name} {instruction_set}", y
+                yield f"{name} {instruction_set}", to_nchw(y)
         return
     *on_card, residual, d, db = [
         None if array is None else _native.DeviceArray.from_numpy(array) for array in arrays
@@ -484,7 +521,7 @@ def results(draw: Draw, arrays: list[np.ndarray | None], device: str):
         y.poison()
         options = {"algorithm": name, "precision": draw.precision, "residual": residual}
         _native.conv_device(*on_card, y, depthwise=d, depthwise_bias=db, **options, **attributes)
-        yield name, y.to_numpy()
+        yield name, to_nchw(y.to_numpy())
 
 
 def for_each_draw(
@@ -516,7 +553,7 @@ def check_seed(number: int, device: str, examples: int = EXAMPLES_PER_SEED, shri
         compared += check(draw, device)
 
     strategy = pair_draws() if number % PAIRS_EVERY == PAIRS_EVERY - 1 else mostly(draws(), rung_draws())
-    for_each_draw(property_holds, strategy, number, examples, shrinks)
+    for_each_draw(property_holds, with_layouts(strategy), number, examples, shrinks)
     return compared
 
 
