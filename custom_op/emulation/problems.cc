@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string_view>
 #include <type_traits>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "cuda/host/formats.h"
 #include "cuda_emulation.h"
 #include "plan/epilogue_stage.h"
+#include "plan/layout_stage.h"
 #include "plan/planner.h"
 
 namespace convswap {
@@ -26,6 +28,11 @@ namespace convswap {
 // Refuses: here a depthwise convolution in front is computed by the family or not at all.
 Offer with_depthwise(const Algorithm&, Offer, const ConvProblem&, const Device&) {
   return Offer::refusal("another plan would compute the depthwise convolution in front");
+}
+
+// The drawn problems have no tensor in NHWC.
+const LayoutStage& layout_stage(DeviceKind) {
+  throw std::logic_error("the emulation of a family has no layout stage");
 }
 
 namespace {

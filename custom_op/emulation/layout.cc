@@ -1,0 +1,128 @@
+// Checks the kernel of the layout stage on the CPU: `layout FIRST END` transposes random matrices of each
+// element size, one per seed, and compares every bit.
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "compiled.h"
+#include "cuda/costs/cost_table.h"
+#include "cuda/host/launch.h"
+#include "cuda/layout/arguments.h"
+#include "cuda_emulation.h"
+#include "plan/layout_stage.h"
+// The namespace of the shared memory; cost_table.h has a macro of the same name.
+#define FAMILY layout
+#include "cuda/layout/kernel.cuh"
+
+namespace convswap {
+
+namespace layout {
+alignas(128) unsigned char shared[emulation::kSharedBytes];
+}
+
+static const CompiledKernels kernels({CompiledKernel("layout::kernel<Float16>", layout::kernel<Float16>),
+                                      CompiledKernel("layout::kernel<float>", layout::kernel<float>),
+                                      CompiledKernel("layout::kernel<double>", layout::kernel<double>)});
+
+DeviceGuard::DeviceGuard(int) {}
+DeviceGuard::~DeviceGuard() {}
+void allow_shared_memory(const void*, int) {}
+Start earliest_start(const void*) { return Start::in_turn; }
+KernelFacts kernel_facts(std::string name, const Launch&) { return {name}; }
+
+void enqueue(const Launch& launch, void*, void** arguments) {
+  using Arguments = layout::Arguments<float>;
+  const auto entry = reinterpret_cast<void (*)(Arguments)>(const_cast<void*>(launch.kernel));
+  const auto& typed_arguments = *static_cast<const Arguments*>(arguments[0]);
+  emulation::run_grid(dim3(launch.grid.x), dim3(launch.block.x), layout::shared, launch.shared_bytes,
+                      [&] { entry(typed_arguments); });
+}
+
+// The check asks for no estimate.
+const Costs& costs_of(const Device&) {
+  static const Costs costs{};
+  return costs;
+}
+
+const LayoutStage& cuda_layout_stage();
+
+namespace {
+
+using Random = std::mt19937;
+
+int64_t between(Random& random, int64_t least, int64_t most) {
+  return std::uniform_int_distribution<int64_t>(least, most)(random);
+}
+bool one_in(Random& random, int count) { return between(random, 1, count) == 1; }
+
+// Bytes before and after y, which must stay as they are. A multiple of the alignment of device memory.
+constexpr int64_t kGuardBytes = 64;
+constexpr unsigned char kGuard = 0xa5;
+
+bool transposes(const Transposition& transposition, int64_t x_shift, int64_t y_shift, Random& random) {
+  const int64_t size = bytes_per_element(transposition.type), bytes = transposition.bytes();
+  // vector<double> is aligned to 16 bytes.
+  std::vector<double> x_memory((bytes + x_shift * size) / 8 + 1);
+  std::vector<double> y_memory((bytes + y_shift * size + 2 * kGuardBytes) / 8 + 1);
+  auto* const x = reinterpret_cast<unsigned char*>(x_memory.data()) + x_shift * size;
+  auto* const y_begin = reinterpret_cast<unsigned char*>(y_memory.data());
+  auto* const y = y_begin + kGuardBytes + y_shift * size;
+  for (int64_t i = 0; i < bytes; ++i) x[i] = static_cast<unsigned char>(random());
+  std::memset(y_begin, kGuard, y_memory.size() * sizeof(double));
+  cuda_layout_stage().make(transposition, {})->run({.x = x, .y = y}, {});
+  for (int64_t image = 0; image < transposition.images; ++image) {
+    for (int64_t row = 0; row < transposition.rows; ++row) {
+      for (int64_t column = 0; column < transposition.columns; ++column) {
+        const int64_t first = image * transposition.rows * transposition.columns;
+        const int64_t from = (first + row * transposition.columns + column) * size;
+        const int64_t to = (first + column * transposition.rows + row) * size;
+        if (std::memcmp(x + from, y + to, size) == 0) continue;
+        std::printf("image %ld row %ld column %ld is wrong\n", image, row, column);
+        return false;
+      }
+    }
+  }
+  for (unsigned char* byte = y_begin; byte < y_begin + y_memory.size() * sizeof(double); ++byte) {
+    if ((byte < y || byte >= y + bytes) && *byte != kGuard) {
+      std::printf("a write outside y\n");
+      return false;
+    }
+  }
+  return true;
+}
+
+bool check_seed(int seed) {
+  Random random(seed);
+  constexpr ElementType kTypes[] = {ElementType::float16, ElementType::float32, ElementType::float64};
+  Transposition transposition{kTypes[seed % 3], between(random, 1, 3), between(random, 1, 200),
+                              between(random, 1, 200)};
+  // Extents whose rows begin at multiples of 16 bytes, on either side.
+  if (one_in(random, 2)) transposition.rows = 8 * ((transposition.rows + 7) / 8);
+  if (one_in(random, 2)) transposition.columns = 8 * ((transposition.columns + 7) / 8);
+  const int64_t x_shift = one_in(random, 4) ? between(random, 1, 7) : 0;
+  const int64_t y_shift = one_in(random, 4) ? between(random, 1, 7) : 0;
+  return transposes(transposition, x_shift, y_shift, random);
+}
+
+}  // namespace
+}  // namespace convswap
+
+int main(int count, char** arguments) {
+  if (count != 3) {
+    std::printf("usage: %s FIRST END\n", arguments[0]);
+    return 2;
+  }
+  const int first = std::atoi(arguments[1]), end = std::atoi(arguments[2]);
+  int wrong = 0;
+  for (int seed = first; seed < end; ++seed) {
+    if (convswap::check_seed(seed)) continue;
+    std::printf("seed %d\n", seed);
+    ++wrong;
+  }
+  std::printf("%d problems computed, %d wrong\n", end - first, wrong);
+  return wrong == 0 ? 0 : 1;
+}
