@@ -9,13 +9,11 @@
 #include <vector>
 
 #include "compiled.h"
-#include "cuda/costs/cost_table.h"
 #include "cuda/host/launch.h"
 #include "cuda/layout/arguments.h"
 #include "cuda_emulation.h"
 #include "plan/layout_stage.h"
-// The namespace of the shared memory; cost_table.h has a macro of the same name.
-#define FAMILY layout
+//
 #include "cuda/layout/kernel.cuh"
 
 namespace convswap {
@@ -40,12 +38,6 @@ void enqueue(const Launch& launch, void*, void** arguments) {
   const auto& typed_arguments = *static_cast<const Arguments*>(arguments[0]);
   emulation::run_grid(dim3(launch.grid.x), dim3(launch.block.x), layout::shared, launch.shared_bytes,
                       [&] { entry(typed_arguments); });
-}
-
-// The check asks for no estimate.
-const Costs& costs_of(const Device&) {
-  static const Costs costs{};
-  return costs;
 }
 
 const LayoutStage& cuda_layout_stage();

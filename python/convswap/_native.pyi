@@ -36,6 +36,9 @@ class ConvAttributes(TypedDict, total=False):
     depthwise_activation: str
     depthwise_activation_alpha: float
     depthwise_activation_beta: float
+    input_layout: str
+    output_layout: str
+    residual_layout: str
 
 class Problem:
     """A conv problem: attributes, shapes and epilogue, everything that an algorithm needs."""
@@ -212,8 +215,9 @@ def conv(
 
     x is (N, C, spatial...), w (K, C / group, filter...), b (K,), and `residual` has the shape of the
     convolution's output. `depthwise` (C, 1, filter...) and `depthwise_bias` (C,) belong to a depthwise
-    convolution of x in front. All arrays have the same type. `threads` 0 uses every core. Raises
-    ConvswapError for types, shapes or attributes that do not fit.
+    convolution of x in front. In the layout NHWC a tensor is (N, spatial..., C). All arrays have the same
+    type. `threads` 0 uses every core. `instruction_set` takes NCHW only. Raises ConvswapError for types,
+    shapes or attributes that do not fit.
     """
 
 def direct_instruction_sets() -> list[str]:

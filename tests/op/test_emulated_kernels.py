@@ -93,6 +93,8 @@ EVERY_TILING_FIRST = {
     "separable": FIRST_SEPARABLE_SEED,
     "many_channels": FIRST_MANY_CHANNELS_SEED + 3,
 }
+# Matrices, 30 of each element size.
+LAYOUT_SEEDS = 90
 ALGORITHMS = (
     "few_channels",
     "toeplitz",
@@ -233,6 +235,11 @@ def test_pools_of_large_planes_are_the_definition_part_by_part() -> None:
     assert count_computed(program, FIRST_POOLED_SEED, FIRST_POOLED_SEED + POOLED_SEEDS) == POOLED_SEEDS
     # A separate kernel pools planes of more than 2,048 elements, in two parts or more.
     assert "in a separate kernel" in output_of(program, FIRST_POOLED_SEED, FIRST_POOLED_SEED + 1)
+
+
+def test_layout_stage_transposes_matrices_of_every_size_and_alignment() -> None:
+    (program,) = build("layout")
+    assert count_computed(program, 0, LAYOUT_SEEDS) == LAYOUT_SEEDS
 
 
 def test_images_further_apart_than_32_bits_are_no_halves_of_a_tile() -> None:
