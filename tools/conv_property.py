@@ -15,6 +15,7 @@ import concurrent.futures
 import math
 import sys
 import traceback
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -213,12 +214,14 @@ def to_nhwc(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(np.moveaxis(array, 1, -1))
 
 
-def with_layouts(strategy: st.SearchStrategy[Draw]) -> st.SearchStrategy[Draw]:
-    """Draw layouts for draws of `strategy`, all NCHW in half of them."""
-    any_layouts = st.fixed_dictionaries({name: st.sampled_from(["NCHW", "NHWC"]) for name in LAYOUTS})
-    return st.builds(
-        lambda draw, layouts: replace(draw, layouts=layouts), strategy, st.just({}) | any_layouts
-    )
+def with_layouts(draw: Draw) -> Draw:
+    """Return the draw with layouts that follow from its data seed; half of all draws stay NCHW."""
+    # Hypothesis prefers small seeds, whose digits are seldom large.
+    number = zlib.crc32(draw.data_seed.to_bytes(4, "little")) % (2 << len(LAYOUTS))
+    if number < 1 << len(LAYOUTS):
+        return draw
+    are_nhwc = {name: bool(number >> index & 1) for index, name in enumerate(LAYOUTS)}
+    return replace(draw, layouts={name: "NHWC" if is_nhwc else "NCHW" for name, is_nhwc in are_nhwc.items()})
 
 
 def mostly(usual: st.SearchStrategy[Any], seldom: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -550,10 +553,10 @@ def check_seed(number: int, device: str, examples: int = EXAMPLES_PER_SEED, shri
 
     def property_holds(draw: Draw) -> None:
         nonlocal compared
-        compared += check(draw, device)
+        compared += check(with_layouts(draw), device)
 
     strategy = pair_draws() if number % PAIRS_EVERY == PAIRS_EVERY - 1 else mostly(draws(), rung_draws())
-    for_each_draw(property_holds, with_layouts(strategy), number, examples, shrinks)
+    for_each_draw(property_holds, strategy, number, examples, shrinks)
     return compared
 
 

@@ -167,7 +167,7 @@ def test_estimate_has_the_time_of_the_transposing_kernels():
     _, values = _native.cost_table(compute_capability=90)
     launch, bandwidth = (values[coefficients.index(("layout", name))] for name in ("launch", "memory"))
     bytes_moved = 2 * 64 * 56 * 56 * 32 * 2  # read and written
-    for name in ("tiled", "implicit_gemm"):
+    for name in ("tiled", "few_channels"):
         added = nhwc[name] - nchw[name]
         assert added == pytest.approx((launch + bytes_moved / bandwidth) * 1e-6, rel=1e-6)
 

@@ -204,3 +204,12 @@ def test_the_program_names_the_seed_that_failed_and_no_other_and_repeats_it(monk
     monkeypatch.setattr(sys, "argv", ["conv_property.py", "--device", "cpu", "--seeds", "2:3"])
     assert conv_property.run_seeds(conv_property.check_seed) == 0
     assert capsys.readouterr().out.endswith(" results compared, 0 seeds failed\n")
+
+
+def test_about_half_of_the_draws_have_layouts_of_every_combination(draws):
+    in_layouts = [tuple(draw.layouts.values()) for draw in draws if draw.layouts]
+    assert len(draws) // 4 < len(in_layouts) < 3 * len(draws) // 4  # Hypothesis repeats some seeds
+    assert len(set(in_layouts)) == 8
+    assert any(
+        draw.layouts["residual_layout"] == "NHWC" for draw in draws if draw.layouts and draw.has_residual
+    )
