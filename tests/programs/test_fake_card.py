@@ -39,6 +39,43 @@ OF_EVERY_CARD = [name for name in RUNGS if name < "ladder_14"]
 OLDEST = 75
 
 
+# Argument: the element type. A residual and a pool, so that three tensors are transposed.
+TRANSPOSE = """
+import sys
+import ml_dtypes
+import numpy as np
+from convswap import _native
+element_type = np.dtype(sys.argv[1])
+attributes = {"pool": "MaxPool", "pool_kernel_shape": [2, 2], "pool_strides": [2, 2]}
+attributes |= {f"{name}_layout": "NHWC" for name in ("input", "output", "residual")}
+shapes = [(2, 9, 8, 5), (6, 5, 3, 2), (2, 7, 7, 6)]
+x, w, z = (_native.DeviceArray.from_numpy(np.ones(shape, element_type)) for shape in shapes)
+problem = _native.Problem(*shapes[:2], False, sys.argv[1], residual_shape=shapes[2], **attributes)
+y = _native.DeviceArray(problem.output_shape, sys.argv[1])
+_native.conv_device(x, w, None, y, residual=z, algorithm="naive", **attributes)
+print(_native.describe_plan(problem, "cuda", "naive"))
+"""
+
+
+@needs_compiler
+@pytest.mark.parametrize(("element_type", "kernel"), [("float32", "If"), ("bfloat16", "INS_7Float16")])
+def test_tensors_in_nhwc_are_transposed_before_and_after_the_convolution(
+    element_type: str, kernel: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    result = run_beside_card(TRANSPOSE, element_type, FAKE_LOG=log)
+    assert result.returncode == 0, result.stderr
+    lines = log.read_text().splitlines()
+    launched = [line.split()[1] for line in lines if line.startswith("launch ")]
+    assert ["layout" in name for name in launched] == [True, True, False, True]
+    assert f"layout6kernel{kernel}" in launched[0]
+    x, residual, convolution, y = result.stdout.strip().split("; ")
+    assert x == "x to NCHW, transposed by 4 blocks of 256 threads"
+    assert residual.startswith("residual to NCHW, ") and y.startswith("y to NHWC, ")
+    assert "one output each" in convolution
+    assert not [line for line in lines if line.startswith("left ")]
+
+
 @pytest.mark.extended
 @needs_compiler
 @pytest.mark.slow
