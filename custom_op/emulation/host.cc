@@ -6,7 +6,9 @@
 #include "compiled.h"
 #include "cuda/epilogue/arguments.h"
 #include "cuda/host/launch.h"
+#include "cuda/host/tensor_map.h"
 #include "cuda_emulation.h"
+#include "emulated_tensor_map.h"
 #include "plan/epilogue_stage.h"
 //
 #include ARGUMENTS
@@ -15,7 +17,7 @@ namespace convswap {
 
 // The shared memory that the family's kernels declare as extern.
 namespace KERNEL_FAMILY {
-alignas(128) SHARED_ELEMENT shared[emulation::kSharedBytes / sizeof(SHARED_ELEMENT)];
+alignas(1024) SHARED_ELEMENT shared[emulation::kSharedBytes / sizeof(SHARED_ELEMENT)];
 }
 
 const EpilogueStage& cuda_epilogue_stage();
@@ -27,6 +29,23 @@ void allow_shared_memory(const void*, int) {}
 int resident_blocks(const Launch&) { return 1; }
 Start earliest_start(const void*) { return Start::in_turn; }
 KernelFacts kernel_facts(std::string name, const Launch&) { return {name}; }
+
+TensorMap make_tensor_map(const TensorBox& tensor, ElementType type, const void* data) {
+  EmulatedTensorMap emulated{};
+  emulated.base = static_cast<const char*>(data);
+  emulated.element_bytes = static_cast<int>(bytes_per_element(type));
+  int64_t stride = emulated.element_bytes;
+  for (int axis = 0; axis < 5; ++axis) {
+    emulated.strides[axis] = stride;
+    stride *= tensor.extents[axis];
+    emulated.extents[axis] = static_cast<int>(tensor.extents[axis]);
+    emulated.box[axis] = static_cast<short>(tensor.box[axis]);
+    emulated.steps[axis] = static_cast<short>(tensor.steps[axis]);
+  }
+  TensorMap map{};
+  std::memcpy(&map, &emulated, sizeof emulated);
+  return map;
+}
 
 namespace {
 

@@ -364,6 +364,24 @@ void make_separable(ConvProblem& p, Device& device, Random& random) {
   device.multiprocessors = static_cast<int>(one_in(random, 2) ? 132 : between(random, 1, 6));
 }
 
+// First seed of channels-last problems.
+constexpr int kFirstChannelsLastSeed = 9'000'000;
+void make_channels_last(ConvProblem& p, Device& device, Random& random) {
+  make_many_channels(p, device, random);
+  p.type = one_in(random, 2) ? ElementType::float16 : ElementType::bfloat16;
+  p.layouts = {Layout::nhwc, Layout::nhwc, Layout::nhwc};
+  const auto rounded = [&](int64_t count) {
+    return p.group * round_up(count / p.group, p.group == 1 ? 8 : 64);
+  };
+  p.in_channels = rounded(p.in_channels), p.out_channels = rounded(p.out_channels);
+  if (one_in(random, 3)) p.input[2] += 60, p.output[2] += 60 / p.stride[2], p.result = p.output;
+  p.output[2] =
+      (p.input[2] + p.pad_begin[2] + p.pad_end[2] - (p.filter[2] - 1) * p.dilation[2] - 1) / p.stride[2] + 1;
+  p.result = p.output;
+  device.multiprocessors = static_cast<int>(between(random, 1, 6));
+  device.shared_memory_per_block = 227 * 1024;
+}
+
 // Normal numbers times 2^n, with n drawn from -binades to binades.
 template <typename Element>
 std::vector<Element> draw_values(Random& random, int64_t count, int binades) {
@@ -513,6 +531,17 @@ struct DepthwiseResults {
   }
 };
 
+// Tensor (N, C, S) as (N, S, C), at an address that TMA can take.
+template <typename Element>
+std::vector<Element> channels_last(const Element* from, int64_t n, int64_t channels, int64_t size) {
+  std::vector<Element> to(n * channels * size);
+  for (int64_t i = 0; i < static_cast<int64_t>(to.size()); ++i) {
+    const int64_t channel = i / size % channels;
+    to[(i / size / channels * size + i % size) * channels + channel] = from[i];
+  }
+  return to;
+}
+
 // `prints_plan`: prints the plan's description.
 template <typename Element>
 bool check(const Offer& offer, const ConvProblem& p, Random& random, Values values, bool prints_plan = false,
@@ -524,8 +553,9 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
   const int64_t w_count = p.out_channels * p.channels_per_group() * p.filter_size();
   const int64_t y_count = p.result_elements();
   // Sometimes starts some elements after a 16-byte boundary.
-  const int64_t shift = one_in(random, 3) ? between(random, 1, 7) : 0;
-  const int64_t y_shift = one_in(random, 3) ? between(random, 1, 7) : 0;
+  const bool is_channels_last = p.layouts.output == Layout::nhwc;
+  const int64_t shift = one_in(random, 3) && !is_channels_last ? between(random, 1, 7) : 0;
+  const int64_t y_shift = one_in(random, 3) && !is_channels_last ? between(random, 1, 7) : 0;
   std::vector<Element> x =
       draw_values<Element>(random, x_count + shift, is_wide && one_in(random, 4) ? spread.x : 0);
   std::vector<Element> w = draw_values<Element>(random, w_count, is_wide && one_in(random, 4) ? spread.w : 0);
@@ -577,9 +607,21 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
   std::vector<float> prepared(form.bytes / sizeof(float) + 1, NAN);
   const bool is_prepared = form.bytes > 0 && one_in(random, 2);
   if (is_prepared) plan->prepare(w.data(), prepared.data(), nullptr);
-  plan->run(
-      {x_begin, w.data(), bias, y_begin, p.epilogue.has_residual ? z.data() : nullptr, d.data(), d_bias},
-      {nullptr, nullptr, scratch.data(), is_prepared ? prepared.data() : nullptr});
+  const Execution execution{nullptr, nullptr, scratch.data(), is_prepared ? prepared.data() : nullptr};
+  const Element* const residual = p.epilogue.has_residual ? z.data() : nullptr;
+  if (is_channels_last) {
+    auto x_last = channels_last(x_begin, p.batch, p.in_channels, p.input_size());
+    const auto z_last = channels_last(z.data(), p.batch, p.out_channels, p.output_size());
+    auto y_last = channels_last(y_begin, p.batch, p.out_channels, p.result_size());
+    const int64_t misaligned = one_in(random, 8) ? 1 : 0;
+    x_last.insert(x_last.begin(), misaligned, static_cast<Element>(NAN));
+    plan->run({x_last.data() + misaligned, w.data(), bias, y_last.data(),
+               residual == nullptr ? nullptr : z_last.data()},
+              execution);
+    std::ranges::copy(channels_last(y_last.data(), p.batch, p.result_size(), p.out_channels), y_begin);
+  } else {
+    plan->run({x_begin, w.data(), bias, y_begin, residual, d.data(), d_bias}, execution);
+  }
 
   int64_t wrong = 0;
   for (int64_t i = 0; i < y_count; ++i) {
@@ -660,9 +702,10 @@ bool check_seed(const Algorithm& algorithm, int seed, Task task, bool prints_pla
   if (seed % 8 == 3) pad_left(problem, device, random);
   Spread spread;
   if (seed >= kFirstDepthwiseSeed) {
-    (seed >= kFirstSeparableSeed ? make_separable
-     : seed >= kFirstSlidingSeed ? make_sliding
-                                 : make_depthwise)(problem, device, random);
+    (seed >= kFirstChannelsLastSeed ? make_channels_last
+     : seed >= kFirstSeparableSeed  ? make_separable
+     : seed >= kFirstSlidingSeed    ? make_sliding
+                                    : make_depthwise)(problem, device, random);
   } else if (seed >= kFirstPooledSeed) {
     make_pooled(problem, random);
   } else if (seed >= kFirstManyChannelsSeed) {

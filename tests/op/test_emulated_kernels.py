@@ -80,6 +80,8 @@ FIRST_DEPTHWISE_SEED, DEPTHWISE_SEEDS = 6_000_000, 30
 FIRST_SLIDING_SEED, SLIDING_SEEDS = 7_000_000, 30
 # A depthwise convolution before a 1x1 convolution.
 FIRST_SEPARABLE_SEED, SEPARABLE_SEEDS = 8_000_000, 30
+# Channels-last tensors.
+FIRST_CHANNELS_LAST_SEED, CHANNELS_LAST_SEEDS = 9_000_000, 120
 # A pool of planes that are larger than a block's part.
 FIRST_POOLED_SEED, POOLED_SEEDS = 5_000_000, 24
 # Problems that are computed by all tilings of a family: first seeds, and numbers of further seeds (default
@@ -92,6 +94,7 @@ EVERY_TILING_FIRST = {
     "sliding_rows": FIRST_SLIDING_SEED,
     "separable": FIRST_SEPARABLE_SEED,
     "many_channels": FIRST_MANY_CHANNELS_SEED + 3,
+    "channels_last": FIRST_CHANNELS_LAST_SEED + 6,
 }
 # Matrices, 30 of each element size.
 LAYOUT_SEEDS = 90
@@ -113,8 +116,9 @@ ONE_FORMAT = {
     "tiled": "float",
     "row_windows": "float",
     "naive": "BFloat16",
+    "channels_last": "Float16",
 }
-FIRST_SEED = {"pointwise": FIRST_POINTWISE_SEED}
+FIRST_SEED = {"pointwise": FIRST_POINTWISE_SEED, "channels_last": FIRST_CHANNELS_LAST_SEED}
 
 
 @pytest.fixture(scope="module")
@@ -228,6 +232,14 @@ def test_separable_is_the_definition_of_a_depthwise_convolution_and_one_tap_behi
     (program,) = build("separable")
     computed = count_computed(program, FIRST_SEPARABLE_SEED, FIRST_SEPARABLE_SEED + SEPARABLE_SEEDS)
     assert computed >= 0.85 * SEPARABLE_SEEDS  # separable does not support the others, of precision ieee
+
+
+@pytest.mark.extended
+@pytest.mark.slow
+def test_channels_last_is_the_definition() -> None:
+    (program,) = build("channels_last")
+    first, count = FIRST_CHANNELS_LAST_SEED, CHANNELS_LAST_SEEDS
+    assert count_computed(program, first, first + count) == count
 
 
 def test_pools_of_large_planes_are_the_definition_part_by_part() -> None:

@@ -20,6 +20,17 @@ extern const FittedCosts kH200{
             .call = 115,
             .cycle = 0.505,  // ns
         },
+        .channels_last = {
+            .launch = 1500,  // ns
+            .memory = 3900,  // GB/s
+            .cache = 5000,  // GB/s
+            .column = 1.15,  // ns
+            .unit = 20,  // ns
+            .tile = 500,  // ns
+            .result = 1.5,  // ns
+            .activation = 0.05,  // ns
+            .begin = 1500,  // ns
+        },
         .depthwise = {
             .launch = 1342,  // ns
             .memory = 3994,  // GB/s

@@ -36,6 +36,27 @@ struct SmemDescriptor {
   }
 };
 
+// Descriptor of a K-major matrix in shared memory whose rows have 128 bytes, with TMA's 128-byte swizzle:
+// bits 4 to 6 of an address are combined with bits 7 to 9 by exclusive or. A wgmma reads 32 bytes of each
+// row. The matrix may begin at any row, since the swizzle depends on addresses alone.
+struct SwizzledDescriptor {
+  unsigned low_word;  // start address in units of 16 bytes; the leading dimension byte offset has no meaning
+
+  // `shared` is a multiple of 128 bytes.
+  static __device__ SwizzledDescriptor at(const void* shared) {
+    return {shared_address(shared) >> 4 | 1u << 16};
+  }
+  // The descriptor of an address that is `units` times 16 bytes higher.
+  __device__ SwizzledDescriptor advanced(unsigned units) const { return {low_word + units}; }
+  // As SmemDescriptor's.
+  __device__ SwizzledDescriptor warp_uniform() const { return {__shfl_sync(0xffffffffu, low_word, 0)}; }
+
+  __device__ unsigned long long descriptor() const {
+    constexpr unsigned kStrideOffset = 1024 / 16, k128ByteSwizzle = 1u << 30;
+    return low_word | static_cast<unsigned long long>(kStrideOffset | k128ByteSwizzle) << 32;
+  }
+};
+
 // Keeps the compiler from moving accesses to the accumulators across this point, by naming them as operands.
 // Called before the first wgmma of a sequence and after the wait for the last. If the compiler accessed the
 // accumulators in between, it would wait after each wgmma.
@@ -95,6 +116,10 @@ __device__ inline void scale_accumulators(float (&accumulators)[kAccumulatorTile
 template <typename Operand, int kAccumulatorTiles>
 __device__ inline void wgmma(float (&accumulators)[kAccumulatorTiles][4], SmemDescriptor a, SmemDescriptor b);
 
+template <typename Operand, int kAccumulatorTiles>
+__device__ inline void wgmma(float (&accumulators)[kAccumulatorTiles][4], SwizzledDescriptor a,
+                             SwizzledDescriptor b);
+
 // wgmma with `a` in registers. Each register holds two neighbours along K. Registers 0 and 1 hold
 // K = 2 (l % 4) and 2 (l % 4) + 1 of rows l / 4 and l / 4 + 8 of the warp's 16. Registers 2 and 3 hold the
 // same rows at K + 8.
@@ -123,7 +148,9 @@ struct Tf32 {};
 #define CONVSWAP_INOUT_20 CONVSWAP_INOUT_16, CONVSWAP_INOUT_4(16)
 #define CONVSWAP_INOUT_24 CONVSWAP_INOUT_20, CONVSWAP_INOUT_4(20)
 #define CONVSWAP_INOUT_26 CONVSWAP_INOUT_24, CONVSWAP_INOUT_2(24)
+#define CONVSWAP_INOUT_27 CONVSWAP_INOUT_26, CONVSWAP_INOUT(26)
 #define CONVSWAP_INOUT_28 CONVSWAP_INOUT_26, CONVSWAP_INOUT_2(26)
+#define CONVSWAP_INOUT_29 CONVSWAP_INOUT_28, CONVSWAP_INOUT(28)
 #define CONVSWAP_INOUT_30 CONVSWAP_INOUT_28, CONVSWAP_INOUT_2(28)
 #define CONVSWAP_INOUT_32 CONVSWAP_INOUT_30, CONVSWAP_INOUT_2(30)
 #define CONVSWAP_REGISTERS_2 "%0, %1, %2, %3, %4, %5, %6, %7"
@@ -140,18 +167,25 @@ struct Tf32 {};
 #define CONVSWAP_REGISTERS_24 \
   CONVSWAP_REGISTERS_20 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define CONVSWAP_REGISTERS_26 CONVSWAP_REGISTERS_24 ", %96, %97, %98, %99, %100, %101, %102, %103"
+#define CONVSWAP_REGISTERS_27 CONVSWAP_REGISTERS_26 ", %104, %105, %106, %107"
 #define CONVSWAP_REGISTERS_28 CONVSWAP_REGISTERS_26 ", %104, %105, %106, %107, %108, %109, %110, %111"
+#define CONVSWAP_REGISTERS_29 CONVSWAP_REGISTERS_28 ", %112, %113, %114, %115"
 #define CONVSWAP_REGISTERS_30 CONVSWAP_REGISTERS_28 ", %112, %113, %114, %115, %116, %117, %118, %119"
 #define CONVSWAP_REGISTERS_32 CONVSWAP_REGISTERS_30 ", %120, %121, %122, %123, %124, %125, %126, %127"
-#define CONVSWAP_WGMMA_SS(Operand, type, tiles, columns, registers, a_operand, b_operand, ...)       \
-  template <>                                                                                        \
-  __device__ inline void wgmma<Operand, tiles>(float (&accumulators)[tiles][4], SmemDescriptor a,    \
-                                               SmemDescriptor b) {                                   \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" registers \
-                 "}, " a_operand ", " b_operand ", 1, 1, 1, 0, 0;"                                   \
-                 : __VA_ARGS__                                                                       \
-                 : "l"(a.descriptor()), "l"(b.descriptor()));                                        \
+#define CONVSWAP_WGMMA_OF(Descriptor, Operand, type, tiles, columns, registers, a_operand, b_operand, ...) \
+  template <>                                                                                              \
+  __device__ inline void wgmma<Operand, tiles>(float (&accumulators)[tiles][4], Descriptor a,              \
+                                               Descriptor b) {                                             \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" registers       \
+                 "}, " a_operand ", " b_operand ", 1, 1, 1, 0, 0;"                                         \
+                 : __VA_ARGS__                                                                             \
+                 : "l"(a.descriptor()), "l"(b.descriptor()));                                              \
   }
+#define CONVSWAP_WGMMA_SS(Operand, type, tiles, columns, registers, a_operand, b_operand, ...)          \
+  CONVSWAP_WGMMA_OF(SmemDescriptor, Operand, type, tiles, columns, registers, a_operand, b_operand,     \
+                    __VA_ARGS__)                                                                        \
+  CONVSWAP_WGMMA_OF(SwizzledDescriptor, Operand, type, tiles, columns, registers, a_operand, b_operand, \
+                    __VA_ARGS__)
 #define CONVSWAP_WGMMAS_SS(Operand, type)                                                               \
   CONVSWAP_WGMMA_SS(Operand, type, 2, "16", CONVSWAP_REGISTERS_2, "%8", "%9", CONVSWAP_INOUT_2(0))      \
   CONVSWAP_WGMMA_SS(Operand, type, 4, "32", CONVSWAP_REGISTERS_4, "%16", "%17", CONVSWAP_INOUT_4(0))    \
@@ -168,7 +202,9 @@ struct Tf32 {};
   CONVSWAP_WGMMA_SS(Operand, type, 20, "160", CONVSWAP_REGISTERS_20, "%80", "%81", CONVSWAP_INOUT_20)   \
   CONVSWAP_WGMMA_SS(Operand, type, 24, "192", CONVSWAP_REGISTERS_24, "%96", "%97", CONVSWAP_INOUT_24)   \
   CONVSWAP_WGMMA_SS(Operand, type, 26, "208", CONVSWAP_REGISTERS_26, "%104", "%105", CONVSWAP_INOUT_26) \
+  CONVSWAP_WGMMA_SS(Operand, type, 27, "216", CONVSWAP_REGISTERS_27, "%108", "%109", CONVSWAP_INOUT_27) \
   CONVSWAP_WGMMA_SS(Operand, type, 28, "224", CONVSWAP_REGISTERS_28, "%112", "%113", CONVSWAP_INOUT_28) \
+  CONVSWAP_WGMMA_SS(Operand, type, 29, "232", CONVSWAP_REGISTERS_29, "%116", "%117", CONVSWAP_INOUT_29) \
   CONVSWAP_WGMMA_SS(Operand, type, 30, "240", CONVSWAP_REGISTERS_30, "%120", "%121", CONVSWAP_INOUT_30) \
   CONVSWAP_WGMMA_SS(Operand, type, 32, "256", CONVSWAP_REGISTERS_32, "%128", "%129", CONVSWAP_INOUT_32)
 CONVSWAP_WGMMAS_SS(Float16, "f16")

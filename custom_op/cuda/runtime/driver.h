@@ -49,7 +49,8 @@ namespace convswap {
   FUNCTION(cuMemcpyDtoH)                                \
   FUNCTION(cuMemcpyDtoDAsync)                           \
   FUNCTION(cuMemsetD8)                                  \
-  FUNCTION(cuMemsetD8Async)
+  FUNCTION(cuMemsetD8Async)                             \
+  FUNCTION(cuTensorMapEncodeTiled)
 
 struct Driver {
 #define CONVSWAP_MEMBER(name) decltype(&::name) name = nullptr;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -11,9 +12,7 @@ namespace convswap {
 
 // Loads complete as late as possible: when the first thread waits for them.
 struct TmaLoad {
-  void* target;
-  const void* source;
-  unsigned bytes;
+  std::function<void()> complete;
 };
 struct TmaLoads {
   std::vector<TmaLoad> issued;
@@ -44,17 +43,21 @@ inline TmaLoads& loads_of(TmaMbarrier* barrier) {
   if (found == tma_loads.end()) emulation::fail("an mbarrier that is not initialised");
   return found->second;
 }
-inline void tma_load_1d(void* shared, const void* global, unsigned bytes, TmaMbarrier* barrier) {
-  const auto is_aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
-  if (!is_aligned(global) || !is_aligned(shared) || bytes % 16 != 0) {
-    emulation::fail("a misaligned TMA load");
-  }
+// Issues a load of announced bytes, which `complete` writes.
+inline void issue_load(void* shared, unsigned bytes, TmaMbarrier* barrier, std::function<void()> complete) {
   TmaLoads& loads = loads_of(barrier);
   if (loads.expected_bytes < bytes) emulation::fail("a TMA load without mbarrier_arrive_expect_tx");
   loads.expected_bytes -= bytes;
   // The target is overwritten, so that a read before the wait shows.
   std::memset(shared, 0xFF, bytes);
-  loads.issued.push_back({shared, global, bytes});
+  loads.issued.push_back({std::move(complete)});
+}
+inline void tma_load_1d(void* shared, const void* global, unsigned bytes, TmaMbarrier* barrier) {
+  const auto is_aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
+  if (!is_aligned(global) || !is_aligned(shared) || bytes % 16 != 0) {
+    emulation::fail("a misaligned TMA load");
+  }
+  issue_load(shared, bytes, barrier, [=] { std::memcpy(shared, global, bytes); });
 }
 inline void tma_load_1d_expect_tx(void* shared, const void* global, unsigned bytes, TmaMbarrier* barrier) {
   TmaLoads& loads = loads_of(barrier);
@@ -81,7 +84,7 @@ inline void mbarrier_wait(TmaMbarrier* barrier, unsigned phase) {
     emulation::yield();
   emulation::made_progress = true;
   if (loads.completed_phases % 2 != phase) return;
-  for (const TmaLoad& load : loads.issued) std::memcpy(load.target, load.source, load.bytes);
+  for (const TmaLoad& load : loads.issued) load.complete();
   loads.issued.clear();
   loads.pending_arrivals = loads.arrivals, ++loads.completed_phases;
 }

@@ -32,6 +32,25 @@ struct SmemDescriptor {
   }
 };
 
+// Rows of 128 bytes with the swizzle of custom_op/cuda/primitives/wgmma.cuh.
+struct SwizzledDescriptor {
+  const unsigned char* start;
+
+  static SwizzledDescriptor at(const void* shared) {
+    if (reinterpret_cast<uintptr_t>(shared) % 128 != 0) emulation::fail("a misaligned swizzled descriptor");
+    return {static_cast<const unsigned char*>(shared)};
+  }
+  SwizzledDescriptor advanced(unsigned units) const { return {start + units * 16}; }
+  SwizzledDescriptor warp_uniform() const { return *this; }
+
+  unsigned pair(int row, int depth) const {
+    const uintptr_t address = reinterpret_cast<uintptr_t>(start) + row * 128 + depth * 2;
+    unsigned word;
+    std::memcpy(&word, reinterpret_cast<const void*>(address ^ (address >> 7 & 7) << 4), 4);
+    return word;
+  }
+};
+
 // By thread: between wgmma_fence and wgmma_commit_group.
 inline std::array<bool, 1024> wgmma_group_is_open;
 
@@ -44,6 +63,8 @@ void wgmma_fence(float (&)[kAccumulatorTiles][4]) {
   wgmma_fence();
 }
 inline void wgmma_commit_group() { wgmma_group_is_open[emulation::current] = false; }
+template <int kAccumulatorTiles>
+void wgmma_fence_operand(float (&)[kAccumulatorTiles][4]) {}
 template <int kAccumulatorTiles>
 void wgmma_wait_all(float (&)[kAccumulatorTiles][4]) {
   if (wgmma_group_is_open[emulation::current]) emulation::fail("a wgmma wait without wgmma_commit_group");
@@ -82,8 +103,8 @@ void convert_pairs(double (&numbers)[kDepth], Pair pair) {
 }
 
 // accumulators += a * b; a(row, depth) returns two neighbours along k.
-template <typename Operand, int kAccumulatorTiles, typename A>
-void emulate_wgmma(float (&accumulators)[kAccumulatorTiles][4], A a, SmemDescriptor b) {
+template <typename Operand, int kAccumulatorTiles, typename A, typename Descriptor>
+void emulate_wgmma(float (&accumulators)[kAccumulatorTiles][4], A a, Descriptor b) {
   if (!wgmma_group_is_open[emulation::current]) emulation::fail("a wgmma without wgmma_fence");
   // All four warps must pass the same descriptor.
   emulation::check_same_descriptor(b.start);
@@ -145,6 +166,12 @@ void wgmma(float (&accumulators)[kAccumulatorTiles][4], SmemDescriptor a, SmemDe
   } else {
     emulate_wgmma<Operand>(accumulators, [&](int row, int depth) { return a.pair(row, depth); }, b);
   }
+}
+
+template <typename Operand, int kAccumulatorTiles>
+void wgmma(float (&accumulators)[kAccumulatorTiles][4], SwizzledDescriptor a, SwizzledDescriptor b) {
+  emulation::check_same_descriptor(a.start);
+  emulate_wgmma<Operand>(accumulators, [&](int row, int depth) { return a.pair(row, depth); }, b);
 }
 
 template <typename Operand, int kAccumulatorTiles>

@@ -1,0 +1,101 @@
+#pragma once
+
+// Arguments and shared-memory layout of the channels_last kernels, shared by the plan (host) and the kernels.
+// channels_last.cc explains the algorithm and its terms.
+
+#include "cuda/epilogue/epilogue_params.h"
+#include "cuda/primitives/fast_divisor.cuh"
+#include "cuda/primitives/geometry.h"
+#include "cuda/primitives/mbarrier.h"
+#include "cuda/primitives/shared_offset.h"
+#include "cuda/primitives/tensor_map.h"
+
+namespace convswap::channels_last {
+
+constexpr int kRowBytes = 128;       // a pixel's channels in shared memory: the span of the swizzle
+constexpr int kSwizzleBytes = 1024;  // the swizzle repeats after eight rows
+constexpr int kWgmmaM = 64;          // M of a wgmma: filters
+constexpr int kWgmmaBytes = 32;      // bytes along K of a wgmma
+constexpr int kAccumulatorTileColumns = 8;
+constexpr int kFilterBlockBytes = kWgmmaM * kRowBytes;  // weights of 64 filters, for one tap and chunk
+constexpr int kMaxTaps = 128;                           // of height and width
+constexpr int kMaxStridePhases = 16;
+
+constexpr int kConsumerWarpgroups = 2;
+constexpr int kConsumerThreads = 128 * kConsumerWarpgroups;
+constexpr int kProducerThreads = 64;
+constexpr int kThreads = kConsumerThreads + kProducerThreads;
+constexpr int kPixelWarp = kConsumerThreads / 32, kWeightWarp = kPixelWarp + 1;
+constexpr int kPrepareThreads = 256, kUnalignedThreads = 256;
+
+constexpr int kMaxPixelStages = 8;
+constexpr int kMaxWeightStages = 24;
+constexpr short kNoOutput = -1;
+
+struct BlockState {
+  TmaMbarrier pixels_full[kMaxPixelStages];
+  TmaMbarrier weights_full[kMaxWeightStages];
+  TmaMbarrier residual_full[kConsumerWarpgroups];
+  Mbarrier pixels_empty[kMaxPixelStages], weights_empty[kMaxWeightStages];
+  // Warpgroups that take turns: mainloop_turn[i] lets warpgroup i begin its main loop.
+  Mbarrier mainloop_turn[kConsumerWarpgroups];
+};
+
+struct SharedOffsets {
+  Offset<unsigned char> pixels, weights;
+  Offset<unsigned char> results;  // a staged tile of results for each consumer warpgroup; see stages_in_place
+  Offset<unsigned char> discard;  // a row for results at positions without an output
+  Offset<short> result_rows;      // row of the staged tile, or kNoOutput, for each position of a tile
+  Offset<BlockState> state;
+};
+
+template <typename Element>
+struct Arguments : Tensors<Element> {
+  TensorMap x_map, y_map, residual_map;
+  unsigned char* prepared_weights;
+
+  int work_tiles;
+  FastDivisor filter_blocks;  // of all conv groups; a block is the filters of a work tile
+  FastDivisor filter_blocks_per_group;
+  FastDivisor column_tiles, row_tiles, output_depth;
+  int tile_images, tile_rows, tile_columns;  // outputs of a tile
+  int image_positions, pitch;                // positions from image to image, and from row to row, of a tile
+  int block_filters, filters_per_group, channels_per_group;
+
+  int depth_taps, channel_chunks;  // K chunks: for each depth tap all chunks of channels
+  int chunk_channels;
+  int taps;  // of height and width
+  int stride_depth, stride_height, stride_width;
+  int dilation_depth, pad_depth, pad_height, pad_width;
+
+  int stride_phases;
+  short phase_rows[kMaxStridePhases], phase_columns[kMaxStridePhases];
+  unsigned tap_offsets[kMaxTaps];  // bytes from an output's position to the tap's pixel in a pixel stage
+
+  int pixel_stages, weight_stages;
+  int phase_bytes, pixel_stage_bytes, loaded_bytes;  // of a stride phase; of a stage; by TMA for a stage
+  int weight_stage_bytes;
+  // Warpgroups begin their main loops in turn. Without this order, a warpgroup that waits for a phase of a
+  // stage could take an older phase for it, unless the stages hold all loads of a tile and one more.
+  bool takes_turns;
+  bool keeps_weights;  // all weights stay in shared memory: a stage for each K chunk and tap
+  int staged_bytes;    // results of a warpgroup
+  // Results replace the pixels that they were computed from, instead of having memory of their own.
+  bool stages_in_place;
+  bool has_activation;
+  SharedOffsets shared;
+
+  EpilogueParams epilogue_params;
+
+  int filter_taps;  // of a filter's channel, for `prepare`
+
+  // For `unaligned`.
+  long long y_elements;
+  int in_channels, out_channels;
+  int input_depth, input_height, input_width;
+  FastDivisor output_height, output_width;
+  int filter_depth, filter_height, filter_width;
+  int dilation_height, dilation_width;
+};
+
+}  // namespace convswap::channels_last

@@ -1,0 +1,212 @@
+// Chooses the tiling of channels_last with the lowest estimated time, without measuring.
+
+#include <algorithm>
+#include <cmath>
+
+#include "conv/arithmetic.h"
+#include "cuda/channels_last/family.h"
+#include "cuda/costs/cost_table.h"
+#include "cuda/host/estimate.h"
+#include "cuda/host/shared_layout.h"
+#include "cuda/host/tensor_map.h"
+
+namespace convswap::channels_last {
+namespace {
+
+constexpr int64_t kMaxBoxExtent = 256, kMaxPositions = 256;
+constexpr std::size_t kMaxColumnTilings = 12, kMaxRowTilings = 5;
+constexpr int kMinPixelStages = 2, kMinWeightStages = 3;
+
+// Stride phases and shifts of the filter taps along one axis.
+struct AxisTaps {
+  std::vector<int64_t> phases;    // first row or column of each that a tap reads
+  std::vector<int64_t> phase_of;  // index of each tap's phase
+  std::vector<int64_t> shift_of;  // distance of each tap from the output, within its phase
+  int64_t max_shift = 0;
+};
+
+AxisTaps taps_of(const ConvProblem& problem, int axis) {
+  AxisTaps taps;
+  for (int64_t tap = 0; tap < problem.filter[axis]; ++tap) {
+    const int64_t offset = tap * problem.dilation[axis], phase = offset % problem.stride[axis];
+    auto found = std::ranges::find(taps.phases, phase);
+    if (found == taps.phases.end()) found = taps.phases.insert(taps.phases.end(), phase);
+    taps.phase_of.push_back(found - taps.phases.begin());
+    taps.shift_of.push_back(offset / problem.stride[axis]);
+    taps.max_shift = std::max(taps.max_shift, taps.shift_of.back());
+  }
+  return taps;
+}
+
+class Search {
+ public:
+  Search(const ConvProblem& problem, const Device& device)
+      : problem_(problem), device_(device), rows_(taps_of(problem, 1)), columns_(taps_of(problem, 2)) {}
+
+  std::vector<Tiling> run() && {
+    const int64_t taps = problem_.filter[1] * problem_.filter[2];
+    if (taps > kMaxTaps || rows_.phases.size() * columns_.phases.size() > kMaxStridePhases) return {};
+    for (const bool shares_pixels : {false, true}) {
+      // Half of a block for 128 filters would have nothing to do.
+      if (shares_pixels && problem_.filters_per_group() <= kWgmmaM) continue;
+      for (const int64_t columns : parts_of(problem_.output[2], kMaxBoxExtent, kMaxColumnTilings)) {
+        // The most rows whose positions a wgmma has, and fewer.
+        const int64_t pitch = columns + columns_.max_shift;
+        const int64_t max_rows = std::max<int64_t>(1, (kMaxPositions - columns) / pitch + 1);
+        for (const int64_t rows : parts_of(problem_.output[1], max_rows, kMaxRowTilings)) {
+          add(shares_pixels, 1, rows, columns);
+          if (rows < problem_.output[1] || columns < problem_.output[2] || problem_.output[0] > 1) continue;
+          for (int64_t images = 2; images <= problem_.batch; ++images) {
+            if (!add(shares_pixels, images, rows, columns)) break;
+          }
+        }
+      }
+    }
+    std::ranges::stable_sort(found_, {}, &Tiling::cost);
+    return std::move(found_);
+  }
+
+ private:
+  // Extents of tiles, at most `max_part`, that cut an axis into as few parts as possible, and into more.
+  static std::vector<int64_t> parts_of(int64_t extent, int64_t max_part, std::size_t max_count) {
+    std::vector<int64_t> parts;
+    for (int64_t count = ceil_divide(extent, max_part); count <= extent && parts.size() < max_count;
+         ++count) {
+      const int64_t part = ceil_divide(extent, count);
+      if (parts.empty() || part < parts.back()) parts.push_back(part);
+    }
+    return parts;
+  }
+
+  // Adds the tiling if it fits; false if larger tiles cannot fit either.
+  bool add(bool shares_pixels, int64_t images, int64_t rows, int64_t columns) {
+    Tiling tiling;
+    tiling.images = images, tiling.rows = rows, tiling.columns = columns;
+    // With stride 1 and whole rows, the padding before a row also ends the row above.
+    const int64_t pad = problem_.pad_begin[2];
+    tiling.pitch = problem_.stride[2] == 1 && columns == problem_.output[2]
+                       ? std::max({columns, pad + problem_.input[2], columns + columns_.max_shift - pad})
+                       : columns + columns_.max_shift;
+    tiling.pitch = std::min(tiling.pitch, columns + columns_.max_shift);
+    tiling.box_rows = rows + rows_.max_shift;
+    const int64_t positions = (images - 1) * tiling.image_positions() + (rows - 1) * tiling.pitch + columns;
+    const auto instance = std::ranges::find_if(kInstances, [&](const Instance& each) {
+      return each.shares_pixels == shares_pixels && each.positions() >= positions;
+    });
+    if (instance == std::end(kInstances)) return false;
+    tiling.instance = *instance;
+    if (tiling.pitch * problem_.stride[2] > kMaxBoxExtent ||
+        tiling.box_rows * problem_.stride[1] > kMaxBoxExtent || images > kMaxBoxExtent) {
+      return false;
+    }
+    for (const int64_t row : rows_.phases) {
+      for (const int64_t column : columns_.phases) {
+        tiling.phase_rows.push_back(row), tiling.phase_columns.push_back(column);
+      }
+    }
+    // Positions that the last taps of outputs read beyond a box, which are padding.
+    const int64_t beyond = std::max<int64_t>(0, columns + columns_.max_shift - tiling.pitch);
+    tiling.phase_bytes =
+        round_up((images * tiling.image_positions() + beyond) * kRowBytes, int64_t{kSwizzleBytes});
+    for (int64_t r = 0; r < problem_.filter[1]; ++r) {
+      for (int64_t s = 0; s < problem_.filter[2]; ++s) {
+        const int64_t phase =
+            rows_.phase_of[r] * static_cast<int64_t>(columns_.phases.size()) + columns_.phase_of[s];
+        tiling.tap_offsets.push_back(phase * tiling.phase_bytes +
+                                     (rows_.shift_of[r] * tiling.pitch + columns_.shift_of[s]) * kRowBytes);
+      }
+    }
+    const int64_t chunk = kRowBytes / bytes_per_element(problem_.type);
+    tiling.channel_chunks = ceil_divide(problem_.channels_per_group(), chunk);
+    tiling.filter_blocks = ceil_divide(problem_.filters_per_group(), int64_t{instance->block_filters()});
+    tiling.work_tiles = problem_.group * tiling.filter_blocks * problem_.output[0] *
+                        ceil_divide(problem_.output[1], rows) * ceil_divide(problem_.output[2], columns) *
+                        ceil_divide(problem_.batch, images);
+    if (!lay_out(tiling)) return false;
+    tiling.cost = cost_of(problem_, device_, tiling);
+    found_.push_back(std::move(tiling));
+    return true;
+  }
+
+  // Lays out shared memory with as many stages as fit.
+  bool lay_out(Tiling& tiling) const {
+    const int64_t units = weight_units(problem_, tiling);
+    const auto fits = [&](int64_t pixel_stages, int64_t weight_stages) {
+      SharedLayout block(kSwizzleBytes, device_.shared_memory_per_block);
+      SharedOffsets& shared = tiling.shared;
+      shared.pixels = block.place<unsigned char>(pixel_stages * tiling.pixel_stage_bytes());
+      shared.weights = block.place<unsigned char>(weight_stages * tiling.weight_stage_bytes());
+      shared.results = block.place<unsigned char>(
+          tiling.stages_in_place ? 0 : kConsumerWarpgroups * tiling.staged_bytes());
+      shared.discard = block.place<unsigned char>(kRowBytes);
+      shared.result_rows = block.place<short>(tiling.instance.positions());
+      shared.state = block.place<BlockState>(1);
+      if (block.end() > device_.shared_memory_per_block) return false;
+      // The last columns of a wgmma read beyond the last stage, but not beyond the block's memory.
+      tiling.pixel_stages = static_cast<int>(pixel_stages);
+      tiling.weight_stages = static_cast<int>(weight_stages);
+      tiling.shared_bytes = block.end();
+      return true;
+    };
+    tiling.stages_in_place =
+        !tiling.instance.shares_pixels && !problem_.epilogue.has_residual &&
+        tiling.images * tiling.rows * tiling.columns <= tiling.images * tiling.image_positions();
+    const int64_t max_pixels = std::min<int64_t>(kMaxPixelStages, k_chunks(problem_, tiling) + 2);
+    const bool has_one_block = problem_.group * tiling.filter_blocks == 1;
+    tiling.keeps_weights = has_one_block && units <= kMaxWeightStages && fits(kMinPixelStages, units);
+    int64_t pixels = kMinPixelStages, weights = tiling.keeps_weights ? units : kMinWeightStages;
+    if (!fits(pixels, weights)) {
+      // A stage is released during the next K chunk, so a single one serves a single K chunk.
+      if (tiling.keeps_weights || k_chunks(problem_, tiling) > 1 || !fits(--pixels, weights)) return false;
+    }
+    for (bool grows = true; grows;) {
+      grows = pixels < max_pixels && fits(pixels + 1, weights);
+      if (grows) ++pixels;
+      if (!tiling.keeps_weights && weights < 8 && fits(pixels, weights + 1)) ++weights, grows = true;
+    }
+    return fits(pixels, weights);
+  }
+
+  const ConvProblem& problem_;
+  const Device& device_;
+  AxisTaps rows_, columns_;
+  std::vector<Tiling> found_;
+};
+
+}  // namespace
+
+int64_t k_chunks(const ConvProblem& problem, const Tiling& tiling) {
+  return problem.filter[0] * tiling.channel_chunks;
+}
+
+int64_t weight_units(const ConvProblem& problem, const Tiling& tiling) {
+  return k_chunks(problem, tiling) * problem.filter[1] * problem.filter[2];
+}
+
+// Blocks compute work tiles one after the other: the tensor cores' time of a tile, or the time in which its
+// pixels and weights come from the second-level cache, and what a tile costs besides.
+double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
+  const auto& costs = costs_of(device).channels_last;
+  const double multiprocessors = std::max(1, device.multiprocessors);
+  const double units = to_double(weight_units(problem, tiling));
+  const double warpgroups = tiling.instance.shares_pixels ? kConsumerWarpgroups : 1;
+  const double multiplying = units * (costs.unit + warpgroups * tiling.instance.positions() * costs.column);
+  const double pixel_bytes = to_double(k_chunks(problem, tiling) * tiling.loaded_bytes());
+  const double weight_bytes = tiling.keeps_weights ? 0 : units * to_double(tiling.weight_stage_bytes());
+  const double loading = (pixel_bytes + weight_bytes) * multiprocessors / costs.cache;
+  const double staged = to_double(tiling.images * tiling.rows * tiling.columns);
+  // The results of warpgroups that take turns are stored while the other multiplies.
+  const double storing = costs.tile + costs.result * staged * (tiling.instance.shares_pixels ? 1 : 0.5) +
+                         activation_cycles(problem.epilogue, costs_of(device)) * costs.activation * staged;
+  const double waves = std::ceil(to_double(tiling.work_tiles) / multiprocessors);
+  const double computing = costs.begin + waves * (std::max(multiplying, loading) + storing);
+  const double memory = to_double(problem.tensor_bytes()) / costs.memory;
+  const double squares = computing * computing * computing * computing + memory * memory * memory * memory;
+  return costs.launch + std::sqrt(std::sqrt(squares));
+}
+
+std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
+  return Search(problem, device).run();
+}
+
+}  // namespace convswap::channels_last

@@ -1,0 +1,75 @@
+#pragma once
+
+// Kernel instances of channels_last, and the tilings that it chooses among.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "conv/arithmetic.h"
+#include "conv/problem.h"
+#include "cuda/channels_last/arguments.h"
+#include "cuda/host/text.h"
+#include "plan/device.h"
+
+namespace convswap::channels_last {
+
+inline constexpr std::string_view kElements[] = {"Float16", "BFloat16"};
+
+struct Instance {
+  int accumulator_tiles;  // of a consumer warpgroup; N of a wgmma is eight times as many
+  bool shares_pixels;     // both warpgroups compute the same positions, each for 64 filters
+
+  std::string arguments() const { return joined(accumulator_tiles, ", ", shares_pixels ? "true" : "false"); }
+  int positions() const { return accumulator_tiles * kAccumulatorTileColumns; }
+  int block_filters() const { return shares_pixels ? 2 * kWgmmaM : kWgmmaM; }
+};
+
+inline constexpr Instance kInstances[] = {{8, false},  {15, false}, {20, false}, {24, false}, {26, false},
+                                          {28, false}, {29, false}, {30, false}, {32, false}, {8, true},
+                                          {15, true},  {16, true},  {20, true},  {24, true},  {26, true},
+                                          {27, true},  {28, true},  {29, true},  {30, true},  {32, true}};
+
+struct Tiling {
+  Instance instance{};
+  int64_t images = 1, rows = 1, columns = 1;  // outputs of a tile
+  int64_t pitch = 0, box_rows = 0;            // positions of a row; rows of a stride phase
+  int64_t phase_bytes = 0;
+  std::vector<int64_t> phase_rows, phase_columns;  // first row and column of each stride phase
+  std::vector<int64_t> tap_offsets;
+  int64_t filter_blocks = 1, channel_chunks = 1;  // filter blocks of a conv group
+  int64_t work_tiles = 0;
+  int pixel_stages = 0, weight_stages = 0;
+  bool keeps_weights = false;
+  bool stages_in_place = false;
+  SharedOffsets shared{};
+  int64_t shared_bytes = 0;
+  double cost = 0;  // nanoseconds, estimated
+
+  int64_t stride_phases() const { return static_cast<int64_t>(phase_rows.size()); }
+  int64_t image_positions() const { return box_rows * pitch; }
+  int64_t pixel_stage_bytes() const { return phase_bytes * stride_phases(); }
+  int64_t loaded_bytes() const { return images * image_positions() * kRowBytes * stride_phases(); }
+  int64_t weight_stage_bytes() const { return instance.block_filters() * kRowBytes; }
+  int64_t staged_bytes() const {
+    return round_up(images * rows * columns * kRowBytes, int64_t{kSwizzleBytes});
+  }
+
+  std::string key() const {
+    return joined(instance.arguments(), " images ", images, " rows ", rows, " columns ", columns);
+  }
+};
+
+// K chunks: for each depth tap all chunks of channels.
+int64_t k_chunks(const ConvProblem& problem, const Tiling& tiling);
+// Weight stages of one filter block: a tap of a K chunk each.
+int64_t weight_units(const ConvProblem& problem, const Tiling& tiling);
+
+double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling);
+
+// All tilings that fit into the device's shared memory, in ascending order of estimated time.
+std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
+
+}  // namespace convswap::channels_last

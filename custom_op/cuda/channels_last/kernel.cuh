@@ -1,0 +1,455 @@
+#pragma once
+
+// Kernels of the algorithm `channels_last`. channels_last.cc explains the algorithm and fills the arguments.
+
+#include "conv/small_floats.h"
+#include "cuda/channels_last/arguments.h"
+#include "cuda/epilogue/activations.cuh"
+#include "cuda/primitives/dependent_launch.cuh"
+#include "cuda/primitives/mbarrier.cuh"
+#include "cuda/primitives/pipeline_state.cuh"
+#include "cuda/primitives/shared_memory_at.cuh"
+#include "cuda/primitives/small_float_pairs.cuh"
+#include "cuda/primitives/tensor_tma.cuh"
+#include "cuda/primitives/tma.cuh"
+#include "cuda/primitives/transposed_matrices.cuh"
+#include "cuda/primitives/warpgroup.cuh"
+#include "cuda/primitives/wgmma.cuh"
+
+namespace convswap::channels_last {
+
+// Byte offset of 16-byte unit `unit` of row `row` in a matrix with rows of kRowBytes and TMA's 128-byte
+// swizzle.
+__device__ inline unsigned swizzled(unsigned row, unsigned unit) {
+  return row * kRowBytes + ((unit ^ row % 8) << 4);
+}
+
+// Writes the weights in the order and the swizzle in which `kernel` loads them. A block takes one unit: a tap
+// of a K chunk, for a filter block.
+template <typename Element>
+__global__ void __launch_bounds__(kPrepareThreads)
+    prepare(const __grid_constant__ Arguments<Element> problem) {
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  const int units_per_block = problem.depth_taps * problem.channel_chunks * problem.taps;
+  const int filter_block = static_cast<int>(blockIdx.x) / units_per_block;
+  const int unit = static_cast<int>(blockIdx.x) % units_per_block;
+  const int tap = unit % problem.taps, chunk = unit / problem.taps;
+  const int depth_tap = chunk / problem.channel_chunks;
+  const int first_channel = chunk % problem.channel_chunks * problem.chunk_channels;
+  const int group = problem.filter_blocks_per_group.quotient_of_any(filter_block);
+  const int first_filter =
+      (filter_block - group * static_cast<int>(problem.filter_blocks_per_group.divisor)) *
+      problem.block_filters;
+  unsigned char* const to =
+      problem.prepared_weights + static_cast<long long>(blockIdx.x) * problem.weight_stage_bytes;
+  for (int i = static_cast<int>(threadIdx.x); i < problem.block_filters * problem.chunk_channels;
+       i += kPrepareThreads) {
+    const int row = i / problem.chunk_channels, k = i % problem.chunk_channels;
+    const int filter = first_filter + row, channel = first_channel + k;
+    Element value{};
+    if (filter < problem.filters_per_group && channel < problem.channels_per_group) {
+      value = problem.w[((static_cast<long long>(group) * problem.filters_per_group + filter) *
+                             problem.channels_per_group +
+                         channel) *
+                            problem.filter_taps +
+                        depth_tap * problem.taps + tap];
+    }
+    const int bytes = k * static_cast<int>(sizeof(Element));
+    *reinterpret_cast<Element*>(to + swizzled(row, bytes / 16) + bytes % 16) = value;
+  }
+}
+
+// Computes one output per thread from tensors at any addresses; TMA needs multiples of 16 bytes.
+template <typename Element>
+__global__ void __launch_bounds__(kUnalignedThreads)
+    unaligned(const __grid_constant__ Arguments<Element> problem) {
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  const long long at = static_cast<long long>(blockIdx.x) * kUnalignedThreads + threadIdx.x;
+  if (at >= problem.y_elements) return;
+  int position = static_cast<int>(at / problem.out_channels);
+  const int filter = static_cast<int>(at - static_cast<long long>(position) * problem.out_channels);
+  const auto div_mod = [&](FastDivisor divisor) {
+    const int quotient = divisor.quotient_of_any(position);
+    const int remainder = position - quotient * static_cast<int>(divisor.divisor);
+    position = quotient;
+    return remainder;
+  };
+  const int column = div_mod(problem.output_width) * problem.stride_width - problem.pad_width;
+  const int row = div_mod(problem.output_height) * problem.stride_height - problem.pad_height;
+  const int depth = div_mod(problem.output_depth) * problem.stride_depth - problem.pad_depth;
+  const int first_channel = filter / problem.filters_per_group * problem.channels_per_group;
+  const Element* const weights =
+      problem.w + static_cast<long long>(filter) * problem.channels_per_group * problem.filter_taps;
+  float sum[] = {problem.b == nullptr ? 0.0f : static_cast<float>(problem.b[filter])};
+  int tap = 0;
+  for (int t = 0; t < problem.filter_depth; ++t) {
+    for (int r = 0; r < problem.filter_height; ++r) {
+      for (int s = 0; s < problem.filter_width; ++s, ++tap) {
+        const int d = depth + t * problem.dilation_depth, h = row + r * problem.dilation_height,
+                  v = column + s * problem.dilation_width;
+        const auto is_inside = [](int index, int extent) {
+          return static_cast<unsigned>(index) < static_cast<unsigned>(extent);
+        };
+        if (!is_inside(d, problem.input_depth) || !is_inside(h, problem.input_height) ||
+            !is_inside(v, problem.input_width)) {
+          continue;
+        }
+        const Element* const pixel =
+            problem.x +
+            (((static_cast<long long>(position) * problem.input_depth + d) * problem.input_height + h) *
+                 problem.input_width +
+             v) *
+                problem.in_channels +
+            first_channel;
+        for (int c = 0; c < problem.channels_per_group; ++c) {
+          sum[0] += static_cast<float>(pixel[c]) *
+                    static_cast<float>(weights[static_cast<long long>(c) * problem.filter_taps + tap]);
+        }
+      }
+    }
+  }
+  if (problem.z != nullptr) sum[0] += static_cast<float>(problem.z[at]);
+  apply_activation(problem.epilogue_params, sum);
+  problem.y[at] = static_cast<Element>(sum[0]);
+}
+
+// Coordinates of a work tile: a filter block, and a box of outputs.
+struct WorkTile {
+  int filter_block;               // counted over all conv groups
+  int column, row, depth, image;  // first output
+
+  template <typename Element>
+  __device__ WorkTile(const Arguments<Element>& problem, int index) {
+    const auto div_mod = [&](FastDivisor divisor) {
+      const int quotient = divisor.quotient_of_any(index);
+      const int remainder = index - quotient * static_cast<int>(divisor.divisor);
+      index = quotient;
+      return remainder;
+    };
+    filter_block = div_mod(problem.filter_blocks);
+    column = div_mod(problem.column_tiles) * problem.tile_columns;
+    row = div_mod(problem.row_tiles) * problem.tile_rows;
+    depth = div_mod(problem.output_depth);
+    image = index * problem.tile_images;
+  }
+};
+
+template <typename Element>
+__device__ inline BlockState& block_state(const Arguments<Element>& problem) {
+  return *shared_memory_at(problem.shared.state);
+}
+
+// Advances a pipeline over the stages that another consumer takes.
+__device__ inline void skip(DynamicPipelineState& pipeline, int count, int stages) {
+  const int sum = pipeline.stage + count;
+  pipeline.stage = sum % stages;
+  pipeline.phase ^= sum / stages & 1;
+}
+
+// Producer warp: loads the pixels of the block's work tiles.
+template <typename Element>
+__device__ inline void load_pixels(const Arguments<Element>& problem) {
+  BlockState& state = block_state(problem);
+  DynamicPipelineState pipeline;
+  for (int index = static_cast<int>(blockIdx.x); index < problem.work_tiles;
+       index += static_cast<int>(gridDim.x)) {
+    const WorkTile tile(problem, index);
+    const int group = problem.filter_blocks_per_group.quotient_of_any(tile.filter_block);
+    for (int depth_tap = 0; depth_tap < problem.depth_taps; ++depth_tap) {
+      const int depth =
+          tile.depth * problem.stride_depth - problem.pad_depth + depth_tap * problem.dilation_depth;
+      for (int chunk = 0; chunk < problem.channel_chunks; ++chunk) {
+        mbarrier_wait(&state.pixels_empty[pipeline.stage], pipeline.phase ^ 1);
+        if (elect_one()) {
+          TmaMbarrier* const full = &state.pixels_full[pipeline.stage];
+          mbarrier_arrive_expect_tx(full, problem.loaded_bytes);
+          unsigned char* const to =
+              shared_memory_at(problem.shared.pixels) + pipeline.stage * problem.pixel_stage_bytes;
+          for (int phase = 0; phase < problem.stride_phases; ++phase) {
+            tma_load_tensor(
+                to + phase * problem.phase_bytes, problem.x_map,
+                {group * problem.channels_per_group + chunk * problem.chunk_channels,
+                 tile.column * problem.stride_width - problem.pad_width + problem.phase_columns[phase],
+                 tile.row * problem.stride_height - problem.pad_height + problem.phase_rows[phase], depth,
+                 tile.image},
+                full);
+          }
+        }
+        pipeline.advance(problem.pixel_stages);
+      }
+    }
+  }
+}
+
+// Producer warp: loads the weights of the block's work tiles, once if they stay in shared memory.
+template <typename Element>
+__device__ inline void load_weights(const Arguments<Element>& problem) {
+  BlockState& state = block_state(problem);
+  DynamicPipelineState pipeline;
+  const int units = problem.depth_taps * problem.channel_chunks * problem.taps;
+  for (int index = static_cast<int>(blockIdx.x); index < problem.work_tiles;
+       index += static_cast<int>(gridDim.x)) {
+    const int filter_block = index - problem.filter_blocks.quotient_of_any(index) *
+                                         static_cast<int>(problem.filter_blocks.divisor);
+    const unsigned char* from =
+        problem.prepared_weights + static_cast<long long>(filter_block) * units * problem.weight_stage_bytes;
+    for (int unit = 0; unit < units; ++unit) {
+      mbarrier_wait(&state.weights_empty[pipeline.stage], pipeline.phase ^ 1);
+      if (elect_one()) {
+        TmaMbarrier* const full = &state.weights_full[pipeline.stage];
+        mbarrier_arrive_expect_tx(full, problem.weight_stage_bytes);
+        tma_load_1d(shared_memory_at(problem.shared.weights) + pipeline.stage * problem.weight_stage_bytes,
+                    from, problem.weight_stage_bytes, full);
+      }
+      from += problem.weight_stage_bytes;
+      pipeline.advance(problem.weight_stages);
+    }
+    if (problem.keeps_weights) return;
+  }
+}
+
+// Main loop of a consumer warpgroup: accumulates a work tile onto the accumulators. `weights_offset` selects
+// the warpgroup's filters in a weight stage. Returns the last pixel stage, which is not released.
+template <typename Element, int kAccumulatorTiles>
+__device__ inline int mainloop(const Arguments<Element>& problem, BlockState& state, int weights_offset,
+                               DynamicPipelineState& pixels, DynamicPipelineState& weights,
+                               float (&accumulators)[kAccumulatorTiles][4]) {
+  // Stages that the wgmma group before the last one reads; -1 for none.
+  int previous_weights = -1, previous_pixels = -1;
+  const int chunks = problem.depth_taps * problem.channel_chunks;
+  wgmma_fence_operand(accumulators);
+  int chunk = 0;
+  do {
+    mbarrier_wait(&state.pixels_full[pixels.stage], pixels.phase);
+    const unsigned char* const pixel_matrix =
+        shared_memory_at(problem.shared.pixels) + pixels.stage * problem.pixel_stage_bytes;
+    int tap = 0;
+#pragma unroll 1
+    do {
+      mbarrier_wait(&state.weights_full[weights.stage], weights.phase);
+      const SwizzledDescriptor a =
+          SwizzledDescriptor::at(shared_memory_at(problem.shared.weights) +
+                                 weights.stage * problem.weight_stage_bytes + weights_offset)
+              .warp_uniform();
+      const SwizzledDescriptor b =
+          SwizzledDescriptor::at(pixel_matrix + problem.tap_offsets[tap]).warp_uniform();
+      wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < kRowBytes / kWgmmaBytes; ++k) {
+        wgmma<Element, kAccumulatorTiles>(accumulators, a.advanced(k * kWgmmaBytes / 16),
+                                          b.advanced(k * kWgmmaBytes / 16));
+      }
+      wgmma_commit_group();
+      wgmma_wait<1>();
+      if (previous_weights >= 0 && !problem.keeps_weights) {
+        mbarrier_arrive(&state.weights_empty[previous_weights]);
+      }
+      if (previous_pixels >= 0) mbarrier_arrive(&state.pixels_empty[previous_pixels]), previous_pixels = -1;
+      previous_weights = weights.stage;
+      weights.advance(problem.weight_stages);
+      if (problem.keeps_weights) weights.phase = 0;
+    } while (++tap < problem.taps);
+    previous_pixels = pixels.stage;
+    pixels.advance(problem.pixel_stages);
+  } while (++chunk < chunks);
+  wgmma_wait_all(accumulators);
+  if (!problem.keeps_weights) mbarrier_arrive(&state.weights_empty[previous_weights]);
+  return previous_pixels;
+}
+
+// Sets the accumulators to the bias. `first_filter` is the warpgroup's, over all conv groups.
+template <typename Element, int kAccumulatorTiles>
+__device__ inline void set_to_bias(const Arguments<Element>& problem, int first_filter, int filters_left,
+                                   float (&accumulators)[kAccumulatorTiles][4]) {
+  float bias[2] = {0.0f, 0.0f};
+  if (problem.b != nullptr) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int filter = warpgroup_thread() / 32 * 16 + warpgroup_thread() % 32 / 4 + 8 * i;
+      if (filter < filters_left) bias[i] = static_cast<float>(problem.b[first_filter + filter]);
+    }
+  }
+#pragma unroll
+  for (int t = 0; t < kAccumulatorTiles; ++t) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) accumulators[t][i] = bias[i / 2];
+  }
+}
+
+// Adds the residual, applies the activation, and writes the accumulators as rows of 64 filters to the staged
+// tile, which has the residual.
+template <typename Element, int kAccumulatorTiles>
+__device__ inline void stage_results(const Arguments<Element>& problem, unsigned char* staged,
+                                     const float (&accumulators)[kAccumulatorTiles][4]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
+  // Matrix i of a lane's four: filters 8 (i % 2) to 8 (i % 2) + 7 of the warp at the positions of accumulator
+  // tile i / 2 of a pair.
+  const int matrix = lane / 8;
+  const SharedAddress tile = shared_address(staged);
+  const SharedAddress discard =
+      shared_address(shared_memory_at(problem.shared.discard)) + static_cast<unsigned>(lane % 8) * 16;
+  const short* const result_rows = shared_memory_at(problem.shared.result_rows);
+#pragma unroll
+  for (int t = 0; t < kAccumulatorTiles; t += 2) {
+    // An odd last tile is stored twice: the second time it is discarded.
+    const bool has_second = t + 1 < kAccumulatorTiles;
+    const int position = (t + matrix / 2) * kAccumulatorTileColumns + lane % 8;
+    const int row = matrix / 2 == 0 || has_second ? result_rows[position] : kNoOutput;
+    const SharedAddress address =
+        row == kNoOutput ? discard : tile + swizzled(row, static_cast<unsigned>(warp * 2 + matrix % 2));
+    float values[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      values[i] = accumulators[has_second ? t + i / 4 : t][i % 4];
+    }
+    if (problem.z != nullptr) {
+      unsigned residual[4];
+      load_transposed_matrices(residual, address);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        values[2 * i] += unpack_low<Element>(residual[i]);
+        values[2 * i + 1] += unpack_high<Element>(residual[i]);
+      }
+    }
+    if (problem.has_activation) apply_activation(problem.epilogue_params, values);
+    unsigned words[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) words[i] = pack_rounded<Element>(values[2 * i], values[2 * i + 1]);
+    store_transposed_matrices(address, words);
+  }
+}
+
+// Consumer warpgroup: computes work tiles and stores their results. Warpgroups that share pixels compute
+// every work tile together; others take turns.
+template <typename Element, int kAccumulatorTiles, bool kSharesPixels>
+__device__ inline void consume_tiles(const Arguments<Element>& problem, int warpgroup) {
+  BlockState& state = block_state(problem);
+  DynamicPipelineState pixels, weights;
+  const int chunks = problem.depth_taps * problem.channel_chunks, units = chunks * problem.taps;
+  const auto skip_a_tile = [&] {
+    skip(pixels, chunks, problem.pixel_stages);
+    if (!problem.keeps_weights) skip(weights, units, problem.weight_stages);
+  };
+  if (!kSharesPixels && warpgroup == 1) skip_a_tile();
+  const bool is_first_thread = warpgroup_thread() == 0;
+  const int step = static_cast<int>(gridDim.x) * (kSharesPixels ? 1 : kConsumerWarpgroups);
+  unsigned turn_phase = 0, residual_phase = 0;
+  for (int index =
+           static_cast<int>(blockIdx.x) + (kSharesPixels ? 0 : warpgroup * static_cast<int>(gridDim.x));
+       index < problem.work_tiles; index += step) {
+    const WorkTile tile(problem, index);
+    const int group = problem.filter_blocks_per_group.quotient_of_any(tile.filter_block);
+    const int block_filter =
+        (tile.filter_block - group * static_cast<int>(problem.filter_blocks_per_group.divisor)) *
+            problem.block_filters +
+        (kSharesPixels ? warpgroup * kWgmmaM : 0);
+    const int filters_left = problem.filters_per_group - block_filter;
+    const TensorCoordinates at = {group * problem.filters_per_group + block_filter, tile.column, tile.row,
+                                  tile.depth, tile.image};
+    unsigned char* staged = shared_memory_at(problem.shared.results) + warpgroup * problem.staged_bytes;
+    if (is_first_thread && !problem.stages_in_place) {
+      tma_store_wait_group_read();  // the staged tile is free
+      if (problem.z != nullptr && filters_left > 0) {
+        TmaMbarrier* const full = &state.residual_full[warpgroup];
+        mbarrier_arrive_expect_tx(full,
+                                  problem.tile_images * problem.tile_rows * problem.tile_columns * kRowBytes);
+        tma_load_tensor(staged, problem.residual_map, at, full);
+      }
+    }
+    if (problem.takes_turns) {
+      mbarrier_wait(&state.mainloop_turn[warpgroup], turn_phase ^ (warpgroup == 0 ? 1u : 0u));
+      turn_phase ^= 1;
+    }
+    float accumulators[kAccumulatorTiles][4];
+    set_to_bias(problem, at.channel, filters_left, accumulators);
+    const int last_stage = mainloop(problem, state, kSharesPixels ? warpgroup * kFilterBlockBytes : 0, pixels,
+                                    weights, accumulators);
+    if (problem.takes_turns) mbarrier_arrive(&state.mainloop_turn[warpgroup ^ 1]);
+    if (!kSharesPixels) skip_a_tile();
+    if (problem.stages_in_place) {
+      staged = shared_memory_at(problem.shared.pixels) + last_stage * problem.pixel_stage_bytes;
+    } else {
+      mbarrier_arrive(&state.pixels_empty[last_stage]);
+    }
+    if (filters_left <= 0) continue;
+    sync_warpgroup(warpgroup);
+    if (problem.z != nullptr) {
+      mbarrier_wait(&state.residual_full[warpgroup], residual_phase);
+      residual_phase ^= 1;
+    }
+    stage_results(problem, staged, accumulators);
+    fence_proxy_async();
+    sync_warpgroup(warpgroup);
+    if (is_first_thread) {
+      tma_store_tensor(staged, problem.y_map, at);
+      tma_store_commit_group();
+    }
+    if (problem.stages_in_place) {
+      if (is_first_thread) tma_store_wait_group_read();
+      sync_warpgroup(warpgroup);
+      mbarrier_arrive(&state.pixels_empty[last_stage]);
+    }
+  }
+  if (is_first_thread) tma_store_wait_group();
+}
+
+// The implicit GEMM: persistent blocks compute work tiles. `prepare` has written the weights.
+template <typename Element, int kAccumulatorTiles, bool kSharesPixels>
+__global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Arguments<Element> problem) {
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#error "channels_last has code for compute capability 9.0 alone: compile it for sm_90a"
+#else
+  BlockState& state = block_state(problem);
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread == 0) {
+    const unsigned consumers = kSharesPixels ? kConsumerThreads : kConsumerThreads / 2;
+    for (int i = 0; i < problem.pixel_stages; ++i) {
+      tma_mbarrier_init(&state.pixels_full[i]);
+      mbarrier_init(&state.pixels_empty[i], consumers);
+    }
+    for (int i = 0; i < problem.weight_stages; ++i) {
+      tma_mbarrier_init(&state.weights_full[i]);
+      mbarrier_init(&state.weights_empty[i], consumers);
+    }
+    for (int i = 0; i < kConsumerWarpgroups; ++i) {
+      if (problem.z != nullptr) tma_mbarrier_init(&state.residual_full[i]);
+      mbarrier_init(&state.mainloop_turn[i], kConsumerThreads / 2);
+    }
+  }
+  // A tap of the last positions reads beyond a loaded box: zeros, where the box ends with an output's
+  // padding.
+  const int tail = problem.phase_bytes - problem.loaded_bytes / problem.stride_phases;
+  for (int i = thread; i < problem.pixel_stages * problem.stride_phases * tail / 16; i += kThreads) {
+    const int phase = i / (tail / 16);
+    unsigned char* const at = shared_memory_at(problem.shared.pixels) + (phase + 1) * problem.phase_bytes -
+                              tail + i % (tail / 16) * 16;
+    *reinterpret_cast<uint4*>(at) = make_uint4(0, 0, 0, 0);
+  }
+  short* const result_rows = shared_memory_at(problem.shared.result_rows);
+  for (int i = thread; i < kAccumulatorTiles * kAccumulatorTileColumns; i += kThreads) {
+    const int image = i / problem.image_positions, in_image = i % problem.image_positions;
+    const int row = in_image / problem.pitch, column = in_image % problem.pitch;
+    const bool is_output =
+        image < problem.tile_images && row < problem.tile_rows && column < problem.tile_columns;
+    result_rows[i] =
+        is_output ? static_cast<short>((image * problem.tile_rows + row) * problem.tile_columns + column)
+                  : kNoOutput;
+  }
+  fence_proxy_async();
+  __syncthreads();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  const int warp = __shfl_sync(~0u, thread / 32, 0);
+  if (warp < kPixelWarp) {
+    consume_tiles<Element, kAccumulatorTiles, kSharesPixels>(problem, warpgroup_index());
+  } else if (warp == kPixelWarp) {
+    load_pixels(problem);
+  } else {
+    load_weights(problem);
+  }
+#endif
+}
+
+}  // namespace convswap::channels_last

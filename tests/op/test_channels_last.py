@@ -1,0 +1,120 @@
+"""`channels_last`: the planner takes it for NHWC tensors, it says why it cannot, and it is the definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from convswap import _native
+from convswap.reference.operators import reference_conv
+
+NHWC = {"input_layout": "NHWC", "output_layout": "NHWC"}
+HOPPER = {"compute_capability": 90}
+
+
+def problem_of(x_shape, w_shape, element_type="float16", **attributes) -> _native.Problem:
+    return _native.Problem(x_shape, w_shape, type=element_type, **{**NHWC, **attributes})
+
+
+@pytest.mark.parametrize("element_type", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "attributes"),
+    [
+        ((64, 56, 56, 64), (64, 64, 3, 3), {"pads": [1] * 4}),
+        ((64, 28, 28, 128), (128, 128, 3, 3), {"pads": [1] * 4}),
+        ((64, 14, 14, 256), (256, 256, 3, 3), {"pads": [1] * 4}),
+        ((64, 7, 7, 512), (512, 512, 3, 3), {"pads": [1] * 4}),
+        ((64, 56, 56, 128), (128, 128, 3, 3), {"pads": [1] * 4, "strides": [2, 2]}),
+        ((1, 512, 512, 128), (128, 128, 3, 3), {"pads": [1] * 4}),
+        ((8, 4096, 256), (256, 256, 7), {"pads": [9, 9], "dilations": [3]}),
+        ((4, 32, 32, 32, 32), (32, 32, 3, 3, 3), {"pads": [1] * 6}),
+    ],
+)
+def test_the_planner_takes_it_for_nhwc_tensors_of_16_bits(x_shape, w_shape, attributes, element_type):
+    problem = problem_of(x_shape, w_shape, element_type, **attributes)
+    assert _native.choose(problem, "cuda", **HOPPER) == "channels_last"
+    kernels = _native.kernels_of(problem, "cuda", "channels_last", **HOPPER)
+    assert not any("layout::" in kernel for kernel in kernels)
+
+
+@pytest.mark.parametrize(
+    ("problem", "capability", "reason"),
+    [
+        (
+            _native.Problem((1, 64, 8, 8), (64, 64, 3, 3), type="float16"),
+            90,
+            "it takes channels-last tensors",
+        ),
+        (problem_of((1, 8, 8, 64), (64, 64, 3, 3), "float32"), 90, "it takes float16 and bfloat16"),
+        (problem_of((1, 8, 8, 64), (64, 64, 3, 3)), 80, "it needs compute capability 9.0"),
+        (problem_of((1, 8, 8, 3), (64, 3, 3, 3)), 90, "its channels and filters are multiples of 8"),
+        (
+            problem_of((1, 8, 8, 64), (64, 32, 3, 3), group=2),
+            90,
+            "its channels and filters are multiples of 64 in",
+        ),
+        (problem_of((1, 99, 99, 64), (64, 64, 1, 1), strides=[9, 9]), 90, "its strides are at most 8"),
+    ],
+)
+def test_it_says_why_it_cannot(problem, capability, reason):
+    assert _native.why_not(problem, "channels_last", "cuda", compute_capability=capability).startswith(reason)
+    assert _native.choose(problem, "cuda", compute_capability=capability) != "channels_last"
+
+
+def test_planning_tries_few_tilings():
+    problem = problem_of((1, 512, 512, 128), (128, 128, 3, 3), pads=[1] * 4)
+    assert 10 < len(_native.alternatives(problem, "channels_last", 1000, **HOPPER)) < 150
+
+
+CASES = {
+    "whole rows": ((3, 20, 28, 72), (64, 72, 3, 3), {"pads": [1] * 4}),
+    "strips": ((2, 9, 300, 64), (40, 64, 3, 3), {"pads": [1] * 4}),
+    "several images in a tile": ((9, 7, 7, 136), (200, 136, 3, 3), {"pads": [1] * 4}),
+    "strides": ((2, 31, 33, 64), (128, 64, 3, 3), {"pads": [1, 0, 1, 2], "strides": [2, 2]}),
+    "dilations": ((2, 31, 33, 24), (88, 24, 3, 5), {"pads": [2, 4, 2, 4], "dilations": [2, 2]}),
+    "one tap": ((4, 30, 30, 256), (64, 256, 1, 1), {}),
+    "one tap, stride": ((4, 30, 30, 256), (320, 256, 1, 1), {"strides": [2, 2]}),
+    "groups": ((2, 12, 12, 128), (256, 64, 3, 3), {"pads": [1] * 4, "group": 2}),
+    "1-D": ((2, 500, 64), (64, 64, 7), {"pads": [3, 3]}),
+    "3-D": ((1, 6, 9, 9, 32), (48, 32, 3, 3, 3), {"pads": [1] * 6, "strides": [2, 1, 1]}),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("activation", [None, "Relu", "SiLU", "Tanh"])
+@pytest.mark.parametrize("has_residual", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_the_definition_with_every_epilogue(case, has_residual, activation):
+    x_shape, w_shape, attributes = CASES[case]
+    attributes = {**attributes, **({"activation": activation} if activation else {})}
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(x_shape, np.float32).astype(np.float16)
+    w = (rng.standard_normal(w_shape, np.float32) / np.sqrt(np.prod(w_shape[1:]))).astype(np.float16)
+    b = rng.standard_normal(w_shape[:1], np.float32).astype(np.float16)
+    problem = _native.Problem(x_shape, w_shape, True, "float16", **NHWC, **attributes)
+    z = rng.standard_normal(problem.output_shape, np.float32).astype(np.float16) if has_residual else None
+    conv = {name: value for name, value in attributes.items() if name != "activation"}
+    expected = reference_conv(
+        np.moveaxis(x, -1, 1).astype(np.float64), w.astype(np.float64), b.astype(np.float64), conv
+    )
+    expected = np.moveaxis(expected, 1, -1) + (0 if z is None else z.astype(np.float64))
+    functions = {None: lambda v: v, "Relu": lambda v: np.maximum(v, 0), "Tanh": np.tanh}
+    functions["SiLU"] = lambda v: v / (1 + np.exp(-v))
+    expected = functions[activation](expected)
+    arrays = [_native.DeviceArray.from_numpy(array) for array in (x, w, b)]
+    y = _native.DeviceArray(problem.output_shape, "float16", 0, 4096)
+    layouts = {**NHWC, **({"residual_layout": "NHWC"} if has_residual else {})}
+    residual = None if z is None else _native.DeviceArray.from_numpy(z)
+    if has_residual:
+        problem = _native.Problem(
+            x_shape, w_shape, True, "float16", residual_shape=z.shape, **layouts, **attributes
+        )
+    count = len(_native.alternatives(problem, "channels_last", 1000))
+    for tiling in sorted({0, 1, count // 2, count - 1} & set(range(count))):
+        y.poison()
+        _native.conv_device(
+            *arrays, y, residual=residual, algorithm="channels_last", alternative=tiling,
+            prepared=tiling % 2 == 0, **layouts, **attributes,
+        )  # fmt: skip
+        error = y.to_numpy().astype(np.float64) - expected
+        assert np.linalg.norm(error) < 5e-4 * np.linalg.norm(expected), tiling
+        assert y.damage() is None
