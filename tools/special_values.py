@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import helpers_of_tests  # noqa: F401
@@ -30,6 +30,7 @@ from conv_property import (
     pools,
     results,
     run_seeds,
+    with_layouts,
 )
 from convswap import _native
 from hypothesis import strategies as st
@@ -269,7 +270,7 @@ def before_rounding(
     low, high = values.min(axis=0) - slack, values.max(axis=0) + slack
     if "pool" not in draw.epilogue:
         return low, high, undetermined
-    shape = draw.problem.output_shape
+    shape = replace(draw, layouts={}).problem.output_shape
     undetermined_windows = windows(undetermined, draw.epilogue, shape, False).any(axis=0)
     if draw.epilogue["pool"] == "MaxPool":
         bounds = [windows(each, draw.epilogue, shape, -INF).max(axis=0) for each in (low, high)]
@@ -321,7 +322,7 @@ def check_seed(number: int, device: str, examples: int = EXAMPLES_PER_SEED) -> t
 
     def property_holds(draw: SpecialDraw) -> None:
         nonlocal total
-        total += check(draw, device)
+        total += check(with_layouts(draw), device)
 
     for_each_draw(property_holds, special_draws(), number, examples)
     return int(total[0]), int(total[1])

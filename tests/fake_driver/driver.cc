@@ -316,6 +316,11 @@ const std::map<std::string, void*>& functions() {
        reinterpret_cast<void*>(does_nothing<CUdeviceptr, CUdeviceptr, size_t, CUstream>)},
       {"cuMemsetD8", reinterpret_cast<void*>(fill)},
       {"cuMemsetD8Async", reinterpret_cast<void*>(fill_on)},
+      {"cuTensorMapEncodeTiled",
+       reinterpret_cast<void*>(
+           does_nothing<CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
+                        const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
+                        CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill>)},
   };
   return all;
 }

@@ -199,7 +199,10 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double storing = costs.tile + costs.result * staged * (tiling.instance.shares_pixels ? 1 : 0.5) +
                          activation_cycles(problem.epilogue, costs_of(device)) * costs.activation * staged;
   const double waves = std::ceil(to_double(tiling.work_tiles) / multiprocessors);
-  const double computing = costs.begin + waves * (std::max(multiplying, loading) + storing);
+  // Two stages of pixels do not hide all loads.
+  const double exposed =
+      tiling.pixel_stages > 2 ? 0 : costs.exposed * pixel_bytes * multiprocessors / costs.cache;
+  const double computing = costs.begin + waves * (std::max(multiplying, loading) + storing + exposed);
   const double memory = to_double(problem.tensor_bytes()) / costs.memory;
   const double squares = computing * computing * computing * computing + memory * memory * memory * memory;
   return costs.launch + std::sqrt(std::sqrt(squares));

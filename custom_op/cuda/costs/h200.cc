@@ -21,15 +21,16 @@ extern const FittedCosts kH200{
             .cycle = 0.505,  // ns
         },
         .channels_last = {
-            .launch = 1500,  // ns
-            .memory = 3900,  // GB/s
-            .cache = 5000,  // GB/s
-            .column = 1.15,  // ns
-            .unit = 20,  // ns
-            .tile = 500,  // ns
-            .result = 1.5,  // ns
+            .launch = 1666,  // ns
+            .memory = 3973,  // GB/s
+            .cache = 1.172e+04,  // GB/s
+            .exposed = 0.7347,
+            .column = 1.087,  // ns
+            .unit = 9.85,  // ns
+            .tile = 192.9,  // ns
+            .result = 8.863,  // ns
             .activation = 0.05,  // ns
-            .begin = 1500,  // ns
+            .begin = 1427,  // ns
         },
         .depthwise = {
             .launch = 1342,  // ns
