@@ -100,7 +100,7 @@ class Formula {
     const int64_t quads = int64_t{tiling.images} * tiling.rows * tiling.quads;
     const int64_t filters = int64_t{tiling.filter_blocks} * tiling.accumulator_tiles * kMmaN;
     const double tile_output = 2 * kQuad * size_ * to_double(quads * std::min(filters, folded_filters_));
-    const Work work = work_of(tiling, blocks, quads);
+    const Work work = tile_work(tiling, blocks, quads);
     // The first input and the last output of a block do not overlap with its work.
     const double ends = (4 * to_double(tiling.raw_words) + tile_output) *
                         to_double(std::min(blocks * multiprocessors_, grid)) / costs_.cache;
@@ -127,7 +127,7 @@ class Formula {
   };
 
   // Blocks of a multiprocessor share its issue slots and shared memory. Latencies overlap among them.
-  Work work_of(const Tiling& tiling, int64_t blocks, int64_t quads) const {
+  Work tile_work(const Tiling& tiling, int64_t blocks, int64_t quads) const {
     const int threads = 32 * tiling.warps;
     const double together = to_double(blocks);
     const int64_t lines = tiling.images * channel_blocks_ * tiling.lines;

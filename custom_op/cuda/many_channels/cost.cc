@@ -236,7 +236,7 @@ class Estimate {
     const double work_tiles = to_double(tiling_.work_tiles(problem_)) / multiprocessors_;
     const double blocks = std::ceil(work_tiles) * work_tile();
     return rounds() * launch() + std::min(1.0, work_tiles) * costs_.full + preparing() +
-           overlapped(blocks, (prepared_bytes() + missed_bytes() + stored_bytes()) / costs_.memory) +
+           overlapped(blocks, (written_bytes() + missed_bytes() + stored_bytes()) / costs_.memory) +
            combining();
   }
 
@@ -252,13 +252,13 @@ class Estimate {
   // Time of `prepare`: memory's, and that of the vectors that each thread converts one after the other.
   double preparing() const {
     const int64_t pairs = tiling_.round_tiles * problem_.group;
-    const int64_t parts = tiling_.k_tile_parts(device_, pairs);
+    const int64_t part_count = tiling_.k_tile_parts(device_, pairs);
     const int64_t resident = int64_t{device_.multiprocessors} * (kPrepareThreadsPerSm / kPrepareThreads);
-    const int64_t waves = ceil_divide(pairs * parts, std::max<int64_t>(1, resident));
+    const int64_t waves = ceil_divide(pairs * part_count, std::max<int64_t>(1, resident));
     const int64_t thread_vectors =
-        ceil_divide(tiling_.k_tiles, parts) *
+        ceil_divide(tiling_.k_tiles, part_count) *
         ceil_divide(tiling_.prepared_k_tile_bytes() / kVectorBytes, int64_t{kPrepareThreads});
-    return (read_bytes() + prepared_bytes()) / costs_.memory +
+    return (read_bytes() + written_bytes()) / costs_.memory +
            rounds() * to_double(waves * thread_vectors) * costs_.vector;
   }
 
@@ -270,7 +270,7 @@ class Estimate {
     return to_double(size() * problem_.batch * problem_.in_channels * problem_.input_size()) * depths * rows;
   }
 
-  double prepared_bytes() const {
+  double written_bytes() const {
     return to_double(tiling_.prepared_tiles * tiling_.prepared_k_tiles(problem_)) *
            to_double(tiling_.prepared_k_tile_bytes());
   }
@@ -279,11 +279,11 @@ class Estimate {
   // the cache holds as far as the output tiles of all blocks fit.
   double missed_bytes() const {
     const double tile_bytes = to_double(tiling_.k_tiles * tiling_.pixel_stage_bytes());
-    const double cached = std::min(multiprocessors_ * tile_bytes, prepared_bytes());
+    const double cached = std::min(multiprocessors_ * tile_bytes, written_bytes());
     const double missed = std::max(0.0, 1 - device_.l2_cache_bytes / cached);
     return missed * (to_double(tiling_.work_tiles(problem_) * k_tiles_per_work_tile()) *
                          to_double(tiling_.pixel_stage_bytes()) -
-                     prepared_bytes());
+                     written_bytes());
   }
 
   double stored_bytes() const {

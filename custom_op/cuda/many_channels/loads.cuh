@@ -19,14 +19,14 @@ struct TmaLoads {
     mbarrier_wait(barrier, phase);
   }
 
-  // Called by all lanes of a producer warp. `describe()` writes the description of the stage. `copies(copy)`
-  // calls copy(shared, global, bytes) for each contiguous part, `bytes` in total.
+  // Called by all lanes of a producer warp. `describe()` writes the description of the stage.
+  // `for_each_copy(copy)` calls copy(shared, global, bytes) for each contiguous part, `bytes` in total.
   template <typename Describe, typename Copies>
-  static __device__ void load(TmaMbarrier* full, unsigned bytes, Describe describe, Copies copies) {
+  static __device__ void load(TmaMbarrier* full, unsigned bytes, Describe describe, Copies for_each_copy) {
     if (elect_one()) {
       describe();
       mbarrier_arrive_expect_tx(full, bytes);
-      copies(
+      for_each_copy(
           [&](void* shared, const void* global, unsigned part) { tma_load_1d(shared, global, part, full); });
     }
   }
@@ -57,9 +57,9 @@ struct CpAsyncLoads {
   }
 
   template <typename Describe, typename Copies>
-  static __device__ void load(TmaMbarrier* full, unsigned, Describe describe, Copies copies) {
+  static __device__ void load(TmaMbarrier* full, unsigned, Describe describe, Copies for_each_copy) {
     const int lane = threadIdx.x % 32;
-    copies([&](void* shared, const void* global, unsigned part) {
+    for_each_copy([&](void* shared, const void* global, unsigned part) {
       unsigned char* const to = static_cast<unsigned char*>(shared);
       const unsigned char* const from = static_cast<const unsigned char*>(global);
       for (unsigned at = lane * 16; at < part; at += 32 * 16) cp_async_16(to + at, from + at);

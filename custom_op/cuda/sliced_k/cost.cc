@@ -40,7 +40,7 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const auto& costs = costs_of(device).sliced_k;
   const Instance& instance = tiling.instance;
   const double element_bytes = to_double(bytes_per_element(problem.type));
-  const bool splits = splits_operands(problem);
+  const bool is_split = splits_operands(problem);
   const int products = instance.filter_tiles * instance.pixel_tiles;
   const int64_t steps = ceil_divide(k_size_of(problem), int64_t{kStepK});
   const int64_t warp_steps = ceil_divide(steps, int64_t{instance.warps});
@@ -57,7 +57,7 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   // A warp loads the weights of eight filters at once. Loads of missing filters are not executed.
   const int64_t weight_loads = ceil_divide(filters, int64_t{8}) * (vectorizes_weight_loads(problem) ? 1 : 4);
   const int pixel_loads = vectorizes_pixel_loads(problem, instance) ? 4 : 4 * instance.pixel_tiles;
-  const double product = splits ? costs.split_product : costs.product * (element_bytes == 4 ? 2 : 1);
+  const double product = is_split ? costs.split_product : costs.product * (element_bytes == 4 ? 2 : 1);
   const double warp_step =
       costs.step + costs.load * to_double(weight_loads + pixel_loads) + product * products;
   const double activation = activation_nanoseconds(problem.epilogue, costs_of(device));
@@ -65,7 +65,7 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
       blocks * (to_double(steps) * warp_step + to_double(results) * instance.warps * activation);
 
   const int loads_in_flight =
-      register_stages(instance.filter_tiles, instance.pixel_tiles, instance.warps, splits) - 1;
+      register_stages(instance.filter_tiles, instance.pixel_tiles, instance.warps, is_split) - 1;
   const double result = costs.result + (problem.epilogue.has_residual ? costs.residual : 0);
   const double latency = waves * (costs.begin + costs.latency * to_double(warp_steps) / loads_in_flight +
                                   result * to_double(results));

@@ -110,7 +110,7 @@ class Estimate {
 
   // Nanoseconds. The throughput of a multiprocessor, the latency of a warp in each wave of blocks, and the
   // starts of blocks bound the time; they overlap.
-  double of(const Tiling& tiling) const {
+  double nanoseconds(const Tiling& tiling) const {
     const double blocks = to_double(tiling.blocks), threads = tiling.threads;
     const double products = 2.0 * tiling.thread_filters * tiling.thread_columns * product_;
     const double multiplying =
@@ -125,7 +125,7 @@ class Estimate {
     const double instructions = multiplying + (staging + storing) / threads;
 
     const int64_t blocks_per_multiprocessor = ceil_divide(tiling.blocks, multiprocessors_);
-    const int64_t waves = ceil_divide(blocks_per_multiprocessor, resident_blocks(tiling));
+    const int64_t waves = ceil_divide(blocks_per_multiprocessor, blocks_at_once(tiling));
     const double stages = to_double(ceil_divide(channels_, tiling.channels));
     const double issue =
         to_double(blocks_per_multiprocessor) * threads / kWarpSize * instructions * costs_.instruction;
@@ -143,7 +143,7 @@ class Estimate {
   }
 
   // Blocks that a multiprocessor holds at a time.
-  int resident_blocks(const Tiling& tiling) const {
+  int blocks_at_once(const Tiling& tiling) const {
     const int registers = tiling.thread_columns == 4 ? 128 : tiling.thread_filters == 8 ? 80 : 64;
     return std::max(1, std::min({65'536 / (registers * tiling.threads), 2048 / tiling.threads,
                                  shared_memory_ / (tiling.shared_bytes + 1024)}));
@@ -181,7 +181,7 @@ void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>
                tiling.splits *= 2) {
             tiling.threads = static_cast<int>(round_up(threads_per_split * tiling.splits, kWarpSize));
             if (!set_shared_bytes(problem, device, tiling)) break;
-            tiling.cost = estimate.of(tiling);
+            tiling.cost = estimate.nanoseconds(tiling);
             found.add(tiling);
           }
         }
@@ -193,7 +193,7 @@ void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>
 }  // namespace
 
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
-  return Estimate(problem, device).of(tiling);
+  return Estimate(problem, device).nanoseconds(tiling);
 }
 
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {

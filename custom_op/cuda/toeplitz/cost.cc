@@ -69,7 +69,7 @@ class LayoutCost {
     activation_ = activation_cycles(problem.epilogue, costs_of(device)) / kWarpSize * costs_.activation;
   }
 
-  TileCost of_tile(const Tiling& tiling) const {
+  TileCost cost_of_tile(const Tiling& tiling) const {
     TileCost cost;
     add_input(tiling, cost);
     add_products(tiling, cost);
@@ -284,7 +284,7 @@ class Tiler {
 
   bool try_number_of_warpgroups(Tiling& tiling, Candidates<Tiling>& found) const {
     if (!set_sizes(tiling)) return false;
-    const TileCost tile = cost_.of_tile(tiling);
+    const TileCost tile = cost_.cost_of_tile(tiling);
     for (tiling.warpgroups = 1;
          tiling.warpgroups <= max_warpgroups(tiling.accumulator_tiles) && set_warpgroups(tiling);
          ++tiling.warpgroups) {
@@ -480,7 +480,7 @@ void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>
 
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
   const LayoutCost cost(problem, device, tiling.vector_layout);
-  return cost.of(tiling, cost.of_tile(tiling));
+  return cost.of(tiling, cost.cost_of_tile(tiling));
 }
 
 VectorLayout::VectorLayout(const ConvProblem& problem, int bundle_, int folds_)

@@ -181,7 +181,7 @@ def _cases() -> Iterator[TimedConv]:
 def _times(compute_capability: int, report: Progress) -> list[EstimatedTimes]:
     """Return the times of each case's algorithms."""
     cases = [(case, _tilings(case.problem())) for case in _cases()]
-    kernels = {kernel for _, tilings in cases for _, own in tilings.values() for kernel in own}
+    kernels = {kernel for _, tilings in cases for _, names in tilings.values() for kernel in names}
     report(f"compiling kernels: {len(kernels)}")
     _native.compile_ahead(sorted(kernels), compute_capability)
     end = time.monotonic() + _SECONDS
