@@ -5,7 +5,7 @@
     python benchmarks/kernels.py pytorch ALGORITHM SUITE...   # an algorithm, or auto, beside PyTorch
     python benchmarks/kernels.py separable                    # depthwise and 1x1 Convs in one kernel and two
 
-    [--layers REGEX] [--batch 1,64] [--precision tf32,float16] [--rounds 5] [--json FILE]; more with --help
+    [--layers REGEX] [--layout NHWC] [--batch 1,64] [--precision tf32,float16] [--json FILE]; more with --help
 
 The sides of a problem take turns; a sample is the mean of runs back to back. Tensors have normal values, and
 weights are prepared before the runs. Each routine prints a row for a problem, or for a tiling, and a summary.
@@ -56,11 +56,12 @@ Tensors = tuple[_native.DeviceArray, _native.DeviceArray, _native.DeviceArray]
 
 @dataclass(frozen=True)
 class Case:
-    """A suite's layer with a batch and a precision."""
+    """A suite's layer with a batch, a precision, and the layout of x and y."""
 
     layer: SuiteLayer
     batch: int
     precision: str
+    layout: str = "NCHW"
 
     @property
     def element_type(self) -> str:
@@ -75,12 +76,18 @@ class Case:
     @property
     def attributes(self) -> dict[str, Any]:
         """The attributes of the Conv, and of the activation after it."""
-        return {**self.layer.attributes, **self.layer.epilogue}
+        return {**self.layer.attributes, **self.layer.epilogue, **self.layouts}
+
+    @property
+    def layouts(self) -> dict[str, str]:
+        """The attributes of a LayoutConv; none for NCHW."""
+        return {} if self.layout == "NCHW" else {"input_layout": self.layout, "output_layout": self.layout}
 
     @cached_property
     def problem(self) -> _native.Problem:
         """The planner's problem."""
-        shapes = self.layer.input_shape(self.batch), self.layer.weight_shape
+        n, c, *spatial = self.layer.input_shape(self.batch)
+        shapes = (n, c, *spatial) if self.layout == "NCHW" else (n, *spatial, c), self.layer.weight_shape
         return _native.Problem(*shapes, False, self.element_type, self.arithmetic, **self.attributes)
 
     @property
@@ -97,7 +104,10 @@ class Case:
 
     def on_card(self) -> Tensors:
         """Return input, weights and output on the card."""
-        x, w = map(_native.DeviceArray.from_numpy, self.arrays())
+        x, w = self.arrays()
+        if self.layout == "NHWC":
+            x = np.ascontiguousarray(np.moveaxis(x, 1, -1))
+        x, w = map(_native.DeviceArray.from_numpy, (x, w))
         return x, w, _native.DeviceArray(self.problem.output_shape, self.element_type)
 
     def sample(self, tensors: Tensors, algorithm: str, tiling: int = 0) -> Sample:
@@ -138,7 +148,7 @@ def cases(options: Options, default_batches: Callable[[str, SuiteLayer], Sequenc
         ConvswapError: a suite is unknown, no layer matches, or every case is too large.
     """
     every = [
-        Case(layer, batch, precision)
+        Case(layer, batch, precision, options.layout)
         for suite in options.suites
         for layer in suite_layers(suite, options.layers)
         for precision in options.precision
@@ -324,9 +334,12 @@ def error_of(case: Case, tensors: Tensors, algorithm: str) -> float:
     x, w, y = tensors
     y.poison()
     attributes = case.layer.attributes
-    _native.conv_device(x, w, None, y, algorithm=algorithm, precision=case.arithmetic, **attributes)
+    _native.conv_device(
+        x, w, None, y, algorithm=algorithm, precision=case.arithmetic, **attributes, **case.layouts
+    )
     host_x, host_w = case.arrays()
-    return float(relative_l2_error(y.to_numpy()[:1], reference_conv(host_x[:1], host_w, None, attributes)))
+    first = y.to_numpy()[:1] if case.layout == "NCHW" else np.moveaxis(y.to_numpy()[:1], -1, 1)
+    return float(relative_l2_error(first, reference_conv(host_x[:1], host_w, None, attributes)))
 
 
 def pytorch_line(row: Row) -> str:
@@ -460,6 +473,7 @@ def parsed(arguments: Sequence[str] | None) -> Options:
     on_suites = argparse.ArgumentParser(add_help=False)
     on_suites.add_argument("suites", nargs="+", metavar="SUITE")
     on_suites.add_argument("--layers", metavar="REGEX")
+    on_suites.add_argument("--layout", choices=("NCHW", "NHWC"), default="NCHW", help="of input and output")
     of_algorithm = argparse.ArgumentParser(add_help=False)
     of_algorithm.add_argument("algorithm")
     add = routines.add_parser("heuristic", parents=[on_suites, shared])
