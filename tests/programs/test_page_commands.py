@@ -42,8 +42,8 @@ SHORTENED = {
     "export --mxnet-symbol": "--image-size 12",
     "study": "--runs 1 --batches 1",
 }
-# Tables from CUPTI, or kernels compiled for the present card.
-NEED_A_CARD = ("profile", "study", "warm model.onnx")
+# Tables from CUPTI, kernels compiled for the present card, or its measurements.
+NEED_A_CARD = ("profile", "study", "warm model.onnx", "calibrate")
 # test_alexnet.py, test_torch_module.py and test_training.py run these: they take long or need PyTorch.
 RUN_ELSEWHERE = re.compile(r"train |export --(alexnet|torch) |.*\.trained\.npz")
 # The algorithm of the page on adding one; test_pages.py compiles and runs it.

@@ -19,7 +19,8 @@ inline void cp_async_mbarrier_arrive(TmaMbarrier* barrier) {
   TmaLoads& loads = loads_of(barrier);
   for (const auto& group : copies.groups) {
     for (const CpAsync& copy : group) {
-      loads.issued.push_back({copy.target, copy.source, static_cast<unsigned>(copy.bytes)});
+      loads.issued.push_back(
+          {[copy] { std::memcpy(copy.target, copy.source, static_cast<std::size_t>(copy.bytes)); }});
     }
   }
   copies.groups.clear();
