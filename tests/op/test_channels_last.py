@@ -60,6 +60,15 @@ def test_it_says_why_it_cannot(problem, capability, reason):
     assert _native.choose(problem, "cuda", compute_capability=capability) != "channels_last"
 
 
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape"),
+    [((0, 8, 8, 64), (64, 64, 3, 3)), ((1, 8, 8, 64), (0, 64, 3, 3)), ((1, 8, 8, 0), (64, 0, 3, 3))],
+)
+def test_empty_tensors_are_refused(x_shape, w_shape):
+    problem = problem_of(x_shape, w_shape, pads=[1] * 4)
+    assert _native.why_not(problem, "channels_last", "cuda", **HOPPER)
+
+
 def test_planning_tries_few_tilings():
     problem = problem_of((1, 512, 512, 128), (128, 128, 3, 3), pads=[1] * 4)
     assert 10 < len(_native.alternatives(problem, "channels_last", 1000, **HOPPER)) < 150

@@ -76,7 +76,8 @@ struct Arguments : Tensors<Element> {
   int phase_bytes, pixel_stage_bytes, loaded_bytes;  // of a stride phase; of a stage; by TMA for a stage
   int weight_stage_bytes;
   // Warpgroups begin their main loops in turn. Without this order, a warpgroup that waits for a phase of a
-  // stage could take an older phase for it, unless the stages hold all loads of a tile and one more.
+  // stage could take an older phase for it, unless the stages hold all loads of two tiles: then the previous
+  // load of the stage was for a tile of the same warpgroup. With one load per tile, two stages are enough.
   bool takes_turns;
   bool keeps_weights;  // all weights stay in shared memory: a stage for each K chunk and tap
   int staged_bytes;    // results of a warpgroup

@@ -129,7 +129,7 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   arguments.weight_stage_bytes = narrow(tiling.weight_stage_bytes());
   arguments.keeps_weights = tiling.keeps_weights;
   arguments.takes_turns = !tiling.instance.shares_pixels &&
-                          (!tiling.keeps_weights || tiling.pixel_stages <= k_chunks(problem, tiling));
+                          (!tiling.keeps_weights || tiling.pixel_stages < 2 * k_chunks(problem, tiling));
   arguments.staged_bytes = narrow(tiling.staged_bytes());
   arguments.stages_in_place = tiling.stages_in_place;
   arguments.has_activation = problem.epilogue.activation != Activation::none;
@@ -256,6 +256,10 @@ class ChannelsLast final : public AlgorithmByTiling<ChannelsLastPlan, cheapest_t
       return "it takes float16 and bfloat16";
     }
     if (std::string reason = why_not_hopper(device); !reason.empty()) return reason;
+    if (std::string reason = why_not_sizes(problem); !reason.empty()) return reason;
+    const bool is_empty = problem.batch == 0 || problem.in_channels == 0 || problem.input_size() == 0 ||
+                          problem.result_elements() == 0;
+    if (is_empty) return "its tensors have elements";
     const int64_t multiple = problem.group == 1 ? 8 : kWgmmaM;
     if (problem.channels_per_group() % multiple != 0 || problem.filters_per_group() % multiple != 0) {
       return joined("its channels and filters are multiples of ", multiple,
