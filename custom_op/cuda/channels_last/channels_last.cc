@@ -7,12 +7,10 @@
 //
 // - A *K chunk* is 64 channels of a conv group for one depth tap, with all taps of height and width.
 // - A *tile* is a box of outputs: some columns of some rows, or whole images. Its *positions* are numbered
-// along
-//   the rows of the loaded box. Some positions are no outputs; their results are computed and dropped. With
-//   stride 1 and whole rows, the zeros before a row also end the row above.
+//   along the rows of the loaded box. Some positions are no outputs; their results are computed and dropped.
+//   With stride 1 and whole rows, the zeros before a row also end the row above.
 // - With strides, the padded input is split into *stride phases*: the remainders of its rows and columns by
-// the
-//   strides. Each has a box of its own, at the same positions.
+//   the strides. Each has a box of its own, at the same positions.
 // - A *work tile* is a tile and a block of 64 or 128 filters.
 //
 // `kernel` is persistent and warp-specialised. One producer warp loads pixels, a K chunk a stage; the other
