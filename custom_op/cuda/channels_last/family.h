@@ -3,7 +3,6 @@
 // Kernel instances of channels_last, and the tilings that it chooses among.
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>

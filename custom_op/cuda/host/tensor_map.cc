@@ -1,8 +1,5 @@
 #include "cuda/host/tensor_map.h"
 
-#include <algorithm>
-#include <cstring>
-
 #include "cuda/runtime/driver.h"
 
 namespace convswap {

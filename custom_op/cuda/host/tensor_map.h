@@ -20,18 +20,6 @@ struct TensorBox {
 // Alignment of a tensor that a map can describe, in bytes.
 inline constexpr std::size_t kTensorMapAlignment = 16;
 
-// True if a tensor map can describe the tensor, whatever its address: the limits of cuTensorMapEncodeTiled.
-inline bool can_map(const TensorBox& tensor, ElementType type) {
-  constexpr int64_t kMaxBox = 256, kMaxExtent = int64_t{1} << 32, kMaxStride = int64_t{1} << 40;
-  int64_t stride = bytes_per_element(type);
-  for (std::size_t axis = 0; axis < tensor.box.size(); ++axis) {
-    if (tensor.box[axis] * tensor.steps[axis] > kMaxBox || tensor.extents[axis] > kMaxExtent) return false;
-    stride *= tensor.extents[axis];
-    if (axis + 1 < tensor.box.size() && (stride % 16 != 0 || stride >= kMaxStride)) return false;
-  }
-  return true;
-}
-
 // The map of a tensor at `data`, a multiple of 16 bytes. Throws std::runtime_error if the driver refuses.
 TensorMap make_tensor_map(const TensorBox& tensor, ElementType type, const void* data);
 
