@@ -27,6 +27,11 @@ _COMMON_OPTIONS: Mapping[str, dict[str, Any]] = {
         "help": "fuse each Conv with the bias, batch normalisation, residual, activation and pooling after "
         "it, and a 1x1 Conv with the depthwise Conv before it",
     },
+    "--layout": {
+        "metavar": "L",
+        "help": "layout of the tensors between Convs: nchw, nhwc where that suits them, or auto: nhwc where "
+        "that is estimated to gain on this card; default: nchw",
+    },
     "--runs": {"type": int, "metavar": "N", "help": "recorded runs of each side; default: 20"},
     # Parsed by `input_shape`.
     "--input-shape": {

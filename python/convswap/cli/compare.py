@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_common(parser, "--data", "--images", "--batch", "--input-shape", "--device")
     add_older_card(parser)
     add_kernel_options(parser)
-    add_common(parser, "--only", "--fuse")
+    add_common(parser, "--only", "--fuse", "--layout")
     parser.add_argument("--tolerance", type=float, metavar="T", help="largest relative L2 error")
     parser.add_argument("--against", default="default", metavar="SIDES", help="default or all")
     parts = parser.add_mutually_exclusive_group()

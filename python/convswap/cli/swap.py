@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="IN.onnx")
     parser.add_argument("-o", "--output", metavar="OUT.onnx", required=True)
     add_kernel_options(parser)
-    add_common(parser, "--only", "--fuse")
+    add_common(parser, "--only", "--fuse", "--layout")
     parser.add_argument("--force", action="store_true", help="allow OUT.onnx to be IN.onnx")
     results = parser.add_argument_group("results")
     results.add_argument("--report", metavar="FILE.json", help="write what was swapped and what was left")
@@ -41,6 +41,8 @@ def run(options: argparse.Namespace) -> int:
         for left in result.not_swapped:
             print(f"  left {left.op} {left.node}: {left.reason}")
         for line in fusion_lines(result.fused, result.not_fused):
+            print(f"  {line}")
+        for line in [] if result.layout is None else result.layout.lines():
             print(f"  {line}")
         for note in result.notes:
             print(f"Note: {note}.")

@@ -21,7 +21,7 @@ from convswap.comparison.preparation import (
 )
 from convswap.comparison.result import Comparison, LayerResult, SideResult
 from convswap.comparison.verdict import ConvsAlone, Verdict, conv_is_right, judge
-from convswap.graph.swap import DEFAULT_PRECISION, FLOAT16_ON_CPU
+from convswap.graph.swap import DEFAULT_LAYOUT, DEFAULT_PRECISION, FLOAT16_ON_CPU
 from convswap.inputs.feeds import Feeds, Source, input_shapes
 from convswap.inputs.model_with_data import UserModel
 from convswap.inputs.predictions import predicted_classes
@@ -73,6 +73,7 @@ def compare(
     algorithm: str = "auto",
     only: str | None = None,
     fuse: bool = False,
+    layout: str = DEFAULT_LAYOUT,
     tolerance: float | None = None,
     against: str = "default",
     labelled: bool = False,
@@ -97,6 +98,7 @@ def compare(
         algorithm: the name of an algorithm of the catalog, "auto", or "tuned" (see `convswap tune`).
         only: a regular expression; only Convs whose name contains a match are swapped, or fused.
         fuse: whether to fuse Convs with the nodes behind them; see `convswap.swap`.
+        layout: "nchw", "nhwc" or "auto", for the tensors between swapped Convs; see `convswap.swap`.
         tolerance: the largest relative L2 error against float64; by default that of `TOLERANCES`.
         against: "default", or "all" for the CUDA provider's other options for Conv too.
         labelled: refuse data without labels, for which there is no accuracy.
@@ -122,6 +124,7 @@ def compare(
         algorithm=algorithm,
         only=only,
         fuse=fuse,
+        layout=layout,
         tolerance=tolerance,
         against=against,
         labelled=labelled,
@@ -289,6 +292,7 @@ def _comparison(
         left=swapping.not_swapped,
         fused=swapping.fused,
         not_fused=swapping.not_fused,
+        layout=swapping.layout,
         layers=rows,
         tolerance=compared.tolerances.requested,
         notes=(*plan.notes, *_notes(compared, runs.times, compared_outputs, top1), *verdict.notes),
@@ -315,6 +319,7 @@ def _options_json(compared: Compared) -> dict[str, Any]:
         "precision": options.precision,
         "only": options.only,
         "fuse": options.fuse,
+        "layout": options.layout,
         "against": options.against,
         "time_layers": options.time_layers,
         "input_shapes": {name: list(shape) for name, shape in shapes.items()},
@@ -350,6 +355,11 @@ def _notes(
         yield compared_outputs.reference_note
     if not options.time_layers:
         yield "the Convs were not timed alone, as asked"
+    change = compared.swapping.layout
+    if change is not None:
+        yield from change.lines()
+        if change.nodes and options.time_layers:
+            yield "each Conv alone was timed in NCHW on both sides"
     yield from shape_notes(*compared.shape_arguments)
     if compared_outputs.without_elements:
         yield (

@@ -16,7 +16,14 @@ from convswap.errors import ConvswapError, unknown_name
 from convswap.graph.algorithms import check_algorithm
 from convswap.graph.external_weights import SplitModel, as_split
 from convswap.graph.replaced import unfused_model
-from convswap.graph.swap import DEFAULT_PRECISION, FLOAT16_ON_CPU, PRECISIONS, SwapResult, swap
+from convswap.graph.swap import (
+    DEFAULT_LAYOUT,
+    DEFAULT_PRECISION,
+    FLOAT16_ON_CPU,
+    PRECISIONS,
+    SwapResult,
+    swap,
+)
 from convswap.inputs.feeds import Source, declared_inputs
 from convswap.inputs.model_with_data import (
     ModelWithData,
@@ -59,6 +66,7 @@ class CompareOptions:
     algorithm: str = "auto"
     only: str | None = None
     fuse: bool = False
+    layout: str = DEFAULT_LAYOUT
     tolerance: float | None = None
     against: str = "default"
     labelled: bool = False
@@ -160,7 +168,7 @@ class Compared:
 
     def capture(self) -> Capture:
         """Return the capture of the layers' inputs."""
-        return Capture(self.swapping.model, self.layers, self.device)
+        return Capture(self.swapping.nchw_model, self.layers, self.device)
 
 
 def prepare(model: UserModel, options: CompareOptions, device: Device) -> Compared:
@@ -175,10 +183,13 @@ def prepare(model: UserModel, options: CompareOptions, device: Device) -> Compar
         precision=options.precision,
         only=options.only,
         fuse=options.fuse,
+        layout=options.layout,
+        batch=source.batch,
     )
     check_algorithm(options.algorithm, device.name)
     sides = (DEFAULT, convswap_side(device, options.precision), *other_sides(device, options.against))
-    layers = conv_layers(swapping.model, unfused_model(tested.model, swapping))
+    # Each Conv alone is compared in NCHW, the layout of the default provider.
+    layers = conv_layers(swapping.nchw_model, unfused_model(tested.model, swapping))
     return Compared(options, device, tested, source, swapping, layers, sides)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from convswap.comparison.verdict import Verdict
 from convswap.graph.fusion.fuse import Fused, NotFused
+from convswap.graph.layout.choose import LayoutChange
 from convswap.graph.swap import NotSwapped
 from convswap.output.files import finite
 from convswap.runtime.device import Device
@@ -79,6 +80,7 @@ class Comparison:
     notes: tuple[str, ...] = ()
     fused: tuple[Fused, ...] = ()
     not_fused: tuple[NotFused, ...] = ()
+    layout: LayoutChange | None = None
     verdict: Verdict | None = None
     elements_that_differ: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     without_class: int = 0
@@ -122,8 +124,8 @@ class Comparison:
 
         Beyond the schema's keys it has "tolerance", "within_tolerance", "truth_images", "layers_sum_ms" (of
         each side, None if no Conv was timed alone), "notes", "fused" and "not_fused" as `swap --report`
-        writes them, the "elements_that_differ", the ops "fused" of each layer and, for the other options of
-        the provider, "others" and "others_ms" of each layer.
+        writes them, its "layout" if that was asked for, the "elements_that_differ", the ops "fused" of each
+        layer and, for the other options of the provider, "others" and "others_ms" of each layer.
         """
         both = ("default", "convswap")
         others = [name for name in self.sides if name not in both]
@@ -157,6 +159,7 @@ class Comparison:
             },
             "others": {name: self._other_json(name) for name in others},
             "notes": list(self.notes),
+            **({} if self.layout is None else {"layout": self.layout.to_json()}),
         }
         return {key: finite(value) for key, value in result.items()}
 

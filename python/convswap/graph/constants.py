@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from convswap.graph.names import UniqueNames
+
 # First version of the format in which an initializer that is also a graph input is only a default value.
 FIRST_IR_WITH_DEFAULTS = 4
 
@@ -66,6 +68,33 @@ class Constants:
         ):
             return None
         return float(tensor.numpy().reshape(()).item())
+
+
+class ConstantWriter:
+    """Adds constants to a model; `names` are the names of its values."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.names = UniqueNames.of_values(model.graphs())
+        # In older IR versions an initializer must also be a graph input, which would change the model's
+        # interface.
+        self._may_add_initializers = not Constants(model).inputs_may_be_constant
+
+    def add(self, node: ir.Node, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+        """Return a new constant for `node`, called `name`, perhaps with a number."""
+        name = self.names.make_unique(name)
+        graph = node.graph
+        assert isinstance(graph, ir.Graph)
+        named = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
+        if self._may_add_initializers:
+            value = ir.Value(
+                name=name, shape=named.shape, type=ir.TensorType(tensor.dtype), const_value=named
+            )
+            graph.register_initializer(value)
+            return value
+        constant = ir.node("Constant", [], {"value": named}, name=name)
+        constant.outputs[0].name = name
+        graph.insert_before(node, constant)
+        return constant.outputs[0]
 
 
 def _is_integer(tensor: ir.TensorProtocol) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 
+from convswap import _native
 from convswap.errors import ConvswapError, root_cause, unknown_name
 from convswap.graph.domain import (
     DOMAIN,
@@ -25,6 +26,8 @@ from convswap.graph.domain import (
 from convswap.graph.functions import Reasons, inline_functions_with
 from convswap.graph.fusion.depthwise import fuse_depthwise
 from convswap.graph.fusion.fuse import Fused, NotFused, Stage, fuse_convs
+from convswap.graph.layout.choose import LAYOUTS, LayoutChange, change_layouts
+from convswap.graph.layout.costs import ConversionCosts, Costs, EstimatedCosts
 from convswap.graph.model_file import load_model, model_from_proto, not_a_model, save_model
 from convswap.graph.names import name_from_output, name_pattern, node_names
 from convswap.graph.serialisation import copy_of, to_proto
@@ -32,6 +35,7 @@ from convswap.graph.value_types import ValueTypes
 
 DEFAULT_PRECISION = "tf32"
 PRECISIONS = ("tf32", "ieee")
+DEFAULT_LAYOUT = "nchw"
 SUPPORTED_RANKS = range(3, 6)
 # A note for models with float16 Convs. bfloat16 needs none: ONNX Runtime's CPU provider has no kernels for
 # it.
@@ -63,6 +67,8 @@ class SwapResult:
             fused into a 1x1 Conv.
         not_fused: the nodes that could not be fused, if fusing was asked for.
         notes: sentences for the user, without a full stop.
+        layout: the tensors that became NHWC, if that was asked for.
+        nchw: the swapped model before tensors became NHWC, if any did.
     """
 
     model: ir.Model
@@ -72,6 +78,13 @@ class SwapResult:
     fused: tuple[Fused, ...] = ()
     not_fused: tuple[NotFused, ...] = ()
     notes: tuple[str, ...] = ()
+    layout: LayoutChange | None = None
+    nchw: ir.Model | None = None
+
+    @property
+    def nchw_model(self) -> ir.Model:
+        """The swapped model before tensors became NHWC; `model` if none did."""
+        return self.model if self.nchw is None else self.nchw
 
     def to_proto(self) -> onnx.ModelProto:
         """Return the swapped model as a protobuf message; external data remain references to their files."""
@@ -91,7 +104,10 @@ class SwapResult:
 
         `{"swapped": [name, …], "left": [{"node", "op", "reason"}, …],
         "fused": [{"node", "op", "taken": [{"op", "node"}, …]}, …],
-        "not_fused": [{"node", "follower", "op", "reason"}, …]}`, and "notes" if there are any.
+        "not_fused": [{"node", "follower", "op", "reason"}, …]}`, "notes" if there are any, and "layout"
+        if tensors in NHWC were asked for: `{"nhwc": {node: ["input", "residual", "output"], …},
+        "carried": [name, …], "transposes_added", "transposes_removed",
+        "not_carried": [{"node", "op", "reason"}, …]}`.
         """
         return {
             "swapped": list(self.swapped),
@@ -99,6 +115,7 @@ class SwapResult:
             "fused": [record.to_json() for record in self.fused],
             "not_fused": [record.to_json() for record in self.not_fused],
             **({"notes": list(self.notes)} if self.notes else {}),
+            **({} if self.layout is None else {"layout": self.layout.to_json()}),
         }
 
 
@@ -110,6 +127,8 @@ def swap(
     only: str | None = None,
     fold: bool = True,
     fuse: bool = False,
+    layout: str = DEFAULT_LAYOUT,
+    batch: int = 1,
 ) -> SwapResult:
     """Return a copy of `model` in which the library's op replaces every Conv that the library supports.
 
@@ -132,6 +151,9 @@ def swap(
     1x1 Conv is fused with the depthwise Conv before it, see `depthwise.fuse_depthwise`. Both apply to Convs
     that were swapped before, too.
 
+    With `layout`, tensors between Convs become NHWC, and the Convs `convswap.LayoutConv`, see
+    `layout.choose.change_layouts`. LayoutConv nodes of the model stay as they are.
+
     Args:
         model: the path of an ONNX file, or a model in memory, which is not modified.
         algorithm: the name of an algorithm of the catalog for every swapped node, "auto" or "tuned".
@@ -140,10 +162,15 @@ def swap(
         fold: whether to fold the constant biases, scales and batch normalisations after swapped Convs.
         fuse: whether to fold them and also to fuse residuals, activations, poolings and depthwise Convs, for
             Convs that were swapped before, too.
+        layout: "nchw" leaves tensors as they are; "nhwc" makes those NHWC whose layout suits most Convs that
+            read or write them; "auto" those that are estimated to gain on the card of this machine.
+        batch: for "auto", the extent of first axes that the model leaves open.
 
     Raises:
         ConvswapError: the model cannot be read, has no Conv that can be swapped, or an argument is not known.
     """
+    if layout not in LAYOUTS:
+        raise unknown_name("layout", layout, LAYOUTS)
     if algorithm != "auto":
         # Imported here because swapping with the default algorithm does not need the compiled catalog.
         from convswap.graph.algorithms import check_algorithm
@@ -163,10 +190,26 @@ def swap(
     if not fuse:
         stages = dict.fromkeys(swapping.nodes if fold else (), Stage.FOLDED)
         folded, _ = fuse_convs(swapping.copy, stages, swapping.names, swapping.types)
-        return swapping.result(folded)
+        return _with_layout(swapping.result(folded), layout, batch)
     fused, not_fused = _fuse_all(swapping, is_selected)
     fused, unpaired = fuse_depthwise(swapping.copy, swapping.names, swapping.types, is_selected, fused)
-    return swapping.result(fused, (*not_fused, *unpaired))
+    return _with_layout(swapping.result(fused, (*not_fused, *unpaired)), layout, batch)
+
+
+def _with_layout(result: SwapResult, layout: str, batch: int) -> SwapResult:
+    """Return `result` with the tensors between its Convs in `layout`; its own model stays as it is."""
+    if layout == DEFAULT_LAYOUT:
+        return result
+    if layout == "auto" and not _native.cuda_devices():
+        note = "layout auto rests on estimates for a card, and there is none: tensors stay in NCHW"
+        return replace(result, notes=(*result.notes, note))
+    model = result.model.clone()
+    types = ValueTypes(model)
+    costs: Costs = EstimatedCosts(types, batch) if layout == "auto" else ConversionCosts(types)
+    change = change_layouts(model, node_names(model), types, costs)
+    if not change.nodes:
+        return replace(result, layout=change)
+    return replace(result, model=model, layout=change, nchw=result.model)
 
 
 def swap_without_pairs(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> SwapResult:

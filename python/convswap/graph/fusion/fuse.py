@@ -23,13 +23,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from convswap.graph.constants import PASS_THROUGH_OPS, Constants
+from convswap.graph.constants import PASS_THROUGH_OPS, Constants, ConstantWriter
 from convswap.graph.domain import DOMAIN, FUSED_OP, SUPPORTED_ELEMENT_TYPES, is_convswap_op, op_name
 from convswap.graph.epilogue import NO_ACTIVATION, Activation, NotFusable, Pool
 from convswap.graph.fusion.activations import ACTIVATION_OPS, find_decomposed_activation, read_activation
 from convswap.graph.fusion.folding import Folding, per_channel_values
 from convswap.graph.fusion.pooling import POOL_OPS, read_pool
-from convswap.graph.names import UniqueNames
 from convswap.graph.value_types import ValueTypes
 
 # In older opsets, Add and other binary operators broadcast by attributes, and BatchNormalization has
@@ -407,10 +406,7 @@ class _Writer:
 
     def __init__(self, model: ir.Model, names: Mapping[ir.Node, str]) -> None:
         self._names = names
-        self._value_names = UniqueNames.of_values(model.graphs())
-        # In older IR versions an initializer must also be a graph input, which would change the model's
-        # interface.
-        self._may_add_initializers = not Constants(model).inputs_may_be_constant
+        self._constants = ConstantWriter(model)
 
     def write(self, chain: _Chain) -> None:
         """Turn the last node of `chain` into the fused node, and remove the others."""
@@ -453,23 +449,8 @@ class _Writer:
         return self._constant(chain, "bias", chain.folding.bias())
 
     def _constant(self, chain: _Chain, role: str, array: np.ndarray) -> ir.Value:
-        name = self._value_names.make_unique(f"{self._names[chain.conv]}/{role}")
-        tensor = ir.Tensor(array, dtype=chain.element_type, name=name)
-        graph = chain.conv.graph
-        assert isinstance(graph, ir.Graph)
-        if self._may_add_initializers:
-            value = ir.Value(
-                name=name,
-                shape=ir.Shape(array.shape),
-                type=ir.TensorType(chain.element_type),
-                const_value=tensor,
-            )
-            graph.register_initializer(value)
-            return value
-        constant = ir.node("Constant", [], {"value": tensor}, name=name)
-        constant.outputs[0].name = name
-        graph.insert_before(chain.conv, constant)
-        return constant.outputs[0]
+        tensor = ir.Tensor(array, dtype=chain.element_type)
+        return self._constants.add(chain.conv, f"{self._names[chain.conv]}/{role}", tensor)
 
 
 def _remove_if_unused(value: ir.Value | None) -> None:

@@ -1,0 +1,119 @@
+"""Make tensors between Convs NHWC where that gains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from convswap.graph.constants import ConstantWriter
+from convswap.graph.domain import op_name
+from convswap.graph.layout.costs import Costs
+from convswap.graph.layout.operators import Reader
+from convswap.graph.layout.regions import Regions
+from convswap.graph.layout.write import LayoutWriter
+from convswap.graph.value_types import ValueTypes
+
+# Which tensors to make NHWC: none; those whose layout suits the convolutions around them; or those that are
+# estimated to gain on the card of this machine.
+LAYOUTS = ("nchw", "nhwc", "auto")
+
+
+@dataclass(frozen=True)
+class NotCarried:
+    """A node next to Convs that needs its tensors in NCHW, and the reason, which calls the node "it"."""
+
+    node: str
+    op: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class LayoutChange:
+    """The tensors that became NHWC.
+
+    Attributes:
+        nodes: for each Conv with a tensor in NHWC, by name, the tensors: "input", "residual", "output".
+        carried: names of the other nodes that compute in NHWC.
+        added: how many Transposes were added.
+        removed: how many Transposes of the model were not needed any more.
+        not_carried: the nodes next to Convs that need NCHW.
+    """
+
+    nodes: Mapping[str, tuple[str, ...]]
+    carried: tuple[str, ...] = ()
+    added: int = 0
+    removed: int = 0
+    not_carried: tuple[NotCarried, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record for JSON."""
+        return {
+            "nhwc": {name: list(tensors) for name, tensors in self.nodes.items()},
+            "carried": list(self.carried),
+            "transposes_added": self.added,
+            "transposes_removed": self.removed,
+            "not_carried": [
+                {"node": record.node, "op": record.op, "reason": record.reason} for record in self.not_carried
+            ],
+        }
+
+    def lines(self) -> list[str]:
+        """Return sentences for a user, without a full stop."""
+        if not self.nodes:
+            first = "no tensor between Convs became NHWC"
+        else:
+            first = (
+                f"{len(self.nodes)} Conv have NHWC tensors, and {len(self.carried)} other nodes compute in "
+                f"NHWC; Transposes: {self.added} added, {self.removed} removed"
+            )
+        kinds: dict[tuple[str, str], list[str]] = {}
+        for record in self.not_carried:
+            kinds.setdefault((record.op, record.reason), []).append(record.node)
+        return [first, *(
+            f"{op} {nodes[0]} stays in NCHW: {reason}"
+            + (f"; and {len(nodes) - 1} more of the same" if len(nodes) > 1 else "")
+            for (op, reason), nodes in kinds.items()
+        )]  # fmt: skip
+
+
+def change_layouts(
+    model: ir.Model, names: Mapping[ir.Node, str], types: ValueTypes, costs: Costs
+) -> LayoutChange:
+    """Make tensors of `model` NHWC, in place, where that costs less.
+
+    A convswap node with a tensor in NHWC becomes a `convswap.LayoutConv`. Operators between Convs compute in
+    NHWC too, or get a Transpose before or after them. Inputs and outputs of the graphs stay as they are. A
+    Transpose of the model whose memory would be the same on both sides is removed.
+
+    `names` has a name for every node of the original model; `types` knows its values.
+    """
+    reader, constants = Reader(model, types), ConstantWriter(model)
+    name_of: Callable[[ir.Node], str] = lambda node: node.name or names.get(node, "")  # noqa: E731
+    nodes: dict[str, tuple[str, ...]] = {}
+    carried: list[str] = []
+    blockers: dict[ir.Node, str] = {}
+    added = removed = 0
+    for graph in list(model.graphs()):
+        regions = Regions(graph, reader)
+        if not regions.convs:
+            continue
+        regions.choose(costs)
+        for conv in regions.convs:
+            chosen = regions.layouts(conv)._asdict()
+            if any(chosen.values()):
+                nodes[name_of(conv)] = tuple(name for name, is_nhwc in chosen.items() if is_nhwc)
+        carried += [name_of(node) for node in _carried_in_nhwc(regions)]
+        for tied in regions.sets:
+            blockers |= tied.blockers
+        writer = LayoutWriter(graph, regions, constants)
+        writer.write()
+        added, removed = added + writer.added, removed + writer.removed
+    left = tuple(NotCarried(name_of(node), op_name(node), reason) for node, reason in blockers.items())
+    return LayoutChange(nodes, tuple(carried), added, removed, left)
+
+
+def _carried_in_nhwc(regions: Regions) -> Iterable[ir.Node]:
+    return (node for node, rule in regions.carried.items() if any(map(regions.is_nhwc, rule.tied)))

@@ -1,0 +1,166 @@
+"""What the layouts of tensors cost: conversions in bytes, or estimated milliseconds of a card."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, Protocol
+
+import onnx_ir as ir
+
+from convswap import _native
+from convswap.errors import ConvswapError
+from convswap.graph.algorithms import AUTO
+from convswap.graph.epilogue import NotFusable, read_int, read_text
+from convswap.graph.plain_model import CONVSWAP_ATTRIBUTES
+from convswap.graph.value_types import ValueTypes
+
+# Elements of a channel group that the kernels for NHWC load at once.
+_CHANNELS_AT_ONCE = 8
+# What a Transpose of ONNX Runtime costs besides its bytes, in milliseconds.
+_TRANSPOSE_LAUNCH_MS = 0.003
+# Bytes that a Transpose moves in a millisecond, on a card whose bandwidth is not known.
+_TRANSPOSE_BYTES_PER_MS = 1e9
+
+
+class NodeLayouts(NamedTuple):
+    """Which tensors of a convswap node are NHWC."""
+
+    input: bool
+    residual: bool
+    output: bool
+
+
+class Costs(Protocol):
+    """Costs of one unit; only their order and their sums count."""
+
+    def conv(self, node: ir.Node, layouts: NodeLayouts) -> float:
+        """Return the cost of a convswap node."""
+
+    def transpose(self, value: ir.Value) -> float:
+        """Return the cost of a Transpose of `value`."""
+
+
+class ConversionCosts:
+    """Counts the bytes of tensors that are not in the layout of the kernel that suits the node best.
+
+    A convolution of one group whose channels are multiples of 8 suits NHWC, and so does a depthwise one.
+    Extents that are not known count as one.
+    """
+
+    def __init__(self, types: ValueTypes) -> None:
+        self._types = types
+
+    def conv(self, node: ir.Node, layouts: NodeLayouts) -> float:
+        """Return the bytes of the node's tensors in the other layout."""
+        residual = node.inputs[3] if len(node.inputs) > 3 else None
+        tensors = (
+            (node.inputs[0], layouts.input),
+            (residual, layouts.residual),
+            (node.outputs[0], layouts.output),
+        )
+        suits_nhwc = self._suits_nhwc(node)
+        return sum(self.transpose(value) for value, is_nhwc in tensors
+                   if value is not None and is_nhwc != suits_nhwc)  # fmt: skip
+
+    def transpose(self, value: ir.Value) -> float:
+        """Return the elements of `value`."""
+        return float(math.prod(extent or 1 for extent in self._types.axes(value)))
+
+    def _suits_nhwc(self, node: ir.Node) -> bool:
+        shape = self._types.static_shape(node.inputs[1]) if node.inputs[1] is not None else None
+        try:
+            group = read_int(node, "group", 1)
+        except NotFusable:
+            return False
+        if shape is None or len(shape) < 3 or any(extra is not None for extra in node.inputs[4:]):
+            return False
+        channels = shape[1] * group
+        is_plain = group == 1 or (group == channels == shape[0])
+        return is_plain and channels % _CHANNELS_AT_ONCE == 0 and shape[0] % _CHANNELS_AT_ONCE == 0
+
+
+class EstimatedCosts:
+    """The planner's estimates for the card of this machine, in milliseconds.
+
+    An extent of the first axis that the model leaves open counts as `batch`. Nodes with other open extents
+    have no estimate.
+    """
+
+    def __init__(self, types: ValueTypes, batch: int) -> None:
+        self._types, self._batch = types, batch
+        self._known: dict[str, float] = {}
+
+    def conv(self, node: ir.Node, layouts: NodeLayouts) -> float:
+        """Return the estimate of the algorithm that the planner selects.
+
+        Without an estimate NCHW costs nothing, and any other layout is infinitely expensive.
+        """
+        unknown = math.inf if any(layouts) else 0.0
+        problem = self._problem(node, layouts)
+        if problem is None:
+            return unknown
+        try:
+            algorithm = read_text(node, "algorithm", AUTO)
+        except NotFusable:
+            return unknown
+        key = f"{algorithm} {problem.text}"
+        if key not in self._known:
+            estimates = _native.estimates(problem, "cuda")
+            selected = _native.choose(problem, "cuda", algorithm)
+            milliseconds = estimates.get(selected)
+            self._known[key] = unknown if milliseconds is None else milliseconds
+        return self._known[key]
+
+    def transpose(self, value: ir.Value) -> float:
+        """Return an estimate for reading and writing `value` once."""
+        shape, dtype = self._shape(value), self._types.element_type([value])
+        if shape is None or dtype is None:
+            return math.inf
+        return _TRANSPOSE_LAUNCH_MS + 2 * math.prod(shape) * dtype.itemsize / _TRANSPOSE_BYTES_PER_MS
+
+    def _shape(self, value: ir.Value) -> tuple[int, ...] | None:
+        first, *others = self._types.axes(value) or [None, None]
+        extents = [extent for extent in (first or self._batch, *others) if extent is not None]
+        return tuple(extents) if len(extents) == 1 + len(others) else None
+
+    def _problem(self, node: ir.Node, layouts: NodeLayouts) -> Any:
+        x, w, bias, residual, depthwise, depthwise_bias = [*node.inputs, *[None] * 5][:6]
+        if x is None or w is None:
+            return None
+        shapes = {value: self._shape(value) for value in (x, residual) if value is not None}
+        w_shape = self._types.static_shape(w)
+        depthwise_shape = None if depthwise is None else self._types.static_shape(depthwise)
+        dtype = self._types.element_type([x, w, node.outputs[0]])
+        if None in shapes.values() or w_shape is None or dtype is None:
+            return None
+        if depthwise is not None and depthwise_shape is None:
+            return None
+        named = {"FLOAT": "float32", "DOUBLE": "float64"}.get(dtype.name, dtype.name.lower())
+        attributes = {
+            name: attribute.value
+            for name, attribute in node.attributes.items()
+            if name not in CONVSWAP_ATTRIBUTES
+        }
+        try:
+            return _native.Problem(
+                x_shape=_in_layout(shapes[x], layouts.input),
+                w_shape=w_shape,
+                has_bias=bias is not None,
+                type=named,
+                precision=read_text(node, "precision", "tf32"),
+                residual_shape=None if residual is None else _in_layout(shapes[residual], layouts.residual),
+                depthwise_shape=depthwise_shape,
+                has_depthwise_bias=depthwise_bias is not None,
+                **attributes | layout_attributes(layouts),
+            )
+        except (ConvswapError, NotFusable):
+            return None
+
+
+def layout_attributes(layouts: NodeLayouts) -> dict[str, str]:
+    """Return the attributes of LayoutConv for tensors that are NHWC."""
+    return {f"{name}_layout": "NHWC" for name, is_nhwc in layouts._asdict().items() if is_nhwc}
+
+
+def _in_layout(shape: Any, is_nhwc: bool) -> tuple[int, ...]:
+    return (shape[0], *shape[2:], shape[1]) if is_nhwc else tuple(shape)

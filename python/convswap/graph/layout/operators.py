@@ -1,0 +1,504 @@
+"""ONNX's operators that compute the same with their tensors in NHWC, and what changes in their nodes then.
+
+A rule returns the values of a node that have to have the same layout ("tied"), and a function that rewrites
+the node for NHWC. What else the node reads or writes keeps its order of axes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import onnx_ir as ir
+
+from convswap.graph.constants import Constants
+from convswap.graph.epilogue import read_int, read_ints, read_text
+from convswap.graph.layout.axes import RANKS, axis_in_nhwc, in_nhwc, to_nchw, to_nhwc
+from convswap.graph.value_types import ValueTypes
+
+# In older opsets binary operators broadcast by attributes.
+OLDEST_OPSET = 7
+_AXES_ARE_INPUTS = {"ReduceSum": 13, "Squeeze": 13, "Unsqueeze": 13}
+_REDUCTIONS_TAKE_AXES_AS_INPUT = 18
+_SOFTMAX_HAS_ONE_AXIS = 13
+_SLICE_HAS_INPUTS = 10
+_PAD_HAS_INPUTS = 11
+
+_ELEMENTWISE = {
+    ("", op)
+    for op in (
+        "Abs", "Add", "And", "Cast", "Ceil", "Celu", "Clip", "Cos", "Div", "Dropout", "Elu", "Equal", "Erf",
+        "Exp", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity",
+        "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not",
+        "Or", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Softplus",
+        "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tanh", "ThresholdedRelu", "Where", "Xor",
+    )
+} | {("com.microsoft", op) for op in ("FastGelu", "Gelu", "QuickGelu")}  # fmt: skip
+_REDUCTIONS = {
+    f"Reduce{kind}"
+    for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+}
+
+
+class NotCarried(Exception):
+    """The node cannot be computed in NHWC; the text is the reason, with the node as "it"."""
+
+
+class Writer(Protocol):
+    """Adds constants and nodes to the model."""
+
+    def constant(self, node: ir.Node, role: str, tensor: ir.TensorProtocol) -> ir.Value:
+        """Return a new constant for `node`; `role` is a part of its name."""
+
+    def node_before(self, node: ir.Node, op: str, *inputs: ir.Value | None) -> ir.Value:
+        """Insert a new node of ONNX's `op` before `node`; return its result."""
+
+    def unique_name(self, base: str) -> str:
+        """Return a name for a value that no other value has: `base`, perhaps with a number."""
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A node that can be computed in NHWC: the values whose layout is that of the node, and its rewriting."""
+
+    tied: tuple[ir.Value, ...]
+    write: Callable[[Writer], None]
+
+
+class Reader:
+    """What rules know of a model: ranks, shapes, constants and the opset."""
+
+    def __init__(self, model: ir.Model, types: ValueTypes) -> None:
+        self._types = types
+        self._constants = Constants(model)
+        # onnx-ir normalises the domain "ai.onnx" to "" in nodes, but not in opset imports.
+        self.opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx", 0))
+
+    def rank(self, *values: ir.Value) -> int | None:
+        """Return the rank of `values`, which all have the same; None if it is unknown."""
+        return self._types.rank(values)
+
+    def static_shape(self, value: ir.Value) -> tuple[int, ...] | None:
+        """Return the shape of `value`; None if one of its extents is unknown."""
+        return self._types.static_shape(value)
+
+    def axes(self, value: ir.Value) -> list[int | None]:
+        """Return the extents of `value`, None where unknown; an empty list for an unknown rank."""
+        return self._types.axes(value)
+
+    def element_type(self, value: ir.Value) -> ir.DataType | None:
+        """Return the element type of `value`; None if it is unknown."""
+        return self._types.element_type([value])
+
+    def tensor(self, value: ir.Value | None) -> ir.TensorProtocol | None:
+        """Return the constant tensor of `value`; None if it is not constant."""
+        return self._constants.tensor(value)
+
+    def integers(self, node: ir.Node, index: int) -> list[int] | None:
+        """Return the integers of a constant input; None for an absent one."""
+        value = _input(node, index)
+        if value is None:
+            return None
+        tensor = self.tensor(value)
+        if tensor is None or tensor.dtype not in (ir.DataType.INT32, ir.DataType.INT64):
+            raise NotCarried(f"its input {value.name!r} is no constant list of integers")
+        return [int(number) for number in tensor.numpy().flat]
+
+
+def carried(node: ir.Node, reader: Reader) -> Carried:
+    """Return how `node` is computed in NHWC.
+
+    Raises:
+        NotCarried: it is not.
+        NotFusable: it has an attribute of another type than ONNX's.
+    """
+    if reader.opset < OLDEST_OPSET:
+        raise NotCarried(
+            f"the model's opset is {reader.opset}; tensors become NHWC from opset {OLDEST_OPSET} on"
+        )
+    if any(attribute.is_ref() for attribute in node.attributes.values()):
+        raise NotCarried("its attributes refer to those of a function")
+    if (node.domain, node.op_type) in _ELEMENTWISE:
+        return _elementwise(node, reader)
+    rule = _RULES.get(node.op_type) if node.domain == "" else None
+    if rule is None:
+        raise NotCarried("it has no form for NHWC")
+    try:
+        return rule(node, reader)
+    except IndexError as error:
+        raise NotCarried("its axes do not fit its data") from error
+
+
+def _elementwise(node: ir.Node, reader: Reader) -> Carried:
+    outputs = [value for value in node.outputs if value.uses() or value.is_graph_output()]
+    rank = _data_rank(node.outputs[0], reader)
+    tied: list[ir.Value] = list(outputs)
+    constants: list[tuple[int, ir.TensorProtocol]] = []
+    for index, value in enumerate(node.inputs):
+        if value is None:
+            continue
+        tensor = reader.tensor(value)
+        if tensor is not None:
+            if tensor.size > 1:
+                constants.append((index, tensor))
+        elif reader.rank(value) == rank:
+            tied.append(value)
+        elif any(extent != 1 for extent in reader.axes(value) or [None]) and reader.rank(value) != 0:
+            raise NotCarried(f"its operand {value.name!r} is not known to have rank {rank}")
+    permuted = [(index, _permuted(tensor, rank)) for index, tensor in constants]
+
+    def write(writer: Writer) -> None:
+        for index, tensor in permuted:
+            node.replace_input_with(index, writer.constant(node, "operand", tensor))
+
+    return Carried(tuple(tied), write)
+
+
+def _permuted(tensor: ir.TensorProtocol, rank: int) -> ir.TensorProtocol:
+    """Return `tensor`, which is broadcast to `rank` axes in NCHW, in NHWC."""
+    if len(tensor.shape) > rank:
+        raise NotCarried("a constant operand has more axes than its result")
+    array = tensor.numpy()
+    array = array.reshape((1,) * (rank - array.ndim) + array.shape)
+    return ir.Tensor(np.ascontiguousarray(array.transpose(to_nhwc(rank))), dtype=tensor.dtype)
+
+
+def _concat(node: ir.Node, reader: Reader) -> Carried:
+    rank = _data_rank(node.outputs[0], reader)
+    axis = axis_in_nhwc(read_int(node, "axis", 1), rank)
+    inputs = [value for value in node.inputs if value is not None]
+    constants = [(index, _permuted(tensor, rank)) for index, value in enumerate(node.inputs)
+                 if value is not None and (tensor := reader.tensor(value)) is not None]  # fmt: skip
+    tied = [value for value in inputs if reader.tensor(value) is None]
+
+    def write(writer: Writer) -> None:
+        node.attributes["axis"] = ir.AttrInt64("axis", axis)
+        for index, tensor in constants:
+            node.replace_input_with(index, writer.constant(node, "operand", tensor))
+
+    return Carried((*tied, node.outputs[0]), write)
+
+
+def _split(node: ir.Node, reader: Reader) -> Carried:
+    data = _data(node)
+    axis = axis_in_nhwc(read_int(node, "axis", 0), _data_rank(data, reader))
+    return Carried((data, *node.outputs), lambda _: _set_int(node, "axis", axis))
+
+
+def _softmax(node: ir.Node, reader: Reader) -> Carried:
+    if reader.opset < _SOFTMAX_HAS_ONE_AXIS:
+        raise NotCarried(f"before opset {_SOFTMAX_HAS_ONE_AXIS} it works on a matrix, which an axis divides")
+    data = _data(node)
+    axis = axis_in_nhwc(read_int(node, "axis", -1), _data_rank(data, reader))
+    return Carried((data, node.outputs[0]), lambda _: _set_int(node, "axis", axis))
+
+
+def _slice(node: ir.Node, reader: Reader) -> Carried:
+    data = _data(node)
+    rank = _data_rank(data, reader)
+    if reader.opset < _SLICE_HAS_INPUTS:
+        starts = read_ints(node, "starts", ())
+        axes = [axis_in_nhwc(axis, rank) for axis in read_ints(node, "axes", tuple(range(len(starts))))]
+        return Carried((data, node.outputs[0]), lambda _: _set_ints(node, "axes", axes))
+    given = reader.integers(node, 3)
+    if given is None:
+        given = list(range(len(reader.integers(node, 1) or ())))
+    moved = [axis_in_nhwc(axis, rank) for axis in given]
+    axes_input = _input(node, 3) or _input(node, 1)
+    tensor = reader.tensor(axes_input)
+    dtype = ir.DataType.INT64 if tensor is None else tensor.dtype
+    return Carried((data, node.outputs[0]), lambda writer: _set_input(node, 3, "axes", moved, writer, dtype))
+
+
+def _pad(node: ir.Node, reader: Reader) -> Carried:
+    data = _data(node)
+    rank = _data_rank(data, reader)
+    tied = (data, node.outputs[0])
+    if reader.opset < _PAD_HAS_INPUTS:
+        pads = read_ints(node, "pads", ())
+        _check_length(pads, 2 * rank)
+        moved = [*in_nhwc(pads[:rank]), *in_nhwc(pads[rank:])]
+        return Carried(tied, lambda _: _set_ints(node, "pads", moved))
+    given = _pads_of_every_axis(node, reader, rank)
+    moved = [*in_nhwc(given[:rank]), *in_nhwc(given[rank:])]
+    return Carried(tied, lambda writer: _set_pads(node, moved, writer))
+
+
+def _pads_of_every_axis(node: ir.Node, reader: Reader, rank: int) -> list[int]:
+    given, axes = reader.integers(node, 1) or [], reader.integers(node, 3)
+    places = [range(rank)[axis] for axis in (range(rank) if axes is None else axes)]
+    if len(given) != 2 * len(places):
+        raise NotCarried(f"it has {len(given)} pads for {len(places)} axes")
+    pads = [0] * (2 * rank)
+    for index, place in enumerate(places):
+        pads[place], pads[rank + place] = given[index], given[len(places) + index]
+    return pads
+
+
+def _set_pads(node: ir.Node, pads: Sequence[int], writer: Writer) -> None:
+    _set_input(node, 1, "pads", pads, writer)
+    node.resize_inputs(min(3, len(node.inputs)))
+
+
+def name_every_axis(pad: ir.Node, reader: Reader, writer: Writer) -> None:
+    """Rewrite a Pad with the input `axes` as one with pads for every axis.
+
+    ONNX Runtime 1.31 moves Transposes through a Pad as if it had no such input, and then fails.
+    """
+    rank = reader.rank(*(value for value in (_data(pad), pad.outputs[0])))
+    if rank is not None and _input(pad, 3) is not None:
+        _set_pads(pad, _pads_of_every_axis(pad, reader, rank), writer)
+
+
+def _reduce(node: ir.Node, reader: Reader) -> Carried:
+    """Reductions of the channels, which NHWC makes the last axis, and means of all positions of a channel."""
+    data = _data(node)
+    rank = _data_rank(data, reader)
+    keeps_axes = read_int(node, "keepdims", 1) != 0
+    axes_are_input = reader.opset >= _AXES_ARE_INPUTS.get(node.op_type, _REDUCTIONS_TAKE_AXES_AS_INPUT)
+    given = reader.integers(node, 1) if axes_are_input else list(read_ints(node, "axes", ()))
+    axes = sorted(range(rank)[axis] for axis in given or ())
+    if axes == list(range(2, rank)) and node.op_type == "ReduceMean":
+        return _mean(node, reader, keeps_axes)
+    if axes != [1]:
+        raise NotCarried("it reduces other axes than the channels, which ONNX Runtime does slowly in NHWC")
+
+    def write(writer: Writer) -> None:
+        if axes_are_input:
+            _set_input(node, 1, "axes", [rank - 1], writer)
+        else:
+            _set_ints(node, "axes", [rank - 1])
+
+    return Carried((data, node.outputs[0]) if keeps_axes else (data,), write)
+
+
+def _global_average_pool(node: ir.Node, reader: Reader) -> Carried:
+    return _mean(node, reader, keeps_axes=True)
+
+
+def _mean(node: ir.Node, reader: Reader, keeps_axes: bool) -> Carried:
+    """The mean of each channel, by a product with a row of ones.
+
+    On an H200 it takes 16 us for 64 x 7 x 7 x 2048 float16, ReduceMean 114 us. cuBLAS rounds float32 to
+    TF32, so other types than the 16-bit ones are not carried.
+    """
+    data = _data(node)
+    rank = _data_rank(data, reader)
+    _, channels, *extents = reader.axes(data) or [None] * rank
+    known = [extent for extent in extents if extent is not None]
+    dtype = reader.element_type(data)
+    if dtype not in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
+        raise NotCarried("ONNX Runtime takes means of float32 over the positions of NHWC slowly")
+    if channels is None or len(known) != len(extents):
+        raise NotCarried("the size of its data is not known")
+    positions = math.prod(known)
+    # The row has a power of two, so that products are exact and sums do not overflow.
+    scale = 2.0 ** math.ceil(math.log2(positions))
+    row = ir.Tensor(np.full((1, positions), 1 / scale, dtype.numpy()), dtype=dtype)
+    divisor = ir.Tensor(np.full((), positions / scale, dtype.numpy()), dtype=dtype)
+    if divisor.numpy().item() != positions / scale:
+        raise NotCarried(f"{positions} positions are a number that its type does not have")
+    result = [0, *[1] * (rank - 2), channels] if keeps_axes else [0, channels]
+
+    def write(writer: Writer) -> None:
+        def integers(role: str, numbers: Sequence[int]) -> ir.Value:
+            return writer.constant(node, role, ir.Tensor(np.array(numbers, np.int64)))
+
+        matrix = writer.node_before(
+            node, "Reshape", node.inputs[0], integers("matrix", [0, positions, channels])
+        )
+        total = writer.node_before(node, "MatMul", writer.constant(node, "row", row), matrix)
+        mean = writer.node_before(node, "Div", total, writer.constant(node, "divisor", divisor))
+        node.op_type = "Reshape"
+        node.attributes.clear()
+        node.resize_inputs(2)
+        node.replace_input_with(0, mean)
+        node.replace_input_with(1, integers("shape", result))
+
+    return Carried((data, node.outputs[0]) if keeps_axes else (data,), write)
+
+
+def _squeeze(node: ir.Node, reader: Reader) -> Carried:
+    data = _data(node)
+    rank = _data_rank(data, reader)
+    axes, write_axes = _axes_of(node, reader, rank)
+    if axes != list(range(2, rank)):
+        raise NotCarried("it takes out other axes than the spatial ones")
+    return Carried((data,), write_axes)
+
+
+def _unsqueeze(node: ir.Node, reader: Reader) -> Carried:
+    rank = _data_rank(node.outputs[0], reader)
+    axes, write_axes = _axes_of(node, reader, rank)
+    if axes != list(range(2, rank)):
+        raise NotCarried("it adds other axes than the spatial ones")
+    return Carried((node.outputs[0],), write_axes)
+
+
+def _axes_of(node: ir.Node, reader: Reader, rank: int) -> tuple[list[int], Callable[[Writer], None]]:
+    """Return the axes of Squeeze or Unsqueeze, and what writes those of NHWC."""
+    if reader.opset >= _AXES_ARE_INPUTS[node.op_type]:
+        given = reader.integers(node, 1)
+    else:
+        given = list(read_ints(node, "axes", ()))
+    axes = sorted(range(rank)[axis] for axis in given or ())
+    moved = sorted(axis_in_nhwc(axis, rank) for axis in axes)
+    if reader.opset >= _AXES_ARE_INPUTS[node.op_type]:
+        return axes, lambda writer: _set_input(node, 1, "axes", moved, writer)
+    return axes, lambda _: _set_ints(node, "axes", moved)
+
+
+def _flatten(node: ir.Node, reader: Reader) -> Carried:
+    data = _data(node)
+    rank = _data_rank(data, reader)
+    if range(rank)[read_int(node, "axis", 1)] != 1 or not _has_one_position(data, reader):
+        raise NotCarried("it puts several positions of a channel behind each other")
+    return Carried((data,), lambda _: None)
+
+
+def _reshape(node: ir.Node, reader: Reader) -> Carried:
+    data, result = _data(node), node.outputs[0]
+    target = reader.integers(node, 1) or []
+    if read_int(node, "allowzero", 0):
+        raise NotCarried("its attribute allowzero is set")
+    # (N, C, 1, 1) is the same memory in both layouts; a matrix of images and channels is the same in both.
+    if reader.rank(data) in RANKS and len(target) == 2 and _has_one_position(data, reader) and target[1] != 0:
+        return Carried((data,), lambda _: None)
+    is_map = len(target) in RANKS and reader.rank(data) == 2 and target[2:] == [1] * (len(target) - 2)
+    if is_map and target[0] in (0, -1, 1) and target[1] != 0:
+        moved = in_nhwc(target)
+        return Carried((result,), lambda writer: _set_input(node, 1, "shape", moved, writer))
+    raise NotCarried("it puts several positions of a channel behind each other")
+
+
+def _has_one_position(value: ir.Value, reader: Reader) -> bool:
+    return all(extent == 1 for extent in reader.axes(value)[2:])
+
+
+def _resize(node: ir.Node, reader: Reader) -> Carried:
+    data = _data(node)
+    rank = _data_rank(data, reader)
+    if read_text(node, "mode", "nearest") != "nearest":
+        raise NotCarried("it interpolates, which ONNX Runtime computes in NCHW")
+    tied = (data, node.outputs[0])
+    has_sizes = node.op_type == "Resize" and reader.opset > 10
+    # Upsample and the first Resize have (X, scales), later ones (X, roi, scales, sizes).
+    indices = {2: "scales", 3: "sizes"} if has_sizes else {1: "scales"}
+    if has_sizes and read_text(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
+        raise NotCarried("it crops")
+    if "scales" in node.attributes:
+        raise NotCarried("its scales are an attribute")
+    axes = read_ints(node, "axes", ())
+    if axes:
+        moved = [axis_in_nhwc(axis, rank) for axis in axes]
+        return Carried(tied, lambda _: _set_ints(node, "axes", moved))
+    changes = []
+    for index, role in indices.items():
+        value = _input(node, index)
+        tensor = reader.tensor(value)
+        if value is None or (tensor is not None and tensor.size == 0):
+            continue
+        if tensor is None:
+            raise NotCarried(f"its {role} are not constant")
+        _check_length(tensor.numpy(), rank)
+        order = ir.Tensor(np.ascontiguousarray(tensor.numpy()[list(to_nhwc(rank))]), dtype=tensor.dtype)
+        changes.append((index, role, order))
+
+    def write(writer: Writer) -> None:
+        for index, role, order in changes:
+            node.replace_input_with(index, writer.constant(node, role, order))
+
+    return Carried(tied, write)
+
+
+def _shape(node: ir.Node, reader: Reader) -> Carried:
+    data = _data(node)
+    rank = _data_rank(data, reader)
+    start, end = read_int(node, "start", 0), read_int(node, "end", rank)
+    places = np.array(to_nchw(rank)[start:end], np.int64)
+
+    def write(writer: Writer) -> None:
+        for name in ("start", "end"):
+            node.attributes.pop(name, None)
+        (shape,), graph = node.outputs, node.graph
+        assert isinstance(graph, ir.Graph)
+        gather = ir.node("Gather", [None, writer.constant(node, "order", ir.Tensor(places))], {"axis": 0})
+        gather.outputs[0].name = shape.name
+        shape.name = writer.unique_name(f"{shape.name}/NHWC")
+        gather.outputs[0].type, gather.outputs[0].shape = shape.type, shape.shape
+        graph.insert_after(node, gather)
+        shape.replace_all_uses_with(gather.outputs[0], replace_graph_outputs=True)
+        shape.type, shape.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([rank])
+        gather.replace_input_with(0, shape)
+
+    return Carried((data,), write)
+
+
+_RULES: dict[str, Callable[[ir.Node, Reader], Carried]] = {
+    "Concat": _concat,
+    "Flatten": _flatten,
+    "GlobalAveragePool": _global_average_pool,
+    "LogSoftmax": _softmax,
+    "Pad": _pad,
+    "Reshape": _reshape,
+    "Resize": _resize,
+    "Shape": _shape,
+    "Slice": _slice,
+    "Softmax": _softmax,
+    "Split": _split,
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Upsample": _resize,
+    **dict.fromkeys(_REDUCTIONS, _reduce),
+}
+
+
+def _input(node: ir.Node, index: int) -> ir.Value | None:
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def _data(node: ir.Node) -> ir.Value:
+    value = _input(node, 0)
+    if value is None or not node.outputs:
+        raise NotCarried("it has no data")
+    return value
+
+
+def _data_rank(value: ir.Value, reader: Reader) -> int:
+    rank = reader.rank(value)
+    if rank is None:
+        raise NotCarried("the rank of its data is not known")
+    if rank not in RANKS:
+        raise NotCarried(f"its data have rank {rank}")
+    return rank
+
+
+def _check_length(numbers: Sequence[int] | np.ndarray, length: int) -> None:
+    if len(numbers) != length:
+        raise NotCarried(f"it has {len(numbers)} numbers where its data have {length}")
+
+
+def _set_int(node: ir.Node, name: str, number: int) -> None:
+    node.attributes[name] = ir.AttrInt64(name, number)
+
+
+def _set_ints(node: ir.Node, name: str, numbers: Sequence[int]) -> None:
+    node.attributes[name] = ir.AttrInt64s(name, numbers)
+
+
+def _set_input(
+    node: ir.Node,
+    index: int,
+    role: str,
+    numbers: Sequence[int],
+    writer: Writer,
+    dtype: ir.DataType = ir.DataType.INT64,
+) -> None:
+    """Set a list of integers as an input of `node`."""
+    value = writer.constant(node, role, ir.Tensor(np.array(numbers, dtype.numpy())))
+    if index >= len(node.inputs):
+        node.resize_inputs(index + 1)
+    node.replace_input_with(index, value)

@@ -1,0 +1,143 @@
+"""Write the layouts of a graph's tensors into its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+import onnx_ir as ir
+
+from convswap.graph.constants import ConstantWriter
+from convswap.graph.domain import LAYOUT_OP
+from convswap.graph.layout.axes import in_nhwc, to_nchw, to_nhwc
+from convswap.graph.layout.costs import layout_attributes
+from convswap.graph.layout.operators import NotCarried, name_every_axis
+from convswap.graph.layout.regions import Regions, changes_to_nchw, changes_to_nhwc
+
+
+class LayoutWriter:
+    """Changes the nodes of one graph; counts the Transposes that it adds and removes.
+
+    A value in NHWC has a new name: the old name stays with the tensor in NCHW, if there is one.
+    """
+
+    def __init__(self, graph: ir.Graph, regions: Regions, constants: ConstantWriter) -> None:
+        self._graph, self._regions, self._constants = graph, regions, constants
+        self.added = self.removed = 0
+
+    def constant(self, node: ir.Node, role: str, tensor: ir.TensorProtocol) -> ir.Value:
+        """Return a new constant for `node`; `role` is a part of its name."""
+        return self._constants.add(node, f"{node.name or node.outputs[0].name}/{role}", tensor)
+
+    def node_before(self, node: ir.Node, op: str, *inputs: ir.Value | None) -> ir.Value:
+        """Insert a new node of ONNX's `op` before `node`; return its result."""
+        new = ir.node(op, inputs, name=self.unique_name(f"{node.name or node.outputs[0].name}/{op}"))
+        new.outputs[0].name = self.unique_name(f"{new.name}/result")
+        self._graph.insert_before(node, new)
+        return new.outputs[0]
+
+    def unique_name(self, base: str) -> str:
+        """Return a name for a value that no other value has: `base`, perhaps with a number."""
+        return self._constants.names.make_unique(base)
+
+    def write(self) -> None:
+        """Turn the sets of values that are NHWC into NHWC, with all nodes that read or write them."""
+        regions = self._regions
+        values = [value for tied in regions.sets if tied.is_nhwc for value in tied.values]
+        layouts = {node: regions.layouts(node) for node in regions.convs}
+        carried = [rule for rule in regions.carried.values() if any(map(regions.is_nhwc, rule.tied))]
+        changes = [node for node in regions.transposes if self._joins_layouts(node)]
+        # Uses are read before the first change.
+        readers = {value: [(user, index, self._reads_nhwc(user, value)) for user, index in value.uses()]
+                   for value in values}  # fmt: skip
+        for node, chosen in layouts.items():
+            if any(chosen):
+                node.op_type = LAYOUT_OP
+                for name, layout in layout_attributes(chosen).items():
+                    node.attributes[name] = ir.AttrString(name, layout)
+        for value in values:
+            self._write_value(value, readers[value])
+        for rule in carried:
+            rule.write(self)
+        for node in changes:
+            self._remove(node)
+        if self.added:
+            for node in list(self._graph):
+                if (node.domain, node.op_type) == ("", "Pad"):
+                    with suppress(NotCarried):
+                        name_every_axis(node, regions.reader, self)
+
+    def _reads_nhwc(self, user: ir.Node, value: ir.Value) -> bool:
+        return self._regions.keeps_layout(user, value) or self._joins_layouts(user)
+
+    def _joins_layouts(self, node: ir.Node) -> bool:
+        """Return whether `node`, a Transpose, has the same memory on both sides once its value is NHWC."""
+        if node.graph is not self._graph or node not in self._regions.transposes:
+            return False
+        reads, writes = self._regions.is_nhwc(node.inputs[0]), self._regions.is_nhwc(node.outputs[0])
+        if reads and writes:
+            return False
+        return (reads and changes_to_nhwc(node)) or (writes and changes_to_nchw(node))
+
+    def _write_value(self, value: ir.Value, readers: Iterable[tuple[ir.Node, int, bool]]) -> None:
+        writer = value.producer()
+        if writer is not None and self._joins_layouts(writer):
+            # The Transpose reads what is wanted; it stays for readers in NCHW.
+            self._replace(readers, writer.inputs[0])
+            return
+        if not self._regions.keeps_layout(writer, value):
+            self._replace(readers, self._transposed(value, to_nhwc, self.unique_name(f"{value.name}/NHWC")))
+            return
+        name = str(value.name)
+        value.name = self.unique_name(f"{name}/NHWC")
+        value.shape = _permuted(value.shape)
+        others = [(user, index) for user, index, reads_nhwc in readers if not reads_nhwc]
+        if others or value.is_graph_output():
+            plain = self._transposed(value, to_nchw, name)
+            for user, index in others:
+                user.replace_input_with(index, plain)
+            for index, output in enumerate(self._graph.outputs):
+                if output is value:
+                    self._graph.outputs[index] = plain
+
+    def _replace(self, readers: Iterable[tuple[ir.Node, int, bool]], value: ir.Value | None) -> None:
+        for user, index, reads_nhwc in readers:
+            if reads_nhwc:
+                user.replace_input_with(index, value)
+
+    def _transposed(self, value: ir.Value, perm_of: Callable[[int], tuple[int, ...]], name: str) -> ir.Value:
+        """Return a new value called `name`, the result of a Transpose of `value`."""
+        perm = perm_of(self._regions.rank(value))
+        node = ir.node("Transpose", [value], {"perm": perm}, name=self.unique_name(f"{name}/Transpose"))
+        (result,) = node.outputs
+        result.name, result.type = name, value.type
+        if value.shape is not None:
+            result.shape = ir.Shape([value.shape[axis] for axis in perm])
+        writer = value.producer()
+        if writer is not None and writer.graph is self._graph:
+            self._graph.insert_after(writer, node)
+        else:
+            self._graph.insert_before(self._graph[0], node)
+        self.added += 1
+        return result
+
+    def _remove(self, node: ir.Node) -> None:
+        """Remove a Transpose that has the same memory on both sides, unless the graph still needs it."""
+        (data,), (result,) = node.inputs, node.outputs
+        assert data is not None
+        if self._regions.is_nhwc(result):
+            if result.uses() or result.is_graph_output():
+                return
+        elif result.is_graph_output():
+            node.op_type = "Identity"
+            node.attributes.clear()
+            self.removed += 1
+            return
+        else:
+            result.replace_all_uses_with(data)
+        self._graph.remove(node, safe=True)
+        self.removed += 1
+
+
+def _permuted(shape: ir.Shape | None) -> ir.Shape | None:
+    return None if shape is None else ir.Shape(in_nhwc(list(shape)))
