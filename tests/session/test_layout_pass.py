@@ -18,7 +18,6 @@ from convswap.graph.swap import swap
 from convswap.graph.value_types import ValueTypes
 from layout_models import RandomCosts, RandomLayoutModel
 from onnx import TensorProto, helper, numpy_helper
-from repeats import repeats
 
 # Environment variable with the number of graphs to draw, for longer runs.
 GRAPHS = "CONVSWAP_TEST_GRAPHS"
@@ -71,3 +70,212 @@ def test_random_models_give_the_same_outputs_in_any_layout(first):
     assert nhwc > 2 * count
     assert carried > 2 * count
     assert removed > 0
+
+
+def model_of(nodes, initializers=None, *, x=("n", 16, 9, 7), outputs=("y",), opset=17, dtype=np.float32):
+    arrays = {name: np.asarray(array) for name, array in (initializers or {}).items()}
+    arrays = {
+        name: array.astype(dtype) if array.dtype == np.float64 else array for name, array in arrays.items()
+    }
+    element_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    graph = helper.make_graph(
+        nodes,
+        "model",
+        [helper.make_tensor_value_info("x", element_type, x)],
+        [helper.make_tensor_value_info(name, element_type, None) for name in outputs],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def conv(x: str, y: str, filters: int = 16, channels: int = 16, **attributes) -> tuple[onnx.NodeProto, dict]:
+    weights = np.random.default_rng(len(y)).standard_normal((filters, channels, 3, 3)) / np.sqrt(9 * channels)
+    node = helper.make_node("Conv", [x, f"w_{y}"], [y], name=f"conv_{y}", pads=[1, 1, 1, 1], **attributes)
+    return node, {f"w_{y}": weights}
+
+
+def checked(nodes, initializers, *, x=(2, 16, 9, 7), **options) -> tuple[ir.Model, LayoutChange]:
+    """Return the model in NHWC, whose outputs were compared with the original's."""
+    model = model_of(nodes, initializers, x=x, **options)
+    result = swap(model, fuse=True, layout="nhwc")
+    feeds = {"x": np.random.default_rng(0).standard_normal(x).astype(options.get("dtype", np.float32))}
+    assert_same(session_of(model).run(None, feeds), session_of(result.model).run(None, feeds), "outputs")
+    assert result.layout is not None
+    return result.model, result.layout
+
+
+def ops(model: ir.Model) -> list[str]:
+    return [node.op_type for node in model.graph]
+
+
+def test_only_the_tensor_between_two_convs_becomes_nhwc():
+    (first, w1), (second, w2) = conv("x", "a"), conv("a", "y")
+    model, change = checked([first, second], w1 | w2)
+    assert ops(model) == ["LayoutConv", "LayoutConv"]
+    assert change.nodes == {"conv_a": ("output",), "conv_y": ("input",)}
+    assert (change.added, change.removed, change.not_carried) == (0, 0, ())
+    assert [value.name for value in model.graph.outputs] == ["y"]
+
+
+def test_a_first_conv_of_three_channels_reads_nchw_and_writes_nhwc():
+    parts = [conv("x", "a", channels=3), conv("a", "b"), conv("a", "c")]
+    nodes = [*(node for node, _ in parts), helper.make_node("Add", ["b", "c"], ["y"], name="add")]
+    _, change = checked(nodes, {**parts[0][1], **parts[1][1], **parts[2][1]}, x=(2, 3, 9, 7))
+    assert change.nodes["conv_a"] == ("output",)
+    assert change.nodes["conv_b"][0] == "input"
+
+
+def test_a_residual_and_what_is_added_to_it_are_nhwc():
+    (first, w1), (second, w2), (third, w3) = conv("x", "a"), conv("a", "b"), conv("s", "y")
+    nodes = [first, second, helper.make_node("Add", ["b", "a"], ["s"], name="add"), third]
+    _, change = checked(nodes, w1 | w2 | w3)
+    assert change.nodes["conv_b"] == ("input", "residual", "output")
+
+
+def test_operators_between_convs_are_carried_with_their_axes():
+    parts = [conv("x", "a"), conv("a", "b"), conv("joined", "y", channels=32)]
+    nodes = [
+        parts[0][0],
+        parts[1][0],
+        helper.make_node("Mul", ["b", "scale"], ["scaled"], name="scaled"),
+        helper.make_node("Concat", ["a", "scaled"], ["joined"], name="joined", axis=-3),
+        parts[2][0],
+    ]
+    scale = {"scale": np.random.default_rng(1).standard_normal((16, 9, 7))}
+    model, change = checked(nodes, parts[0][1] | parts[1][1] | parts[2][1] | scale)
+    assert change.carried == ("scaled", "joined")
+    assert change.added == 0
+    (concat,) = (node for node in model.graph if node.op_type == "Concat")
+    assert concat.attributes["axis"].as_int() == 3
+
+
+def test_a_node_without_a_form_for_nhwc_gets_one_transpose_on_each_side_and_a_reason():
+    parts = [conv("x", "a"), conv("a", "b"), conv("n", "c"), conv("c", "d"), conv("joined", "y", channels=32)]
+    nodes = [
+        parts[0][0],
+        parts[1][0],
+        helper.make_node("LRN", ["b"], ["n"], name="norm", size=3),
+        parts[2][0],
+        parts[3][0],
+        helper.make_node("Concat", ["b", "d"], ["joined"], name="joined", axis=1),
+        parts[4][0],
+    ]
+    weights = {name: array for _, part in parts for name, array in part.items()}
+    model, change = checked(nodes, weights)
+    # `n` is read by one Conv, which takes it in NCHW for the cost of one Transpose.
+    assert ops(model).count("Transpose") == change.added == 1
+    assert [(record.node, record.reason) for record in change.not_carried] == [
+        ("norm", "it has no form for NHWC")
+    ]
+
+
+def test_transposes_of_a_model_that_was_channels_last_go():
+    (first, w1), (second, w2) = conv("x", "a"), conv("b", "y")
+    nodes = [
+        first,
+        helper.make_node("Transpose", ["a"], ["last"], name="to_last", perm=[0, 2, 3, 1]),
+        helper.make_node("LayerNormalization", ["last", "gamma"], ["normal"], name="normal", axis=-1),
+        helper.make_node("Transpose", ["normal"], ["b"], name="from_last", perm=[0, 3, 1, 2]),
+        second,
+    ]
+    model, change = checked(nodes, w1 | w2 | {"gamma": np.random.default_rng(2).random(16)})
+    assert ops(model) == ["LayoutConv", "LayerNormalization", "LayoutConv"]
+    assert (change.added, change.removed) == (0, 2)
+
+
+def test_a_model_with_nhwc_inputs_and_outputs_loses_all_transposes():
+    (first, w1), (second, w2) = conv("first", "a"), conv("a", "b")
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["first"], perm=[0, 3, 1, 2]),
+        first,
+        second,
+        helper.make_node("Transpose", ["b"], ["c"], perm=[0, 2, 3, 1]),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    model, change = checked(nodes, w1 | w2, x=(2, 9, 7, 16))
+    assert ops(model) == ["LayoutConv", "LayoutConv", "Relu"]
+    assert change.removed == 2
+
+
+@pytest.mark.parametrize("pool", ["GlobalAveragePool", "ReduceMean"])
+def test_squeeze_and_excitation_in_float16_is_carried(pool):
+    parts = [conv("x", "a"), conv("scaled", "y")]
+    options = {} if pool == "GlobalAveragePool" else {"axes": [2, 3]}
+    nodes = [
+        parts[0][0],
+        helper.make_node(pool, ["a"], ["mean"], name="mean", **options),
+        helper.make_node("Conv", ["mean", "w"], ["gate"], name="gate"),
+        helper.make_node("Sigmoid", ["gate"], ["opened"], name="opened"),
+        helper.make_node("Mul", ["a", "opened"], ["scaled"], name="scaled"),
+        parts[1][0],
+    ]
+    weights = parts[0][1] | parts[1][1] | {"w": np.random.default_rng(3).standard_normal((16, 16, 1, 1)) / 4}
+    model, change = checked(nodes, weights, dtype=np.float16)
+    assert set(change.carried) == {"mean", "scaled"}
+    assert "Transpose" not in ops(model)
+
+
+def test_a_mean_of_float32_stays_in_nchw_because_it_is_slow_in_nhwc():
+    (first, w1), (second, w2) = conv("x", "a"), conv("a", "b")
+    nodes = [first, second, helper.make_node("GlobalAveragePool", ["b"], ["y"], name="mean")]
+    model, change = checked(nodes, w1 | w2)
+    assert change.nodes["conv_b"] == ("input",)
+    assert [record.node for record in change.not_carried] == ["mean"]
+    assert "GlobalAveragePool" in ops(model)
+
+
+def test_values_that_a_subgraph_reads_are_nchw_there():
+    (first, w1), (second, w2) = conv("x", "a"), conv("a", "b")
+    inner, w3 = conv("a", "inside")
+    then = helper.make_graph(
+        [inner], "then", [], [helper.make_tensor_value_info("inside", TensorProto.FLOAT, None)]
+    )
+    other = helper.make_graph(
+        [helper.make_node("Neg", ["a"], ["outside"])],
+        "other",
+        [],
+        [helper.make_tensor_value_info("outside", TensorProto.FLOAT, None)],
+    )
+    nodes = [
+        first,
+        second,
+        helper.make_node("If", ["condition"], ["chosen"], then_branch=then, else_branch=other),
+        helper.make_node("Add", ["chosen", "b"], ["y"]),
+    ]
+    checked(nodes, w1 | w2 | w3 | {"condition": np.array(True)})
+
+
+def test_the_report_says_what_changed():
+    (first, w1), (second, w2) = conv("x", "a"), conv("a", "y")
+    model = model_of([first, second], w1 | w2)
+    assert "layout" not in swap(model).report()
+    assert swap(model, layout="nhwc").report()["layout"] == {
+        "nhwc": {"conv_a": ["output"], "conv_y": ["input"]},
+        "carried": [],
+        "transposes_added": 0,
+        "transposes_removed": 0,
+        "not_carried": [],
+    }
+
+
+def test_the_argument_model_and_the_model_in_nchw_stay_as_they_are():
+    (first, w1), (second, w2) = conv("x", "a"), conv("a", "y")
+    model = ir.from_proto(model_of([first, second], w1 | w2))
+    result = swap(model, layout="nhwc")
+    assert ops(model) == ["Conv", "Conv"]
+    assert ops(result.nchw_model) == ["Conv", "Conv"]
+    assert result.nchw_model is not result.model
+
+
+def test_an_unknown_layout_is_refused():
+    (first, weights) = conv("x", "y")
+    with pytest.raises(ConvswapError, match="unknown layout 'nhcw'; did you mean 'nhwc'"):
+        swap(model_of([first], weights), layout="nhcw")
+
+
+def test_without_a_card_auto_says_so_and_changes_nothing(monkeypatch):
+    monkeypatch.setattr("convswap._native.cuda_devices", list)
+    (first, w1), (second, w2) = conv("x", "a"), conv("a", "y")
+    result = swap(model_of([first, second], w1 | w2), layout="auto")
+    assert ops(result.model) == ["Conv", "Conv"]
+    assert any("there is none" in note for note in result.notes)
