@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 from convswap.graph.fusion.fuse import Stage
+from convswap.graph.layout.choose import LayoutChange
 from convswap.optimizing import end_to_end, measuring
 from convswap.optimizing.choice import DEFAULT_VARIANT
 from convswap.optimizing.end_to_end import Candidate, best_end_to_end
@@ -43,12 +44,17 @@ def measured_on(device: Device, our_milliseconds=OUR_MILLISECONDS, precision="tf
     return prepared, convs
 
 
-def run_candidates(monkeypatch, results):
-    """Set end-to-end milliseconds by names of Convs (the original takes 1 ms); return the names that run."""
+def run_candidates(monkeypatch, results, nhwc=MappingProxyType({})):
+    """Set end-to-end milliseconds by names of Convs (the original takes 1 ms); return the names that run.
+
+    `nhwc` has the candidates with tensors in NHWC.
+    """
     candidates = []
 
-    def run_end_to_end(original, selected):
+    def run_end_to_end(original, selected, pairs=(), layout="nchw"):
         names = tuple(each.segment.name for each in selected)
+        if layout != "nchw":
+            return nhwc.get(names, Candidate())
         candidates.append(names)
         milliseconds, agree = results[names]
         choices = {name: None for name in names}
@@ -111,7 +117,9 @@ def test_on_a_card_later_stages_are_tried_though_earlier_ones_are_faster_alone(m
     monkeypatch.setattr(MeasuredSegment, "problems", ["a problem"])
     candidates = []
 
-    def run_end_to_end(original, selected):
+    def run_end_to_end(original, selected, pairs=(), layout="nchw"):
+        if layout != "nchw":
+            return Candidate()
         candidates.append({conv.segment.name: conv.convswap_variant for conv in selected})
         times = (WholeModelTimes(1, 1.0, 0.9 - 0.1 * len(candidates)),)
         by_name = {conv.segment.name: conv for conv in selected}
@@ -135,6 +143,21 @@ def test_a_faster_model_whose_outputs_differ_is_not_preferred(monkeypatch):
     # If no model's outputs agree, the fastest model is returned.
     run_candidates(monkeypatch, {models[0]: (0.8, False), models[1]: (0.5, False)})
     assert tuple(best_end_to_end(prepared, convs).choices) == models[1]
+
+
+def test_on_a_card_all_convs_are_tried_with_tensors_in_nhwc(monkeypatch):
+    prepared, convs = measured_on(CARD)
+    everything = tuple(conv.segment.name for conv in convs)
+    names = ("stem",)
+    times = (WholeModelTimes(1, 1.0, 0.4),)
+    change = LayoutChange({"stem": ("output",)})
+    nhwc = {everything: Candidate(dict.fromkeys(everything), times=times, outputs_agree=True, layout=change)}
+    run_candidates(monkeypatch, {names: (0.8, True), ("stem", "block"): (0.9, True)}, nhwc)
+    best = best_end_to_end(prepared, convs)
+    assert best.layout is change and tuple(best.choices) == everything
+    # Without a card there are no kernels for NHWC.
+    run_candidates(monkeypatch, {names: (0.8, True)}, nhwc)
+    assert best_end_to_end(replace(prepared, device=CPU), convs).layout is None
 
 
 def test_on_a_card_every_segment_is_compiled_unfused_and_fused_at_each_batch(monkeypatch):

@@ -250,10 +250,14 @@ def swap_selected(
     model: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
     choices: Mapping[str, NodeChoice],
     reason_for_others: str,
+    *,
+    layout: str = DEFAULT_LAYOUT,
+    batch: int = 1,
 ) -> SwapResult:
     """Return a copy of `model` in which the Convs named in `choices` are swapped, each by its own choice.
 
-    The names are those that `swap` gives to the nodes. All other Convs are recorded in `not_swapped` with the
+    The names are those that `swap` gives to the nodes; `layout` and `batch` are its arguments, but the model
+    in NCHW is not kept. All other Convs are recorded in `not_swapped` with the
     reason `reason_for_others`. `not_fused` is empty. Everything else is as in `swap`.
 
     Raises:
@@ -267,7 +271,7 @@ def swap_selected(
     pairing = {name for name, choice in choices.items() if choice.may_pair}
     if pairing:
         fused, _ = fuse_depthwise(swapping.copy, swapping.names, swapping.types, pairing.__contains__, fused)
-    return swapping.result(fused)
+    return replace(_with_layout(swapping.result(fused), layout, batch), nchw=None)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ import onnxruntime
 
 from convswap.errors import ConvswapError
 from convswap.graph.fusion.fuse import Fused
-from convswap.graph.swap import NodeChoice, SwapResult
+from convswap.graph.layout.choose import LayoutChange
+from convswap.graph.swap import DEFAULT_LAYOUT, NodeChoice, SwapResult
 from convswap.optimizing.choice import MIN_MEAN_SPEEDUP
 from convswap.optimizing.measuring import MeasuredSegment
 from convswap.optimizing.pairs import MeasuredPair
@@ -56,6 +57,7 @@ class Candidate:
     `choices` is None if no selection of Convs was tried. It is also None if no Conv is faster as a segment,
     the best candidate has no pair, and the model gains less than 2 %. `wrong_convs` has the Convs that were
     left as they are because each changes the outputs too much by itself, with a sentence that says how much.
+    `layout` has the tensors between Convs that are NHWC, if any are.
     """
 
     choices: Mapping[str, NodeChoice] | None = None
@@ -67,6 +69,7 @@ class Candidate:
     reference: str = ""
     outputs_agree: bool = False
     wrong_convs: Mapping[str, str] = field(default_factory=dict)
+    layout: LayoutChange | None = None
 
     @property
     def differs(self) -> bool:
@@ -86,8 +89,10 @@ def best_end_to_end(
 
     If no candidate is faster with outputs that agree, return the best of the others; see `_best`. Selections
     are made of the Convs that are faster as a segment or, on a GPU, nearly as fast. On a GPU a further
-    candidate fuses more nodes into the Convs of the best. The last candidate adds the `pairs` to the best
-    candidate before, or to the original if that is not faster or its outputs differ.
+    candidate fuses more nodes into the Convs of the best. The next candidate adds the `pairs` to the best
+    candidate before, or to the original if that is not faster or its outputs differ. The last ones, on a GPU,
+    make tensors between Convs NHWC: with the Convs of the best candidate, and with all Convs that are
+    accurate, each fused as far as possible, because a Conv alone is timed in NCHW.
 
     If the outputs of a candidate without pairs differ, the Convs of the first such candidate that change them
     by themselves are left out, and the others are tried again. If no Conv is faster as a segment, and the
@@ -125,6 +130,11 @@ def _best_of(
         convs = {conv.segment.name: conv for conv in measured} | dict(best.convs)
         with_pairs = [convs[name] for name in convs if name in selected]
         best = _best([best, _run_end_to_end(original, with_pairs, pairs)])
+    if prepared.device.name == "cuda":
+        accurate = [conv.fused_as_far_as_possible() for conv in measured if conv.precision is not None]
+        for tried, its_pairs in ((list(best.convs.values()), best.pairs), (accurate, ())):
+            if tried:
+                best = _best([best, _run_end_to_end(original, tried, its_pairs, "auto")])
     # If no Conv is faster as a segment, a speedup of the whole model must be more than noise.
     is_significant = faster or best.pairs or (best.times and mean_speedup(best.times) >= MIN_MEAN_SPEEDUP)
     return best if is_significant else Candidate(), differing
@@ -208,12 +218,19 @@ class _Original:
         return make_session(self.prepared.original, DEFAULT, self.prepared.device)
 
     def swap_and_open(
-        self, choices: Mapping[str, NodeChoice]
+        self, choices: Mapping[str, NodeChoice], layout: str = DEFAULT_LAYOUT
     ) -> tuple[SwapResult, Sequence[onnxruntime.InferenceSession]]:
-        """Return the model swapped by `choices`, and sessions of the original and the swapped model."""
+        """Return the model swapped by `choices`, and sessions of the original and the swapped model.
+
+        There are no sessions if another `layout` than NCHW was asked for and changes nothing.
+        """
         # The reference and the session take much memory, so each is made before folding makes new weights.
         _, default = self.reference_outputs, self.session
-        optimized, swapping = swapped_model(self.prepared.original, choices, NOT_SELECTED)
+        optimized, swapping = swapped_model(
+            self.prepared.original, choices, NOT_SELECTED, layout, max(self.prepared.sources)
+        )
+        if layout != DEFAULT_LAYOUT and (swapping.layout is None or not swapping.layout.nodes):
+            return swapping, ()
         return swapping, (default, make_session(optimized, CONVSWAP, self.prepared.device))
 
     def compare_outputs(
@@ -229,13 +246,19 @@ class _Original:
 
 
 def _run_end_to_end(
-    original: _Original, convs: Sequence[MeasuredSegment], pairs: Sequence[MeasuredPair] = ()
+    original: _Original,
+    convs: Sequence[MeasuredSegment],
+    pairs: Sequence[MeasuredPair] = (),
+    layout: str = DEFAULT_LAYOUT,
 ) -> Candidate:
+    """Return the candidate that swaps `convs` and `pairs`; one without times if `layout` changes nothing."""
     prepared, device = original.prepared, original.prepared.device
     choices = {conv.segment.name: conv.choice for conv in convs}
     for pair in pairs:
         choices |= pair.choices
-    swapping, sessions = original.swap_and_open(choices)
+    swapping, sessions = original.swap_and_open(choices, layout)
+    if not sessions:
+        return Candidate()
     times = []
     for batch, source in prepared.sources.items():
         feeds = on_device(source.first(batch), device)
@@ -245,7 +268,17 @@ def _run_end_to_end(
         times.append(WholeModelTimes(batch, default, optimized))
     errors, reference, agree = original.compare_outputs(sessions, convs)
     by_name = {conv.segment.name: conv for conv in convs}
-    return Candidate(choices, swapping.fused, by_name, tuple(pairs), tuple(times), errors, reference, agree)
+    return Candidate(
+        choices=choices,
+        fused=swapping.fused,
+        convs=by_name,
+        pairs=tuple(pairs),
+        times=tuple(times),
+        errors=errors,
+        reference=reference,
+        outputs_agree=agree,
+        layout=swapping.layout,
+    )
 
 
 def _tolerance(convs: Sequence[MeasuredSegment], device: Device) -> float:

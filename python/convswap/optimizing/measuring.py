@@ -123,6 +123,11 @@ class MeasuredSegment:
         deepest = replace(self, last_stage=last_stage, tuning_lines=())
         return deepest.with_heuristic_algorithms(device)
 
+    def fused_as_far_as_possible(self) -> MeasuredSegment:
+        """Return the Conv fused up to the last stage that was timed, with no measured algorithm."""
+        last_stage = max(variant for variant in self.times if variant is not None)
+        return replace(self, last_stage=last_stage, tuning_lines=())
+
     def with_heuristic_algorithms(self, device: Device) -> MeasuredSegment:
         """Return the same measurements with the algorithms that the planner's heuristic chooses."""
         return replace(

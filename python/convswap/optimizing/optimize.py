@@ -18,7 +18,7 @@ import onnx
 from convswap.errors import ConvswapError, batch_sizes
 from convswap.graph.fusion.fuse import Fused, Stage
 from convswap.graph.model_file import check_model_target, model_files
-from convswap.graph.swap import SwapResult, swap_selected
+from convswap.graph.swap import DEFAULT_LAYOUT, SwapResult, swap_selected
 from convswap.inputs.model_with_data import UserModel, open_model
 from convswap.inputs.sample_shapes import InputShape, shape_notes, shape_notes_on_error
 from convswap.inputs.user_inputs import UserInputs
@@ -69,7 +69,8 @@ def optimize(
     Then the whole model is timed against the original, and the outputs are compared. On a GPU a
     swapped Conv whose segment takes up to 1.18 times the default provider's time is tried too. The model is
     written only if it is faster and its outputs agree. If the outputs differ even without depthwise Convs
-    fused with 1x1 Convs, the Convs that change them by themselves are left as they are.
+    fused with 1x1 Convs, the Convs that change them by themselves are left as they are. On a GPU the whole
+    model is also tried with tensors between Convs in NHWC, see `swap`.
 
     Args:
         model: a network's name, the path of an ONNX file, or a model that holds its weights itself.
@@ -151,7 +152,7 @@ def _optimize(
         reference=best.reference,
         answers_agree=best.outputs_agree,
         written=None,
-        notes=tuple(_notes(prepared, cache)),
+        notes=(*_notes(prepared, cache), *([] if best.layout is None else best.layout.lines()[:1])),
     )
     return optimization, _swap_best(best, prepared, model)
 
@@ -173,7 +174,8 @@ def _swap_best(best: Candidate, prepared: Prepared, model: UserModel) -> SwapRes
         return None
     # For user inputs the measured model may have tensors in place of sequences, optionals and defaults.
     user_model = prepared.original if prepared.options.inputs is None else open_model(model)[1]
-    return swap_selected(user_model, best.choices, NOT_SELECTED)
+    layout = DEFAULT_LAYOUT if best.layout is None else "auto"
+    return swap_selected(user_model, best.choices, NOT_SELECTED, layout=layout, batch=max(prepared.sources))
 
 
 def _options(prepared: Prepared) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from convswap.graph.fusion.fuse import Stage
 from convswap.graph.plain_model import CONV_ATTRIBUTES
 from convswap.graph.replaced import constants_of
 from convswap.graph.serialisation import copy_of
-from convswap.graph.swap import NodeChoice, SwapResult, swap_selected
+from convswap.graph.swap import DEFAULT_LAYOUT, NodeChoice, SwapResult, swap_selected
 from convswap.runtime.layers import ConvLayer, conv_layers
 from convswap.runtime.memory import released_at_once
 
@@ -164,11 +164,15 @@ def _without_computed_weights(branch: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def swapped_model(
-    model: ir.Model, choices: Mapping[str, NodeChoice], why_others: str
+    model: ir.Model,
+    choices: Mapping[str, NodeChoice],
+    why_others: str,
+    layout: str = DEFAULT_LAYOUT,
+    batch: int = 1,
 ) -> tuple[SplitModel, SwapResult]:
     """Return `model` swapped by `swap_selected`, and the result of the swap, whose model has no weights."""
     with released_at_once():
-        result = swap_selected(model, choices, why_others)
+        result = swap_selected(model, choices, why_others, layout=layout, batch=batch)
         return split_model_in_place(result.model), result
 
 
