@@ -38,7 +38,7 @@ class RandomLayoutModel:
         self.opset = self._random.choice(OPSETS)
         self.rank = self._random.choice((4, 4, 4, 4, 3, 5))
         self.dtype = self._random.choice((np.float32, np.float32, np.float16))
-        self._batch = self._random.choice(("n", 2))
+        self.batch = self._random.choice(("n", 2))
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: list[onnx.TensorProto] = []
         self._values: list[tuple[str, tuple[int, ...]]] = []  # names and shapes without the batch
@@ -72,7 +72,7 @@ class RandomLayoutModel:
             for name, shape in self._values[1:]
             if name not in read or name == last or self._random.random() < 0.1
         ]
-        batch = self._batch
+        batch = self.batch
         graph = helper.make_graph(
             self._nodes,
             "random",
@@ -172,7 +172,7 @@ class RandomLayoutModel:
         name, shape = self._any()
         other = self._same(lambda candidate: candidate[1:] == shape[1:])
         inputs, channels = [name, other[0]], shape[0] + other[1][0]
-        if self._random.random() < 0.2 and self._batch == 2:
+        if self._random.random() < 0.2 and self.batch == 2:
             inputs[1], channels = self._tensor(self._numbers.random((2, 3, *shape[1:]))), shape[0] + 3
         axis = self._random.choice((1, -len(shape)))
         self._node("Concat", inputs, (channels, *shape[1:]), axis=axis)
