@@ -15,6 +15,7 @@ from typing import Any
 
 import onnx
 import pytest
+from card_algorithms import why_lacking
 from convswap import _native, export
 from convswap.models import Network
 from cuda_driver import free_bytes
@@ -103,7 +104,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
+def algorithms_of(item: pytest.Item) -> Iterator[Any]:
+    """Yield the algorithms without which a test has no subject."""
+    for marker in item.iter_markers("algorithm"):
+        yield from marker.args
+    if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+        yield item.callspec.params.get("algorithm")
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu"):
+        for algorithm in algorithms_of(item):
+            if reason := why_lacking(algorithm):
+                pytest.skip(reason)
     # Checked before each test, because free memory changes.
     if item.get_closest_marker("large"):
         reason = why_not_large(needs_card=item.get_closest_marker("gpu") is not None)

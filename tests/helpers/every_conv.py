@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
+from card_algorithms import first_on_card
 from conv_cases import ConvCase, assert_within_rounding
 from convswap import _native
 from element_types import TYPES, assert_rounded_once
@@ -21,10 +22,10 @@ from onnx import TensorProto, helper, numpy_helper
 from op_sessions import ROUNDING
 
 CHANNELS = 3
-# Algorithm of a device for each name in CONVS.
+# Algorithms of a device for each name in CONVS: the first that the card has is taken.
 ALGORITHMS = {
-    "cpu": {"fast": "direct", "plain": "reference", "auto": "auto"},
-    "cuda": {"fast": "few_channels", "plain": "naive", "auto": "auto"},
+    "cpu": {"fast": ("direct",), "plain": ("reference",), "auto": ("auto",)},
+    "cuda": {"fast": ("few_channels", "tiled"), "plain": ("naive",), "auto": ("auto",)},
 }
 
 
@@ -115,7 +116,7 @@ def model(device: str) -> bytes:
                 name=name,
                 domain="convswap",
                 precision=conv.precision,
-                algorithm=ALGORITHMS[device][conv.algorithm],
+                algorithm=first_on_card(*ALGORITHMS[device][conv.algorithm]),
                 **conv.attributes,
                 **conv.epilogue,
             )

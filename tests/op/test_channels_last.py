@@ -89,6 +89,7 @@ CASES = {
 
 
 @pytest.mark.gpu
+@pytest.mark.algorithm("channels_last")
 @pytest.mark.parametrize("activation", [None, "Relu", "SiLU", "Tanh"])
 @pytest.mark.parametrize("has_residual", [False, True])
 @pytest.mark.parametrize("case", CASES)

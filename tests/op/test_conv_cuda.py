@@ -63,7 +63,7 @@ def why_skipped(algorithm: str, problem: _native.Problem) -> str:
     reason = _native.why_not(problem, algorithm, "cuda")
     # implicit_gemm needs whole images in shared memory.
     is_too_large = algorithm == "implicit_gemm" and ("do not fit" in reason or "its sums take" in reason)
-    other_reasons = ("compute capability", "in precision ieee", "depthwise convolutions of float32")
+    other_reasons = ("in precision ieee", "depthwise convolutions of float32")
     may_skip = is_too_large or any(words in reason for words in other_reasons)
     return f"{algorithm}: {reason}" if may_skip else ""
 
@@ -157,6 +157,7 @@ def test_tensor_cores_are_as_accurate_as_float32_in_precision_ieee(layer, algori
 
 
 @pytest.mark.gpu
+@pytest.mark.algorithm("few_channels")
 def test_long_sums_stay_accurate_in_precision_ieee():
     # Tensor cores truncate sums, so few_channels computes a few channels in each pass.
     case = ConvCase((2, 96, 20, 22), (24, 96, 5, 5))
@@ -202,13 +203,11 @@ def test_toeplitz_tells_long_sums_from_a_matrix_that_does_not_fit(precision):
 
 
 def plan_of_implicit_gemm(x_shape, w_shape, **attributes) -> str:
-    problem = _native.Problem(x_shape, w_shape, **attributes)
-    if "compute capability" in (reason := _native.why_not(problem, "implicit_gemm", "cuda")):
-        pytest.skip(reason)
-    return _native.describe_plan(problem, "cuda", "implicit_gemm")
+    return _native.describe_plan(_native.Problem(x_shape, w_shape, **attributes), "cuda", "implicit_gemm")
 
 
 @pytest.mark.gpu
+@pytest.mark.algorithm("implicit_gemm")
 def test_implicit_gemm_pairs_rows_where_that_saves_wgmmas_or_frees_memory_for_results():
     def plan(filters, size, **attributes):
         return plan_of_implicit_gemm((2048, 4, size, size), (filters, 4, 7, 7), **attributes)
@@ -232,6 +231,7 @@ def test_implicit_gemm_pairs_rows_where_that_saves_wgmmas_or_frees_memory_for_re
 
 
 @pytest.mark.gpu
+@pytest.mark.algorithm("implicit_gemm")
 @pytest.mark.parametrize(
     ("x_shape", "w_shape", "loads", "buffers"),
     [
@@ -251,6 +251,7 @@ def test_implicit_gemm_gives_memory_to_loads_or_to_results(x_shape, w_shape, loa
 
 
 @pytest.mark.gpu
+@pytest.mark.algorithm("implicit_gemm")
 def test_implicit_gemm_takes_narrower_tiles_where_fewer_columns_are_no_outputs():
     def columns(size, w_shape, **attributes):
         plan = plan_of_implicit_gemm((10_000, w_shape[1], size, size), w_shape, **attributes)
@@ -266,6 +267,7 @@ def test_implicit_gemm_takes_narrower_tiles_where_fewer_columns_are_no_outputs()
 
 
 @pytest.mark.gpu
+@pytest.mark.algorithm("implicit_gemm")
 @pytest.mark.parametrize("precision", ["tf32", "ieee"])
 @pytest.mark.parametrize(
     ("x_shape", "w_shape", "double_buffered_filters"),
@@ -328,6 +330,7 @@ def relative_l2_in_ieee(algorithm, case):
 
 
 @pytest.mark.gpu
+@pytest.mark.algorithm("toeplitz")
 @pytest.mark.parametrize(
     ("size", "filters", "min_images", "is_copied"),
     [(70, 12, 48, False), (57, 7, 88, True)],
@@ -440,6 +443,7 @@ def test_what_is_there_before_the_next_window_of_the_weights_may_be_subnormal(pr
 
 
 @pytest.mark.gpu
+@pytest.mark.algorithm("few_channels")
 def test_several_passes_over_many_binades_keep_their_accuracy_in_precision_ieee():
     case = ConvCase((2, 96, 12, 14), (5, 96, 5, 5), True)
     assert "passes" in _native.describe_plan(problem_of(case, precision="ieee"), "cuda", "few_channels")
@@ -448,6 +452,7 @@ def test_several_passes_over_many_binades_keep_their_accuracy_in_precision_ieee(
 
 
 @pytest.mark.gpu
+@pytest.mark.algorithm("few_channels")
 @pytest.mark.parametrize("activation", ["SiLU", "HardSwish"])
 @each("spread, precision", [(0, "ieee"), (0, "tf32"), (24, "ieee"), (24, "tf32")])
 def test_sums_of_several_passes_and_windows_are_activated_once(spread, precision, activation):
@@ -623,6 +628,7 @@ def test_tensor_cores_give_the_definition_where_images_are_cut_into_tiles(case, 
 
 
 @pytest.mark.gpu
+@pytest.mark.algorithm("few_channels")
 @pytest.mark.parametrize(
     "case",
     [

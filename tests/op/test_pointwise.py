@@ -33,22 +33,15 @@ EPILOGUES = {
 }
 
 
-@pytest.fixture
-def hopper():
-    """Skip if the card is not of compute capability 9.0."""
-    reason = _native.why_not(_native.Problem((1, 32, 8, 8), (32, 32, 1, 1)), "pointwise", "cuda")
-    if reason:
-        pytest.skip(reason)
-
-
 def conv(x, w, b, attributes: dict, z=None, **options) -> np.ndarray:
     return conv_on_card("pointwise", x, w, b, attributes, z, **options)
 
 
 @pytest.mark.gpu
+@pytest.mark.algorithm("pointwise")
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_the_definition(name, element, hopper):
+def test_it_is_the_definition(name, element):
     case = CASES[name]
     x, w, b = cast_to(case.arrays(), element)
     reference = reference_of(x, w, b, case.attributes)
@@ -59,10 +52,11 @@ def test_it_is_the_definition(name, element, hopper):
 
 
 @pytest.mark.gpu
+@pytest.mark.algorithm("pointwise")
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("has_residual", [False, True])
 @pytest.mark.parametrize("name", EPILOGUES)
-def test_epilogues_are_the_definition(name, has_residual, element, hopper):
+def test_epilogues_are_the_definition(name, has_residual, element):
     if element != "float32" and name in ("sigmoid", "pool"):
         pytest.skip("a second kernel would round a second time")
     # Ten rows of nine pixels are pairs; nine rows are an odd number of pixels.
@@ -82,7 +76,7 @@ def test_epilogues_are_the_definition(name, has_residual, element, hopper):
 @pytest.mark.parametrize("has_residual", [False, True])
 @pytest.mark.parametrize("activation", ["SiLU", "HardSwish"])
 @pytest.mark.parametrize("algorithm", ["pointwise", "many_channels", "few_channels"])
-def test_swish_is_the_definition(algorithm, activation, has_residual, element, hopper):
+def test_swish_is_the_definition(algorithm, activation, has_residual, element):
     if algorithm == "few_channels" and has_residual and element != "float32":
         pytest.skip("it adds a residual in a second kernel, which would round a second time")
     # Ten rows of nine pixels are pairs; nine rows are an odd number. 203 and 13 filters are no multiples of
@@ -102,7 +96,8 @@ def test_swish_is_the_definition(algorithm, activation, has_residual, element, h
 
 
 @pytest.mark.gpu
-def test_numbers_of_all_exponents_infinities_and_nan_are_as_they_are(hopper):
+@pytest.mark.algorithm("pointwise")
+def test_numbers_of_all_exponents_infinities_and_nan_are_as_they_are():
     case = ConvCase((2, 32, 9, 9), (40, 32, 1, 1))
     x, w, _ = case.arrays()
     random = np.random.default_rng(2)
@@ -117,7 +112,8 @@ def test_numbers_of_all_exponents_infinities_and_nan_are_as_they_are(hopper):
 
 
 @pytest.mark.gpu
-def test_weights_of_any_number_of_channels_are_loaded(hopper):
+@pytest.mark.algorithm("pointwise")
+def test_weights_of_any_number_of_channels_are_loaded():
     """Weights of filters that do not begin at a multiple of 16 bytes are loaded one by one."""
     for channels, element in (
         (64, "float32"),

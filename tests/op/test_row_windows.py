@@ -51,14 +51,6 @@ MANY_BANDS = {
 TF32 = 2.0**-11
 
 
-@pytest.fixture
-def hopper(cuda):
-    """Skip if the card is not of compute capability 9.0."""
-    reason = _native.why_not(problem_of(CASES["1-D"]), "row_windows", "cuda")
-    if reason:
-        pytest.skip(reason)
-
-
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("name", [*CASES, *MANY_BANDS])
 def test_all_cases_are_supported(name, element):
@@ -67,9 +59,10 @@ def test_all_cases_are_supported(name, element):
 
 
 @pytest.mark.gpu
+@pytest.mark.algorithm("row_windows")
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("name", CASES)
-def test_every_band_of_it_is_the_definition_and_repeats(name, element, hopper):
+def test_every_band_of_it_is_the_definition_and_repeats(name, element):
     case = CASES[name]
     x, w, b = cast_to(case.arrays(), element)
     reference = reference_of(x, w, b, case.attributes)
@@ -84,9 +77,10 @@ def test_every_band_of_it_is_the_definition_and_repeats(name, element, hopper):
 
 
 @pytest.mark.gpu
+@pytest.mark.algorithm("row_windows")
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("name", MANY_BANDS)
-def test_slots_are_used_again_and_again(name, element, hopper):
+def test_slots_are_used_again_and_again(name, element):
     case = MANY_BANDS[name]
     problem = problem_of(case, type=element)
     x, w, b = cast_to(case.arrays(), element)
@@ -101,9 +95,10 @@ def test_slots_are_used_again_and_again(name, element, hopper):
 
 
 @pytest.mark.gpu
+@pytest.mark.algorithm("row_windows")
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("name", EPILOGUES)
-def test_epilogues_are_the_definition(name, element, hopper):
+def test_epilogues_are_the_definition(name, element):
     for case_name in ("a first layer", "of odd width", "two blocks of filters"):
         case = CASES[case_name]
         attributes = {**case.attributes, **EPILOGUES[name]}
@@ -118,9 +113,10 @@ def test_epilogues_are_the_definition(name, element, hopper):
 
 
 @pytest.mark.gpu
+@pytest.mark.algorithm("row_windows")
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("name", ["a first layer", "of odd width", "groups"])
-def test_infinities_and_nan_reach_the_outputs_that_see_them_and_no_others(name, element, hopper):
+def test_infinities_and_nan_reach_the_outputs_that_see_them_and_no_others(name, element):
     case = CASES[name]
     x, w, b = cast_to(case.arrays(), element)
     flat = x.reshape(-1)
@@ -134,7 +130,8 @@ def test_infinities_and_nan_reach_the_outputs_that_see_them_and_no_others(name, 
 
 
 @pytest.mark.gpu
-def test_rows_that_are_no_whole_words_are_loaded_number_by_number(hopper):
+@pytest.mark.algorithm("row_windows")
+def test_rows_that_are_no_whole_words_are_loaded_number_by_number():
     case = CASES["a first layer"]
     x, w, b = cast_to(case.arrays(), "float16")
     odd = np.ascontiguousarray(x[:, :, :, 1:])

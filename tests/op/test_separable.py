@@ -253,18 +253,11 @@ def assert_is_right(y: np.ndarray, pair: Pair, element: str, z=None) -> None:
     assert np.linalg.norm(y - reference) <= 1e-3 * np.linalg.norm(reference)
 
 
-@pytest.fixture
-def ampere(cuda):
-    """Skip if the card is older than compute capability 8.0."""
-    reason = _native.why_not(PAIRS["strided"].problem(), "separable", "cuda")
-    if reason:
-        pytest.skip(reason)
-
-
 @pytest.mark.gpu
+@pytest.mark.algorithm("separable")
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("name", PAIRS)
-def test_every_tile_of_it_is_the_definition_and_repeats(name, element, ampere):
+def test_every_tile_of_it_is_the_definition_and_repeats(name, element):
     pair = PAIRS[name]
     tiles = len(_native.alternatives(pair.problem(type=element), "separable", 20))
     assert tiles == (4 if "strided" in name else 6)
@@ -279,19 +272,21 @@ def test_every_tile_of_it_is_the_definition_and_repeats(name, element, ampere):
 @pytest.mark.gpu
 @pytest.mark.parametrize("algorithm", ["auto", "naive", "tiled", "few_channels", "sliced_k"])
 @pytest.mark.parametrize("name", PAIRS)
-def test_other_algorithms_compute_it_in_two_steps(name, algorithm, ampere):
+def test_other_algorithms_compute_it_in_two_steps(name, algorithm):
     for element in ("float32", "float16"):
         assert_is_right(pair_on_card(PAIRS[name], element, algorithm), PAIRS[name], element)
 
 
 @pytest.mark.gpu
-def test_pool_is_a_kernel_of_its_own(ampere):
+@pytest.mark.algorithm("separable")
+def test_pool_is_a_kernel_of_its_own():
     pair = Pair((2, 32, 16, 56), 16, pool="MaxPool", pool_kernel_shape=[2, 2], pool_strides=[2, 2])
     assert_is_right(pair_on_card(pair, "float32", "separable"), pair, "float32")
 
 
 @pytest.mark.gpu
-def test_infinities_and_nan_reach_the_outputs_that_see_them_and_no_others(ampere):
+@pytest.mark.algorithm("separable")
+def test_infinities_and_nan_reach_the_outputs_that_see_them_and_no_others():
     pair = Pair((2, 32, 16, 56), 16)
     flat = pair.x.reshape(-1)
     flat[[0, flat.size // 2 + 17, flat.size - 1]] = np.inf, np.nan, -np.inf

@@ -43,14 +43,6 @@ FORMATS = {
 }
 
 
-@pytest.fixture
-def ampere(cuda):
-    """Skip if the card is older than compute capability 8.0."""
-    reason = _native.why_not(problem_of(CASES["3x3"]), "sliced_k", "cuda")
-    if reason:
-        pytest.skip(reason)
-
-
 def operand_error(case: ConvCase, operand: float) -> float:
     """Return the rounding error of an operand: depthwise convolutions do not round to TF32."""
     is_depthwise = case.w_shape[1] == 1 and case.attributes.get("group", 1) == case.w_shape[0]
@@ -58,9 +50,10 @@ def operand_error(case: ConvCase, operand: float) -> float:
 
 
 @pytest.mark.gpu
+@pytest.mark.algorithm("sliced_k")
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("name", CASES)
-def test_every_tile_of_it_is_the_definition_and_repeats(name, form, ampere):
+def test_every_tile_of_it_is_the_definition_and_repeats(name, form):
     case = CASES[name]
     element, precision, operand = FORMATS[form]
     options = {"precision": precision}
@@ -78,8 +71,9 @@ def test_every_tile_of_it_is_the_definition_and_repeats(name, form, ampere):
 
 # The default provider's float32 has errors of 6e-8 to 4e-7 at such layers.
 @pytest.mark.gpu
+@pytest.mark.algorithm("sliced_k")
 @pytest.mark.parametrize("name", ["3x3", "planes of 196", "one pixel", "1-D", "a filter of sound"])
-def test_pairs_are_as_accurate_as_float32(name, ampere):
+def test_pairs_are_as_accurate_as_float32(name):
     case = CASES[name]
     x, w, b = cast_to(case.arrays(), "float32")
     reference = reference_of(x, w, b, case.attributes)
@@ -89,10 +83,11 @@ def test_pairs_are_as_accurate_as_float32(name, ampere):
 
 
 @pytest.mark.gpu
+@pytest.mark.algorithm("sliced_k")
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("has_residual", [False, True])
 @pytest.mark.parametrize("name", EPILOGUES)
-def test_epilogues_are_the_definition(name, has_residual, form, ampere):
+def test_epilogues_are_the_definition(name, has_residual, form):
     element, precision, operand = FORMATS[form]
     for case_name in ("planes of 49", "planes of 196", "3x3"):
         case = CASES[case_name]
@@ -109,9 +104,10 @@ def test_epilogues_are_the_definition(name, has_residual, form, ampere):
 
 
 @pytest.mark.gpu
+@pytest.mark.algorithm("sliced_k")
 @pytest.mark.parametrize("precision", ["tf32", "ieee"])
 @pytest.mark.parametrize("name", ["planes of 49", "planes of 196", "3x3", "groups"])
-def test_infinities_and_nan_reach_the_outputs_that_see_them_and_no_others(name, precision, ampere):
+def test_infinities_and_nan_reach_the_outputs_that_see_them_and_no_others(name, precision):
     case = CASES[name]
     x, w, _ = case.arrays()
     flat = x.reshape(-1)

@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
+from card_algorithms import capability
 from comparisons import checked, example, saved, small_model
 from convswap.comparison import outputs as outputs_module
 from convswap.comparison import preparation as compared_module
@@ -438,7 +439,8 @@ def test_network_on_the_gpu_agrees_with_float64_and_has_every_side_and_floor():
     assert set(result.sides) == {"default", "convswap", "heuristic", "no_tf32", "nhwc"}
     assert result.within_tolerance
     # TF32 rounds inputs to 10 bits: a layer's relative error is near 3e-4, and never as small as float32's.
-    assert all(1e-5 < layer.relative_l2_error["convswap"] < 1e-3 for layer in result.layers)
+    smallest, largest = (1e-5, 1e-3) if capability() >= 80 else (0, 1e-5)
+    assert all(smallest < layer.relative_l2_error["convswap"] < largest for layer in result.layers)
     assert result.top1_agreement > 0.99
 
 

@@ -220,6 +220,7 @@ def test_every_cuda_algorithm_that_supports_it_is_exact_on_the_card(large, kind)
 
 
 @pytest.mark.gpu
+@pytest.mark.algorithm("few_channels")
 @pytest.mark.large
 @pytest.mark.parametrize("width", [8192, 8193])
 def test_two_images_of_more_outputs_than_32_bits_count_do_not_meet(width):

@@ -217,6 +217,7 @@ def test_algorithm_of_the_other_device_is_refused_on_the_card(cuda):
 
 
 @pytest.mark.gpu
+@pytest.mark.algorithm("few_channels")
 def test_algorithm_that_cannot_compute_the_problem_says_why_at_the_first_run(cuda):
     wide = np.ones((4, X.shape[1], 3, 12), np.float32)
     session = make_session(conv_model(algorithm="few_channels", w=wide, pads=[0, 4, 0, 4]), cuda)

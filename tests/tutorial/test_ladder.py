@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from card_algorithms import capability, why_lacking
 from command_line import refusal
 from convswap.cli.main import main
 from convswap.models import NETWORKS
@@ -235,6 +236,12 @@ def test_report_of_another_network_is_named():
     assert replace(result, model="ece408-2019fa").reported(result.rows[0]) == "11.2 s + 60.1 s"
 
 
+def is_too_much_for_the_card(row: Row) -> bool:
+    """Return whether the card lacks the rung's algorithm, or is older than 8.0 and lacks shared memory."""
+    lacks_memory = capability() < 80 and "bytes in shared memory" in row.why_not
+    return row.page.device == "cuda" and (lacks_memory or why_lacking(row.page.name) != "")
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("network", NETWORKS)
 def test_every_rung_of_every_network_is_right_on_the_card(network, cuda, monkeypatch):
@@ -243,16 +250,18 @@ def test_every_rung_of_every_network_is_right_on_the_card(network, cuda, monkeyp
     assert result.is_right
     plain = result.rows[1].measured
     assert plain is not None
-    for row in result.rows:
+    rungs = [row for row in result.rows if not is_too_much_for_the_card(row)]
+    for row in rungs:
         assert row.measured is not None, row.why_not
         assert row.measured.accuracy == pytest.approx(plain.accuracy, abs=0.01)
         assert row.measured.op_ms > 0
         if row.page.device == "cuda":
             assert row.measured.floor_ms is None or np.isfinite(row.measured.floor_ms)
             assert row.page.fuses or all(layer.kernels for layer in row.measured.layers)
-    fused = result.rows[-1].measured
-    assert fused is not None and any(layer.fused for layer in fused.layers)
-    assert "From rung 2 to rung 16" in printed_text(result)
+    if rungs[-1] is result.rows[-1]:
+        fused = rungs[-1].measured
+        assert fused is not None and any(layer.fused for layer in fused.layers)
+    assert f"From rung 2 to rung {rungs[-1].page.number}" in printed_text(result)
 
 
 @pytest.mark.gpu

@@ -257,7 +257,14 @@ def test_filters_in_constant_memory_belong_to_one_run_at_a_time(cuda) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("page", [page for page in ON_CARD if page.number != 10], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.algorithm(page.name), id=page.name)
+        for page in ON_CARD
+        if page.number != 10
+    ],
+)
 def test_rung_allocates_and_waits_for_nothing_so_that_a_graph_replays_it(page, cuda) -> None:
     layer = COURSE[6]
     random = np.random.default_rng(0)
