@@ -53,6 +53,12 @@ def test_the_planner_takes_it_for_nhwc_tensors_of_16_bits(x_shape, w_shape, attr
             "its channels and filters are multiples of 64 in",
         ),
         (problem_of((1, 99, 99, 64), (64, 64, 1, 1), strides=[9, 9]), 90, "its strides are at most 8"),
+        (problem_of((1, 40, 40, 64), (64, 64, 12, 11)), 90, "its filters have at most 128 taps"),
+        (
+            problem_of((1, 40, 40, 64), (64, 64, 5, 5), strides=[5, 5]),
+            90,
+            "its taps read at most 16 stride phases, and these read 25",
+        ),
     ],
 )
 def test_it_says_why_it_cannot(problem, capability, reason):
@@ -74,11 +80,25 @@ def test_planning_tries_few_tilings():
     assert 10 < len(_native.alternatives(problem, "channels_last", 1000, **HOPPER)) < 150
 
 
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "attributes"),
+    [
+        ((2, 6000, 64), (64, 64, 3), {"strides": [2]}),
+        ((1, 6, 3000, 64), (64, 64, 3, 9), {"dilations": [1, 25]}),
+        ((1, 12_000, 1, 64), (64, 64, 3, 1), {"strides": [8, 1]}),
+    ],
+)
+def test_long_rows_and_columns_are_cut_into_tiles_that_a_box_holds(x_shape, w_shape, attributes):
+    problem = problem_of(x_shape, w_shape, **attributes)
+    assert not _native.why_not(problem, "channels_last", "cuda", **HOPPER)
+
+
 CASES = {
     "whole rows": ((3, 20, 28, 72), (64, 72, 3, 3), {"pads": [1] * 4}),
     "strips": ((2, 9, 300, 64), (40, 64, 3, 3), {"pads": [1] * 4}),
     "several images in a tile": ((9, 7, 7, 136), (200, 136, 3, 3), {"pads": [1] * 4}),
     "strides": ((2, 31, 33, 64), (128, 64, 3, 3), {"pads": [1, 0, 1, 2], "strides": [2, 2]}),
+    "long rows, strides": ((1, 9, 1201, 64), (40, 64, 3, 3), {"pads": [1] * 4, "strides": [2, 2]}),
     "dilations": ((2, 31, 33, 24), (88, 24, 3, 5), {"pads": [2, 4, 2, 4], "dilations": [2, 2]}),
     "one tap": ((4, 30, 30, 256), (64, 256, 1, 1), {}),
     "one tap, stride": ((4, 30, 30, 256), (320, 256, 1, 1), {"strides": [2, 2]}),

@@ -165,6 +165,7 @@ class ChannelsLastPlan final : public Plan {
     allow_shared_memory(multiply_.kernel, device.shared_memory_per_block);
     prepare_.start = earliest_start(prepare_.kernel);
     multiply_.start = earliest_start(multiply_.kernel);
+    unaligned_.start = earliest_start(unaligned_.kernel);
   }
 
   std::size_t scratch_bytes() const override { return prepared_form().bytes; }
@@ -265,6 +266,12 @@ class ChannelsLast final : public AlgorithmByTiling<ChannelsLastPlan, cheapest_t
     }
     for (int axis = 1; axis < 3; ++axis) {
       if (problem.stride[axis] > 8) return "its strides are at most 8";
+    }
+    if (problem.filter[1] * problem.filter[2] > kMaxTaps) {
+      return joined("its filters have at most ", kMaxTaps, " taps of height and width");
+    }
+    if (const int64_t phases = stride_phases(problem); phases > kMaxStridePhases) {
+      return joined("its taps read at most ", kMaxStridePhases, " stride phases, and these read ", phases);
     }
     return why_not_32_bit_indices(
         {problem.in_channels, problem.out_channels, problem.batch, problem.batch * problem.output_size(),

@@ -44,15 +44,17 @@ class Search {
       : problem_(problem), device_(device), rows_(taps_of(problem, 1)), columns_(taps_of(problem, 2)) {}
 
   std::vector<Tiling> run() && {
-    const int64_t taps = problem_.filter[1] * problem_.filter[2];
-    if (taps > kMaxTaps || rows_.phases.size() * columns_.phases.size() > kMaxStridePhases) return {};
+    std::vector<int64_t> widths = parts_of(problem_.output[2], max_part(2, columns_), kMaxColumnTilings);
+    // The padding between whole rows may leave them room in a wider box.
+    if (widths.front() < problem_.output[2]) widths.insert(widths.begin(), problem_.output[2]);
     for (const bool shares_pixels : {false, true}) {
       // Half of a block for 128 filters would have nothing to do.
       if (shares_pixels && problem_.filters_per_group() <= kWgmmaM) continue;
-      for (const int64_t columns : parts_of(problem_.output[2], kMaxBoxExtent, kMaxColumnTilings)) {
+      for (const int64_t columns : widths) {
         // The most rows whose positions a wgmma has, and fewer.
         const int64_t pitch = columns + columns_.max_shift;
-        const int64_t max_rows = std::max<int64_t>(1, (kMaxPositions - columns) / pitch + 1);
+        const int64_t max_rows =
+            std::clamp<int64_t>((kMaxPositions - columns) / pitch + 1, 1, max_part(1, rows_));
         for (const int64_t rows : parts_of(problem_.output[1], max_rows, kMaxRowTilings)) {
           add(shares_pixels, 1, rows, columns);
           if (rows < problem_.output[1] || columns < problem_.output[2] || problem_.output[0] > 1) continue;
@@ -67,6 +69,11 @@ class Search {
   }
 
  private:
+  // Most outputs of a tile along an axis, whose pixels a TMA box holds.
+  int64_t max_part(int axis, const AxisTaps& taps) const {
+    return std::max<int64_t>(1, kMaxBoxExtent / problem_.stride[axis] - taps.max_shift);
+  }
+
   // Extents of tiles, at most `max_part`, that cut an axis into as few parts as possible, and into more.
   static std::vector<int64_t> parts_of(int64_t extent, int64_t max_part, std::size_t max_count) {
     std::vector<int64_t> parts;
@@ -148,9 +155,7 @@ class Search {
       tiling.shared_bytes = block.end();
       return true;
     };
-    tiling.stages_in_place =
-        !tiling.instance.shares_pixels && !problem_.epilogue.has_residual &&
-        tiling.images * tiling.rows * tiling.columns <= tiling.images * tiling.image_positions();
+    tiling.stages_in_place = !tiling.instance.shares_pixels && !problem_.epilogue.has_residual;
     const int64_t max_pixels = std::min<int64_t>(kMaxPixelStages, k_chunks(problem_, tiling) + 2);
     const bool has_one_block = problem_.group * tiling.filter_blocks == 1;
     tiling.keeps_weights = has_one_block && units <= kMaxWeightStages && fits(kMinPixelStages, units);
@@ -206,6 +211,10 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double memory = to_double(problem.tensor_bytes()) / costs.memory;
   const double squares = computing * computing * computing * computing + memory * memory * memory * memory;
   return costs.launch + std::sqrt(std::sqrt(squares));
+}
+
+int64_t stride_phases(const ConvProblem& problem) {
+  return static_cast<int64_t>(taps_of(problem, 1).phases.size() * taps_of(problem, 2).phases.size());
 }
 
 std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {

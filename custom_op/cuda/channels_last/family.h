@@ -61,6 +61,8 @@ struct Tiling {
   }
 };
 
+// Stride phases that the taps of the filter read.
+int64_t stride_phases(const ConvProblem& problem);
 // K chunks: for each depth tap all chunks of channels.
 int64_t k_chunks(const ConvProblem& problem, const Tiling& tiling);
 // Weight stages of one filter block: a tap of a K chunk each.
