@@ -89,6 +89,7 @@ extern const FittedCosts kH200{
             .chunk = 306.7,  // ns
             .pixels = 75.99,  // ns
             .channel = 5.439,  // ns
+            .exposed = 0.06,
         },
         .layout = {
             .launch = 900,  // ns

@@ -305,7 +305,10 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   // Consumers slow down while producers convert, and wait for stores from a single buffer.
   const double unbuffered =
       tiling.buffers == 1 ? 1 - to_double(tiling.double_buffered_filters) / tiling.filters : 0;
-  const double image = overlapped(chunks * chunk, computing + chunks * converting + unbuffered * storing);
+  // Fewer than three stages do not hide all loads of an image of several chunks.
+  const double exposed = chunks > 1 && tiling.stages < kMaxStages ? costs.exposed * chunks * loading : 0;
+  const double image =
+      overlapped(chunks * chunk, computing + chunks * converting + unbuffered * storing + exposed);
   const double only_image = loading + converting + (chunks - 1) * chunk + computing + storing;
 
   const double blocks_per_image = to_double(problem.group * tiling.filter_blocks);
