@@ -70,8 +70,8 @@ def root_mean_square(values: Vector) -> float:
 def fitted_factors(residuals: Callable[[Vector], Vector], count: int, ridge: float) -> Vector:
     """Return the factors of `count` coefficients with the least loss, by the Levenberg-Marquardt method.
 
-    The loss is the sum of Huber's loss of the residuals, and `ridge` times the sum of the squared logarithms
-    of the factors, which keeps a factor at 1 if the residuals do not depend on it.
+    The loss is the sum of Huber's loss of the residuals, and `ridge` / 2 times the sum of the squared
+    logarithms of the factors, which keeps a factor at 1 if the residuals do not depend on it.
 
     Args:
         residuals: returns the residuals, logarithms of relative errors, for factors.
