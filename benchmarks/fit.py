@@ -4,11 +4,12 @@
     python benchmarks/fit.py fit DATA [--families tiled,toeplitz]             # anywhere
     python benchmarks/fit.py report DATA [--held-out]                         # anywhere
 
-`collect` draws problems from realistic ranges, each from its number. Numbers from PLAIN_FROM on are Convs
-alone, on which the default provider is timed too. Numbers from SUITES_FROM on are layers of the suites of
-`convswap bench`. On each problem it times every algorithm that computes the problem: the tiling that the
-algorithm would choose, and others, at most TILINGS in all. The file DATA has a line of JSON for the card, and
-one for each problem and algorithm.
+`collect` draws problems from realistic ranges, each from its number. Numbers from NHWC_FROM on have channels
+last in x, y or both; `fit` needs some of them (`--problems 4000:4200`) for channels_last and layout. Numbers
+from PLAIN_FROM on are Convs alone, on which the default provider is timed too. Numbers from SUITES_FROM on
+are layers of the suites of `convswap bench`. On each problem it times every algorithm that computes the
+problem: the tiling that the algorithm would choose, and others, at most TILINGS in all. The file DATA has a
+line of JSON for the card, and one for each problem and algorithm.
 
 `fit` fits the coefficients of the cost formulas (custom_op/cuda/costs) to the times by least squares, and
 writes the table of the card. The library has to be built again to use it. Every third drawn problem and the
@@ -53,7 +54,7 @@ from results import card_and_driver, checked_out
 
 RULE = StoppingRule(samples=5, seconds=20, burst_ms=3, max_burst=20, drop_slower=10, drop_first=30)
 PROBLEMS = range(600)
-PLAIN_FROM, SUITES_FROM = 5_000, 10_000
+NHWC_FROM, PLAIN_FROM, SUITES_FROM = 4_000, 5_000, 10_000
 DEFAULT_PROVIDER = "default"
 TABLES = Path(__file__).resolve().parents[1] / "custom_op" / "cuda" / "costs"
 CONV_ATTRIBUTES = "strides", "dilations", "pads", "group"
@@ -124,9 +125,23 @@ def problem_numbered(number: int) -> Drawn:
         return suite_problems()[number - SUITES_FROM]
     draw = drawn_problem(number)
     if not draw.is_plain:
-        return draw
+        return draw if number < NHWC_FROM else with_channels_last(draw)
     attributes = {name: draw.attributes[name] for name in CONV_ATTRIBUTES if name in draw.attributes}
     return replace(draw, has_residual=False, depthwise_shape=None, attributes=attributes)
+
+
+def with_channels_last(draw: Drawn) -> Drawn:
+    """Return the problem with x, y or both in NHWC, the residual like y, and 16 bits as a rule."""
+    random = Random(draw.number)
+    layouts = ("NHWC", "NHWC"), ("NHWC", "NCHW"), ("NCHW", "NHWC")
+    x, y = random.choices(layouts, (6, 2, 2))[0]
+    n, c, *size = draw.x_shape
+    attributes = {**draw.attributes, "input_layout": x, "output_layout": y}
+    if draw.has_residual:
+        attributes["residual_layout"] = y
+    x_shape = (n, *size, c) if x == "NHWC" else draw.x_shape
+    precision = random.choice(("float16", "bfloat16", draw.precision))
+    return replace(draw, x_shape=x_shape, precision=precision, attributes=attributes)
 
 
 def drawn_problem(number: int) -> Drawn:

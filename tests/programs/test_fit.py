@@ -52,6 +52,20 @@ def test_problems_are_drawn_from_their_numbers_and_cover_what_they_should(fit):
     assert sum(draw.is_held_out for draw in draws) == 40
 
 
+def test_channels_last_problems_reach_the_families_that_no_other_problem_needs(fit, tmp_path):
+    numbers = range(fit.NHWC_FROM, fit.NHWC_FROM + 12)
+    drawn = range(fit.NHWC_FROM, fit.PLAIN_FROM, 5)
+    texts = [fit.problem_numbered(number).problem().text for number in drawn]
+    assert all("layout" in text for text in texts)
+    for word in ("MaxPool", "residual", "of=("):
+        assert any(word in text for text in texts), word
+    file = tmp_path / "data.jsonl"
+    fit.collect(file, numbers, 1e9, "abcdef01", 1)
+    rows = rows_of(file)
+    assert {row["problem"] for row in rows} == set(numbers)
+    assert "channels_last" in {row["algorithm"] for row in rows}
+
+
 def test_collecting_goes_on_where_it_stopped(fit, tmp_path):
     file = tmp_path / "data.jsonl"
     fit.collect(file, range(5), 1e9, "abcdef01")

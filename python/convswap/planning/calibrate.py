@@ -165,7 +165,9 @@ def print_calibration(calibration: Calibration, console: Console) -> None:
 
 
 def _cases() -> Iterator[TimedConv]:
-    """Yield layers that are spread over the suites, with one precision each."""
+    """Yield a layer in NHWC, and layers that are spread over the suites, with one precision each."""
+    nhwc = {"input_layout": "NHWC", "output_layout": "NHWC"}
+    yield TimedConv((64, 28, 28, 128), (128, 128, 3, 3), "float16", attributes={"pads": [1] * 4, **nhwc})
     for suite, count in _LAYERS.items():
         layers = SUITES[suite]
         for place in range(count):
