@@ -46,10 +46,8 @@ bool computes_layouts(const Algorithm& algorithm, const ConvProblem& problem) {
     return computes_layouts(algorithm, problem.without_depthwise());
   }
   if (problem.epilogue.is_empty() || algorithm.fuses(problem)) return algorithm.takes_layouts(problem);
-  // The epilogue stage pools in NCHW. Without a pool it needs the same layout for all of its tensors.
+  // The epilogue stage needs the same layout for all of its tensors.
   const Layouts& layouts = problem.layouts;
-  const bool pools = problem.epilogue.pool.kind != PoolKind::none;
-  if (pools && layouts.output != Layout::nchw) return false;
   if (problem.epilogue.has_residual && layouts.residual != layouts.output) return false;
   const ConvProblem convolution = problem.without_epilogue();
   return convolution.layouts.are_nchw() || algorithm.takes_layouts(convolution);

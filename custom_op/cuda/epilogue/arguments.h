@@ -11,12 +11,19 @@ namespace convswap::epilogue {
 template <typename T>
 struct Arguments : Tensors<T> {  // x: the convolution's output; z: the residual; w and b are null
   long long elements;            // of y
-  int x_plane, height, width;    // of the convolution's output
-  FastDivisor y_plane, y_width;
-  // Work units of the pooling kernel; a block computes one at a time. A unit is a group of whole planes, or a
-  // part of one plane if planes are large.
+
+  // For pooling. In NCHW a plane is a channel of an image and a vector is an element. In NHWC a plane is an
+  // image and a vector is one or more channels of a position.
+  long long vectors;      // of y
+  int x_plane;            // elements of a plane of the convolution's output
+  int height, width;      // of the convolution's output
+  int position_elements;  // of a plane
+  FastDivisor y_plane;    // vectors of a plane of y
+  FastDivisor position_vectors, y_width;
+  // Work units; a block computes one at a time. A unit is a group of whole planes, or a part of one plane if
+  // planes are large.
   unsigned units;
-  int planes_per_group, elements_per_part;
+  int planes_per_group, vectors_per_part;
   FastDivisor parts;
   Epilogue epilogue;
 };

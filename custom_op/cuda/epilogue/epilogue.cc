@@ -1,7 +1,7 @@
 // Residual, activation and pool of a convolution's output in global memory, for algorithms that do not fuse
 // them. The kernel reads that output once and writes y once; overlapping pool windows are read again from the
-// caches. It is bound by memory: each thread computes one element of y, and neighbouring threads compute
-// neighbouring elements.
+// caches. It is bound by memory: each thread computes one element of y, or 16 bytes of channels in NHWC, and
+// neighbouring threads compute neighbouring elements. All tensors have the layout of y.
 
 #include <algorithm>
 #include <memory>
@@ -35,43 +35,61 @@ const KernelRegistration registration({.header = "cuda/epilogue/kernel.cuh",
 
 struct Family {
   struct Tiling {
-    bool pools;
+    Instance instance;
     int64_t planes_per_group, parts;  // a unit is a part of planes_per_group planes
-    int64_t elements_per_part;        // of y
+    int64_t vectors_per_part;         // of y
     int64_t units;                    // one per block at a time
   };
   using Arguments = epilogue::Arguments<void>;
-  static std::string name(const Tiling& tiling) { return tiling.pools ? "pool" : "activation"; }
+
+  static bool is_channels_last(const ConvProblem& problem) { return problem.layouts.output == Layout::nhwc; }
+  // Planes of y, and vectors of a plane (arguments.h).
+  static int64_t planes_of(const ConvProblem& problem) {
+    return problem.batch * (is_channels_last(problem) ? 1 : problem.out_channels);
+  }
+  static int64_t y_plane_of(const ConvProblem& problem, bool has_vectors) {
+    const int64_t channels = is_channels_last(problem) ? problem.out_channels : 1;
+    return problem.result_size() * channels / (has_vectors ? 16 / bytes_per_element(problem.type) : 1);
+  }
+
+  static std::string name(const Tiling& tiling) { return tiling.instance.pools ? "pool" : "activation"; }
 
   static Tiling tiling_of(const ConvProblem& problem) {
-    const int64_t chunk = kThreads * (16 / bytes_per_element(problem.type));
+    const int64_t chunk = 16 / bytes_per_element(problem.type), unit = kThreads * chunk;
     if (problem.epilogue.pool.kind == PoolKind::none) {
-      return {false, 0, 0, 0, ceil_divide(problem.result_elements(), chunk)};
+      return {{false, false}, 0, 0, 0, ceil_divide(problem.result_elements(), unit)};
     }
-    const int64_t plane = problem.result_size(), planes = std::max<int64_t>(1, chunk / plane);
+    const bool has_vectors = is_channels_last(problem) && problem.out_channels % chunk == 0;
+    const int64_t vectors = has_vectors ? unit / chunk : unit;
+    const int64_t plane = y_plane_of(problem, has_vectors), planes = std::max<int64_t>(1, vectors / plane);
     // Equal parts of a plane, multiples of a warp.
-    const int64_t parts = planes > 1 ? 1 : ceil_divide(plane, chunk);
+    const int64_t parts = planes > 1 ? 1 : ceil_divide(plane, vectors);
     const int64_t part = parts == 1 ? planes * plane : round_up(ceil_divide(plane, parts), int64_t{32});
-    return {true, planes, parts, part, ceil_divide(problem.batch * problem.out_channels, planes) * parts};
+    return {{true, has_vectors}, planes, parts, part, ceil_divide(planes_of(problem), planes) * parts};
   }
 
   static std::string kernel_name(const ConvProblem& problem, const Tiling& tiling) {
-    return instance_name("epilogue::kernel", element_name(problem.type), Instance{tiling.pools}.arguments());
+    return instance_name("epilogue::kernel", element_name(problem.type), tiling.instance.arguments());
   }
 
   static Arguments arguments_of(const ConvProblem& problem, const Device&, const Tiling& tiling) {
     Arguments arguments{};
     arguments.elements = problem.result_elements();
     arguments.epilogue = problem.epilogue;
-    if (!tiling.pools) return arguments;
-    arguments.x_plane = narrow(problem.output_size());
+    if (!tiling.instance.pools) return arguments;
+    const int64_t y_plane = y_plane_of(problem, tiling.instance.has_vectors);
+    const int64_t channels = is_channels_last(problem) ? problem.out_channels : 1;
+    arguments.vectors = planes_of(problem) * y_plane;
+    arguments.x_plane = narrow(problem.output_size() * channels);
     arguments.height = narrow(problem.output[1]);
     arguments.width = narrow(problem.output[2]);
-    arguments.y_plane = FastDivisor(narrow(problem.result_size()));
+    arguments.position_elements = narrow(channels);
+    arguments.y_plane = FastDivisor(narrow(y_plane));
+    arguments.position_vectors = FastDivisor(narrow(y_plane / problem.result_size()));
     arguments.y_width = FastDivisor(narrow(problem.result[2]));
     arguments.units = static_cast<unsigned>(tiling.units);
     arguments.planes_per_group = narrow(tiling.planes_per_group);
-    arguments.elements_per_part = narrow(tiling.elements_per_part);
+    arguments.vectors_per_part = narrow(tiling.vectors_per_part);
     arguments.parts = FastDivisor(narrow(tiling.parts));
     return arguments;
   }
@@ -116,7 +134,8 @@ class Stage final : public EpilogueStage {
              std::string(name_of(problem.type));
     }
     const bool pools = problem.epilogue.pool.kind != PoolKind::none;
-    if (pools && problem.output_size() > kMaxPlaneElements) {
+    const int64_t channels = Family::is_channels_last(problem) ? problem.out_channels : 1;
+    if (pools && problem.output_size() * channels > kMaxPlaneElements) {
       return "its pooling kernel has 32-bit indices inside an image and the problem needs more";
     }
     return {};
@@ -128,7 +147,9 @@ class Stage final : public EpilogueStage {
         problem.output_elements() * (problem.epilogue.has_residual ? 2 : 1) + problem.result_elements();
     double nanoseconds = costs.launch + to_double(elements * bytes_per_element(problem.type)) / costs.memory;
     if (const Pool& pool = problem.epilogue.pool; pool.kind != PoolKind::none) {
-      const double window = costs.window + costs.input * to_double(pool.kernel[0] * pool.kernel[1]);
+      const bool has_vectors = Family::tiling_of(problem).instance.has_vectors;
+      const double vector = has_vectors ? 16 / to_double(bytes_per_element(problem.type)) : 1;
+      const double window = costs.window / vector + costs.input * to_double(pool.kernel[0] * pool.kernel[1]);
       nanoseconds +=
           costs.pool + to_double(problem.result_elements()) * window / std::max(1, device.multiprocessors);
     }

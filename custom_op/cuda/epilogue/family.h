@@ -4,15 +4,20 @@
 
 #include <string>
 
+#include "cuda/host/text.h"
+
 namespace convswap::epilogue {
 
 struct Instance {
   bool pools;
+  bool has_vectors;  // pools 16 bytes of channels of NHWC tensors per thread
 
   // The template arguments after the element type.
-  std::string arguments() const { return pools ? "true" : "false"; }
+  std::string arguments() const {
+    return joined(pools ? "true, " : "false, ", has_vectors ? "true" : "false");
+  }
 };
 
-inline constexpr Instance kInstances[] = {{false}, {true}};
+inline constexpr Instance kInstances[] = {{false, false}, {true, false}, {true, true}};
 
 }  // namespace convswap::epilogue

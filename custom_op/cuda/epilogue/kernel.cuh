@@ -11,16 +11,21 @@
 
 namespace convswap::epilogue {
 
-// Neighbouring elements of one 16-byte load or store.
-template <typename T>
-struct alignas(16) Chunk {
-  static constexpr int kSize = 16 / sizeof(T);
+// Neighbouring elements of one load or store, of 16 bytes by default.
+template <typename T, int kElements = 16 / int(sizeof(T))>
+struct alignas(kElements * sizeof(T)) Chunk {
+  static constexpr int kSize = kElements;
   T values[kSize];
 };
 
 template <typename T>
 __device__ inline bool is_aligned(const T* pointer) {
   return reinterpret_cast<unsigned long long>(pointer) % 16 == 0;
+}
+
+template <typename T>
+__device__ inline bool are_aligned(const Arguments<T>& problem) {
+  return is_aligned(problem.x) && is_aligned(problem.y) && is_aligned(problem.z);
 }
 
 // Epilogue without a pool: y has the layout of x. y may be x, since the thread that reads an element also
@@ -35,8 +40,7 @@ __device__ inline void store_activated(const Arguments<T>& problem) {
   };
   const long long threads = static_cast<long long>(gridDim.x) * blockDim.x;
   const long long thread = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
-  const bool has_chunks = is_aligned(problem.x) && is_aligned(problem.y) && is_aligned(problem.z);
-  const long long chunks = has_chunks ? problem.elements / Chunk<T>::kSize : 0;
+  const long long chunks = are_aligned(problem) ? problem.elements / Chunk<T>::kSize : 0;
   for (long long i = thread; i < chunks; i += threads) {
     Chunk<T> chunk = reinterpret_cast<const Chunk<T>*>(problem.x)[i];
     Chunk<T> residual{};
@@ -51,113 +55,173 @@ __device__ inline void store_activated(const Arguments<T>& problem) {
   }
 }
 
-// The pool window of one element of y, over the convolution's output plus residual.
-template <typename T, typename Sum>
+// The pool window of kChannels adjacent elements of y, over the convolution's output plus residual. Several
+// channels are adjacent in NHWC.
+template <typename T, typename Sum, int kChannels>
 class InputWindow {
  public:
   __device__ explicit InputWindow(const Arguments<T>& problem)
       : problem_(problem),
+        is_aligned_(are_aligned(problem)),
         height_(static_cast<int>(problem.epilogue.pool.kernel[0])),
         width_(static_cast<int>(problem.epilogue.pool.kernel[1])) {}
 
-  // Moves to the window whose first row and column are given, in the plane at offset `plane`. Negative rows
-  // and columns lie in the padding.
-  __device__ void move(long long plane, int row, int column) { plane_ = plane, row_ = row, column_ = column; }
+  // Moves to the window whose first row and column are given, of the channels whose first position is at
+  // offset `first`. Negative rows and columns lie in the padding.
+  __device__ void move(long long first, int row, int column) { first_ = first, row_ = row, column_ = column; }
 
-  // Calls `call` with each number of the window, in row-major order.
+  // Calls `call` with the channels' numbers at each position of the window, in row-major order.
   template <typename Call>
   __device__ void for_each(Call call) const {
     const int row_end = min(row_ + height_, problem_.height);
     const int column_end = min(column_ + width_, problem_.width);
     for (int row = max(0, row_); row < row_end; ++row) {
       for (int column = max(0, column_); column < column_end; ++column) {
-        const long long index = plane_ + row * problem_.width + column;
-        Sum value = static_cast<Sum>(problem_.x[index]);
-        if (problem_.z != nullptr) value += static_cast<Sum>(problem_.z[index]);
-        call(value);
+        const long long index = index_of(row, column);
+        Sum values[kChannels];
+        convert(load(problem_.x + index), values);
+        if (problem_.z != nullptr) {
+          Sum residual[kChannels];
+          convert(load(problem_.z + index), residual);
+#pragma unroll
+          for (int c = 0; c < kChannels; ++c) values[c] += residual[c];
+        }
+        call(values);
       }
     }
   }
 
-  // True for a window of kSize x kSize that covers at least one element, without a residual.
+  // True for a window of kSize x kSize that covers at least one position, without a residual.
   template <int kSize>
   __device__ bool is_square() const {
     return height_ == kSize && width_ == kSize && problem_.z == nullptr && row_ + kSize > 0 &&
            row_ < problem_.height && column_ + kSize > 0 && column_ < problem_.width;
   }
-  // Calls `call` with each number of the window after loading all of them. Beyond the plane, edge elements
-  // are repeated, which leaves the maximum unchanged.
+  // Calls `call` with the channels' numbers at each position of the window after loading all of them. Beyond
+  // the plane, edge positions are repeated, which leaves the maximum unchanged.
   template <int kSize, typename Call>
   __device__ void for_each_preloaded(Call call) const {
-    const T* const x = problem_.x + plane_;
-    T values[kSize][kSize];
+    Chunk<T, kChannels> chunks[kSize][kSize];
 #pragma unroll
     for (int h = 0; h < kSize; ++h) {
-      const int row = min(max(row_ + h, 0), problem_.height - 1) * problem_.width;
+      const int row = min(max(row_ + h, 0), problem_.height - 1);
 #pragma unroll
-      for (int v = 0; v < kSize; ++v) values[h][v] = x[row + min(max(column_ + v, 0), problem_.width - 1)];
+      for (int v = 0; v < kSize; ++v) {
+        chunks[h][v] = load(problem_.x + index_of(row, min(max(column_ + v, 0), problem_.width - 1)));
+      }
     }
 #pragma unroll
     for (int h = 0; h < kSize; ++h) {
 #pragma unroll
-      for (int v = 0; v < kSize; ++v) call(static_cast<Sum>(values[h][v]));
+      for (int v = 0; v < kSize; ++v) {
+        Sum values[kChannels];
+        convert(chunks[h][v], values);
+        call(values);
+      }
+    }
+  }
+
+  __device__ void store(const Sum (&results)[kChannels], T* to) const {
+    Chunk<T, kChannels> chunk;
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) chunk.values[c] = static_cast<T>(results[c]);
+    if (kChannels == 1 || is_aligned_) {
+      *reinterpret_cast<Chunk<T, kChannels>*>(to) = chunk;
+    } else {
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c) to[c] = chunk.values[c];
     }
   }
 
  private:
+  __device__ long long index_of(int row, int column) const {
+    return first_ + (row * problem_.width + column) * problem_.position_elements;
+  }
+
+  __device__ Chunk<T, kChannels> load(const T* from) const {
+    if (kChannels == 1 || is_aligned_) return *reinterpret_cast<const Chunk<T, kChannels>*>(from);
+    Chunk<T, kChannels> chunk;
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) chunk.values[c] = from[c];
+    return chunk;
+  }
+
+  static __device__ void convert(const Chunk<T, kChannels>& chunk, Sum (&values)[kChannels]) {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) values[c] = static_cast<Sum>(chunk.values[c]);
+  }
+
   const Arguments<T>& problem_;
+  bool is_aligned_;
   int height_, width_;
-  long long plane_;
+  long long first_;
   int row_, column_;
 };
 
-// Stores `pooled(window, row, column)` for each element of y. Neighbouring threads compute neighbouring
-// elements, of a part of a plane or of several small planes.
-template <typename T, typename Sum, typename Pooled>
-__device__ inline void store_pooled(const Arguments<T>& problem, Pooled pooled) {
+// Stores what `pool_window(window, row, column, results)` computes for each vector of y, kChannels adjacent
+// elements. Neighbouring threads compute neighbouring vectors, of a part of a plane or of several small
+// planes.
+template <typename T, typename Sum, int kChannels, typename PoolTheWindow>
+__device__ inline void store_pooled(const Arguments<T>& problem, PoolTheWindow pool_window) {
   const Pool& pool = problem.epilogue.pool;
   const int stride_height = static_cast<int>(pool.stride[0]), stride_width = static_cast<int>(pool.stride[1]);
   const int pad_height = static_cast<int>(pool.pad_begin[0]), pad_width = static_cast<int>(pool.pad_begin[1]);
   const int y_plane = static_cast<int>(problem.y_plane.divisor);
-  const int group_elements = problem.planes_per_group * y_plane;
-  InputWindow<T, Sum> window(problem);
+  const int group_vectors = problem.planes_per_group * y_plane;
+  InputWindow<T, Sum, kChannels> window(problem);
   for (unsigned unit = blockIdx.x; unit < problem.units; unit += gridDim.x) {
     const unsigned group = problem.parts.quotient_of_any(unit);
     const int part = static_cast<int>(unit - group * problem.parts.divisor);
-    const long long first = static_cast<long long>(group) * group_elements;
+    const long long first = static_cast<long long>(group) * group_vectors;
     const long long first_x = static_cast<long long>(group) * problem.planes_per_group * problem.x_plane;
     const int end = static_cast<int>(
-        min(problem.elements - first, min(static_cast<long long>(group_elements),
-                                          (part + 1) * static_cast<long long>(problem.elements_per_part))));
-    for (int i = part * problem.elements_per_part + static_cast<int>(threadIdx.x); i < end;
+        min(problem.vectors - first, min(static_cast<long long>(group_vectors),
+                                         (part + 1) * static_cast<long long>(problem.vectors_per_part))));
+    for (int i = part * problem.vectors_per_part + static_cast<int>(threadIdx.x); i < end;
          i += static_cast<int>(blockDim.x)) {
       const int plane = problem.y_plane.quotient_of_any(i);
-      const int y_index = i - plane * y_plane;
-      const int row = problem.y_width.quotient_of_any(y_index);
-      const int column = y_index - row * static_cast<int>(problem.y_width.divisor);
-      window.move(first_x + static_cast<long long>(plane) * problem.x_plane, row * stride_height - pad_height,
-                  column * stride_width - pad_width);
-      problem.y[first + i] = static_cast<T>(pooled(window, row, column));
+      const int in_plane = i - plane * y_plane;
+      const int position = problem.position_vectors.quotient_of_any(in_plane);
+      const int vector = in_plane - position * static_cast<int>(problem.position_vectors.divisor);
+      const int row = problem.y_width.quotient_of_any(position);
+      const int column = position - row * static_cast<int>(problem.y_width.divisor);
+      window.move(first_x + static_cast<long long>(plane) * problem.x_plane + vector * kChannels,
+                  row * stride_height - pad_height, column * stride_width - pad_width);
+      Sum results[kChannels];
+      pool_window(window, row, column, results);
+      window.store(results, problem.y + (first + i) * kChannels);
     }
   }
 }
 
-// Running maximum; a NaN stays.
-template <typename Sum>
-struct RunningMax {
-  Sum result = -static_cast<Sum>(infinity());
-
-  __device__ void include(Sum value) {
-    if (value > result || value != value) result = value;
+// Running maxima of kChannels channels; a NaN stays.
+template <typename Sum, int kChannels>
+__device__ inline void include_in_maxima(const Sum (&values)[kChannels], Sum (&maxima)[kChannels]) {
+#pragma unroll
+  for (int c = 0; c < kChannels; ++c) {
+    if (values[c] > maxima[c] || values[c] != values[c]) maxima[c] = values[c];
   }
-};
+}
+
+template <typename Sum, int kChannels>
+__device__ inline void fill(Sum (&values)[kChannels], Sum value) {
+#pragma unroll
+  for (Sum& each : values) each = value;
+}
+
+template <Activation kActivation, typename Sum, int kChannels>
+__device__ inline void activate_channels(const Epilogue& epilogue, Sum (&values)[kChannels]) {
+#pragma unroll
+  for (Sum& value : values) value = activate<Sum>(kActivation, epilogue.alpha, epilogue.beta, value);
+}
 
 // Max pool of an increasing activation: activates only the maximum of the pool window.
-template <typename T, typename Sum>
+template <typename T, typename Sum, int kChannels>
 __device__ inline void max_pool_then_activate(const Arguments<T>& problem) {
-  store_pooled<T, Sum>(problem, [&](const InputWindow<T, Sum>& window, int, int) {
-    RunningMax<Sum> maximum;
-    const auto include = [&](Sum value) { maximum.include(value); };
+  using Window = InputWindow<T, Sum, kChannels>;
+  store_pooled<T, Sum, kChannels>(problem, [&](const Window& window, int, int, Sum(&maxima)[kChannels]) {
+    fill(maxima, -static_cast<Sum>(infinity()));
+    const auto include = [&](const Sum(&values)[kChannels]) { include_in_maxima(values, maxima); };
     if (window.template is_square<2>()) {
       window.template for_each_preloaded<2>(include);
     } else if (window.template is_square<3>()) {
@@ -165,49 +229,55 @@ __device__ inline void max_pool_then_activate(const Arguments<T>& problem) {
     } else {
       window.for_each(include);
     }
-    Sum result{};
-    const Epilogue& epilogue = problem.epilogue;
-    with_activation(epilogue.activation, [&](auto activation) {
-      result = activate<Sum>(decltype(activation)::value, epilogue.alpha, epilogue.beta, maximum.result);
+    with_activation(problem.epilogue.activation, [&](auto activation) {
+      activate_channels<decltype(activation)::value>(problem.epilogue, maxima);
     });
-    return result;
   });
 }
 
-template <Activation kActivation, typename T, typename Sum>
+template <Activation kActivation, typename T, typename Sum, int kChannels>
 __device__ inline void activate_then_pool(const Arguments<T>& problem) {
   const Epilogue& epilogue = problem.epilogue;
-  const auto activated = [&](Sum value) {
-    return activate<Sum>(kActivation, epilogue.alpha, epilogue.beta, value);
-  };
-  store_pooled<T, Sum>(problem, [&](const InputWindow<T, Sum>& window, int row, int column) {
-    if (epilogue.pool.kind == PoolKind::max) {
-      RunningMax<Sum> maximum;
-      window.for_each([&](Sum value) { maximum.include(activated(value)); });
-      return maximum.result;
-    }
-    Sum sum = 0;
-    window.for_each([&](Sum value) { sum += activated(value); });
-    const PoolWindow rows(epilogue.pool, 0, row, problem.height);
-    const PoolWindow columns(epilogue.pool, 1, column, problem.width);
-    return sum / static_cast<Sum>(rows.divisor * columns.divisor);
-  });
+  using Window = InputWindow<T, Sum, kChannels>;
+  store_pooled<T, Sum, kChannels>(problem,
+                                  [&](const Window& window, int row, int column, Sum(&results)[kChannels]) {
+                                    if (epilogue.pool.kind == PoolKind::max) {
+                                      fill(results, -static_cast<Sum>(infinity()));
+                                      window.for_each([&](Sum(&values)[kChannels]) {
+                                        activate_channels<kActivation>(epilogue, values);
+                                        include_in_maxima(values, results);
+                                      });
+                                      return;
+                                    }
+                                    fill(results, Sum(0));
+                                    window.for_each([&](Sum(&values)[kChannels]) {
+                                      activate_channels<kActivation>(epilogue, values);
+#pragma unroll
+                                      for (int c = 0; c < kChannels; ++c) results[c] += values[c];
+                                    });
+                                    const PoolWindow rows(epilogue.pool, 0, row, problem.height);
+                                    const PoolWindow columns(epilogue.pool, 1, column, problem.width);
+                                    const Sum divisor = static_cast<Sum>(rows.divisor * columns.divisor);
+#pragma unroll
+                                    for (Sum& result : results) result = result / divisor;
+                                  });
 }
 
-// kPools: the epilogue has a pool.
-template <typename T, bool kPools>
+// kPools: the epilogue has a pool. kHasVectors: a thread pools 16 bytes of channels instead of one element.
+template <typename T, bool kPools, bool kHasVectors>
 __global__ void kernel(const Arguments<T> problem) {
   using Sum = typename AccumulatorOf<T>::Type;
+  constexpr int kChannels = kHasVectors ? Chunk<T>::kSize : 1;
   griddepcontrol_wait();
   if constexpr (kPools) {
     if (problem.epilogue.pool.kind == PoolKind::max && is_increasing(problem.epilogue)) {
-      max_pool_then_activate<T, Sum>(problem);
+      max_pool_then_activate<T, Sum, kChannels>(problem);
       return;
     }
   }
   with_activation(problem.epilogue.activation, [&](auto activation) {
     if constexpr (kPools) {
-      activate_then_pool<decltype(activation)::value, T, Sum>(problem);
+      activate_then_pool<decltype(activation)::value, T, Sum, kChannels>(problem);
     } else {
       store_activated<decltype(activation)::value, T, Sum>(problem);
     }

@@ -16,7 +16,7 @@ template <typename T, std::size_t kPart, std::size_t kParts>
 std::vector<CompiledKernel> kernels_for(const char* name) {
   return for_each_instance<kInstances, kPart, kParts>([&]<Instance kInstance>() {
     return CompiledKernel(instance_name("epilogue::kernel", name, kInstance.arguments()),
-                          kernel<T, kInstance.pools>);
+                          kernel<T, kInstance.pools, kInstance.has_vectors>);
   });
 }
 
