@@ -33,6 +33,7 @@ FORMATS = {
     "pointwise": _ELEMENT_TYPES,
     "many_channels": ("ScaledFloat16Pairs", "Float16Pairs", "Bfloat16Pairs"),
     "channels_last": ("Float16", "BFloat16"),
+    "channels_last_depthwise": _ELEMENT_TYPES,
     "tiled": (*_ELEMENT_TYPES, "double"),
     "depthwise": _ELEMENT_TYPES,
     "sliding_rows": _ELEMENT_TYPES,

@@ -30,7 +30,7 @@ Offer with_depthwise(const Algorithm&, Offer, const ConvProblem&, const Device&)
   return Offer::refusal("another plan would compute the depthwise convolution in front");
 }
 
-// The drawn problems have no tensor in NHWC.
+// The algorithms take the layouts of the drawn problems.
 const LayoutStage& layout_stage(DeviceKind) {
   throw std::logic_error("the emulation of a family has no layout stage");
 }
@@ -68,6 +68,20 @@ Epilogue draw_epilogue(Random& random) {
   return epilogue;
 }
 
+// Sets the result to the epilogue's, whose pool becomes one that the output has.
+void set_result(ConvProblem& p) {
+  p.result = p.output;
+  Pool& pool = p.epilogue.pool;
+  if (pool.kind == PoolKind::none) return;
+  for (int axis = 0; axis < 2; ++axis) {
+    // At most one pool window reaches beyond the image; a larger kernel would have no pool window.
+    pool.kernel[axis] = std::min(pool.kernel[axis], p.output[axis + 1] + pool.stride[axis] - 1);
+    pool.pad_begin[axis] = std::min(pool.pad_begin[axis], pool.kernel[axis] - 1);
+    pool.pad_end[axis] = std::min(pool.pad_end[axis], pool.kernel[axis] - 1);
+    p.result[axis + 1] = pool_extent(pool, axis, p.output[axis + 1]);
+  }
+}
+
 ConvProblem draw_problem(Random& random) {
   ConvProblem p;
   p.batch = between(random, 1, 5);
@@ -98,16 +112,7 @@ ConvProblem draw_problem(Random& random) {
                                : ElementType::float32;
   p.precision = one_in(random, 4) ? Precision::ieee : Precision::tf32;
   if (one_in(random, 2)) p.epilogue = draw_epilogue(random);
-  p.result = p.output;
-  Pool& pool = p.epilogue.pool;
-  if (pool.kind == PoolKind::none) return p;
-  for (int axis = 0; axis < 2; ++axis) {
-    // At most one pool window reaches beyond the image; a larger kernel would have no pool window.
-    pool.kernel[axis] = std::min(pool.kernel[axis], p.output[axis + 1] + pool.stride[axis] - 1);
-    pool.pad_begin[axis] = std::min(pool.pad_begin[axis], pool.kernel[axis] - 1);
-    pool.pad_end[axis] = std::min(pool.pad_end[axis], pool.kernel[axis] - 1);
-    p.result[axis + 1] = pool_extent(pool, axis, p.output[axis + 1]);
-  }
+  set_result(p);
   return p;
 }
 
@@ -382,6 +387,19 @@ void make_channels_last(ConvProblem& p, Device& device, Random& random) {
   device.shared_memory_per_block = 227 * 1024;
 }
 
+// First seed of channels-last depthwise problems, some with a pool.
+constexpr int kFirstChannelsLastDepthwiseSeed = 10'000'000;
+void make_channels_last_depthwise(ConvProblem& p, Device& device, Random& random) {
+  make_depthwise(p, device, random);
+  p.layouts = {Layout::nhwc, Layout::nhwc, Layout::nhwc};
+  const int64_t filters = p.filters_per_group();
+  if (!one_in(random, 4)) p.group = p.in_channels = 8 * between(random, 1, 6);
+  p.out_channels = p.group * filters;
+  p.epilogue = draw_epilogue(random);
+  if (p.spatial_rank != 2) p.epilogue.pool = {};
+  set_result(p);
+}
+
 // Normal numbers times 2^n, with n drawn from -binades to binades.
 template <typename Element>
 std::vector<Element> draw_values(Random& random, int64_t count, int binades) {
@@ -613,12 +631,14 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
     auto x_last = channels_last(x_begin, p.batch, p.in_channels, p.input_size());
     const auto z_last = channels_last(z.data(), p.batch, p.out_channels, p.output_size());
     auto y_last = channels_last(y_begin, p.batch, p.out_channels, p.result_size());
-    const int64_t misaligned = one_in(random, 8) ? 1 : 0;
+    const int64_t misaligned = one_in(random, 8) ? 1 : 0, y_misaligned = one_in(random, 8) ? 1 : 0;
     x_last.insert(x_last.begin(), misaligned, static_cast<Element>(NAN));
-    plan->run({x_last.data() + misaligned, w.data(), bias, y_last.data(),
+    y_last.insert(y_last.begin(), y_misaligned, static_cast<Element>(NAN));
+    plan->run({x_last.data() + misaligned, w.data(), bias, y_last.data() + y_misaligned,
                residual == nullptr ? nullptr : z_last.data()},
               execution);
-    std::ranges::copy(channels_last(y_last.data(), p.batch, p.result_size(), p.out_channels), y_begin);
+    std::ranges::copy(channels_last(y_last.data() + y_misaligned, p.batch, p.result_size(), p.out_channels),
+                      y_begin);
   } else {
     plan->run({x_begin, w.data(), bias, y_begin, residual, d.data(), d_bias}, execution);
   }
@@ -702,10 +722,11 @@ bool check_seed(const Algorithm& algorithm, int seed, Task task, bool prints_pla
   if (seed % 8 == 3) pad_left(problem, device, random);
   Spread spread;
   if (seed >= kFirstDepthwiseSeed) {
-    (seed >= kFirstChannelsLastSeed ? make_channels_last
-     : seed >= kFirstSeparableSeed  ? make_separable
-     : seed >= kFirstSlidingSeed    ? make_sliding
-                                    : make_depthwise)(problem, device, random);
+    (seed >= kFirstChannelsLastDepthwiseSeed ? make_channels_last_depthwise
+     : seed >= kFirstChannelsLastSeed        ? make_channels_last
+     : seed >= kFirstSeparableSeed           ? make_separable
+     : seed >= kFirstSlidingSeed             ? make_sliding
+                                             : make_depthwise)(problem, device, random);
   } else if (seed >= kFirstPooledSeed) {
     make_pooled(problem, random);
   } else if (seed >= kFirstManyChannelsSeed) {

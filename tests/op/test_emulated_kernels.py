@@ -82,6 +82,8 @@ FIRST_SLIDING_SEED, SLIDING_SEEDS = 7_000_000, 30
 FIRST_SEPARABLE_SEED, SEPARABLE_SEEDS = 8_000_000, 30
 # Channels-last tensors.
 FIRST_CHANNELS_LAST_SEED, CHANNELS_LAST_SEEDS = 9_000_000, 120
+# Depthwise convolutions of channels-last tensors, some with a pool.
+FIRST_CHANNELS_LAST_DEPTHWISE_SEED, CHANNELS_LAST_DEPTHWISE_SEEDS = 10_000_000, 150
 # A pool of planes that are larger than a block's part.
 FIRST_POOLED_SEED, POOLED_SEEDS = 5_000_000, 24
 # Problems that are computed by all tilings of a family: first seeds, and numbers of further seeds (default
@@ -95,6 +97,7 @@ EVERY_TILING_FIRST = {
     "separable": FIRST_SEPARABLE_SEED,
     "many_channels": FIRST_MANY_CHANNELS_SEED + 3,
     "channels_last": FIRST_CHANNELS_LAST_SEED + 6,
+    "channels_last_depthwise": FIRST_CHANNELS_LAST_DEPTHWISE_SEED + 500,
 }
 # Matrices, 30 of each element size.
 LAYOUT_SEEDS = 90
@@ -117,8 +120,13 @@ ONE_FORMAT = {
     "row_windows": "float",
     "naive": "BFloat16",
     "channels_last": "Float16",
+    "channels_last_depthwise": "Float16",
 }
-FIRST_SEED = {"pointwise": FIRST_POINTWISE_SEED, "channels_last": FIRST_CHANNELS_LAST_SEED}
+FIRST_SEED = {
+    "pointwise": FIRST_POINTWISE_SEED,
+    "channels_last": FIRST_CHANNELS_LAST_SEED,
+    "channels_last_depthwise": FIRST_CHANNELS_LAST_DEPTHWISE_SEED,
+}
 
 
 @pytest.fixture(scope="module")
@@ -240,6 +248,15 @@ def test_channels_last_is_the_definition() -> None:
     (program,) = build("channels_last")
     first, count = FIRST_CHANNELS_LAST_SEED, CHANNELS_LAST_SEEDS
     assert count_computed(program, first, first + count) == count
+
+
+@pytest.mark.extended
+@pytest.mark.slow
+def test_channels_last_depthwise_is_the_definition() -> None:
+    (program,) = build("channels_last_depthwise")
+    first, count = FIRST_CHANNELS_LAST_DEPTHWISE_SEED, CHANNELS_LAST_DEPTHWISE_SEEDS
+    # It refuses pools that would round twice.
+    assert count_computed(program, first, first + count) >= 0.9 * count
 
 
 def test_pools_of_large_planes_are_the_definition_part_by_part() -> None:

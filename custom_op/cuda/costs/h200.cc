@@ -32,6 +32,20 @@ extern const FittedCosts kH200{
             .activation = 0.05,  // ns
             .begin = 1427,  // ns
         },
+        .channels_last_depthwise = {
+            .launch = 1350,  // ns
+            .memory = 3990,  // GB/s
+            .cache = 5500,  // GB/s
+            .instruction = 0.57,  // ns
+            .latency = 0.8,  // ns
+            .row = 200,  // ns
+            .thread = 150,
+            .strip = 100,
+            .vector = 4,
+            .conversion = 1,
+            .output = 16,
+            .activation = 1,
+        },
         .depthwise = {
             .launch = 1342,  // ns
             .memory = 3994,  // GB/s

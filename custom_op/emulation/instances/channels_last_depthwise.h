@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "compiled.h"
+#include "cuda/channels_last_depthwise/family.h"
+#include "cuda/channels_last_depthwise/kernel.cuh"
+#include "cuda/host/kernels.h"
+
+namespace convswap::channels_last_depthwise {
+
+// Emulated kernel instances of an element type: part kPart of kParts. `name` is the type's name.
+template <typename T, std::size_t kPart, std::size_t kParts>
+std::vector<CompiledKernel> kernels_for(const char* name) {
+  std::vector<CompiledKernel> kernels =
+      for_each_instance<kInstances, kPart, kParts>([&]<Instance kInstance>() {
+        return CompiledKernel(
+            instance_name("channels_last_depthwise::kernel", name, kInstance.arguments()),
+            kernel<T, kInstance.has_vectors, kInstance.width, kInstance.stride, kInstance.outputs>);
+      });
+  if (kPart == 0) kernels.emplace_back(instance_name("channels_last_depthwise::prepare", name), prepare<T>);
+  return kernels;
+}
+
+}  // namespace convswap::channels_last_depthwise
