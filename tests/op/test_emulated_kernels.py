@@ -97,7 +97,7 @@ EVERY_TILING_FIRST = {
     "separable": FIRST_SEPARABLE_SEED,
     "many_channels": FIRST_MANY_CHANNELS_SEED + 3,
     "channels_last": FIRST_CHANNELS_LAST_SEED + 6,
-    "channels_last_depthwise": FIRST_CHANNELS_LAST_DEPTHWISE_SEED + 500,
+    "channels_last_depthwise": FIRST_CHANNELS_LAST_DEPTHWISE_SEED + 501,
 }
 # Matrices, 30 of each element size.
 LAYOUT_SEEDS = 90

@@ -161,8 +161,8 @@ class InputWindow {
 // Stores what `pool_window(window, row, column, results)` computes for each vector of y, kChannels adjacent
 // elements. Neighbouring threads compute neighbouring vectors, of a part of a plane or of several small
 // planes.
-template <typename T, typename Sum, int kChannels, typename PoolTheWindow>
-__device__ inline void store_pooled(const Arguments<T>& problem, PoolTheWindow pool_window) {
+template <typename T, typename Sum, int kChannels, typename PoolFunction>
+__device__ inline void store_pooled(const Arguments<T>& problem, PoolFunction pool_window) {
   const Pool& pool = problem.epilogue.pool;
   const int stride_height = static_cast<int>(pool.stride[0]), stride_width = static_cast<int>(pool.stride[1]);
   const int pad_height = static_cast<int>(pool.pad_begin[0]), pad_width = static_cast<int>(pool.pad_begin[1]);
@@ -219,7 +219,7 @@ __device__ inline void activate_channels(const Epilogue& epilogue, Sum (&values)
 template <typename T, typename Sum, int kChannels>
 __device__ inline void max_pool_then_activate(const Arguments<T>& problem) {
   using Window = InputWindow<T, Sum, kChannels>;
-  store_pooled<T, Sum, kChannels>(problem, [&](const Window& window, int, int, Sum(&maxima)[kChannels]) {
+  const auto pool_window = [&](const Window& window, int, int, Sum(&maxima)[kChannels]) {
     fill(maxima, -static_cast<Sum>(infinity()));
     const auto include = [&](const Sum(&values)[kChannels]) { include_in_maxima(values, maxima); };
     if (window.template is_square<2>()) {
@@ -232,35 +232,37 @@ __device__ inline void max_pool_then_activate(const Arguments<T>& problem) {
     with_activation(problem.epilogue.activation, [&](auto activation) {
       activate_channels<decltype(activation)::value>(problem.epilogue, maxima);
     });
-  });
+  };
+  store_pooled<T, Sum, kChannels>(problem, pool_window);
 }
 
-template <Activation kActivation, typename T, typename Sum, int kChannels>
-__device__ inline void activate_then_pool(const Arguments<T>& problem) {
-  const Epilogue& epilogue = problem.epilogue;
+// Pools what `activate_values` makes of the numbers at each position.
+template <typename T, typename Sum, int kChannels, typename ActivateValues>
+__device__ inline void activate_then_pool(const Arguments<T>& problem, ActivateValues activate_values) {
+  const Pool& pool = problem.epilogue.pool;
   using Window = InputWindow<T, Sum, kChannels>;
-  store_pooled<T, Sum, kChannels>(problem,
-                                  [&](const Window& window, int row, int column, Sum(&results)[kChannels]) {
-                                    if (epilogue.pool.kind == PoolKind::max) {
-                                      fill(results, -static_cast<Sum>(infinity()));
-                                      window.for_each([&](Sum(&values)[kChannels]) {
-                                        activate_channels<kActivation>(epilogue, values);
-                                        include_in_maxima(values, results);
-                                      });
-                                      return;
-                                    }
-                                    fill(results, Sum(0));
-                                    window.for_each([&](Sum(&values)[kChannels]) {
-                                      activate_channels<kActivation>(epilogue, values);
+  const auto pool_window = [&](const Window& window, int row, int column, Sum(&results)[kChannels]) {
+    if (pool.kind == PoolKind::max) {
+      fill(results, -static_cast<Sum>(infinity()));
+      window.for_each([&](Sum(&values)[kChannels]) {
+        activate_values(values);
+        include_in_maxima(values, results);
+      });
+      return;
+    }
+    fill(results, Sum(0));
+    window.for_each([&](Sum(&values)[kChannels]) {
+      activate_values(values);
 #pragma unroll
-                                      for (int c = 0; c < kChannels; ++c) results[c] += values[c];
-                                    });
-                                    const PoolWindow rows(epilogue.pool, 0, row, problem.height);
-                                    const PoolWindow columns(epilogue.pool, 1, column, problem.width);
-                                    const Sum divisor = static_cast<Sum>(rows.divisor * columns.divisor);
+      for (int c = 0; c < kChannels; ++c) results[c] += values[c];
+    });
+    const PoolWindow rows(pool, 0, row, problem.height);
+    const PoolWindow columns(pool, 1, column, problem.width);
+    const Sum divisor = static_cast<Sum>(rows.divisor * columns.divisor);
 #pragma unroll
-                                    for (Sum& result : results) result = result / divisor;
-                                  });
+    for (Sum& result : results) result = result / divisor;
+  };
+  store_pooled<T, Sum, kChannels>(problem, pool_window);
 }
 
 // kPools: the epilogue has a pool. kHasVectors: a thread pools 16 bytes of channels instead of one element.
@@ -269,19 +271,31 @@ __global__ void kernel(const Arguments<T> problem) {
   using Sum = typename AccumulatorOf<T>::Type;
   constexpr int kChannels = kHasVectors ? Chunk<T>::kSize : 1;
   griddepcontrol_wait();
+  const Epilogue& epilogue = problem.epilogue;
   if constexpr (kPools) {
-    if (problem.epilogue.pool.kind == PoolKind::max && is_increasing(problem.epilogue)) {
+    if (epilogue.pool.kind == PoolKind::max && is_increasing(epilogue)) {
       max_pool_then_activate<T, Sum, kChannels>(problem);
       return;
     }
   }
-  with_activation(problem.epilogue.activation, [&](auto activation) {
-    if constexpr (kPools) {
-      activate_then_pool<decltype(activation)::value, T, Sum, kChannels>(problem);
-    } else {
-      store_activated<decltype(activation)::value, T, Sum>(problem);
-    }
-  });
+  if constexpr (kHasVectors) {
+    // Dispatches on the activation at each position: a loop for each activation compiles far slower.
+    activate_then_pool<T, Sum, kChannels>(problem, [&](Sum(&values)[kChannels]) {
+      with_activation(epilogue.activation, [&](auto activation) {
+        activate_channels<decltype(activation)::value>(epilogue, values);
+      });
+    });
+  } else {
+    with_activation(epilogue.activation, [&](auto activation) {
+      constexpr Activation kActivation = decltype(activation)::value;
+      if constexpr (kPools) {
+        activate_then_pool<T, Sum, kChannels>(
+            problem, [&](Sum(&values)[kChannels]) { activate_channels<kActivation>(epilogue, values); });
+      } else {
+        store_activated<kActivation, T, Sum>(problem);
+      }
+    });
+  }
 }
 
 }  // namespace convswap::epilogue
