@@ -32,7 +32,7 @@ FORMATS = {
     "implicit_gemm": _TENSOR_CORE_FORMATS,
     "pointwise": _ELEMENT_TYPES,
     "many_channels": ("ScaledFloat16Pairs", "Float16Pairs", "Bfloat16Pairs"),
-    "channels_last": ("Float16", "BFloat16"),
+    "channels_last": _ELEMENT_TYPES,
     "channels_last_depthwise": _ELEMENT_TYPES,
     "tiled": (*_ELEMENT_TYPES, "double"),
     "depthwise": _ELEMENT_TYPES,

@@ -373,10 +373,14 @@ void make_separable(ConvProblem& p, Device& device, Random& random) {
 constexpr int kFirstChannelsLastSeed = 9'000'000;
 void make_channels_last(ConvProblem& p, Device& device, Random& random) {
   make_many_channels(p, device, random);
-  p.type = one_in(random, 2) ? ElementType::float16 : ElementType::bfloat16;
+  p.type = one_in(random, 2)   ? ElementType::float16
+           : one_in(random, 2) ? ElementType::bfloat16
+                               : ElementType::float32;
+  p.precision = Precision::tf32;
+  const int64_t bytes = bytes_per_element(p.type);
   p.layouts = {Layout::nhwc, Layout::nhwc, Layout::nhwc};
   const auto rounded = [&](int64_t count) {
-    return p.group * round_up(count / p.group, p.group == 1 ? 8 : 64);
+    return p.group * round_up(count / p.group, (p.group == 1 ? 16 : 128) / bytes);
   };
   p.in_channels = rounded(p.in_channels), p.out_channels = rounded(p.out_channels);
   if (one_in(random, 3)) p.input[2] += 60, p.output[2] += 60 / p.stride[2], p.result = p.output;

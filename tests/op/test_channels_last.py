@@ -15,7 +15,7 @@ def problem_of(x_shape, w_shape, element_type="float16", **attributes) -> _nativ
     return _native.Problem(x_shape, w_shape, type=element_type, **{**NHWC, **attributes})
 
 
-@pytest.mark.parametrize("element_type", ["float16", "bfloat16"])
+@pytest.mark.parametrize("element_type", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize(
     ("x_shape", "w_shape", "attributes"),
     [
@@ -29,7 +29,7 @@ def problem_of(x_shape, w_shape, element_type="float16", **attributes) -> _nativ
         ((4, 32, 32, 32, 32), (32, 32, 3, 3, 3), {"pads": [1] * 6}),
     ],
 )
-def test_the_planner_takes_it_for_nhwc_tensors_of_16_bits(x_shape, w_shape, attributes, element_type):
+def test_the_planner_takes_it_for_nhwc_tensors(x_shape, w_shape, attributes, element_type):
     problem = problem_of(x_shape, w_shape, element_type, **attributes)
     assert _native.choose(problem, "cuda", **HOPPER) == "channels_last"
     kernels = _native.kernels_of(problem, "cuda", "channels_last", **HOPPER)
@@ -44,13 +44,32 @@ def test_the_planner_takes_it_for_nhwc_tensors_of_16_bits(x_shape, w_shape, attr
             90,
             "it takes channels-last tensors",
         ),
-        (problem_of((1, 8, 8, 64), (64, 64, 3, 3), "float32"), 90, "it takes float16 and bfloat16"),
+        (
+            problem_of((1, 8, 8, 64), (64, 64, 3, 3), "float64"),
+            90,
+            "it takes float32, float16 and bfloat16",
+        ),
+        (
+            problem_of((1, 8, 8, 64), (64, 64, 3, 3), "float32", precision="ieee"),
+            90,
+            "it computes float32 in precision tf32 alone",
+        ),
         (problem_of((1, 8, 8, 64), (64, 64, 3, 3)), 80, "it needs compute capability 9.0"),
-        (problem_of((1, 8, 8, 3), (64, 3, 3, 3)), 90, "its channels and filters are multiples of 8"),
+        (problem_of((1, 8, 8, 12), (64, 12, 3, 3)), 90, "its channels and filters are multiples of 8"),
+        (
+            problem_of((1, 8, 8, 6), (64, 6, 3, 3), "float32"),
+            90,
+            "its channels and filters are multiples of 4",
+        ),
         (
             problem_of((1, 8, 8, 64), (64, 32, 3, 3), group=2),
             90,
             "its channels and filters are multiples of 64 in",
+        ),
+        (
+            problem_of((1, 8, 8, 32), (64, 16, 3, 3), "float32", group=2),
+            90,
+            "its channels and filters are multiples of 32 in",
         ),
         (problem_of((1, 99, 99, 64), (64, 64, 1, 1), strides=[9, 9]), 90, "its strides are at most 8"),
         (problem_of((1, 40, 40, 64), (64, 64, 12, 11)), 90, "its filters have at most 128 taps"),
@@ -108,20 +127,30 @@ CASES = {
 }
 
 
+CASES_OF_FLOAT32 = {
+    **CASES,
+    "multiples of 4": ((2, 15, 15, 44), (92, 44, 3, 3), {"pads": [1] * 4}),
+    "groups of 32": ((2, 12, 12, 96), (288, 32, 3, 3), {"pads": [1] * 4, "group": 3}),
+}
+
+
 @pytest.mark.gpu
 @pytest.mark.algorithm("channels_last")
 @pytest.mark.parametrize("activation", [None, "Relu", "SiLU", "Tanh"])
 @pytest.mark.parametrize("has_residual", [False, True])
-@pytest.mark.parametrize("case", CASES)
-def test_it_is_the_definition_with_every_epilogue(case, has_residual, activation):
-    x_shape, w_shape, attributes = CASES[case]
+@pytest.mark.parametrize(
+    ("element_type", "case"),
+    [*(("float16", case) for case in CASES), *(("float32", case) for case in CASES_OF_FLOAT32)],
+)
+def test_it_is_the_definition_with_every_epilogue(element_type, case, has_residual, activation):
+    x_shape, w_shape, attributes = CASES_OF_FLOAT32[case]
     attributes = {**attributes, **({"activation": activation} if activation else {})}
     rng = np.random.default_rng(0)
-    x = rng.standard_normal(x_shape, np.float32).astype(np.float16)
-    w = (rng.standard_normal(w_shape, np.float32) / np.sqrt(np.prod(w_shape[1:]))).astype(np.float16)
-    b = rng.standard_normal(w_shape[:1], np.float32).astype(np.float16)
-    problem = _native.Problem(x_shape, w_shape, True, "float16", **NHWC, **attributes)
-    z = rng.standard_normal(problem.output_shape, np.float32).astype(np.float16) if has_residual else None
+    x = rng.standard_normal(x_shape, np.float32).astype(element_type)
+    w = (rng.standard_normal(w_shape, np.float32) / np.sqrt(np.prod(w_shape[1:]))).astype(element_type)
+    b = rng.standard_normal(w_shape[:1], np.float32).astype(element_type)
+    problem = _native.Problem(x_shape, w_shape, True, element_type, **NHWC, **attributes)
+    z = rng.standard_normal(problem.output_shape, np.float32).astype(element_type) if has_residual else None
     conv = {name: value for name, value in attributes.items() if name != "activation"}
     expected = reference_conv(
         np.moveaxis(x, -1, 1).astype(np.float64), w.astype(np.float64), b.astype(np.float64), conv
@@ -131,12 +160,12 @@ def test_it_is_the_definition_with_every_epilogue(case, has_residual, activation
     functions["SiLU"] = lambda v: v / (1 + np.exp(-v))
     expected = functions[activation](expected)
     arrays = [_native.DeviceArray.from_numpy(array) for array in (x, w, b)]
-    y = _native.DeviceArray(problem.output_shape, "float16", 0, 4096)
+    y = _native.DeviceArray(problem.output_shape, element_type, 0, 4096)
     layouts = {**NHWC, **({"residual_layout": "NHWC"} if has_residual else {})}
     residual = None if z is None else _native.DeviceArray.from_numpy(z)
     if has_residual:
         problem = _native.Problem(
-            x_shape, w_shape, True, "float16", residual_shape=z.shape, **layouts, **attributes
+            x_shape, w_shape, True, element_type, residual_shape=z.shape, **layouts, **attributes
         )
     count = len(_native.alternatives(problem, "channels_last", 1000))
     for tiling in sorted({0, 1, count // 2, count - 1} & set(range(count))):
@@ -145,6 +174,21 @@ def test_it_is_the_definition_with_every_epilogue(case, has_residual, activation
             *arrays, y, residual=residual, algorithm="channels_last", alternative=tiling,
             prepared=tiling % 2 == 0, **layouts, **attributes,
         )  # fmt: skip
+        # Results rounded to float16, and operands rounded to TF32, leave less than 3e-4.
         error = y.to_numpy().astype(np.float64) - expected
         assert np.linalg.norm(error) < 5e-4 * np.linalg.norm(expected), tiling
         assert y.damage() is None
+
+
+@pytest.mark.gpu
+def test_tf32_rounds_to_the_nearest():
+    """Truncated operands would make sums of positive terms 3e-4 too small."""
+    rng = np.random.default_rng(8)
+    x = rng.uniform(1, 2, (4, 33, 33, 12)).astype(np.float32)
+    w = rng.uniform(1, 2, (24, 12, 5, 5)).astype(np.float32)
+    expected = reference_conv(np.moveaxis(x, -1, 1).astype(np.float64), w.astype(np.float64), None, {})
+    expected = np.moveaxis(expected, 1, -1)
+    y = _native.DeviceArray(expected.shape)
+    arrays = [_native.DeviceArray.from_numpy(array) for array in (x, w)]
+    _native.conv_device(*arrays, None, y, algorithm="channels_last", **NHWC)
+    assert abs(np.mean((y.to_numpy() - expected) / expected)) < 5e-5

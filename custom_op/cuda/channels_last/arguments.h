@@ -12,7 +12,7 @@
 
 namespace convswap::channels_last {
 
-constexpr int kRowBytes = 128;       // a pixel's channels in shared memory: the span of the swizzle
+constexpr int kRowBytes = 128;       // a row in shared memory: the span of the swizzle
 constexpr int kSwizzleBytes = 1024;  // the swizzle repeats after eight rows
 constexpr int kWgmmaM = 64;          // M of a wgmma: filters
 constexpr int kWgmmaBytes = 32;      // bytes along K of a wgmma
@@ -32,6 +32,10 @@ constexpr int kMaxPixelStages = 8;
 constexpr int kMaxWeightStages = 24;
 constexpr short kNoOutput = -1;
 
+// Result chunks of a warpgroup.
+template <typename Element>
+constexpr int kResultChunks = kWgmmaM * static_cast<int>(sizeof(Element)) / kRowBytes;
+
 struct BlockState {
   TmaMbarrier pixels_full[kMaxPixelStages];
   TmaMbarrier weights_full[kMaxWeightStages];
@@ -43,9 +47,9 @@ struct BlockState {
 
 struct SharedOffsets {
   Offset<unsigned char> pixels, weights;
-  Offset<unsigned char> results;  // a staged tile of results for each consumer warpgroup; see stages_in_place
+  Offset<unsigned char> results;  // staged_bytes for each consumer warpgroup; see stages_in_place
   Offset<unsigned char> discard;  // a row for results at positions without an output
-  Offset<short> result_rows;      // row of the staged tile, or kNoOutput, for each position of a tile
+  Offset<short> result_rows;      // row of a result chunk, or kNoOutput, for each position of a tile
   Offset<BlockState> state;
 };
 
@@ -80,7 +84,9 @@ struct Arguments : Tensors<Element> {
   // load of the stage was for a tile of the same warpgroup. With one load per tile, two stages are enough.
   bool takes_turns;
   bool keeps_weights;  // all weights stay in shared memory: a stage for each K chunk and tap
-  int staged_bytes;    // results of a warpgroup
+  // A warpgroup stages all of its result chunks at once, or one after the other.
+  int staged_chunks, result_chunk_bytes;
+  int staged_bytes;  // of a warpgroup
   // Results replace the pixels that they were computed from, instead of having memory of their own.
   bool stages_in_place;
   bool has_activation;

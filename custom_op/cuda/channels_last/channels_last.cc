@@ -1,11 +1,14 @@
 // Implicit GEMM for channels-last tensors on Hopper's tensor cores (wgmma): x, y and the residual are NHWC. M
 // is the filters, N the output positions, and K the channels and taps.
 //
-// Shared memory has pixels as rows of 64 16-bit channels (128 bytes) with TMA's 128-byte swizzle. The swizzle
-// depends on addresses alone, so a matrix may begin at any row: a tap of the filter is an offset of rows, and
-// a pixel that is loaded once serves all taps. TMA loads a box of pixels with zeros for padding.
+// Shared memory has pixels as rows of 128 bytes, 64 16-bit or 32 float32 channels, with TMA's 128-byte
+// swizzle. The swizzle depends on addresses alone, so a matrix may begin at any row: a tap of the filter is
+// an offset of rows, and a pixel that is loaded once serves all taps. TMA loads a box of pixels with zeros
+// for padding, and rounds float32 to TF32.
 //
-// - A *K chunk* is 64 channels of a conv group for one depth tap, with all taps of height and width.
+// - A *K chunk* is a row of channels of a conv group for one depth tap, with all taps of height and width.
+// - A *result chunk* is a row of filters, for the outputs of a tile. The results of a warpgroup are one chunk
+//   of 64 16-bit filters, or two of 32 float32 filters.
 // - A *tile* is a box of outputs: some columns of some rows, or whole images. Its *positions* are numbered
 //   along the rows of the loaded box. Some positions are no outputs; their results are computed and dropped.
 //   With stride 1 and whole rows, the zeros before a row also end the row above.
@@ -16,14 +19,14 @@
 // `kernel` is persistent and warp-specialised. One producer warp loads pixels, a K chunk a stage; the other
 // loads weights, a tap of a K chunk a stage, or keeps all weights in shared memory. Two consumer warpgroups
 // either share a work tile of 128 filters, or take turns with work tiles of 64 filters, so that one stores
-// its results while the other multiplies. Results are transposed into shared memory (stmatrix), where the
-// residual already waits, and stored by TMA, which drops what lies beyond the tensor.
+// its results while the other multiplies. Results are transposed into shared memory (16 bits by stmatrix),
+// where the residual already waits, and stored by TMA, which drops what lies beyond the tensor.
 //
 // `prepare` writes the weights in the order and swizzle of the stages; constant weights are prepared once.
 // `unaligned` computes tensors at addresses that TMA does not take, one output a thread.
 //
-// Limits: float16 and bfloat16; compute capability 9.0; channels and filters that are multiples of 8, with
-// several groups multiples of 64; at most 128 taps of height and width.
+// Limits: float32 in precision tf32, float16 and bfloat16; compute capability 9.0; channels and filters that
+// are multiples of 16 bytes, with several groups of 128 bytes; at most 128 taps of height and width.
 
 #include <algorithm>
 #include <cstdint>
@@ -65,7 +68,8 @@ int64_t chunk_channels(const ConvProblem& problem) { return kRowBytes / bytes_pe
 TensorBox input_box(const ConvProblem& problem, const Tiling& tiling) {
   return {{problem.in_channels, problem.input[2], problem.input[1], problem.input[0], problem.batch},
           {chunk_channels(problem), tiling.pitch, tiling.box_rows, 1, tiling.images},
-          {1, problem.stride[2], problem.stride[1], 1, 1}};
+          {1, problem.stride[2], problem.stride[1], 1, 1},
+          problem.type == ElementType::float32};
 }
 
 TensorBox output_box(const ConvProblem& problem, const Tiling& tiling) {
@@ -128,6 +132,8 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   arguments.keeps_weights = tiling.keeps_weights;
   arguments.takes_turns = !tiling.instance.shares_pixels &&
                           (!tiling.keeps_weights || tiling.pixel_stages < 2 * k_chunks(problem, tiling));
+  arguments.staged_chunks = tiling.staged_chunks;
+  arguments.result_chunk_bytes = narrow(tiling.result_chunk_bytes());
   arguments.staged_bytes = narrow(tiling.staged_bytes());
   arguments.stages_in_place = tiling.stages_in_place;
   arguments.has_activation = problem.epilogue.activation != Activation::none;
@@ -209,10 +215,10 @@ class ChannelsLastPlan final : public Plan {
   std::string describe() const override {
     return joined(tiling_.instance.block_filters(), " filters x ", tiling_.images, " x ", tiling_.rows, " x ",
                   tiling_.columns, " outputs, ", k_chunks(problem_, tiling_), " x ",
-                  tiling_.tap_offsets.size(), " x 4 wgmmas m64n", tiling_.instance.positions(), "k16, ",
-                  tiling_.pixel_stages, " stages of pixels and ", tiling_.weight_stages, " of weights, ",
-                  multiply_.grid.x, " blocks of ", kThreads, " threads, ", tiling_.shared_bytes,
-                  " bytes of shared memory");
+                  tiling_.tap_offsets.size(), " x 4 wgmmas m64n", tiling_.instance.positions(), "k",
+                  kWgmmaBytes / bytes_per_element(problem_.type), ", ", tiling_.pixel_stages,
+                  " stages of pixels and ", tiling_.weight_stages, " of weights, ", multiply_.grid.x,
+                  " blocks of ", kThreads, " threads, ", tiling_.shared_bytes, " bytes of shared memory");
   }
 
  private:
@@ -251,15 +257,18 @@ class ChannelsLast final : public AlgorithmByTiling<ChannelsLastPlan, cheapest_t
 
   std::string why_not_at_all(const ConvProblem& problem, const Device& device) const override {
     if (!takes_layouts(problem)) return "it takes channels-last tensors alone";
-    if (problem.type != ElementType::float16 && problem.type != ElementType::bfloat16) {
-      return "it takes float16 and bfloat16";
+    if (problem.type == ElementType::float64) return "it takes float32, float16 and bfloat16";
+    if (problem.type == ElementType::float32 && problem.precision != Precision::tf32) {
+      return "it computes float32 in precision tf32 alone";
     }
     if (std::string reason = why_not_hopper(device); !reason.empty()) return reason;
     if (std::string reason = why_not_sizes(problem); !reason.empty()) return reason;
     const bool is_empty = problem.batch == 0 || problem.in_channels == 0 || problem.input_size() == 0 ||
                           problem.result_elements() == 0;
     if (is_empty) return "its tensors have elements";
-    const int64_t multiple = problem.group == 1 ? 8 : kWgmmaM;
+    const int64_t multiple = problem.group == 1
+                                 ? static_cast<int64_t>(kTensorMapAlignment) / bytes_per_element(problem.type)
+                                 : chunk_channels(problem);
     if (problem.channels_per_group() % multiple != 0 || problem.filters_per_group() % multiple != 0) {
       return joined("its channels and filters are multiples of ", multiple,
                     problem.group == 1 ? "" : " in each group");

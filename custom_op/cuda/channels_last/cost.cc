@@ -155,7 +155,16 @@ class Search {
       tiling.shared_bytes = block.end();
       return true;
     };
+    const int64_t outputs = tiling.outputs(), loaded = tiling.images * tiling.image_positions();
     tiling.stages_in_place = !tiling.instance.shares_pixels && !problem_.epilogue.has_residual;
+    tiling.result_chunks = tiling.staged_chunks =
+        static_cast<int>(kWgmmaM * bytes_per_element(problem_.type) / kRowBytes);
+    // Result chunks take turns if pixels in front of the padding have no room for all, or if memory for all
+    // left no room for a third stage of pixels. The residual comes for all at once.
+    const int64_t others_bytes = (tiling.result_chunks - 1) * tiling.result_chunk_bytes();
+    const bool has_room = tiling.stages_in_place ? others_bytes + outputs * kRowBytes <= loaded * kRowBytes
+                                                 : fits(kMinPixelStages + 1, kMinWeightStages);
+    if (!has_room && !problem_.epilogue.has_residual) tiling.staged_chunks = 1;
     const int64_t max_pixels = std::min<int64_t>(kMaxPixelStages, k_chunks(problem_, tiling) + 2);
     const bool has_one_block = problem_.group * tiling.filter_blocks == 1;
     tiling.keeps_weights = has_one_block && units <= kMaxWeightStages && fits(kMinPixelStages, units);
@@ -199,10 +208,11 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double pixel_bytes = to_double(k_chunks(problem, tiling) * tiling.loaded_bytes());
   const double weight_bytes = tiling.keeps_weights ? 0 : units * to_double(tiling.weight_stage_bytes());
   const double loading = (pixel_bytes + weight_bytes) * multiprocessors / costs.cache;
-  const double staged = to_double(tiling.images * tiling.rows * tiling.columns);
+  const double outputs = to_double(tiling.outputs()), result_rows = outputs * tiling.result_chunks;
   // The results of warpgroups that take turns are stored while the other multiplies.
-  const double storing = costs.tile + costs.result * staged * (tiling.instance.shares_pixels ? 1 : 0.5) +
-                         activation_cycles(problem.epilogue, costs_of(device)) * costs.activation * staged;
+  const double storing = costs.tile * tiling.result_chunks / tiling.staged_chunks +
+                         costs.result * result_rows * (tiling.instance.shares_pixels ? 1 : 0.5) +
+                         activation_cycles(problem.epilogue, costs_of(device)) * costs.activation * outputs;
   const double waves = std::ceil(to_double(tiling.work_tiles) / multiprocessors);
   // Two stages of pixels do not hide all loads.
   const double exposed =

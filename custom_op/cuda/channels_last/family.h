@@ -15,7 +15,7 @@
 
 namespace convswap::channels_last {
 
-inline constexpr std::string_view kElements[] = {"Float16", "BFloat16"};
+inline constexpr std::string_view kElements[] = {"float", "Float16", "BFloat16"};
 
 struct Instance {
   int accumulator_tiles;  // of a consumer warpgroup; N of a wgmma is eight times as many
@@ -43,6 +43,7 @@ struct Tiling {
   int pixel_stages = 0, weight_stages = 0;
   bool keeps_weights = false;
   bool stages_in_place = false;
+  int result_chunks = 1, staged_chunks = 1;  // of a consumer warpgroup; see arguments.h
   SharedOffsets shared{};
   int64_t shared_bytes = 0;
   double cost = 0;  // nanoseconds, estimated
@@ -52,9 +53,9 @@ struct Tiling {
   int64_t pixel_stage_bytes() const { return phase_bytes * stride_phases(); }
   int64_t loaded_bytes() const { return images * image_positions() * kRowBytes * stride_phases(); }
   int64_t weight_stage_bytes() const { return instance.block_filters() * kRowBytes; }
-  int64_t staged_bytes() const {
-    return round_up(images * rows * columns * kRowBytes, int64_t{kSwizzleBytes});
-  }
+  int64_t outputs() const { return images * rows * columns; }
+  int64_t result_chunk_bytes() const { return round_up(outputs() * kRowBytes, int64_t{kSwizzleBytes}); }
+  int64_t staged_bytes() const { return staged_chunks * result_chunk_bytes(); }
 
   std::string key() const {
     return joined(instance.arguments(), " images ", images, " rows ", rows, " columns ", columns);

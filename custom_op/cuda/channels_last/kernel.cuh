@@ -7,6 +7,7 @@
 #include "cuda/epilogue/activations.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/mbarrier.cuh"
+#include "cuda/primitives/mma.cuh"
 #include "cuda/primitives/pipeline_state.cuh"
 #include "cuda/primitives/shared_memory_at.cuh"
 #include "cuda/primitives/small_float_pairs.cuh"
@@ -23,6 +24,18 @@ namespace convswap::channels_last {
 __device__ inline unsigned swizzled(unsigned row, unsigned unit) {
   return row * kRowBytes + ((unit ^ row % 8) << 4);
 }
+
+// Operands of a wgmma. TMA rounds float32 pixels to TF32, and `prepare` the weights.
+template <typename Element>
+struct Operand {
+  using Type = Element;
+  static __device__ Element of_weight(Element weight) { return weight; }
+};
+template <>
+struct Operand<float> {
+  using Type = Tf32;
+  static __device__ float of_weight(float weight) { return round_to_tf32(weight); }
+};
 
 // Writes the weights in the order and the swizzle in which `kernel` loads them. A block takes one unit: a tap
 // of a K chunk, for a filter block.
@@ -49,11 +62,12 @@ __global__ void __launch_bounds__(kPrepareThreads)
     const int filter = first_filter + row, channel = first_channel + k;
     Element value{};
     if (filter < problem.filters_per_group && channel < problem.channels_per_group) {
-      value = problem.w[((static_cast<long long>(group) * problem.filters_per_group + filter) *
-                             problem.channels_per_group +
-                         channel) *
-                            problem.filter_taps +
-                        depth_tap * problem.taps + tap];
+      value = Operand<Element>::of_weight(
+          problem.w[((static_cast<long long>(group) * problem.filters_per_group + filter) *
+                         problem.channels_per_group +
+                     channel) *
+                        problem.filter_taps +
+                    depth_tap * problem.taps + tap]);
     }
     const int bytes = k * static_cast<int>(sizeof(Element));
     *reinterpret_cast<Element*>(to + swizzled(row, bytes / 16) + bytes % 16) = value;
@@ -238,8 +252,8 @@ __device__ inline int mainloop(const Arguments<Element>& problem, BlockState& st
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < kRowBytes / kWgmmaBytes; ++k) {
-        wgmma<Element, kAccumulatorTiles>(accumulators, a.advanced(k * kWgmmaBytes / 16),
-                                          b.advanced(k * kWgmmaBytes / 16));
+        wgmma<typename Operand<Element>::Type, kAccumulatorTiles>(
+            accumulators, a.advanced(k * kWgmmaBytes / 16), b.advanced(k * kWgmmaBytes / 16));
       }
       wgmma_commit_group();
       wgmma_wait<1>();
@@ -279,7 +293,7 @@ __device__ inline void set_to_bias(const Arguments<Element>& problem, int first_
 }
 
 // Adds the residual, applies the activation, and writes the accumulators as rows of 64 filters to the staged
-// tile, which has the residual.
+// result chunk, which has the residual.
 template <typename Element, int kAccumulatorTiles>
 __device__ inline void stage_results(const Arguments<Element>& problem, unsigned char* staged,
                                      const float (&accumulators)[kAccumulatorTiles][4]) {
@@ -321,12 +335,46 @@ __device__ inline void stage_results(const Arguments<Element>& problem, unsigned
   }
 }
 
+// The same for float32: a warp has half of the 32 filters of a result chunk. The stores have no bank
+// conflicts where positions are neighbouring outputs: lanes write two neighbouring units of every other row.
+template <int kAccumulatorTiles>
+__device__ inline void stage_results(const Arguments<float>& problem, unsigned char* staged,
+                                     const float (&accumulators)[kAccumulatorTiles][4]) {
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 2;
+  const SharedAddress tile = shared_address(staged) + lane / 4 % 4 * 4;
+  const SharedAddress discard = shared_address(shared_memory_at(problem.shared.discard)) + lane * 4;
+  const short* const result_rows = shared_memory_at(problem.shared.result_rows);
+#pragma unroll
+  for (int t = 0; t < kAccumulatorTiles; ++t) {
+    SharedAddress addresses[4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = result_rows[t * kAccumulatorTileColumns + static_cast<int>(lane) % 4 * 2 + i];
+      addresses[i] = row == kNoOutput ? discard : tile + swizzled(row, warp * 4 + lane / 16);
+      addresses[2 + i] = addresses[i] ^ 32;  // eight filters, two units, further on
+    }
+    float values[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      values[i] = accumulators[t][i];
+      if (problem.z != nullptr) values[i] += load_shared_at(addresses[i]);
+    }
+    if (problem.has_activation) apply_activation(problem.epilogue_params, values);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) store_shared_at(addresses[i], __float_as_uint(values[i]));
+  }
+}
+
 // Consumer warpgroup: computes work tiles and stores their results. Warpgroups that share pixels compute
 // every work tile together; others take turns.
 template <typename Element, int kAccumulatorTiles, bool kSharesPixels>
 __device__ inline void consume_tiles(const Arguments<Element>& problem, int warpgroup) {
   BlockState& state = block_state(problem);
   DynamicPipelineState pixels, weights;
+  constexpr int kChunkFilters = kWgmmaM / kResultChunks<Element>;
+  constexpr bool kHasOneChunk = kResultChunks<Element> == 1;  // of results; its kernels have no loop
+  const int staged_chunks = kHasOneChunk ? 1 : problem.staged_chunks;
+  const int chunk_of_warp = warpgroup_thread() / 32 * kResultChunks<Element> / 4;
   const int chunks = problem.depth_taps * problem.channel_chunks, units = chunks * problem.taps;
   const auto skip_a_tile = [&] {
     skip(pixels, chunks, problem.pixel_stages);
@@ -346,16 +394,24 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
             problem.block_filters +
         (kSharesPixels ? warpgroup * kWgmmaM : 0);
     const int filters_left = problem.filters_per_group - block_filter;
+    const int stored_chunks =
+        filters_left <= 0 ? 0 : min(kResultChunks<Element>, (filters_left - 1) / kChunkFilters + 1);
     const TensorCoordinates at = {group * problem.filters_per_group + block_filter, tile.column, tile.row,
                                   tile.depth, tile.image};
+    const auto at_chunk = [&](int chunk) {
+      return TensorCoordinates{at.channel + chunk * kChunkFilters, at.column, at.row, at.depth, at.image};
+    };
     unsigned char* staged = shared_memory_at(problem.shared.results) + warpgroup * problem.staged_bytes;
     if (is_first_thread && !problem.stages_in_place) {
       tma_store_wait_group_read();  // the staged tile is free
-      if (problem.z != nullptr && filters_left > 0) {
+      if (problem.z != nullptr && stored_chunks > 0) {
         TmaMbarrier* const full = &state.residual_full[warpgroup];
-        mbarrier_arrive_expect_tx(full,
-                                  problem.tile_images * problem.tile_rows * problem.tile_columns * kRowBytes);
-        tma_load_tensor(staged, problem.residual_map, at, full);
+        mbarrier_arrive_expect_tx(
+            full, stored_chunks * problem.tile_images * problem.tile_rows * problem.tile_columns * kRowBytes);
+        for (int chunk = 0; chunk < stored_chunks; ++chunk) {
+          tma_load_tensor(staged + chunk * problem.result_chunk_bytes, problem.residual_map, at_chunk(chunk),
+                          full);
+        }
       }
     }
     if (problem.takes_turns) {
@@ -373,18 +429,31 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
     } else {
       mbarrier_arrive(&state.pixels_empty[last_stage]);
     }
-    if (filters_left <= 0) continue;
+    if (stored_chunks == 0) continue;
     sync_warpgroup(warpgroup);
     if (problem.z != nullptr) {
       mbarrier_wait(&state.residual_full[warpgroup], residual_phase);
       residual_phase ^= 1;
     }
-    stage_results(problem, staged, accumulators);
-    fence_proxy_async();
-    sync_warpgroup(warpgroup);
-    if (is_first_thread) {
-      tma_store_tensor(staged, problem.y_map, at);
-      tma_store_commit_group();
+#pragma unroll 1
+    for (int first = 0; first < (kHasOneChunk ? 1 : stored_chunks); first += staged_chunks) {
+      if (first > 0) {
+        if (is_first_thread) tma_store_wait_group_read();
+        sync_warpgroup(warpgroup);
+      }
+      const int staged_chunk = chunk_of_warp - first;
+      if (kHasOneChunk || (staged_chunk >= 0 && staged_chunk < staged_chunks)) {
+        stage_results(problem, staged + staged_chunk * problem.result_chunk_bytes, accumulators);
+      }
+      fence_proxy_async();
+      sync_warpgroup(warpgroup);
+      if (is_first_thread) {
+        for (int chunk = first; chunk < min(first + staged_chunks, stored_chunks); ++chunk) {
+          tma_store_tensor(staged + (chunk - first) * problem.result_chunk_bytes, problem.y_map,
+                           at_chunk(chunk));
+        }
+        tma_store_commit_group();
+      }
     }
     if (problem.stages_in_place) {
       if (is_first_thread) tma_store_wait_group_read();

@@ -15,6 +15,7 @@ struct TensorBox {
   std::array<int64_t, 5> extents;
   std::array<int64_t, 5> box;    // elements in shared memory
   std::array<int64_t, 5> steps;  // distance of a box's elements in the tensor, from 1 to 8
+  bool rounds_to_tf32 = false;   // loads round float32 to TF32, to nearest
 };
 
 // Alignment of a tensor that a map can describe, in bytes.

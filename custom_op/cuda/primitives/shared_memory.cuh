@@ -33,6 +33,13 @@ __device__ inline void store_shared_at(SharedAddress target, uint2 words) {
   asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(target), "r"(words.x), "r"(words.y) : "memory");
 }
 
+// Load from such an address.
+__device__ inline float load_shared_at(SharedAddress from) {
+  float value;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");
+  return value;
+}
+
 // Predicated store_shared_at, one instruction.
 __device__ inline void store_shared_at_if(bool condition, SharedAddress target, unsigned word) {
   asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p st.shared.u32 [%1], %2; }" ::"r"(

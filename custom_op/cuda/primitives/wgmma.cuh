@@ -172,12 +172,16 @@ struct Tf32 {};
 #define CONVSWAP_REGISTERS_29 CONVSWAP_REGISTERS_28 ", %112, %113, %114, %115"
 #define CONVSWAP_REGISTERS_30 CONVSWAP_REGISTERS_28 ", %112, %113, %114, %115, %116, %117, %118, %119"
 #define CONVSWAP_REGISTERS_32 CONVSWAP_REGISTERS_30 ", %120, %121, %122, %123, %124, %125, %126, %127"
+// Operands of a wgmma whose matrices are both K-major; TF32 has no other order.
+#define CONVSWAP_K_MAJOR_Float16 ", 0, 0"
+#define CONVSWAP_K_MAJOR_BFloat16 ", 0, 0"
+#define CONVSWAP_K_MAJOR_Tf32 ""
 #define CONVSWAP_WGMMA_OF(Descriptor, Operand, type, tiles, columns, registers, a_operand, b_operand, ...) \
   template <>                                                                                              \
   __device__ inline void wgmma<Operand, tiles>(float (&accumulators)[tiles][4], Descriptor a,              \
                                                Descriptor b) {                                             \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" registers       \
-                 "}, " a_operand ", " b_operand ", 1, 1, 1, 0, 0;"                                         \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" columns type " {" registers "}, " a_operand           \
+                 ", " b_operand ", 1, 1, 1" CONVSWAP_K_MAJOR_##Operand ";"                                 \
                  : __VA_ARGS__                                                                             \
                  : "l"(a.descriptor()), "l"(b.descriptor()));                                              \
   }
@@ -207,8 +211,9 @@ struct Tf32 {};
   CONVSWAP_WGMMA_SS(Operand, type, 29, "232", CONVSWAP_REGISTERS_29, "%116", "%117", CONVSWAP_INOUT_29) \
   CONVSWAP_WGMMA_SS(Operand, type, 30, "240", CONVSWAP_REGISTERS_30, "%120", "%121", CONVSWAP_INOUT_30) \
   CONVSWAP_WGMMA_SS(Operand, type, 32, "256", CONVSWAP_REGISTERS_32, "%128", "%129", CONVSWAP_INOUT_32)
-CONVSWAP_WGMMAS_SS(Float16, "f16")
-CONVSWAP_WGMMAS_SS(BFloat16, "bf16")
+CONVSWAP_WGMMAS_SS(Float16, "k16.f32.f16.f16")
+CONVSWAP_WGMMAS_SS(BFloat16, "k16.f32.bf16.bf16")
+CONVSWAP_WGMMAS_SS(Tf32, "k8.f32.tf32.tf32")
 // `scale_d`: "1" accumulates; "0" overwrites the accumulators, which are then outputs only.
 #define CONVSWAP_WGMMA_RS(name, Operand, type, tiles, columns, registers, a_registers, b_operand, scale_d, \
                           ...)                                                                             \
@@ -257,13 +262,6 @@ CONVSWAP_WGMMAS_RS(BFloat16, "bf16")
                  : __VA_ARGS__                                                                       \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor()));                 \
   }
-template <>
-__device__ inline void wgmma<Tf32, 16>(float (&accumulators)[16][4], SmemDescriptor a, SmemDescriptor b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 {" CONVSWAP_REGISTERS_16
-               "}, %64, %65, 1, 1, 1;"
-               : CONVSWAP_INOUT_16
-               : "l"(a.descriptor()), "l"(b.descriptor()));
-}
 CONVSWAP_WGMMA_RS_TF32(4, "32", CONVSWAP_REGISTERS_4, "%16, %17, %18, %19", "%20", CONVSWAP_INOUT_4(0))
 CONVSWAP_WGMMA_RS_TF32(8, "64", CONVSWAP_REGISTERS_8, "%32, %33, %34, %35", "%36", CONVSWAP_INOUT_8(0))
 CONVSWAP_WGMMA_RS_TF32(12, "96", CONVSWAP_REGISTERS_12, "%48, %49, %50, %51", "%52", CONVSWAP_INOUT_8(0),

@@ -28,6 +28,11 @@ void store_shared_at(SharedAddress target, Words words) {
   store_shared(reinterpret_cast<void*>(target), words);
 }
 
+inline float load_shared_at(SharedAddress from) {
+  if (from % sizeof(float) != 0) emulation::fail("a misaligned load from shared memory");
+  return *reinterpret_cast<const float*>(from);
+}
+
 template <typename Words>
 void store_shared_at_if(bool condition, SharedAddress target, Words words) {
   if (condition) store_shared_at(target, words);

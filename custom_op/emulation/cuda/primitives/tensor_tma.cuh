@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "cuda/primitives/mma.cuh"
 #include "cuda/primitives/tma.cuh"
 #include "cuda_emulation.h"
 #include "emulated_tensor_map.h"
@@ -51,6 +52,9 @@ inline void tma_load_tensor(void* shared, const TensorMap& map, TensorCoordinate
         std::memset(to, 0, tensor.element_bytes);
       } else {
         std::memcpy(to, global, tensor.element_bytes);
+        if (!tensor.rounds_to_tf32) return;
+        float& number = *reinterpret_cast<float*>(to);
+        number = round_to_tf32(number);
       }
     });
   });

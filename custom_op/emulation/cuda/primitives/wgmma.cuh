@@ -24,7 +24,7 @@ struct SmemDescriptor {
   }
   SmemDescriptor warp_uniform() const { return *this; }
 
-  // Two neighbours along k in one row.
+  // Two neighbours along k in one row; for TF32 the number `depth` / 2.
   unsigned pair(int row, int depth) const {
     unsigned word;
     std::memcpy(&word, start + depth / 8 * leading * 16 + row * 16 + depth % 8 * 2, 4);
@@ -130,8 +130,8 @@ void emulate_wgmma(float (&accumulators)[kAccumulatorTiles][4], A a, Descriptor 
 struct Tf32 {};
 
 // accumulators += a * b for TF32, k = 8; a(row, depth) returns the bits of a number.
-template <int kAccumulatorTiles, typename A>
-void emulate_wgmma_tf32(float (&accumulators)[kAccumulatorTiles][4], A a, SmemDescriptor b) {
+template <int kAccumulatorTiles, typename A, typename Descriptor>
+void emulate_wgmma_tf32(float (&accumulators)[kAccumulatorTiles][4], A a, Descriptor b) {
   if (!wgmma_group_is_open[emulation::current]) emulation::fail("a wgmma without wgmma_fence");
   emulation::check_same_descriptor(b.start);
   const auto number = [](unsigned bits) { return double{__uint_as_float(bits & ~0x1fffu)}; };
@@ -142,36 +142,21 @@ void emulate_wgmma_tf32(float (&accumulators)[kAccumulatorTiles][4], A a, SmemDe
       const int column = tile * 8 + lane % 4 * 2 + i % 2;
       double sum = accumulators[tile][i];
       for (int depth = 0; depth < 8; ++depth) {
-        unsigned weight;
-        std::memcpy(&weight, b.start + depth / 4 * b.leading * 16 + column * 16 + depth % 4 * 4, 4);
-        sum += number(a(first_row + i / 2 * 8, depth)) * number(weight);
+        sum += checked_tf32(a(first_row + i / 2 * 8, depth)) * number(b.pair(column, 2 * depth));
       }
       accumulators[tile][i] = static_cast<float>(sum);
     }
   }
 }
 
-template <typename Operand, int kAccumulatorTiles>
-void wgmma(float (&accumulators)[kAccumulatorTiles][4], SmemDescriptor a, SmemDescriptor b) {
+template <typename Operand, int kAccumulatorTiles, typename Descriptor>
+void wgmma(float (&accumulators)[kAccumulatorTiles][4], Descriptor a, Descriptor b) {
   emulation::check_same_descriptor(a.start);
   if constexpr (std::is_same_v<Operand, Tf32>) {
-    emulate_wgmma_tf32(
-        accumulators,
-        [&](int row, int depth) {
-          unsigned bits;
-          std::memcpy(&bits, a.start + depth / 4 * a.leading * 16 + row * 16 + depth % 4 * 4, 4);
-          return bits;
-        },
-        b);
+    emulate_wgmma_tf32(accumulators, [&](int row, int depth) { return a.pair(row, 2 * depth); }, b);
   } else {
     emulate_wgmma<Operand>(accumulators, [&](int row, int depth) { return a.pair(row, depth); }, b);
   }
-}
-
-template <typename Operand, int kAccumulatorTiles>
-void wgmma(float (&accumulators)[kAccumulatorTiles][4], SwizzledDescriptor a, SwizzledDescriptor b) {
-  emulation::check_same_descriptor(a.start);
-  emulate_wgmma<Operand>(accumulators, [&](int row, int depth) { return a.pair(row, depth); }, b);
 }
 
 template <typename Operand, int kAccumulatorTiles>
