@@ -402,16 +402,14 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
       return TensorCoordinates{at.channel + chunk * kChunkFilters, at.column, at.row, at.depth, at.image};
     };
     unsigned char* staged = shared_memory_at(problem.shared.results) + warpgroup * problem.staged_bytes;
-    if (is_first_thread && !problem.stages_in_place) {
+    if (is_first_thread && problem.z != nullptr && stored_chunks > 0) {
       tma_store_wait_group_read();  // the staged tile is free
-      if (problem.z != nullptr && stored_chunks > 0) {
-        TmaMbarrier* const full = &state.residual_full[warpgroup];
-        mbarrier_arrive_expect_tx(
-            full, stored_chunks * problem.tile_images * problem.tile_rows * problem.tile_columns * kRowBytes);
-        for (int chunk = 0; chunk < stored_chunks; ++chunk) {
-          tma_load_tensor(staged + chunk * problem.result_chunk_bytes, problem.residual_map, at_chunk(chunk),
-                          full);
-        }
+      TmaMbarrier* const full = &state.residual_full[warpgroup];
+      mbarrier_arrive_expect_tx(
+          full, stored_chunks * problem.tile_images * problem.tile_rows * problem.tile_columns * kRowBytes);
+      for (int chunk = 0; chunk < stored_chunks; ++chunk) {
+        tma_load_tensor(staged + chunk * problem.result_chunk_bytes, problem.residual_map, at_chunk(chunk),
+                        full);
       }
     }
     if (problem.takes_turns) {
@@ -430,17 +428,14 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
       mbarrier_arrive(&state.pixels_empty[last_stage]);
     }
     if (stored_chunks == 0) continue;
-    sync_warpgroup(warpgroup);
     if (problem.z != nullptr) {
       mbarrier_wait(&state.residual_full[warpgroup], residual_phase);
       residual_phase ^= 1;
     }
 #pragma unroll 1
     for (int first = 0; first < (kHasOneChunk ? 1 : stored_chunks); first += staged_chunks) {
-      if (first > 0) {
-        if (is_first_thread) tma_store_wait_group_read();
-        sync_warpgroup(warpgroup);
-      }
+      if (is_first_thread) tma_store_wait_group_read();  // the staged tile is free
+      sync_warpgroup(warpgroup);
       const int staged_chunk = chunk_of_warp - first;
       if (kHasOneChunk || (staged_chunk >= 0 && staged_chunk < staged_chunks)) {
         stage_results(problem, staged + staged_chunk * problem.result_chunk_bytes, accumulators);
