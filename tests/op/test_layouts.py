@@ -53,27 +53,26 @@ def arrays_of(shape: str, element_type: str, *, has_residual: bool = False, attr
     return x, w, b, z if has_residual else None
 
 
-@each("layouts", LAYOUTS)
 @each("has_residual", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("element_type", TYPES)
-def test_every_cpu_algorithm_computes_the_numbers_of_nchw(element_type, shape, has_residual, layouts):
+def test_every_cpu_algorithm_computes_the_numbers_of_nchw(element_type, shape, has_residual):
     attributes = {"activation": "Relu", **(POOL if shape == "2-D" else {})}
     x, w, b, z = arrays_of(shape, element_type, has_residual=has_residual, attributes=attributes)
-    names = names_of(layouts)
-    algorithms = ["auto", "reference", *(["direct"] if element_type != "float64" else [])]
-    for algorithm in algorithms:
+    for algorithm in ["reference", *(["direct"] if element_type != "float64" else [])]:
         expected = _native.conv(x, w, b, residual=z, algorithm=algorithm, **attributes)
-        y = _native.conv(
-            laid_out(x, names["input_layout"]),
-            w,
-            b,
-            residual=laid_out(z, names["residual_layout"]),
-            algorithm=algorithm,
-            **attributes,
-            **names,
-        )
-        np.testing.assert_array_equal(y, laid_out(expected, names["output_layout"]))
+        for layouts in LAYOUTS:
+            names = names_of(layouts)
+            y = _native.conv(
+                laid_out(x, names["input_layout"]),
+                w,
+                b,
+                residual=laid_out(z, names["residual_layout"]),
+                algorithm=algorithm,
+                **attributes,
+                **names,
+            )
+            np.testing.assert_array_equal(y, laid_out(expected, names["output_layout"]), str(layouts))
 
 
 @each("layouts", LAYOUTS)
