@@ -58,6 +58,7 @@ class RandomLayoutModel:
             self._conv, self._conv, self._conv, self._conv, self._unary, self._unary, self._add, self._add,
             self._constant_operand, self._concat, self._split, self._slice, self._pad, self._reduce,
             self._softmax, self._gate, self._transposes, self._shape, self._global_pool, self._unknown,
+            self._flat_positions,
         ]  # fmt: skip
         if self.rank == 4:
             steps += [self._pool, self._resize, self._subgraph, self._matrix]
@@ -250,6 +251,17 @@ class RandomLayoutModel:
         extents = self._node("Shape", [name], shape)
         self._values.pop()
         self._node("Reshape", [name, extents], shape)
+
+    def _flat_positions(self) -> None:
+        """Reshape to one spatial axis and back, with an operator between."""
+        name, shape = self._any()
+        flat = (shape[0], int(np.prod(shape[1:])))
+        batch = self._random.choice((0, -1)) if self.batch == "n" else self._random.choice((0, -1, 2))
+        target = [batch, shape[0], flat[1]] if batch != 0 else [0, self._random.choice((0, shape[0])), -1]
+        first = self._node("Reshape", [name, self._tensor(np.array(target))], flat)
+        second = self._node("Softmax", [first], flat, axis=-1) if self.opset >= 13 else first
+        self._node("Reshape", [second, self._tensor(np.array([0, shape[0], *shape[1:]]))], shape)
+        self._values = [value for value in self._values if value[0] not in (first, second)]
 
     def _global_pool(self) -> None:
         name, shape = self._any()

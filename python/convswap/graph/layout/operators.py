@@ -355,7 +355,7 @@ def _flatten(node: ir.Node, reader: Reader) -> Carried:
     data = _data(node)
     rank = _data_rank(data, reader)
     if range(rank)[read_int(node, "axis", 1)] != 1 or not _has_one_position(data, reader):
-        raise NotCarried("it puts several positions of a channel behind each other")
+        raise NotCarried("it puts the positions of a channel behind each other")
     return Carried((data,), lambda _: None)
 
 
@@ -364,14 +364,31 @@ def _reshape(node: ir.Node, reader: Reader) -> Carried:
     target = reader.integers(node, 1) or []
     if read_int(node, "allowzero", 0):
         raise NotCarried("its attribute allowzero is set")
+    extents, rank = reader.axes(data), len(target)
     # (N, C, 1, 1) is the same memory in both layouts; a matrix of images and channels is the same in both.
-    if reader.rank(data) in RANKS and len(target) == 2 and _has_one_position(data, reader) and target[1] != 0:
+    if len(extents) in RANKS and rank == 2 and _has_one_position(data, reader) and target[1] != 0:
         return Carried((data,), lambda _: None)
-    is_map = len(target) in RANKS and reader.rank(data) == 2 and target[2:] == [1] * (len(target) - 2)
-    if is_map and target[0] in (0, -1, 1) and target[1] != 0:
-        moved = in_nhwc(target)
-        return Carried((result,), lambda writer: _set_input(node, 1, "shape", moved, writer))
-    raise NotCarried("it puts several positions of a channel behind each other")
+    if len(extents) == 2 and rank in RANKS and target[2:] == [1] * (rank - 2) and target[1] != 0:
+        tied: tuple[ir.Value, ...] = (result,)
+    elif len(extents) in RANKS and rank in RANKS and _keeps_channels(extents, target):
+        tied = (data, result)
+        target[1] = extents[1] or 0
+    else:
+        raise NotCarried("it mixes channels and positions")
+    moved = in_nhwc(target)
+    return Carried(tied, lambda writer: _set_input(node, 1, "shape", moved, writer))
+
+
+def _keeps_channels(extents: Sequence[int | None], target: Sequence[int]) -> bool:
+    """Return whether a Reshape to `target` keeps images and channels, and only divides the positions."""
+    batch, channels, *spatial = extents
+    if channels is None or target[1] not in (0, channels) or 0 in target[2:]:
+        return False
+    if target[0] == 0 or (batch is not None and target[0] == batch):
+        return True
+    # The rest of the numbers says how many images there are.
+    known = [extent for extent in spatial if extent is not None]
+    return target[0] == -1 and len(known) == len(spatial) and math.prod(known) == math.prod(target[2:])
 
 
 def _has_one_position(value: ir.Value, reader: Reader) -> bool:

@@ -7,7 +7,7 @@ writes a value of a set gets a Transpose, so a set is NHWC only if that gains mo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -59,6 +59,7 @@ class Regions:
         self._graph = graph
         self.reader = reader
         self._sets: dict[ir.Value, TiedValues] = {}
+        self._ranks: dict[ir.Value, int] = {}
         self.convs: list[ir.Node] = []
         reasons: dict[ir.Node, str] = {}
         for node in graph:
@@ -66,7 +67,7 @@ class Regions:
                 if self._is_valid(node):
                     self.convs.append(node)
                     for value in tensors_of(node):
-                        self._set_of(value)
+                        self._tie([value])
                 continue
             if is_layout_change(node):
                 self.transposes.append(node)
@@ -95,10 +96,7 @@ class Regions:
 
     def rank(self, value: ir.Value) -> int:
         """Return the rank of a value of a set."""
-        # One of the tied values may have an unknown rank, but all have the same.
-        rank = self.reader.rank(*self._sets[value].values)
-        assert rank is not None
-        return rank
+        return self._ranks[value]
 
     def layouts(self, node: ir.Node) -> NodeLayouts:
         """Return the layouts of a convswap node's tensors."""
@@ -152,7 +150,11 @@ class Regions:
             self._sets[value] = TiedValues([value])
         return self._sets[value]
 
-    def _tie(self, values: Iterable[ir.Value]) -> None:
+    def _tie(self, values: Sequence[ir.Value]) -> None:
+        # Only a Reshape ties values of different ranks, and it knows both.
+        rank = self.reader.rank(*values)
+        for value in values:
+            self._ranks.setdefault(value, self.reader.rank(value) or rank or 0)
         first, *others = dict.fromkeys(map(self._set_of, values))
         for other in others:
             first.values += other.values
