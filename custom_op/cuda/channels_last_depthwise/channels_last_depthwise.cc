@@ -183,7 +183,7 @@ class DepthwisePlan final : public Plan {
   int64_t prepared_bytes_ = 0;
 };
 
-class ChannelsLastDepthwise final : public AlgorithmByTiling<DepthwisePlan, cheapest_tilings> {
+class ChannelsLastDepthwise final : public AlgorithmByTiling<DepthwisePlan, best_tiling, cheapest_tilings> {
  public:
   std::string_view name() const override { return "channels_last_depthwise"; }
 

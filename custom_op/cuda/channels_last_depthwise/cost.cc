@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <vector>
 
 #include "conv/arithmetic.h"
@@ -14,7 +15,7 @@ namespace convswap::channels_last_depthwise {
 namespace {
 
 constexpr int kBlockThreads[] = {64, 128, kMaxThreads};
-constexpr std::size_t kMaxParts = 6;
+constexpr std::size_t kMaxParts = 5;
 constexpr int64_t kMaxTileVectors = 64, kMaxTileStrips = 32;
 constexpr int kMaxBands = 8;
 
@@ -67,6 +68,41 @@ double loaded_bytes(const ConvProblem& problem, const Tiling& tiling) {
          to_double(tiling.instance.channels(problem.type) * bytes_per_element(problem.type));
 }
 
+// Lines of 128 bytes that the warps of a tile load and store. The lanes of a warp have the tile's vectors of
+// several strips; lanes of the same vector load the same weights.
+double lines_of(const ConvProblem& problem, const Tiling& tiling, double pixels) {
+  constexpr int kLineVectors = 128 / kVectorBytes;
+  const int vectors = std::min(tiling.vectors, 32);
+  const double run_lines = std::ceil(to_double(vectors) / kLineVectors);
+  const double strip_lines = std::ceil(32.0 / vectors) * run_lines;
+  const int tensors = problem.epilogue.has_residual ? 2 : 1;
+  const double warps = tiling.bands * to_double(ceil_divide(tiling.threads(), 32));
+  return warps * (to_double(problem.filter[0] * problem.filter[1]) *
+                      (pixels * strip_lines + to_double(problem.filter[2]) * run_lines) +
+                  tensors * tiling.instance.outputs * strip_lines);
+}
+
+void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found) {
+  for (const Instance& instance : instances_for(problem)) {
+    for (const int vectors : parts_of(vectors_of(problem, instance), kMaxTileVectors)) {
+      for (const int strips : parts_of(strips_of(problem, instance), kMaxTileStrips)) {
+        for (const int threads : kBlockThreads) {
+          Tiling tiling{.instance = instance, .vectors = vectors, .strips = strips};
+          tiling.rows = static_cast<int>(std::min<int64_t>(threads / (vectors * strips), rows_of(problem)));
+          if (tiling.rows == 0) continue;
+          for (tiling.bands = 1; tiling.bands <= kMaxBands; tiling.bands *= 2) {
+            set_blocks(problem, tiling);
+            // Bands take blocks from a card that has multiprocessors without one.
+            if (tiling.bands > 1 && tiling.blocks < device.multiprocessors) break;
+            tiling.cost = cost_of(problem, device, tiling);
+            found.add(tiling);
+          }
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 
 int64_t vectors_of(const ConvProblem& problem, const Instance& instance) {
@@ -79,8 +115,7 @@ int64_t strips_of(const ConvProblem& problem, const Instance& instance) {
 
 int64_t rows_of(const ConvProblem& problem) { return problem.batch * problem.output[0] * problem.output[1]; }
 
-// The largest of instruction issue, memory, loads from the second-level cache, and the latency of a thread
-// for each wave of blocks.
+// The largest of instruction issue, memory, both caches, and the latency of a thread for each wave of blocks.
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
   const auto& costs = costs_of(device).channels_last_depthwise;
   const Instance& instance = tiling.instance;
@@ -102,6 +137,7 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double issue = blocks * warps * instructions / 4 * costs.instruction;
   const double memory = to_double(problem.tensor_bytes()) / costs.memory;
   const double cache = loaded_bytes(problem, tiling) / costs.cache;
+  const double lines = blocks * lines_of(problem, tiling, pixels) * costs.line;
   const double resident = std::max(
       1.0, std::min(std::floor(2048 / (32 * warps)), std::floor(65'536 / (instance.registers * 32 * warps))));
   const double latency =
@@ -109,29 +145,16 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
       (tiling.bands * (filter_rows + (residual > 0 ? 1 : 0)) * costs.row + instructions * costs.latency);
   // Nearly the largest of all.
   double sum = 0;
-  for (const double time : {issue, memory, cache, latency}) sum += time * time * time * time;
+  for (const double time : {issue, memory, cache, lines, latency}) sum += time * time * time * time;
   return costs.launch + std::sqrt(std::sqrt(sum));
 }
 
+std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
+  return best_of<Tiling>([&](Candidates<Tiling>& found) { search(problem, device, found); });
+}
+
 std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
-  return all_of<Tiling>([&](Candidates<Tiling>& found) {
-    for (const Instance& instance : instances_for(problem)) {
-      for (const int vectors : parts_of(vectors_of(problem, instance), kMaxTileVectors)) {
-        for (const int strips : parts_of(strips_of(problem, instance), kMaxTileStrips)) {
-          for (const int threads : kBlockThreads) {
-            Tiling tiling{.instance = instance, .vectors = vectors, .strips = strips};
-            tiling.rows = static_cast<int>(std::min<int64_t>(threads / (vectors * strips), rows_of(problem)));
-            if (tiling.rows == 0) continue;
-            for (tiling.bands = 1; tiling.bands <= kMaxBands; tiling.bands *= 2) {
-              set_blocks(problem, tiling);
-              tiling.cost = cost_of(problem, device, tiling);
-              found.add(tiling);
-            }
-          }
-        }
-      }
-    }
-  });
+  return all_of<Tiling>([&](Candidates<Tiling>& found) { search(problem, device, found); });
 }
 
 Tiling tiling_without_vectors(const ConvProblem& problem) {

@@ -3,6 +3,7 @@
 // Kernel instances of channels_last_depthwise, and the tilings that it chooses among.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,9 @@ int64_t strips_of(const ConvProblem& problem, const Instance& instance);
 int64_t rows_of(const ConvProblem& problem);
 
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling);
+
+// The tiling with the least estimated time.
+std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device);
 
 // All tilings in ascending order of estimated time.
 std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);

@@ -36,6 +36,7 @@ extern const FittedCosts kH200{
             .launch = 1350,  // ns
             .memory = 3990,  // GB/s
             .cache = 5500,  // GB/s
+            .line = 0.57,  // ns
             .instruction = 0.57,  // ns
             .latency = 0.8,  // ns
             .row = 200,  // ns
