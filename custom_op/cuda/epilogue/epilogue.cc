@@ -149,7 +149,8 @@ class Stage final : public EpilogueStage {
     if (const Pool& pool = problem.epilogue.pool; pool.kind != PoolKind::none) {
       const bool has_vectors = Family::tiling_of(problem).instance.has_vectors;
       const double vector = has_vectors ? 16 / to_double(bytes_per_element(problem.type)) : 1;
-      const double window = costs.window / vector + costs.input * to_double(pool.kernel[0] * pool.kernel[1]);
+      const double window =
+          (costs.window + costs.input * to_double(pool.kernel[0] * pool.kernel[1])) / vector;
       nanoseconds +=
           costs.pool + to_double(problem.result_elements()) * window / std::max(1, device.multiprocessors);
     }
