@@ -282,3 +282,44 @@ def test_without_a_card_auto_says_so_and_changes_nothing(monkeypatch):
     result = swap(model_of([first, second], w1 | w2), layout="auto")
     assert ops(result.model) == ["Conv", "Conv"]
     assert any("there is none" in note for note in result.notes)
+
+
+def depthwise_model() -> onnx.ModelProto:
+    generator = np.random.default_rng(4)
+    (first, w1) = conv("x", "a")
+    nodes = [
+        first,
+        helper.make_node("Conv", ["a", "d"], ["b"], name="depthwise", group=16, pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["b", "p"], ["c"], name="pointwise"),
+    ]
+    weights = w1 | {"d": generator.random((16, 1, 3, 3)), "p": generator.random((16, 16, 1, 1))}
+    (last, w2) = conv("c", "y")
+    return model_of([*nodes, last], weights | w2)
+
+
+class CostsOfPairs:
+    """Costs in which a depthwise Conv and the 1x1 Conv after it take `pair` as one node, else 1 each."""
+
+    def __init__(self, pair: float) -> None:
+        self._pair = pair
+
+    def conv(self, node, layouts) -> float:
+        base = self._pair if len(node.inputs) > 4 else 1.0
+        return base - 0.1 * sum(layouts)
+
+    def transpose(self, value) -> float:
+        return 1.0
+
+
+@pytest.mark.parametrize("pair, has_pair", [(1.0, True), (3.0, False)])
+def test_auto_fuses_a_depthwise_conv_with_the_next_only_where_that_is_faster(monkeypatch, pair, has_pair):
+    monkeypatch.setattr("convswap._native.cuda_devices", lambda: [{"memory_bandwidth": 1e12}])
+    monkeypatch.setattr("convswap.graph.swap.EstimatedCosts", lambda types, batch: CostsOfPairs(pair))
+    model = swap(depthwise_model(), fuse=True, layout="auto").model
+    assert any(len(node.inputs) > 4 for node in model.graph) is has_pair
+
+
+def test_nhwc_computes_a_depthwise_conv_and_the_next_as_two_nodes():
+    result = swap(depthwise_model(), fuse=True, layout="nhwc")
+    assert ops(result.model) == ["LayoutConv"] * 4
+    assert result.layout is not None and result.layout.nodes["depthwise"] == ("input", "output")

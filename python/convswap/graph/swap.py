@@ -148,8 +148,8 @@ def swap(
     Convs were swapped before comes back unchanged.
 
     With `fuse`, the nodes after a Conv are fused into a `convswap.FusedConv`, see `fuse.fuse_convs`. Then a
-    1x1 Conv is fused with the depthwise Conv before it, see `depthwise.fuse_depthwise`. Both apply to Convs
-    that were swapped before, too.
+    1x1 Conv is fused with the depthwise Conv before it, see `depthwise.fuse_depthwise`, unless `layout` has
+    them faster as two nodes in NHWC. Both apply to Convs that were swapped before, too.
 
     With `layout`, tensors between Convs become NHWC, and the Convs `convswap.LayoutConv`, see
     `layout.choose.change_layouts`. LayoutConv nodes of the model stay as they are.
@@ -192,8 +192,15 @@ def swap(
         folded, _ = fuse_convs(swapping.copy, stages, swapping.names, swapping.types)
         return _with_layout(swapping.result(folded), layout, batch)
     fused, not_fused = _fuse_all(swapping, is_selected)
+    separate = swapping.result(fused, not_fused)
+    if layout != DEFAULT_LAYOUT:
+        separate = _with_layout(replace(separate, model=swapping.copy.clone()), layout, batch)
+    if layout == "nhwc":
+        return separate
     fused, unpaired = fuse_depthwise(swapping.copy, swapping.names, swapping.types, is_selected, fused)
-    return _with_layout(swapping.result(fused, (*not_fused, *unpaired)), layout, batch)
+    paired = _with_layout(swapping.result(fused, (*not_fused, *unpaired)), layout, batch)
+    # A pair is computed in NCHW. It may be faster than two nodes in NHWC, or slower.
+    return separate if _is_estimated_faster(separate.layout, paired.layout) else paired
 
 
 def _with_layout(result: SwapResult, layout: str, batch: int) -> SwapResult:
@@ -210,6 +217,10 @@ def _with_layout(result: SwapResult, layout: str, batch: int) -> SwapResult:
     if not change.nodes:
         return replace(result, layout=change)
     return replace(result, model=model, layout=change, nchw=result.model)
+
+
+def _is_estimated_faster(first: LayoutChange | None, second: LayoutChange | None) -> bool:
+    return first is not None and second is not None and first.cost < second.cost
 
 
 def swap_without_pairs(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> SwapResult:

@@ -40,6 +40,7 @@ class LayoutChange:
         added: how many Transposes were added.
         removed: how many Transposes of the model were not needed any more.
         not_carried: the nodes next to Convs that need NCHW.
+        cost: the cost of all Convs and Transposes, in the unit of the costs that the choice rests on.
     """
 
     nodes: Mapping[str, tuple[str, ...]]
@@ -47,6 +48,7 @@ class LayoutChange:
     added: int = 0
     removed: int = 0
     not_carried: tuple[NotCarried, ...] = ()
+    cost: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Return the record for JSON."""
@@ -96,11 +98,13 @@ def change_layouts(
     carried: list[str] = []
     blockers: dict[ir.Node, str] = {}
     added = removed = 0
+    cost = 0.0
     for graph in list(model.graphs()):
         regions = Regions(graph, reader)
         if not regions.convs:
             continue
         regions.choose(costs)
+        cost += regions.cost(costs)
         for conv in regions.convs:
             chosen = regions.layouts(conv)._asdict()
             if any(chosen.values()):
@@ -112,7 +116,7 @@ def change_layouts(
         writer.write()
         added, removed = added + writer.added, removed + writer.removed
     left = tuple(NotCarried(name_of(node), op_name(node), reason) for node, reason in blockers.items())
-    return LayoutChange(nodes, tuple(carried), added, removed, left)
+    return LayoutChange(nodes, tuple(carried), added, removed, left, cost)
 
 
 def _carried_in_nhwc(regions: Regions) -> Iterable[ir.Node]:

@@ -116,12 +116,12 @@ class Regions:
         The search starts with all sets in NHWC, and changes one set at a time while that gains. The result
         stands if it gains 3 % over all sets in NCHW.
         """
-        nchw = self._cost(costs)
+        nchw = self.cost(costs)
         for tied in self.sets:
             tied.is_nhwc = True
         while any([self._flip_if_cheaper(tied, costs) for tied in self.sets]):
             pass
-        if not self._cost(costs) <= (1 - _MIN_GAIN) * nchw:
+        if not self.cost(costs) <= (1 - _MIN_GAIN) * nchw:
             for tied in self.sets:
                 tied.is_nhwc = False
 
@@ -138,7 +138,8 @@ class Regions:
     def _local_cost(self, tied: TiedValues, costs: Costs) -> float:
         return self._conv_cost(tied.convs, costs) + tied.border(costs, tied.is_nhwc)
 
-    def _cost(self, costs: Costs) -> float:
+    def cost(self, costs: Costs) -> float:
+        """Return the cost of all convswap nodes and of the Transposes around their tensors."""
         borders = sum(tied.border(costs, tied.is_nhwc) for tied in self.sets)
         return self._conv_cost(self.convs, costs) + borders
 
