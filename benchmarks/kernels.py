@@ -5,7 +5,8 @@
     python benchmarks/kernels.py pytorch ALGORITHM SUITE...   # an algorithm, or auto, beside PyTorch
     python benchmarks/kernels.py separable                    # depthwise and 1x1 Convs in one kernel and two
 
-    [--layers REGEX] [--layout NHWC] [--batch 1,64] [--precision tf32,float16] [--json FILE]; more with --help
+    [--layers REGEX] [--layout NHWC] [--output-layout NHWC] [--batch 1,64] [--precision tf32,float16]
+    [--json FILE]; more with --help
 
 The sides of a problem take turns; a sample is the mean of runs back to back. Tensors have normal values, and
 weights are prepared before the runs. Each routine prints a row for a problem, or for a tiling, and a summary.
@@ -56,12 +57,13 @@ Tensors = tuple[_native.DeviceArray, _native.DeviceArray, _native.DeviceArray]
 
 @dataclass(frozen=True)
 class Case:
-    """A suite's layer with a batch, a precision, and the layout of x and y."""
+    """A suite's layer with a batch, a precision, and the layouts of x and y."""
 
     layer: SuiteLayer
     batch: int
     precision: str
     layout: str = "NCHW"
+    output_layout: str = "NCHW"
 
     @property
     def element_type(self) -> str:
@@ -81,7 +83,8 @@ class Case:
     @property
     def layouts(self) -> dict[str, str]:
         """The attributes of a LayoutConv; none for NCHW."""
-        return {} if self.layout == "NCHW" else {"input_layout": self.layout, "output_layout": self.layout}
+        layouts = {"input_layout": self.layout, "output_layout": self.output_layout}
+        return {name: layout for name, layout in layouts.items() if layout != "NCHW"}
 
     @cached_property
     def problem(self) -> _native.Problem:
@@ -148,7 +151,7 @@ def cases(options: Options, default_batches: Callable[[str, SuiteLayer], Sequenc
         ConvswapError: a suite is unknown, no layer matches, or every case is too large.
     """
     every = [
-        Case(layer, batch, precision, options.layout)
+        Case(layer, batch, precision, options.layout, options.output_layout or options.layout)
         for suite in options.suites
         for layer in suite_layers(suite, options.layers)
         for precision in options.precision
@@ -338,7 +341,7 @@ def error_of(case: Case, tensors: Tensors, algorithm: str) -> float:
         x, w, None, y, algorithm=algorithm, precision=case.arithmetic, **attributes, **case.layouts
     )
     host_x, host_w = case.arrays()
-    first = y.to_numpy()[:1] if case.layout == "NCHW" else np.moveaxis(y.to_numpy()[:1], -1, 1)
+    first = y.to_numpy()[:1] if case.output_layout == "NCHW" else np.moveaxis(y.to_numpy()[:1], -1, 1)
     return float(relative_l2_error(first, reference_conv(host_x[:1], host_w, None, attributes)))
 
 
@@ -473,7 +476,9 @@ def parsed(arguments: Sequence[str] | None) -> Options:
     on_suites = argparse.ArgumentParser(add_help=False)
     on_suites.add_argument("suites", nargs="+", metavar="SUITE")
     on_suites.add_argument("--layers", metavar="REGEX")
-    on_suites.add_argument("--layout", choices=("NCHW", "NHWC"), default="NCHW", help="of input and output")
+    layouts = ("NCHW", "NHWC")
+    on_suites.add_argument("--layout", choices=layouts, default="NCHW", help="of input and output")
+    on_suites.add_argument("--output-layout", choices=layouts, help="of the output, if it differs")
     of_algorithm = argparse.ArgumentParser(add_help=False)
     of_algorithm.add_argument("algorithm")
     add = routines.add_parser("heuristic", parents=[on_suites, shared])
