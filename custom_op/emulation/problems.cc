@@ -404,6 +404,16 @@ void make_channels_last_depthwise(ConvProblem& p, Device& device, Random& random
   set_result(p);
 }
 
+// First seed of problems of one group whose input is NCHW and whose output is NHWC.
+constexpr int kFirstNhwcOutputSeed = 11'000'000;
+void make_nhwc_output(ConvProblem& p, Random& random) {
+  p.layouts = {Layout::nchw, Layout::nhwc, Layout::nhwc};
+  p.group = 1;
+  p.out_channels = one_in(random, 3) ? between(random, 5, 70) : 4 * between(random, 2, 24);
+  p.epilogue.pool = {};
+  p.result = p.output;
+}
+
 // Normal numbers times 2^n, with n drawn from -binades to binades.
 template <typename Element>
 std::vector<Element> draw_values(Random& random, int64_t count, int binades) {
@@ -575,9 +585,9 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
   const int64_t w_count = p.out_channels * p.channels_per_group() * p.filter_size();
   const int64_t y_count = p.result_elements();
   // Sometimes starts some elements after a 16-byte boundary.
-  const bool is_channels_last = p.layouts.output == Layout::nhwc;
-  const int64_t shift = one_in(random, 3) && !is_channels_last ? between(random, 1, 7) : 0;
-  const int64_t y_shift = one_in(random, 3) && !is_channels_last ? between(random, 1, 7) : 0;
+  const bool reads_nhwc = p.layouts.input == Layout::nhwc;
+  const int64_t shift = one_in(random, 3) && !reads_nhwc ? between(random, 1, 7) : 0;
+  const int64_t y_shift = one_in(random, 3) && !reads_nhwc ? between(random, 1, 7) : 0;
   std::vector<Element> x =
       draw_values<Element>(random, x_count + shift, is_wide && one_in(random, 4) ? spread.x : 0);
   std::vector<Element> w = draw_values<Element>(random, w_count, is_wide && one_in(random, 4) ? spread.w : 0);
@@ -631,15 +641,16 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
   if (is_prepared) plan->prepare(w.data(), prepared.data(), nullptr);
   const Execution execution{nullptr, nullptr, scratch.data(), is_prepared ? prepared.data() : nullptr};
   const Element* const residual = p.epilogue.has_residual ? z.data() : nullptr;
-  if (is_channels_last) {
+  if (p.layouts.output == Layout::nhwc) {
     auto x_last = channels_last(x_begin, p.batch, p.in_channels, p.input_size());
     const auto z_last = channels_last(z.data(), p.batch, p.out_channels, p.output_size());
     auto y_last = channels_last(y_begin, p.batch, p.out_channels, p.result_size());
-    const int64_t misaligned = one_in(random, 8) ? 1 : 0, y_misaligned = one_in(random, 8) ? 1 : 0;
+    const int64_t misaligned = reads_nhwc && one_in(random, 8) ? 1 : 0,
+                  y_misaligned = one_in(random, 8) ? 1 : 0;
     x_last.insert(x_last.begin(), misaligned, static_cast<Element>(NAN));
     y_last.insert(y_last.begin(), y_misaligned, static_cast<Element>(NAN));
-    plan->run({x_last.data() + misaligned, w.data(), bias, y_last.data() + y_misaligned,
-               residual == nullptr ? nullptr : z_last.data()},
+    plan->run({reads_nhwc ? x_last.data() + misaligned : x_begin, w.data(), bias,
+               y_last.data() + y_misaligned, residual == nullptr ? nullptr : z_last.data()},
               execution);
     std::ranges::copy(channels_last(y_last.data() + y_misaligned, p.batch, p.result_size(), p.out_channels),
                       y_begin);
@@ -725,7 +736,9 @@ bool check_seed(const Algorithm& algorithm, int seed, Task task, bool prints_pla
   Device device = draw_device(random);
   if (seed % 8 == 3) pad_left(problem, device, random);
   Spread spread;
-  if (seed >= kFirstDepthwiseSeed) {
+  if (seed >= kFirstNhwcOutputSeed) {
+    make_nhwc_output(problem, random);
+  } else if (seed >= kFirstDepthwiseSeed) {
     (seed >= kFirstChannelsLastDepthwiseSeed ? make_channels_last_depthwise
      : seed >= kFirstChannelsLastSeed        ? make_channels_last
      : seed >= kFirstSeparableSeed           ? make_separable

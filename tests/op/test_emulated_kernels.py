@@ -84,6 +84,8 @@ FIRST_SEPARABLE_SEED, SEPARABLE_SEEDS = 8_000_000, 30
 FIRST_CHANNELS_LAST_SEED, CHANNELS_LAST_SEEDS = 9_000_000, 40
 # Depthwise convolutions of channels-last tensors, some with a pool.
 FIRST_CHANNELS_LAST_DEPTHWISE_SEED, CHANNELS_LAST_DEPTHWISE_SEEDS = 10_000_000, 150
+# NCHW inputs and NHWC outputs.
+FIRST_NHWC_OUTPUT_SEED, NHWC_OUTPUT_SEEDS = 11_000_000, 100
 # A pool of planes that are larger than a block's part.
 FIRST_POOLED_SEED, POOLED_SEEDS = 5_000_000, 24
 # Problems that are computed by all tilings of a family: first seeds, and numbers of further seeds (default
@@ -258,6 +260,13 @@ def test_channels_last_depthwise_is_the_definition() -> None:
     first, count = FIRST_CHANNELS_LAST_DEPTHWISE_SEED, CHANNELS_LAST_DEPTHWISE_SEEDS
     # It refuses pools that would round twice.
     assert count_computed(program, first, first + count) >= 0.9 * count
+
+
+@pytest.mark.extended
+@pytest.mark.slow
+def test_few_channels_is_the_definition_with_an_output_in_nhwc(programs: dict[str, Path]) -> None:
+    program, first = programs["few_channels"], FIRST_NHWC_OUTPUT_SEED
+    assert count_computed(program, first, first + NHWC_OUTPUT_SEEDS) >= 0.7 * NHWC_OUTPUT_SEEDS
 
 
 def test_pools_of_large_planes_are_the_definition_part_by_part() -> None:

@@ -33,7 +33,10 @@ INSTRUCTIONS = {
 # 1u}`, and for returned `{}`; all threads of a block then wait for memory.
 GLOBAL_VARIABLES = "c[0x4]"
 # Distinguishes instances that take different code paths of a family's template.
-PATHS = {"cuda/pointwise/kernel.cuh": lambda arguments: arguments[-1] != "0"}  # chunks wait in slots
+PATHS = {
+    "cuda/pointwise/kernel.cuh": lambda arguments: arguments[-1] != "0",  # chunks wait in slots
+    "cuda/few_channels/kernel.cuh": lambda arguments: arguments[-1],  # y is NCHW or NHWC
+}
 # All families have kernels for this capability. Only these are disassembled, which takes as long as
 # compiling.
 DISASSEMBLED = 90

@@ -112,7 +112,7 @@ def test_a_source_that_does_not_compile_is_named_with_file_and_line() -> None:
     with pytest.raises(
         RuntimeError, match=r"cannot compile few_channels::kernel.* capability 7\.5: "
     ) as raised:
-        _native.compile_kernel("few_channels::kernel<Float16Pairs, 2, 5, 1>", 75, keep=False)
+        _native.compile_kernel("few_channels::kernel<Float16Pairs, 2, 5, 1, false>", 75, keep=False)
     assert "cuda/few_channels/kernel.cuh(" in str(raised.value)
     assert "few_channels needs compute capability 8.0 or newer" in str(raised.value)
 

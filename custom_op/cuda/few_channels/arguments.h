@@ -20,6 +20,21 @@ constexpr int kBundlesPerStep = 4;  // bundles of filter rows in a k-step; lane 
 // Staging buffer of one warp for the results of 4 folded filters at 64 pixels.
 constexpr int kResultWordsPerWarp = 4 * 2 * kQuadsPerUnit * kQuad;
 
+// Filters of a pixel that a lane has side by side if y is NHWC: two of each accumulator tile, up to 16 bytes.
+CONVSWAP_HOST_DEVICE constexpr int nhwc_vector(int accumulator_tiles, int element_bytes) {
+  const int most = 16 / element_bytes;
+  return 2 * accumulator_tiles < most ? 2 * accumulator_tiles : most;
+}
+
+// Folded filter that is column `n` of accumulator tile `tile`. For NHWC, lanes 4i to 4i + 3 have four
+// neighbouring vectors of filters, so that they store whole sectors.
+template <bool kNhwc, int kAccumulatorTiles, typename Element>
+CONVSWAP_HOST_DEVICE constexpr int filter_of_column(int tile, int n) {
+  if (!kNhwc) return tile * kMmaN + n;
+  constexpr int kVector = nhwc_vector(kAccumulatorTiles, sizeof(Element));
+  return tile / (kVector / 2) * 4 * kVector + n / 2 * kVector + tile % (kVector / 2) * 2 + n % 2;
+}
+
 constexpr int kMaxBundle = 4;
 CONVSWAP_HOST_DEVICE constexpr int staged_line_words(int bundle) { return 2 * bundle + 4; }
 
@@ -128,8 +143,8 @@ struct Arguments : Tensors<Element>, Geometry {
   int blocks_per_group;  // thread blocks that divide the filters of a conv group
   FastDivisor filter_block_divisor;
   bool copies_16_bytes;  // x is aligned to 16 bytes
-  int store_width;       // neighbouring outputs per store, always in one row and aligned in y: 1, 2 or 4
-  // Distances in y of the eight folded filters of an accumulator tile, in elements: from the first to each
+  int store_width;       // neighbouring outputs per store, as of store_width() and aligned in y
+  // For NCHW, distances in y of the eight folded filters of a tile, in elements: from the first to each
   // other even-numbered one, from an even-numbered one to the next, and to the next accumulator tile's.
   unsigned even_filters[kMmaN / 2];
   unsigned odd_filter;

@@ -22,9 +22,6 @@ namespace {
 
 constexpr int kMaxQuads = 1 << 14;
 
-// Limit of coordinates and tile indices, below which sums of two fit into the kernel's 32 bits.
-constexpr int64_t kMaxIndex = 1 << 30;
-
 int kernel_taps(int64_t taps) {
   return *std::find_if(std::begin(kKernelTaps), std::end(kKernelTaps),
                        [&](int limit) { return limit >= taps; });
@@ -56,6 +53,7 @@ class Formula {
       : costs_(costs_of(device).few_channels),
         multiprocessors_(device.multiprocessors),
         shared_memory_(device.shared_memory_per_multiprocessor),
+        is_nhwc_(is_nhwc(problem)),
         size_(to_double(bytes_per_element(problem.type))),
         group_(problem.group),
         channels_(problem.channels_per_group()),
@@ -66,10 +64,12 @@ class Formula {
         quads_per_row_(quads_per_output_row(problem)),
         parts_(parts_of(problem)),
         steps_(to_double(bundles.steps() * terms_of(problem))) {
-    const int width = store_width(problem);
+    for (int tiles = 1; tiles <= kMaxAccumulatorTiles; ++tiles) {
+      const int width = store_width(problem, tiles);
+      store_[tiles] = costs_.store * std::sqrt(to_double(kQuad) / width);
+      addition_[tiles] = accumulates ? costs_.addition * kResultsOfLane / width : 0;
+    }
     if (problem.type == ElementType::float32) conversion_ = costs_.conversion;
-    store_ = costs_.store * std::sqrt(to_double(kQuad) / width);
-    if (accumulates) addition_ = costs_.addition * kResultsOfLane / width;
     if (activates)
       activation_ = kResultsOfLane * costs_.cycle * activation_cycles(problem.epilogue, costs_of(device));
     const double input = size_ * to_double(problem.batch * problem.in_channels * problem.input_size());
@@ -79,8 +79,10 @@ class Formula {
     const auto shares_sectors = [&](int64_t elements) {
       return elements * bytes_per_element(problem.type) % kSectorBytes != 0;
     };
-    rows_share_sectors_ = shares_sectors(problem.output[2]);
-    planes_share_sectors_ = width == kQuad ? shares_sectors(problem.output_size()) : rows_share_sectors_;
+    rows_share_sectors_ = shares_sectors(is_nhwc_ ? problem.out_channels : problem.output[2]);
+    planes_share_sectors_ = !is_nhwc_ && problem.output[2] % kQuad == 0
+                                ? shares_sectors(problem.output_size())
+                                : rows_share_sectors_;
   }
 
   // The work on the multiprocessors and the transfers of memory overlap.
@@ -107,10 +109,12 @@ class Formula {
     const double working = waves * (tiles_per_block * work.tile + work.first + ends);
 
     // Stores of neighbouring units and tiles share sectors and lines. If many planes and bytes are written in
-    // turns, the parts of a sector reach memory one by one, and each output costs three accesses.
-    const bool is_whole = tiling.quads == quads_per_row_;
-    const double shared = (is_whole ? planes_share_sectors_ : rows_share_sectors_) +
-                          (is_whole ? 0 : kLineBytes / (tiling.quads * kQuad * size_));
+    // turns, the parts of a sector reach memory one by one, and each output costs three accesses. A block
+    // writes runs of a row's columns, or of a pixel's filters if y is NHWC.
+    const bool is_whole = is_nhwc_ ? tiling.blocks_per_group == 1 : tiling.quads == quads_per_row_;
+    const double run = size_ * (is_nhwc_ ? to_double(filters) : tiling.quads * kQuad);
+    const double shared =
+        (is_whole ? planes_share_sectors_ : rows_share_sectors_) + (is_whole ? 0 : kLineBytes / run);
     const double turns = filters_ * std::sqrt(tile_output * to_double(blocks) / 1024);
     const double memory = transfer_ + 2 * output_ * shared * turns / (turns + costs_.turns);
     return costs_.launch + std::sqrt(std::sqrt(squared(squared(working)) + squared(squared(memory))));
@@ -149,15 +153,18 @@ class Formula {
     // Padding filters are multiplied and activated, but not stored.
     const double all = 1.0 * tiling.blocks_per_group * tiling.filter_blocks * tiling.accumulator_tiles;
     const double stored = std::min(1.0, ceil_divide_32(folded_filters_, kMmaN) / all);
-    const double unit = costs_.load * loads + (store_ * stored + activation_) * tiling.accumulator_tiles;
+    const double unit = costs_.load * loads +
+                        (store_[tiling.accumulator_tiles] * stored + activation_) * tiling.accumulator_tiles;
     const double multiplying =
         unit * ceil_divide_32(blocks * units, kSchedulers) +
-        (costs_.step * steps_ + addition_ * tiling.accumulator_tiles) * ceil_divide_32(units, tiling.warps);
+        (costs_.step * steps_ + addition_[tiling.accumulator_tiles] * tiling.accumulator_tiles) *
+            ceil_divide_32(units, tiling.warps);
     return {costs_.tile + copying + staging + multiplying, preparing};
   }
 
   const decltype(Costs::few_channels)& costs_;
   const int64_t multiprocessors_, shared_memory_;
+  const bool is_nhwc_;
   const double size_;  // bytes of an element
   const int64_t group_, channels_, channel_blocks_, bundle_;
   const double filters_;
@@ -165,8 +172,10 @@ class Formula {
   const int parts_;
   const double steps_;
   double conversion_ = 0;
-  double store_, activation_ = 0, addition_ = 0;  // nanoseconds of a unit's accumulator tile
-  double output_, transfer_;                      // nanoseconds of memory
+  double activation_ = 0;  // nanoseconds of a unit's accumulator tile
+  // The same by the accumulator tiles of the kernel instance.
+  double store_[kMaxAccumulatorTiles + 1] = {}, addition_[kMaxAccumulatorTiles + 1] = {};
+  double output_, transfer_;  // nanoseconds of memory
   bool rows_share_sectors_, planes_share_sectors_;
 };
 
@@ -187,8 +196,9 @@ class Tiler {
     Tiling tiling;
     tiling.folds = folds_;
     tiling.taps = kernel_taps(bundles_.taps);
-    for (tiling.accumulator_tiles = 1; tiling.accumulator_tiles <= max_accumulator_tiles(tiling.taps);
+    for (tiling.accumulator_tiles = 1; tiling.accumulator_tiles <= kMaxAccumulatorTiles;
          ++tiling.accumulator_tiles) {
+      if (!has_instances(tiling.taps, tiling.accumulator_tiles, is_nhwc(problem_))) continue;
       const int64_t blocks = ceil_divide(problem_.filters_per_group(), kMmaN * tiling.accumulator_tiles);
       for (int64_t splits = 1; splits < blocks; splits *= 2) try_quads(tiling, blocks, splits, found);
       try_quads(tiling, blocks, blocks, found);
@@ -216,6 +226,8 @@ class Tiler {
     const int64_t limit = std::min<int64_t>(all, kMaxQuads / tiling.quads);
     std::size_t warp_counts = std::size(kWarpCounts);
     for (int64_t rows = 1; rows <= limit; rows = next_rows(rows, all)) {
+      // Offsets in y within a tile have 32 bits. Those of NCHW lie within a plane.
+      if (is_nhwc(problem_) && 2 * rows * problem_.output[2] * problem_.out_channels > kMaxIndex) return;
       tiling.rows = static_cast<int>(rows);
       tiling.images = 1;
       if (!set_sizes(tiling)) return;
@@ -230,7 +242,9 @@ class Tiler {
     const int64_t without_results = tiling.shared_bytes;
     for (std::size_t i = 0; i < count; ++i) {
       tiling.warps = kWarpCounts[i];
-      tiling.shared_bytes = without_results + tiling.warps * kResultWordsPerWarp * int64_t{sizeof(float)};
+      tiling.shared_bytes = without_results;
+      if (!is_nhwc(problem_))
+        tiling.shared_bytes += tiling.warps * kResultWordsPerWarp * int64_t{sizeof(float)};
       if (tiling.shared_bytes > device_.shared_memory_per_block) return i;
       tiling.cost = formula_(tiling);
       found.add(tiling);
@@ -401,7 +415,11 @@ int64_t grid_columns(int64_t tiles, int64_t rows, int64_t slots) {
   return ceil_divide_32(tiles, ceil_divide_32(tiles, columns));
 }
 
-int store_width(const ConvProblem& problem) {
+int store_width(const ConvProblem& problem, int accumulator_tiles) {
+  if (is_nhwc(problem)) {
+    const int vector = nhwc_vector(accumulator_tiles, static_cast<int>(bytes_per_element(problem.type)));
+    return problem.filters_per_group() % vector == 0 ? vector : 1;
+  }
   return problem.output[2] % 4 == 0 ? 4 : problem.output[2] % 2 == 0 ? 2 : 1;
 }
 

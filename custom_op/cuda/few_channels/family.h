@@ -20,31 +20,50 @@ struct Instance {
   int bundle;             // filter rows in a bundle
   int taps;               // taps of a filter row
   int accumulator_tiles;  // of eight folded filters
+  bool is_nhwc;           // y is NHWC
 
   // Template arguments of the kernel.
-  std::string arguments() const { return joined(bundle, ", ", taps, ", ", accumulator_tiles); }
+  std::string arguments() const {
+    return joined(bundle, ", ", taps, ", ", accumulator_tiles, ", ", is_nhwc ? "true" : "false");
+  }
 };
 
 // Other filter rows are padded with zero weights to the next length.
 inline constexpr int kKernelTaps[] = {1, 2, 3, 4, 5, 7, 11};
 inline constexpr int kMaxTaps = kKernelTaps[std::size(kKernelTaps) - 1];
 
-// Limited by the registers of a thread.
-constexpr int max_accumulator_tiles(int taps) { return taps > 7 ? 2 : 3; }
+// Limit of coordinates and tile indices, below which sums of two fit into the kernel's 32 bits.
+inline constexpr int64_t kMaxIndex = 1 << 30;
+
+inline constexpr int kMaxAccumulatorTiles = 4;
+
+// True if there are kernel instances of so many taps and accumulator tiles. The registers of a thread limit
+// them. Two tiles of NHWC fill a sector with the 16-bit filters of a pixel, four tiles fill two sectors.
+constexpr bool has_instances(int taps, int accumulator_tiles, bool is_nhwc) {
+  if (is_nhwc) return accumulator_tiles == 2 || (accumulator_tiles == 4 && taps <= 4);
+  return accumulator_tiles <= (taps > 7 ? 2 : 3);
+}
 
 inline constexpr auto kInstances = [] {
-  constexpr std::size_t kCount = [] {
+  constexpr auto kForEach = [](auto add) {
+    for (const bool is_nhwc : {false, true}) {
+      for (const int bundle : {2, 4}) {
+        for (const int taps : kKernelTaps) {
+          for (int tiles = 1; tiles <= kMaxAccumulatorTiles; ++tiles) {
+            if (has_instances(taps, tiles, is_nhwc)) add(Instance{bundle, taps, tiles, is_nhwc});
+          }
+        }
+      }
+    }
+  };
+  constexpr std::size_t kCount = [kForEach] {
     std::size_t count = 0;
-    for (const int taps : kKernelTaps) count += 2 * static_cast<std::size_t>(max_accumulator_tiles(taps));
+    kForEach([&](const Instance&) { ++count; });
     return count;
   }();
   std::array<Instance, kCount> all{};
   std::size_t count = 0;
-  for (const int bundle : {2, 4}) {
-    for (const int taps : kKernelTaps) {
-      for (int tiles = 1; tiles <= max_accumulator_tiles(taps); ++tiles) all[count++] = {bundle, taps, tiles};
-    }
-  }
+  kForEach([&](const Instance& instance) { all[count++] = instance; });
   return all;
 }();
 
@@ -131,7 +150,10 @@ int64_t quads_per_output_row(const ConvProblem& problem);
 // All numbers, and the number of blocks, are below 2^31.
 int64_t grid_columns(int64_t tiles, int64_t rows, int64_t slots);
 
-// Neighbouring outputs that always lie in one row and are aligned in y if y itself is: 1, 2 or 4.
-int store_width(const ConvProblem& problem);
+// Neighbouring outputs of one store, aligned in y if y itself is. NCHW: 1, 2 or 4 outputs of a row. NHWC: all
+// filters of a pixel that a lane has side by side, or one.
+int store_width(const ConvProblem& problem, int accumulator_tiles);
+
+inline bool is_nhwc(const ConvProblem& problem) { return problem.layouts.output == Layout::nhwc; }
 
 }  // namespace convswap::few_channels

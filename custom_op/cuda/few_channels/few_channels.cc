@@ -19,6 +19,10 @@
 // convolution are staged by *stride phase*, their remainder by the stride. Each stride phase of a filter row
 // is then a filter row of its own with unit stride.
 //
+// If y is NHWC, the columns of neighbouring accumulator tiles are permuted so that a thread has up to 16
+// bytes of a pixel's filters side by side. Four threads store 64 bytes of each pixel from registers, or 32
+// bytes if filter rows are long and leave no registers for four accumulator tiles of 16-bit data.
+//
 // If filters are few, *folds* fill N: neighbouring output rows count as one folded row, and each of them has
 // its own folded filter, which is the filter shifted by the stride.
 //
@@ -36,10 +40,11 @@
 // after the last pass and the last binade window, when the results are complete.
 //
 // Limits: 1-D and 2-D; float16, bfloat16 and float32; compute capability 8.0 or newer; filter rows of at most
-// 11 taps for each stride phase; a smallest output tile that fits into shared memory. All channels are staged
-// at once, which suits few channels. If they do not fit, or if their sums get too long for precision ieee
-// (limits.h), several *passes* over some of the channels follow each other. Each pass reads and writes the
-// output again, so only float32 data may have several.
+// 11 taps for each stride phase; a smallest output tile that fits into shared memory; y in NHWC with one
+// group of at least five filters. All channels are staged at once, which suits few channels. If they do not
+// fit, or if their sums get too long for precision ieee (limits.h), several *passes* over some of the
+// channels follow each other. Each pass reads and writes the output again, so only float32 data may have
+// several.
 
 #include <algorithm>
 #include <bit>
@@ -82,8 +87,9 @@ struct Family {
 
   static std::string kernel_name(const ConvProblem& problem, const Pass& pass) {
     const int bundle = FilterBundles(folded_problem_of(problem, pass)).size;
-    return instance_name("few_channels::kernel", tensor_core_format(problem),
-                         Instance{bundle, pass.tiling.taps, pass.tiling.accumulator_tiles}.arguments());
+    return instance_name(
+        "few_channels::kernel", tensor_core_format(problem),
+        Instance{bundle, pass.tiling.taps, pass.tiling.accumulator_tiles, is_nhwc(problem)}.arguments());
   }
 
   static Arguments arguments_of(const ConvProblem& problem, const Device&, const Pass& pass) {
@@ -109,9 +115,11 @@ struct Family {
     to.tile_rows = tiling.tile_rows();
     to.half_images = tiling.halves_images ? tiling.images : 0;
     to.half_rows = tiling.halves_images ? 0 : tiling.rows;
-    to.half_offset =
-        narrow((to.half_images * problem.out_channels * problem.output[1] + to.half_rows * tiling.folds) *
-               problem.output[2]);
+    const int64_t half_rows_of_y =
+        is_nhwc(problem)
+            ? (to.half_images * problem.output[1] + to.half_rows) * problem.out_channels
+            : to.half_images * problem.out_channels * problem.output[1] + to.half_rows * tiling.folds;
+    to.half_offset = narrow(half_rows_of_y * problem.output[2]);
     to.images_per_half = tiling.images;
     to.rows_per_half = tiling.rows;
     to.quads_per_half_row = tiling.quads;
@@ -153,7 +161,7 @@ struct Family {
     to.filter_blocks = tiling.filter_blocks;
     to.blocks_per_group = tiling.blocks_per_group;
     to.filter_block_divisor = FastDivisor(tiling.filter_blocks);
-    to.store_width = store_width(problem);
+    to.store_width = store_width(problem, tiling.accumulator_tiles);
     const int64_t plane = problem.output_size();
     const auto offset_of = [&](int filter) {
       return filter / tiling.folds * plane + filter % tiling.folds * problem.output[2];
@@ -273,6 +281,12 @@ class FewChannels final : public AlgorithmByTiling<PassesPlan, best_passes, chea
  public:
   std::string_view name() const override { return "few_channels"; }
   bool rounds_depthwise() const override { return true; }
+  bool takes_layouts(const ConvProblem& problem) const override {
+    // Fewer filters are folded, and a lane's two filters then lie in two rows of y. Two rows of y are the
+    // smallest tile.
+    return problem.layouts.input == Layout::nchw && problem.group == 1 && problem.out_channels > kMmaN / 2 &&
+           2 * problem.output[2] * problem.out_channels <= kMaxIndex;
+  }
   bool fuses(const ConvProblem& problem) const override {
     const Epilogue& epilogue = problem.epilogue;
     return !epilogue.has_residual && epilogue.pool.kind == PoolKind::none &&

@@ -68,8 +68,18 @@ struct Run {
   }
 };
 
+// Index in y of filter k at a row and a column of image n.
+template <bool kNhwc, typename Arguments>
+__device__ inline long long y_index(const Arguments& problem, long long n, int k, int row, int column) {
+  if constexpr (kNhwc) {
+    return ((n * problem.output_height + row) * problem.output_width + column) * problem.out_channels + k;
+  } else {
+    return ((n * problem.out_channels + k) * problem.output_height + row) * problem.output_width + column;
+  }
+}
+
 // Sets the offsets of each quad of a half tile.
-template <int kBundle, typename Arguments>
+template <int kBundle, bool kNhwc, typename Arguments>
 __device__ inline void find_quad_offsets(const Arguments& problem, QuadOffsets* quad_offsets) {
   const int count = problem.images_per_half * problem.quads_per_image.divisor;
   for (int i = threadIdx.x; i < count; i += blockDim.x) {
@@ -80,10 +90,9 @@ __device__ inline void find_quad_offsets(const Arguments& problem, QuadOffsets* 
     const int word = image * problem.channel_blocks * problem.channel_block_words +
                      row * problem.folded_stride_height * problem.stride_phases * problem.line_words +
                      column * kQuad * kBundle;
-    quad_offsets[i] = {static_cast<unsigned short>(word), static_cast<unsigned short>(column),
-                       (image * problem.out_channels * problem.output_height + (row << problem.log2_folds)) *
-                               problem.output_width +
-                           column * kQuad};
+    quad_offsets[i] = {
+        static_cast<unsigned short>(word), static_cast<unsigned short>(column),
+        static_cast<int>(y_index<kNhwc>(problem, image, 0, row << problem.log2_folds, column * kQuad))};
   }
 }
 
@@ -98,13 +107,11 @@ __device__ inline int quads_inside(const Arguments& problem, const Tile& tile, i
 }
 
 // `k` is the block's first filter, folds not counted.
-template <typename Arguments>
+template <bool kNhwc, typename Arguments>
 __device__ inline TileInfo tile_info_of(const Arguments& problem, const Tile& tile, int k) {
   const int full_rows = problem.output_height >> problem.log2_folds;
   const int partial_folds = problem.output_height - (full_rows << problem.log2_folds);
-  const long long plane = static_cast<long long>(tile.n) * problem.out_channels + k;
-  return {plane * problem.output_plane + (tile.first_row << problem.log2_folds) * problem.output_width +
-              tile.first_column,
+  return {y_index<kNhwc>(problem, tile.n, k, tile.first_row << problem.log2_folds, tile.first_column),
           {quads_inside(problem, tile, 0, problem.folded_rows),
            quads_inside(problem, tile, 1, problem.folded_rows)},
           {quads_inside(problem, tile, 0, full_rows), quads_inside(problem, tile, 1, full_rows)},

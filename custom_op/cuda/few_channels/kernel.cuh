@@ -13,7 +13,7 @@ namespace convswap::few_channels {
 
 // Computes a tile with the naive loop, for data with infinities or NaN. The tensor core would multiply them
 // by the zeros that pad K, which gives NaN.
-template <typename Element>
+template <bool kNhwc, typename Element>
 __device__ __noinline__ void compute_naive(const Arguments<Element>& problem, Tile tile, int first_filter,
                                            int filters) {
   const int first_row = tile.first_row << problem.log2_folds;
@@ -28,8 +28,7 @@ __device__ __noinline__ void compute_naive(const Arguments<Element>& problem, Ti
     const long long n = tile.n + i / (columns * rows) / filters;
     float sum = naive_conv_sum<Element, float>(problem, problem.naive_conv, n, k, 0, p, q,
                                                problem.first_channel, problem.pass_channels);
-    Element* y =
-        problem.y + ((n * problem.out_channels + k) * problem.output_height + p) * problem.output_width + q;
+    Element* y = problem.y + y_index<kNhwc>(problem, n, k, p, q);
     if (problem.b != nullptr) sum += static_cast<float>(problem.b[k]);
     if (problem.accumulates) sum += static_cast<float>(*y);
     if (problem.activates) sum = activated(problem.naive_conv.epilogue, sum);
@@ -56,7 +55,7 @@ struct BlockFilters {
 
 // One thread block of the kernel. Weights and pixels are converted with a guessed scale, and converted again
 // in the rare case that they do not fit.
-template <typename Format, int kBundle, int kTaps, int kAccumulatorTiles>
+template <typename Format, int kBundle, int kTaps, int kAccumulatorTiles, bool kNhwc>
 class Block {
   using Element = typename Format::Element;
 
@@ -80,7 +79,7 @@ class Block {
     for (int i = threadIdx.x; i < bundle_slots; i += blockDim.x) {
       at(problem_.shared.bundles)[i] = filter_bundle<kBundle>(problem_, i);
     }
-    find_quad_offsets<kBundle>(problem_, at(problem_.shared.quad_offsets));
+    find_quad_offsets<kBundle, kNhwc>(problem_, at(problem_.shared.quad_offsets));
     for (int i = threadIdx.x; i < problem_.zero_words; i += blockDim.x) {
       reinterpret_cast<unsigned*>(raw())[problem_.raw_words + i] = 0u;
     }
@@ -134,7 +133,7 @@ class Block {
   __device__ void stage_window_of_weights(int window) {
     bool are_measured = window > 0;
     do {
-      const ValueRange<Element> range = stage_weights<Format, kBundle, kTaps, kAccumulatorTiles>(
+      const ValueRange<Element> range = stage_weights<Format, kBundle, kTaps, kAccumulatorTiles, kNhwc>(
           problem_, weights(), at(problem_.shared.bundles), block_filters_.filters, tops(), window,
           problem_.shared.weights(shared()));
       if (are_measured || __syncthreads_and(fits<Format>(range, kFirstTop))) return;
@@ -165,8 +164,8 @@ class Block {
     if (windows == 0) {
       start_input_copy(index + gridDim.x);
       if (weight_window == 0) {
-        compute_naive(problem_, tile, block_filters_.first_filter,
-                      block_filters_.filters >> problem_.log2_folds);
+        compute_naive<kNhwc>(problem_, tile, block_filters_.first_filter,
+                             block_filters_.filters >> problem_.log2_folds);
       }
       return;
     }
@@ -179,7 +178,7 @@ class Block {
       }
       if (scaled_for_ != window_top) scale_for(window_top, weight_window, is_first);
       if (window + 1 == windows) start_input_copy(index + gridDim.x);
-      compute_tile<Format, kBundle, kTaps, kAccumulatorTiles>(
+      compute_tile<Format, kBundle, kTaps, kAccumulatorTiles, kNhwc>(
           problem_, state().tile_info, block_filters_.filters, problem_.accumulates || !is_first,
           problem_.activates && is_last, state().needs_second_factor != 0, shared_);
     }
@@ -192,7 +191,8 @@ class Block {
     }
     cp_async_wait_group<0>();
     __syncthreads();
-    if (threadIdx.x == 0) state().tile_info = tile_info_of(problem_, tile, block_filters_.first_filter);
+    if (threadIdx.x == 0)
+      state().tile_info = tile_info_of<kNhwc>(problem_, tile, block_filters_.first_filter);
     return stage_tile<Format, kBundle, false>(problem_, tile, lines(), raw(), BinadeWindow(top_),
                                               at(problem_.shared.staged));
   }
@@ -237,8 +237,8 @@ class Block {
 };
 
 // Persistent blocks: grid.x divides the output tiles, grid.y the conv groups and, if the weights of a conv
-// group do not fit, the parts of its filters.
-template <typename Format, int kBundle, int kTaps, int kAccumulatorTiles>
+// group do not fit, the parts of its filters. kNhwc: y is NHWC; x is NCHW.
+template <typename Format, int kBundle, int kTaps, int kAccumulatorTiles, bool kNhwc>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     kernel(const __grid_constant__ Arguments<typename Format::Element> problem) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
 #else
   extern __shared__ __align__(16) unsigned char shared[];
   griddepcontrol_wait();
-  Block<Format, kBundle, kTaps, kAccumulatorTiles> block(problem, shared);
+  Block<Format, kBundle, kTaps, kAccumulatorTiles, kNhwc> block(problem, shared);
   block.set_up();
   block.compute_tiles();
 #endif

@@ -38,7 +38,7 @@ struct BundleColumns {
 
 // Accumulators of 8 * kAccumulatorTiles folded filters at 64 pixels: eight quads of either half of the tile.
 // Pixels are M of the product, folded filters are N.
-template <typename Format, int kBundle, int kTaps, int kAccumulatorTiles>
+template <typename Format, int kBundle, int kTaps, int kAccumulatorTiles, bool kNhwc>
 struct Unit {
   using Element = typename Format::Element;
   using Number = typename Format::Number;
@@ -126,7 +126,7 @@ struct Unit {
                                      bool needs_second_factor) {
 #pragma unroll
     for (int tile = 0; tile < kAccumulatorTiles; ++tile) {
-      const int filter = tile * kMmaN + threadIdx.x % 4 * 2;
+      const int filter = filter_of_column<kNhwc, kAccumulatorTiles, Element>(tile, threadIdx.x % 4 * 2);
       const float4 both = *reinterpret_cast<const float4*>(scales + filter);
       if (Format::kIsScaled && needs_second_factor) {
         const float first = second_factors[filter], second = second_factors[filter + 1];
@@ -157,8 +157,8 @@ struct Unit {
     });
   }
 
-  // Destination of a unit's results: its first quad, its filters, and the plane in y of its first filter at
-  // the tile's first pixel.
+  // Destination of a unit's results: its first quad, its filters, and its first filter in y at the tile's
+  // first pixel.
   struct Target {
     const TileInfo& tile;
     Element* y;
@@ -181,7 +181,14 @@ struct Unit {
   template <bool kAccumulates>
   __device__ void store(const Arguments<Element>& problem, const QuadOffsets* quad_offsets,
                         const Target& target, float* staged) {
-    if (problem.store_width == kQuad) {
+    if constexpr (kNhwc) {
+      constexpr int kVector = nhwc_vector(kAccumulatorTiles, sizeof(Element));
+      if (problem.store_width == kVector) {
+        store_nhwc<kVector, kAccumulates>(problem, quad_offsets, target);
+      } else {
+        store_nhwc<1, kAccumulates>(problem, quad_offsets, target);
+      }
+    } else if (problem.store_width == kQuad) {
       store_quads<kAccumulates>(problem, quad_offsets, target);
     } else if (problem.store_width == 2) {
       store_staged<2, kAccumulates>(problem, quad_offsets, target, staged);
@@ -254,6 +261,43 @@ struct Unit {
           store_values<kAccumulates>(problem, target, is_filter ? inside[half] & 1u << j : 0u, address,
                                      values);
         }
+      }
+    }
+  }
+
+  // Stores from registers to NHWC: a lane has neighbouring filters of each pixel, and its four pixels are
+  // `out_channels` elements apart.
+  template <int kWidth, bool kAccumulates>
+  __device__ void store_nhwc(const Arguments<Element>& problem, const QuadOffsets* quad_offsets,
+                             const Target& target) const {
+    const unsigned lane = optimization_barrier(threadIdx.x) % 32;
+    const int quad = target.first + quad_of(lane);
+    const int first_filter = filter_of_column<true, kAccumulatorTiles, Element>(0, lane % 4 * 2);
+    const int filters_left = target.filters - first_filter;
+    const QuadOffsets offsets = quad_offsets[min(quad, target.tile.quads[0] - 1)];
+    const int columns_left = target.tile.columns - offsets.column * kQuad;
+    const unsigned long long y = global_address(target.y + (offsets.offset + first_filter));
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int pixels = filter_mask(target.tile, quad, half) != 0 ? columns_left : 0;
+      unsigned long long pixel = half == 0 ? y : address_at(y, problem.half_offset, sizeof(Element));
+#pragma unroll
+      for (int i = 0; i < kQuad; ++i) {
+#pragma unroll
+        for (int tile = 0; tile < kAccumulatorTiles; tile += (kWidth + 1) / 2) {
+#pragma unroll
+          for (int j = 0; j < 2; j += kWidth) {
+            const int filter = filter_of_column<true, kAccumulatorTiles, Element>(tile, j);
+            float values[kWidth];
+#pragma unroll
+            for (int v = 0; v < kWidth; ++v) {
+              values[v] = accumulators[i][tile + (j + v) / 2][half * 2 + (j + v) % 2];
+            }
+            store_values<kAccumulates>(problem, target, i < pixels && filter < filters_left,
+                                       pixel + filter * sizeof(Element), values);
+          }
+        }
+        pixel = address_at(pixel, problem.out_channels, sizeof(Element));
       }
     }
   }
@@ -337,11 +381,11 @@ struct Unit {
 
 // Computes a staged tile for one binade window. `activates`: the results are then complete, and have an
 // activation.
-template <typename Format, int kBundle, int kTaps, int kAccumulatorTiles>
+template <typename Format, int kBundle, int kTaps, int kAccumulatorTiles, bool kNhwc>
 __device__ inline void compute_tile(const Arguments<typename Format::Element>& problem,
                                     const TileInfo& tile_info, int filters, bool accumulates, bool activates,
                                     bool needs_second_factor, unsigned char* shared) {
-  using WarpUnit = Unit<Format, kBundle, kTaps, kAccumulatorTiles>;
+  using WarpUnit = Unit<Format, kBundle, kTaps, kAccumulatorTiles, kNhwc>;
   constexpr int kBlockFilters = kAccumulatorTiles * kMmaN;
   const unsigned* const weights = problem.shared.weights(shared);
   const unsigned* const staged = problem.shared.staged.in(shared);
@@ -364,9 +408,10 @@ __device__ inline void compute_tile(const Arguments<typename Format::Element>& p
                   weights + filter_block * Format::kParts * problem.steps * WarpUnit::kStepWeights);
     unit.scale_and_add_bias(scales + block_filter, second_factors + block_filter, needs_second_factor);
     if (activates && !accumulates) unit.activate(problem);
-    typename Format::Element* const y =
-        problem.y +
-        (tile_info.start + static_cast<long long>(block_filter >> problem.log2_folds) * problem.output_plane);
+    const long long filter_offset =
+        kNhwc ? block_filter
+              : static_cast<long long>(block_filter >> problem.log2_folds) * problem.output_plane;
+    typename Format::Element* const y = problem.y + (tile_info.start + filter_offset);
     unit.store(problem, quad_offsets, {tile_info, y, first, filters - block_filter, accumulates, activates},
                results);
   }

@@ -46,7 +46,7 @@ __device__ inline FilterBundle filter_bundle(const Arguments& problem, int index
 // Converts the weights and stores them in the order of the mma's B fragments: for each (filter block, part,
 // k-step, tap) the words of all lanes are contiguous, by accumulator tile. Returns the value range that the
 // thread has read.
-template <typename Format, int kBundle, int kTaps, int kAccumulatorTiles, typename Arguments>
+template <typename Format, int kBundle, int kTaps, int kAccumulatorTiles, bool kNhwc, typename Arguments>
 __device__ inline ValueRange<typename Format::Element> stage_weights(const Arguments& problem,
                                                                      const typename Format::Element* w,
                                                                      const FilterBundle* bundles, int filters,
@@ -69,7 +69,8 @@ __device__ inline ValueRange<typename Format::Element> stage_weights(const Argum
     const int step = remaining % problem.steps;
     remaining /= problem.steps;
     const int part = remaining % Format::kParts;
-    const int filter = (remaining / Format::kParts * kAccumulatorTiles + tile) * kMmaN + lane / 4;
+    const int filter = remaining / Format::kParts * kAccumulatorTiles * kMmaN +
+                       filter_of_column<kNhwc, kAccumulatorTiles, typename Format::Element>(tile, lane / 4);
     unsigned packed = 0;
     if (filter < filters) {
       const FilterBundle& bundle = bundles[step * kBundlesPerStep + lane % 4];

@@ -254,6 +254,10 @@ struct SmallFloats : OnePart {
   static __device__ uint2 pack(const float (&values)[4]) {
     return make_uint2(pack_rounded<Small>(values[0], values[1]), pack_rounded<Small>(values[2], values[3]));
   }
+  static __device__ uint4 pack(const float (&values)[8]) {
+    return make_uint4(pack_rounded<Small>(values[0], values[1]), pack_rounded<Small>(values[2], values[3]),
+                      pack_rounded<Small>(values[4], values[5]), pack_rounded<Small>(values[6], values[7]));
+  }
 };
 
 using Float16Pairs = SmallFloats<Float16>;

@@ -14,8 +14,9 @@ namespace convswap::few_channels {
 template <typename Format, std::size_t kPart, std::size_t kParts>
 std::vector<CompiledKernel> kernels_for(const char* name) {
   return for_each_instance<kInstances, kPart, kParts>([&]<Instance kInstance>() {
-    return CompiledKernel(instance_name("few_channels::kernel", name, kInstance.arguments()),
-                          kernel<Format, kInstance.bundle, kInstance.taps, kInstance.accumulator_tiles>);
+    return CompiledKernel(
+        instance_name("few_channels::kernel", name, kInstance.arguments()),
+        kernel<Format, kInstance.bundle, kInstance.taps, kInstance.accumulator_tiles, kInstance.is_nhwc>);
   });
 }
 
