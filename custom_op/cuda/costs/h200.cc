@@ -37,7 +37,7 @@ extern const FittedCosts kH200{
             .memory = 3990,  // GB/s
             .cache = 5500,  // GB/s
             .line = 0.57,  // ns
-            .instruction = 0.57,  // ns
+            .instruction = 0.85,  // ns
             .latency = 0.8,  // ns
             .row = 200,  // ns
             .thread = 150,
