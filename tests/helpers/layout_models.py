@@ -297,16 +297,16 @@ class RandomLayoutModel:
         """A matrix of images and channels between a global pooling and a multiplication."""
         name, shape = self._any()
         pooled = self._node("GlobalAveragePool", [name], (shape[0], 1, 1))
-        how = self._random.choice(("Flatten", "Reshape", "Squeeze"))
+        op = self._random.choice(("Flatten", "Reshape", "Squeeze"))
         inputs = [pooled]
         axes_are_input = self.opset >= 13
         options = {}
-        if how == "Reshape":
+        if op == "Reshape":
             inputs.append(self._tensor(np.array([0, -1])))
-        if how == "Squeeze":
+        if op == "Squeeze":
             inputs += [self._tensor(np.array([2, 3]))] if axes_are_input else []
             options = {} if axes_are_input else {"axes": [2, 3]}
-        matrix = self._node(how, inputs, (shape[0],), **options)
+        matrix = self._node(op, inputs, (shape[0],), **options)
         weights = self._numbers.standard_normal((shape[0], shape[0])) / shape[0]
         product = self._node("MatMul", [matrix, self._tensor(weights)], (shape[0],))
         if self._random.random() < 0.5:

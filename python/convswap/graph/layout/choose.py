@@ -115,8 +115,8 @@ def change_layouts(
         writer = LayoutWriter(graph, regions, constants)
         writer.write()
         added, removed = added + writer.added, removed + writer.removed
-    left = tuple(NotCarried(name_of(node), op_name(node), reason) for node, reason in blockers.items())
-    return LayoutChange(nodes, tuple(carried), added, removed, left, cost)
+    not_carried = tuple(NotCarried(name_of(node), op_name(node), reason) for node, reason in blockers.items())
+    return LayoutChange(nodes, tuple(carried), added, removed, not_carried, cost)
 
 
 def _carried_in_nhwc(regions: Regions) -> Iterable[ir.Node]:
