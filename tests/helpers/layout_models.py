@@ -20,10 +20,10 @@ class RandomCosts:
     """Costs that are drawn for each question, so that any set of values may become NHWC."""
 
     def __init__(self, seed: int, nhwc: float) -> None:
-        self._random, self._nhwc = random.Random(seed), nhwc
+        self._seed, self._nhwc = seed, nhwc
 
     def conv(self, node: ir.Node, layouts: NodeLayouts) -> float:
-        key = random.Random(f"{node.name} {node.outputs[0].name} {layouts} {self._nhwc}")
+        key = random.Random(f"{self._seed} {node.name} {node.outputs[0].name} {layouts}")
         return key.random() + self._nhwc * (3 - sum(layouts))
 
     def transpose(self, value: ir.Value) -> float:
@@ -285,13 +285,15 @@ class RandomLayoutModel:
 
     def _resize(self) -> None:
         name, shape = self._any()
-        scales = self._tensor(np.array([1, 1, 2, 3], np.float32))
+        scales, options = np.array([1, 1, 2, 3], np.float32), {}
+        if self.opset >= 18 and self._random.random() < 0.5:
+            scales, options = scales[2:], {"axes": [2, -1]}
         mode = self._random.choice(("nearest", "nearest", "linear"))
         result = (shape[0], 2 * shape[1], 3 * shape[2])
         if np.prod(result) < 20000:
             region = "" if self.opset >= 13 else self._tensor(np.zeros(0, np.float32))
-            self._node("Resize", [name, region, scales], result, mode=mode,
-                       coordinate_transformation_mode="asymmetric")  # fmt: skip
+            self._node("Resize", [name, region, self._tensor(scales)], result, mode=mode,
+                       coordinate_transformation_mode="asymmetric", **options)  # fmt: skip
 
     def _matrix(self) -> None:
         """A matrix of images and channels between a global pooling and a multiplication."""

@@ -323,3 +323,110 @@ def test_nhwc_computes_a_depthwise_conv_and_the_next_as_two_nodes():
     result = swap(depthwise_model(), fuse=True, layout="nhwc")
     assert ops(result.model) == ["LayoutConv"] * 4
     assert result.layout is not None and result.layout.nodes["depthwise"] == ("input", "output")
+
+
+def test_pads_for_axes_that_are_computed_keep_the_whole_graph_in_nchw():
+    parts = [conv("x", "a"), conv("a", "b"), conv("padded", "y")]
+    padding = helper.make_node("Pad", ["b", "pads", "", "axes"], ["padded"], name="padding")
+    computed = helper.make_node("Identity", ["given"], ["pads"])
+    model = model_of(
+        [parts[0][0], parts[1][0], computed, padding, parts[2][0]],
+        {**parts[0][1], **parts[1][1], **parts[2][1], "axes": np.array([2, 3])},
+        opset=18,
+    )
+    model.graph.input.append(helper.make_tensor_value_info("given", TensorProto.INT64, [4]))
+    # ONNX Runtime would move a Transpose through this Pad, and fail.
+    assert swap(model, layout="nhwc").layout.nodes == {}
+
+
+def test_a_resize_for_named_axes_is_for_all_axes_next_to_a_transpose():
+    parts = [conv("x", "a"), conv("a", "b"), conv("a", "c"), conv("large", "d"), conv("large", "e")]
+    resize = helper.make_node(
+        "Resize", ["a", "", "scales"], ["large"], name="resize", mode="linear", axes=[2, 3],
+        coordinate_transformation_mode="asymmetric",
+    )  # fmt: skip
+    nodes = [parts[0][0], parts[1][0], parts[2][0], resize, parts[3][0], parts[4][0]]
+    weights = {name: array for _, part in parts for name, array in part.items()}
+    scales = {"scales": np.array([2, 3], np.float32)}
+    model, change = checked(nodes, weights | scales, opset=18, outputs=("b", "c", "d", "e"))
+    assert change.added > 0
+    (node,) = (node for node in model.graph if node.op_type == "Resize")
+    assert "axes" not in node.attributes
+
+
+def test_new_nodes_and_values_have_names_of_their_own():
+    parts = [conv("x", "a"), conv("a", "b"), conv("a", "c")]
+    other = helper.make_node("LRN", ["a"], ["a/NHWC"], name="a/Transpose", size=3)
+    model, _ = checked(
+        [*(node for node, _ in parts), other],
+        {**parts[0][1], **parts[1][1], **parts[2][1]},
+        outputs=("b", "c", "a/NHWC"),
+    )
+    names = [node.name for node in model.graph]
+    assert len(set(names)) == len(names)
+
+
+def test_constants_that_nothing_reads_any_more_are_removed():
+    parts = [conv("x", "a"), conv("scaled", "y")]
+    scale = {"scale": np.random.default_rng(1).standard_normal((16, 1, 1))}
+    nodes = [parts[0][0], helper.make_node("Mul", ["a", "scale"], ["scaled"], name="scaled"), parts[1][0]]
+    model = swap(model_of(nodes, parts[0][1] | parts[1][1] | scale), fold=False, layout="nhwc").model
+    assert "scale" not in model.graph.initializers
+
+
+@pytest.mark.parametrize(
+    "node, extra",
+    [
+        (helper.make_node("Relu", ["unused"], ["dead"]), {"unused": np.ones((2, 16, 9, 7))}),
+        (helper.make_node("Add", ["a", "empty"], ["dead"]), {"empty": np.ones((1, 1, 1, 1))}),
+    ],
+)
+def test_nodes_that_nothing_reads_do_no_harm(node, extra):
+    (first, w1), (second, w2) = conv("x", "a"), conv("a", "y")
+    checked([first, node, second], w1 | w2 | extra)
+
+
+def test_data_that_are_also_the_weights_stay_in_nchw():
+    (first, w1) = conv("x", "a")
+    nodes = [first, helper.make_node("Conv", ["a", "a"], ["y"], name="correlation")]
+    model, _ = checked(nodes, w1, x=(16, 16, 3, 3))
+    assert "LayoutConv" not in ops(model)
+
+
+def test_a_flatten_of_unknown_shape_is_not_taken_for_one_of_a_single_position():
+    (first, w1), (second, w2) = conv("x", "a"), conv("a", "b")
+    nodes = [
+        first,
+        second,
+        helper.make_node("Reshape", ["b", "shape"], ["c"]),
+        helper.make_node("Add", ["b", "c"], ["d"]),
+        helper.make_node("Flatten", ["d"], ["y"]),
+    ]
+    model = model_of(nodes, w1 | w2, x=(2, 16, 9, 7))
+    model.graph.input.append(helper.make_tensor_value_info("shape", TensorProto.INT64, ["k"]))
+    for name in ("c", "d"):
+        model.graph.value_info.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 16, 9, 7]))
+    feeds = {
+        "x": np.random.default_rng(0).standard_normal((2, 16, 9, 7), np.float32),
+        "shape": np.array([2, 16, 9, 7]),
+    }
+    changed_session = session_of(swap(model, layout="nhwc").model)
+    assert_same(session_of(model).run(None, feeds), changed_session.run(None, feeds), "outputs")
+
+
+def test_a_pair_that_gains_nothing_in_nhwc_stays_one_node():
+    generator = np.random.default_rng(5)
+    nodes = [
+        helper.make_node("Conv", ["x", "d"], ["a"], name="depthwise", group=12),
+        helper.make_node("Conv", ["a", "p"], ["y"], name="pointwise"),
+    ]
+    weights = {"d": generator.random((12, 1, 3, 3)), "p": generator.random((12, 12, 1, 1))}
+    result = swap(model_of(nodes, weights, x=(2, 12, 9, 7)), fuse=True, layout="nhwc")
+    assert ops(result.model) == ["FusedConv"]
+
+
+@pytest.mark.parametrize("batch", [0, -1, 2.5])
+def test_a_batch_that_is_no_count_is_refused(batch):
+    (first, weights) = conv("x", "y")
+    with pytest.raises(ConvswapError, match="batch must be"):
+        swap(model_of([first], weights), layout="auto", batch=batch)

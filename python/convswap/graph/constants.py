@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from convswap.graph.names import UniqueNames
+from convswap.graph.names import UniqueNames, nodes_of
 
 # First version of the format in which an initializer that is also a graph input is only a default value.
 FIRST_IR_WITH_DEFAULTS = 4
@@ -71,10 +71,11 @@ class Constants:
 
 
 class ConstantWriter:
-    """Adds constants to a model; `names` are the names of its values."""
+    """Adds constants to a model; `names` and `node_names` are the names of its values and nodes."""
 
     def __init__(self, model: ir.Model) -> None:
         self.names = UniqueNames.of_values(model.graphs())
+        self.node_names = UniqueNames(node.name for node in nodes_of(model))
         # In older IR versions an initializer must also be a graph input, which would change the model's
         # interface.
         self._may_add_initializers = not Constants(model).inputs_may_be_constant
@@ -91,10 +92,28 @@ class ConstantWriter:
             )
             graph.register_initializer(value)
             return value
-        constant = ir.node("Constant", [], {"value": named}, name=name)
+        constant = ir.node("Constant", [], {"value": named}, name=self.node_names.make_unique(name))
         constant.outputs[0].name = name
         graph.insert_before(node, constant)
         return constant.outputs[0]
+
+
+def remove_if_unused(value: ir.Value | None) -> None:
+    """Remove a constant without consumers, with its Constant node and the nodes that pass it through."""
+    pending = [value]
+    while pending:
+        value = pending.pop()
+        if value is None or value.uses() or value.is_graph_output() or value.is_graph_input():
+            continue
+        producer = value.producer()
+        if producer is None:
+            if value.is_initializer() and value.graph is not None:
+                value.graph.initializers.pop(str(value.name), None)
+            continue
+        op = (producer.domain, producer.op_type)
+        if (op == ("", "Constant") or op in PASS_THROUGH_OPS) and isinstance(producer.graph, ir.Graph):
+            pending += producer.inputs
+            producer.graph.remove(producer, safe=True)
 
 
 def _is_integer(tensor: ir.TensorProtocol) -> bool:

@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from convswap import _native
-from convswap.errors import ConvswapError, root_cause, unknown_name
+from convswap.errors import ConvswapError, require_count, root_cause, unknown_name
 from convswap.graph.domain import (
     DOMAIN,
     DOMAIN_VERSION,
@@ -105,7 +105,7 @@ class SwapResult:
         `{"swapped": [name, …], "left": [{"node", "op", "reason"}, …],
         "fused": [{"node", "op", "taken": [{"op", "node"}, …]}, …],
         "not_fused": [{"node", "follower", "op", "reason"}, …]}`, "notes" if there are any, and "layout"
-        if tensors in NHWC were asked for: `{"nhwc": {node: ["input", "residual", "output"], …},
+        if tensors could become NHWC: `{"nhwc": {node: ["input", "residual", "output"], …},
         "carried": [name, …], "transposes_added", "transposes_removed",
         "not_carried": [{"node", "op", "reason"}, …]}`.
         """
@@ -148,8 +148,9 @@ def swap(
     Convs were swapped before comes back unchanged.
 
     With `fuse`, the nodes after a Conv are fused into a `convswap.FusedConv`, see `fuse.fuse_convs`. Then a
-    1x1 Conv is fused with the depthwise Conv before it, see `depthwise.fuse_depthwise`, unless `layout` has
-    them faster as two nodes in NHWC. Both apply to Convs that were swapped before, too.
+    1x1 Conv is fused with the depthwise Conv before it, see `depthwise.fuse_depthwise`: not if `layout` is
+    "nhwc" and some tensors become NHWC, nor if it is "auto" and two nodes in NHWC are estimated to be faster.
+    Both apply to Convs that were swapped before, too.
 
     With `layout`, tensors between Convs become NHWC, and the Convs `convswap.LayoutConv`, see
     `layout.choose.change_layouts`. LayoutConv nodes of the model stay as they are.
@@ -162,8 +163,8 @@ def swap(
         fold: whether to fold the constant biases, scales and batch normalisations after swapped Convs.
         fuse: whether to fold them and also to fuse residuals, activations, poolings and depthwise Convs, for
             Convs that were swapped before, too.
-        layout: "nchw" leaves tensors as they are; "nhwc" makes those NHWC whose layout suits most Convs that
-            read or write them; "auto" those that are estimated to gain on the card of this machine.
+        layout: "nchw" leaves tensors as they are; "nhwc" makes tensors NHWC where that suits the Convs around
+            them; "auto" where it is estimated to gain on the card of this machine. `only` does not limit it.
         batch: for "auto", the extent of first axes that the model leaves open.
 
     Raises:
@@ -171,6 +172,7 @@ def swap(
     """
     if layout not in LAYOUTS:
         raise unknown_name("layout", layout, LAYOUTS)
+    require_count("batch", batch)
     if algorithm != "auto":
         # Imported here because swapping with the default algorithm does not need the compiled catalog.
         from convswap.graph.algorithms import check_algorithm
@@ -195,7 +197,7 @@ def swap(
     separate = swapping.result(fused, not_fused)
     if layout != DEFAULT_LAYOUT:
         separate = _with_layout(replace(separate, model=swapping.copy.clone()), layout, batch)
-    if layout == "nhwc":
+    if layout == "nhwc" and separate.layout is not None and separate.layout.nodes:
         return separate
     fused, unpaired = fuse_depthwise(swapping.copy, swapping.names, swapping.types, is_selected, fused)
     paired = _with_layout(swapping.result(fused, (*not_fused, *unpaired)), layout, batch)
@@ -267,8 +269,8 @@ def swap_selected(
 ) -> SwapResult:
     """Return a copy of `model` in which the Convs named in `choices` are swapped, each by its own choice.
 
-    The names are those that `swap` gives to the nodes; `layout` and `batch` are its arguments, but the model
-    in NCHW is not kept. All other Convs are recorded in `not_swapped` with the
+    The names are those that `swap` gives to the nodes. `layout` and `batch` are arguments of `swap`, but the
+    model in NCHW is not kept. All other Convs are recorded in `not_swapped` with the
     reason `reason_for_others`. `not_fused` is empty. Everything else is as in `swap`.
 
     Raises:

@@ -91,8 +91,8 @@ def best_end_to_end(
     are made of the Convs that are faster as a segment or, on a GPU, nearly as fast. On a GPU a further
     candidate fuses more nodes into the Convs of the best. The next candidate adds the `pairs` to the best
     candidate before, or to the original if that is not faster or its outputs differ. The last ones, on a GPU,
-    make tensors between Convs NHWC: with the Convs of the best candidate, and with all Convs that are
-    accurate, each fused as far as possible, because a Conv alone is timed in NCHW.
+    make tensors between Convs NHWC: with the Convs of the best candidate, and with all Convs that are as
+    accurate as the default provider's, each fused as far as possible, because a Conv alone is timed in NCHW.
 
     If the outputs of a candidate without pairs differ, the Convs of the first such candidate that change them
     by themselves are left out, and the others are tried again. If no Conv is faster as a segment, and the

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from convswap.graph.constants import PASS_THROUGH_OPS, Constants, ConstantWriter
+from convswap.graph.constants import Constants, ConstantWriter, remove_if_unused
 from convswap.graph.domain import DOMAIN, FUSED_OP, SUPPORTED_ELEMENT_TYPES, is_convswap_op, op_name
 from convswap.graph.epilogue import NO_ACTIVATION, Activation, NotFusable, Pool
 from convswap.graph.fusion.activations import ACTIVATION_OPS, find_decomposed_activation, read_activation
@@ -435,7 +435,7 @@ class _Writer:
                 last_node.attributes[attribute.name] = attribute
         graph.remove(others, safe=True)
         for value in old_inputs:
-            _remove_if_unused(value)
+            remove_if_unused(value)
 
     def _weights(self, chain: _Chain) -> ir.Value | None:
         if not chain.folding.changes_weights:
@@ -451,21 +451,3 @@ class _Writer:
     def _constant(self, chain: _Chain, role: str, array: np.ndarray) -> ir.Value:
         tensor = ir.Tensor(array, dtype=chain.element_type)
         return self._constants.add(chain.conv, f"{self._names[chain.conv]}/{role}", tensor)
-
-
-def _remove_if_unused(value: ir.Value | None) -> None:
-    """Remove a constant without consumers, with its Constant node and the nodes that pass it through."""
-    pending = [value]
-    while pending:
-        value = pending.pop()
-        if value is None or value.uses() or value.is_graph_output() or value.is_graph_input():
-            continue
-        producer = value.producer()
-        if producer is None:
-            if value.is_initializer() and value.graph is not None:
-                value.graph.initializers.pop(str(value.name), None)
-            continue
-        op = (producer.domain, producer.op_type)
-        if (op == ("", "Constant") or op in PASS_THROUGH_OPS) and isinstance(producer.graph, ir.Graph):
-            pending += producer.inputs
-            producer.graph.remove(producer, safe=True)

@@ -37,8 +37,3 @@ def axis_in_nhwc(axis: int, rank: int) -> int:
 def in_nhwc(per_axis: Sequence[_T]) -> list[_T]:
     """Return the elements of `per_axis`, one for each axis of an NCHW tensor, in the order of NHWC."""
     return [per_axis[axis] for axis in to_nhwc(len(per_axis))]
-
-
-def composed(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
-    """Return the `perm` of one Transpose that does the same as two in turn."""
-    return tuple(first[axis] for axis in second)

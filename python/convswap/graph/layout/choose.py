@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +16,13 @@ from convswap.graph.layout.regions import Regions
 from convswap.graph.layout.write import LayoutWriter
 from convswap.graph.value_types import ValueTypes
 
-# Which tensors to make NHWC: none; those whose layout suits the convolutions around them; or those that are
-# estimated to gain on the card of this machine.
+# Which tensors to make NHWC: none; those for which that suits the Convs around them (`ConversionCosts`); or
+# those for which that is estimated to gain on the card of this machine (`EstimatedCosts`).
 LAYOUTS = ("nchw", "nhwc", "auto")
 
 
 @dataclass(frozen=True)
-class NotCarried:
+class Blocker:
     """A node next to Convs that needs its tensors in NCHW, and the reason, which calls the node "it"."""
 
     node: str
@@ -47,11 +47,11 @@ class LayoutChange:
     carried: tuple[str, ...] = ()
     added: int = 0
     removed: int = 0
-    not_carried: tuple[NotCarried, ...] = ()
+    not_carried: tuple[Blocker, ...] = ()
     cost: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record for JSON."""
+        """Return the record for JSON; the keys are in `SwapResult.report`."""
         return {
             "nhwc": {name: list(tensors) for name, tensors in self.nodes.items()},
             "carried": list(self.carried),
@@ -68,8 +68,8 @@ class LayoutChange:
             first = "no tensor between Convs became NHWC"
         else:
             first = (
-                f"{len(self.nodes)} Conv have NHWC tensors, and {len(self.carried)} other nodes compute in "
-                f"NHWC; Transposes: {self.added} added, {self.removed} removed"
+                f"Conv with NHWC tensors: {len(self.nodes)}; other nodes that compute in NHWC: "
+                f"{len(self.carried)}; Transposes: {self.added} added, {self.removed} removed"
             )
         kinds: dict[tuple[str, str], list[str]] = {}
         for record in self.not_carried:
@@ -87,8 +87,8 @@ def change_layouts(
     """Make tensors of `model` NHWC, in place, where that costs less.
 
     A convswap node with a tensor in NHWC becomes a `convswap.LayoutConv`. Operators between Convs compute in
-    NHWC too, or get a Transpose before or after them. Inputs and outputs of the graphs stay as they are. A
-    Transpose of the model whose memory would be the same on both sides is removed.
+    NHWC too ("carried"), or get a Transpose before or after them. Inputs and outputs of the graphs stay as
+    they are. A Transpose of the model that would change nothing any more is removed.
 
     `names` has a name for every node of the original model; `types` knows its values.
     """
@@ -109,15 +109,11 @@ def change_layouts(
             chosen = regions.layouts(conv)._asdict()
             if any(chosen.values()):
                 nodes[name_of(conv)] = tuple(name for name, is_nhwc in chosen.items() if is_nhwc)
-        carried += [name_of(node) for node in _carried_in_nhwc(regions)]
+        carried += [name_of(node) for node in regions.carried_in_nhwc()]
         for tied in regions.sets:
             blockers |= tied.blockers
         writer = LayoutWriter(graph, regions, constants)
         writer.write()
         added, removed = added + writer.added, removed + writer.removed
-    not_carried = tuple(NotCarried(name_of(node), op_name(node), reason) for node, reason in blockers.items())
+    not_carried = tuple(Blocker(name_of(node), op_name(node), reason) for node, reason in blockers.items())
     return LayoutChange(nodes, tuple(carried), added, removed, not_carried, cost)
-
-
-def _carried_in_nhwc(regions: Regions) -> Iterable[ir.Node]:
-    return (node for node, rule in regions.carried.items() if any(map(regions.is_nhwc, rule.tied)))

@@ -1,4 +1,4 @@
-"""What the layouts of tensors cost: conversions in bytes, or estimated milliseconds of a card."""
+"""What the layouts of tensors cost: converted elements, or estimated milliseconds of a card."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ class Costs(Protocol):
 
 
 class ConversionCosts:
-    """Counts the bytes of tensors that are not in the layout of the kernel that suits the node best.
+    """Counts the elements of tensors that are not in the layout of the kernels that suit a node best.
 
-    A convolution of one group whose channels are multiples of 8 suits NHWC, and so does a depthwise one.
-    Extents that are not known count as one.
+    Those for NHWC suit a convolution of one group, or a depthwise one, whose channels and filters are
+    multiples of 8. An extent that is not known counts as one.
     """
 
     def __init__(self, types: ValueTypes) -> None:
         self._types = types
 
     def conv(self, node: ir.Node, layouts: NodeLayouts) -> float:
-        """Return the bytes of the node's tensors in the other layout."""
+        """Return the elements of the node's tensors in the other layout."""
         residual = node.inputs[3] if len(node.inputs) > 3 else None
         tensors = (
             (node.inputs[0], layouts.input),

@@ -1,7 +1,8 @@
 """ONNX's operators that compute the same with their tensors in NHWC, and what changes in their nodes then.
 
-A rule returns the values of a node that have to have the same layout ("tied"), and a function that rewrites
-the node for NHWC. What else the node reads or writes keeps its order of axes.
+A node is "carried" if it is computed in NHWC. The rule of an operator returns the values of a node that have
+the same layout ("tied"), and a function that rewrites the node for NHWC. Other inputs and outputs keep their
+order of axes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from convswap.graph.constants import Constants
-from convswap.graph.epilogue import read_int, read_ints, read_text
+from convswap.graph.epilogue import NotFusable, read_int, read_ints, read_text
 from convswap.graph.layout.axes import RANKS, axis_in_nhwc, in_nhwc, to_nchw, to_nhwc
 from convswap.graph.value_types import ValueTypes
 
@@ -56,6 +57,9 @@ class Writer(Protocol):
     def node_before(self, node: ir.Node, op: str, *inputs: ir.Value | None) -> ir.Value:
         """Insert a new node of ONNX's `op` before `node`; return its result."""
 
+    def node_after(self, node: ir.Node, op: str, *inputs: ir.Value | None) -> ir.Node:
+        """Insert a new node of ONNX's `op` after `node`; return it, its result without a name."""
+
     def unique_name(self, base: str) -> str:
         """Return a name for a value that no other value has: `base`, perhaps with a number."""
 
@@ -80,10 +84,6 @@ class Reader:
     def rank(self, *values: ir.Value) -> int | None:
         """Return the rank of `values`, which all have the same; None if it is unknown."""
         return self._types.rank(values)
-
-    def static_shape(self, value: ir.Value) -> tuple[int, ...] | None:
-        """Return the shape of `value`; None if one of its extents is unknown."""
-        return self._types.static_shape(value)
 
     def axes(self, value: ir.Value) -> list[int | None]:
         """Return the extents of `value`, None where unknown; an empty list for an unknown rank."""
@@ -124,6 +124,8 @@ def carried(node: ir.Node, reader: Reader) -> Carried:
     if (node.domain, node.op_type) in _ELEMENTWISE:
         return _elementwise(node, reader)
     rule = _RULES.get(node.op_type) if node.domain == "" else None
+    if any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values()):
+        raise NotCarried("it has subgraphs")
     if rule is None:
         raise NotCarried("it has no form for NHWC")
     try:
@@ -135,6 +137,8 @@ def carried(node: ir.Node, reader: Reader) -> Carried:
 def _elementwise(node: ir.Node, reader: Reader) -> Carried:
     outputs = [value for value in node.outputs if value.uses() or value.is_graph_output()]
     rank = _data_rank(node.outputs[0], reader)
+    if node.domain and len(node.inputs) > 1:
+        raise NotCarried("it adds a bias along the last axis")
     tied: list[ir.Value] = list(outputs)
     constants: list[tuple[int, ir.TensorProtocol]] = []
     for index, value in enumerate(node.inputs):
@@ -142,12 +146,14 @@ def _elementwise(node: ir.Node, reader: Reader) -> Carried:
             continue
         tensor = reader.tensor(value)
         if tensor is not None:
-            if tensor.size > 1:
+            if tensor.size != 1:
                 constants.append((index, tensor))
         elif reader.rank(value) == rank:
             tied.append(value)
         elif any(extent != 1 for extent in reader.axes(value) or [None]) and reader.rank(value) != 0:
-            raise NotCarried(f"its operand {value.name!r} is not known to have rank {rank}")
+            raise NotCarried(f"its operand {value.name!r} is not known to have rank {rank}, like its result")
+    if not tied:
+        raise NotCarried("nothing reads its result")
     permuted = [(index, _permuted(tensor, rank)) for index, tensor in constants]
 
     def write(writer: Writer) -> None:
@@ -175,7 +181,7 @@ def _concat(node: ir.Node, reader: Reader) -> Carried:
     tied = [value for value in inputs if reader.tensor(value) is None]
 
     def write(writer: Writer) -> None:
-        node.attributes["axis"] = ir.AttrInt64("axis", axis)
+        _set_int(node, "axis", axis)
         for index, tensor in constants:
             node.replace_input_with(index, writer.constant(node, "operand", tensor))
 
@@ -190,7 +196,7 @@ def _split(node: ir.Node, reader: Reader) -> Carried:
 
 def _softmax(node: ir.Node, reader: Reader) -> Carried:
     if reader.opset < _SOFTMAX_HAS_ONE_AXIS:
-        raise NotCarried(f"before opset {_SOFTMAX_HAS_ONE_AXIS} it works on a matrix, which an axis divides")
+        raise NotCarried(f"before opset {_SOFTMAX_HAS_ONE_AXIS} it normalises all axes from one on together")
     data = _data(node)
     axis = axis_in_nhwc(read_int(node, "axis", -1), _data_rank(data, reader))
     return Carried((data, node.outputs[0]), lambda _: _set_int(node, "axis", axis))
@@ -200,9 +206,19 @@ def _slice(node: ir.Node, reader: Reader) -> Carried:
     data = _data(node)
     rank = _data_rank(data, reader)
     if reader.opset < _SLICE_HAS_INPUTS:
-        starts = read_ints(node, "starts", ())
-        axes = [axis_in_nhwc(axis, rank) for axis in read_ints(node, "axes", tuple(range(len(starts))))]
-        return Carried((data, node.outputs[0]), lambda _: _set_ints(node, "axes", axes))
+        starts, ends = read_ints(node, "starts", ()), read_ints(node, "ends", ())
+        named = read_ints(node, "axes", tuple(range(len(starts))))
+        # ONNX infers no shape from axes that are not sorted.
+        cuts = sorted(
+            (axis_in_nhwc(axis, rank), start, end)
+            for axis, start, end in zip(named, starts, ends, strict=False)
+        )
+
+        def write(_: Writer) -> None:
+            for name, numbers in zip(("axes", "starts", "ends"), zip(*cuts, strict=True), strict=False):
+                _set_ints(node, name, numbers)
+
+        return Carried((data, node.outputs[0]), write)
     given = reader.integers(node, 3)
     if given is None:
         given = list(range(len(reader.integers(node, 1) or ())))
@@ -218,39 +234,82 @@ def _pad(node: ir.Node, reader: Reader) -> Carried:
     rank = _data_rank(data, reader)
     tied = (data, node.outputs[0])
     if reader.opset < _PAD_HAS_INPUTS:
-        pads = read_ints(node, "pads", ())
-        _check_length(pads, 2 * rank)
-        moved = [*in_nhwc(pads[:rank]), *in_nhwc(pads[rank:])]
-        return Carried(tied, lambda _: _set_ints(node, "pads", moved))
-    given = _pads_of_every_axis(node, reader, rank)
-    moved = [*in_nhwc(given[:rank]), *in_nhwc(given[rank:])]
-    return Carried(tied, lambda writer: _set_pads(node, moved, writer))
+        given = read_ints(node, "pads", ())
+        _check_length(given, 2 * rank)
+        in_order = [*in_nhwc(given[:rank]), *in_nhwc(given[rank:])]
+        return Carried(tied, lambda _: _set_ints(node, "pads", in_order))
+    ((index, role, pads),) = _operands_per_axis(node, reader, rank)
+    moved = pads.reshape(2, rank)[:, list(to_nhwc(rank))].reshape(-1)
+    return Carried(tied, lambda writer: _set_operands(node, [(index, role, moved)], writer))
 
 
-def _pads_of_every_axis(node: ir.Node, reader: Reader, rank: int) -> list[int]:
-    given, axes = reader.integers(node, 1) or [], reader.integers(node, 3)
-    places = [range(rank)[axis] for axis in (range(rank) if axes is None else axes)]
-    if len(given) != 2 * len(places):
-        raise NotCarried(f"it has {len(given)} pads for {len(places)} axes")
-    pads = [0] * (2 * rank)
-    for index, place in enumerate(places):
-        pads[place], pads[rank + place] = given[index], given[len(places) + index]
-    return pads
+_Operands = Sequence[tuple[int, str, np.ndarray]]
 
 
-def _set_pads(node: ir.Node, pads: Sequence[int], writer: Writer) -> None:
-    _set_input(node, 1, "pads", pads, writer)
-    node.resize_inputs(min(3, len(node.inputs)))
+def names_axes(node: ir.Node) -> bool:
+    """Return whether `node` is a Pad or Resize whose operands are for the axes that it names.
 
-
-def name_every_axis(pad: ir.Node, reader: Reader, writer: Writer) -> None:
-    """Rewrite a Pad with the input `axes` as one with pads for every axis.
-
-    ONNX Runtime 1.31 moves Transposes through a Pad as if it had no such input, and then fails.
+    ONNX Runtime (1.31, 1.32) moves Transposes through such a node as if it named none, and then fails.
     """
-    rank = reader.rank(*(value for value in (_data(pad), pad.outputs[0])))
-    if rank is not None and _input(pad, 3) is not None:
-        _set_pads(pad, _pads_of_every_axis(pad, reader, rank), writer)
+    is_pad = (node.domain, node.op_type) == ("", "Pad") and _input(node, 3) is not None
+    return is_pad or ((node.domain, node.op_type) == ("", "Resize") and "axes" in node.attributes)
+
+
+def with_every_axis(node: ir.Node, reader: Reader) -> Callable[[Writer], None]:
+    """Return what rewrites `node`, which names axes, as one whose operands are for every axis.
+
+    Raises:
+        NotCarried: the operands are not known.
+    """
+    rank = reader.rank(_data(node), node.outputs[0])
+    if rank is None:
+        raise NotCarried("the rank of its data is not known")
+    try:
+        operands = _operands_per_axis(node, reader, rank)
+    except (IndexError, NotFusable) as error:
+        raise NotCarried("its axes do not fit its data") from error
+    return lambda writer: _set_operands(node, operands, writer)
+
+
+def _operands_per_axis(node: ir.Node, reader: Reader, rank: int) -> _Operands:
+    """Return index, name and numbers of each constant operand of a Pad or Resize, for every axis of NCHW."""
+    if node.op_type == "Pad":
+        given, axes = reader.integers(node, 1) or [], reader.integers(node, 3)
+        places = [range(rank)[axis] for axis in (range(rank) if axes is None else axes)]
+        _check_length(given, 2 * len(places))
+        pads = np.zeros((2, rank), np.int64)
+        pads[:, places] = np.reshape(given, (2, len(places)))
+        return [(1, "pads", pads.reshape(-1))]
+    places = [range(rank)[axis] for axis in read_ints(node, "axes", tuple(range(rank)))]
+    # Upsample and the first Resize have (X, scales), later ones (X, roi, scales, sizes).
+    has_sizes = node.op_type == "Resize" and reader.opset > 10
+    operands = []
+    for index, role in ({2: "scales", 3: "sizes"} if has_sizes else {1: "scales"}).items():
+        value = _input(node, index)
+        tensor = reader.tensor(value)
+        if value is None or (tensor is not None and tensor.size == 0):
+            continue
+        if tensor is None:
+            raise NotCarried(f"its {role} are not constant")
+        _check_length(tensor.numpy(), len(places))
+        numbers = np.ones(rank, tensor.dtype.numpy())
+        if role == "sizes" and len(places) < rank:
+            extents = reader.axes(_data(node))
+            known = [extent for extent in extents if extent is not None]
+            if len(known) != rank or read_text(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
+                raise NotCarried("its sizes are for some axes, and the size of its data is not known")
+            numbers[:] = known
+        numbers[places] = tensor.numpy()
+        operands.append((index, role, numbers))
+    return operands
+
+
+def _set_operands(node: ir.Node, operands: _Operands, writer: Writer) -> None:
+    for index, role, numbers in operands:
+        node.replace_input_with(index, writer.constant(node, role, ir.Tensor(numbers)))
+    node.attributes.pop("axes", None)
+    if node.op_type == "Pad":
+        node.resize_inputs(min(3, len(node.inputs)))
 
 
 def _reduce(node: ir.Node, reader: Reader) -> Carried:
@@ -258,21 +317,12 @@ def _reduce(node: ir.Node, reader: Reader) -> Carried:
     data = _data(node)
     rank = _data_rank(data, reader)
     keeps_axes = read_int(node, "keepdims", 1) != 0
-    axes_are_input = reader.opset >= _AXES_ARE_INPUTS.get(node.op_type, _REDUCTIONS_TAKE_AXES_AS_INPUT)
-    given = reader.integers(node, 1) if axes_are_input else list(read_ints(node, "axes", ()))
-    axes = sorted(range(rank)[axis] for axis in given or ())
+    axes, write_axes = _axes_of(node, reader, rank)
     if axes == list(range(2, rank)) and node.op_type == "ReduceMean":
         return _mean(node, reader, keeps_axes)
     if axes != [1]:
         raise NotCarried("it reduces other axes than the channels, which ONNX Runtime does slowly in NHWC")
-
-    def write(writer: Writer) -> None:
-        if axes_are_input:
-            _set_input(node, 1, "axes", [rank - 1], writer)
-        else:
-            _set_ints(node, "axes", [rank - 1])
-
-    return Carried((data, node.outputs[0]) if keeps_axes else (data,), write)
+    return Carried((data, node.outputs[0]) if keeps_axes else (data,), write_axes)
 
 
 def _global_average_pool(node: ir.Node, reader: Reader) -> Carried:
@@ -280,10 +330,10 @@ def _global_average_pool(node: ir.Node, reader: Reader) -> Carried:
 
 
 def _mean(node: ir.Node, reader: Reader, keeps_axes: bool) -> Carried:
-    """The mean of each channel, by a product with a row of ones.
+    """The mean of each channel, by a product with a constant row and a division.
 
-    On an H200 it takes 16 us for 64 x 7 x 7 x 2048 float16, ReduceMean 114 us. cuBLAS rounds float32 to
-    TF32, so other types than the 16-bit ones are not carried.
+    On an H200 that takes 16 us for 64 x 7 x 7 x 2048 float16, and ReduceMean of NHWC takes 114 us. It is no
+    choice for float32, which cuBLAS would round to TF32.
     """
     data = _data(node)
     rank = _data_rank(data, reader)
@@ -291,16 +341,18 @@ def _mean(node: ir.Node, reader: Reader, keeps_axes: bool) -> Carried:
     known = [extent for extent in extents if extent is not None]
     dtype = reader.element_type(data)
     if dtype not in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
-        raise NotCarried("ONNX Runtime takes means of float32 over the positions of NHWC slowly")
+        raise NotCarried("ONNX Runtime is slow at means of the positions of NHWC, but for 16-bit types")
     if channels is None or len(known) != len(extents):
         raise NotCarried("the size of its data is not known")
     positions = math.prod(known)
-    # The row has a power of two, so that products are exact and sums do not overflow.
+    if positions == 0:
+        raise NotCarried("its data are empty")
+    # Each element of the row is a power of two, so that products are exact and sums do not overflow.
     scale = 2.0 ** math.ceil(math.log2(positions))
     row = ir.Tensor(np.full((1, positions), 1 / scale, dtype.numpy()), dtype=dtype)
     divisor = ir.Tensor(np.full((), positions / scale, dtype.numpy()), dtype=dtype)
     if divisor.numpy().item() != positions / scale:
-        raise NotCarried(f"{positions} positions are a number that its type does not have")
+        raise NotCarried(f"its type has no exact number for a mean of {positions} positions")
     result = [0, *[1] * (rank - 2), channels] if keeps_axes else [0, channels]
 
     def write(writer: Writer) -> None:
@@ -322,31 +374,22 @@ def _mean(node: ir.Node, reader: Reader, keeps_axes: bool) -> Carried:
 
 
 def _squeeze(node: ir.Node, reader: Reader) -> Carried:
-    data = _data(node)
-    rank = _data_rank(data, reader)
+    """Squeeze and Unsqueeze between (N, C) and (N, C, 1, ...)."""
+    value = _data(node) if node.op_type == "Squeeze" else node.outputs[0]
+    rank = _data_rank(value, reader)
     axes, write_axes = _axes_of(node, reader, rank)
     if axes != list(range(2, rank)):
-        raise NotCarried("it takes out other axes than the spatial ones")
-    return Carried((data,), write_axes)
-
-
-def _unsqueeze(node: ir.Node, reader: Reader) -> Carried:
-    rank = _data_rank(node.outputs[0], reader)
-    axes, write_axes = _axes_of(node, reader, rank)
-    if axes != list(range(2, rank)):
-        raise NotCarried("it adds other axes than the spatial ones")
-    return Carried((node.outputs[0],), write_axes)
+        raise NotCarried("its axes are not known to be the spatial ones")
+    return Carried((value,), write_axes)
 
 
 def _axes_of(node: ir.Node, reader: Reader, rank: int) -> tuple[list[int], Callable[[Writer], None]]:
-    """Return the axes of Squeeze or Unsqueeze, and what writes those of NHWC."""
-    if reader.opset >= _AXES_ARE_INPUTS[node.op_type]:
-        given = reader.integers(node, 1)
-    else:
-        given = list(read_ints(node, "axes", ()))
+    """Return the axes of Squeeze, Unsqueeze or a reduction, sorted, and what writes those of NHWC."""
+    are_input = reader.opset >= _AXES_ARE_INPUTS.get(node.op_type, _REDUCTIONS_TAKE_AXES_AS_INPUT)
+    given = reader.integers(node, 1) if are_input else list(read_ints(node, "axes", ()))
     axes = sorted(range(rank)[axis] for axis in given or ())
     moved = sorted(axis_in_nhwc(axis, rank) for axis in axes)
-    if reader.opset >= _AXES_ARE_INPUTS[node.op_type]:
+    if are_input:
         return axes, lambda writer: _set_input(node, 1, "axes", moved, writer)
     return axes, lambda _: _set_ints(node, "axes", moved)
 
@@ -354,8 +397,8 @@ def _axes_of(node: ir.Node, reader: Reader, rank: int) -> tuple[list[int], Calla
 def _flatten(node: ir.Node, reader: Reader) -> Carried:
     data = _data(node)
     rank = _data_rank(data, reader)
-    if range(rank)[read_int(node, "axis", 1)] != 1 or not _has_one_position(data, reader):
-        raise NotCarried("it puts the positions of a channel behind each other")
+    if read_int(node, "axis", 1) not in (1, 1 - rank) or not _has_one_position(data, reader):
+        raise NotCarried("its result has the positions of a channel next to each other")
     return Carried((data,), lambda _: None)
 
 
@@ -392,7 +435,8 @@ def _keeps_channels(extents: Sequence[int | None], target: Sequence[int]) -> boo
 
 
 def _has_one_position(value: ir.Value, reader: Reader) -> bool:
-    return all(extent == 1 for extent in reader.axes(value)[2:])
+    extents = reader.axes(value)
+    return len(extents) in RANKS and all(extent == 1 for extent in extents[2:])
 
 
 def _resize(node: ir.Node, reader: Reader) -> Carried:
@@ -400,35 +444,15 @@ def _resize(node: ir.Node, reader: Reader) -> Carried:
     rank = _data_rank(data, reader)
     if read_text(node, "mode", "nearest") != "nearest":
         raise NotCarried("it interpolates, which ONNX Runtime computes in NCHW")
-    tied = (data, node.outputs[0])
-    has_sizes = node.op_type == "Resize" and reader.opset > 10
-    # Upsample and the first Resize have (X, scales), later ones (X, roi, scales, sizes).
-    indices = {2: "scales", 3: "sizes"} if has_sizes else {1: "scales"}
-    if has_sizes and read_text(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
+    if read_text(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
         raise NotCarried("it crops")
     if "scales" in node.attributes:
         raise NotCarried("its scales are an attribute")
-    axes = read_ints(node, "axes", ())
-    if axes:
-        moved = [axis_in_nhwc(axis, rank) for axis in axes]
-        return Carried(tied, lambda _: _set_ints(node, "axes", moved))
-    changes = []
-    for index, role in indices.items():
-        value = _input(node, index)
-        tensor = reader.tensor(value)
-        if value is None or (tensor is not None and tensor.size == 0):
-            continue
-        if tensor is None:
-            raise NotCarried(f"its {role} are not constant")
-        _check_length(tensor.numpy(), rank)
-        order = ir.Tensor(np.ascontiguousarray(tensor.numpy()[list(to_nhwc(rank))]), dtype=tensor.dtype)
-        changes.append((index, role, order))
-
-    def write(writer: Writer) -> None:
-        for index, role, order in changes:
-            node.replace_input_with(index, writer.constant(node, role, order))
-
-    return Carried(tied, write)
+    order = list(to_nhwc(rank))
+    operands = [
+        (index, role, numbers[order]) for index, role, numbers in _operands_per_axis(node, reader, rank)
+    ]
+    return Carried((data, node.outputs[0]), lambda writer: _set_operands(node, operands, writer))
 
 
 def _shape(node: ir.Node, reader: Reader) -> Carried:
@@ -440,14 +464,12 @@ def _shape(node: ir.Node, reader: Reader) -> Carried:
     def write(writer: Writer) -> None:
         for name in ("start", "end"):
             node.attributes.pop(name, None)
-        (shape,), graph = node.outputs, node.graph
-        assert isinstance(graph, ir.Graph)
-        gather = ir.node("Gather", [None, writer.constant(node, "order", ir.Tensor(places))], {"axis": 0})
-        gather.outputs[0].name = shape.name
+        (shape,) = node.outputs
+        gather = writer.node_after(node, "Gather", None, writer.constant(node, "order", ir.Tensor(places)))
+        (in_order,) = gather.outputs
+        in_order.name, in_order.type, in_order.shape = shape.name, shape.type, shape.shape
         shape.name = writer.unique_name(f"{shape.name}/NHWC")
-        gather.outputs[0].type, gather.outputs[0].shape = shape.type, shape.shape
-        graph.insert_after(node, gather)
-        shape.replace_all_uses_with(gather.outputs[0], replace_graph_outputs=True)
+        shape.replace_all_uses_with(in_order, replace_graph_outputs=True)
         shape.type, shape.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([rank])
         gather.replace_input_with(0, shape)
 
@@ -467,7 +489,7 @@ _RULES: dict[str, Callable[[ir.Node, Reader], Carried]] = {
     "Softmax": _softmax,
     "Split": _split,
     "Squeeze": _squeeze,
-    "Unsqueeze": _unsqueeze,
+    "Unsqueeze": _squeeze,
     "Upsample": _resize,
     **dict.fromkeys(_REDUCTIONS, _reduce),
 }

@@ -1,13 +1,13 @@
 """Find the tensors of a graph that can be NHWC, and choose those that gain.
 
 Operators between Convs tie the layouts of their tensors together, see `operators`. Values that are tied form
-a set with one layout; a Conv reads and writes each of its tensors in its own layout. What else reads or
-writes a value of a set gets a Transpose, so a set is NHWC only if that gains more than its Transposes cost.
+a set with one layout; a Conv reads and writes each of its tensors in any layout. Every other reader or writer
+of a value in NHWC gets a Transpose, so a set is NHWC only if that gains more than its Transposes cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -16,10 +16,20 @@ from convswap.graph.domain import is_convswap_op, is_layout_op
 from convswap.graph.epilogue import NotFusable, read_ints
 from convswap.graph.layout.axes import RANKS, to_nchw, to_nhwc
 from convswap.graph.layout.costs import Costs, NodeLayouts
-from convswap.graph.layout.operators import Carried, NotCarried, Reader, carried
+from convswap.graph.layout.operators import (
+    Carried,
+    NotCarried,
+    Reader,
+    Writer,
+    carried,
+    names_axes,
+    with_every_axis,
+)
 
-# The inputs of a convswap node that have a layout, and the gain that a set of NHWC tensors has to reach.
+# The inputs of a convswap node that have a layout, and those that are weights.
 _DATA, _RESIDUAL = 0, 3
+_WEIGHTS, _DEPTHWISE_WEIGHTS = 1, 4
+# The gain that the tensors in NHWC of a graph have to reach together, as a share of the cost without them.
 _MIN_GAIN = 0.03
 # Smaller gains are rounding of the sums.
 _ROUNDING = 1e-9
@@ -29,28 +39,31 @@ _ROUNDING = 1e-9
 class TiedValues:
     """Values that have the same layout, and what reads and writes them.
 
-    `convs` are the convswap nodes with a tensor among them. `blockers` are the nodes that need the values in
-    NCHW, with the reason; `transposed` are the values that need a Transpose for them, or for being an input
-    or output of the graph. `gained` are the values whose Transposes in the model go if they are NHWC.
+    `convs` are the convswap nodes with a tensor among them. `blockers` are the other nodes that need some of
+    the values in NCHW, with the reason. If the set is NHWC, `transposed` are the values that need a
+    Transpose, for a blocker or because they are an input or output of the graph, and `saved` are the values
+    next to a Transpose of the model that disappears.
     """
 
     values: list[ir.Value] = field(default_factory=list)
     convs: list[ir.Node] = field(default_factory=list)
     blockers: dict[ir.Node, str] = field(default_factory=dict)
     transposed: list[ir.Value] = field(default_factory=list)
-    gained: list[ir.Value] = field(default_factory=list)
+    saved: list[ir.Value] = field(default_factory=list)
     is_nhwc: bool = False
 
     def border(self, costs: Costs, is_nhwc: bool) -> float:
-        """Return the cost of the Transposes at the border in one of the layouts."""
-        return sum(map(costs.transpose, self.transposed if is_nhwc else self.gained))
+        """Return the cost of the Transposes around the set that one of the layouts needs."""
+        return sum(map(costs.transpose, self.transposed if is_nhwc else self.saved))
 
 
 class Regions:
     """The tied values of one graph that Convs read or write.
 
     `carried` are the nodes that compute in either layout, `transposes` those from one layout to the other,
-    and `convs` the convswap nodes whose tensors can have either layout.
+    and `convs` the convswap nodes whose tensors can have either layout. `with_axes` rewrites the nodes that
+    cannot stay as they are next to a new Transpose, see `operators.names_axes`. If one of them cannot be
+    rewritten, every tensor stays in NCHW.
     """
 
     def __init__(self, graph: ir.Graph, reader: Reader) -> None:
@@ -60,12 +73,14 @@ class Regions:
         self.reader = reader
         self._sets: dict[ir.Value, TiedValues] = {}
         self._ranks: dict[ir.Value, int] = {}
-        self.convs: list[ir.Node] = []
+        self.convs: dict[ir.Node, None] = {}
+        self.with_axes: dict[ir.Node, Callable[[Writer], None]] = {}
+        self._may_change = True
         reasons: dict[ir.Node, str] = {}
         for node in graph:
-            if is_convswap_op(node) and not is_layout_op(node):
+            if is_convswap_op(node):
                 if self._is_valid(node):
-                    self.convs.append(node)
+                    self.convs[node] = None
                     for value in tensors_of(node):
                         self._tie([value])
                 continue
@@ -78,17 +93,35 @@ class Regions:
                     raise NotCarried("it reads a value of another graph")
             except (NotCarried, NotFusable) as reason:
                 reasons[node] = str(reason)
+                self._note_axes(node)
                 continue
             self.carried[node] = rule
             self._tie(rule.tied)
-        self._valid = set(self.convs)
         self._find_borders(reasons)
+        # The sets of tied values that a convswap node reads or writes.
+        self.sets = [tied for tied in dict.fromkeys(self._sets.values()) if tied.convs]
+
+    def _note_axes(self, node: ir.Node) -> None:
+        if names_axes(node):
+            try:
+                self.with_axes[node] = with_every_axis(node, self.reader)
+            except NotCarried:
+                self._may_change = False
 
     def _is_valid(self, node: ir.Node) -> bool:
         ranks = {self.reader.rank(value) for value in tensors_of(node)}
         weights = node.inputs[1] if len(node.inputs) > 1 else None
         rank = None if weights is None else self.reader.rank(weights)
-        return len(node.outputs) == 1 and node.inputs[0] is not None and ranks == {rank} and rank in RANKS
+        is_whole = len(node.outputs) == 1 and node.inputs[0] is not None
+        weights_read = [node.inputs[i] for i in (_WEIGHTS, _DEPTHWISE_WEIGHTS) if i < len(node.inputs)]
+        return (
+            not is_layout_op(node)
+            and is_whole
+            and ranks == {rank}
+            and rank in RANKS
+            # Weights have no layout, also if they are the data.
+            and not any(value in tensors_of(node) for value in weights_read)
+        )
 
     def is_nhwc(self, value: ir.Value | None) -> bool:
         """Return whether `value` is NHWC."""
@@ -105,10 +138,9 @@ class Regions:
             self.is_nhwc(node.inputs[0]), self.is_nhwc(residual), self.is_nhwc(node.outputs[0])
         )
 
-    @property
-    def sets(self) -> list[TiedValues]:
-        """The sets of tied values that a convswap node reads or writes."""
-        return [tied for tied in dict.fromkeys(self._sets.values()) if tied.convs]
+    def carried_in_nhwc(self) -> list[ir.Node]:
+        """Return the carried nodes that compute in NHWC."""
+        return [node for node, rule in self.carried.items() if any(map(self.is_nhwc, rule.tied))]
 
     def choose(self, costs: Costs) -> None:
         """Set the layout of each set to the cheaper one, given those of the others.
@@ -116,6 +148,8 @@ class Regions:
         The search starts with all sets in NHWC, and changes one set at a time while that gains. The result
         stands if it gains 3 % over all sets in NCHW.
         """
+        if not self._may_change:
+            return
         nchw = self.cost(costs)
         for tied in self.sets:
             tied.is_nhwc = True
@@ -129,7 +163,7 @@ class Regions:
         before = self._local_cost(tied, costs)
         tied.is_nhwc = not tied.is_nhwc
         after = self._local_cost(tied, costs)
-        # In doubt a set stays in NCHW.
+        # On a tie a set is NCHW.
         if after < before * (1 - _ROUNDING) or (after <= before and not tied.is_nhwc):
             return True
         tied.is_nhwc = not tied.is_nhwc
@@ -156,7 +190,9 @@ class Regions:
         rank = self.reader.rank(*values)
         for value in values:
             self._ranks.setdefault(value, self.reader.rank(value) or rank or 0)
-        first, *others = dict.fromkeys(map(self._set_of, values))
+        # The largest set takes in the others, so that a long chain is not copied again and again.
+        sets = dict.fromkeys(map(self._set_of, values))
+        first, *others = sorted(sets, key=lambda tied: len(tied.values), reverse=True)
         for other in others:
             first.values += other.values
             for value in other.values:
@@ -167,14 +203,14 @@ class Regions:
             writer = value.producer()
             needs_transpose = value.is_graph_output()
             if writer is not None and changes_to_nchw(writer) and writer.graph is self._graph:
-                tied.gained.append(value)
+                tied.saved.append(value)
             elif not self.keeps_layout(writer, value):
                 needs_transpose = True
                 if writer is not None and writer in reasons:
                     tied.blockers[writer] = reasons[writer]
             for user, _ in value.uses():
                 if changes_to_nhwc(user) and user.graph is self._graph:
-                    tied.gained.append(user.outputs[0])
+                    tied.saved.append(user.outputs[0])
                 elif not self.keeps_layout(user, value):
                     needs_transpose = True
                     if user in reasons:
@@ -191,7 +227,7 @@ class Regions:
             return False
         if node in self.carried:
             return value in self.carried[node].tied
-        return node in self._valid and value in tensors_of(node)
+        return node in self.convs and value in tensors_of(node)
 
 
 def tensors_of(node: ir.Node) -> list[ir.Value]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 
 import onnx_ir as ir
 
-from convswap.graph.constants import ConstantWriter
+from convswap.graph.constants import ConstantWriter, remove_if_unused
 from convswap.graph.domain import LAYOUT_OP
 from convswap.graph.layout.axes import in_nhwc, to_nchw, to_nhwc
 from convswap.graph.layout.costs import layout_attributes
-from convswap.graph.layout.operators import NotCarried, name_every_axis
+from convswap.graph.layout.operators import Writer
 from convswap.graph.layout.regions import Regions, changes_to_nchw, changes_to_nhwc
 
 
@@ -31,10 +30,19 @@ class LayoutWriter:
 
     def node_before(self, node: ir.Node, op: str, *inputs: ir.Value | None) -> ir.Value:
         """Insert a new node of ONNX's `op` before `node`; return its result."""
-        new = ir.node(op, inputs, name=self.unique_name(f"{node.name or node.outputs[0].name}/{op}"))
+        new = self._new_node(op, inputs, node.name or str(node.outputs[0].name))
         new.outputs[0].name = self.unique_name(f"{new.name}/result")
         self._graph.insert_before(node, new)
         return new.outputs[0]
+
+    def node_after(self, node: ir.Node, op: str, *inputs: ir.Value | None) -> ir.Node:
+        """Insert a new node of ONNX's `op` after `node`; return it, its result without a name."""
+        new = self._new_node(op, inputs, node.name or str(node.outputs[0].name))
+        self._graph.insert_after(node, new)
+        return new
+
+    def _new_node(self, op: str, inputs: Iterable[ir.Value | None], base: str) -> ir.Node:
+        return ir.node(op, list(inputs), name=self._constants.node_names.make_unique(f"{base}/{op}"))
 
     def unique_name(self, base: str) -> str:
         """Return a name for a value that no other value has: `base`, perhaps with a number."""
@@ -45,7 +53,7 @@ class LayoutWriter:
         regions = self._regions
         values = [value for tied in regions.sets if tied.is_nhwc for value in tied.values]
         layouts = {node: regions.layouts(node) for node in regions.convs}
-        carried = [rule for rule in regions.carried.values() if any(map(regions.is_nhwc, rule.tied))]
+        carried = {node: regions.carried[node].write for node in regions.carried_in_nhwc()}
         changes = [node for node in regions.transposes if self._joins_layouts(node)]
         # Uses are read before the first change.
         readers = {value: [(user, index, self._reads_nhwc(user, value)) for user, index in value.uses()]
@@ -57,21 +65,25 @@ class LayoutWriter:
                     node.attributes[name] = ir.AttrString(name, layout)
         for value in values:
             self._write_value(value, readers[value])
-        for rule in carried:
-            rule.write(self)
+        self._rewrite(carried)
         for node in changes:
             self._remove(node)
         if self.added:
-            for node in list(self._graph):
-                if (node.domain, node.op_type) == ("", "Pad"):
-                    with suppress(NotCarried):
-                        name_every_axis(node, regions.reader, self)
+            self._rewrite(regions.with_axes)
+
+    def _rewrite(self, rewritings: Mapping[ir.Node, Callable[[Writer], None]]) -> None:
+        """Rewrite nodes, and remove constants that nothing reads afterwards."""
+        for node, rewrite in rewritings.items():
+            operands = list(node.inputs)
+            rewrite(self)
+            for operand in operands:
+                remove_if_unused(operand)
 
     def _reads_nhwc(self, user: ir.Node, value: ir.Value) -> bool:
         return self._regions.keeps_layout(user, value) or self._joins_layouts(user)
 
     def _joins_layouts(self, node: ir.Node) -> bool:
-        """Return whether `node`, a Transpose, has the same memory on both sides once its value is NHWC."""
+        """Return whether `node`, a Transpose, becomes an identity, because one side of it becomes NHWC."""
         if node.graph is not self._graph or node not in self._regions.transposes:
             return False
         reads, writes = self._regions.is_nhwc(node.inputs[0]), self._regions.is_nhwc(node.outputs[0])
@@ -82,7 +94,7 @@ class LayoutWriter:
     def _write_value(self, value: ir.Value, readers: Iterable[tuple[ir.Node, int, bool]]) -> None:
         writer = value.producer()
         if writer is not None and self._joins_layouts(writer):
-            # The Transpose reads what is wanted; it stays for readers in NCHW.
+            # The input of the Transpose is the tensor in NHWC. The Transpose stays for readers in NCHW.
             self._replace(readers, writer.inputs[0])
             return
         if not self._regions.keeps_layout(writer, value):
@@ -94,6 +106,8 @@ class LayoutWriter:
         others = [(user, index) for user, index, reads_nhwc in readers if not reads_nhwc]
         if others or value.is_graph_output():
             plain = self._transposed(value, to_nchw, name)
+            plain.doc_string, value.doc_string = value.doc_string, None
+            plain.metadata_props.update(value.metadata_props)
             for user, index in others:
                 user.replace_input_with(index, plain)
             for index, output in enumerate(self._graph.outputs):
@@ -108,11 +122,15 @@ class LayoutWriter:
     def _transposed(self, value: ir.Value, perm_of: Callable[[int], tuple[int, ...]], name: str) -> ir.Value:
         """Return a new value called `name`, the result of a Transpose of `value`."""
         perm = perm_of(self._regions.rank(value))
-        node = ir.node("Transpose", [value], {"perm": perm}, name=self.unique_name(f"{name}/Transpose"))
+        node = self._new_node("Transpose", [value], name)
+        node.attributes["perm"] = ir.AttrInt64s("perm", perm)
         (result,) = node.outputs
-        result.name, result.type = name, value.type
-        if value.shape is not None:
-            result.shape = ir.Shape([value.shape[axis] for axis in perm])
+        dtype = self._regions.reader.element_type(value)
+        result.name, result.type = name, value.type or (None if dtype is None else ir.TensorType(dtype))
+        # A subgraph that reads the value learns its rank from here.
+        extents = [None] * len(perm) if value.shape is None else value.shape
+        if result.type is not None:
+            result.shape = ir.Shape([extents[axis] for axis in perm])
         writer = value.producer()
         if writer is not None and writer.graph is self._graph:
             self._graph.insert_after(writer, node)
@@ -122,7 +140,10 @@ class LayoutWriter:
         return result
 
     def _remove(self, node: ir.Node) -> None:
-        """Remove a Transpose that has the same memory on both sides, unless the graph still needs it."""
+        """Remove a Transpose that became an identity, unless a reader in NCHW still needs it.
+
+        If its result is an output of the graph, an Identity gives the output its name.
+        """
         (data,), (result,) = node.inputs, node.outputs
         assert data is not None
         if self._regions.is_nhwc(result):
