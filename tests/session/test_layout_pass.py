@@ -354,6 +354,22 @@ def test_a_resize_for_named_axes_is_for_all_axes_next_to_a_transpose():
     assert "axes" not in node.attributes
 
 
+def test_a_pad_for_named_axes_is_for_all_axes_also_where_it_stays_in_nchw():
+    parts = [conv("x", "a"), conv("a", "b"), conv("a", "c")]
+    pad = helper.make_node("Pad", ["n", "pads", "", "axes"], ["d"], name="pad")
+    norm = helper.make_node("LRN", ["a"], ["n"], name="norm", size=3)
+    operands = {"pads": np.array([1, 2, 0, 3]), "axes": np.array([2, 3])}
+    model, change = checked(
+        [*(node for node, _ in parts), norm, pad],
+        {**parts[0][1], **parts[1][1], **parts[2][1], **operands},
+        opset=18,
+        outputs=("b", "c", "d"),
+    )
+    assert change.added > 0
+    (node,) = (node for node in model.graph if node.op_type == "Pad")
+    assert len(node.inputs) < 4
+
+
 def test_new_nodes_and_values_have_names_of_their_own():
     parts = [conv("x", "a"), conv("a", "b"), conv("a", "c")]
     other = helper.make_node("LRN", ["a"], ["a/NHWC"], name="a/Transpose", size=3)

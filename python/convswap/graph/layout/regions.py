@@ -87,13 +87,13 @@ class Regions:
             if is_layout_change(node):
                 self.transposes.append(node)
                 continue
+            self._note_axes(node)
             try:
                 rule = carried(node, reader)
                 if any(value.graph is not graph for value in rule.tied):
                     raise NotCarried("it reads a value of another graph")
             except (NotCarried, NotFusable) as reason:
                 reasons[node] = str(reason)
-                self._note_axes(node)
                 continue
             self.carried[node] = rule
             self._tie(rule.tied)

@@ -10,7 +10,7 @@ from convswap.graph.constants import ConstantWriter, remove_if_unused
 from convswap.graph.domain import LAYOUT_OP
 from convswap.graph.layout.axes import in_nhwc, to_nchw, to_nhwc
 from convswap.graph.layout.costs import layout_attributes
-from convswap.graph.layout.operators import Writer
+from convswap.graph.layout.operators import Writer, names_axes
 from convswap.graph.layout.regions import Regions, changes_to_nchw, changes_to_nhwc
 
 
@@ -69,7 +69,8 @@ class LayoutWriter:
         for node in changes:
             self._remove(node)
         if self.added:
-            self._rewrite(regions.with_axes)
+            # Carried nodes in NHWC name no axes any more.
+            self._rewrite({node: write for node, write in regions.with_axes.items() if names_axes(node)})
 
     def _rewrite(self, rewritings: Mapping[ir.Node, Callable[[Writer], None]]) -> None:
         """Rewrite nodes, and remove constants that nothing reads afterwards."""
