@@ -1013,6 +1013,24 @@ def test_planning_an_empty_output_does_no_harm(case, algorithm):
     assert _native.choose(problem, "cuda", compute_capability=90) in ALGORITHMS
 
 
+@pytest.mark.parametrize(
+    ("x_shape", "layouts"),
+    [((1, 8, 3, 3), {}), ((1, 3, 3, 8), {"input_layout": "NHWC", "output_layout": "NHWC"})],
+)
+@pytest.mark.parametrize("element_type", ["float32", "float16"])
+def test_a_pool_whose_window_exceeds_the_image_is_left_to_naive(x_shape, layouts, element_type):
+    pool = {"pool": "MaxPool", "pool_kernel_shape": [4, 4]}
+    problem = _native.Problem(x_shape, (8, 8, 1, 1), type=element_type, **pool, **layouts)
+    assert 0 in problem.output_shape
+    for algorithm in ALGORITHMS:
+        why_not = _native.why_not(problem, algorithm, "cuda", compute_capability=90)
+        assert why_not == ("" if algorithm == "naive" else "the output is empty"), algorithm
+    assert _native.choose(problem, "cuda", compute_capability=90) == "naive"
+    assert _native.kernels_of(problem, "cuda", compute_capability=90)[0].startswith("naive::kernel")
+    assert "naive" in str(_native.explain(problem, "cuda", compute_capability=90))
+    assert _native.estimates(problem, "cuda", compute_capability=90) == {"naive": None}
+
+
 def test_unknown_algorithm_or_device_is_named_with_the_nearest():
     problem = _native.Problem((1, 3, 9, 8), (4, 3, 3, 3))
     with pytest.raises(ConvswapError, match="'nave'; did you mean 'naive'"):

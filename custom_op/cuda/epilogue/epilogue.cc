@@ -129,6 +129,7 @@ bool rounding_commutes(const ConvProblem& problem) {
 class Stage final : public EpilogueStage {
  public:
   std::string why_not(const ConvProblem& problem) const override {
+    if (problem.result_elements() == 0) return "the output is empty";
     if (!rounding_commutes(problem)) {
       return "its epilogue would be a separate kernel, which would round twice to " +
              std::string(name_of(problem.type));
