@@ -42,7 +42,7 @@ def test_the_planner_takes_it_for_nhwc_tensors(x_shape, w_shape, attributes, ele
         (
             _native.Problem((1, 64, 8, 8), (64, 64, 3, 3), type="float16"),
             90,
-            "it takes channels-last tensors",
+            "it takes x, y and the residual in NHWC",
         ),
         (
             problem_of((1, 8, 8, 64), (64, 64, 3, 3), "float64"),
@@ -55,28 +55,28 @@ def test_the_planner_takes_it_for_nhwc_tensors(x_shape, w_shape, attributes, ele
             "it computes float32 in precision tf32 alone",
         ),
         (problem_of((1, 8, 8, 64), (64, 64, 3, 3)), 80, "it needs compute capability 9.0"),
-        (problem_of((1, 8, 8, 12), (64, 12, 3, 3)), 90, "its channels and filters are multiples of 8"),
+        (problem_of((1, 8, 8, 12), (64, 12, 3, 3)), 90, "it takes channels and filters in multiples of 8"),
         (
             problem_of((1, 8, 8, 6), (64, 6, 3, 3), "float32"),
             90,
-            "its channels and filters are multiples of 4",
+            "it takes channels and filters in multiples of 4",
         ),
         (
             problem_of((1, 8, 8, 64), (64, 32, 3, 3), group=2),
             90,
-            "its channels and filters are multiples of 64 in",
+            "it takes channels and filters of a group in multiples of 64",
         ),
         (
             problem_of((1, 8, 8, 32), (64, 16, 3, 3), "float32", group=2),
             90,
-            "its channels and filters are multiples of 32 in",
+            "it takes channels and filters of a group in multiples of 32",
         ),
-        (problem_of((1, 99, 99, 64), (64, 64, 1, 1), strides=[9, 9]), 90, "its strides are at most 8"),
-        (problem_of((1, 40, 40, 64), (64, 64, 12, 11)), 90, "its filters have at most 128 taps"),
+        (problem_of((1, 99, 99, 64), (64, 64, 1, 1), strides=[9, 9]), 90, "it takes strides of at most 8"),
+        (problem_of((1, 40, 40, 64), (64, 64, 12, 11)), 90, "it takes at most 128 taps of height and width"),
         (
             problem_of((1, 40, 40, 64), (64, 64, 5, 5), strides=[5, 5]),
             90,
-            "its taps read at most 16 stride phases, and these read 25",
+            "its taps read 25 stride phases, more than 16",
         ),
     ],
 )
@@ -86,12 +86,17 @@ def test_it_says_why_it_cannot(problem, capability, reason):
 
 
 @pytest.mark.parametrize(
-    ("x_shape", "w_shape"),
-    [((0, 8, 8, 64), (64, 64, 3, 3)), ((1, 8, 8, 64), (0, 64, 3, 3)), ((1, 8, 8, 0), (64, 0, 3, 3))],
+    ("x_shape", "w_shape", "reason"),
+    [
+        ((0, 8, 8, 64), (64, 64, 3, 3), "the output is empty"),
+        ((1, 0, 8, 64), (64, 64, 1, 3), "the input is empty"),
+        ((1, 8, 8, 64), (0, 64, 3, 3), "the output is empty"),
+        ((1, 8, 8, 0), (64, 0, 3, 3), "the input has no channels"),
+    ],
 )
-def test_empty_tensors_are_refused(x_shape, w_shape):
+def test_empty_tensors_are_refused(x_shape, w_shape, reason):
     problem = problem_of(x_shape, w_shape, pads=[1] * 4)
-    assert _native.why_not(problem, "channels_last", "cuda", **HOPPER)
+    assert _native.why_not(problem, "channels_last", "cuda", **HOPPER) == reason
 
 
 def test_planning_tries_few_tilings():

@@ -54,8 +54,8 @@ def test_the_planner_takes_it_for_depthwise_layers_of_networks(
 @pytest.mark.parametrize(
     ("problem", "reason"),
     [
-        (_native.Problem((1, 8, 9, 9), (8, 1, 3, 3), group=8), "it takes channels-last tensors alone"),
-        (problem_of((1, 9, 9, 8), (8, 1, 3, 3), group=8, output_layout="NCHW"), "it takes channels-last"),
+        (_native.Problem((1, 8, 9, 9), (8, 1, 3, 3), group=8), "it takes x, y and the residual in NHWC"),
+        (problem_of((1, 9, 9, 8), (8, 1, 3, 3), group=8, output_layout="NCHW"), "it takes x, y and"),
         (problem_of((1, 9, 9, 8), (8, 2, 3, 3), group=4), "it computes depthwise convolutions, and"),
         (problem_of((1, 9, 9, 8), (8, 1, 3, 3), "float64", group=8), "it does not compute float64"),
         (problem_of((0, 9, 9, 8), (8, 1, 3, 3), group=8), "the output is empty"),

@@ -256,31 +256,29 @@ class ChannelsLast final : public AlgorithmByTiling<ChannelsLastPlan, cheapest_t
   }
 
   std::string why_not_at_all(const ConvProblem& problem, const Device& device) const override {
-    if (!takes_layouts(problem)) return "it takes channels-last tensors alone";
+    if (!takes_layouts(problem)) return "it takes x, y and the residual in NHWC";
     if (problem.type == ElementType::float64) return "it takes float32, float16 and bfloat16";
     if (problem.type == ElementType::float32 && problem.precision != Precision::tf32) {
       return "it computes float32 in precision tf32 alone";
     }
     if (std::string reason = why_not_hopper(device); !reason.empty()) return reason;
     if (std::string reason = why_not_sizes(problem); !reason.empty()) return reason;
-    const bool is_empty = problem.batch == 0 || problem.in_channels == 0 || problem.input_size() == 0 ||
-                          problem.result_elements() == 0;
-    if (is_empty) return "its tensors have elements";
+    if (problem.input_size() == 0) return "the input is empty";
     const int64_t multiple = problem.group == 1
                                  ? static_cast<int64_t>(kTensorMapAlignment) / bytes_per_element(problem.type)
                                  : chunk_channels(problem);
     if (problem.channels_per_group() % multiple != 0 || problem.filters_per_group() % multiple != 0) {
-      return joined("its channels and filters are multiples of ", multiple,
-                    problem.group == 1 ? "" : " in each group");
+      return joined("it takes channels and filters ", problem.group == 1 ? "" : "of a group ",
+                    "in multiples of ", multiple);
     }
     for (int axis = 1; axis < 3; ++axis) {
-      if (problem.stride[axis] > 8) return "its strides are at most 8";
+      if (problem.stride[axis] > 8) return "it takes strides of at most 8";
     }
     if (problem.filter[1] * problem.filter[2] > kMaxTaps) {
-      return joined("its filters have at most ", kMaxTaps, " taps of height and width");
+      return joined("it takes at most ", kMaxTaps, " taps of height and width");
     }
     if (const int64_t phases = stride_phases(problem); phases > kMaxStridePhases) {
-      return joined("its taps read at most ", kMaxStridePhases, " stride phases, and these read ", phases);
+      return joined("its taps read ", phases, " stride phases, more than ", kMaxStridePhases);
     }
     return why_not_32_bit_indices(
         {problem.in_channels, problem.out_channels, problem.batch, problem.batch * problem.output_size(),

@@ -199,7 +199,7 @@ class ChannelsLastDepthwise final : public AlgorithmByTiling<DepthwisePlan, best
 
  private:
   std::string why_not_at_all(const ConvProblem& problem, const Device&) const override {
-    if (!takes_layouts(problem)) return "it takes channels-last tensors alone";
+    if (!takes_layouts(problem)) return "it takes x, y and the residual in NHWC";
     if (std::string reason = why_not_depthwise(problem); !reason.empty()) return reason;
     const int64_t pitch = problem.out_channels + kVectorBytes;
     return why_not_32_bit_indices({problem.batch * problem.input[0] * problem.input[1], rows_of(problem),
