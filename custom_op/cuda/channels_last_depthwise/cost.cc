@@ -161,6 +161,9 @@ Tiling tiling_without_vectors(const ConvProblem& problem) {
   Tiling tiling{.instance = kWithoutVectors};
   tiling.vectors = static_cast<int>(std::min<int64_t>(problem.out_channels, kMaxTileVectors));
   tiling.rows = static_cast<int>(std::min<int64_t>(kMaxThreads / tiling.vectors, rows_of(problem)));
+  // Strips fill blocks of few rows, as of 1-D data.
+  tiling.strips = static_cast<int>(
+      std::min(kMaxThreads / (int64_t{tiling.vectors} * tiling.rows), strips_of(problem, tiling.instance)));
   set_blocks(problem, tiling);
   return tiling;
 }
