@@ -1031,6 +1031,17 @@ def test_a_pool_whose_window_exceeds_the_image_is_left_to_naive(x_shape, layouts
     assert _native.estimates(problem, "cuda", compute_capability=90) == {"naive": None}
 
 
+def test_a_pool_with_more_results_than_32_bits_count_is_left_to_naive():
+    """The padding of the windows makes more results than the convolution has outputs."""
+    taps = 2**15 + 1
+    pool = {"pool": "MaxPool", "pool_kernel_shape": [taps] * 2, "pool_pads": [taps - 1] * 4}
+    problem = _native.Problem((1, 8, 1, 1), (8, 8, 1, 1), type="float16", **pool)
+    assert problem.output_shape == (1, 8, taps, taps)
+    why_not = _native.why_not(problem, "implicit_gemm", "cuda", compute_capability=90)
+    assert why_not.startswith("its pooling kernel has 32-bit indices")
+    assert _native.choose(problem, "cuda", compute_capability=90) == "naive"
+
+
 def test_unknown_algorithm_or_device_is_named_with_the_nearest():
     problem = _native.Problem((1, 3, 9, 8), (4, 3, 3, 3))
     with pytest.raises(ConvswapError, match="'nave'; did you mean 'naive'"):

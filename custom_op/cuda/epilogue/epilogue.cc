@@ -136,7 +136,8 @@ class Stage final : public EpilogueStage {
     }
     const bool pools = problem.epilogue.pool.kind != PoolKind::none;
     const int64_t channels = Family::is_channels_last(problem) ? problem.out_channels : 1;
-    if (pools && problem.output_size() * channels > kMaxPlaneElements) {
+    const int64_t positions = std::max(problem.output_size(), problem.result_size());
+    if (pools && positions * channels > kMaxPlaneElements) {
       return "its pooling kernel has 32-bit indices inside an image and the problem needs more";
     }
     return {};
