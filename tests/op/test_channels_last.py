@@ -78,6 +78,11 @@ def test_the_planner_takes_it_for_nhwc_tensors(x_shape, w_shape, attributes, ele
             90,
             "its taps read 25 stride phases, more than 16",
         ),
+        (
+            problem_of((1, 8, 8, 8, 64), (64, 64, 1, 1, 1), strides=[2**20, 1, 1], pads=[2**30, *[0] * 5]),
+            90,
+            "its indices have 32 bits",
+        ),
     ],
 )
 def test_it_says_why_it_cannot(problem, capability, reason):

@@ -282,7 +282,8 @@ class ChannelsLast final : public AlgorithmByTiling<ChannelsLastPlan, cheapest_t
     }
     return why_not_32_bit_indices(
         {problem.in_channels, problem.out_channels, problem.batch, problem.batch * problem.output_size(),
-         problem.out_channels * problem.channels_per_group() * problem.filter_size()});
+         problem.out_channels * problem.channels_per_group() * problem.filter_size(),
+         padded_input(problem, 0), padded_input(problem, 1), padded_input(problem, 2)});
   }
 };
 
