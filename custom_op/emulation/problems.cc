@@ -643,14 +643,16 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
   const Element* const residual = p.epilogue.has_residual ? z.data() : nullptr;
   if (p.layouts.output == Layout::nhwc) {
     auto x_last = channels_last(x_begin, p.batch, p.in_channels, p.input_size());
-    const auto z_last = channels_last(z.data(), p.batch, p.out_channels, p.output_size());
+    auto z_last = channels_last(z.data(), p.batch, p.out_channels, p.output_size());
     auto y_last = channels_last(y_begin, p.batch, p.out_channels, p.result_size());
     const int64_t misaligned = reads_nhwc && one_in(random, 8) ? 1 : 0,
-                  y_misaligned = one_in(random, 8) ? 1 : 0;
+                  y_misaligned = one_in(random, 8) ? 1 : 0,
+                  z_misaligned = residual != nullptr && one_in(random, 8) ? 1 : 0;
     x_last.insert(x_last.begin(), misaligned, static_cast<Element>(NAN));
     y_last.insert(y_last.begin(), y_misaligned, static_cast<Element>(NAN));
+    z_last.insert(z_last.begin(), z_misaligned, static_cast<Element>(NAN));
     plan->run({reads_nhwc ? x_last.data() + misaligned : x_begin, w.data(), bias,
-               y_last.data() + y_misaligned, residual == nullptr ? nullptr : z_last.data()},
+               y_last.data() + y_misaligned, residual == nullptr ? nullptr : z_last.data() + z_misaligned},
               execution);
     std::ranges::copy(channels_last(y_last.data() + y_misaligned, p.batch, p.result_size(), p.out_channels),
                       y_begin);
