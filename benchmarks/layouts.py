@@ -140,11 +140,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_intermixed_args(arguments)
     try:
         batches = whole_numbers("--batch", options.batch, "1,64")
+        precisions = options.precision.split(",")
+        if unknown := [each for each in precisions if each not in PRECISIONS]:
+            raise ConvswapError(f"--precision {','.join(unknown)}: expected some of {', '.join(PRECISIONS)}")
         print(environment(choose_device("cuda")))
         print("| network | precision | images | default | fused | nhwc | PyTorch | nhwc over fused | error |")
         print("|---|---|---:|---:|---:|---:|---:|---:|---:|")
         for name in options.names:
-            for precision in options.precision.split(","):
+            for precision in precisions:
                 for batch in batches:
                     print(row(name, precision, batch, options.pytorch), flush=True)
     except ConvswapError as error:
