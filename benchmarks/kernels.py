@@ -133,10 +133,20 @@ class Case:
 
         return run
 
+    @property
+    def named(self) -> Row:
+        """The columns of a row that name the problem."""
+        return {
+            "layer": self.layer.name,
+            "batch": self.batch,
+            "precision": self.precision,
+            "layout": self.layout,
+            "output_layout": self.output_layout,
+        }
+
     def row(self, **measured: Any) -> Row:
         """Return the row of what was measured."""
-        named = {"layer": self.layer.name, "batch": self.batch, "precision": self.precision}
-        return {**named, **measured, "floor_ms": floor_ms(self.problem, card(), self.precision)}
+        return {**self.named, **measured, "floor_ms": floor_ms(self.problem, card(), self.precision)}
 
 
 def card() -> Mapping[str, Any]:
@@ -248,9 +258,9 @@ def tilings(options: Options) -> Iterator[Row]:
             times = medians({i: variant.sample(tensors, options.algorithm, i) for i in range(count)}, options)
             name = " ".join([case.layer.name, *map(str, following.values())])
             for tiling, offer in enumerate(offers):
-                row = {"layer": name, "batch": case.batch, "precision": case.precision}
                 measured = {"tiling": offer["tiling"], "ms": times[tiling]}
-                rows.append({**row, **measured, "estimate_ms": offer["milliseconds"] or math.nan})
+                measured["estimate_ms"] = offer["milliseconds"] or math.nan
+                rows.append({**case.named, "layer": name, **measured})
                 ratio = times[tiling] / rows[-1]["estimate_ms"]
                 print(
                     f"{name:24} {tiling:2} {rows[-1]['estimate_ms']:8.4f} {times[tiling]:8.4f} {ratio:6.2f}"
