@@ -51,9 +51,11 @@ namespace channels_last {
 namespace {
 
 std::vector<std::string> all_instances() {
-  std::vector<std::string> names = instance_names("channels_last::kernel", kElements, kInstances);
+  std::vector<std::string> names =
+      instance_names("channels_last::kernel", kElementsWithoutFloat64, kInstances);
   for (const std::string_view kernel : {"channels_last::prepare", "channels_last::unaligned"}) {
-    for (std::string& name : instance_names(kernel, kElements)) names.push_back(std::move(name));
+    for (std::string& name : instance_names(kernel, kElementsWithoutFloat64))
+      names.push_back(std::move(name));
   }
   return names;
 }
@@ -195,7 +197,9 @@ class ChannelsLastPlan final : public Plan {
     static_cast<Tensors<void>&>(arguments) = tensors_of(tensors, execution);
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_.index);
-    if (!are_aligned(tensors)) return enqueue(unaligned_, execution.stream, parameters);
+    if (!are_aligned(tensors, kTensorMapAlignment)) {
+      return enqueue(unaligned_, execution.stream, parameters);
+    }
     const bool has_weights = execution.prepared_weights != nullptr;
     if (!has_weights) prepare(tensors.w, execution.scratch, execution.stream);
     arguments.prepared_weights = static_cast<unsigned char*>(
@@ -222,14 +226,6 @@ class ChannelsLastPlan final : public Plan {
   }
 
  private:
-  // True if TMA can copy the tensors.
-  static bool are_aligned(const ConvTensors& tensors) {
-    const void* const all[] = {tensors.x, tensors.y, tensors.z};
-    return std::ranges::all_of(all, [](const void* data) {
-      return reinterpret_cast<std::uintptr_t>(data) % kTensorMapAlignment == 0;
-    });
-  }
-
   ConvProblem problem_;
   Device device_;
   Tiling tiling_;
@@ -241,11 +237,7 @@ class ChannelsLastPlan final : public Plan {
 class ChannelsLast final : public AlgorithmByTiling<ChannelsLastPlan, cheapest_tilings> {
  public:
   std::string_view name() const override { return "channels_last"; }
-  bool takes_layouts(const ConvProblem& problem) const override {
-    const auto [input, output, residual] = problem.layouts;
-    return input == Layout::nhwc && output == Layout::nhwc &&
-           (!problem.epilogue.has_residual || residual == Layout::nhwc);
-  }
+  bool takes_layouts(const ConvProblem& problem) const override { return has_nhwc_tensors(problem); }
   bool fuses(const ConvProblem& problem) const override {
     return problem.epilogue.pool.kind == PoolKind::none;
   }

@@ -44,7 +44,7 @@ class Search {
       : problem_(problem), device_(device), rows_(taps_of(problem, 1)), columns_(taps_of(problem, 2)) {}
 
   std::vector<Tiling> run() && {
-    std::vector<int64_t> widths = parts_of(problem_.output[2], max_part(2, columns_), kMaxColumnTilings);
+    std::vector<int64_t> widths = tile_extents(problem_.output[2], max_tile(2, columns_), kMaxColumnTilings);
     // The padding between whole rows may leave them room in a wider box.
     if (widths.front() < problem_.output[2]) widths.insert(widths.begin(), problem_.output[2]);
     for (const bool shares_pixels : {false, true}) {
@@ -54,8 +54,8 @@ class Search {
         // The most rows whose positions a wgmma has, and fewer.
         const int64_t pitch = columns + columns_.max_shift;
         const int64_t max_rows =
-            std::clamp<int64_t>((kMaxPositions - columns) / pitch + 1, 1, max_part(1, rows_));
-        for (const int64_t rows : parts_of(problem_.output[1], max_rows, kMaxRowTilings)) {
+            std::clamp<int64_t>((kMaxPositions - columns) / pitch + 1, 1, max_tile(1, rows_));
+        for (const int64_t rows : tile_extents(problem_.output[1], max_rows, kMaxRowTilings)) {
           add(shares_pixels, 1, rows, columns);
           if (rows < problem_.output[1] || columns < problem_.output[2] || problem_.output[0] > 1) continue;
           for (int64_t images = 2; images <= problem_.batch; ++images) {
@@ -70,19 +70,19 @@ class Search {
 
  private:
   // Most outputs of a tile along an axis, whose pixels a TMA box holds.
-  int64_t max_part(int axis, const AxisTaps& taps) const {
+  int64_t max_tile(int axis, const AxisTaps& taps) const {
     return std::max<int64_t>(1, kMaxBoxExtent / problem_.stride[axis] - taps.max_shift);
   }
 
-  // Extents of tiles, at most `max_part`, that cut an axis into as few parts as possible, and into more.
-  static std::vector<int64_t> parts_of(int64_t extent, int64_t max_part, std::size_t max_count) {
-    std::vector<int64_t> parts;
-    for (int64_t count = ceil_divide(extent, max_part); count <= extent && parts.size() < max_count;
+  // Extents of tiles, at most `max_tile`, that cut an axis into as few tiles as possible, and into more.
+  static std::vector<int64_t> tile_extents(int64_t extent, int64_t max_tile, std::size_t max_count) {
+    std::vector<int64_t> tiles;
+    for (int64_t count = ceil_divide(extent, max_tile); count <= extent && tiles.size() < max_count;
          ++count) {
-      const int64_t part = ceil_divide(extent, count);
-      if (parts.empty() || part < parts.back()) parts.push_back(part);
+      const int64_t tile = ceil_divide(extent, count);
+      if (tiles.empty() || tile < tiles.back()) tiles.push_back(tile);
     }
-    return parts;
+    return tiles;
   }
 
   // Adds the tiling if it fits; false if larger tiles cannot fit either.
@@ -219,8 +219,7 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
       tiling.pixel_stages > 2 ? 0 : costs.exposed * pixel_bytes * multiprocessors / costs.cache;
   const double computing = costs.begin + waves * (std::max(multiplying, loading) + storing + exposed);
   const double memory = to_double(problem.tensor_bytes()) / costs.memory;
-  const double squares = computing * computing * computing * computing + memory * memory * memory * memory;
-  return costs.launch + std::sqrt(std::sqrt(squares));
+  return costs.launch + overlapped({computing, memory});
 }
 
 int64_t stride_phases(const ConvProblem& problem) {

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "conv/arithmetic.h"
@@ -14,8 +13,6 @@
 #include "plan/device.h"
 
 namespace convswap::channels_last {
-
-inline constexpr std::string_view kElements[] = {"float", "Float16", "BFloat16"};
 
 struct Instance {
   int accumulator_tiles;  // of a consumer warpgroup; N of a wgmma is eight times as many

@@ -131,7 +131,7 @@ class DepthwisePlan final : public Plan {
   void run(const ConvTensors& tensors, const Execution& execution) const override {
     const bool is_prepared = execution.prepared_weights != nullptr;
     if (!is_prepared) prepare(tensors.w, execution.scratch, execution.stream);
-    const Step& step = are_aligned(tensors) ? main_ : without_vectors_;
+    const Step& step = are_aligned(tensors, kVectorBytes) ? main_ : without_vectors_;
     Arguments<void> arguments = step.arguments;
     static_cast<Tensors<void>&>(arguments) = tensors_of(tensors, execution);
     arguments.prepared_weights =
@@ -169,12 +169,6 @@ class DepthwisePlan final : public Plan {
     }
   };
 
-  static bool are_aligned(const ConvTensors& tensors) {
-    const void* const all[] = {tensors.x, tensors.y, tensors.z};
-    return std::ranges::all_of(
-        all, [](const void* data) { return reinterpret_cast<std::uintptr_t>(data) % kVectorBytes == 0; });
-  }
-
   ConvProblem problem_;
   int device_;
   Tiling tiling_;
@@ -187,11 +181,7 @@ class ChannelsLastDepthwise final : public AlgorithmByTiling<DepthwisePlan, best
  public:
   std::string_view name() const override { return "channels_last_depthwise"; }
 
-  bool takes_layouts(const ConvProblem& problem) const override {
-    const auto [input, output, residual] = problem.layouts;
-    return input == Layout::nhwc && output == Layout::nhwc &&
-           (!problem.epilogue.has_residual || residual == Layout::nhwc);
-  }
+  bool takes_layouts(const ConvProblem& problem) const override { return has_nhwc_tensors(problem); }
 
   bool fuses(const ConvProblem& problem) const override {
     return problem.epilogue.pool.kind == PoolKind::none;

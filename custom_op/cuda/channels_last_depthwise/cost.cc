@@ -15,20 +15,20 @@ namespace convswap::channels_last_depthwise {
 namespace {
 
 constexpr int kBlockThreads[] = {64, 128, kMaxThreads};
-constexpr std::size_t kMaxParts = 5;
+constexpr std::size_t kMaxTileExtents = 5;
 constexpr int64_t kMaxTileVectors = 64, kMaxTileStrips = 32;
 constexpr int kMaxBands = 8;
 
-// Extents of tiles, at most `max_part`, that cut an axis into as few parts as possible, and into 2, 4, ...
+// Extents of tiles, at most `max_tile`, that cut an axis into as few tiles as possible, and into 2, 4, ...
 // times as many.
-std::vector<int> parts_of(int64_t extent, int64_t max_part) {
-  std::vector<int> parts;
-  for (int64_t count = ceil_divide(extent, max_part); parts.size() < kMaxParts; count *= 2) {
-    const int part = static_cast<int>(ceil_divide(extent, count));
-    if (!parts.empty() && part == parts.back()) break;
-    parts.push_back(part);
+std::vector<int> tile_extents(int64_t extent, int64_t max_tile) {
+  std::vector<int> tiles;
+  for (int64_t count = ceil_divide(extent, max_tile); tiles.size() < kMaxTileExtents; count *= 2) {
+    const int tile = static_cast<int>(ceil_divide(extent, count));
+    if (!tiles.empty() && tile == tiles.back()) break;
+    tiles.push_back(tile);
   }
-  return parts;
+  return tiles;
 }
 
 void set_blocks(const ConvProblem& problem, Tiling& tiling) {
@@ -84,8 +84,8 @@ double lines_of(const ConvProblem& problem, const Tiling& tiling, double pixels)
 
 void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found) {
   for (const Instance& instance : instances_for(problem)) {
-    for (const int vectors : parts_of(vectors_of(problem, instance), kMaxTileVectors)) {
-      for (const int strips : parts_of(strips_of(problem, instance), kMaxTileStrips)) {
+    for (const int vectors : tile_extents(vectors_of(problem, instance), kMaxTileVectors)) {
+      for (const int strips : tile_extents(strips_of(problem, instance), kMaxTileStrips)) {
         for (const int threads : kBlockThreads) {
           Tiling tiling{.instance = instance, .vectors = vectors, .strips = strips};
           tiling.rows = static_cast<int>(std::min<int64_t>(threads / (vectors * strips), rows_of(problem)));
@@ -115,7 +115,7 @@ int64_t strips_of(const ConvProblem& problem, const Instance& instance) {
 
 int64_t rows_of(const ConvProblem& problem) { return problem.batch * problem.output[0] * problem.output[1]; }
 
-// The largest of instruction issue, memory, both caches, and the latency of a thread for each wave of blocks.
+// Instruction issue, memory, both caches, and the latency of a thread for each wave of blocks overlap.
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
   const auto& costs = costs_of(device).channels_last_depthwise;
   const Instance& instance = tiling.instance;
@@ -143,10 +143,7 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double latency =
       std::max(1.0, blocks / resident) *
       (tiling.bands * (filter_rows + (residual > 0 ? 1 : 0)) * costs.row + instructions * costs.latency);
-  // Nearly the largest of all.
-  double sum = 0;
-  for (const double time : {issue, memory, cache, lines, latency}) sum += time * time * time * time;
-  return costs.launch + std::sqrt(std::sqrt(sum));
+  return costs.launch + overlapped({issue, memory, cache, lines, latency});
 }
 
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {

@@ -114,10 +114,7 @@ double cost_with(const ConvProblem& problem, const Device& device, const Tiling&
   const double latency = costs.latency * (loads + thread_strips * strip) + residual +
                          (tiling.is_contiguous ? 0 : costs.plane_offsets);
   const double waves = std::max(1.0, blocks / resident);
-  // Nearly the larger of both.
-  const auto fourth_power = [](double value) { return value * value * value * value; };
-  const double throughput = std::sqrt(std::sqrt(fourth_power(issue) + fourth_power(memory)));
-  return costs.launch + throughput + waves * latency + costs.block * blocks;
+  return costs.launch + overlapped({issue, memory}) + waves * latency + costs.block * blocks;
 }
 
 class Search {

@@ -39,6 +39,12 @@ bool is_aligned(const void* data, const ConvProblem& problem, int elements) {
          0;
 }
 
+bool are_aligned(const ConvTensors& tensors, std::size_t bytes) {
+  const void* const all[] = {tensors.x, tensors.y, tensors.z};
+  return std::ranges::all_of(
+      all, [&](const void* data) { return reinterpret_cast<std::uintptr_t>(data) % bytes == 0; });
+}
+
 NaiveConv naive_conv_of(const ConvProblem& problem) {
   NaiveConv conv{};
   conv.in_channels = problem.in_channels;

@@ -2,6 +2,8 @@
 
 // Kernel arguments made from a problem.
 
+#include <cstddef>
+
 #include "conv/problem.h"
 #include "cuda/epilogue/epilogue_params.h"
 #include "cuda/primitives/geometry.h"
@@ -19,6 +21,9 @@ Geometry geometry_of(const ConvProblem& problem);
 
 // True if `data` is aligned for one load or store of `elements` elements.
 bool is_aligned(const void* data, const ConvProblem& problem, int elements);
+
+// True if the addresses of x, y and the residual are multiples of `bytes`.
+bool are_aligned(const ConvTensors& tensors, std::size_t bytes);
 
 inline Tensors<void> tensors_of(const ConvTensors& tensors, const Execution& execution) {
   return {tensors.x, tensors.w, tensors.b, tensors.z, tensors.y, execution.weights_are_constant};

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <initializer_list>
 
 #include "cuda/costs/cost_table.h"
 #include "cuda/host/arguments.h"
@@ -9,6 +11,13 @@ namespace convswap {
 
 // Converts an integer to double for the cost formulas.
 inline double to_double(int64_t value) { return static_cast<double>(value); }
+
+// Time of activities that overlap: nearly the longest of them, and more if others take about as long.
+inline double overlapped(std::initializer_list<double> times) {
+  double sum = 0;
+  for (const double time : times) sum += time * time * time * time;
+  return std::sqrt(std::sqrt(sum));
+}
 
 // Scheduler cycles for the activations of one warp's results, in families that inline the activations of
 // is_swish (cuda/epilogue/activations.cuh).

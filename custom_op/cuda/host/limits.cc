@@ -59,6 +59,12 @@ std::string why_not_shared_memory(const std::string& subject, const Device& devi
 
 int64_t max_ieee_products(const Device& device) { return device.compute_capability >= 90 ? 44 : 22; }
 
+bool has_nhwc_tensors(const ConvProblem& problem) {
+  const auto [input, output, residual] = problem.layouts;
+  return input == Layout::nhwc && output == Layout::nhwc &&
+         (!problem.epilogue.has_residual || residual == Layout::nhwc);
+}
+
 int64_t padded_input(const ConvProblem& problem, int axis) {
   return problem.input[axis] + problem.pad_begin[axis] + problem.pad_end[axis];
 }

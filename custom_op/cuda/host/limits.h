@@ -41,6 +41,9 @@ std::string why_not_hopper(const Device& device);
 // device.
 std::string why_not_shared_memory(const std::string& subject, const Device& device);
 
+// True if x, y and the residual, if there is one, are NHWC.
+bool has_nhwc_tensors(const ConvProblem& problem);
+
 // The extent of the input along an axis, padding included.
 int64_t padded_input(const ConvProblem& problem, int axis);
 

@@ -72,10 +72,7 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double latency = costs.latency * (begin_instructions + strip_rows * row_instructions) +
                          costs.memory_latency * misses * strip_rows / prefetched + residual;
   const double waves = std::max(1.0, blocks / resident);
-  // Nearly the larger of both.
-  const auto fourth_power = [](double value) { return value * value * value * value; };
-  const double throughput = std::sqrt(std::sqrt(fourth_power(issue) + fourth_power(memory)));
-  return costs.launch + throughput + waves * latency;
+  return costs.launch + overlapped({issue, memory}) + waves * latency;
 }
 
 const Instance* instance_for(const ConvProblem& problem) {
