@@ -12,14 +12,16 @@ template <typename T>
 struct Arguments : Tensors<T> {  // x: the convolution's output; z: the residual; w and b are null
   long long elements;            // of y
 
-  // For pooling. In NCHW a plane is a channel of an image and a vector is an element. In NHWC a plane is an
-  // image and a vector is one or more channels of a position.
-  long long vectors;      // of y
-  int x_plane;            // elements of a plane of the convolution's output
-  int height, width;      // of the convolution's output
-  int position_elements;  // of a plane
-  FastDivisor y_plane;    // vectors of a plane of y
-  FastDivisor position_vectors, y_width;
+  // For pooling. In NCHW a plane is a channel of an image, and a position of a plane has one element. In NHWC
+  // a plane is an image, and a position has the elements of all channels. A vector is the adjacent elements
+  // of a position that a thread computes: one, or 16 bytes.
+  long long vectors;             // of y
+  int x_plane_elements;          // of a plane of the convolution's output
+  int height, width;             // of the convolution's output, in positions
+  int position_elements;         // of a position
+  FastDivisor y_plane_vectors;   // of a plane of y
+  FastDivisor position_vectors;  // of a position
+  FastDivisor y_width;           // positions of a row of y
   // Work units; a block computes one at a time. A unit is a group of whole planes, or a part of one plane if
   // planes are large.
   unsigned units;

@@ -43,29 +43,37 @@ struct Family {
   using Arguments = epilogue::Arguments<void>;
 
   static bool is_channels_last(const ConvProblem& problem) { return problem.layouts.output == Layout::nhwc; }
+  // Elements of a vector of 16 bytes.
+  static int64_t vector_elements_of(const ConvProblem& problem) {
+    return 16 / bytes_per_element(problem.type);
+  }
   // Planes of y, and vectors of a plane (arguments.h).
   static int64_t planes_of(const ConvProblem& problem) {
     return problem.batch * (is_channels_last(problem) ? 1 : problem.out_channels);
   }
-  static int64_t y_plane_of(const ConvProblem& problem, bool has_vectors) {
+  static int64_t y_plane_vectors_of(const ConvProblem& problem, bool has_vectors) {
     const int64_t channels = is_channels_last(problem) ? problem.out_channels : 1;
-    return problem.result_size() * channels / (has_vectors ? 16 / bytes_per_element(problem.type) : 1);
+    return problem.result_size() * channels / (has_vectors ? vector_elements_of(problem) : 1);
   }
 
   static std::string name(const Tiling& tiling) { return tiling.instance.pools ? "pool" : "activation"; }
 
   static Tiling tiling_of(const ConvProblem& problem) {
-    const int64_t chunk = 16 / bytes_per_element(problem.type), unit = kThreads * chunk;
+    const int64_t unit_elements = kThreads * vector_elements_of(problem);
     if (problem.epilogue.pool.kind == PoolKind::none) {
-      return {{false, false}, 0, 0, 0, ceil_divide(problem.result_elements(), unit)};
+      return {{false, false}, 0, 0, 0, ceil_divide(problem.result_elements(), unit_elements)};
     }
-    const bool has_vectors = is_channels_last(problem) && problem.out_channels % chunk == 0;
-    const int64_t vectors = has_vectors ? unit / chunk : unit;
-    const int64_t plane = y_plane_of(problem, has_vectors), planes = std::max<int64_t>(1, vectors / plane);
+    const bool has_vectors =
+        is_channels_last(problem) && problem.out_channels % vector_elements_of(problem) == 0;
+    const int64_t unit_vectors = has_vectors ? kThreads : unit_elements;
+    const int64_t plane_vectors = y_plane_vectors_of(problem, has_vectors);
+    const int64_t planes = std::max<int64_t>(1, unit_vectors / plane_vectors);
     // Equal parts of a plane, multiples of a warp.
-    const int64_t parts = planes > 1 ? 1 : ceil_divide(plane, vectors);
-    const int64_t part = parts == 1 ? planes * plane : round_up(ceil_divide(plane, parts), int64_t{32});
-    return {{true, has_vectors}, planes, parts, part, ceil_divide(planes_of(problem), planes) * parts};
+    const int64_t parts = planes > 1 ? 1 : ceil_divide(plane_vectors, unit_vectors);
+    const int64_t part_vectors =
+        parts == 1 ? planes * plane_vectors : round_up(ceil_divide(plane_vectors, parts), int64_t{32});
+    return {
+        {true, has_vectors}, planes, parts, part_vectors, ceil_divide(planes_of(problem), planes) * parts};
   }
 
   static std::string kernel_name(const ConvProblem& problem, const Tiling& tiling) {
@@ -77,15 +85,15 @@ struct Family {
     arguments.elements = problem.result_elements();
     arguments.epilogue = problem.epilogue;
     if (!tiling.instance.pools) return arguments;
-    const int64_t y_plane = y_plane_of(problem, tiling.instance.has_vectors);
+    const int64_t y_plane_vectors = y_plane_vectors_of(problem, tiling.instance.has_vectors);
     const int64_t channels = is_channels_last(problem) ? problem.out_channels : 1;
-    arguments.vectors = planes_of(problem) * y_plane;
-    arguments.x_plane = narrow(problem.output_size() * channels);
+    arguments.vectors = planes_of(problem) * y_plane_vectors;
+    arguments.x_plane_elements = narrow(problem.output_size() * channels);
     arguments.height = narrow(problem.output[1]);
     arguments.width = narrow(problem.output[2]);
     arguments.position_elements = narrow(channels);
-    arguments.y_plane = FastDivisor(narrow(y_plane));
-    arguments.position_vectors = FastDivisor(narrow(y_plane / problem.result_size()));
+    arguments.y_plane_vectors = FastDivisor(narrow(y_plane_vectors));
+    arguments.position_vectors = FastDivisor(narrow(y_plane_vectors / problem.result_size()));
     arguments.y_width = FastDivisor(narrow(problem.result[2]));
     arguments.units = static_cast<unsigned>(tiling.units);
     arguments.planes_per_group = narrow(tiling.planes_per_group);

@@ -166,26 +166,27 @@ __device__ inline void store_pooled(const Arguments<T>& problem, PoolFunction po
   const Pool& pool = problem.epilogue.pool;
   const int stride_height = static_cast<int>(pool.stride[0]), stride_width = static_cast<int>(pool.stride[1]);
   const int pad_height = static_cast<int>(pool.pad_begin[0]), pad_width = static_cast<int>(pool.pad_begin[1]);
-  const int y_plane = static_cast<int>(problem.y_plane.divisor);
-  const int group_vectors = problem.planes_per_group * y_plane;
+  const int y_plane_vectors = static_cast<int>(problem.y_plane_vectors.divisor);
+  const int group_vectors = problem.planes_per_group * y_plane_vectors;
   InputWindow<T, Sum, kChannels> window(problem);
   for (unsigned unit = blockIdx.x; unit < problem.units; unit += gridDim.x) {
     const unsigned group = problem.parts.quotient_of_any(unit);
     const int part = static_cast<int>(unit - group * problem.parts.divisor);
     const long long first = static_cast<long long>(group) * group_vectors;
-    const long long first_x = static_cast<long long>(group) * problem.planes_per_group * problem.x_plane;
+    const long long first_x =
+        static_cast<long long>(group) * problem.planes_per_group * problem.x_plane_elements;
     const int end = static_cast<int>(
         min(problem.vectors - first, min(static_cast<long long>(group_vectors),
                                          (part + 1) * static_cast<long long>(problem.vectors_per_part))));
     for (int i = part * problem.vectors_per_part + static_cast<int>(threadIdx.x); i < end;
          i += static_cast<int>(blockDim.x)) {
-      const int plane = problem.y_plane.quotient_of_any(i);
-      const int in_plane = i - plane * y_plane;
+      const int plane = problem.y_plane_vectors.quotient_of_any(i);
+      const int in_plane = i - plane * y_plane_vectors;
       const int position = problem.position_vectors.quotient_of_any(in_plane);
       const int vector = in_plane - position * static_cast<int>(problem.position_vectors.divisor);
       const int row = problem.y_width.quotient_of_any(position);
       const int column = position - row * static_cast<int>(problem.y_width.divisor);
-      window.move(first_x + static_cast<long long>(plane) * problem.x_plane + vector * kChannels,
+      window.move(first_x + static_cast<long long>(plane) * problem.x_plane_elements + vector * kChannels,
                   row * stride_height - pad_height, column * stride_width - pad_width);
       Sum results[kChannels];
       pool_window(window, row, column, results);
