@@ -143,7 +143,7 @@ struct Arguments : Tensors<Element>, Geometry {
   int blocks_per_group;  // thread blocks that divide the filters of a conv group
   FastDivisor filter_block_divisor;
   bool copies_16_bytes;  // x is aligned to 16 bytes
-  int store_width;       // neighbouring outputs per store, as of store_width() and aligned in y
+  int store_width;       // outputs of one store: store_width() if y is aligned to it, else fewer
   // For NCHW, distances in y of the eight folded filters of a tile, in elements: from the first to each
   // other even-numbered one, from an even-numbered one to the next, and to the next accumulator tile's.
   unsigned even_filters[kMmaN / 2];

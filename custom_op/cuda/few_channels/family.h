@@ -150,8 +150,9 @@ int64_t quads_per_output_row(const ConvProblem& problem);
 // All numbers, and the number of blocks, are below 2^31.
 int64_t grid_columns(int64_t tiles, int64_t rows, int64_t slots);
 
-// Neighbouring outputs of one store, aligned in y if y itself is. NCHW: 1, 2 or 4 outputs of a row. NHWC: all
-// filters of a pixel that a lane has side by side, or one.
+// Neighbouring outputs of one store. If the address of y is a multiple of the store's size, so are the
+// addresses of all stores. NCHW: 1, 2 or 4 columns of a row. NHWC: 1 filter of a pixel, or the nhwc_vector()
+// adjacent filters of a lane.
 int store_width(const ConvProblem& problem, int accumulator_tiles);
 
 inline bool is_nhwc(const ConvProblem& problem) { return problem.layouts.output == Layout::nhwc; }

@@ -157,15 +157,14 @@ struct Unit {
     });
   }
 
-  // Destination of a unit's results: its first quad, its filters, and its first filter in y at the tile's
-  // first pixel.
+  // Destination of a unit's results.
   struct Target {
     const TileInfo& tile;
-    Element* y;
-    int first;
-    int filters;
+    Element* y;   // the tile's first pixel of the unit's first filter
+    int first;    // first quad of the unit, in each half of the tile
+    int filters;  // folded filters from the unit's first to the thread block's last
     bool accumulates;
-    bool activates;  // apply the activation after adding
+    bool activates;  // applies the activation after adding
   };
 
   __device__ void store(const Arguments<Element>& problem, const QuadOffsets* quad_offsets,
