@@ -372,7 +372,8 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
   BlockState& state = block_state(problem);
   DynamicPipelineState pixels, weights;
   constexpr int kChunkFilters = kWgmmaM / kResultChunks<Element>;
-  constexpr bool kHasOneChunk = kResultChunks<Element> == 1;  // of results; its kernels have no loop
+  // Kernels for 16-bit data have one result chunk, so the loop over result chunks runs once.
+  constexpr bool kHasOneChunk = kResultChunks<Element> == 1;
   const int staged_chunks = kHasOneChunk ? 1 : problem.staged_chunks;
   const int chunk_of_warp = warpgroup_thread() / 32 * kResultChunks<Element> / 4;
   const int chunks = problem.depth_taps * problem.channel_chunks, units = chunks * problem.taps;
@@ -435,6 +436,8 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
 #pragma unroll 1
     for (int first = 0; first < (kHasOneChunk ? 1 : stored_chunks); first += staged_chunks) {
       if (is_first_thread) tma_store_wait_group_read();  // the staged tile is free
+      // All threads wait for the first one's stores. In-place results also overwrite pixels that the wgmmas
+      // of other warps read until these warps arrive.
       sync_warpgroup(warpgroup);
       const int staged_chunk = chunk_of_warp - first;
       if (kHasOneChunk || (staged_chunk >= 0 && staged_chunk < staged_chunks)) {

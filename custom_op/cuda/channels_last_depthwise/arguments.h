@@ -31,9 +31,9 @@ struct Arguments : Tensors<T> {
 
   // A block's tile: vectors of channels, strips of a row, and bands of rows, which a block computes one after
   // the other. A vector is one element in kernels without vectors.
-  FastDivisor tile_vectors, tile_strips;
-  int tile_rows, bands;  // of a band; of a tile
-  FastDivisor vector_tiles, strip_tiles;
+  FastDivisor vectors_per_tile, strips_per_tile;
+  int band_rows, bands;                   // rows of a band, bands of a tile
+  FastDivisor vector_tiles, strip_tiles;  // tiles along the vectors of a position, and along a row
 };
 
 }  // namespace convswap::channels_last_depthwise

@@ -8,14 +8,14 @@
 // read come from the multiprocessor's L1 cache.
 //
 // `prepare` writes the weights as (taps, channels), so that a thread loads those of its channels together;
-// constant weights are prepared once. The kernel without vectors computes one filter per thread: channels
-// that are no whole number of vectors, several filters per channel, and tensors at addresses that are no
-// multiple of 16 bytes.
+// constant weights are prepared once. The kernel without vectors computes one filter per thread. It takes
+// channels that are no whole number of vectors, several filters per channel, and tensors at addresses that
+// are no multiple of 16 bytes.
 //
 // Accumulators are float32 in precisions tf32 and ieee; only the result is rounded.
 //
-// Limits: float32, float16 and bfloat16; one channel per group, with any number of filters; no pooling.
-// Columns of padding are multiplied as zeros, so an infinite weight over them gives NaN.
+// Limits: float32, float16 and bfloat16; one channel per group, with any number of filters. A pool is a
+// second kernel. Columns of padding are multiplied as zeros, so an infinite weight over them gives NaN.
 
 #include <algorithm>
 #include <cstdint>
@@ -72,9 +72,9 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   set(problem.stride, to.stride_depth, to.stride_height, to.stride_width);
   set(problem.dilation, to.dilation_depth, to.dilation_height, to.dilation_width);
   set(problem.pad_begin, to.pad_depth, to.pad_height, to.pad_width);
-  to.tile_vectors = FastDivisor(tiling.vectors);
-  to.tile_strips = FastDivisor(tiling.strips);
-  to.tile_rows = tiling.rows;
+  to.vectors_per_tile = FastDivisor(tiling.vectors);
+  to.strips_per_tile = FastDivisor(tiling.strips);
+  to.band_rows = tiling.rows;
   to.bands = tiling.bands;
   to.vector_tiles = FastDivisor(narrow(ceil_divide(vectors_of(problem, tiling.instance), tiling.vectors)));
   to.strip_tiles = FastDivisor(narrow(ceil_divide(strips_of(problem, tiling.instance), tiling.strips)));

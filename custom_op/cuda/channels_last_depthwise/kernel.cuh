@@ -63,6 +63,7 @@ __device__ inline bool is_inside(int index, int extent) {
   return static_cast<unsigned>(index) < static_cast<unsigned>(extent);
 }
 
+// Divides `number` in place, and returns the remainder.
 __device__ inline int div_mod(int& number, FastDivisor divisor) {
   const int quotient = static_cast<int>(divisor.quotient_of_any(number));
   const int remainder = number - quotient * static_cast<int>(divisor.divisor);
@@ -80,11 +81,12 @@ struct Strip {
   template <typename T>
   __device__ explicit Strip(const Arguments<T>& a) {
     int in_tile = static_cast<int>(threadIdx.x), tile = static_cast<int>(blockIdx.x);
-    const int vector = div_mod(in_tile, a.tile_vectors);
-    const int strip = div_mod(in_tile, a.tile_strips);
-    filter = (div_mod(tile, a.vector_tiles) * static_cast<int>(a.tile_vectors.divisor) + vector) * kChannels;
-    column = (div_mod(tile, a.strip_tiles) * static_cast<int>(a.tile_strips.divisor) + strip) * kOutputs;
-    row = tile * a.tile_rows * a.bands + in_tile;
+    const int vector = div_mod(in_tile, a.vectors_per_tile);
+    const int strip = div_mod(in_tile, a.strips_per_tile);
+    filter =
+        (div_mod(tile, a.vector_tiles) * static_cast<int>(a.vectors_per_tile.divisor) + vector) * kChannels;
+    column = (div_mod(tile, a.strip_tiles) * static_cast<int>(a.strips_per_tile.divisor) + strip) * kOutputs;
+    row = tile * a.band_rows * a.bands + in_tile;
   }
 };
 
@@ -125,7 +127,7 @@ __device__ inline void add_row(const Arguments<T>& a, unsigned long long pixels,
   }
 }
 
-// The same for a filter row of any width, stride and dilation: each output loads its own pixels.
+// add_row for a filter row of any width, stride and dilation: each output loads its own pixels.
 template <int kOutputs, int kChannels, typename T>
 __device__ inline void add_row_of_any_width(const Arguments<T>& a, unsigned long long pixels,
                                             int first_column, unsigned long long weights,
@@ -189,7 +191,7 @@ __device__ inline void store_results(const Arguments<T>& a, const Strip<kChannel
   }
 }
 
-// Blocks that the registers of a multiprocessor hold at least.
+// The least number of blocks that fit into the registers of a multiprocessor.
 constexpr int min_blocks(int width, int outputs) { return width == 7 && outputs == 8 ? 1 : 2; }
 
 // Adds all taps of a strip to the accumulators.
@@ -239,7 +241,7 @@ __global__ void __launch_bounds__(kMaxThreads, min_blocks(kWidth, kOutputs))
     bias[c] = a.b == nullptr ? 0.0f : static_cast<float>(a.b[strip.filter + c]);
   }
 #pragma unroll 1
-  for (int band = 0; band < a.bands && strip.row < a.rows; ++band, strip.row += a.tile_rows) {
+  for (int band = 0; band < a.bands && strip.row < a.rows; ++band, strip.row += a.band_rows) {
     float accumulators[kOutputs * kChannels];
 #pragma unroll
     for (int i = 0; i < kOutputs * kChannels; ++i) accumulators[i] = bias[i % kChannels];
