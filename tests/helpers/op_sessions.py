@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import onnxruntime
 from conv_cases import ConvCase
 from convswap.runtime.library import register
@@ -14,6 +15,15 @@ PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 ROUNDING = {"cpu": (2.0**-24, 0.0), "cuda": (2.0**-22, 2.0**-11)}
 CASE = ConvCase((2, 3, 9, 8), (4, 3, 3, 3), True, {"pads": [1, 0, 2, 1]})
 X, W, B = CASE.arrays()
+
+
+def cpu_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """Return a session on the CPU, with our op, one thread and no messages."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    register(options)
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=[PROVIDERS["cpu"]])
 
 
 def conv_model(

@@ -16,6 +16,7 @@ from convswap.reference.evaluation import evaluate
 from declared_shapes import PLACEHOLDERS, SIZES, RandomlyDeclaredModel
 from fuse_models import FILTERS, array, conv, declare, model, node, reasons, taken
 from onnx import TensorProto, helper, numpy_helper
+from op_sessions import cpu_session
 from repeats import repeats
 
 K = FILTERS
@@ -25,16 +26,6 @@ GRAPHS = "CONVSWAP_TEST_GRAPHS"
 # Float32 through up to a dozen convolutions of at most 27 products. Wrong padding or a wrong addition gives
 # an error of a hundredth and more.
 TOLERANCE = 1e-4
-
-
-def session_of(proto: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    convswap.register(options)
-    return onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
 
 
 def outputs_of(session: onnxruntime.InferenceSession, feeds: dict[str, np.ndarray]) -> list[np.ndarray] | str:
@@ -57,7 +48,7 @@ def assert_same_outputs(seed: int) -> Counter[str]:
     """Assert that the model of `seed` gives the same outputs fused; count the runs and the fused kinds."""
     drawn = RandomlyDeclaredModel(seed)
     try:
-        original = session_of(drawn.model)
+        original = cpu_session(drawn.model)
     except Exception:
         # The declared shapes fit no size.
         return Counter()
@@ -67,7 +58,7 @@ def assert_same_outputs(seed: int) -> Counter[str]:
         return Counter()
     result = convswap.swap(drawn.model, fuse=True)
     try:
-        fused = session_of(result.to_proto())
+        fused = cpu_session(result.to_proto())
     except Exception as error:
         raise AssertionError(f"seed {seed}: {error}") from error
     counts = Counter(_kinds(result, drawn.model))
@@ -316,7 +307,7 @@ def assert_same_in_sessions(
     original: onnx.ModelProto, shapes: list[dict[str, tuple[int, ...]]], **feeds: np.ndarray
 ) -> list[tuple[int, ...]]:
     """Assert that `original` gives the same outputs fused; return their shapes."""
-    before, after = session_of(original), session_of(convswap.swap(original, fuse=True).to_proto())
+    before, after = cpu_session(original), cpu_session(convswap.swap(original, fuse=True).to_proto())
     results = []
     for shape_of in shapes:
         all_feeds = feeds | {name: array(name, *shape).astype(np.float32) for name, shape in shape_of.items()}

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 
-import convswap
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
 from convswap.errors import ConvswapError
 from convswap.graph.layout.choose import LayoutChange, change_layouts
@@ -18,23 +16,13 @@ from convswap.graph.swap import swap
 from convswap.graph.value_types import ValueTypes
 from layout_models import RandomCosts, RandomLayoutModel
 from onnx import TensorProto, helper, numpy_helper
+from op_sessions import cpu_session
 
 # Environment variable with the number of graphs to draw, for longer runs.
 GRAPHS = "CONVSWAP_TEST_GRAPHS"
 # Of a tensor's root mean square: sums of up to a dozen nodes in another order. A wrong axis gives about 1.
 TOLERANCES = {np.dtype(np.float32): 1e-4, np.dtype(np.float16): 3e-2}
 SEEDS_OF_A_TEST = 25
-
-
-def session_of(model: onnx.ModelProto | ir.Model) -> onnxruntime.InferenceSession:
-    proto = model if isinstance(model, onnx.ModelProto) else ir.to_proto(model)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    convswap.register(options)
-    return onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
 
 
 def assert_same(expected: list[np.ndarray], actual: list[np.ndarray], note: str) -> None:
@@ -59,12 +47,12 @@ def test_random_models_give_the_same_outputs_in_any_layout(first):
     nhwc = carried = removed = 0
     for seed in range(first * count // SEEDS_OF_A_TEST, first * count // SEEDS_OF_A_TEST + count):
         drawn = RandomLayoutModel(seed)
-        session = session_of(drawn.model)
+        session = cpu_session(drawn.model)
         batches = (2,) if drawn.batch == 2 else (2, 3)
         runs = [(feeds, session.run(None, feeds)) for feeds in map(drawn.feeds, batches)]
         for costs in (ConversionCosts, lambda _, seed=seed: RandomCosts(seed, 1.0)):
             model, change = changed(drawn.model, costs, fuse=seed % 3 > 0)
-            session = session_of(model)
+            session = cpu_session(ir.to_proto(model))
             for feeds, expected in runs:
                 assert_same(expected, session.run(None, feeds), f"seed {seed}")
             nhwc, carried = nhwc + len(change.nodes), carried + len(change.carried)
@@ -102,7 +90,9 @@ def checked(nodes, initializers, *, x=(2, 16, 9, 7), **options) -> tuple[ir.Mode
     model = model_of(nodes, initializers, x=x, **options)
     result = swap(model, fuse=True, layout="nhwc")
     feeds = {"x": np.random.default_rng(0).standard_normal(x).astype(options.get("dtype", np.float32))}
-    assert_same(session_of(model).run(None, feeds), session_of(result.model).run(None, feeds), "outputs")
+    assert_same(
+        cpu_session(model).run(None, feeds), cpu_session(result.to_proto()).run(None, feeds), "outputs"
+    )
     assert result.layout is not None
     return result.model, result.layout
 
@@ -426,8 +416,8 @@ def test_a_flatten_of_unknown_shape_is_not_taken_for_one_of_a_single_position():
         "x": np.random.default_rng(0).standard_normal((2, 16, 9, 7), np.float32),
         "shape": np.array([2, 16, 9, 7]),
     }
-    changed_session = session_of(swap(model, layout="nhwc").model)
-    assert_same(session_of(model).run(None, feeds), changed_session.run(None, feeds), "outputs")
+    changed_session = cpu_session(swap(model, layout="nhwc").to_proto())
+    assert_same(cpu_session(model).run(None, feeds), changed_session.run(None, feeds), "outputs")
 
 
 def test_a_pair_that_gains_nothing_in_nhwc_stays_one_node():
