@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from convswap.cli.main import main
 from convswap.errors import ConvswapError
 from convswap.graph.layout.choose import LayoutChange, change_layouts
 from convswap.graph.layout.costs import ConversionCosts
@@ -436,3 +437,12 @@ def test_a_batch_that_is_no_count_is_refused(batch):
     (first, weights) = conv("x", "y")
     with pytest.raises(ConvswapError, match="batch must be"):
         swap(model_of([first], weights), layout="auto", batch=batch)
+
+
+def test_the_command_passes_layout_and_batch_on(tmp_path, capsys):
+    (first, w1), (second, w2) = conv("x", "a"), conv("a", "y")
+    onnx.save(model_of([first, second], w1 | w2), tmp_path / "in.onnx")
+    files = [str(tmp_path / name) for name in ("in.onnx", "out.onnx")]
+    assert main(["swap", files[0], "-o", files[1], "--layout", "nhwc", "--batch", "64"]) == 0
+    assert "Conv with NHWC tensors: 2" in capsys.readouterr().out
+    assert ops(ir.load(files[1])) == ["LayoutConv", "LayoutConv"]

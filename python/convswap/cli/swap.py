@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="IN.onnx")
     parser.add_argument("-o", "--output", metavar="OUT.onnx", required=True)
     add_kernel_options(parser)
-    add_common(parser, "--only", "--fuse", "--layout")
+    add_common(parser, "--only", "--fuse", "--layout", "--batch")
     parser.add_argument("--force", action="store_true", help="allow OUT.onnx to be IN.onnx")
     results = parser.add_argument_group("results")
     results.add_argument("--report", metavar="FILE.json", help="write what was swapped and what was left")
