@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from convswap import _native
 from convswap.cli.main import main
 from convswap.errors import ConvswapError
 from convswap.graph.layout.choose import LayoutChange, change_layouts
-from convswap.graph.layout.costs import ConversionCosts
+from convswap.graph.layout.costs import ConversionCosts, EstimatedCosts, NodeLayouts
 from convswap.graph.names import node_names
 from convswap.graph.swap import swap
 from convswap.graph.value_types import ValueTypes
@@ -446,3 +448,42 @@ def test_the_command_passes_layout_and_batch_on(tmp_path, capsys):
     assert main(["swap", files[0], "-o", files[1], "--layout", "nhwc", "--batch", "64"]) == 0
     assert "Conv with NHWC tensors: 2" in capsys.readouterr().out
     assert ops(ir.load(files[1])) == ["LayoutConv", "LayoutConv"]
+
+
+class PretendCard:
+    """The planner for a card whose only estimate is that of naive; `problems` has what was asked."""
+
+    Problem = _native.Problem
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def cuda_devices(self):
+        return [{"memory_bandwidth": 1e12}]
+
+    def choose(self, problem, device, algorithm):
+        return "naive" if algorithm == "auto" else algorithm
+
+    def estimates(self, problem, device):
+        self.problems.append(problem.text)
+        return {"naive": 2.0, "tiled": None}
+
+
+@pytest.mark.parametrize(
+    "height, algorithm, nchw, nhwc",
+    [(9, "auto", 2.0, 2.4), ("h", "auto", 0.0, math.inf), (9, "tiled", 0.0, math.inf)],
+    ids=["known", "open height", "no estimate"],
+)
+def test_estimated_costs_are_the_planner_s(monkeypatch, height, algorithm, nchw, nhwc):
+    card = PretendCard()
+    monkeypatch.setattr("convswap.graph.layout.costs._native", card)
+    (node, weights) = conv("x", "y")
+    model = swap(model_of([node], weights, x=("n", 16, height, 7)), algorithm=algorithm).model
+    costs = EstimatedCosts(ValueTypes(model), batch=64)
+    (swapped,) = model.graph
+    assert costs.conv(swapped, NodeLayouts(False, False, False)) == nchw
+    assert costs.conv(swapped, NodeLayouts(True, False, True)) == pytest.approx(nhwc)
+    if nchw:
+        assert "64" in card.problems[0] and card.problems[0] != card.problems[1]
+        # Reading and writing 64 x 16 x 9 x 7 float32 at 45 % of the bandwidth, and 3 us.
+        assert costs.transpose(swapped.inputs[0]) == pytest.approx(0.003 + 2 * 64 * 16 * 9 * 7 * 4 / 0.45e9)
