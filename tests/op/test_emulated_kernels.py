@@ -83,9 +83,9 @@ FIRST_SEPARABLE_SEED, SEPARABLE_SEEDS = 8_000_000, 30
 # Channels-last tensors.
 FIRST_CHANNELS_LAST_SEED, CHANNELS_LAST_SEEDS = 9_000_000, 40
 # Depthwise convolutions of channels-last tensors, some with a pool.
-FIRST_CHANNELS_LAST_DEPTHWISE_SEED, CHANNELS_LAST_DEPTHWISE_SEEDS = 10_000_000, 150
+FIRST_CHANNELS_LAST_DEPTHWISE_SEED, CHANNELS_LAST_DEPTHWISE_SEEDS = 10_000_000, 60
 # NCHW inputs and NHWC outputs.
-FIRST_NHWC_OUTPUT_SEED, NHWC_OUTPUT_SEEDS = 11_000_000, 50
+FIRST_NHWC_OUTPUT_SEED, NHWC_OUTPUT_SEEDS = 11_000_000, 30
 # A pool of planes that are larger than a block's part.
 FIRST_POOLED_SEED, POOLED_SEEDS = 5_000_000, 24
 # Problems that are computed by all tilings of a family: first seeds, and numbers of further seeds (default
