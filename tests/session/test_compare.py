@@ -472,3 +472,8 @@ def test_the_verdict_names_what_is_slower_and_what_helps(default, layer, message
     }
     layers = (replace(example().layers[0], milliseconds={"default": layer, "convswap": 1.0}),)
     assert message in comparison_verdict(example(sides=sides, layers=layers)).splitlines()[1]
+
+
+def test_an_unknown_layout_is_refused_before_the_model_is_read():
+    with pytest.raises(ConvswapError, match="unknown layout 'nhcw'; did you mean 'nhwc'"):
+        compare("no such file.onnx", layout="nhcw")

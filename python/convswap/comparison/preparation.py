@@ -15,6 +15,7 @@ from convswap.comparison.verdict import Tolerances
 from convswap.errors import ConvswapError, unknown_name
 from convswap.graph.algorithms import check_algorithm
 from convswap.graph.external_weights import SplitModel, as_split
+from convswap.graph.layout.choose import LAYOUTS
 from convswap.graph.replaced import unfused_model
 from convswap.graph.swap import (
     DEFAULT_LAYOUT,
@@ -79,6 +80,8 @@ class CompareOptions:
         """Raise ConvswapError for an option that is wrong for every model and device."""
         if self.against not in AGAINST:
             raise unknown_name("choice of sides", self.against, AGAINST)
+        if self.layout not in LAYOUTS:
+            raise unknown_name("layout", self.layout, LAYOUTS)
         if self.precision not in PRECISIONS:
             raise unknown_name("precision", self.precision, PRECISIONS)
         if self.tolerance is not None and not (isinstance(self.tolerance, Real) and self.tolerance >= 0):

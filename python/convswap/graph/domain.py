@@ -54,6 +54,11 @@ def is_layout_op(node: onnx.NodeProto | ir.Node) -> bool:
     return node.domain == DOMAIN and node.op_type == LAYOUT_OP
 
 
+def type_name(element_type: ir.DataType) -> str:
+    """Return the name of an element type: "float32", "bfloat16"."""
+    return {"float": "float32", "double": "float64"}.get(element_type.name.lower(), element_type.name.lower())
+
+
 def op_name(node: onnx.NodeProto | ir.Node) -> str:
     """Return the op type of `node` with its domain, which is left out for ONNX's: "convswap.Conv", "Relu"."""
     return f"{node.domain}.{node.op_type}" if node.domain else node.op_type

@@ -21,6 +21,7 @@ from convswap.graph.domain import (
     is_convswap_op,
     is_named_convolution,
     op_name,
+    type_name,
     unsupported_reason,
 )
 from convswap.graph.functions import Reasons, inline_functions_with
@@ -403,8 +404,8 @@ def _reason_not_swapped(
     if element_type is None:
         return "its element type is unknown: declare the types of the graph's inputs"
     if element_type not in SUPPORTED_ELEMENT_TYPES:
-        supported = ", ".join(sorted(map(_type_name, SUPPORTED_ELEMENT_TYPES)))
-        return f"its element type is {_type_name(element_type)}; the library computes {supported}"
+        supported = ", ".join(sorted(map(type_name, SUPPORTED_ELEMENT_TYPES)))
+        return f"its element type is {type_name(element_type)}; the library computes {supported}"
     rank = types.rank([values[1], values[0], node.outputs[0]])
     if rank is not None and rank not in SUPPORTED_RANKS:
         return f"its data have rank {rank}; the library computes ranks 3, 4 and 5 (1-D, 2-D and 3-D)"
@@ -420,10 +421,6 @@ def _unsupported_op_reason(node: ir.Node) -> str | None:
         return None
     reason = unsupported_reason(node.domain, node.op_type)
     return f"{op_name(node)} {reason or 'is not Conv of the ONNX domain, the only op that is swapped'}"
-
-
-def _type_name(element_type: ir.DataType) -> str:
-    return {"float": "float32", "double": "float64"}.get(element_type.name.lower(), element_type.name.lower())
 
 
 def _make_custom_op(node: ir.Node, name: str, choice: NodeChoice) -> None:

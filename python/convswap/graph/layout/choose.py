@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import onnx_ir as ir
@@ -57,9 +57,7 @@ class LayoutChange:
             "carried": list(self.carried),
             "transposes_added": self.added,
             "transposes_removed": self.removed,
-            "not_carried": [
-                {"node": record.node, "op": record.op, "reason": record.reason} for record in self.not_carried
-            ],
+            "not_carried": [asdict(record) for record in self.not_carried],
         }
 
     def lines(self) -> list[str]:
@@ -93,7 +91,10 @@ def change_layouts(
     `names` has a name for every node of the original model; `types` knows its values.
     """
     reader, constants = Reader(model, types), ConstantWriter(model)
-    name_of: Callable[[ir.Node], str] = lambda node: node.name or names.get(node, "")  # noqa: E731
+
+    def name_of(node: ir.Node) -> str:
+        return node.name or names.get(node, "")
+
     nodes: dict[str, tuple[str, ...]] = {}
     carried: list[str] = []
     blockers: dict[ir.Node, str] = {}

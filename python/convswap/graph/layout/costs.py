@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import onnx_ir as ir
@@ -10,7 +11,9 @@ import onnx_ir as ir
 from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.graph.algorithms import AUTO
+from convswap.graph.domain import type_name
 from convswap.graph.epilogue import NotFusable, read_int, read_text
+from convswap.graph.layout.axes import in_nhwc
 from convswap.graph.plain_model import CONVSWAP_ATTRIBUTES
 from convswap.graph.value_types import ValueTypes
 
@@ -20,9 +23,9 @@ _CHANNELS_AT_ONCE = 8
 # H200 64 x 144 x 56 x 56 float16 take 54 us, and 64 x 2048 x 7 x 7 take 15 us.
 _TRANSPOSE_LAUNCH_MS = 0.003
 _TRANSPOSE_SHARE = 0.45
-# In networks (float16, 64 images, an H200) the Convs with NHWC tensors together take 1.0 to 1.45 times their
-# estimates: VGG-16 1.0, ResNet-50 1.2, MobileNetV2 1.3, YOLOv8n 1.45; those in NCHW 1.0 to 1.1 times. The
-# estimates of NHWC are fitted to Convs without residual and activation.
+# The estimates of NHWC are fitted to Convs without residual and activation. The time of a network (the table
+# of docs/performance.md) over the sum of its Convs' estimates is, in NHWC and in NCHW: VGG-16 1.03 and 1.03,
+# ResNet-50 1.26 and 1.07, MobileNetV2 1.35 and 1.11, YOLOv8n 1.98 and 1.41.
 _NHWC_FACTOR = 1.2
 # Bytes per second of a card whose bandwidth is not known.
 _LOW_BANDWIDTH = 0.3e12
@@ -144,7 +147,6 @@ class EstimatedCosts:
             return None
         if depthwise is not None and depthwise_shape is None:
             return None
-        named = {"FLOAT": "float32", "DOUBLE": "float64"}.get(dtype.name, dtype.name.lower())
         attributes = {
             name: attribute.value
             for name, attribute in node.attributes.items()
@@ -155,7 +157,7 @@ class EstimatedCosts:
                 x_shape=_in_layout(shapes[x], layouts.input),
                 w_shape=w_shape,
                 has_bias=bias is not None,
-                type=named,
+                type=type_name(dtype),
                 precision=read_text(node, "precision", "tf32"),
                 residual_shape=None if residual is None else _in_layout(shapes[residual], layouts.residual),
                 depthwise_shape=depthwise_shape,
@@ -171,5 +173,5 @@ def layout_attributes(layouts: NodeLayouts) -> dict[str, str]:
     return {f"{name}_layout": "NHWC" for name, is_nhwc in layouts._asdict().items() if is_nhwc}
 
 
-def _in_layout(shape: Any, is_nhwc: bool) -> tuple[int, ...]:
-    return (shape[0], *shape[2:], shape[1]) if is_nhwc else tuple(shape)
+def _in_layout(shape: Any, is_nhwc: bool) -> Sequence[int]:
+    return in_nhwc(shape) if is_nhwc else shape

@@ -332,8 +332,8 @@ def _global_average_pool(node: ir.Node, reader: Reader) -> Carried:
 def _mean(node: ir.Node, reader: Reader, keeps_axes: bool) -> Carried:
     """The mean of each channel, by a product with a constant row and a division.
 
-    On an H200 that takes 16 us for 64 x 7 x 7 x 2048 float16, and ReduceMean of NHWC takes 114 us. It is no
-    choice for float32, which cuBLAS would round to TF32.
+    With ONNX Runtime 1.31.1 on an H200 (20 nodes in a CUDA graph) that takes 16 us for 64 x 7 x 7 x 2048
+    float16, and ReduceMean of NHWC 114 us. It is no choice for float32, which cuBLAS would round to TF32.
     """
     data = _data(node)
     rank = _data_rank(data, reader)
