@@ -8,8 +8,9 @@
 last in x, y or both; `fit` needs some of them (`--problems 4000:4200`) for channels_last,
 channels_last_depthwise and layout. Numbers from PLAIN_FROM on are Convs alone, on which the default provider
 is timed too. Numbers from SUITES_FROM on are layers of the suites of `convswap bench`. On each problem it
-times every algorithm that computes the problem: the tiling that the algorithm would choose, and others, at
-most TILINGS in all. The file DATA has a line of JSON for the card, and one for each problem and algorithm.
+times every algorithm that computes the problem, or those of `--families`: the tiling that the algorithm
+would choose, and others, at most TILINGS in all. The file DATA has a line of JSON for the card, and one for
+each problem and algorithm.
 
 `fit` fits the coefficients of the cost formulas (custom_op/cuda/costs) to the times by least squares, and
 writes the table of the card. The library has to be built again to use it. Every third drawn problem and the
@@ -251,9 +252,17 @@ def _channels(random: Random, most: int) -> int:
 
 
 def collect(
-    file: Path, numbers: Sequence[int], seconds: float, commit: str | None, most_tilings: int = TILINGS
+    file: Path,
+    numbers: Sequence[int],
+    seconds: float,
+    commit: str | None,
+    most_tilings: int = TILINGS,
+    families: Sequence[str] = (),
 ) -> None:
-    """Append the times of the problems that `file` lacks, until `seconds` are over."""
+    """Append the times of the problems that `file` lacks, until `seconds` are over.
+
+    Of all families if `families` is empty.
+    """
     end = time.monotonic() + seconds
     rows = read(file) if file.exists() else []
     if not rows:
@@ -261,7 +270,7 @@ def collect(
     done = {row["problem"] for row in rows if "problem" in row}
     draws = [problem_numbered(number) for number in numbers if number not in done]
     chunks = [draws[first : first + CHUNK] for first in range(0, len(draws), CHUNK)]
-    sides = [{draw.number: sides_of(draw, most_tilings) for draw in chunk} for chunk in chunks]
+    sides = [{draw.number: sides_of(draw, most_tilings, families) for draw in chunk} for chunk in chunks]
     compile_all(sides[:1])
     for number, chunk in enumerate(chunks):
         compile_all(sides[number + 1 : number + 2])
@@ -269,6 +278,8 @@ def collect(
             if time.monotonic() > end:
                 print(f"time is over; problems left: {len(draws) - number * CHUNK - chunk.index(draw)}")
                 return
+            if not sides[number][draw.number]:
+                continue
             try:
                 append(file, timed(draw, sides[number][draw.number]))
             except RuntimeError as error:
@@ -295,12 +306,14 @@ class Side:
     kernels: tuple[str, ...]
 
 
-def sides_of(draw: Drawn, most_tilings: int) -> list[Side]:
+def sides_of(draw: Drawn, most_tilings: int, families: Sequence[str] = ()) -> list[Side]:
     """Return what is timed of a problem: the first tilings of each algorithm, and a few others."""
     problem = draw.problem()
     sides = []
     for entry in _native.catalog():
-        if entry.device != "cuda" or entry.by_name_alone or _native.why_not(problem, entry.name, "cuda"):
+        if entry.device != "cuda" or entry.by_name_alone or (families and entry.name not in families):
+            continue
+        if _native.why_not(problem, entry.name, "cuda"):
             continue
         tilings = _native.alternatives(problem, entry.name, ALL)
         if tilings[0]["milliseconds"] is None:
@@ -620,9 +633,10 @@ def main() -> int:
     add.add_argument("--held-out", action="store_true", help="only the problems that nothing is fitted to")
     add.add_argument("--tilings", type=int, default=TILINGS, metavar="N", help="at most, of an algorithm")
     add.add_argument("--commit", metavar="HASH", help="of the sources; default: that of this checkout")
+    add.add_argument("--families", type=names, default=[], metavar="NAME,...", help="default: all")
     add = actions.add_parser("fit", help="fit the card's table of coefficients to the times")
     add.add_argument("data", type=Path, metavar="DATA")
-    add.add_argument("--families", type=lambda text: text.split(","), default=[], metavar="NAME,...")
+    add.add_argument("--families", type=names, default=[], metavar="NAME,...", help="default: all")
     add = actions.add_parser("report", help="judge choices and estimates")
     add.add_argument("data", type=Path, metavar="DATA")
     add.add_argument("--held-out", action="store_true", help="only the problems that nothing is fitted to")
@@ -641,11 +655,17 @@ def main() -> int:
                 for number in options.problems
                 if not options.held_out or problem_numbered(number).is_held_out
             ]
-            collect(options.data, numbers, options.seconds, options.commit, options.tilings)
+            limits = options.seconds, options.commit, options.tilings, options.families
+            collect(options.data, numbers, *limits)
     except (ConvswapError, OSError) as error:
         print(f"fit.py: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def names(text: str) -> list[str]:
+    """Return the names of "tiled,toeplitz", for argparse."""
+    return text.split(",")
 
 
 def number_range(text: str) -> range:
