@@ -415,9 +415,12 @@ def report(file: Path, *, held_out: bool, json_file: str | None = None) -> None:
     }
     for own in by_problem.values():
         estimate_again(own, table)
+    # Without the chosen algorithm's times there is no choice to judge.
+    ratios = {
+        number: ratio_of(own) for number, own in by_problem.items() if any(row["is_chosen"] for row in own)
+    }
     if json_file is not None:
-        write_json(json_file, [times_by_algorithm(own) for own in by_problem.values()])
-    ratios = {number: ratio_of(own) for number, own in by_problem.items()}
+        write_json(json_file, [times_by_algorithm(by_problem[number]) for number in ratios])
     for number in sorted(ratios, key=lambda number: -ratios[number]):
         if ratios[number] > NEAR:
             print(problem_line(problem_numbered(number), ratios[number], by_problem[number]))

@@ -8,7 +8,7 @@ namespace convswap {
 extern const FittedCosts kH200{
     .card = "NVIDIA H200",
     .date = "2026-11-29",
-    .commit = "fbf90e18",
+    .commit = "f1a46bb7",
     .driver = "580.159.04",
     .compute_capability = 90,
     .memory_bandwidth = 4.814e+12,
@@ -21,31 +21,31 @@ extern const FittedCosts kH200{
             .cycle = 0.505,  // ns
         },
         .channels_last = {
-            .launch = 1666,  // ns
-            .memory = 3973,  // GB/s
-            .cache = 1.172e+04,  // GB/s
-            .exposed = 0.7347,
-            .column = 1.087,  // ns
-            .unit = 9.85,  // ns
-            .tile = 192.9,  // ns
-            .result = 8.863,  // ns
-            .activation = 0.05,  // ns
-            .begin = 1427,  // ns
+            .launch = 650.7,  // ns
+            .memory = 4948,  // GB/s
+            .cache = 1.097e+04,  // GB/s
+            .exposed = 0.9768,
+            .column = 1.14,  // ns
+            .unit = 5.569,  // ns
+            .tile = 390.8,  // ns
+            .result = 9.319,  // ns
+            .activation = 0.3674,  // ns
+            .begin = 2469,  // ns
         },
         .channels_last_depthwise = {
-            .launch = 1350,  // ns
-            .memory = 3990,  // GB/s
-            .cache = 5500,  // GB/s
-            .line = 0.57,  // ns
-            .instruction = 0.85,  // ns
-            .latency = 0.8,  // ns
-            .row = 200,  // ns
-            .thread = 150,
-            .strip = 100,
-            .vector = 4,
-            .conversion = 1,
-            .output = 16,
-            .activation = 1,
+            .launch = 1931,  // ns
+            .memory = 3583,  // GB/s
+            .cache = 3873,  // GB/s
+            .line = 0.0444,  // ns
+            .instruction = 1.632,  // ns
+            .latency = 3.081,  // ns
+            .row = 30.42,  // ns
+            .thread = 23.87,
+            .strip = 5.344,
+            .vector = 5.13,
+            .conversion = 0.2165,
+            .output = 25.68,
+            .activation = 0.03768,
         },
         .depthwise = {
             .launch = 1342,  // ns
@@ -91,24 +91,24 @@ extern const FittedCosts kH200{
             .cycle = 0.3895,  // ns
         },
         .implicit_gemm = {
-            .launch = 1545,  // ns
-            .memory = 4535,  // GB/s
-            .load = 3031,  // GB/s
-            .store = 1.558e+04,  // GB/s
-            .block = 4087,  // ns
-            .step_weights = 225.5,  // ns
-            .filter = 42.13,  // ns
-            .step = 21.47,  // ns
-            .output_tile = 387.3,  // ns
-            .bank_cycle = 46.06,  // ns
-            .chunk = 306.7,  // ns
-            .pixels = 75.99,  // ns
-            .channel = 5.439,  // ns
-            .exposed = 0.06,
+            .launch = 1992,  // ns
+            .memory = 5740,  // GB/s
+            .load = 3912,  // GB/s
+            .store = 9109,  // GB/s
+            .block = 3789,  // ns
+            .step_weights = 197.2,  // ns
+            .filter = 36.32,  // ns
+            .step = 32.69,  // ns
+            .output_tile = 353.4,  // ns
+            .bank_cycle = 36.97,  // ns
+            .chunk = 307.4,  // ns
+            .pixels = 95.27,  // ns
+            .channel = 3.122,  // ns
+            .exposed = 0.04624,
         },
         .layout = {
-            .launch = 900,  // ns
-            .memory = 3000,  // GB/s
+            .launch = 3509,  // ns
+            .memory = 1496,  // GB/s
         },
         .many_channels = {
             .launch = 4256,  // ns
