@@ -23,10 +23,6 @@ _CHANNELS_AT_ONCE = 8
 # H200 64 x 144 x 56 x 56 float16 take 54 us, and 64 x 2048 x 7 x 7 take 15 us.
 _TRANSPOSE_LAUNCH_MS = 0.003
 _TRANSPOSE_SHARE = 0.45
-# The estimates of NHWC are fitted to Convs without residual and activation. The time of a network (the table
-# of docs/performance.md) over the sum of its Convs' estimates is, in NHWC and in NCHW: VGG-16 1.03 and 1.03,
-# ResNet-50 1.26 and 1.07, MobileNetV2 1.35 and 1.11, YOLOv8n 1.98 and 1.41.
-_NHWC_FACTOR = 1.2
 # Bytes per second of a card whose bandwidth is not known.
 _LOW_BANDWIDTH = 0.3e12
 
@@ -102,7 +98,7 @@ class EstimatedCosts:
         self._transposed_bytes_per_ms = _TRANSPOSE_SHARE * bandwidth / 1e3
 
     def conv(self, node: ir.Node, layouts: NodeLayouts) -> float:
-        """Return the estimate of the algorithm that the planner selects, longer by a factor for NHWC.
+        """Return the estimate of the algorithm that the planner selects.
 
         Without an estimate NCHW costs nothing, and any other layout is infinitely expensive.
         """
@@ -119,8 +115,7 @@ class EstimatedCosts:
             estimates = _native.estimates(problem, "cuda")
             selected = _native.choose(problem, "cuda", algorithm)
             milliseconds = estimates.get(selected)
-            factor = _NHWC_FACTOR if any(layouts) else 1.0
-            self._known[key] = unknown if milliseconds is None else factor * milliseconds
+            self._known[key] = unknown if milliseconds is None else milliseconds
         return self._known[key]
 
     def transpose(self, value: ir.Value) -> float:
