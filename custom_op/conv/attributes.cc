@@ -63,6 +63,9 @@ float max_finite(ElementType type) {
       return 65504;
     case ElementType::bfloat16:
       return 0x1.fep127f;
+    case ElementType::int8:
+    case ElementType::uint8:
+      return std::numeric_limits<float>::max();  // the epilogue of codes is float32
     case ElementType::float64:
       break;
   }
@@ -124,7 +127,7 @@ Layouts read_layouts(OpKind op, const Attributes& attributes) {
   for (const auto& [name, layout] : all) {
     const std::optional<std::string> word = attributes.text(name);
     if (!word) continue;
-    if (op != OpKind::layout) {
+    if (op != OpKind::layout && op != OpKind::quant) {
       throw InvalidArgument(attribute_message(
           name, *word,
           "no such attribute of " + std::string(name_of(op)) + ": " + name_of(OpKind::layout) + " has it"));
@@ -132,6 +135,44 @@ Layouts read_layouts(OpKind op, const Attributes& attributes) {
     layout = parse_layout(name, *word);
   }
   return layouts;
+}
+
+// Returns a zero point, a code of `type`; 0 if it is absent.
+int read_zero_point(const Attributes& attributes, const char* name, ElementType type) {
+  const int64_t value = attributes.integer(name).value_or(0);
+  const int64_t min = type == ElementType::int8 ? -128 : 0;
+  if (value < min || value > min + 255) {
+    throw InvalidArgument(attribute_message(name, std::to_string(value),
+                                            "from " + std::to_string(min) + " to " + std::to_string(min + 255) +
+                                                ", a code of " + std::string(name_of(type))));
+  }
+  return static_cast<int>(value);
+}
+
+// Returns a scale; 1 if it is absent.
+float read_scale(const Attributes& attributes, const char* name) {
+  const float value = attributes.real(name).value_or(1.0f);
+  if (!(value > 0) || std::isinf(value)) {
+    throw InvalidArgument(attribute_message(name, number_text(value), "a finite number above 0"));
+  }
+  return value;
+}
+
+Quantization read_quantization(const Attributes& attributes, ElementType type) {
+  Quantization quantization;
+  quantization.x_zero_point = read_zero_point(attributes, "x_zero_point", type);
+  quantization.y_factor = 1 / read_scale(attributes, "y_scale");
+  quantization.residual_scale = read_scale(attributes, "z_scale");
+  quantization.residual_zero_point = read_zero_point(attributes, "z_zero_point", type);
+  const bool has_scale = attributes.real("sum_scale").has_value();
+  if (has_scale != attributes.integer("sum_zero_point").has_value()) {
+    throw InvalidArgument("attributes sum_scale and sum_zero_point: expected both or neither, and there is " +
+                          std::string(has_scale ? "no sum_zero_point" : "no sum_scale"));
+  }
+  quantization.rounds_sum = has_scale;
+  quantization.sum_scale = read_scale(attributes, "sum_scale");
+  quantization.sum_zero_point = read_zero_point(attributes, "sum_zero_point", type);
+  return quantization;
 }
 
 }  // namespace
@@ -229,7 +270,17 @@ Pool make_pool(PoolKind kind, const std::vector<int64_t>& kernel_shape, const st
 }
 
 const char* name_of(OpKind op) {
-  return op == OpKind::conv ? "Conv" : op == OpKind::fused ? "FusedConv" : "LayoutConv";
+  switch (op) {
+    case OpKind::conv:
+      return "Conv";
+    case OpKind::fused:
+      return "FusedConv";
+    case OpKind::layout:
+      return "LayoutConv";
+    case OpKind::quant:
+      return "QuantConv";
+  }
+  return "";
 }
 
 ConvSpec read_spec(OpKind op, const Attributes& attributes, ElementType type, Precision precision) {
@@ -245,6 +296,10 @@ ConvSpec read_spec(OpKind op, const Attributes& attributes, ElementType type, Pr
   spec.layouts = read_layouts(op, attributes);
   if (op == OpKind::conv) return spec;
   spec.epilogue = read_epilogue(attributes, type);
+  if (op == OpKind::quant) {
+    spec.quantization = read_quantization(attributes, type);
+    return spec;
+  }
   spec.depthwise = read_depthwise(attributes, type);
   return spec;
 }

@@ -46,13 +46,15 @@ class Attributes {
 
 // The ops. `fused` is Conv with an epilogue and a depthwise convolution in front; `layout` is `fused` with
 // layouts. Layouts are a new op, and not attributes of the others, because versions of this library without
-// them would ignore the attributes and compute wrong results.
-enum class OpKind { conv, fused, layout };
+// them would ignore the attributes and compute wrong results. `quant` is a convolution of int8 or uint8 codes
+// with an epilogue and layouts.
+enum class OpKind { conv, fused, layout, quant };
 
-// "Conv", "FusedConv" or "LayoutConv".
+// "Conv", "FusedConv", "LayoutConv" or "QuantConv".
 const char* name_of(OpKind op);
 
-// Reads the conv spec of a node. Throws InvalidArgument, also for the layouts of an op that has none.
+// Reads the conv spec of a node. Throws InvalidArgument, also for the layouts of an op that has none. The
+// type and the zero point of a quantised result, and whether there is an offset, are not attributes.
 ConvSpec read_spec(OpKind op, const Attributes& attributes, ElementType type, Precision precision);
 
 }  // namespace convswap

@@ -123,6 +123,48 @@ void check_residual(const ConvProblem& problem, const Shape& residual) {
   }
 }
 
+// The largest sum of products of codes is within 32 bits, whatever the codes are.
+constexpr int64_t kMaxProducts = std::numeric_limits<int32_t>::max() / (255 * 128);
+
+void check_products(const ConvProblem& problem, const Shape& weights) {
+  int64_t products = 0;
+  if (__builtin_mul_overflow(problem.channels_per_group(), problem.filter_size(), &products) ||
+      products > kMaxProducts) {
+    throw InvalidArgument(shape_message("weights", weights,
+                                        "at most " + std::to_string(kMaxProducts) +
+                                            " channels times taps, whose sums always fit into 32 bits"));
+  }
+}
+
+void check_quantised(const ConvProblem& problem, const InputShapes& shapes) {
+  const Shape expected{problem.out_channels};
+  const auto check = [&](const char* name, const std::optional<Shape>& shape) {
+    if (shape && *shape != expected) {
+      throw InvalidArgument(shape_message(name, *shape, list_text(expected) + ", one value per output channel"));
+    }
+  };
+  check("scale", shapes.scale);
+  check("offset", shapes.offset);
+}
+
+// The text in front of the shapes: the type, with the precision of float32, or the types of x and y.
+std::string type_text(const ConvProblem& problem) {
+  const std::string type(name_of(problem.type));
+  if (problem.is_quantised()) return type + ">" + std::string(name_of(problem.y_type));
+  return problem.type == ElementType::float32 ? type + " " + std::string(name_of(problem.precision)) : type;
+}
+
+std::string text_of(const Quantization& quantization) {
+  std::string text;
+  const std::pair<bool, const char*> all[] = {{quantization.x_zero_point != 0, "zero point"},
+                                              {quantization.has_offset, "offset"},
+                                              {quantization.rounds_sum, "rounded sum"}};
+  for (const auto& [has, words] : all) {
+    if (has) text.append(text.empty() ? " codes=" : ", ").append(words);
+  }
+  return text;
+}
+
 ConvProblem make_depthwise_problem(const ConvSpec& spec, const InputShapes& shapes) {
   const Shape& weights = *shapes.depthwise;
   try {
@@ -151,6 +193,12 @@ int64_t ConvProblem::tensor_bytes() const {
       batch * in_channels * input_size() + out_channels * channels_per_group() * filter_size() +
       (has_bias ? out_channels : 0) + (epilogue.has_residual ? output_elements() : 0) + result_elements();
   int64_t total = elements * bytes_per_element(type);
+  if (is_quantised()) {
+    constexpr int64_t kNumberBytes = 4;  // of a scale, an offset and a bias
+    total += out_channels * (kNumberBytes + (quantization->has_offset ? kNumberBytes : 0)) +
+             (has_bias ? out_channels * (kNumberBytes - 1) : 0) +
+             result_elements() * (bytes_per_element(y_type) - 1);
+  }
   for (const ConvProblem& first : depthwise) total += first.tensor_bytes() - intermediate_bytes(first);
   return total;
 }
@@ -215,15 +263,13 @@ std::string ConvProblem::text() const {
     first.insert(first.end(), second.begin(), second.end());
     return extents_text(first);
   };
-  // Only float32 has a precision.
-  const bool has_precision = type == ElementType::float32;
-  return std::string(name_of(type)) + (has_precision ? " " + std::string(name_of(precision)) : "") +
-         " x=" + joined({batch, in_channels}, spatial(input)) +
+  return type_text(*this) + " x=" + joined({batch, in_channels}, spatial(input)) +
          " w=" + joined({out_channels, channels_per_group()}, spatial(filter)) +
          " bias=" + (has_bias ? "yes" : "no") + " group=" + std::to_string(group) +
          " strides=" + extents_text(spatial(stride)) + " dilations=" + extents_text(spatial(dilation)) +
          " pads=" + joined(spatial(pad_begin), spatial(pad_end)) +
          (epilogue.is_empty() ? "" : " then=" + text_of(epilogue)) +
+         (quantization ? text_of(*quantization) : "") +
          (depthwise.empty() ? "" : " of=(" + depthwise.front().text() + ")") +
          (layouts.are_nchw() ? "" : " layouts=" + text_of(layouts, epilogue.has_residual));
 }
@@ -236,7 +282,7 @@ size_t ConvProblemHash::operator()(const ConvProblem& problem) const {
     hash ^= hash >> 32;
   };
   for (const int64_t value :
-       {static_cast<int64_t>(problem.type), static_cast<int64_t>(problem.precision),
+       {static_cast<int64_t>(problem.type), static_cast<int64_t>(problem.result_type()), static_cast<int64_t>(problem.precision),
         static_cast<int64_t>(problem.spatial_rank), static_cast<int64_t>(problem.has_bias), problem.batch,
         problem.in_channels, problem.out_channels, problem.group,
         static_cast<int64_t>(problem.epilogue.activation),
@@ -292,6 +338,8 @@ ConvProblem make_problem(const ConvSpec& spec, const Shape& input, const Shape& 
   const size_t spatial_rank = x.size() - 2;
   ConvProblem problem;
   problem.type = spec.type;
+  problem.quantization = spec.quantization;
+  if (spec.quantization) problem.y_type = spec.y_type;
   problem.precision = spec.precision;
   problem.spatial_rank = static_cast<int>(spatial_rank);
   problem.has_bias = bias.has_value();
@@ -307,6 +355,7 @@ ConvProblem make_problem(const ConvSpec& spec, const Shape& input, const Shape& 
     problem.dilation[axis] = value_or(spec.dilations, i, 1);
     resolve_axis(spec, i, spatial_rank, axis, problem);
   }
+  if (problem.is_quantised()) check_products(problem, w);
   problem.epilogue = spec.epilogue;
   problem.epilogue.has_residual = residual.has_value();
   problem.layouts = spec.layouts;
@@ -324,7 +373,9 @@ ConvProblem make_problem(const ConvSpec& spec, const InputShapes& shapes) {
           "a bias or attributes of a depthwise convolution are given, and no weights of one: expected its "
           "weights D too");
     }
-    return make_problem(spec, shapes.x, shapes.w, shapes.bias, shapes.residual);
+    ConvProblem problem = make_problem(spec, shapes.x, shapes.w, shapes.bias, shapes.residual);
+    if (problem.is_quantised()) check_quantised(problem, shapes);
+    return problem;
   }
   const Shape& weights = *shapes.depthwise;
   if (weights.size() < 2 || weights[0] < 1 || weights[1] != 1 || shapes.x.size() < 2 ||

@@ -40,6 +40,10 @@ struct ConvProblem {
   // The layouts of x, y and the residual, NCHW for an absent residual. The depthwise convolution in front has
   // NCHW as its own: its input is x.
   Layouts layouts;
+  // Of a convolution of int8 or uint8 codes, the `type` of x and of the residual. Weights are int8, biases
+  // int32, scales and offsets float32, and y has the type `y_type`.
+  std::optional<Quantization> quantization;
+  ElementType y_type = ElementType::int8;
 
   bool operator==(const ConvProblem&) const = default;
 
@@ -54,6 +58,9 @@ struct ConvProblem {
 
   // One channel and one filter in each group.
   bool is_depthwise() const { return channels_per_group() == 1 && filters_per_group() == 1; }
+  bool is_quantised() const { return quantization.has_value(); }
+  // The type of y.
+  ElementType result_type() const { return is_quantised() ? y_type : type; }
   // Several groups with several channels or filters each.
   bool is_grouped() const { return group > 1 && !is_depthwise(); }
 
@@ -86,8 +93,9 @@ struct ConvProblem {
 
   // One line that identifies the problem for every algorithm, with padding resolved: "float32 tf32
   // x=10x1x28x28 w=4x1x5x5 bias=no group=1 strides=1x1 dilations=1x1 pads=0x0x0x0". An epilogue adds
-  // "then=residual Relu", a depthwise convolution in front "of=(float32 tf32 x=...)". Extents are those of
-  // NCHW; other layouts add "layouts=NHWC>NCHW", for x and y, or "layouts=NHWC+NCHW>NHWC" with a residual.
+  // "then=residual Relu", a depthwise convolution in front "of=(float32 tf32 x=...)". A quantised convolution
+  // begins with "int8>uint8" and says after "codes=" what its arithmetic has besides; the values of scales and
+  // zero points are not in the line. Extents are those of NCHW; other layouts add "layouts=NHWC>NCHW", for x and y, or "layouts=NHWC+NCHW>NHWC" with a residual.
   std::string text() const;
 };
 
@@ -109,6 +117,8 @@ ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w,
 struct InputShapes {
   Shape x, w;
   std::optional<Shape> bias, residual, depthwise, depthwise_bias;
+  // Of a quantised convolution, each (K).
+  std::optional<Shape> scale, offset;
 };
 ConvProblem make_problem(const ConvSpec& spec, const InputShapes& shapes);
 

@@ -16,7 +16,9 @@ struct ElementTypeFacts {
 constexpr ElementTypeFacts kElementTypes[] = {{ElementType::float32, "float32", 4},
                                               {ElementType::float64, "float64", 8},
                                               {ElementType::float16, "float16", 2},
-                                              {ElementType::bfloat16, "bfloat16", 2}};
+                                              {ElementType::bfloat16, "bfloat16", 2},
+                                              {ElementType::int8, "int8", 1},
+                                              {ElementType::uint8, "uint8", 1}};
 
 const ElementTypeFacts& facts_of(ElementType type) { return kElementTypes[static_cast<size_t>(type)]; }
 

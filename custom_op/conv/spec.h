@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "conv/epilogue.h"
 #include "conv/layout.h"
+#include "conv/quantization.h"
 
 namespace convswap {
 
@@ -14,8 +16,11 @@ namespace convswap {
 // 64 bits.
 constexpr int64_t kMaxAttribute = 2147483647;
 
-// Accumulators of float16 and bfloat16 data are float32.
-enum class ElementType { float32, float64, float16, bfloat16 };
+// Accumulators of float16 and bfloat16 data are float32, those of int8 and uint8 codes int32.
+enum class ElementType { float32, float64, float16, bfloat16, int8, uint8 };
+
+// True for int8 and uint8, the codes of quantised data.
+inline bool is_code(ElementType type) { return type == ElementType::int8 || type == ElementType::uint8; }
 
 // Precision of float32 data; other types ignore it. tf32 rounds each operand to TF32's 10 mantissa bits. ieee
 // is float32 throughout, or has a relative L2 error of at most 1e-6 on random data. Accumulators are float32
@@ -51,6 +56,8 @@ struct ConvSpec {
   Epilogue epilogue;        // the inputs decide whether there is a residual
   DepthwiseSpec depthwise;  // the inputs decide whether there is a depthwise convolution
   Layouts layouts;
+  std::optional<Quantization> quantization;  // of int8 and uint8 data
+  ElementType y_type = ElementType::int8;  // if `quantization` is set
 };
 
 // Returns the spec of the depthwise convolution in front as a node of its own, for an input of `channels`. It

@@ -55,6 +55,8 @@ class Stage final : public LayoutStage {
 
   std::unique_ptr<Plan> make(const Transposition& transposition, const Device&) const override {
     switch (bytes_per_element(transposition.type)) {
+      case 1:
+        return std::make_unique<TransposePlan<uint8_t>>(transposition);
       case 2:
         return std::make_unique<TransposePlan<uint16_t>>(transposition);
       case 4:

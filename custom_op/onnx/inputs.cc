@@ -6,10 +6,29 @@
 namespace convswap {
 namespace {
 
-size_t input_count(const OrtApi& api, const OrtKernelInfo* info) {
+constexpr Input kConvInputs[] = {kX, kW, kB};
+constexpr Input kFusedInputs[] = {kX, kW, kB, kZ, kD, kDb};
+constexpr Input kQuantInputs[] = {kX, kW, kScale, kYZeroPoint, kB, kOffset, kZ};
+
+// The inputs that a node names: trailing ones may be absent.
+std::span<const Input> named_inputs(const OrtApi& api, const OrtKernelInfo* info, OpKind op) {
   size_t count = 0;
   check(api, api.KernelInfo_GetInputCount(info, &count));
-  return std::min<size_t>(count, kInputs);
+  const std::span<const Input> all = inputs_of(op);
+  return all.first(std::min(count, all.size()));
+}
+
+std::string missing_message(Input input) {
+  switch (input) {
+    case kX:
+      return "input X is missing";
+    case kW:
+      return "weights W is missing";
+    case kScale:
+      return "input scale is missing";
+    default:
+      return "input y_zero_point is missing";
+  }
 }
 
 std::optional<Shape> declared_shape(const OrtApi& api, const OrtKernelInfo* info, size_t index) {
@@ -30,20 +49,32 @@ std::optional<Shape> declared_shape(const OrtApi& api, const OrtKernelInfo* info
 
 }  // namespace
 
+std::span<const Input> inputs_of(OpKind op) {
+  if (op == OpKind::conv) return kConvInputs;
+  if (op == OpKind::quant) return kQuantInputs;
+  return kFusedInputs;
+}
+
+bool is_optional(Input input) {
+  return input != kX && input != kW && input != kScale && input != kYZeroPoint;
+}
+
 InputShapes shapes_of(const OrtApi& api, const InputTensors& tensors) {
   const auto shape_or_none = [&](Input input) {
     return tensors[input] == nullptr ? std::nullopt : std::optional(shape_of(api, tensors[input]));
   };
   return {shape_of(api, tensors[kX]), shape_of(api, tensors[kW]), shape_or_none(kB),
-          shape_or_none(kZ),          shape_or_none(kD),          shape_or_none(kDb)};
+          shape_or_none(kZ),          shape_or_none(kD),          shape_or_none(kDb),
+          shape_or_none(kScale),      shape_or_none(kOffset)};
 }
 
-PerInput<DeclaredInput> declared_inputs(const OrtApi& api, const OrtKernelInfo* info) {
+PerInput<DeclaredInput> declared_inputs(const OrtApi& api, const OrtKernelInfo* info, OpKind op) {
   PerInput<DeclaredInput> inputs;
-  for (size_t index = 0; index < input_count(api, info); ++index) {
+  const std::span<const Input> named = named_inputs(api, info, op);
+  for (size_t index = 0; index < named.size(); ++index) {
     size_t bytes = 0;
     check(api, api.KernelInfo_GetInputName(info, index, nullptr, &bytes));
-    inputs[index] = {bytes > 1, declared_shape(api, info, index)};
+    inputs[named[index]] = {bytes > 1, declared_shape(api, info, index)};
   }
   return inputs;
 }
@@ -58,24 +89,24 @@ ShapeKey::ShapeKey(const OrtApi& api, const OrtValue* tensor) {
   if (axes <= kMaxAxes) check(api, api.GetDimensions(raw, extents_.data(), axes));
 }
 
-NodeInputs::NodeInputs(const OrtApi& api, const OrtKernelInfo* info)
-    : api_(api), count_(input_count(api, info)) {
-  for (size_t index = 0; index < count_; ++index) {
+NodeInputs::NodeInputs(const OrtApi& api, const OrtKernelInfo* info, OpKind op)
+    : api_(api), inputs_(named_inputs(api, info, op)) {
+  for (size_t index = 0; index < inputs_.size(); ++index) {
     if (const OrtValue* const constant = constant_input(api, info, index)) {
-      constants_[index] = ShapeKey(api, constant);
+      constants_[inputs_[index]] = ShapeKey(api, constant);
     }
   }
 }
 
 InputTensors NodeInputs::tensors(const OrtKernelContext* context) const {
   InputTensors tensors{};
-  for (size_t index = 0; index < count_; ++index) {
-    check(api_, api_.KernelContext_GetInput(context, index, &tensors[index]));
+  for (size_t index = 0; index < inputs_.size(); ++index) {
+    const OrtValue*& tensor = tensors[inputs_[index]];
+    check(api_, api_.KernelContext_GetInput(context, index, &tensor));
+    if (tensor == nullptr && !is_optional(inputs_[index])) {
+      throw OnnxRuntimeError(ORT_INVALID_ARGUMENT, missing_message(inputs_[index]));
+    }
   }
-  const char* const missing = tensors[kX] == nullptr   ? "input X is missing"
-                              : tensors[kW] == nullptr ? "weights W is missing"
-                                                       : nullptr;
-  if (missing != nullptr) throw OnnxRuntimeError(ORT_INVALID_ARGUMENT, missing);
   return tensors;
 }
 
@@ -89,7 +120,7 @@ NodeInputs::Keys NodeInputs::keys(const InputTensors& tensors) const {
 }
 
 bool NodeInputs::has_constants_only(const InputTensors& tensors) const {
-  return std::ranges::all_of(std::array{kW, kB, kD, kDb}, [&](Input input) {
+  return std::ranges::all_of(std::array{kW, kB, kD, kDb, kScale, kOffset}, [&](Input input) {
     return tensors[input] == nullptr || constants_[input].has_value();
   });
 }

@@ -4,16 +4,22 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 
+#include "conv/attributes.h"
 #include "conv/problem.h"
 #include "onnx/api.h"
 #include "plan/algorithm.h"
 
 namespace convswap {
 
-// A node's inputs in the op's order: image, weights, bias, residual, and the weights and bias of a depthwise
-// convolution in front. All inputs after the weights are optional.
-enum Input : size_t { kX, kW, kB, kZ, kD, kDb, kInputs };
+// What an input of a node is: image, weights, bias, residual, the weights and bias of a depthwise convolution
+// in front, and the scale, offset and zero point of y of a quantised convolution.
+enum Input : size_t { kX, kW, kB, kZ, kD, kDb, kScale, kOffset, kYZeroPoint, kInputs };
+
+// The inputs of an op, in its order. An input that may be absent is optional.
+std::span<const Input> inputs_of(OpKind op);
+bool is_optional(Input input);
 
 template <typename T>
 using PerInput = std::array<T, kInputs>;
@@ -33,7 +39,9 @@ ConvTensors conv_tensors(const InputTensors& inputs, void* y, DataOf data_of) {
           .y = y,
           .z = data_of(inputs[kZ]),
           .d = data_of(inputs[kD]),
-          .db = data_of(inputs[kDb])};
+          .db = data_of(inputs[kDb]),
+          .scale = data_of(inputs[kScale]),
+          .offset = data_of(inputs[kOffset])};
 }
 
 // An input as the model declares it.
@@ -41,7 +49,7 @@ struct DeclaredInput {
   bool is_present = false;     // an absent input has no name
   std::optional<Shape> shape;  // of a constant, or declared; empty if unknown
 };
-PerInput<DeclaredInput> declared_inputs(const OrtApi& api, const OrtKernelInfo* info);
+PerInput<DeclaredInput> declared_inputs(const OrtApi& api, const OrtKernelInfo* info, OpKind op);
 
 // A shape without heap memory, for fast comparisons. Beyond the axes of a convolution only the rank is kept.
 class ShapeKey {
@@ -63,9 +71,9 @@ class NodeInputs {
  public:
   using Keys = PerInput<ShapeKey>;
 
-  NodeInputs(const OrtApi& api, const OrtKernelInfo* info);
+  NodeInputs(const OrtApi& api, const OrtKernelInfo* info, OpKind op);
 
-  // Throws OnnxRuntimeError if X or W is missing.
+  // Throws OnnxRuntimeError if an input is missing that is not optional.
   InputTensors tensors(const OrtKernelContext* context) const;
 
   // The shapes of a run's inputs.
@@ -77,7 +85,7 @@ class NodeInputs {
 
  private:
   const OrtApi& api_;
-  size_t count_ = 0;
+  std::span<const Input> inputs_;  // those that the node has
   PerInput<std::optional<ShapeKey>> constants_;
 };
 

@@ -1,7 +1,9 @@
 #include "onnx/kernel.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -56,6 +58,39 @@ std::optional<int> device_of_session(const OrtApi& api, const OrtKernelInfo* inf
   return index;
 }
 
+// The number in a quantised node's zero point of y, a constant in host memory; 0 for a y without codes. Throws
+// InvalidArgument if it is not constant, or not 0 where y has no codes.
+int zero_point_of_y(const OpVariant& variant, const OrtKernelInfo* info) {
+  const auto index = std::ranges::find(inputs_of(variant.op), kYZeroPoint) - inputs_of(variant.op).begin();
+  const OrtValue* const constant = constant_input(variant.api, info, static_cast<size_t>(index));
+  if (constant == nullptr || shape_of(variant.api, constant) != Shape{}) {
+    throw InvalidArgument("input y_zero_point: expected a constant scalar");
+  }
+  const void* const data = data_of(variant.api, constant);
+  if (variant.y_type == ElementType::int8) return *static_cast<const Int8*>(data);
+  if (variant.y_type == ElementType::uint8) return *static_cast<const UInt8*>(data);
+  const std::vector<std::byte> zero(static_cast<size_t>(bytes_per_element(variant.y_type)));
+  if (std::memcmp(data, zero.data(), zero.size()) != 0) {
+    throw InvalidArgument("input y_zero_point: expected 0, because y has numbers of " +
+                          std::string(name_of(variant.y_type)) + " and no codes");
+  }
+  return 0;
+}
+
+// Reads a node's spec from its attributes, and of a quantised node from its inputs too.
+ConvSpec spec_of_node(const OpVariant& variant, const OrtKernelInfo* info) {
+  ConvSpec spec = read_node(variant, KernelAttributes(variant.api, info));
+  if (spec.quantization) {
+    if (!is_code(spec.y_type) && spec.quantization->y_factor != 1) {
+      throw InvalidArgument("attribute y_scale: expected none, because y has numbers of " +
+                            std::string(name_of(spec.y_type)) + " and no codes");
+    }
+    spec.quantization->y_zero_point = zero_point_of_y(variant, info);
+    spec.quantization->has_offset = declared_inputs(variant.api, info, variant.op)[kOffset].is_present;
+  }
+  return spec;
+}
+
 // Makes the plan of a node for these input shapes. A residual's shape is replaced by the one that the other
 // inputs imply.
 void make_plan(PlanCache& plans, const ConvSpec& spec, InputShapes shapes, const Device& device) {
@@ -69,9 +104,12 @@ void make_plan(PlanCache& plans, const ConvSpec& spec, InputShapes shapes, const
 
 }  // namespace
 
-ConvSpec read_node(OpKind op, const Attributes& attributes, ElementType type, Precision precision) {
+ConvSpec read_node(const OpVariant& variant, const Attributes& attributes) {
   const std::optional<std::string> word = attributes.text("precision");
-  return read_spec(op, attributes, type, word ? parse_precision(*word) : precision);
+  ConvSpec spec = read_spec(variant.op, attributes, variant.type,
+                            word ? parse_precision(*word) : variant.precision);
+  spec.y_type = variant.y_type;
+  return spec;
 }
 
 std::shared_ptr<const CachedRun> ShapeCache::find(const NodeInputs::Keys& keys, int device_index) const {
@@ -91,19 +129,20 @@ ConvKernel::ConvKernel(const OpVariant& variant, const OrtKernelInfo* info, std:
     : variant_(variant),
       title_(std::move(title)),
       lends_scratch_(lends_scratch(variant_.base)),
-      spec_(read_node(variant_.op, KernelAttributes(variant_.api, info), variant_.type, variant_.precision)),
+      spec_(spec_of_node(variant_, info)),
       plans_(std::make_shared<PlanCache>(
           KernelAttributes(variant_.api, info).text("algorithm").value_or(std::string(kAuto)),
           TuningHints(KernelAttributes(variant_.api, info).text("tuned").value_or("")))),
       is_tuned_(plans_->algorithm() == kTuned),
-      inputs_(variant_.api, info),
+      inputs_(variant_.api, info, variant_.op),
       prepared_weights_(variant_.api) {
   // For a card ONNX Runtime copies constants to aligned memory.
-  if (variant_.device == DeviceKind::cpu)
+  // Algorithms for codes take any address on the CPU.
+  if (variant_.device == DeviceKind::cpu && variant_.op != OpKind::quant)
     aligned_constants_.emplace(variant_.api, info, bytes_per_element(variant_.type));
   check_spec(spec_);
   check_algorithm_name(plans_->algorithm(), variant_.device);
-  const PerInput<DeclaredInput> inputs = declared_inputs(variant_.api, info);
+  const PerInput<DeclaredInput> inputs = declared_inputs(variant_.api, info, variant_.op);
   check_shapes(inputs);
   if (variant_.device == DeviceKind::cuda) plan_ahead(info, inputs);
 }
@@ -125,6 +164,11 @@ void ConvKernel::compute(OrtKernelContext* context) {
     const auto input = [&](const OrtValue* tensor) { return aligned.input(tensor); };
     run->plan->run(conv_tensors(tensors, aligned.output(y), input), execution);
     aligned.finish();
+    return;
+  }
+  if (variant_.device == DeviceKind::cpu) {
+    const auto input = [&](const OrtValue* tensor) { return data_of(api, tensor); };
+    run->plan->run(conv_tensors(tensors, data_of(api, y), input), execution);
     return;
   }
   const ConvTensors on_card =
@@ -206,7 +250,14 @@ void ConvKernel::plan_ahead(const OrtKernelInfo* info, const PerInput<DeclaredIn
       inputs, [](const DeclaredInput& input) { return input.is_present && !input.shape; });
   if (!index || !x || !w || has_unknown_rank) return;
   for (const int64_t batch : batches_to_plan(*x)) {
-    InputShapes shapes{*x, *w, inputs[kB].shape, inputs[kZ].shape, inputs[kD].shape, inputs[kDb].shape};
+    InputShapes shapes{*x,
+                       *w,
+                       inputs[kB].shape,
+                       inputs[kZ].shape,
+                       inputs[kD].shape,
+                       inputs[kDb].shape,
+                       inputs[kScale].shape,
+                       inputs[kOffset].shape};
     const bool is_guess = (*x)[0] != batch;
     shapes.x[0] = batch;
     const auto work = [node_plans = std::weak_ptr(plans_), spec = spec_, shapes = std::move(shapes),
@@ -242,9 +293,11 @@ void ConvKernel::log_warning(const OrtKernelContext* context, const std::string&
 // Returns a tensor's address on a card, where no copy is made. Throws if a user bound misaligned memory.
 void* ConvKernel::aligned_data(const OrtValue* tensor) const {
   void* const data = data_of(variant_.api, tensor);
-  if (!is_aligned(data, bytes_per_element(spec_.type))) {
+  // Of a quantised node, y and constants may have more bytes than codes.
+  const int64_t bytes = std::max(bytes_per_element(spec_.type), bytes_per_element(variant_.y_type));
+  if (!is_aligned(data, static_cast<size_t>(bytes))) {
     throw InvalidArgument("a tensor begins at an address that is not a multiple of its elements' " +
-                          std::to_string(bytes_per_element(spec_.type)) + " bytes: bind aligned memory");
+                          std::to_string(bytes) + " bytes: bind aligned memory");
   }
   return data;
 }

@@ -23,12 +23,13 @@ struct OpVariant {
   OpKind op;
   DeviceKind device;
   ElementType type;
+  ElementType y_type;          // differs from `type` for OpKind::quant alone
   Precision precision;         // default of nodes without the attribute
   const KernelOrigin* origin;  // of a card's kernels; may be null
 };
 
 // Reads a node's spec from its attributes; `precision` is the default. Throws InvalidArgument.
-ConvSpec read_node(OpKind op, const Attributes& attributes, ElementType type, Precision precision);
+ConvSpec read_node(const OpVariant& variant, const Attributes& attributes);
 
 // The plan of a node for the input shapes of a run, reused by every run with the same shapes.
 struct CachedRun {

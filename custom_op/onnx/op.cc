@@ -1,5 +1,6 @@
 #include "onnx/op.h"
 
+#include <algorithm>
 #include <atomic>
 #include <limits>
 #include <optional>
@@ -33,6 +34,10 @@ ONNXTensorElementDataType onnx_type(ElementType type) {
       return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16;
     case ElementType::bfloat16:
       return ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16;
+    case ElementType::int8:
+      return ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8;
+    case ElementType::uint8:
+      return ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8;
   }
   return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
 }
@@ -96,15 +101,18 @@ std::vector<std::string> dimension_names(const OrtApi& api, const InputInfo& x, 
 }
 
 // Sets the output's type and, as far as it is known, its shape.
-void infer_conv_shape(const OrtApi& api, OrtShapeInferContext* context, ConvSpec spec) {
+void infer_conv_shape(const OrtApi& api, OrtShapeInferContext* context, OpKind op, ConvSpec spec) {
   const InputInfo x(api, context, 0);
   const InputInfo w(api, context, 1);
   std::optional<Shape> image = x.shape;
   size_t inputs = 0;
   check(api, api.ShapeInferContext_GetInputCount(context, &inputs));
+  const auto place_of = [op](Input input) {
+    return static_cast<size_t>(std::ranges::find(inputs_of(op), input) - inputs_of(op).begin());
+  };
   // An absent input has no type, and ONNX Runtime reports no shape.
-  if (inputs > 4) {
-    const InputInfo weights(api, context, 4);
+  if (const size_t depthwise = place_of(kD); inputs > depthwise) {
+    const InputInfo weights(api, context, depthwise);
     if (weights.shape || !spec.depthwise.is_empty()) {
       image = depthwise_output(spec, image, weights.shape);
       spec = spec_behind_depthwise(spec);
@@ -121,18 +129,41 @@ void infer_conv_shape(const OrtApi& api, OrtShapeInferContext* context, ConvSpec
   OrtTensorTypeAndShapeInfo* raw = nullptr;
   check(api, api.CreateTensorTypeAndShapeInfo(&raw));
   const ShapeInfo output(raw, {&api});
+  // y of a quantised convolution has the type of its zero point.
+  const size_t typed = op == OpKind::quant ? place_of(kYZeroPoint) : 0;
   ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
-  check(api, api.GetTensorElementType(x.info, &type));
+  check(api, api.GetTensorElementType(InputInfo(api, context, typed).info, &type));
   check(api, api.SetTensorElementType(raw, type));
   check(api, api.SetDimensions(raw, shape.data(), shape.size()));
   check(api, api.SetSymbolicDimensions(raw, pointers.data(), pointers.size()));
   check(api, api.ShapeInferContext_SetOutputTypeShape(context, 0, raw));
 }
 
+// The type of the codes of x; uint8 if it is unknown.
+ElementType type_of_codes(const OrtApi& api, const OrtShapeInferContext* context) {
+  ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  check(api, api.GetTensorElementType(InputInfo(api, context, 0).info, &type));
+  return type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8 ? ElementType::int8 : ElementType::uint8;
+}
+
 OpKind kind_of(const OrtCustomOp* op) { return static_cast<const ConvOp*>(op)->variant.op; }
 DeviceKind device_of(const OrtCustomOp* op) { return static_cast<const ConvOp*>(op)->variant.device; }
-ONNXTensorElementDataType type_of(const OrtCustomOp* op) {
-  return onnx_type(static_cast<const ConvOp*>(op)->variant.type);
+ONNXTensorElementDataType type_of_input(const OrtCustomOp* op, Input input) {
+  const OpVariant& variant = static_cast<const ConvOp*>(op)->variant;
+  if (variant.op != OpKind::quant) return onnx_type(variant.type);
+  switch (input) {
+    case kX:
+    case kZ:
+      return onnx_type(variant.type);
+    case kW:
+      return ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8;
+    case kB:
+      return ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32;
+    case kYZeroPoint:
+      return onnx_type(variant.y_type);
+    default:
+      return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+  }
 }
 
 OrtStatus* create_kernel(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info,
@@ -164,9 +195,11 @@ OrtStatus* compute(void* kernel, OrtKernelContext* context) noexcept {
 // the same error and reports it with the node's name.
 OrtStatus* infer_shape(const OrtCustomOp* op, OrtShapeInferContext* context) noexcept {
   try {
-    const OrtApi& api = static_cast<const ConvOp*>(op)->variant.api;
-    const InferenceAttributes attributes(api, context);
-    infer_conv_shape(api, context, read_node(kind_of(op), attributes, ElementType::float32, Precision::tf32));
+    OpVariant variant = static_cast<const ConvOp*>(op)->variant;
+    const InferenceAttributes attributes(variant.api, context);
+    // ONNX Runtime asks any variant of the op, and zero points are codes of the type of x.
+    if (variant.op == OpKind::quant) variant.type = type_of_codes(variant.api, context);
+    infer_conv_shape(variant.api, context, variant.op, read_node(variant, attributes));
   } catch (...) {
   }
   return nullptr;
@@ -180,16 +213,20 @@ ConvOp::ConvOp(const OpVariant& op_variant) : OrtCustomOp{}, variant(op_variant)
   GetExecutionProviderType = [](const OrtCustomOp* op) {
     return device_of(op) == DeviceKind::cuda ? "CUDAExecutionProvider" : "CPUExecutionProvider";
   };
-  GetInputTypeCount = [](const OrtCustomOp* op) -> size_t {
-    return kind_of(op) == OpKind::conv ? 3 : size_t{kInputs};
+  GetInputTypeCount = [](const OrtCustomOp* op) -> size_t { return inputs_of(kind_of(op)).size(); };
+  GetInputType = [](const OrtCustomOp* op, size_t index) {
+    return type_of_input(op, inputs_of(kind_of(op))[index]);
   };
-  GetInputType = [](const OrtCustomOp* op, size_t) { return type_of(op); };
-  GetInputCharacteristic = [](const OrtCustomOp*, size_t index) {
-    return index > kW ? INPUT_OUTPUT_OPTIONAL : INPUT_OUTPUT_REQUIRED;
+  GetInputCharacteristic = [](const OrtCustomOp* op, size_t index) {
+    return is_optional(inputs_of(kind_of(op))[index]) ? INPUT_OUTPUT_OPTIONAL : INPUT_OUTPUT_REQUIRED;
   };
-  GetInputMemoryType = [](const OrtCustomOp*, size_t) { return OrtMemTypeDefault; };
+  GetInputMemoryType = [](const OrtCustomOp* op, size_t index) {
+    return inputs_of(kind_of(op))[index] == kYZeroPoint ? OrtMemTypeCPUInput : OrtMemTypeDefault;
+  };
   GetOutputTypeCount = [](const OrtCustomOp*) -> size_t { return 1; };
-  GetOutputType = [](const OrtCustomOp* op, size_t) { return type_of(op); };
+  GetOutputType = [](const OrtCustomOp* op, size_t) {
+    return onnx_type(static_cast<const ConvOp*>(op)->variant.y_type);
+  };
   GetOutputCharacteristic = [](const OrtCustomOp*, size_t) { return INPUT_OUTPUT_REQUIRED; };
   GetVariadicInputMinArity = [](const OrtCustomOp*) { return 1; };
   GetVariadicInputHomogeneity = [](const OrtCustomOp*) { return 1; };

@@ -25,10 +25,16 @@ class Registry {
     for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
       for (const ElementType type :
            {ElementType::float32, ElementType::float64, ElementType::float16, ElementType::bfloat16}) {
-        convs_.emplace_back(OpVariant{base, api, OpKind::conv, kind, type, Precision::tf32, origin});
-        ieee_convs_.emplace_back(OpVariant{base, api, OpKind::conv, kind, type, Precision::ieee, origin});
+        convs_.emplace_back(OpVariant{base, api, OpKind::conv, kind, type, type, Precision::tf32, origin});
+        ieee_convs_.emplace_back(OpVariant{base, api, OpKind::conv, kind, type, type, Precision::ieee, origin});
         for (const OpKind op : {OpKind::fused, OpKind::layout}) {
-          extended_convs_.emplace_back(OpVariant{base, api, op, kind, type, Precision::tf32, origin});
+          extended_convs_.emplace_back(OpVariant{base, api, op, kind, type, type, Precision::tf32, origin});
+        }
+      }
+      for (const ElementType x : {ElementType::int8, ElementType::uint8}) {
+        for (const ElementType y :
+             {ElementType::int8, ElementType::uint8, ElementType::float32, ElementType::float16}) {
+          extended_convs_.emplace_back(OpVariant{base, api, OpKind::quant, kind, x, y, Precision::tf32, origin});
         }
       }
     }
@@ -88,7 +94,7 @@ void check_same_origin(const OrtApi& api, OrtSessionOptions* options, const Kern
   }
 }
 
-// Adds the domain `convswap` with its ops Conv, FusedConv and LayoutConv to the session options. In the
+// Adds the domain `convswap` with its ops Conv, FusedConv, LayoutConv and QuantConv to the session options. In the
 // override mode it also adds our op as Conv of the ONNX domain, which replaces ONNX Runtime's own. Throws.
 void register_ops(const OrtApiBase& base, const OrtApi& api, OrtSessionOptions* options) {
   const KernelOrigin* const origin = kernel_origin_of(api, options);

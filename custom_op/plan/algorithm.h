@@ -25,6 +25,8 @@ struct ConvTensors {
   const void* z = nullptr;   // residual (N, K, output...), or null
   const void* d = nullptr;   // weights of a depthwise convolution in front (C, 1, filter...), or null
   const void* db = nullptr;  // its bias (C), or null
+  const void* scale = nullptr;   // of a quantised convolution: float32 (K)
+  const void* offset = nullptr;  // float32 (K), or null
 };
 
 // Calls body(0) ... body(tasks - 1), in any order and from any number of threads, and returns when all are
@@ -161,6 +163,9 @@ class Algorithm {
   // True if it computes the problem in its layouts, of which at least one is not NCHW. Otherwise it gets the
   // problem with tensors in NCHW, and the planner adds transposing kernels (plan/layout_stage.h).
   virtual bool takes_layouts(const ConvProblem&) const { return false; }
+
+  // True if it computes int8 and uint8 codes. All other algorithms get numbers alone.
+  virtual bool takes_codes() const { return false; }
 
   virtual Offer offer(const ConvProblem& problem, const Device& device) const = 0;
 

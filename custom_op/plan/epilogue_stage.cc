@@ -45,6 +45,9 @@ std::unique_ptr<Plan> in_two_steps(std::unique_ptr<Plan> convolution, std::uniqu
 // Returns the offer for the whole problem, whether or not the device can lend scratch memory and has the
 // kernels.
 Offer unchecked_offer(const Algorithm& algorithm, const ConvProblem& problem, const Device& device) {
+  if (problem.is_quantised() && !algorithm.takes_codes()) {
+    return Offer::refusal("it takes no int8 and uint8 codes");
+  }
   if (const Layouts taken = layouts_for(algorithm, problem); taken != problem.layouts) {
     Offer inner = unchecked_offer(algorithm, problem.with_layouts(taken), device);
     return inner.is_refusal() ? inner : with_layout_stage(std::move(inner), problem, taken, device);
@@ -55,6 +58,7 @@ Offer unchecked_offer(const Algorithm& algorithm, const ConvProblem& problem, co
                                     : with_depthwise(algorithm, std::move(convolution), problem, device);
   }
   if (problem.epilogue.is_empty() || algorithm.fuses(problem)) return algorithm.offer(problem, device);
+  if (problem.is_quantised()) return Offer::refusal("it does not compute the epilogue of codes");
   const EpilogueStage* const stage = epilogue_stage(device.kind);
   if (std::string reason = stage->why_not(problem); !reason.empty()) return Offer::refusal(std::move(reason));
   Offer offer = algorithm.offer(problem.without_epilogue(), device);

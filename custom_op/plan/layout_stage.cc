@@ -34,7 +34,7 @@ std::optional<Transposition> transposition_of(const ConvProblem& problem, Layout
       : tensor == LayoutTensor::residual ? std::pair(problem.out_channels, problem.output_size())
                                          : std::pair(problem.out_channels, problem.result_size());
   if (channels <= 1 || positions <= 1 || problem.batch == 0) return std::nullopt;
-  return tensor == LayoutTensor::y ? Transposition{problem.type, problem.batch, channels, positions}
+  return tensor == LayoutTensor::y ? Transposition{problem.result_type(), problem.batch, channels, positions}
                                    : Transposition{problem.type, problem.batch, positions, channels};
 }
 

@@ -29,6 +29,10 @@ std::string_view element_name(ElementType type) {
       return "Float16";
     case ElementType::bfloat16:
       return "BFloat16";
+    case ElementType::int8:
+      return "Int8";
+    case ElementType::uint8:
+      return "UInt8";
   }
   return {};
 }
