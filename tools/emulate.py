@@ -32,7 +32,7 @@ FORMATS = {
     "implicit_gemm": _TENSOR_CORE_FORMATS,
     "pointwise": _ELEMENT_TYPES,
     "many_channels": ("ScaledFloat16Pairs", "Float16Pairs", "Bfloat16Pairs"),
-    "channels_last": _ELEMENT_TYPES,
+    "channels_last": (*_ELEMENT_TYPES, "Int8", "UInt8"),
     "channels_last_depthwise": _ELEMENT_TYPES,
     "tiled": (*_ELEMENT_TYPES, "double"),
     "depthwise": _ELEMENT_TYPES,
@@ -40,6 +40,7 @@ FORMATS = {
     "sliced_k": ("float", "Tf32Pairs", "Float16", "BFloat16"),
     "separable": _ELEMENT_TYPES,
     "row_windows": _ELEMENT_TYPES,
+    "quantised": ("Int8", "UInt8"),
     "naive": _ELEMENT_TYPES,
 }
 

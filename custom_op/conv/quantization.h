@@ -67,16 +67,14 @@ CONVSWAP_HOST_DEVICE inline int round_to_int(float value) {
 
 template <typename Code>
 inline constexpr int kMinCode = Code(-1) < Code(0) ? -128 : 0;
-template <typename Code>
-inline constexpr int kMaxCode = kMinCode<Code> + 255;
 
-// The code of a value, in steps, at a zero point. NaN has the code of the lowest number.
-template <typename Code>
-CONVSWAP_HOST_DEVICE inline int code_of(float value, int zero_point) {
-  const float lower = static_cast<float>(kMinCode<Code> - zero_point);
-  const float upper = static_cast<float>(kMaxCode<Code> - zero_point);
-  value = value > lower ? value : lower;
-  value = value < upper ? value : upper;
+// The code of a value, in steps, at a zero point, between `lower` and the 255 codes above it. NaN has the
+// lowest code.
+CONVSWAP_HOST_DEVICE inline int code_of(float value, int zero_point, int lower) {
+  const float least = static_cast<float>(lower - zero_point);
+  const float most = static_cast<float>(lower + 255 - zero_point);
+  value = value > least ? value : least;
+  value = value < most ? value : most;
   return round_to_int(value) + zero_point;
 }
 
@@ -88,7 +86,7 @@ CONVSWAP_HOST_DEVICE inline float number_of_sum(const Quantization& quantization
   float value = multiply(static_cast<float>(sum), scale);
   if (quantization.has_offset) value = add(value, offset);
   if (!quantization.rounds_sum) return value;
-  const int code = code_of<X>(value, quantization.sum_zero_point);
+  const int code = code_of(value, quantization.sum_zero_point, kMinCode<X>);
   return multiply(static_cast<float>(code - quantization.sum_zero_point), quantization.sum_scale);
 }
 
@@ -98,10 +96,9 @@ CONVSWAP_HOST_DEVICE inline float plus_residual(const Quantization& quantization
                              quantization.residual_scale));
 }
 
-// The code of y.
-template <typename Y>
-CONVSWAP_HOST_DEVICE inline int result_code(const Quantization& quantization, float value) {
-  return code_of<Y>(multiply(value, quantization.y_factor), quantization.y_zero_point);
+// The code of y, whose lowest code is `lower`.
+CONVSWAP_HOST_DEVICE inline int result_code(const Quantization& quantization, float value, int lower) {
+  return code_of(multiply(value, quantization.y_factor), quantization.y_zero_point, lower);
 }
 
 }  // namespace requantize

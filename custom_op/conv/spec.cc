@@ -18,7 +18,8 @@ constexpr ElementTypeFacts kElementTypes[] = {{ElementType::float32, "float32", 
                                               {ElementType::float16, "float16", 2},
                                               {ElementType::bfloat16, "bfloat16", 2},
                                               {ElementType::int8, "int8", 1},
-                                              {ElementType::uint8, "uint8", 1}};
+                                              {ElementType::uint8, "uint8", 1},
+                                              {ElementType::int32, "int32", 4}};
 
 const ElementTypeFacts& facts_of(ElementType type) { return kElementTypes[static_cast<size_t>(type)]; }
 

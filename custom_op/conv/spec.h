@@ -16,11 +16,12 @@ namespace convswap {
 // 64 bits.
 constexpr int64_t kMaxAttribute = 2147483647;
 
-// Accumulators of float16 and bfloat16 data are float32, those of int8 and uint8 codes int32.
-enum class ElementType { float32, float64, float16, bfloat16, int8, uint8 };
+// Accumulators of float16 and bfloat16 data are float32, those of int8 and uint8 codes int32. Only biases
+// beside codes are int32.
+enum class ElementType { float32, float64, float16, bfloat16, int8, uint8, int32 };
 
 // True for int8 and uint8, the codes of quantised data.
-inline bool is_code(ElementType type) { return type == ElementType::int8 || type == ElementType::uint8; }
+constexpr bool is_code(ElementType type) { return type == ElementType::int8 || type == ElementType::uint8; }
 
 // Precision of float32 data; other types ignore it. tf32 rounds each operand to TF32's 10 mantissa bits. ieee
 // is float32 throughout, or has a relative L2 error of at most 1e-6 on random data. Accumulators are float32

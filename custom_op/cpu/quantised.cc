@@ -169,7 +169,7 @@ class QuantisedPlan final : public Plan {
   void store(float value, unsigned char* to) const {
     Y element;
     if constexpr (sizeof(Y) == 1) {
-      element = static_cast<Y>(requantize::result_code<Y>(*problem_.quantization, value));
+      element = static_cast<Y>(requantize::result_code(*problem_.quantization, value, requantize::kMinCode<Y>));
     } else {
       element = static_cast<Y>(value);
     }

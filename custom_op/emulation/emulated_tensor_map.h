@@ -15,6 +15,7 @@ struct EmulatedTensorMap {
   int extents[5];
   short box[5], steps[5];  // elements in shared memory, and their distance in the tensor
   bool rounds_to_tf32;
+  bool has_short_rows;  // of 64 bytes instead of 128
 
   unsigned box_bytes() const {
     return static_cast<unsigned>(element_bytes) * box[0] * box[1] * box[2] * box[3] * box[4];

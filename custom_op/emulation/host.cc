@@ -35,6 +35,7 @@ TensorMap make_tensor_map(const TensorBox& tensor, ElementType type, const void*
   emulated.base = static_cast<const char*>(data);
   emulated.element_bytes = static_cast<int>(bytes_per_element(type));
   emulated.rounds_to_tf32 = tensor.rounds_to_tf32;
+  emulated.has_short_rows = tensor.has_short_rows(type);
   int64_t stride = emulated.element_bytes;
   for (int axis = 0; axis < 5; ++axis) {
     emulated.strides[axis] = stride;

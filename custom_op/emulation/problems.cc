@@ -414,6 +414,30 @@ void make_nhwc_output(ConvProblem& p, Random& random) {
   p.result = p.output;
 }
 
+// First seed of problems of codes, half of them in NHWC with channels for tensor cores.
+constexpr int kFirstQuantisedSeed = 12'000'000;
+void make_codes(ConvProblem& p, Device& device, Random& random) {
+  if (!one_in(random, 4)) {
+    make_channels_last(p, device, random);
+    const int64_t channels = p.group == 1 ? 16 : 128, filters = p.group == 1 ? 16 : 64;
+    p.in_channels = round_up(p.in_channels, p.group * channels);
+    p.out_channels = round_up(p.out_channels, p.group * filters);
+    if (p.epilogue.has_residual && one_in(random, 2)) p.epilogue.activation = Activation::relu;
+  } else {
+    const auto layout = [&] { return one_in(random, 2) ? Layout::nhwc : Layout::nchw; };
+    p.layouts = {layout(), layout(), layout()};
+  }
+  make_quantised(p, random);
+  if (!one_in(random, 4)) return;
+  // Borders where one output lacks taps on both sides.
+  for (int axis = 1; axis < 3; ++axis) {
+    p.pad_begin[axis] = p.pad_end[axis] = (p.filter[axis] - 1) * p.dilation[axis];
+    p.output[axis] = (p.input[axis] + p.pad_begin[axis] - 1) / p.stride[axis] + 1;
+  }
+  p.epilogue.pool = {};
+  p.result = p.output;
+}
+
 // Normal numbers times 2^n, with n drawn from -binades to binades.
 template <typename Element>
 std::vector<Element> draw_values(Random& random, int64_t count, int binades) {
@@ -707,6 +731,15 @@ bool choose_compiled_format(ConvProblem& problem, const Algorithm& algorithm, co
            has_kernels_of(kernel + std::string(element_name(problem.type)));
   };
   if (is_compiled()) return true;
+  if (problem.is_quantised()) {
+    problem.type = problem.type == ElementType::int8 ? ElementType::uint8 : ElementType::int8;
+    // Zero points of both types are from 0 to 127.
+    Quantization& codes = *problem.quantization;
+    for (int* zero_point : {&codes.x_zero_point, &codes.residual_zero_point, &codes.sum_zero_point}) {
+      *zero_point = std::clamp(*zero_point, 0, 127);
+    }
+    return is_compiled();
+  }
   for (const Precision precision : {Precision::tf32, Precision::ieee}) {
     for (const ElementType type : {ElementType::float32, ElementType::float16, ElementType::bfloat16}) {
       problem.type = type, problem.precision = precision;
@@ -738,7 +771,9 @@ bool check_seed(const Algorithm& algorithm, int seed, Task task, bool prints_pla
   Device device = draw_device(random);
   if (seed % 8 == 3) pad_left(problem, device, random);
   Spread spread;
-  if (seed >= kFirstNhwcOutputSeed) {
+  if (seed >= kFirstQuantisedSeed) {
+    make_codes(problem, device, random);
+  } else if (seed >= kFirstNhwcOutputSeed) {
     make_nhwc_output(problem, random);
   } else if (seed >= kFirstDepthwiseSeed) {
     (seed >= kFirstChannelsLastDepthwiseSeed ? make_channels_last_depthwise
@@ -774,6 +809,12 @@ bool check_seed(const Algorithm& algorithm, int seed, Task task, bool prints_pla
     return true;
   }
   if (!offers.empty()) ++computed;
+  if (problem.is_quantised()) {
+    return std::ranges::all_of(offers, [&](const Offer& offer) {
+      Random offer_random = random;
+      return check_quantised(offer, problem, offer_random, prints_plan);
+    });
+  }
   const auto is_correct_as = [&]<typename Element>(Element) {
     return std::ranges::all_of(offers, [&](const Offer& offer) {
       Random offer_random = random;

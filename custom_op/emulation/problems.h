@@ -27,6 +27,13 @@ enum class Values { any, normal };
 // True if the offer's plan computes a float32 problem correctly on drawn values; prints errors.
 bool computes_float32(const Offer& offer, const ConvProblem& problem, Random& random, Values values);
 
+// Makes a problem one of codes, with drawn zero points and scales.
+void make_quantised(ConvProblem& problem, Random& random);
+
+// True if the offer's plan computes drawn codes exactly as the CPU does; prints errors, and the plan if
+// `prints_plan` is set.
+bool check_quantised(const Offer& offer, const ConvProblem& problem, Random& random, bool prints_plan);
+
 // Checks an algorithm on one problem per seed. `arguments` of main: FIRST END, and optionally "every-tiling"
 // (checks each tiling that the algorithm chooses among) or "plans" (prints each problem and its plan, and
 // computes nothing). Prints errors, the plan if there is a single seed, and finally the number of correct

@@ -38,6 +38,8 @@ ONNXTensorElementDataType onnx_type(ElementType type) {
       return ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8;
     case ElementType::uint8:
       return ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8;
+    case ElementType::int32:
+      return ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32;
   }
   return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
 }

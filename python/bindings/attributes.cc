@@ -1,4 +1,5 @@
-// The attributes of LayoutConv, which has those of all ops, as keyword arguments from Python.
+// The attributes of LayoutConv, which has those of Conv and FusedConv, and of QuantConv, as keyword arguments
+// from Python.
 
 #include "conv/attributes.h"
 
@@ -62,7 +63,15 @@ class Keywords final : public Attributes {
 
 ConvSpec spec_of(ElementType type, const std::string& precision, const py::kwargs& attributes) {
   const Keywords keywords(attributes);
-  ConvSpec spec = read_spec(OpKind::layout, keywords, type, parse_precision(precision));
+  const OpKind op = is_code(type) ? OpKind::quant : OpKind::layout;
+  ConvSpec spec = read_spec(op, keywords, type, parse_precision(precision));
+  if (spec.quantization) {
+    // In a model these follow from inputs.
+    const std::optional<std::string> word = keywords.text("y_type");
+    spec.y_type = word ? parse_element_type(*word) : type;
+    spec.quantization->y_zero_point = static_cast<int>(keywords.integer("y_zero_point").value_or(0));
+    spec.quantization->has_offset = keywords.integer("has_offset").value_or(0) != 0;
+  }
   keywords.check_all_read();
   return spec;
 }

@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -213,6 +214,8 @@ struct DeviceInputs {
   const DeviceArray* residual = nullptr;
   const DeviceArray* depthwise = nullptr;
   const DeviceArray* depthwise_bias = nullptr;
+  const DeviceArray* scale = nullptr;
+  const DeviceArray* offset = nullptr;
 };
 
 std::optional<Shape> shape_or_none(const DeviceArray* array) {
@@ -230,15 +233,23 @@ double conv_device(const DeviceInputs& inputs, DeviceArray& y, const ConvSpec& s
   const DeviceArray &x = inputs.x, &w = inputs.w;
   const ConvProblem problem =
       make_problem(spec, {x.shape(), w.shape(), shape_or_none(inputs.b), shape_or_none(inputs.residual),
-                          shape_or_none(inputs.depthwise), shape_or_none(inputs.depthwise_bias)});
-  const std::pair<const char*, const DeviceArray*> others[] = {{"w", &w},
-                                                               {"b", inputs.b},
-                                                               {"residual", inputs.residual},
-                                                               {"depthwise", inputs.depthwise},
-                                                               {"depthwise_bias", inputs.depthwise_bias},
-                                                               {"y", &y}};
-  for (const auto& [name, array] : others) {
-    if (array != nullptr) check_fits(name, *array, spec.type, x.device());
+                          shape_or_none(inputs.depthwise), shape_or_none(inputs.depthwise_bias),
+                          shape_or_none(inputs.scale), shape_or_none(inputs.offset)});
+  const bool has_codes = problem.is_quantised();
+  const std::tuple<const char*, const DeviceArray*, ElementType> others[] = {
+      {"w", &w, has_codes ? ElementType::int8 : spec.type},
+      {"b", inputs.b, has_codes ? ElementType::int32 : spec.type},
+      {"scale", inputs.scale, ElementType::float32},
+      {"offset", inputs.offset, ElementType::float32},
+      {"residual", inputs.residual, spec.type},
+      {"depthwise", inputs.depthwise, spec.type},
+      {"depthwise_bias", inputs.depthwise_bias, spec.type},
+      {"y", &y, problem.result_type()}};
+  for (const auto& [name, array, type] : others) {
+    if (array != nullptr) check_fits(name, *array, type, x.device());
+  }
+  if (has_codes && inputs.scale == nullptr) {
+    throw InvalidArgument("x has codes: expected `scale`, float32 (K)");
   }
   if (y.shape() != problem.result_shape()) {
     throw InvalidArgument(shape_message("y", y.shape(), list_text(problem.result_shape())));
@@ -252,7 +263,9 @@ double conv_device(const DeviceInputs& inputs, DeviceArray& y, const ConvSpec& s
                             y.pointer(),
                             pointer_or_null(inputs.residual),
                             pointer_or_null(inputs.depthwise),
-                            pointer_or_null(inputs.depthwise_bias)};
+                            pointer_or_null(inputs.depthwise_bias),
+                            pointer_or_null(inputs.scale),
+                            pointer_or_null(inputs.offset)};
   const DeviceArray scratch({static_cast<int64_t>(plan->scratch_bytes() / sizeof(float)) + 1}, "float32",
                             device.index, 0);
   const PreparedForm form = is_prepared ? plan->prepared_form() : PreparedForm{};
@@ -301,17 +314,18 @@ void register_device_array(py::module_& module) {
       "conv_device",
       [](const DeviceArray& x, const DeviceArray& w, const DeviceArray* b, DeviceArray& y,
          const DeviceArray* residual, const DeviceArray* depthwise, const DeviceArray* depthwise_bias,
-         const std::string& algorithm, const std::string& precision, int runs, int alternative, bool prepared,
+         const DeviceArray* scale, const DeviceArray* offset, const std::string& algorithm, const std::string& precision, int runs, int alternative, bool prepared,
          const std::string& pack, bool compiles, const std::map<std::string, std::string>& files,
          const py::kwargs& attributes) {
         const ConvSpec spec = spec_of(x.type(), precision, attributes);
         const py::gil_scoped_release released;
-        return conv_device({x, w, b, residual, depthwise, depthwise_bias}, y, spec, algorithm, runs,
+        return conv_device({x, w, b, residual, depthwise, depthwise_bias, scale, offset}, y, spec, algorithm, runs,
                            alternative, prepared, kernel_origin(pack, compiles, files));
       },
       py::arg("x"), py::arg("w"), py::arg("b").none(true), py::arg("y"), py::kw_only(),
       py::arg("residual").none(true) = py::none(), py::arg("depthwise").none(true) = py::none(),
-      py::arg("depthwise_bias").none(true) = py::none(), py::arg("algorithm") = "auto",
+      py::arg("depthwise_bias").none(true) = py::none(), py::arg("scale").none(true) = py::none(),
+      py::arg("offset").none(true) = py::none(), py::arg("algorithm") = "auto",
       py::arg("precision") = "tf32", py::arg("runs") = 1, py::arg("alternative") = 0,
       py::arg("prepared") = false, py::arg("pack") = "", py::arg("compiles") = true,
       py::arg("files") = std::map<std::string, std::string>());

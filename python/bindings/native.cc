@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -39,7 +40,7 @@ ConvProblem problem_of(const Shape& x_shape, const Shape& w_shape, bool has_bias
                        const std::optional<Shape>& depthwise_shape, bool has_depthwise_bias,
                        const ConvSpec& spec) {
   if (w_shape.empty()) throw InvalidArgument("weights of shape []: expected 3, 4 or 5 dimensions");
-  InputShapes shapes{x_shape, w_shape, {}, residual_shape, depthwise_shape, {}};
+  InputShapes shapes{x_shape, w_shape, {}, residual_shape, depthwise_shape, {}, {}, {}};
   if (has_bias) shapes.bias = Shape{w_shape[0]};
   if (has_depthwise_bias) {
     shapes.depthwise_bias =
@@ -184,12 +185,32 @@ ParallelFor parallel_for_with(int threads) {
   };
 }
 
+// Checks the types of the arrays of a quantised convolution.
+void check_codes(const py::array& w, const std::optional<py::array>& b,
+                 const std::optional<py::array>& scale, const std::optional<py::array>& offset) {
+  if (!scale) throw InvalidArgument("x has codes: expected `scale`, float32 (K)");
+  const std::tuple<const char*, const py::array*, const char*> all[] = {
+      {"w", &w, "int8"},
+      {"b", b ? &*b : nullptr, "int32"},
+      {"scale", &*scale, "float32"},
+      {"offset", offset ? &*offset : nullptr, "float32"}};
+  for (const auto& [name, array, expected] : all) {
+    if (array != nullptr && std::string(py::str(array->dtype())) != expected) {
+      throw InvalidArgument(std::string(name) + " is " + std::string(py::str(array->dtype())) +
+                            ": expected " + expected + ", because x has codes");
+    }
+  }
+}
+
 py::array conv(const py::array& x, const py::array& w, const std::optional<py::array>& b,
                const std::optional<py::array>& residual, const std::optional<py::array>& depthwise,
-               const std::optional<py::array>& depthwise_bias, const std::string& algorithm, int threads,
+               const std::optional<py::array>& depthwise_bias, const std::optional<py::array>& scale,
+               const std::optional<py::array>& offset, const std::string& algorithm, int threads,
                const std::string& instruction_set, const py::kwargs& attributes) {
   const ElementType type = type_of("x", x);
-  if (type_of("w", w) != type || (b && type_of("b", *b) != type)) {
+  if (is_code(type)) {
+    check_codes(w, b, scale, offset);
+  } else if (type_of("w", w) != type || (b && type_of("b", *b) != type)) {
     throw InvalidArgument("x is " + std::string(name_of(type)) + ": expected w and b to be the same");
   }
   const std::pair<const char*, const std::optional<py::array>&> others[] = {
@@ -207,7 +228,8 @@ py::array conv(const py::array& x, const py::array& w, const std::optional<py::a
   };
   const ConvProblem problem = make_problem(
       spec_of(type, "tf32", attributes), {shape_of(x), shape_of(w), shape_or_none(b), shape_or_none(residual),
-                                          shape_or_none(depthwise), shape_or_none(depthwise_bias)});
+                                          shape_or_none(depthwise), shape_or_none(depthwise_bias),
+                                          shape_or_none(scale), shape_or_none(offset)});
   const Choice choice = convswap::choose(problem, cpu_device(), algorithm);
   if (!instruction_set.empty() && choice.algorithm.name() != "direct") {
     throw InvalidArgument("instruction_set '" + instruction_set + "' was given for the algorithm '" +
@@ -224,7 +246,7 @@ py::array conv(const py::array& x, const py::array& w, const std::optional<py::a
   }
   const std::unique_ptr<Plan> plan =
       instruction_set.empty() ? choice.offer.make() : make_direct_plan(problem, instruction_set);
-  py::array y(x.dtype(), problem.result_shape());
+  py::array y(py::dtype(std::string(name_of(problem.result_type()))), problem.result_shape());
   if (problem.result_elements() == 0) return y;
   const ConvTensors tensors{x.data(),
                             w.data(),
@@ -232,10 +254,13 @@ py::array conv(const py::array& x, const py::array& w, const std::optional<py::a
                             y.mutable_data(),
                             data_or_null(residual),
                             data_or_null(depthwise),
-                            data_or_null(depthwise_bias)};
+                            data_or_null(depthwise_bias),
+                            data_or_null(scale),
+                            data_or_null(offset)};
   const py::gil_scoped_release released;
   // NaN in every type, so that an element that is never written shows.
-  std::memset(tensors.y, 0xff, static_cast<size_t>(problem.result_elements() * bytes_per_element(type)));
+  std::memset(tensors.y, 0xff, static_cast<size_t>(problem.result_elements() *
+                                                 bytes_per_element(problem.result_type())));
   // Aligned like the memory of ONNX Runtime's arena.
   struct Free {
     void operator()(std::byte* memory) const { operator delete[](memory, std::align_val_t(64)); }
@@ -395,7 +420,8 @@ void register_conv(py::module_& module) {
   module.def("conv", &conv, py::arg("x").noconvert(), py::arg("w").noconvert(),
              py::arg("b").noconvert() = py::none(), py::kw_only(),
              py::arg("residual").noconvert() = py::none(), py::arg("depthwise").noconvert() = py::none(),
-             py::arg("depthwise_bias").noconvert() = py::none(), py::arg("algorithm") = "auto",
+             py::arg("depthwise_bias").noconvert() = py::none(), py::arg("scale").noconvert() = py::none(),
+             py::arg("offset").noconvert() = py::none(), py::arg("algorithm") = "auto",
              py::arg("threads") = 0, py::arg("instruction_set") = "");
 }
 

@@ -7,6 +7,7 @@
 #include "cuda/primitives/fast_divisor.cuh"
 #include "cuda/primitives/geometry.h"
 #include "cuda/primitives/mbarrier.h"
+#include "cuda/primitives/naive_quantised_conv.h"
 #include "cuda/primitives/shared_offset.h"
 #include "cuda/primitives/tensor_map.h"
 
@@ -20,6 +21,7 @@ constexpr int kAccumulatorTileColumns = 8;
 constexpr int kFilterBlockBytes = kWgmmaM * kRowBytes;  // weights of 64 filters, for one tap and chunk
 constexpr int kMaxTaps = 128;                           // of height and width
 constexpr int kMaxStridePhases = 16;
+constexpr int kMaxTapRanges = 16;  // of an axis
 
 constexpr int kConsumerWarpgroups = 2;
 constexpr int kConsumerThreads = 128 * kConsumerWarpgroups;
@@ -32,9 +34,22 @@ constexpr int kMaxPixelStages = 8;
 constexpr int kMaxWeightStages = 24;
 constexpr short kNoOutput = -1;
 
-// Result chunks of a warpgroup.
+// Codes, of which a wgmma makes int32 sums.
 template <typename Element>
-constexpr int kResultChunks = kWgmmaM * static_cast<int>(sizeof(Element)) / kRowBytes;
+constexpr bool kIsCode = sizeof(Element) == 1;
+
+// Bytes of a row of a result chunk, and result chunks of a warpgroup.
+template <typename Element>
+constexpr int kResultRowBytes = kIsCode<Element> ? kWgmmaM : kRowBytes;
+template <typename Element>
+constexpr int kResultChunks = kWgmmaM * static_cast<int>(sizeof(Element)) / kResultRowBytes<Element>;
+
+// Taps of an axis, from `first` to before `end`.
+struct TapRange {
+  unsigned char first, end;
+
+  bool operator==(const TapRange&) const = default;
+};
 
 struct BlockState {
   TmaMbarrier pixels_full[kMaxPixelStages];
@@ -50,6 +65,7 @@ struct SharedOffsets {
   Offset<unsigned char> results;  // staged_bytes for each consumer warpgroup; see stages_in_place
   Offset<unsigned char> discard;  // a row for results at positions without an output
   Offset<short> result_rows;      // row of a result chunk, or kNoOutput, for each position of a tile
+  Offset<short> range_pairs;      // of codes, for each position of the tiles of both warpgroups
   Offset<BlockState> state;
 };
 
@@ -94,15 +110,26 @@ struct Arguments : Tensors<Element> {
 
   EpilogueParams epilogue_params;
 
+  // Of codes whose zero point is not 0: the ranges of taps that outputs have inside the input, along rows and
+  // columns, the full range first. `padding_sums` (pairs of ranges, filters) has the zero point times the
+  // weights on padding, and for the full ranges, the first pair, times all weights.
+  NaiveQuantisedConv conv;
+  int* padding_sums;  // null for zero point 0
+  int row_ranges, column_ranges;
+  TapRange rows_inside[kMaxTapRanges], columns_inside[kMaxTapRanges];
+  FastDivisor tile_rows_divisor, tile_columns_divisor;
+
   int filter_taps;  // of a filter's channel, for `prepare`
+
+  int out_channels;
+  int input_depth, input_height, input_width;
+  int filter_depth, filter_height, filter_width;
+  int dilation_height, dilation_width;
 
   // For `unaligned`.
   long long y_elements;
-  int in_channels, out_channels;
-  int input_depth, input_height, input_width;
+  int in_channels;
   FastDivisor output_height, output_width;
-  int filter_depth, filter_height, filter_width;
-  int dilation_height, dilation_width;
 };
 
 }  // namespace convswap::channels_last

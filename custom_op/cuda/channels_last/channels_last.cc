@@ -25,13 +25,21 @@
 // `prepare` writes the weights in the order and swizzle of the stages; constant weights are prepared once.
 // `unaligned` computes tensors at addresses that TMA does not take, one output a thread.
 //
-// Limits: float32 in precision tf32, float16 and bfloat16; compute capability 9.0; channels and filters that
+// Codes of quantised data (int8, uint8) are multiplied as they are; int32 sums are exact. TMA's zeros for
+// padding are not the zero point of x, and the zero point times the weights is in every sum. The bias takes
+// that off for all taps, and outputs at a border add it for their taps on padding. These differ for a few
+// pairs of a row and a column, for which `sum_padding` writes the sums. A result chunk is 64 codes, half a
+// row.
+//
+// Limits: float32 in precision tf32, float16, bfloat16 and codes; compute capability 9.0; channels and filters that
 // are multiples of 16 bytes, with several groups of 128 bytes; at most 128 taps of height and width.
 
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "conv/arithmetic.h"
@@ -53,10 +61,20 @@ namespace {
 std::vector<std::string> all_instances() {
   std::vector<std::string> names =
       instance_names("channels_last::kernel", kElementsWithoutFloat64, kInstances);
-  for (const std::string_view kernel : {"channels_last::prepare", "channels_last::unaligned"}) {
-    for (std::string& name : instance_names(kernel, kElementsWithoutFloat64))
-      names.push_back(std::move(name));
+  for (const Instance& instance : kInstances) {
+    for (const std::string_view codes : kCodes) {
+      if (!instance.computes(ElementType::int8)) continue;
+      names.push_back(instance_name("channels_last::kernel", codes, instance.arguments()));
+    }
   }
+  const auto add = [&](std::string_view kernel, std::span<const std::string_view> elements) {
+    for (const std::string_view element : elements) names.push_back(instance_name(kernel, element));
+  };
+  for (const std::string_view kernel : {"channels_last::prepare", "channels_last::unaligned"}) {
+    add(kernel, kElementsWithoutFloat64);
+    add(kernel, kCodes);
+  }
+  add("channels_last::sum_padding", kCodes);
   return names;
 }
 
@@ -76,8 +94,14 @@ TensorBox input_box(const ConvProblem& problem, const Tiling& tiling) {
 
 TensorBox output_box(const ConvProblem& problem, const Tiling& tiling) {
   return {{problem.out_channels, problem.output[2], problem.output[1], problem.output[0], problem.batch},
-          {chunk_channels(problem), tiling.columns, tiling.rows, 1, tiling.images},
+          {tiling.result_row_bytes / bytes_per_element(problem.type), tiling.columns, tiling.rows, 1,
+           tiling.images},
           {1, 1, 1, 1, 1}};
+}
+
+// True if the zero point of the codes of x is not 0, as which TMA loads padding.
+bool has_padding_sums(const ConvProblem& problem) {
+  return problem.is_quantised() && problem.quantization->x_zero_point != 0;
 }
 
 Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
@@ -141,6 +165,15 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   arguments.has_activation = problem.epilogue.activation != Activation::none;
   arguments.shared = tiling.shared;
   arguments.epilogue_params = epilogue_params_of(problem.epilogue);
+  if (problem.is_quantised()) arguments.conv = naive_quantised_conv_of(problem);
+  if (has_padding_sums(problem)) {
+    const std::vector<TapRange> rows = tap_ranges(problem, 1), columns = tap_ranges(problem, 2);
+    arguments.row_ranges = narrow(std::ssize(rows)), arguments.column_ranges = narrow(std::ssize(columns));
+    std::ranges::copy(rows, arguments.rows_inside);
+    std::ranges::copy(columns, arguments.columns_inside);
+  }
+  arguments.tile_rows_divisor = FastDivisor(narrow(tiling.rows));
+  arguments.tile_columns_divisor = FastDivisor(narrow(tiling.columns));
   return arguments;
 }
 
@@ -150,9 +183,11 @@ class ChannelsLastPlan final : public Plan {
 
   static std::vector<std::string> kernel_names(const ConvProblem& problem, const Tiling& tiling) {
     const std::string_view element = element_name(problem.type);
-    return {instance_name("channels_last::prepare", element),
-            instance_name("channels_last::kernel", element, tiling.instance.arguments()),
-            instance_name("channels_last::unaligned", element)};
+    std::vector<std::string> names{instance_name("channels_last::prepare", element),
+                                   instance_name("channels_last::kernel", element, tiling.instance.arguments()),
+                                   instance_name("channels_last::unaligned", element)};
+    if (has_padding_sums(problem)) names.push_back(instance_name("channels_last::sum_padding", element));
+    return names;
   }
 
   ChannelsLastPlan(const ConvProblem& problem, const Device& device, const Tiling& tiling)
@@ -170,6 +205,13 @@ class ChannelsLastPlan final : public Plan {
         find_kernel(names[2], device, sizeof(Arguments<void>)),
         Dim3(static_cast<unsigned>(ceil_divide(problem.result_elements(), int64_t{kUnalignedThreads}))),
         Dim3(kUnalignedThreads), 0, Start::in_turn};
+    if (has_padding_sums(problem)) {
+      sums_ = int64_t{arguments_.row_ranges} * arguments_.column_ranges * problem.out_channels;
+      sum_padding_ = {find_kernel(names[3], device, sizeof(Arguments<void>)),
+                   Dim3(static_cast<unsigned>(ceil_divide(sums_, int64_t{kPrepareThreads}))),
+                   Dim3(kPrepareThreads), 0, Start::in_turn};
+      sum_padding_.start = earliest_start(sum_padding_.kernel);
+    }
     allow_shared_memory(multiply_.kernel, device.shared_memory_per_block);
     prepare_.start = earliest_start(prepare_.kernel);
     multiply_.start = earliest_start(multiply_.kernel);
@@ -179,22 +221,25 @@ class ChannelsLastPlan final : public Plan {
   std::size_t scratch_bytes() const override { return prepared_form().bytes; }
 
   PreparedForm prepared_form() const override {
-    return {static_cast<std::size_t>(units_ * tiling_.weight_stage_bytes()),
+    return {static_cast<std::size_t>(weight_bytes() + sums_ * int64_t{sizeof(int)}),
             joined("channels_last of ", tiling_.instance.block_filters(), " filters")};
   }
 
   void prepare(const void* weights, void* prepared, void* stream) const override {
     Arguments<void> arguments = arguments_;
     arguments.w = weights;
-    arguments.prepared_weights = static_cast<unsigned char*>(prepared);
+    arguments.conv.w = static_cast<const Int8*>(weights);
+    set_prepared(arguments, prepared);
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_.index);
     enqueue(prepare_, stream, parameters);
+    if (sums_ > 0) enqueue(sum_padding_, stream, parameters);
   }
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {
     Arguments<void> arguments = arguments_;
     static_cast<Tensors<void>&>(arguments) = tensors_of(tensors, execution);
+    if (problem_.is_quantised()) bind_tensors(tensors, arguments.conv);
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_.index);
     if (!are_aligned(tensors, kTensorMapAlignment)) {
@@ -202,8 +247,7 @@ class ChannelsLastPlan final : public Plan {
     }
     const bool has_weights = execution.prepared_weights != nullptr;
     if (!has_weights) prepare(tensors.w, execution.scratch, execution.stream);
-    arguments.prepared_weights = static_cast<unsigned char*>(
-        has_weights ? const_cast<void*>(execution.prepared_weights) : execution.scratch);
+    set_prepared(arguments, has_weights ? const_cast<void*>(execution.prepared_weights) : execution.scratch);
     const TensorBox output = output_box(problem_, tiling_);
     arguments.x_map = make_tensor_map(input_box(problem_, tiling_), problem_.type, tensors.x);
     arguments.y_map = make_tensor_map(output, problem_.type, tensors.y);
@@ -226,18 +270,27 @@ class ChannelsLastPlan final : public Plan {
   }
 
  private:
+  int64_t weight_bytes() const { return units_ * tiling_.weight_stage_bytes(); }
+
+  // The weights in the order of the stages, then the sums of padding.
+  void set_prepared(Arguments<void>& arguments, void* prepared) const {
+    arguments.prepared_weights = static_cast<unsigned char*>(prepared);
+    if (sums_ > 0) arguments.padding_sums = reinterpret_cast<int*>(arguments.prepared_weights + weight_bytes());
+  }
+
   ConvProblem problem_;
   Device device_;
   Tiling tiling_;
   Arguments<void> arguments_;
-  Launch prepare_, multiply_, unaligned_;
-  int64_t units_ = 0;
+  Launch prepare_, sum_padding_, multiply_, unaligned_;
+  int64_t units_ = 0, sums_ = 0;
 };
 
 class ChannelsLast final : public AlgorithmByTiling<ChannelsLastPlan, cheapest_tilings> {
  public:
   std::string_view name() const override { return "channels_last"; }
   bool takes_layouts(const ConvProblem& problem) const override { return has_nhwc_tensors(problem); }
+  bool takes_codes() const override { return true; }
   bool fuses(const ConvProblem& problem) const override {
     return problem.epilogue.pool.kind == PoolKind::none;
   }
@@ -249,13 +302,15 @@ class ChannelsLast final : public AlgorithmByTiling<ChannelsLastPlan, cheapest_t
 
   std::string why_not_at_all(const ConvProblem& problem, const Device& device) const override {
     if (!takes_layouts(problem)) return "it takes x, y and the residual in NHWC";
-    if (problem.type == ElementType::float64) return "it takes float32, float16 and bfloat16";
+    if (problem.type == ElementType::float64) return "it takes float32, float16, bfloat16 and codes";
+    if (problem.is_quantised() && !is_code(problem.y_type)) return "its results of codes are codes";
     if (problem.type == ElementType::float32 && problem.precision != Precision::tf32) {
       return "it computes float32 in precision tf32 alone";
     }
     if (std::string reason = why_not_hopper(device); !reason.empty()) return reason;
     if (std::string reason = why_not_sizes(problem); !reason.empty()) return reason;
     if (problem.input_size() == 0) return "the input is empty";
+    // Rows of a group's channels begin at a multiple of 128 bytes, as do its filters'.
     const int64_t multiple = problem.group == 1
                                  ? static_cast<int64_t>(kTensorMapAlignment) / bytes_per_element(problem.type)
                                  : chunk_channels(problem);
@@ -268,6 +323,14 @@ class ChannelsLast final : public AlgorithmByTiling<ChannelsLastPlan, cheapest_t
     }
     if (problem.filter[1] * problem.filter[2] > kMaxTaps) {
       return joined("it takes at most ", kMaxTaps, " taps of height and width");
+    }
+    if (has_padding_sums(problem)) {
+      if (problem.pad_begin[0] > 0 || problem.pad_end[0] > 0) {
+        return "it takes codes with a zero point without padding along the depth";
+      }
+      if (std::max(tap_ranges(problem, 1).size(), tap_ranges(problem, 2).size()) > kMaxTapRanges) {
+        return joined("its outputs have more than ", kMaxTapRanges, " kinds of borders");
+      }
     }
     if (const int64_t phases = stride_phases(problem); phases > kMaxStridePhases) {
       return joined("its taps read ", phases, " stride phases, more than ", kMaxStridePhases);

@@ -89,6 +89,7 @@ class Search {
   bool add(bool shares_pixels, int64_t images, int64_t rows, int64_t columns) {
     Tiling tiling;
     tiling.images = images, tiling.rows = rows, tiling.columns = columns;
+    if (problem_.is_quantised()) tiling.result_row_bytes = kWgmmaM;
     // With stride 1 and whole rows, the padding before a row also ends the row above.
     const int64_t pad = problem_.pad_begin[2];
     tiling.pitch = problem_.stride[2] == 1 && columns == problem_.output[2]
@@ -98,7 +99,8 @@ class Search {
     tiling.box_rows = rows + rows_.max_shift;
     const int64_t positions = (images - 1) * tiling.image_positions() + (rows - 1) * tiling.pitch + columns;
     const auto instance = std::ranges::find_if(kInstances, [&](const Instance& each) {
-      return each.shares_pixels == shares_pixels && each.positions() >= positions;
+      return each.shares_pixels == shares_pixels && each.positions() >= positions &&
+             each.computes(problem_.type);
     });
     if (instance == std::end(kInstances)) return false;
     tiling.instance = *instance;
@@ -147,6 +149,8 @@ class Search {
           tiling.stages_in_place ? 0 : kConsumerWarpgroups * tiling.staged_bytes());
       shared.discard = block.place<unsigned char>(kRowBytes);
       shared.result_rows = block.place<short>(tiling.instance.positions());
+      shared.range_pairs =
+          block.place<short>(problem_.is_quantised() ? kConsumerWarpgroups * tiling.instance.positions() : 0);
       shared.state = block.place<BlockState>(1);
       if (block.end() > device_.shared_memory_per_block) return false;
       // The last columns of a wgmma read beyond the last stage, but not beyond the block's memory.
@@ -158,11 +162,11 @@ class Search {
     const int64_t outputs = tiling.outputs(), loaded = tiling.images * tiling.image_positions();
     tiling.stages_in_place = !tiling.instance.shares_pixels && !problem_.epilogue.has_residual;
     tiling.result_chunks = tiling.staged_chunks =
-        static_cast<int>(kWgmmaM * bytes_per_element(problem_.type) / kRowBytes);
+        static_cast<int>(kWgmmaM * bytes_per_element(problem_.type) / tiling.result_row_bytes);
     // Result chunks take turns if pixels in front of the padding have no room for all, or if memory for all
     // left no room for a third stage of pixels. The residual comes for all at once.
     const int64_t others_bytes = (tiling.result_chunks - 1) * tiling.result_chunk_bytes();
-    const bool has_room = tiling.stages_in_place ? others_bytes + outputs * kRowBytes <= loaded * kRowBytes
+    const bool has_room = tiling.stages_in_place ? others_bytes + outputs * tiling.result_row_bytes <= loaded * kRowBytes
                                                  : fits(kMinPixelStages + 1, kMinWeightStages);
     if (!has_room && !problem_.epilogue.has_residual) tiling.staged_chunks = 1;
     const int64_t max_pixels = std::min<int64_t>(kMaxPixelStages, k_chunks(problem_, tiling) + 2);
@@ -224,6 +228,21 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
 
 int64_t stride_phases(const ConvProblem& problem) {
   return static_cast<int64_t>(taps_of(problem, 1).phases.size() * taps_of(problem, 2).phases.size());
+}
+
+std::vector<TapRange> tap_ranges(const ConvProblem& problem, int axis) {
+  const int64_t taps = problem.filter[axis];
+  std::vector<TapRange> ranges{{0, static_cast<unsigned char>(taps)}};
+  for (int64_t output = 0; output < problem.output[axis]; ++output) {
+    const int64_t begin = output * problem.stride[axis] - problem.pad_begin[axis];
+    TapRange range = ranges.front();
+    while (range.first < taps && begin + range.first * problem.dilation[axis] < 0) ++range.first;
+    while (range.end > range.first && begin + (range.end - 1) * problem.dilation[axis] >= problem.input[axis]) {
+      --range.end;
+    }
+    if (std::ranges::find(ranges, range) == ranges.end()) ranges.push_back(range);
+  }
+  return ranges;
 }
 
 std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {

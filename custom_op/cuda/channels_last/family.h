@@ -18,6 +18,8 @@ struct Instance {
   int accumulator_tiles;  // of a consumer warpgroup; N of a wgmma is eight times as many
   bool shares_pixels;     // both warpgroups compute the same positions, each for 64 filters
 
+  // An integer wgmma has no N beyond 128 that is no multiple of 16.
+  constexpr bool computes(ElementType type) const { return !is_code(type) || accumulator_tiles % 2 == 0; }
   std::string arguments() const { return joined(accumulator_tiles, ", ", shares_pixels ? "true" : "false"); }
   int positions() const { return accumulator_tiles * kAccumulatorTileColumns; }
   int block_filters() const { return shares_pixels ? 2 * kWgmmaM : kWgmmaM; }
@@ -33,6 +35,7 @@ struct Tiling {
   int64_t images = 1, rows = 1, columns = 1;  // outputs of a tile
   int64_t pitch = 0, box_rows = 0;            // positions of a row; rows of a stride phase
   int64_t phase_bytes = 0;
+  int64_t result_row_bytes = kRowBytes;
   std::vector<int64_t> phase_rows, phase_columns;  // first row and column of each stride phase
   std::vector<int64_t> tap_offsets;
   int64_t filter_blocks = 1, channel_chunks = 1;  // filter blocks of a conv group
@@ -51,7 +54,7 @@ struct Tiling {
   int64_t loaded_bytes() const { return images * image_positions() * kRowBytes * stride_phases(); }
   int64_t weight_stage_bytes() const { return instance.block_filters() * kRowBytes; }
   int64_t outputs() const { return images * rows * columns; }
-  int64_t result_chunk_bytes() const { return round_up(outputs() * kRowBytes, int64_t{kSwizzleBytes}); }
+  int64_t result_chunk_bytes() const { return round_up(outputs() * result_row_bytes, int64_t{kSwizzleBytes}); }
   int64_t staged_bytes() const { return staged_chunks * result_chunk_bytes(); }
 
   std::string key() const {
@@ -61,6 +64,8 @@ struct Tiling {
 
 // Stride phases that the taps of the filter read.
 int64_t stride_phases(const ConvProblem& problem);
+// The ranges of the taps of height (axis 1) or width that outputs have inside the input, the full range first.
+std::vector<TapRange> tap_ranges(const ConvProblem& problem, int axis);
 // K chunks: for each depth tap all chunks of channels.
 int64_t k_chunks(const ConvProblem& problem, const Tiling& tiling);
 // Weight stages of one filter block: a tap of a K chunk each.

@@ -2,12 +2,14 @@
 
 // Kernels of the algorithm `channels_last`. channels_last.cc explains the algorithm and fills the arguments.
 
+#include "conv/quantization.h"
 #include "conv/small_floats.h"
 #include "cuda/channels_last/arguments.h"
 #include "cuda/epilogue/activations.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/mbarrier.cuh"
 #include "cuda/primitives/mma.cuh"
+#include "cuda/primitives/naive_quantised_conv.cuh"
 #include "cuda/primitives/pipeline_state.cuh"
 #include "cuda/primitives/shared_memory_at.cuh"
 #include "cuda/primitives/small_float_pairs.cuh"
@@ -29,13 +31,38 @@ __device__ inline unsigned swizzled(unsigned row, unsigned unit) {
 template <typename Element>
 struct Operand {
   using Type = Element;
+  using Accumulator = float;
   static __device__ Element of_weight(Element weight) { return weight; }
 };
 template <>
 struct Operand<float> {
   using Type = Tf32;
+  using Accumulator = float;
   static __device__ float of_weight(float weight) { return round_to_tf32(weight); }
 };
+// Weights are int8 whatever x has.
+struct CodeOperand {
+  using Accumulator = int;
+  template <typename Weight>
+  static __device__ Weight of_weight(Weight weight) {
+    return weight;
+  }
+};
+template <>
+struct Operand<Int8> : CodeOperand {
+  using Type = Int8;
+};
+template <>
+struct Operand<UInt8> : CodeOperand {
+  using Type = UInt8;
+};
+
+// The filter, of the 64 of a warpgroup, in a row of the weights. Codes have neighbouring filters in the rows
+// of a thread's accumulators (8 rows apart), which then are neighbouring bytes of a result.
+template <typename Element>
+__device__ inline int filter_of_row(int row) {
+  return kIsCode<Element> ? row / 16 * 16 + row % 8 * 2 + row % 16 / 8 : row;
+}
 
 // Writes the weights in the order and the swizzle in which `kernel` loads them. A block takes one unit: a tap
 // of a K chunk, for a filter block.
@@ -59,7 +86,8 @@ __global__ void __launch_bounds__(kPrepareThreads)
   for (int i = static_cast<int>(threadIdx.x); i < problem.block_filters * problem.chunk_channels;
        i += kPrepareThreads) {
     const int row = i / problem.chunk_channels, k = i % problem.chunk_channels;
-    const int filter = first_filter + row, channel = first_channel + k;
+    const int filter = first_filter + row / kWgmmaM * kWgmmaM + filter_of_row<Element>(row % kWgmmaM);
+    const int channel = first_channel + k;
     Element value{};
     if (filter < problem.filters_per_group && channel < problem.channels_per_group) {
       value = Operand<Element>::of_weight(
@@ -74,14 +102,39 @@ __global__ void __launch_bounds__(kPrepareThreads)
   }
 }
 
-// Computes one output per thread from tensors at any addresses; TMA needs multiples of 16 bytes.
+// True if a tap is a number of a range.
+__device__ inline bool is_in(TapRange range, int tap) { return range.first <= tap && tap < range.end; }
+
+// Writes `padding_sums`: for each filter the zero point times the weights of all taps, and those of the taps
+// on padding in every other pair of a row's and a column's ranges.
 template <typename Element>
-__global__ void __launch_bounds__(kUnalignedThreads)
-    unaligned(const __grid_constant__ Arguments<Element> problem) {
+__global__ void __launch_bounds__(kPrepareThreads)
+    sum_padding(const __grid_constant__ Arguments<Element> problem) {
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
-  const long long at = static_cast<long long>(blockIdx.x) * kUnalignedThreads + threadIdx.x;
-  if (at >= problem.y_elements) return;
+  const int i = static_cast<int>(blockIdx.x) * kPrepareThreads + static_cast<int>(threadIdx.x);
+  const int pair = i / problem.out_channels, filter = i % problem.out_channels;
+  if (pair >= problem.row_ranges * problem.column_ranges) return;
+  const TapRange rows = problem.rows_inside[pair / problem.column_ranges];
+  const TapRange columns = problem.columns_inside[pair % problem.column_ranges];
+  const Int8* weight =
+      problem.conv.w + static_cast<long long>(filter) * problem.channels_per_group * problem.filter_taps;
+  int sum = 0;
+  for (int c = 0; c < problem.channels_per_group; ++c) {
+    for (int t = 0; t < problem.filter_depth; ++t) {
+      for (int r = 0; r < problem.filter_height; ++r) {
+        for (int s = 0; s < problem.filter_width; ++s, ++weight) {
+          if (pair == 0 || !is_in(rows, r) || !is_in(columns, s)) sum += *weight;
+        }
+      }
+    }
+  }
+  problem.padding_sums[i] = problem.conv.quantization.x_zero_point * sum;
+}
+
+// Computes element `at` of y from tensors at any addresses.
+template <typename Element>
+__device__ inline void unaligned_output(const Arguments<Element>& problem, long long at) {
   int position = static_cast<int>(at / problem.out_channels);
   const int filter = static_cast<int>(at - static_cast<long long>(position) * problem.out_channels);
   const auto div_mod = [&](FastDivisor divisor) {
@@ -129,6 +182,20 @@ __global__ void __launch_bounds__(kUnalignedThreads)
   problem.y[at] = static_cast<Element>(sum[0]);
 }
 
+// Computes one output per thread from tensors at any addresses; TMA needs multiples of 16 bytes.
+template <typename Element>
+__global__ void __launch_bounds__(kUnalignedThreads)
+    unaligned(const __grid_constant__ Arguments<Element> problem) {
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  const long long at = static_cast<long long>(blockIdx.x) * kUnalignedThreads + threadIdx.x;
+  if (at >= problem.y_elements) return;
+  if constexpr (kIsCode<Element>) {
+    naive_quantised_output<Element>(problem.conv, at);
+  } else {
+    unaligned_output(problem, at);
+  }
+}
 // Coordinates of a work tile: a filter block, and a box of outputs.
 struct WorkTile {
   int filter_block;               // counted over all conv groups
@@ -229,7 +296,7 @@ __device__ inline void load_weights(const Arguments<Element>& problem) {
 template <typename Element, int kAccumulatorTiles>
 __device__ inline int mainloop(const Arguments<Element>& problem, BlockState& state, int weights_offset,
                                DynamicPipelineState& pixels, DynamicPipelineState& weights,
-                               float (&accumulators)[kAccumulatorTiles][4]) {
+                               typename Operand<Element>::Accumulator (&accumulators)[kAccumulatorTiles][4]) {
   // Stages that the wgmma group before the last one reads; -1 for none.
   int previous_weights = -1, previous_pixels = -1;
   const int chunks = problem.depth_taps * problem.channel_chunks;
@@ -284,6 +351,25 @@ __device__ inline void set_to_bias(const Arguments<Element>& problem, int first_
       const int filter = warpgroup_thread() / 32 * 16 + warpgroup_thread() % 32 / 4 + 8 * i;
       if (filter < filters_left) bias[i] = static_cast<float>(problem.b[first_filter + filter]);
     }
+  }
+#pragma unroll
+  for (int t = 0; t < kAccumulatorTiles; ++t) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) accumulators[t][i] = bias[i / 2];
+  }
+}
+
+// Sets the accumulators of codes to the bias, less the zero point's part of the sums.
+template <typename Element, int kAccumulatorTiles>
+__device__ inline void set_to_bias(const Arguments<Element>& problem, int first_filter, int filters_left,
+                                   int (&accumulators)[kAccumulatorTiles][4]) {
+  int bias[2] = {0, 0};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int filter = filter_of_row<Element>(warpgroup_thread() / 32 * 16 + warpgroup_thread() % 32 / 4 + 8 * i);
+    if (filter >= filters_left) continue;
+    if (problem.conv.b != nullptr) bias[i] = problem.conv.b[first_filter + filter];
+    if (problem.padding_sums != nullptr) bias[i] -= problem.padding_sums[first_filter + filter];
   }
 #pragma unroll
   for (int t = 0; t < kAccumulatorTiles; ++t) {
@@ -365,6 +451,115 @@ __device__ inline void stage_results(const Arguments<float>& problem, unsigned c
   }
 }
 
+// Byte offset of 16-byte unit `unit` of row `row` in a matrix with rows of 64 bytes and TMA's 64-byte swizzle.
+__device__ inline unsigned swizzled_short(unsigned row, unsigned unit) {
+  return row * kResultRowBytes<Int8> + ((unit ^ row / 2 % 4) << 4);
+}
+
+// The index, in a list of ranges, of the taps that fall inside the input at an output of an axis.
+__device__ inline int range_at(const TapRange* ranges, int count, int begin, int taps, int dilation,
+                               int extent) {
+  int first = 0, end = taps;
+  while (begin + first * dilation < 0 && first < taps) ++first;
+  while (begin + (end - 1) * dilation >= extent && end > first) --end;
+  for (int i = 0; i < count; ++i) {
+    if (ranges[i].first == first && ranges[i].end == end) return i;
+  }
+  return 0;
+}
+
+// Writes the pair of ranges of each position of the warpgroup's tile to shared memory; 0 for one without
+// taps on padding, and for one that is no output.
+template <typename Element, int kAccumulatorTiles>
+__device__ inline void write_range_pairs(const Arguments<Element>& problem, const WorkTile& tile,
+                                         short* range_pairs) {
+  const short* const result_rows = shared_memory_at(problem.shared.result_rows);
+  for (int i = warpgroup_thread(); i < kAccumulatorTiles * kAccumulatorTileColumns; i += 128) {
+    const int output = result_rows[i];
+    const int row_of_tile = static_cast<int>(problem.tile_columns_divisor.quotient(output == kNoOutput ? 0 : output));
+    const int column = tile.column + output - row_of_tile * problem.tile_columns;
+    const int row = tile.row + row_of_tile -
+                    static_cast<int>(problem.tile_rows_divisor.quotient(row_of_tile)) * problem.tile_rows;
+    const int row_range =
+        range_at(problem.rows_inside, problem.row_ranges, row * problem.stride_height - problem.pad_height,
+                 problem.filter_height, problem.dilation_height, problem.input_height);
+    const int column_range = range_at(problem.columns_inside, problem.column_ranges,
+                                      column * problem.stride_width - problem.pad_width, problem.filter_width,
+                                      problem.dilation_width, problem.input_width);
+    range_pairs[i] =
+        output == kNoOutput ? short{0} : static_cast<short>(row_range * problem.column_ranges + column_range);
+  }
+}
+
+// Turns the sums of codes into codes of y, and writes them as rows of 64 filters to the staged result chunk,
+// which has the codes of the residual. `first_filter` is the warpgroup's, over all conv groups.
+template <typename Element, int kAccumulatorTiles>
+__device__ inline void stage_codes(const Arguments<Element>& problem, const short* range_pairs,
+                                   int first_filter, int filters_left, unsigned char* staged,
+                                   const int (&accumulators)[kAccumulatorTiles][4]) {
+  const NaiveQuantisedConv& conv = problem.conv;
+  const Quantization& quantization = conv.quantization;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
+  // A lane's filters are 2 (lane / 4) and the next of the warp's 16. As pairs of bytes, 16 filters are a row
+  // of a matrix of 16-bit numbers, and the accumulators have its columns.
+  const int matrix = lane / 8, own_filter = warp * 16 + lane / 4 * 2;
+  // Filters beyond the last are computed with those of the first and dropped.
+  const int filter = first_filter + (own_filter < filters_left ? own_filter : 0);
+  const float scale[2] = {conv.scale[filter], conv.scale[filter + 1]};
+  float offset[2] = {0.0f, 0.0f};
+  if (conv.offset != nullptr) offset[0] = conv.offset[filter], offset[1] = conv.offset[filter + 1];
+  const SharedAddress base = shared_address(staged);
+  const SharedAddress discard =
+      shared_address(shared_memory_at(problem.shared.discard)) + static_cast<unsigned>(lane % 8) * 16;
+  const short* const result_rows = shared_memory_at(problem.shared.result_rows);
+#pragma unroll
+  for (int t = 0; t < kAccumulatorTiles; t += 4) {
+    // Matrices beyond the last accumulator tile repeat it and are dropped.
+    const int own_tile = t + matrix;
+    const int row =
+        own_tile < kAccumulatorTiles ? result_rows[own_tile * kAccumulatorTileColumns + lane % 8] : kNoOutput;
+    const SharedAddress address =
+        row == kNoOutput ? discard : base + swizzled_short(row, static_cast<unsigned>(warp));
+    unsigned residual[4] = {};
+    if (conv.z != nullptr) load_transposed_matrices(residual, address);
+    unsigned words[4];
+#pragma unroll
+    for (int m = 0; m < 4; ++m) {
+      constexpr int kLast = kAccumulatorTiles - 1;
+      const int from = t + m < kLast ? t + m : kLast;
+      float values[4];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        int sums[2] = {accumulators[from][i], accumulators[from][2 + i]};
+        if (problem.padding_sums != nullptr) {
+          const int pair = range_pairs[from * kAccumulatorTileColumns + lane % 4 * 2 + i];
+          if (pair != 0) {
+            const int* const padding = problem.padding_sums + pair * problem.out_channels + filter;
+            sums[0] += padding[0], sums[1] += padding[1];
+          }
+        }
+#pragma unroll
+        for (int f = 0; f < 2; ++f) {
+          float& value = values[2 * i + f];
+          value = requantize::number_of_sum<Element>(quantization, sums[f], scale[f], offset[f]);
+          if (conv.z != nullptr) {
+            const int code = static_cast<Element>(residual[m] >> (16 * i + 8 * f) & 0xff);
+            value = requantize::plus_residual(quantization, value, code);
+          }
+        }
+      }
+      if (problem.has_activation) apply_activation(problem.epilogue_params, values);
+      words[m] = 0;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int code = requantize::result_code(quantization, values[i], conv.y_min_code);
+        words[m] |= (static_cast<unsigned>(code) & 0xff) << 8 * i;
+      }
+    }
+    store_transposed_matrices(address, words);
+  }
+}
+
 // Consumer warpgroup: computes work tiles and stores their results. Warpgroups that share pixels compute
 // every work tile together; others take turns.
 template <typename Element, int kAccumulatorTiles, bool kSharesPixels>
@@ -406,8 +601,8 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
     if (is_first_thread && problem.z != nullptr && stored_chunks > 0) {
       tma_store_wait_group_read();  // the staged tile is free
       TmaMbarrier* const full = &state.residual_full[warpgroup];
-      mbarrier_arrive_expect_tx(
-          full, stored_chunks * problem.tile_images * problem.tile_rows * problem.tile_columns * kRowBytes);
+      mbarrier_arrive_expect_tx(full, stored_chunks * problem.tile_images * problem.tile_rows *
+                                          problem.tile_columns * kResultRowBytes<Element>);
       for (int chunk = 0; chunk < stored_chunks; ++chunk) {
         tma_load_tensor(staged + chunk * problem.result_chunk_bytes, problem.residual_map, at_chunk(chunk),
                         full);
@@ -417,7 +612,7 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
       mbarrier_wait(&state.mainloop_turn[warpgroup], turn_phase ^ (warpgroup == 0 ? 1u : 0u));
       turn_phase ^= 1;
     }
-    float accumulators[kAccumulatorTiles][4];
+    typename Operand<Element>::Accumulator accumulators[kAccumulatorTiles][4];
     set_to_bias(problem, at.channel, filters_left, accumulators);
     const int last_stage = mainloop(problem, state, kSharesPixels ? warpgroup * kFilterBlockBytes : 0, pixels,
                                     weights, accumulators);
@@ -429,6 +624,14 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
       mbarrier_arrive(&state.pixels_empty[last_stage]);
     }
     if (stored_chunks == 0) continue;
+    short* const range_pairs =
+        shared_memory_at(problem.shared.range_pairs) + warpgroup * kAccumulatorTiles * kAccumulatorTileColumns;
+    if constexpr (kIsCode<Element>) {
+      // All threads have read the pairs of the last tile before its results were stored.
+      if (problem.padding_sums != nullptr) {
+        write_range_pairs<Element, kAccumulatorTiles>(problem, tile, range_pairs);
+      }
+    }
     if (problem.z != nullptr) {
       mbarrier_wait(&state.residual_full[warpgroup], residual_phase);
       residual_phase ^= 1;
@@ -441,7 +644,12 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
       sync_warpgroup(warpgroup);
       const int staged_chunk = chunk_of_warp - first;
       if (kHasOneChunk || (staged_chunk >= 0 && staged_chunk < staged_chunks)) {
-        stage_results(problem, staged + staged_chunk * problem.result_chunk_bytes, accumulators);
+        unsigned char* const chunk = staged + staged_chunk * problem.result_chunk_bytes;
+        if constexpr (kIsCode<Element>) {
+          stage_codes(problem, range_pairs, at.channel, filters_left, chunk, accumulators);
+        } else {
+          stage_results(problem, chunk, accumulators);
+        }
       }
       fence_proxy_async();
       sync_warpgroup(warpgroup);

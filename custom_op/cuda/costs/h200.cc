@@ -144,6 +144,11 @@ extern const FittedCosts kH200{
             .staged_chunk = 373.2,  // ns
             .residual = 2120,  // ns
         },
+        .quantised = {
+            .launch = 2000,  // ns
+            .memory = 2000,  // GB/s
+            .product = 50,  // ps
+        },
         .row_windows = {
             .launch = 1383,  // ns
             .memory = 4905,  // GB/s

@@ -62,6 +62,32 @@ NaiveConv naive_conv_of(const ConvProblem& problem) {
   return conv;
 }
 
+NaiveQuantisedConv naive_quantised_conv_of(const ConvProblem& problem) {
+  const auto strides_of = [](Layout layout, int64_t channels, int64_t positions) {
+    return layout == Layout::nhwc ? Strides{channels * positions, 1, channels}
+                                  : Strides{channels * positions, positions, 1};
+  };
+  NaiveQuantisedConv conv{};
+  conv.conv = naive_conv_of(problem);
+  conv.quantization = *problem.quantization;
+  conv.x_strides = strides_of(problem.layouts.input, problem.in_channels, problem.input_size());
+  conv.z_strides = strides_of(problem.layouts.residual, problem.out_channels, problem.output_size());
+  conv.y_strides = strides_of(problem.layouts.output, problem.out_channels, problem.result_size());
+  conv.y_bytes = narrow(bytes_per_element(problem.y_type));
+  conv.y_min_code = problem.y_type == ElementType::int8 ? -128 : 0;
+  return conv;
+}
+
+void bind_tensors(const ConvTensors& tensors, NaiveQuantisedConv& conv) {
+  conv.x = tensors.x;
+  conv.w = static_cast<const Int8*>(tensors.w);
+  conv.b = static_cast<const int*>(tensors.b);
+  conv.scale = static_cast<const float*>(tensors.scale);
+  conv.offset = static_cast<const float*>(tensors.offset);
+  conv.z = tensors.z;
+  conv.y = tensors.y;
+}
+
 EpilogueParams epilogue_params_of(const Epilogue& epilogue) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const bool clips = epilogue.activation == Activation::clip;

@@ -8,6 +8,7 @@
 #include "cuda/epilogue/epilogue_params.h"
 #include "cuda/primitives/geometry.h"
 #include "cuda/primitives/naive_conv.h"
+#include "cuda/primitives/naive_quantised_conv.h"
 #include "plan/algorithm.h"
 
 namespace convswap {
@@ -30,6 +31,10 @@ inline Tensors<void> tensors_of(const ConvTensors& tensors, const Execution& exe
 }
 
 NaiveConv naive_conv_of(const ConvProblem& problem);
+
+// The arguments without the tensors, and the tensors.
+NaiveQuantisedConv naive_quantised_conv_of(const ConvProblem& problem);
+void bind_tensors(const ConvTensors& tensors, NaiveQuantisedConv& conv);
 
 EpilogueParams epilogue_params_of(const Epilogue& epilogue);
 

@@ -12,6 +12,7 @@ inline constexpr std::string_view kTensorCoreFormats[] = {"ScaledFloat16Pairs", 
                                                           "Float16Pairs", "Bfloat16Pairs"};
 inline constexpr std::string_view kElements[] = {"float", "double", "Float16", "BFloat16"};
 inline constexpr std::string_view kElementsWithoutFloat64[] = {"float", "Float16", "BFloat16"};
+inline constexpr std::string_view kCodes[] = {"Int8", "UInt8"};
 
 // The tensor-core format for a problem's data and precision.
 std::string_view tensor_core_format(const ConvProblem& problem);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "conv/quantization.h"
 #include "conv/small_floats.h"
 #include "cuda/primitives/shared_memory.cuh"
 
@@ -8,7 +9,7 @@ namespace convswap {
 // Asynchronous matrix multiplication by a warpgroup (`wgmma.mma_async`): four consecutive warps, the first a
 // multiple of four. For compute capability 9.0 only (CMake's architecture 90a).
 //
-// float accumulators[kAccumulatorTiles][4] are a thread's registers of a 64 x (8 kAccumulatorTiles) matrix.
+// accumulators[kAccumulatorTiles][4], float or int for codes, are a thread's registers of a 64 x (8 kAccumulatorTiles) matrix.
 // An *accumulator tile* is 64 rows and 8 columns of it.
 
 // Descriptor of a K-major matrix in shared memory without swizzle, 16 elements along K. It consists of *core
@@ -69,6 +70,15 @@ __device__ inline void wgmma_fence_operand(float (&accumulators)[kAccumulatorTil
                    "+f"(accumulators[t][3])::"memory");
   }
 }
+template <int kAccumulatorTiles>
+__device__ inline void wgmma_fence_operand(int (&accumulators)[kAccumulatorTiles][4]) {
+#pragma unroll
+  for (int t = 0; t < kAccumulatorTiles; ++t) {
+    asm volatile(""
+                 : "+r"(accumulators[t][0]), "+r"(accumulators[t][1]), "+r"(accumulators[t][2]),
+                   "+r"(accumulators[t][3])::"memory");
+  }
+}
 // wgmma.fence alone, for a wgmma group before which no other instruction writes the accumulators.
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 template <int kAccumulatorTiles>
@@ -80,8 +90,8 @@ __device__ inline void wgmma_fence(float (&accumulators)[kAccumulatorTiles][4]) 
 // later commit made toeplitz slower (benchmarks/toeplitz.md, version 15).
 __device__ inline void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Waits for all wgmma groups of the warpgroup. Called before the accumulators are read.
-template <int kAccumulatorTiles>
-__device__ inline void wgmma_wait_all(float (&accumulators)[kAccumulatorTiles][4]) {
+template <typename Accumulator, int kAccumulatorTiles>
+__device__ inline void wgmma_wait_all(Accumulator (&accumulators)[kAccumulatorTiles][4]) {
   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
   wgmma_fence_operand(accumulators);
 }
@@ -120,6 +130,11 @@ template <typename Operand, int kAccumulatorTiles>
 __device__ inline void wgmma(float (&accumulators)[kAccumulatorTiles][4], SwizzledDescriptor a,
                              SwizzledDescriptor b);
 
+// The same for codes: a (64 x 32) has int8, b (8 kAccumulatorTiles x 32) int8 or uint8, the Operand.
+template <typename Operand, int kAccumulatorTiles>
+__device__ inline void wgmma(int (&accumulators)[kAccumulatorTiles][4], SwizzledDescriptor a,
+                             SwizzledDescriptor b);
+
 // wgmma with `a` in registers. Each register holds two neighbours along K. Registers 0 and 1 hold
 // K = 2 (l % 4) and 2 (l % 4) + 1 of rows l / 4 and l / 4 + 8 of the warp's 16. Registers 2 and 3 hold the
 // same rows at K + 8.
@@ -137,8 +152,11 @@ __device__ inline void wgmma_overwrite(float (&accumulators)[kAccumulatorTiles][
 struct Tf32 {};
 
 // SS: both operands in shared memory; RS: `a` in registers (as in CUTLASS).
-#define CONVSWAP_INOUT(t) \
-  "+f"(accumulators[t][0]), "+f"(accumulators[t][1]), "+f"(accumulators[t][2]), "+f"(accumulators[t][3])
+#define CONVSWAP_ACCUMULATOR float
+#define CONVSWAP_REGISTER(accumulator) "+f"(accumulator)
+#define CONVSWAP_INOUT(t)                                                 \
+  CONVSWAP_REGISTER(accumulators[t][0]), CONVSWAP_REGISTER(accumulators[t][1]), \
+      CONVSWAP_REGISTER(accumulators[t][2]), CONVSWAP_REGISTER(accumulators[t][3])
 #define CONVSWAP_INOUT_2(t) CONVSWAP_INOUT(t), CONVSWAP_INOUT(t + 1)
 #define CONVSWAP_INOUT_4(t) CONVSWAP_INOUT_2(t), CONVSWAP_INOUT_2(t + 2)
 #define CONVSWAP_INOUT_8(t) CONVSWAP_INOUT_4(t), CONVSWAP_INOUT_4(t + 4)
@@ -172,16 +190,19 @@ struct Tf32 {};
 #define CONVSWAP_REGISTERS_29 CONVSWAP_REGISTERS_28 ", %112, %113, %114, %115"
 #define CONVSWAP_REGISTERS_30 CONVSWAP_REGISTERS_28 ", %112, %113, %114, %115, %116, %117, %118, %119"
 #define CONVSWAP_REGISTERS_32 CONVSWAP_REGISTERS_30 ", %120, %121, %122, %123, %124, %125, %126, %127"
-// Operands of a wgmma whose matrices are both K-major; TF32 has no other order.
-#define CONVSWAP_K_MAJOR_Float16 ", 0, 0"
-#define CONVSWAP_K_MAJOR_BFloat16 ", 0, 0"
-#define CONVSWAP_K_MAJOR_Tf32 ""
+// Operands of a wgmma that accumulates and whose matrices are both K-major; TF32 and codes have no other
+// order, and codes no signs.
+#define CONVSWAP_K_MAJOR_Float16 ", 1, 1, 1, 0, 0"
+#define CONVSWAP_K_MAJOR_BFloat16 ", 1, 1, 1, 0, 0"
+#define CONVSWAP_K_MAJOR_Tf32 ", 1, 1, 1"
+#define CONVSWAP_K_MAJOR_Int8 ", 1"
+#define CONVSWAP_K_MAJOR_UInt8 ", 1"
 #define CONVSWAP_WGMMA_OF(Descriptor, Operand, type, tiles, columns, registers, a_operand, b_operand, ...) \
   template <>                                                                                              \
-  __device__ inline void wgmma<Operand, tiles>(float (&accumulators)[tiles][4], Descriptor a,              \
+  __device__ inline void wgmma<Operand, tiles>(CONVSWAP_ACCUMULATOR (&accumulators)[tiles][4], Descriptor a,              \
                                                Descriptor b) {                                             \
     asm volatile("wgmma.mma_async.sync.aligned.m64n" columns type " {" registers "}, " a_operand           \
-                 ", " b_operand ", 1, 1, 1" CONVSWAP_K_MAJOR_##Operand ";"                                 \
+                 ", " b_operand CONVSWAP_K_MAJOR_##Operand ";"                                 \
                  : __VA_ARGS__                                                                             \
                  : "l"(a.descriptor()), "l"(b.descriptor()));                                              \
   }
@@ -214,6 +235,29 @@ struct Tf32 {};
 CONVSWAP_WGMMAS_SS(Float16, "k16.f32.f16.f16")
 CONVSWAP_WGMMAS_SS(BFloat16, "k16.f32.bf16.bf16")
 CONVSWAP_WGMMAS_SS(Tf32, "k8.f32.tf32.tf32")
+// Integers have no columns beyond 128 that are no multiple of 16.
+#undef CONVSWAP_ACCUMULATOR
+#undef CONVSWAP_REGISTER
+#define CONVSWAP_ACCUMULATOR int
+#define CONVSWAP_REGISTER(accumulator) "+r"(accumulator)
+#define CONVSWAP_WGMMA_CODES(Operand, type, tiles, columns, a_operand, b_operand, ...)                    \
+  CONVSWAP_WGMMA_OF(SwizzledDescriptor, Operand, type, tiles, columns, CONVSWAP_REGISTERS_##tiles, a_operand, \
+                    b_operand, __VA_ARGS__)
+#define CONVSWAP_WGMMAS_CODES(Operand, type)                                            \
+  CONVSWAP_WGMMA_CODES(Operand, type, 8, "64", "%32", "%33", CONVSWAP_INOUT_8(0))       \
+  CONVSWAP_WGMMA_CODES(Operand, type, 16, "128", "%64", "%65", CONVSWAP_INOUT_16)       \
+  CONVSWAP_WGMMA_CODES(Operand, type, 20, "160", "%80", "%81", CONVSWAP_INOUT_20)       \
+  CONVSWAP_WGMMA_CODES(Operand, type, 24, "192", "%96", "%97", CONVSWAP_INOUT_24)       \
+  CONVSWAP_WGMMA_CODES(Operand, type, 26, "208", "%104", "%105", CONVSWAP_INOUT_26)     \
+  CONVSWAP_WGMMA_CODES(Operand, type, 28, "224", "%112", "%113", CONVSWAP_INOUT_28)     \
+  CONVSWAP_WGMMA_CODES(Operand, type, 30, "240", "%120", "%121", CONVSWAP_INOUT_30)     \
+  CONVSWAP_WGMMA_CODES(Operand, type, 32, "256", "%128", "%129", CONVSWAP_INOUT_32)
+CONVSWAP_WGMMAS_CODES(Int8, "k32.s32.s8.s8")
+CONVSWAP_WGMMAS_CODES(UInt8, "k32.s32.s8.u8")
+#undef CONVSWAP_ACCUMULATOR
+#undef CONVSWAP_REGISTER
+#define CONVSWAP_ACCUMULATOR float
+#define CONVSWAP_REGISTER(accumulator) "+f"(accumulator)
 // `scale_d`: "1" accumulates; "0" overwrites the accumulators, which are then outputs only.
 #define CONVSWAP_WGMMA_RS(name, Operand, type, tiles, columns, registers, a_registers, b_operand, scale_d, \
                           ...)                                                                             \

@@ -15,12 +15,20 @@ template <typename Element, std::size_t kPart, std::size_t kParts>
 std::vector<CompiledKernel> kernels_for(const char* name) {
   std::vector<CompiledKernel> kernels =
       for_each_instance<kInstances, kPart, kParts>([&]<Instance kInstance>() {
-        return CompiledKernel(instance_name("channels_last::kernel", name, kInstance.arguments()),
-                              kernel<Element, kInstance.accumulator_tiles, kInstance.shares_pixels>);
+        // Codes lack some instances.
+        if constexpr (kIsCode<Element> && !kInstance.computes(ElementType::int8)) {
+          return CompiledKernel("", static_cast<void (*)(Arguments<Element>)>(nullptr));
+        } else {
+          return CompiledKernel(instance_name("channels_last::kernel", name, kInstance.arguments()),
+                                kernel<Element, kInstance.accumulator_tiles, kInstance.shares_pixels>);
+        }
       });
   if (kPart == 0) {
     kernels.emplace_back(instance_name("channels_last::prepare", name), prepare<Element>);
     kernels.emplace_back(instance_name("channels_last::unaligned", name), unaligned<Element>);
+    if constexpr (kIsCode<Element>) {
+      kernels.emplace_back(instance_name("channels_last::sum_padding", name), sum_padding<Element>);
+    }
   }
   return kernels;
 }

@@ -14,7 +14,7 @@ struct TensorCoordinates {
 };
 
 // Calls visit(global, shared) for each element of a box in shared memory. `global` is null outside the
-// tensor. TMA's 128-byte swizzle combines bits of the addresses in shared memory.
+// tensor. TMA's swizzle of 128 or 64 bytes combines bits of the addresses in shared memory.
 template <typename Visit>
 void for_each_element(const EmulatedTensorMap& map, const void* shared, TensorCoordinates at, Visit visit) {
   const int first[] = {at.channel, at.column, at.row, at.depth, at.image};
@@ -35,7 +35,8 @@ void for_each_element(const EmulatedTensorMap& map, const void* shared, TensorCo
               }
               global += place * map.strides[axis];
             }
-            visit(global, reinterpret_cast<char*>(address ^ (address >> 7 & 7) << 4));
+            const unsigned span = map.has_short_rows ? 3 : 7;
+            visit(global, reinterpret_cast<char*>(address ^ (address >> 7 & span) << 4));
             address += map.element_bytes;
           }
         }

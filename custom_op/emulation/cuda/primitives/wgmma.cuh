@@ -3,6 +3,7 @@
 #include <array>
 #include <numeric>
 
+#include "conv/quantization.h"
 #include "cuda/primitives/mma.cuh"
 #include "cuda_emulation.h"
 
@@ -63,10 +64,10 @@ void wgmma_fence(float (&)[kAccumulatorTiles][4]) {
   wgmma_fence();
 }
 inline void wgmma_commit_group() { wgmma_group_is_open[emulation::current] = false; }
-template <int kAccumulatorTiles>
-void wgmma_fence_operand(float (&)[kAccumulatorTiles][4]) {}
-template <int kAccumulatorTiles>
-void wgmma_wait_all(float (&)[kAccumulatorTiles][4]) {
+template <typename Accumulator, int kAccumulatorTiles>
+void wgmma_fence_operand(Accumulator (&)[kAccumulatorTiles][4]) {}
+template <typename Accumulator, int kAccumulatorTiles>
+void wgmma_wait_all(Accumulator (&)[kAccumulatorTiles][4]) {
   if (wgmma_group_is_open[emulation::current]) emulation::fail("a wgmma wait without wgmma_commit_group");
   emulation::sync_warpgroup();
 }
@@ -145,6 +146,36 @@ void emulate_wgmma_tf32(float (&accumulators)[kAccumulatorTiles][4], A a, Descri
         sum += checked_tf32(a(first_row + i / 2 * 8, depth)) * number(b.pair(column, 2 * depth));
       }
       accumulators[tile][i] = static_cast<float>(sum);
+    }
+  }
+}
+
+// accumulators += a * b for codes, k = 32: int8 in a, the Operand in b.
+template <typename Operand, int kAccumulatorTiles>
+void wgmma(int (&accumulators)[kAccumulatorTiles][4], SwizzledDescriptor a, SwizzledDescriptor b) {
+  if (!wgmma_group_is_open[emulation::current]) emulation::fail("a wgmma without wgmma_fence");
+  emulation::check_same_descriptor(a.start);
+  emulation::check_same_descriptor(b.start);
+  constexpr int kCodeDepth = 32;
+  // `pair` counts numbers of two bytes along k.
+  const auto read = [](auto& codes, const SwizzledDescriptor& matrix, int row) {
+    for (int depth = 0; depth < kCodeDepth; depth += 4) {
+      const unsigned word = matrix.pair(row, depth / 2);
+      std::memcpy(&codes[depth], &word, 4);
+    }
+  };
+  const int lane = emulation::lane();
+  const int first_row = emulation::current % 128 / 32 * 16 + lane / 4;
+  Int8 rows[2][kCodeDepth];
+  for (int i = 0; i < 2; ++i) read(rows[i], a, first_row + i * 8);
+  for (int tile = 0; tile < kAccumulatorTiles; ++tile) {
+    for (int i = 0; i < 2; ++i) {
+      Operand column[kCodeDepth];
+      read(column, b, tile * 8 + lane % 4 * 2 + i);
+      for (int j = 0; j < 2; ++j) {
+        int& sum = accumulators[tile][j * 2 + i];
+        for (int depth = 0; depth < kCodeDepth; ++depth) sum += rows[j][depth] * column[depth];
+      }
     }
   }
 }
