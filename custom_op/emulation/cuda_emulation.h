@@ -298,6 +298,16 @@ inline int __clz(unsigned a) { return std::countl_zero(a); }
 inline float __int_as_float(int a) { return std::bit_cast<float>(a); }
 inline float __uint_as_float(unsigned a) { return std::bit_cast<float>(a); }
 inline unsigned __float_as_uint(float a) { return std::bit_cast<unsigned>(a); }
+inline int __float_as_int(float a) { return std::bit_cast<int>(a); }
+// The bytes of a, and from 4 on of b, that the four digits of the selector name.
+inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
+  const unsigned long long bytes = a | static_cast<unsigned long long>(b) << 32;
+  unsigned result = 0;
+  for (int i = 0; i < 4; ++i) {
+    result |= static_cast<unsigned>(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+  }
+  return result;
+}
 inline void __syncwarp() { emulation::sync_warp(); }
 inline void __syncthreads() { emulation::sync_block(true); }
 inline int __syncthreads_and(int predicate) { return emulation::sync_block(predicate != 0); }

@@ -110,10 +110,14 @@ struct Arguments : Tensors<Element> {
 
   EpilogueParams epilogue_params;
 
-  // Of codes whose zero point is not 0: the ranges of taps that outputs have inside the input, along rows and
+  // Of codes, and of those whose zero point is not 0: the ranges of taps that outputs have inside the input, along rows and
   // columns, the full range first. `padding_sums` (pairs of ranges, filters) has the zero point times the
   // weights on padding, and for the full ranges, the first pair, times all weights.
   NaiveQuantisedConv conv;
+  bool is_plain;  // y has the codes of the scaled sums, without offset, residual and any activation but a clamp
+  // The least and the most steps from the zero point of y: the range of its codes, and of an activation that
+  // clamps.
+  float least_steps, most_steps;
   int* padding_sums;  // null for zero point 0
   int row_ranges, column_ranges;
   TapRange rows_inside[kMaxTapRanges], columns_inside[kMaxTapRanges];

@@ -104,6 +104,20 @@ bool has_padding_sums(const ConvProblem& problem) {
   return problem.is_quantised() && problem.quantization->x_zero_point != 0;
 }
 
+void set_codes(const ConvProblem& problem, Arguments<void>& arguments) {
+  const Quantization& codes = *problem.quantization;
+  arguments.conv = naive_quantised_conv_of(problem);
+  const EpilogueParams params = epilogue_params_of(problem.epilogue);
+  arguments.is_plain = params.only_clamps && !codes.has_offset && !codes.rounds_sum && codes.y_factor == 1 &&
+                       !problem.epilogue.has_residual;
+  const float least = static_cast<float>(arguments.conv.y_min_code - codes.y_zero_point), most = least + 255;
+  arguments.least_steps = least, arguments.most_steps = most;
+  if (!params.only_clamps) return;
+  // Multiplication by the factor, which is positive, is monotonic even when rounded.
+  arguments.least_steps = std::min(std::max(params.lower * codes.y_factor, least), most);
+  arguments.most_steps = std::min(std::max(params.upper * codes.y_factor, least), most);
+}
+
 Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   Arguments<void> arguments{};
   arguments.work_tiles = narrow(tiling.work_tiles);
@@ -165,7 +179,7 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   arguments.has_activation = problem.epilogue.activation != Activation::none;
   arguments.shared = tiling.shared;
   arguments.epilogue_params = epilogue_params_of(problem.epilogue);
-  if (problem.is_quantised()) arguments.conv = naive_quantised_conv_of(problem);
+  if (problem.is_quantised()) set_codes(problem, arguments);
   if (has_padding_sums(problem)) {
     const std::vector<TapRange> rows = tap_ranges(problem, 1), columns = tap_ranges(problem, 2);
     arguments.row_ranges = narrow(std::ssize(rows)), arguments.column_ranges = narrow(std::ssize(columns));

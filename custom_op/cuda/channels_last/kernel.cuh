@@ -491,23 +491,43 @@ __device__ inline void write_range_pairs(const Arguments<Element>& problem, cons
   }
 }
 
+// The low byte of the result is a value rounded half to even: beside 1.5 * 2^23 a float has no fraction, and
+// its mantissa counts ones. The value is between -2^22 and 2^22.
+__device__ inline int round_to_low_byte(float value) {
+  return __float_as_int(requantize::add(value, 12582912.0f));
+}
+
+// Turns int32 sums into values before the activation.
+template <typename Element>
+struct Requantiser {
+  const Quantization& quantization;
+  float scale[2], offset[2];  // of the lane's two filters
+
+  __device__ float value_of(int sum, int filter) const {
+    return requantize::number_of_sum<Element>(quantization, sum, scale[filter], offset[filter]);
+  }
+};
+
 // Turns the sums of codes into codes of y, and writes them as rows of 64 filters to the staged result chunk,
-// which has the codes of the residual. `first_filter` is the warpgroup's, over all conv groups.
-template <typename Element, int kAccumulatorTiles>
+// which has the codes of the residual. `first_filter` is the warpgroup's, over all conv groups. kIsPlain: y
+// has the codes of the scaled sums, clamped.
+template <bool kIsPlain, typename Element, int kAccumulatorTiles>
 __device__ inline void stage_codes(const Arguments<Element>& problem, const short* range_pairs,
                                    int first_filter, int filters_left, unsigned char* staged,
                                    const int (&accumulators)[kAccumulatorTiles][4]) {
   const NaiveQuantisedConv& conv = problem.conv;
-  const Quantization& quantization = conv.quantization;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
   // A lane's filters are 2 (lane / 4) and the next of the warp's 16. As pairs of bytes, 16 filters are a row
   // of a matrix of 16-bit numbers, and the accumulators have its columns.
   const int matrix = lane / 8, own_filter = warp * 16 + lane / 4 * 2;
   // Filters beyond the last are computed with those of the first and dropped.
   const int filter = first_filter + (own_filter < filters_left ? own_filter : 0);
-  const float scale[2] = {conv.scale[filter], conv.scale[filter + 1]};
-  float offset[2] = {0.0f, 0.0f};
-  if (conv.offset != nullptr) offset[0] = conv.offset[filter], offset[1] = conv.offset[filter + 1];
+  Requantiser<Element> requantiser{conv.quantization, {conv.scale[filter], conv.scale[filter + 1]}, {}};
+  if (!kIsPlain && conv.offset != nullptr) {
+    requantiser.offset[0] = conv.offset[filter], requantiser.offset[1] = conv.offset[filter + 1];
+  }
+  const float factor = conv.quantization.y_factor;
+  const int zero_point = conv.quantization.y_zero_point;
   const SharedAddress base = shared_address(staged);
   const SharedAddress discard =
       shared_address(shared_memory_at(problem.shared.discard)) + static_cast<unsigned>(lane % 8) * 16;
@@ -521,7 +541,7 @@ __device__ inline void stage_codes(const Arguments<Element>& problem, const shor
     const SharedAddress address =
         row == kNoOutput ? discard : base + swizzled_short(row, static_cast<unsigned>(warp));
     unsigned residual[4] = {};
-    if (conv.z != nullptr) load_transposed_matrices(residual, address);
+    if (!kIsPlain && conv.z != nullptr) load_transposed_matrices(residual, address);
     unsigned words[4];
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
@@ -541,20 +561,29 @@ __device__ inline void stage_codes(const Arguments<Element>& problem, const shor
 #pragma unroll
         for (int f = 0; f < 2; ++f) {
           float& value = values[2 * i + f];
-          value = requantize::number_of_sum<Element>(quantization, sums[f], scale[f], offset[f]);
+          if (kIsPlain) {
+            value = requantize::multiply(static_cast<float>(sums[f]), requantiser.scale[f]);
+            continue;
+          }
+          value = requantiser.value_of(sums[f], f);
           if (conv.z != nullptr) {
             const int code = static_cast<Element>(residual[m] >> (16 * i + 8 * f) & 0xff);
-            value = requantize::plus_residual(quantization, value, code);
+            value = requantize::plus_residual(conv.quantization, value, code);
           }
         }
       }
-      if (problem.has_activation) apply_activation(problem.epilogue_params, values);
-      words[m] = 0;
+      if (!kIsPlain && problem.has_activation && !problem.epilogue_params.only_clamps) {
+        apply_activation(problem.epilogue_params, values);
+      }
+      int bytes[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int code = requantize::result_code(quantization, values[i], conv.y_min_code);
-        words[m] |= (static_cast<unsigned>(code) & 0xff) << 8 * i;
+        const float steps = kIsPlain ? values[i] : requantize::multiply(values[i], factor);
+        bytes[i] =
+            round_to_low_byte(fminf(fmaxf(steps, problem.least_steps), problem.most_steps)) + zero_point;
       }
+      words[m] = __byte_perm(__byte_perm(bytes[0], bytes[1], 0x0040), __byte_perm(bytes[2], bytes[3], 0x0040),
+                             0x5410);
     }
     store_transposed_matrices(address, words);
   }
@@ -646,7 +675,11 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
       if (kHasOneChunk || (staged_chunk >= 0 && staged_chunk < staged_chunks)) {
         unsigned char* const chunk = staged + staged_chunk * problem.result_chunk_bytes;
         if constexpr (kIsCode<Element>) {
-          stage_codes(problem, range_pairs, at.channel, filters_left, chunk, accumulators);
+          if (problem.is_plain) {
+            stage_codes<true>(problem, range_pairs, at.channel, filters_left, chunk, accumulators);
+          } else {
+            stage_codes<false>(problem, range_pairs, at.channel, filters_left, chunk, accumulators);
+          }
         } else {
           stage_results(problem, chunk, accumulators);
         }
