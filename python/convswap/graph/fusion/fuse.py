@@ -42,8 +42,8 @@ _MAX_CHANNELS = 2**24
 class Fused:
     """A Conv and the nodes that were fused into it.
 
-    `op` is "FusedConv", or "Conv" if only biases, scales and batch normalisations were folded into the
-    weights. `fused_nodes` has op and name of each node in the order of computation. A fused depthwise Conv
+    `op` is "FusedConv", "QuantConv", or "Conv" if only biases, scales and batch normalisations were folded
+    into the weights. `fused_nodes` has op and name of each node in the order of computation. A fused depthwise Conv
     before the Conv comes first, followed by the nodes that had been fused into the depthwise Conv.
     """
 
