@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from convswap.graph.domain import DOMAIN, QUANT_OP
+from convswap.graph.plain_model import plain_nodes
 from convswap.reference.quantised import quant_conv
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
@@ -87,9 +88,11 @@ def run_swapped(
             assert all(node.input), "ONNX Runtime up to 1.23.2 fails at an empty input"
             padded = [*inputs, *[None] * 7][:7]
             values[node.output[0]] = quant_conv(*padded, attributes_of(node))
-        else:
-            results = _run_node(node, model, inputs)
-            values |= dict(zip([name for name in node.output if name], results, strict=True))
+            continue
+        plain = plain_nodes(node, OPSET, int(TensorProto.FLOAT), {}) if node.domain == DOMAIN else [node]
+        for part in plain:
+            results = _run_node(part, model, [values[name] if name else None for name in part.input])
+            values |= dict(zip([name for name in part.output if name], results, strict=True))
     return [values[name] for name in outputs or [output.name for output in model.graph.output]]
 
 

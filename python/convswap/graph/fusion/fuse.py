@@ -82,7 +82,10 @@ class NotFused:
 def fusion_lines(fused: Iterable[Fused], not_fused: Iterable[NotFused]) -> list[str]:
     """Return one sentence per record, without a full stop."""
     return [
-        *(f"{record.op} {record.node} includes {_list_nodes(record.fused_nodes)}" for record in fused),
+        *(
+            f"{record.op} {record.node} includes {_list_nodes(record.fused_nodes) or 'no other node'}"
+            for record in fused
+        ),
         *(
             f"{record.op} {record.follower} is not fused into {record.node}: {record.reason}"
             for record in not_fused

@@ -255,7 +255,8 @@ def _shifted(codes: np.ndarray, quantisation: Quantisation, value: ir.Value | No
     lowest, highest = shifted.min(initial=0), shifted.max(initial=0)
     if lowest < limits.min or highest > limits.max:
         raise NotQuantised(
-            f"its weights less their zero points are {lowest} to {highest}; QuantConv takes int8"
+            f"its weights less their zero points are {lowest} to {highest}; QuantConv takes int8, so quantise "
+            "the weights to int8"
         )
     return Weights(shifted.astype(np.int8), scale, None)
 

@@ -136,6 +136,15 @@ class EpilogueFinder:
             if may_be_rounded and _is_redundant(state.activation, codes):
                 yield self._with_added_codes(state, codes, node, accumulator)
             return
+        if (node.domain, node.op_type) == ("", "MaxPool") and state.pool is None:
+            # The largest code is that of the largest number.
+            yield replace(
+                state,
+                result=node.outputs[0],
+                nodes=(*state.nodes, node),
+                pool=self._pool(node, state.result),
+            )
+            return
         if not is_dequantize(node) or not codes.is_same(self._per_tensor(node)):
             return
         if (same := self._step_on_equal_codes(state, codes, node)) is not None:
