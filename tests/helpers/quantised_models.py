@@ -13,10 +13,12 @@ import onnx
 import onnxruntime
 from convswap.graph.domain import DOMAIN, QUANT_OP
 from convswap.graph.plain_model import plain_nodes
+from convswap.graph.serialisation import to_proto
 from convswap.reference.quantised import quant_conv
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
+__all__ = ["to_proto"]
 OPSET = 17
 IR_VERSION = 9
 
@@ -83,17 +85,23 @@ def run_swapped(
     values = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     values |= feeds
     for node in model.graph.node:
-        inputs = [values[name] if name else None for name in node.input]
         if (node.domain, node.op_type) == (DOMAIN, QUANT_OP):
-            assert all(node.input), "ONNX Runtime up to 1.23.2 fails at an empty input"
-            padded = [*inputs, *[None] * 7][:7]
-            values[node.output[0]] = quant_conv(*padded, attributes_of(node))
+            values[node.output[0]] = run_quant_conv(model, node, values)
             continue
         plain = plain_nodes(node, OPSET, int(TensorProto.FLOAT), {}) if node.domain == DOMAIN else [node]
         for part in plain:
             results = _run_node(part, model, [values[name] if name else None for name in part.input])
             values |= dict(zip([name for name in part.output if name], results, strict=True))
     return [values[name] for name in outputs or [output.name for output in model.graph.output]]
+
+
+def run_quant_conv(
+    model: onnx.ModelProto, node: onnx.NodeProto, values: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    """Return the result of a QuantConv of `model`; `values` has its inputs that are no initializers."""
+    assert all(node.input), "ONNX Runtime up to 1.23.2 fails at an empty input"
+    inputs = [values[name] if name in values else initializer(model, name) for name in node.input]
+    return quant_conv(*inputs, *[None] * (7 - len(inputs)), attributes=attributes_of(node))
 
 
 def _run_node(node: onnx.NodeProto, model: onnx.ModelProto, inputs: Sequence[Any]) -> list[np.ndarray]:
@@ -233,6 +241,7 @@ def quantised(
     per_channel: bool = False,
     activations: QuantType = QuantType.QInt8,
     weights: QuantType = QuantType.QInt8,
+    reduce_range: bool = False,
     **extra: Any,
 ) -> onnx.ModelProto:
     """Return `model` as onnxruntime.quantization quantises it."""
@@ -248,11 +257,195 @@ def quantised(
             per_channel=per_channel,
             activation_type=activations,
             weight_type=weights,
+            reduce_range=reduce_range,
             extra_options=extra,
         )
         return onnx.load(target)
 
 
-def choose(seed: int, *choices: Any) -> Any:
-    """Return a random one of `choices`."""
-    return random.Random(seed).choice(choices)
+class QuantisedBuilder(GraphBuilder):
+    """Builds quantised graphs by hand, in the forms of several tools."""
+
+    def __init__(
+        self, seed: int = 0, opset: int = OPSET, *, dtype: Any = np.int8, float_type: Any = np.float32
+    ) -> None:
+        super().__init__(seed, opset)
+        self.dtype, self.float_type = np.dtype(dtype), np.dtype(float_type)
+
+    def quantisation(self, scale: float, zero_point: int = 0, dtype: Any = None) -> list[str]:
+        """Return constants of a scale and a zero point for each tensor."""
+        return [self.constant(scale, self.float_type), self.constant(zero_point, dtype or self.dtype)]
+
+    def quantize(self, value: str, quantisation: Sequence[str], **attributes: Any) -> str:
+        return self.add("QuantizeLinear", value, *quantisation, **attributes)
+
+    def dequantize(self, value: str, quantisation: Sequence[str], **attributes: Any) -> str:
+        return self.add("DequantizeLinear", value, *quantisation, **attributes)
+
+    def rounded(self, value: str, quantisation: Sequence[str]) -> str:
+        """Add a QuantizeLinear and a DequantizeLinear."""
+        return self.dequantize(self.quantize(value, quantisation), quantisation)
+
+    def weights(
+        self, shape: Sequence[int], *, per_channel: bool, form: str = "codes", largest: int = 63
+    ) -> tuple[str, np.ndarray]:
+        """Return dequantised weights and their scales.
+
+        `form` is "codes" for an int8 constant, "float" for a float constant that is quantised in the graph,
+        and "uint8" for a constant with the zero point 128. No weight is larger than `largest`: sums of int16
+        then do not saturate in ONNX Runtime's kernels for older processors.
+        """
+        codes = self.numbers.integers(-largest, largest + 1, shape)
+        count = shape[0] if per_channel else 1
+        scale = self.numbers.uniform(0.5, 1.5, count) / (40 * np.sqrt(np.prod(shape[1:])))
+        scale = (scale if per_channel else scale[0]).astype(self.float_type)
+        axis = {"axis": 0} if per_channel else {}
+        if form == "uint8":
+            zeros = np.full(scale.shape, 128)
+            quantisation = [self.constant(scale, scale.dtype), self.constant(zeros, np.uint8)]
+            return self.dequantize(self.constant(codes + 128, np.uint8), quantisation, **axis), scale
+        quantisation = [self.constant(scale, scale.dtype), self.constant(np.zeros(scale.shape), np.int8)]
+        if form == "codes":
+            return self.dequantize(self.constant(codes, np.int8), quantisation, **axis), scale
+        per_filter = np.reshape(scale, (-1, *[1] * (len(shape) - 1)))
+        numbers = self.constant(codes * per_filter, self.float_type)
+        return self.dequantize(self.quantize(numbers, quantisation, **axis), quantisation, **axis), scale
+
+    def bias(self, filters: int, x_scale: float, scale: np.ndarray, *, form: str) -> list[str]:
+        """Return the bias of a Conv as a list: "codes" (int32), "float", or "none"."""
+        if form == "none":
+            return []
+        numbers = self.numbers.standard_normal(filters)
+        if form == "float":
+            return [self.constant(numbers, self.float_type)]
+        # Float32 products, as onnxruntime.quantization computes them.
+        factor = np.float32(x_scale) * scale.astype(np.float32)
+        codes = self.constant(np.rint(numbers / factor), np.int32)
+        quantisation = [self.constant(factor), self.constant(np.zeros(factor.shape), np.int32)]
+        return [self.dequantize(codes, quantisation, **({"axis": 0} if factor.ndim else {}))]
+
+
+def model_optimizer_net(seed: int = 0, *, shared_scales: bool = True) -> onnx.ModelProto:
+    """Return a residual net as NVIDIA's ModelOpt writes it.
+
+    Weights are float32 and quantised in the graph along axis 0, biases are float32, and only inputs of Convs
+    and the residual are quantised, each by nodes of its own.
+    """
+    graph = QuantisedBuilder(seed)
+
+    def conv(x: str, scale: float, channels: int, filters: int, kernel: int, name: str) -> str:
+        data = graph.rounded(x, graph.quantisation(scale))
+        w, w_scale = graph.weights((filters, channels, kernel, kernel), per_channel=True, form="float")
+        bias = graph.bias(filters, scale, w_scale, form="float")
+        return graph.add("Conv", data, w, *bias, name=name, pads=[kernel // 2] * 4)
+
+    x = graph.add("Relu", conv("x", 0.03, 3, 16, 3, "stem"))
+    scale = 0.02
+    for block in ("a", "b"):
+        y = graph.add("Relu", conv(x, scale, 16, 16, 3, f"{block}1"))
+        y = conv(y, 0.03, 16, 16, 3, f"{block}2")
+        shortcut = graph.rounded(x, graph.quantisation(scale if shared_scales else 1.1 * scale))
+        x = graph.add("Relu", graph.add("Add", y, shortcut))
+        scale *= 1.5
+    x = conv(x, scale, 16, 8, 1, "head")
+    return graph.model(["n", 3, 12, 14], x)
+
+
+def exported_net(seed: int = 0) -> onnx.ModelProto:
+    """Return a net as PyTorch exports its quantised models.
+
+    Activations are uint8 with zero points, weights int8 for each filter, biases float32. Every tensor between
+    operators is rounded.
+    """
+    graph = QuantisedBuilder(seed, dtype=np.uint8)
+    x = graph.rounded("x", graph.quantisation(0.03, 121))
+    scales = {"x": 0.03}
+
+    def conv(x: str, channels: int, filters: int, kernel: int, name: str, **attributes: Any) -> str:
+        group = attributes.get("group", 1)
+        w, w_scale = graph.weights((filters, channels // group, kernel, kernel), per_channel=True)
+        bias = graph.bias(filters, scales["x"], w_scale, form="float")
+        return graph.add("Conv", x, w, *bias, name=name, pads=[kernel // 2] * 4, **attributes)
+
+    y = conv(x, 3, 16, 3, "stem")
+    x = graph.rounded(graph.add("Mul", y, graph.add("HardSigmoid", y, alpha=1 / 6)), graph.quantisation(0.02, 9))
+    y = conv(x, 16, 32, 1, "expand")
+    y = graph.rounded(graph.add("Relu", y), graph.quantisation(0.02))
+    y = conv(y, 32, 32, 5, "depthwise", group=32)
+    y = graph.rounded(graph.add("Mul", y, graph.add("Sigmoid", y)), graph.quantisation(0.015, 18))
+    y = graph.rounded(conv(y, 32, 16, 1, "project"), graph.quantisation(0.02, 130))
+    x = graph.rounded(graph.add("Add", y, x), graph.quantisation(0.03, 110))
+    return graph.model(["n", 3, 12, 14], conv(x, 16, 8, 1, "head"))
+
+
+def drawn_block(seed: int) -> tuple[onnx.ModelProto, bool]:
+    """Return a Conv and random steps behind it; and whether all of them belong to one QuantConv.
+
+    The data, codes of a random quantisation, are rounded from the input "x". Opset, type of the codes, forms
+    of weights and bias, attributes of the Conv, and the steps are random.
+    """
+    draw = random.Random(seed)
+    opset = draw.choice((11, 13, 13, 17, 19, 21))
+    dtype = draw.choice((np.int8, np.uint8))
+    graph = QuantisedBuilder(seed, opset, dtype=dtype)
+    lowest = int(np.iinfo(dtype).min)
+
+    def quantisation(scale: float) -> list[str]:
+        # Scales without a simple ratio: halves, which both sides round differently, are rare.
+        return graph.quantisation(scale * draw.uniform(0.9, 1.1), lowest + draw.choice((0, 100, 128, 128)))
+
+    per_channel = opset >= 13 and draw.random() < 0.6
+    kernel, group, channels = draw.choice(((1, 1, 16), (3, 1, 8), (3, 1, 3), (3, 16, 16), (3, 2, 8), (5, 1, 4)))
+    filters = draw.choice((16, 24) if group == 1 else (16,))
+    strides = draw.choice(([1, 1], [1, 1], [2, 2], [1, 2]))
+    padding = draw.choice(
+        ({"pads": [kernel // 2] * 4}, {"pads": [0, 1, 1, 0]}, {"auto_pad": "SAME_UPPER"}, {"auto_pad": "VALID"})
+    )
+    x_scale = draw.uniform(0.025, 0.035)
+    x = graph.rounded("x", graph.quantisation(x_scale, lowest + draw.choice((0, 100, 128, 128))))
+    w, w_scale = graph.weights(
+        (filters, channels // group, kernel, kernel),
+        per_channel=per_channel,
+        form=draw.choice(("codes", "float", "uint8")),
+    )
+    bias_form = draw.choice(("codes", "float", "none")) if opset >= 13 or not per_channel else "float"
+    bias = graph.bias(filters, x_scale, w_scale, form=bias_form)
+    y = graph.add(
+        "Conv", x, w, *bias, name="conv", group=group, strides=strides, kernel_shape=[kernel] * 2, **padding
+    )
+    has_residual = draw.random() < 0.4
+    is_rounded = draw.random() < 0.5
+    conv = y
+    if is_rounded:
+        y = graph.rounded(y, quantisation(0.02))
+    if has_residual:
+        # Another Conv of the data gives the residual its shape.
+        other, _ = graph.weights((filters, channels // group, kernel, kernel), per_channel=False)
+        z = graph.add(
+            "Conv", x, other, name="other", group=group, strides=strides, kernel_shape=[kernel] * 2, **padding
+        )
+        z = graph.rounded(z, quantisation(0.03))
+        y = graph.add("Add", *draw.sample((y, z), 2))
+    activation = draw.choice(("None", "Relu", "Relu", "Clip", "LeakyRelu", "SiLU", "HardSwish", "Tanh"))
+    y = _activated(graph, y, activation)
+    pool = draw.choice(("None", "None", "None", "MaxPool", "AveragePool"))
+    if pool != "None":
+        y = graph.add(pool, y, kernel_shape=[2, 2], strides=draw.choice(([1, 1], [2, 2])))
+    if ends_in_codes := draw.random() < 0.8:
+        y = graph.quantize(y, quantisation(0.03))
+    # Numbers end at the codes of a rounding.
+    is_whole = ends_in_codes or not is_rounded or y == conv
+    return graph.model(["n", channels, 11, 13], y), is_whole
+
+
+def _activated(graph: GraphBuilder, value: str, activation: str) -> str:
+    match activation:
+        case "None":
+            return value
+        case "Clip":
+            return graph.add("Clip", value, graph.constant(-0.7), graph.constant(1.2))
+        case "SiLU":
+            return graph.add("Mul", value, graph.add("Sigmoid", value))
+        case "HardSwish":
+            return graph.add("Mul", graph.add("HardSigmoid", value, alpha=1 / 6, beta=0.5), value)
+    return graph.add(activation, value)

@@ -1,0 +1,333 @@
+"""QuantConv nodes in place of the quantised Convs of several tools; the op itself is evaluated in NumPy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx
+import pytest
+from convswap.errors import ConvswapError
+from convswap.graph.swap import SwapResult, swap
+from onnx import TensorProto, helper
+from onnxruntime.quantization import QuantType
+
+from helpers import quantised_models as models
+
+# Codes that may differ by one step: ONNX Runtime divides by the scale and adds products in float32, where
+# QuantConv multiplies by factors and adds exactly.
+SHARE_OF_STEPS = 1e-3
+# Relative to the largest number: sums of float32.
+FLOAT_TOLERANCE = 2e-6
+FORMATS = [pytest.param(True, id="qdq"), pytest.param(False, id="qoperator")]
+QUANTISATIONS = {
+    "int8": {},
+    "per_channel": {"per_channel": True},
+    "uint8": {"activations": QuantType.QUInt8, "per_channel": True},
+    "symmetric": {"ActivationSymmetric": True},
+}
+
+
+def data_of(model: onnx.ModelProto, batch: int = 3, seed: int = 0) -> dict[str, np.ndarray]:
+    shape = [dim.dim_value or batch for dim in model.graph.input[0].type.tensor_type.shape.dim]
+    return {"x": np.random.default_rng(seed).standard_normal(shape).astype(np.float32)}
+
+
+def check_nodes(original: onnx.ModelProto, result: SwapResult, share: float = SHARE_OF_STEPS) -> None:
+    """Compare each QuantConv, fed with the codes of the original model, with the original's result."""
+    swapped = result.nchw_model
+    message = onnx.ModelProto()
+    message.CopyFrom(result.to_proto() if swapped is result.model else models.to_proto(swapped))
+    nodes = models.quant_convs(message)
+    assert nodes
+    constants = {tensor.name for tensor in message.graph.initializer}
+    names = list(dict.fromkeys(
+        name for node in nodes for name in (*node.input, *node.output) if name not in constants
+    ))  # fmt: skip
+    feeds = data_of(original)
+    known = [name for name in names if name not in feeds]
+    values = feeds | dict(zip(known, models.run_plain(original, feeds, known), strict=True))
+    differing, total = 0, 0
+    for node in nodes:
+        actual, expected = models.run_quant_conv(message, node, values), values[node.output[0]]
+        assert actual.dtype == expected.dtype and actual.shape == expected.shape
+        if expected.dtype.kind == "f":
+            np.testing.assert_allclose(
+                actual, expected, rtol=0, atol=FLOAT_TOLERANCE * float(np.abs(expected).max())
+            )
+            continue
+        steps = np.abs(actual.astype(np.int64) - expected.astype(np.int64))
+        assert steps.max() <= 1, f"{node.name} is {steps.max()} steps off"
+        differing, total = differing + int((steps > 0).sum()), total + steps.size
+    assert differing <= share * total
+
+
+def check_whole(original: onnx.ModelProto, result: SwapResult) -> None:
+    """Compare the outputs of the model in the layout that was chosen with those in NCHW."""
+    feeds = data_of(original)
+    plain = models.run_swapped(models.to_proto(result.nchw_model), feeds)
+    for one, other in zip(plain, models.run_swapped(result.to_proto(), feeds), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("network", ["residual", "projected", "mobile"])
+@pytest.mark.parametrize("options", QUANTISATIONS)
+@pytest.mark.parametrize("qdq", FORMATS)
+def test_every_conv_of_a_quantised_network_becomes_a_quant_conv(network, options, qdq):
+    original = {
+        "residual": models.residual_net,
+        "projected": lambda: models.residual_net(projected=True),
+        "mobile": models.mobile_net,
+    }[network]()
+    quantised = models.quantised(original, qdq=qdq, **QUANTISATIONS[options])
+    result = swap(quantised, fuse=True)
+    convs = [node.name for node in quantised.graph.node if "Conv" in node.op_type]
+    message = result.to_proto()
+    assert sorted(node.name for node in models.quant_convs(message)) == sorted(convs)
+    assert not result.not_swapped and not result.not_quantised and result.swapped == tuple(convs)
+    assert not {"Conv", "QLinearConv", "Add", "QLinearAdd", "MaxPool"} & set(models.ops(message))
+    # The default layout is NHWC: every tensor between QuantConv nodes, and no Transpose.
+    assert "Transpose" not in models.ops(message)
+    convs_with_nhwc = {node.name for node in models.quant_convs(message) if "NHWC" in str(node.attribute)}
+    assert convs_with_nhwc == set(convs)
+    check_nodes(quantised, result)
+    check_whole(quantised, result)
+
+
+@pytest.mark.parametrize("options", QUANTISATIONS)
+def test_qlinear_conv_is_equal_bit_for_bit(options):
+    graph = models.GraphBuilder(5)
+    x = graph.conv("x", 3, 16, 3, name="a")
+    x = graph.conv(graph.add("Relu", x), 16, 24, 3, strides=[2, 2], name="b")
+    x = graph.conv(x, 24, 24, 5, group=24, bias=False, name="c")
+    original = graph.model(["n", 3, 15, 13], x)
+    # Weights of seven bits: sums of int16 do not saturate in ONNX Runtime's kernels for older processors.
+    quantised = models.quantised(
+        original, qdq=False, reduce_range=True, **QUANTISATIONS[options]
+    )
+    result = swap(quantised, fuse=True)
+    assert {"a_quant", "b_quant", "c_quant"} <= {node.name for node in models.quant_convs(result.to_proto())}
+    check_nodes(quantised, result, share=0.0)
+
+
+def test_model_optimizer_form_is_recognised():
+    original = models.model_optimizer_net()
+    result = swap(original, fuse=True)
+    message = result.to_proto()
+    assert len(models.quant_convs(message)) == 6 and not result.not_quantised
+    # The input is quantised once; equal quantisations of one value became one, in the Conv before them.
+    assert models.ops(message).count("QuantizeLinear") == 1 and "DequantizeLinear" not in models.ops(message)
+    # A float bias is an offset in units of the result's scale.
+    node = models.node_named(message, "stem")
+    bias = models.initializer(original, models.node_named(original, "stem").input[2])
+    np.testing.assert_array_equal(models.initializer(message, node.input[5]), bias / np.float32(0.02))
+    check_nodes(original, result)
+    check_whole(original, result)
+
+
+def test_other_readers_of_a_float_result_keep_it():
+    original = models.model_optimizer_net(shared_scales=False)
+    result = swap(original, fuse=True)
+    message = result.to_proto()
+    assert len(models.quant_convs(message)) == 6
+    assert models.ops(message).count("QuantizeLinear") == 5
+    check_nodes(original, result)
+
+
+def test_form_of_pytorch_is_recognised():
+    original = models.exported_net()
+    result = swap(original, fuse=True)
+    message = result.to_proto()
+    assert len(models.quant_convs(message)) == 5 and len(message.graph.node) == 6
+    project = models.attributes_of(models.node_named(message, "project"))
+    assert project["sum_zero_point"] == 130 and math.isclose(project["sum_scale"], 0.02, rel_tol=1e-6)
+    check_nodes(original, result)
+    check_whole(original, result)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_drawn_block_is_one_quant_conv_with_the_same_codes(seed):
+    original, is_whole = models.drawn_block(seed)
+    onnx.checker.check_model(original)
+    result = swap(original, fuse=True)
+    message = result.to_proto()
+    assert not result.not_quantised
+    convs = [node for node in original.graph.node if node.op_type == "Conv"]
+    assert len(models.quant_convs(message)) == len(convs)
+    if is_whole:
+        rest = [op for op in models.ops(message) if op not in ("QuantConv", "Transpose")]
+        assert rest == ["QuantizeLinear"], rest
+    assert [output.name for output in message.graph.output] == [o.name for o in original.graph.output]
+    check_nodes(original, result)
+    check_whole(original, result)
+
+
+def test_nothing_is_quantised_without_fuse():
+    original = models.model_optimizer_net()
+    result = swap(original)
+    assert not models.quant_convs(result.to_proto()) and len(result.swapped) == 6
+    with pytest.raises(ConvswapError, match="fuse the model"):
+        swap(models.quantised(models.mobile_net(), qdq=False))
+
+
+def test_only_names_limit_what_is_quantised():
+    result = swap(models.model_optimizer_net(), fuse=True, only="^a1$")
+    assert [node.name for node in models.quant_convs(result.to_proto())] == ["a1"]
+    assert len(result.not_swapped) == 5
+
+
+def conv_model(change=lambda graph: None, **options) -> onnx.ModelProto:
+    """A Conv of codes with int8 weights and no other step; `options` replace the nodes' inputs."""
+    graph = models.QuantisedBuilder(1, options.get("opset", 21))
+    x = options.get("x", lambda g: g.rounded("x", g.quantisation(0.1)))(graph)
+    w = options.get("w", lambda g: g.weights((4, 3, 3, 3), per_channel=False)[0])(graph)
+    bias = options.get("bias", lambda g: [])(graph)
+    y = graph.add("Conv", x, w, *bias, name="conv")
+    return graph.model(["n", 3, 8, 8], y)
+
+
+def _dequantized(graph, codes, dtype, scale=0.1, zero=0, **attributes):
+    scale = graph.constant(scale)
+    shape = np.shape(zero)
+    name = f"zero_{len(graph.initializers)}"
+    graph.initializers.append(helper.make_tensor(name, dtype, shape, np.reshape(zero, -1)))
+    data = f"codes_{len(graph.initializers)}"
+    graph.initializers.append(helper.make_tensor(data, dtype, np.shape(codes), np.reshape(codes, -1)))
+    return graph.add("DequantizeLinear", data, scale, name, **attributes)
+
+
+CODES = np.arange(108).reshape(4, 3, 3, 3) % 7
+REFUSED = {
+    "int4": ({"w": lambda g: _dequantized(g, CODES, TensorProto.INT4)}, "int4"),
+    "int16": ({"w": lambda g: _dequantized(g, CODES, TensorProto.INT16)}, "int16"),
+    "float8": ({"w": lambda g: _dequantized(g, CODES, TensorProto.FLOAT8E4M3FN)}, "float8e4m3fn"),
+    "blocks": (
+        {
+            "w": lambda g: _dequantized(
+                g, CODES, TensorProto.INT8, np.ones((2, 3, 3, 3)), np.zeros((2, 3, 3, 3), int), axis=0,
+                block_size=2,
+            )
+        },
+        "a scale for each block",
+    ),
+    "axis": (
+        {"w": lambda g: _dequantized(g, CODES, TensorProto.INT8, np.ones(3), np.zeros(3, int), axis=1)},
+        "axis 1",
+    ),
+    "uint8 far from zero": (
+        {"w": lambda g: _dequantized(g, CODES * 40, TensorProto.UINT8, 0.1, 100)}, "-100 to 140"
+    ),
+    "float data": ({"x": lambda g: "x"}, "its data are no result of DequantizeLinear"),
+    "float weights": (
+        {"w": lambda g: g.constant(CODES)}, "its weights are no result of DequantizeLinear"
+    ),
+    "computed bias": (
+        {"bias": lambda g: [g.add("Neg", g.add("Identity", g.constant(np.ones(4))))]}, "its bias is not constant"
+    ),
+    "per-channel data": (
+        {
+            "x": lambda g: g.dequantize(
+                g.quantize("x", [g.constant(np.ones(3)), g.constant(np.zeros(3), np.int8)], axis=1),
+                [g.constant(np.ones(3)), g.constant(np.zeros(3), np.int8)],
+                axis=1,
+            )
+        },
+        "its data have a scale for each channel",
+    ),
+    "computed scale": (
+        {"x": lambda g: g.rounded("x", [g.add("Abs", g.constant(0.1)), g.constant(0, np.int8)])},
+        "the scale of its data is no constant",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_conv_that_quant_conv_cannot_compute_is_left_with_the_reason(case):
+    options, reason = REFUSED[case]
+    result = swap(conv_model(**options), fuse=True)
+    (left,) = result.not_quantised
+    assert left.node == "conv" and left.op == "Conv" and reason in left.reason
+    # The Conv of numbers is swapped as any other.
+    assert result.swapped == ("conv",) and not models.quant_convs(result.to_proto())
+    assert result.report()["not_quantised"] == [left.to_json()]
+
+
+def test_sums_beyond_int32_are_left():
+    def weights(graph):
+        return graph.dequantize(graph.constant(np.ones((1, 66000, 1, 1)), np.int8), graph.quantisation(0.1))
+
+    graph = models.QuantisedBuilder()
+    x = graph.rounded("x", graph.quantisation(0.1))
+    result = swap(graph.model([1, 66000, 1, 1], graph.add("Conv", x, weights(graph))), fuse=True)
+    assert "66000 products" in result.not_quantised[0].reason
+
+
+def test_bias_with_another_scale_becomes_an_offset():
+    graph = models.QuantisedBuilder()
+    x = graph.rounded("x", graph.quantisation(0.1))
+    w, _ = graph.weights((4, 3, 3, 3), per_channel=False)
+    bias = graph.dequantize(graph.constant([1, -2, 3, 4], np.int32), [graph.constant(0.5)])
+    original = graph.model(["n", 3, 8, 8], graph.add("Conv", x, w, bias, name="conv"))
+    message = swap(original, fuse=True).to_proto()
+    node = models.node_named(message, "conv")
+    np.testing.assert_array_equal(models.initializer(message, node.input[4]), np.zeros(4))
+    np.testing.assert_array_equal(models.initializer(message, node.input[5]), [0.5, -1, 1.5, 2])
+    check_nodes(original, swap(original, fuse=True))
+
+
+def test_dequantized_data_that_others_read_stay():
+    graph = models.QuantisedBuilder()
+    x = graph.rounded("x", graph.quantisation(0.1))
+    w, _ = graph.weights((4, 3, 3, 3), per_channel=False)
+    y = graph.add("Conv", x, w, name="conv")
+    original = graph.model(["n", 3, 8, 8], [y, graph.add("Exp", x)])
+    message = swap(original, fuse=True).to_proto()
+    assert models.ops(message) == ["QuantizeLinear", "DequantizeLinear", "QuantConv", "Exp"]
+
+
+def test_float16_model_gives_float16_numbers():
+    graph = models.QuantisedBuilder(opset=19, float_type=np.float16)
+    x = graph.add("Cast", "x", to=TensorProto.FLOAT16)
+    x = graph.rounded(x, graph.quantisation(0.03))
+    w, _ = graph.weights((8, 3, 3, 3), per_channel=True)
+    x = graph.rounded(graph.add("Relu", graph.add("Conv", x, w, name="a")), graph.quantisation(0.02))
+    w, _ = graph.weights((4, 8, 1, 1), per_channel=True)
+    bias = graph.constant([0.5, 1, 2, -1], np.float16)
+    original = graph.model(["n", 3, 8, 8], graph.add("Conv", x, w, bias, name="b"))
+    result = swap(original, fuse=True)
+    message = result.to_proto()
+    node = models.node_named(message, "b")
+    assert models.initializer(message, node.input[2]).dtype == np.float32
+    assert models.initializer(message, node.input[3]).dtype == np.float16
+    feeds = data_of(original)
+    expected, actual = models.run_plain(original, feeds)[0], models.run_swapped(message, feeds)[0]
+    assert actual.dtype == np.float16
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=0.02 * float(np.abs(expected).max()))
+
+
+def test_conv_integer_with_a_constant_scale_gives_numbers():
+    graph = models.QuantisedBuilder(dtype=np.uint8)
+    codes = graph.quantize("x", graph.quantisation(0.05, 120))
+    w = graph.constant(graph.numbers.integers(-63, 64, (8, 3, 3, 3)), np.int8)
+    zero = graph.constant(120, np.uint8)
+    sums = graph.add("ConvInteger", codes, w, zero, name="conv")
+    y = graph.add("Mul", graph.add("Cast", sums, to=TensorProto.FLOAT), graph.constant(0.05 * 0.01))
+    y = graph.add("Mul", y, graph.constant(graph.numbers.uniform(1, 2, (8, 1, 1))))
+    y = graph.add("Add", y, graph.constant(graph.numbers.standard_normal((1, 8, 1, 1))))
+    original = graph.model(["n", 3, 9, 7], graph.add("Relu", y))
+    result = swap(original, fuse=True)
+    assert models.ops(result.to_proto()) == ["QuantizeLinear", "QuantConv"]
+    check_nodes(original, result)
+
+
+def test_conv_integer_with_a_computed_scale_is_left():
+    graph = models.QuantisedBuilder(dtype=np.uint8)
+    graph.nodes.append(helper.make_node("DynamicQuantizeLinear", ["x"], ["codes", "scale", "zero"]))
+    w = graph.constant(graph.numbers.integers(-63, 64, (8, 3, 3, 3)), np.uint8)
+    sums = graph.add("ConvInteger", "codes", w, "zero", name="dynamic")
+    y = graph.add("Mul", graph.add("Cast", sums, to=TensorProto.FLOAT), "scale")
+    y = graph.conv(y, 8, 4, 1, name="float")
+    result = swap(graph.model(["n", 3, 9, 7], y), fuse=True)
+    (left,) = result.not_swapped
+    assert left.node == "dynamic" and "the zero point of its data is no constant" in left.reason
+    assert result.swapped == ("float",)
