@@ -8,11 +8,17 @@ import numpy as np
 import onnx
 import pytest
 from convswap.errors import ConvswapError
+from convswap.graph.layout.choose import change_layouts
+from convswap.graph.names import node_names
+from convswap.graph.plain_model import count_swapped, plain_model
 from convswap.graph.swap import SwapResult, swap
+from convswap.graph.value_types import ValueTypes
+from convswap.reference.evaluation import evaluate
 from onnx import TensorProto, helper
 from onnxruntime.quantization import QuantType
 
 from helpers import quantised_models as models
+from helpers.layout_models import RandomCosts
 
 # Codes that may differ by one step: ONNX Runtime divides by the scale and adds products in float32, where
 # QuantConv multiplies by factors and adds exactly.
@@ -331,3 +337,72 @@ def test_conv_integer_with_a_computed_scale_is_left():
     (left,) = result.not_swapped
     assert left.node == "dynamic" and "the zero point of its data is no constant" in left.reason
     assert result.swapped == ("float",)
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize(
+    "original", [models.model_optimizer_net, models.exported_net], ids=["model_optimizer", "exported"]
+)
+def test_plain_model_has_the_same_codes(original, layout):
+    result = swap(original(), fuse=True, layout=layout)
+    plain = models.to_proto(plain_model(result.model))
+    onnx.checker.check_model(plain)
+    assert {node.domain for node in plain.graph.node} == {""}
+    assert count_swapped(result.model) == len(models.quant_convs(result.to_proto()))
+    feeds = data_of(original())
+    expected, actual = models.run_swapped(result.to_proto(), feeds), models.run_plain(plain, feeds)
+    # All sums are below 2^24, and so exact.
+    np.testing.assert_allclose(actual[0], expected[0], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(0, 100, 5))
+def test_plain_model_of_a_drawn_block_has_the_same_codes(seed):
+    original, _ = models.drawn_block(seed)
+    result = swap(original, fuse=True)
+    feeds = data_of(original)
+    plain = models.run_plain(models.to_proto(plain_model(result.model)), feeds)[0]
+    expected = models.run_swapped(result.to_proto(), feeds)[0]
+    assert plain.dtype == expected.dtype
+    difference = np.abs(plain.astype(np.float64) - expected.astype(np.float64))
+    assert (difference > 1e-5).mean() <= SHARE_OF_STEPS and difference.max() <= 1
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_float64_evaluation_computes_quant_conv(layout):
+    original = models.exported_net()
+    feeds = data_of(original)
+    swapped = swap(original, fuse=True, layout=layout).to_proto()
+    evaluation = evaluate(swapped, feeds)
+    assert not evaluation.in_float32
+    expected = models.run_swapped(swapped, feeds)[0]
+    np.testing.assert_allclose(evaluation.outputs[0], expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_tensors_may_be_nhwc(seed):
+    original = models.quantised(
+        models.residual_net(seed, projected=seed % 2 == 1), qdq=seed % 3 > 0, per_channel=seed % 5 > 2
+    )
+    swapped = swap(original, fuse=True, layout="nchw").model
+    model = swapped.clone()
+    change_layouts(model, node_names(model), ValueTypes(model), RandomCosts(seed, nhwc=0.7))
+    feeds = data_of(original)
+    expected = models.run_swapped(models.to_proto(swapped), feeds)
+    for actual, other in zip(models.run_swapped(models.to_proto(model), feeds), expected, strict=True):
+        np.testing.assert_array_equal(actual, other)
+
+
+def test_scales_for_each_channel_move_with_the_channels():
+    graph = models.QuantisedBuilder()
+    scales = [graph.constant(np.linspace(0.01, 0.05, 16)), graph.constant(np.zeros(16), np.int8)]
+    x = graph.rounded(graph.conv("x", 8, 16, 3), scales)
+    original = graph.model(["n", 8, 9, 7], graph.conv(x, 16, 16, 1))
+    result = swap(original, layout="nhwc", fuse=True)
+    carried = [node for node in result.to_proto().graph.node if "Linear" in node.op_type]
+    assert [models.attributes_of(node).get("axis") for node in carried] == [3, 3]
+    # The Conv behind them is no quantised one, and has a reason.
+    (left,) = result.not_quantised
+    assert left.reason == "its data are codes, but its weights are no result of DequantizeLinear"
+    feeds = data_of(original)
+    expected = models.run_plain(original, feeds)[0]
+    np.testing.assert_allclose(models.run_plain(models.to_proto(plain_model(result.model)), feeds)[0], expected, rtol=0, atol=1e-5)
