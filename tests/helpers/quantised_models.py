@@ -368,7 +368,9 @@ def exported_net(seed: int = 0) -> onnx.ModelProto:
         return graph.add("Conv", x, w, *bias, name=name, pads=[kernel // 2] * 4, **attributes)
 
     y = conv(x, 3, 16, 3, "stem")
-    x = graph.rounded(graph.add("Mul", y, graph.add("HardSigmoid", y, alpha=1 / 6)), graph.quantisation(0.02, 9))
+    x = graph.rounded(
+        graph.add("Mul", y, graph.add("HardSigmoid", y, alpha=1 / 6)), graph.quantisation(0.02, 9)
+    )
     y = conv(x, 16, 32, 1, "expand")
     y = graph.rounded(graph.add("Relu", y), graph.quantisation(0.02))
     y = conv(y, 32, 32, 5, "depthwise", group=32)
@@ -395,11 +397,18 @@ def drawn_block(seed: int) -> tuple[onnx.ModelProto, bool]:
         return graph.quantisation(scale * draw.uniform(0.9, 1.1), lowest + draw.choice((0, 100, 128, 128)))
 
     per_channel = opset >= 13 and draw.random() < 0.6
-    kernel, group, channels = draw.choice(((1, 1, 16), (3, 1, 8), (3, 1, 3), (3, 16, 16), (3, 2, 8), (5, 1, 4)))
+    kernel, group, channels = draw.choice(
+        ((1, 1, 16), (3, 1, 8), (3, 1, 3), (3, 16, 16), (3, 2, 8), (5, 1, 4))
+    )
     filters = draw.choice((16, 24) if group == 1 else (16,))
     strides = draw.choice(([1, 1], [1, 1], [2, 2], [1, 2]))
     padding = draw.choice(
-        ({"pads": [kernel // 2] * 4}, {"pads": [0, 1, 1, 0]}, {"auto_pad": "SAME_UPPER"}, {"auto_pad": "VALID"})
+        (
+            {"pads": [kernel // 2] * 4},
+            {"pads": [0, 1, 1, 0]},
+            {"auto_pad": "SAME_UPPER"},
+            {"auto_pad": "VALID"},
+        )
     )
     x_scale = draw.uniform(0.025, 0.035)
     x = graph.rounded("x", graph.quantisation(x_scale, lowest + draw.choice((0, 100, 128, 128))))

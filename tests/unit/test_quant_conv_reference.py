@@ -27,7 +27,9 @@ class DrawnProblem:
         self.dilations = [draw.randint(1, 2) for _ in range(axes)]
         self.pads = [draw.randint(0, 2) for _ in range(2 * axes)]
         channels, filters = 2 * group, 3 * group
-        self.x = numbers.integers(limits.min, limits.max + 1, (2, channels, *_SIZES[axes])).astype(self.code_type)
+        self.x = numbers.integers(limits.min, limits.max + 1, (2, channels, *_SIZES[axes])).astype(
+            self.code_type
+        )
         self.w = numbers.integers(-128, 128, (filters, 2, *self.kernel)).astype(np.int8)
         self.scale = numbers.uniform(0.001, 0.01, filters).astype(_FLOAT)
         self.bias = numbers.integers(-2000, 2000, filters).astype(np.int32) if draw.random() < 0.5 else None
@@ -50,7 +52,9 @@ class DrawnProblem:
         activation = draw.choice(("None", "Relu", "Clip", "LeakyRelu", "HardSigmoid"))
         self.attributes |= {"activation": activation, "activation_alpha": 0.125, "activation_beta": 3.3}
         self.y_type = draw.choice((np.int8, np.uint8, np.float32, np.float16))
-        self.y_zero_point = np.array(draw.choice((0, 9)) if np.issubdtype(self.y_type, np.integer) else 0, self.y_type)
+        self.y_zero_point = np.array(
+            draw.choice((0, 9)) if np.issubdtype(self.y_type, np.integer) else 0, self.y_type
+        )
         if np.issubdtype(self.y_type, np.integer):
             self.attributes["y_scale"] = draw.choice((1.0, 0.37))
 
@@ -109,7 +113,9 @@ class DrawnProblem:
         if not np.issubdtype(self.y_type, np.integer):
             return self.y_type(v)
         y_scale = _FLOAT(given["y_scale"])
-        return self._rounded(v if y_scale == 1 else v * (_FLOAT(1) / y_scale), int(self.y_zero_point), self.y_type)
+        return self._rounded(
+            v if y_scale == 1 else v * (_FLOAT(1) / y_scale), int(self.y_zero_point), self.y_type
+        )
 
     @staticmethod
     def _rounded(v: np.float32, zero_point: int, dtype: type) -> int:
@@ -164,7 +170,9 @@ def test_padding_counts_as_the_zero_point():
 def test_pools_come_before_the_rounding(pool, expected):
     x = np.arange(1, 6, dtype=np.int8).reshape(1, 1, 1, 5)
     attributes = {"pool": pool, "pool_kernel_shape": [1, 3], "pool_strides": [1, 2], "pool_pads": [0] * 4}
-    y = quant_conv(x, np.ones((1, 1, 1, 1), np.int8), np.ones(1, _FLOAT), np.array(0, np.int8), attributes=attributes)
+    y = quant_conv(
+        x, np.ones((1, 1, 1, 1), np.int8), np.ones(1, _FLOAT), np.array(0, np.int8), attributes=attributes
+    )
     assert y.ravel().tolist() == expected
 
 

@@ -23,8 +23,8 @@ SUPPORTED_ELEMENT_TYPES = frozenset(
 
 _OPTIMISED = "is written by ONNX Runtime's optimiser: use the model as it was before it was optimised"
 _QUANTISED = (
-    "computes in integers, the library's Conv in floating point: fuse the model, which makes it a QuantConv, or "
-    "use the model as it was before it was quantised"
+    "computes in integers, the library's Conv in floating point: fuse the model, which makes it a QuantConv, "
+    "or use the model as it was before it was quantised"
 )
 _TRANSPOSED = "is a transposed convolution, which the library does not compute"
 _UNSUPPORTED_REASONS = {

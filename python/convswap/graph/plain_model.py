@@ -178,9 +178,10 @@ def _code_type(value: ir.Value | None, constants: Constants) -> int:
         dtype = value.dtype if tensor is None else tensor.dtype
         if dtype is not None:
             return int(dtype)
-        is_quantised = writer is not None and (is_quant_op(writer) or writer.op_type == "QuantizeLinear")
-        zero_point = 3 if writer is not None and is_quant_op(writer) else 2
-        if not is_quantised or len(writer.inputs) <= zero_point:
+        if writer is None or not (is_quant_op(writer) or writer.op_type == "QuantizeLinear"):
+            break
+        zero_point = 3 if is_quant_op(writer) else 2
+        if len(writer.inputs) <= zero_point:
             break
         value = writer.inputs[zero_point]
     return int(onnx.TensorProto.INT8)
@@ -461,7 +462,7 @@ class _QuantExpansion(_Expansion):
             return
         y_scale = np.float32(_attributes(self._node).get("y_scale", 1.0))
         if y_scale != 1:
-            self._value = self._add("Mul", self._value, self._constant(np.float32(1) / y_scale))
+            self._value = self._add("Mul", self._value, self._constant(float(np.float32(1) / y_scale)))
         self._value = self._add("QuantizeLinear", self._value, self._constant(1.0), self._node.input[3])
 
     def _difference(self, codes: str, zero_point: int) -> str:

@@ -179,8 +179,8 @@ def swap(
         fuse: whether to fold them and also to fuse residuals, activations, poolings and depthwise Convs, for
             Convs that were swapped before, too.
         layout: "nchw" leaves tensors as they are; "nhwc" makes tensors NHWC where that suits the Convs around
-            them; "auto" where it is estimated to gain on the card of this machine. `only` does not limit it. The
-            default is "nhwc" if quantised convolutions were swapped, else "nchw".
+            them; "auto" where it is estimated to gain on the card of this machine. `only` does not limit it.
+            The default is "nhwc" if quantised convolutions were swapped, else "nchw".
         batch: for "auto", the extent of first axes that the model leaves open.
 
     Raises:
@@ -204,8 +204,13 @@ def swap(
     def reason_unselected(name: str) -> str | None:
         return None if is_selected(name) else f"its name does not match {pattern.pattern!r}"
 
-    swapping = _swap_nodes(model, lambda _: NodeChoice(algorithm, precision), reason_unselected, fuses=fuse,
-        quantises=is_selected if fuse else None)
+    swapping = _swap_nodes(
+        model,
+        lambda _: NodeChoice(algorithm, precision),
+        reason_unselected,
+        fuses=fuse,
+        quantises=is_selected if fuse else None,
+    )
     layout = layout or (QUANTISED_LAYOUT if swapping.quantised else DEFAULT_LAYOUT)
     if not fuse:
         stages = dict.fromkeys(swapping.nodes if fold else (), Stage.FOLDED)
@@ -352,8 +357,12 @@ def _swap_nodes(
     names = node_names(copy)
     types = ValueTypes(copy)
     order = {names[node]: index for index, node in enumerate(_nodes(copy))}
-    quantised, left = quantise_convs(copy, names, types, quantises) if quantises is not None else ((), ())
-    left_reasons = {record.node: f"it does not become a QuantConv: {record.reason}" for record in left}
+    quantised, not_quantised = (
+        quantise_convs(copy, names, types, quantises) if quantises is not None else ((), ())
+    )
+    left_reasons = {
+        record.node: f"it does not become a QuantConv: {record.reason}" for record in not_quantised
+    }
     # All reasons are found before the first change, because types are inferred from the unchanged model.
     reasons = {
         node: _reason_not_swapped(node, names[node], reason_unselected, types)
@@ -379,7 +388,7 @@ def _swap_nodes(
     if to_swap:
         copy.opset_imports[DOMAIN] = DOMAIN_VERSION
     notes = (FLOAT16_ON_CPU,) if float16 else ()
-    return _Swapping(copy, names, types, to_swap, not_swapped, source, notes, quantised, left, order)
+    return _Swapping(copy, names, types, to_swap, not_swapped, source, notes, quantised, not_quantised, order)
 
 
 def _load_copy(

@@ -41,9 +41,9 @@ def quant_conv(
             the attribute `residual_layout`.
         attributes: those of the node; absent ones and None have their defaults.
     """
-    given = {name: value for name, value in (attributes or {}).items() if value is not None}
-    data = _to_nchw(x, given.get("input_layout"))
-    sums = convolution_sums(data, w, int(given.get("x_zero_point", 0)), given)
+    parameters = {name: value for name, value in (attributes or {}).items() if value is not None}
+    data = _to_nchw(x, parameters.get("input_layout"))
+    sums = convolution_sums(data, w, int(parameters.get("x_zero_point", 0)), parameters)
     per_channel = (-1, *[1] * (data.ndim - 2))
     if bias is not None:
         sums = sums + bias.astype(np.int64).reshape(per_channel)
@@ -54,18 +54,18 @@ def quant_conv(
     v = sums.astype(_FLOAT) * scale.astype(_FLOAT).reshape(per_channel)
     if offset is not None:
         v = v + offset.astype(_FLOAT).reshape(per_channel)
-    if "sum_scale" in given:
-        zero_point = int(given["sum_zero_point"])
+    if "sum_scale" in parameters:
+        zero_point = int(parameters["sum_zero_point"])
         codes = _codes(v, zero_point, x.dtype)
-        v = (codes - zero_point).astype(_FLOAT) * _FLOAT(given["sum_scale"])
+        v = (codes - zero_point).astype(_FLOAT) * _FLOAT(parameters["sum_scale"])
     if residual is not None:
-        codes = _to_nchw(residual, given.get("residual_layout")).astype(np.int64)
-        difference = (codes - int(given.get("z_zero_point", 0))).astype(_FLOAT)
-        v = v + difference * _FLOAT(given.get("z_scale", 1.0))
-    v = _activate(v, given)
-    v = _pool(v, given)
-    y = _result(v, y_zero_point, _FLOAT(given.get("y_scale", 1.0)))
-    is_nhwc = given.get("output_layout", "NCHW") == "NHWC"
+        codes = _to_nchw(residual, parameters.get("residual_layout")).astype(np.int64)
+        difference = (codes - int(parameters.get("z_zero_point", 0))).astype(_FLOAT)
+        v = v + difference * _FLOAT(parameters.get("z_scale", 1.0))
+    v = _activate(v, parameters)
+    v = _pool(v, parameters)
+    y = _result(v, y_zero_point, _FLOAT(parameters.get("y_scale", 1.0)))
+    is_nhwc = parameters.get("output_layout", "NCHW") == "NHWC"
     return np.ascontiguousarray(np.moveaxis(y, 1, -1)) if is_nhwc else y
 
 
@@ -112,8 +112,8 @@ def _pads(
         extents = [(size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True)]
         pads = [same_padding(*axis, auto_pad) for axis in zip(sizes, extents, strides, strict=True)]
         return [begin for begin, _ in pads] + [end for _, end in pads]
-    given = attributes.get("pads") if auto_pad == "NOTSET" else None
-    return list(given or [0] * 2 * len(sizes))
+    parameters = attributes.get("pads") if auto_pad == "NOTSET" else None
+    return list(parameters or [0] * 2 * len(sizes))
 
 
 def _to_nchw(values: np.ndarray, layout: str | None) -> np.ndarray:

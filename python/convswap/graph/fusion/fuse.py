@@ -43,8 +43,9 @@ class Fused:
     """A Conv and the nodes that were fused into it.
 
     `op` is "FusedConv", "QuantConv", or "Conv" if only biases, scales and batch normalisations were folded
-    into the weights. `fused_nodes` has op and name of each node in the order of computation. A fused depthwise Conv
-    before the Conv comes first, followed by the nodes that had been fused into the depthwise Conv.
+    into the weights. `fused_nodes` has op and name of each node in the order of computation. A fused
+    depthwise Conv before the Conv comes first, followed by the nodes that had been fused into the depthwise
+    Conv.
     """
 
     node: str

@@ -144,11 +144,11 @@ class AccumulatorReader:
         x, w, x_zero, w_zero = _inputs(node, 4)
         if x is None or w is None or len(node.outputs) != 1:
             raise NotQuantised("it is no valid ConvInteger")
-        one = ir.Value(const_value=ir.Tensor(np.ones((), np.float32)))
+        unit_scale = ir.Value(const_value=ir.Tensor(np.ones((), np.float32)))
         x_type, w_type = self._types.element_type([x]), self._types.element_type([w])
-        quantisation = self._quantisations.read(one, x_zero, x_type, axis=1, what="its data")
+        quantisation = self._quantisations.read(unit_scale, x_zero, x_type, axis=1, what="its data")
         weights = self._weights(
-            w, self._quantisations.read(one, w_zero, w_type, axis=0, what="its weights")
+            w, self._quantisations.read(unit_scale, w_zero, w_type, axis=0, what="its weights")
         )
         accumulator = Accumulator(x, quantisation, weights, weights.scale, node.outputs[0], nodes=[node])
         _append_next(accumulator, "Cast")
@@ -245,7 +245,9 @@ def _shifted(codes: np.ndarray, quantisation: Quantisation, value: ir.Value | No
     if quantisation.axis is not None and quantisation.axis % codes.ndim != 0:
         raise NotQuantised(f"its weights have a scale for each index of axis {quantisation.axis}; expected 0")
     if quantisation.scale.size not in (1, codes.shape[0]):
-        raise NotQuantised(f"it has {codes.shape[0]} filters, but {quantisation.scale.size} scales of weights")
+        raise NotQuantised(
+            f"it has {codes.shape[0]} filters, but {quantisation.scale.size} scales of weights"
+        )
     scale = np.broadcast_to(quantisation.scale, codes.shape[:1]).astype(np.float32)
     if codes.dtype == np.int8 and not quantisation.zero_point.any():
         return Weights(codes, scale, value)
@@ -255,8 +257,8 @@ def _shifted(codes: np.ndarray, quantisation: Quantisation, value: ir.Value | No
     lowest, highest = shifted.min(initial=0), shifted.max(initial=0)
     if lowest < limits.min or highest > limits.max:
         raise NotQuantised(
-            f"its weights less their zero points are {lowest} to {highest}; QuantConv takes int8, so quantise "
-            "the weights to int8"
+            f"its weights less their zero points are {lowest} to {highest}; QuantConv takes int8, so "
+            "quantise the weights to int8"
         )
     return Weights(shifted.astype(np.int8), scale, None)
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import onnx_ir as ir
 
-from convswap.graph.domain import DOMAIN, DOMAIN_VERSION, QUANT_OP, is_quant_op, op_name
+from convswap.graph.domain import DOMAIN, DOMAIN_VERSION, QUANT_OP, op_name
 from convswap.graph.epilogue import NotFusable
 from convswap.graph.fusion.fuse import Fused
 from convswap.graph.quantised.accumulators import FLOAT_TYPES, Accumulator, AccumulatorReader
 from convswap.graph.quantised.epilogues import Epilogue, EpilogueFinder
-from convswap.graph.quantised.quantisation import NotQuantised, Quantisations, is_quantize
+from convswap.graph.quantised.quantisation import NotQuantised, Quantisations, is_dequantize, is_quantize
 from convswap.graph.quantised.write import QuantConvWriter, remove_unused
 from convswap.graph.value_types import ValueTypes
 
@@ -56,38 +56,35 @@ def quantise_convs(
     quantisations = Quantisations(model, types)
     _merge_equal_quantisations(model, quantisations)
     reader, finder = AccumulatorReader(quantisations, types), EpilogueFinder(model, quantisations, types)
-    found: list[tuple[Accumulator, Epilogue]] = []
-    left: list[LeftQuantised] = []
+    chains: list[tuple[Accumulator, Epilogue]] = []
+    not_quantised: list[LeftQuantised] = []
     for node in convs:
         if not is_selected(names[node]) or node.op_identifier() in model.functions:
             continue
         try:
             accumulator = reader.read(node)
             if accumulator is not None:
-                found.append((accumulator, finder.find(accumulator)))
+                chains.append((accumulator, finder.find(accumulator)))
         except (NotQuantised, NotFusable) as reason:
-            left.append(LeftQuantised(names[node], op_name(node), str(reason)))
+            not_quantised.append(LeftQuantised(names[node], op_name(node), str(reason)))
     # All chains are found before the first change, because types are those of the unchanged model.
-    float_types = [_float_type(accumulator, types) for accumulator, _ in found]
-    for _, epilogue in found:
+    float_types = [_float_type(accumulator, types) for accumulator, _ in chains]
+    for _, epilogue in chains:
         # Shape inference does not know QuantConv, so its output shape is stored in the model.
         types.complete(epilogue.result)
-    made = tuple(_record(names, *chain) for chain in found)
+    made = tuple(_record(names, *chain) for chain in chains)
     writer = QuantConvWriter(model, names)
-    for (accumulator, epilogue), float_type in zip(found, float_types, strict=True):
+    for (accumulator, epilogue), float_type in zip(chains, float_types, strict=True):
         writer.write(accumulator, epilogue, float_type)
-    if found:
+    if chains:
         model.opset_imports[DOMAIN] = DOMAIN_VERSION
-    return made, tuple(left)
-
-
-def has_quant_convs(model: ir.Model) -> bool:
-    """Return whether `model` has QuantConv nodes, also in subgraphs."""
-    return any(map(is_quant_op, ir.traversal.RecursiveGraphIterator(model.graph)))
+    return made, tuple(not_quantised)
 
 
 def _may_be_quantised(node: ir.Node) -> bool:
-    return node.op_type in ("Conv", "QLinearConv", "ConvInteger") and node.domain in ("", "com.microsoft")
+    if (node.domain, node.op_type) == ("", "Conv"):
+        return any(value is not None and is_dequantize(value.producer()) for value in node.inputs[:2])
+    return node.op_type in ("QLinearConv", "ConvInteger") and node.domain in ("", "com.microsoft")
 
 
 def _record(names: Mapping[ir.Node, str], accumulator: Accumulator, epilogue: Epilogue) -> Fused:
@@ -118,7 +115,6 @@ def _merge_equal_quantisations(model: ir.Model, quantisations: Quantisations) ->
                 remove_unused(node.outputs)
 
 
-def quantised_lines(left: Iterable[LeftQuantised]) -> list[str]:
+def quantised_lines(not_quantised: Iterable[LeftQuantised]) -> list[str]:
     """Return one sentence per record, without a full stop."""
-    return [f"{record.op} {record.node} is no QuantConv: {record.reason}" for record in left]
-
+    return [f"{record.op} {record.node} is no QuantConv: {record.reason}" for record in not_quantised]

@@ -172,9 +172,7 @@ class EpilogueFinder:
             return None
         if not codes.is_same(self._per_tensor(quantize)):
             return None
-        longer = replace(
-            state, result=quantize.outputs[0], nodes=(*state.nodes, dequantize, node, quantize)
-        )
+        longer = replace(state, result=quantize.outputs[0], nodes=(*state.nodes, dequantize, node, quantize))
         if (node.domain, node.op_type) == ("", "MaxPool"):
             return replace(longer, pool=self._pool(node, value))
         if (node.domain, node.op_type) == ("", "Relu") and state.activation in (

@@ -5,7 +5,7 @@ A code c stands for the real number (c - zero_point) * scale.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -126,7 +126,7 @@ class Quantisations:
         *,
         axis: int,
         what: str,
-        types: Iterable[ir.DataType] = CODE_TYPES,
+        types: Sequence[ir.DataType] = CODE_TYPES,
     ) -> Quantisation:
         """Return the quantisation with these scales and zero points, which `what` names the codes of.
 
@@ -144,7 +144,7 @@ class Quantisations:
             if zeros is None:
                 raise NotQuantised(f"the zero point of {what} is no constant")
             dtype = zeros.dtype
-        if dtype not in types:
+        if dtype is None or dtype not in types:
             expected = " or ".join(map(type_name, types))
             actual = "of unknown type" if dtype is None else type_name(dtype)
             raise NotQuantised(f"{what} are {actual}; QuantConv takes {expected}")

@@ -66,7 +66,7 @@ class QuantConvWriter:
         offset = accumulator.offset
         zero_type = float_type if epilogue.y is None else epilogue.y.dtype
         zero_point = 0 if epilogue.y is None else epilogue.y.only_zero_point
-        inputs = [
+        inputs: list[ir.Value | None] = [
             accumulator.codes,
             constant("weight", weights.codes) if weights.value is None else weights.value,
             constant("scale", accumulator.factor.astype(np.float32) / unit),
