@@ -190,15 +190,28 @@ class GraphBuilder:
         return self.add("Conv", *inputs, name=name, group=group, pads=[border] * 4, **attributes)
 
 
-def residual_net(seed: int = 0, *, projected: bool = False, channels: int = 16) -> onnx.ModelProto:
-    """Return a float model like ResNet: a stem with a pool, two residual blocks, pooling and Gemm."""
+def residual_net(
+    seed: int = 0, *, projected: bool = False, normalised: bool = False, channels: int = 16
+) -> onnx.ModelProto:
+    """Return a float model like ResNet: a stem with a pool, two residual blocks, pooling and MatMul.
+
+    With `normalised`, a batch normalisation is behind each Conv.
+    """
     graph = GraphBuilder(seed)
-    x = graph.add("Relu", graph.conv("x", 3, channels, 7, strides=[2, 2], name="stem"))
+
+    def conv(x: str, channels_in: int, kernel: int, name: str, **attributes: Any) -> str:
+        y = graph.conv(x, channels_in, channels, kernel, name=name, **attributes)
+        if not normalised:
+            return y
+        parameters = [graph.constant(graph.numbers.uniform(0.8, 1.2, channels)) for _ in range(4)]
+        return graph.add("BatchNormalization", y, *parameters)
+
+    x = graph.add("Relu", conv("x", 3, 7, "stem", strides=[2, 2]))
     x = graph.add("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     for block in ("a", "b"):
-        y = graph.add("Relu", graph.conv(x, channels, channels, 3, name=f"{block}1"))
-        y = graph.conv(y, channels, channels, 3, name=f"{block}2")
-        shortcut = graph.conv(x, channels, channels, 1, name=f"{block}s") if projected else x
+        y = graph.add("Relu", conv(x, channels, 3, f"{block}1"))
+        y = conv(y, channels, 3, f"{block}2")
+        shortcut = conv(x, channels, 1, f"{block}s") if projected else x
         x = graph.add("Relu", graph.add("Add", y, shortcut))
     x = graph.add("Flatten", graph.add("GlobalAveragePool", x))
     x = graph.add("MatMul", x, graph.constant(graph.numbers.standard_normal((channels, 10))))

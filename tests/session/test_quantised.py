@@ -7,6 +7,7 @@ import math
 import numpy as np
 import onnx
 import pytest
+import quantised_models as models
 from convswap.errors import ConvswapError
 from convswap.graph.layout.choose import change_layouts
 from convswap.graph.names import node_names
@@ -14,8 +15,7 @@ from convswap.graph.plain_model import count_swapped, plain_model
 from convswap.graph.swap import SwapResult, swap
 from convswap.graph.value_types import ValueTypes
 from convswap.reference.evaluation import evaluate
-from helpers import quantised_models as models
-from helpers.layout_models import RandomCosts
+from layout_models import RandomCosts
 from onnx import TensorProto, helper
 from onnxruntime.quantization import QuantType
 
