@@ -21,6 +21,7 @@ from convswap.comparison.preparation import (
 )
 from convswap.comparison.result import Comparison, LayerResult, SideResult
 from convswap.comparison.verdict import ConvsAlone, Verdict, conv_is_right, judge
+from convswap.graph.plain_model import count_quantised
 from convswap.graph.swap import DEFAULT_LAYOUT, DEFAULT_PRECISION, FLOAT16_ON_CPU, QUANTISED_LAYOUT
 from convswap.inputs.feeds import Feeds, Source, input_shapes
 from convswap.inputs.model_with_data import UserModel
@@ -349,9 +350,13 @@ def _notes(
     if compared_outputs.in_float32:
         operators = ", ".join(compared_outputs.in_float32)
         yield f"computed in float32 for the reference, having no float64 form: {operators}"
-    in_subgraphs = compared.swapped_convs - sum(layer.convolutions for layer in compared.layers)
+    quantised = count_quantised(compared.swapping.model)
+    alone = sum(layer.convolutions for layer in compared.layers)
+    in_subgraphs = compared.swapped_convs - quantised - alone
     if in_subgraphs > 0:
         yield f"{in_subgraphs} swapped Conv in subgraphs: timed as part of the whole model only"
+    if quantised:
+        yield f"{quantised} QuantConv: timed as part of the whole model only"
     if compared_outputs.reference_note:
         yield compared_outputs.reference_note
     if not options.time_layers:

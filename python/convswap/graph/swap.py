@@ -141,6 +141,7 @@ def swap(
     only: str | None = None,
     fold: bool = True,
     fuse: bool = False,
+    quantise: bool = True,
     layout: str | None = None,
     batch: int = 1,
 ) -> SwapResult:
@@ -178,6 +179,7 @@ def swap(
         fold: whether to fold the constant biases, scales and batch normalisations after swapped Convs.
         fuse: whether to fold them and also to fuse residuals, activations, poolings and depthwise Convs, for
             Convs that were swapped before, too.
+        quantise: whether `fuse` also turns quantised convolutions into QuantConv.
         layout: "nchw" leaves tensors as they are; "nhwc" makes tensors NHWC where that suits the Convs around
             them; "auto" where it is estimated to gain on the card of this machine. `only` does not limit it.
             The default is "nhwc" if quantised convolutions were swapped, else "nchw".
@@ -209,7 +211,7 @@ def swap(
         lambda _: NodeChoice(algorithm, precision),
         reason_unselected,
         fuses=fuse,
-        quantises=is_selected if fuse else None,
+        quantises=is_selected if fuse and quantise else None,
     )
     layout = layout or (QUANTISED_LAYOUT if swapping.quantised else DEFAULT_LAYOUT)
     if not fuse:
