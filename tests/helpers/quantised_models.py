@@ -255,6 +255,7 @@ def quantised(
     activations: QuantType = QuantType.QInt8,
     weights: QuantType = QuantType.QInt8,
     reduce_range: bool = False,
+    op_types_to_quantize: Sequence[str] | None = None,
     **extra: Any,
 ) -> onnx.ModelProto:
     """Return `model` as onnxruntime.quantization quantises it."""
@@ -271,6 +272,7 @@ def quantised(
             activation_type=activations,
             weight_type=weights,
             reduce_range=reduce_range,
+            op_types_to_quantize=op_types_to_quantize,
             extra_options=extra,
         )
         return onnx.load(target)

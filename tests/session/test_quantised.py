@@ -405,3 +405,21 @@ def test_scales_for_each_channel_move_with_the_channels():
     np.testing.assert_allclose(
         models.run_plain(models.to_proto(plain_model(result.model)), feeds)[0], expected, rtol=0, atol=1e-5
     )
+
+
+def test_silu_without_roundings_between_its_nodes_is_a_part_of_the_conv():
+    graph = models.GraphBuilder(2)
+    x = "x"
+    for channels in (3, 16, 16):
+        y = graph.conv(x, channels, 16, 3)
+        x = graph.add("Mul", y, graph.add("Sigmoid", y))
+    original = graph.model(["n", 3, 12, 10], graph.conv(graph.add("Concat", x, y, axis=1), 32, 8, 1))
+    kinds = ["Conv", "Concat"]
+    quantised = models.quantised(original, per_channel=True, op_types_to_quantize=kinds)
+    result = swap(quantised, fuse=True)
+    message = result.to_proto()
+    assert len(models.quant_convs(message)) == 4
+    # The last Conv before the Concat gives two values, so its SiLU stays.
+    assert models.ops(message).count("Sigmoid") == 1
+    check_nodes(quantised, result)
+    check_whole(quantised, result)
