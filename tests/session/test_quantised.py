@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
 import onnx
 import pytest
 import quantised_models as models
+from convswap.cli.main import main
 from convswap.errors import ConvswapError
 from convswap.graph.layout.choose import change_layouts
 from convswap.graph.names import node_names
@@ -423,3 +425,154 @@ def test_silu_without_roundings_between_its_nodes_is_a_part_of_the_conv():
     assert models.ops(message).count("Sigmoid") == 1
     check_nodes(quantised, result)
     check_whole(quantised, result)
+
+
+@pytest.mark.parametrize("size", [(13,), (5, 4, 6)], ids=["1-d", "3-d"])
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_data_of_other_ranks_are_quantised(size, layout):
+    graph = models.QuantisedBuilder(4)
+    rank = len(size)
+
+    def conv(x, channels, filters, group=1):
+        w, _ = graph.weights((filters, channels // group, *[3] * rank), per_channel=True)
+        return graph.add("Conv", x, w, pads=[1] * 2 * rank, group=group)
+
+    x = graph.rounded("x", graph.quantisation(0.03, 5))
+    x = graph.rounded(graph.add("Relu", conv(x, 4, 16)), graph.quantisation(0.017, -128))
+    y = graph.rounded(conv(x, 16, 16, group=16), graph.quantisation(0.013, 3))
+    x = graph.rounded(graph.add("Relu", graph.add("Add", y, x)), graph.quantisation(0.019, -128))
+    original = graph.model(["n", 4, *size], conv(x, 16, 16))
+    result = swap(original, fuse=True, layout=layout)
+    message = result.to_proto()
+    assert len(models.quant_convs(message)) == 3 and len(message.graph.node) <= 5
+    check_nodes(original, result)
+    check_whole(original, result)
+    plain = models.run_plain(models.to_proto(plain_model(result.model)), data_of(original))
+    expected = models.run_swapped(message, data_of(original))
+    np.testing.assert_allclose(plain[0], expected[0], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("opset", "ir_version"), [(10, 3), (10, 5), (12, 7), (23, 10), (25, 12)])
+def test_every_opset_with_quantisations_is_read(opset, ir_version):
+    graph = models.QuantisedBuilder(3, opset)
+    x = graph.rounded("x", graph.quantisation(0.03, 5))
+    w, scale = graph.weights((8, 3, 3, 3), per_channel=opset >= 13)
+    x = graph.add("Conv", x, w, *graph.bias(8, 0.03, scale, form="float"), name="conv")
+    attributes = {"precision": int(TensorProto.FLOAT)} if opset >= 23 else {}
+    y = graph.quantize(graph.add("Relu", x), graph.quantisation(0.02, -128), **attributes)
+    original = graph.model(["n", 3, 8, 8], y)
+    original.ir_version = ir_version
+    if ir_version < 4:
+        # In this version initializers are inputs, too.
+        original.graph.input.extend(
+            helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            for tensor in original.graph.initializer
+        )
+    onnx.checker.check_model(original)
+    result = swap(original, fuse=True)
+    message = result.to_proto()
+    assert [node.name for node in models.quant_convs(message)] == ["conv"]
+    feeds = {"x": np.random.default_rng(1).standard_normal((2, 3, 8, 8)).astype(np.float32)}
+    if opset < 25:  # the newest that this version of ONNX Runtime is known to run
+        (actual,), (expected,) = models.run_swapped(message, feeds), models.run_plain(original, feeds)
+        steps = np.abs(actual.astype(np.int64) - expected.astype(np.int64))
+        assert steps.max() <= 1 and (steps > 0).mean() <= SHARE_OF_STEPS
+
+
+def test_type_without_a_zero_point_is_read():
+    graph = models.QuantisedBuilder(3, 21)
+    scale = graph.constant(0.03)
+    x = graph.add("QuantizeLinear", "x", scale, output_dtype=int(TensorProto.INT8))
+    x = graph.add("DequantizeLinear", x, scale)
+    w, _ = graph.weights((8, 3, 3, 3), per_channel=True)
+    y = graph.add("QuantizeLinear", graph.add("Conv", x, w, name="conv"), scale)
+    original = graph.model(["n", 3, 8, 8], y)
+    result = swap(original, fuse=True)
+    node = models.node_named(result.to_proto(), "conv")
+    assert models.initializer(result.to_proto(), node.input[3]).dtype == np.uint8
+    check_nodes(original, result)
+
+
+def branch_model() -> onnx.ModelProto:
+    """A model whose quantised Conv is in a branch of an If."""
+    graph = models.QuantisedBuilder(6)
+    x = graph.rounded("x", graph.quantisation(0.03, 5))
+    w, _ = graph.weights((8, 3, 3, 3), per_channel=True)
+    y = graph.quantize(graph.add("Conv", x, w, name="conv"), graph.quantisation(0.02))
+    then = helper.make_graph(graph.nodes, "then", [], [onnx.ValueInfoProto(name=y)], graph.initializers)
+    other = helper.make_node(
+        "Constant", [], ["none"], value=onnx.numpy_helper.from_array(np.zeros((1, 8, 6, 6), np.int8))
+    )
+    otherwise = helper.make_graph([other], "else", [], [onnx.ValueInfoProto(name="none")])
+    outer = models.GraphBuilder()
+    outer.nodes.append(
+        helper.make_node("If", [outer.constant(True, bool)], ["y"], then_branch=then, else_branch=otherwise)
+    )
+    return outer.model(["n", 3, 8, 8], "y")
+
+
+def test_conv_in_a_branch_is_quantised():
+    result = swap(branch_model(), fuse=True)
+    (branch,) = [node for node in result.to_proto().graph.node if node.op_type == "If"]
+    then = next(attribute.g for attribute in branch.attribute if attribute.name == "then_branch")
+    assert [node.op_type for node in then.node] == ["QuantizeLinear", "QuantConv"]
+    assert {tensor.name for tensor in then.initializer} >= set(then.node[1].input[2:])
+
+
+def test_inner_value_that_is_an_output_ends_the_node():
+    graph = models.QuantisedBuilder()
+    x = graph.rounded("x", graph.quantisation(0.1))
+    w, _ = graph.weights((4, 3, 3, 3), per_channel=False)
+    inner = graph.add("Relu", graph.add("Conv", x, w, name="conv"))
+    original = graph.model(["n", 3, 8, 8], [inner, graph.quantize(inner, graph.quantisation(0.1))])
+    result = swap(original, fuse=True)
+    assert models.ops(result.to_proto()) == ["QuantizeLinear", "QuantConv", "QuantizeLinear"]
+    assert [output.name for output in result.to_proto().graph.output] == [
+        o.name for o in original.graph.output
+    ]
+    check_nodes(original, result)
+
+
+def test_residual_of_another_type_stays_an_add():
+    graph = models.QuantisedBuilder(dtype=np.uint8)
+    x = graph.rounded("x", graph.quantisation(0.1, 100))
+    w, _ = graph.weights((3, 3, 1, 1), per_channel=False)
+    z = graph.rounded("x", graph.quantisation(0.1, 0, np.int8))
+    y = graph.add("Add", graph.add("Conv", x, w, name="conv"), z)
+    original = graph.model(["n", 3, 8, 8], graph.quantize(y, graph.quantisation(0.1)))
+    result = swap(original, fuse=True)
+    assert "Add" in models.ops(result.to_proto())
+    check_nodes(original, result)
+
+
+def test_swapped_file_comes_back_unchanged(tmp_path):
+    swap(models.model_optimizer_net(), fuse=True).save(tmp_path / "fast.onnx")
+    again = swap(tmp_path / "fast.onnx", fuse=True)
+    assert not again.swapped and again.to_proto() == onnx.load(tmp_path / "fast.onnx")
+
+
+def test_command_reports_what_was_quantised_and_what_was_left(tmp_path, capsys):
+    graph = models.QuantisedBuilder()
+    x = graph.rounded("x", graph.quantisation(0.1))
+    w, _ = graph.weights((4, 3, 3, 3), per_channel=False)
+    y = graph.rounded(graph.add("Conv", x, w, name="quantised"), graph.quantisation(0.1))
+    y = graph.add("Conv", y, graph.constant(np.ones((2, 4, 1, 1))), name="of numbers")
+    onnx.save(graph.model(["n", 3, 8, 8], y), tmp_path / "model.onnx")
+    arguments = [
+        "swap",
+        tmp_path / "model.onnx",
+        "-o",
+        tmp_path / "fast.onnx",
+        "--fuse",
+        "--report",
+        tmp_path / "r",
+    ]
+    assert main(list(map(str, arguments))) == 0
+    output = capsys.readouterr().out
+    assert "2 Conv swapped, 0 left" in output
+    assert "QuantConv quantised includes QuantizeLinear" in output
+    assert "Conv of numbers is no QuantConv: its data are codes, but its weights are no result of" in output
+    report = json.loads((tmp_path / "r").read_text())
+    assert [record["op"] for record in report["fused"]] == ["QuantConv"]
+    assert [record["node"] for record in report["not_quantised"]] == ["of numbers"]
+    assert "layout" in report
