@@ -295,12 +295,19 @@ def test_float16_model_gives_float16_numbers():
     x = graph.add("Cast", "x", to=TensorProto.FLOAT16)
     x = graph.rounded(x, graph.quantisation(0.03))
     w, _ = graph.weights((8, 3, 3, 3), per_channel=True)
-    x = graph.rounded(graph.add("Relu", graph.add("Conv", x, w, name="a")), graph.quantisation(0.02))
+    y = graph.add("Conv", x, w, name="a")
+    # HardSwish with its factor 1 / 6 in float16.
+    three, zero, six, factor = (graph.constant(number, np.float16) for number in (3, 0, 6, 1 / 6))
+    gate = graph.add("Clip", graph.add("Add", y, three), zero, six)
+    y = graph.add("Mul", graph.add("Mul", y, gate), factor)
+    x = graph.rounded(y, graph.quantisation(0.02))
     w, _ = graph.weights((4, 8, 1, 1), per_channel=True)
     bias = graph.constant([0.5, 1, 2, -1], np.float16)
     original = graph.model(["n", 3, 8, 8], graph.add("Conv", x, w, bias, name="b"))
     result = swap(original, fuse=True)
     message = result.to_proto()
+    assert models.ops(message) == ["Cast", "QuantizeLinear", "QuantConv", "QuantConv"]
+    assert models.attributes_of(models.node_named(message, "a"))["activation"] == "HardSwish"
     node = models.node_named(message, "b")
     assert models.initializer(message, node.input[2]).dtype == np.float32
     assert models.initializer(message, node.input[3]).dtype == np.float16

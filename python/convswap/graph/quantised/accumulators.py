@@ -51,8 +51,8 @@ class Accumulator:
     """The int32 sums of a convolution, times `factor`, plus `offset`: numbers in the units of the model.
 
     `bias` is a part of the sums. `codes` and `x` are the data and their quantisation. `nodes` are the
-    convolution and the nodes behind it that belong to it. `result` is the value of these numbers, or of their
-    codes if `y` is set.
+    convolution and the nodes behind it that belong to it. `result` is the value of these numbers, of type
+    `float_type`, or of their codes if `y` is set.
     """
 
     codes: ir.Value
@@ -63,6 +63,7 @@ class Accumulator:
     bias: np.ndarray | None = None
     offset: np.ndarray | None = None
     y: Quantisation | None = None
+    float_type: ir.DataType = ir.DataType.FLOAT
     nodes: list[ir.Node] = field(default_factory=list)
 
     @property
@@ -115,7 +116,13 @@ class AccumulatorReader:
         weights = self._dequantised_weights(w_node)
         factor = quantisation.only_scale * weights.scale
         accumulator = Accumulator(
-            _required(x_node, 0), quantisation, weights, factor, node.outputs[0], nodes=[node]
+            _required(x_node, 0),
+            quantisation,
+            weights,
+            factor,
+            node.outputs[0],
+            float_type=element_type,
+            nodes=[node],
         )
         if bias is not None:
             self._add_bias(accumulator, bias)
@@ -158,6 +165,7 @@ class AccumulatorReader:
             raise NotQuantised(str(reason)) from None
         if target not in map(int, FLOAT_TYPES):
             raise NotQuantised("the Cast of its sums is to another type than float32 and float16")
+        accumulator.float_type = ir.DataType(target)
         factor = self._operand(accumulator, "Mul")
         if factor is None:
             raise NotQuantised("its sums are not multiplied by a constant for each filter")

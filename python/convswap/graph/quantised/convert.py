@@ -11,7 +11,7 @@ import onnx_ir as ir
 from convswap.graph.domain import DOMAIN, DOMAIN_VERSION, QUANT_OP, op_name
 from convswap.graph.epilogue import NotFusable
 from convswap.graph.fusion.fuse import Fused
-from convswap.graph.quantised.accumulators import FLOAT_TYPES, Accumulator, AccumulatorReader
+from convswap.graph.quantised.accumulators import Accumulator, AccumulatorReader
 from convswap.graph.quantised.epilogues import Epilogue, EpilogueFinder
 from convswap.graph.quantised.quantisation import NotQuantised, Quantisations, is_dequantize, is_quantize
 from convswap.graph.quantised.write import QuantConvWriter, remove_unused
@@ -68,14 +68,13 @@ def quantise_convs(
         except (NotQuantised, NotFusable) as reason:
             not_quantised.append(LeftQuantised(names[node], op_name(node), str(reason)))
     # All chains are found before the first change, because types are those of the unchanged model.
-    float_types = [_float_type(accumulator, types) for accumulator, _ in chains]
     for _, epilogue in chains:
         # Shape inference does not know QuantConv, so its output shape is stored in the model.
         types.complete(epilogue.result)
     made = tuple(_record(names, *chain) for chain in chains)
     writer = QuantConvWriter(model, names)
-    for (accumulator, epilogue), float_type in zip(chains, float_types, strict=True):
-        writer.write(accumulator, epilogue, float_type)
+    for accumulator, epilogue in chains:
+        writer.write(accumulator, epilogue)
     if chains:
         model.opset_imports[DOMAIN] = DOMAIN_VERSION
     return made, tuple(not_quantised)
@@ -90,12 +89,6 @@ def _may_be_quantised(node: ir.Node) -> bool:
 def _record(names: Mapping[ir.Node, str], accumulator: Accumulator, epilogue: Epilogue) -> Fused:
     nodes = (*accumulator.nodes[1:], *epilogue.nodes)
     return Fused(names[accumulator.conv], QUANT_OP, tuple((op_name(node), names[node]) for node in nodes))
-
-
-def _float_type(accumulator: Accumulator, types: ValueTypes) -> ir.DataType:
-    """Return the type of the numbers behind `accumulator`; float32 if its result is codes."""
-    element_type = None if accumulator.y is not None else types.element_type([accumulator.result])
-    return element_type if element_type in FLOAT_TYPES else ir.DataType.FLOAT
 
 
 def _merge_equal_quantisations(model: ir.Model, quantisations: Quantisations) -> None:

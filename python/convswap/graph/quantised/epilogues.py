@@ -99,7 +99,7 @@ class EpilogueFinder:
     def _steps_of_numbers(self, state: Epilogue, accumulator: Accumulator) -> Iterator[Epilogue]:
         value = state.result
         if state.activation == NO_ACTIVATION and state.pool is None:
-            match = find_decomposed_activation(value, ir.DataType.FLOAT, self._quantisations.constants)
+            match = find_decomposed_activation(value, accumulator.float_type, self._quantisations.constants)
             if match is not None and not any(map(self._is_taken, match[1])):
                 activation, nodes = match
                 yield replace(
@@ -119,7 +119,7 @@ class EpilogueFinder:
             yield self._with_residual(longer, value, node, accumulator)
         elif op in ACTIVATION_OPS and state.activation == NO_ACTIVATION and state.pool is None:
             activation = read_activation(
-                node, value, ir.DataType.FLOAT, self._quantisations.constants, opset=self._opset
+                node, value, accumulator.float_type, self._quantisations.constants, opset=self._opset
             )
             yield replace(longer, activation=activation)
         elif op in POOL_OPS and state.pool is None and node.inputs[0] is value:

@@ -22,14 +22,14 @@ class QuantConvWriter:
     def __init__(self, model: ir.Model, names: Mapping[ir.Node, str]) -> None:
         self._names, self._constants = names, ConstantWriter(model)
 
-    def write(self, accumulator: Accumulator, epilogue: Epilogue, float_type: ir.DataType) -> None:
-        """Write one QuantConv. `float_type` is the type of a result that is no codes."""
+    def write(self, accumulator: Accumulator, epilogue: Epilogue) -> None:
+        """Write one QuantConv."""
         conv, nodes = accumulator.conv, [*accumulator.nodes, *epilogue.nodes]
         node, graph = nodes[-1], conv.graph
         assert isinstance(graph, ir.Graph)
         old_inputs = [value for old in nodes for value in old.inputs]
         attributes = [attribute for name, attribute in conv.attributes.items() if name in CONV_ATTRIBUTES]
-        inputs = self._inputs(accumulator, epilogue, float_type)
+        inputs = self._inputs(accumulator, epilogue)
         if accumulator.codes.dtype is None:
             # Shape inference knows no type behind some operators of ONNX Runtime.
             accumulator.codes.type = ir.TensorType(accumulator.x.dtype)
@@ -49,9 +49,7 @@ class QuantConvWriter:
         graph.remove(nodes[:-1], safe=True)
         remove_unused(old_inputs)
 
-    def _inputs(
-        self, accumulator: Accumulator, epilogue: Epilogue, float_type: ir.DataType
-    ) -> list[ir.Value | None]:
+    def _inputs(self, accumulator: Accumulator, epilogue: Epilogue) -> list[ir.Value | None]:
         """Return the inputs of the QuantConv.
 
         Absent inputs before present ones become zeros: ONNX Runtime up to 1.23.2 fails at an empty input.
@@ -64,7 +62,7 @@ class QuantConvWriter:
 
         unit = _unit(epilogue)
         offset = accumulator.offset
-        zero_type = float_type if epilogue.y is None else epilogue.y.dtype
+        zero_type = accumulator.float_type if epilogue.y is None else epilogue.y.dtype
         zero_point = 0 if epilogue.y is None else epilogue.y.only_zero_point
         inputs: list[ir.Value | None] = [
             accumulator.codes,
