@@ -606,3 +606,42 @@ def test_command_reports_what_was_quantised_and_what_was_left(tmp_path, capsys):
     assert [record["op"] for record in report["fused"]] == ["QuantConv"]
     assert [record["node"] for record in report["not_quantised"]] == ["of numbers"]
     assert "layout" in report
+
+
+def test_constants_that_pytorch_s_exporter_computes_are_read():
+    graph = models.QuantisedBuilder(8, 13, dtype=np.uint8)
+
+    def quantisation(scale, zero_point):
+        # Doubles and int64 of Python become constants with casts.
+        return [
+            graph.add("Cast", graph.constant(scale, np.float64), to=TensorProto.FLOAT),
+            graph.add("Cast", graph.constant(zero_point, np.int64), to=TensorProto.UINT8),
+        ]
+
+    x_quantisation = quantisation(0.03, 120)
+    x = graph.rounded("x", x_quantisation)
+    w_scale = graph.add(
+        "Cast", graph.constant(graph.numbers.uniform(0.001, 0.002, 8), np.float64), to=TensorProto.FLOAT
+    )
+    w_zero = graph.add("Cast", graph.constant(np.zeros(8), np.int64), to=TensorProto.INT8)
+    codes = graph.constant(graph.numbers.integers(-63, 64, (8, 3, 3, 3)), np.int8)
+    w = graph.add("DequantizeLinear", codes, w_scale, w_zero, axis=0)
+    scale = graph.add("Mul", w_scale, x_quantisation[0])
+    zeros = graph.add(
+        "ConstantOfShape",
+        graph.add("Shape", scale),
+        value=onnx.numpy_helper.from_array(np.zeros(1, np.int32)),
+    )
+    bias = graph.add("Div", graph.constant(graph.numbers.standard_normal(8)), scale)
+    bias = graph.add("Cast", bias, to=TensorProto.INT32)
+    bias = graph.add("DequantizeLinear", bias, scale, zeros, axis=0)
+    y = graph.add("Conv", x, w, bias, name="conv")
+    y = graph.quantize(graph.add("Relu", y), quantisation(0.02, 0))
+    original = graph.model(["n", 3, 8, 8], y)
+    result = swap(original, fuse=True)
+    message = result.to_proto()
+    # What computed the scale of the data still serves the QuantizeLinear of the input.
+    assert models.ops(message) == ["Cast", "Cast", "QuantizeLinear", "QuantConv"]
+    node = models.node_named(message, "conv")
+    assert len(node.input) == 5 and models.initializer(message, node.input[4]).dtype == np.int32
+    check_nodes(original, result)

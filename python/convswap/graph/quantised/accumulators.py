@@ -213,9 +213,9 @@ class AccumulatorReader:
         tensor = self._quantisations.constants.tensor(value)
         if tensor is None:
             raise NotQuantised("its weights are not constant")
-        # A subgraph may read the value of an outer graph; a value behind an Unsqueeze has another shape.
-        direct = self._quantisations.constants.direct_tensor(value)
-        return _shifted(tensor.numpy(), quantisation, None if direct is None else value)
+        # Weights that the graph computes become a new constant.
+        stays = self._quantisations.constants.is_stored(value)
+        return _shifted(tensor.numpy(), quantisation, value if stays else None)
 
     def _add_bias(self, accumulator: Accumulator, value: ir.Value) -> None:
         """Make the bias of a Conv a part of the sums if its scale fits, else an offset."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from convswap.graph.constants import Constants
 from convswap.graph.domain import type_name
 from convswap.graph.epilogue import NotFusable, read_int
+from convswap.graph.quantised.computed_constants import ComputedConstants
 from convswap.graph.value_types import ValueTypes
 
 # Older versions of ONNX Runtime's tools write both operators in its own domain for types that ONNX did not
@@ -97,7 +97,7 @@ class Quantisations:
 
     def __init__(self, model: ir.Model, types: ValueTypes) -> None:
         self._types = types
-        self.constants = Constants(model)
+        self.constants = ComputedConstants(model)
 
     def of_node(self, node: ir.Node, *, what: str) -> Quantisation:
         """Return the quantisation of a QuantizeLinear or DequantizeLinear; `what` names its codes."""

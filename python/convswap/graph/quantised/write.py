@@ -12,6 +12,7 @@ from convswap.graph.domain import DOMAIN, QUANT_OP
 from convswap.graph.epilogue import NO_ACTIVATION, Activation
 from convswap.graph.plain_model import CONV_ATTRIBUTES
 from convswap.graph.quantised.accumulators import Accumulator
+from convswap.graph.quantised.computed_constants import is_constant_arithmetic
 from convswap.graph.quantised.epilogues import Epilogue
 from convswap.graph.quantised.quantisation import is_dequantize, is_quantize
 
@@ -136,14 +137,16 @@ def _divided(activation: Activation, unit: np.float32) -> Activation:
 
 
 def remove_unused(values: Iterable[ir.Value | None]) -> None:
-    """Remove the quantisations that nothing reads, and then constants that nothing reads."""
+    """Remove quantisations and arithmetic that nothing reads, and then constants that nothing reads."""
     pending = list(values)
     while pending:
         value = pending.pop()
         if value is None or value.uses() or value.is_graph_output():
             continue
         writer = value.producer()
-        if writer is not None and (is_quantize(writer) or is_dequantize(writer)):
+        if writer is not None and (
+            is_quantize(writer) or is_dequantize(writer) or is_constant_arithmetic(writer)
+        ):
             pending += writer.inputs
             if isinstance(writer.graph, ir.Graph):
                 writer.graph.remove(writer, safe=True)
