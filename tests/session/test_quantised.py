@@ -407,6 +407,17 @@ def test_float64_evaluation_computes_quant_conv(layout):
     np.testing.assert_allclose(evaluation.outputs[0], expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "original", [models.model_optimizer_net, models.exported_net], ids=["model_optimizer", "exported"]
+)
+def test_float64_evaluation_dequantizes(original):
+    feeds = data_of(original())
+    evaluation = evaluate(original(), feeds)
+    assert not evaluation.in_float32
+    expected = models.run_plain(original(), feeds)[0]
+    np.testing.assert_allclose(evaluation.outputs[0], expected, rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_any_tensors_may_be_nhwc(seed):
     original = models.quantised(

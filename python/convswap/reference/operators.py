@@ -184,6 +184,29 @@ class LpNormalization(OpRun):
         return (x / np.where(norm == 0, 1.0, norm),)
 
 
+class DequantizeLinear(OpRun):
+    """(x - zero point) * scale at every opset, for integers with one scale or one per index of an axis."""
+
+    def _run(
+        self,
+        x: np.ndarray,
+        scale: np.ndarray,
+        zero_point: np.ndarray | None = None,
+        axis: int = 1,
+        block_size: int = 0,
+        **unused: Any,
+    ) -> tuple[Any, ...]:
+        if block_size or scale.ndim > 1 or x.dtype not in (np.int8, np.uint8, np.int16, np.uint16, np.int32):
+            # The CPU provider then computes the node.
+            raise NotImplementedError("DequantizeLinear of this form")
+        is_per_axis = scale.size > 1
+        shape = [-1 if index == axis % x.ndim else 1 for index in range(x.ndim)] if is_per_axis else []
+        difference = x.astype(np.float64)
+        if zero_point is not None:
+            difference -= zero_point.astype(np.float64).reshape(shape)
+        return (difference * scale.astype(np.float64).reshape(shape),)
+
+
 class Optional(OpRun):
     """Its input, or None without an input: ONNX Runtime represents an optional by its value."""
 
@@ -207,6 +230,7 @@ OPERATORS: tuple[type[OpRun], ...] = (
     GlobalMaxPool,
     MaxPool,
     AveragePool,
+    DequantizeLinear,
     LpPool,
     LpNormalization,
     Optional,
