@@ -12,8 +12,9 @@ import numpy as np
 import onnx
 import onnxruntime
 from convswap.graph.domain import DOMAIN, QUANT_OP
-from convswap.graph.plain_model import plain_nodes
+from convswap.graph.plain_model import onnx_opset, plain_nodes
 from convswap.graph.serialisation import to_proto
+from convswap.reference.provider_node import names_read
 from convswap.reference.quantised import quant_conv
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
@@ -88,9 +89,12 @@ def run_swapped(
         if (node.domain, node.op_type) == (DOMAIN, QUANT_OP):
             values[node.output[0]] = run_quant_conv(model, node, values)
             continue
-        plain = plain_nodes(node, OPSET, int(TensorProto.FLOAT), {}) if node.domain == DOMAIN else [node]
+        plain = [node]
+        if node.domain == DOMAIN:
+            shapes = {name: values[name].shape for name in node.input if name}
+            plain = plain_nodes(node, onnx_opset(model.opset_import), int(TensorProto.FLOAT), shapes)
         for part in plain:
-            results = _run_node(part, model, [values[name] if name else None for name in part.input])
+            results = _run_node(part, model, {name: values[name] for name in names_read(part)})
             values |= dict(zip([name for name in part.output if name], results, strict=True))
     return [values[name] for name in outputs or [output.name for output in model.graph.output]]
 
@@ -104,23 +108,21 @@ def run_quant_conv(
     return quant_conv(*inputs, *[None] * (7 - len(inputs)), attributes=attributes_of(node))
 
 
-def _run_node(node: onnx.NodeProto, model: onnx.ModelProto, inputs: Sequence[Any]) -> list[np.ndarray]:
-    names = dict(zip(node.input, inputs, strict=True))
+def _run_node(
+    node: onnx.NodeProto, model: onnx.ModelProto, values: Mapping[str, np.ndarray]
+) -> list[np.ndarray]:
+    """Return the results of `node`, which also reads `values` in its subgraphs."""
     graph = helper.make_graph(
         [node],
         "node",
         [
             helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
-            for name, value in names.items()
-            if name
+            for name, value in values.items()
         ],
         [onnx.ValueInfoProto(name=name) for name in node.output if name],
     )
     opsets = [opset for opset in model.opset_import if opset.domain != DOMAIN]
-    return run_plain(
-        helper.make_model(graph, opset_imports=opsets, ir_version=model.ir_version),
-        {name: value for name, value in names.items() if name},
-    )
+    return run_plain(helper.make_model(graph, opset_imports=opsets, ir_version=model.ir_version), values)
 
 
 class GraphBuilder:

@@ -656,3 +656,17 @@ def test_constants_that_pytorch_s_exporter_computes_are_read():
     node = models.node_named(message, "conv")
     assert len(node.input) == 5 and models.initializer(message, node.input[4]).dtype == np.int32
     check_nodes(original, result)
+
+
+def test_qlinear_conv_may_quantise_its_weights_in_the_graph():
+    graph = models.QuantisedBuilder(9)
+    x_scale, y_scale = graph.quantisation(0.03, 5), graph.quantisation(0.02, -10)
+    w_scale = [graph.constant(np.full(8, 0.01)), graph.constant(np.zeros(8), np.int8)]
+    numbers = graph.constant(graph.numbers.uniform(-0.6, 0.6, (8, 3, 3, 3)))
+    w = graph.quantize(numbers, w_scale, axis=0)
+    x = graph.quantize("x", x_scale)
+    y = graph.add("QLinearConv", x, *x_scale, w, *w_scale, *y_scale, name="conv")
+    original = graph.model(["n", 3, 8, 8], y)
+    result = swap(original, fuse=True)
+    assert models.ops(result.to_proto()) == ["QuantizeLinear", "QuantConv"]
+    check_nodes(original, result, share=0.0)

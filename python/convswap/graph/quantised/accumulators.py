@@ -26,6 +26,8 @@ from convswap.graph.value_types import ValueTypes
 
 FLOAT_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 _RANKS = range(3, 6)
+# The names of codes in messages.
+_DATA, _WEIGHTS = "its data", "its weights"
 # Sums are int32.
 _MAX_SUM = 2**31
 _MAX_CODE_DIFFERENCE, _MAX_WEIGHT = 255, 128
@@ -113,7 +115,7 @@ class AccumulatorReader:
             actual = "unknown" if element_type is None else type_name(element_type)
             raise NotQuantised(f"its type is {actual}; QuantConv writes codes, float32 or float16")
         quantisation = self._data(x_node)
-        weights = self._dequantised_weights(w_node)
+        weights = self._weights(_required(w_node, 0), self._quantisations.of_node(w_node, what=_WEIGHTS))
         factor = quantisation.only_scale * weights.scale
         accumulator = Accumulator(
             _required(x_node, 0),
@@ -135,8 +137,8 @@ class AccumulatorReader:
         if read_int(node, "channels_last", 0):
             raise NotQuantised("its data are in NHWC: use the model as it was before it was optimised")
         read, per_tensor = self._quantisations.read, self._quantisations.per_tensor
-        quantisation = per_tensor(read(x_scale, x_zero, None, axis=1, what="its data"), what="its data")
-        weights = self._weights(w, read(w_scale, w_zero, None, axis=0, what="its weights"))
+        quantisation = per_tensor(read(x_scale, x_zero, None, axis=1, what=_DATA), what=_DATA)
+        weights = self._weights(w, read(w_scale, w_zero, None, axis=0, what=_WEIGHTS))
         y = per_tensor(read(y_scale, y_zero, None, axis=1, what="its results"), what="its results")
         factor = quantisation.only_scale * weights.scale
         accumulator = Accumulator(x, quantisation, weights, factor, node.outputs[0], y=y, nodes=[node])
@@ -153,9 +155,9 @@ class AccumulatorReader:
             raise NotQuantised("it is no valid ConvInteger")
         unit_scale = ir.Value(const_value=ir.Tensor(np.ones((), np.float32)))
         x_type, w_type = self._types.element_type([x]), self._types.element_type([w])
-        quantisation = self._quantisations.read(unit_scale, x_zero, x_type, axis=1, what="its data")
+        quantisation = self._quantisations.read(unit_scale, x_zero, x_type, axis=1, what=_DATA)
         weights = self._weights(
-            w, self._quantisations.read(unit_scale, w_zero, w_type, axis=0, what="its weights")
+            w, self._quantisations.read(unit_scale, w_zero, w_type, axis=0, what=_WEIGHTS)
         )
         accumulator = Accumulator(x, quantisation, weights, weights.scale, node.outputs[0], nodes=[node])
         _append_next(accumulator, "Cast")
@@ -192,30 +194,21 @@ class AccumulatorReader:
         return numbers.astype(np.float32)
 
     def _data(self, node: ir.Node) -> Quantisation:
-        what = "its data"
-        return self._quantisations.per_tensor(self._quantisations.of_node(node, what=what), what=what)
-
-    def _dequantised_weights(self, node: ir.Node) -> Weights:
-        what = "its weights"
-        quantisation = self._quantisations.of_node(node, what=what)
-        codes = _required(node, 0)
-        writer = codes.producer()
-        if writer is None or not is_quantize(writer):
-            return self._weights(codes, quantisation)
-        numbers = self._quantisations.constants.tensor(writer.inputs[0])
-        if numbers is None:
-            raise NotQuantised("its weights are not constant")
-        if not quantisation.is_same(self._quantisations.of_node(writer, what=what)):
-            raise NotQuantised("its weights are quantised and dequantised differently")
-        return _shifted(quantisation.codes(numbers.numpy()), quantisation, None)
+        return self._quantisations.per_tensor(self._quantisations.of_node(node, what=_DATA), what=_DATA)
 
     def _weights(self, value: ir.Value, quantisation: Quantisation) -> Weights:
-        tensor = self._quantisations.constants.tensor(value)
+        """Return the weights whose codes are `value`: a constant, or quantised in the graph."""
+        constants, writer = self._quantisations.constants, value.producer()
+        is_quantised = writer is not None and is_quantize(writer)
+        tensor = constants.tensor(writer.inputs[0] if writer is not None and is_quantised else value)
         if tensor is None:
             raise NotQuantised("its weights are not constant")
-        # Weights that the graph computes become a new constant.
-        stays = self._quantisations.constants.is_stored(value)
-        return _shifted(tensor.numpy(), quantisation, value if stays else None)
+        if writer is None or not is_quantised:
+            # Weights that the graph computes become a new constant.
+            return _shifted(tensor.numpy(), quantisation, value if constants.is_stored(value) else None)
+        if not quantisation.is_same(self._quantisations.of_node(writer, what=_WEIGHTS)):
+            raise NotQuantised("its weights are quantised and dequantised differently")
+        return _shifted(quantisation.codes(tensor.numpy()), quantisation, None)
 
     def _add_bias(self, accumulator: Accumulator, value: ir.Value) -> None:
         """Make the bias of a Conv a part of the sums if its scale fits, else an offset."""
