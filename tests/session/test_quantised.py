@@ -670,3 +670,23 @@ def test_qlinear_conv_may_quantise_its_weights_in_the_graph():
     result = swap(original, fuse=True)
     assert models.ops(result.to_proto()) == ["QuantizeLinear", "QuantConv"]
     check_nodes(original, result, share=0.0)
+
+
+def test_shapes_behind_operators_on_codes_are_known():
+    graph = models.GraphBuilder(4)
+    x = graph.conv("x", 16, 16, 3)
+    x = graph.add("Concat", x, graph.conv("x", 16, 16, 1), axis=1)
+    x = graph.add("LeakyRelu", graph.conv(x, 32, 16, 3))
+    y = graph.conv(x, 16, 16, 3)
+    original = graph.model(["n", 16, 9, 7], graph.conv(graph.add("Mul", x, y), 16, 8, 1))
+    quantised = models.quantised(original, qdq=False)
+    result = swap(quantised, fuse=True, layout="nhwc")
+    types = ValueTypes(result.nchw_model)
+    convs = [node for node in result.nchw_model.graph if node.op_type == "QuantConv"]
+    assert len(convs) == 5 and {"QLinearConcat", "QLinearMul", "QLinearLeakyRelu"} <= set(
+        models.ops(result.to_proto())
+    )
+    for conv in convs:
+        assert types.axes(conv.inputs[0])[2:] == [9, 7] and types.axes(conv.outputs[0])[2:] == [9, 7]
+    check_nodes(quantised, result)
+    check_whole(quantised, result)

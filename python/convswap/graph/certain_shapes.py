@@ -40,12 +40,13 @@ _LOOP_OPS = {("", "Loop"), ("", "Scan")}
 _SHAPE_PRESERVING_CONTRIB_OPS = {("com.microsoft", op) for op in ("Gelu", "FastGelu", "QuickGelu")}
 # ONNX Runtime's ops on codes, with the op of ONNX whose result has the same shape, and its inputs.
 _CODE_OPS = {
-    ("com.microsoft", "QuantizeLinear"): ("QuantizeLinear", (0, 1, 2)),
-    ("com.microsoft", "DequantizeLinear"): ("DequantizeLinear", (0, 1, 2)),
-    ("com.microsoft", "QLinearAdd"): ("Add", (0, 3)),
-    ("com.microsoft", "QLinearMul"): ("Mul", (0, 3)),
-    ("com.microsoft", "QLinearLeakyRelu"): ("Identity", (0,)),
-    ("com.microsoft", "QLinearSigmoid"): ("Identity", (0,)),
+    ("com.microsoft", "QuantizeLinear"): ("QuantizeLinear", slice(3)),
+    ("com.microsoft", "DequantizeLinear"): ("DequantizeLinear", slice(3)),
+    ("com.microsoft", "QLinearAdd"): ("Add", slice(0, 4, 3)),
+    ("com.microsoft", "QLinearMul"): ("Mul", slice(0, 4, 3)),
+    ("com.microsoft", "QLinearConcat"): ("Concat", slice(2, None, 3)),
+    ("com.microsoft", "QLinearLeakyRelu"): ("Identity", slice(1)),
+    ("com.microsoft", "QLinearSigmoid"): ("Identity", slice(1)),
 }
 # ONNX's ops whose result has the shape and the type of the first input.
 _SHAPE_PRESERVING_OPS = {
@@ -213,9 +214,7 @@ class _Skeleton:
             node.resize_inputs(1)
         elif op in _CODE_OPS:
             node.domain, (node.op_type, kept) = "", _CODE_OPS[op]
-            inputs = [node.inputs[index] if index < len(node.inputs) else None for index in kept]
-            while inputs and inputs[-1] is None:
-                inputs.pop()
+            inputs = node.inputs[kept]
             node.resize_inputs(len(inputs))
             for index, value in enumerate(inputs):
                 node.replace_input_with(index, value)
