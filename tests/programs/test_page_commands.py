@@ -46,6 +46,8 @@ SHORTENED = {
 NEED_A_CARD = ("profile", "study", "warm model.onnx", "calibrate")
 # test_alexnet.py, test_torch_module.py and test_training.py run these: they take long or need PyTorch.
 RUN_ELSEWHERE = re.compile(r"train |export --(alexnet|torch) |.*\.trained\.npz")
+# test_quantised_page.py runs this page, whose commands need files of its Python.
+QUANTISED_PAGE = "quantised.md"
 # The algorithm of the page on adding one; test_pages.py compiles and runs it.
 NOT_BUILT = "pixel_rows"
 
@@ -84,7 +86,11 @@ def short_programs(monkeypatch):
 
 
 @pytest.mark.usefixtures("short_programs")
-@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if commands(page) and page.name != QUANTISED_PAGE],
+    ids=lambda page: page.name,
+)
 def test_the_commands_of_a_page_run_in_its_order(page, folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("CONVSWAP_CACHE", str(folder / "cache"))
@@ -113,7 +119,9 @@ def test_every_shortened_command_is_one_of_the_pages():
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if "python" in dict(blocks(page))], ids=lambda page: page.name
+    "page",
+    [page for page in PAGES if "python" in dict(blocks(page)) and page.name != QUANTISED_PAGE],
+    ids=lambda page: page.name,
 )
 def test_a_block_of_python_runs(page, folder, monkeypatch):
     monkeypatch.chdir(folder)

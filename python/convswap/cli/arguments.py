@@ -25,12 +25,12 @@ _COMMON_OPTIONS: Mapping[str, dict[str, Any]] = {
     "--fuse": {
         "action": "store_true",
         "help": "fuse each Conv with the bias, batch normalisation, residual, activation and pooling after "
-        "it, and a 1x1 Conv with the depthwise Conv before it",
+        "it, and a 1x1 Conv with the depthwise Conv before it; quantised Convs become QuantConv",
     },
     "--layout": {
         "metavar": "L",
         "help": "layout of the tensors between Convs: nchw, nhwc where that suits them, or auto: nhwc where "
-        "that is estimated to gain on this card; default: nchw",
+        "that is estimated to gain on this card; default: nchw, or nhwc for quantised Convs with --fuse",
     },
     "--runs": {"type": int, "metavar": "N", "help": "recorded runs of each side; default: 20"},
     # Parsed by `input_shape`.

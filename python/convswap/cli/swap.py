@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
     from convswap.graph.fusion.fuse import fusion_lines
+    from convswap.graph.quantised.convert import quantised_lines
     from convswap.graph.swap import swap
 
     output = {
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"{options.output}: {len(result.swapped)} Conv swapped, {len(result.not_swapped)} left{fused}")
         for left in result.not_swapped:
             print(f"  left {left.op} {left.node}: {left.reason}")
-        for line in fusion_lines(result.fused, result.not_fused):
+        for line in (*fusion_lines(result.fused, result.not_fused), *quantised_lines(result.not_quantised)):
             print(f"  {line}")
         for line in [] if result.layout is None else result.layout.lines():
             print(f"  {line}")

@@ -21,7 +21,8 @@ from convswap.comparison.preparation import (
 )
 from convswap.comparison.result import Comparison, LayerResult, SideResult
 from convswap.comparison.verdict import ConvsAlone, Verdict, conv_is_right, judge
-from convswap.graph.swap import DEFAULT_LAYOUT, DEFAULT_PRECISION, FLOAT16_ON_CPU
+from convswap.graph.plain_model import count_quantised
+from convswap.graph.swap import DEFAULT_LAYOUT, DEFAULT_PRECISION, FLOAT16_ON_CPU, QUANTISED_LAYOUT
 from convswap.inputs.feeds import Feeds, Source, input_shapes
 from convswap.inputs.model_with_data import UserModel
 from convswap.inputs.predictions import predicted_classes
@@ -73,7 +74,7 @@ def compare(
     algorithm: str = "auto",
     only: str | None = None,
     fuse: bool = False,
-    layout: str = DEFAULT_LAYOUT,
+    layout: str | None = None,
     tolerance: float | None = None,
     against: str = "default",
     labelled: bool = False,
@@ -98,7 +99,8 @@ def compare(
         algorithm: the name of an algorithm of the catalog, "auto", or "tuned" (see `convswap tune`).
         only: a regular expression; only Convs whose name contains a match are swapped, or fused.
         fuse: whether to fuse Convs with the nodes behind them; see `convswap.swap`.
-        layout: "nchw", "nhwc" or "auto", for the tensors between swapped Convs; see `convswap.swap`.
+        layout: "nchw", "nhwc" or "auto", for the tensors between swapped Convs; for the default see
+            `convswap.swap`.
         tolerance: the largest relative L2 error against float64; by default that of `TOLERANCES`.
         against: "default", or "all" for the CUDA provider's other options for Conv too.
         labelled: refuse data without labels, for which there is no accuracy.
@@ -311,7 +313,7 @@ def _elements_that_differ(compared_outputs: OutputComparison) -> Mapping[str, Ma
 
 
 def _options_json(compared: Compared) -> dict[str, Any]:
-    options, source = compared.options, compared.source
+    options, source, swapping = compared.options, compared.source, compared.swapping
     shapes = input_shapes(source.inputs, source.batch)
     return {
         "data": compared.tested.dataset,
@@ -319,7 +321,7 @@ def _options_json(compared: Compared) -> dict[str, Any]:
         "precision": options.precision,
         "only": options.only,
         "fuse": options.fuse,
-        "layout": options.layout,
+        "layout": options.layout or (DEFAULT_LAYOUT if swapping.layout is None else QUANTISED_LAYOUT),
         "against": options.against,
         "time_layers": options.time_layers,
         "input_shapes": {name: list(shape) for name, shape in shapes.items()},
@@ -348,9 +350,13 @@ def _notes(
     if compared_outputs.in_float32:
         operators = ", ".join(compared_outputs.in_float32)
         yield f"computed in float32 for the reference, having no float64 form: {operators}"
-    in_subgraphs = compared.swapped_convs - sum(layer.convolutions for layer in compared.layers)
+    quantised = count_quantised(compared.swapping.model)
+    alone = sum(layer.convolutions for layer in compared.layers)
+    in_subgraphs = compared.swapped_convs - quantised - alone
     if in_subgraphs > 0:
         yield f"{in_subgraphs} swapped Conv in subgraphs: timed as part of the whole model only"
+    if quantised:
+        yield f"{quantised} QuantConv: timed as part of the whole model only"
     if compared_outputs.reference_note:
         yield compared_outputs.reference_note
     if not options.time_layers:

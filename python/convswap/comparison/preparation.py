@@ -18,7 +18,6 @@ from convswap.graph.external_weights import SplitModel, as_split
 from convswap.graph.layout.choose import LAYOUTS
 from convswap.graph.replaced import unfused_model
 from convswap.graph.swap import (
-    DEFAULT_LAYOUT,
     DEFAULT_PRECISION,
     FLOAT16_ON_CPU,
     PRECISIONS,
@@ -67,7 +66,7 @@ class CompareOptions:
     algorithm: str = "auto"
     only: str | None = None
     fuse: bool = False
-    layout: str = DEFAULT_LAYOUT
+    layout: str | None = None
     tolerance: float | None = None
     against: str = "default"
     labelled: bool = False
@@ -80,7 +79,7 @@ class CompareOptions:
         """Raise ConvswapError for an option that is wrong for every model and device."""
         if self.against not in AGAINST:
             raise unknown_name("choice of sides", self.against, AGAINST)
-        if self.layout not in LAYOUTS:
+        if self.layout is not None and self.layout not in LAYOUTS:
             raise unknown_name("layout", self.layout, LAYOUTS)
         if self.precision not in PRECISIONS:
             raise unknown_name("precision", self.precision, PRECISIONS)

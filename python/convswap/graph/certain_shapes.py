@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from convswap.errors import ConvswapError
 from convswap.graph.constants import Constants
-from convswap.graph.domain import is_convswap_conv, is_convswap_op
+from convswap.graph.domain import is_convswap_conv, is_convswap_op, is_quant_op
 from convswap.graph.epilogue import NotFusable, read_int, read_ints, read_text
 from convswap.graph.functions import count_copies
 from convswap.graph.names import UniqueNames, values_of
@@ -38,6 +38,16 @@ _POOLS = {("", "MaxPool"), ("", "AveragePool"), ("", "LpPool")}
 _LOOP_OPS = {("", "Loop"), ("", "Scan")}
 # ONNX Runtime's ops, unknown to ONNX, whose result has the shape of the first input.
 _SHAPE_PRESERVING_CONTRIB_OPS = {("com.microsoft", op) for op in ("Gelu", "FastGelu", "QuickGelu")}
+# ONNX Runtime's ops on codes, with the op of ONNX whose result has the same shape, and its inputs.
+_CODE_OPS = {
+    ("com.microsoft", "QuantizeLinear"): ("QuantizeLinear", slice(3)),
+    ("com.microsoft", "DequantizeLinear"): ("DequantizeLinear", slice(3)),
+    ("com.microsoft", "QLinearAdd"): ("Add", slice(0, 4, 3)),
+    ("com.microsoft", "QLinearMul"): ("Mul", slice(0, 4, 3)),
+    ("com.microsoft", "QLinearConcat"): ("Concat", slice(2, None, 3)),
+    ("com.microsoft", "QLinearLeakyRelu"): ("Identity", slice(1)),
+    ("com.microsoft", "QLinearSigmoid"): ("Identity", slice(1)),
+}
 # ONNX's ops whose result has the shape and the type of the first input.
 _SHAPE_PRESERVING_OPS = {
     "BatchNormalization", "Clip", "Dropout", "Elu", "Gelu", "HardSigmoid", "HardSwish", "Identity",
@@ -202,6 +212,12 @@ class _Skeleton:
             node.domain, node.op_type = "", "Identity"
             node.attributes.clear()
             node.resize_inputs(1)
+        elif op in _CODE_OPS:
+            node.domain, (node.op_type, kept) = "", _CODE_OPS[op]
+            inputs = node.inputs[kept]
+            node.resize_inputs(len(inputs))
+            for index, value in enumerate(inputs):
+                node.replace_input_with(index, value)
         elif op in _LOOP_OPS or (op == ("", "Resize") and _may_crop(node)):
             for output in node.outputs:
                 self._hide_shape(node, output)
@@ -304,7 +320,8 @@ def _without_convswap_ops(model: ir.Model) -> ir.Model:
     """Return `model` with ONNX's ops in place of convswap's; may change `model`."""
     has_fused = False
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        has_fused = has_fused or (is_convswap_op(node) and not is_convswap_conv(node))
+        is_fused = is_convswap_op(node) and not is_convswap_conv(node)
+        has_fused = has_fused or is_fused or is_quant_op(node)
         if is_convswap_conv(node):
             node.domain = ""
     if not has_fused:

@@ -14,13 +14,18 @@ ONNX_DOMAINS = ("", "ai.onnx")
 FUSED_OP = "FusedConv"
 # FusedConv whose tensors may be NHWC.
 LAYOUT_OP = "LayoutConv"
+# Convolution of int8 or uint8 codes.
+QUANT_OP = "QuantConv"
 CONVSWAP_OPS = ("Conv", FUSED_OP, LAYOUT_OP)
 SUPPORTED_ELEMENT_TYPES = frozenset(
     {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 )
 
 _OPTIMISED = "is written by ONNX Runtime's optimiser: use the model as it was before it was optimised"
-_QUANTISED = "computes in integers, the library in float32: use the model as it was before it was quantised"
+_QUANTISED = (
+    "computes in integers, the library's Conv in floating point: fuse the model, which makes it a QuantConv, "
+    "or use the model as it was before it was quantised"
+)
 _TRANSPOSED = "is a transposed convolution, which the library does not compute"
 _UNSUPPORTED_REASONS = {
     ("", "ConvTranspose"): _TRANSPOSED,
@@ -52,6 +57,11 @@ def is_convswap_op(node: onnx.NodeProto | ir.Node) -> bool:
 def is_layout_op(node: onnx.NodeProto | ir.Node) -> bool:
     """Return whether `node` is a `convswap.LayoutConv`, whose tensors may be NHWC."""
     return node.domain == DOMAIN and node.op_type == LAYOUT_OP
+
+
+def is_quant_op(node: onnx.NodeProto | ir.Node) -> bool:
+    """Return whether `node` is a `convswap.QuantConv`, whose data are codes."""
+    return node.domain == DOMAIN and node.op_type == QUANT_OP
 
 
 def type_name(element_type: ir.DataType) -> str:

@@ -2,8 +2,10 @@
 
 A FusedConv computes y = pool(activation(conv(u, W) + B + Z)), where u is X, or
 depthwise_activation(depthwise_conv(X, D) + DB). A LayoutConv computes the same between Transposes. Batch
-normalisations that were folded into the weights stay
-folded, because ONNX Runtime folds them, too.
+normalisations that were folded into the weights stay folded, because ONNX Runtime folds them, too.
+
+A QuantConv becomes a Conv of float32 numbers that are the integers, with the other steps of the op behind it.
+Such a Conv is exact while its sums are below 2^24.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from onnx import helper, numpy_helper
 
 from convswap.errors import ConvswapError, unknown_name
 from convswap.graph.constants import Constants
-from convswap.graph.domain import DOMAIN, ONNX_DOMAINS, is_convswap_conv, is_convswap_op
+from convswap.graph.domain import DOMAIN, ONNX_DOMAINS, is_convswap_conv, is_convswap_op, is_quant_op
 from convswap.graph.epilogue import max_finite
 from convswap.graph.names import nodes_of
 from convswap.graph.serialisation import copy_of
@@ -51,6 +53,8 @@ _LAYOUTS = ("NCHW", "NHWC")
 TensorShapes = Mapping[str, Sequence[int | None]]
 # In older opsets, Add and other binary operators broadcast by attributes.
 _OLDEST_OPSET = 7
+# The first opset with QuantizeLinear.
+_OLDEST_QUANTISED_OPSET = 10
 
 
 def plain_model(model: ir.Model) -> ir.Model:
@@ -70,7 +74,7 @@ def plain_model(model: ir.Model) -> ir.Model:
                 node.domain = ""
                 for name in CONVSWAP_ATTRIBUTES:
                     node.attributes.pop(name, None)
-            elif is_convswap_op(node):
+            elif is_convswap_op(node) or is_quant_op(node):
                 _expand(node, opset, constants)
     return copy
 
@@ -100,7 +104,16 @@ def count_swapped(model: ir.Model) -> int:
 
     A node with a fused depthwise Conv counts as two.
     """
-    return sum(count_convolutions(ir.to_proto(node)) for node in nodes_of(model) if is_convswap_op(node))
+    return sum(
+        count_convolutions(ir.to_proto(node))
+        for node in nodes_of(model)
+        if is_convswap_op(node) or is_quant_op(node)
+    )
+
+
+def count_quantised(model: ir.Model) -> int:
+    """Return how many QuantConv nodes `model` has, also in subgraphs and functions."""
+    return sum(map(is_quant_op, nodes_of(model)))
 
 
 def onnx_opset(opsets: Iterable[onnx.OperatorSetIdProto]) -> int:
@@ -113,21 +126,28 @@ def count_convolutions(node: onnx.NodeProto) -> int:
 
     A node with a fused depthwise Conv computes two.
     """
+    if is_quant_op(node):
+        return 1
     if not is_convswap_op(node):
         return 0
     return 2 if not is_convswap_conv(node) and depthwise_weights(node) else 1
 
 
 def _expand(node: ir.Node, opset: int, constants: Constants) -> None:
-    """Replace `node`, a FusedConv or LayoutConv, by ONNX nodes in its graph."""
+    """Replace `node`, a FusedConv, LayoutConv or QuantConv, by ONNX nodes in its graph."""
     values = {value.name: value for value in node.inputs if value is not None}
-    element_type, shapes = _element_type(node, constants), {}
+    shapes: dict[str, Sequence[int | None]] = {}
     for name, value in values.items():
         shape = value.shape if (tensor := constants.direct_tensor(value)) is None else tensor.shape
         if name and shape:
             shapes[name] = [extent if isinstance(extent, int) and extent > 0 else None for extent in shape]
+    if is_quant_op(node):
+        types = [_code_type(node.inputs[index], constants) for index in (0, 3)]
+        nodes = expand_quantised(ir.to_proto(node), opset, types[0], types[1], shapes)
+    else:
+        nodes = expand_fused(ir.to_proto(node), opset, _element_type(node, constants), shapes)
     expanded = []
-    for proto in expand_fused(ir.to_proto(node), opset, element_type, shapes):
+    for proto in nodes:
         expanded.append(
             ir.Node(
                 "",
@@ -154,6 +174,42 @@ def _element_type(node: ir.Node, constants: Constants) -> int:
             if dtype is not None:
                 return int(dtype)
     return int(onnx.TensorProto.FLOAT)
+
+
+def _code_type(value: ir.Value | None, constants: Constants) -> int:
+    """Return the type of data or of a zero point of a QuantConv; int8 if it is not known."""
+    while value is not None:
+        tensor, writer = constants.direct_tensor(value), value.producer()
+        dtype = value.dtype if tensor is None else tensor.dtype
+        if dtype is not None:
+            return int(dtype)
+        if writer is None or not (is_quant_op(writer) or writer.op_type == "QuantizeLinear"):
+            break
+        zero_point = 3 if is_quant_op(writer) else 2
+        if len(writer.inputs) <= zero_point:
+            break
+        value = writer.inputs[zero_point]
+    return int(onnx.TensorProto.INT8)
+
+
+def expand_quantised(
+    node: onnx.NodeProto, opset: int, x_type: int, y_type: int, shapes: TensorShapes
+) -> list[onnx.NodeProto]:
+    """Return the ONNX nodes that are equivalent to `node`, a convswap.QuantConv.
+
+    The last node has the name and output of `node`. `x_type` and `y_type` are the types of data and result,
+    values of `onnx.TensorProto`. The other arguments are those of `expand_fused`.
+
+    Raises:
+        ConvswapError: the opset is older than 10, an attribute has an unknown value, or the rank of the data
+            is unknown.
+    """
+    if opset < _OLDEST_QUANTISED_OPSET:
+        raise ConvswapError(
+            f"{node.op_type} {node.name!r} is in a model of opset {opset}; its parts need "
+            f"{_OLDEST_QUANTISED_OPSET} or newer"
+        )
+    return _QuantExpansion(node, opset, x_type, y_type, shapes).nodes
 
 
 def expand_fused(
@@ -229,23 +285,32 @@ class _Expansion:
         self._shapes = shapes
         attributes = _attributes(node)
         pool = self._named_choice(attributes, "pool", _POOLS)
-        inputs = list(node.input[:3])
-        inputs[0] = self._value = self._to_nchw(attributes, "input_layout", node.input[0])
-        if depthwise_weights(node):
-            inputs[0] = self._value = self._convolve_depthwise(attributes)
-        conv = {name: value for name, value in attributes.items() if name in CONV_ATTRIBUTES}
-        self._value = self._add("Conv", *_without_trailing_empty(inputs), **conv)
-        if _residual(node):
-            residual = self._to_nchw(attributes, "residual_layout", _residual(node))
-            self._value = self._add("Add", self._value, residual)
+        self._value = self._to_nchw(attributes, "input_layout", node.input[0])
+        self._convolve(attributes)
         self._value = self._activate(attributes, "activation")
         if pool != "None":
             self._pool(attributes)
+        self._finish()
         if self._is_nhwc(attributes, "output_layout"):
             rank = self._rank(attributes)
             self._value = self._add("Transpose", self._value, perm=[0, *range(2, rank), 1])
         self.nodes[-1].output[0] = node.output[0]
         self.nodes[-1].name = node.name
+
+    def _convolve(self, attributes: Mapping[str, Any]) -> None:
+        """Add the nodes before the activation."""
+        inputs = list(self._node.input[:3])
+        if depthwise_weights(self._node):
+            self._value = self._convolve_depthwise(attributes)
+        inputs[0] = self._value
+        conv = {name: value for name, value in attributes.items() if name in CONV_ATTRIBUTES}
+        self._value = self._add("Conv", *_without_trailing_empty(inputs), **conv)
+        if _residual(self._node):
+            residual = self._to_nchw(attributes, "residual_layout", _residual(self._node))
+            self._value = self._add("Add", self._value, residual)
+
+    def _finish(self) -> None:
+        """Add the nodes behind the pooling."""
 
     def _is_nhwc(self, attributes: Mapping[str, Any], name: str) -> bool:
         return self._named_choice(attributes, name, _LAYOUTS, "NCHW") == "NHWC"
@@ -363,6 +428,63 @@ class _Expansion:
         self._count += 1
         self.nodes.append(helper.make_node(op, list(inputs), [output], name=output, **attributes))
         return output
+
+
+class _QuantExpansion(_Expansion):
+    """The ONNX nodes that are equivalent to one QuantConv: its steps, in float32."""
+
+    def __init__(
+        self, node: onnx.NodeProto, opset: int, x_type: int, y_type: int, shapes: TensorShapes
+    ) -> None:
+        self._x_type, self._y_type = x_type, y_type
+        super().__init__(node, opset, onnx.TensorProto.FLOAT, shapes)
+
+    def _convolve(self, attributes: Mapping[str, Any]) -> None:
+        node = self._node
+        data = self._difference(self._value, attributes.get("x_zero_point", 0))
+        conv = {name: value for name, value in attributes.items() if name in CONV_ATTRIBUTES}
+        self._value = self._add("Conv", data, self._as_float(node.input[1]), **conv)
+        if bias := _input(node, 4):
+            self._value = self._add("Add", self._value, self._per_channel(self._as_float(bias), attributes))
+        self._value = self._add("Mul", self._value, self._per_channel(node.input[2], attributes))
+        if offset := _input(node, 5):
+            self._value = self._add("Add", self._value, self._per_channel(offset, attributes))
+        if "sum_scale" in attributes:
+            # The type of the zero point is that of the codes.
+            zero_point = self._integers(attributes["sum_zero_point"], self._x_type)
+            codes = self._add("QuantizeLinear", self._value, self._constant(1.0), zero_point)
+            scale = self._constant(attributes["sum_scale"])
+            self._value = self._add("DequantizeLinear", codes, scale, zero_point)
+        if residual := _input(node, 6):
+            codes = self._to_nchw(attributes, "residual_layout", residual)
+            difference = self._difference(codes, attributes.get("z_zero_point", 0))
+            scaled = self._add("Mul", difference, self._constant(attributes.get("z_scale", 1.0)))
+            self._value = self._add("Add", self._value, scaled)
+
+    def _finish(self) -> None:
+        if self._y_type not in (onnx.TensorProto.INT8, onnx.TensorProto.UINT8):
+            self._value = self._add("Cast", self._value, to=self._y_type)
+            return
+        y_scale = np.float32(_attributes(self._node).get("y_scale", 1.0))
+        if y_scale != 1:
+            self._value = self._add("Mul", self._value, self._constant(float(np.float32(1) / y_scale)))
+        self._value = self._add("QuantizeLinear", self._value, self._constant(1.0), self._node.input[3])
+
+    def _difference(self, codes: str, zero_point: int) -> str:
+        """Add the nodes of codes - zero_point in float32."""
+        numbers = self._as_float(codes)
+        return self._add("Sub", numbers, self._constant(zero_point)) if zero_point else numbers
+
+    def _as_float(self, integers: str) -> str:
+        return self._add("Cast", integers, to=onnx.TensorProto.FLOAT)
+
+    def _per_channel(self, numbers: str, attributes: Mapping[str, Any]) -> str:
+        shape = self._integers([-1, *[1] * (self._rank(attributes) - 2)], onnx.TensorProto.INT64)
+        return self._add("Reshape", numbers, shape)
+
+    def _integers(self, values: int | Sequence[int], element_type: int) -> str:
+        array = np.array(values, helper.tensor_dtype_to_np_dtype(element_type))
+        return self._add("Constant", value=numpy_helper.from_array(array))
 
 
 def _without_trailing_empty(inputs: Sequence[str]) -> list[str]:

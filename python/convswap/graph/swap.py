@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from convswap.graph.domain import (
     is_convswap_conv,
     is_convswap_op,
     is_named_convolution,
+    is_quant_op,
     op_name,
     type_name,
     unsupported_reason,
@@ -31,12 +32,15 @@ from convswap.graph.layout.choose import LAYOUTS, LayoutChange, change_layouts
 from convswap.graph.layout.costs import ConversionCosts, Costs, EstimatedCosts
 from convswap.graph.model_file import load_model, model_from_proto, not_a_model, save_model
 from convswap.graph.names import name_from_output, name_pattern, node_names
+from convswap.graph.quantised.convert import LeftQuantised, quantise_convs
 from convswap.graph.serialisation import copy_of, to_proto
 from convswap.graph.value_types import ValueTypes
 
 DEFAULT_PRECISION = "tf32"
 PRECISIONS = ("tf32", "ieee")
 DEFAULT_LAYOUT = "nchw"
+# The default layout if there are QuantConv nodes, whose kernels read NHWC.
+QUANTISED_LAYOUT = "nhwc"
 SUPPORTED_RANKS = range(3, 6)
 # A note for models with float16 Convs. bfloat16 needs none: ONNX Runtime's CPU provider has no kernels for
 # it.
@@ -70,6 +74,8 @@ class SwapResult:
         notes: sentences for the user, without a full stop.
         layout: the tensors that became NHWC, if that was asked for.
         nchw: the swapped model before tensors became NHWC, if any did.
+        not_quantised: the quantised convolutions that did not become QuantConv, if fusing was asked for. Such
+            a Conv computes numbers, and is in `swapped`; the others are in `not_swapped`.
     """
 
     model: ir.Model
@@ -81,6 +87,7 @@ class SwapResult:
     notes: tuple[str, ...] = ()
     layout: LayoutChange | None = None
     nchw: ir.Model | None = None
+    not_quantised: tuple[LeftQuantised, ...] = ()
 
     @property
     def nchw_model(self) -> ir.Model:
@@ -108,7 +115,8 @@ class SwapResult:
         "not_fused": [{"node", "follower", "op", "reason"}, …]}`, "notes" if there are any, and "layout"
         if tensors could become NHWC: `{"nhwc": {node: ["input", "residual", "output"], …},
         "carried": [name, …], "transposes_added", "transposes_removed",
-        "not_carried": [{"node", "op", "reason"}, …]}`.
+        "not_carried": [{"node", "op", "reason"}, …]}`, and "not_quantised" if there are any:
+        `[{"node", "op", "reason"}, …]`.
         """
         return {
             "swapped": list(self.swapped),
@@ -117,7 +125,12 @@ class SwapResult:
             "not_fused": [record.to_json() for record in self.not_fused],
             **({"notes": list(self.notes)} if self.notes else {}),
             **({} if self.layout is None else {"layout": self.layout.to_json()}),
+            **self._not_quantised_json(),
         }
+
+    def _not_quantised_json(self) -> dict[str, Any]:
+        records = [record.to_json() for record in self.not_quantised]
+        return {"not_quantised": records} if records else {}
 
 
 def swap(
@@ -128,7 +141,8 @@ def swap(
     only: str | None = None,
     fold: bool = True,
     fuse: bool = False,
-    layout: str = DEFAULT_LAYOUT,
+    quantise: bool = True,
+    layout: str | None = None,
     batch: int = 1,
 ) -> SwapResult:
     """Return a copy of `model` in which the library's op replaces every Conv that the library supports.
@@ -151,7 +165,8 @@ def swap(
     With `fuse`, the nodes after a Conv are fused into a `convswap.FusedConv`, see `fuse.fuse_convs`. Then a
     1x1 Conv is fused with the depthwise Conv before it, see `depthwise.fuse_depthwise`: not if `layout` is
     "nhwc" and some tensors become NHWC, nor if it is "auto" and two nodes in NHWC are estimated to be faster.
-    Both apply to Convs that were swapped before, too.
+    Both apply to Convs that were swapped before, too. Before that, quantised convolutions become
+    `convswap.QuantConv`, see `quantised.convert.quantise_convs`.
 
     With `layout`, tensors between Convs become NHWC, and the Convs `convswap.LayoutConv`, see
     `layout.choose.change_layouts`. LayoutConv nodes of the model stay as they are.
@@ -164,14 +179,16 @@ def swap(
         fold: whether to fold the constant biases, scales and batch normalisations after swapped Convs.
         fuse: whether to fold them and also to fuse residuals, activations, poolings and depthwise Convs, for
             Convs that were swapped before, too.
+        quantise: whether `fuse` also turns quantised convolutions into QuantConv.
         layout: "nchw" leaves tensors as they are; "nhwc" makes tensors NHWC where that suits the Convs around
             them; "auto" where it is estimated to gain on the card of this machine. `only` does not limit it.
+            The default is "nhwc" if quantised convolutions were swapped, else "nchw".
         batch: for "auto", the extent of first axes that the model leaves open.
 
     Raises:
         ConvswapError: the model cannot be read, has no Conv that can be swapped, or an argument is not known.
     """
-    if layout not in LAYOUTS:
+    if layout is not None and layout not in LAYOUTS:
         raise unknown_name("layout", layout, LAYOUTS)
     require_count("batch", batch)
     if algorithm != "auto":
@@ -189,7 +206,14 @@ def swap(
     def reason_unselected(name: str) -> str | None:
         return None if is_selected(name) else f"its name does not match {pattern.pattern!r}"
 
-    swapping = _swap_nodes(model, lambda _: NodeChoice(algorithm, precision), reason_unselected, fuses=fuse)
+    swapping = _swap_nodes(
+        model,
+        lambda _: NodeChoice(algorithm, precision),
+        reason_unselected,
+        fuses=fuse,
+        quantises=is_selected if fuse and quantise else None,
+    )
+    layout = layout or (QUANTISED_LAYOUT if swapping.quantised else DEFAULT_LAYOUT)
     if not fuse:
         stages = dict.fromkeys(swapping.nodes if fold else (), Stage.FOLDED)
         folded, _ = fuse_convs(swapping.copy, stages, swapping.names, swapping.types)
@@ -299,17 +323,21 @@ class _Swapping:
     not_swapped: Sequence[NotSwapped]
     source: Path | None
     notes: tuple[str, ...] = ()
+    quantised: Sequence[Fused] = ()
+    not_quantised: Sequence[LeftQuantised] = ()
+    order: Mapping[str, int] = field(default_factory=dict)  # of the names of nodes, before the change
 
     def result(self, fused: Sequence[Fused] = (), not_fused: Sequence[NotFused] = ()) -> SwapResult:
-        swapped = tuple(self.names[node] for node in self.nodes)
+        swapped = [*(self.names[node] for node in self.nodes), *(record.node for record in self.quantised)]
         return SwapResult(
             self.copy,
-            swapped,
+            tuple(sorted(swapped, key=self.order.__getitem__)),
             tuple(self.not_swapped),
             self.source,
-            tuple(fused),
+            (*self.quantised, *fused),
             tuple(not_fused),
             self.notes,
+            not_quantised=tuple(self.not_quantised),
         )
 
 
@@ -319,13 +347,24 @@ def _swap_nodes(
     reason_unselected: Callable[[str], str | None],
     *,
     fuses: bool,
+    quantises: Callable[[str], bool] | None = None,
 ) -> _Swapping:
-    """Return a copy of `model` with its Convs swapped. `fuses` tells whether the caller then fuses Convs."""
+    """Return a copy of `model` with its Convs swapped. `fuses` tells whether the caller then fuses Convs.
+
+    With `quantises`, the quantised convolutions for whose names it is true become QuantConv nodes.
+    """
     copy, name, source = _load_copy(model)
     copy, not_inlined_reasons = inline_functions_with(copy, _is_conv)
 
     names = node_names(copy)
     types = ValueTypes(copy)
+    order = {names[node]: index for index, node in enumerate(_nodes(copy))}
+    quantised, not_quantised = (
+        quantise_convs(copy, names, types, quantises) if quantises is not None else ((), ())
+    )
+    left_reasons = {
+        record.node: f"it does not become a QuantConv: {record.reason}" for record in not_quantised
+    }
     # All reasons are found before the first change, because types are inferred from the unchanged model.
     reasons = {
         node: _reason_not_swapped(node, names[node], reason_unselected, types)
@@ -334,12 +373,14 @@ def _swap_nodes(
     }
     to_swap = [node for node, reason in reasons.items() if reason is None]
     not_swapped = [
-        NotSwapped(names[node], op_name(node), reason)
+        NotSwapped(
+            names[node], op_name(node), reason if _is_conv(node) else left_reasons.get(names[node], reason)
+        )
         for node, reason in reasons.items()
         if reason is not None
     ]
     not_swapped += _not_swapped_in_functions(copy, not_inlined_reasons)
-    if not to_swap and not any(is_convswap_op(node) for node in _nodes(copy)):
+    if not to_swap and not any(is_convswap_op(node) or is_quant_op(node) for node in _nodes(copy)):
         raise _nothing_to_swap(name, not_swapped)
     float16 = any(types.element_type(_values(node)) == ir.DataType.FLOAT16 for node in to_swap)
     if to_swap or fuses:
@@ -348,7 +389,8 @@ def _swap_nodes(
         _make_custom_op(node, names[node], choice_of(names[node]))
     if to_swap:
         copy.opset_imports[DOMAIN] = DOMAIN_VERSION
-    return _Swapping(copy, names, types, to_swap, not_swapped, source, (FLOAT16_ON_CPU,) if float16 else ())
+    notes = (FLOAT16_ON_CPU,) if float16 else ()
+    return _Swapping(copy, names, types, to_swap, not_swapped, source, notes, quantised, not_quantised, order)
 
 
 def _load_copy(
@@ -374,7 +416,7 @@ def _is_conv(node: ir.Node) -> bool:
 
 
 def _is_convolution(node: ir.Node, model: ir.Model) -> bool:
-    if is_convswap_op(node) or node.op_identifier() in model.functions:
+    if is_convswap_op(node) or is_quant_op(node) or node.op_identifier() in model.functions:
         return False
     return is_named_convolution(node.op_type)
 

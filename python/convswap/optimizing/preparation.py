@@ -157,7 +157,7 @@ def _as_split(
 
 
 def _pair_segments(original: ir.Model, weights: Weights) -> tuple[Segment, ...]:
-    swapping = swap(original, fuse=True)
+    swapping = swap(original, fuse=True, quantise=False)
     swapped, unfused = _as_split(swapping, unfused_model(original, swapping), weights)
     # The only Conv that another Conv can be fused with is the depthwise Conv in front.
     depthwise_names = {

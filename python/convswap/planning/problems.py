@@ -14,9 +14,9 @@ from convswap.errors import ConvswapError
 from convswap.graph.algorithms import check_algorithm
 from convswap.graph.fusion.fuse import Fused, NotFused
 from convswap.graph.names import values_of
-from convswap.graph.plain_model import count_swapped, plain_model
+from convswap.graph.plain_model import count_quantised, count_swapped, plain_model
 from convswap.graph.replaced import unfused_model
-from convswap.graph.swap import NotSwapped, swap
+from convswap.graph.swap import DEFAULT_LAYOUT, NotSwapped, swap
 from convswap.graph.value_types import ValueTypes
 from convswap.inputs.model_with_data import RunInputs, UserModel, open_model, run_inputs
 from convswap.inputs.sample_shapes import InputShape
@@ -124,13 +124,21 @@ def conv_problems(
     model_run = run_inputs(
         opened, batch=options.batch, device=device, input_shape=options.input_shape, user_inputs=inputs
     )
-    swapping = swap(opened, algorithm=options.algorithm, precision=options.precision, fuse=options.fuse)
+    swapping = swap(
+        opened,
+        algorithm=options.algorithm,
+        precision=options.precision,
+        fuse=options.fuse,
+        layout=DEFAULT_LAYOUT,
+    )
     layers = conv_layers(swapping.model, unfused_model(opened, swapping))
     with model_run.notes_on_error(), using_op_libraries(options.op_libraries):
         shapes = _shapes(swapping.model, layers, model_run, run_on or device)
         convs = tuple(_planned(layer, shapes) for layer in layers)
-    inner = count_swapped(swapping.model) - sum(layer.convolutions for layer in layers)
+    quantised = count_quantised(swapping.model)
+    inner = count_swapped(swapping.model) - quantised - sum(layer.convolutions for layer in layers)
     in_subgraphs = f"{inner} swapped Conv in subgraphs are left out: what they are fed is not known"
+    left_out = f"{quantised} QuantConv are left out: they have no plan that can be shown"
     return ConvProblems(
         title=title,
         batch=model_run.batch,
@@ -138,7 +146,11 @@ def conv_problems(
         left=swapping.not_swapped,
         fused=swapping.fused,
         not_fused=swapping.not_fused,
-        notes=(*model_run.notes(), *((in_subgraphs,) if inner > 0 else ())),
+        notes=(
+            *model_run.notes(),
+            *((in_subgraphs,) if inner > 0 else ()),
+            *((left_out,) if quantised else ()),
+        ),
     )
 
 

@@ -6,9 +6,8 @@ ONNX operator specification.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,9 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops import op_batch_normalization
 
 from convswap import _native
+from convswap.reference.quantised import QuantConv
 from convswap.reference.subgraphs import SUBGRAPH_OPERATORS
+from convswap.reference.windows import Windows
 
 _CONV_ATTRIBUTES = ("auto_pad", "pads", "strides", "dilations", "group", "activation")
 
@@ -133,7 +134,7 @@ class MaxPool(OpRun):
     """The largest value of each pool window, and optionally its index in the flattened input."""
 
     def _run(self, x: np.ndarray, storage_order: int = 0, **attributes: Any) -> tuple[Any, ...]:
-        windows = _Windows(x.shape[2:], attributes)
+        windows = Windows(x.shape[2:], attributes)
         lowest = np.iinfo(x.dtype).min if np.issubdtype(x.dtype, np.integer) else -np.inf
         padded = windows.pad(x, lowest)
         largest = np.full((*x.shape[:2], *windows.output), lowest, dtype=x.dtype)
@@ -158,7 +159,7 @@ class AveragePool(OpRun):
     """The mean of each pool window. Padding counts with count_include_pad; positions beyond never count."""
 
     def _run(self, x: np.ndarray, count_include_pad: int = 0, **attributes: Any) -> tuple[Any, ...]:
-        windows = _Windows(x.shape[2:], attributes)
+        windows = Windows(x.shape[2:], attributes)
         padded = windows.pad(x, 0.0)
         ones = np.ones((1, 1, *x.shape[2:]))
         element_counts = windows.pad(ones, 1.0 if count_include_pad else 0.0, ceil_value=0.0)
@@ -170,7 +171,7 @@ class LpPool(OpRun):
     """The p-norm of each pool window: (sum of |x|^p) ^ (1/p)."""
 
     def _run(self, x: np.ndarray, p: float = 2, **attributes: Any) -> tuple[Any, ...]:
-        windows = _Windows(x.shape[2:], attributes)
+        windows = Windows(x.shape[2:], attributes)
         padded = windows.pad(np.abs(x) ** p, 0.0)
         return (sum(padded[slices] for slices in windows.slices()) ** (1 / p),)
 
@@ -181,6 +182,29 @@ class LpNormalization(OpRun):
     def _run(self, x: np.ndarray, axis: int = -1, p: int = 2) -> tuple[Any, ...]:
         norm = (np.abs(x) ** p).sum(axis=axis, keepdims=True) ** (1 / p)
         return (x / np.where(norm == 0, 1.0, norm),)
+
+
+class DequantizeLinear(OpRun):
+    """(x - zero point) * scale at every opset, for integers with one scale or one per index of an axis."""
+
+    def _run(
+        self,
+        x: np.ndarray,
+        scale: np.ndarray,
+        zero_point: np.ndarray | None = None,
+        axis: int = 1,
+        block_size: int = 0,
+        **unused: Any,
+    ) -> tuple[Any, ...]:
+        if block_size or scale.ndim > 1 or x.dtype not in (np.int8, np.uint8, np.int16, np.uint16, np.int32):
+            # The CPU provider then computes the node.
+            raise NotImplementedError("DequantizeLinear of this form")
+        is_per_axis = scale.size > 1
+        shape = [-1 if index == axis % x.ndim else 1 for index in range(x.ndim)] if is_per_axis else []
+        difference = x.astype(np.float64)
+        if zero_point is not None:
+            difference -= zero_point.astype(np.float64).reshape(shape)
+        return (difference * scale.astype(np.float64).reshape(shape),)
 
 
 class Optional(OpRun):
@@ -206,9 +230,11 @@ OPERATORS: tuple[type[OpRun], ...] = (
     GlobalMaxPool,
     MaxPool,
     AveragePool,
+    DequantizeLinear,
     LpPool,
     LpNormalization,
     Optional,
+    QuantConv,
     *SUBGRAPH_OPERATORS,
 )
 
@@ -244,71 +270,3 @@ def _hardmax(x: np.ndarray, axis: int) -> np.ndarray:
     if x.size:
         np.put_along_axis(largest, x.argmax(axis=axis, keepdims=True), 1, axis=axis)
     return largest
-
-
-class _Windows:
-    """The pool windows of a node: their number, the padding, and the positions of their elements."""
-
-    def __init__(self, spatial: Sequence[int], attributes: dict[str, Any]) -> None:
-        rank = len(spatial)
-        self._kernel = list(attributes["kernel_shape"])
-        self._strides = list(attributes.get("strides") or [1] * rank)
-        self._dilations = list(attributes.get("dilations") or [1] * rank)
-        extent = [(k - 1) * d + 1 for k, d in zip(self._kernel, self._dilations, strict=True)]
-        auto_pad = attributes.get("auto_pad") or "NOTSET"
-        is_same = auto_pad.startswith("SAME")
-        if is_same and any(dilation != 1 for dilation in self._dilations):
-            # ONNX Runtime pads as if windows were not dilated, so its output shape differs from ONNX's. After
-            # NotImplementedError the evaluator leaves the node to the CPU provider.
-            raise NotImplementedError("auto_pad SAME with dilations")
-        axes = list(zip(spatial, extent, self._strides, strict=True))
-        if is_same:
-            self._padding = [_same_padding(*axis, auto_pad) for axis in axes]
-        else:
-            pads = (attributes.get("pads") if auto_pad == "NOTSET" else None) or [0] * 2 * rank
-            self._padding = list(zip(pads[:rank], pads[rank:], strict=True))
-        ceil_mode = bool(attributes.get("ceil_mode")) and not is_same
-        padded = list(zip(axes, self._padding, strict=True))
-        self.output = [_window_count(*axis, padding, ceil_mode) for axis, padding in padded]
-        self._ceil_padding = [
-            max(0, (out - 1) * stride + window - size - sum(padding))
-            for out, ((size, window, stride), padding) in zip(self.output, padded, strict=True)
-        ]
-
-    def pad(self, values: np.ndarray, padding: float, ceil_value: float | None = None) -> np.ndarray:
-        """Pad the spatial axes with `padding`, and positions only reached by ceil_mode with `ceil_value`."""
-        inner = np.pad(values, [(0, 0), (0, 0), *self._padding], constant_values=padding)
-        ceil_padding = [(0, 0), (0, 0), *((0, more) for more in self._ceil_padding)]
-        return np.pad(inner, ceil_padding, constant_values=padding if ceil_value is None else ceil_value)
-
-    def slices(self) -> list[tuple[slice, ...]]:
-        """Return, for each element of a pool window, the slices that select it in all pool windows."""
-        return [
-            (
-                slice(None),
-                slice(None),
-                *(
-                    slice(offset * dilation, offset * dilation + (out - 1) * stride + 1, stride)
-                    for offset, dilation, out, stride in zip(
-                        offsets, self._dilations, self.output, self._strides, strict=True
-                    )
-                ),
-            )
-            for offsets in itertools.product(*(range(size) for size in self._kernel))
-        ]
-
-
-def _same_padding(size: int, window: int, stride: int, auto_pad: str) -> tuple[int, int]:
-    """Return the padding (begin, end) that gives ceil(size / stride) pool windows."""
-    total = max((-(-size // stride) - 1) * stride + window - size, 0)
-    smaller, larger = total // 2, total - total // 2
-    return (smaller, larger) if auto_pad == "SAME_UPPER" else (larger, smaller)
-
-
-def _window_count(size: int, window: int, stride: int, padding: tuple[int, int], ceil_mode: bool) -> int:
-    span = size + sum(padding) - window
-    count = (-(-span // stride) if ceil_mode else span // stride) + 1
-    # A pool window that would start in the padding at the end does not count.
-    if ceil_mode and (count - 1) * stride >= size + padding[0]:
-        count -= 1
-    return count

@@ -42,9 +42,10 @@ _MAX_CHANNELS = 2**24
 class Fused:
     """A Conv and the nodes that were fused into it.
 
-    `op` is "FusedConv", or "Conv" if only biases, scales and batch normalisations were folded into the
-    weights. `fused_nodes` has op and name of each node in the order of computation. A fused depthwise Conv
-    before the Conv comes first, followed by the nodes that had been fused into the depthwise Conv.
+    `op` is "FusedConv", "QuantConv", or "Conv" if only biases, scales and batch normalisations were folded
+    into the weights. `fused_nodes` has op and name of each node in the order of computation. A fused
+    depthwise Conv before the Conv comes first, followed by the nodes that had been fused into the depthwise
+    Conv.
     """
 
     node: str
@@ -82,7 +83,10 @@ class NotFused:
 def fusion_lines(fused: Iterable[Fused], not_fused: Iterable[NotFused]) -> list[str]:
     """Return one sentence per record, without a full stop."""
     return [
-        *(f"{record.op} {record.node} includes {_list_nodes(record.fused_nodes)}" for record in fused),
+        *(
+            f"{record.op} {record.node} includes {_list_nodes(record.fused_nodes) or 'no other node'}"
+            for record in fused
+        ),
         *(
             f"{record.op} {record.follower} is not fused into {record.node}: {record.reason}"
             for record in not_fused

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import onnx_ir as ir
@@ -11,7 +11,7 @@ import onnx_ir as ir
 from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.graph.algorithms import AUTO
-from convswap.graph.domain import type_name
+from convswap.graph.domain import is_quant_op, type_name
 from convswap.graph.epilogue import NotFusable, read_int, read_text
 from convswap.graph.layout.axes import in_nhwc
 from convswap.graph.plain_model import CONVSWAP_ATTRIBUTES
@@ -19,6 +19,11 @@ from convswap.graph.value_types import ValueTypes
 
 # Elements of a channel group that the kernels for NHWC load at once.
 _CHANNELS_AT_ONCE = 8
+# The same for codes.
+_CODE_CHANNELS_AT_ONCE = 16
+# Inputs of convswap nodes.
+_RESIDUAL, _CODE_RESIDUAL = 3, 6
+LAYOUT_ATTRIBUTES = ("input_layout", "residual_layout", "output_layout")
 # A Transpose of ONNX Runtime: milliseconds besides its bytes, and its share of the memory's bandwidth. On an
 # H200 64 x 144 x 56 x 56 float16 take 54 us, and 64 x 2048 x 7 x 7 take 15 us.
 _TRANSPOSE_LAUNCH_MS = 0.003
@@ -49,7 +54,8 @@ class ConversionCosts:
     """Counts the elements of tensors that are not in the layout of the kernels that suit a node best.
 
     Those for NHWC suit a convolution of one group, or a depthwise one, whose channels and filters are
-    multiples of 8. An extent that is not known counts as one.
+    multiples of 8. Those of QuantConv read NHWC if the channels are a multiple of 16, and write NHWC if the
+    filters are. An extent that is not known counts as one.
     """
 
     def __init__(self, types: ValueTypes) -> None:
@@ -57,19 +63,32 @@ class ConversionCosts:
 
     def conv(self, node: ir.Node, layouts: NodeLayouts) -> float:
         """Return the elements of the node's tensors in the other layout."""
-        residual = node.inputs[3] if len(node.inputs) > 3 else None
-        tensors = (
-            (node.inputs[0], layouts.input),
-            (residual, layouts.residual),
-            (node.outputs[0], layouts.output),
-        )
-        suits_nhwc = self._suits_nhwc(node)
-        return sum(self.transpose(value) for value, is_nhwc in tensors
-                   if value is not None and is_nhwc != suits_nhwc)  # fmt: skip
+        return sum(map(self.transpose, self.unsuitable(node, layouts)))
+
+    def unsuitable(self, node: ir.Node, layouts: NodeLayouts) -> Iterator[ir.Value]:
+        """Yield the node's tensors in the other layout."""
+        tensors = (node.inputs[0], residual_of(node), node.outputs[0])
+        suitable = self._suitable_quantised(node) if is_quant_op(node) else [self._suits_nhwc(node)] * 3
+        for value, is_nhwc, suits_nhwc in zip(tensors, layouts, suitable, strict=True):
+            if value is not None and is_nhwc != suits_nhwc:
+                yield value
 
     def transpose(self, value: ir.Value) -> float:
         """Return the elements of `value`."""
         return float(math.prod(extent or 1 for extent in self._types.axes(value)))
+
+    def _suitable_quantised(self, node: ir.Node) -> NodeLayouts:
+        """Return the tensors of a QuantConv that suit its kernels in NHWC."""
+        shape = self._types.static_shape(node.inputs[1]) if node.inputs[1] is not None else None
+        try:
+            group = read_int(node, "group", 1)
+        except NotFusable:
+            return NodeLayouts(False, False, False)
+        if shape is None or len(shape) < 3 or not (group == 1 or group == shape[1] * group == shape[0]):
+            return NodeLayouts(False, False, False)
+        reads = shape[1] * group % _CODE_CHANNELS_AT_ONCE == 0
+        writes = shape[0] % _CODE_CHANNELS_AT_ONCE == 0
+        return NodeLayouts(reads, writes, writes)
 
     def _suits_nhwc(self, node: ir.Node) -> bool:
         shape = self._types.static_shape(node.inputs[1]) if node.inputs[1] is not None else None
@@ -88,12 +107,13 @@ class EstimatedCosts:
     """The planner's estimates for the card of this machine, in milliseconds.
 
     An extent of the first axis that the model leaves open counts as `batch`. Nodes with other open extents
-    have no estimate.
+    have no estimate. A QuantConv costs a Transpose of each tensor that does not suit its kernels.
     """
 
     def __init__(self, types: ValueTypes, batch: int) -> None:
         self._types, self._batch = types, batch
         self._known: dict[str, float] = {}
+        self._conversions = ConversionCosts(types)
         bandwidth = _native.cuda_devices()[0]["memory_bandwidth"] or _LOW_BANDWIDTH
         self._transposed_bytes_per_ms = _TRANSPOSE_SHARE * bandwidth / 1e3
 
@@ -102,6 +122,8 @@ class EstimatedCosts:
 
         Without an estimate NCHW costs nothing, and any other layout is infinitely expensive.
         """
+        if is_quant_op(node):
+            return sum(map(self.transpose, self._conversions.unsuitable(node, layouts)))
         unknown = math.inf if any(layouts) else 0.0
         problem = self._problem(node, layouts)
         if problem is None:
@@ -161,6 +183,12 @@ class EstimatedCosts:
             )
         except (ConvswapError, NotFusable):
             return None
+
+
+def residual_of(node: ir.Node) -> ir.Value | None:
+    """Return the residual of a convswap node."""
+    index = _CODE_RESIDUAL if is_quant_op(node) else _RESIDUAL
+    return node.inputs[index] if index < len(node.inputs) else None
 
 
 def layout_attributes(layouts: NodeLayouts) -> dict[str, str]:

@@ -172,6 +172,21 @@ def _permuted(tensor: ir.TensorProtocol, rank: int) -> ir.TensorProtocol:
     return ir.Tensor(np.ascontiguousarray(array.transpose(to_nhwc(rank))), dtype=tensor.dtype)
 
 
+def _quantize(node: ir.Node, reader: Reader) -> Carried:
+    """QuantizeLinear and DequantizeLinear, which have one scale, or one for each index of an axis."""
+    data = _data(node)
+    rank = _data_rank(data, reader)
+    tied = (data, node.outputs[0])
+    scale = _input(node, 1)
+    scales = [None] if scale is None else reader.axes(scale)
+    if scales == [1] or (scale is not None and reader.rank(scale) == 0):
+        return Carried(tied, lambda _: None)
+    if len(scales) != 1:
+        raise NotCarried("it has a scale for each block, or scales of unknown shape")
+    axis = axis_in_nhwc(read_int(node, "axis", 1), rank)
+    return Carried(tied, lambda _: _set_int(node, "axis", axis))
+
+
 def _concat(node: ir.Node, reader: Reader) -> Carried:
     rank = _data_rank(node.outputs[0], reader)
     axis = axis_in_nhwc(read_int(node, "axis", 1), rank)
@@ -478,10 +493,12 @@ def _shape(node: ir.Node, reader: Reader) -> Carried:
 
 _RULES: dict[str, Callable[[ir.Node, Reader], Carried]] = {
     "Concat": _concat,
+    "DequantizeLinear": _quantize,
     "Flatten": _flatten,
     "GlobalAveragePool": _global_average_pool,
     "LogSoftmax": _softmax,
     "Pad": _pad,
+    "QuantizeLinear": _quantize,
     "Reshape": _reshape,
     "Resize": _resize,
     "Shape": _shape,

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from convswap.graph.domain import is_convswap_op, is_layout_op
+from convswap.graph.domain import is_convswap_op, is_layout_op, is_quant_op
 from convswap.graph.epilogue import NotFusable, read_ints
 from convswap.graph.layout.axes import RANKS, to_nchw, to_nhwc
-from convswap.graph.layout.costs import Costs, NodeLayouts
+from convswap.graph.layout.costs import LAYOUT_ATTRIBUTES, Costs, NodeLayouts, residual_of
 from convswap.graph.layout.operators import (
     Carried,
     NotCarried,
@@ -26,8 +26,7 @@ from convswap.graph.layout.operators import (
     with_every_axis,
 )
 
-# The inputs of a convswap node that have a layout, and those that are weights.
-_DATA, _RESIDUAL = 0, 3
+# The inputs of a convswap node that are weights.
 _WEIGHTS, _DEPTHWISE_WEIGHTS = 1, 4
 # The gain that the tensors in NHWC of a graph have to reach together, as a share of the cost without them.
 _MIN_GAIN = 0.03
@@ -78,7 +77,7 @@ class Regions:
         self._may_change = True
         reasons: dict[ir.Node, str] = {}
         for node in graph:
-            if is_convswap_op(node):
+            if is_convswap_op(node) or is_quant_op(node):
                 if self._is_valid(node):
                     self.convs[node] = None
                     for value in tensors_of(node):
@@ -115,7 +114,7 @@ class Regions:
         is_whole = len(node.outputs) == 1 and node.inputs[0] is not None
         weights_read = [node.inputs[i] for i in (_WEIGHTS, _DEPTHWISE_WEIGHTS) if i < len(node.inputs)]
         return (
-            not is_layout_op(node)
+            not _has_layouts(node)
             and is_whole
             and ranks == {rank}
             and rank in RANKS
@@ -133,10 +132,8 @@ class Regions:
 
     def layouts(self, node: ir.Node) -> NodeLayouts:
         """Return the layouts of a convswap node's tensors."""
-        residual = node.inputs[_RESIDUAL] if len(node.inputs) > _RESIDUAL else None
-        return NodeLayouts(
-            self.is_nhwc(node.inputs[0]), self.is_nhwc(residual), self.is_nhwc(node.outputs[0])
-        )
+        tensors = (node.inputs[0], residual_of(node), node.outputs[0])
+        return NodeLayouts(*map(self.is_nhwc, tensors))
 
     def carried_in_nhwc(self) -> list[ir.Node]:
         """Return the carried nodes that compute in NHWC."""
@@ -232,8 +229,12 @@ class Regions:
 
 def tensors_of(node: ir.Node) -> list[ir.Value]:
     """Return the tensors of a convswap node that have a layout: data, residual and result."""
-    inputs = [node.inputs[index] for index in (_DATA, _RESIDUAL) if index < len(node.inputs)]
-    return [value for value in (*inputs, *node.outputs) if value is not None]
+    return [value for value in (*node.inputs[:1], residual_of(node), *node.outputs) if value is not None]
+
+
+def _has_layouts(node: ir.Node) -> bool:
+    """Return whether an earlier swap chose the layouts of a convswap node."""
+    return is_layout_op(node) or any(name in node.attributes for name in LAYOUT_ATTRIBUTES)
 
 
 def is_layout_change(node: ir.Node) -> bool:

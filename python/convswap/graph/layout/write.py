@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 import onnx_ir as ir
 
 from convswap.graph.constants import ConstantWriter, remove_if_unused
-from convswap.graph.domain import LAYOUT_OP
+from convswap.graph.domain import LAYOUT_OP, is_quant_op
 from convswap.graph.layout.axes import in_nhwc, to_nchw, to_nhwc
 from convswap.graph.layout.costs import layout_attributes
 from convswap.graph.layout.operators import Writer, names_axes
@@ -60,7 +60,8 @@ class LayoutWriter:
                    for value in values}  # fmt: skip
         for node, chosen in layouts.items():
             if any(chosen):
-                node.op_type = LAYOUT_OP
+                if not is_quant_op(node):
+                    node.op_type = LAYOUT_OP
                 for name, layout in layout_attributes(chosen).items():
                     node.attributes[name] = ir.AttrString(name, layout)
         for value in values:

@@ -1,0 +1,1 @@
+"""Turn quantised convolutions, in the forms that quantisation tools write, into `convswap.QuantConv`."""

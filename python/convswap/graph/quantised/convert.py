@@ -1,0 +1,113 @@
+"""Replace the quantised convolutions of a model by `convswap.QuantConv`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from convswap.graph.domain import DOMAIN, DOMAIN_VERSION, QUANT_OP, op_name
+from convswap.graph.epilogue import NotFusable
+from convswap.graph.fusion.fuse import Fused
+from convswap.graph.quantised.accumulators import Accumulator, AccumulatorReader
+from convswap.graph.quantised.epilogues import Epilogue, EpilogueFinder
+from convswap.graph.quantised.quantisation import NotQuantised, Quantisations, is_dequantize, is_quantize
+from convswap.graph.quantised.write import QuantConvWriter, remove_unused
+from convswap.graph.value_types import ValueTypes
+
+
+@dataclass(frozen=True)
+class LeftQuantised:
+    """A quantised convolution that did not become a QuantConv: name, op, and the reason, about "it"."""
+
+    node: str
+    op: str
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record for JSON: `{"node", "op", "reason"}`."""
+        return asdict(self)
+
+
+def quantise_convs(
+    model: ir.Model,
+    names: Mapping[ir.Node, str],
+    types: ValueTypes,
+    is_selected: Callable[[str], bool] = lambda _: True,
+) -> tuple[tuple[Fused, ...], tuple[LeftQuantised, ...]]:
+    """Replace the quantised convolutions of `model` by QuantConv nodes, in place.
+
+    A quantised convolution is a Conv whose data and weights come from DequantizeLinear, a QLinearConv, or a
+    ConvInteger. The QuantConv also computes the nodes behind it, see `epilogues`. It has the name of the
+    convolution, and the place and output of the last of these nodes. Quantisations and constants that nothing
+    reads afterwards are removed. QuantizeLinear nodes of one value with equal scales become one.
+
+    `names` has a name for every node; `types` knows the values of `model` before the change. A convolution is
+    replaced if `is_selected` is true for its name.
+
+    Returns the QuantConv nodes with the nodes that they replace, and the other quantised convolutions that
+    are selected. Such a Conv still computes numbers.
+    """
+    convs = [node for node in ir.traversal.RecursiveGraphIterator(model.graph) if _may_be_quantised(node)]
+    if not convs:
+        return (), ()
+    quantisations = Quantisations(model, types)
+    _merge_equal_quantisations(model, quantisations)
+    reader, finder = AccumulatorReader(quantisations, types), EpilogueFinder(model, quantisations, types)
+    chains: list[tuple[Accumulator, Epilogue]] = []
+    not_quantised: list[LeftQuantised] = []
+    for node in convs:
+        if not is_selected(names[node]) or node.op_identifier() in model.functions:
+            continue
+        try:
+            accumulator = reader.read(node)
+            if accumulator is not None:
+                chains.append((accumulator, finder.find(accumulator)))
+        except (NotQuantised, NotFusable) as reason:
+            not_quantised.append(LeftQuantised(names[node], op_name(node), str(reason)))
+    # All chains are found before the first change, because types are those of the unchanged model.
+    for _, epilogue in chains:
+        # Shape inference does not know QuantConv, so its output shape is stored in the model.
+        types.complete(epilogue.result)
+    made = tuple(_record(names, *chain) for chain in chains)
+    writer = QuantConvWriter(model, names)
+    for accumulator, epilogue in chains:
+        writer.write(accumulator, epilogue)
+    if chains:
+        model.opset_imports[DOMAIN] = DOMAIN_VERSION
+    return made, tuple(not_quantised)
+
+
+def _may_be_quantised(node: ir.Node) -> bool:
+    if (node.domain, node.op_type) == ("", "Conv"):
+        return any(value is not None and is_dequantize(value.producer()) for value in node.inputs[:2])
+    return node.op_type in ("QLinearConv", "ConvInteger") and node.domain in ("", "com.microsoft")
+
+
+def _record(names: Mapping[ir.Node, str], accumulator: Accumulator, epilogue: Epilogue) -> Fused:
+    nodes = (*accumulator.nodes[1:], *epilogue.nodes)
+    return Fused(names[accumulator.conv], QUANT_OP, tuple((op_name(node), names[node]) for node in nodes))
+
+
+def _merge_equal_quantisations(model: ir.Model, quantisations: Quantisations) -> None:
+    """Let one QuantizeLinear of a value stand for all with its scale and zero point, in each graph."""
+    for graph in model.graphs():
+        first: dict[tuple[object, ...], ir.Node] = {}
+        for node in list(graph):
+            if not is_quantize(node) or node.inputs[0] is None or not node.outputs:
+                continue
+            try:
+                key = quantisations.of_node(node, what="codes").key()
+            except NotQuantised:
+                continue
+            other = first.setdefault((node.inputs[0], *key), node)
+            if other is not node and not node.outputs[0].is_graph_output():
+                node.outputs[0].replace_all_uses_with(other.outputs[0])
+                remove_unused(node.outputs)
+
+
+def quantised_lines(not_quantised: Iterable[LeftQuantised]) -> list[str]:
+    """Return one sentence per record, without a full stop."""
+    return [f"{record.op} {record.node} is no QuantConv: {record.reason}" for record in not_quantised]

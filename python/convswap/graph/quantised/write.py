@@ -1,0 +1,154 @@
+"""Write QuantConv nodes in place of quantised convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from convswap.graph.constants import ConstantWriter, remove_if_unused
+from convswap.graph.domain import DOMAIN, QUANT_OP
+from convswap.graph.epilogue import NO_ACTIVATION, Activation
+from convswap.graph.plain_model import CONV_ATTRIBUTES
+from convswap.graph.quantised.accumulators import Accumulator
+from convswap.graph.quantised.computed_constants import is_constant_arithmetic
+from convswap.graph.quantised.epilogues import Epilogue
+from convswap.graph.quantised.quantisation import is_dequantize, is_quantize
+
+
+class QuantConvWriter:
+    """Turns the last node of each chain into a QuantConv, and removes the others."""
+
+    def __init__(self, model: ir.Model, names: Mapping[ir.Node, str]) -> None:
+        self._names, self._constants = names, ConstantWriter(model)
+
+    def write(self, accumulator: Accumulator, epilogue: Epilogue) -> None:
+        """Write one QuantConv."""
+        conv, nodes = accumulator.conv, [*accumulator.nodes, *epilogue.nodes]
+        node, graph = nodes[-1], conv.graph
+        assert isinstance(graph, ir.Graph)
+        old_inputs = [value for old in nodes for value in old.inputs]
+        attributes = [attribute for name, attribute in conv.attributes.items() if name in CONV_ATTRIBUTES]
+        inputs = self._inputs(accumulator, epilogue)
+        if accumulator.codes.dtype is None:
+            # Shape inference knows no type behind some operators of ONNX Runtime.
+            accumulator.codes.type = ir.TensorType(accumulator.x.dtype)
+
+        node.resize_outputs(1)
+        node.resize_inputs(len(inputs))
+        for index, value in enumerate(inputs):
+            node.replace_input_with(index, value)
+        node.domain, node.op_type, node.overload, node.version = DOMAIN, QUANT_OP, "", None
+        node.name, node.doc_string = self._names[conv], conv.doc_string
+        properties = dict(conv.metadata_props)
+        node.metadata_props.clear()
+        node.metadata_props.update(properties)
+        node.attributes.clear()
+        for attribute in (*attributes, *_attributes(accumulator, epilogue)):
+            node.attributes[attribute.name] = attribute
+        graph.remove(nodes[:-1], safe=True)
+        remove_unused(old_inputs)
+
+    def _inputs(self, accumulator: Accumulator, epilogue: Epilogue) -> list[ir.Value | None]:
+        """Return the inputs of the QuantConv.
+
+        Absent inputs before present ones become zeros: ONNX Runtime up to 1.23.2 fails at an empty input.
+        """
+        conv, weights = accumulator.conv, accumulator.weights
+        channels = weights.codes.shape[0]
+
+        def constant(role: str, array: np.ndarray) -> ir.Value:
+            return self._constants.add(conv, f"{self._names[conv]}/{role}", ir.Tensor(array))
+
+        unit = _unit(epilogue)
+        offset = accumulator.offset
+        zero_type = accumulator.float_type if epilogue.y is None else epilogue.y.dtype
+        zero_point = 0 if epilogue.y is None else epilogue.y.only_zero_point
+        inputs: list[ir.Value | None] = [
+            accumulator.codes,
+            constant("weight", weights.codes) if weights.value is None else weights.value,
+            constant("scale", accumulator.factor.astype(np.float32) / unit),
+            constant("y_zero_point", np.array(zero_point, zero_type.numpy())),
+        ]
+        if accumulator.bias is not None or offset is not None or epilogue.residual is not None:
+            bias = np.zeros(channels, np.int32) if accumulator.bias is None else accumulator.bias
+            inputs.append(constant("bias", bias.astype(np.int32)))
+        if offset is not None or epilogue.residual is not None:
+            offset = np.zeros(channels, np.float32) if offset is None else offset / unit
+            inputs.append(constant("offset", offset.astype(np.float32)))
+        if epilogue.residual is not None:
+            inputs.append(epilogue.residual)
+        return inputs
+
+
+def _unit(epilogue: Epilogue) -> np.float32:
+    """Return the scale by which the factors of the sums are divided: that of the first rounding, if any.
+
+    Activations other than clamps, and residuals, are computed in the units of the model.
+    """
+    if epilogue.rounded is not None:
+        return epilogue.rounded.only_scale
+    return epilogue.y.only_scale if epilogue.y is not None and _is_scaled(epilogue) else np.float32(1)
+
+
+def _is_scaled(epilogue: Epilogue) -> bool:
+    """Return whether activation and pooling are computed in steps of the result's codes."""
+    clamps = epilogue.activation.name in ("None", "Relu", "Clip")
+    return epilogue.y is not None and epilogue.rounded is None and epilogue.residual is None and clamps
+
+
+def _attributes(accumulator: Accumulator, epilogue: Epilogue) -> list[ir.Attr]:
+    attributes = []
+
+    def add_int(name: str, number: int) -> None:
+        if number:
+            attributes.append(ir.AttrInt64(name, number))
+
+    def add_float(name: str, number: np.float32) -> None:
+        attributes.append(ir.AttrFloat32(name, float(number)))
+
+    add_int("x_zero_point", accumulator.x.only_zero_point)
+    if epilogue.rounded is not None:
+        attributes.append(ir.AttrInt64("sum_zero_point", epilogue.rounded.only_zero_point))
+        add_float("sum_scale", epilogue.rounded.only_scale)
+    if epilogue.z is not None:
+        add_int("z_zero_point", epilogue.z.only_zero_point)
+        add_float("z_scale", epilogue.z.only_scale)
+    activation = epilogue.activation
+    if epilogue.y is not None and _is_scaled(epilogue):
+        activation = _divided(activation, epilogue.y.only_scale)
+    elif epilogue.y is not None:
+        add_float("y_scale", epilogue.y.only_scale)
+    if activation != NO_ACTIVATION:
+        attributes += activation.attributes()
+    if epilogue.pool is not None:
+        attributes += epilogue.pool.attributes()
+    return attributes
+
+
+def _divided(activation: Activation, unit: np.float32) -> Activation:
+    """Return a Clip with its bounds divided by `unit`; any other activation as it is."""
+    if activation.name != "Clip":
+        return activation
+    with np.errstate(over="ignore"):
+        low, high = np.array([activation.alpha, activation.beta], np.float32) / unit
+    return Activation("Clip", float(low), float(high))
+
+
+def remove_unused(values: Iterable[ir.Value | None]) -> None:
+    """Remove quantisations and arithmetic that nothing reads, and then constants that nothing reads."""
+    pending = list(values)
+    while pending:
+        value = pending.pop()
+        if value is None or value.uses() or value.is_graph_output():
+            continue
+        writer = value.producer()
+        if writer is not None and (
+            is_quantize(writer) or is_dequantize(writer) or is_constant_arithmetic(writer)
+        ):
+            pending += writer.inputs
+            if isinstance(writer.graph, ir.Graph):
+                writer.graph.remove(writer, safe=True)
+        else:
+            remove_if_unused(value)

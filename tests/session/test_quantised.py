@@ -1,0 +1,692 @@
+"""QuantConv nodes in place of the quantised Convs of several tools; the op itself is evaluated in NumPy."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+
+import numpy as np
+import onnx
+import pytest
+import quantised_models as models
+from convswap.cli.main import main
+from convswap.errors import ConvswapError
+from convswap.graph.layout.choose import change_layouts
+from convswap.graph.names import node_names
+from convswap.graph.plain_model import count_swapped, plain_model
+from convswap.graph.swap import SwapResult, swap
+from convswap.graph.value_types import ValueTypes
+from convswap.reference.evaluation import evaluate
+from layout_models import RandomCosts
+from onnx import TensorProto, helper
+from onnxruntime.quantization import QuantType
+
+# Codes that may differ by one step: ONNX Runtime divides by the scale and adds products in float32, where
+# QuantConv multiplies by factors and adds exactly.
+SHARE_OF_STEPS = 1e-3
+# Relative to the largest number: sums of float32.
+FLOAT_TOLERANCE = 2e-6
+FORMATS = [pytest.param(True, id="qdq"), pytest.param(False, id="qoperator")]
+QUANTISATIONS = {
+    "int8": {},
+    "per_channel": {"per_channel": True},
+    "uint8": {"activations": QuantType.QUInt8, "per_channel": True},
+    "symmetric": {"ActivationSymmetric": True},
+}
+
+
+def data_of(model: onnx.ModelProto, batch: int = 3, seed: int = 0) -> dict[str, np.ndarray]:
+    shape = [dim.dim_value or batch for dim in model.graph.input[0].type.tensor_type.shape.dim]
+    return {"x": np.random.default_rng(seed).standard_normal(shape).astype(np.float32)}
+
+
+def check_nodes(original: onnx.ModelProto, result: SwapResult, share: float = SHARE_OF_STEPS) -> None:
+    """Compare each QuantConv, fed with the codes of the original model, with the original's result."""
+    swapped = result.nchw_model
+    message = onnx.ModelProto()
+    message.CopyFrom(result.to_proto() if swapped is result.model else models.to_proto(swapped))
+    nodes = models.quant_convs(message)
+    assert nodes
+    constants = {tensor.name for tensor in message.graph.initializer}
+    names = list(dict.fromkeys(
+        name for node in nodes for name in (*node.input, *node.output) if name not in constants
+    ))  # fmt: skip
+    feeds = data_of(original)
+    known = [name for name in names if name not in feeds]
+    values = feeds | dict(zip(known, models.run_plain(original, feeds, known), strict=True))
+    differing, total = 0, 0
+    for node in nodes:
+        actual, expected = models.run_quant_conv(message, node, values), values[node.output[0]]
+        assert actual.dtype == expected.dtype and actual.shape == expected.shape
+        if expected.dtype.kind == "f":
+            np.testing.assert_allclose(
+                actual, expected, rtol=0, atol=FLOAT_TOLERANCE * float(np.abs(expected).max())
+            )
+            continue
+        steps = np.abs(actual.astype(np.int64) - expected.astype(np.int64))
+        assert steps.max() <= 1, f"{node.name} is {steps.max()} steps off"
+        differing, total = differing + int((steps > 0).sum()), total + steps.size
+    assert differing <= share * total
+
+
+def check_whole(original: onnx.ModelProto, result: SwapResult) -> None:
+    """Compare the outputs of the model in the layout that was chosen with those in NCHW."""
+    feeds = data_of(original)
+    plain = models.run_swapped(models.to_proto(result.nchw_model), feeds)
+    for one, other in zip(plain, models.run_swapped(result.to_proto(), feeds), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("network", ["residual", "projected", "mobile"])
+@pytest.mark.parametrize("options", QUANTISATIONS)
+@pytest.mark.parametrize("qdq", FORMATS)
+def test_every_conv_of_a_quantised_network_becomes_a_quant_conv(network, options, qdq):
+    original = {
+        "residual": models.residual_net,
+        "projected": lambda: models.residual_net(projected=True),
+        "mobile": models.mobile_net,
+    }[network]()
+    quantised = models.quantised(original, qdq=qdq, **QUANTISATIONS[options])
+    result = swap(quantised, fuse=True)
+    convs = [node.name for node in quantised.graph.node if "Conv" in node.op_type]
+    message = result.to_proto()
+    assert sorted(node.name for node in models.quant_convs(message)) == sorted(convs)
+    assert not result.not_swapped and not result.not_quantised and result.swapped == tuple(convs)
+    assert not {"Conv", "QLinearConv", "Add", "QLinearAdd", "MaxPool"} & set(models.ops(message))
+    # The default layout is NHWC: every tensor between QuantConv nodes, and no Transpose.
+    assert "Transpose" not in models.ops(message)
+    convs_with_nhwc = {node.name for node in models.quant_convs(message) if "NHWC" in str(node.attribute)}
+    assert convs_with_nhwc == set(convs)
+    check_nodes(quantised, result)
+    check_whole(quantised, result)
+
+
+@pytest.mark.parametrize("options", QUANTISATIONS)
+def test_qlinear_conv_is_equal_bit_for_bit(options):
+    graph = models.GraphBuilder(5)
+    x = graph.conv("x", 3, 16, 3, name="a")
+    x = graph.conv(graph.add("Relu", x), 16, 24, 3, strides=[2, 2], name="b")
+    x = graph.conv(x, 24, 24, 5, group=24, bias=False, name="c")
+    original = graph.model(["n", 3, 15, 13], x)
+    # Weights of seven bits: sums of int16 do not saturate in ONNX Runtime's kernels for older processors.
+    quantised = models.quantised(original, qdq=False, reduce_range=True, **QUANTISATIONS[options])
+    result = swap(quantised, fuse=True)
+    assert {"a_quant", "b_quant", "c_quant"} <= {node.name for node in models.quant_convs(result.to_proto())}
+    check_nodes(quantised, result, share=0.0)
+
+
+def test_model_optimizer_form_is_recognised():
+    original = models.model_optimizer_net()
+    result = swap(original, fuse=True)
+    message = result.to_proto()
+    assert len(models.quant_convs(message)) == 6 and not result.not_quantised
+    # The input is quantised once; equal quantisations of one value became one, in the Conv before them.
+    assert models.ops(message).count("QuantizeLinear") == 1 and "DequantizeLinear" not in models.ops(message)
+    # A float bias is an offset in units of the result's scale.
+    node = models.node_named(message, "stem")
+    bias = models.initializer(original, models.node_named(original, "stem").input[2])
+    np.testing.assert_array_equal(models.initializer(message, node.input[5]), bias / np.float32(0.02))
+    check_nodes(original, result)
+    check_whole(original, result)
+
+
+def test_other_readers_of_a_float_result_keep_it():
+    original = models.model_optimizer_net(shared_scales=False)
+    result = swap(original, fuse=True)
+    message = result.to_proto()
+    assert len(models.quant_convs(message)) == 6
+    assert models.ops(message).count("QuantizeLinear") == 5
+    check_nodes(original, result)
+
+
+def test_form_of_pytorch_is_recognised():
+    original = models.exported_net()
+    result = swap(original, fuse=True)
+    message = result.to_proto()
+    assert len(models.quant_convs(message)) == 5 and len(message.graph.node) == 6
+    project = models.attributes_of(models.node_named(message, "project"))
+    assert project["sum_zero_point"] == 130 and math.isclose(project["sum_scale"], 0.02, rel_tol=1e-6)
+    check_nodes(original, result)
+    check_whole(original, result)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_drawn_block_is_one_quant_conv_with_the_same_codes(seed):
+    original, is_whole = models.drawn_block(seed)
+    onnx.checker.check_model(original)
+    result = swap(original, fuse=True)
+    message = result.to_proto()
+    assert not result.not_quantised
+    convs = [node for node in original.graph.node if node.op_type == "Conv"]
+    assert len(models.quant_convs(message)) == len(convs)
+    if is_whole:
+        rest = [op for op in models.ops(message) if op not in ("QuantConv", "Transpose")]
+        assert rest == ["QuantizeLinear"], rest
+    assert [output.name for output in message.graph.output] == [o.name for o in original.graph.output]
+    check_nodes(original, result)
+    check_whole(original, result)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_inner_values_with_other_readers_stay(seed):
+    original, _ = models.drawn_block(seed)
+    inner = [node.output[0] for node in original.graph.node[:-1]]
+    for name in random.Random(seed).sample(inner, 2):
+        original.graph.node.append(helper.make_node("Identity", [name], [f"{name}/copy"]))
+        original.graph.output.extend(onnx.ValueInfoProto(name=name) for name in (name, f"{name}/copy"))
+    result = swap(original, fuse=True)
+    message = result.to_proto()
+    assert [output.name for output in message.graph.output] == [o.name for o in original.graph.output]
+    check_whole(original, result)
+    feeds = data_of(original)
+    for actual, expected in zip(
+        models.run_swapped(message, feeds), models.run_plain(original, feeds), strict=True
+    ):
+        assert actual.dtype == expected.dtype and actual.shape == expected.shape
+        error = np.abs(actual.astype(np.float64) - expected)
+        # A code that differs by one step changes numbers behind it.
+        limit = 0 if actual.dtype.kind == "i" else 1e-5 * float(np.abs(expected).max())
+        assert (error > limit).mean() < 0.01
+
+
+def test_nothing_is_quantised_without_fuse():
+    original = models.model_optimizer_net()
+    result = swap(original)
+    assert not models.quant_convs(result.to_proto()) and len(result.swapped) == 6
+    with pytest.raises(ConvswapError, match="fuse the model"):
+        swap(models.quantised(models.mobile_net(), qdq=False))
+
+
+def test_only_names_limit_what_is_quantised():
+    result = swap(models.model_optimizer_net(), fuse=True, only="^a1$")
+    assert [node.name for node in models.quant_convs(result.to_proto())] == ["a1"]
+    assert len(result.not_swapped) == 5
+
+
+def conv_model(change=lambda graph: None, **options) -> onnx.ModelProto:
+    """A Conv of codes with int8 weights and no other step; `options` replace the nodes' inputs."""
+    graph = models.QuantisedBuilder(1, options.get("opset", 21))
+    x = options.get("x", lambda g: g.rounded("x", g.quantisation(0.1)))(graph)
+    w = options.get("w", lambda g: g.weights((4, 3, 3, 3), per_channel=False)[0])(graph)
+    bias = options.get("bias", lambda g: [])(graph)
+    y = graph.add("Conv", x, w, *bias, name="conv")
+    return graph.model(["n", 3, 8, 8], y)
+
+
+def _dequantized(graph, codes, dtype, scale=0.1, zero=0, **attributes):
+    scale = graph.constant(scale)
+    shape = np.shape(zero)
+    name = f"zero_{len(graph.initializers)}"
+    graph.initializers.append(helper.make_tensor(name, dtype, shape, np.reshape(zero, -1)))
+    data = f"codes_{len(graph.initializers)}"
+    graph.initializers.append(helper.make_tensor(data, dtype, np.shape(codes), np.reshape(codes, -1)))
+    return graph.add("DequantizeLinear", data, scale, name, **attributes)
+
+
+CODES = np.arange(108).reshape(4, 3, 3, 3) % 7
+REFUSED = {
+    "int4": ({"w": lambda g: _dequantized(g, CODES, TensorProto.INT4)}, "int4"),
+    "int16": ({"w": lambda g: _dequantized(g, CODES, TensorProto.INT16)}, "int16"),
+    "float8": ({"w": lambda g: _dequantized(g, CODES, TensorProto.FLOAT8E4M3FN)}, "float8e4m3fn"),
+    "blocks": (
+        {
+            "w": lambda g: _dequantized(
+                g, CODES, TensorProto.INT8, np.ones((2, 3, 3, 3)), np.zeros((2, 3, 3, 3), int), axis=0,
+                block_size=2,
+            )
+        },
+        "a scale for each block",
+    ),
+    "axis": (
+        {"w": lambda g: _dequantized(g, CODES, TensorProto.INT8, np.ones(3), np.zeros(3, int), axis=1)},
+        "axis 1",
+    ),
+    "uint8 far from zero": (
+        {"w": lambda g: _dequantized(g, CODES * 40, TensorProto.UINT8, 0.1, 100)}, "-100 to 140"
+    ),
+    "float data": ({"x": lambda g: "x"}, "its data are no result of DequantizeLinear"),
+    "float weights": (
+        {"w": lambda g: g.constant(CODES)}, "its weights are no result of DequantizeLinear"
+    ),
+    "computed bias": (
+        {"bias": lambda g: [g.add("Neg", g.constant(np.ones(4)))]}, "its bias is not constant"
+    ),
+    "per-channel data": (
+        {
+            "x": lambda g: g.dequantize(
+                g.quantize("x", [g.constant(np.ones(3)), g.constant(np.zeros(3), np.int8)], axis=1),
+                [g.constant(np.ones(3)), g.constant(np.zeros(3), np.int8)],
+                axis=1,
+            )
+        },
+        "its data have a scale for each channel",
+    ),
+    "computed scale": (
+        {"x": lambda g: g.rounded("x", [g.add("Abs", g.constant(0.1)), g.constant(0, np.int8)])},
+        "the scale of its data is no constant",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_conv_that_quant_conv_cannot_compute_is_left_with_the_reason(case):
+    options, reason = REFUSED[case]
+    result = swap(conv_model(**options), fuse=True)
+    (left,) = result.not_quantised
+    assert left.node == "conv" and left.op == "Conv" and reason in left.reason
+    # The Conv of numbers is swapped as any other.
+    assert result.swapped == ("conv",) and not models.quant_convs(result.to_proto())
+    assert result.report()["not_quantised"] == [left.to_json()]
+
+
+def test_sums_beyond_int32_are_left():
+    def weights(graph):
+        return graph.dequantize(graph.constant(np.ones((1, 66000, 1, 1)), np.int8), graph.quantisation(0.1))
+
+    graph = models.QuantisedBuilder()
+    x = graph.rounded("x", graph.quantisation(0.1))
+    result = swap(graph.model([1, 66000, 1, 1], graph.add("Conv", x, weights(graph))), fuse=True)
+    assert "66000 products" in result.not_quantised[0].reason
+
+
+def test_bias_with_another_scale_becomes_an_offset():
+    graph = models.QuantisedBuilder()
+    x = graph.rounded("x", graph.quantisation(0.1))
+    w, _ = graph.weights((4, 3, 3, 3), per_channel=False)
+    bias = graph.dequantize(graph.constant([1, -2, 3, 4], np.int32), [graph.constant(0.5)])
+    original = graph.model(["n", 3, 8, 8], graph.add("Conv", x, w, bias, name="conv"))
+    message = swap(original, fuse=True).to_proto()
+    node = models.node_named(message, "conv")
+    np.testing.assert_array_equal(models.initializer(message, node.input[4]), np.zeros(4))
+    np.testing.assert_array_equal(models.initializer(message, node.input[5]), [0.5, -1, 1.5, 2])
+    check_nodes(original, swap(original, fuse=True))
+
+
+def test_dequantized_data_that_others_read_stay():
+    graph = models.QuantisedBuilder()
+    x = graph.rounded("x", graph.quantisation(0.1))
+    w, _ = graph.weights((4, 3, 3, 3), per_channel=False)
+    y = graph.add("Conv", x, w, name="conv")
+    original = graph.model(["n", 3, 8, 8], [y, graph.add("Exp", x)])
+    message = swap(original, fuse=True).to_proto()
+    assert models.ops(message) == ["QuantizeLinear", "DequantizeLinear", "QuantConv", "Exp"]
+
+
+def test_float16_model_gives_float16_numbers():
+    graph = models.QuantisedBuilder(opset=19, float_type=np.float16)
+    x = graph.add("Cast", "x", to=TensorProto.FLOAT16)
+    x = graph.rounded(x, graph.quantisation(0.03))
+    w, _ = graph.weights((8, 3, 3, 3), per_channel=True)
+    y = graph.add("Conv", x, w, name="a")
+    # HardSwish with its factor 1 / 6 in float16.
+    three, zero, six, factor = (graph.constant(number, np.float16) for number in (3, 0, 6, 1 / 6))
+    gate = graph.add("Clip", graph.add("Add", y, three), zero, six)
+    y = graph.add("Mul", graph.add("Mul", y, gate), factor)
+    x = graph.rounded(y, graph.quantisation(0.02))
+    w, _ = graph.weights((4, 8, 1, 1), per_channel=True)
+    bias = graph.constant([0.5, 1, 2, -1], np.float16)
+    original = graph.model(["n", 3, 8, 8], graph.add("Conv", x, w, bias, name="b"))
+    result = swap(original, fuse=True)
+    message = result.to_proto()
+    assert models.ops(message) == ["Cast", "QuantizeLinear", "QuantConv", "QuantConv"]
+    assert models.attributes_of(models.node_named(message, "a"))["activation"] == "HardSwish"
+    node = models.node_named(message, "b")
+    assert models.initializer(message, node.input[2]).dtype == np.float32
+    assert models.initializer(message, node.input[3]).dtype == np.float16
+    feeds = data_of(original)
+    expected, actual = models.run_plain(original, feeds)[0], models.run_swapped(message, feeds)[0]
+    assert actual.dtype == np.float16
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=0.02 * float(np.abs(expected).max()))
+
+
+def test_conv_integer_with_a_constant_scale_gives_numbers():
+    graph = models.QuantisedBuilder(dtype=np.uint8)
+    codes = graph.quantize("x", graph.quantisation(0.05, 120))
+    w = graph.constant(graph.numbers.integers(-63, 64, (8, 3, 3, 3)), np.int8)
+    zero = graph.constant(120, np.uint8)
+    sums = graph.add("ConvInteger", codes, w, zero, name="conv")
+    y = graph.add("Mul", graph.add("Cast", sums, to=TensorProto.FLOAT), graph.constant(0.05 * 0.01))
+    y = graph.add("Mul", y, graph.constant(graph.numbers.uniform(1, 2, (8, 1, 1))))
+    y = graph.add("Add", y, graph.constant(graph.numbers.standard_normal((1, 8, 1, 1))))
+    original = graph.model(["n", 3, 9, 7], graph.add("Relu", y))
+    result = swap(original, fuse=True)
+    assert models.ops(result.to_proto()) == ["QuantizeLinear", "QuantConv"]
+    check_nodes(original, result)
+
+
+def test_conv_integer_with_a_computed_scale_is_left():
+    graph = models.QuantisedBuilder(dtype=np.uint8)
+    graph.nodes.append(helper.make_node("DynamicQuantizeLinear", ["x"], ["codes", "scale", "zero"]))
+    w = graph.constant(graph.numbers.integers(-63, 64, (8, 3, 3, 3)), np.uint8)
+    sums = graph.add("ConvInteger", "codes", w, "zero", name="dynamic")
+    y = graph.add("Mul", graph.add("Cast", sums, to=TensorProto.FLOAT), "scale")
+    y = graph.conv(y, 8, 4, 1, name="float")
+    result = swap(graph.model(["n", 3, 9, 7], y), fuse=True)
+    (left,) = result.not_swapped
+    assert left.node == "dynamic" and "the zero point of its data is no constant" in left.reason
+    assert result.swapped == ("float",)
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize(
+    "original", [models.model_optimizer_net, models.exported_net], ids=["model_optimizer", "exported"]
+)
+def test_plain_model_has_the_same_codes(original, layout):
+    result = swap(original(), fuse=True, layout=layout)
+    plain = models.to_proto(plain_model(result.model))
+    onnx.checker.check_model(plain)
+    assert {node.domain for node in plain.graph.node} == {""}
+    assert count_swapped(result.model) == len(models.quant_convs(result.to_proto()))
+    feeds = data_of(original())
+    expected, actual = models.run_swapped(result.to_proto(), feeds), models.run_plain(plain, feeds)
+    # All sums are below 2^24, and so exact.
+    np.testing.assert_allclose(actual[0], expected[0], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(0, 100, 5))
+def test_plain_model_of_a_drawn_block_has_the_same_codes(seed):
+    original, _ = models.drawn_block(seed)
+    result = swap(original, fuse=True)
+    feeds = data_of(original)
+    plain = models.run_plain(models.to_proto(plain_model(result.model)), feeds)[0]
+    expected = models.run_swapped(result.to_proto(), feeds)[0]
+    assert plain.dtype == expected.dtype
+    difference = np.abs(plain.astype(np.float64) - expected.astype(np.float64))
+    assert (difference > 1e-5).mean() <= SHARE_OF_STEPS and difference.max() <= 1
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_float64_evaluation_computes_quant_conv(layout):
+    original = models.exported_net()
+    feeds = data_of(original)
+    swapped = swap(original, fuse=True, layout=layout).to_proto()
+    evaluation = evaluate(swapped, feeds)
+    assert not evaluation.in_float32
+    expected = models.run_swapped(swapped, feeds)[0]
+    np.testing.assert_allclose(evaluation.outputs[0], expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "original", [models.model_optimizer_net, models.exported_net], ids=["model_optimizer", "exported"]
+)
+def test_float64_evaluation_dequantizes(original):
+    feeds = data_of(original())
+    evaluation = evaluate(original(), feeds)
+    assert not evaluation.in_float32
+    expected = models.run_plain(original(), feeds)[0]
+    np.testing.assert_allclose(evaluation.outputs[0], expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_tensors_may_be_nhwc(seed):
+    original = models.quantised(
+        models.residual_net(seed, projected=seed % 2 == 1), qdq=seed % 3 > 0, per_channel=seed % 5 > 2
+    )
+    swapped = swap(original, fuse=True, layout="nchw").model
+    model = swapped.clone()
+    change_layouts(model, node_names(model), ValueTypes(model), RandomCosts(seed, nhwc=0.7))
+    feeds = data_of(original)
+    expected = models.run_swapped(models.to_proto(swapped), feeds)
+    for actual, other in zip(models.run_swapped(models.to_proto(model), feeds), expected, strict=True):
+        np.testing.assert_array_equal(actual, other)
+
+
+def test_scales_for_each_channel_move_with_the_channels():
+    graph = models.QuantisedBuilder()
+    scales = [graph.constant(np.linspace(0.01, 0.05, 16)), graph.constant(np.zeros(16), np.int8)]
+    x = graph.rounded(graph.conv("x", 8, 16, 3), scales)
+    original = graph.model(["n", 8, 9, 7], graph.conv(x, 16, 16, 1))
+    result = swap(original, layout="nhwc", fuse=True)
+    carried = [node for node in result.to_proto().graph.node if "Linear" in node.op_type]
+    assert [models.attributes_of(node).get("axis") for node in carried] == [3, 3]
+    # The Conv behind them is no quantised one, and has a reason.
+    (left,) = result.not_quantised
+    assert left.reason == "its data are codes, but its weights are no result of DequantizeLinear"
+    feeds = data_of(original)
+    expected = models.run_plain(original, feeds)[0]
+    np.testing.assert_allclose(
+        models.run_plain(models.to_proto(plain_model(result.model)), feeds)[0], expected, rtol=0, atol=1e-5
+    )
+
+
+def test_silu_without_roundings_between_its_nodes_is_a_part_of_the_conv():
+    graph = models.GraphBuilder(2)
+    x = "x"
+    for channels in (3, 16, 16):
+        y = graph.conv(x, channels, 16, 3)
+        x = graph.add("Mul", y, graph.add("Sigmoid", y))
+    original = graph.model(["n", 3, 12, 10], graph.conv(graph.add("Concat", x, y, axis=1), 32, 8, 1))
+    kinds = ["Conv", "Concat"]
+    quantised = models.quantised(original, per_channel=True, op_types_to_quantize=kinds)
+    result = swap(quantised, fuse=True)
+    message = result.to_proto()
+    assert len(models.quant_convs(message)) == 4
+    # The last Conv before the Concat gives two values, so its SiLU stays.
+    assert models.ops(message).count("Sigmoid") == 1
+    check_nodes(quantised, result)
+    check_whole(quantised, result)
+
+
+@pytest.mark.parametrize("size", [(13,), (5, 4, 6)], ids=["1-d", "3-d"])
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_data_of_other_ranks_are_quantised(size, layout):
+    graph = models.QuantisedBuilder(4)
+    rank = len(size)
+
+    def conv(x, channels, filters, group=1):
+        w, _ = graph.weights((filters, channels // group, *[3] * rank), per_channel=True)
+        return graph.add("Conv", x, w, pads=[1] * 2 * rank, group=group)
+
+    x = graph.rounded("x", graph.quantisation(0.03, 5))
+    x = graph.rounded(graph.add("Relu", conv(x, 4, 16)), graph.quantisation(0.017, -128))
+    y = graph.rounded(conv(x, 16, 16, group=16), graph.quantisation(0.013, 3))
+    x = graph.rounded(graph.add("Relu", graph.add("Add", y, x)), graph.quantisation(0.019, -128))
+    original = graph.model(["n", 4, *size], conv(x, 16, 16))
+    result = swap(original, fuse=True, layout=layout)
+    message = result.to_proto()
+    assert len(models.quant_convs(message)) == 3 and len(message.graph.node) <= 5
+    check_nodes(original, result)
+    check_whole(original, result)
+    plain = models.run_plain(models.to_proto(plain_model(result.model)), data_of(original))
+    expected = models.run_swapped(message, data_of(original))
+    np.testing.assert_allclose(plain[0], expected[0], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("opset", "ir_version"), [(10, 3), (10, 5), (12, 7), (23, 10), (25, 12)])
+def test_every_opset_with_quantisations_is_read(opset, ir_version):
+    graph = models.QuantisedBuilder(3, opset)
+    x = graph.rounded("x", graph.quantisation(0.03, 5))
+    w, scale = graph.weights((8, 3, 3, 3), per_channel=opset >= 13)
+    x = graph.add("Conv", x, w, *graph.bias(8, 0.03, scale, form="float"), name="conv")
+    attributes = {"precision": int(TensorProto.FLOAT)} if opset >= 23 else {}
+    y = graph.quantize(graph.add("Relu", x), graph.quantisation(0.02, -128), **attributes)
+    original = graph.model(["n", 3, 8, 8], y)
+    original.ir_version = ir_version
+    if ir_version < 4:
+        # In this version initializers are inputs, too.
+        original.graph.input.extend(
+            helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            for tensor in original.graph.initializer
+        )
+    onnx.checker.check_model(original)
+    result = swap(original, fuse=True)
+    message = result.to_proto()
+    assert [node.name for node in models.quant_convs(message)] == ["conv"]
+    feeds = {"x": np.random.default_rng(1).standard_normal((2, 3, 8, 8)).astype(np.float32)}
+    if opset < 25:  # the newest that this version of ONNX Runtime is known to run
+        (actual,), (expected,) = models.run_swapped(message, feeds), models.run_plain(original, feeds)
+        steps = np.abs(actual.astype(np.int64) - expected.astype(np.int64))
+        assert steps.max() <= 1 and (steps > 0).mean() <= SHARE_OF_STEPS
+
+
+def test_type_without_a_zero_point_is_read():
+    graph = models.QuantisedBuilder(3, 21)
+    scale = graph.constant(0.03)
+    x = graph.add("QuantizeLinear", "x", scale, output_dtype=int(TensorProto.INT8))
+    x = graph.add("DequantizeLinear", x, scale)
+    w, _ = graph.weights((8, 3, 3, 3), per_channel=True)
+    y = graph.add("QuantizeLinear", graph.add("Conv", x, w, name="conv"), scale)
+    original = graph.model(["n", 3, 8, 8], y)
+    result = swap(original, fuse=True)
+    node = models.node_named(result.to_proto(), "conv")
+    assert models.initializer(result.to_proto(), node.input[3]).dtype == np.uint8
+    check_nodes(original, result)
+
+
+def branch_model() -> onnx.ModelProto:
+    """A model whose quantised Conv is in a branch of an If."""
+    graph = models.QuantisedBuilder(6)
+    x = graph.rounded("x", graph.quantisation(0.03, 5))
+    w, _ = graph.weights((8, 3, 3, 3), per_channel=True)
+    y = graph.quantize(graph.add("Conv", x, w, name="conv"), graph.quantisation(0.02))
+    then = helper.make_graph(graph.nodes, "then", [], [onnx.ValueInfoProto(name=y)], graph.initializers)
+    other = helper.make_node(
+        "Constant", [], ["none"], value=onnx.numpy_helper.from_array(np.zeros((1, 8, 6, 6), np.int8))
+    )
+    otherwise = helper.make_graph([other], "else", [], [onnx.ValueInfoProto(name="none")])
+    outer = models.GraphBuilder()
+    outer.nodes.append(
+        helper.make_node("If", [outer.constant(True, bool)], ["y"], then_branch=then, else_branch=otherwise)
+    )
+    return outer.model(["n", 3, 8, 8], "y")
+
+
+def test_conv_in_a_branch_is_quantised():
+    result = swap(branch_model(), fuse=True)
+    (branch,) = [node for node in result.to_proto().graph.node if node.op_type == "If"]
+    then = next(attribute.g for attribute in branch.attribute if attribute.name == "then_branch")
+    assert [node.op_type for node in then.node] == ["QuantizeLinear", "QuantConv"]
+    assert {tensor.name for tensor in then.initializer} >= set(then.node[1].input[2:])
+
+
+def test_inner_value_that_is_an_output_ends_the_node():
+    graph = models.QuantisedBuilder()
+    x = graph.rounded("x", graph.quantisation(0.1))
+    w, _ = graph.weights((4, 3, 3, 3), per_channel=False)
+    inner = graph.add("Relu", graph.add("Conv", x, w, name="conv"))
+    original = graph.model(["n", 3, 8, 8], [inner, graph.quantize(inner, graph.quantisation(0.1))])
+    result = swap(original, fuse=True)
+    assert models.ops(result.to_proto()) == ["QuantizeLinear", "QuantConv", "QuantizeLinear"]
+    assert [output.name for output in result.to_proto().graph.output] == [
+        o.name for o in original.graph.output
+    ]
+    check_nodes(original, result)
+
+
+def test_residual_of_another_type_stays_an_add():
+    graph = models.QuantisedBuilder(dtype=np.uint8)
+    x = graph.rounded("x", graph.quantisation(0.1, 100))
+    w, _ = graph.weights((3, 3, 1, 1), per_channel=False)
+    z = graph.rounded("x", graph.quantisation(0.1, 0, np.int8))
+    y = graph.add("Add", graph.add("Conv", x, w, name="conv"), z)
+    original = graph.model(["n", 3, 8, 8], graph.quantize(y, graph.quantisation(0.1)))
+    result = swap(original, fuse=True)
+    assert "Add" in models.ops(result.to_proto())
+    check_nodes(original, result)
+
+
+def test_swapped_file_comes_back_unchanged(tmp_path):
+    swap(models.model_optimizer_net(), fuse=True).save(tmp_path / "fast.onnx")
+    again = swap(tmp_path / "fast.onnx", fuse=True)
+    assert not again.swapped and again.to_proto() == onnx.load(tmp_path / "fast.onnx")
+
+
+def test_command_reports_what_was_quantised_and_what_was_left(tmp_path, capsys):
+    graph = models.QuantisedBuilder()
+    x = graph.rounded("x", graph.quantisation(0.1))
+    w, _ = graph.weights((4, 3, 3, 3), per_channel=False)
+    y = graph.rounded(graph.add("Conv", x, w, name="quantised"), graph.quantisation(0.1))
+    y = graph.add("Conv", y, graph.constant(np.ones((2, 4, 1, 1))), name="of numbers")
+    onnx.save(graph.model(["n", 3, 8, 8], y), tmp_path / "model.onnx")
+    arguments = [
+        "swap",
+        tmp_path / "model.onnx",
+        "-o",
+        tmp_path / "fast.onnx",
+        "--fuse",
+        "--report",
+        tmp_path / "r",
+    ]
+    assert main(list(map(str, arguments))) == 0
+    output = capsys.readouterr().out
+    assert "2 Conv swapped, 0 left" in output
+    assert "QuantConv quantised includes QuantizeLinear" in output
+    assert "Conv of numbers is no QuantConv: its data are codes, but its weights are no result of" in output
+    report = json.loads((tmp_path / "r").read_text())
+    assert [record["op"] for record in report["fused"]] == ["QuantConv"]
+    assert [record["node"] for record in report["not_quantised"]] == ["of numbers"]
+    assert "layout" in report
+
+
+def test_constants_that_pytorch_s_exporter_computes_are_read():
+    graph = models.QuantisedBuilder(8, 13, dtype=np.uint8)
+
+    def quantisation(scale, zero_point):
+        # Doubles and int64 of Python become constants with casts.
+        return [
+            graph.add("Cast", graph.constant(scale, np.float64), to=TensorProto.FLOAT),
+            graph.add("Cast", graph.constant(zero_point, np.int64), to=TensorProto.UINT8),
+        ]
+
+    x_quantisation = quantisation(0.03, 120)
+    x = graph.rounded("x", x_quantisation)
+    w_scale = graph.add(
+        "Cast", graph.constant(graph.numbers.uniform(0.001, 0.002, 8), np.float64), to=TensorProto.FLOAT
+    )
+    w_zero = graph.add("Cast", graph.constant(np.zeros(8), np.int64), to=TensorProto.INT8)
+    codes = graph.constant(graph.numbers.integers(-63, 64, (8, 3, 3, 3)), np.int8)
+    w = graph.add("DequantizeLinear", codes, w_scale, w_zero, axis=0)
+    scale = graph.add("Mul", w_scale, x_quantisation[0])
+    zeros = graph.add(
+        "ConstantOfShape",
+        graph.add("Shape", scale),
+        value=onnx.numpy_helper.from_array(np.zeros(1, np.int32)),
+    )
+    bias = graph.add("Div", graph.constant(graph.numbers.standard_normal(8)), scale)
+    bias = graph.add("Cast", bias, to=TensorProto.INT32)
+    bias = graph.add("DequantizeLinear", bias, scale, zeros, axis=0)
+    y = graph.add("Conv", x, w, bias, name="conv")
+    y = graph.quantize(graph.add("Relu", y), quantisation(0.02, 0))
+    original = graph.model(["n", 3, 8, 8], y)
+    result = swap(original, fuse=True)
+    message = result.to_proto()
+    # What computed the scale of the data still serves the QuantizeLinear of the input.
+    assert models.ops(message) == ["Cast", "Cast", "QuantizeLinear", "QuantConv"]
+    node = models.node_named(message, "conv")
+    assert len(node.input) == 5 and models.initializer(message, node.input[4]).dtype == np.int32
+    check_nodes(original, result)
+
+
+def test_qlinear_conv_may_quantise_its_weights_in_the_graph():
+    graph = models.QuantisedBuilder(9)
+    x_scale, y_scale = graph.quantisation(0.03, 5), graph.quantisation(0.02, -10)
+    w_scale = [graph.constant(np.full(8, 0.01)), graph.constant(np.zeros(8), np.int8)]
+    numbers = graph.constant(graph.numbers.uniform(-0.6, 0.6, (8, 3, 3, 3)))
+    w = graph.quantize(numbers, w_scale, axis=0)
+    x = graph.quantize("x", x_scale)
+    y = graph.add("QLinearConv", x, *x_scale, w, *w_scale, *y_scale, name="conv")
+    original = graph.model(["n", 3, 8, 8], y)
+    result = swap(original, fuse=True)
+    assert models.ops(result.to_proto()) == ["QuantizeLinear", "QuantConv"]
+    check_nodes(original, result, share=0.0)
+
+
+def test_shapes_behind_operators_on_codes_are_known():
+    graph = models.GraphBuilder(4)
+    x = graph.conv("x", 16, 16, 3)
+    x = graph.add("Concat", x, graph.conv("x", 16, 16, 1), axis=1)
+    x = graph.add("LeakyRelu", graph.conv(x, 32, 16, 3))
+    y = graph.conv(x, 16, 16, 3)
+    original = graph.model(["n", 16, 9, 7], graph.conv(graph.add("Mul", x, y), 16, 8, 1))
+    quantised = models.quantised(original, qdq=False)
+    result = swap(quantised, fuse=True, layout="nhwc")
+    types = ValueTypes(result.nchw_model)
+    convs = [node for node in result.nchw_model.graph if node.op_type == "QuantConv"]
+    assert len(convs) == 5 and {"QLinearConcat", "QLinearMul", "QLinearLeakyRelu"} <= set(
+        models.ops(result.to_proto())
+    )
+    for conv in convs:
+        assert types.axes(conv.inputs[0])[2:] == [9, 7] and types.axes(conv.outputs[0])[2:] == [9, 7]
+    check_nodes(quantised, result)
+    check_whole(quantised, result)
