@@ -84,7 +84,8 @@ struct Arguments : Tensors<Element> {
 
   int depth_taps, channel_chunks;  // K chunks: for each depth tap all chunks of channels
   int chunk_channels;
-  int taps;  // of height and width
+  bool has_half_rows;  // there is one chunk, which fills at most half of a row
+  int taps;            // of height and width
   int stride_depth, stride_height, stride_width;
   int dilation_depth, pad_depth, pad_height, pad_width;
 
@@ -114,7 +115,6 @@ struct Arguments : Tensors<Element> {
   // columns, the full range first. `padding_sums` (pairs of ranges, filters) has the zero point times the
   // weights on padding, and for the full ranges, the first pair, times all weights.
   NaiveQuantisedConv conv;
-  bool is_plain;  // y has the codes of the scaled sums, without offset, residual and any activation but a clamp
   // The least and the most steps from the zero point of y: the range of its codes, and of an activation that
   // clamps.
   float least_steps, most_steps;

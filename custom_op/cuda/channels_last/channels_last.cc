@@ -108,8 +108,6 @@ void set_codes(const ConvProblem& problem, Arguments<void>& arguments) {
   const Quantization& codes = *problem.quantization;
   arguments.conv = naive_quantised_conv_of(problem);
   const EpilogueParams params = epilogue_params_of(problem.epilogue);
-  arguments.is_plain = params.only_clamps && !codes.has_offset && !codes.rounds_sum && codes.y_factor == 1 &&
-                       !problem.epilogue.has_residual;
   const float least = static_cast<float>(arguments.conv.y_min_code - codes.y_zero_point), most = least + 255;
   arguments.least_steps = least, arguments.most_steps = most;
   if (!params.only_clamps) return;
@@ -137,6 +135,7 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   arguments.depth_taps = narrow(problem.filter[0]);
   arguments.channel_chunks = narrow(tiling.channel_chunks);
   arguments.chunk_channels = narrow(chunk_channels(problem));
+  arguments.has_half_rows = row_wgmmas(problem) == 2;
   arguments.taps = narrow(problem.filter[1] * problem.filter[2]);
   arguments.filter_taps = narrow(problem.filter_size());
   arguments.y_elements = problem.result_elements();

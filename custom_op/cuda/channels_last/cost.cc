@@ -197,6 +197,10 @@ int64_t k_chunks(const ConvProblem& problem, const Tiling& tiling) {
   return problem.filter[0] * tiling.channel_chunks;
 }
 
+int row_wgmmas(const ConvProblem& problem) {
+  return problem.channels_per_group() * bytes_per_element(problem.type) <= kRowBytes / 2 ? 2 : 4;
+}
+
 int64_t weight_units(const ConvProblem& problem, const Tiling& tiling) {
   return k_chunks(problem, tiling) * problem.filter[1] * problem.filter[2];
 }
@@ -208,7 +212,8 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double multiprocessors = std::max(1, device.multiprocessors);
   const double units = to_double(weight_units(problem, tiling));
   const double warpgroups = tiling.instance.shares_pixels ? kConsumerWarpgroups : 1;
-  const double multiplying = units * (costs.unit + warpgroups * tiling.instance.positions() * costs.column);
+  const double columns = warpgroups * tiling.instance.positions() * costs.column;
+  const double multiplying = units * (costs.unit + columns * row_wgmmas(problem) / 4);
   const double pixel_bytes = to_double(k_chunks(problem, tiling) * tiling.loaded_bytes());
   const double weight_bytes = tiling.keeps_weights ? 0 : units * to_double(tiling.weight_stage_bytes());
   const double loading = (pixel_bytes + weight_bytes) * multiprocessors / costs.cache;

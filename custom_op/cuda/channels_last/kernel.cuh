@@ -293,7 +293,8 @@ __device__ inline void load_weights(const Arguments<Element>& problem) {
 
 // Main loop of a consumer warpgroup: accumulates a work tile onto the accumulators. `weights_offset` selects
 // the warpgroup's filters in a weight stage. Returns the last pixel stage, which is not released.
-template <typename Element, int kAccumulatorTiles>
+// kRowWgmmas: wgmmas along K of a row, of which the rest is zero.
+template <int kRowWgmmas, typename Element, int kAccumulatorTiles>
 __device__ inline int mainloop(const Arguments<Element>& problem, BlockState& state, int weights_offset,
                                DynamicPipelineState& pixels, DynamicPipelineState& weights,
                                typename Operand<Element>::Accumulator (&accumulators)[kAccumulatorTiles][4]) {
@@ -318,7 +319,7 @@ __device__ inline int mainloop(const Arguments<Element>& problem, BlockState& st
           SwizzledDescriptor::at(pixel_matrix + problem.tap_offsets[tap]).warp_uniform();
       wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < kRowBytes / kWgmmaBytes; ++k) {
+      for (int k = 0; k < kRowWgmmas; ++k) {
         wgmma<typename Operand<Element>::Type, kAccumulatorTiles>(
             accumulators, a.advanced(k * kWgmmaBytes / 16), b.advanced(k * kWgmmaBytes / 16));
       }
@@ -491,43 +492,64 @@ __device__ inline void write_range_pairs(const Arguments<Element>& problem, cons
   }
 }
 
-// The low byte of the result is a value rounded half to even: beside 1.5 * 2^23 a float has no fraction, and
-// its mantissa counts ones. The value is between -2^22 and 2^22.
+// Beside 1.5 * 2^23 a float has no fraction, and its mantissa counts ones: adding a value between -2^22 and
+// 2^22 rounds it half to even.
+constexpr float kRounder = 12582912.0f;
+__device__ inline float rounded(float value) {
+  return requantize::add(requantize::add(value, kRounder), -kRounder);
+}
+// The low byte of the result is that of the rounded value.
 __device__ inline int round_to_low_byte(float value) {
-  return __float_as_int(requantize::add(value, 12582912.0f));
+  return __float_as_int(requantize::add(value, kRounder));
 }
 
-// Turns int32 sums into values before the activation.
-template <typename Element>
-struct Requantiser {
-  const Quantization& quantization;
-  float scale[2], offset[2];  // of the lane's two filters
-
-  __device__ float value_of(int sum, int filter) const {
-    return requantize::number_of_sum<Element>(quantization, sum, scale[filter], offset[filter]);
-  }
+// What the results of codes need besides the scaled sums, each a code path of its own: branches between the
+// values of a thread would keep their instructions from overlapping.
+enum class CodeResults {
+  plain,      // nothing: any activation clamps
+  bordered,   // the zero point's part of padding
+  residual,   // a residual, and an offset of 0
+  rounded,    // a residual, and a rounding of the sums in front of it
+  any,
 };
 
+template <typename Element>
+__device__ inline CodeResults code_results(const Arguments<Element>& problem) {
+  const Quantization& quantization = problem.conv.quantization;
+  const bool has_borders = problem.padding_sums != nullptr && problem.row_ranges * problem.column_ranges > 1;
+  if (!problem.epilogue_params.only_clamps || problem.conv.offset != nullptr) return CodeResults::any;
+  if (problem.conv.z != nullptr) {
+    if (has_borders) return CodeResults::any;
+    return quantization.rounds_sum ? CodeResults::rounded : CodeResults::residual;
+  }
+  if (quantization.rounds_sum) return CodeResults::any;
+  return has_borders ? CodeResults::bordered : CodeResults::plain;
+}
+
 // Turns the sums of codes into codes of y, and writes them as rows of 64 filters to the staged result chunk,
-// which has the codes of the residual. `first_filter` is the warpgroup's, over all conv groups. kIsPlain: y
-// has the codes of the scaled sums, clamped.
-template <bool kIsPlain, typename Element, int kAccumulatorTiles>
+// which has the codes of the residual. `first_filter` is the warpgroup's, over all conv groups.
+template <CodeResults kResults, typename Element, int kAccumulatorTiles>
 __device__ inline void stage_codes(const Arguments<Element>& problem, const short* range_pairs,
                                    int first_filter, int filters_left, unsigned char* staged,
                                    const int (&accumulators)[kAccumulatorTiles][4]) {
+  constexpr bool kIsAny = kResults == CodeResults::any;
+  constexpr bool kHasBorders = kIsAny || kResults == CodeResults::bordered;
+  constexpr bool kHasResidual = kResults == CodeResults::residual || kResults == CodeResults::rounded;
   const NaiveQuantisedConv& conv = problem.conv;
+  const Quantization quantization = conv.quantization;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
   // A lane's filters are 2 (lane / 4) and the next of the warp's 16. As pairs of bytes, 16 filters are a row
   // of a matrix of 16-bit numbers, and the accumulators have its columns.
   const int matrix = lane / 8, own_filter = warp * 16 + lane / 4 * 2;
   // Filters beyond the last are computed with those of the first and dropped.
   const int filter = first_filter + (own_filter < filters_left ? own_filter : 0);
-  Requantiser<Element> requantiser{conv.quantization, {conv.scale[filter], conv.scale[filter + 1]}, {}};
-  if (!kIsPlain && conv.offset != nullptr) {
-    requantiser.offset[0] = conv.offset[filter], requantiser.offset[1] = conv.offset[filter + 1];
-  }
-  const float factor = conv.quantization.y_factor;
-  const int zero_point = conv.quantization.y_zero_point;
+  const float scale[2] = {conv.scale[filter], conv.scale[filter + 1]};
+  float offset[2] = {0.0f, 0.0f};
+  if (kIsAny && conv.offset != nullptr) offset[0] = conv.offset[filter], offset[1] = conv.offset[filter + 1];
+  const float least = problem.least_steps, most = problem.most_steps;
+  // Of the codes between the sums and the residual.
+  const float sum_least = static_cast<float>(requantize::kMinCode<Element> - quantization.sum_zero_point);
+  const float sum_most = sum_least + 255;
   const SharedAddress base = shared_address(staged);
   const SharedAddress discard =
       shared_address(shared_memory_at(problem.shared.discard)) + static_cast<unsigned>(lane % 8) * 16;
@@ -541,7 +563,7 @@ __device__ inline void stage_codes(const Arguments<Element>& problem, const shor
     const SharedAddress address =
         row == kNoOutput ? discard : base + swizzled_short(row, static_cast<unsigned>(warp));
     unsigned residual[4] = {};
-    if (!kIsPlain && conv.z != nullptr) load_transposed_matrices(residual, address);
+    if (kHasResidual || (kIsAny && conv.z != nullptr)) load_transposed_matrices(residual, address);
     unsigned words[4];
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
@@ -551,7 +573,7 @@ __device__ inline void stage_codes(const Arguments<Element>& problem, const shor
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         int sums[2] = {accumulators[from][i], accumulators[from][2 + i]};
-        if (problem.padding_sums != nullptr) {
+        if (kHasBorders && problem.padding_sums != nullptr) {
           const int pair = range_pairs[from * kAccumulatorTileColumns + lane % 4 * 2 + i];
           if (pair != 0) {
             const int* const padding = problem.padding_sums + pair * problem.out_channels + filter;
@@ -561,26 +583,27 @@ __device__ inline void stage_codes(const Arguments<Element>& problem, const shor
 #pragma unroll
         for (int f = 0; f < 2; ++f) {
           float& value = values[2 * i + f];
-          if (kIsPlain) {
-            value = requantize::multiply(static_cast<float>(sums[f]), requantiser.scale[f]);
-            continue;
+          if (kIsAny) {
+            value = requantize::number_of_sum<Element>(quantization, sums[f], scale[f], offset[f]);
+          } else {
+            value = requantize::multiply(static_cast<float>(sums[f]), scale[f]);
           }
-          value = requantiser.value_of(sums[f], f);
-          if (conv.z != nullptr) {
+          if (kResults == CodeResults::rounded) {
+            const float steps = rounded(fminf(fmaxf(value, sum_least), sum_most));
+            value = requantize::multiply(steps, quantization.sum_scale);
+          }
+          if (kHasResidual || (kIsAny && conv.z != nullptr)) {
             const int code = static_cast<Element>(residual[m] >> (16 * i + 8 * f) & 0xff);
-            value = requantize::plus_residual(conv.quantization, value, code);
+            value = requantize::plus_residual(quantization, value, code);
           }
         }
       }
-      if (!kIsPlain && problem.has_activation && !problem.epilogue_params.only_clamps) {
-        apply_activation(problem.epilogue_params, values);
-      }
+      if (kIsAny && !problem.epilogue_params.only_clamps) apply_activation(problem.epilogue_params, values);
       int bytes[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float steps = kIsPlain ? values[i] : requantize::multiply(values[i], factor);
-        bytes[i] =
-            round_to_low_byte(fminf(fmaxf(steps, problem.least_steps), problem.most_steps)) + zero_point;
+        const float steps = requantize::multiply(values[i], quantization.y_factor);
+        bytes[i] = round_to_low_byte(fminf(fmaxf(steps, least), most)) + quantization.y_zero_point;
       }
       words[m] = __byte_perm(__byte_perm(bytes[0], bytes[1], 0x0040), __byte_perm(bytes[2], bytes[3], 0x0040),
                              0x5410);
@@ -643,8 +666,10 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
     }
     typename Operand<Element>::Accumulator accumulators[kAccumulatorTiles][4];
     set_to_bias(problem, at.channel, filters_left, accumulators);
-    const int last_stage = mainloop(problem, state, kSharesPixels ? warpgroup * kFilterBlockBytes : 0, pixels,
-                                    weights, accumulators);
+    const int weights_offset = kSharesPixels ? warpgroup * kFilterBlockBytes : 0;
+    const int last_stage =
+        problem.has_half_rows ? mainloop<2>(problem, state, weights_offset, pixels, weights, accumulators)
+                              : mainloop<4>(problem, state, weights_offset, pixels, weights, accumulators);
     if (problem.takes_turns) mbarrier_arrive(&state.mainloop_turn[warpgroup ^ 1]);
     if (!kSharesPixels) skip_a_tile();
     if (problem.stages_in_place) {
@@ -675,10 +700,25 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
       if (kHasOneChunk || (staged_chunk >= 0 && staged_chunk < staged_chunks)) {
         unsigned char* const chunk = staged + staged_chunk * problem.result_chunk_bytes;
         if constexpr (kIsCode<Element>) {
-          if (problem.is_plain) {
-            stage_codes<true>(problem, range_pairs, at.channel, filters_left, chunk, accumulators);
-          } else {
-            stage_codes<false>(problem, range_pairs, at.channel, filters_left, chunk, accumulators);
+          const auto stage = [&]<CodeResults kResults>() {
+            stage_codes<kResults>(problem, range_pairs, at.channel, filters_left, chunk, accumulators);
+          };
+          switch (code_results(problem)) {
+            case CodeResults::plain:
+              stage.template operator()<CodeResults::plain>();
+              break;
+            case CodeResults::bordered:
+              stage.template operator()<CodeResults::bordered>();
+              break;
+            case CodeResults::residual:
+              stage.template operator()<CodeResults::residual>();
+              break;
+            case CodeResults::rounded:
+              stage.template operator()<CodeResults::rounded>();
+              break;
+            case CodeResults::any:
+              stage.template operator()<CodeResults::any>();
+              break;
           }
         } else {
           stage_results(problem, chunk, accumulators);
