@@ -138,8 +138,8 @@ Layouts read_layouts(OpKind op, const Attributes& attributes) {
 }
 
 // Returns a zero point, a code of `type`; 0 if it is absent.
-int read_zero_point(const Attributes& attributes, const char* name, ElementType type) {
-  const int64_t value = attributes.integer(name).value_or(0);
+int zero_point_of(const char* name, std::optional<int64_t> given, ElementType type) {
+  const int64_t value = given.value_or(0);
   const int64_t min = type == ElementType::int8 ? -128 : 0;
   if (value < min || value > min + 255) {
     throw InvalidArgument(attribute_message(name, std::to_string(value),
@@ -150,8 +150,8 @@ int read_zero_point(const Attributes& attributes, const char* name, ElementType 
 }
 
 // Returns a scale; 1 if it is absent.
-float read_scale(const Attributes& attributes, const char* name) {
-  const float value = attributes.real(name).value_or(1.0f);
+float scale_of(const char* name, std::optional<float> given) {
+  const float value = given.value_or(1.0f);
   if (!(value > 0) || std::isinf(value)) {
     throw InvalidArgument(attribute_message(name, number_text(value), "a finite number above 0"));
   }
@@ -160,18 +160,24 @@ float read_scale(const Attributes& attributes, const char* name) {
 
 Quantization read_quantization(const Attributes& attributes, ElementType type) {
   Quantization quantization;
-  quantization.x_zero_point = read_zero_point(attributes, "x_zero_point", type);
-  quantization.y_factor = 1 / read_scale(attributes, "y_scale");
-  quantization.residual_scale = read_scale(attributes, "z_scale");
-  quantization.residual_zero_point = read_zero_point(attributes, "z_zero_point", type);
-  const bool has_scale = attributes.real("sum_scale").has_value();
-  if (has_scale != attributes.integer("sum_zero_point").has_value()) {
+  const auto scale = [&](const char* name) { return scale_of(name, attributes.real(name)); };
+  const auto zero_point = [&](const char* name) {
+    return zero_point_of(name, attributes.integer(name), type);
+  };
+  quantization.x_zero_point = zero_point("x_zero_point");
+  quantization.y_factor = 1 / scale("y_scale");
+  quantization.residual_scale = scale("z_scale");
+  quantization.residual_zero_point = zero_point("z_zero_point");
+  // Attributes are read once.
+  const std::optional<float> sum_scale = attributes.real("sum_scale");
+  const std::optional<int64_t> sum_zero_point = attributes.integer("sum_zero_point");
+  if (sum_scale.has_value() != sum_zero_point.has_value()) {
     throw InvalidArgument("attributes sum_scale and sum_zero_point: expected both or neither, and there is " +
-                          std::string(has_scale ? "no sum_zero_point" : "no sum_scale"));
+                          std::string(sum_scale ? "no sum_zero_point" : "no sum_scale"));
   }
-  quantization.rounds_sum = has_scale;
-  quantization.sum_scale = read_scale(attributes, "sum_scale");
-  quantization.sum_zero_point = read_zero_point(attributes, "sum_zero_point", type);
+  quantization.rounds_sum = sum_scale.has_value();
+  quantization.sum_scale = scale_of("sum_scale", sum_scale);
+  quantization.sum_zero_point = zero_point_of("sum_zero_point", sum_zero_point, type);
   return quantization;
 }
 

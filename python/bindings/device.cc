@@ -317,7 +317,8 @@ void register_device_array(py::module_& module) {
          const DeviceArray* scale, const DeviceArray* offset, const std::string& algorithm, const std::string& precision, int runs, int alternative, bool prepared,
          const std::string& pack, bool compiles, const std::map<std::string, std::string>& files,
          const py::kwargs& attributes) {
-        const ConvSpec spec = spec_of(x.type(), precision, attributes);
+        ConvSpec spec = spec_of(x.type(), precision, attributes);
+        if (spec.quantization) spec.quantization->has_offset = offset != nullptr;
         const py::gil_scoped_release released;
         return conv_device({x, w, b, residual, depthwise, depthwise_bias, scale, offset}, y, spec, algorithm, runs,
                            alternative, prepared, kernel_origin(pack, compiles, files));

@@ -226,8 +226,10 @@ py::array conv(const py::array& x, const py::array& w, const std::optional<py::a
   const auto data_or_null = [](const std::optional<py::array>& array) {
     return array ? array->data() : nullptr;
   };
+  ConvSpec spec = spec_of(type, "tf32", attributes);
+  if (spec.quantization) spec.quantization->has_offset = offset.has_value();
   const ConvProblem problem = make_problem(
-      spec_of(type, "tf32", attributes), {shape_of(x), shape_of(w), shape_or_none(b), shape_or_none(residual),
+      spec, {shape_of(x), shape_of(w), shape_or_none(b), shape_or_none(residual),
                                           shape_or_none(depthwise), shape_or_none(depthwise_bias),
                                           shape_or_none(scale), shape_or_none(offset)});
   const Choice choice = convswap::choose(problem, cpu_device(), algorithm);

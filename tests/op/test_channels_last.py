@@ -47,7 +47,7 @@ def test_the_planner_takes_it_for_nhwc_tensors(x_shape, w_shape, attributes, ele
         (
             problem_of((1, 8, 8, 64), (64, 64, 3, 3), "float64"),
             90,
-            "it takes float32, float16 and bfloat16",
+            "it takes float32, float16, bfloat16 and codes",
         ),
         (
             problem_of((1, 8, 8, 64), (64, 64, 3, 3), "float32", precision="ieee"),

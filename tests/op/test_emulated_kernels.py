@@ -86,6 +86,8 @@ FIRST_CHANNELS_LAST_SEED, CHANNELS_LAST_SEEDS = 9_000_000, 40
 FIRST_CHANNELS_LAST_DEPTHWISE_SEED, CHANNELS_LAST_DEPTHWISE_SEEDS = 10_000_000, 60
 # NCHW inputs and NHWC outputs.
 FIRST_NHWC_OUTPUT_SEED, NHWC_OUTPUT_SEEDS = 11_000_000, 30
+# Codes.
+FIRST_QUANTISED_SEED, QUANTISED_SEEDS = 12_000_000, 100
 # A pool of planes that are larger than a block's part.
 FIRST_POOLED_SEED, POOLED_SEEDS = 5_000_000, 24
 # Problems that are computed by all tilings of a family: first seeds, and numbers of further seeds (default
@@ -251,6 +253,23 @@ def test_channels_last_is_the_definition() -> None:
     # `make test` runs the first few.
     first, count = FIRST_CHANNELS_LAST_SEED + FEW_SEEDS, CHANNELS_LAST_SEEDS
     assert count_computed(program, first, first + count) == count
+
+
+@pytest.mark.parametrize("program", ["channels_last_UInt8", "quantised_Int8"])
+def test_kernels_for_codes_are_the_definition(program: str) -> None:
+    (built,) = build(program)
+    first, count = FIRST_QUANTISED_SEED, FEW_SEEDS
+    # channels_last refuses pools, and channels that are no multiple of 16.
+    assert count_computed(built, first, first + count) >= count / 3
+
+
+@pytest.mark.extended
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["channels_last_Int8", "quantised_UInt8"])
+def test_kernels_for_codes_are_the_definition_on_more_problems(program: str) -> None:
+    (built,) = build(program)
+    first, count = FIRST_QUANTISED_SEED, QUANTISED_SEEDS
+    assert count_computed(built, first, first + count) >= count / 3
 
 
 @pytest.mark.extended

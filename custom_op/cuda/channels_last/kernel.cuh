@@ -513,17 +513,22 @@ enum class CodeResults {
   any,
 };
 
+// True if some outputs have taps on padding that is not the zero point.
+template <typename Element>
+__device__ inline bool has_borders(const Arguments<Element>& problem) {
+  return problem.padding_sums != nullptr && problem.row_ranges * problem.column_ranges > 1;
+}
+
 template <typename Element>
 __device__ inline CodeResults code_results(const Arguments<Element>& problem) {
   const Quantization& quantization = problem.conv.quantization;
-  const bool has_borders = problem.padding_sums != nullptr && problem.row_ranges * problem.column_ranges > 1;
   if (!problem.epilogue_params.only_clamps || problem.conv.offset != nullptr) return CodeResults::any;
   if (problem.conv.z != nullptr) {
-    if (has_borders) return CodeResults::any;
+    if (has_borders(problem)) return CodeResults::any;
     return quantization.rounds_sum ? CodeResults::rounded : CodeResults::residual;
   }
   if (quantization.rounds_sum) return CodeResults::any;
-  return has_borders ? CodeResults::bordered : CodeResults::plain;
+  return has_borders(problem) ? CodeResults::bordered : CodeResults::plain;
 }
 
 // Turns the sums of codes into codes of y, and writes them as rows of 64 filters to the staged result chunk,
@@ -573,7 +578,7 @@ __device__ inline void stage_codes(const Arguments<Element>& problem, const shor
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         int sums[2] = {accumulators[from][i], accumulators[from][2 + i]};
-        if (kHasBorders && problem.padding_sums != nullptr) {
+        if (kHasBorders && (!kIsAny || has_borders(problem))) {
           const int pair = range_pairs[from * kAccumulatorTileColumns + lane % 4 * 2 + i];
           if (pair != 0) {
             const int* const padding = problem.padding_sums + pair * problem.out_channels + filter;
@@ -682,7 +687,7 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
         shared_memory_at(problem.shared.range_pairs) + warpgroup * kAccumulatorTiles * kAccumulatorTileColumns;
     if constexpr (kIsCode<Element>) {
       // All threads have read the pairs of the last tile before its results were stored.
-      if (problem.padding_sums != nullptr) {
+      if (has_borders(problem)) {
         write_range_pairs<Element, kAccumulatorTiles>(problem, tile, range_pairs);
       }
     }

@@ -1,0 +1,272 @@
+"""Convolutions of int8 and uint8 codes: every algorithm against QuantConv in NumPy, code by code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from convswap import _native
+from convswap.errors import ConvswapError
+from convswap.reference.quantised import quant_conv
+
+NHWC = {"input_layout": "NHWC", "output_layout": "NHWC"}
+HOPPER = {"compute_capability": 90}
+
+
+@dataclass
+class Codes:
+    """A drawn convolution of codes; `attributes` are those of QuantConv, `typed` what a node has as inputs."""
+
+    x: np.ndarray
+    w: np.ndarray
+    scale: np.ndarray
+    y_zero_point: np.ndarray
+    b: np.ndarray | None = None
+    offset: np.ndarray | None = None
+    residual: np.ndarray | None = None
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def typed(self) -> dict[str, Any]:
+        """The attributes for `_native`, which takes the type and the zero point of y as well."""
+        return {
+            **self.attributes,
+            "y_type": self.y_zero_point.dtype.name,
+            "y_zero_point": int(self.y_zero_point) if self.y_zero_point.dtype.itemsize == 1 else 0,
+        }
+
+    def expected(self) -> np.ndarray:
+        """The result in NumPy."""
+        return quant_conv(
+            self.x, self.w, self.scale, self.y_zero_point, self.b, self.offset, self.residual, self.attributes
+        )
+
+    def problem(self) -> _native.Problem:
+        """The problem for the planner."""
+        return _native.Problem(
+            self.x.shape,
+            self.w.shape,
+            self.b is not None,
+            self.x.dtype.name,
+            residual_shape=None if self.residual is None else self.residual.shape,
+            has_offset=int(self.offset is not None),
+            **self.typed,
+        )
+
+    def on_card(self, algorithm: str = "auto", alternative: int = 0) -> np.ndarray:
+        """The result of a card, whose memory around y must stay as it was."""
+        arrays = {
+            name: None if array is None else _native.DeviceArray.from_numpy(array)
+            for name, array in vars(self).items()
+            if name not in ("attributes", "y_zero_point")
+        }
+        y = _native.DeviceArray(self.problem().output_shape, self.y_zero_point.dtype.name, 0, 4096)
+        x, w, b = (arrays.pop(name) for name in "xwb")
+        options = {"algorithm": algorithm, "alternative": alternative, "prepared": alternative % 2 == 0}
+        y.poison()
+        _native.conv_device(x, w, b, y, **arrays, **options, **self.typed)
+        assert y.damage() is None
+        return y.to_numpy()
+
+
+def drawn(
+    x_shape, w_shape, *, x_type=np.uint8, y_type=np.uint8, has_residual=False, seed=0, **attributes
+) -> Codes:
+    """Return codes and weights of the whole range, and scales that use most codes of y."""
+    rng = np.random.default_rng(seed)
+    filters = w_shape[0]
+    limits = np.iinfo(x_type)
+    x = rng.integers(limits.min, limits.max + 1, x_shape).astype(x_type)
+    w = rng.integers(-128, 128, w_shape).astype(np.int8)
+    scale = (rng.uniform(20, 60, filters) / (5500 * np.sqrt(np.prod(w_shape[1:])))).astype(np.float32)
+    b = rng.integers(-9000, 9000, filters).astype(np.int32)
+    is_code = np.issubdtype(y_type, np.integer)
+    codes = Codes(x, w, scale, np.array(5 if is_code else 0, y_type), b, attributes=attributes)
+    if has_residual:
+        codes.attributes |= {"residual_layout": attributes.get("output_layout", "NCHW")}
+        plain = Codes(x, w, scale, codes.y_zero_point, b, attributes=attributes).problem()
+        codes.residual = rng.integers(limits.min, limits.max + 1, plain.output_shape).astype(x_type)
+        codes.attributes |= {"z_scale": 0.4, "z_zero_point": 9}
+    return codes
+
+
+CASES = {
+    "3x3": ((2, 9, 11, 32), (48, 32, 3, 3), {"pads": [1] * 4}),
+    "stride": ((2, 15, 14, 64), (64, 64, 3, 3), {"pads": [1, 0, 1, 2], "strides": [2, 2]}),
+    "dilation": ((1, 13, 17, 16), (80, 16, 3, 5), {"pads": [2, 4, 2, 4], "dilations": [2, 2]}),
+    "one tap": ((3, 8, 8, 144), (256, 144, 1, 1), {}),
+    "several images in a tile": ((9, 7, 7, 256), (64, 256, 3, 3), {"pads": [1] * 4}),
+    "groups": ((2, 6, 6, 256), (128, 128, 3, 3), {"pads": [1] * 4, "group": 2}),
+    "depthwise": ((2, 10, 9, 24), (24, 1, 3, 3), {"pads": [1] * 4, "group": 24}),
+    "stem": ((2, 33, 31, 3), (64, 3, 7, 7), {"pads": [3] * 4, "strides": [2, 2]}),
+    "odd": ((1, 5, 6, 5), (7, 5, 2, 3), {}),
+    "1-D": ((2, 50, 16), (32, 16, 7), {"pads": [3, 3]}),
+    "3-D": ((1, 4, 6, 6, 16), (16, 16, 3, 3, 3), {"pads": [0, 1, 1, 0, 1, 1]}),
+}
+EPILOGUES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "Relu": {"activation": "Relu"},
+    "Clip": {"activation": "Clip", "activation_alpha": -3.5, "activation_beta": 40.25},
+    "scaled": {"y_scale": 0.7, "activation": "LeakyRelu", "activation_alpha": 0.125},
+    "rounded": {"sum_scale": 0.5, "sum_zero_point": 12, "y_scale": 1.3},
+}
+
+
+@pytest.mark.parametrize("has_residual", [False, True])
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+@pytest.mark.parametrize("case", CASES)
+def test_the_cpu_computes_the_definition(case, epilogue, has_residual):
+    x_shape, w_shape, attributes = CASES[case]
+    both = attributes | EPILOGUES[epilogue] | NHWC
+    codes = drawn(x_shape, w_shape, has_residual=has_residual, x_zero_point=3, **both)
+    result = _native.conv(
+        codes.x, codes.w, codes.b, scale=codes.scale, residual=codes.residual, **codes.typed
+    )
+    expected = codes.expected()
+    assert len(np.unique(expected)) > 25
+    np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("y_type", [np.int8, np.uint8, np.float16, np.float32])
+@pytest.mark.parametrize("x_type", [np.int8, np.uint8])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_the_cpu_computes_every_type_and_layout(x_type, y_type, layout):
+    shape = (2, 6, 7, 5) if layout == "NHWC" else (2, 5, 6, 7)
+    layouts = {"input_layout": layout, "output_layout": "NCHW" if layout == "NHWC" else "NHWC"}
+    codes = drawn(shape, (4, 5, 3, 3), x_type=x_type, y_type=y_type, x_zero_point=7, **layouts)
+    codes.offset = np.linspace(-2, 2, 4, dtype=np.float32)
+    result = _native.conv(codes.x, codes.w, codes.b, scale=codes.scale, offset=codes.offset, **codes.typed)
+    assert result.dtype == y_type
+    np.testing.assert_array_equal(result, codes.expected())
+
+
+@pytest.mark.parametrize("pool", ["MaxPool", "AveragePool"])
+def test_the_cpu_pools_the_values_of_a_window(pool):
+    pooling = {"pool": pool, "pool_kernel_shape": [3, 2], "pool_strides": [2, 1], "pool_pads": [1, 0, 1, 1]}
+    codes = drawn((2, 5, 9, 8), (6, 5, 3, 3), y_scale=1.1, pads=[1] * 4, **pooling)
+    result = _native.conv(codes.x, codes.w, codes.b, scale=codes.scale, **codes.typed)
+    np.testing.assert_array_equal(result, codes.expected())
+
+
+def test_ties_are_rounded_to_even_and_results_saturate():
+    x = np.array([[[-3, -1, 1, 3, 5, 127, -128]]], np.int8)
+    w = np.array([[[1]]], np.int8)
+    results = {}
+    for y_type in (np.int8, np.uint8):
+        codes = Codes(x, w, np.array([0.5], np.float32), np.array(0, y_type))
+        results[y_type] = _native.conv(codes.x, codes.w, scale=codes.scale, **codes.typed).ravel().tolist()
+    assert results[np.int8] == [-2, 0, 0, 2, 2, 64, -64]
+    assert results[np.uint8] == [0, 0, 0, 2, 2, 64, 0]
+
+
+@pytest.mark.parametrize(
+    ("case", "algorithm"), [("3x3", "channels_last"), ("stem", "quantised"), ("depthwise", "quantised")]
+)
+def test_the_planner_chooses(case, algorithm):
+    x_shape, w_shape, attributes = CASES[case]
+    problem = drawn(x_shape, w_shape, **attributes, **NHWC).problem()
+    assert _native.choose(problem, "cuda", **HOPPER) == algorithm
+    assert _native.choose(problem, "cuda", compute_capability=80) == "quantised"
+    assert _native.choose(problem, "cpu") == "quantised"
+
+
+@pytest.mark.parametrize(
+    ("codes", "reason"),
+    [
+        (drawn((1, 8, 8, 24), (16, 24, 3, 3), **NHWC), "it takes channels and filters in multiples of 16"),
+        (drawn((1, 8, 8, 16), (16, 16, 3, 3), y_type=np.float32, **NHWC), "its results of codes are codes"),
+        (drawn((1, 16, 8, 8), (16, 16, 3, 3)), "it takes x, y and the residual in NHWC"),
+        (
+            drawn((1, 4, 8, 8, 16), (16, 16, 3, 1, 1), x_zero_point=1, pads=[1, 0, 0, 1, 0, 0], **NHWC),
+            "it takes codes with a zero point without padding along the depth",
+        ),
+    ],
+)
+def test_channels_last_says_why_it_cannot(codes, reason):
+    assert _native.why_not(codes.problem(), "channels_last", "cuda", **HOPPER) == reason
+
+
+def test_algorithms_for_numbers_take_no_codes():
+    problem = drawn((1, 8, 8, 16), (16, 16, 3, 3), **NHWC).problem()
+    for name, device in (("many_channels", "cuda"), ("naive", "cuda"), ("direct", "cpu")):
+        assert _native.why_not(problem, name, device) == "it takes no int8 and uint8 codes"
+    floats = _native.Problem((1, 8, 8, 16), (16, 16, 3, 3), **NHWC)
+    for device in ("cpu", "cuda"):
+        assert _native.why_not(floats, "quantised", device) == "it takes int8 and uint8 codes"
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"x_zero_point": -1}, "x_zero_point -1: expected from 0 to 255, a code of uint8"),
+        ({"y_scale": 0.0}, "y_scale 0: expected a finite number above 0"),
+        ({"sum_scale": 0.5}, "expected both or neither, and there is no sum_zero_point"),
+        ({"precision_of": 1}, "unknown attribute"),
+    ],
+)
+def test_wrong_attributes_are_refused(attributes, message):
+    with pytest.raises(ConvswapError, match=message):
+        _native.Problem((1, 4, 8, 8), (4, 4, 3, 3), type="uint8", **attributes)
+
+
+def test_sums_that_could_leave_32_bits_are_refused():
+    with pytest.raises(ConvswapError, match="at most 65793 channels times taps"):
+        _native.Problem((1, 65_794, 1, 1), (1, 65_794, 1, 1), type="int8")
+    assert _native.Problem((1, 65_793, 1, 1), (1, 65_793, 1, 1), type="int8").operations > 0
+
+
+def test_arrays_of_other_types_are_refused():
+    codes = drawn((1, 4, 5, 5), (4, 4, 3, 3))
+    with pytest.raises(ConvswapError, match="expected `scale`, float32"):
+        _native.conv(codes.x, codes.w)
+    with pytest.raises(ConvswapError, match="b is float32: expected int32"):
+        _native.conv(codes.x, codes.w, codes.b.astype(np.float32), scale=codes.scale)
+    with pytest.raises(ConvswapError, match="scale of shape .*one value per output channel"):
+        _native.conv(codes.x, codes.w, scale=codes.scale[:2])
+
+
+def test_the_text_of_a_problem_says_what_its_arithmetic_has():
+    codes = drawn((1, 4, 5, 5), (4, 4, 3, 3), y_type=np.int8, x_zero_point=3)
+    assert codes.problem().text.startswith("uint8>int8 x=1x4x5x5 w=4x4x3x3 bias=yes")
+    assert codes.problem().text.endswith("codes=zero point")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("has_residual", [False, True])
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+@pytest.mark.parametrize("case", CASES)
+def test_a_card_computes_the_definition(case, epilogue, has_residual):
+    x_shape, w_shape, attributes = CASES[case]
+    types = {"x_type": np.int8, "y_type": np.int8} if epilogue == "Clip" else {}
+    both = attributes | EPILOGUES[epilogue] | NHWC
+    for zero_point in (0, 3):
+        codes = drawn(x_shape, w_shape, has_residual=has_residual, x_zero_point=zero_point, **types, **both)
+        expected = codes.expected()
+        for algorithm in ("auto", "quantised"):
+            np.testing.assert_array_equal(codes.on_card(algorithm), expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.algorithm("channels_last")
+@pytest.mark.parametrize("x_zero_point", [0, 100])
+@pytest.mark.parametrize("case", ["3x3", "stride", "one tap", "several images in a tile", "groups"])
+def test_every_kind_of_tiling_of_channels_last_is_the_definition(case, x_zero_point):
+    x_shape, w_shape, attributes = CASES[case]
+    codes = drawn(x_shape, w_shape, x_zero_point=x_zero_point, **attributes, **NHWC)
+    expected = codes.expected()
+    count = len(_native.alternatives(codes.problem(), "channels_last", 1000))
+    for tiling in sorted({0, 1, count // 2, count - 1} & set(range(count))):
+        np.testing.assert_array_equal(codes.on_card("channels_last", tiling), expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("y_type", [np.float16, np.float32, np.int8])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_a_card_computes_every_type_and_layout(y_type, layout):
+    shape = (2, 6, 7, 32) if layout == "NHWC" else (2, 32, 6, 7)
+    layouts = {"input_layout": layout, "output_layout": layout}
+    codes = drawn(shape, (64, 32, 3, 3), y_type=y_type, x_zero_point=7, **layouts)
+    codes.offset = np.linspace(-2, 2, 64, dtype=np.float32)
+    np.testing.assert_array_equal(codes.on_card(), codes.expected())
