@@ -7,6 +7,7 @@
 #include "cuda/primitives/fast_divisor.cuh"
 #include "cuda/primitives/geometry.h"
 #include "cuda/primitives/mbarrier.h"
+#include "cuda/primitives/nhwc_conv.h"
 #include "cuda/primitives/shared_offset.h"
 #include "cuda/primitives/tensor_map.h"
 
@@ -96,13 +97,7 @@ struct Arguments : Tensors<Element> {
 
   int filter_taps;  // of a filter's channel, for `prepare`
 
-  // For `unaligned`.
-  long long y_elements;
-  int in_channels, out_channels;
-  int input_depth, input_height, input_width;
-  FastDivisor output_height, output_width;
-  int filter_depth, filter_height, filter_width;
-  int dilation_height, dilation_width;
+  NhwcConv unaligned;
 };
 
 }  // namespace convswap::channels_last

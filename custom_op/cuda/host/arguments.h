@@ -8,6 +8,7 @@
 #include "cuda/epilogue/epilogue_params.h"
 #include "cuda/primitives/geometry.h"
 #include "cuda/primitives/naive_conv.h"
+#include "cuda/primitives/nhwc_conv.h"
 #include "plan/algorithm.h"
 
 namespace convswap {
@@ -30,6 +31,9 @@ inline Tensors<void> tensors_of(const ConvTensors& tensors, const Execution& exe
 }
 
 NaiveConv naive_conv_of(const ConvProblem& problem);
+
+// Sizes must fit into 32 bits.
+NhwcConv nhwc_conv_of(const ConvProblem& problem);
 
 EpilogueParams epilogue_params_of(const Epilogue& epilogue);
 
