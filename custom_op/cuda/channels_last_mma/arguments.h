@@ -18,6 +18,8 @@ constexpr int kMmaBytes = 32;  // bytes along K of an mma
 constexpr int kMmaPositions = 16, kMmaFilters = 8;
 constexpr int kPrepareThreads = 256, kUnalignedThreads = 256;
 constexpr int kMaxStages = 5;
+// Rows behind those of the prepared weights, which the last tile may load: the filters of the largest tile.
+constexpr int kPaddingRows = 128;
 
 // The pixel of a position at the filter's first tap: its offset in x, in pieces, and its coordinates, which
 // may lie in the padding. Offsets wrap around at 2^32; those of pixels in the image are right.
@@ -29,11 +31,12 @@ struct alignas(16) FirstPixel {
 struct SharedOffsets {
   Offset<unsigned char> stages;  // a stage: rows of pixels, then rows of weights; later the results
   Offset<FirstPixel> pixels;     // of each position of the tile
+  Offset<float> bias;            // of each filter of the tile
 };
 
 template <typename Element>
 struct Arguments : Tensors<Element> {
-  unsigned char* prepared_weights;  // (group, K chunk, filter, kRowBytes)
+  unsigned char* prepared_weights;  // (group, K chunk, filter, kRowBytes), and kPaddingRows rows
   EpilogueParams epilogue;
   bool has_activation;
   int stages;

@@ -64,7 +64,7 @@ const KernelRegistration registration({.header = "cuda/channels_last_mma/kernel.
                                        .min_capability = 80});
 
 int64_t prepared_pieces(const ConvProblem& problem) {
-  return k_chunks(problem) * problem.out_channels * kRowPieces;
+  return (k_chunks(problem) * problem.out_channels + kPaddingRows) * kRowPieces;
 }
 
 int64_t pixel_pieces(const ConvProblem& problem) { return problem.group * group_pieces(problem); }

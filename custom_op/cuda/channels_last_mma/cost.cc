@@ -27,6 +27,7 @@ bool lay_out(const ConvProblem& problem, const Device& device, Tiling& tiling) {
   tiling.shared.stages =
       block.place<unsigned char>(std::max(tiling.stages * instance.stage_bytes(), result_bytes));
   tiling.shared.pixels = block.place<FirstPixel>(instance.positions);
+  tiling.shared.bias = block.place<float>(instance.filters);
   tiling.shared_bytes = block.end();
   return tiling.shared_bytes <= device.shared_memory_per_block;
 }

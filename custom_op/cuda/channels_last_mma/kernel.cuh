@@ -83,7 +83,8 @@ __device__ inline KPiece first_of_tail(const Arguments<Element>& problem, int un
   return {tap, problem.whole_spans * kRowPieces + unit - tap * problem.tail_pieces};
 }
 
-// Writes the weights in the order of the K chunks, with zeros behind the last tap. A thread writes a piece.
+// Writes the weights in the order of the K chunks, with zeros behind the last tap and behind the last row. A
+// thread writes a piece.
 template <typename Element>
 __global__ void __launch_bounds__(kPrepareThreads)
     prepare(const __grid_constant__ Arguments<Element> problem) {
@@ -93,7 +94,8 @@ __global__ void __launch_bounds__(kPrepareThreads)
   const int unit = piece % kRowPieces, row = piece / kRowPieces;
   const int chunk = row / problem.filters_per_group, filter = row - chunk * problem.filters_per_group;
   const int group = chunk / problem.chunks;
-  if (group * problem.filters_per_group >= problem.out_channels) return;
+  const int rows = problem.chunks * problem.out_channels;
+  if (row >= rows + kPaddingRows) return;
   const int k_chunk = chunk - group * problem.chunks, span = k_chunk / problem.taps;
   KPiece k{k_chunk - span * problem.taps, span * kRowPieces + unit};
   if (span >= problem.whole_spans) {
@@ -107,8 +109,9 @@ __global__ void __launch_bounds__(kPrepareThreads)
       reinterpret_cast<Element*>(problem.prepared_weights + static_cast<long long>(piece) * kPieceBytes);
 #pragma unroll
   for (int i = 0; i < kElements; ++i) {
-    to[i] = k.tap < problem.taps ? Operand<Element>::of_weight(from[static_cast<long long>(i) * problem.taps])
-                                 : static_cast<Element>(0.0f);
+    to[i] = row < rows && k.tap < problem.taps
+                ? Operand<Element>::of_weight(from[static_cast<long long>(i) * problem.taps])
+                : static_cast<Element>(0.0f);
   }
 }
 
@@ -196,12 +199,9 @@ class Loads {
       : problem_(problem),
         unit_(static_cast<int>(threadIdx.x) % kRowPieces),
         row_(static_cast<int>(threadIdx.x) / kRowPieces),
-        filters_left_(tile.filters_left - row_),
-        weights_(problem.prepared_weights +
-                 (static_cast<long long>(tile.group) * problem.chunks * problem.filters_per_group +
-                  tile.first_filter + row_) *
-                     kRowBytes +
-                 unit_ * kPieceBytes),
+        weights_((tile.group * problem.chunks * problem.filters_per_group + tile.first_filter + row_) *
+                     kRowPieces +
+                 unit_),
         // The thread's rows differ by multiples of eight, so that their swizzle is the same.
         target_(row_ * kRowBytes + (unit_ ^ (row_ % 8)) * kPieceBytes),
         spans_left_(problem.whole_spans),
@@ -241,12 +241,14 @@ class Loads {
                                   x + static_cast<unsigned long long>(pixel.offset + offset_) * kPieceBytes,
                                   in_bounds);
     }
-    unsigned char* const weights = stage + Sizes::kPositions * kRowBytes + target_;
+    unsigned char* const to = stage + Sizes::kPositions * kRowBytes + target_;
+    const unsigned char* const weights =
+        problem_.prepared_weights + static_cast<unsigned long long>(weights_) * kPieceBytes;
 #pragma unroll
     for (int i = 0; i < Sizes::kWeightRows; ++i) {
       if (i % Sizes::kParts != part) continue;
-      cp_async_16_zfill(weights + i * kDistanceBytes, weights_ + i * kDistanceBytes,
-                        i * Sizes::kRowDistance < filters_left_);
+      // Rows behind the group's last filter give results that are not stored.
+      cp_async_16(to + i * kDistanceBytes, weights + i * kDistanceBytes);
     }
   }
   __device__ void copy(unsigned char* stage) const {
@@ -263,22 +265,22 @@ class Loads {
       k_.tap = 0, k_.piece += kRowPieces;
       if (--spans_left_ == 0 && problem_.tail_pieces > 0) k_ = first_of_tail(problem_, unit_);
     }
-    weights_ += static_cast<long long>(problem_.filters_per_group) * kRowBytes;
+    weights_ += problem_.filters_per_group * kRowPieces;
   }
 
  private:
   const Arguments<Element>& problem_;
-  int unit_, row_, filters_left_;
-  const unsigned char* weights_;
-  int target_;
+  int unit_, row_;
+  unsigned weights_;  // piece of the prepared weights
+  int target_;        // offset in a stage
   int spans_left_;
   KPiece k_;
   int depth_, height_, column_;  // of the tap, from the first one
   unsigned offset_;
 };
 
-// Waits until the K chunk that the block needs next is in shared memory, for this thread's copies.
-__device__ inline void wait_for_copies(int stages) {
+// Waits for this thread's copies of the next K chunk, the oldest of stages - 1 groups.
+__device__ inline void wait_for_chunk(int stages) {
   if (stages == 2) return cp_async_wait_group<0>();
   if (stages == 3) return cp_async_wait_group<1>();
   if (stages == 4) return cp_async_wait_group<2>();
@@ -289,24 +291,13 @@ __device__ inline void wait_for_copies(int stages) {
 template <typename Sizes, typename Element>
 class Multiplier {
  public:
-  // Sets the accumulators to the bias.
-  __device__ Multiplier(const Arguments<Element>& problem, const BlockTile& tile) {
-    const int first = Sizes::warp_filter() + static_cast<int>(threadIdx.x) % 4 * 2;
-    const int first_bias = tile.group * problem.filters_per_group + tile.first_filter;
+  __device__ Multiplier() {
 #pragma unroll
-    for (int f = 0; f < Sizes::kFilterTiles; ++f) {
-      float bias[2] = {0.0f, 0.0f};
-      if (problem.b != nullptr) {
+    for (int p = 0; p < Sizes::kPositionTiles; ++p) {
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int filter = first + f * kMmaFilters + i;
-          if (filter < tile.filters_left) bias[i] = static_cast<float>(problem.b[first_bias + filter]);
-        }
-      }
+      for (int f = 0; f < Sizes::kFilterTiles; ++f) {
 #pragma unroll
-      for (int p = 0; p < Sizes::kPositionTiles; ++p) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) accumulators_[p][f][i] = bias[i % 2];
+        for (int i = 0; i < 4; ++i) accumulators_[p][f][i] = 0.0f;
       }
     }
     // Four matrices of pixels are 8 positions at the first 16 bytes of a step, the next 8, and both at the
@@ -395,25 +386,40 @@ class Multiplier {
   int lane_pixels_, lane_weights_;  // offsets of the lane's rows of the first matrices in a stage
 };
 
-// Accumulates all K chunks of the tile.
+// Writes the bias of the tile's filters to shared memory.
 template <typename Sizes, typename Element>
-__device__ inline void mainloop(const Arguments<Element>& problem, const BlockTile& tile,
-                                Multiplier<Sizes, Element>& multiplier) {
-  unsigned char* const first_stage = shared_memory_at(problem.shared.stages);
-  const int stages = problem.stages, chunks = problem.chunks;
-  Loads<Sizes, Element> loads(problem, tile);
-  for (int i = 0; i < stages - 1; ++i) {
-    if (i < chunks) {
-      unsigned char* const stage = first_stage + i * Sizes::kStageBytes;
+__device__ inline void write_bias(const Arguments<Element>& problem, const BlockTile& tile) {
+  static_assert(Sizes::kFilters <= Sizes::kThreads);
+  const int filter = static_cast<int>(threadIdx.x);
+  if (filter >= Sizes::kFilters) return;
+  const bool has_bias = problem.b != nullptr && filter < tile.filters_left;
+  const int first = tile.group * problem.filters_per_group + tile.first_filter;
+  shared_memory_at(problem.shared.bias)[filter] =
+      has_bias ? static_cast<float>(problem.b[first + filter]) : 0.0f;
+}
+
+// Copies the first K chunks of the tile to all stages but one.
+template <typename Sizes, typename Element>
+__device__ inline void copy_first_chunks(const Arguments<Element>& problem, Loads<Sizes, Element>& loads) {
+  for (int chunk = 0; chunk < problem.stages - 1; ++chunk) {
+    if (chunk < problem.chunks) {
       loads.locate();
-      loads.copy(stage);
+      loads.copy(shared_memory_at(problem.shared.stages) + chunk * Sizes::kStageBytes);
       loads.advance();
     }
     cp_async_commit_group();
   }
+}
+
+// Accumulates all K chunks of the tile. At the end the stages are free.
+template <typename Sizes, typename Element>
+__device__ inline void mainloop(const Arguments<Element>& problem, Loads<Sizes, Element>& loads,
+                                Multiplier<Sizes, Element>& multiplier) {
+  unsigned char* const first_stage = shared_memory_at(problem.shared.stages);
+  const int stages = problem.stages, chunks = problem.chunks;
   int stage = 0, load_stage = stages - 1;
   const auto begin_chunk = [&] {
-    wait_for_copies(stages);
+    wait_for_chunk(stages);
     // All warps have read the stage that is loaded next.
     __syncthreads();
   };
@@ -472,8 +478,8 @@ struct ResultTile {
   }
 };
 
-// Adds the residual, applies the activation and stores the results. The residual waits in shared memory where
-// the results will be.
+// Adds bias and residual, applies the activation and stores the results. The residual waits in shared memory
+// where the results will be.
 template <typename Sizes, typename Element>
 __device__ inline void store_results(const Arguments<Element>& problem, const BlockTile& tile,
                                      Multiplier<Sizes, Element>& multiplier) {
@@ -491,6 +497,9 @@ __device__ inline void store_results(const Arguments<Element>& problem, const Bl
   multiplier.for_each_tile([&](int row, int filter, float (&values)[4]) {
     Pair* const pairs[] = {reinterpret_cast<Pair*>(staged + Results::offset(row, filter)),
                            reinterpret_cast<Pair*>(staged + Results::offset(row + 8, filter))};
+    const float2 bias = *reinterpret_cast<const float2*>(shared_memory_at(problem.shared.bias) + filter);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) values[2 * i] += bias.x, values[2 * i + 1] += bias.y;
     if (problem.z != nullptr) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) Operand<Element>::add(*pairs[i], values[2 * i], values[2 * i + 1]);
@@ -523,8 +532,11 @@ __global__ void __launch_bounds__(32 * kPositionWarps * kFilterWarps,
   __syncthreads();
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
-  Multiplier<Sizes, Element> multiplier(problem, tile);
-  mainloop(problem, tile, multiplier);
+  Loads<Sizes, Element> loads(problem, tile);
+  copy_first_chunks(problem, loads);
+  write_bias<Sizes>(problem, tile);  // behind the copies, which take longer to arrive
+  Multiplier<Sizes, Element> multiplier;
+  mainloop(problem, loads, multiplier);
   store_results(problem, tile, multiplier);
 }
 

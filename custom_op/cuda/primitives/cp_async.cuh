@@ -11,14 +11,6 @@ __device__ inline void cp_async_16(void* shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(global) : "memory");
 }
 
-// The same; writes zeros if not `in_bounds`.
-__device__ inline void cp_async_16_zfill(void* shared, const void* global, bool in_bounds) {
-  const unsigned target = shared_address(shared);
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(global),
-               "r"(in_bounds ? 16 : 0)
-               : "memory");
-}
-
 // Copies 4, 8 or 16 bytes through the L1 cache (`cp.async.ca`); writes zeros if not `in_bounds`.
 template <int kBytes>
 __device__ inline void cp_async_zfill(void* shared, const void* global, bool in_bounds) {

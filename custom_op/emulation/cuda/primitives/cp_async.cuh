@@ -50,9 +50,6 @@ void cp_async_zfill(void* shared, const void* global, bool in_bounds) {
   alignas(kBytes) static constexpr unsigned char kZeros[kBytes] = {};
   issue_copy(shared, in_bounds ? global : kZeros, kBytes);
 }
-inline void cp_async_16_zfill(void* shared, const void* global, bool in_bounds) {
-  cp_async_zfill<16>(shared, global, in_bounds);
-}
 inline void cp_async_commit_group() {
   CpAsyncGroups& copies = async_copies[emulation::current];
   copies.groups.push_back(std::move(copies.open));
