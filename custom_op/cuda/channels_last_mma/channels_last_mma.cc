@@ -5,9 +5,8 @@
 //   matrix of ldmatrix.
 // - A *span* is eight pieces of a conv group's channels; the last one may be shorter. K is numbered by spans,
 //   in a span by taps, and in a tap by pieces.
-// - A *K chunk* is the next eight pieces of K, 128 bytes for each position and filter of a tile. It is one
-// tap
-//   of a span, or several of a short one: few channels leave no part of a chunk empty.
+// - A *K chunk* is the next eight pieces of K, 128 bytes for each position and filter of a tile: a tap of a
+//   span, or several taps of a shorter one. Few channels leave no part of a chunk empty.
 // - A *tile* is a number of consecutive positions of y and a block of filters. A block computes one.
 //
 // A block first writes the pixel of each position at the first tap to shared memory. A thread loads a piece
@@ -16,9 +15,9 @@
 // alone. Pixels pass the L1 cache: neighbouring taps, which follow each other, read mostly the same ones.
 // Weights bypass it.
 //
-// The stages of the pipeline hold rows of 128 bytes whose pieces are swizzled: piece i of row r is at i ^ (r
-// % 8). ldmatrix then has no bank conflicts. Results are staged in the memory of the pipeline and stored as
-// pieces of NHWC rows. The residual is loaded there first, so that a result is rounded once.
+// The stages of the pipeline hold rows of 128 bytes. Piece i of row r is stored as piece i ^ (r % 8), so that
+// ldmatrix has no bank conflicts. Results are staged in the memory of the pipeline and stored as pieces of
+// NHWC rows. The residual is loaded there first, so that a result is rounded once.
 //
 // `prepare` writes the weights in the order of the K chunks; constant weights are prepared once. `unaligned`
 // computes tensors at addresses that are no multiples of 16 bytes, one output a thread.
@@ -215,8 +214,7 @@ class ChannelsLastMma final : public AlgorithmByTiling<ChannelsLastMmaPlan, best
     }
     return why_not_32_bit_indices(
         {problem.in_channels, problem.out_channels, problem.filter_size(), prepared_pieces(problem),
-         problem.batch * problem.input_size() * pixel_pieces(problem),
-         positions_of(problem) * problem.group * problem.filters_per_group() / kMmaFilters,
+         problem.batch * problem.input_size() * pixel_pieces(problem), positions_of(problem),
          padded_input(problem, 0), padded_input(problem, 1), padded_input(problem, 2)});
   }
 };

@@ -16,9 +16,8 @@
 
 namespace convswap::channels_last_mma {
 
-// The tensor-core operands of an element type, and its results in pairs. An mma reads 32 bytes along K of 16
-// positions (a) and 8 filters (b), in words of 4 bytes that ldmatrix loads. This holds for every element
-// type.
+// The tensor-core operands of an element type, and its results in pairs. For every element type, an mma reads
+// 32 bytes along K of 16 positions (a) and 8 filters (b), in words of 4 bytes that ldmatrix loads.
 template <typename Element>
 struct Operand {
   using ResultPair = unsigned;
@@ -70,8 +69,7 @@ __device__ inline int div_mod(int& number, FastDivisor divisor) {
   return remainder;
 }
 
-// A piece of K: the tap, and the piece in the channels of the conv group. The tap may lie behind the last
-// one.
+// A piece of K: the tap, which may lie behind the last one, and the piece in the conv group's channels.
 struct KPiece {
   int tap, piece;
 };
@@ -309,8 +307,7 @@ class Multiplier {
                     ((lane / 8 % 2) ^ (lane % 8)) * kPieceBytes;
   }
 
-  // Adds the products of a K chunk. Calls between(part) for each part of the loads that overlap with the
-  // mmas.
+  // Adds the products of a K chunk. Calls between(part) for each part of the loads, which overlap with mmas.
   template <typename Between>
   __device__ void multiply(const unsigned char* stage, Between between) {
     const SharedAddress address = shared_address(stage);
