@@ -414,8 +414,23 @@ void make_nhwc_output(ConvProblem& p, Random& random) {
   p.result = p.output;
 }
 
+// First seed of channels-last problems in several groups or of few channels, for channels_last_mma.
+constexpr int kFirstChannelsLastMmaSeed = 12'000'000;
+void make_channels_last_mma(ConvProblem& p, Device& device, Random& random) {
+  make_channels_last(p, device, random);
+  const int64_t piece = 16 / bytes_per_element(p.type);
+  if (one_in(random, 2)) {
+    p.in_channels = p.group * piece * between(random, 1, 11);
+    p.out_channels = p.group * piece * between(random, 1, 11);
+  }
+  constexpr int kSharedMemory[] = {101'376, 166'912, 232'448};
+  device.compute_capability = 80;
+  device.shared_memory_per_block = kSharedMemory[between(random, 0, 2)];
+  device.shared_memory_per_multiprocessor = device.shared_memory_per_block + 1024;
+}
+
 // First seed of problems of codes, half of them in NHWC with channels for tensor cores.
-constexpr int kFirstQuantisedSeed = 12'000'000;
+constexpr int kFirstQuantisedSeed = 13'000'000;
 void make_codes(ConvProblem& p, Device& device, Random& random) {
   if (!one_in(random, 4)) {
     make_channels_last(p, device, random);
@@ -773,6 +788,8 @@ bool check_seed(const Algorithm& algorithm, int seed, Task task, bool prints_pla
   Spread spread;
   if (seed >= kFirstQuantisedSeed) {
     make_codes(problem, device, random);
+  } else if (seed >= kFirstChannelsLastMmaSeed) {
+    make_channels_last_mma(problem, device, random);
   } else if (seed >= kFirstNhwcOutputSeed) {
     make_nhwc_output(problem, random);
   } else if (seed >= kFirstDepthwiseSeed) {

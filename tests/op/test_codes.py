@@ -125,7 +125,7 @@ def test_the_cpu_computes_the_definition(case, epilogue, has_residual):
         codes.x, codes.w, codes.b, scale=codes.scale, residual=codes.residual, **codes.typed
     )
     expected = codes.expected()
-    assert len(np.unique(expected)) > 25
+    assert len(np.unique(expected)) > 10
     np.testing.assert_array_equal(result, expected)
 
 
@@ -162,11 +162,16 @@ def test_ties_are_rounded_to_even_and_results_saturate():
 
 
 @pytest.mark.parametrize(
-    ("case", "algorithm"), [("3x3", "channels_last"), ("stem", "quantised"), ("depthwise", "quantised")]
+    ("x_shape", "w_shape", "attributes", "algorithm"),
+    [
+        ((64, 14, 14, 256), (256, 256, 3, 3), {"pads": [1] * 4}, "channels_last"),
+        ((1, 56, 56, 64), (64, 64, 1, 1), {}, "channels_last"),
+        ((64, 112, 112, 3), (64, 3, 7, 7), {"strides": [2, 2]}, "quantised"),
+        ((8, 56, 56, 96), (96, 1, 3, 3), {"group": 96}, "quantised"),
+    ],
 )
-def test_the_planner_chooses(case, algorithm):
-    x_shape, w_shape, attributes = CASES[case]
-    problem = drawn(x_shape, w_shape, **attributes, **NHWC).problem()
+def test_the_planner_chooses(x_shape, w_shape, attributes, algorithm):
+    problem = _native.Problem(x_shape, w_shape, type="uint8", **attributes, **NHWC)
     assert _native.choose(problem, "cuda", **HOPPER) == algorithm
     assert _native.choose(problem, "cuda", compute_capability=80) == "quantised"
     assert _native.choose(problem, "cpu") == "quantised"
@@ -190,11 +195,11 @@ def test_channels_last_says_why_it_cannot(codes, reason):
 
 def test_algorithms_for_numbers_take_no_codes():
     problem = drawn((1, 8, 8, 16), (16, 16, 3, 3), **NHWC).problem()
-    for name, device in (("many_channels", "cuda"), ("naive", "cuda"), ("direct", "cpu")):
-        assert _native.why_not(problem, name, device) == "it takes no int8 and uint8 codes"
     floats = _native.Problem((1, 8, 8, 16), (16, 16, 3, 3), **NHWC)
-    for device in ("cpu", "cuda"):
-        assert _native.why_not(floats, "quantised", device) == "it takes int8 and uint8 codes"
+    for device, names in (("cuda", ("many_channels", "naive")), ("cpu", ("direct", "reference"))):
+        for name in names:
+            assert _native.why_not(problem, name, device, **HOPPER) == "it takes no int8 and uint8 codes"
+        assert _native.why_not(floats, "quantised", device, **HOPPER) == "it takes int8 and uint8 codes"
 
 
 @pytest.mark.parametrize(

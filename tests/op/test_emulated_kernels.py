@@ -87,7 +87,9 @@ FIRST_CHANNELS_LAST_DEPTHWISE_SEED, CHANNELS_LAST_DEPTHWISE_SEEDS = 10_000_000, 
 # NCHW inputs and NHWC outputs.
 FIRST_NHWC_OUTPUT_SEED, NHWC_OUTPUT_SEEDS = 11_000_000, 30
 # Codes.
-FIRST_QUANTISED_SEED, QUANTISED_SEEDS = 12_000_000, 100
+FIRST_QUANTISED_SEED, QUANTISED_SEEDS = 13_000_000, 100
+# Channels-last tensors, half of them of few channels, also in several groups.
+FIRST_CHANNELS_LAST_MMA_SEED, CHANNELS_LAST_MMA_SEEDS = 12_000_000, 60
 # A pool of planes that are larger than a block's part.
 FIRST_POOLED_SEED, POOLED_SEEDS = 5_000_000, 24
 # Problems that are computed by all tilings of a family: first seeds, and numbers of further seeds (default
@@ -102,6 +104,7 @@ EVERY_TILING_FIRST = {
     "many_channels": FIRST_MANY_CHANNELS_SEED + 3,
     "channels_last": FIRST_CHANNELS_LAST_SEED + 6,
     "channels_last_depthwise": FIRST_CHANNELS_LAST_DEPTHWISE_SEED + 501,
+    "channels_last_mma": FIRST_CHANNELS_LAST_MMA_SEED,
 }
 # Matrices, 30 of each element size.
 LAYOUT_SEEDS = 90
@@ -125,11 +128,13 @@ ONE_FORMAT = {
     "naive": "BFloat16",
     "channels_last": "Float16",
     "channels_last_depthwise": "Float16",
+    "channels_last_mma": "Float16",
 }
 FIRST_SEED = {
     "pointwise": FIRST_POINTWISE_SEED,
     "channels_last": FIRST_CHANNELS_LAST_SEED,
     "channels_last_depthwise": FIRST_CHANNELS_LAST_DEPTHWISE_SEED,
+    "channels_last_mma": FIRST_CHANNELS_LAST_MMA_SEED,
 }
 
 
@@ -279,6 +284,14 @@ def test_channels_last_depthwise_is_the_definition() -> None:
     first, count = FIRST_CHANNELS_LAST_DEPTHWISE_SEED, CHANNELS_LAST_DEPTHWISE_SEEDS
     # It refuses pools that would round twice.
     assert count_computed(program, first, first + count) >= 0.9 * count
+
+
+@pytest.mark.extended
+@pytest.mark.slow
+def test_channels_last_mma_is_the_definition() -> None:
+    (program,) = build("channels_last_mma")
+    first, count = FIRST_CHANNELS_LAST_MMA_SEED, CHANNELS_LAST_MMA_SEEDS
+    assert count_computed(program, first, first + count) == count
 
 
 @pytest.mark.extended

@@ -8,6 +8,7 @@
 #include "cuda/primitives/geometry.h"
 #include "cuda/primitives/mbarrier.h"
 #include "cuda/primitives/naive_quantised_conv.h"
+#include "cuda/primitives/nhwc_conv.h"
 #include "cuda/primitives/shared_offset.h"
 #include "cuda/primitives/tensor_map.h"
 
@@ -111,29 +112,25 @@ struct Arguments : Tensors<Element> {
 
   EpilogueParams epilogue_params;
 
-  // Of codes, and of those whose zero point is not 0: the ranges of taps that outputs have inside the input, along rows and
+  // Of codes. The least and the most steps from the zero point of y are those of its codes, and of an
+  // activation that clamps.
+  NaiveQuantisedConv conv;
+  float least_steps, most_steps;
+
+  // Of codes whose zero point is not 0: the ranges of taps that outputs have inside the input, along rows and
   // columns, the full range first. `padding_sums` (pairs of ranges, filters) has the zero point times the
   // weights on padding, and for the full ranges, the first pair, times all weights.
-  NaiveQuantisedConv conv;
-  // The least and the most steps from the zero point of y: the range of its codes, and of an activation that
-  // clamps.
-  float least_steps, most_steps;
   int* padding_sums;  // null for zero point 0
   int row_ranges, column_ranges;
   TapRange rows_inside[kMaxTapRanges], columns_inside[kMaxTapRanges];
   FastDivisor tile_rows_divisor, tile_columns_divisor;
-
-  int filter_taps;  // of a filter's channel, for `prepare`
-
-  int out_channels;
-  int input_depth, input_height, input_width;
+  int out_channels, input_height, input_width;
   int filter_depth, filter_height, filter_width;
   int dilation_height, dilation_width;
 
-  // For `unaligned`.
-  long long y_elements;
-  int in_channels;
-  FastDivisor output_height, output_width;
+  int filter_taps;  // of a filter's channel, for `prepare`
+
+  NhwcConv unaligned;
 };
 
 }  // namespace convswap::channels_last

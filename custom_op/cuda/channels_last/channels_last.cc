@@ -116,6 +116,23 @@ void set_codes(const ConvProblem& problem, Arguments<void>& arguments) {
   arguments.most_steps = std::min(std::max(params.upper * codes.y_factor, least), most);
 }
 
+void set_padding(const ConvProblem& problem, const Tiling& tiling, Arguments<void>& arguments) {
+  const std::vector<TapRange> rows = tap_ranges(problem, 1), columns = tap_ranges(problem, 2);
+  arguments.row_ranges = narrow(std::ssize(rows)), arguments.column_ranges = narrow(std::ssize(columns));
+  std::ranges::copy(rows, arguments.rows_inside);
+  std::ranges::copy(columns, arguments.columns_inside);
+  arguments.tile_rows_divisor = FastDivisor(narrow(tiling.rows));
+  arguments.tile_columns_divisor = FastDivisor(narrow(tiling.columns));
+  arguments.out_channels = narrow(problem.out_channels);
+  arguments.input_height = narrow(problem.input[1]);
+  arguments.input_width = narrow(problem.input[2]);
+  arguments.filter_depth = narrow(problem.filter[0]);
+  arguments.filter_height = narrow(problem.filter[1]);
+  arguments.filter_width = narrow(problem.filter[2]);
+  arguments.dilation_height = narrow(problem.dilation[1]);
+  arguments.dilation_width = narrow(problem.dilation[2]);
+}
+
 Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   Arguments<void> arguments{};
   arguments.work_tiles = narrow(tiling.work_tiles);
@@ -138,19 +155,7 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   arguments.has_half_rows = row_wgmmas(problem) == 2;
   arguments.taps = narrow(problem.filter[1] * problem.filter[2]);
   arguments.filter_taps = narrow(problem.filter_size());
-  arguments.y_elements = problem.result_elements();
-  arguments.in_channels = narrow(problem.in_channels);
-  arguments.out_channels = narrow(problem.out_channels);
-  arguments.input_depth = narrow(problem.input[0]);
-  arguments.input_height = narrow(problem.input[1]);
-  arguments.input_width = narrow(problem.input[2]);
-  arguments.output_height = FastDivisor(narrow(problem.output[1]));
-  arguments.output_width = FastDivisor(narrow(problem.output[2]));
-  arguments.filter_depth = narrow(problem.filter[0]);
-  arguments.filter_height = narrow(problem.filter[1]);
-  arguments.filter_width = narrow(problem.filter[2]);
-  arguments.dilation_height = narrow(problem.dilation[1]);
-  arguments.dilation_width = narrow(problem.dilation[2]);
+  arguments.unaligned = nhwc_conv_of(problem);
   arguments.stride_depth = narrow(problem.stride[0]);
   arguments.stride_height = narrow(problem.stride[1]);
   arguments.stride_width = narrow(problem.stride[2]);
@@ -179,14 +184,7 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   arguments.shared = tiling.shared;
   arguments.epilogue_params = epilogue_params_of(problem.epilogue);
   if (problem.is_quantised()) set_codes(problem, arguments);
-  if (has_padding_sums(problem)) {
-    const std::vector<TapRange> rows = tap_ranges(problem, 1), columns = tap_ranges(problem, 2);
-    arguments.row_ranges = narrow(std::ssize(rows)), arguments.column_ranges = narrow(std::ssize(columns));
-    std::ranges::copy(rows, arguments.rows_inside);
-    std::ranges::copy(columns, arguments.columns_inside);
-  }
-  arguments.tile_rows_divisor = FastDivisor(narrow(tiling.rows));
-  arguments.tile_columns_divisor = FastDivisor(narrow(tiling.columns));
+  if (has_padding_sums(problem)) set_padding(problem, tiling, arguments);
   return arguments;
 }
 

@@ -10,6 +10,7 @@
 #include "cuda/primitives/mbarrier.cuh"
 #include "cuda/primitives/mma.cuh"
 #include "cuda/primitives/naive_quantised_conv.cuh"
+#include "cuda/primitives/nhwc_conv.cuh"
 #include "cuda/primitives/pipeline_state.cuh"
 #include "cuda/primitives/shared_memory_at.cuh"
 #include "cuda/primitives/small_float_pairs.cuh"
@@ -132,56 +133,6 @@ __global__ void __launch_bounds__(kPrepareThreads)
   problem.padding_sums[i] = problem.conv.quantization.x_zero_point * sum;
 }
 
-// Computes element `at` of y from tensors at any addresses.
-template <typename Element>
-__device__ inline void unaligned_output(const Arguments<Element>& problem, long long at) {
-  int position = static_cast<int>(at / problem.out_channels);
-  const int filter = static_cast<int>(at - static_cast<long long>(position) * problem.out_channels);
-  const auto div_mod = [&](FastDivisor divisor) {
-    const int quotient = divisor.quotient_of_any(position);
-    const int remainder = position - quotient * static_cast<int>(divisor.divisor);
-    position = quotient;
-    return remainder;
-  };
-  const int column = div_mod(problem.output_width) * problem.stride_width - problem.pad_width;
-  const int row = div_mod(problem.output_height) * problem.stride_height - problem.pad_height;
-  const int depth = div_mod(problem.output_depth) * problem.stride_depth - problem.pad_depth;
-  const int first_channel = filter / problem.filters_per_group * problem.channels_per_group;
-  const Element* const weights =
-      problem.w + static_cast<long long>(filter) * problem.channels_per_group * problem.filter_taps;
-  float sum[] = {problem.b == nullptr ? 0.0f : static_cast<float>(problem.b[filter])};
-  int tap = 0;
-  for (int t = 0; t < problem.filter_depth; ++t) {
-    for (int r = 0; r < problem.filter_height; ++r) {
-      for (int s = 0; s < problem.filter_width; ++s, ++tap) {
-        const int d = depth + t * problem.dilation_depth, h = row + r * problem.dilation_height,
-                  v = column + s * problem.dilation_width;
-        const auto is_inside = [](int index, int extent) {
-          return static_cast<unsigned>(index) < static_cast<unsigned>(extent);
-        };
-        if (!is_inside(d, problem.input_depth) || !is_inside(h, problem.input_height) ||
-            !is_inside(v, problem.input_width)) {
-          continue;
-        }
-        const Element* const pixel =
-            problem.x +
-            (((static_cast<long long>(position) * problem.input_depth + d) * problem.input_height + h) *
-                 problem.input_width +
-             v) *
-                problem.in_channels +
-            first_channel;
-        for (int c = 0; c < problem.channels_per_group; ++c) {
-          sum[0] += static_cast<float>(pixel[c]) *
-                    static_cast<float>(weights[static_cast<long long>(c) * problem.filter_taps + tap]);
-        }
-      }
-    }
-  }
-  if (problem.z != nullptr) sum[0] += static_cast<float>(problem.z[at]);
-  apply_activation(problem.epilogue_params, sum);
-  problem.y[at] = static_cast<Element>(sum[0]);
-}
-
 // Computes one output per thread from tensors at any addresses; TMA needs multiples of 16 bytes.
 template <typename Element>
 __global__ void __launch_bounds__(kUnalignedThreads)
@@ -189,13 +140,14 @@ __global__ void __launch_bounds__(kUnalignedThreads)
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   const long long at = static_cast<long long>(blockIdx.x) * kUnalignedThreads + threadIdx.x;
-  if (at >= problem.y_elements) return;
+  if (at >= problem.unaligned.y_elements) return;
   if constexpr (kIsCode<Element>) {
     naive_quantised_output<Element>(problem.conv, at);
   } else {
-    unaligned_output(problem, at);
+    compute_nhwc_output(problem, problem.unaligned, at);
   }
 }
+
 // Coordinates of a work tile: a filter block, and a box of outputs.
 struct WorkTile {
   int filter_block;               // counted over all conv groups

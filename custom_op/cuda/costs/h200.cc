@@ -47,6 +47,18 @@ extern const FittedCosts kH200{
             .output = 25.68,
             .activation = 0.03768,
         },
+        .channels_last_mma = {
+            .launch = 2000,  // ns
+            .memory = 4000,  // GB/s
+            .cache = 7000,  // GB/s
+            .load = 700,  // ns
+            .mma = 0.842,  // ns
+            .shared = 2.2,  // ns
+            .chunk = 65,  // ns
+            .tile = 2500,  // ns
+            .store = 2.5,  // ns
+            .activation = 0.126,  // ns
+        },
         .depthwise = {
             .launch = 1342,  // ns
             .memory = 3994,  // GB/s

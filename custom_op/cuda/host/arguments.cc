@@ -88,6 +88,25 @@ void bind_tensors(const ConvTensors& tensors, NaiveQuantisedConv& conv) {
   conv.y = tensors.y;
 }
 
+NhwcConv nhwc_conv_of(const ConvProblem& problem) {
+  NhwcConv conv{};
+  conv.y_elements = problem.result_elements();
+  conv.in_channels = narrow(problem.in_channels);
+  conv.out_channels = narrow(problem.out_channels);
+  conv.channels_per_group = narrow(problem.channels_per_group());
+  conv.filters_per_group = narrow(problem.filters_per_group());
+  for (int axis = 0; axis < 3; ++axis) {
+    conv.input[axis] = narrow(problem.input[axis]);
+    conv.filter[axis] = narrow(problem.filter[axis]);
+    conv.stride[axis] = narrow(problem.stride[axis]);
+    conv.dilation[axis] = narrow(problem.dilation[axis]);
+    conv.pad[axis] = narrow(problem.pad_begin[axis]);
+    conv.output[axis] = FastDivisor(narrow(problem.output[axis]));
+  }
+  conv.epilogue = epilogue_params_of(problem.epilogue);
+  return conv;
+}
+
 EpilogueParams epilogue_params_of(const Epilogue& epilogue) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const bool clips = epilogue.activation == Activation::clip;

@@ -9,6 +9,7 @@
 #include "cuda/primitives/geometry.h"
 #include "cuda/primitives/naive_conv.h"
 #include "cuda/primitives/naive_quantised_conv.h"
+#include "cuda/primitives/nhwc_conv.h"
 #include "plan/algorithm.h"
 
 namespace convswap {
@@ -35,6 +36,9 @@ NaiveConv naive_conv_of(const ConvProblem& problem);
 // The arguments without the tensors, and the tensors.
 NaiveQuantisedConv naive_quantised_conv_of(const ConvProblem& problem);
 void bind_tensors(const ConvTensors& tensors, NaiveQuantisedConv& conv);
+
+// Sizes must fit into 32 bits.
+NhwcConv nhwc_conv_of(const ConvProblem& problem);
 
 EpilogueParams epilogue_params_of(const Epilogue& epilogue);
 

@@ -11,10 +11,10 @@ __device__ inline void cp_async_16(void* shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(global) : "memory");
 }
 
-// Copies 4 or 8 bytes through the L1 cache (`cp.async.ca`); writes zeros if not `in_bounds`.
+// Copies 4, 8 or 16 bytes through the L1 cache (`cp.async.ca`); writes zeros if not `in_bounds`.
 template <int kBytes>
 __device__ inline void cp_async_zfill(void* shared, const void* global, bool in_bounds) {
-  static_assert(kBytes == 4 || kBytes == 8);
+  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
   const unsigned target = shared_address(shared);
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(target), "l"(global), "n"(kBytes),
                "r"(in_bounds ? kBytes : 0)

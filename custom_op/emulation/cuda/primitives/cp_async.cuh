@@ -46,7 +46,7 @@ inline void issue_copy(void* shared, const void* global, int bytes) {
 inline void cp_async_16(void* shared, const void* global) { issue_copy(shared, global, 16); }
 template <int kBytes>
 void cp_async_zfill(void* shared, const void* global, bool in_bounds) {
-  static_assert(kBytes == 4 || kBytes == 8);
+  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
   alignas(kBytes) static constexpr unsigned char kZeros[kBytes] = {};
   issue_copy(shared, in_bounds ? global : kZeros, kBytes);
 }

@@ -1,0 +1,60 @@
+#pragma once
+
+// Kernel instances of channels_last_mma, and the tilings that it chooses among.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "conv/problem.h"
+#include "cuda/channels_last_mma/arguments.h"
+#include "cuda/host/text.h"
+#include "plan/device.h"
+
+namespace convswap::channels_last_mma {
+
+struct Instance {
+  int positions, filters;            // of a tile
+  int position_warps, filter_warps;  // warps along both, which share the tile
+  int registers;                     // per thread, as compiled for compute capability 9.0; for the estimate
+
+  std::string arguments() const {
+    return joined(positions, ", ", filters, ", ", position_warps, ", ", filter_warps);
+  }
+  int threads() const { return 32 * position_warps * filter_warps; }
+  int64_t stage_bytes() const { return int64_t{positions + filters} * kRowBytes; }
+};
+
+inline constexpr Instance kInstances[] = {
+    {256, 128, 4, 2, 242}, {128, 128, 2, 2, 242}, {256, 64, 4, 1, 255}, {128, 64, 2, 2, 160},
+    {64, 128, 2, 2, 158},  {64, 64, 2, 2, 112},   {128, 32, 4, 1, 128}, {32, 32, 2, 2, 64},
+};
+
+struct Tiling {
+  Instance instance{};
+  int stages = 0;
+  int64_t position_blocks = 0, filter_blocks = 0;  // filter blocks of a conv group
+  SharedOffsets shared{};
+  int64_t shared_bytes = 0;
+  double cost = 0;  // nanoseconds, estimated
+
+  std::string key() const { return joined(instance.arguments(), " stages ", stages); }
+};
+
+// Pieces of 16 bytes in a conv group's channels of a pixel.
+int64_t group_pieces(const ConvProblem& problem);
+// K chunks of a tile.
+int64_t k_chunks(const ConvProblem& problem);
+// Positions of y, over all images.
+int64_t positions_of(const ConvProblem& problem);
+
+double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling);
+
+// The tiling with the least estimated time.
+std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device);
+
+// All tilings that fit into the device's shared memory, in ascending order of estimated time.
+std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
+
+}  // namespace convswap::channels_last_mma

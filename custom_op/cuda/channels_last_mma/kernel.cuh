@@ -1,0 +1,540 @@
+#pragma once
+
+// Kernels of the algorithm `channels_last_mma`. channels_last_mma.cc explains the algorithm and fills the
+// arguments.
+
+#include "conv/small_floats.h"
+#include "cuda/channels_last_mma/arguments.h"
+#include "cuda/epilogue/activations.cuh"
+#include "cuda/primitives/cp_async.cuh"
+#include "cuda/primitives/dependent_launch.cuh"
+#include "cuda/primitives/ldmatrix.cuh"
+#include "cuda/primitives/mma.cuh"
+#include "cuda/primitives/nhwc_conv.cuh"
+#include "cuda/primitives/shared_memory_at.cuh"
+#include "cuda/primitives/small_float_pairs.cuh"
+
+namespace convswap::channels_last_mma {
+
+// The tensor-core operands of an element type, and its results in pairs. For every element type, an mma reads
+// 32 bytes along K of 16 positions (a) and 8 filters (b), in words of 4 bytes that ldmatrix loads.
+template <typename Element>
+struct Operand {
+  using ResultPair = unsigned;
+
+  static __device__ Element of_weight(Element weight) { return weight; }
+  static __device__ void round(unsigned (&)[4]) {}
+  static __device__ void multiply(float (&accumulators)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    mma_m16n8k16<Element>(accumulators, a[0], a[1], a[2], a[3], b[0], b[1]);
+  }
+  static __device__ void add(ResultPair pair, float& first, float& second) {
+    first += unpack_low<Element>(pair), second += unpack_high<Element>(pair);
+  }
+  static __device__ ResultPair pack(float first, float second) {
+    return pack_rounded<Element>(first, second);
+  }
+};
+template <>
+struct Operand<float> {
+  using ResultPair = uint2;
+
+  static __device__ float of_weight(float weight) { return round_to_tf32(weight); }
+  static __device__ void round(unsigned (&a)[4]) {
+#pragma unroll
+    for (unsigned& word : a) word = __float_as_uint(round_to_tf32(__uint_as_float(word)));
+  }
+  static __device__ void multiply(float (&accumulators)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    const float pixels[] = {__uint_as_float(a[0]), __uint_as_float(a[1]), __uint_as_float(a[2]),
+                            __uint_as_float(a[3])};
+    const float weights[] = {__uint_as_float(b[0]), __uint_as_float(b[1])};
+    mma_m16n8k8_tf32(accumulators, pixels, weights);
+  }
+  static __device__ void add(ResultPair pair, float& first, float& second) {
+    first += __uint_as_float(pair.x), second += __uint_as_float(pair.y);
+  }
+  static __device__ ResultPair pack(float first, float second) {
+    return make_uint2(__float_as_uint(first), __float_as_uint(second));
+  }
+};
+
+__device__ inline bool is_inside(int index, int extent) {
+  return static_cast<unsigned>(index) < static_cast<unsigned>(extent);
+}
+
+// Divides `number` in place, and returns the remainder.
+__device__ inline int div_mod(int& number, FastDivisor divisor) {
+  const int quotient = static_cast<int>(divisor.quotient_of_any(number));
+  const int remainder = number - quotient * static_cast<int>(divisor.divisor);
+  number = quotient;
+  return remainder;
+}
+
+// A piece of K: the tap, which may lie behind the last one, and the piece in the conv group's channels.
+struct KPiece {
+  int tap, piece;
+};
+
+// Piece `unit` of the first K chunk of the last span, which is no whole one.
+template <typename Element>
+__device__ inline KPiece first_of_tail(const Arguments<Element>& problem, int unit) {
+  const int tap = unit / problem.tail_pieces;
+  return {tap, problem.whole_spans * kRowPieces + unit - tap * problem.tail_pieces};
+}
+
+// Writes the weights in the order of the K chunks, with zeros behind the last tap and behind the last row. A
+// thread writes a piece.
+template <typename Element>
+__global__ void __launch_bounds__(kPrepareThreads)
+    prepare(const __grid_constant__ Arguments<Element> problem) {
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  const int piece = static_cast<int>(blockIdx.x) * kPrepareThreads + static_cast<int>(threadIdx.x);
+  const int unit = piece % kRowPieces, row = piece / kRowPieces;
+  const int chunk = row / problem.filters_per_group, filter = row - chunk * problem.filters_per_group;
+  const int group = chunk / problem.chunks;
+  const int rows = problem.chunks * problem.out_channels;
+  if (row >= rows + kPaddingRows) return;
+  const int k_chunk = chunk - group * problem.chunks, span = k_chunk / problem.taps;
+  KPiece k{k_chunk - span * problem.taps, span * kRowPieces + unit};
+  if (span >= problem.whole_spans) {
+    k = first_of_tail(problem, (k_chunk - problem.whole_spans * problem.taps) * kRowPieces + unit);
+  }
+  constexpr int kElements = kPieceBytes / static_cast<int>(sizeof(Element));
+  const long long first_channel =
+      static_cast<long long>(group * problem.filters_per_group + filter) * problem.group_pieces + k.piece;
+  const Element* const from = problem.w + first_channel * kElements * problem.taps + k.tap;
+  Element* const to =
+      reinterpret_cast<Element*>(problem.prepared_weights + static_cast<long long>(piece) * kPieceBytes);
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) {
+    to[i] = row < rows && k.tap < problem.taps
+                ? Operand<Element>::of_weight(from[static_cast<long long>(i) * problem.taps])
+                : static_cast<Element>(0.0f);
+  }
+}
+
+// Computes one output per thread from tensors at any addresses; `kernel` needs multiples of 16 bytes.
+template <typename Element>
+__global__ void __launch_bounds__(kUnalignedThreads)
+    unaligned(const __grid_constant__ Arguments<Element> problem) {
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  const long long at = static_cast<long long>(blockIdx.x) * kUnalignedThreads + threadIdx.x;
+  if (at < problem.unaligned.y_elements) compute_nhwc_output(problem, problem.unaligned, at);
+}
+
+// Sizes of a tile of kPositions x kFilters that kPositionWarps x kFilterWarps warps share.
+template <int kTilePositions, int kTileFilters, int kPositionWarps, int kFilterWarps>
+struct TileSizes {
+  static constexpr int kPositions = kTilePositions, kFilters = kTileFilters;
+  static constexpr int kThreads = 32 * kPositionWarps * kFilterWarps;
+  static constexpr int kWarpPositions = kPositions / kPositionWarps, kWarpFilters = kFilters / kFilterWarps;
+  static constexpr int kPositionTiles = kWarpPositions / kMmaPositions;
+  static constexpr int kFilterTiles = kWarpFilters / kMmaFilters;
+  static constexpr int kStageBytes = (kPositions + kFilters) * kRowBytes;
+  static constexpr int kSteps = kRowBytes / kMmaBytes;
+  static constexpr int kParts = kSteps * kPositionTiles;  // of a K chunk's loads, between its mmas
+  // Rows of a stage that a thread loads a piece of, and their distance.
+  static constexpr int kRowDistance = kThreads / kRowPieces;
+  static constexpr int kPixelRows = kPositions / kRowDistance, kWeightRows = kFilters / kRowDistance;
+  static_assert(kPixelRows > 0 && kWeightRows > 0 && kRowDistance % 8 == 0 && kFilterTiles % 2 == 0);
+
+  static __device__ int warp_position() {
+    return static_cast<int>(threadIdx.x) / 32 / kFilterWarps * kWarpPositions;
+  }
+  static __device__ int warp_filter() {
+    return static_cast<int>(threadIdx.x) / 32 % kFilterWarps * kWarpFilters;
+  }
+};
+
+// The tile of the block: filters of a conv group, and positions of y.
+struct BlockTile {
+  int group, first_filter, filters_left;  // filters of the group
+  int first_position;
+
+  template <typename Element>
+  __device__ BlockTile(const Arguments<Element>& problem, int positions, int filters) {
+    int index = static_cast<int>(blockIdx.x);
+    int filter_block = div_mod(index, problem.filter_blocks);
+    first_filter = div_mod(filter_block, problem.filter_blocks_per_group) * filters;
+    group = filter_block;
+    filters_left = problem.filters_per_group - first_filter;
+    first_position = index * positions;
+  }
+};
+
+// Writes the first pixel of each position of the tile to shared memory. Positions beyond y get coordinates
+// that are padding for every tap.
+template <typename Sizes, typename Element>
+__device__ inline void write_first_pixels(const Arguments<Element>& problem, const BlockTile& tile) {
+  constexpr int kOutside = -(1 << 30) - (1 << 29);
+  FirstPixel* const pixels = shared_memory_at(problem.shared.pixels);
+  for (int i = static_cast<int>(threadIdx.x); i < Sizes::kPositions; i += Sizes::kThreads) {
+    int image = tile.first_position + i;
+    const bool is_position = image < problem.positions;
+    FirstPixel pixel;
+    pixel.column = div_mod(image, problem.output_width) * problem.stride_width - problem.pad_width;
+    pixel.row = div_mod(image, problem.output_height) * problem.stride_height - problem.pad_height;
+    pixel.depth = div_mod(image, problem.output_depth) * problem.stride_depth - problem.pad_depth;
+    const auto in_row = [](unsigned rows, int extent, int index) {
+      return rows * static_cast<unsigned>(extent) + static_cast<unsigned>(index);
+    };
+    pixel.offset =
+        in_row(in_row(in_row(image, problem.input_depth, pixel.depth), problem.input_height, pixel.row),
+               problem.input_width, pixel.column) *
+            static_cast<unsigned>(problem.pixel_pieces) +
+        static_cast<unsigned>(tile.group * problem.group_pieces);
+    if (!is_position) pixel.depth = kOutside;
+    pixels[i] = pixel;
+  }
+}
+
+// A thread's loads: the same piece of some rows of each stage.
+template <typename Sizes, typename Element>
+class Loads {
+ public:
+  __device__ Loads(const Arguments<Element>& problem, const BlockTile& tile)
+      : problem_(problem),
+        unit_(static_cast<int>(threadIdx.x) % kRowPieces),
+        row_(static_cast<int>(threadIdx.x) / kRowPieces),
+        weights_((tile.group * problem.chunks * problem.filters_per_group + tile.first_filter + row_) *
+                     kRowPieces +
+                 unit_),
+        // The thread's rows differ by multiples of eight, so that their swizzle is the same.
+        target_(row_ * kRowBytes + (unit_ ^ (row_ % 8)) * kPieceBytes),
+        spans_left_(problem.whole_spans),
+        k_{0, unit_} {
+    if (spans_left_ == 0) k_ = first_of_tail(problem, unit_);
+  }
+
+  // Finds the tap's pixels for the next K chunk.
+  __device__ void locate() {
+    int depth_tap = k_.tap;
+    column_ = div_mod(depth_tap, problem_.filter_width) * problem_.dilation_width;
+    height_ = div_mod(depth_tap, problem_.filter_height) * problem_.dilation_height;
+    depth_ = depth_tap * problem_.dilation_depth;
+    const auto unsigned_of = [](int number) { return static_cast<unsigned>(number); };
+    offset_ = ((unsigned_of(depth_) * unsigned_of(problem_.input_height) + unsigned_of(height_)) *
+                   unsigned_of(problem_.input_width) +
+               unsigned_of(column_)) *
+                  unsigned_of(problem_.pixel_pieces) +
+              unsigned_of(k_.piece);
+  }
+
+  // Copies the rows of part `part`, out of kParts, of the K chunk to a stage.
+  __device__ void copy(unsigned char* stage, int part) const {
+    const FirstPixel* const pixels = shared_memory_at(problem_.shared.pixels) + row_;
+    const unsigned char* const x = reinterpret_cast<const unsigned char*>(problem_.x);
+    constexpr int kDistanceBytes = Sizes::kRowDistance * kRowBytes;
+#pragma unroll
+    for (int i = 0; i < Sizes::kPixelRows; ++i) {
+      if (i % Sizes::kParts != part) continue;
+      const FirstPixel pixel = pixels[i * Sizes::kRowDistance];
+      // && would branch, and so keep the copies apart from the mmas.
+      const bool in_bounds = (k_.tap < problem_.taps) &
+                             is_inside(pixel.depth + depth_, problem_.input_depth) &
+                             is_inside(pixel.row + height_, problem_.input_height) &
+                             is_inside(pixel.column + column_, problem_.input_width);
+      cp_async_zfill<kPieceBytes>(stage + target_ + i * kDistanceBytes,
+                                  x + static_cast<unsigned long long>(pixel.offset + offset_) * kPieceBytes,
+                                  in_bounds);
+    }
+    unsigned char* const to = stage + Sizes::kPositions * kRowBytes + target_;
+    const unsigned char* const weights =
+        problem_.prepared_weights + static_cast<unsigned long long>(weights_) * kPieceBytes;
+#pragma unroll
+    for (int i = 0; i < Sizes::kWeightRows; ++i) {
+      if (i % Sizes::kParts != part) continue;
+      // Rows behind the group's last filter give results that are not stored.
+      cp_async_16(to + i * kDistanceBytes, weights + i * kDistanceBytes);
+    }
+  }
+  __device__ void copy(unsigned char* stage) const {
+#pragma unroll
+    for (int part = 0; part < Sizes::kParts; ++part) copy(stage, part);
+  }
+
+  // Goes to the next K chunk.
+  __device__ void advance() {
+    if (spans_left_ == 0) {
+      k_.tap += problem_.tail_taps, k_.piece += problem_.tail_rest;
+      if (k_.piece >= problem_.group_pieces) k_.piece -= problem_.tail_pieces, ++k_.tap;
+    } else if (++k_.tap == problem_.taps) {
+      k_.tap = 0, k_.piece += kRowPieces;
+      if (--spans_left_ == 0 && problem_.tail_pieces > 0) k_ = first_of_tail(problem_, unit_);
+    }
+    weights_ += problem_.filters_per_group * kRowPieces;
+  }
+
+ private:
+  const Arguments<Element>& problem_;
+  int unit_, row_;
+  unsigned weights_;  // piece of the prepared weights
+  int target_;        // offset in a stage
+  int spans_left_;
+  KPiece k_;
+  int depth_, height_, column_;  // of the tap, from the first one
+  unsigned offset_;
+};
+
+// Waits for this thread's copies of the next K chunk, the oldest of stages - 1 groups.
+__device__ inline void wait_for_chunk(int stages) {
+  if (stages == 2) return cp_async_wait_group<0>();
+  if (stages == 3) return cp_async_wait_group<1>();
+  if (stages == 4) return cp_async_wait_group<2>();
+  cp_async_wait_group<3>();
+}
+
+// The accumulators of a warp, and their mmas.
+template <typename Sizes, typename Element>
+class Multiplier {
+ public:
+  __device__ Multiplier() {
+#pragma unroll
+    for (int p = 0; p < Sizes::kPositionTiles; ++p) {
+#pragma unroll
+      for (int f = 0; f < Sizes::kFilterTiles; ++f) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) accumulators_[p][f][i] = 0.0f;
+      }
+    }
+    // Four matrices of pixels are 8 positions at the first 16 bytes of a step, the next 8, and both at the
+    // second 16 bytes. Four matrices of weights are 8 filters at both 16 bytes, then the next 8.
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    lane_pixels_ =
+        (Sizes::warp_position() + lane % 16) * kRowBytes + ((lane / 16) ^ (lane % 8)) * kPieceBytes;
+    lane_weights_ = (Sizes::kPositions + Sizes::warp_filter() + lane / 16 * 8 + lane % 8) * kRowBytes +
+                    ((lane / 8 % 2) ^ (lane % 8)) * kPieceBytes;
+  }
+
+  // Adds the products of a K chunk. Calls between(part) for each part of the loads, which overlap with mmas.
+  template <typename Between>
+  __device__ void multiply(const unsigned char* stage, Between between) {
+    const SharedAddress address = shared_address(stage);
+    load_pixels(0, address, 0, 0);
+#pragma unroll
+    for (int f = 0; f < Sizes::kFilterTiles; f += 2) load_weights(0, address, 0, f);
+    multiply_steps<0>(address, between);
+  }
+
+  // Calls for_tile(position, filter, values) for each mma's accumulators: those of the position at a filter
+  // and the next one, then those eight positions further on. Positions and filters are those of the tile.
+  template <typename ForTile>
+  __device__ void for_each_tile(ForTile for_tile) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int p = 0; p < Sizes::kPositionTiles; ++p) {
+#pragma unroll
+      for (int f = 0; f < Sizes::kFilterTiles; ++f) {
+        for_tile(Sizes::warp_position() + p * kMmaPositions + lane / 4,
+                 Sizes::warp_filter() + f * kMmaFilters + lane % 4 * 2, accumulators_[p][f]);
+      }
+    }
+  }
+
+ private:
+  // Addresses of a step differ in bits of the swizzled piece.
+  static __device__ SharedAddress of_step(SharedAddress row, int step) { return row ^ step * kMmaBytes; }
+
+  __device__ void load_pixels(int buffer, SharedAddress stage, int step, int tile) {
+    ldmatrix(pixels_[buffer], of_step(stage + lane_pixels_, step) + tile * kMmaPositions * kRowBytes);
+  }
+
+  // Loads the weights of two tiles of filters.
+  __device__ void load_weights(int buffer, SharedAddress stage, int step, int tile) {
+    unsigned words[4];
+    ldmatrix(words, of_step(stage + lane_weights_, step) + tile * kMmaFilters * kRowBytes);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) weights_[buffer][tile + i / 2][i % 2] = words[i];
+  }
+
+  // Issues the mmas of step kStep and the steps after it. Loads are ahead of the mmas that need them: pixels
+  // by a tile of positions, weights by a step. Pixels a step ahead would take more registers than a thread
+  // has.
+  template <int kStep, typename Between>
+  __device__ void multiply_steps(SharedAddress stage, Between between) {
+    constexpr int kTiles = Sizes::kPositionTiles;
+    constexpr bool kHasNext = kStep + 1 < Sizes::kSteps;
+#pragma unroll
+    for (int p = 0; p < kTiles; ++p) {
+      const int buffer = (kStep * kTiles + p) % 2;
+      if (p + 1 < kTiles) {
+        load_pixels(buffer ^ 1, stage, kStep, p + 1);
+      } else if (kHasNext) {
+        load_pixels(buffer ^ 1, stage, kStep + 1, 0);
+      }
+#pragma unroll
+      for (int f = 0; f < Sizes::kFilterTiles; f += 2) {
+        if (kHasNext && f / 2 % kTiles == p) load_weights((kStep + 1) % 2, stage, kStep + 1, f);
+      }
+      between(kStep * kTiles + p);
+      Operand<Element>::round(pixels_[buffer]);
+#pragma unroll
+      for (int f = 0; f < Sizes::kFilterTiles; ++f) {
+        Operand<Element>::multiply(accumulators_[p][f], pixels_[buffer], weights_[kStep % 2][f]);
+      }
+    }
+    if constexpr (kHasNext) multiply_steps<kStep + 1>(stage, between);
+  }
+
+  float accumulators_[Sizes::kPositionTiles][Sizes::kFilterTiles][4];
+  unsigned pixels_[2][4];
+  unsigned weights_[2][Sizes::kFilterTiles][2];
+  int lane_pixels_, lane_weights_;  // offsets of the lane's rows of the first matrices in a stage
+};
+
+// Writes the bias of the tile's filters to shared memory.
+template <typename Sizes, typename Element>
+__device__ inline void write_bias(const Arguments<Element>& problem, const BlockTile& tile) {
+  static_assert(Sizes::kFilters <= Sizes::kThreads);
+  const int filter = static_cast<int>(threadIdx.x);
+  if (filter >= Sizes::kFilters) return;
+  const bool has_bias = problem.b != nullptr && filter < tile.filters_left;
+  const int first = tile.group * problem.filters_per_group + tile.first_filter;
+  shared_memory_at(problem.shared.bias)[filter] =
+      has_bias ? static_cast<float>(problem.b[first + filter]) : 0.0f;
+}
+
+// Copies the first K chunks of the tile to all stages but one.
+template <typename Sizes, typename Element>
+__device__ inline void copy_first_chunks(const Arguments<Element>& problem, Loads<Sizes, Element>& loads) {
+  for (int chunk = 0; chunk < problem.stages - 1; ++chunk) {
+    if (chunk < problem.chunks) {
+      loads.locate();
+      loads.copy(shared_memory_at(problem.shared.stages) + chunk * Sizes::kStageBytes);
+      loads.advance();
+    }
+    cp_async_commit_group();
+  }
+}
+
+// Accumulates all K chunks of the tile. At the end the stages are free.
+template <typename Sizes, typename Element>
+__device__ inline void mainloop(const Arguments<Element>& problem, Loads<Sizes, Element>& loads,
+                                Multiplier<Sizes, Element>& multiplier) {
+  unsigned char* const first_stage = shared_memory_at(problem.shared.stages);
+  const int stages = problem.stages, chunks = problem.chunks;
+  int stage = 0, load_stage = stages - 1;
+  const auto begin_chunk = [&] {
+    wait_for_chunk(stages);
+    // All warps have read the stage that is loaded next.
+    __syncthreads();
+  };
+  const auto end_chunk = [&] {
+    cp_async_commit_group();
+    if (++stage == stages) stage = 0;
+    if (++load_stage == stages) load_stage = 0;
+  };
+  int chunk = 0;
+#pragma unroll 1
+  for (; chunk < chunks - (stages - 1); ++chunk) {
+    begin_chunk();
+    loads.locate();
+    unsigned char* const to = first_stage + load_stage * Sizes::kStageBytes;
+    multiplier.multiply(first_stage + stage * Sizes::kStageBytes, [&](int part) { loads.copy(to, part); });
+    loads.advance();
+    end_chunk();
+  }
+#pragma unroll 1
+  for (; chunk < chunks; ++chunk) {
+    begin_chunk();
+    multiplier.multiply(first_stage + stage * Sizes::kStageBytes, [](int) {});
+    end_chunk();
+  }
+  cp_async_wait_group<0>();
+  __syncthreads();
+}
+
+// Results in shared memory: a row of the tile's filters for each position. Its pieces are swizzled, so that
+// the accumulators of eight positions have no bank conflicts.
+template <typename Sizes, typename Element>
+struct ResultTile {
+  static constexpr int kElements = kPieceBytes / static_cast<int>(sizeof(Element));
+  static constexpr int kPieces = Sizes::kFilters / kElements;  // of a row
+  static constexpr int kMmaPieces = kMmaFilters / kElements;   // of the filters of an mma, 1 or 2
+  static constexpr int kSwizzle = (kPieces < 8 ? kPieces : 8) - 1;
+
+  static __device__ int offset(int row, int filter) {
+    const int piece = (filter / kElements) ^ (row * kMmaPieces & kSwizzle);
+    return (row * kPieces + piece) * kPieceBytes + filter % kElements * static_cast<int>(sizeof(Element));
+  }
+
+  // Calls for_piece(offset, element) for the thread's pieces of y: their offset here and first element in y.
+  template <typename ForPiece>
+  static __device__ void for_each_piece(const Arguments<Element>& problem, const BlockTile& tile,
+                                        ForPiece for_piece) {
+    const long long first = static_cast<long long>(tile.first_position) * problem.out_channels +
+                            tile.group * problem.filters_per_group + tile.first_filter;
+#pragma unroll 4
+    for (int i = static_cast<int>(threadIdx.x); i < Sizes::kPositions * kPieces; i += Sizes::kThreads) {
+      const int row = i / kPieces, filter = i % kPieces * kElements;
+      if (tile.first_position + row < problem.positions && filter < tile.filters_left) {
+        for_piece(offset(row, filter), first + static_cast<long long>(row) * problem.out_channels + filter);
+      }
+    }
+  }
+};
+
+// Adds bias and residual, applies the activation and stores the results. The residual waits in shared memory
+// where the results will be.
+template <typename Sizes, typename Element>
+__device__ inline void store_results(const Arguments<Element>& problem, const BlockTile& tile,
+                                     Multiplier<Sizes, Element>& multiplier) {
+  using Results = ResultTile<Sizes, Element>;
+  using Pair = typename Operand<Element>::ResultPair;
+  unsigned char* const staged = shared_memory_at(problem.shared.stages);
+  if (problem.z != nullptr) {
+    Results::for_each_piece(problem, tile, [&](int offset, long long element) {
+      cp_async_16(staged + offset, problem.z + element);
+    });
+    cp_async_commit_group();
+    cp_async_wait_group<0>();
+    __syncthreads();
+  }
+  multiplier.for_each_tile([&](int row, int filter, float (&values)[4]) {
+    Pair* const pairs[] = {reinterpret_cast<Pair*>(staged + Results::offset(row, filter)),
+                           reinterpret_cast<Pair*>(staged + Results::offset(row + 8, filter))};
+    const float2 bias = *reinterpret_cast<const float2*>(shared_memory_at(problem.shared.bias) + filter);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) values[2 * i] += bias.x, values[2 * i + 1] += bias.y;
+    if (problem.z != nullptr) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) Operand<Element>::add(*pairs[i], values[2 * i], values[2 * i + 1]);
+    }
+    if (problem.has_activation) apply_activation(problem.epilogue, values);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) *pairs[i] = Operand<Element>::pack(values[2 * i], values[2 * i + 1]);
+  });
+  __syncthreads();
+  Results::for_each_piece(problem, tile, [&](int offset, long long element) {
+    *reinterpret_cast<uint4*>(problem.y + element) = *reinterpret_cast<const uint4*>(staged + offset);
+  });
+}
+
+// The least number of blocks that fit into the registers of a multiprocessor.
+constexpr int min_blocks(int threads, int accumulators) {
+  return threads > 128 ? 1 : accumulators > 64 ? 2 : accumulators > 32 ? 3 : 4;
+}
+
+// The implicit GEMM: a block computes a tile. `prepare` has written the weights. Template parameters as in
+// Instance (family.h).
+template <typename Element, int kPositions, int kFilters, int kPositionWarps, int kFilterWarps>
+__global__ void __launch_bounds__(32 * kPositionWarps * kFilterWarps,
+                                  min_blocks(32 * kPositionWarps * kFilterWarps,
+                                             kPositions* kFilters / (32 * kPositionWarps * kFilterWarps)))
+    kernel(const __grid_constant__ Arguments<Element> problem) {
+  using Sizes = TileSizes<kPositions, kFilters, kPositionWarps, kFilterWarps>;
+  const BlockTile tile(problem, kPositions, kFilters);
+  write_first_pixels<Sizes>(problem, tile);
+  __syncthreads();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  Loads<Sizes, Element> loads(problem, tile);
+  copy_first_chunks(problem, loads);
+  write_bias<Sizes>(problem, tile);  // behind the copies, which take longer to arrive
+  Multiplier<Sizes, Element> multiplier;
+  mainloop(problem, loads, multiplier);
+  store_results(problem, tile, multiplier);
+}
+
+}  // namespace convswap::channels_last_mma

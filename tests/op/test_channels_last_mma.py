@@ -1,0 +1,214 @@
+"""`channels_last_mma`: the choice of cards without wgmma for NHWC tensors, its refusals, and its results."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from convswap import _native
+from convswap.reference.operators import reference_conv
+
+ALGORITHM = "channels_last_mma"
+NHWC = {"input_layout": "NHWC", "output_layout": "NHWC"}
+HOPPER = {"compute_capability": 90}
+TYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
+# Relative L2 errors: operands rounded to TF32 leave 3e-4, and a result in 16 bits is rounded once.
+TOLERANCES = {"float16": 5e-4, "bfloat16": 4e-3, "float32": 5e-4}
+
+LAYERS = [
+    ((64, 56, 56, 64), (64, 64, 3, 3), {"pads": [1] * 4}),
+    ((64, 28, 28, 128), (128, 128, 3, 3), {"pads": [1] * 4}),
+    ((64, 14, 14, 256), (256, 256, 3, 3), {"pads": [1] * 4}),
+    ((64, 7, 7, 512), (512, 512, 3, 3), {"pads": [1] * 4}),
+    ((64, 56, 56, 256), (512, 256, 1, 1), {"strides": [2, 2]}),
+    ((64, 56, 56, 64), (256, 64, 1, 1), {}),
+    ((8, 4096, 256), (256, 256, 7), {"pads": [9, 9], "dilations": [3]}),
+    ((4, 32, 32, 32, 32), (32, 32, 3, 3, 3), {"pads": [1] * 6}),
+]
+
+
+def problem_of(x_shape, w_shape, element_type="float16", **attributes) -> _native.Problem:
+    return _native.Problem(x_shape, w_shape, type=element_type, **{**NHWC, **attributes})
+
+
+@pytest.mark.parametrize("capability", [80, 86, 89, 100, 120])
+@pytest.mark.parametrize("element_type", TYPES)
+@pytest.mark.parametrize(("x_shape", "w_shape", "attributes"), LAYERS)
+def test_cards_without_wgmma_take_it_for_nhwc_tensors(x_shape, w_shape, attributes, element_type, capability):
+    problem = problem_of(x_shape, w_shape, element_type, **attributes)
+    chosen = _native.choose(problem, "cuda", compute_capability=capability)
+    # many_channels multiplies float32 as scaled float16, at twice the rate of TF32.
+    assert chosen == ALGORITHM or (element_type == "float32" and chosen == "many_channels")
+    kernels = _native.kernels_of(problem, "cuda", ALGORITHM, compute_capability=capability)
+    assert not any("layout::" in kernel for kernel in kernels)
+
+
+@pytest.mark.parametrize("element_type", TYPES)
+@pytest.mark.parametrize(("x_shape", "w_shape", "attributes"), LAYERS)
+def test_channels_last_is_estimated_faster_on_cards_with_wgmma(x_shape, w_shape, attributes, element_type):
+    problem = problem_of(x_shape, w_shape, element_type, **attributes)
+    by_wgmma, by_mma = (
+        _native.alternatives(problem, name, 1, **HOPPER)[0]["milliseconds"]
+        for name in ("channels_last", ALGORITHM)
+    )
+    assert by_wgmma < by_mma
+    assert _native.choose(problem, "cuda", **HOPPER) == "channels_last"
+
+
+@pytest.mark.parametrize(
+    ("problem", "capability", "reason"),
+    [
+        (
+            _native.Problem((1, 64, 8, 8), (64, 64, 3, 3), type="float16"),
+            80,
+            "it takes x, y and the residual in NHWC",
+        ),
+        (problem_of((1, 8, 8, 64), (64, 64, 3, 3), "float64"), 80, "it takes float32, float16 and bfloat16"),
+        (
+            problem_of((1, 8, 8, 64), (64, 64, 3, 3), "float32", precision="ieee"),
+            80,
+            "it computes float32 in precision tf32 alone",
+        ),
+        (problem_of((1, 8, 8, 64), (64, 64, 3, 3)), 75, "it needs compute capability 8.0 or newer"),
+        (problem_of((1, 8, 8, 12), (64, 12, 3, 3)), 80, "it takes channels and filters in multiples of 8"),
+        (problem_of((1, 8, 8, 16), (12, 16, 3, 3)), 80, "it takes channels and filters in multiples of 8"),
+        (
+            problem_of((1, 8, 8, 6), (64, 6, 3, 3), "float32"),
+            80,
+            "it takes channels and filters in multiples of 4",
+        ),
+        (
+            problem_of((1, 8, 8, 64), (64, 4, 3, 3), group=16),
+            80,
+            "it takes channels and filters of a group in multiples of 8",
+        ),
+        (
+            problem_of((1, 8, 8, 8, 64), (64, 64, 1, 1, 1), strides=[2**20, 1, 1], pads=[2**30, *[0] * 5]),
+            80,
+            "its indices have 32 bits",
+        ),
+        (problem_of((0, 8, 8, 64), (64, 64, 3, 3)), 80, "the output is empty"),
+        (problem_of((1, 0, 8, 64), (64, 64, 1, 3), pads=[1] * 4), 80, "the input is empty"),
+    ],
+)
+def test_it_says_why_it_cannot(problem, capability, reason):
+    assert _native.why_not(problem, ALGORITHM, "cuda", compute_capability=capability).startswith(reason)
+
+
+@pytest.mark.parametrize("capability", [80, 86, 90, 120])
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "attributes"),
+    [*LAYERS, ((1, 7, 7, 8), (8, 8, 1, 1), {}), ((2, 40, 40, 64), (64, 64, 12, 11), {"strides": [9, 9]})],
+)
+def test_every_card_has_tilings_of_all_sizes(x_shape, w_shape, attributes, capability):
+    problem = problem_of(x_shape, w_shape, **attributes)
+    tilings = _native.alternatives(problem, ALGORITHM, 1000, compute_capability=capability)
+    times = [tiling["milliseconds"] for tiling in tilings]
+    assert times == sorted(times) and times[0] > 0
+    sizes = {tiling["tiling"].partition(" stages ")[0] for tiling in tilings}
+    assert {"128, 128, 2, 2", "64, 64, 2, 2", "32, 32, 2, 2"} <= sizes
+
+
+CASES = {
+    "3x3": ((3, 20, 28, 72), (64, 72, 3, 3), {"pads": [1] * 4}),
+    "many filters": ((9, 7, 7, 136), (200, 136, 3, 3), {"pads": [1] * 4}),
+    "strides": ((2, 31, 33, 64), (128, 64, 3, 3), {"pads": [1, 0, 1, 2], "strides": [2, 2]}),
+    "strides of 9": ((2, 40, 41, 64), (64, 64, 5, 5), {"strides": [9, 9]}),
+    "dilations": ((2, 31, 33, 24), (88, 24, 3, 5), {"pads": [2, 4, 2, 4], "dilations": [2, 2]}),
+    "one tap": ((4, 30, 30, 256), (64, 256, 1, 1), {}),
+    "one tap, stride": ((4, 30, 30, 256), (320, 256, 1, 1), {"strides": [2, 2]}),
+    "one K chunk": ((4, 30, 30, 32), (64, 32, 1, 1), {}),
+    "8 channels": ((2, 31, 33, 8), (40, 8, 7, 7), {"pads": [3] * 4, "strides": [2, 2]}),
+    "groups": ((2, 12, 12, 96), (144, 32, 3, 3), {"pads": [1] * 4, "group": 3}),
+    "groups of 8": ((2, 28, 28, 64), (64, 8, 3, 3), {"pads": [1] * 4, "group": 8}),
+    "1-D": ((2, 500, 64), (64, 64, 7), {"pads": [3, 3]}),
+    "3-D": ((1, 6, 9, 9, 32), (48, 32, 3, 3, 3), {"pads": [1] * 6, "strides": [2, 1, 1]}),
+}
+ACTIVATIONS = {
+    None: lambda v: v,
+    "Relu": lambda v: np.maximum(v, 0),
+    "SiLU": lambda v: v / (1 + np.exp(-v)),
+    "Tanh": np.tanh,
+}
+
+
+def arrays_of(x_shape, w_shape, element_type):
+    """Return x, w and the bias."""
+    rng = np.random.default_rng(0)
+    scales = (1, 1 / np.sqrt(np.prod(w_shape[1:])), 1)
+    return [
+        (scale * rng.standard_normal(shape)).astype(TYPES[element_type])
+        for scale, shape in zip(scales, (x_shape, w_shape, w_shape[:1]), strict=True)
+    ]
+
+
+def convolved(x, w, b, attributes):
+    """Return the convolution in float64, in NHWC."""
+    x, w, b = (array.astype(np.float64) for array in (x, w, b))
+    return np.moveaxis(reference_conv(np.moveaxis(x, -1, 1), w, b, attributes), 1, -1)
+
+
+@pytest.mark.gpu
+@pytest.mark.algorithm(ALGORITHM)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("has_residual", [False, True])
+@pytest.mark.parametrize("element_type", TYPES)
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_the_definition_with_every_epilogue(case, element_type, has_residual, activation):
+    x_shape, w_shape, conv = CASES[case]
+    x, w, b = arrays_of(x_shape, w_shape, element_type)
+    expected = convolved(x, w, b, conv)
+    layouts = {**NHWC, **({"residual_layout": "NHWC"} if has_residual else {})}
+    z = np.random.default_rng(1).standard_normal(expected.shape).astype(TYPES[element_type])
+    if has_residual:
+        expected = expected + z.astype(np.float64)
+    expected = ACTIVATIONS[activation](expected)
+    attributes = {**conv, **layouts, **({"activation": activation} if activation else {})}
+    residual = {"residual_shape": z.shape} if has_residual else {}
+    problem = _native.Problem(x_shape, w_shape, True, element_type, **residual, **attributes)
+    arrays = [_native.DeviceArray.from_numpy(array) for array in (x, w, b)]
+    y = _native.DeviceArray(expected.shape, element_type, 0, 4096)
+    count = len(_native.alternatives(problem, ALGORITHM, 1000))
+    # All tilings in the cases without an epilogue, whose times to compile count once.
+    tilings = range(count) if activation is None else sorted({0, count // 3, count - 1})
+    for tiling in tilings:
+        y.poison()
+        _native.conv_device(
+            *arrays, y, residual=_native.DeviceArray.from_numpy(z) if has_residual else None,
+            algorithm=ALGORITHM, alternative=tiling, prepared=tiling % 2 == 0, **attributes,
+        )  # fmt: skip
+        error = y.to_numpy().astype(np.float64) - expected
+        assert np.linalg.norm(error) < TOLERANCES[element_type] * np.linalg.norm(expected), tiling
+        assert y.damage() is None
+
+
+@pytest.mark.gpu
+@pytest.mark.algorithm(ALGORITHM)
+@pytest.mark.parametrize("element_type", ["float16", "bfloat16"])
+def test_a_pool_behind_it_is_the_definition(element_type):
+    x, w, b = arrays_of((2, 28, 28, 64), (128, 64, 3, 3), element_type)
+    expected = np.maximum(convolved(x, w, b, {"pads": [1] * 4}), 0)
+    expected = expected.reshape(2, 14, 2, 14, 2, 128).max(axis=(2, 4))
+    arrays = [_native.DeviceArray.from_numpy(array) for array in (x, w, b)]
+    y = _native.DeviceArray(expected.shape, element_type, 0, 4096)
+    _native.conv_device(
+        *arrays, y, algorithm=ALGORITHM, pads=[1] * 4, activation="Relu",
+        pool="MaxPool", pool_kernel_shape=[2, 2], pool_strides=[2, 2], **NHWC,
+    )  # fmt: skip
+    error = y.to_numpy().astype(np.float64) - expected
+    assert np.linalg.norm(error) < TOLERANCES[element_type] * np.linalg.norm(expected)
+    assert y.damage() is None
+
+
+@pytest.mark.gpu
+@pytest.mark.algorithm(ALGORITHM)
+def test_tf32_rounds_to_the_nearest():
+    """Truncated operands would make sums of positive terms 3e-4 too small."""
+    rng = np.random.default_rng(8)
+    x = rng.uniform(1, 2, (4, 33, 33, 12)).astype(np.float32)
+    w = rng.uniform(1, 2, (24, 12, 5, 5)).astype(np.float32)
+    expected = convolved(x, w, np.zeros(24), {})
+    y = _native.DeviceArray(expected.shape)
+    arrays = [_native.DeviceArray.from_numpy(array) for array in (x, w)]
+    _native.conv_device(*arrays, None, y, algorithm=ALGORITHM, **NHWC)
+    assert abs(np.mean((y.to_numpy() - expected) / expected)) < 5e-5
