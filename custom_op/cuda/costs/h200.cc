@@ -103,20 +103,20 @@ extern const FittedCosts kH200{
             .cycle = 0.3895,  // ns
         },
         .implicit_gemm = {
-            .launch = 1992,  // ns
-            .memory = 5740,  // GB/s
-            .load = 3912,  // GB/s
-            .store = 9109,  // GB/s
-            .block = 3789,  // ns
-            .step_weights = 197.2,  // ns
-            .filter = 36.32,  // ns
-            .step = 32.69,  // ns
-            .output_tile = 353.4,  // ns
-            .bank_cycle = 36.97,  // ns
-            .chunk = 307.4,  // ns
-            .pixels = 95.27,  // ns
-            .channel = 3.122,  // ns
-            .exposed = 0.04624,
+            .launch = 1545,  // ns
+            .memory = 4535,  // GB/s
+            .load = 3031,  // GB/s
+            .store = 1.558e+04,  // GB/s
+            .block = 4087,  // ns
+            .step_weights = 225.5,  // ns
+            .filter = 42.13,  // ns
+            .step = 21.47,  // ns
+            .output_tile = 387.3,  // ns
+            .bank_cycle = 46.06,  // ns
+            .chunk = 306.7,  // ns
+            .pixels = 75.99,  // ns
+            .channel = 5.439,  // ns
+            .exposed = 0.06,
         },
         .layout = {
             .launch = 3509,  // ns
