@@ -41,6 +41,8 @@ std::string number_text(float value) {
   return text;
 }
 
+std::string prefix_of(PoolOwner owner) { return owner == PoolOwner::conv ? "pool_" : ""; }
+
 std::string pair_text(const int64_t (&values)[2]) {
   return std::to_string(values[0]) + "x" + std::to_string(values[1]);
 }
@@ -76,7 +78,7 @@ float max_finite(ElementType type) {
 }
 
 // Checks an attribute's values and copies them; an absent attribute gives `length` times `fallback`.
-void fill(std::string_view attribute, const std::vector<int64_t>& values, size_t length, int64_t min,
+void fill(const std::string& attribute, const std::vector<int64_t>& values, size_t length, int64_t min,
           int64_t fallback, int64_t* to) {
   if (values.empty()) {
     std::fill_n(to, length, fallback);
@@ -98,13 +100,7 @@ Epilogue read_epilogue(const Attributes& attributes, ElementType type) {
   const Activation activation = parse_activation(attributes.text("activation").value_or("None"));
   const std::optional<float> alpha = attributes.real("activation_alpha");
   set_activation(epilogue, type, activation, alpha, attributes.real("activation_beta"));
-  const PoolKind kind = parse_pool_kind(attributes.text("pool").value_or("None"));
-  const std::vector<int64_t> kernel_shape = attributes.integers("pool_kernel_shape");
-  const std::vector<int64_t> strides = attributes.integers("pool_strides");
-  const std::vector<int64_t> pads = attributes.integers("pool_pads");
-  const bool rounds_up = attributes.integer("pool_ceil_mode").value_or(0) != 0;
-  const bool counts_padding = attributes.integer("pool_count_include_pad").value_or(0) != 0;
-  epilogue.pool = make_pool(kind, kernel_shape, strides, pads, rounds_up, counts_padding);
+  epilogue.pool = read_pool(attributes, PoolOwner::conv);
   return epilogue;
 }
 
@@ -183,16 +179,17 @@ Quantization read_quantization(const Attributes& attributes, ElementType type) {
 
 }  // namespace
 
-int64_t pool_extent(const Pool& pool, size_t axis, int64_t input) {
+int64_t pool_extent(const Pool& pool, size_t axis, int64_t input, PoolOwner owner) {
   const int64_t padded = pool.pad_begin[axis] + input + pool.pad_end[axis];
   const int64_t room = padded - pool.kernel[axis], stride = pool.stride[axis];
   // The division rounds a negative `room` towards zero, as ONNX Runtime does.
   int64_t count = room / stride + 1;
   if (count < 0) {
-    throw InvalidArgument("pool_kernel_shape: its window reaches over " + std::to_string(pool.kernel[axis]) +
-                          " positions of spatial axis " + std::to_string(axis) +
-                          " and the padded output of " + "the convolution has " + std::to_string(padded) +
-                          "; expected a smaller window");
+    throw InvalidArgument(prefix_of(owner) + "kernel_shape: its window reaches over " +
+                          std::to_string(pool.kernel[axis]) + " positions of spatial axis " +
+                          std::to_string(axis) + " and the padded " +
+                          (owner == PoolOwner::conv ? "output of the convolution" : "input") + " has " +
+                          std::to_string(padded) + "; expected a smaller window");
   }
   // A pool window that begins beyond the image and its leading padding does not count.
   const bool has_remainder = room > 0 && room % stride != 0;
@@ -250,29 +247,42 @@ PoolKind parse_pool_kind(std::string_view word) {
 }
 
 Pool make_pool(PoolKind kind, const std::vector<int64_t>& kernel_shape, const std::vector<int64_t>& strides,
-               const std::vector<int64_t>& pads, bool rounds_up, bool counts_padding) {
+               const std::vector<int64_t>& pads, bool rounds_up, bool counts_padding, PoolOwner owner) {
   Pool pool;
   if (kind == PoolKind::none) return pool;
   pool.kind = kind;
+  const std::string prefix = prefix_of(owner);
   if (kernel_shape.empty()) {
-    throw InvalidArgument(attribute_message("pool_kernel_shape", "[]", "the rows and columns of a window"));
+    throw InvalidArgument(
+        attribute_message(prefix + "kernel_shape", "[]", "the rows and columns of a window"));
   }
-  fill("pool_kernel_shape", kernel_shape, 2, 1, 1, pool.kernel);
-  fill("pool_strides", strides, 2, 1, 1, pool.stride);
+  fill(prefix + "kernel_shape", kernel_shape, 2, 1, 1, pool.kernel);
+  fill(prefix + "strides", strides, 2, 1, 1, pool.stride);
   int64_t edges[4];
-  fill("pool_pads", pads, 4, 0, 0, edges);
+  fill(prefix + "pads", pads, 4, 0, 0, edges);
   std::copy_n(edges, 2, pool.pad_begin);
   std::copy_n(edges + 2, 2, pool.pad_end);
   for (size_t axis = 0; axis < 2; ++axis) {
     // A pool window of nothing but padding has no maximum and no average.
     if (std::max(pool.pad_begin[axis], pool.pad_end[axis]) >= pool.kernel[axis]) {
-      throw InvalidArgument(
-          attribute_message("pool_pads", list_text(pads), "less than the window " + list_text(kernel_shape)));
+      throw InvalidArgument(attribute_message(prefix + "pads", list_text(pads),
+                                              "less than the window " + list_text(kernel_shape)));
     }
   }
   pool.rounds_up = rounds_up;
   pool.counts_padding = kind == PoolKind::average && counts_padding;
   return pool;
+}
+
+Pool read_pool(const Attributes& attributes, PoolOwner owner) {
+  const auto name = [prefix = prefix_of(owner)](const char* attribute) { return prefix + attribute; };
+  const PoolKind kind = parse_pool_kind(attributes.text("pool").value_or("None"));
+  const std::vector<int64_t> kernel_shape = attributes.integers(name("kernel_shape").c_str());
+  const std::vector<int64_t> strides = attributes.integers(name("strides").c_str());
+  const std::vector<int64_t> pads = attributes.integers(name("pads").c_str());
+  const bool rounds_up = attributes.integer(name("ceil_mode").c_str()).value_or(0) != 0;
+  const bool counts_padding = attributes.integer(name("count_include_pad").c_str()).value_or(0) != 0;
+  return make_pool(kind, kernel_shape, strides, pads, rounds_up, counts_padding, owner);
 }
 
 const char* name_of(OpKind op) {

@@ -21,14 +21,18 @@ PoolKind parse_pool_kind(std::string_view word);
 void set_activation(Epilogue& epilogue, ElementType type, Activation kind, std::optional<float> alpha,
                     std::optional<float> beta);
 
+// The op with the pool: a convolution, whose attributes of the pool begin with "pool_", or LayoutPool, whose
+// attributes have ONNX's names.
+enum class PoolOwner { conv, pool };
+
 // Makes the pool from its attributes; an empty list is an absent attribute. Throws InvalidArgument.
 Pool make_pool(PoolKind kind, const std::vector<int64_t>& kernel_shape, const std::vector<int64_t>& strides,
-               const std::vector<int64_t>& pads, bool rounds_up, bool counts_padding);
+               const std::vector<int64_t>& pads, bool rounds_up, bool counts_padding,
+               PoolOwner owner = PoolOwner::conv);
 
-// Returns the number of pool windows along `axis` for `input` convolution outputs. As in ONNX Runtime, a
-// pool window larger than the padded output counts as one or none. Throws InvalidArgument if the formula is
-// negative.
-int64_t pool_extent(const Pool& pool, size_t axis, int64_t input);
+// Returns the number of pool windows along `axis` for `input` positions. As in ONNX Runtime, a pool window
+// larger than the padded input counts as one or none. Throws InvalidArgument if the formula is negative.
+int64_t pool_extent(const Pool& pool, size_t axis, int64_t input, PoolOwner owner = PoolOwner::conv);
 
 // Returns "Relu" or "residual LeakyRelu(0.01) MaxPool 2x2 strides=2x2 pads=0x0x0x0"; "" for an empty
 // epilogue.
@@ -44,10 +48,13 @@ class Attributes {
   virtual std::optional<std::string> text(const char* name) const = 0;
 };
 
-// The ops. `fused` is Conv with an epilogue and a depthwise convolution in front; `layout` is `fused` with
-// layouts. Layouts are a new op, and not attributes of the others, because versions of this library without
-// them would ignore the attributes and compute wrong results. `quant` is a convolution of int8 or uint8 codes
-// with an epilogue and layouts.
+// Reads the pool of a node. Throws InvalidArgument.
+Pool read_pool(const Attributes& attributes, PoolOwner owner);
+
+// The convolutions among the ops. `fused` is Conv with an epilogue and a depthwise convolution in front;
+// `layout` is `fused` with layouts. Layouts are a new op, and not attributes of the others, because versions
+// of this library without them would ignore the attributes and compute wrong results. `quant` is a
+// convolution of int8 or uint8 codes with an epilogue and layouts.
 enum class OpKind { conv, fused, layout, quant };
 
 // "Conv", "FusedConv", "LayoutConv" or "QuantConv".

@@ -4,62 +4,20 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <utility>
 #include <vector>
 
 #include "conv/declared_shapes.h"
 #include "conv/error.h"
 #include "cuda/runtime/kernel_store.h"
+#include "onnx/context.h"
 #include "plan/background.h"
-#include "plan/first_error.h"
 
 namespace convswap {
 namespace {
 
-// ONNX Runtime's thread pool as a ParallelFor.
-ParallelFor session_threads(const OrtApi& api, const OrtKernelContext* context) {
-  return [&api, context](std::ptrdiff_t tasks, const std::function<void(std::ptrdiff_t)>& body) {
-    struct Call {
-      const std::function<void(std::ptrdiff_t)>& body;
-      FirstError error;
-    } call{body, {}};
-    const auto run_task = [](void* data, size_t task) {
-      Call& running = *static_cast<Call*>(data);
-      running.error.guard([&] { running.body(static_cast<std::ptrdiff_t>(task)); });
-    };
-    check(api, api.KernelContext_ParallelFor(context, run_task, static_cast<size_t>(tasks), 0, &call));
-    call.error.rethrow();
-  };
-}
-
-// The batches to plan ahead: the declared batch, or common batches if it is unknown. None if another
-// dimension is unknown.
-std::vector<int64_t> batches_to_plan(const Shape& x) {
-  const auto is_unknown = [](int64_t extent) { return extent < 0; };
-  if (x.size() < 3 || std::any_of(x.begin() + 1, x.end(), is_unknown)) return {};
-  if (is_unknown(x[0])) return {1, 8, 64, 512};
-  return {x[0]};
-}
-
-// The session's card: the only card, or the one that holds its weights. Empty if neither is known.
-std::optional<int> device_of_session(const OrtApi& api, const OrtKernelInfo* info) {
-  const int cards = cuda_device_count();
-  if (cards <= 1) return cards == 1 ? std::optional<int>(0) : std::nullopt;
-  const OrtValue* const weights = constant_input(api, info, kW);
-  if (weights == nullptr) return std::nullopt;
-  const OrtMemoryInfo* memory = nullptr;
-  OrtMemoryInfoDeviceType type = OrtMemoryInfoDeviceType_CPU;
-  check(api, api.GetTensorMemoryInfo(weights, &memory));
-  api.MemoryInfoGetDeviceType(memory, &type);
-  if (type != OrtMemoryInfoDeviceType_GPU) return std::nullopt;
-  int index = 0;
-  check(api, api.MemoryInfoGetId(memory, &index));
-  return index;
-}
-
-// The number in a quantised node's zero point of y, a constant in host memory; 0 for a y without codes. Throws
-// InvalidArgument if it is not constant, or not 0 where y has no codes.
+// The number in a quantised node's zero point of y, a constant in host memory; 0 for a y without codes.
+// Throws InvalidArgument if it is not constant, or not 0 where y has no codes.
 int zero_point_of_y(const OpVariant& variant, const OrtKernelInfo* info) {
   const auto index = std::ranges::find(inputs_of(variant.op), kYZeroPoint) - inputs_of(variant.op).begin();
   const OrtValue* const constant = constant_input(variant.api, info, static_cast<size_t>(index));
@@ -106,23 +64,10 @@ void make_plan(PlanCache& plans, const ConvSpec& spec, InputShapes shapes, const
 
 ConvSpec read_node(const OpVariant& variant, const Attributes& attributes) {
   const std::optional<std::string> word = attributes.text("precision");
-  ConvSpec spec = read_spec(variant.op, attributes, variant.type,
-                            word ? parse_precision(*word) : variant.precision);
+  ConvSpec spec =
+      read_spec(variant.op, attributes, variant.type, word ? parse_precision(*word) : variant.precision);
   spec.y_type = variant.y_type;
   return spec;
-}
-
-std::shared_ptr<const CachedRun> ShapeCache::find(const NodeInputs::Keys& keys, int device_index) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = std::ranges::find_if(
-      runs_, [&](const auto& run) { return run != nullptr && run->matches(keys, device_index); });
-  return found == runs_.end() ? nullptr : *found;
-}
-
-void ShapeCache::add(std::shared_ptr<const CachedRun> run) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  runs_[next_].swap(run);  // the old entry is destroyed outside the lock
-  next_ = (next_ + 1) % runs_.size();
 }
 
 ConvKernel::ConvKernel(const OpVariant& variant, const OrtKernelInfo* info, std::string title)
@@ -153,12 +98,13 @@ void ConvKernel::compute(OrtKernelContext* context) {
   const OrtApi& api = variant_.api;
   OrtValue* y = nullptr;
   check(api, api.KernelContext_GetOutput(context, 0, run->result.data(), run->result.size(), &y));
-  if (is_tuned_) log_warning(context, take_tuning_warning());
-  if (variant_.device == DeviceKind::cuda) log_warning(context, take_kernel_store_warning());
+  if (is_tuned_) log_warning(api, context, take_tuning_warning());
+  if (variant_.device == DeviceKind::cuda) log_warning(api, context, take_kernel_store_warning());
   if (run->plan == nullptr) return;
 
   const Scratch scratch(variant_.base, api, context, tensors[kX], run->scratch_bytes, variant_.device);
-  Execution execution = execution_of(context, scratch.pointer());
+  Execution execution = execution_of(api, context, variant_.device);
+  execution.scratch = scratch.pointer();
   if (aligned_constants_) {
     AlignedTensors aligned(api, *aligned_constants_, bytes_per_element(spec_.type));
     const auto input = [&](const OrtValue* tensor) { return aligned.input(tensor); };
@@ -171,8 +117,10 @@ void ConvKernel::compute(OrtKernelContext* context) {
     run->plan->run(conv_tensors(tensors, data_of(api, y), input), execution);
     return;
   }
-  const ConvTensors on_card =
-      conv_tensors(tensors, aligned_data(y), [&](const OrtValue* tensor) { return aligned_data(tensor); });
+  // Of a quantised node, y and constants may have more bytes than codes.
+  const int64_t bytes = std::max(bytes_per_element(spec_.type), bytes_per_element(variant_.y_type));
+  const auto on_device = [&](const OrtValue* tensor) { return aligned_data(api, tensor, bytes); };
+  const ConvTensors on_card = conv_tensors(tensors, on_device(y), on_device);
   execution.prepared_weights = prepared(*run, context, tensors[kW], on_card.w, execution.stream);
   execution.weights_are_constant = inputs_.has_constants_only(tensors);
   run->plan->run(on_card, execution);
@@ -182,16 +130,17 @@ void ConvKernel::compute(OrtKernelContext* context) {
 std::shared_ptr<const CachedRun> ConvKernel::cached_run(const OrtKernelContext* context,
                                                         const InputTensors& tensors) {
   const NodeInputs::Keys keys = inputs_.keys(tensors);
-  const int index = device_index(tensors[kX]);
-  if (std::shared_ptr<const CachedRun> known = shape_cache_.find(keys, index)) return known;
+  const int index = device_index(variant_.api, tensors[kX], variant_.device);
+  const auto matches = [&](const CachedRun& run) { return run.matches(keys, index); };
+  if (std::shared_ptr<const CachedRun> known = shape_cache_.find(matches)) return known;
 
   const ConvProblem problem = make_problem(spec_, shapes_of(variant_.api, tensors));
   const Device& device =
       variant_.device == DeviceKind::cpu ? cpu_device() : cuda_device(index, variant_.origin, lends_scratch_);
   auto run = std::make_shared<CachedRun>(keys, device, problem.result_shape());
   if (problem.result_elements() > 0) {
-    run->plan =
-        plans_->get(problem, device, [&](const Offer& offer) { log_compiling(context, device, offer); });
+    run->plan = plans_->get(problem, device,
+                            [&](const Offer& offer) { log_compiling(variant_.api, context, device, offer); });
     run->scratch_bytes = run->plan->scratch_bytes();
     run->takes_prepared_weights = variant_.device == DeviceKind::cuda && inputs_.has_constant_weights() &&
                                   run->plan->prepared_form().bytes > 0;
@@ -244,7 +193,7 @@ const void* ConvKernel::prepared(const CachedRun& run, const OrtKernelContext* c
 // Makes plans and compiles their kernels in the background before the first run, for the declared shapes or,
 // with an unknown batch, for common batches.
 void ConvKernel::plan_ahead(const OrtKernelInfo* info, const PerInput<DeclaredInput>& inputs) const {
-  const std::optional<int> index = device_of_session(variant_.api, info);
+  const std::optional<int> index = device_of_session(variant_.api, constant_input(variant_.api, info, kW));
   const std::optional<Shape>&x = inputs[kX].shape, &w = inputs[kW].shape;
   const bool has_unknown_rank = std::ranges::any_of(
       inputs, [](const DeclaredInput& input) { return input.is_present && !input.shape; });
@@ -268,59 +217,6 @@ void ConvKernel::plan_ahead(const OrtKernelInfo* info, const PerInput<DeclaredIn
     };
     in_background(is_guess ? Priority::low : Priority::high, work);
   }
-}
-
-// Logs once per process that a run has to wait for the compiler.
-void ConvKernel::log_compiling(const OrtKernelContext* context, const Device& device,
-                               const Offer& offer) const {
-  static std::atomic<bool> is_logged{false};
-  if (variant_.device == DeviceKind::cpu || is_logged) return;
-  const std::string notice = compilation_notice(device, offer);
-  if (!notice.empty() && !is_logged.exchange(true)) log_warning(context, notice);
-}
-
-// Writes a warning to ONNX Runtime's log about something that costs time but does not change results, such as
-// a damaged tuning table. An empty text writes nothing.
-void ConvKernel::log_warning(const OrtKernelContext* context, const std::string& text) const {
-  if (text.empty()) return;
-  const OrtApi& api = variant_.api;
-  const OrtLogger* logger = nullptr;
-  check(api, api.KernelContext_GetLogger(context, &logger));
-  check(api, api.Logger_LogMessage(logger, ORT_LOGGING_LEVEL_WARNING, text.c_str(), "onnx/kernel.cc",
-                                   __LINE__, "convswap"));
-}
-
-// Returns a tensor's address on a card, where no copy is made. Throws if a user bound misaligned memory.
-void* ConvKernel::aligned_data(const OrtValue* tensor) const {
-  void* const data = data_of(variant_.api, tensor);
-  // Of a quantised node, y and constants may have more bytes than codes.
-  const int64_t bytes = std::max(bytes_per_element(spec_.type), bytes_per_element(variant_.y_type));
-  if (!is_aligned(data, static_cast<size_t>(bytes))) {
-    throw InvalidArgument("a tensor begins at an address that is not a multiple of its elements' " +
-                          std::to_string(bytes) + " bytes: bind aligned memory");
-  }
-  return data;
-}
-
-// The index of the card that holds a tensor; 0 on the CPU.
-int ConvKernel::device_index(const OrtValue* tensor) const {
-  int index = 0;
-  if (variant_.device == DeviceKind::cpu) return index;
-  const OrtMemoryInfo* memory = nullptr;
-  check(variant_.api, variant_.api.GetTensorMemoryInfo(tensor, &memory));
-  check(variant_.api, variant_.api.MemoryInfoGetId(memory, &index));
-  return index;
-}
-
-Execution ConvKernel::execution_of(OrtKernelContext* context, void* scratch) const {
-  Execution execution;
-  execution.scratch = scratch;
-  if (variant_.device == DeviceKind::cpu) {
-    execution.parallel_for = session_threads(variant_.api, context);
-  } else {
-    check(variant_.api, variant_.api.KernelContext_GetGPUComputeStream(context, &execution.stream));
-  }
-  return execution;
 }
 
 }  // namespace convswap

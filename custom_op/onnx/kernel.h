@@ -1,10 +1,8 @@
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
@@ -12,6 +10,7 @@
 #include "onnx/attributes.h"
 #include "onnx/inputs.h"
 #include "onnx/memory.h"
+#include "onnx/shape_cache.h"
 #include "plan/planner.h"
 
 namespace convswap {
@@ -49,20 +48,6 @@ struct CachedRun {
   mutable std::atomic<const void*> prepared_weights{nullptr};  // null until they are packed
 };
 
-// The last few different shapes of a node. A server repeats some batch sizes, which then need no look-up of a
-// plan. Thread-safe.
-class ShapeCache {
- public:
-  // Returns null if the shapes are not among them.
-  std::shared_ptr<const CachedRun> find(const NodeInputs::Keys& keys, int device_index) const;
-  void add(std::shared_ptr<const CachedRun> run);
-
- private:
-  mutable std::mutex mutex_;
-  std::array<std::shared_ptr<const CachedRun>, 4> runs_;
-  std::size_t next_ = 0;
-};
-
 // One node of one session. Serves concurrent runs.
 class ConvKernel {
  public:
@@ -82,11 +67,6 @@ class ConvKernel {
   void plan_ahead(const OrtKernelInfo* info, const PerInput<DeclaredInput>& inputs) const;
   const void* prepared(const CachedRun& run, const OrtKernelContext* context, const OrtValue* weights,
                        const void* data, void* stream);
-  void log_compiling(const OrtKernelContext* context, const Device& device, const Offer& offer) const;
-  void log_warning(const OrtKernelContext* context, const std::string& text) const;
-  void* aligned_data(const OrtValue* tensor) const;
-  int device_index(const OrtValue* tensor) const;
-  Execution execution_of(OrtKernelContext* context, void* scratch) const;
 
   const OpVariant variant_;
   const std::string title_;
@@ -95,7 +75,7 @@ class ConvKernel {
   const std::shared_ptr<PlanCache> plans_;  // shared with background work
   const bool is_tuned_;
   const NodeInputs inputs_;
-  ShapeCache shape_cache_;
+  ShapeCache<CachedRun> shape_cache_;
   std::optional<AlignedConstants> aligned_constants_;  // on the CPU
   PreparedWeights prepared_weights_;
 };

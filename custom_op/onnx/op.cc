@@ -1,58 +1,19 @@
 #include "onnx/op.h"
 
 #include <algorithm>
-#include <atomic>
-#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "conv/declared_shapes.h"
 #include "conv/problem.h"
 #include "onnx/attributes.h"
+#include "onnx/context.h"
 #include "onnx/session_options.h"
+#include "onnx/shape_inference.h"
 
 namespace convswap {
 namespace {
-
-std::string node_name(const OrtApi& api, const OrtKernelInfo* info) {
-  size_t size = 0;
-  check(api, api.KernelInfo_GetNodeName(info, nullptr, &size));
-  std::string name(size, '\0');
-  check(api, api.KernelInfo_GetNodeName(info, name.data(), &size));
-  return name.c_str();
-}
-
-ONNXTensorElementDataType onnx_type(ElementType type) {
-  switch (type) {
-    case ElementType::float32:
-      return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
-    case ElementType::float64:
-      return ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE;
-    case ElementType::float16:
-      return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16;
-    case ElementType::bfloat16:
-      return ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16;
-    case ElementType::int8:
-      return ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8;
-    case ElementType::uint8:
-      return ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8;
-    case ElementType::int32:
-      return ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32;
-  }
-  return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
-}
-
-struct InputInfo {
-  OrtTensorTypeAndShapeInfo* info = nullptr;  // owned by the context
-  std::optional<Shape> shape;                 // empty for an unknown rank
-
-  InputInfo(const OrtApi& api, const OrtShapeInferContext* context, size_t index) {
-    check(api, api.ShapeInferContext_GetInputTypeShape(context, index, &info));
-    if (Shape declared = shape_of(api, info); !declared.empty()) shape = std::move(declared);
-  }
-};
 
 // The output shape in its layout, with kUnknownDimension for dimensions that depend on an unknown one. It is
 // computed with fitting values in place of the unknown dimensions.
@@ -87,21 +48,6 @@ std::optional<Shape> depthwise_output(const ConvSpec& spec, const std::optional<
   return output;
 }
 
-// Names each unknown dimension: ONNX Runtime takes an unnamed one for a dimension of size -1. The batch keeps
-// its name. Every other name is new, because ONNX Runtime takes equal names for equal sizes.
-std::vector<std::string> dimension_names(const OrtApi& api, const InputInfo& x, const Shape& output) {
-  static std::atomic<uint64_t> unknown_dimensions{0};
-  std::vector<const char*> input_names(x.shape ? x.shape->size() : 0, "");
-  check(api, api.GetSymbolicDimensions(x.info, input_names.data(), input_names.size()));
-  std::vector<std::string> names(output.size());
-  for (size_t axis = 0; axis < output.size(); ++axis) {
-    if (output[axis] != kUnknownDimension) continue;
-    const bool is_named_batch = axis == 0 && !input_names.empty() && *input_names[0] != '\0';
-    names[axis] = is_named_batch ? input_names[0] : "convswap_" + std::to_string(unknown_dimensions++);
-  }
-  return names;
-}
-
 // Sets the output's type and, as far as it is known, its shape.
 void infer_conv_shape(const OrtApi& api, OrtShapeInferContext* context, OpKind op, ConvSpec spec) {
   const InputInfo x(api, context, 0);
@@ -123,22 +69,9 @@ void infer_conv_shape(const OrtApi& api, OrtShapeInferContext* context, OpKind o
   // Without a rank no shape is set: ONNX Runtime takes an output without dimensions for a scalar.
   if (!image && !w.shape) return;
 
-  const Shape shape = output_shape(spec, image, w.shape);
-  const std::vector<std::string> names = dimension_names(api, x, shape);
-  std::vector<const char*> pointers;
-  for (const std::string& name : names) pointers.push_back(name.c_str());
-
-  OrtTensorTypeAndShapeInfo* raw = nullptr;
-  check(api, api.CreateTensorTypeAndShapeInfo(&raw));
-  const ShapeInfo output(raw, {&api});
   // y of a quantised convolution has the type of its zero point.
-  const size_t typed = op == OpKind::quant ? place_of(kYZeroPoint) : 0;
-  ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
-  check(api, api.GetTensorElementType(InputInfo(api, context, typed).info, &type));
-  check(api, api.SetTensorElementType(raw, type));
-  check(api, api.SetDimensions(raw, shape.data(), shape.size()));
-  check(api, api.SetSymbolicDimensions(raw, pointers.data(), pointers.size()));
-  check(api, api.ShapeInferContext_SetOutputTypeShape(context, 0, raw));
+  const InputInfo typed(api, context, op == OpKind::quant ? place_of(kYZeroPoint) : 0);
+  set_output_shape(api, context, x, typed, output_shape(spec, image, w.shape));
 }
 
 // The type of the codes of x; uint8 if it is unknown.
@@ -209,12 +142,9 @@ OrtStatus* infer_shape(const OrtCustomOp* op, OrtShapeInferContext* context) noe
 
 }  // namespace
 
-ConvOp::ConvOp(const OpVariant& op_variant) : OrtCustomOp{}, variant(op_variant) {
-  version = kApiVersion;
+ConvOp::ConvOp(const OpVariant& op_variant) : variant(op_variant) {
   GetName = [](const OrtCustomOp* op) { return name_of(kind_of(op)); };
-  GetExecutionProviderType = [](const OrtCustomOp* op) {
-    return device_of(op) == DeviceKind::cuda ? "CUDAExecutionProvider" : "CPUExecutionProvider";
-  };
+  GetExecutionProviderType = [](const OrtCustomOp* op) { return provider_of(device_of(op)); };
   GetInputTypeCount = [](const OrtCustomOp* op) -> size_t { return inputs_of(kind_of(op)).size(); };
   GetInputType = [](const OrtCustomOp* op, size_t index) {
     return type_of_input(op, inputs_of(kind_of(op))[index]);
@@ -225,17 +155,9 @@ ConvOp::ConvOp(const OpVariant& op_variant) : OrtCustomOp{}, variant(op_variant)
   GetInputMemoryType = [](const OrtCustomOp* op, size_t index) {
     return inputs_of(kind_of(op))[index] == kYZeroPoint ? OrtMemTypeCPUInput : OrtMemTypeDefault;
   };
-  GetOutputTypeCount = [](const OrtCustomOp*) -> size_t { return 1; };
   GetOutputType = [](const OrtCustomOp* op, size_t) {
     return onnx_type(static_cast<const ConvOp*>(op)->variant.y_type);
   };
-  GetOutputCharacteristic = [](const OrtCustomOp*, size_t) { return INPUT_OUTPUT_REQUIRED; };
-  GetVariadicInputMinArity = [](const OrtCustomOp*) { return 1; };
-  GetVariadicInputHomogeneity = [](const OrtCustomOp*) { return 1; };
-  GetVariadicOutputMinArity = [](const OrtCustomOp*) { return 1; };
-  GetVariadicOutputHomogeneity = [](const OrtCustomOp*) { return 1; };
-  GetStartVersion = [](const OrtCustomOp*) { return 1; };
-  GetEndVersion = [](const OrtCustomOp*) { return std::numeric_limits<int>::max(); };
   CreateKernelV2 = create_kernel;
   KernelComputeV2 = compute;
   KernelDestroy = [](void* kernel) { delete static_cast<ConvKernel*>(kernel); };

@@ -1,12 +1,13 @@
 #pragma once
 
+#include "onnx/custom_op.h"
 #include "onnx/kernel.h"
 
 namespace convswap {
 
-// An op as ONNX Runtime sees it: a table of functions. There is one object per op, kind of device and element
-// type.
-struct ConvOp : public OrtCustomOp {
+// A convolution op as ONNX Runtime sees it: a table of functions. There is one object per op, kind of device
+// and element type.
+struct ConvOp : public CustomOp {
   explicit ConvOp(const OpVariant& op_variant);
 
   const OpVariant variant;

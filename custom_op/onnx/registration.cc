@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "onnx/op.h"
+#include "onnx/pool_op.h"
 #include "onnx/session_options.h"
 
 namespace convswap {
@@ -26,7 +27,8 @@ class Registry {
       for (const ElementType type :
            {ElementType::float32, ElementType::float64, ElementType::float16, ElementType::bfloat16}) {
         convs_.emplace_back(OpVariant{base, api, OpKind::conv, kind, type, type, Precision::tf32, origin});
-        ieee_convs_.emplace_back(OpVariant{base, api, OpKind::conv, kind, type, type, Precision::ieee, origin});
+        ieee_convs_.emplace_back(
+            OpVariant{base, api, OpKind::conv, kind, type, type, Precision::ieee, origin});
         for (const OpKind op : {OpKind::fused, OpKind::layout}) {
           extended_convs_.emplace_back(OpVariant{base, api, op, kind, type, type, Precision::tf32, origin});
         }
@@ -34,8 +36,13 @@ class Registry {
       for (const ElementType x : {ElementType::int8, ElementType::uint8}) {
         for (const ElementType y :
              {ElementType::int8, ElementType::uint8, ElementType::float32, ElementType::float16}) {
-          extended_convs_.emplace_back(OpVariant{base, api, OpKind::quant, kind, x, y, Precision::tf32, origin});
+          extended_convs_.emplace_back(
+              OpVariant{base, api, OpKind::quant, kind, x, y, Precision::tf32, origin});
         }
+      }
+      for (const ElementType type : {ElementType::float32, ElementType::float64, ElementType::float16,
+                                     ElementType::bfloat16, ElementType::int8, ElementType::uint8}) {
+        pools_.emplace_back(PoolVariant{base, api, kind, type, origin});
       }
     }
     check(api, api.CreateCustomOpDomain(kDomain, &domain_));
@@ -47,6 +54,7 @@ class Registry {
     }
     for (const ConvOp& op : ieee_convs_) check(api, api.CustomOpDomain_Add(ieee_domain_, &op));
     for (const ConvOp& op : extended_convs_) check(api, api.CustomOpDomain_Add(domain_, &op));
+    for (const PoolOp& op : pools_) check(api, api.CustomOpDomain_Add(domain_, &op));
   }
 
   OrtCustomOpDomain* domain() const { return domain_; }
@@ -57,6 +65,7 @@ class Registry {
  private:
   // Deques, because ONNX Runtime keeps the addresses of ops.
   std::deque<ConvOp> convs_, ieee_convs_, extended_convs_;
+  std::deque<PoolOp> pools_;
   OrtCustomOpDomain* domain_ = nullptr;
   OrtCustomOpDomain *tf32_domain_ = nullptr, *ieee_domain_ = nullptr;  // ONNX's own
 };
@@ -94,8 +103,9 @@ void check_same_origin(const OrtApi& api, OrtSessionOptions* options, const Kern
   }
 }
 
-// Adds the domain `convswap` with its ops Conv, FusedConv, LayoutConv and QuantConv to the session options. In the
-// override mode it also adds our op as Conv of the ONNX domain, which replaces ONNX Runtime's own. Throws.
+// Adds the domain `convswap` with its ops Conv, FusedConv, LayoutConv, QuantConv and LayoutPool to the
+// session options. In the override mode it also adds our op as Conv of the ONNX domain, which replaces ONNX
+// Runtime's own. Throws.
 void register_ops(const OrtApiBase& base, const OrtApi& api, OrtSessionOptions* options) {
   const KernelOrigin* const origin = kernel_origin_of(api, options);
   check_same_origin(api, options, origin);

@@ -2,6 +2,7 @@
 
 #include "plan/epilogue_stage.h"
 #include "plan/layout_stage.h"
+#include "plan/pool_stage.h"
 
 namespace convswap {
 
@@ -56,6 +57,13 @@ const LayoutStage& cuda_layout_stage();
 
 const LayoutStage& layout_stage(DeviceKind kind) {
   return kind == DeviceKind::cuda ? cuda_layout_stage() : cpu_layout_stage();
+}
+
+const PoolStage& cpu_pool_stage();
+const PoolStage& cuda_pool_stage();
+
+const PoolStage& pool_stage(DeviceKind kind) {
+  return kind == DeviceKind::cuda ? cuda_pool_stage() : cpu_pool_stage();
 }
 
 const Algorithm* find_algorithm(std::string_view name, DeviceKind kind) {

@@ -61,7 +61,7 @@ class RandomLayoutModel:
             self._flat_positions,
         ]  # fmt: skip
         if self.rank == 4:
-            steps += [self._pool, self._resize, self._subgraph, self._matrix]
+            steps += [self._pool, self._pool, self._pools, self._resize, self._subgraph, self._matrix]
         return steps
 
     def _finish(self) -> onnx.ModelProto:
@@ -277,11 +277,42 @@ class RandomLayoutModel:
             self._node("CumSum", [name, self._tensor(np.array(1))], shape)
 
     def _pool(self) -> None:
+        """A pool of random attributes."""
         name, shape = self._any()
-        if min(shape[1:]) >= 2:
-            op = self._random.choice(("MaxPool", "AveragePool"))
-            result = (shape[0], *((extent - 2) // 2 + 1 for extent in shape[1:]))
-            self._node(op, [name], result, kernel_shape=[2, 2], strides=[2, 2])
+        kernel = [self._random.randint(1, min(5, extent)) for extent in shape[1:]]
+        strides = [self._random.choice((1, 1, 2)) for _ in kernel]
+        pads = (
+            [self._random.randint(0, size - 1) for size in kernel * 2] if self._random.random() < 0.6 else []
+        )
+        options = {"strides": strides} | ({"pads": pads} if pads else {})
+        op = self._random.choice(("MaxPool", "AveragePool"))
+        if op == "AveragePool" and self._random.random() < 0.5:
+            options["count_include_pad"] = 1
+        begins, ends = (pads[:2], pads[2:]) if pads else ((0, 0), (0, 0))
+        rooms = [sum(numbers) - size for *numbers, size in zip(shape[1:], begins, ends, kernel, strict=True)]
+        result = [room // stride + 1 for room, stride in zip(rooms, strides, strict=True)]
+        last_windows = zip(rooms, strides, result, shape[1:], begins, strict=True)
+        # ONNX's shape inference counts a last window that begins behind the image, and ONNX Runtime does not.
+        is_clear = all(room % stride == 0 or count * stride < extent + begin
+                       for room, stride, count, extent, begin in last_windows)  # fmt: skip
+        if is_clear and self._random.random() < 0.4:
+            options["ceil_mode"] = 1
+            result = [-(-room // stride) + 1 for room, stride in zip(rooms, strides, strict=True)]
+        self._node(op, [name], (shape[0], *result), kernel_shape=kernel, **options)
+
+    def _pools(self) -> None:
+        """Three pools in a row and their Concat, as in YOLO."""
+        name, shape = self._any()
+        if shape[0] > 16:
+            return
+        values = [name]
+        for _ in range(3):
+            values.append(
+                self._node(
+                    "MaxPool", values[-1:], shape, kernel_shape=[5, 5], strides=[1, 1], pads=[2, 2, 2, 2]
+                )
+            )
+        self._node("Concat", values, (4 * shape[0], *shape[1:]), axis=1)
 
     def _resize(self) -> None:
         name, shape = self._any()

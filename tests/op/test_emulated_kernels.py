@@ -108,6 +108,8 @@ EVERY_TILING_FIRST = {
 }
 # Matrices, 30 of each element size.
 LAYOUT_SEEDS = 90
+# Pools, 20 of each element type.
+POOL_SEEDS = 120
 ALGORITHMS = (
     "few_channels",
     "toeplitz",
@@ -311,6 +313,11 @@ def test_pools_of_large_planes_are_the_definition_part_by_part() -> None:
 def test_layout_stage_transposes_matrices_of_every_size_and_alignment() -> None:
     (program,) = build("layout")
     assert count_computed(program, 0, LAYOUT_SEEDS) == LAYOUT_SEEDS
+
+
+def test_layout_pool_is_the_definition_for_every_type_and_alignment() -> None:
+    (program,) = build("pool")
+    assert count_computed(program, 0, POOL_SEEDS) == POOL_SEEDS
 
 
 def test_images_further_apart_than_32_bits_are_no_halves_of_a_tile() -> None:

@@ -9,14 +9,18 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from convswap import _native
+from convswap import _native, compare, explain
 from convswap.cli.main import main
 from convswap.errors import ConvswapError
 from convswap.graph.layout.choose import LayoutChange, change_layouts
 from convswap.graph.layout.costs import ConversionCosts, EstimatedCosts, NodeLayouts
 from convswap.graph.names import node_names
+from convswap.graph.plain_model import plain_model
 from convswap.graph.swap import swap
 from convswap.graph.value_types import ValueTypes
+from convswap.planning.problems import PlanOptions, conv_problems
+from convswap.planning.warm import pool_kernels
+from convswap.runtime.device import absent_card, choose_device
 from layout_models import RandomCosts, RandomLayoutModel
 from onnx import TensorProto, helper, numpy_helper
 from op_sessions import cpu_session
@@ -191,6 +195,133 @@ def test_a_model_with_nhwc_inputs_and_outputs_loses_all_transposes():
     model, change = checked(nodes, w1 | w2, x=(2, 9, 7, 16))
     assert ops(model) == ["LayoutConv", "LayoutConv", "Relu"]
     assert change.removed == 2
+
+
+@pytest.mark.parametrize("pool", ["MaxPool", "AveragePool"])
+def test_a_pool_behind_a_concat_is_carried_as_layout_pool(pool):
+    parts = [conv("x", "a"), conv("a", "b"), conv("small", "y", channels=32)]
+    padding = {"count_include_pad": 1} if pool == "AveragePool" else {}
+    nodes = [
+        parts[0][0],
+        parts[1][0],
+        helper.make_node("Concat", ["a", "b"], ["joined"], name="joined", axis=1),
+        helper.make_node(pool, ["joined"], ["small"], name="pool", kernel_shape=[3, 2], strides=[2, 1],
+                         pads=[1, 1, 0, 0], ceil_mode=1, **padding),
+        parts[2][0],
+    ]  # fmt: skip
+    model, change = checked(nodes, parts[0][1] | parts[1][1] | parts[2][1])
+    assert ops(model) == ["LayoutConv", "LayoutConv", "Concat", "LayoutPool", "LayoutConv"]
+    assert change.carried == ("joined", "pool") and change.added == 0
+    node = next(node for node in model.graph if node.op_type == "LayoutPool")
+    windows = {"kernel_shape": (3, 2), "strides": (2, 1), "pads": (1, 1, 0, 0), "ceil_mode": 1}
+    written = {name: attribute.value for name, attribute in node.attributes.items()}
+    assert written == {"pool": pool} | windows | padding
+
+
+def test_same_padding_of_a_pool_becomes_pads():
+    parts = [conv("x", "a"), conv("a", "b"), conv("s", "y", channels=32)]
+    nodes = [
+        parts[0][0],
+        parts[1][0],
+        helper.make_node("Concat", ["a", "b"], ["joined"], name="joined", axis=1),
+        helper.make_node(
+            "MaxPool", ["joined"], ["s"], name="pool", kernel_shape=[2, 2], auto_pad="SAME_LOWER"
+        ),
+        parts[2][0],
+    ]
+    model, _ = checked(nodes, parts[0][1] | parts[1][1] | parts[2][1])
+    node = next(node for node in model.graph if node.op_type == "LayoutPool")
+    assert tuple(node.attributes["pads"].as_ints()) == (1, 1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "attributes, reason",
+    [
+        ({"dilations": [2, 1]}, "its dilations are (2, 1), which convswap does not compute"),
+        (
+            {"auto_pad": "SAME_UPPER", "strides": [3, 1]},
+            "its auto_pad is SAME_UPPER with strides beyond its kernel",
+        ),
+        ({"kernel_shape": [17, 16], "pads": [8, 8, 8, 8]}, "its window has more than 256 positions"),
+    ],
+)
+def test_a_pool_that_the_library_does_not_have_stays_in_nchw(attributes, reason):
+    (first, w1), (second, w2), (third, w3) = conv("x", "a"), conv("a", "b"), conv("sum", "z")
+    pool = helper.make_node("MaxPool", ["sum"], ["y"], name="pool", **{"kernel_shape": [2, 2]} | attributes)
+    nodes = [first, second, helper.make_node("Add", ["a", "b"], ["sum"], name="sum"), third, pool]
+    model, change = checked(nodes, w1 | w2 | w3, outputs=("z", "y"))
+    assert "MaxPool" in ops(model)
+    assert [(record.node, record.reason) for record in change.not_carried] == [("pool", reason)]
+
+
+def test_a_pool_whose_indices_are_read_stays_in_nchw_and_unread_ones_go():
+    parts = [conv("x", "a"), conv("a", "b"), conv("p", "c", channels=32)]
+    weights = {name: array for _, part in parts for name, array in part.items()}
+    nodes = [
+        parts[0][0],
+        parts[1][0],
+        helper.make_node("Concat", ["a", "b"], ["joined"], name="joined", axis=1),
+        helper.make_node(
+            "MaxPool", ["joined"], ["p", "places"], name="pool", kernel_shape=[2, 2], storage_order=1
+        ),
+        parts[2][0],
+    ]
+    model, _ = checked(nodes, weights, outputs=("c",))
+    assert "LayoutPool" in ops(model)
+    original = model_of(
+        [*nodes, helper.make_node("Cast", ["places"], ["y"], to=TensorProto.FLOAT)],
+        weights,
+        outputs=("c", "y"),
+    )
+    result = swap(original, fuse=True, layout="nhwc")
+    assert "MaxPool" in ops(result.model)
+    assert [record.reason for record in result.layout.not_carried] == [
+        "its Indices are read, which convswap does not compute"
+    ]
+
+
+def pyramid_model() -> onnx.ModelProto:
+    """Return a model with YOLO's three pools in a row."""
+    parts = [conv("x", "a"), conv("joined", "y", channels=64)]
+    pools = [
+        helper.make_node(
+            "MaxPool", [read], [written], name=f"pool_{written}", kernel_shape=[5, 5], pads=[2] * 4
+        )
+        for read, written in (("a", "p1"), ("p1", "p2"), ("p2", "p3"))
+    ]
+    concat = helper.make_node("Concat", ["a", "p1", "p2", "p3"], ["joined"], name="joined", axis=1)
+    return model_of([parts[0][0], *pools, concat, parts[1][0]], parts[0][1] | parts[1][1])
+
+
+def test_three_pools_in_a_row_need_no_transpose():
+    result = swap(pyramid_model(), fuse=True, layout="nhwc")
+    assert ops(result.model) == ["LayoutConv", *["LayoutPool"] * 3, "Concat", "LayoutConv"]
+
+
+def test_commands_take_a_file_with_pools_in_nhwc(tmp_path, device):
+    path = tmp_path / "pools.onnx"
+    original = pyramid_model()
+    result = swap(original, fuse=True, layout="nhwc")
+    result.save(path)
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 16, 9, 7), np.float32)}
+    plain = ir.to_proto(plain_model(ir.load(path)))
+    assert not any(node.domain for node in plain.graph.node)
+    assert_same(cpu_session(original).run(None, feeds), cpu_session(plain).run(None, feeds), "plain model")
+    again = swap(path, layout="nhwc")
+    assert ops(again.model) == ops(result.model)
+    assert len(explain(path, device=device).convs) == 2
+    assert compare(path, device=device, batch=2, images=2, time_layers=False).verdict.agree
+
+
+def test_warm_names_the_kernels_of_pools(tmp_path):
+    path = tmp_path / "pools.onnx"
+    swap(pyramid_model(), fuse=True, layout="nhwc").save(path)
+    problems = conv_problems(
+        path, PlanOptions(2, "tf32", "auto"), absent_card(90), run_on=choose_device("cpu")
+    )
+    assert problems.pool_types == ("float32",)
+    instances = [f"pool::kernel<float, {arguments}>" for arguments in ("false, 1", "true, 1", "true, 4")]
+    assert pool_kernels(problems.pool_types) == instances
 
 
 @pytest.mark.parametrize("pool", ["GlobalAveragePool", "ReduceMean"])

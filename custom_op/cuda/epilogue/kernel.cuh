@@ -6,22 +6,11 @@
 #include "conv/small_floats.h"  // the element types of the instances' names
 #include "conv/with_activation.h"
 #include "cuda/epilogue/arguments.h"
+#include "cuda/primitives/chunk.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/naive_conv.cuh"
 
 namespace convswap::epilogue {
-
-// Neighbouring elements of one load or store, of 16 bytes by default.
-template <typename T, int kElements = 16 / int(sizeof(T))>
-struct alignas(kElements * sizeof(T)) Chunk {
-  static constexpr int kSize = kElements;
-  T values[kSize];
-};
-
-template <typename T>
-__device__ inline bool is_aligned(const T* pointer) {
-  return reinterpret_cast<unsigned long long>(pointer) % 16 == 0;
-}
 
 template <typename T>
 __device__ inline bool are_aligned(const Arguments<T>& problem) {

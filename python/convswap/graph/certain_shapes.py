@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from convswap.errors import ConvswapError
 from convswap.graph.constants import Constants
-from convswap.graph.domain import is_convswap_conv, is_convswap_op, is_quant_op
+from convswap.graph.domain import is_convswap_conv, is_convswap_op, is_layout_pool, is_quant_op
 from convswap.graph.epilogue import NotFusable, read_int, read_ints, read_text
 from convswap.graph.functions import count_copies
 from convswap.graph.names import UniqueNames, values_of
@@ -318,18 +318,18 @@ def pair_values(model: ir.Model, other: ir.Model) -> dict[ir.Value, ir.Value]:
 
 def _without_convswap_ops(model: ir.Model) -> ir.Model:
     """Return `model` with ONNX's ops in place of convswap's; may change `model`."""
-    has_fused = False
+    has_others = False
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
         is_fused = is_convswap_op(node) and not is_convswap_conv(node)
-        has_fused = has_fused or is_fused or is_quant_op(node)
+        has_others = has_others or is_fused or is_quant_op(node) or is_layout_pool(node)
         if is_convswap_conv(node):
             node.domain = ""
-    if not has_fused:
+    if not has_others:
         return model
     try:
         return plain_model(model)
     except ConvswapError:
-        # ONNX's ops cannot express one of the fused nodes: shapes after it stay unknown.
+        # ONNX's ops cannot express one of the nodes: shapes after it stay unknown.
         return model
 
 

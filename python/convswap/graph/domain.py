@@ -16,7 +16,10 @@ FUSED_OP = "FusedConv"
 LAYOUT_OP = "LayoutConv"
 # Convolution of int8 or uint8 codes.
 QUANT_OP = "QuantConv"
+# The library's convolutions.
 CONVSWAP_OPS = ("Conv", FUSED_OP, LAYOUT_OP)
+# MaxPool or AveragePool whose tensors are NHWC.
+POOL_OP = "LayoutPool"
 SUPPORTED_ELEMENT_TYPES = frozenset(
     {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 )
@@ -62,6 +65,11 @@ def is_layout_op(node: onnx.NodeProto | ir.Node) -> bool:
 def is_quant_op(node: onnx.NodeProto | ir.Node) -> bool:
     """Return whether `node` is a `convswap.QuantConv`, whose data are codes."""
     return node.domain == DOMAIN and node.op_type == QUANT_OP
+
+
+def is_layout_pool(node: onnx.NodeProto | ir.Node) -> bool:
+    """Return whether `node` is a `convswap.LayoutPool`, whose tensors are NHWC."""
+    return node.domain == DOMAIN and node.op_type == POOL_OP
 
 
 def type_name(element_type: ir.DataType) -> str:

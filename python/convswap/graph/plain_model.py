@@ -1,8 +1,9 @@
 """Convert convswap's ops back to ONNX's ops ("plain" nodes), so that the default provider can run a model.
 
 A FusedConv computes y = pool(activation(conv(u, W) + B + Z)), where u is X, or
-depthwise_activation(depthwise_conv(X, D) + DB). A LayoutConv computes the same between Transposes. Batch
-normalisations that were folded into the weights stay folded, because ONNX Runtime folds them, too.
+depthwise_activation(depthwise_conv(X, D) + DB). A LayoutConv computes the same between Transposes, and a
+LayoutPool the pool alone. Batch normalisations that were folded into the weights stay folded, because ONNX
+Runtime folds them, too.
 
 A QuantConv becomes a Conv of float32 numbers that are the integers, with the other steps of the op behind it.
 Such a Conv is exact while its sums are below 2^24.
@@ -20,7 +21,14 @@ from onnx import helper, numpy_helper
 
 from convswap.errors import ConvswapError, unknown_name
 from convswap.graph.constants import Constants
-from convswap.graph.domain import DOMAIN, ONNX_DOMAINS, is_convswap_conv, is_convswap_op, is_quant_op
+from convswap.graph.domain import (
+    DOMAIN,
+    ONNX_DOMAINS,
+    is_convswap_conv,
+    is_convswap_op,
+    is_layout_pool,
+    is_quant_op,
+)
 from convswap.graph.epilogue import max_finite
 from convswap.graph.names import nodes_of
 from convswap.graph.serialisation import copy_of
@@ -55,13 +63,14 @@ TensorShapes = Mapping[str, Sequence[int | None]]
 _OLDEST_OPSET = 7
 # The first opset with QuantizeLinear.
 _OLDEST_QUANTISED_OPSET = 10
+_FIRST_OPSET_WITH_CEIL_MODE = 10  # of MaxPool and AveragePool
 
 
 def plain_model(model: ir.Model) -> ir.Model:
     """Return a copy of `model` with ONNX's ops in place of convswap's, also in subgraphs and functions.
 
     Raises:
-        ConvswapError: a FusedConv or LayoutConv cannot be expressed in ONNX's operators of the model's opset.
+        ConvswapError: a node of convswap cannot be expressed in ONNX's operators of the model's opset.
     """
     copy = model.clone()
     constants = Constants(copy)
@@ -76,19 +85,23 @@ def plain_model(model: ir.Model) -> ir.Model:
                     node.attributes.pop(name, None)
             elif is_convswap_op(node) or is_quant_op(node):
                 _expand(node, opset, constants)
+            elif is_layout_pool(node):
+                _replace(node, expand_layout_pool(ir.to_proto(node), opset))
     return copy
 
 
 def plain_nodes(
     node: onnx.NodeProto, opset: int, element_type: int, shapes: TensorShapes
 ) -> list[onnx.NodeProto]:
-    """Return the ONNX nodes that are equivalent to `node`, a convswap.Conv, FusedConv or LayoutConv.
+    """Return the ONNX nodes that are equivalent to `node`, a Conv, FusedConv, LayoutConv or LayoutPool.
 
     The other arguments are those of `expand_fused`.
 
     Raises:
         ConvswapError: see `plain_model`.
     """
+    if is_layout_pool(node):
+        return expand_layout_pool(node, opset)
     if not is_convswap_conv(node):
         return expand_fused(node, opset, element_type, shapes)
     plain = copy_of(node)
@@ -146,8 +159,14 @@ def _expand(node: ir.Node, opset: int, constants: Constants) -> None:
         nodes = expand_quantised(ir.to_proto(node), opset, types[0], types[1], shapes)
     else:
         nodes = expand_fused(ir.to_proto(node), opset, _element_type(node, constants), shapes)
+    _replace(node, nodes)
+
+
+def _replace(node: ir.Node, plain: Iterable[onnx.NodeProto]) -> None:
+    """Replace `node` by ONNX nodes in its graph; the last of them has its output."""
+    values = {value.name: value for value in node.inputs if value is not None}
     expanded = []
-    for proto in nodes:
+    for proto in plain:
         expanded.append(
             ir.Node(
                 "",
@@ -233,6 +252,28 @@ def expand_fused(
             "newer"
         )
     return _Expansion(node, opset, element_type, shapes or {}).nodes
+
+
+def expand_layout_pool(node: onnx.NodeProto, opset: int) -> list[onnx.NodeProto]:
+    """Return the ONNX nodes that are equivalent to `node`, a convswap.LayoutPool: a pool between Transposes.
+
+    The last node has the name and output of `node`.
+
+    Raises:
+        ConvswapError: the attribute `pool` has an unknown value.
+    """
+    attributes = _attributes(node)
+    kind = str(attributes.pop("pool", "None"))
+    if kind not in _POOLS[1:]:
+        raise unknown_name(f"pool of {node.op_type} {node.name!r}", kind, _POOLS[1:])
+    if opset < _FIRST_OPSET_WITH_CEIL_MODE:
+        attributes.pop("ceil_mode", None)  # always 0 there
+    nchw, pooled = f"{node.output[0]}/expanded_0", f"{node.output[0]}/expanded_1"
+    return [
+        helper.make_node("Transpose", node.input, [nchw], name=nchw, perm=[0, 3, 1, 2]),
+        helper.make_node(kind, [nchw], [pooled], name=pooled, **attributes),
+        helper.make_node("Transpose", [pooled], node.output, name=node.name, perm=[0, 2, 3, 1]),
+    ]
 
 
 def fused_parts(node: onnx.NodeProto) -> tuple[str, ...]:
@@ -414,8 +455,8 @@ class _Expansion:
             for name in ("kernel_shape", "strides", "pads", "ceil_mode", "count_include_pad")
             if f"pool_{name}" in attributes
         }
-        if self._opset < 10:
-            pool.pop("ceil_mode", None)  # always 0 there: pools of these opsets have no ceil_mode
+        if self._opset < _FIRST_OPSET_WITH_CEIL_MODE:
+            pool.pop("ceil_mode", None)  # always 0 there
         self._value = self._add(attributes["pool"], self._value, **pool)
 
     def _constant(self, number: float) -> str:

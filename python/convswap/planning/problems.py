@@ -12,8 +12,9 @@ import onnx_ir as ir
 from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.graph.algorithms import check_algorithm
+from convswap.graph.domain import is_layout_pool, type_name
 from convswap.graph.fusion.fuse import Fused, NotFused
-from convswap.graph.names import values_of
+from convswap.graph.names import nodes_of, values_of
 from convswap.graph.plain_model import count_quantised, count_swapped, plain_model
 from convswap.graph.replaced import unfused_model
 from convswap.graph.swap import DEFAULT_LAYOUT, NotSwapped, swap
@@ -92,7 +93,10 @@ class PlannedConv:
 
 @dataclass(frozen=True)
 class ConvProblems:
-    """The Convs of a model for runs of `batch` samples; `notes` are sentences for a reader."""
+    """The Convs of a model for runs of `batch` samples; `notes` are sentences for a reader.
+
+    `pool_types` are the names of the element types of the model's LayoutPool nodes.
+    """
 
     title: str
     batch: int
@@ -101,6 +105,7 @@ class ConvProblems:
     fused: tuple[Fused, ...]
     not_fused: tuple[NotFused, ...]
     notes: tuple[str, ...]
+    pool_types: tuple[str, ...] = ()
 
 
 def conv_problems(
@@ -151,7 +156,19 @@ def conv_problems(
             *((in_subgraphs,) if inner > 0 else ()),
             *((left_out,) if quantised else ()),
         ),
+        pool_types=_pool_types(swapping.model),
     )
+
+
+def _pool_types(model: ir.Model) -> tuple[str, ...]:
+    pools = [node for node in nodes_of(model) if is_layout_pool(node)]
+    if not pools:
+        return ()
+    types = ValueTypes(model)
+    known = {
+        types.element_type([value for value in (*pool.inputs, *pool.outputs) if value]) for pool in pools
+    }
+    return tuple(sorted(type_name(dtype) for dtype in known if dtype is not None))
 
 
 def _planned(layer: ConvLayer, shapes: Shapes) -> PlannedConv:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +29,16 @@ from convswap.runtime.library import OpLibraries
 
 # The batches to plan for a model whose batch is open.
 BATCHES = (1, 8, 64, 512)
+_POOL_HEADER = "cuda/pool/kernel.cuh"
+# The element types in the names of the pool's kernels.
+_KERNEL_ELEMENTS = {
+    "float32": "float",
+    "float64": "double",
+    "float16": "Float16",
+    "bfloat16": "BFloat16",
+    "int8": "Int8",
+    "uint8": "UInt8",
+}
 
 
 @dataclass(frozen=True)
@@ -179,7 +189,15 @@ def _kernels(problems: ConvProblems, card: Device, *, is_here: bool) -> list[tup
                 **conv.layer.planner_arguments,
             )
         names += [(name, capability) for name in kernels]
+    names += [(name, capability) for name in pool_kernels(problems.pool_types)]
     return names
+
+
+def pool_kernels(element_types: Collection[str]) -> list[str]:
+    """Return all kernels of the op LayoutPool for these element types: "float32", "int8"."""
+    prefixes = tuple(f"pool::kernel<{_KERNEL_ELEMENTS[name]}, " for name in element_types)
+    families = {family["header"]: family for family in _native.kernel_families()}
+    return [name for name in families[_POOL_HEADER]["instances"] if name.startswith(prefixes)]
 
 
 def _compile(writer: _native.PackWriter, wanted: Sequence[tuple[str, int]], report: Progress) -> int:

@@ -28,7 +28,7 @@ from convswap.graph.domain import DOMAIN, FUSED_OP, SUPPORTED_ELEMENT_TYPES, is_
 from convswap.graph.epilogue import NO_ACTIVATION, Activation, NotFusable, Pool
 from convswap.graph.fusion.activations import ACTIVATION_OPS, find_decomposed_activation, read_activation
 from convswap.graph.fusion.folding import Folding, per_channel_values
-from convswap.graph.fusion.pooling import POOL_OPS, read_pool
+from convswap.graph.pooling import POOL_OPS, read_pool
 from convswap.graph.value_types import ValueTypes
 
 # In older opsets, Add and other binary operators broadcast by attributes, and BatchNormalization has

@@ -16,8 +16,10 @@ import numpy as np
 import onnx_ir as ir
 
 from convswap.graph.constants import Constants
+from convswap.graph.domain import DOMAIN, POOL_OP, SUPPORTED_ELEMENT_TYPES, is_layout_pool, type_name
 from convswap.graph.epilogue import NotFusable, read_int, read_ints, read_text
 from convswap.graph.layout.axes import RANKS, axis_in_nhwc, in_nhwc, to_nchw, to_nhwc
+from convswap.graph.pooling import read_pool
 from convswap.graph.value_types import ValueTypes
 
 # In older opsets binary operators broadcast by attributes.
@@ -27,6 +29,9 @@ _REDUCTIONS_TAKE_AXES_AS_INPUT = 18
 _SOFTMAX_HAS_ONE_AXIS = 13
 _SLICE_HAS_INPUTS = 10
 _PAD_HAS_INPUTS = 11
+# A thread of LayoutPool reads a whole window. Many positions for each result are too few threads for a card.
+_LARGEST_WINDOW = 256
+_INTEGERS_WITH_MAXIMA = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
 
 _ELEMENTWISE = {
     ("", op)
@@ -93,6 +98,10 @@ class Reader:
         """Return the element type of `value`; None if it is unknown."""
         return self._types.element_type([value])
 
+    def contradicts(self, value: ir.Value) -> bool:
+        """Return whether the model declared another shape of `value` than its certain one."""
+        return self._types.contradicts(value)
+
     def tensor(self, value: ir.Value | None) -> ir.TensorProtocol | None:
         """Return the constant tensor of `value`; None if it is not constant."""
         return self._constants.tensor(value)
@@ -123,6 +132,8 @@ def carried(node: ir.Node, reader: Reader) -> Carried:
         raise NotCarried("its attributes refer to those of a function")
     if (node.domain, node.op_type) in _ELEMENTWISE:
         return _elementwise(node, reader)
+    if is_layout_pool(node):
+        raise NotCarried("it is in NHWC already")
     rule = _RULES.get(node.op_type) if node.domain == "" else None
     if any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values()):
         raise NotCarried("it has subgraphs")
@@ -388,6 +399,30 @@ def _mean(node: ir.Node, reader: Reader, keeps_axes: bool) -> Carried:
     return Carried((data, node.outputs[0]) if keeps_axes else (data,), write)
 
 
+def _pool(node: ir.Node, reader: Reader) -> Carried:
+    """MaxPool and AveragePool of images, which become LayoutPool: ONNX Runtime has them in NCHW only."""
+    data = _data(node)
+    _data_rank(data, reader)
+    sizes = reader.axes(data)[2:] or [None, None]
+    pool = read_pool(node, sizes, opset=reader.opset, contradicted=reader.contradicts(data))
+    if math.prod(pool.kernel_shape) > _LARGEST_WINDOW:
+        raise NotCarried(f"its window has more than {_LARGEST_WINDOW} positions")
+    dtype = reader.element_type(data)
+    has_type = dtype in SUPPORTED_ELEMENT_TYPES or (pool.op == "MaxPool" and dtype in _INTEGERS_WITH_MAXIMA)
+    if dtype is not None and not has_type:
+        raise NotCarried(f"its element type is {type_name(dtype)}")
+
+    def write(_: Writer) -> None:
+        node.domain, node.op_type, node.overload, node.version = DOMAIN, POOL_OP, "", None
+        node.attributes.clear()
+        for attribute in pool.attributes():
+            name = attribute.name.removeprefix("pool_")
+            node.attributes[name] = ir.Attr(name, attribute.type, attribute.value)
+        node.resize_outputs(1)
+
+    return Carried((data, node.outputs[0]), write)
+
+
 def _squeeze(node: ir.Node, reader: Reader) -> Carried:
     """Squeeze and Unsqueeze between (N, C) and (N, C, 1, ...)."""
     value = _data(node) if node.op_type == "Squeeze" else node.outputs[0]
@@ -492,11 +527,13 @@ def _shape(node: ir.Node, reader: Reader) -> Carried:
 
 
 _RULES: dict[str, Callable[[ir.Node, Reader], Carried]] = {
+    "AveragePool": _pool,
     "Concat": _concat,
     "DequantizeLinear": _quantize,
     "Flatten": _flatten,
     "GlobalAveragePool": _global_average_pool,
     "LogSoftmax": _softmax,
+    "MaxPool": _pool,
     "Pad": _pad,
     "QuantizeLinear": _quantize,
     "Reshape": _reshape,

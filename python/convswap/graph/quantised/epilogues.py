@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from convswap.graph.epilogue import NO_ACTIVATION, Activation, NotFusable, Pool
 from convswap.graph.fusion.activations import ACTIVATION_OPS, find_decomposed_activation, read_activation
-from convswap.graph.fusion.pooling import POOL_OPS, read_pool
+from convswap.graph.pooling import POOL_OPS, read_pool
 from convswap.graph.quantised.accumulators import Accumulator, only_reader
 from convswap.graph.quantised.quantisation import (
     NotQuantised,

@@ -1,4 +1,4 @@
-"""Recognise the poolings that `convswap.FusedConv` computes."""
+"""Recognise the poolings that `convswap.FusedConv` and `convswap.LayoutPool` compute."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ POOL_OPS = frozenset({("", "MaxPool"), ("", "AveragePool")})
 
 # ONNX Runtime gives one window to an axis whose padded input is smaller than the kernel; the window then
 # overhangs. Without ceil_mode, its AveragePool with count_include_pad counts the overhang below this opset,
-# as FusedConv does, and not from it on. With ceil_mode neither ever counts it.
+# as convswap does, and not from it on. With ceil_mode neither ever counts it.
 _FIRST_OPSET_THAT_SKIPS_OVERHANG = 19
 
 
@@ -24,16 +24,16 @@ def read_pool(node: ir.Node, sizes: Sequence[int | None], *, opset: int, contrad
     model's inputs. `contradicted` tells whether the model declares other extents.
 
     Raises:
-        NotFusable: FusedConv does not have this pooling.
+        NotFusable: convswap does not have this pooling.
     """
     kernel = read_ints(node, "kernel_shape", ())
     if len(kernel) != 2:
-        raise NotFusable("it does not pool over two axes, height and width, as a fused pooling does")
+        raise NotFusable("it does not pool over two axes, height and width")
     if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
-        raise NotFusable("its Indices are read, which a fused pooling does not give")
+        raise NotFusable("its Indices are read, which convswap does not compute")
     dilations = read_ints(node, "dilations", (1, 1))
     if any(dilation != 1 for dilation in dilations):
-        raise NotFusable(f"its dilations are {dilations}; a fused pooling has none")
+        raise NotFusable(f"its dilations are {dilations}, which convswap does not compute")
     strides = read_ints(node, "strides", (1, 1))
     ceil_mode = bool(read_int(node, "ceil_mode", 0))
     auto_pad = read_text(node, "auto_pad", "NOTSET")
@@ -73,7 +73,7 @@ def read_pool(node: ir.Node, sizes: Sequence[int | None], *, opset: int, contrad
                 f"its kernel_shape {kernel} reaches over more than the {size + begin + end} padded positions"
             )
     counts_padding = bool(read_int(node, "count_include_pad", 0))
-    # With ceil_mode FusedConv does not count the overhang either.
+    # With ceil_mode convswap does not count the overhang either.
     if counts_padding and not ceil_mode and opset >= _FIRST_OPSET_THAT_SKIPS_OVERHANG:
         # Without pads, count_include_pad only matters for the overhang, so it can be dropped.
         counts_padding = not _window_may_exceed_input(sizes, kernel, pads)

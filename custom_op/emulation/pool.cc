@@ -1,0 +1,222 @@
+// Checks the kernel of LayoutPool on the CPU: `pool FIRST END` computes a random pool per seed, of each
+// element type in turn, and compares it with the definition.
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "compiled.h"
+#include "conv/epilogue_math.h"
+#include "cuda/host/formats.h"
+#include "cuda/host/kernels.h"
+#include "cuda/host/launch.h"
+#include "cuda/pool/arguments.h"
+#include "cuda/pool/family.h"
+#include "cuda_emulation.h"
+#include "plan/pool_stage.h"
+//
+#include "cuda/pool/kernel.cuh"
+
+namespace convswap {
+namespace {
+
+template <typename T>
+std::vector<CompiledKernel> pool_kernels(ElementType type) {
+  return for_each_instance<pool::kInstances, 0, 1>([&]<pool::Instance kInstance>() {
+    return CompiledKernel(instance_name("pool::kernel", element_name(type), kInstance.arguments()),
+                          pool::kernel<T, kInstance.has_vectors, kInstance.run>);
+  });
+}
+
+const CompiledKernels float_kernels(pool_kernels<float>(ElementType::float32));
+const CompiledKernels double_kernels(pool_kernels<double>(ElementType::float64));
+const CompiledKernels float16_kernels(pool_kernels<Float16>(ElementType::float16));
+const CompiledKernels bfloat16_kernels(pool_kernels<BFloat16>(ElementType::bfloat16));
+const CompiledKernels int8_kernels(pool_kernels<Int8>(ElementType::int8));
+const CompiledKernels uint8_kernels(pool_kernels<UInt8>(ElementType::uint8));
+
+}  // namespace
+
+DeviceGuard::DeviceGuard(int) {}
+DeviceGuard::~DeviceGuard() {}
+void allow_shared_memory(const void*, int) {}
+Start earliest_start(const void*) { return Start::in_turn; }
+KernelFacts kernel_facts(std::string name, const Launch&) { return {name}; }
+
+void enqueue(const Launch& launch, void*, void** arguments) {
+  using Arguments = pool::Arguments<float>;
+  const auto entry = reinterpret_cast<void (*)(Arguments)>(const_cast<void*>(launch.kernel));
+  const auto& typed_arguments = *static_cast<const Arguments*>(arguments[0]);
+  static unsigned char shared[emulation::kSharedBytes];
+  emulation::run_grid(dim3(launch.grid.x, launch.grid.y), dim3(launch.block.x), shared, launch.shared_bytes,
+                      [&] { entry(typed_arguments); });
+}
+
+const PoolStage& cuda_pool_stage();
+
+namespace {
+
+using Random = std::mt19937;
+
+int64_t between(Random& random, int64_t least, int64_t most) {
+  return std::uniform_int_distribution<int64_t>(least, most)(random);
+}
+bool one_in(Random& random, int count) { return between(random, 1, count) == 1; }
+
+// Bytes before and after y, which must stay as they are. A multiple of the alignment of device memory.
+constexpr int64_t kGuardBytes = 64;
+constexpr unsigned char kGuard = 0xa5;
+
+// A tensor whose elements begin `shift` elements behind an aligned address. vector<double> is aligned to 16
+// bytes.
+template <typename T>
+struct ShiftedTensor {
+  std::vector<double> memory;
+  T* elements;
+
+  ShiftedTensor(int64_t count, int64_t shift)
+      : memory(((count + shift) * int64_t{sizeof(T)} + 2 * kGuardBytes) / 8 + 1),
+        elements(reinterpret_cast<T*>(reinterpret_cast<unsigned char*>(memory.data()) + kGuardBytes) +
+                 shift) {
+    std::memset(memory.data(), kGuard, memory.size() * sizeof(double));
+  }
+
+  bool is_intact_around(int64_t count) const {
+    const auto* const begin = reinterpret_cast<const unsigned char*>(memory.data());
+    const auto* const first = reinterpret_cast<const unsigned char*>(elements);
+    const auto* const last = reinterpret_cast<const unsigned char*>(elements + count);
+    for (const unsigned char* byte = begin; byte < begin + memory.size() * sizeof(double); ++byte) {
+      if ((byte < first || byte >= last) && *byte != kGuard) return false;
+    }
+    return true;
+  }
+};
+
+template <typename T>
+double number_of(T element) {
+  if constexpr (sizeof(T) == 2) {
+    return static_cast<float>(element);
+  } else {
+    return static_cast<double>(element);
+  }
+}
+
+template <typename T>
+T random_element(Random& random, bool has_nan) {
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(random());
+  } else {
+    if (has_nan && one_in(random, 40)) return T(NAN);
+    return T(static_cast<float>(std::normal_distribution<double>()(random)));
+  }
+}
+
+// Relative to 1: half an ulp of 16-bit types, and sums of float32 in another order.
+template <typename T>
+constexpr double kPoolTolerance = sizeof(T) == 2 ? (std::is_same_v<T, Float16> ? 1e-3 : 8e-3) : 1e-5;
+
+template <typename T>
+bool pools(const PoolProblem& problem, const Device& device, Random& random) {
+  const bool has_nan = one_in(random, 4);
+  const int64_t x_count = problem.batch * problem.input[0] * problem.input[1] * problem.channels;
+  ShiftedTensor<T> x(x_count, one_in(random, 5) ? 1 : 0);
+  const int64_t y_count = problem.result_elements();
+  ShiftedTensor<T> y(y_count, one_in(random, 5) ? 1 : 0);
+  for (int64_t i = 0; i < x_count; ++i) x.elements[i] = random_element<T>(random, has_nan);
+  cuda_pool_stage().make(problem, device)->run({.x = x.elements, .y = y.elements}, {});
+  const T* result = y.elements;
+  for (int64_t n = 0; n < problem.batch; ++n) {
+    for (int64_t p = 0; p < problem.output[0]; ++p) {
+      for (int64_t q = 0; q < problem.output[1]; ++q) {
+        for (int64_t c = 0; c < problem.channels; ++c, ++result) {
+          const auto value_at = [&](int64_t row, int64_t column) {
+            const int64_t position = (n * problem.input[0] + row) * problem.input[1] + column;
+            return number_of(x.elements[position * problem.channels + c]);
+          };
+          const double expected =
+              pooled<double>(problem.pool.kind, PoolWindow(problem.pool, 0, p, problem.input[0]),
+                             PoolWindow(problem.pool, 1, q, problem.input[1]), value_at);
+          const double actual = number_of(*result);
+          const double limit =
+              problem.pool.kind == PoolKind::max ? 0 : kPoolTolerance<T> * (1 + std::abs(expected));
+          if (std::abs(actual - expected) <= limit || (std::isnan(actual) && std::isnan(expected))) continue;
+          std::printf("image %ld row %ld column %ld channel %ld: %g, expected %g\n", n, p, q, c, actual,
+                      expected);
+          return false;
+        }
+      }
+    }
+  }
+  if (y.is_intact_around(y_count)) return true;
+  std::printf("a write outside y\n");
+  return false;
+}
+
+bool check_seed(int seed) {
+  Random random(seed);
+  const auto type = static_cast<ElementType>(seed % 6);
+  const PoolKind kind = is_code(type) || one_in(random, 2) ? PoolKind::max : PoolKind::average;
+  std::vector<int64_t> kernel{between(random, 1, 6), between(random, 1, 6)};
+  if (one_in(random, 2)) kernel[1] = kernel[0];
+  std::vector<int64_t> strides{between(random, 1, 3), between(random, 1, 3)};
+  if (one_in(random, 2)) strides = {1, 1};
+  std::vector<int64_t> pads;
+  for (int edge = 0; edge < 4; ++edge) pads.push_back(between(random, 0, kernel[edge % 2] - 1));
+  PoolSpec spec{
+      type, make_pool(kind, kernel, strides, pads, one_in(random, 3), one_in(random, 2), PoolOwner::pool)};
+  int64_t channels = between(random, 1, 20);
+  if (!one_in(random, 3)) channels = 16 * between(random, 1, 4);
+  Shape shape{between(random, 1, 3), kernel[0] + between(random, 0, 10), kernel[1] + between(random, 0, 14),
+              channels};
+  // Half of the problems are large enough that threads compute runs of outputs if the card is small.
+  const bool is_large = one_in(random, 2);
+  if (is_large) {
+    for (size_t axis : {1, 2}) shape[axis] += 12;
+    shape[3] = 16 * between(random, 2, 4);
+  }
+  const PoolProblem problem = make_pool_problem(spec, shape);
+  Device device;
+  device.multiprocessors = is_large ? 1 : 1000;
+  switch (type) {
+    case ElementType::float32:
+      return pools<float>(problem, device, random);
+    case ElementType::float64:
+      return pools<double>(problem, device, random);
+    case ElementType::float16:
+      return pools<Float16>(problem, device, random);
+    case ElementType::bfloat16:
+      return pools<BFloat16>(problem, device, random);
+    case ElementType::int8:
+      return pools<Int8>(problem, device, random);
+    case ElementType::uint8:
+      return pools<UInt8>(problem, device, random);
+    case ElementType::int32:
+      break;  // LayoutPool does not have the type
+  }
+  return false;
+}
+
+}  // namespace
+}  // namespace convswap
+
+int main(int count, char** arguments) {
+  if (count != 3) {
+    std::printf("usage: %s FIRST END\n", arguments[0]);
+    return 2;
+  }
+  const int first = std::atoi(arguments[1]), end = std::atoi(arguments[2]);
+  int wrong = 0;
+  for (int seed = first; seed < end; ++seed) {
+    if (convswap::check_seed(seed)) continue;
+    std::printf("seed %d\n", seed);
+    ++wrong;
+  }
+  std::printf("%d problems computed, %d wrong\n", end - first, wrong);
+  return wrong == 0 ? 0 : 1;
+}
