@@ -160,6 +160,12 @@ extern const FittedCosts kH200{
             .launch = 2000,  // ns
             .memory = 2000,  // GB/s
             .product = 50,  // ps
+            .multiply = 0.3,  // ns
+            .step = 2,  // ns
+            .load = 0.8,  // ns
+            .staged = 5,  // ns
+            .result = 1.5,  // ns
+            .begin = 2000,  // ns
         },
         .row_windows = {
             .launch = 1383,  // ns

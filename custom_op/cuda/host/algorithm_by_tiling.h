@@ -22,7 +22,8 @@ namespace convswap {
 //
 //   kernel_names(problem, tiling)    of the instances that it launches, each once
 //   why_not(problem, tiling)         optional: why it cannot compute the problem, or empty
-//   kNeedsScratch                    optional: a run needs scratch memory
+//   kNeedsScratch                    optional: a run needs scratch memory. If that depends on the tiling,
+//                                    the tiling has a member needs_scratch()
 template <typename TilingPlan, auto kBest, auto kAll = kBest>
 class AlgorithmByTiling : public Algorithm {
  public:
@@ -95,6 +96,7 @@ class AlgorithmByTiling : public Algorithm {
     offer.kernels = [problem, tiling] { return TilingPlan::kernel_names(problem, tiling); };
     if constexpr (requires { tiling.key(); }) offer.tiling = [tiling] { return tiling.key(); };
     if constexpr (requires { TilingPlan::kNeedsScratch; }) offer.needs_scratch = TilingPlan::kNeedsScratch;
+    if constexpr (requires { tiling.needs_scratch(); }) offer.needs_scratch = tiling.needs_scratch();
     return offer;
   }
 };

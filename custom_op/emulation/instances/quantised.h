@@ -6,14 +6,25 @@
 #include "compiled.h"
 #include "conv/small_floats.h"
 #include "cuda/host/kernels.h"
+#include "cuda/quantised/family.h"
 #include "cuda/quantised/kernel.cuh"
 
 namespace convswap::quantised {
 
-// The emulated kernel of an element type. `name` is the element type's name.
+// The emulated kernels of an element type. `name` is the element type's name.
 template <typename T, std::size_t kPart, std::size_t kParts>
 std::vector<CompiledKernel> kernels_for(const char* name) {
-  return {CompiledKernel(instance_name("quantised::kernel", name), kernel<T>)};
+  std::vector<CompiledKernel> kernels =
+      for_each_instance<kDepthwiseInstances, kPart, kParts>([&]<DepthwiseInstance kInstance>() {
+        return CompiledKernel(instance_name("quantised::depthwise", name, kInstance.arguments()),
+                              depthwise<T, kInstance.width, kInstance.stride, kInstance.outputs>);
+      });
+  kernels.emplace_back(instance_name("quantised::dense", name, "4"), dense<T, 4>);
+  kernels.emplace_back(instance_name("quantised::dense", name, "8"), dense<T, 8>);
+  kernels.emplace_back(instance_name("quantised::prepare_dense", name), prepare_dense<T>);
+  kernels.emplace_back(instance_name("quantised::prepare_depthwise", name), prepare_depthwise<T>);
+  kernels.emplace_back(instance_name("quantised::kernel", name), kernel<T>);
+  return kernels;
 }
 
 }  // namespace convswap::quantised

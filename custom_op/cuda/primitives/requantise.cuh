@@ -1,0 +1,161 @@
+#pragma once
+
+// Results of kernels that compute int32 sums of several adjacent filters per thread.
+
+#include "conv/epilogue_math.h"
+#include "conv/quantization.h"
+#include "conv/small_floats.h"
+#include "cuda/primitives/naive_quantised_conv.h"
+#include "cuda/primitives/requantise.h"
+
+namespace convswap {
+
+// The low byte of the result is a value rounded half to even: beside 1.5 * 2^23 a float has no fraction, and
+// its mantissa counts ones. The value is between -2^22 and 2^22.
+__device__ inline int round_to_low_byte(float value) {
+  return __float_as_int(requantize::add(value, 12582912.0f));
+}
+
+// The low bytes of four numbers as a word.
+__device__ inline unsigned pack_low_bytes(int a, int b, int c, int d) {
+  return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+}
+
+template <int kFilters>
+struct CodeWords;
+template <>
+struct CodeWords<4> {
+  using Type = unsigned;
+};
+template <>
+struct CodeWords<8> {
+  using Type = uint2;
+};
+
+// Scales and offsets of adjacent filters, of which `count` exist.
+template <int kFilters>
+struct FilterScales {
+  float scale[kFilters], offset[kFilters];
+
+  __device__ FilterScales(const NaiveQuantisedConv& conv, int first, int count) {
+#pragma unroll
+    for (int f = 0; f < kFilters; ++f) {
+      const int filter = first + (f < count ? f : 0);
+      scale[f] = conv.scale[filter];
+      offset[f] = conv.offset == nullptr ? 0.0f : conv.offset[filter];
+    }
+  }
+};
+
+// The first of some adjacent filters at a position of the convolution, without a pool.
+struct ResultPlace {
+  long long image, position;  // the position counts in the image
+  int filter, filters_left;   // filters from the first on
+};
+
+__device__ inline long long element_at(const Strides& strides, const ResultPlace& at) {
+  return at.image * strides.image + at.position * strides.position + at.filter * strides.channel;
+}
+
+// The residual's codes of the filters.
+template <typename X, int kFilters>
+__device__ inline void load_residual(const NaiveQuantisedConv& conv, const Requantisation& to,
+                                     const ResultPlace& at, X (&codes)[kFilters]) {
+  const X* const residual = static_cast<const X*>(conv.z) + element_at(conv.z_strides, at);
+  if (to.has_z_vectors && at.filters_left >= kFilters) {
+    const auto words = *reinterpret_cast<const typename CodeWords<kFilters>::Type*>(residual);
+    memcpy(codes, &words, sizeof words);
+    return;
+  }
+#pragma unroll
+  for (int f = 0; f < kFilters; ++f) {
+    codes[f] = f < at.filters_left ? residual[f * conv.z_strides.channel] : X(0);
+  }
+}
+
+// Stores the values of the filters if y has numbers.
+template <int kFilters>
+__device__ inline void store_numbers(const NaiveQuantisedConv& conv, const ResultPlace& at,
+                                     const float (&values)[kFilters]) {
+  const long long first = element_at(conv.y_strides, at);
+#pragma unroll
+  for (int f = 0; f < kFilters; ++f) {
+    if (f >= at.filters_left) break;
+    if (conv.y_bytes == 4) {
+      static_cast<float*>(conv.y)[first + f * conv.y_strides.channel] = values[f];
+    } else {
+      static_cast<Float16*>(conv.y)[first + f * conv.y_strides.channel] = Float16(values[f]);
+    }
+  }
+}
+
+template <int kFilters>
+__device__ inline void store_codes(const NaiveQuantisedConv& conv, const Requantisation& to,
+                                   const ResultPlace& at, const int (&codes)[kFilters]) {
+  Int8* const y = static_cast<Int8*>(conv.y) + element_at(conv.y_strides, at);
+  if (to.has_y_vectors && at.filters_left >= kFilters) {
+    const unsigned low = pack_low_bytes(codes[0], codes[1], codes[2], codes[3]);
+    if constexpr (kFilters == 8) {
+      *reinterpret_cast<uint2*>(y) =
+          make_uint2(low, pack_low_bytes(codes[4], codes[5], codes[6], codes[7]));
+    } else {
+      *reinterpret_cast<unsigned*>(y) = low;
+    }
+    return;
+  }
+#pragma unroll
+  for (int f = 0; f < kFilters; ++f) {
+    if (f < at.filters_left) y[f * conv.y_strides.channel] = static_cast<Int8>(codes[f]);
+  }
+}
+
+// Turns the sums of adjacent filters into codes or numbers of y, and stores them. kIsPlain: as
+// Requantisation::is_plain.
+template <bool kIsPlain, typename X, int kFilters>
+__device__ inline void store_results(const NaiveQuantisedConv& conv, const Requantisation& to,
+                                     const FilterScales<kFilters>& scales, const ResultPlace& at,
+                                     const int (&sums)[kFilters]) {
+  float values[kFilters];
+  if constexpr (kIsPlain) {
+#pragma unroll
+    for (int f = 0; f < kFilters; ++f) {
+      values[f] = requantize::multiply(static_cast<float>(sums[f]), scales.scale[f]);
+    }
+  } else {
+#pragma unroll
+    for (int f = 0; f < kFilters; ++f) {
+      values[f] =
+          requantize::number_of_sum<X>(conv.quantization, sums[f], scales.scale[f], scales.offset[f]);
+    }
+    if (conv.z != nullptr) {
+      X residual[kFilters];
+      load_residual(conv, to, at, residual);
+#pragma unroll
+      for (int f = 0; f < kFilters; ++f) {
+        values[f] = requantize::plus_residual(conv.quantization, values[f], residual[f]);
+      }
+    }
+    const bool has_numbers = conv.y_bytes > 1;
+    if (has_numbers || !to.only_clamps) {
+      const Epilogue& epilogue = conv.conv.epilogue;
+#pragma unroll
+      for (int f = 0; f < kFilters; ++f) {
+        values[f] = activate<float>(epilogue.activation, epilogue.alpha, epilogue.beta, values[f]);
+      }
+    }
+    if (has_numbers) return store_numbers(conv, at, values);
+#pragma unroll
+    for (int f = 0; f < kFilters; ++f) {
+      values[f] = requantize::multiply(values[f], conv.quantization.y_factor);
+    }
+  }
+  int codes[kFilters];
+#pragma unroll
+  for (int f = 0; f < kFilters; ++f) {
+    codes[f] = round_to_low_byte(fminf(fmaxf(values[f], to.least_steps), to.most_steps)) +
+               conv.quantization.y_zero_point;
+  }
+  store_codes(conv, to, at, codes);
+}
+
+}  // namespace convswap
