@@ -429,10 +429,18 @@ void make_channels_last_mma(ConvProblem& p, Device& device, Random& random) {
   device.shared_memory_per_multiprocessor = device.shared_memory_per_block + 1024;
 }
 
-// First seed of problems of codes, half of them in NHWC with channels for tensor cores.
+// First seed of problems of codes, half of them in NHWC with channels for tensor cores, the others depthwise
+// in NHWC or with few channels.
 constexpr int kFirstQuantisedSeed = 13'000'000;
 void make_codes(ConvProblem& p, Device& device, Random& random) {
-  if (!one_in(random, 4)) {
+  if (one_in(random, 4)) {
+    make_depthwise(p, device, random);
+    const int64_t filters = p.filters_per_group();
+    if (!one_in(random, 8)) p.group = p.in_channels = 4 * between(random, 1, 10);
+    p.out_channels = p.group * filters;
+    p.layouts = {Layout::nhwc, Layout::nhwc, Layout::nhwc};
+    if (p.epilogue.has_residual && one_in(random, 2)) p.epilogue.activation = Activation::relu;
+  } else if (!one_in(random, 3)) {
     make_channels_last(p, device, random);
     const int64_t channels = p.group == 1 ? 16 : 128, filters = p.group == 1 ? 16 : 64;
     p.in_channels = round_up(p.in_channels, p.group * channels);

@@ -160,6 +160,7 @@ extern const FittedCosts kH200{
             .launch = 2000,  // ns
             .memory = 2000,  // GB/s
             .product = 50,  // ps
+            .latency = 10,  // ns
             .multiply = 0.3,  // ns
             .step = 2,  // ns
             .load = 0.8,  // ns

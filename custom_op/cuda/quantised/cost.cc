@@ -174,7 +174,8 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double memory = to_double(problem.tensor_bytes()) / costs.memory;
   if (tiling.kernel == Kernel::each_output) {
     const double products = to_double(problem.operations()) / 2;
-    return costs.launch + overlapped({products * costs.product / 1e3 / multiprocessors, memory});
+    const double waiting = costs.latency * products / to_double(std::max<int64_t>(1, problem.result_elements()));
+    return costs.launch + waiting + overlapped({products * costs.product / 1e3 / multiprocessors, memory});
   }
   const double total = tiling.kernel == Kernel::dense ? dense_cost(problem, all, tiling)
                                                       : depthwise_cost(problem, all, tiling);
