@@ -233,6 +233,13 @@ ConvProblem ConvProblem::without_epilogue() const {
   return copy;
 }
 
+ConvProblem ConvProblem::without_pool() const {
+  ConvProblem copy = *this;
+  copy.epilogue.pool = {};
+  copy.result = output;
+  return copy;
+}
+
 ConvProblem ConvProblem::depthwise_alone() const {
   ConvProblem copy = depthwise.front();
   copy.layouts.input = layouts.input;

@@ -64,10 +64,11 @@ struct ConvProblem {
   // Several groups with several channels or filters each.
   bool is_grouped() const { return group > 1 && !is_depthwise(); }
 
-  // This convolution without the depthwise one in front, which then has an input in NCHW, or without its
-  // epilogue.
+  // This convolution without the depthwise one in front, which then has an input in NCHW, without its epilogue,
+  // or without the epilogue's pool.
   ConvProblem without_depthwise() const;
   ConvProblem without_epilogue() const;
+  ConvProblem without_pool() const;
 
   // The depthwise convolution in front as a problem of its own, with x in the layout of this problem's input.
   ConvProblem depthwise_alone() const;

@@ -1,5 +1,5 @@
 // The host's calls to the card and its driver, answered by the emulation. Launches run the kernels of
-// KERNEL_FAMILY and of the epilogue stage at once.
+// KERNEL_FAMILY, of the epilogue stage and of pools at once.
 
 #include <string>
 
@@ -7,6 +7,7 @@
 #include "cuda/epilogue/arguments.h"
 #include "cuda/host/launch.h"
 #include "cuda/host/tensor_map.h"
+#include "cuda/pool/arguments.h"
 #include "cuda_emulation.h"
 #include "emulated_tensor_map.h"
 #include "plan/epilogue_stage.h"
@@ -21,7 +22,9 @@ alignas(1024) SHARED_ELEMENT shared[emulation::kSharedBytes / sizeof(SHARED_ELEM
 }
 
 const EpilogueStage& cuda_epilogue_stage();
+const EpilogueStage& cuda_code_pool_stage();
 const EpilogueStage* epilogue_stage(DeviceKind) { return &cuda_epilogue_stage(); }
+const EpilogueStage* code_pool_stage(DeviceKind) { return &cuda_code_pool_stage(); }
 
 DeviceGuard::DeviceGuard(int) {}
 DeviceGuard::~DeviceGuard() {}
@@ -66,6 +69,8 @@ void run_kernel(const Launch& launch, const void* arguments) {
 void enqueue(const Launch& launch, void*, void** arguments) {
   if (name_of(launch.kernel).starts_with("epilogue::")) {
     run_kernel<epilogue::Arguments<float>>(launch, arguments[0]);
+  } else if (name_of(launch.kernel).starts_with("pool::")) {
+    run_kernel<pool::Arguments<float>>(launch, arguments[0]);
   } else {
     run_kernel<KERNEL_FAMILY::Arguments<float>>(launch, arguments[0]);
   }

@@ -21,25 +21,17 @@
 #include "cuda_emulation.h"
 #include "plan/pool_stage.h"
 //
-#include "cuda/pool/kernel.cuh"
+#include "instances/pool.h"
 
 namespace convswap {
 namespace {
 
-template <typename T>
-std::vector<CompiledKernel> pool_kernels(ElementType type) {
-  return for_each_instance<pool::kInstances, 0, 1>([&]<pool::Instance kInstance>() {
-    return CompiledKernel(instance_name("pool::kernel", element_name(type), kInstance.arguments()),
-                          pool::kernel<T, kInstance.has_vectors, kInstance.run>);
-  });
-}
-
-const CompiledKernels float_kernels(pool_kernels<float>(ElementType::float32));
-const CompiledKernels double_kernels(pool_kernels<double>(ElementType::float64));
-const CompiledKernels float16_kernels(pool_kernels<Float16>(ElementType::float16));
-const CompiledKernels bfloat16_kernels(pool_kernels<BFloat16>(ElementType::bfloat16));
-const CompiledKernels int8_kernels(pool_kernels<Int8>(ElementType::int8));
-const CompiledKernels uint8_kernels(pool_kernels<UInt8>(ElementType::uint8));
+const CompiledKernels float_kernels(pool_kernels_for<float>("float"));
+const CompiledKernels double_kernels(pool_kernels_for<double>("double"));
+const CompiledKernels float16_kernels(pool_kernels_for<Float16>("Float16"));
+const CompiledKernels bfloat16_kernels(pool_kernels_for<BFloat16>("BFloat16"));
+const CompiledKernels int8_kernels(pool_kernels_for<Int8>("Int8"));
+const CompiledKernels uint8_kernels(pool_kernels_for<UInt8>("UInt8"));
 
 }  // namespace
 

@@ -47,9 +47,14 @@ std::vector<const SessionFile*> session_files() {
 }
 
 const EpilogueStage& cuda_epilogue_stage();
+const EpilogueStage& cuda_code_pool_stage();
 
 const EpilogueStage* epilogue_stage(DeviceKind kind) {
   return kind == DeviceKind::cuda ? &cuda_epilogue_stage() : nullptr;
+}
+
+const EpilogueStage* code_pool_stage(DeviceKind kind) {
+  return kind == DeviceKind::cuda ? &cuda_code_pool_stage() : nullptr;
 }
 
 const LayoutStage& cpu_layout_stage();

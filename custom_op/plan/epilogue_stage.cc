@@ -12,18 +12,23 @@ namespace {
 
 class TwoStepPlan final : public TwoPlans {
  public:
-  // `intermediate_bytes`: the size of the convolution's output; 0 if it is y itself.
+  // `intermediate_bytes`: the size of the convolution's output; 0 if it is y itself. `pools_codes`: the second
+  // plan is the pool of a convolution of codes.
   TwoStepPlan(std::unique_ptr<Plan> convolution, std::unique_ptr<Plan> epilogue,
-              std::size_t intermediate_bytes)
+              std::size_t intermediate_bytes, bool pools_codes)
       : TwoPlans(std::move(convolution), std::move(epilogue), true),
         convolution_bytes_(aligned(first_->scratch_bytes())),
-        intermediate_bytes_(intermediate_bytes) {}
+        intermediate_bytes_(intermediate_bytes),
+        pools_codes_(pools_codes) {}
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {
     void* const intermediate =
         intermediate_bytes_ > 0 ? static_cast<char*>(execution.scratch) + convolution_bytes_ : tensors.y;
-    first_->run({tensors.x, tensors.w, tensors.b, intermediate, nullptr, tensors.d, tensors.db}, execution);
-    second_->run({intermediate, nullptr, nullptr, tensors.y, tensors.z}, execution);
+    ConvTensors convolution = tensors;
+    convolution.y = intermediate;
+    if (!pools_codes_) convolution.z = nullptr;
+    first_->run(convolution, execution);
+    second_->run({intermediate, nullptr, nullptr, tensors.y, pools_codes_ ? nullptr : tensors.z}, execution);
   }
 
   // The convolution's scratch memory, then its output.
@@ -31,15 +36,33 @@ class TwoStepPlan final : public TwoPlans {
 
  private:
   std::size_t convolution_bytes_, intermediate_bytes_;
+  bool pools_codes_;
 };
 
-// Joins a plan of the problem without its epilogue and a plan of the epilogue.
+// Joins a plan of the problem without its epilogue, or without its pool of codes, and a plan of the rest.
 std::unique_ptr<Plan> in_two_steps(std::unique_ptr<Plan> convolution, std::unique_ptr<Plan> epilogue,
                                    const ConvProblem& problem) {
   const bool pools = problem.epilogue.pool.kind != PoolKind::none;
-  const int64_t intermediate = pools ? problem.output_elements() * bytes_per_element(problem.type) : 0;
+  const int64_t intermediate = pools ? problem.output_elements() * bytes_per_element(problem.result_type()) : 0;
   return std::make_unique<TwoStepPlan>(std::move(convolution), std::move(epilogue),
-                                       static_cast<std::size_t>(intermediate));
+                                       static_cast<std::size_t>(intermediate), problem.is_quantised());
+}
+
+// Why the pool of codes cannot be a kernel behind the convolution's; empty if it can.
+std::string why_no_code_pool(const ConvProblem& problem, const Device& device) {
+  const EpilogueStage* const stage = code_pool_stage(device.kind);
+  if (stage == nullptr || problem.epilogue.pool.kind == PoolKind::none) {
+    return "it does not compute the epilogue of codes";
+  }
+  return stage->why_not(problem);
+}
+
+// True if the algorithm computes the whole epilogue. A pool of codes behind the convolution is faster than one
+// that computes each window's convolutions, but takes scratch memory.
+bool computes_epilogue(const Algorithm& algorithm, const ConvProblem& problem, const Device& device) {
+  if (problem.epilogue.is_empty()) return true;
+  if (problem.is_quantised() && device.lends_scratch && why_no_code_pool(problem, device).empty()) return false;
+  return algorithm.fuses(problem);
 }
 
 // Returns the offer for the whole problem, whether or not the device can lend scratch memory and has the
@@ -57,11 +80,16 @@ Offer unchecked_offer(const Algorithm& algorithm, const ConvProblem& problem, co
     return convolution.is_refusal() ? convolution
                                     : with_depthwise(algorithm, std::move(convolution), problem, device);
   }
-  if (problem.epilogue.is_empty() || algorithm.fuses(problem)) return algorithm.offer(problem, device);
-  if (problem.is_quantised()) return Offer::refusal("it does not compute the epilogue of codes");
-  const EpilogueStage* const stage = epilogue_stage(device.kind);
+  if (computes_epilogue(algorithm, problem, device)) return algorithm.offer(problem, device);
+  const bool has_codes = problem.is_quantised();
+  if (has_codes) {
+    if (std::string reason = why_no_code_pool(problem, device); !reason.empty()) {
+      return Offer::refusal(std::move(reason));
+    }
+  }
+  const EpilogueStage* const stage = has_codes ? code_pool_stage(device.kind) : epilogue_stage(device.kind);
   if (std::string reason = stage->why_not(problem); !reason.empty()) return Offer::refusal(std::move(reason));
-  Offer offer = algorithm.offer(problem.without_epilogue(), device);
+  Offer offer = algorithm.offer(has_codes ? problem.without_pool() : problem.without_epilogue(), device);
   if (offer.is_refusal()) return offer;
   if (offer.milliseconds) *offer.milliseconds += stage->estimate(problem, device);
   if (offer.milliseconds_for) {
@@ -76,9 +104,9 @@ Offer unchecked_offer(const Algorithm& algorithm, const ConvProblem& problem, co
   offer.make = [stage, problem, device, make_convolution = std::move(offer.make)] {
     return in_two_steps(make_convolution(), stage->make(problem, device), problem);
   };
-  offer.kernels = [stage, problem, convolution_kernels = std::move(offer.kernels)] {
+  offer.kernels = [stage, problem, device, convolution_kernels = std::move(offer.kernels)] {
     std::vector<std::string> names = convolution_kernels();
-    for (std::string& name : stage->kernels(problem)) names.push_back(std::move(name));
+    for (std::string& name : stage->kernels(problem, device)) names.push_back(std::move(name));
     return names;
   };
   return offer;
@@ -102,7 +130,7 @@ std::vector<Offer> alternatives_of(const Algorithm& algorithm, const ConvProblem
                                    const Device& device, std::size_t max_count) {
   const bool computes_all = layouts_for(algorithm, problem) == problem.layouts &&
                             (problem.depthwise.empty() || algorithm.takes_depthwise()) &&
-                            (problem.epilogue.is_empty() || algorithm.fuses(problem));
+                            computes_epilogue(algorithm, problem, device);
   if (computes_all) return algorithm.alternatives(problem, device, max_count);
   Offer only = offer_of(algorithm, problem, device);
   if (only.is_refusal()) return {};

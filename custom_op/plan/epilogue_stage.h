@@ -26,11 +26,15 @@ class EpilogueStage {
   virtual std::unique_ptr<Plan> make(const ConvProblem& problem, const Device& device) const = 0;
 
   // The kernel instances that its plan launches, as in Offer::kernels.
-  virtual std::vector<std::string> kernels(const ConvProblem& problem) const = 0;
+  virtual std::vector<std::string> kernels(const ConvProblem& problem, const Device& device) const = 0;
 };
 
 // The epilogue stage of a kind of device; null if all of its algorithms compute epilogues themselves.
 const EpilogueStage* epilogue_stage(DeviceKind kind);
+
+// The stage of a kind of device that pools the codes of a convolution of codes; null if there is none. The
+// convolution in front computes the rest of the epilogue.
+const EpilogueStage* code_pool_stage(DeviceKind kind);
 
 // Rounds the size of a part of scratch memory up to 256 bytes, the alignment of device memory.
 inline std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }

@@ -171,7 +171,7 @@ class Stage final : public EpilogueStage {
     return std::make_unique<KernelPlan<Family>>(problem, device, Family::tiling_of(problem));
   }
 
-  std::vector<std::string> kernels(const ConvProblem& problem) const override {
+  std::vector<std::string> kernels(const ConvProblem& problem, const Device&) const override {
     return {Family::kernel_name(problem, Family::tiling_of(problem))};
   }
 };

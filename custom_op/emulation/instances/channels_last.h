@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "compiled.h"
 #include "cuda/channels_last/family.h"
 #include "cuda/channels_last/kernel.cuh"
 #include "cuda/host/kernels.h"
+#include "instances/pool.h"
 
 namespace convswap::channels_last {
 
@@ -28,6 +30,7 @@ std::vector<CompiledKernel> kernels_for(const char* name) {
     kernels.emplace_back(instance_name("channels_last::unaligned", name), unaligned<Element>);
     if constexpr (kIsCode<Element>) {
       kernels.emplace_back(instance_name("channels_last::sum_padding", name), sum_padding<Element>);
+      for (CompiledKernel& pool : pool_kernels_for<Element>(name)) kernels.push_back(std::move(pool));
     }
   }
   return kernels;

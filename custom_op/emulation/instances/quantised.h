@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "compiled.h"
@@ -8,6 +9,7 @@
 #include "cuda/host/kernels.h"
 #include "cuda/quantised/family.h"
 #include "cuda/quantised/kernel.cuh"
+#include "instances/pool.h"
 
 namespace convswap::quantised {
 
@@ -24,6 +26,7 @@ std::vector<CompiledKernel> kernels_for(const char* name) {
   kernels.emplace_back(instance_name("quantised::prepare_dense", name), prepare_dense<T>);
   kernels.emplace_back(instance_name("quantised::prepare_depthwise", name), prepare_depthwise<T>);
   kernels.emplace_back(instance_name("quantised::kernel", name), kernel<T>);
+  for (CompiledKernel& pool : pool_kernels_for<T>(name)) kernels.push_back(std::move(pool));
   return kernels;
 }
 

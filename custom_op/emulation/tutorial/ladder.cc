@@ -30,6 +30,7 @@ DeviceGuard::~DeviceGuard() {}
 void allow_shared_memory(const void*, int) {}
 KernelFacts kernel_facts(std::string name, const Launch&) { return {name}; }
 const EpilogueStage* epilogue_stage(DeviceKind) { return nullptr; }  // rungs have no epilogue
+const EpilogueStage* code_pool_stage(DeviceKind) { return nullptr; }
 
 void enqueue(const Launch& launch, void*, void** arguments) {
   const auto entry = reinterpret_cast<void (*)(ladder::Convolution)>(const_cast<void*>(launch.kernel));
