@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
+from convswap.graph.constants import ConstantWriter
 from convswap.graph.domain import DOMAIN, DOMAIN_VERSION, QUANT_OP, op_name
 from convswap.graph.epilogue import NotFusable
 from convswap.graph.fusion.fuse import Fused
 from convswap.graph.quantised.accumulators import Accumulator, AccumulatorReader
+from convswap.graph.quantised.computed_constants import ComputedConstants
 from convswap.graph.quantised.epilogues import Epilogue, EpilogueFinder
 from convswap.graph.quantised.quantisation import NotQuantised, Quantisations, is_dequantize, is_quantize
 from convswap.graph.quantised.write import QuantConvWriter, remove_unused
@@ -77,6 +80,7 @@ def quantise_convs(
         writer.write(accumulator, epilogue)
     if chains:
         model.opset_imports[DOMAIN] = DOMAIN_VERSION
+        _dequantise_biases(model)
     return made, tuple(not_quantised)
 
 
@@ -106,6 +110,29 @@ def _merge_equal_quantisations(model: ir.Model, quantisations: Quantisations) ->
             if other is not node and not node.outputs[0].is_graph_output():
                 node.outputs[0].replace_all_uses_with(other.outputs[0])
                 remove_unused(node.outputs)
+
+
+def _dequantise_biases(model: ir.Model) -> None:
+    """Replace each DequantizeLinear of constant int32 by its result: biases of Gemm and MatMul.
+
+    ONNX Runtime dequantises int32 on the CPU alone; one such node keeps a model from being captured as a CUDA
+    graph.
+    """
+    constants, writer = ComputedConstants(model), ConstantWriter(model)
+    for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
+        if not is_dequantize(node) or node.outputs[0].is_graph_output():
+            continue
+        codes, scale = (constants.tensor(value) for value in node.inputs[:2])
+        if codes is None or scale is None or codes.dtype != ir.DataType.INT32:
+            continue
+        # The zero point of int32 is 0.
+        array, factor = codes.numpy(), scale.numpy()
+        if array.ndim != 1 or factor.size not in (1, array.size):
+            continue
+        numbers = (array.astype(np.float32) * factor.astype(np.float32).reshape(-1)).astype(factor.dtype)
+        result = node.outputs[0]
+        result.replace_all_uses_with(writer.add(node, f"{result.name}/numbers", ir.Tensor(numbers)))
+        remove_unused(node.outputs)
 
 
 def quantised_lines(not_quantised: Iterable[LeftQuantised]) -> list[str]:
