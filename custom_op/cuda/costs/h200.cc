@@ -157,16 +157,16 @@ extern const FittedCosts kH200{
             .residual = 2120,  // ns
         },
         .quantised = {
-            .launch = 2000,  // ns
-            .memory = 2000,  // GB/s
-            .product = 50,  // ps
+            .launch = 1500,  // ns
+            .memory = 4000,  // GB/s
+            .product = 250,  // ps
             .latency = 10,  // ns
             .multiply = 0.3,  // ns
             .step = 2,  // ns
             .load = 0.8,  // ns
             .staged = 5,  // ns
             .result = 1.5,  // ns
-            .begin = 2000,  // ns
+            .begin = 700,  // ns
         },
         .row_windows = {
             .launch = 1383,  // ns

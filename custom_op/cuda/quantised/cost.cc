@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kBlockThreads[] = {64, 128, kThreads};
 constexpr int kMaxFilterLanes = 8;
-constexpr std::size_t kMaxTileExtents = 6;
+constexpr std::size_t kMaxTileExtents = 8;
 // Bytes of shared memory of a block, which leave room for several blocks on a multiprocessor.
 constexpr int64_t kMaxSharedBytes = 48 * 1024;
 // More blocks of `kernel` than any card holds at once; its grid-stride loop covers the remaining elements.
@@ -118,11 +118,13 @@ double dense_cost(const ConvProblem& problem, const Costs& all, const Tiling& ti
   const double staged = to_double(words_of(problem) * problem.filter[0] *
                                   staged_extent(problem, 1, tiling.rows) *
                                   staged_extent(problem, 2, tiling.columns));
+  // A thread stages four weights at a time, without any conversion: half of a word of pixels.
+  const double weights = steps * tiling.block_filters() / 4;
   const double results = kPositions * tiling.filters;
+  const double stagings = std::ceil(staged / tiling.threads) + std::ceil(weights / tiling.threads) / 2;
   const double warp = steps * (results * costs.multiply + costs.step) +
                       results * (costs.result + activation_nanoseconds(problem.epilogue, all));
-  return to_double(tiling.blocks) *
-         (tiling.threads / 32.0 * warp + std::ceil(staged / tiling.threads) * tiling.threads / 32 * costs.staged);
+  return to_double(tiling.blocks) * tiling.threads / 32.0 * (warp + stagings * costs.staged);
 }
 
 // The same for `depthwise`.
