@@ -451,6 +451,11 @@ void make_codes(ConvProblem& p, Device& device, Random& random) {
     p.layouts = {layout(), layout(), layout()};
   }
   make_quantised(p, random);
+  if (p.spatial_rank < 3 && one_in(random, 4)) {
+    do p.epilogue.pool = draw_epilogue(random).pool;
+    while (p.epilogue.pool.kind == PoolKind::none);
+    set_result(p);
+  }
   if (!one_in(random, 4)) return;
   // Borders where one output lacks taps on both sides.
   for (int axis = 1; axis < 3; ++axis) {
