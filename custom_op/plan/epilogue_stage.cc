@@ -12,8 +12,8 @@ namespace {
 
 class TwoStepPlan final : public TwoPlans {
  public:
-  // `intermediate_bytes`: the size of the convolution's output; 0 if it is y itself. `pools_codes`: the second
-  // plan is the pool of a convolution of codes.
+  // `intermediate_bytes`: the size of the convolution's output; 0 if it is y itself. `pools_codes`: the
+  // second plan is the pool of a convolution of codes.
   TwoStepPlan(std::unique_ptr<Plan> convolution, std::unique_ptr<Plan> epilogue,
               std::size_t intermediate_bytes, bool pools_codes)
       : TwoPlans(std::move(convolution), std::move(epilogue), true),
@@ -43,7 +43,8 @@ class TwoStepPlan final : public TwoPlans {
 std::unique_ptr<Plan> in_two_steps(std::unique_ptr<Plan> convolution, std::unique_ptr<Plan> epilogue,
                                    const ConvProblem& problem) {
   const bool pools = problem.epilogue.pool.kind != PoolKind::none;
-  const int64_t intermediate = pools ? problem.output_elements() * bytes_per_element(problem.result_type()) : 0;
+  const int64_t intermediate =
+      pools ? problem.output_elements() * bytes_per_element(problem.result_type()) : 0;
   return std::make_unique<TwoStepPlan>(std::move(convolution), std::move(epilogue),
                                        static_cast<std::size_t>(intermediate), problem.is_quantised());
 }
@@ -57,11 +58,12 @@ std::string why_no_code_pool(const ConvProblem& problem, const Device& device) {
   return stage->why_not(problem);
 }
 
-// True if the algorithm computes the whole epilogue. A pool of codes behind the convolution is faster than one
-// that computes each window's convolutions, but takes scratch memory.
+// True if the algorithm computes the whole epilogue. A pool of codes behind the convolution is faster than
+// one that computes each window's convolutions, but takes scratch memory.
 bool computes_epilogue(const Algorithm& algorithm, const ConvProblem& problem, const Device& device) {
   if (problem.epilogue.is_empty()) return true;
-  if (problem.is_quantised() && device.lends_scratch && why_no_code_pool(problem, device).empty()) return false;
+  if (problem.is_quantised() && device.lends_scratch && why_no_code_pool(problem, device).empty())
+    return false;
   return algorithm.fuses(problem);
 }
 

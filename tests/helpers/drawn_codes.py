@@ -14,7 +14,7 @@ NHWC = {"input_layout": "NHWC", "output_layout": "NHWC"}
 
 @dataclass
 class Codes:
-    """A drawn convolution of codes; `attributes` are those of QuantConv, `typed` what a node has as inputs."""
+    """A drawn convolution; `attributes` are those of QuantConv, `typed` what a node has as inputs."""
 
     x: np.ndarray
     w: np.ndarray

@@ -694,15 +694,15 @@ def test_shapes_behind_operators_on_codes_are_known():
 
 def test_constant_int32_is_dequantised_ahead():
     """ONNX Runtime dequantises int32 on the CPU alone, which would keep a model from a CUDA graph."""
-    graph = residual_net()
+    graph = models.residual_net()
     codes = np.array([100, -7, 3], np.int32)
     scale = np.array(0.25, np.float32)
     graph.graph.initializer.extend(
-        [numpy_helper.from_array(codes, "int32"), numpy_helper.from_array(scale, "int32_scale")]
+        [onnx.numpy_helper.from_array(codes, "int32"), onnx.numpy_helper.from_array(scale, "int32_scale")]
     )
     graph.graph.node.append(helper.make_node("DequantizeLinear", ["int32", "int32_scale"], ["numbers"]))
     graph.graph.node.append(helper.make_node("Neg", ["numbers"], ["negated"]))
     graph.graph.output.append(helper.make_tensor_value_info("negated", TensorProto.FLOAT, [3]))
-    model = swap(quantised(graph), fuse=True).to_proto()
+    model = swap(models.quantised(graph), fuse=True).to_proto()
     (negation,) = (node for node in model.graph.node if node.op_type == "Neg")
-    np.testing.assert_array_equal(initializer(model, negation.input[0]), codes * scale)
+    np.testing.assert_array_equal(models.initializer(model, negation.input[0]), codes * scale)

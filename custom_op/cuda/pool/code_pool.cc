@@ -1,5 +1,5 @@
-// The pool of a convolution of codes, as a kernel behind the convolution's. The code of a number grows with the
-// number, so the maximum of codes is the code of the maximum.
+// The pool of a convolution of codes, as a kernel behind the convolution's. The code of a number grows with
+// the number, so the maximum of codes is the code of the maximum.
 
 #include <algorithm>
 #include <cstdint>
@@ -41,10 +41,12 @@ class CodePoolStage final : public EpilogueStage {
     if (pool.kind != PoolKind::max) return "its pooling kernel of codes computes maxima alone";
     if (problem.layouts.output != Layout::nhwc) return "its pooling kernel of codes takes NHWC";
     if (problem.result_elements() == 0) return "the output is empty";
-    const int64_t positions = std::max(problem.output[1] * problem.output[2], problem.result[1] * problem.result[2]);
+    const int64_t positions =
+        std::max(problem.output[1] * problem.output[2], problem.result[1] * problem.result[2]);
     int64_t window = 0;
     for (int axis = 0; axis < 2; ++axis) {
-      window = std::max({window, pool.kernel[axis], pool.stride[axis], pool.pad_begin[axis], pool.pad_end[axis]});
+      window =
+          std::max({window, pool.kernel[axis], pool.stride[axis], pool.pad_begin[axis], pool.pad_end[axis]});
     }
     if (positions > kMaxImage / problem.out_channels || window > kMaxWindow ||
         problem.batch * problem.output[0] > kMaxImage) {

@@ -96,8 +96,7 @@ __device__ inline void store_codes(const NaiveQuantisedConv& conv, const Requant
   if (to.has_y_vectors && at.filters_left >= kFilters) {
     const unsigned low = pack_low_bytes(codes[0], codes[1], codes[2], codes[3]);
     if constexpr (kFilters == 8) {
-      *reinterpret_cast<uint2*>(y) =
-          make_uint2(low, pack_low_bytes(codes[4], codes[5], codes[6], codes[7]));
+      *reinterpret_cast<uint2*>(y) = make_uint2(low, pack_low_bytes(codes[4], codes[5], codes[6], codes[7]));
     } else {
       *reinterpret_cast<unsigned*>(y) = low;
     }
@@ -124,8 +123,7 @@ __device__ inline void store_results(const NaiveQuantisedConv& conv, const Requa
   } else {
 #pragma unroll
     for (int f = 0; f < kFilters; ++f) {
-      values[f] =
-          requantize::number_of_sum<X>(conv.quantization, sums[f], scales.scale[f], scales.offset[f]);
+      values[f] = requantize::number_of_sum<X>(conv.quantization, sums[f], scales.scale[f], scales.offset[f]);
     }
     if (conv.z != nullptr) {
       X residual[kFilters];

@@ -13,9 +13,9 @@ namespace convswap::quantised {
 
 constexpr int kThreads = 256;  // at most, of every kernel
 constexpr int kPrepareThreads = 256;
-constexpr int kPositions = 8;    // of a thread of `dense`
+constexpr int kPositions = 8;  // of a thread of `dense`
 constexpr int kWordChannels = 4;
-constexpr int kBandRows = 8;     // of neighbouring threads of `depthwise`
+constexpr int kBandRows = 8;  // of neighbouring threads of `depthwise`
 
 // The axes of a convolution: depth, height, width.
 struct Sizes {
@@ -54,8 +54,8 @@ struct Arguments : Tensors<X> {
   Dense dense;
   Depthwise depthwise;
   // Words of weights, and for each filter the zero point of x times its weights, negated. `dense`: (filter
-  // blocks, depth taps, words of channels, taps, filters of a block), four channels a word. `depthwise`: (taps,
-  // words of channels), a filter for each of four channels.
+  // blocks, depth taps, words of channels, taps, filters of a block), four channels a word. `depthwise`:
+  // (taps, words of channels), a filter for each of four channels.
   unsigned* prepared_weights;
   int* corrections;
   long long prepared_words;

@@ -48,8 +48,7 @@ bool has_32_bit_indices(const ConvProblem& problem) {
 
 // Lays out shared memory with as many words of channels as fit; false if one does not.
 bool lay_out(const ConvProblem& problem, const Device& device, Tiling& tiling) {
-  const int64_t pixels =
-      staged_extent(problem, 1, tiling.rows) * staged_extent(problem, 2, tiling.columns);
+  const int64_t pixels = staged_extent(problem, 1, tiling.rows) * staged_extent(problem, 2, tiling.columns);
   const int64_t weights = problem.filter[1] * problem.filter[2] * tiling.block_filters();
   const int64_t capacity = std::min<int64_t>(device.shared_memory_per_block, kMaxSharedBytes);
   for (tiling.stage_words = words_of(problem); tiling.stage_words > 0;
@@ -115,9 +114,9 @@ void add_depthwise(const ConvProblem& problem, const Device& device, std::vector
 double dense_cost(const ConvProblem& problem, const Costs& all, const Tiling& tiling) {
   const auto& costs = all.quantised;
   const double steps = to_double(words_of(problem) * problem.filter_size());
-  const double staged = to_double(words_of(problem) * problem.filter[0] *
-                                  staged_extent(problem, 1, tiling.rows) *
-                                  staged_extent(problem, 2, tiling.columns));
+  const double staged =
+      to_double(words_of(problem) * problem.filter[0] * staged_extent(problem, 1, tiling.rows) *
+                staged_extent(problem, 2, tiling.columns));
   // A thread stages four weights at a time, without any conversion: half of a word of pixels.
   const double weights = steps * tiling.block_filters() / 4;
   const double results = kPositions * tiling.filters;
@@ -132,9 +131,9 @@ double depthwise_cost(const ConvProblem& problem, const Costs& all, const Tiling
   const auto& costs = all.quantised;
   const DepthwiseInstance& instance = tiling.depthwise;
   const double taps = to_double(problem.filter_size()), outputs = instance.outputs;
-  const double loads = instance.width == 0 ? taps * (outputs + 1)
-                                           : taps + taps / instance.width *
-                                                        ((outputs - 1) * instance.stride + instance.width);
+  const double loads =
+      instance.width == 0 ? taps * (outputs + 1)
+                          : taps + taps / instance.width * ((outputs - 1) * instance.stride + instance.width);
   const double results = outputs * kWordChannels;
   return to_double(tiling.blocks) * (kThreads / 32.0) *
          (taps * results * costs.multiply + loads * costs.load +
@@ -176,7 +175,8 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double memory = to_double(problem.tensor_bytes()) / costs.memory;
   if (tiling.kernel == Kernel::each_output) {
     const double products = to_double(problem.operations()) / 2;
-    const double waiting = costs.latency * products / to_double(std::max<int64_t>(1, problem.result_elements()));
+    const double waiting =
+        costs.latency * products / to_double(std::max<int64_t>(1, problem.result_elements()));
     return costs.launch + waiting + overlapped({products * costs.product / 1e3 / multiprocessors, memory});
   }
   const double total = tiling.kernel == Kernel::dense ? dense_cost(problem, all, tiling)
@@ -193,8 +193,7 @@ std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& d
   found.front().cost = cost_of(problem, device, found.front());
   // The prepared weights of constants are no scratch memory, but others are prepared into it.
   if (device.lends_scratch && problem.epilogue.pool.kind == PoolKind::none && has_32_bit_indices(problem)) {
-    const bool is_nhwc =
-        problem.layouts.input == Layout::nhwc && problem.layouts.output == Layout::nhwc;
+    const bool is_nhwc = problem.layouts.input == Layout::nhwc && problem.layouts.output == Layout::nhwc;
     if (problem.is_depthwise() && is_nhwc && problem.in_channels % kWordChannels == 0) {
       add_depthwise(problem, device, found);
     } else if (problem.filters_per_group() > 1) {

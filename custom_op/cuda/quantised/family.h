@@ -26,8 +26,8 @@ struct DepthwiseInstance {
   std::string arguments() const { return joined(width, ", ", stride, ", ", outputs); }
 };
 
-inline constexpr DepthwiseInstance kDepthwiseInstances[] = {{3, 1, 2}, {3, 1, 8}, {3, 2, 2}, {3, 2, 4}, {5, 1, 2},
-                                                            {5, 1, 8}, {5, 2, 2}, {5, 2, 4}, {0, 0, 4}};
+inline constexpr DepthwiseInstance kDepthwiseInstances[] = {
+    {3, 1, 2}, {3, 1, 8}, {3, 2, 2}, {3, 2, 4}, {5, 1, 2}, {5, 1, 8}, {5, 2, 2}, {5, 2, 4}, {0, 0, 4}};
 
 struct Tiling {
   Kernel kernel = Kernel::each_output;

@@ -68,8 +68,8 @@ __device__ inline unsigned load_word(const Arguments<X>& a, const X* pixel, int 
   return word;
 }
 
-// Stages `count` words of channels, from `first_word` on, of the pixels that the tile reads at a depth: (words,
-// rows, columns).
+// Stages `count` words of channels, from `first_word` on, of the pixels that the tile reads at a depth:
+// (words, rows, columns).
 template <typename X>
 __device__ inline void stage_pixels(const Arguments<X>& a, const Tile& tile, int depth, int first_word,
                                     FastDivisor count) {
@@ -79,7 +79,8 @@ __device__ inline void stage_pixels(const Arguments<X>& a, const Tile& tile, int
   const int channels = static_cast<int>(a.conv.conv.channels_per_group);
   const int first_row = tile.row * sizes.stride[1] - sizes.pad[1];
   const int first_column = tile.column * sizes.stride[2] - sizes.pad[2];
-  const int columns = static_cast<int>(d.staged_columns.divisor), rows = static_cast<int>(d.staged_rows.divisor);
+  const int columns = static_cast<int>(d.staged_columns.divisor),
+            rows = static_cast<int>(d.staged_rows.divisor);
   const int words = static_cast<int>(count.divisor);
   const bool is_nhwc = a.conv.x_strides.channel == 1;
   const X* const image = static_cast<const X*>(a.conv.x) + tile.image * a.conv.x_strides.image;
@@ -94,10 +95,11 @@ __device__ inline void stage_pixels(const Arguments<X>& a, const Tile& tile, int
     if (is_inside(depth, sizes.input[0]) && is_inside(h, sizes.input[1]) && is_inside(v, sizes.input[2])) {
       const int channel = (first_word + word) * kWordChannels;
       const long long position = (static_cast<long long>(depth) * sizes.input[1] + h) * sizes.input[2] + v;
-      codes = load_word(a,
-                        image + position * a.conv.x_strides.position +
-                            (static_cast<long long>(tile.group) * channels + channel) * a.conv.x_strides.channel,
-                        channels - channel);
+      codes =
+          load_word(a,
+                    image + position * a.conv.x_strides.position +
+                        (static_cast<long long>(tile.group) * channels + channel) * a.conv.x_strides.channel,
+                    channels - channel);
     }
     staged[(word * rows + row) * columns + column] = codes;
   }
@@ -114,7 +116,8 @@ __device__ inline void stage_weights(const Arguments<X>& a, const Tile& tile, in
       static_cast<long long>((tile.filter_block * a.sizes.filter[0] + depth_tap) * d.words + first_word) *
           word_weights);
   uint4* const staged = reinterpret_cast<uint4*>(shared_memory_at(d.w_words));
-  for (int i = static_cast<int>(threadIdx.x); i < words * word_weights / 4; i += static_cast<int>(blockDim.x)) {
+  for (int i = static_cast<int>(threadIdx.x); i < words * word_weights / 4;
+       i += static_cast<int>(blockDim.x)) {
     staged[i] = from[i];
   }
 }
@@ -125,7 +128,8 @@ __device__ inline void add_products(const Arguments<X>& a, int words, const unsi
                                     const int (&pixels)[kPositions], int (&sums)[kPositions][kFilters]) {
   const Dense& d = a.dense;
   const unsigned* const staged = shared_memory_at(d.x_words);
-  const int columns = static_cast<int>(d.staged_columns.divisor), rows = static_cast<int>(d.staged_rows.divisor);
+  const int columns = static_cast<int>(d.staged_columns.divisor),
+            rows = static_cast<int>(d.staged_rows.divisor);
 #pragma unroll 1
   for (int word = 0; word < words; ++word) {
 #pragma unroll 1
@@ -196,10 +200,10 @@ __global__ void __launch_bounds__(kThreads, 2) dense(const __grid_constant__ Arg
   int sums[kPositions][kFilters];
 #pragma unroll
   for (int f = 0; f < kFilters; ++f) {
-    const int sum = f < filters_left ? first_sum(a, filter + f,
-                                                 tile.filter_block * d.block_filters +
-                                                     filter_lane * kFilters + f)
-                                     : 0;
+    const int sum =
+        f < filters_left
+            ? first_sum(a, filter + f, tile.filter_block * d.block_filters + filter_lane * kFilters + f)
+            : 0;
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) sums[i][f] = sum;
   }
@@ -262,7 +266,8 @@ __global__ void prepare_dense(const __grid_constant__ Arguments<X> a) {
   }
   for (long long i = thread; i < a.prepared_filters; i += threads) {
     const int filter_block = static_cast<int>(i / d.block_filters);
-    const Int8* const weights = weights_of(filter_block, static_cast<int>(i - filter_block * d.block_filters));
+    const Int8* const weights =
+        weights_of(filter_block, static_cast<int>(i - filter_block * d.block_filters));
     int sum = 0;
     for (int j = 0; weights != nullptr && j < filter_weights; ++j) sum += weights[j];
     a.corrections[i] = -a.conv.quantization.x_zero_point * sum;
@@ -273,11 +278,11 @@ __global__ void prepare_dense(const __grid_constant__ Arguments<X> a) {
 __device__ inline unsigned channel_alone(unsigned word, int channel) { return word & 0xffu << 8 * channel; }
 
 // Adds a filter row of kWidth taps to the sums. Each pixel is loaded once for all outputs that it contributes
-// to. `pixels` is the address of the first tap's pixel of the first output, `column` its column; a row outside
-// the input has the zero point.
+// to. `pixels` is the address of the first tap's pixel of the first output, `column` its column; a row
+// outside the input has the zero point.
 template <typename X, int kWidth, int kStride, int kOutputs>
-__device__ inline void add_row(const Arguments<X>& a, unsigned long long pixels, bool is_row_inside, int column,
-                               const unsigned* weights, int (&sums)[kOutputs][kWordChannels]) {
+__device__ inline void add_row(const Arguments<X>& a, unsigned long long pixels, bool is_row_inside,
+                               int column, const unsigned* weights, int (&sums)[kOutputs][kWordChannels]) {
   constexpr int kPixels = (kOutputs - 1) * kStride + kWidth;
   const int words = static_cast<int>(a.depthwise.words.divisor);
   unsigned codes[kPixels], w[kWidth];

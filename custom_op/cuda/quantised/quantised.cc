@@ -1,12 +1,14 @@
 // Convolution of quantised data on any card, with dp4a: four products of 8-bit codes and their sum in one
 // instruction. The kernels are
 //
-// - `dense`, for groups of several filters. A word has four channels of a pixel. A block stages the pixels that
+// - `dense`, for groups of several filters. A word has four channels of a pixel. A block stages the pixels
+// that
 //   its tile of outputs reads, as words, and the weights of its filters. A thread computes eight positions of
 //   four or eight filters: for a tap it loads a word of each position and of each filter, and multiplies each
 //   by each. If the words of all channels do not fit into shared memory, stages of some words follow each
 //   other.
-// - `depthwise`, for one channel and one filter a group in NHWC. A word has four channels, a thread a strip of
+// - `depthwise`, for one channel and one filter a group in NHWC. A word has four channels, a thread a strip
+// of
 //   outputs of a row. Its pixels are loaded once for all taps of a filter row. A product of one channel is a
 //   dp4a whose other three weights are 0.
 // - `kernel`, for every problem: one output a thread, which reads every operand through the caches. It takes
@@ -115,7 +117,8 @@ Dense dense_of(const ConvProblem& problem, const Tiling& tiling) {
   to.staged_rows = divisor(staged_extent(problem, 1, tiling.rows));
   to.staged_columns = divisor(staged_extent(problem, 2, tiling.columns));
   const int64_t last = words % tiling.stage_words;
-  to.staged_words = divisor(tiling.stage_words), to.last_words = divisor(last == 0 ? tiling.stage_words : last);
+  to.staged_words = divisor(tiling.stage_words),
+  to.last_words = divisor(last == 0 ? tiling.stage_words : last);
   to.x_words = tiling.x_words, to.w_words = tiling.w_words;
   return to;
 }
@@ -123,8 +126,7 @@ Dense dense_of(const ConvProblem& problem, const Tiling& tiling) {
 Depthwise depthwise_of(const ConvProblem& problem, const Tiling& tiling) {
   Depthwise to{};
   to.words = FastDivisor(narrow(problem.in_channels / kWordChannels));
-  to.strips =
-      FastDivisor(narrow(ceil_divide(problem.output[2], int64_t{tiling.depthwise.outputs})));
+  to.strips = FastDivisor(narrow(ceil_divide(problem.output[2], int64_t{tiling.depthwise.outputs})));
   to.rows = narrow(rows_of(problem));
   to.output_depth = FastDivisor(narrow(problem.output[0]));
   to.output_height = FastDivisor(narrow(problem.output[1]));
@@ -142,8 +144,7 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   to.taps = narrow(problem.filter[1] * problem.filter[2]);
   if (tiling.kernel == Kernel::dense) {
     to.dense = dense_of(problem, tiling);
-    to.prepared_filters =
-        narrow(problem.group * filter_blocks_of(problem, tiling) * tiling.block_filters());
+    to.prepared_filters = narrow(problem.group * filter_blocks_of(problem, tiling) * tiling.block_filters());
     to.prepared_words = to.prepared_filters * words_of(problem) * problem.filter_size();
   } else {
     to.depthwise = depthwise_of(problem, tiling);
@@ -167,10 +168,7 @@ class QuantisedPlan final : public Plan {
   }
 
   QuantisedPlan(const ConvProblem& problem, const Device& device, const Tiling& tiling)
-      : problem_(problem),
-        device_(device.index),
-        tiling_(tiling),
-        arguments_(arguments_of(problem, tiling)) {
+      : problem_(problem), device_(device.index), tiling_(tiling), arguments_(arguments_of(problem, tiling)) {
     const DeviceGuard guard(device_);
     launch_ = launch_of(kernel_name(problem, tiling), device, tiling.blocks, tiling.threads);
     launch_.shared_bytes = static_cast<std::size_t>(tiling.shared_bytes);
@@ -219,7 +217,8 @@ class QuantisedPlan final : public Plan {
     if (tiling_.kernel != Kernel::each_output) {
       const bool is_prepared = execution.prepared_weights != nullptr;
       if (!is_prepared) prepare(tensors.w, execution.scratch, execution.stream);
-      set_prepared(is_prepared ? const_cast<void*>(execution.prepared_weights) : execution.scratch, arguments);
+      set_prepared(is_prepared ? const_cast<void*>(execution.prepared_weights) : execution.scratch,
+                   arguments);
       set_vectors(tensors, arguments);
     }
     enqueue(launch_, execution.stream, parameters);
@@ -234,9 +233,9 @@ class QuantisedPlan final : public Plan {
     const int64_t blocks = launch_.grid.x;
     switch (tiling_.kernel) {
       case Kernel::dense:
-        return joined("tiles of ", tiling_.rows, " x ", tiling_.columns, " outputs x ", tiling_.block_filters(),
-                      " filters, ", kPositions, " outputs x ", tiling_.filters, " filters a thread, ", blocks,
-                      " blocks of ", tiling_.threads, " threads");
+        return joined("tiles of ", tiling_.rows, " x ", tiling_.columns, " outputs x ",
+                      tiling_.block_filters(), " filters, ", kPositions, " outputs x ", tiling_.filters,
+                      " filters a thread, ", blocks, " blocks of ", tiling_.threads, " threads");
       case Kernel::depthwise:
         return joined("strips of ", tiling_.depthwise.outputs, " outputs x ", kWordChannels,
                       " channels a thread, ", blocks, " blocks of ", kThreads, " threads");
