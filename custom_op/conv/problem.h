@@ -64,8 +64,8 @@ struct ConvProblem {
   // Several groups with several channels or filters each.
   bool is_grouped() const { return group > 1 && !is_depthwise(); }
 
-  // This convolution without the depthwise one in front, which then has an input in NCHW, without its epilogue,
-  // or without the epilogue's pool.
+  // This convolution without the depthwise one in front, which then has an input in NCHW, without its
+  // epilogue, or without the epilogue's pool.
   ConvProblem without_depthwise() const;
   ConvProblem without_epilogue() const;
   ConvProblem without_pool() const;
