@@ -8,7 +8,7 @@ namespace convswap {
 extern const FittedCosts kH200{
     .card = "NVIDIA H200",
     .date = "2026-11-29",
-    .commit = "f1a46bb7",
+    .commit = "a91e3ca0",
     .driver = "580.159.04",
     .compute_capability = 90,
     .memory_bandwidth = 4.814e+12,
@@ -48,16 +48,16 @@ extern const FittedCosts kH200{
             .activation = 0.03768,
         },
         .channels_last_mma = {
-            .launch = 2000,  // ns
-            .memory = 4000,  // GB/s
+            .launch = 2412,  // ns
+            .memory = 4148,  // GB/s
             .cache = 7000,  // GB/s
-            .load = 700,  // ns
+            .load = 309.7,  // ns
             .mma = 0.842,  // ns
-            .shared = 2.2,  // ns
+            .shared = 4.48,  // ns
             .chunk = 65,  // ns
-            .tile = 2500,  // ns
-            .store = 2.5,  // ns
-            .activation = 0.126,  // ns
+            .tile = 95.37,  // ns
+            .store = 7.686,  // ns
+            .activation = 0.2629,  // ns
         },
         .depthwise = {
             .launch = 1342,  // ns
