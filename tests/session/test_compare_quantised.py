@@ -104,18 +104,18 @@ def test_wrong_codes_of_one_node_end_with_status_1(monkeypatch, tmp_path, capsys
     found = tmp_path / "found.json"
     arguments = ["compare", path, "--fuse", "--device", "cpu", "--batch", "2", "--json", str(found)]
     assert main([*arguments, *options]) == 1
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "THE OUTPUTS DIFFER: QuantConv a1 alone gives" in printed
-    assert "largest difference 2" in printed
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "THE OUTPUTS DIFFER: QuantConv a1 alone gives" in shown
+    assert "largest difference 2" in shown
     assert json.loads(found.read_text())["within_tolerance"] is False
 
 
 def test_heading_names_the_precision_int8(capsys, tmp_path):
     path = saved(models.quantised(models.residual_net()), tmp_path)
     assert main(["compare", path, "--fuse", "--device", "cpu", "--batch", "2"]) == 0
-    printed = capsys.readouterr().out
-    assert "precision int8," in printed
-    assert "Codes of each QuantConv alone" in printed
+    shown = capsys.readouterr().out
+    assert "precision int8," in shown
+    assert "Codes of each QuantConv alone" in shown
 
 
 def test_file_with_quant_convs_is_compared_with_the_same_steps_in_numbers(tmp_path):

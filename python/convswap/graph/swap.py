@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from convswap import _native
 from convswap.errors import ConvswapError, require_count, root_cause, unknown_name
+from convswap.graph.algorithms import check_algorithm, takes_codes
 from convswap.graph.domain import (
     DOMAIN,
     DOMAIN_VERSION,
@@ -173,7 +174,8 @@ def swap(
 
     Args:
         model: the path of an ONNX file, or a model in memory, which is not modified.
-        algorithm: the name of an algorithm of the catalog for every swapped node, "auto" or "tuned".
+        algorithm: the name of an algorithm of the catalog for every swapped node, "auto" or "tuned". A
+            QuantConv keeps "auto" if the algorithm computes no codes.
         precision: "tf32" or "ieee".
         only: a regular expression; only Convs whose name contains a match are swapped, or fused.
         fold: whether to fold the constant biases, scales and batch normalisations after swapped Convs.
@@ -192,9 +194,6 @@ def swap(
         raise unknown_name("layout", layout, LAYOUTS)
     require_count("batch", batch)
     if algorithm != "auto":
-        # Imported here because swapping with the default algorithm does not need the compiled catalog.
-        from convswap.graph.algorithms import check_algorithm
-
         check_algorithm(algorithm)
     if precision not in PRECISIONS:
         raise unknown_name("precision", precision, PRECISIONS)
@@ -387,6 +386,7 @@ def _swap_nodes(
         types.correct()
     for node in to_swap:
         _make_custom_op(node, names[node], choice_of(names[node]))
+    _set_algorithms_of_codes(copy, {record.node: choice_of(record.node) for record in quantised})
     if to_swap:
         copy.opset_imports[DOMAIN] = DOMAIN_VERSION
     notes = (FLOAT16_ON_CPU,) if float16 else ()
@@ -479,6 +479,15 @@ def _make_custom_op(node: ir.Node, name: str, choice: NodeChoice) -> None:
         node.attributes["precision"] = ir.AttrString("precision", choice.precision)
     if choice.tuned:
         node.attributes["tuned"] = ir.AttrString("tuned", "\n".join(choice.tuned))
+
+
+def _set_algorithms_of_codes(model: ir.Model, choices: Mapping[str, NodeChoice]) -> None:
+    """Set the algorithms of new QuantConv nodes, by name; an algorithm for numbers alone leaves "auto"."""
+    for node in _nodes(model):
+        choice = choices.get(node.name or "") if is_quant_op(node) else None
+        algorithm = "auto" if choice is None else choice.algorithm
+        if algorithm != "auto" and takes_codes(algorithm):
+            node.attributes["algorithm"] = ir.AttrString("algorithm", algorithm)
 
 
 def _not_swapped_in_functions(model: ir.Model, reasons: Reasons) -> Iterator[NotSwapped]:

@@ -119,7 +119,7 @@ class ConvLayer:
     @property
     def has_code_results(self) -> bool:
         """Whether the results are codes."""
-        return self.output_type in _CODE_TYPES
+        return self.output_type in CODE_TYPES
 
     @property
     def y_zero_point(self) -> int:
@@ -202,7 +202,7 @@ class ConvLayer:
         if not self.is_quantised:
             return {}
         return {
-            "y_type": _TYPE_NAMES[self.output_type],
+            "y_type": self.output_type_name,
             "y_zero_point": self.y_zero_point if self.has_code_results else 0,
             "has_offset": int("offset" in self._inputs),
         }
@@ -235,6 +235,11 @@ class ConvLayer:
     def type_name(self) -> str:
         """The element type of the data, such as "float32", "bfloat16" or "uint8"."""
         return _TYPE_NAMES[self.element_type]
+
+    @property
+    def output_type_name(self) -> str:
+        """The element type of the result, as `type_name` names it."""
+        return _TYPE_NAMES[self.output_type]
 
     def with_algorithm(self, algorithm: str) -> ConvLayer:
         """Return the same layer with its node's `algorithm` set."""
@@ -325,7 +330,7 @@ _TYPE_NAMES: dict[int, str] = {
     onnx.TensorProto.INT8: "int8",
     onnx.TensorProto.UINT8: "uint8",
 }
-_CODE_TYPES = (int(onnx.TensorProto.INT8), int(onnx.TensorProto.UINT8))
+CODE_TYPES = (int(onnx.TensorProto.INT8), int(onnx.TensorProto.UINT8))
 
 
 def conv_layers(swapped: AnyModel, unfused: AnyModel | None = None) -> tuple[ConvLayer, ...]:

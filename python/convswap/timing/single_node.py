@@ -21,7 +21,7 @@ from convswap.graph.swap import DEFAULT_PRECISION, PRECISIONS
 from convswap.reference.metrics import REFERENCE_IMAGES, relative_l2_error
 from convswap.reference.operators import reference_conv
 from convswap.runtime.device import Device
-from convswap.runtime.layers import ConvLayer
+from convswap.runtime.layers import CODE_TYPES, ConvLayer
 from convswap.runtime.onnxruntime_errors import NoKernelError, plain_errors
 from convswap.runtime.sessions import CONVSWAP, BoundRun, Side, make_session, on_device, value_on
 from convswap.timing.sampler import Sample, sample_of
@@ -138,33 +138,44 @@ def samples_of(
 ) -> dict[str, Sample]:
     """Return a sample of `layer` on `device` for each of the `algorithms`.
 
-    `shapes` has the shapes of the inputs that are not constant; they get seeded normal values, shared by all
-    samples. On a card a sample is GPU time by events, on the CPU the time of a session's run.
+    `shapes` has the shapes of the inputs that are not constant, in NCHW; they get seeded normal values, or
+    codes, shared by all samples. On a card a sample is GPU time by events, on the CPU the time of a session's
+    run.
 
     Raises:
         ConvswapError: ONNX Runtime cannot load the one-node model.
         RuntimeError: the card has too little memory.
     """
-    fed = {name: spread_values(shapes[name], layer.element_type) for name in layer.input_names}
+    wanted = {name: shapes[name] for name in layer.input_names}
+    fed = {
+        name: spread_values(shape, layer.element_type) for name, shape in layer.swapped_shapes(wanted).items()
+    }
     if device.name == "cuda":
-        return _on_card(layer, fed, algorithms)
+        return _on_card(layer, fed, layer.problem(wanted).output_shape, algorithms)
     return {name: _in_session(layer.with_algorithm(name), fed, device) for name in algorithms}
 
 
 def spread_values(shape: Sequence[int], element_type: int) -> np.ndarray:
-    """Return seeded normal values of `shape`, repeated in large tensors."""
+    """Return seeded normal values, or codes of the whole range, of `shape`; repeated in large tensors."""
     count = math.prod(shape)
     generator = np.random.default_rng(seed=0)
+    if element_type in CODE_TYPES:
+        dtype = helper.tensor_dtype_to_np_dtype(element_type)
+        limits = np.iinfo(dtype)
+        codes = generator.integers(limits.min, limits.max + 1, min(count, _DISTINCT_VALUES)).astype(dtype)
+        return np.resize(codes, shape)
     distinct = generator.standard_normal(min(count, _DISTINCT_VALUES), dtype=np.float32)
     return np.resize(distinct.astype(helper.tensor_dtype_to_np_dtype(element_type)), shape)
 
 
-def _on_card(layer: ConvLayer, fed: Mapping[str, np.ndarray], algorithms: Sequence[str]) -> dict[str, Sample]:
+def _on_card(
+    layer: ConvLayer, fed: Mapping[str, np.ndarray], shape: Sequence[int], algorithms: Sequence[str]
+) -> dict[str, Sample]:
     arrays = layer.arrays(fed)
     x, w, bias = _to_card(arrays.x), _to_card(arrays.w), _to_card(arrays.bias)
-    others = {name: _to_card(getattr(arrays, name)) for name in ("residual", "depthwise", "depthwise_bias")}
-    problem = layer.problem({name: array.shape for name, array in fed.items()})
-    y = _native.DeviceArray(problem.output_shape, layer.type_name)
+    names = ("residual", "depthwise", "depthwise_bias", "scale", "offset")
+    others = {name: _to_card(getattr(arrays, name)) for name in names}
+    y = _native.DeviceArray(shape, layer.output_type_name)
 
     def sample_of(algorithm: str) -> Sample:
         return lambda runs: _native.conv_device(
@@ -176,6 +187,7 @@ def _on_card(layer: ConvLayer, fed: Mapping[str, np.ndarray], algorithms: Sequen
             algorithm=algorithm,
             precision=layer.setting("precision", DEFAULT_PRECISION),
             runs=runs,
+            **layer.codes_arguments,
             **layer.attributes,
         )
 
