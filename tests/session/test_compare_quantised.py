@@ -110,12 +110,13 @@ def test_wrong_codes_of_one_node_end_with_status_1(monkeypatch, tmp_path, capsys
     assert json.loads(found.read_text())["within_tolerance"] is False
 
 
-def test_heading_names_the_precision_int8(capsys, tmp_path):
+@pytest.mark.parametrize("options", [[], ["--no-layers"]])
+def test_heading_names_the_precision_int8(capsys, tmp_path, options):
     path = saved(models.quantised(models.residual_net()), tmp_path)
-    assert main(["compare", path, "--fuse", "--device", "cpu", "--batch", "2"]) == 0
+    assert main(["compare", path, "--fuse", "--device", "cpu", "--batch", "2", *options]) == 0
     shown = capsys.readouterr().out
     assert "precision int8," in shown
-    assert "Codes of each QuantConv alone" in shown
+    assert ("Codes of each QuantConv alone" in shown) == (not options)
 
 
 def test_file_with_quant_convs_is_compared_with_the_same_steps_in_numbers(tmp_path):

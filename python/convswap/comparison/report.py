@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from convswap.comparison.result import Comparison, LayerResult, SideResult
+from convswap.graph.domain import QUANT_OP
 from convswap.graph.fusion.fuse import fusion_remarks
 from convswap.output.pages import Bar, BarPage, BarRow, bar_html
 from convswap.output.tables import error, milliseconds, plain_table, three_digits, times_faster, versions_line
@@ -96,10 +97,12 @@ def heading(comparison: Comparison) -> str:
 
 
 def _precisions(comparison: Comparison) -> str:
-    quantised = [layer.precision == INT8 for layer in comparison.layers]
-    if not any(quantised):
+    # Without layers, only the records of this swap tell.
+    of_layers = sum(layer.precision == INT8 for layer in comparison.layers)
+    quantised = max(of_layers, sum(record.op == QUANT_OP for record in comparison.fused))
+    if not quantised:
         return comparison.precision
-    return INT8 if all(quantised) else f"{comparison.precision}, {INT8} of QuantConv"
+    return INT8 if quantised == comparison.swapped else f"{comparison.precision}, {INT8} of QuantConv"
 
 
 def _sides_table(comparison: Comparison) -> Table:
