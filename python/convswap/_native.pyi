@@ -1,12 +1,13 @@
 """The compiled core of convswap: catalog, planner and direct calls."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 _Float = TypeVar("_Float", np.float32, np.float64)
+_Code = TypeVar("_Code", np.int8, np.uint8)
 
 __version__: str
 tuning_header: str
@@ -39,9 +40,22 @@ class ConvAttributes(TypedDict, total=False):
     input_layout: str
     output_layout: str
     residual_layout: str
+    x_zero_point: int
+    y_scale: float
+    sum_scale: float
+    sum_zero_point: int
+    z_scale: float
+    z_zero_point: int
+    y_type: str
+    y_zero_point: int
+    has_offset: int
 
 class Problem:
-    """A conv problem: attributes, shapes and epilogue, everything that an algorithm needs."""
+    """A conv problem: attributes, shapes and epilogue, everything that an algorithm needs.
+
+    With `type` "int8" or "uint8" it is the problem of a QuantConv. `y_type`, `y_zero_point` and `has_offset`
+    are for such a problem only, and stand for inputs of the node. `y_type` is that of `x` by default.
+    """
 
     def __init__(
         self,
@@ -198,6 +212,7 @@ def read_tuning_table() -> tuple[list[tuple[str, str, str, str, dict[str, float]
 def take_tuning_warning() -> str:
     """Return a warning about damage of the tuning table and clear it; "" if there is none."""
 
+@overload
 def conv(
     x: NDArray[_Float],
     w: NDArray[_Float],
@@ -206,6 +221,8 @@ def conv(
     residual: NDArray[_Float] | None = None,
     depthwise: NDArray[_Float] | None = None,
     depthwise_bias: NDArray[_Float] | None = None,
+    scale: None = None,
+    offset: None = None,
     algorithm: str = "auto",
     threads: int = 0,
     instruction_set: str = "",
@@ -219,6 +236,24 @@ def conv(
     type. `threads` 0 uses every core. `instruction_set` takes NCHW only. Raises ConvswapError for types,
     shapes or attributes that do not fit.
     """
+
+@overload
+def conv(
+    x: NDArray[_Code],
+    w: NDArray[np.int8],
+    b: NDArray[np.int32] | None = None,
+    *,
+    residual: NDArray[_Code] | None = None,
+    depthwise: None = None,
+    depthwise_bias: None = None,
+    scale: NDArray[np.float32],
+    offset: NDArray[np.float32] | None = None,
+    algorithm: str = "auto",
+    threads: int = 0,
+    instruction_set: str = "",
+    **attributes: Unpack[ConvAttributes],
+) -> NDArray[Any]:
+    """Return the result of a QuantConv; `scale` and `offset` are (K,)."""
 
 def direct_instruction_sets() -> list[str]:
     """Return the instruction sets of `direct` that this processor has, best first."""
@@ -356,25 +391,23 @@ def cuda_devices() -> list[DeviceFacts]:
     """Return the properties of each card; empty without a card or a driver."""
 
 class DeviceArray:
-    """A contiguous floating-point array in the memory of a card."""
+    """A contiguous array in the memory of a card: floating-point numbers, int8, uint8 or int32."""
 
     def __init__(self, shape: Sequence[int], type: str = "float32", device: int = 0, fence: int = 0) -> None:
         """Allocate uninitialised memory with a fence of `fence` bytes on both sides."""
 
     @staticmethod
-    def from_numpy(
-        array: NDArray[np.float32] | NDArray[np.float64], device: int = 0, fence: int = 0
-    ) -> DeviceArray:
+    def from_numpy(array: NDArray[Any], device: int = 0, fence: int = 0) -> DeviceArray:
         """Copy an array to the card."""
 
     def damage(self) -> int | None:
         """Return the offset of the first overwritten fence byte from the array's beginning, or None."""
 
-    def to_numpy(self) -> NDArray[np.float32] | NDArray[np.float64]:
+    def to_numpy(self) -> NDArray[Any]:
         """Copy the array from the card."""
 
     def poison(self) -> None:
-        """Fill the array with NaN."""
+        """Fill the array with NaN, or the codes of the same bits."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -393,6 +426,8 @@ def conv_device(
     residual: DeviceArray | None = None,
     depthwise: DeviceArray | None = None,
     depthwise_bias: DeviceArray | None = None,
+    scale: DeviceArray | None = None,
+    offset: DeviceArray | None = None,
     algorithm: str = "auto",
     precision: str = "tf32",
     runs: int = 1,
@@ -405,6 +440,7 @@ def conv_device(
 ) -> float:
     """Compute y on the card, with the epilogue; return the mean GPU time of a run in milliseconds.
 
+    If x has codes, w is int8, b int32, and `scale` and `offset` are float32 (K,), as for QuantConv.
     `alternative` is an index into `alternatives`. With `prepared` the weights are packed before the runs.
     `pack` and `compiles` correspond to the session entries convswap.pack and convswap.compile; `files` maps
     other session entries to paths. Raises ConvswapError if shapes or attributes do not fit, RuntimeError if

@@ -24,6 +24,7 @@ from convswap.runtime.device import absent_card, choose_device
 from layout_models import RandomCosts, RandomLayoutModel
 from onnx import TensorProto, helper, numpy_helper
 from op_sessions import cpu_session
+from quantised_models import quantised, residual_net
 
 # Environment variable with the number of graphs to draw, for longer runs.
 GRAPHS = "CONVSWAP_TEST_GRAPHS"
@@ -618,3 +619,37 @@ def test_estimated_costs_are_the_planner_s(monkeypatch, height, algorithm, nchw,
         assert "64" in card.problems[0] and card.problems[0] != card.problems[1]
         # Reading and writing 64 x 16 x 9 x 7 float32 at 45 % of the bandwidth, and 3 us.
         assert costs.transpose(swapped.inputs[0]) == pytest.approx(0.003 + 2 * 64 * 16 * 9 * 7 * 4 / 0.45e9)
+
+
+class TypicalCard(PretendCard):
+    """The planner for a typical card of compute capability 9.0."""
+
+    def choose(self, problem, device, algorithm):
+        return _native.choose(problem, device, algorithm, compute_capability=90)
+
+    def estimates(self, problem, device):
+        self.problems.append(problem.text)
+        return _native.estimates(problem, device, compute_capability=90)
+
+
+def test_estimated_costs_of_quant_convs_are_the_planner_s(monkeypatch):
+    card = TypicalCard()
+    monkeypatch.setattr("convswap.graph.layout.costs._native", card)
+    model = swap(quantised(residual_net()), fuse=True, layout="nchw").model
+    costs = EstimatedCosts(ValueTypes(model), batch=64)
+    node = next(each for each in model.graph if each.name == "a2")
+    nchw, nhwc = (costs.conv(node, NodeLayouts(*[is_nhwc] * 3)) for is_nhwc in (False, True))
+    assert 0 < nhwc < nchw
+    assert all(text.startswith("int8>int8 x=64x16x8x9") for text in card.problems)
+    assert "residual" in card.problems[1] and card.problems[1].endswith("layouts=NHWC+NHWC>NHWC")
+
+
+def test_quant_conv_without_an_estimate_costs_transposes(monkeypatch):
+    monkeypatch.setattr("convswap.graph.layout.costs._native", TypicalCard())
+    quantised_model = quantised(residual_net())
+    quantised_model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "height"
+    model = swap(quantised_model, fuse=True, layout="nchw").model
+    costs = EstimatedCosts(ValueTypes(model), batch=64)
+    node = next(each for each in model.graph if each.name == "a1")
+    assert costs.conv(node, NodeLayouts(True, False, True)) == 0
+    assert costs.conv(node, NodeLayouts(False, False, False)) > 0

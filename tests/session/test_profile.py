@@ -30,6 +30,7 @@ from convswap.profiling.trace import trace_text
 from convswap.runtime.device import Device
 from onnx import helper
 from pretend_collector import KERNEL_NANOSECONDS, TICK, PretendCollector, on_pretended_card
+from quantised_models import quantised, residual_net
 from rich.console import Console
 from swap_models import conv_in_if, text_model, weights
 from trace_rules import checked as checked_trace
@@ -227,6 +228,14 @@ def test_only_and_fuse_choose_what_is_swapped():
     assert any("second" in note for note in only.notes)
     fused = pretended_profile(small_model(), fuse=True)
     assert "FusedConv" in {run.op for run in fused.timeline.recording.nodes}
+
+
+def test_quantised_convs_are_profiled_under_their_names():
+    profile = pretended_profile(quantised(residual_net()), fuse=True)
+    runs = {(run.op, run.node) for run in profile.timeline.recording.nodes}
+    assert {(op, name) for op, name in runs if op == "QuantConv"} == {
+        ("QuantConv", name) for name in ("stem", "a1", "a2", "b1", "b2")
+    }
 
 
 def test_the_number_of_runs_is_that_asked_for_and_else_twenty():

@@ -47,7 +47,13 @@ def test_native_explanation_has_the_plan_and_the_figures():
             "supports": True,
             "why_not": "comes later in the catalog's order; not measured",
             "milliseconds": None,
-        }
+        },
+        {
+            "algorithm": "quantised",
+            "supports": False,
+            "why_not": "it takes int8 and uint8 codes",
+            "milliseconds": None,
+        },
     ]
 
 
@@ -59,7 +65,7 @@ def test_native_explanation_of_a_choice_by_name():
 
 def test_native_explanation_says_why_an_algorithm_cannot():
     problem = _native.Problem((1, 1, 4, 4), (1, 1, 3, 3), type="float64")
-    (other,) = _native.explain(problem, "cpu")["others"]
+    other = next(each for each in _native.explain(problem, "cpu")["others"] if each["algorithm"] == "direct")
     assert (other["supports"], other["why_not"]) == (False, _native.why_not(problem, "direct", "cpu"))
     with pytest.raises(ConvswapError, match="algorithm 'direct' cannot compute this convolution"):
         _native.explain(problem, "cpu", "direct")

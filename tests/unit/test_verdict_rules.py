@@ -12,10 +12,12 @@ from convswap.comparison.verdict import (
     OutputErrors,
     Tolerances,
     Verdict,
+    codes_are_right,
     conv_is_right,
     judge,
+    with_codes,
 )
-from convswap.reference.metrics import NOT_COMPARABLE, Difference
+from convswap.reference.metrics import NOT_COMPARABLE, CodeDifference, Difference
 
 USUAL = Tolerances(2e-3, 2e-3)
 RIGHT, WRONG = ConvsAlone(3), ConvsAlone(3, ("conv2",))
@@ -129,3 +131,32 @@ def test_where_no_output_has_an_element_the_convs_alone_decide():
 def test_a_default_side_whose_error_is_no_number_has_missed():
     verdict = judged(output(math.nan, math.nan, between=0.0))
     assert verdict.agree and "differ from each other by 0.0e+00 only" in verdict.notes[0]
+
+
+def test_codes_are_right_if_one_of_a_thousand_is_one_step_off():
+    exact = CodeDifference(0, 5000, 0)
+    assert codes_are_right(exact, exact)
+    assert codes_are_right(exact, CodeDifference(5, 5000, 1))
+    assert not codes_are_right(exact, CodeDifference(6, 5000, 1))
+    assert not codes_are_right(exact, CodeDifference(1, 5000, 2))
+    # A share of a thousandth is less than one code here.
+    assert codes_are_right(exact, CodeDifference(1, 100, 1))
+
+
+def test_codes_are_right_if_the_default_side_differs_by_about_as_much():
+    default = CodeDifference(100, 5000, 1)
+    assert codes_are_right(default, CodeDifference(200, 5000, 1))
+    assert not codes_are_right(default, CodeDifference(201, 5000, 1))
+    assert not codes_are_right(default, CodeDifference(100, 5000, 2))
+
+
+def test_model_with_a_wrong_quant_conv_is_wrong_whatever_its_outputs():
+    right = Verdict(True, "relative L2 error 0.00e+00.", ("a note",))
+    convs = ConvsAlone(2, (), {"first": CodeDifference(0, 1000, 0), "second": CodeDifference(1, 1000, 1)})
+    verdict = with_codes(right, convs)
+    assert verdict.agree and verdict.evidence == right.evidence
+    assert "at least 99.9 % equal float64's, and the largest difference is 1 step" in verdict.notes[1]
+    verdict = with_codes(right, replace(convs, wrong=("second",)))
+    assert not verdict.agree
+    assert verdict.evidence.startswith("QuantConv second alone gives 99.9 % equal codes")
+    assert with_codes(right, ConvsAlone(2, ("first",))) == right

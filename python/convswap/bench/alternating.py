@@ -21,9 +21,9 @@ from convswap.graph.swap import DEFAULT_PRECISION
 from convswap.output.tables import milliseconds, plain_table, set_caption
 from convswap.progress import Progress
 from convswap.runtime.device import choose_device, device_lines
-from convswap.runtime.sessions import DEFAULT, BoundRun, convswap_side, on_device
+from convswap.runtime.sessions import DEFAULT, BoundRun, convswap_side
 from convswap.timing.sampler import BACK_TO_BACK, Sample, measure, sample_of
-from convswap.timing.single_node import single_node, single_node_data, single_node_sessions
+from convswap.timing.single_node import single_node, single_node_data, single_node_feeds, single_node_sessions
 from convswap.timing.suites import SuiteLayer
 
 
@@ -83,20 +83,20 @@ def run_alternating(
 def _row(layer: SuiteLayer, request: BenchRequest) -> dict[str, Any]:
     device, count = request.device, len(request.batches)
     conv = single_node(layer, request.precision, request.algorithm)
+    sides = (DEFAULT, convswap_side(device, request.precision))
     feeds = [
-        on_device({"x": single_node_data(layer, batch, request.precision)}, device)
+        single_node_feeds(conv, single_node_data(layer, batch, request.precision), sides, device)
         for batch in request.batches
     ]
-    sides = (DEFAULT, convswap_side(device, request.precision))
     # Each fixed batch has its own session, since a session that ran another shape would plan again.
     fixed = [single_node_sessions(conv, sides, device) for _ in feeds]
     changing = single_node_sessions(conv, sides, device)
     samples: list[Sample] = []
     for side, session in changing.items():
         for sessions, batch_feeds in zip(fixed, feeds, strict=True):
-            same = AlternatingRuns([BoundRun(sessions[side], batch_feeds, device) for _ in feeds])
+            same = AlternatingRuns([BoundRun(sessions[side], batch_feeds[side], device) for _ in feeds])
             samples.append(sample_of(same))
-        in_turn = AlternatingRuns([BoundRun(session, batch_feeds, device) for batch_feeds in feeds])
+        in_turn = AlternatingRuns([BoundRun(session, batch_feeds[side], device) for batch_feeds in feeds])
         samples.append(sample_of(in_turn))
     times = iter(each.median for each in measure(dict(enumerate(samples)), BACK_TO_BACK).values())
     milliseconds_by_key: dict[str, float | None] = {}

@@ -22,18 +22,19 @@ from convswap.graph.swap import DEFAULT_PRECISION
 from convswap.progress import Progress
 from convswap.reference.metrics import REFERENCE_IMAGES
 from convswap.runtime.device import Device, choose_device
-from convswap.runtime.layers import ConvLayer
-from convswap.runtime.sessions import AGAINST, DEFAULT, BoundRun, convswap_side, on_device, other_sides
+from convswap.runtime.layers import INT8, ConvLayer
+from convswap.runtime.sessions import AGAINST, DEFAULT, BoundRun, convswap_side, other_sides
 from convswap.timing.algorithm_times import algorithm_rows
 from convswap.timing.floor import floor_ms
 from convswap.timing.gpu_timer import GpuTimer
 from convswap.timing.sampler import BACK_TO_BACK, FIND_FASTEST, measure, sample_of, single_runs
 from convswap.timing.single_node import (
-    SINGLE_NODE_PRECISIONS,
+    BENCH_PRECISIONS,
     samples_of,
     single_node,
     single_node_data,
     single_node_error,
+    single_node_feeds,
     single_node_sessions,
     single_node_weights,
 )
@@ -47,7 +48,7 @@ MAX_BACK_TO_BACK_BATCH = 4096
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """Layers and batches to time on a device; `precision` is one of `SINGLE_NODE_PRECISIONS`.
+    """Layers and batches to time on a device; `precision` is one of `BENCH_PRECISIONS`.
 
     `batches` has the requested batches. If it is empty, `runs` has the usual batch of each layer.
     """
@@ -74,8 +75,10 @@ def bench_request(
         ConvswapError: a name is not known, no layer matches, a batch is out of range or given twice, or the
             device cannot be used or has no such algorithm.
     """
-    if precision not in SINGLE_NODE_PRECISIONS:
-        raise unknown_name("precision", precision, SINGLE_NODE_PRECISIONS)
+    if suite == INT8 and precision == DEFAULT_PRECISION:
+        precision = INT8
+    if precision not in BENCH_PRECISIONS:
+        raise unknown_name("precision", precision, BENCH_PRECISIONS)
     check_algorithm(algorithm)
     chosen = choose_device(device)
     sizes = () if batches is None else batch_sizes(batches)
@@ -106,8 +109,9 @@ def run_suite(
     """Yield a row for every layer of `suite` and every batch, with the keys of `convswap bench --json`.
 
     `layers` is a regular expression; only layers whose name contains a match are timed. `precision` is "tf32"
-    or "ieee" for float32 tensors, or the type of all tensors, "float16" or "bfloat16". `batches` defaults to
-    each layer's usual batch: 10,000 on the GPU and 100 on the CPU for the course, 256 and 8 for a large
+    or "ieee" for float32 tensors, the type of all tensors, "float16" or "bfloat16", or "int8" for a QuantConv
+    against the QDQ nodes that it replaces, which the suite "int8" has in place of "tf32". `batches` defaults
+    to each layer's usual batch: 10,000 on the GPU and 100 on the CPU for the course, 256 and 8 for a large
     network, and for other suites a batch of the suite on the GPU and 1 on the CPU. Times are medians in
     milliseconds. With `against="all"`, "best_other_ms" and "best_other" have the best of the CUDA provider's
     other options, and of PyTorch's convolutions if PyTorch is installed; otherwise, and on the CPU, both are
@@ -145,13 +149,13 @@ def _row(
     x = single_node_data(layer, batch, precision)
     alone = single_node(layer, precision, request.algorithm)
     sides = (DEFAULT, convswap_side(device, precision), *other_sides(device, against))
-    feeds = on_device({"x": x}, device)
+    feeds = single_node_feeds(alone, x, sides, device)
     options = {} if timer is None else timer.provider_options
     runs: dict[str, BoundRun | PyTorchRun] = {
-        side.name: BoundRun(session, feeds, device)
+        side.name: BoundRun(session, feeds[side], device)
         for side, session in single_node_sessions(alone, sides, device, options).items()
     }
-    if against == "all" and device.name == "cuda":
+    if against == "all" and device.name == "cuda" and precision != INT8:
         runs.update(pytorch_runs(layer, x, single_node_weights(layer, precision), precision, timer))
     medians, method = _time(runs, device, timer)
     others = {name: median for name, median in medians.items() if name not in ("default", "convswap")}
@@ -231,6 +235,6 @@ def _algorithms_row(layer: SuiteLayer, batch: int, request: BenchRequest) -> dic
     x = single_node_data(layer, min(batch, REFERENCE_IMAGES), precision)
     return {
         **_common(alone, x, batch, request, {"convswap": median, **others}),
-        "distance_percent": 100 * (median / min(median, *others.values()) - 1),
+        "distance_percent": 100 * (median / min([median, *others.values()]) - 1),
         "algorithms": algorithm_rows(times),
     }

@@ -31,14 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         metavar="SUITE",
         help="course (default), many-channels, one-d, three-d, depthwise-grouped, small-groups, "
-        "first-layers, one-image, fused or a large network",
+        "first-layers, one-image, fused, int8 or a large network",
     )
     suite.completer = suite_names
     parser.add_argument("--layers", metavar="REGEX", help="only the layers whose name matches")
     parser.add_argument("--batch", metavar="B,...", help="batch sizes")
     add_common(parser, "--device")
     add_older_card(parser)
-    add_kernel_options(parser, precisions="tf32 or ieee for float32 tensors, float16 or bfloat16")
+    add_kernel_options(
+        parser, precisions="tf32 or ieee for float32 tensors, float16, bfloat16, or int8 for quantised Convs"
+    )
     parser.add_argument(
         "--against",
         default="default",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +21,7 @@ from convswap.comparison.preparation import (
     prepare,
 )
 from convswap.comparison.result import Comparison, LayerResult, SideResult
-from convswap.comparison.verdict import ConvsAlone, Verdict, conv_is_right, judge
-from convswap.graph.plain_model import count_quantised
+from convswap.comparison.verdict import ConvAlone, ConvsAlone, Verdict, judge, with_codes
 from convswap.graph.swap import DEFAULT_LAYOUT, DEFAULT_PRECISION, FLOAT16_ON_CPU, QUANTISED_LAYOUT
 from convswap.inputs.feeds import Feeds, Source, input_shapes
 from convswap.inputs.model_with_data import UserModel
@@ -30,7 +30,13 @@ from convswap.inputs.sample_shapes import InputShape, shape_notes, shape_notes_o
 from convswap.inputs.user_inputs import UserInputs
 from convswap.progress import Progress, silent
 from convswap.reference.evaluation import evaluate
-from convswap.reference.metrics import REFERENCE_IMAGES, has_finite, relative_l2_error
+from convswap.reference.metrics import (
+    REFERENCE_IMAGES,
+    CodeDifference,
+    code_difference,
+    has_finite,
+    relative_l2_error,
+)
 from convswap.runtime.device import Device, choose_device, environment
 from convswap.runtime.layers import Capture, ConvLayer
 from convswap.runtime.library import OpLibraries, using_op_libraries
@@ -165,6 +171,7 @@ def _compare_with(model: UserModel, options: CompareOptions, report: Progress) -
     compared_outputs = errors_against_reference(compared, reference_feeds, runs.outputs, report)
     rows = _layer_rows(compared, reference_feeds, report) if options.time_layers else ()
 
+    @functools.cache
     def check_convs() -> ConvsAlone:
         return _check_convs(compared, rows, reference_feeds, report)
 
@@ -174,6 +181,8 @@ def _compare_with(model: UserModel, options: CompareOptions, report: Progress) -
         quantises=compared.quantises,
         check_convs=check_convs,
     )
+    if any(layer.has_code_results for layer in compared.layers):
+        verdict = with_codes(verdict, check_convs())
     return _comparison(compared, runs, (plan, compared_outputs, verdict), rows)
 
 
@@ -241,22 +250,24 @@ def _check_convs(
 ) -> ConvsAlone:
     """Return which Convs are right alone, from the rows if there are any; otherwise run each Conv now."""
     if rows or not compared.layers:
-        errors = {row.node: row.relative_l2_error for row in rows}
+        alone = {row.node: _conv_alone(row.relative_l2_error, row.codes) for row in rows}
     else:
         capture, feeds = compared.capture(), on_device(reference_feeds, compared.device)
-        errors = {}
+        alone = {}
         for number, layer in enumerate(compared.layers, start=1):
             report(f"checking Conv {number} of {len(compared.layers)} alone")
             inputs = capture.inputs(layer, feeds)
             sessions = _layer_sessions(compared, layer, _ranks(inputs), (DEFAULT, compared.convswap_side))
-            errors[layer.name] = _layer_errors(compared, layer, sessions, inputs)
-    errors = {name: by_side for name, by_side in errors.items() if not np.isnan(by_side["convswap"])}
-    wrong = (
-        name
-        for name, by_side in errors.items()
-        if not conv_is_right(by_side["default"], by_side["convswap"], compared.tolerances.requested)
-    )
-    return ConvsAlone(len(errors), tuple(wrong))
+            alone[layer.name] = _conv_alone(*_layer_errors(compared, layer, sessions, inputs))
+    alone = {name: conv for name, conv in alone.items() if not np.isnan(conv.convswap)}
+    wrong = (name for name, conv in alone.items() if not conv.is_right(compared.tolerances.requested))
+    codes = {name: conv.codes[1] for name, conv in alone.items() if conv.codes is not None}
+    return ConvsAlone(len(alone), tuple(wrong), codes)
+
+
+def _conv_alone(errors: Mapping[str, float], codes: Mapping[str, CodeDifference] | None) -> ConvAlone:
+    both = None if codes is None else (codes["default"], codes["convswap"])
+    return ConvAlone(errors["default"], errors["convswap"], both)
 
 
 def _comparison(
@@ -350,13 +361,9 @@ def _notes(
     if compared_outputs.in_float32:
         operators = ", ".join(compared_outputs.in_float32)
         yield f"computed in float32 for the reference, having no float64 form: {operators}"
-    quantised = count_quantised(compared.swapping.model)
-    alone = sum(layer.convolutions for layer in compared.layers)
-    in_subgraphs = compared.swapped_convs - quantised - alone
+    in_subgraphs = compared.swapped_convs - sum(layer.convolutions for layer in compared.layers)
     if in_subgraphs > 0:
         yield f"{in_subgraphs} swapped Conv in subgraphs: timed as part of the whole model only"
-    if quantised:
-        yield f"{quantised} QuantConv: timed as part of the whole model only"
     if compared_outputs.reference_note:
         yield compared_outputs.reference_note
     if not options.time_layers:
@@ -365,7 +372,10 @@ def _notes(
     if change is not None:
         yield from change.lines()
         if change.nodes and options.time_layers:
-            yield "each Conv alone was timed in NCHW on both sides"
+            if any(layer.is_quantised for layer in compared.layers):
+                yield "each QuantConv alone was timed in its own layout, the nodes that it replaces in NCHW"
+            if not all(layer.is_quantised for layer in compared.layers):
+                yield "each Conv alone was timed in NCHW on both sides"
     yield from shape_notes(*compared.shape_arguments)
     if compared_outputs.without_elements:
         yield (
@@ -433,28 +443,48 @@ def _compare_layer(
     device = compared.device
     timed = capture.inputs(layer, first_batch)
     sessions = _layer_sessions(compared, layer, _ranks(timed), compared.sides)
-    times = _measure(sessions, timed, device)
+    converted = _swapped_inputs(layer, timed, device)
+    samples = {
+        side: sample_of(BoundRun(session, converted if side.uses_convswap else timed, device))
+        for side, session in sessions.items()
+    }
+    times = measure(samples, single_runs(device))
     problem = layer.problem(shapes_of(timed))
     captured = timed if reference_inputs is first_batch else capture.inputs(layer, reference_inputs)
+    errors, codes = _layer_errors(compared, layer, sessions, captured)
     return LayerResult(
         node=layer.name,
         fused=layer.fused,
         algorithm=_native.choose(problem, device.name, **layer.planner_arguments),
         milliseconds={side.name: times[side].median for side in compared.sides},
         floor_ms=floor_ms(problem, device.card, layer.arithmetic),
-        relative_l2_error=_layer_errors(compared, layer, sessions, captured),
+        relative_l2_error=errors,
+        precision=layer.arithmetic,
+        codes=codes,
     )
+
+
+def _swapped_inputs(
+    layer: ConvLayer, inputs: Mapping[str, onnxruntime.OrtValue], device: Device
+) -> Mapping[str, onnxruntime.OrtValue]:
+    """Return the inputs of the swapped node of `layer`, given those of the nodes that it replaces."""
+    if not layer.nhwc:
+        return inputs
+    arrays = {name: host_array(value, device) for name, value in inputs.items()}
+    return on_device(layer.swapped_inputs(arrays), device)
 
 
 def _layer_sessions(
     compared: Compared, layer: ConvLayer, ranks: Mapping[str, int], sides: Sequence[Side]
 ) -> dict[Side, onnxruntime.InferenceSession]:
+    # Operators beside the Conv, such as QLinearConv, may have no kernel on the device.
+    is_conv_alone = not layer.fused and not layer.is_quantised
     return {
         side: make_session(
             layer.model(ranks, swapped=side.uses_convswap),
             side,
             compared.device,
-            only_device=side.uses_convswap or not layer.fused,
+            only_device=side.uses_convswap or is_conv_alone,
         )
         for side in sides
     }
@@ -465,18 +495,29 @@ def _layer_errors(
     layer: ConvLayer,
     sessions: _Sessions,
     inputs: Mapping[str, onnxruntime.OrtValue],
-) -> dict[str, float]:
-    """Return the relative L2 error of one layer on each side, against float64."""
+) -> tuple[dict[str, float], dict[str, CodeDifference] | None]:
+    """Return the relative L2 error of one layer on each side against float64, and the differing codes.
+
+    If the results are no codes, None stands for the differences of codes.
+    """
     checked = {name: host_array(value, compared.device) for name, value in inputs.items()}
     reference = evaluate(layer.model(_ranks(inputs), swapped=False), checked).outputs[0]
-    errors = {
-        side.name: relative_l2_error(run(session, checked)[0], reference)
+    results = {
+        side.name: layer.result_in_nchw(run(session, layer.swapped_inputs(checked))[0])
+        if side.uses_convswap
+        else run(session, checked)[0]
         for side, session in sessions.items()
     }
+    codes = None
+    if layer.has_code_results:
+        codes = {name: code_difference(result, reference) for name, result in results.items()}
+        zero_point = layer.y_zero_point
+        results = {name: result.astype(np.float64) - zero_point for name, result in results.items()}
+        reference = reference.astype(np.float64) - zero_point
+    errors = {name: relative_l2_error(result, reference) for name, result in results.items()}
     # An error of 0 means nothing if the reference has no finite element.
-    return {
-        name: error if error > 0 or has_finite(reference) else float("nan") for name, error in errors.items()
-    }
+    is_known = has_finite(reference)
+    return {name: error if error > 0 or is_known else float("nan") for name, error in errors.items()}, codes
 
 
 def _ranks(values: Mapping[str, onnxruntime.OrtValue]) -> dict[str, int]:

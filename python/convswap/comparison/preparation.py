@@ -36,7 +36,7 @@ from convswap.inputs.sample_shapes import InputShape
 from convswap.inputs.user_inputs import UserInputs
 from convswap.reference.metrics import ROUNDING, TOLERANCES
 from convswap.runtime.device import Device
-from convswap.runtime.layers import Capture, ConvLayer, conv_layers
+from convswap.runtime.layers import Capture, ConvLayer, conv_layers, in_layouts_of
 from convswap.runtime.library import OpLibraries
 from convswap.runtime.memory import (
     exceeds_free_memory,
@@ -147,6 +147,7 @@ class Compared:
         kinds = {
             _STORED.get(layer.element_type, layer.setting("precision", DEFAULT_PRECISION))
             for layer in self.layers
+            if not layer.is_quantised
         }
         return kinds | ({self.options.precision} if self.swapping.swapped else set())
 
@@ -190,8 +191,10 @@ def prepare(model: UserModel, options: CompareOptions, device: Device) -> Compar
     )
     check_algorithm(options.algorithm, device.name)
     sides = (DEFAULT, convswap_side(device, options.precision), *other_sides(device, options.against))
-    # Each Conv alone is compared in NCHW, the layout of the default provider.
-    layers = conv_layers(swapping.nchw_model, unfused_model(tested.model, swapping))
+    # Each Conv alone is compared in NCHW, the layout of the default provider, a QuantConv in its own.
+    layers = in_layouts_of(
+        conv_layers(swapping.nchw_model, unfused_model(tested.model, swapping)), swapping.layout
+    )
     return Compared(options, device, tested, source, swapping, layers, sides)
 
 

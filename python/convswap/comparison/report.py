@@ -10,9 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from convswap.comparison.result import Comparison, LayerResult, SideResult
+from convswap.graph.domain import QUANT_OP
 from convswap.graph.fusion.fuse import fusion_remarks
 from convswap.output.pages import Bar, BarPage, BarRow, bar_html
 from convswap.output.tables import error, milliseconds, plain_table, three_digits, times_faster, versions_line
+from convswap.runtime.layers import INT8
 
 # A speedup from here on is not called slower: two measurements of the same model differ by as much.
 _NO_SLOWER = 0.98
@@ -42,6 +44,8 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
         others = [name for name in comparison.sides if name not in ("default", "convswap")]
         if others:
             tables.append(_others_table(comparison, others))
+        if any(layer.codes is not None for layer in comparison.layers):
+            tables.append(_codes_table(comparison))
     if comparison.left:
         tables.append(_left_table(comparison))
     return tables
@@ -87,9 +91,18 @@ def heading(comparison: Comparison) -> str:
         f"{comparison.model}: {provider} by default, and with convswap's Conv\n"
         f"{versions_line(dict(comparison.environment), comparison.device.title)}\n"
         f"{comparison.images:,} images of {comparison.dataset}, batch {comparison.batch:,}, "
-        f"precision {comparison.precision}, algorithm {options['algorithm']}"
+        f"precision {_precisions(comparison)}, algorithm {options['algorithm']}"
         f"{', fused' if options.get('fuse') else ''}"
     )
+
+
+def _precisions(comparison: Comparison) -> str:
+    # Without layers, only the records of this swap tell.
+    of_layers = sum(layer.precision == INT8 for layer in comparison.layers)
+    quantised = max(of_layers, sum(record.op == QUANT_OP for record in comparison.fused))
+    if not quantised:
+        return comparison.precision
+    return INT8 if quantised == comparison.swapped else f"{comparison.precision}, {INT8} of QuantConv"
 
 
 def _sides_table(comparison: Comparison) -> Table:
@@ -186,6 +199,19 @@ def _others_table(comparison: Comparison, others: list[str]) -> Table:
         table.add_row(Text(layer.title), *(milliseconds(layer.milliseconds[name]) for name in sides))
     table.add_section()
     table.add_row(_sum_title(comparison), *(milliseconds(comparison.layers_sum(name)) for name in sides))
+    return table
+
+
+def _codes_table(comparison: Comparison) -> Table:
+    table = plain_table("Codes of each QuantConv alone, for equal input codes, against float64")
+    table.add_column("node", overflow="fold")
+    for heading in ("equal by default", "equal convswap", "largest step by default", "convswap"):
+        table.add_column(heading, justify="right", overflow="fold")
+    for layer in comparison.layers:
+        if layer.codes is not None:
+            both = [layer.codes[name] for name in ("default", "convswap")]
+            shares = (_share(difference.equal) for difference in both)
+            table.add_row(Text(layer.title), *shares, *(str(difference.steps) for difference in both))
     return table
 
 

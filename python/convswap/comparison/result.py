@@ -11,7 +11,9 @@ from convswap.graph.fusion.fuse import Fused, NotFused
 from convswap.graph.layout.choose import LayoutChange
 from convswap.graph.swap import NotSwapped
 from convswap.output.files import finite
+from convswap.reference.metrics import CodeDifference
 from convswap.runtime.device import Device
+from convswap.runtime.layers import INT8
 from convswap.timing.sampler import Times
 
 SCHEMA = 1
@@ -33,7 +35,9 @@ class LayerResult:
     """One Conv alone: the median milliseconds and the relative L2 error of each side, by the side's name.
 
     `fused` has the ops that are fused with the Conv, in order; the other sides compute them in separate
-    nodes. `floor_ms` is None if the device's bandwidth and rate are not known.
+    nodes. `floor_ms` is None if the device's bandwidth and rate are not known. `precision` is that of the
+    products, "int8" for a QuantConv. `codes` has the differences from float64 if the results are codes; the
+    relative L2 error is that of the dequantised numbers.
     """
 
     node: str
@@ -42,6 +46,8 @@ class LayerResult:
     floor_ms: float | None
     relative_l2_error: Mapping[str, float]
     fused: tuple[str, ...] = ()
+    precision: str = ""
+    codes: Mapping[str, CodeDifference] | None = None
 
     @property
     def title(self) -> str:
@@ -125,7 +131,8 @@ class Comparison:
         Beyond the schema's keys it has "tolerance", "within_tolerance", "truth_images", "layers_sum_ms" (of
         each side, None if no Conv was timed alone), "notes", "fused" and "not_fused" as `swap --report`
         writes them, its "layout" if that was asked for, the "elements_that_differ", the ops "fused" of each
-        layer and, for the other options of the provider, "others" and "others_ms" of each layer.
+        layer and, for the other options of the provider, "others" and "others_ms" of each layer. A layer that
+        is a QuantConv has "precision" and, if it gives codes, "equal_codes" (a share) and "largest_step".
         """
         both = ("default", "convswap")
         others = [name for name in self.sides if name not in both]
@@ -185,6 +192,11 @@ def _layer_json(layer: LayerResult, other_names: list[str]) -> dict[str, Any]:
         "floor_ms": layer.floor_ms,
         "relative_l2_error": {name: layer.relative_l2_error[name] for name in ("default", "convswap")},
     }
+    if layer.precision == INT8:
+        result["precision"] = layer.precision
+    if layer.codes is not None:
+        result["equal_codes"] = {name: layer.codes[name].equal for name in ("default", "convswap")}
+        result["largest_step"] = {name: layer.codes[name].steps for name in ("default", "convswap")}
     if other_names:
         result["others_ms"] = {name: layer.milliseconds[name] for name in other_names}
     return result

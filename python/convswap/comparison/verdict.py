@@ -7,16 +7,26 @@ their rounding. In these cases an output of the convswap side is right if it agr
 is also right if its error is not much larger than the default side's error or change, and every Conv alone is
 right. The Convs alone reveal a kernel that computes something else, since no such model makes a Conv alone
 wrong.
+
+A QuantConv alone is right if at most one code of a thousand differs from float64's, by one step, for equal
+input codes, or if the default side differs by about as much. The outputs count as different if a QuantConv is
+wrong.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from convswap.output.tables import error
-from convswap.reference.metrics import MAX_DIFFERING_SHARE, NO_DIFFERENCE, Difference
+from convswap.reference.metrics import (
+    MAX_DIFFERING_CODES,
+    MAX_DIFFERING_SHARE,
+    NO_DIFFERENCE,
+    CodeDifference,
+    Difference,
+)
 
 # The maximum error of the convswap side, as a multiple of the larger of two: the default side's error, and
 # the default side's largest change in eight perturbed runs. In 75 of 480 chains of 2 to 20 quantised Convs,
@@ -47,11 +57,36 @@ class OutputErrors:
 
 
 @dataclass(frozen=True)
+class ConvAlone:
+    """The errors of both sides of a Conv alone against float64; `codes` if its results are codes."""
+
+    default: float
+    convswap: float
+    codes: tuple[CodeDifference, CodeDifference] | None = None
+
+    def is_right(self, tolerance: float) -> bool:
+        """Return whether the Conv is right on the convswap side."""
+        if self.codes is None:
+            return conv_is_right(self.default, self.convswap, tolerance)
+        return codes_are_right(*self.codes)
+
+
+@dataclass(frozen=True)
 class ConvsAlone:
-    """The number of Convs that were checked alone, on their real inputs, and the names of the wrong Convs."""
+    """The number of Convs that were checked alone, on their real inputs, and the names of the wrong Convs.
+
+    `codes` has the differences of the convswap side for each QuantConv that gives codes, `wrong_codes` those
+    that are wrong.
+    """
 
     checked: int
     wrong: tuple[str, ...] = ()
+    codes: Mapping[str, CodeDifference] = field(default_factory=dict)
+
+    @property
+    def wrong_codes(self) -> Mapping[str, CodeDifference]:
+        """The differences of the wrong nodes that give codes."""
+        return {name: difference for name, difference in self.codes.items() if name in self.wrong}
 
 
 @dataclass(frozen=True)
@@ -104,6 +139,40 @@ class _Case:
 def conv_is_right(default: float, convswap: float, tolerance: float) -> bool:
     """Return whether a Conv alone is right on the convswap side, given the errors of both sides."""
     return convswap <= tolerance or (default > tolerance and convswap <= MAX_ERROR_RATIO * default)
+
+
+def codes_are_right(default: CodeDifference, convswap: CodeDifference) -> bool:
+    """Return whether the codes of the convswap side are right, given the differences of both sides."""
+    if convswap.is_rounding:
+        return True
+    is_near = convswap.differing <= MAX_ERROR_RATIO * default.differing
+    return not default.is_rounding and convswap.steps <= default.steps and is_near
+
+
+def with_codes(verdict: Verdict, convs: ConvsAlone) -> Verdict:
+    """Return `verdict` with that on the QuantConv nodes of `convs` that give codes."""
+    if not convs.codes:
+        return verdict
+    least = min(convs.codes.values(), key=lambda difference: difference.equal)
+    steps = max(difference.steps for difference in convs.codes.values())
+    note = (
+        f"codes of each QuantConv alone, for equal input codes: at least {_floored(least.equal)} equal "
+        f"float64's, and the largest difference is {steps} {'step' if steps == 1 else 'steps'}"
+    )
+    if not convs.wrong_codes:
+        return replace(verdict, notes=(*verdict.notes, note))
+    name, worst = max(convs.wrong_codes.items(), key=lambda item: (item[1].steps, -item[1].equal))
+    evidence = (
+        f"QuantConv {name} alone gives {_floored(worst.equal)} equal codes, largest difference "
+        f"{worst.steps}; at least {_floored(1 - MAX_DIFFERING_CODES)} have to be equal, and none more than "
+        "one step off."
+    )
+    return Verdict(False, evidence, (*verdict.notes, note))
+
+
+def _floored(share_of_codes: float) -> str:
+    """Return a share in per cent, which is 100 only if it is the whole."""
+    return f"{math.floor(1e4 * share_of_codes + 1e-9) / 100:g} %"
 
 
 def judge(

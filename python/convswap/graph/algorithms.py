@@ -29,6 +29,21 @@ def check_algorithm(name: str, device: str | None = None) -> None:
     raise unknown_name(kind, name, usable)
 
 
+def takes_codes(name: str) -> bool:
+    """Return whether the algorithm `name` computes codes on some device, or leaves the planner the choice."""
+    if name in (AUTO, TUNED):
+        return True
+    problem = _native.Problem(
+        (1, 8, 8, 64), (64, 64, 1, 1), type="int8", input_layout="NHWC", output_layout="NHWC"
+    )
+    devices = [entry.device for entry in _native.catalog() if entry.name == name]
+    capability = {"cpu": 0, "cuda": 90}
+    return any(
+        not _native.why_not(problem, name, device, compute_capability=capability[device])
+        for device in devices
+    )
+
+
 def rungs() -> list[_native.Algorithm]:
     """Return the rungs of the ladder in this build, in order."""
     return [entry for entry in _native.catalog() if entry.by_name_alone]

@@ -277,15 +277,17 @@ def expand_layout_pool(node: onnx.NodeProto, opset: int) -> list[onnx.NodeProto]
 
 
 def fused_parts(node: onnx.NodeProto) -> tuple[str, ...]:
-    """Return the ops that `node`, a FusedConv or LayoutConv, computes besides its main convolution, in order.
+    """Return the ops that a fused node or a QuantConv computes besides its main convolution, in order.
 
     These are a depthwise Conv and its activation before it, and an Add, an activation and a pool after it.
+    The roundings of a QuantConv are left out.
     """
     attributes = _attributes(node)
+    residual = _input(node, 6) if is_quant_op(node) else _residual(node)
     parts = (
-        "Conv" if depthwise_weights(node) else "None",
+        "Conv" if not is_quant_op(node) and depthwise_weights(node) else "None",
         attributes.get("depthwise_activation", "None"),
-        "Add" if _residual(node) else "None",
+        "Add" if residual else "None",
         attributes.get("activation", "None"),
         attributes.get("pool", "None"),
     )

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import onnx
 import onnx_ir as ir
+from onnx import numpy_helper
 
 from convswap.graph.constants import PASS_THROUGH_OPS
-from convswap.graph.domain import ONNX_DOMAINS, is_convswap_op
-from convswap.graph.external_weights import SplitModel, Weights
+from convswap.graph.domain import ONNX_DOMAINS, is_convswap_op, is_quant_op
+from convswap.graph.external_weights import SplitModel, Weights, is_external_weight
 from convswap.graph.plain_model import TensorShapes, onnx_opset, plain_nodes
 from convswap.graph.serialisation import copy_of
 from convswap.graph.swap import SwapResult, swap
@@ -51,19 +52,26 @@ def find_replaced_nodes(
 
     `convs` are convswap nodes of a main graph, `constants` are the names of that graph's constants, and
     `unfused` is the model before fusing. A fused node replaces those nodes of `unfused` that compute its
-    output from its inputs. A node without fused nodes is left out.
+    output from its inputs. A node without fused nodes is left out, and a QuantConv of whose inputs one is not
+    in `unfused`.
     """
     message, weights = unfused
     tensors = constants_of(message.graph)
-    nodes = list(message.graph.node)
+    nodes = _with_merged_quantisations(message.graph.node, tensors)
     producers = {output: index for index, node in enumerate(nodes) for output in node.output if output}
     opset = onnx_opset(message.opset_import)
     shapes = {name: tensor.dims for name, tensor in tensors.items() if tensor.dims}
     replaced = {}
     for conv in convs:
         input_names = tensors.keys() | {name for name in conv.input if name not in constants}
-        chain = [nodes[index] for index in _nodes_between(input_names, conv.output[0], nodes, producers)]
-        if len(chain) == 1:
+        try:
+            indices = _nodes_between(input_names, conv.output[0], nodes, producers)
+        except KeyError:
+            if not is_quant_op(conv):
+                raise
+            continue
+        chain = [nodes[index] for index in indices]
+        if len(chain) == 1 and is_quant_op(chain[0]) == is_quant_op(conv):
             continue
         read = {name for node in chain for name in node.input}
         plain = [onnx_node for node in chain for onnx_node in _plain_nodes(node, opset, tensors, shapes)]
@@ -74,6 +82,37 @@ def find_replaced_nodes(
         constants_read = {name: tensor for name, tensor in tensors.items() if name in read}
         replaced[conv.output[0]] = ReplacedNodes(tuple(plain), constants_read, weights, tuple(ops))
     return replaced
+
+
+def _with_merged_quantisations(
+    nodes: Iterable[onnx.NodeProto], tensors: Mapping[str, onnx.TensorProto]
+) -> list[onnx.NodeProto]:
+    """Return `nodes` with all readers of equal codes reading those of the first QuantizeLinear.
+
+    `swap` makes one of the QuantizeLinear nodes that quantise a value alike.
+    """
+    first: dict[tuple[object, ...], str] = {}
+    merged: dict[str, str] = {}
+    result = []
+    for node in nodes:
+        if any(name in merged for name in node.input):
+            node = copy_of(node)
+            node.input[:] = [merged.get(name, name) for name in node.input]
+        result.append(node)
+        if node.op_type == "QuantizeLinear" and node.domain in (*ONNX_DOMAINS, "com.microsoft"):
+            key = (node.input[0], *(_content(name, tensors) for name in node.input[1:3]))
+            codes = first.setdefault(key, node.output[0])
+            if codes != node.output[0]:
+                merged[node.output[0]] = codes
+    return result
+
+
+def _content(name: str, tensors: Mapping[str, onnx.TensorProto]) -> object:
+    """Return the type and values of a constant, or the name of a value that is not constant."""
+    if name not in tensors or is_external_weight(tensors[name]):
+        return name
+    array = numpy_helper.to_array(tensors[name])
+    return array.dtype.str, array.reshape(-1).tobytes()
 
 
 def _nodes_between(

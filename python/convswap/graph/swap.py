@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from convswap import _native
 from convswap.errors import ConvswapError, require_count, root_cause, unknown_name
+from convswap.graph.algorithms import check_algorithm, takes_codes
 from convswap.graph.domain import (
     DOMAIN,
     DOMAIN_VERSION,
@@ -173,7 +174,8 @@ def swap(
 
     Args:
         model: the path of an ONNX file, or a model in memory, which is not modified.
-        algorithm: the name of an algorithm of the catalog for every swapped node, "auto" or "tuned".
+        algorithm: the name of an algorithm of the catalog for every swapped node, "auto" or "tuned". A
+            QuantConv keeps "auto" if the algorithm computes no codes.
         precision: "tf32" or "ieee".
         only: a regular expression; only Convs whose name contains a match are swapped, or fused.
         fold: whether to fold the constant biases, scales and batch normalisations after swapped Convs.
@@ -192,9 +194,6 @@ def swap(
         raise unknown_name("layout", layout, LAYOUTS)
     require_count("batch", batch)
     if algorithm != "auto":
-        # Imported here because swapping with the default algorithm does not need the compiled catalog.
-        from convswap.graph.algorithms import check_algorithm
-
         check_algorithm(algorithm)
     if precision not in PRECISIONS:
         raise unknown_name("precision", precision, PRECISIONS)
@@ -250,14 +249,40 @@ def _is_estimated_faster(first: LayoutChange | None, second: LayoutChange | None
     return first is not None and second is not None and first.cost < second.cost
 
 
-def swap_without_pairs(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> SwapResult:
+def swap_without_pairs(
+    model: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
+    reasons: Mapping[str, str] | None = None,
+    *,
+    may_be_empty: bool = False,
+) -> SwapResult:
     """Return the same as `swap` with `fuse`, but fuse no depthwise Conv with the 1x1 Conv after it.
 
+    Quantised Convs become Convs of numbers. The Convs named in `reasons` are not swapped, for these reasons.
+
     Raises:
-        ConvswapError: the model cannot be read, or has no Conv that can be swapped.
+        ConvswapError: the model cannot be read, or has no Conv that can be swapped and `may_be_empty` is not
+            set.
     """
-    swapping = _swap_nodes(model, lambda _: NodeChoice(), lambda _: None, fuses=True)
-    return swapping.result(*_fuse_all(swapping, lambda _: True))
+    left = reasons or {}
+    swapping = _swap_nodes(model, lambda _: NodeChoice(), left.get, fuses=True, may_be_empty=may_be_empty)
+    return swapping.result(*_fuse_all(swapping, lambda name: name not in left))
+
+
+def quantised_convs(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> tuple[Fused, ...]:
+    """Return the records of the QuantConv nodes that `swap` with `fuse` makes.
+
+    Raises:
+        ConvswapError: the model cannot be read.
+    """
+    swapping = _swap_nodes(
+        model,
+        lambda _: NodeChoice(),
+        lambda _: "it is not quantised",
+        fuses=True,
+        quantises=lambda _: True,
+        may_be_empty=True,
+    )
+    return tuple(swapping.quantised)
 
 
 def _fuse_all(
@@ -291,18 +316,24 @@ def swap_selected(
     *,
     layout: str = DEFAULT_LAYOUT,
     batch: int = 1,
+    quantise: bool = False,
 ) -> SwapResult:
     """Return a copy of `model` in which the Convs named in `choices` are swapped, each by its own choice.
 
     The names are those that `swap` gives to the nodes. `layout` and `batch` are arguments of `swap`, but the
-    model in NCHW is not kept. All other Convs are recorded in `not_swapped` with the
-    reason `reason_for_others`. `not_fused` is empty. Everything else is as in `swap`.
+    model in NCHW is not kept. With `quantise`, all quantised convolutions become QuantConv. All other Convs
+    are recorded in `not_swapped` with the reason `reason_for_others`. `not_fused` is empty. Everything else
+    is as in `swap`.
 
     Raises:
         ConvswapError: the model cannot be read, or none of these Convs can be swapped.
     """
     swapping = _swap_nodes(
-        model, choices.__getitem__, lambda name: None if name in choices else reason_for_others, fuses=True
+        model,
+        lambda name: choices.get(name, NodeChoice()),
+        lambda name: None if name in choices else reason_for_others,
+        fuses=True,
+        quantises=(lambda _: True) if quantise else None,
     )
     stages = {node: choices[swapping.names[node]].max_stage for node in swapping.nodes}
     fused, _ = fuse_convs(swapping.copy, stages, swapping.names, swapping.types)
@@ -348,10 +379,12 @@ def _swap_nodes(
     *,
     fuses: bool,
     quantises: Callable[[str], bool] | None = None,
+    may_be_empty: bool = False,
 ) -> _Swapping:
     """Return a copy of `model` with its Convs swapped. `fuses` tells whether the caller then fuses Convs.
 
-    With `quantises`, the quantised convolutions for whose names it is true become QuantConv nodes.
+    With `quantises`, the quantised convolutions for whose names it is true become QuantConv nodes. A model
+    without a Conv that can be swapped is refused unless it `may_be_empty`.
     """
     copy, name, source = _load_copy(model)
     copy, not_inlined_reasons = inline_functions_with(copy, _is_conv)
@@ -380,13 +413,15 @@ def _swap_nodes(
         if reason is not None
     ]
     not_swapped += _not_swapped_in_functions(copy, not_inlined_reasons)
-    if not to_swap and not any(is_convswap_op(node) or is_quant_op(node) for node in _nodes(copy)):
+    has_ours = to_swap or any(is_convswap_op(node) or is_quant_op(node) for node in _nodes(copy))
+    if not has_ours and not may_be_empty:
         raise _nothing_to_swap(name, not_swapped)
     float16 = any(types.element_type(_values(node)) == ir.DataType.FLOAT16 for node in to_swap)
     if to_swap or fuses:
         types.correct()
     for node in to_swap:
         _make_custom_op(node, names[node], choice_of(names[node]))
+    _set_algorithms_of_codes(copy, {record.node: choice_of(record.node) for record in quantised})
     if to_swap:
         copy.opset_imports[DOMAIN] = DOMAIN_VERSION
     notes = (FLOAT16_ON_CPU,) if float16 else ()
@@ -479,6 +514,15 @@ def _make_custom_op(node: ir.Node, name: str, choice: NodeChoice) -> None:
         node.attributes["precision"] = ir.AttrString("precision", choice.precision)
     if choice.tuned:
         node.attributes["tuned"] = ir.AttrString("tuned", "\n".join(choice.tuned))
+
+
+def _set_algorithms_of_codes(model: ir.Model, choices: Mapping[str, NodeChoice]) -> None:
+    """Set the algorithms of new QuantConv nodes, by name; an algorithm for numbers alone leaves "auto"."""
+    for node in _nodes(model):
+        choice = choices.get(node.name or "") if is_quant_op(node) else None
+        algorithm = "auto" if choice is None else choice.algorithm
+        if algorithm != "auto" and takes_codes(algorithm):
+            node.attributes["algorithm"] = ir.AttrString("algorithm", algorithm)
 
 
 def _not_swapped_in_functions(model: ir.Model, reasons: Reasons) -> Iterator[NotSwapped]:

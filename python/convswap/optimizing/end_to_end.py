@@ -13,7 +13,7 @@ import onnxruntime
 from convswap.errors import ConvswapError
 from convswap.graph.fusion.fuse import Fused
 from convswap.graph.layout.choose import LayoutChange
-from convswap.graph.swap import DEFAULT_LAYOUT, NodeChoice, SwapResult
+from convswap.graph.swap import DEFAULT_LAYOUT, QUANTISED_LAYOUT, NodeChoice, SwapResult
 from convswap.optimizing.choice import MIN_MEAN_SPEEDUP
 from convswap.optimizing.measuring import MeasuredSegment
 from convswap.optimizing.pairs import MeasuredPair
@@ -45,6 +45,10 @@ _REPEATS = 2
 _REFERENCE_OPERATIONS = 20e9
 # The maximum error of the optimized model against float64, as a multiple of the original's.
 _MAX_OUTPUT_ERROR_RATIO = 1.25
+# The same, and the tolerance, with QuantConv nodes. A number between two steps goes to either on each side,
+# and later codes follow it, so that the errors of both sides differ by chance.
+_MAX_QUANTISED_ERROR_RATIO = 2.0
+_QUANTISED_TOLERANCE = TOLERANCES["float16"]
 # The maximum difference of outputs that depend on random numbers, as a multiple of the difference between two
 # runs of the original.
 _MAX_RANDOM_RATIO = 2.0
@@ -70,6 +74,7 @@ class Candidate:
     outputs_agree: bool = False
     wrong_convs: Mapping[str, str] = field(default_factory=dict)
     layout: LayoutChange | None = None
+    quantised: tuple[Fused, ...] = ()  # the QuantConv nodes
 
     @property
     def differs(self) -> bool:
@@ -93,6 +98,7 @@ def best_end_to_end(
     candidate before, or to the original if that is not faster or its outputs differ. The last ones, on a GPU,
     make tensors between Convs NHWC: with the Convs of the best candidate, and with all Convs that are as
     accurate as the default provider's, each fused as far as possible, because a Conv alone is timed in NCHW.
+    A model with quantised Convs is also tried with QuantConv nodes in NHWC, as `swap --fuse` makes them.
 
     If the outputs of a candidate without pairs differ, the Convs of the first such candidate that change them
     by themselves are left out, and the others are tried again. If no Conv is faster as a segment, and the
@@ -135,6 +141,9 @@ def _best_of(
         for tried, its_pairs in ((list(best.convs.values()), best.pairs), (accurate, ())):
             if tried:
                 best = _best([best, _run_end_to_end(original, tried, its_pairs, "auto")])
+    if prepared.quantised:
+        others = best.convs.values() if best.is_faster and best.outputs_agree else ()
+        best = _best([best, _run_quantised(original, list(others))])
     # If no Conv is faster as a segment, a speedup of the whole model must be more than noise.
     is_significant = faster or best.pairs or (best.times and mean_speedup(best.times) >= MIN_MEAN_SPEEDUP)
     return best if is_significant else Candidate(), differing
@@ -218,31 +227,60 @@ class _Original:
         return make_session(self.prepared.original, DEFAULT, self.prepared.device)
 
     def swap_and_open(
-        self, choices: Mapping[str, NodeChoice], layout: str = DEFAULT_LAYOUT
+        self, choices: Mapping[str, NodeChoice], layout: str = DEFAULT_LAYOUT, *, quantise: bool = False
     ) -> tuple[SwapResult, Sequence[onnxruntime.InferenceSession]]:
         """Return the model swapped by `choices`, and sessions of the original and the swapped model.
 
-        There are no sessions if another `layout` than NCHW was asked for and changes nothing.
+        There are no sessions if another `layout` than NCHW was asked for and changes nothing, unless
+        quantised Convs became QuantConv.
         """
         # The reference and the session take much memory, so each is made before folding makes new weights.
         _, default = self.reference_outputs, self.session
         optimized, swapping = swapped_model(
-            self.prepared.original, choices, NOT_SELECTED, layout, max(self.prepared.sources)
+            self.prepared.original, choices, NOT_SELECTED, layout, max(self.prepared.sources), quantise
         )
-        if layout != DEFAULT_LAYOUT and (swapping.layout is None or not swapping.layout.nodes):
+        if (
+            layout != DEFAULT_LAYOUT
+            and not quantise
+            and (swapping.layout is None or not swapping.layout.nodes)
+        ):
             return swapping, ()
         return swapping, (default, make_session(optimized, CONVSWAP, self.prepared.device))
 
     def compare_outputs(
-        self, sessions: Sequence[onnxruntime.InferenceSession], swapped: Sequence[MeasuredSegment]
+        self,
+        sessions: Sequence[onnxruntime.InferenceSession],
+        swapped: Sequence[MeasuredSegment],
+        *,
+        quantised: bool = False,
     ) -> tuple[dict[str, float], str, bool]:
-        """Return `_compare_outputs` for both `sessions`; in the second the Convs `swapped` are swapped."""
+        """Return `_compare_outputs` for both `sessions`; in the second the Convs `swapped` are swapped.
+
+        With `quantised` it also has QuantConv nodes.
+        """
         sample = self.prepared.sample
         default, optimized = (run_named(session, sample) for session in sessions)
-        tolerance = _tolerance(swapped, self.prepared.device)
+        tolerance = _QUANTISED_TOLERANCE if quantised else _tolerance(swapped, self.prepared.device)
         return _compare_outputs(
-            self.reference_outputs, default, optimized, tolerance, lambda: run_named(sessions[0], sample)
+            self.reference_outputs,
+            default,
+            optimized,
+            tolerance,
+            lambda: run_named(sessions[0], sample),
+            _MAX_QUANTISED_ERROR_RATIO if quantised else _MAX_OUTPUT_ERROR_RATIO,
         )
+
+    def times(self, sessions: Sequence[onnxruntime.InferenceSession]) -> tuple[WholeModelTimes, ...]:
+        """Return the times of both `sessions` at every batch."""
+        device, times = self.prepared.device, []
+        for batch, source in self.prepared.sources.items():
+            feeds = on_device(source.first(batch), device)
+            # The smaller speedup of two measurements counts, since other work on the machine may favour a
+            # side.
+            repeats = [end_to_end_times(sessions, feeds, device) for _ in range(_REPEATS)]
+            default, optimized = max(repeats, key=lambda times: times[1] / times[0])
+            times.append(WholeModelTimes(batch, default, optimized))
+        return tuple(times)
 
 
 def _run_end_to_end(
@@ -252,20 +290,13 @@ def _run_end_to_end(
     layout: str = DEFAULT_LAYOUT,
 ) -> Candidate:
     """Return the candidate that swaps `convs` and `pairs`; one without times if `layout` changes nothing."""
-    prepared, device = original.prepared, original.prepared.device
     choices = {conv.segment.name: conv.choice for conv in convs}
     for pair in pairs:
         choices |= pair.choices
     swapping, sessions = original.swap_and_open(choices, layout)
     if not sessions:
         return Candidate()
-    times = []
-    for batch, source in prepared.sources.items():
-        feeds = on_device(source.first(batch), device)
-        # The smaller speedup of two measurements counts, since other work on the machine may favour a side.
-        repeats = [end_to_end_times(sessions, feeds, device) for _ in range(_REPEATS)]
-        default, optimized = max(repeats, key=lambda times: times[1] / times[0])
-        times.append(WholeModelTimes(batch, default, optimized))
+    times = original.times(sessions)
     errors, reference, agree = original.compare_outputs(sessions, convs)
     by_name = {conv.segment.name: conv for conv in convs}
     return Candidate(
@@ -273,11 +304,33 @@ def _run_end_to_end(
         fused=swapping.fused,
         convs=by_name,
         pairs=tuple(pairs),
-        times=tuple(times),
+        times=times,
         errors=errors,
         reference=reference,
         outputs_agree=agree,
         layout=swapping.layout,
+    )
+
+
+def _run_quantised(original: _Original, convs: Sequence[MeasuredSegment]) -> Candidate:
+    """Return the candidate with QuantConv nodes in NHWC, and with the Convs of `convs` that remain."""
+    quantised = original.prepared.quantised
+    names = {record.node for record in quantised}
+    others = [conv for conv in convs if conv.segment.name not in names]
+    choices = {conv.segment.name: conv.choice for conv in others}
+    swapping, sessions = original.swap_and_open(choices, QUANTISED_LAYOUT, quantise=True)
+    times = original.times(sessions)
+    errors, reference, agree = original.compare_outputs(sessions, others, quantised=True)
+    return Candidate(
+        choices=choices,
+        fused=swapping.fused,
+        convs={conv.segment.name: conv for conv in others},
+        times=times,
+        errors=errors,
+        reference=reference,
+        outputs_agree=agree,
+        layout=swapping.layout,
+        quantised=quantised,
     )
 
 
@@ -291,6 +344,7 @@ def _compare_outputs(
     optimized: Arrays,
     tolerance: float,
     run_again: Callable[[], Arrays],
+    max_ratio: float = _MAX_OUTPUT_ERROR_RATIO,
 ) -> tuple[dict[str, float], str, bool]:
     """Return the errors of the outputs, the name of the reference, and whether all outputs agree.
 
@@ -318,7 +372,9 @@ def _compare_outputs(
     wrong = [
         name
         for name in names
-        if not _agrees({side: by_name[name] for side, by_name in differences.items()}, limits[name])
+        if not _agrees(
+            {side: by_name[name] for side, by_name in differences.items()}, limits[name], max_ratio
+        )
     ]
     # Empty outputs agree, such as those of a detector that detects nothing.
     is_known = bool(names) or not any(values.size for values in default.values())
@@ -371,15 +427,15 @@ def _arithmetic(conv: MeasuredSegment, device: Device) -> str:
     return "tf32" if device.name == "cuda" and layer.type_name == "float32" else "ieee"
 
 
-def _agrees(errors: Mapping[str, float], limit: float) -> bool:
+def _agrees(errors: Mapping[str, float], limit: float, max_ratio: float) -> bool:
     """Return whether an output agrees with the original's.
 
     It does if it differs from the original's by at most the tolerance of its arithmetic, or if its error
-    against float64 is at most that tolerance or 1.25 times the original's error.
+    against float64 is at most that tolerance or `max_ratio` times the original's error.
     """
     if errors["between"] <= limit:
         return True
     if "optimized" not in errors or not math.isfinite(errors["optimized"]):
         return False
     # Each side may differ from float64 by its rounding, the optimized model by little more than the original.
-    return errors["optimized"] <= max(limit, _MAX_OUTPUT_ERROR_RATIO * errors["default"])
+    return errors["optimized"] <= max(limit, max_ratio * errors["default"])

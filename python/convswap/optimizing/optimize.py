@@ -18,7 +18,7 @@ import onnx
 from convswap.errors import ConvswapError, batch_sizes
 from convswap.graph.fusion.fuse import Fused, Stage
 from convswap.graph.model_file import check_model_target, model_files
-from convswap.graph.swap import DEFAULT_LAYOUT, SwapResult, swap_selected
+from convswap.graph.swap import DEFAULT_LAYOUT, QUANTISED_LAYOUT, SwapResult, swap_selected
 from convswap.inputs.model_with_data import UserModel, open_model
 from convswap.inputs.sample_shapes import InputShape, shape_notes, shape_notes_on_error
 from convswap.inputs.user_inputs import UserInputs
@@ -37,11 +37,13 @@ from convswap.optimizing.result import NodeResult, Optimization
 from convswap.output.files import check_writable
 from convswap.progress import Progress, silent
 from convswap.runtime.device import choose_device, environment
+from convswap.runtime.layers import INT8
 from convswap.runtime.library import OpLibraries, using_op_libraries
 from convswap.runtime.memory import released_at_once
 
 # Reasons that reports give for Convs that are left as they are.
 _NOT_RUN = "the branch that it is in is not run with this input"
+_QUANTISED_TRIED = "with QuantConv nodes the whole model is not faster, or its outputs differ"
 _INNER = "it is in a subgraph, where it cannot be measured alone"
 
 
@@ -70,7 +72,8 @@ def optimize(
     swapped Conv whose segment takes up to 1.18 times the default provider's time is tried too. The model is
     written only if it is faster and its outputs agree. If the outputs differ even without depthwise Convs
     fused with 1x1 Convs, the Convs that change them by themselves are left as they are. On a GPU the whole
-    model is also tried with tensors between Convs in NHWC, see `swap`.
+    model is also tried with tensors between Convs in NHWC, see `swap`, and with QuantConv nodes in place of
+    its quantised Convs. On the CPU these are left as they are.
 
     Args:
         model: a network's name, the path of an ONNX file, or a model that holds its weights itself.
@@ -174,8 +177,15 @@ def _swap_best(best: Candidate, prepared: Prepared, model: UserModel) -> SwapRes
         return None
     # For user inputs the measured model may have tensors in place of sequences, optionals and defaults.
     user_model = prepared.original if prepared.options.inputs is None else open_model(model)[1]
-    layout = DEFAULT_LAYOUT if best.layout is None else "auto"
-    return swap_selected(user_model, best.choices, NOT_SELECTED, layout=layout, batch=max(prepared.sources))
+    layout = QUANTISED_LAYOUT if best.quantised else DEFAULT_LAYOUT if best.layout is None else "auto"
+    return swap_selected(
+        user_model,
+        best.choices,
+        NOT_SELECTED,
+        layout=layout,
+        batch=max(prepared.sources),
+        quantise=bool(best.quantised),
+    )
 
 
 def _options(prepared: Prepared) -> dict[str, Any]:
@@ -221,6 +231,12 @@ def node_results(
         for row in rows
     ]
     rows += [NodeResult(left.node, "default", left.reason) for left in prepared.left]
+    if best.quantised:
+        quantised = {record.node: _quantised_result(record) for record in best.quantised}
+        rows = [quantised.get(row.node, row) for row in rows]
+    else:
+        tried = {record.node for record in prepared.quantised} & {left.node for left in prepared.left}
+        rows = [replace(row, why=_QUANTISED_TRIED) if row.node in tried else row for row in rows]
     known = {row.node for row in rows}
     not_run = {segment.name for segment in prepared.segments}
     return rows + [
@@ -228,6 +244,17 @@ def node_results(
         for name in prepared.swappable
         if name not in known
     ]
+
+
+def _quantised_result(record: Fused) -> NodeResult:
+    """Return the result for a QuantConv, which is not timed alone."""
+    return NodeResult(
+        node=record.node,
+        taken="fused",
+        why="the whole model is tried with QuantConv nodes",
+        takes_in=tuple(op for op, _ in record.fused_nodes),
+        precision=INT8,
+    )
 
 
 def _node_result(

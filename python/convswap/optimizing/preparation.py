@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,17 @@ import onnxruntime
 from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.graph.branches import SubgraphValue, locate_value, with_values_as_outputs
 from convswap.graph.external_weights import SplitModel, Weights, as_split, split_model_in_place
+from convswap.graph.fusion.fuse import Fused
 from convswap.graph.plain_model import plain_model
 from convswap.graph.replaced import unfused_model
-from convswap.graph.swap import PRECISIONS, NotSwapped, SwapResult, swap, swap_without_pairs
+from convswap.graph.swap import (
+    PRECISIONS,
+    NotSwapped,
+    SwapResult,
+    quantised_convs,
+    swap,
+    swap_without_pairs,
+)
 from convswap.inputs.feeds import Feeds, Source, declared_inputs
 from convswap.inputs.model_with_data import ModelWithData, UserModel, open_model_with_data, source_of
 from convswap.inputs.sample_shapes import InputShape
@@ -38,6 +46,9 @@ from convswap.runtime.sessions import DEFAULT, BoundRun, make_session, on_device
 
 # "match" chooses for every Conv a precision that is as accurate as the default provider.
 MATCH = "match"
+
+# The reason that a report gives for a quantised Conv on the CPU.
+LEFT_QUANTISED = "it is quantised, and ONNX Runtime's own kernels for codes are faster on the CPU"
 
 # Copies of the model's protobuf message, without the large weights, that exist at the same time.
 _PROTO_COPIES = 4
@@ -80,7 +91,7 @@ class Prepared:
     graph that can be fused with the 1x1 Conv that follows. The inputs of segments are values of `inlined`:
     the model before fusing, with the functions that contain Convs inlined. Its Convs are ONNX's or
     convswap's, with the same names of values. `swappable` names the Convs that can be swapped, `left` has the
-    others, and `notes` are those of the swap.
+    others, and `notes` are those of the swap. `quantised` has the QuantConv nodes that can be made on a card.
     """
 
     options: OptimizeOptions
@@ -93,6 +104,7 @@ class Prepared:
     notes: tuple[str, ...]
     segments: tuple[Segment, ...]
     pair_segments: tuple[Segment, ...] = ()
+    quantised: tuple[Fused, ...] = ()
 
     @property
     def original(self) -> ir.Model:
@@ -131,7 +143,9 @@ def prepare(model: UserModel, options: OptimizeOptions, device: Device) -> Prepa
     # `pair_segments`.
     original = as_split(tested.model)
     check_model(original, device)
-    swapping = swap_without_pairs(tested.model)
+    quantised = quantised_convs(tested.model)
+    left = {record.node: LEFT_QUANTISED for record in quantised} if device.name == "cpu" else {}
+    swapping = swap_without_pairs(tested.model, left, may_be_empty=bool(quantised))
     unfused = unfused_model(tested.model, swapping)
     swapped, unfused_split = _as_split(swapping, unfused, original.weights)
     return Prepared(
@@ -144,7 +158,8 @@ def prepare(model: UserModel, options: OptimizeOptions, device: Device) -> Prepa
         left=swapping.not_swapped,
         notes=swapping.notes,
         segments=segments_of(swapped, unfused_split),
-        pair_segments=_pair_segments(tested.model, original.weights),
+        pair_segments=_pair_segments(tested.model, original.weights, left),
+        quantised=quantised if device.name == "cuda" else (),
     )
 
 
@@ -156,14 +171,19 @@ def _as_split(
     return swapped, None if unfused is None else as_split(unfused)
 
 
-def _pair_segments(original: ir.Model, weights: Weights) -> tuple[Segment, ...]:
-    swapping = swap(original, fuse=True, quantise=False)
+def _pair_segments(original: ir.Model, weights: Weights, left: Collection[str]) -> tuple[Segment, ...]:
+    """Return the segments of the pairs in which no Conv is named in `left`."""
+    try:
+        swapping = swap(original, fuse=True, quantise=False)
+    except ConvswapError:
+        # Every convolution is a QLinearConv or ConvInteger.
+        return ()
     swapped, unfused = _as_split(swapping, unfused_model(original, swapping), weights)
     # The only Conv that another Conv can be fused with is the depthwise Conv in front.
     depthwise_names = {
         fusion.node: fusion.fused_nodes[0][1]
         for fusion in swapping.fused
-        if fusion.fused_nodes[0][0] == "Conv"
+        if fusion.fused_nodes[0][0] == "Conv" and not {fusion.node, fusion.fused_nodes[0][1]} & set(left)
     }
     if not depthwise_names:
         return ()

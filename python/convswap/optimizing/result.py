@@ -24,12 +24,12 @@ class NodeResult:
     or, if the Conv is not swapped, of the variant that would be selected. For a Conv that is fused with
     another Conv, `best_ms` is the time of its variant as a separate node.
 
-    `precision` is that of convswap's variants, "tf32" or "ieee"; it is None if neither is as accurate as the
-    default provider, or the Conv was not measured. `errors` are relative L2 errors of the Conv without its
-    followers, of "default" and of the precisions that were tried; they are None if no error was measured.
-    `algorithm` is convswap's, and is empty for a Conv that is fused with another. If it differs between
-    batches, all are listed with commas. `changes_answers` is true for a Conv that was left as it is because
-    it changes the model's outputs too much by itself.
+    `precision` is that of convswap's variants, "tf32" or "ieee", or "int8" for a QuantConv. It is None if
+    neither is as accurate as the default provider, or the Conv was not measured. `errors` are relative L2
+    errors of the Conv without its followers, of "default" and of the precisions that were tried; they are
+    None if no error was measured. `algorithm` is convswap's, and is empty for a Conv that is fused with
+    another. If it differs between batches, all are listed with commas. `changes_answers` is true for a Conv
+    that was left as it is because it changes the model's outputs too much by itself.
     """
 
     node: str

@@ -169,10 +169,11 @@ def swapped_model(
     why_others: str,
     layout: str = DEFAULT_LAYOUT,
     batch: int = 1,
+    quantise: bool = False,
 ) -> tuple[SplitModel, SwapResult]:
     """Return `model` swapped by `swap_selected`, and the result of the swap, whose model has no weights."""
     with released_at_once():
-        result = swap_selected(model, choices, why_others, layout=layout, batch=batch)
+        result = swap_selected(model, choices, why_others, layout=layout, batch=batch, quantise=quantise)
         return split_model_in_place(result.model), result
 
 

@@ -15,16 +15,16 @@ from convswap.graph.algorithms import check_algorithm
 from convswap.graph.domain import is_layout_pool, type_name
 from convswap.graph.fusion.fuse import Fused, NotFused
 from convswap.graph.names import nodes_of, values_of
-from convswap.graph.plain_model import count_quantised, count_swapped, plain_model
+from convswap.graph.plain_model import count_swapped, plain_model
 from convswap.graph.replaced import unfused_model
-from convswap.graph.swap import DEFAULT_LAYOUT, NotSwapped, swap
+from convswap.graph.swap import NotSwapped, swap
 from convswap.graph.value_types import ValueTypes
 from convswap.inputs.model_with_data import RunInputs, UserModel, open_model, run_inputs
 from convswap.inputs.sample_shapes import InputShape
 from convswap.inputs.tensor_inputs import with_tensor_inputs
 from convswap.inputs.user_inputs import UserInputs
 from convswap.runtime.device import Device
-from convswap.runtime.layers import Capture, ConvLayer, conv_layers
+from convswap.runtime.layers import Capture, ConvLayer, conv_layers, in_layouts_of
 from convswap.runtime.library import OpLibraries, using_op_libraries
 from convswap.runtime.sessions import on_device
 
@@ -84,7 +84,10 @@ class PlanOptions:
 
 @dataclass(frozen=True)
 class PlannedConv:
-    """A swapped Conv, the shapes of its inputs that are not constant, and its problem for these shapes."""
+    """A swapped Conv, the shapes of its inputs that are not constant, and its problem for these shapes.
+
+    The shapes are those of the model in NCHW.
+    """
 
     layer: ConvLayer
     shapes: Shapes
@@ -134,16 +137,15 @@ def conv_problems(
         algorithm=options.algorithm,
         precision=options.precision,
         fuse=options.fuse,
-        layout=DEFAULT_LAYOUT,
     )
-    layers = conv_layers(swapping.model, unfused_model(opened, swapping))
+    # A QuantConv has the layouts that `swap` gives it, every other Conv NCHW.
+    swapped = swapping.nchw_model
+    layers = in_layouts_of(conv_layers(swapped, unfused_model(opened, swapping)), swapping.layout)
     with model_run.notes_on_error(), using_op_libraries(options.op_libraries):
-        shapes = _shapes(swapping.model, layers, model_run, run_on or device)
+        shapes = _shapes(swapped, layers, model_run, run_on or device)
         convs = tuple(_planned(layer, shapes) for layer in layers)
-    quantised = count_quantised(swapping.model)
-    inner = count_swapped(swapping.model) - quantised - sum(layer.convolutions for layer in layers)
+    inner = count_swapped(swapped) - sum(layer.convolutions for layer in layers)
     in_subgraphs = f"{inner} swapped Conv in subgraphs are left out: what they are fed is not known"
-    left_out = f"{quantised} QuantConv are left out: they have no plan that can be shown"
     return ConvProblems(
         title=title,
         batch=model_run.batch,
@@ -154,7 +156,6 @@ def conv_problems(
         notes=(
             *model_run.notes(),
             *((in_subgraphs,) if inner > 0 else ()),
-            *((left_out,) if quantised else ()),
         ),
         pool_types=_pool_types(swapping.model),
     )

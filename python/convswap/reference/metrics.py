@@ -19,6 +19,9 @@ TOLERANCES = {"tf32": 2e-3, "ieee": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
 # of all pixels, and a tie may go to either class. The limit is ten times this share; a wrong Conv changes
 # many more.
 MAX_DIFFERING_SHARE = 0.005
+# Share of the codes of a QuantConv that may differ, by one step, for equal input codes. A number between two
+# steps goes to either.
+MAX_DIFFERING_CODES = 0.001
 # Maximum number of images that are evaluated in float64.
 REFERENCE_IMAGES = 100
 # Class of a sample whose values do not determine one.
@@ -45,6 +48,33 @@ class Difference(NamedTuple):
 
     relative: float
     distance: float
+
+
+class CodeDifference(NamedTuple):
+    """The difference between two arrays of codes: how many differ, of how many, and the largest in steps."""
+
+    differing: int
+    total: int
+    steps: int
+
+    @property
+    def equal(self) -> float:
+        """The share of the codes that are equal."""
+        return 1.0 - self.differing / self.total if self.total else 1.0
+
+    @property
+    def is_rounding(self) -> bool:
+        """Whether rounding explains the difference: one step, in at most one code of a thousand."""
+        allowed = math.ceil(MAX_DIFFERING_CODES * self.total)
+        return self.steps <= 1 and self.differing <= allowed
+
+
+def code_difference(codes: np.ndarray, others: np.ndarray) -> CodeDifference:
+    """Return the difference between arrays of int8 or uint8; every code differs if the shapes do."""
+    if codes.shape != others.shape:
+        return CodeDifference(max(codes.size, 1), max(codes.size, 1), 255)
+    steps = np.abs(codes.astype(np.int64) - others.astype(np.int64))
+    return CodeDifference(int(np.count_nonzero(steps)), codes.size, int(steps.max(initial=0)))
 
 
 NO_DIFFERENCE = Difference(0.0, 0.0)

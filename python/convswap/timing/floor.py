@@ -25,7 +25,7 @@ class Ceilings:
 
 
 # Names must match in full: "NVIDIA H200 NVL", "NVIDIA GH200 480GB" and "NVIDIA H200 MIG 1g.18gb" differ.
-_RATES = {"tf32": 989e12, "ieee": 989e12 / 3, "float16": 989e12, "bfloat16": 989e12}
+_RATES = {"tf32": 989e12, "ieee": 989e12 / 3, "float16": 989e12, "bfloat16": 989e12, "int8": 1979e12}
 _MEASURED = {"NVIDIA H200": Ceilings(4.30e12, _RATES), "NVIDIA H100 80GB HBM3": Ceilings(3.00e12, _RATES)}
 
 

@@ -1,8 +1,8 @@
 """The layer suites of `convswap bench`: convolutions worth timing on their own.
 
 They are `course`, of many channels, of one and of three spatial axes, depthwise, of small groups, the first
-of networks, those that run on one image, those with an activation behind them, and for each large network
-those of its convolutions that differ.
+of networks, those that run on one image, those with an activation behind them, those of quantised networks,
+and for each large network those of its convolutions that differ.
 """
 
 from __future__ import annotations
@@ -368,6 +368,36 @@ _FUSED = tuple(
 )
 
 
+# Convolutions with ReLU of quantised networks: ResNet-50, then MobileNetV2.
+_INT8 = tuple(
+    SuiteLayer(
+        f"{channels}-{filters}-{kernel}x{kernel}{'-s2' if stride == 2 else ''}"
+        f"{'-dw' if channels == group else ''}-{size}",
+        channels,
+        filters,
+        kernel,
+        size,
+        stride,
+        padding=kernel // 2,
+        group=group,
+        batch=64,
+        activation="Relu",
+    )
+    for channels, filters, kernel, size, stride, group in (
+        (3, 64, 7, 224, 2, 1),
+        (64, 64, 3, 56, 1, 1),
+        (128, 128, 3, 28, 1, 1),
+        (256, 256, 3, 14, 1, 1),
+        (512, 512, 3, 7, 1, 1),
+        (64, 256, 1, 56, 1, 1),
+        (256, 64, 1, 56, 1, 1),
+        (256, 512, 1, 56, 2, 1),
+        (24, 144, 1, 56, 1, 1),
+        (144, 144, 3, 56, 1, 144),
+    )
+)
+
+
 def _distinct(layers: Iterable[SuiteLayer]) -> tuple[SuiteLayer, ...]:
     """Return each shape once, under the name of the first layer that has it."""
     named: dict[tuple[object, ...], SuiteLayer] = {}
@@ -418,6 +448,7 @@ SUITES: Mapping[str, tuple[SuiteLayer, ...]] = MappingProxyType(
         "first-layers": _FIRST_LAYERS,
         "one-image": _one_image(),
         "fused": _FUSED,
+        "int8": _INT8,
     }
     | {name: _convolutions_of(network) for name, network in LARGE_NETWORKS.items()}
 )

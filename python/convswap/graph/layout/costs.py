@@ -111,7 +111,8 @@ class EstimatedCosts:
     """The planner's estimates for the card of this machine, in milliseconds.
 
     An extent of the first axis that the model leaves open counts as `batch`. Nodes with other open extents
-    have no estimate. A QuantConv costs a Transpose of each tensor that does not suit its kernels.
+    have no estimate. A QuantConv without an estimate costs a Transpose of each tensor that does not suit its
+    kernels.
     """
 
     def __init__(self, types: ValueTypes, batch: int) -> None:
@@ -126,10 +127,12 @@ class EstimatedCosts:
 
         Without an estimate NCHW costs nothing, and any other layout is infinitely expensive.
         """
-        if is_quant_op(node):
-            return sum(map(self.transpose, self._conversions.unsuitable(node, layouts)))
         unknown = math.inf if any(layouts) else 0.0
-        problem = self._problem(node, layouts)
+        if is_quant_op(node):
+            unknown = sum(map(self.transpose, self._conversions.unsuitable(node, layouts)))
+            problem = self._quant_problem(node, layouts)
+        else:
+            problem = self._problem(node, layouts)
         if problem is None:
             return unknown
         try:
@@ -169,11 +172,6 @@ class EstimatedCosts:
             return None
         if depthwise is not None and depthwise_shape is None:
             return None
-        attributes = {
-            name: attribute.value
-            for name, attribute in node.attributes.items()
-            if name not in CONVSWAP_ATTRIBUTES
-        }
         try:
             return _native.Problem(
                 x_shape=_in_layout(shapes[x], layouts.input),
@@ -184,10 +182,43 @@ class EstimatedCosts:
                 residual_shape=None if residual is None else _in_layout(shapes[residual], layouts.residual),
                 depthwise_shape=depthwise_shape,
                 has_depthwise_bias=depthwise_bias is not None,
-                **attributes | layout_attributes(layouts),
+                **_problem_attributes(node) | layout_attributes(layouts),
             )
         except (ConvswapError, NotFusable):
             return None
+
+    def _quant_problem(self, node: ir.Node, layouts: NodeLayouts) -> Any:
+        x, w, _, zero_point, bias, offset, residual = [*node.inputs, *[None] * 5][:7]
+        if x is None or w is None or zero_point is None:
+            return None
+        x_shape, w_shape = self._shape(x), self._types.static_shape(w)
+        residual_shape = None if residual is None else self._shape(residual)
+        x_type, y_type = self._types.element_type([x]), self._types.element_type([zero_point])
+        if x_shape is None or w_shape is None or x_type is None or y_type is None:
+            return None
+        if residual is not None and residual_shape is None:
+            return None
+        try:
+            return _native.Problem(
+                x_shape=_in_layout(x_shape, layouts.input),
+                w_shape=w_shape,
+                has_bias=bias is not None,
+                type=type_name(x_type),
+                y_type=type_name(y_type),
+                has_offset=int(offset is not None),
+                residual_shape=None if residual is None else _in_layout(residual_shape, layouts.residual),
+                **_problem_attributes(node) | layout_attributes(layouts),
+            )
+        except ConvswapError:
+            return None
+
+
+def _problem_attributes(node: ir.Node) -> dict[str, Any]:
+    return {
+        name: attribute.value
+        for name, attribute in node.attributes.items()
+        if name not in CONVSWAP_ATTRIBUTES
+    }
 
 
 def residual_of(node: ir.Node) -> ir.Value | None:
