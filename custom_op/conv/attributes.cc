@@ -134,20 +134,21 @@ Layouts read_layouts(OpKind op, const Attributes& attributes) {
 }
 
 // Returns a zero point, a code of `type`; 0 if it is absent.
-int zero_point_of(const char* name, std::optional<int64_t> given, ElementType type) {
-  const int64_t value = given.value_or(0);
+int zero_point_of(const char* name, std::optional<int64_t> attribute, ElementType type) {
+  const int64_t value = attribute.value_or(0);
   const int64_t min = type == ElementType::int8 ? -128 : 0;
   if (value < min || value > min + 255) {
     throw InvalidArgument(attribute_message(name, std::to_string(value),
-                                            "from " + std::to_string(min) + " to " + std::to_string(min + 255) +
-                                                ", a code of " + std::string(name_of(type))));
+                                            "from " + std::to_string(min) + " to " +
+                                                std::to_string(min + 255) + ", a code of " +
+                                                std::string(name_of(type))));
   }
   return static_cast<int>(value);
 }
 
 // Returns a scale; 1 if it is absent.
-float scale_of(const char* name, std::optional<float> given) {
-  const float value = given.value_or(1.0f);
+float scale_of(const char* name, std::optional<float> attribute) {
+  const float value = attribute.value_or(1.0f);
   if (!(value > 0) || std::isinf(value)) {
     throw InvalidArgument(attribute_message(name, number_text(value), "a finite number above 0"));
   }

@@ -140,7 +140,8 @@ void check_quantised(const ConvProblem& problem, const InputShapes& shapes) {
   const Shape expected{problem.out_channels};
   const auto check = [&](const char* name, const std::optional<Shape>& shape) {
     if (shape && *shape != expected) {
-      throw InvalidArgument(shape_message(name, *shape, list_text(expected) + ", one value per output channel"));
+      throw InvalidArgument(
+          shape_message(name, *shape, list_text(expected) + ", one value per output channel"));
     }
   };
   check("scale", shapes.scale);
@@ -289,10 +290,10 @@ size_t ConvProblemHash::operator()(const ConvProblem& problem) const {
     hash ^= hash >> 32;
   };
   for (const int64_t value :
-       {static_cast<int64_t>(problem.type), static_cast<int64_t>(problem.result_type()), static_cast<int64_t>(problem.precision),
-        static_cast<int64_t>(problem.spatial_rank), static_cast<int64_t>(problem.has_bias), problem.batch,
-        problem.in_channels, problem.out_channels, problem.group,
-        static_cast<int64_t>(problem.epilogue.activation),
+       {static_cast<int64_t>(problem.type), static_cast<int64_t>(problem.result_type()),
+        static_cast<int64_t>(problem.precision), static_cast<int64_t>(problem.spatial_rank),
+        static_cast<int64_t>(problem.has_bias), problem.batch, problem.in_channels, problem.out_channels,
+        problem.group, static_cast<int64_t>(problem.epilogue.activation),
         static_cast<int64_t>(problem.epilogue.has_residual), problem.epilogue.pool.kernel[0],
         problem.epilogue.pool.kernel[1], static_cast<int64_t>(problem.layouts.input),
         static_cast<int64_t>(problem.layouts.output), static_cast<int64_t>(problem.layouts.residual)}) {

@@ -95,8 +95,9 @@ struct ConvProblem {
   // One line that identifies the problem for every algorithm, with padding resolved: "float32 tf32
   // x=10x1x28x28 w=4x1x5x5 bias=no group=1 strides=1x1 dilations=1x1 pads=0x0x0x0". An epilogue adds
   // "then=residual Relu", a depthwise convolution in front "of=(float32 tf32 x=...)". A quantised convolution
-  // begins with "int8>uint8" and says after "codes=" what its arithmetic has besides; the values of scales and
-  // zero points are not in the line. Extents are those of NCHW; other layouts add "layouts=NHWC>NCHW", for x and y, or "layouts=NHWC+NCHW>NHWC" with a residual.
+  // begins with "int8>uint8" and says after "codes=" what its arithmetic has besides; the values of scales
+  // and zero points are not in the line. Extents are those of NCHW; other layouts add "layouts=NHWC>NCHW",
+  // for x and y, or "layouts=NHWC+NCHW>NHWC" with a residual.
   std::string text() const;
 };
 

@@ -13,13 +13,11 @@ struct ElementTypeFacts {
   int64_t size;
 };
 
-constexpr ElementTypeFacts kElementTypes[] = {{ElementType::float32, "float32", 4},
-                                              {ElementType::float64, "float64", 8},
-                                              {ElementType::float16, "float16", 2},
-                                              {ElementType::bfloat16, "bfloat16", 2},
-                                              {ElementType::int8, "int8", 1},
-                                              {ElementType::uint8, "uint8", 1},
-                                              {ElementType::int32, "int32", 4}};
+constexpr ElementTypeFacts kElementTypes[] = {
+    {ElementType::float32, "float32", 4}, {ElementType::float64, "float64", 8},
+    {ElementType::float16, "float16", 2}, {ElementType::bfloat16, "bfloat16", 2},
+    {ElementType::int8, "int8", 1},       {ElementType::uint8, "uint8", 1},
+    {ElementType::int32, "int32", 4}};
 
 const ElementTypeFacts& facts_of(ElementType type) { return kElementTypes[static_cast<size_t>(type)]; }
 

@@ -58,7 +58,7 @@ struct ConvSpec {
   DepthwiseSpec depthwise;  // the inputs decide whether there is a depthwise convolution
   Layouts layouts;
   std::optional<Quantization> quantization;  // of int8 and uint8 data
-  ElementType y_type = ElementType::int8;  // if `quantization` is set
+  ElementType y_type = ElementType::int8;    // if `quantization` is set
 };
 
 // Returns the spec of the depthwise convolution in front as a node of its own, for an input of `channels`. It

@@ -117,9 +117,9 @@ class QuantisedPlan final : public Plan {
     const Quantization& quantization = *problem_.quantization;
     const int64_t channels = problem_.channels_per_group(), products = channels * problem_.filter_size();
     const int64_t place = (position[0] * problem_.output[1] + position[1]) * problem_.output[2] + position[2];
-    const X* const residual =
-        tensors.z == nullptr ? nullptr
-                             : static_cast<const X*>(tensors.z) + image * z_.image + place * z_.position;
+    const X* const residual = tensors.z == nullptr
+                                  ? nullptr
+                                  : static_cast<const X*>(tensors.z) + image * z_.image + place * z_.position;
     for (int64_t group = 0; group < problem_.group; ++group) {
       gather(static_cast<const X*>(tensors.x) + image * x_.image + group * channels * x_.channel, position,
              codes);
@@ -169,7 +169,8 @@ class QuantisedPlan final : public Plan {
   void store(float value, unsigned char* to) const {
     Y element;
     if constexpr (sizeof(Y) == 1) {
-      element = static_cast<Y>(requantize::result_code(*problem_.quantization, value, requantize::kMinCode<Y>));
+      element =
+          static_cast<Y>(requantize::result_code(*problem_.quantization, value, requantize::kMinCode<Y>));
     } else {
       element = static_cast<Y>(value);
     }

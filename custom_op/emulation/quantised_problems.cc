@@ -65,7 +65,8 @@ bool check_quantised(const Offer& offer, const ConvProblem& p, Random& random, b
   const int64_t element_bytes = bytes_per_element(p.y_type), y_bytes = p.result_elements() * element_bytes;
   // Sometimes starts some bytes after a 16-byte boundary.
   const auto shift_of = [&] { return one_in(random, 8) ? between(random, 1, 15) : 0; };
-  const int64_t x_shift = shift_of(), z_shift = shift_of(), y_shift = shift_of() / element_bytes * element_bytes;
+  const int64_t x_shift = shift_of(), z_shift = shift_of(),
+                y_shift = shift_of() / element_bytes * element_bytes;
   const auto x = draw_bytes(random, x_shift + p.batch * p.in_channels * p.input_size());
   const auto z = draw_bytes(random, z_shift + p.output_elements());
   const int64_t products = p.channels_per_group() * p.filter_size();
@@ -93,7 +94,8 @@ bool check_quantised(const Offer& offer, const ConvProblem& p, Random& random, b
   std::vector<float> prepared(form.bytes / sizeof(float) + 1, NAN);
   const bool is_prepared = form.bytes > 0 && one_in(random, 2);
   if (is_prepared) plan->prepare(w.data(), prepared.data(), nullptr);
-  plan->run(tensors_with(actual), {nullptr, nullptr, scratch.data(), is_prepared ? prepared.data() : nullptr});
+  plan->run(tensors_with(actual),
+            {nullptr, nullptr, scratch.data(), is_prepared ? prepared.data() : nullptr});
   const ParallelFor in_turn = [](std::ptrdiff_t tasks, const std::function<void(std::ptrdiff_t)>& body) {
     for (std::ptrdiff_t task = 0; task < tasks; ++task) body(task);
   };

@@ -11,8 +11,8 @@ namespace convswap::bindings {
 
 // Reads a spec from keyword arguments, named like the attributes of LayoutConv in a model, which include
 // those of Conv and FusedConv, and for codes like those of QuantConv. Codes take `y_type`, `y_zero_point` and
-// `has_offset`, too. A missing argument or an empty sequence is an absent attribute. Throws InvalidArgument for other names, types or
-// values.
+// `has_offset`, too. A missing argument or an empty sequence is an absent attribute. Throws InvalidArgument
+// for other names, types or values.
 ConvSpec spec_of(ElementType type, const std::string& precision, const pybind11::kwargs& attributes);
 
 // Returns the members of KernelFacts as a dictionary.

@@ -314,22 +314,21 @@ void register_device_array(py::module_& module) {
       "conv_device",
       [](const DeviceArray& x, const DeviceArray& w, const DeviceArray* b, DeviceArray& y,
          const DeviceArray* residual, const DeviceArray* depthwise, const DeviceArray* depthwise_bias,
-         const DeviceArray* scale, const DeviceArray* offset, const std::string& algorithm, const std::string& precision, int runs, int alternative, bool prepared,
-         const std::string& pack, bool compiles, const std::map<std::string, std::string>& files,
-         const py::kwargs& attributes) {
+         const DeviceArray* scale, const DeviceArray* offset, const std::string& algorithm,
+         const std::string& precision, int runs, int alternative, bool prepared, const std::string& pack,
+         bool compiles, const std::map<std::string, std::string>& files, const py::kwargs& attributes) {
         ConvSpec spec = spec_of(x.type(), precision, attributes);
         if (spec.quantization) spec.quantization->has_offset = offset != nullptr;
         const py::gil_scoped_release released;
-        return conv_device({x, w, b, residual, depthwise, depthwise_bias, scale, offset}, y, spec, algorithm, runs,
-                           alternative, prepared, kernel_origin(pack, compiles, files));
+        return conv_device({x, w, b, residual, depthwise, depthwise_bias, scale, offset}, y, spec, algorithm,
+                           runs, alternative, prepared, kernel_origin(pack, compiles, files));
       },
       py::arg("x"), py::arg("w"), py::arg("b").none(true), py::arg("y"), py::kw_only(),
       py::arg("residual").none(true) = py::none(), py::arg("depthwise").none(true) = py::none(),
       py::arg("depthwise_bias").none(true) = py::none(), py::arg("scale").none(true) = py::none(),
-      py::arg("offset").none(true) = py::none(), py::arg("algorithm") = "auto",
-      py::arg("precision") = "tf32", py::arg("runs") = 1, py::arg("alternative") = 0,
-      py::arg("prepared") = false, py::arg("pack") = "", py::arg("compiles") = true,
-      py::arg("files") = std::map<std::string, std::string>());
+      py::arg("offset").none(true) = py::none(), py::arg("algorithm") = "auto", py::arg("precision") = "tf32",
+      py::arg("runs") = 1, py::arg("alternative") = 0, py::arg("prepared") = false, py::arg("pack") = "",
+      py::arg("compiles") = true, py::arg("files") = std::map<std::string, std::string>());
 }
 
 }  // namespace

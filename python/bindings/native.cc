@@ -186,8 +186,8 @@ ParallelFor parallel_for_with(int threads) {
 }
 
 // Checks the types of the arrays of a quantised convolution.
-void check_codes(const py::array& w, const std::optional<py::array>& b,
-                 const std::optional<py::array>& scale, const std::optional<py::array>& offset) {
+void check_codes(const py::array& w, const std::optional<py::array>& b, const std::optional<py::array>& scale,
+                 const std::optional<py::array>& offset) {
   if (!scale) throw InvalidArgument("x has codes: expected `scale`, float32 (K)");
   const std::tuple<const char*, const py::array*, const char*> all[] = {
       {"w", &w, "int8"},
@@ -229,9 +229,8 @@ py::array conv(const py::array& x, const py::array& w, const std::optional<py::a
   ConvSpec spec = spec_of(type, "tf32", attributes);
   if (spec.quantization) spec.quantization->has_offset = offset.has_value();
   const ConvProblem problem = make_problem(
-      spec, {shape_of(x), shape_of(w), shape_or_none(b), shape_or_none(residual),
-                                          shape_or_none(depthwise), shape_or_none(depthwise_bias),
-                                          shape_or_none(scale), shape_or_none(offset)});
+      spec, {shape_of(x), shape_of(w), shape_or_none(b), shape_or_none(residual), shape_or_none(depthwise),
+             shape_or_none(depthwise_bias), shape_or_none(scale), shape_or_none(offset)});
   const Choice choice = convswap::choose(problem, cpu_device(), algorithm);
   if (!instruction_set.empty() && choice.algorithm.name() != "direct") {
     throw InvalidArgument("instruction_set '" + instruction_set + "' was given for the algorithm '" +
@@ -261,8 +260,8 @@ py::array conv(const py::array& x, const py::array& w, const std::optional<py::a
                             data_or_null(offset)};
   const py::gil_scoped_release released;
   // NaN in every type, so that an element that is never written shows.
-  std::memset(tensors.y, 0xff, static_cast<size_t>(problem.result_elements() *
-                                                 bytes_per_element(problem.result_type())));
+  std::memset(tensors.y, 0xff,
+              static_cast<size_t>(problem.result_elements() * bytes_per_element(problem.result_type())));
   // Aligned like the memory of ONNX Runtime's arena.
   struct Free {
     void operator()(std::byte* memory) const { operator delete[](memory, std::align_val_t(64)); }

@@ -31,8 +31,9 @@
 // pairs of a row and a column, for which `sum_padding` writes the sums. A result chunk is 64 codes, half a
 // row.
 //
-// Limits: float32 in precision tf32, float16, bfloat16 and codes; compute capability 9.0; channels and filters that
-// are multiples of 16 bytes, with several groups of 128 bytes; at most 128 taps of height and width.
+// Limits: float32 in precision tf32, float16, bfloat16 and codes; compute capability 9.0; channels and
+// filters that are multiples of 16 bytes, with several groups of 128 bytes; at most 128 taps of height and
+// width.
 
 #include <algorithm>
 #include <cstdint>
@@ -194,9 +195,10 @@ class ChannelsLastPlan final : public Plan {
 
   static std::vector<std::string> kernel_names(const ConvProblem& problem, const Tiling& tiling) {
     const std::string_view element = element_name(problem.type);
-    std::vector<std::string> names{instance_name("channels_last::prepare", element),
-                                   instance_name("channels_last::kernel", element, tiling.instance.arguments()),
-                                   instance_name("channels_last::unaligned", element)};
+    std::vector<std::string> names{
+        instance_name("channels_last::prepare", element),
+        instance_name("channels_last::kernel", element, tiling.instance.arguments()),
+        instance_name("channels_last::unaligned", element)};
     if (has_padding_sums(problem)) names.push_back(instance_name("channels_last::sum_padding", element));
     return names;
   }
@@ -219,8 +221,8 @@ class ChannelsLastPlan final : public Plan {
     if (has_padding_sums(problem)) {
       sums_ = int64_t{arguments_.row_ranges} * arguments_.column_ranges * problem.out_channels;
       sum_padding_ = {find_kernel(names[3], device, sizeof(Arguments<void>)),
-                   Dim3(static_cast<unsigned>(ceil_divide(sums_, int64_t{kPrepareThreads}))),
-                   Dim3(kPrepareThreads), 0, Start::in_turn};
+                      Dim3(static_cast<unsigned>(ceil_divide(sums_, int64_t{kPrepareThreads}))),
+                      Dim3(kPrepareThreads), 0, Start::in_turn};
       sum_padding_.start = earliest_start(sum_padding_.kernel);
     }
     allow_shared_memory(multiply_.kernel, device.shared_memory_per_block);
@@ -286,7 +288,8 @@ class ChannelsLastPlan final : public Plan {
   // The weights in the order of the stages, then the sums of padding.
   void set_prepared(Arguments<void>& arguments, void* prepared) const {
     arguments.prepared_weights = static_cast<unsigned char*>(prepared);
-    if (sums_ > 0) arguments.padding_sums = reinterpret_cast<int*>(arguments.prepared_weights + weight_bytes());
+    if (sums_ > 0)
+      arguments.padding_sums = reinterpret_cast<int*>(arguments.prepared_weights + weight_bytes());
   }
 
   ConvProblem problem_;

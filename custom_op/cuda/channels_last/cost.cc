@@ -166,8 +166,9 @@ class Search {
     // Result chunks take turns if pixels in front of the padding have no room for all, or if memory for all
     // left no room for a third stage of pixels. The residual comes for all at once.
     const int64_t others_bytes = (tiling.result_chunks - 1) * tiling.result_chunk_bytes();
-    const bool has_room = tiling.stages_in_place ? others_bytes + outputs * tiling.result_row_bytes <= loaded * kRowBytes
-                                                 : fits(kMinPixelStages + 1, kMinWeightStages);
+    const bool has_room = tiling.stages_in_place
+                              ? others_bytes + outputs * tiling.result_row_bytes <= loaded * kRowBytes
+                              : fits(kMinPixelStages + 1, kMinWeightStages);
     if (!has_room && !problem_.epilogue.has_residual) tiling.staged_chunks = 1;
     const int64_t max_pixels = std::min<int64_t>(kMaxPixelStages, k_chunks(problem_, tiling) + 2);
     const bool has_one_block = problem_.group * tiling.filter_blocks == 1;
@@ -242,7 +243,8 @@ std::vector<TapRange> tap_ranges(const ConvProblem& problem, int axis) {
     const int64_t begin = output * problem.stride[axis] - problem.pad_begin[axis];
     TapRange range = ranges.front();
     while (range.first < taps && begin + range.first * problem.dilation[axis] < 0) ++range.first;
-    while (range.end > range.first && begin + (range.end - 1) * problem.dilation[axis] >= problem.input[axis]) {
+    while (range.end > range.first &&
+           begin + (range.end - 1) * problem.dilation[axis] >= problem.input[axis]) {
       --range.end;
     }
     if (std::ranges::find(ranges, range) == ranges.end()) ranges.push_back(range);

@@ -54,7 +54,9 @@ struct Tiling {
   int64_t loaded_bytes() const { return images * image_positions() * kRowBytes * stride_phases(); }
   int64_t weight_stage_bytes() const { return instance.block_filters() * kRowBytes; }
   int64_t outputs() const { return images * rows * columns; }
-  int64_t result_chunk_bytes() const { return round_up(outputs() * result_row_bytes, int64_t{kSwizzleBytes}); }
+  int64_t result_chunk_bytes() const {
+    return round_up(outputs() * result_row_bytes, int64_t{kSwizzleBytes});
+  }
   int64_t staged_bytes() const { return staged_chunks * result_chunk_bytes(); }
 
   std::string key() const {
@@ -64,7 +66,8 @@ struct Tiling {
 
 // Stride phases that the taps of the filter read.
 int64_t stride_phases(const ConvProblem& problem);
-// The ranges of the taps of height (axis 1) or width that outputs have inside the input, the full range first.
+// The ranges of the taps of height (axis 1) or width that outputs have inside the input, the full range
+// first.
 std::vector<TapRange> tap_ranges(const ConvProblem& problem, int axis);
 // K chunks: for each depth tap all chunks of channels.
 int64_t k_chunks(const ConvProblem& problem, const Tiling& tiling);

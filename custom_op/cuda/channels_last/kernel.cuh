@@ -319,7 +319,8 @@ __device__ inline void set_to_bias(const Arguments<Element>& problem, int first_
   int bias[2] = {0, 0};
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const int filter = filter_of_row<Element>(warpgroup_thread() / 32 * 16 + warpgroup_thread() % 32 / 4 + 8 * i);
+    const int filter =
+        filter_of_row<Element>(warpgroup_thread() / 32 * 16 + warpgroup_thread() % 32 / 4 + 8 * i);
     if (filter >= filters_left) continue;
     if (problem.conv.b != nullptr) bias[i] = problem.conv.b[first_filter + filter];
     if (problem.padding_sums != nullptr) bias[i] -= problem.padding_sums[first_filter + filter];
@@ -404,7 +405,8 @@ __device__ inline void stage_results(const Arguments<float>& problem, unsigned c
   }
 }
 
-// Byte offset of 16-byte unit `unit` of row `row` in a matrix with rows of 64 bytes and TMA's 64-byte swizzle.
+// Byte offset of 16-byte unit `unit` of row `row` in a matrix with rows of 64 bytes and TMA's 64-byte
+// swizzle.
 __device__ inline unsigned swizzled_short(unsigned row, unsigned unit) {
   return row * kResultRowBytes<Int8> + ((unit ^ row / 2 % 4) << 4);
 }
@@ -429,7 +431,8 @@ __device__ inline void write_range_pairs(const Arguments<Element>& problem, cons
   const short* const result_rows = shared_memory_at(problem.shared.result_rows);
   for (int i = warpgroup_thread(); i < kAccumulatorTiles * kAccumulatorTileColumns; i += 128) {
     const int output = result_rows[i];
-    const int row_of_tile = static_cast<int>(problem.tile_columns_divisor.quotient(output == kNoOutput ? 0 : output));
+    const int row_of_tile =
+        static_cast<int>(problem.tile_columns_divisor.quotient(output == kNoOutput ? 0 : output));
     const int column = tile.column + output - row_of_tile * problem.tile_columns;
     const int row = tile.row + row_of_tile -
                     static_cast<int>(problem.tile_rows_divisor.quotient(row_of_tile)) * problem.tile_rows;
@@ -458,10 +461,10 @@ __device__ inline int round_to_low_byte(float value) {
 // What the results of codes need besides the scaled sums, each a code path of its own: branches between the
 // values of a thread would keep their instructions from overlapping.
 enum class CodeResults {
-  plain,      // nothing: any activation clamps
-  bordered,   // the zero point's part of padding
-  residual,   // a residual, and an offset of 0
-  rounded,    // a residual, and a rounding of the sums in front of it
+  plain,     // nothing: any activation clamps
+  bordered,  // the zero point's part of padding
+  residual,  // a residual, and an offset of 0
+  rounded,   // a residual, and a rounding of the sums in front of it
   any,
 };
 
@@ -624,9 +627,9 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
     typename Operand<Element>::Accumulator accumulators[kAccumulatorTiles][4];
     set_to_bias(problem, at.channel, filters_left, accumulators);
     const int weights_offset = kSharesPixels ? warpgroup * kFilterBlockBytes : 0;
-    const int last_stage =
-        problem.has_half_rows ? mainloop<2>(problem, state, weights_offset, pixels, weights, accumulators)
-                              : mainloop<4>(problem, state, weights_offset, pixels, weights, accumulators);
+    const int last_stage = problem.has_half_rows
+                               ? mainloop<2>(problem, state, weights_offset, pixels, weights, accumulators)
+                               : mainloop<4>(problem, state, weights_offset, pixels, weights, accumulators);
     if (problem.takes_turns) mbarrier_arrive(&state.mainloop_turn[warpgroup ^ 1]);
     if (!kSharesPixels) skip_a_tile();
     if (problem.stages_in_place) {
@@ -635,8 +638,8 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
       mbarrier_arrive(&state.pixels_empty[last_stage]);
     }
     if (stored_chunks == 0) continue;
-    short* const range_pairs =
-        shared_memory_at(problem.shared.range_pairs) + warpgroup * kAccumulatorTiles * kAccumulatorTileColumns;
+    short* const range_pairs = shared_memory_at(problem.shared.range_pairs) +
+                               warpgroup * kAccumulatorTiles * kAccumulatorTileColumns;
     if constexpr (kIsCode<Element>) {
       // All threads have read the pairs of the last tile before its results were stored.
       if (has_borders(problem)) {

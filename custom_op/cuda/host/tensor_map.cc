@@ -40,7 +40,8 @@ TensorMap make_tensor_map(const TensorBox& tensor, ElementType type, const void*
       reinterpret_cast<CUtensorMap*>(&map),
       tensor.rounds_to_tf32 ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 : data_type(type), kRank,
       const_cast<void*>(data), extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      tensor.has_short_rows(type) ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+      tensor.has_short_rows(type) ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
   return map;
 }
 

@@ -9,8 +9,8 @@ namespace convswap {
 // Asynchronous matrix multiplication by a warpgroup (`wgmma.mma_async`): four consecutive warps, the first a
 // multiple of four. For compute capability 9.0 only (CMake's architecture 90a).
 //
-// accumulators[kAccumulatorTiles][4], float or int for codes, are a thread's registers of a 64 x (8 kAccumulatorTiles) matrix.
-// An *accumulator tile* is 64 rows and 8 columns of it.
+// accumulators[kAccumulatorTiles][4], float or int for codes, are a thread's registers of a 64 x (8
+// kAccumulatorTiles) matrix. An *accumulator tile* is 64 rows and 8 columns of it.
 
 // Descriptor of a K-major matrix in shared memory without swizzle, 16 elements along K. It consists of *core
 // matrices*: 8 rows of 16 bytes (8 elements along K), 128 contiguous bytes. Core matrices of further rows
@@ -154,7 +154,7 @@ struct Tf32 {};
 // SS: both operands in shared memory; RS: `a` in registers (as in CUTLASS).
 #define CONVSWAP_ACCUMULATOR float
 #define CONVSWAP_REGISTER(accumulator) "+f"(accumulator)
-#define CONVSWAP_INOUT(t)                                                 \
+#define CONVSWAP_INOUT(t)                                                       \
   CONVSWAP_REGISTER(accumulators[t][0]), CONVSWAP_REGISTER(accumulators[t][1]), \
       CONVSWAP_REGISTER(accumulators[t][2]), CONVSWAP_REGISTER(accumulators[t][3])
 #define CONVSWAP_INOUT_2(t) CONVSWAP_INOUT(t), CONVSWAP_INOUT(t + 1)
@@ -197,14 +197,14 @@ struct Tf32 {};
 #define CONVSWAP_K_MAJOR_Tf32 ", 1, 1, 1"
 #define CONVSWAP_K_MAJOR_Int8 ", 1"
 #define CONVSWAP_K_MAJOR_UInt8 ", 1"
-#define CONVSWAP_WGMMA_OF(Descriptor, Operand, type, tiles, columns, registers, a_operand, b_operand, ...) \
-  template <>                                                                                              \
-  __device__ inline void wgmma<Operand, tiles>(CONVSWAP_ACCUMULATOR (&accumulators)[tiles][4], Descriptor a,              \
-                                               Descriptor b) {                                             \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" columns type " {" registers "}, " a_operand           \
-                 ", " b_operand CONVSWAP_K_MAJOR_##Operand ";"                                 \
-                 : __VA_ARGS__                                                                             \
-                 : "l"(a.descriptor()), "l"(b.descriptor()));                                              \
+#define CONVSWAP_WGMMA_OF(Descriptor, Operand, type, tiles, columns, registers, a_operand, b_operand, ...)  \
+  template <>                                                                                               \
+  __device__ inline void wgmma<Operand, tiles>(CONVSWAP_ACCUMULATOR(&accumulators)[tiles][4], Descriptor a, \
+                                               Descriptor b) {                                              \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" columns type " {" registers "}, " a_operand            \
+                 ", " b_operand CONVSWAP_K_MAJOR_##Operand ";"                                              \
+                 : __VA_ARGS__                                                                              \
+                 : "l"(a.descriptor()), "l"(b.descriptor()));                                               \
   }
 #define CONVSWAP_WGMMA_SS(Operand, type, tiles, columns, registers, a_operand, b_operand, ...)          \
   CONVSWAP_WGMMA_OF(SmemDescriptor, Operand, type, tiles, columns, registers, a_operand, b_operand,     \
@@ -240,17 +240,17 @@ CONVSWAP_WGMMAS_SS(Tf32, "k8.f32.tf32.tf32")
 #undef CONVSWAP_REGISTER
 #define CONVSWAP_ACCUMULATOR int
 #define CONVSWAP_REGISTER(accumulator) "+r"(accumulator)
-#define CONVSWAP_WGMMA_CODES(Operand, type, tiles, columns, a_operand, b_operand, ...)                    \
-  CONVSWAP_WGMMA_OF(SwizzledDescriptor, Operand, type, tiles, columns, CONVSWAP_REGISTERS_##tiles, a_operand, \
-                    b_operand, __VA_ARGS__)
-#define CONVSWAP_WGMMAS_CODES(Operand, type)                                            \
-  CONVSWAP_WGMMA_CODES(Operand, type, 8, "64", "%32", "%33", CONVSWAP_INOUT_8(0))       \
-  CONVSWAP_WGMMA_CODES(Operand, type, 16, "128", "%64", "%65", CONVSWAP_INOUT_16)       \
-  CONVSWAP_WGMMA_CODES(Operand, type, 20, "160", "%80", "%81", CONVSWAP_INOUT_20)       \
-  CONVSWAP_WGMMA_CODES(Operand, type, 24, "192", "%96", "%97", CONVSWAP_INOUT_24)       \
-  CONVSWAP_WGMMA_CODES(Operand, type, 26, "208", "%104", "%105", CONVSWAP_INOUT_26)     \
-  CONVSWAP_WGMMA_CODES(Operand, type, 28, "224", "%112", "%113", CONVSWAP_INOUT_28)     \
-  CONVSWAP_WGMMA_CODES(Operand, type, 30, "240", "%120", "%121", CONVSWAP_INOUT_30)     \
+#define CONVSWAP_WGMMA_CODES(Operand, type, tiles, columns, a_operand, b_operand, ...)             \
+  CONVSWAP_WGMMA_OF(SwizzledDescriptor, Operand, type, tiles, columns, CONVSWAP_REGISTERS_##tiles, \
+                    a_operand, b_operand, __VA_ARGS__)
+#define CONVSWAP_WGMMAS_CODES(Operand, type)                                        \
+  CONVSWAP_WGMMA_CODES(Operand, type, 8, "64", "%32", "%33", CONVSWAP_INOUT_8(0))   \
+  CONVSWAP_WGMMA_CODES(Operand, type, 16, "128", "%64", "%65", CONVSWAP_INOUT_16)   \
+  CONVSWAP_WGMMA_CODES(Operand, type, 20, "160", "%80", "%81", CONVSWAP_INOUT_20)   \
+  CONVSWAP_WGMMA_CODES(Operand, type, 24, "192", "%96", "%97", CONVSWAP_INOUT_24)   \
+  CONVSWAP_WGMMA_CODES(Operand, type, 26, "208", "%104", "%105", CONVSWAP_INOUT_26) \
+  CONVSWAP_WGMMA_CODES(Operand, type, 28, "224", "%112", "%113", CONVSWAP_INOUT_28) \
+  CONVSWAP_WGMMA_CODES(Operand, type, 30, "240", "%120", "%121", CONVSWAP_INOUT_30) \
   CONVSWAP_WGMMA_CODES(Operand, type, 32, "256", "%128", "%129", CONVSWAP_INOUT_32)
 CONVSWAP_WGMMAS_CODES(Int8, "k32.s32.s8.s8")
 CONVSWAP_WGMMAS_CODES(UInt8, "k32.s32.s8.u8")
