@@ -149,7 +149,7 @@ def test_arrays_of_other_types_are_refused():
         _native.conv(codes.x, codes.w)
     with pytest.raises(ConvswapError, match="b is float32: expected int32"):
         _native.conv(codes.x, codes.w, codes.b.astype(np.float32), scale=codes.scale)
-    with pytest.raises(ConvswapError, match="scale of shape .*one value per output channel"):
+    with pytest.raises(ConvswapError, match=r"scale of shape .*one value per output channel"):
         _native.conv(codes.x, codes.w, scale=codes.scale[:2])
 
 

@@ -29,8 +29,8 @@ LAYOUT_ATTRIBUTES = ("input_layout", "residual_layout", "output_layout")
 _TRANSPOSE_LAUNCH_MS = 0.003
 _TRANSPOSE_SHARE = 0.45
 # Estimates of NHWC count so many times: the time of a network (`benchmarks/layouts.py`) over the sum of its
-# Convs' estimates is, in NHWC and in NCHW: ResNet-50 1.25 and 1.04, VGG-16 0.76 and 1.01, MobileNetV2 1.06 and
-# 1.12, YOLOv8n 1.55 and 1.41.
+# Convs' estimates is, in NHWC and in NCHW: ResNet-50 1.25 and 1.04, VGG-16 0.76 and 1.01, MobileNetV2 1.06
+# and 1.12, YOLOv8n 1.55 and 1.41.
 _NHWC_FACTOR = 1.2
 # Bytes per second of a card whose bandwidth is not known.
 _LOW_BANDWIDTH = 0.3e12
