@@ -263,9 +263,9 @@ def swap_without_pairs(
         ConvswapError: the model cannot be read, or has no Conv that can be swapped and `may_be_empty` is not
             set.
     """
-    left = reasons or {}
-    swapping = _swap_nodes(model, lambda _: NodeChoice(), left.get, fuses=True, may_be_empty=may_be_empty)
-    return swapping.result(*_fuse_all(swapping, lambda name: name not in left))
+    excluded = reasons or {}
+    swapping = _swap_nodes(model, lambda _: NodeChoice(), excluded.get, fuses=True, may_be_empty=may_be_empty)
+    return swapping.result(*_fuse_all(swapping, lambda name: name not in excluded))
 
 
 def quantised_convs(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> tuple[Fused, ...]:
