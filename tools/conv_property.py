@@ -61,6 +61,8 @@ ON_TENSOR_CORES = (
     "toeplitz",
     "implicit_gemm",
     "many_channels",
+    "channels_last",
+    "channels_last_mma",
     "pointwise",
     "sliced_k",
     "row_windows",

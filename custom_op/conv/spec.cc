@@ -75,6 +75,7 @@ AutoPad parse_auto_pad(std::string_view word) {
 ElementType parse_element_type(std::string_view word) {
   std::vector<std::string> names;
   for (const ElementTypeFacts& facts : kElementTypes) {
+    if (facts.type == ElementType::int32) continue;  // of biases alone
     if (word == facts.name) return facts.type;
     names.emplace_back(facts.name);
   }

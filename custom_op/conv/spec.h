@@ -71,6 +71,7 @@ ConvSpec spec_behind_depthwise(const ConvSpec& spec);
 // Each throws InvalidArgument for a word that is not one of the attribute's values.
 Precision parse_precision(std::string_view word);
 AutoPad parse_auto_pad(std::string_view word);
+// The type of data: not int32.
 ElementType parse_element_type(std::string_view word);
 
 std::string_view name_of(Precision precision);

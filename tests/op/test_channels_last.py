@@ -191,6 +191,7 @@ def test_it_is_the_definition_with_every_epilogue(element_type, case, has_residu
 
 
 @pytest.mark.gpu
+@pytest.mark.algorithm("channels_last")
 def test_tf32_rounds_to_the_nearest():
     """Truncated operands would make sums of positive terms 3e-4 too small."""
     rng = np.random.default_rng(8)

@@ -216,6 +216,7 @@ def test_a_pool_of_nhwc_results_is_the_definition(pool, element_type, has_residu
 
 
 @pytest.mark.gpu
+@pytest.mark.algorithm("channels_last")
 @pytest.mark.parametrize("element_type", ["float16", "bfloat16"])
 @pytest.mark.parametrize("pool", ["max 2x2", "max 3x3"])
 def test_a_pool_behind_channels_last_is_the_definition(pool, element_type):

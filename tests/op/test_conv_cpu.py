@@ -262,7 +262,7 @@ def test_misfit_raises_before_anything_is_computed():
     ("options", "message"),
     [
         ({"algorithm": "direkt"}, "'direkt'; did you mean 'direct'?"),
-        ({"algorithm": "naive"}, "'naive'; known: direct reference auto"),
+        ({"algorithm": "naive"}, "'naive'; known: direct reference quantised auto"),
         ({"algorithm": "direct", "instruction_set": "avx3"}, "unknown instruction set 'avx3'; "),
         ({"algorithm": "reference", "instruction_set": "baseline"}, "expected the algorithm 'direct'"),
     ],
@@ -305,8 +305,8 @@ def test_plan_says_what_it_will_do():
         assert _native.why_not(problem, name, "cpu") == ""
 
 
-def test_catalog_names_every_algorithm_once_and_the_reference_last():
+def test_catalog_names_every_algorithm_once_and_tuned_ones_first():
     entries = [(entry.device, entry.name) for entry in _native.catalog()]
     assert len(entries) == len(set(entries))
     fast = [entry.name for entry in _native.catalog() if entry.device == "cpu" and not entry.by_name_alone]
-    assert fast == ["direct", "reference"]
+    assert fast == ["direct", "reference", "quantised"]

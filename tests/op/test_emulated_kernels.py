@@ -266,8 +266,8 @@ def test_channels_last_is_the_definition() -> None:
 def test_kernels_for_codes_are_the_definition(program: str) -> None:
     (built,) = build(program)
     first, count = FIRST_QUANTISED_SEED, FEW_SEEDS
-    # channels_last refuses pools, and channels that are no multiple of 16.
-    assert count_computed(built, first, first + count) >= count / 3
+    # channels_last refuses depthwise problems, and channels that are no multiple of 16.
+    assert count_computed(built, first, first + count) >= count / 5
 
 
 @pytest.mark.extended
@@ -276,7 +276,7 @@ def test_kernels_for_codes_are_the_definition(program: str) -> None:
 def test_kernels_for_codes_are_the_definition_on_more_problems(program: str) -> None:
     (built,) = build(program)
     first, count = FIRST_QUANTISED_SEED, QUANTISED_SEEDS
-    assert count_computed(built, first, first + count) >= count / 3
+    assert count_computed(built, first, first + count) >= count / 5
 
 
 @pytest.mark.extended

@@ -32,7 +32,8 @@ def test_every_activation_pool_type_and_algorithm_is_drawn(monkeypatch):
     assert {draw.epilogue.get("pool") for draw in draws} == {None, "MaxPool", "AveragePool"}
     assert {draw.type for draw in draws} == {"float32", "float64", "float16", "bfloat16"}
     for entry in _native.catalog():
-        if entry.device == "cuda" and not entry.by_name_alone:
+        # quantised computes codes, which have no special values.
+        if entry.device == "cuda" and not entry.by_name_alone and entry.name != "quantised":
             reasons = {
                 _native.why_not(draw.problem, entry.name, "cuda", compute_capability=90) for draw in draws
             }

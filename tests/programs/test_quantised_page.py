@@ -23,7 +23,7 @@ def test_lines_of_the_page_quantise_a_model_and_its_command_swaps_every_conv(tmp
     (lines,) = [text for kind, text in blocks(PAGE) if kind == "python"]
     assert len([line for line in lines.splitlines() if line.strip()]) <= 12
     exec(compile(lines, PAGE.name, "exec"), {"__name__": "page"})
-    (command,) = commands(PAGE)
+    command, _ = commands(PAGE)
     assert main(shlex.split(command)[1:]) == 0
     convs = [node for node in original.graph.node if node.op_type == "Conv"]
     assert f"{len(convs)} Conv swapped, 0 left" in capsys.readouterr().out

@@ -116,7 +116,7 @@ def conv_input():
 def test_error_of_a_conv_in_bfloat16_is_its_rounding(segment, conv_input):
     comparison = SimpleNamespace(device=CPU)
     session = make_session(segment.layer.model({"narrow": 4}, swapped=True), CONVSWAP, CPU)
-    errors = orchestration._layer_errors(comparison, segment.layer, {CONVSWAP: session}, conv_input)
+    errors, _ = orchestration._layer_errors(comparison, segment.layer, {CONVSWAP: session}, conv_input)
     assert 1e-4 < errors["convswap"] < 2.0**-8
     assert algorithm_error(segment, conv_input, DEFAULT_PRECISION, "direct", CPU) == pytest.approx(
         errors["convswap"]

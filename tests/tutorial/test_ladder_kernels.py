@@ -144,7 +144,7 @@ def test_misspelt_rung_is_named_and_others_are_not_bothered_with_rungs() -> None
         _native.choose(problem, "cpu", "ladder_01_loop")
     with pytest.raises(ConvswapError) as raised:
         _native.choose(problem, "cpu", "winograd_of_mine")
-    assert "known: direct reference auto tuned" in str(raised.value)
+    assert "known: direct reference quantised auto tuned" in str(raised.value)
 
 
 @each_layer

@@ -241,7 +241,7 @@ MISFITS = [
         (1, 3, 9, 8),
         (4, 3, 3, 3),
         {"type": "complex"},
-        "unknown element type 'complex'; known: float32 float64 float16 bfloat16 int8 uint8 int32",
+        "unknown element type 'complex'; known: float32 float64 float16 bfloat16 int8 uint8",
     ),
 ]
 
