@@ -463,8 +463,8 @@ __device__ inline int round_to_low_byte(float value) {
 enum class CodeResults {
   plain,     // nothing: any activation clamps
   bordered,  // the zero point's part of padding
-  residual,  // a residual, and an offset of 0
-  rounded,   // a residual, and a rounding of the sums in front of it
+  residual,  // an offset and a residual
+  rounded,   // the same, with a rounding in front of the residual
   any,
 };
 
@@ -477,12 +477,12 @@ __device__ inline bool has_borders(const Arguments<Element>& problem) {
 template <typename Element>
 __device__ inline CodeResults code_results(const Arguments<Element>& problem) {
   const Quantization& quantization = problem.conv.quantization;
-  if (!problem.epilogue_params.only_clamps || problem.conv.offset != nullptr) return CodeResults::any;
+  if (!problem.epilogue_params.only_clamps) return CodeResults::any;
   if (problem.conv.z != nullptr) {
     if (has_borders(problem)) return CodeResults::any;
     return quantization.rounds_sum ? CodeResults::rounded : CodeResults::residual;
   }
-  if (quantization.rounds_sum) return CodeResults::any;
+  if (quantization.rounds_sum || problem.conv.offset != nullptr) return CodeResults::any;
   return has_borders(problem) ? CodeResults::bordered : CodeResults::plain;
 }
 
@@ -505,7 +505,8 @@ __device__ inline void stage_codes(const Arguments<Element>& problem, const shor
   const int filter = first_filter + (own_filter < filters_left ? own_filter : 0);
   const float scale[2] = {conv.scale[filter], conv.scale[filter + 1]};
   float offset[2] = {0.0f, 0.0f};
-  if (kIsAny && conv.offset != nullptr) offset[0] = conv.offset[filter], offset[1] = conv.offset[filter + 1];
+  if ((kIsAny || kHasResidual) && conv.offset != nullptr)
+    offset[0] = conv.offset[filter], offset[1] = conv.offset[filter + 1];
   const float least = problem.least_steps, most = problem.most_steps;
   // Of the codes between the sums and the residual.
   const float sum_least = static_cast<float>(requantize::kMinCode<Element> - quantization.sum_zero_point);
@@ -547,6 +548,7 @@ __device__ inline void stage_codes(const Arguments<Element>& problem, const shor
             value = requantize::number_of_sum<Element>(quantization, sums[f], scale[f], offset[f]);
           } else {
             value = requantize::multiply(static_cast<float>(sums[f]), scale[f]);
+            if (kHasResidual) value = requantize::add(value, offset[f]);
           }
           if (kResults == CodeResults::rounded) {
             const float steps = rounded(fminf(fmaxf(value, sum_least), sum_most));

@@ -157,16 +157,16 @@ extern const FittedCosts kH200{
             .residual = 2120,  // ns
         },
         .quantised = {
-            .launch = 1500,  // ns
-            .memory = 4000,  // GB/s
+            .launch = 1460,  // ns
+            .memory = 2490,  // GB/s
             .product = 250,  // ps
             .latency = 10,  // ns
-            .multiply = 0.3,  // ns
-            .step = 2,  // ns
-            .load = 0.8,  // ns
-            .staged = 5,  // ns
-            .result = 1.5,  // ns
-            .begin = 700,  // ns
+            .multiply = 0.18,  // ns
+            .step = 1.89,  // ns
+            .load = 1.3,  // ns
+            .staged = 43.7,  // ns
+            .result = 3.47,  // ns
+            .begin = 692,  // ns
         },
         .row_windows = {
             .launch = 1383,  // ns

@@ -66,8 +66,12 @@ class ConversionCosts:
         self._types = types
 
     def conv(self, node: ir.Node, layouts: NodeLayouts) -> float:
-        """Return the elements of the node's tensors in the other layout."""
-        return sum(map(self.transpose, self.unsuitable(node, layouts)))
+        """Return the elements of the node's tensors in the other layout.
+
+        Those of a QuantConv count twice: its fast kernels take no tensor in NCHW, so a Transpose is better.
+        """
+        factor = 2.0 if is_quant_op(node) else 1.0
+        return factor * sum(map(self.transpose, self.unsuitable(node, layouts)))
 
     def unsuitable(self, node: ir.Node, layouts: NodeLayouts) -> Iterator[ir.Value]:
         """Yield the node's tensors in the other layout."""
