@@ -40,7 +40,10 @@ std::string version_text(int version) {
 class DeviceArray {
  public:
   DeviceArray(const Shape& shape, const std::string& type, int device, int64_t fence)
-      : shape_(shape), type_(type == "int32" ? ElementType::int32 : parse_element_type(type)), device_(device), fence_(fence) {
+      : shape_(shape),
+        type_(type == "int32" ? ElementType::int32 : parse_element_type(type)),
+        device_(device),
+        fence_(fence) {
     if (fence < 0 || fence % kAlignment != 0) {
       throw InvalidArgument("a fence of " + std::to_string(fence) + " bytes: expected a multiple of " +
                             std::to_string(kAlignment));
