@@ -106,15 +106,9 @@ bool has_padding_sums(const ConvProblem& problem) {
 }
 
 void set_codes(const ConvProblem& problem, Arguments<void>& arguments) {
-  const Quantization& codes = *problem.quantization;
   arguments.conv = naive_quantised_conv_of(problem);
-  const EpilogueParams params = epilogue_params_of(problem.epilogue);
-  const float least = static_cast<float>(arguments.conv.y_min_code - codes.y_zero_point), most = least + 255;
-  arguments.least_steps = least, arguments.most_steps = most;
-  if (!params.only_clamps) return;
-  // Multiplication by the factor, which is positive, is monotonic even when rounded.
-  arguments.least_steps = std::min(std::max(params.lower * codes.y_factor, least), most);
-  arguments.most_steps = std::min(std::max(params.upper * codes.y_factor, least), most);
+  const StepRange steps = step_range_of(problem);
+  arguments.least_steps = steps.least, arguments.most_steps = steps.most;
 }
 
 void set_padding(const ConvProblem& problem, const Tiling& tiling, Arguments<void>& arguments) {

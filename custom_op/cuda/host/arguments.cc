@@ -107,6 +107,17 @@ NhwcConv nhwc_conv_of(const ConvProblem& problem) {
   return conv;
 }
 
+StepRange step_range_of(const ConvProblem& problem) {
+  const Quantization& codes = *problem.quantization;
+  const int min_code = problem.y_type == ElementType::int8 ? -128 : 0;
+  const float least = static_cast<float>(min_code - codes.y_zero_point), most = least + 255;
+  const EpilogueParams params = epilogue_params_of(problem.epilogue);
+  if (!params.only_clamps) return {least, most};
+  // Multiplication by the factor, which is positive, is monotonic even when rounded.
+  return {std::clamp(params.lower * codes.y_factor, least, most),
+          std::clamp(params.upper * codes.y_factor, least, most)};
+}
+
 EpilogueParams epilogue_params_of(const Epilogue& epilogue) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const bool clips = epilogue.activation == Activation::clip;

@@ -85,13 +85,8 @@ Requantisation requantisation_of(const ConvProblem& problem) {
   to.only_clamps = params.only_clamps;
   to.is_plain = is_code(problem.y_type) && params.only_clamps && !codes.has_offset && !codes.rounds_sum &&
                 codes.y_factor == 1 && !problem.epilogue.has_residual;
-  const int min_code = problem.y_type == ElementType::int8 ? -128 : 0;
-  const float least = static_cast<float>(min_code - codes.y_zero_point), most = least + 255;
-  to.least_steps = least, to.most_steps = most;
-  if (!params.only_clamps) return to;
-  // Multiplication by the factor, which is positive, is monotonic even when rounded.
-  to.least_steps = std::min(std::max(params.lower * codes.y_factor, least), most);
-  to.most_steps = std::min(std::max(params.upper * codes.y_factor, least), most);
+  const StepRange steps = step_range_of(problem);
+  to.least_steps = steps.least, to.most_steps = steps.most;
   return to;
 }
 
