@@ -99,6 +99,7 @@ def test_every_cuda_algorithm_but_the_special_ones_is_planned_for_half_of_the_dr
     assert supported.pop("separable") == 0  # no draw has a preceding depthwise convolution
     assert supported.pop("channels_last") == 0  # draws have few channels
     assert supported.pop("channels_last_mma") <= len(draws) // 100  # and few multiples of 16 bytes
+    assert supported.pop("quantised") == 0  # it takes codes
     assert supported.pop("channels_last_depthwise") > 0  # a depthwise draw with all tensors in NHWC
     assert supported.pop("pointwise") >= MIN_POINTWISE
     assert supported.pop("sliced_k") >= MIN_SLICED_K
