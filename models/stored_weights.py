@@ -1,4 +1,4 @@
-"""The file format of trained weights: an uncompressed .npz archive without pickled objects.
+"""The file format of trained weights: a compressed .npz archive without pickled objects.
 
 The weights of a large fully connected layer are two entries, `fc1.weight.codes` and `fc1.weight.scales`, in
 the 4 bits of `quantisation.py`. Every other parameter is one float16 entry with its name. The entry `made` is
@@ -74,7 +74,7 @@ def pack_weights(
             raise ValueError(f"{name} has numbers that float16 cannot hold: beyond 65504, infinite or NaN")
     entries["made"] = np.array(json.dumps({"format": FORMAT, "network": network.name, **made}))
     content = io.BytesIO()
-    np.savez(content, allow_pickle=False, **entries)
+    np.savez_compressed(content, allow_pickle=False, **entries)
     return content.getvalue()
 
 
