@@ -18,10 +18,10 @@ namespace convswap {
 namespace {
 
 // A tensor's elements from one to the next along channels and along positions.
-struct Strides {
+struct ElementSteps {
   int64_t image, channel, position;
 
-  Strides(Layout layout, int64_t channels, int64_t positions)
+  ElementSteps(Layout layout, int64_t channels, int64_t positions)
       : image(channels * positions),
         channel(layout == Layout::nhwc ? 1 : positions),
         position(layout == Layout::nhwc ? channels : 1) {}
@@ -178,7 +178,7 @@ class QuantisedPlan final : public Plan {
   }
 
   const ConvProblem problem_;
-  const Strides x_, z_, y_;
+  const ElementSteps x_, z_, y_;
 };
 
 template <typename X>
