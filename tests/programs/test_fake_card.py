@@ -84,8 +84,8 @@ def test_tensors_in_nhwc_are_transposed_before_and_after_the_convolution(
     [
         pytest.param(",".join(OF_EVERY_CARD), OLDEST, id="rungs of every card"),
         pytest.param(",".join(RUNGS[len(OF_EVERY_CARD) :]), 90, id="rungs of newer cards"),
-        # These take NHWC tensors, and load a kernel for unaligned ones that they do not start here; `quantised`
-        # takes codes.
+        # `quantised` takes codes. The others that are left out take NHWC tensors, and load a kernel for
+        # unaligned ones that they do not start here.
         *(
             (name, 90)
             for name in ALGORITHMS
