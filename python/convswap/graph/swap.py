@@ -49,6 +49,9 @@ FLOAT16_ON_CPU = (
     "on the CPU ONNX Runtime keeps float32 between float16 nodes, where a swapped Conv rounds its result to "
     "float16: beyond 65504 it becomes infinite"
 )
+QUANTISED_ON_CPU = (
+    "QuantConv is for cards: on the CPU ONNX Runtime's own kernels for quantised models are far faster"
+)
 
 
 @dataclass(frozen=True)
@@ -424,7 +427,7 @@ def _swap_nodes(
     _set_algorithms_of_codes(copy, {record.node: choice_of(record.node) for record in quantised})
     if to_swap:
         copy.opset_imports[DOMAIN] = DOMAIN_VERSION
-    notes = (FLOAT16_ON_CPU,) if float16 else ()
+    notes = (*((FLOAT16_ON_CPU,) if float16 else ()), *((QUANTISED_ON_CPU,) if quantised else ()))
     return _Swapping(copy, names, types, to_swap, not_swapped, source, notes, quantised, not_quantised, order)
 
 
