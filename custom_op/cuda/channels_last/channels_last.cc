@@ -228,8 +228,9 @@ class ChannelsLastPlan final : public Plan {
   std::size_t scratch_bytes() const override { return prepared_form().bytes; }
 
   PreparedForm prepared_form() const override {
+    // The sums depend on the borders, and so on the size of the image.
     return {static_cast<std::size_t>(weight_bytes() + sums_ * int64_t{sizeof(int)}),
-            joined("channels_last of ", tiling_.instance.block_filters(), " filters")};
+            joined("channels_last of ", tiling_.instance.block_filters(), " filters", text_of_borders())};
   }
 
   void prepare(const void* weights, void* prepared, void* stream) const override {
@@ -277,6 +278,19 @@ class ChannelsLastPlan final : public Plan {
   }
 
  private:
+  // The ranges of taps of both axes, for the name of prepared weights with sums of padding.
+  std::string text_of_borders() const {
+    std::string text;
+    const std::pair<const TapRange*, int> axes[] = {{arguments_.rows_inside, arguments_.row_ranges},
+                                                    {arguments_.columns_inside, arguments_.column_ranges}};
+    for (const auto& [ranges, count] : axes) {
+      for (int i = 0; i < count; ++i) {
+        text += joined(i == 0 ? ", " : " ", int{ranges[i].first}, "-", int{ranges[i].end});
+      }
+    }
+    return text;
+  }
+
   int64_t weight_bytes() const { return units_ * tiling_.weight_stage_bytes(); }
 
   // The weights in the order of the stages, then the sums of padding.

@@ -237,9 +237,13 @@ int64_t stride_phases(const ConvProblem& problem) {
 }
 
 std::vector<TapRange> tap_ranges(const ConvProblem& problem, int axis) {
-  const int64_t taps = problem.filter[axis];
+  const int64_t taps = problem.filter[axis], outputs = problem.output[axis];
   std::vector<TapRange> ranges{{0, static_cast<unsigned char>(taps)}};
-  for (int64_t output = 0; output < problem.output[axis]; ++output) {
+  // Only the first and the last outputs reach padding.
+  const int64_t first_inside = ceil_divide(problem.pad_begin[axis], problem.stride[axis]);
+  const int64_t last_inside = outputs - 1 - ceil_divide(problem.pad_end[axis], problem.stride[axis]);
+  for (int64_t output = 0; output < outputs; ++output) {
+    if (output == first_inside) output = std::max(output, last_inside);
     const int64_t begin = output * problem.stride[axis] - problem.pad_begin[axis];
     TapRange range = ranges.front();
     while (range.first < taps && begin + range.first * problem.dilation[axis] < 0) ++range.first;

@@ -155,16 +155,10 @@ struct WorkTile {
 
   template <typename Element>
   __device__ WorkTile(const Arguments<Element>& problem, int index) {
-    const auto div_mod = [&](FastDivisor divisor) {
-      const int quotient = divisor.quotient_of_any(index);
-      const int remainder = index - quotient * static_cast<int>(divisor.divisor);
-      index = quotient;
-      return remainder;
-    };
-    filter_block = div_mod(problem.filter_blocks);
-    column = div_mod(problem.column_tiles) * problem.tile_columns;
-    row = div_mod(problem.row_tiles) * problem.tile_rows;
-    depth = div_mod(problem.output_depth);
+    filter_block = div_mod(index, problem.filter_blocks);
+    column = div_mod(index, problem.column_tiles) * problem.tile_columns;
+    row = div_mod(index, problem.row_tiles) * problem.tile_rows;
+    depth = div_mod(index, problem.output_depth);
     image = index * problem.tile_images;
   }
 };

@@ -6,6 +6,7 @@
 #include "cuda/channels_last_depthwise/arguments.h"
 #include "cuda/epilogue/activations.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
+#include "cuda/primitives/fast_divisor.cuh"
 #include "cuda/primitives/global_memory.cuh"
 #include "cuda/primitives/small_float_pairs.cuh"
 
@@ -58,18 +59,6 @@ struct ChannelVector<Small, 8> {
     return make_uint4(pair(channels), pair(channels + 2), pair(channels + 4), pair(channels + 6));
   }
 };
-
-__device__ inline bool is_inside(int index, int extent) {
-  return static_cast<unsigned>(index) < static_cast<unsigned>(extent);
-}
-
-// Divides `number` in place, and returns the remainder.
-__device__ inline int div_mod(int& number, FastDivisor divisor) {
-  const int quotient = static_cast<int>(divisor.quotient_of_any(number));
-  const int remainder = number - quotient * static_cast<int>(divisor.divisor);
-  number = quotient;
-  return remainder;
-}
 
 // A thread's strip of outputs: some columns of a row of y, for the filters of a vector.
 template <int kChannels, int kOutputs>

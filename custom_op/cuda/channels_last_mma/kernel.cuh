@@ -8,6 +8,7 @@
 #include "cuda/epilogue/activations.cuh"
 #include "cuda/primitives/cp_async.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
+#include "cuda/primitives/fast_divisor.cuh"
 #include "cuda/primitives/ldmatrix.cuh"
 #include "cuda/primitives/mma.cuh"
 #include "cuda/primitives/nhwc_conv.cuh"
@@ -56,18 +57,6 @@ struct Operand<float> {
     return make_uint2(__float_as_uint(first), __float_as_uint(second));
   }
 };
-
-__device__ inline bool is_inside(int index, int extent) {
-  return static_cast<unsigned>(index) < static_cast<unsigned>(extent);
-}
-
-// Divides `number` in place, and returns the remainder.
-__device__ inline int div_mod(int& number, FastDivisor divisor) {
-  const int quotient = static_cast<int>(divisor.quotient_of_any(number));
-  const int remainder = number - quotient * static_cast<int>(divisor.divisor);
-  number = quotient;
-  return remainder;
-}
 
 // A piece of K: the tap, which may lie behind the last one, and the piece in the conv group's channels.
 struct KPiece {

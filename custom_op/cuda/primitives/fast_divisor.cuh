@@ -30,4 +30,17 @@ struct FastDivisor {
   }
 };
 
+// Divides `number` in place, and returns the remainder.
+CONVSWAP_HOST_DEVICE inline int div_mod(int& number, FastDivisor divisor) {
+  const int quotient = static_cast<int>(divisor.quotient_of_any(static_cast<unsigned>(number)));
+  const int remainder = number - quotient * static_cast<int>(divisor.divisor);
+  number = quotient;
+  return remainder;
+}
+
+// True if `index` is at least 0 and below `extent`.
+CONVSWAP_HOST_DEVICE inline bool is_inside(int index, int extent) {
+  return static_cast<unsigned>(index) < static_cast<unsigned>(extent);
+}
+
 }  // namespace convswap

@@ -17,10 +17,7 @@ __device__ inline void compute_nhwc_output(const Tensors<Element>& tensors, cons
   int first[3];  // pixel of the first tap
 #pragma unroll
   for (int axis = 2; axis >= 0; --axis) {
-    const int quotient = conv.output[axis].quotient_of_any(image);
-    first[axis] =
-        (image - quotient * static_cast<int>(conv.output[axis].divisor)) * conv.stride[axis] - conv.pad[axis];
-    image = quotient;
+    first[axis] = div_mod(image, conv.output[axis]) * conv.stride[axis] - conv.pad[axis];
   }
   const int first_channel = filter / conv.filters_per_group * conv.channels_per_group;
   const int taps = conv.filter[0] * conv.filter[1] * conv.filter[2];
@@ -32,9 +29,6 @@ __device__ inline void compute_nhwc_output(const Tensors<Element>& tensors, cons
       for (int s = 0; s < conv.filter[2]; ++s, ++tap) {
         const int d = first[0] + t * conv.dilation[0], h = first[1] + r * conv.dilation[1],
                   v = first[2] + s * conv.dilation[2];
-        const auto is_inside = [](int index, int extent) {
-          return static_cast<unsigned>(index) < static_cast<unsigned>(extent);
-        };
         if (!is_inside(d, conv.input[0]) || !is_inside(h, conv.input[1]) || !is_inside(v, conv.input[2])) {
           continue;
         }

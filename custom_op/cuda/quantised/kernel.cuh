@@ -4,6 +4,7 @@
 
 #include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/dp4a.cuh"
+#include "cuda/primitives/fast_divisor.cuh"
 #include "cuda/primitives/global_memory.cuh"
 #include "cuda/primitives/naive_quantised_conv.cuh"
 #include "cuda/primitives/requantise.cuh"
@@ -11,18 +12,6 @@
 #include "cuda/quantised/arguments.h"
 
 namespace convswap::quantised {
-
-__device__ inline bool is_inside(int index, int extent) {
-  return static_cast<unsigned>(index) < static_cast<unsigned>(extent);
-}
-
-// Divides `number` in place, and returns the remainder.
-__device__ inline int div_mod(int& number, FastDivisor divisor) {
-  const int quotient = static_cast<int>(divisor.quotient_of_any(number));
-  const int remainder = number - quotient * static_cast<int>(divisor.divisor);
-  number = quotient;
-  return remainder;
-}
 
 // The zero point of x in all four bytes.
 template <typename X>
