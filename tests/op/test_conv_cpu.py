@@ -305,7 +305,7 @@ def test_plan_says_what_it_will_do():
         assert _native.why_not(problem, name, "cpu") == ""
 
 
-def test_catalog_names_every_algorithm_once_and_tuned_ones_first():
+def test_catalog_names_every_algorithm_once_and_the_cpu_s_in_order():
     entries = [(entry.device, entry.name) for entry in _native.catalog()]
     assert len(entries) == len(set(entries))
     fast = [entry.name for entry in _native.catalog() if entry.device == "cpu" and not entry.by_name_alone]
