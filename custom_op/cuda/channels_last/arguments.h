@@ -33,6 +33,7 @@ constexpr int kPrepareThreads = 256, kUnalignedThreads = 256;
 
 constexpr int kMaxPixelStages = 8;
 constexpr int kMaxWeightStages = 24;
+constexpr int kMaxStagedTiles = 2;
 constexpr short kNoOutput = -1;
 
 // Codes, of which a wgmma makes int32 sums.
@@ -55,7 +56,7 @@ struct TapRange {
 struct BlockState {
   TmaMbarrier pixels_full[kMaxPixelStages];
   TmaMbarrier weights_full[kMaxWeightStages];
-  TmaMbarrier residual_full[kConsumerWarpgroups];
+  TmaMbarrier residual_full[kConsumerWarpgroups][kMaxStagedTiles];
   Mbarrier pixels_empty[kMaxPixelStages], weights_empty[kMaxWeightStages];
   // Warpgroups that take turns: mainloop_turn[i] lets warpgroup i begin its main loop.
   Mbarrier mainloop_turn[kConsumerWarpgroups];
@@ -63,7 +64,7 @@ struct BlockState {
 
 struct SharedOffsets {
   Offset<unsigned char> pixels, weights;
-  Offset<unsigned char> results;  // staged_bytes for each consumer warpgroup; see stages_in_place
+  Offset<unsigned char> results;  // the staged tiles of each consumer warpgroup; see stages_in_place
   Offset<unsigned char> discard;  // a row for results at positions without an output
   Offset<short> result_rows;      // row of a result chunk, or kNoOutput, for each position of a tile
   Offset<short> range_pairs;      // of codes, for each position of the tiles of both warpgroups
@@ -104,7 +105,9 @@ struct Arguments : Tensors<Element> {
   bool keeps_weights;  // all weights stay in shared memory: a stage for each K chunk and tap
   // A warpgroup stages all of its result chunks at once, or one after the other.
   int staged_chunks, result_chunk_bytes;
-  int staged_bytes;  // of a warpgroup
+  // A warpgroup that stages tiles in two places computes one while the other is stored, or its residual comes.
+  int staged_tiles;
+  int staged_bytes;  // of a tile
   // Results replace the pixels that they were computed from, instead of having memory of their own.
   bool stages_in_place;
   bool has_activation;
@@ -116,6 +119,8 @@ struct Arguments : Tensors<Element> {
   // activation that clamps.
   NaiveQuantisedConv conv;
   float least_steps, most_steps;
+  bool limits_steps;  // an activation clamps to fewer codes than y can have
+  float most_sum;     // bound of the sums, without the bias
 
   // Of codes whose zero point is not 0: the ranges of taps that outputs have inside the input, along rows and
   // columns, the full range first. `padding_sums` (pairs of ranges, filters) has the zero point times the

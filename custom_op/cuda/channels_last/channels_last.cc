@@ -36,6 +36,7 @@
 // width.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -109,6 +110,9 @@ void set_codes(const ConvProblem& problem, Arguments<void>& arguments) {
   arguments.conv = naive_quantised_conv_of(problem);
   const StepRange steps = step_range_of(problem);
   arguments.least_steps = steps.least, arguments.most_steps = steps.most;
+  arguments.limits_steps = std::nearbyint(steps.most) - std::nearbyint(steps.least) < 255;
+  // x is at most 255 from its zero point, and a weight at most 128 from 0.
+  arguments.most_sum = 255 * 128 * static_cast<float>(problem.channels_per_group() * problem.filter_size());
 }
 
 void set_padding(const ConvProblem& problem, const Tiling& tiling, Arguments<void>& arguments) {
@@ -172,6 +176,7 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   arguments.takes_turns = !tiling.instance.shares_pixels &&
                           (!tiling.keeps_weights || tiling.pixel_stages < 2 * k_chunks(problem, tiling));
   arguments.staged_chunks = tiling.staged_chunks;
+  arguments.staged_tiles = tiling.staged_tiles;
   arguments.result_chunk_bytes = narrow(tiling.result_chunk_bytes());
   arguments.staged_bytes = narrow(tiling.staged_bytes());
   arguments.stages_in_place = tiling.stages_in_place;

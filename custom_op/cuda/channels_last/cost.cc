@@ -146,7 +146,7 @@ class Search {
       shared.pixels = block.place<unsigned char>(pixel_stages * tiling.pixel_stage_bytes());
       shared.weights = block.place<unsigned char>(weight_stages * tiling.weight_stage_bytes());
       shared.results = block.place<unsigned char>(
-          tiling.stages_in_place ? 0 : kConsumerWarpgroups * tiling.staged_bytes());
+          tiling.stages_in_place ? 0 : kConsumerWarpgroups * tiling.staged_tiles * tiling.staged_bytes());
       shared.discard = block.place<unsigned char>(kRowBytes);
       shared.result_rows = block.place<short>(tiling.instance.positions());
       shared.range_pairs =
@@ -160,19 +160,25 @@ class Search {
       return true;
     };
     const int64_t outputs = tiling.outputs(), loaded = tiling.images * tiling.image_positions();
-    tiling.stages_in_place = !tiling.instance.shares_pixels && !problem_.epilogue.has_residual;
     tiling.result_chunks = tiling.staged_chunks =
         static_cast<int>(kWgmmaM * bytes_per_element(problem_.type) / tiling.result_row_bytes);
+    const int64_t max_pixels = std::min<int64_t>(kMaxPixelStages, k_chunks(problem_, tiling) + 2);
+    const bool has_one_block = problem_.group * tiling.filter_blocks == 1;
+    // Two staged tiles, if they leave room for three stages of pixels and for weights that stay.
+    tiling.stages_in_place = false, tiling.staged_tiles = kMaxStagedTiles;
+    const bool could_keep = has_one_block && units <= kMaxWeightStages;
+    if (!fits(std::min<int64_t>(max_pixels, kMinPixelStages + 1), could_keep ? units : kMinWeightStages)) {
+      tiling.stages_in_place = !tiling.instance.shares_pixels && !problem_.epilogue.has_residual;
+      tiling.staged_tiles = 1;
+    }
     // Result chunks take turns if pixels in front of the padding have no room for all, or if memory for all
     // left no room for a third stage of pixels. The residual comes for all at once.
     const int64_t others_bytes = (tiling.result_chunks - 1) * tiling.result_chunk_bytes();
     const bool has_room = tiling.stages_in_place
                               ? others_bytes + outputs * tiling.result_row_bytes <= loaded * kRowBytes
                               : fits(kMinPixelStages + 1, kMinWeightStages);
-    if (!has_room && !problem_.epilogue.has_residual) tiling.staged_chunks = 1;
-    const int64_t max_pixels = std::min<int64_t>(kMaxPixelStages, k_chunks(problem_, tiling) + 2);
-    const bool has_one_block = problem_.group * tiling.filter_blocks == 1;
-    tiling.keeps_weights = has_one_block && units <= kMaxWeightStages && fits(kMinPixelStages, units);
+    if (!has_room && !problem_.epilogue.has_residual && tiling.staged_tiles == 1) tiling.staged_chunks = 1;
+    tiling.keeps_weights = could_keep && fits(kMinPixelStages, units);
     int64_t pixels = kMinPixelStages, weights = tiling.keeps_weights ? units : kMinWeightStages;
     if (!fits(pixels, weights)) {
       // A stage is released during the next K chunk, so a single one serves a single K chunk.

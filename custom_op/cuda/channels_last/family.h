@@ -43,7 +43,7 @@ struct Tiling {
   int pixel_stages = 0, weight_stages = 0;
   bool keeps_weights = false;
   bool stages_in_place = false;
-  int result_chunks = 1, staged_chunks = 1;  // of a consumer warpgroup; see arguments.h
+  int result_chunks = 1, staged_chunks = 1, staged_tiles = 1;  // of a consumer warpgroup; see arguments.h
   SharedOffsets shared{};
   int64_t shared_bytes = 0;
   double cost = 0;  // nanoseconds, estimated

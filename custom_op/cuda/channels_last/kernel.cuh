@@ -12,6 +12,7 @@
 #include "cuda/primitives/naive_quantised_conv.cuh"
 #include "cuda/primitives/nhwc_conv.cuh"
 #include "cuda/primitives/pipeline_state.cuh"
+#include "cuda/primitives/requantise.cuh"
 #include "cuda/primitives/shared_memory_at.cuh"
 #include "cuda/primitives/small_float_pairs.cuh"
 #include "cuda/primitives/tensor_tma.cuh"
@@ -287,42 +288,70 @@ __device__ inline int mainloop(const Arguments<Element>& problem, BlockState& st
   return previous_pixels;
 }
 
-// Sets the accumulators to the bias. `first_filter` is the warpgroup's, over all conv groups.
-template <typename Element, int kAccumulatorTiles>
-__device__ inline void set_to_bias(const Arguments<Element>& problem, int first_filter, int filters_left,
-                                   float (&accumulators)[kAccumulatorTiles][4]) {
-  float bias[2] = {0.0f, 0.0f};
-  if (problem.b != nullptr) {
+// The two filters of a thread's accumulators: what the sums begin with, the bias.
+template <typename Element>
+struct ThreadFilters {
+  float initial[2];
+
+  // `first_filter` is the warpgroup's, over all conv groups.
+  __device__ ThreadFilters(const Arguments<Element>& problem, int first_filter, int filters_left) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int filter = warpgroup_thread() / 32 * 16 + warpgroup_thread() % 32 / 4 + 8 * i;
-      if (filter < filters_left) bias[i] = static_cast<float>(problem.b[first_filter + filter]);
+      initial[i] = problem.b != nullptr && filter < filters_left
+                       ? static_cast<float>(problem.b[first_filter + filter])
+                       : 0.0f;
     }
   }
-#pragma unroll
-  for (int t = 0; t < kAccumulatorTiles; ++t) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) accumulators[t][i] = bias[i / 2];
-  }
-}
+};
 
-// Sets the accumulators of codes to the bias, less the zero point's part of the sums.
-template <typename Element, int kAccumulatorTiles>
-__device__ inline void set_to_bias(const Arguments<Element>& problem, int first_filter, int filters_left,
-                                   int (&accumulators)[kAccumulatorTiles][4]) {
-  int bias[2] = {0, 0};
+// The same for codes, whose two filters are neighbours in the results.
+struct CodeFilters {
+  int filter;      // the first, over all conv groups
+  int initial[2];  // the bias, less the zero point's part of the sums
+  float scale[2], offset[2];
+  bool is_bounded;  // all results are less than 2^21 steps from the zero point of y
+
+  // `first_filter` is the warpgroup's. A thread beyond the last filter computes the first ones, and its results
+  // are dropped.
+  template <typename Element>
+  __device__ CodeFilters(const Arguments<Element>& problem, int first_filter, int filters_left) {
+    const NaiveQuantisedConv& conv = problem.conv;
+    const Quantization& quantization = conv.quantization;
+    const int own = filter_of_row<Element>(warpgroup_thread() / 32 * 16 + warpgroup_thread() % 32 / 4);
+    filter = first_filter + (own < filters_left ? own : 0);
+    is_bounded = true;
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int filter =
-        filter_of_row<Element>(warpgroup_thread() / 32 * 16 + warpgroup_thread() % 32 / 4 + 8 * i);
-    if (filter >= filters_left) continue;
-    if (problem.conv.b != nullptr) bias[i] = problem.conv.b[first_filter + filter];
-    if (problem.padding_sums != nullptr) bias[i] -= problem.padding_sums[first_filter + filter];
+    for (int f = 0; f < 2; ++f) {
+      const int bias = conv.b == nullptr ? 0 : conv.b[filter + f];
+      initial[f] = bias - (problem.padding_sums == nullptr ? 0 : problem.padding_sums[filter + f]);
+      scale[f] = conv.scale[filter + f];
+      offset[f] = conv.offset == nullptr ? 0.0f : conv.offset[filter + f];
+      float most = fabsf((problem.most_sum + fabsf(static_cast<float>(bias))) * scale[f]) + fabsf(offset[f]);
+      if (quantization.rounds_sum) most = fabsf(256 * quantization.sum_scale);
+      if (conv.z != nullptr) most += fabsf(256 * quantization.residual_scale);
+      // False for NaN.
+      is_bounded = is_bounded && fabsf(most * quantization.y_factor) < 0x1p21f;
+    }
   }
+};
+
+template <>
+struct ThreadFilters<Int8> : CodeFilters {
+  using CodeFilters::CodeFilters;
+};
+template <>
+struct ThreadFilters<UInt8> : CodeFilters {
+  using CodeFilters::CodeFilters;
+};
+
+template <typename Element, typename Accumulator, int kAccumulatorTiles>
+__device__ inline void set_to_initial(const ThreadFilters<Element>& filters,
+                                      Accumulator (&accumulators)[kAccumulatorTiles][4]) {
 #pragma unroll
   for (int t = 0; t < kAccumulatorTiles; ++t) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) accumulators[t][i] = bias[i / 2];
+    for (int i = 0; i < 4; ++i) accumulators[t][i] = filters.initial[i / 2];
   }
 }
 
@@ -420,7 +449,7 @@ __device__ inline int range_at(const TapRange* ranges, int count, int begin, int
 // Writes the pair of ranges of each position of the warpgroup's tile to shared memory; 0 for one without
 // taps on padding, and for one that is no output.
 template <typename Element, int kAccumulatorTiles>
-__device__ inline void write_range_pairs(const Arguments<Element>& problem, const WorkTile& tile,
+__device__ inline void write_range_pairs(const Arguments<Element>& problem, const TensorCoordinates& tile,
                                          short* range_pairs) {
   const short* const result_rows = shared_memory_at(problem.shared.result_rows);
   for (int i = warpgroup_thread(); i < kAccumulatorTiles * kAccumulatorTileColumns; i += 128) {
@@ -441,70 +470,104 @@ __device__ inline void write_range_pairs(const Arguments<Element>& problem, cons
   }
 }
 
-// Beside 1.5 * 2^23 a float has no fraction, and its mantissa counts ones: adding a value between -2^22 and
-// 2^22 rounds it half to even.
-constexpr float kRounder = 12582912.0f;
-__device__ inline float rounded(float value) {
-  return requantize::add(requantize::add(value, kRounder), -kRounder);
-}
-// The low byte of the result is that of the rounded value.
-__device__ inline int round_to_low_byte(float value) {
-  return __float_as_int(requantize::add(value, kRounder));
-}
-
-// What the results of codes need besides the scaled sums, each a code path of its own: branches between the
-// values of a thread would keep their instructions from overlapping.
-enum class CodeResults {
-  plain,     // nothing: any activation clamps
-  bordered,  // the zero point's part of padding
-  residual,  // an offset and a residual
-  rounded,   // the same, with a rounding in front of the residual
-  any,
-};
-
 // True if some outputs have taps on padding that is not the zero point.
 template <typename Element>
 __device__ inline bool has_borders(const Arguments<Element>& problem) {
   return problem.padding_sums != nullptr && problem.row_ranges * problem.column_ranges > 1;
 }
 
+// Adds the zero point's part of the taps on padding to the sums of outputs at borders.
+template <typename Element, int kAccumulatorTiles>
+__device__ inline void add_padding(const Arguments<Element>& problem, const short* range_pairs, int filter,
+                                   int (&accumulators)[kAccumulatorTiles][4]) {
+  const int column = static_cast<int>(threadIdx.x) % 4 * 2;
+#pragma unroll
+  for (int t = 0; t < kAccumulatorTiles; ++t) {
+    const short* const pairs = range_pairs + t * kAccumulatorTileColumns + column;
+    // Most positions have none: a branch of the warp, since predicated loads would take issue slots.
+    if (__all_sync(~0u, pairs[0] == 0 && pairs[1] == 0)) continue;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int pair = pairs[i];
+      if (pair == 0) continue;
+      const int* const padding = problem.padding_sums + pair * problem.out_channels + filter;
+      accumulators[t][i] += padding[0], accumulators[t][2 + i] += padding[1];
+    }
+  }
+}
+
+// What the results of codes need, each a code path of its own: branches between the values of a thread would
+// keep their instructions from overlapping. In all but the last the activation only clamps.
+enum class CodeResults {
+  scaled,    // the scale; y has no other scale
+  shifted,   // the same, with an offset
+  residual,  // scale, offset and a residual
+  rounded,   // the same, with a rounding in front of the residual
+  any,
+};
+
 template <typename Element>
 __device__ inline CodeResults code_results(const Arguments<Element>& problem) {
-  const Quantization& quantization = problem.conv.quantization;
+  const bool rounds = problem.conv.quantization.rounds_sum;
   if (!problem.epilogue_params.only_clamps) return CodeResults::any;
-  if (problem.conv.z != nullptr) {
-    if (has_borders(problem)) return CodeResults::any;
-    return quantization.rounds_sum ? CodeResults::rounded : CodeResults::residual;
+  if (problem.conv.z != nullptr) return rounds ? CodeResults::rounded : CodeResults::residual;
+  if (rounds || problem.conv.quantization.y_factor != 1) return CodeResults::any;
+  return problem.conv.offset != nullptr ? CodeResults::shifted : CodeResults::scaled;
+}
+
+// Turns sums of codes into steps from the zero point of y, without limits. `residual` has the codes of the
+// residual, in the order of the values.
+template <CodeResults kResults, typename Element>
+__device__ inline void steps_of_sums(const Arguments<Element>& problem, const CodeFilters& filters,
+                                     const int (&sums)[4], unsigned residual, float (&values)[4]) {
+  constexpr bool kIsAny = kResults == CodeResults::any;
+  constexpr bool kHasResidual = kResults == CodeResults::residual || kResults == CodeResults::rounded;
+  const Quantization& quantization = problem.conv.quantization;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float scale = filters.scale[i % 2], offset = filters.offset[i % 2];
+    float value;
+    if (kIsAny) {
+      value = requantize::number_of_sum<Element>(quantization, sums[i], scale, offset);
+    } else {
+      value = requantize::multiply(static_cast<float>(sums[i]), scale);
+      if (kResults != CodeResults::scaled) value = requantize::add(value, offset);
+    }
+    if (kResults == CodeResults::rounded) {
+      const float least =
+          static_cast<float>(requantize::kMinCode<Element> - quantization.sum_zero_point);
+      const float steps = rounded_half_to_even(fminf(fmaxf(value, least), least + 255));
+      value = requantize::multiply(steps, quantization.sum_scale);
+    }
+    if (kHasResidual || (kIsAny && problem.conv.z != nullptr)) {
+      const float steps = number_of_code<Element>(residual, i, quantization.residual_zero_point);
+      value = requantize::add(value, requantize::multiply(steps, quantization.residual_scale));
+    }
+    values[i] = value;
   }
-  if (quantization.rounds_sum || problem.conv.offset != nullptr) return CodeResults::any;
-  return has_borders(problem) ? CodeResults::bordered : CodeResults::plain;
+  if (kIsAny && !problem.epilogue_params.only_clamps) apply_activation(problem.epilogue_params, values);
+  if (!kHasResidual && !kIsAny) return;
+#pragma unroll
+  for (float& value : values) value = requantize::multiply(value, quantization.y_factor);
 }
 
 // Turns the sums of codes into codes of y, and writes them as rows of 64 filters to the staged result chunk,
-// which has the codes of the residual. `first_filter` is the warpgroup's, over all conv groups.
+// which has the codes of the residual.
 template <CodeResults kResults, typename Element, int kAccumulatorTiles>
-__device__ inline void stage_codes(const Arguments<Element>& problem, const short* range_pairs,
-                                   int first_filter, int filters_left, unsigned char* staged,
-                                   const int (&accumulators)[kAccumulatorTiles][4]) {
-  constexpr bool kIsAny = kResults == CodeResults::any;
-  constexpr bool kHasBorders = kIsAny || kResults == CodeResults::bordered;
-  constexpr bool kHasResidual = kResults == CodeResults::residual || kResults == CodeResults::rounded;
-  const NaiveQuantisedConv& conv = problem.conv;
-  const Quantization quantization = conv.quantization;
+__device__ inline void stage_codes(const Arguments<Element>& problem, const CodeFilters& filters,
+                                   unsigned char* staged, const int (&accumulators)[kAccumulatorTiles][4]) {
+  const bool has_residual = kResults == CodeResults::any ? problem.conv.z != nullptr
+                                                         : kResults == CodeResults::residual ||
+                                                               kResults == CodeResults::rounded;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
-  // A lane's filters are 2 (lane / 4) and the next of the warp's 16. As pairs of bytes, 16 filters are a row
-  // of a matrix of 16-bit numbers, and the accumulators have its columns.
-  const int matrix = lane / 8, own_filter = warp * 16 + lane / 4 * 2;
-  // Filters beyond the last are computed with those of the first and dropped.
-  const int filter = first_filter + (own_filter < filters_left ? own_filter : 0);
-  const float scale[2] = {conv.scale[filter], conv.scale[filter + 1]};
-  float offset[2] = {0.0f, 0.0f};
-  if ((kIsAny || kHasResidual) && conv.offset != nullptr)
-    offset[0] = conv.offset[filter], offset[1] = conv.offset[filter + 1];
+  // As pairs of bytes, the warp's 16 filters are a row of a matrix of 16-bit numbers, and the accumulators have
+  // its columns.
+  const int matrix = lane / 8;
+  // Codes saturate when they are packed, if adding the rounder has not overflowed before.
+  const bool has_limits = problem.limits_steps || kResults == CodeResults::any ||
+                          !__all_sync(~0u, filters.is_bounded);
   const float least = problem.least_steps, most = problem.most_steps;
-  // Of the codes between the sums and the residual.
-  const float sum_least = static_cast<float>(requantize::kMinCode<Element> - quantization.sum_zero_point);
-  const float sum_most = sum_least + 255;
+  const CodePacking packing(problem.conv.quantization.y_zero_point, problem.conv.y_min_code);
   const SharedAddress base = shared_address(staged);
   const SharedAddress discard =
       shared_address(shared_memory_at(problem.shared.discard)) + static_cast<unsigned>(lane % 8) * 16;
@@ -518,55 +581,54 @@ __device__ inline void stage_codes(const Arguments<Element>& problem, const shor
     const SharedAddress address =
         row == kNoOutput ? discard : base + swizzled_short(row, static_cast<unsigned>(warp));
     unsigned residual[4] = {};
-    if (kHasResidual || (kIsAny && conv.z != nullptr)) load_transposed_matrices(residual, address);
-    unsigned words[4];
+    if (has_residual) load_transposed_matrices(residual, address);
+    constexpr int kLast = kAccumulatorTiles - 1;
+    float values[4][4];
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
-      constexpr int kLast = kAccumulatorTiles - 1;
-      const int from = t + m < kLast ? t + m : kLast;
-      float values[4];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        int sums[2] = {accumulators[from][i], accumulators[from][2 + i]};
-        if (kHasBorders && (!kIsAny || has_borders(problem))) {
-          const int pair = range_pairs[from * kAccumulatorTileColumns + lane % 4 * 2 + i];
-          if (pair != 0) {
-            const int* const padding = problem.padding_sums + pair * problem.out_channels + filter;
-            sums[0] += padding[0], sums[1] += padding[1];
-          }
-        }
-#pragma unroll
-        for (int f = 0; f < 2; ++f) {
-          float& value = values[2 * i + f];
-          if (kIsAny) {
-            value = requantize::number_of_sum<Element>(quantization, sums[f], scale[f], offset[f]);
-          } else {
-            value = requantize::multiply(static_cast<float>(sums[f]), scale[f]);
-            if (kHasResidual) value = requantize::add(value, offset[f]);
-          }
-          if (kResults == CodeResults::rounded) {
-            const float steps = rounded(fminf(fmaxf(value, sum_least), sum_most));
-            value = requantize::multiply(steps, quantization.sum_scale);
-          }
-          if (kHasResidual || (kIsAny && conv.z != nullptr)) {
-            const int code = static_cast<Element>(residual[m] >> (16 * i + 8 * f) & 0xff);
-            value = requantize::plus_residual(quantization, value, code);
-          }
-        }
-      }
-      if (kIsAny && !problem.epilogue_params.only_clamps) apply_activation(problem.epilogue_params, values);
-      int bytes[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float steps = requantize::multiply(values[i], quantization.y_factor);
-        bytes[i] = round_to_low_byte(fminf(fmaxf(steps, least), most)) + quantization.y_zero_point;
-      }
-      words[m] = __byte_perm(__byte_perm(bytes[0], bytes[1], 0x0040), __byte_perm(bytes[2], bytes[3], 0x0040),
-                             0x5410);
+      // Position by position, with both filters of each.
+      const int(&from)[4] = accumulators[t + m < kLast ? t + m : kLast];
+      const int sums[4] = {from[0], from[2], from[1], from[3]};
+      steps_of_sums<kResults>(problem, filters, sums, residual[m], values[m]);
     }
+    if (has_limits) {
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        float& value = values[i / 4][i % 4];
+        value = fminf(fmaxf(value, least), most);
+      }
+    }
+    unsigned words[4];
+#pragma unroll
+    for (int m = 0; m < 4; ++m) words[m] = packing.word_of(values[m]);
     store_transposed_matrices(address, words);
   }
 }
+
+// A warpgroup's results of a work tile.
+template <typename Element>
+struct WarpgroupResults {
+  static constexpr int kChunkFilters = kWgmmaM / kResultChunks<Element>;
+  int filters_left;      // from the warpgroup's first filter on; may be negative
+  int chunks;            // result chunks that have filters
+  TensorCoordinates at;  // the first
+
+  // `part` is the warpgroup's, if warpgroups share the work tile.
+  __device__ WarpgroupResults(const Arguments<Element>& problem, const WorkTile& tile, int part) {
+    const int group = problem.filter_blocks_per_group.quotient_of_any(tile.filter_block);
+    const int filter =
+        (tile.filter_block - group * static_cast<int>(problem.filter_blocks_per_group.divisor)) *
+            problem.block_filters +
+        part * kWgmmaM;
+    filters_left = problem.filters_per_group - filter;
+    chunks = filters_left <= 0 ? 0 : min(kResultChunks<Element>, (filters_left - 1) / kChunkFilters + 1);
+    at = {group * problem.filters_per_group + filter, tile.column, tile.row, tile.depth, tile.image};
+  }
+
+  __device__ TensorCoordinates at_chunk(int chunk) const {
+    return {at.channel + chunk * kChunkFilters, at.column, at.row, at.depth, at.image};
+  }
+};
 
 // Consumer warpgroup: computes work tiles and stores their results. Warpgroups that share pixels compute
 // every work tile together; others take turns.
@@ -574,7 +636,6 @@ template <typename Element, int kAccumulatorTiles, bool kSharesPixels>
 __device__ inline void consume_tiles(const Arguments<Element>& problem, int warpgroup) {
   BlockState& state = block_state(problem);
   DynamicPipelineState pixels, weights;
-  constexpr int kChunkFilters = kWgmmaM / kResultChunks<Element>;
   // Kernels for 16-bit data have one result chunk, so the loop over result chunks runs once.
   constexpr bool kHasOneChunk = kResultChunks<Element> == 1;
   const int staged_chunks = kHasOneChunk ? 1 : problem.staged_chunks;
@@ -587,41 +648,43 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
   if (!kSharesPixels && warpgroup == 1) skip_a_tile();
   const bool is_first_thread = warpgroup_thread() == 0;
   const int step = static_cast<int>(gridDim.x) * (kSharesPixels ? 1 : kConsumerWarpgroups);
-  unsigned turn_phase = 0, residual_phase = 0;
-  for (int index =
-           static_cast<int>(blockIdx.x) + (kSharesPixels ? 0 : warpgroup * static_cast<int>(gridDim.x));
-       index < problem.work_tiles; index += step) {
-    const WorkTile tile(problem, index);
-    const int group = problem.filter_blocks_per_group.quotient_of_any(tile.filter_block);
-    const int block_filter =
-        (tile.filter_block - group * static_cast<int>(problem.filter_blocks_per_group.divisor)) *
-            problem.block_filters +
-        (kSharesPixels ? warpgroup * kWgmmaM : 0);
-    const int filters_left = problem.filters_per_group - block_filter;
-    const int stored_chunks =
-        filters_left <= 0 ? 0 : min(kResultChunks<Element>, (filters_left - 1) / kChunkFilters + 1);
-    const TensorCoordinates at = {group * problem.filters_per_group + block_filter, tile.column, tile.row,
-                                  tile.depth, tile.image};
-    const auto at_chunk = [&](int chunk) {
-      return TensorCoordinates{at.channel + chunk * kChunkFilters, at.column, at.row, at.depth, at.image};
-    };
-    unsigned char* staged = shared_memory_at(problem.shared.results) + warpgroup * problem.staged_bytes;
-    if (is_first_thread && problem.z != nullptr && stored_chunks > 0) {
-      tma_store_wait_group_read();  // the staged tile is free
-      TmaMbarrier* const full = &state.residual_full[warpgroup];
-      mbarrier_arrive_expect_tx(full, stored_chunks * problem.tile_images * problem.tile_rows *
-                                          problem.tile_columns * kResultRowBytes<Element>);
-      for (int chunk = 0; chunk < stored_chunks; ++chunk) {
-        tma_load_tensor(staged + chunk * problem.result_chunk_bytes, problem.residual_map, at_chunk(chunk),
-                        full);
-      }
+  const auto results_at = [&](int index) {
+    return WarpgroupResults<Element>(problem, WorkTile(problem, index), kSharesPixels ? warpgroup : 0);
+  };
+  unsigned char* const staged_tiles =
+      shared_memory_at(problem.shared.results) + warpgroup * problem.staged_tiles * problem.staged_bytes;
+  // Loads the residual of a work tile to a staged tile.
+  const auto load_residual = [&](int index, int staged_tile) {
+    const auto results = results_at(index);
+    if (results.chunks == 0) return;
+    tma_store_wait_group_read();  // the staged tile is free
+    TmaMbarrier* const full = &state.residual_full[warpgroup][staged_tile];
+    mbarrier_arrive_expect_tx(full, results.chunks * problem.tile_images * problem.tile_rows *
+                                        problem.tile_columns * kResultRowBytes<Element>);
+    for (int chunk = 0; chunk < results.chunks; ++chunk) {
+      tma_load_tensor(staged_tiles + staged_tile * problem.staged_bytes + chunk * problem.result_chunk_bytes,
+                      problem.residual_map, results.at_chunk(chunk), full);
     }
+  };
+  unsigned turn_phase = 0;
+  DynamicPipelineState staging;
+  const int first_index =
+      static_cast<int>(blockIdx.x) + (kSharesPixels ? 0 : warpgroup * static_cast<int>(gridDim.x));
+  const bool loads_residual = is_first_thread && problem.z != nullptr;
+  if (loads_residual && problem.staged_tiles > 1 && first_index < problem.work_tiles) {
+    load_residual(first_index, 0);
+  }
+  for (int index = first_index; index < problem.work_tiles; index += step) {
+    const auto results = results_at(index);
+    unsigned char* staged = staged_tiles + staging.stage * problem.staged_bytes;
+    if (loads_residual && problem.staged_tiles == 1) load_residual(index, 0);
+    const ThreadFilters<Element> filters(problem, results.at.channel, results.filters_left);
     if (problem.takes_turns) {
       mbarrier_wait(&state.mainloop_turn[warpgroup], turn_phase ^ (warpgroup == 0 ? 1u : 0u));
       turn_phase ^= 1;
     }
     typename Operand<Element>::Accumulator accumulators[kAccumulatorTiles][4];
-    set_to_bias(problem, at.channel, filters_left, accumulators);
+    set_to_initial(filters, accumulators);
     const int weights_offset = kSharesPixels ? warpgroup * kFilterBlockBytes : 0;
     const int last_stage = problem.has_half_rows
                                ? mainloop<2>(problem, state, weights_offset, pixels, weights, accumulators)
@@ -633,22 +696,28 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
     } else {
       mbarrier_arrive(&state.pixels_empty[last_stage]);
     }
-    if (stored_chunks == 0) continue;
+    const int next_index = index + step;
+    if (loads_residual && problem.staged_tiles > 1 && next_index < problem.work_tiles) {
+      load_residual(next_index, results.chunks == 0 ? staging.stage : staging.stage ^ 1);
+    }
+    if (results.chunks == 0) continue;
     short* const range_pairs = shared_memory_at(problem.shared.range_pairs) +
                                warpgroup * kAccumulatorTiles * kAccumulatorTileColumns;
     if constexpr (kIsCode<Element>) {
       // All threads have read the pairs of the last tile before its results were stored.
       if (has_borders(problem)) {
-        write_range_pairs<Element, kAccumulatorTiles>(problem, tile, range_pairs);
+        write_range_pairs<Element, kAccumulatorTiles>(problem, results.at, range_pairs);
       }
     }
     if (problem.z != nullptr) {
-      mbarrier_wait(&state.residual_full[warpgroup], residual_phase);
-      residual_phase ^= 1;
+      mbarrier_wait(&state.residual_full[warpgroup][staging.stage], staging.phase);
     }
+    staging.advance(problem.staged_tiles);
 #pragma unroll 1
-    for (int first = 0; first < (kHasOneChunk ? 1 : stored_chunks); first += staged_chunks) {
-      if (is_first_thread) tma_store_wait_group_read();  // the staged tile is free
+    for (int first = 0; first < (kHasOneChunk ? 1 : results.chunks); first += staged_chunks) {
+      if (is_first_thread) {  // the staged tile is free
+        problem.staged_tiles > 1 ? tma_store_wait_group_read<1>() : tma_store_wait_group_read();
+      }
       // All threads wait for the first one's stores. In-place results also overwrite pixels that the wgmmas
       // of other warps read until these warps arrive.
       sync_warpgroup(warpgroup);
@@ -656,15 +725,16 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
       if (kHasOneChunk || (staged_chunk >= 0 && staged_chunk < staged_chunks)) {
         unsigned char* const chunk = staged + staged_chunk * problem.result_chunk_bytes;
         if constexpr (kIsCode<Element>) {
+          if (has_borders(problem)) add_padding(problem, range_pairs, filters.filter, accumulators);
           const auto stage = [&]<CodeResults kResults>() {
-            stage_codes<kResults>(problem, range_pairs, at.channel, filters_left, chunk, accumulators);
+            stage_codes<kResults>(problem, filters, chunk, accumulators);
           };
           switch (code_results(problem)) {
-            case CodeResults::plain:
-              stage.template operator()<CodeResults::plain>();
+            case CodeResults::scaled:
+              stage.template operator()<CodeResults::scaled>();
               break;
-            case CodeResults::bordered:
-              stage.template operator()<CodeResults::bordered>();
+            case CodeResults::shifted:
+              stage.template operator()<CodeResults::shifted>();
               break;
             case CodeResults::residual:
               stage.template operator()<CodeResults::residual>();
@@ -683,9 +753,9 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
       fence_proxy_async();
       sync_warpgroup(warpgroup);
       if (is_first_thread) {
-        for (int chunk = first; chunk < min(first + staged_chunks, stored_chunks); ++chunk) {
+        for (int chunk = first; chunk < min(first + staged_chunks, results.chunks); ++chunk) {
           tma_store_tensor(staged + (chunk - first) * problem.result_chunk_bytes, problem.y_map,
-                           at_chunk(chunk));
+                           results.at_chunk(chunk));
         }
         tma_store_commit_group();
       }
@@ -718,7 +788,9 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Ar
       mbarrier_init(&state.weights_empty[i], consumers);
     }
     for (int i = 0; i < kConsumerWarpgroups; ++i) {
-      if (problem.z != nullptr) tma_mbarrier_init(&state.residual_full[i]);
+      for (int tile = 0; problem.z != nullptr && tile < problem.staged_tiles; ++tile) {
+        tma_mbarrier_init(&state.residual_full[i][tile]);
+      }
       mbarrier_init(&state.mainloop_turn[i], kConsumerThreads / 2);
     }
   }

@@ -6,15 +6,48 @@
 #include "conv/quantization.h"
 #include "conv/small_floats.h"
 #include "cuda/primitives/naive_quantised_conv.h"
+#include "cuda/primitives/pack_saturated.cuh"
 #include "cuda/primitives/requantise.h"
 
 namespace convswap {
 
-// The low byte of the result is a value rounded half to even: beside 1.5 * 2^23 a float has no fraction, and
-// its mantissa counts ones. The value is between -2^22 and 2^22.
-__device__ inline int round_to_low_byte(float value) {
-  return __float_as_int(requantize::add(value, 12582912.0f));
+// Beside 1.5 * 2^23 a float has no fraction, and its mantissa counts ones: adding a value between -2^22 and
+// 2^22 rounds it half to even.
+constexpr float kRounder = 12582912.0f;
+__device__ inline float rounded_half_to_even(float value) {
+  return requantize::add(requantize::add(value, kRounder), -kRounder);
 }
+// The low byte of the result is that of the rounded value.
+__device__ inline int round_to_low_byte(float value) {
+  return __float_as_int(requantize::add(value, kRounder));
+}
+
+// The steps of byte `i` of a word of codes from a zero point.
+template <typename Code>
+__device__ inline float number_of_code(unsigned codes, int i, int zero_point) {
+  // The byte in the mantissa of 2^23. Those of int8 are offset, so that they count from the lowest code.
+  if (requantize::kMinCode<Code> < 0) codes ^= 0x80808080;
+  const float number = __uint_as_float(__byte_perm(codes, 0x4b000000, 0x7440 + static_cast<unsigned>(i)));
+  return requantize::add(number, static_cast<float>(requantize::kMinCode<Code> - zero_point) - 8388608.0f);
+}
+
+// Packs steps from the zero point of y as codes of y.
+struct CodePacking {
+  int origin;      // the rounder's bits, less the distance of the zero point from the lowest code
+  unsigned signs;  // turns distances from the lowest code into codes
+
+  __device__ CodePacking(int zero_point, int min_code)
+      : origin(__float_as_int(kRounder) - (zero_point - min_code)), signs(min_code < 0 ? 0x80808080 : 0) {}
+
+  // The codes of four values between -2^21 and 2^21, rounded half to even, as a word. Those beyond the range of
+  // codes saturate.
+  __device__ unsigned word_of(const float (&steps)[4]) const {
+    int distances[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) distances[i] = round_to_low_byte(steps[i]) - origin;
+    return pack_saturated(distances) ^ signs;
+  }
+};
 
 // The low bytes of four numbers as a word.
 __device__ inline unsigned pack_low_bytes(int a, int b, int c, int d) {
