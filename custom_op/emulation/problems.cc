@@ -440,6 +440,19 @@ void make_codes(ConvProblem& p, Device& device, Random& random) {
     p.out_channels = p.group * filters;
     p.layouts = {Layout::nhwc, Layout::nhwc, Layout::nhwc};
     if (p.epilogue.has_residual && one_in(random, 2)) p.epilogue.activation = Activation::relu;
+    if (p.spatial_rank > 1 && one_in(random, 2)) {
+      // The filters of depthwise_columns.
+      p.out_channels = p.group = p.in_channels;
+      const int64_t stride = between(random, 1, 2);
+      for (int axis = 1; axis < 3; ++axis) {
+        p.filter[axis] = 3, p.dilation[axis] = 1, p.stride[axis] = stride;
+        p.pad_begin[axis] = 1, p.pad_end[axis] = between(random, 0, 1);
+        p.output[axis] =
+            std::max<int64_t>(0, p.input[axis] + p.pad_begin[axis] + p.pad_end[axis] - 3) / stride + 1;
+        p.pad_end[axis] = std::max(p.pad_end[axis], 3 - p.input[axis] - p.pad_begin[axis]);
+      }
+      set_result(p);
+    }
   } else if (!one_in(random, 3)) {
     make_channels_last(p, device, random);
     const int64_t channels = p.group == 1 ? 16 : 128, filters = p.group == 1 ? 16 : 64;
@@ -830,8 +843,10 @@ bool check_seed(const Algorithm& algorithm, int seed, Task task, bool prints_pla
   if (!choose_compiled_format(problem, algorithm, device)) return true;
   for (ConvProblem& before : problem.depthwise)
     before.type = problem.type, before.precision = problem.precision;
-  const std::vector<Offer> offers =
-      offers_of(algorithm, problem, device, task == Task::compute_by_every_tiling);
+  // The small problems of depthwise codes would all be planned alike.
+  const bool every_tiling = task == Task::compute_by_every_tiling ||
+                            (task == Task::compute && problem.is_quantised() && problem.is_depthwise());
+  const std::vector<Offer> offers = offers_of(algorithm, problem, device, every_tiling);
   if (task == Task::plan) {
     for (const Offer& offer : offers) {
       std::printf("%d: %s; %s\n", seed, problem.text().c_str(), offer.make()->describe().c_str());

@@ -75,7 +75,9 @@ bool check_quantised(const Offer& offer, const ConvProblem& p, Random& random, b
   for (int32_t& bias : b) bias = static_cast<int32_t>(between(random, -20'000, 20'000));
   // Sums have a standard deviation of about 74^2 times the root of their number.
   const double step = 1 / (5500 * std::sqrt(static_cast<double>(products)));
-  const auto scale = draw_floats(random, p.out_channels, 10 * step, 90 * step);
+  auto scale = draw_floats(random, p.out_channels, 10 * step, 90 * step);
+  // Steps beyond the range of int32.
+  if (one_in(random, 4)) scale[static_cast<std::size_t>(between(random, 0, p.out_channels - 1))] *= 1e9f;
   const auto offset = draw_floats(random, p.out_channels, -20, 20);
   std::vector<unsigned char> actual(static_cast<std::size_t>(2 * kGuard + y_shift + y_bytes), 0xa5),
       expected = actual;

@@ -9,6 +9,7 @@
 #include "cuda/primitives/mbarrier.h"
 #include "cuda/primitives/naive_quantised_conv.h"
 #include "cuda/primitives/nhwc_conv.h"
+#include "cuda/primitives/requantise.h"
 #include "cuda/primitives/shared_offset.h"
 #include "cuda/primitives/tensor_map.h"
 
@@ -105,7 +106,8 @@ struct Arguments : Tensors<Element> {
   bool keeps_weights;  // all weights stay in shared memory: a stage for each K chunk and tap
   // A warpgroup stages all of its result chunks at once, or one after the other.
   int staged_chunks, result_chunk_bytes;
-  // A warpgroup that stages tiles in two places computes one while the other is stored, or its residual comes.
+  // A warpgroup that stages tiles in two places computes one while the other is stored, or its residual
+  // comes.
   int staged_tiles;
   int staged_bytes;  // of a tile
   // Results replace the pixels that they were computed from, instead of having memory of their own.
@@ -115,12 +117,9 @@ struct Arguments : Tensors<Element> {
 
   EpilogueParams epilogue_params;
 
-  // Of codes. The least and the most steps from the zero point of y are those of its codes, and of an
-  // activation that clamps.
+  // Of codes.
   NaiveQuantisedConv conv;
-  float least_steps, most_steps;
-  bool limits_steps;  // an activation clamps to fewer codes than y can have
-  float most_sum;     // bound of the sums, without the bias
+  StepLimits limits;
 
   // Of codes whose zero point is not 0: the ranges of taps that outputs have inside the input, along rows and
   // columns, the full range first. `padding_sums` (pairs of ranges, filters) has the zero point times the

@@ -36,7 +36,6 @@
 // width.
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -108,11 +107,7 @@ bool has_padding_sums(const ConvProblem& problem) {
 
 void set_codes(const ConvProblem& problem, Arguments<void>& arguments) {
   arguments.conv = naive_quantised_conv_of(problem);
-  const StepRange steps = step_range_of(problem);
-  arguments.least_steps = steps.least, arguments.most_steps = steps.most;
-  arguments.limits_steps = std::nearbyint(steps.most) - std::nearbyint(steps.least) < 255;
-  // x is at most 255 from its zero point, and a weight at most 128 from 0.
-  arguments.most_sum = 255 * 128 * static_cast<float>(problem.channels_per_group() * problem.filter_size());
+  arguments.limits = step_limits_of(problem);
 }
 
 void set_padding(const ConvProblem& problem, const Tiling& tiling, Arguments<void>& arguments) {

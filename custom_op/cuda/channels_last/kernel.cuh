@@ -310,14 +310,13 @@ struct CodeFilters {
   int filter;      // the first, over all conv groups
   int initial[2];  // the bias, less the zero point's part of the sums
   float scale[2], offset[2];
-  bool is_bounded;  // all results are less than 2^21 steps from the zero point of y
+  bool is_bounded;  // as are_steps_bounded
 
-  // `first_filter` is the warpgroup's. A thread beyond the last filter computes the first ones, and its results
-  // are dropped.
+  // `first_filter` is the warpgroup's. A thread beyond the last filter computes the first ones, and its
+  // results are dropped.
   template <typename Element>
   __device__ CodeFilters(const Arguments<Element>& problem, int first_filter, int filters_left) {
     const NaiveQuantisedConv& conv = problem.conv;
-    const Quantization& quantization = conv.quantization;
     const int own = filter_of_row<Element>(warpgroup_thread() / 32 * 16 + warpgroup_thread() % 32 / 4);
     filter = first_filter + (own < filters_left ? own : 0);
     is_bounded = true;
@@ -327,11 +326,7 @@ struct CodeFilters {
       initial[f] = bias - (problem.padding_sums == nullptr ? 0 : problem.padding_sums[filter + f]);
       scale[f] = conv.scale[filter + f];
       offset[f] = conv.offset == nullptr ? 0.0f : conv.offset[filter + f];
-      float most = fabsf((problem.most_sum + fabsf(static_cast<float>(bias))) * scale[f]) + fabsf(offset[f]);
-      if (quantization.rounds_sum) most = fabsf(256 * quantization.sum_scale);
-      if (conv.z != nullptr) most += fabsf(256 * quantization.residual_scale);
-      // False for NaN.
-      is_bounded = is_bounded && fabsf(most * quantization.y_factor) < 0x1p21f;
+      is_bounded = is_bounded && are_steps_bounded(conv, problem.limits, bias, scale[f], offset[f]);
     }
   }
 };
@@ -534,8 +529,7 @@ __device__ inline void steps_of_sums(const Arguments<Element>& problem, const Co
       if (kResults != CodeResults::scaled) value = requantize::add(value, offset);
     }
     if (kResults == CodeResults::rounded) {
-      const float least =
-          static_cast<float>(requantize::kMinCode<Element> - quantization.sum_zero_point);
+      const float least = static_cast<float>(requantize::kMinCode<Element> - quantization.sum_zero_point);
       const float steps = rounded_half_to_even(fminf(fmaxf(value, least), least + 255));
       value = requantize::multiply(steps, quantization.sum_scale);
     }
@@ -556,17 +550,17 @@ __device__ inline void steps_of_sums(const Arguments<Element>& problem, const Co
 template <CodeResults kResults, typename Element, int kAccumulatorTiles>
 __device__ inline void stage_codes(const Arguments<Element>& problem, const CodeFilters& filters,
                                    unsigned char* staged, const int (&accumulators)[kAccumulatorTiles][4]) {
-  const bool has_residual = kResults == CodeResults::any ? problem.conv.z != nullptr
-                                                         : kResults == CodeResults::residual ||
-                                                               kResults == CodeResults::rounded;
+  const bool has_residual = kResults == CodeResults::any
+                                ? problem.conv.z != nullptr
+                                : kResults == CodeResults::residual || kResults == CodeResults::rounded;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
-  // As pairs of bytes, the warp's 16 filters are a row of a matrix of 16-bit numbers, and the accumulators have
-  // its columns.
+  // As pairs of bytes, the warp's 16 filters are a row of a matrix of 16-bit numbers, and the accumulators
+  // have its columns.
   const int matrix = lane / 8;
   // Codes saturate when they are packed, if adding the rounder has not overflowed before.
-  const bool has_limits = problem.limits_steps || kResults == CodeResults::any ||
-                          !__all_sync(~0u, filters.is_bounded);
-  const float least = problem.least_steps, most = problem.most_steps;
+  const bool has_limits =
+      problem.limits.are_narrower || kResults == CodeResults::any || !__all_sync(~0u, filters.is_bounded);
+  const float least = problem.limits.least, most = problem.limits.most;
   const CodePacking packing(problem.conv.quantization.y_zero_point, problem.conv.y_min_code);
   const SharedAddress base = shared_address(staged);
   const SharedAddress discard =
@@ -587,7 +581,7 @@ __device__ inline void stage_codes(const Arguments<Element>& problem, const Code
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
       // Position by position, with both filters of each.
-      const int(&from)[4] = accumulators[t + m < kLast ? t + m : kLast];
+      const int (&from)[4] = accumulators[t + m < kLast ? t + m : kLast];
       const int sums[4] = {from[0], from[2], from[1], from[3]};
       steps_of_sums<kResults>(problem, filters, sums, residual[m], values[m]);
     }

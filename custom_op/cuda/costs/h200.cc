@@ -164,6 +164,7 @@ extern const FittedCosts kH200{
             .multiply = 0.18,  // ns
             .step = 1.89,  // ns
             .load = 1.3,  // ns
+            .transpose = 2.3,  // ns
             .staged = 43.7,  // ns
             .result = 3.47,  // ns
             .begin = 692,  // ns

@@ -1,6 +1,7 @@
 #include "cuda/host/arguments.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -107,15 +108,20 @@ NhwcConv nhwc_conv_of(const ConvProblem& problem) {
   return conv;
 }
 
-StepRange step_range_of(const ConvProblem& problem) {
+StepLimits step_limits_of(const ConvProblem& problem) {
   const Quantization& codes = *problem.quantization;
   const int min_code = problem.y_type == ElementType::int8 ? -128 : 0;
   const float least = static_cast<float>(min_code - codes.y_zero_point), most = least + 255;
+  // x is at most 255 from its zero point, and a weight at most 128 from 0.
+  const float products = static_cast<float>(problem.channels_per_group() * problem.filter_size());
+  StepLimits limits{least, most, false, 255 * 128 * products};
   const EpilogueParams params = epilogue_params_of(problem.epilogue);
-  if (!params.only_clamps) return {least, most};
+  if (!params.only_clamps) return limits;
   // Multiplication by the factor, which is positive, is monotonic even when rounded.
-  return {std::clamp(params.lower * codes.y_factor, least, most),
-          std::clamp(params.upper * codes.y_factor, least, most)};
+  limits.least = std::clamp(params.lower * codes.y_factor, least, most);
+  limits.most = std::clamp(params.upper * codes.y_factor, least, most);
+  limits.are_narrower = std::nearbyint(limits.least) > least || std::nearbyint(limits.most) < most;
+  return limits;
 }
 
 EpilogueParams epilogue_params_of(const Epilogue& epilogue) {

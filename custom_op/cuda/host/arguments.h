@@ -10,6 +10,7 @@
 #include "cuda/primitives/naive_conv.h"
 #include "cuda/primitives/naive_quantised_conv.h"
 #include "cuda/primitives/nhwc_conv.h"
+#include "cuda/primitives/requantise.h"
 #include "plan/algorithm.h"
 
 namespace convswap {
@@ -37,12 +38,7 @@ NaiveConv naive_conv_of(const ConvProblem& problem);
 NaiveQuantisedConv naive_quantised_conv_of(const ConvProblem& problem);
 void bind_tensors(const ConvTensors& tensors, NaiveQuantisedConv& conv);
 
-// The least and the most steps of codes from the zero point of y: the range of the codes, and of an
-// activation that clamps.
-struct StepRange {
-  float least, most;
-};
-StepRange step_range_of(const ConvProblem& problem);
+StepLimits step_limits_of(const ConvProblem& problem);
 
 // Sizes must fit into 32 bits.
 NhwcConv nhwc_conv_of(const ConvProblem& problem);

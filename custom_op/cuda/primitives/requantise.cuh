@@ -39,8 +39,8 @@ struct CodePacking {
   __device__ CodePacking(int zero_point, int min_code)
       : origin(__float_as_int(kRounder) - (zero_point - min_code)), signs(min_code < 0 ? 0x80808080 : 0) {}
 
-  // The codes of four values between -2^21 and 2^21, rounded half to even, as a word. Those beyond the range of
-  // codes saturate.
+  // The codes of four values between -2^21 and 2^21, rounded half to even, as a word. Those beyond the range
+  // of codes saturate.
   __device__ unsigned word_of(const float (&steps)[4]) const {
     int distances[4];
 #pragma unroll
@@ -49,9 +49,35 @@ struct CodePacking {
   }
 };
 
-// The low bytes of four numbers as a word.
-__device__ inline unsigned pack_low_bytes(int a, int b, int c, int d) {
-  return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+// True if all results of a filter are less than 2^21 steps from the zero point of y, so that CodePacking
+// needs no limits, but for an activation that only clamps.
+__device__ inline bool are_steps_bounded(const NaiveQuantisedConv& conv, const StepLimits& limits, int bias,
+                                         float scale, float offset) {
+  const Quantization& quantization = conv.quantization;
+  float most = fabsf((limits.most_products + fabsf(static_cast<float>(bias))) * scale) + fabsf(offset);
+  if (quantization.rounds_sum) most = fabsf(256 * quantization.sum_scale);
+  if (conv.z != nullptr) most += fabsf(256 * quantization.residual_scale);
+  return fabsf(most * quantization.y_factor) < 0x1p21f;  // false for NaN
+}
+
+// What results need, each a code path of its own.
+enum class Results {
+  saturated,  // codes of the scaled sums, whose only limits are the range of codes
+  plain,      // codes of the scaled sums; see Requantisation::is_plain
+  any,
+};
+
+// Calls a function template for `results`.
+template <typename Function>
+__device__ inline void call_for(Results results, const Function& function) {
+  switch (results) {
+    case Results::saturated:
+      return function.template operator()<Results::saturated>();
+    case Results::plain:
+      return function.template operator()<Results::plain>();
+    case Results::any:
+      return function.template operator()<Results::any>();
+  }
 }
 
 template <int kFilters>
@@ -69,14 +95,22 @@ struct CodeWords<8> {
 template <int kFilters>
 struct FilterScales {
   float scale[kFilters], offset[kFilters];
+  bool are_bounded = true;  // as are_steps_bounded
 
-  __device__ FilterScales(const NaiveQuantisedConv& conv, int first, int count) {
+  __device__ FilterScales(const NaiveQuantisedConv& conv, const Requantisation& to, int first, int count) {
 #pragma unroll
     for (int f = 0; f < kFilters; ++f) {
       const int filter = first + (f < count ? f : 0);
       scale[f] = conv.scale[filter];
       offset[f] = conv.offset == nullptr ? 0.0f : conv.offset[filter];
+      const int bias = conv.b == nullptr ? 0 : conv.b[filter];
+      are_bounded = are_bounded && are_steps_bounded(conv, to.limits, bias, scale[f], offset[f]);
     }
+  }
+
+  __device__ Results results(const Requantisation& to) const {
+    if (!to.is_plain) return Results::any;
+    return are_bounded && !to.limits.are_narrower ? Results::saturated : Results::plain;
   }
 };
 
@@ -124,31 +158,29 @@ __device__ inline void store_numbers(const NaiveQuantisedConv& conv, const Resul
 
 template <int kFilters>
 __device__ inline void store_codes(const NaiveQuantisedConv& conv, const Requantisation& to,
-                                   const ResultPlace& at, const int (&codes)[kFilters]) {
+                                   const ResultPlace& at, const unsigned (&words)[kFilters / 4]) {
   Int8* const y = static_cast<Int8*>(conv.y) + element_at(conv.y_strides, at);
   if (to.has_y_vectors && at.filters_left >= kFilters) {
-    const unsigned low = pack_low_bytes(codes[0], codes[1], codes[2], codes[3]);
     if constexpr (kFilters == 8) {
-      *reinterpret_cast<uint2*>(y) = make_uint2(low, pack_low_bytes(codes[4], codes[5], codes[6], codes[7]));
+      *reinterpret_cast<uint2*>(y) = make_uint2(words[0], words[1]);
     } else {
-      *reinterpret_cast<unsigned*>(y) = low;
+      *reinterpret_cast<unsigned*>(y) = words[0];
     }
     return;
   }
 #pragma unroll
   for (int f = 0; f < kFilters; ++f) {
-    if (f < at.filters_left) y[f * conv.y_strides.channel] = static_cast<Int8>(codes[f]);
+    if (f < at.filters_left) y[f * conv.y_strides.channel] = static_cast<Int8>(words[f / 4] >> f % 4 * 8);
   }
 }
 
-// Turns the sums of adjacent filters into codes or numbers of y, and stores them. kIsPlain: as
-// Requantisation::is_plain.
-template <bool kIsPlain, typename X, int kFilters>
+// Turns the sums of adjacent filters into codes or numbers of y, and stores them.
+template <Results kResults, typename X, int kFilters>
 __device__ inline void store_results(const NaiveQuantisedConv& conv, const Requantisation& to,
                                      const FilterScales<kFilters>& scales, const ResultPlace& at,
                                      const int (&sums)[kFilters]) {
   float values[kFilters];
-  if constexpr (kIsPlain) {
+  if constexpr (kResults != Results::any) {
 #pragma unroll
     for (int f = 0; f < kFilters; ++f) {
       values[f] = requantize::multiply(static_cast<float>(sums[f]), scales.scale[f]);
@@ -180,13 +212,18 @@ __device__ inline void store_results(const NaiveQuantisedConv& conv, const Requa
       values[f] = requantize::multiply(values[f], conv.quantization.y_factor);
     }
   }
-  int codes[kFilters];
+  if (kResults != Results::saturated) {
 #pragma unroll
-  for (int f = 0; f < kFilters; ++f) {
-    codes[f] = round_to_low_byte(fminf(fmaxf(values[f], to.least_steps), to.most_steps)) +
-               conv.quantization.y_zero_point;
+    for (float& value : values) value = fminf(fmaxf(value, to.limits.least), to.limits.most);
   }
-  store_codes(conv, to, at, codes);
+  const CodePacking packing(conv.quantization.y_zero_point, conv.y_min_code);
+  unsigned words[kFilters / 4];
+#pragma unroll
+  for (int f = 0; f < kFilters; f += 4) {
+    const float four[4] = {values[f], values[f + 1], values[f + 2], values[f + 3]};
+    words[f / 4] = packing.word_of(four);
+  }
+  store_codes<kFilters>(conv, to, at, words);
 }
 
 }  // namespace convswap

@@ -15,7 +15,11 @@ constexpr int kThreads = 256;  // at most, of every kernel
 constexpr int kPrepareThreads = 256;
 constexpr int kPositions = 8;  // of a thread of `dense`
 constexpr int kWordChannels = 4;
-constexpr int kBandRows = 8;  // of neighbouring threads of `depthwise`
+constexpr int kBandRows = 8;  // strips of neighbouring threads of the depthwise kernels, one below the other
+constexpr int kColumnTaps = 3;  // height of the filters of `depthwise_columns`
+
+// Rows of outputs of a strip of `depthwise_columns`.
+constexpr int strip_rows(int stride) { return stride == 1 ? 2 : 1; }
 
 // The axes of a convolution: depth, height, width.
 struct Sizes {
@@ -39,9 +43,10 @@ struct Dense {
 
 struct Depthwise {
   FastDivisor words, strips;  // words of a position, strips of a row
-  int rows;                   // of y, of all images and depths
-  FastDivisor output_depth, output_height;
-  int output_width;
+  int strip_rows;             // of all images and depths
+  FastDivisor output_depth, strip_rows_of_height;
+  int output_height, output_width;
+  bool has_columns;  // weights are those of `depthwise_columns`
 };
 
 // X is the type of the codes of x. The tensors of `conv` count; those of Tensors are x, w and the like again.
@@ -55,7 +60,8 @@ struct Arguments : Tensors<X> {
   Depthwise depthwise;
   // Words of weights, and for each filter the zero point of x times its weights, negated. `dense`: (filter
   // blocks, depth taps, words of channels, taps, filters of a block), four channels a word. `depthwise`:
-  // (taps, words of channels), a filter for each of four channels.
+  // (taps, words of channels), a filter for each of four channels. `depthwise_columns`: (depth taps, columns
+  // of the filter, channels of a word, words of channels), three rows of a filter a word.
   unsigned* prepared_weights;
   int* corrections;
   long long prepared_words;

@@ -38,11 +38,11 @@ std::vector<int64_t> tile_extents(int64_t extent, int64_t max_tile) {
 bool has_32_bit_indices(const ConvProblem& problem) {
   const int64_t padded_filters = problem.out_channels + problem.group * kMaxFilterLanes * kDenseFilters[1];
   return why_not_sizes(problem).empty() &&
-         why_not_32_bit_indices({problem.batch * problem.input[0] * problem.input[1], problem.input_size(),
-                                 problem.output_size(), rows_of(problem) + kBandRows,
-                                 padded_filters * words_of(problem) * problem.filter_size() * kWordChannels,
-                                 padded_input(problem, 0), padded_input(problem, 1),
-                                 padded_input(problem, 2)})
+         why_not_32_bit_indices(
+             {problem.batch * problem.input[0] * problem.input[1], problem.input_size(),
+              problem.output_size(), problem.batch * problem.output[0] * problem.output[1] + kBandRows,
+              padded_filters * words_of(problem) * problem.filter_size() * kWordChannels,
+              padded_input(problem, 0), padded_input(problem, 1), padded_input(problem, 2)})
              .empty();
 }
 
@@ -91,22 +91,27 @@ void add_dense(const ConvProblem& problem, const Device& device, std::vector<Til
 }
 
 void add_depthwise(const ConvProblem& problem, const Device& device, std::vector<Tiling>& found) {
-  for (const DepthwiseInstance& instance : kDepthwiseInstances) {
+  const auto add = [&](Kernel kernel, const DepthwiseInstance& instance) {
     const bool is_any = instance.width == 0;
     if (!is_any && (problem.dilation[2] != 1 || problem.filter[2] != instance.width ||
                     problem.stride[2] != instance.stride)) {
-      continue;
+      return;
     }
     Tiling tiling;
-    tiling.kernel = Kernel::depthwise;
+    tiling.kernel = kernel;
     tiling.depthwise = instance;
     const int64_t threads = problem.in_channels / kWordChannels *
                             ceil_divide(problem.output[2], int64_t{instance.outputs}) *
-                            round_up(rows_of(problem), int64_t{kBandRows});
-    if (!why_not_32_bit_indices({threads + kThreads}).empty()) continue;
+                            round_up(strip_rows_of(problem, tiling), int64_t{kBandRows});
+    if (!why_not_32_bit_indices({threads + kThreads}).empty()) return;
     tiling.blocks = ceil_divide(threads, int64_t{kThreads});
     tiling.cost = cost_of(problem, device, tiling);
     found.push_back(tiling);
+  };
+  for (const DepthwiseInstance& instance : kDepthwiseInstances) add(Kernel::depthwise, instance);
+  if (problem.filter[1] != kColumnTaps || problem.dilation[1] != 1) return;
+  for (const DepthwiseInstance& instance : kColumnInstances) {
+    if (problem.stride[1] == instance.stride) add(Kernel::depthwise_columns, instance);
   }
 }
 
@@ -126,17 +131,24 @@ double dense_cost(const ConvProblem& problem, const Costs& all, const Tiling& ti
   return to_double(tiling.blocks) * tiling.threads / 32.0 * (warp + stagings * costs.staged);
 }
 
-// The same for `depthwise`.
+// The same for the depthwise kernels.
 double depthwise_cost(const ConvProblem& problem, const Costs& all, const Tiling& tiling) {
   const auto& costs = all.quantised;
   const DepthwiseInstance& instance = tiling.depthwise;
   const double taps = to_double(problem.filter_size()), outputs = instance.outputs;
-  const double loads =
-      instance.width == 0 ? taps * (outputs + 1)
-                          : taps + taps / instance.width * ((outputs - 1) * instance.stride + instance.width);
-  const double results = outputs * kWordChannels;
+  const double rows = tiling.depthwise_rows();
+  const double columns = (outputs - 1) * instance.stride + instance.width;
+  const double results = rows * outputs * kWordChannels;
+  double loads = instance.width == 0 ? taps * (outputs + 1) : taps + taps / instance.width * columns;
+  double products = taps * results, transposed = 0;
+  if (tiling.kernel == Kernel::depthwise_columns) {
+    loads =
+        to_double(problem.filter[0]) * (columns * (rows + kColumnTaps - 1) + instance.width * kWordChannels);
+    products /= kColumnTaps;
+    transposed = to_double(problem.filter[0]) * columns;
+  }
   return to_double(tiling.blocks) * (kThreads / 32.0) *
-         (taps * results * costs.multiply + loads * costs.load +
+         (products * costs.multiply + loads * costs.load + transposed * costs.transpose +
           results * (costs.result + activation_nanoseconds(problem.epilogue, all)));
 }
 
@@ -150,6 +162,8 @@ std::string Tiling::key() const {
       return joined("dense ", filters, " filters ", threads, " threads ", rows, "x", columns);
     case Kernel::depthwise:
       return joined("depthwise ", depthwise.arguments());
+    case Kernel::depthwise_columns:
+      return joined("depthwise columns ", depthwise.arguments());
   }
   return {};
 }
@@ -166,7 +180,9 @@ int64_t staged_extent(const ConvProblem& problem, int axis, int64_t outputs) {
   return (outputs - 1) * problem.stride[axis] + (problem.filter[axis] - 1) * problem.dilation[axis] + 1;
 }
 
-int64_t rows_of(const ConvProblem& problem) { return problem.batch * problem.output[0] * problem.output[1]; }
+int64_t strip_rows_of(const ConvProblem& problem, const Tiling& tiling) {
+  return problem.batch * problem.output[0] * ceil_divide(problem.output[1], int64_t{tiling.depthwise_rows()});
+}
 
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
   const Costs& all = costs_of(device);

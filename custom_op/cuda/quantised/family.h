@@ -14,7 +14,7 @@
 namespace convswap::quantised {
 
 // `each_output`: one output a thread, of any problem.
-enum class Kernel { each_output, dense, depthwise };
+enum class Kernel { each_output, dense, depthwise, depthwise_columns };
 
 // Filters of a thread of `dense`.
 inline constexpr int kDenseFilters[] = {4, 8};
@@ -28,6 +28,10 @@ struct DepthwiseInstance {
 
 inline constexpr DepthwiseInstance kDepthwiseInstances[] = {
     {3, 1, 2}, {3, 1, 8}, {3, 2, 2}, {3, 2, 4}, {5, 1, 2}, {5, 1, 8}, {5, 2, 2}, {5, 2, 4}, {0, 0, 4}};
+
+// Filters are three rows high, and strides along columns those along rows.
+inline constexpr DepthwiseInstance kColumnInstances[] = {
+    {3, 1, 2}, {3, 1, 4}, {3, 1, 8}, {3, 2, 2}, {3, 2, 4}};
 
 struct Tiling {
   Kernel kernel = Kernel::each_output;
@@ -45,6 +49,10 @@ struct Tiling {
   DepthwiseInstance depthwise{};
 
   bool needs_scratch() const { return kernel != Kernel::each_output; }
+  bool is_depthwise() const { return kernel == Kernel::depthwise || kernel == Kernel::depthwise_columns; }
+  int depthwise_rows() const {
+    return kernel == Kernel::depthwise_columns ? strip_rows(depthwise.stride) : 1;
+  }
   int block_filters() const { return filters * filter_lanes; }
   int positions() const { return threads / filter_lanes * kPositions; }
   std::string key() const;
@@ -56,8 +64,8 @@ int64_t words_of(const ConvProblem& problem);
 int64_t filter_blocks_of(const ConvProblem& problem, const Tiling& tiling);
 // Extent along an axis of the input that adjacent outputs read.
 int64_t staged_extent(const ConvProblem& problem, int axis, int64_t outputs);
-// Rows of y, of all images and depths.
-int64_t rows_of(const ConvProblem& problem);
+// Rows of strips of a depthwise kernel, of all images and depths.
+int64_t strip_rows_of(const ConvProblem& problem, const Tiling& tiling);
 
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling);
 

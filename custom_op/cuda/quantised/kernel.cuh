@@ -145,18 +145,18 @@ __device__ inline void add_products(const Arguments<X>& a, int words, const unsi
 
 // Stores the sums of a thread's positions and filters. `first` is the thread's first position in the tile,
 // which is followed by every `step`-th.
-template <bool kIsPlain, typename X, int kFilters>
+template <Results kResults, typename X, int kFilters>
 __device__ inline void store_tile(const Arguments<X>& a, const Tile& tile, int first, int step, int filter,
-                                  int filters_left, const int (&sums)[kPositions][kFilters]) {
+                                  int filters_left, const FilterScales<kFilters>& scales,
+                                  const int (&sums)[kPositions][kFilters]) {
   const NaiveConv& conv = a.conv.conv;
-  const FilterScales<kFilters> scales(a.conv, filter, filters_left);
 #pragma unroll
   for (int i = 0; i < kPositions; ++i) {
     int row = first + i * step;
     const int column = tile.column + div_mod(row, a.dense.tile_columns);
     if (row >= a.dense.tile_rows || tile.row + row >= conv.output[1] || column >= conv.output[2]) continue;
     const long long position = (tile.depth * conv.output[1] + tile.row + row) * conv.output[2] + column;
-    store_results<kIsPlain, X>(a.conv, a.requantisation, scales,
+    store_results<kResults, X>(a.conv, a.requantisation, scales,
                                ResultPlace{tile.image, position, filter, filters_left}, sums[i]);
   }
 }
@@ -211,11 +211,11 @@ __global__ void __launch_bounds__(kThreads, 2) dense(const __grid_constant__ Arg
     }
   }
   if (filters_left <= 0) return;
-  if (a.requantisation.is_plain) {
-    store_tile<true, X>(a, tile, position, position_step, filter, filters_left, sums);
-  } else {
-    store_tile<false, X>(a, tile, position, position_step, filter, filters_left, sums);
-  }
+  const FilterScales<kFilters> scales(a.conv, a.requantisation, filter, filters_left);
+  const auto store = [&]<Results kResults>() {
+    store_tile<kResults, X>(a, tile, position, position_step, filter, filters_left, scales, sums);
+  };
+  call_for(scales.results(a.requantisation), store);
 }
 
 // Writes the weights of `dense`; see Arguments.
@@ -261,6 +261,16 @@ __global__ void prepare_dense(const __grid_constant__ Arguments<X> a) {
     for (int j = 0; weights != nullptr && j < filter_weights; ++j) sum += weights[j];
     a.corrections[i] = -a.conv.quantization.x_zero_point * sum;
   }
+}
+
+// Turns four words of four channels each into a word of each channel.
+__device__ inline void transpose_bytes(unsigned (&words)[4]) {
+  const unsigned low01 = __byte_perm(words[0], words[1], 0x5140),
+                 high01 = __byte_perm(words[0], words[1], 0x7362);
+  const unsigned low23 = __byte_perm(words[2], words[3], 0x5140),
+                 high23 = __byte_perm(words[2], words[3], 0x7362);
+  words[0] = __byte_perm(low01, low23, 0x5410), words[1] = __byte_perm(low01, low23, 0x7632);
+  words[2] = __byte_perm(high01, high23, 0x5410), words[3] = __byte_perm(high01, high23, 0x7632);
 }
 
 // A word of weights with those of one channel.
@@ -320,84 +330,186 @@ __device__ inline void add_row_of_any_width(const Arguments<X>& a, unsigned long
   }
 }
 
-// Stores a thread's strip. `first` is the first filter, at the image's first position.
-template <bool kIsPlain, typename X, int kOutputs>
-__device__ inline void store_strip(const Arguments<X>& a, ResultPlace first, int depth, int row, int column,
-                                   const int (&sums)[kOutputs][kWordChannels]) {
-  const FilterScales<kWordChannels> scales(a.conv, first.filter, kWordChannels);
-  const long long line = (depth * static_cast<long long>(a.depthwise.output_height.divisor) + row);
+// A thread's strip of outputs: adjacent columns of one or more rows, for a word of channels.
+struct Strip {
+  bool exists;
+  int word, filter;               // the first filter
+  int image, depth, row, column;  // the first output
+
+  // kRows and kOutputs: rows, and outputs of each.
+  template <int kRows, int kOutputs, typename X>
+  static __device__ Strip of_thread(const Arguments<X>& a) {
+    const Depthwise& d = a.depthwise;
+    Strip strip;
+    int index = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+    strip.word = div_mod(index, d.words);
+    strip.filter = strip.word * kWordChannels;
+    const int row_of_band = index % kBandRows;
+    index /= kBandRows;
+    strip.column = div_mod(index, d.strips) * kOutputs;
+    strip.image = index * kBandRows + row_of_band;
+    strip.exists = strip.image < d.strip_rows;
+    strip.row = div_mod(strip.image, d.strip_rows_of_height) * kRows;
+    strip.depth = div_mod(strip.image, d.output_depth);
+    return strip;
+  }
+};
+
+// Stores a thread's strip.
+template <Results kResults, typename X, int kRows, int kOutputs>
+__device__ inline void store_strip(const Arguments<X>& a, const Strip& strip,
+                                   const FilterScales<kWordChannels>& scales,
+                                   const int (&sums)[kRows][kOutputs][kWordChannels]) {
+  const Depthwise& d = a.depthwise;
+  ResultPlace place{strip.image, 0, strip.filter, kWordChannels};
 #pragma unroll
-  for (int q = 0; q < kOutputs; ++q) {
-    if (column + q >= a.depthwise.output_width) break;
-    first.position = line * a.depthwise.output_width + column + q;
-    store_results<kIsPlain, X>(a.conv, a.requantisation, scales, first, sums[q]);
+  for (int p = 0; p < kRows; ++p) {
+    if (strip.row + p >= d.output_height) break;
+    const long long line = strip.depth * static_cast<long long>(d.output_height) + strip.row + p;
+#pragma unroll
+    for (int q = 0; q < kOutputs; ++q) {
+      if (strip.column + q >= d.output_width) break;
+      place.position = line * d.output_width + strip.column + q;
+      store_results<kResults, X>(a.conv, a.requantisation, scales, place, sums[p][q]);
+    }
+  }
+}
+template <typename X, int kRows, int kOutputs>
+__device__ inline void store_strip(const Arguments<X>& a, const Strip& strip,
+                                   const int (&sums)[kRows][kOutputs][kWordChannels]) {
+  const FilterScales<kWordChannels> scales(a.conv, a.requantisation, strip.filter, kWordChannels);
+  const auto store = [&]<Results kResults>() { store_strip<kResults>(a, strip, scales, sums); };
+  call_for(scales.results(a.requantisation), store);
+}
+
+// Sets sums to the biases, less the zero point times the weights.
+template <typename X, int kRows, int kOutputs>
+__device__ inline void set_to_first(const Arguments<X>& a, const Strip& strip,
+                                    int (&sums)[kRows][kOutputs][kWordChannels]) {
+#pragma unroll
+  for (int c = 0; c < kWordChannels; ++c) {
+    const int sum = first_sum(a, strip.filter + c, strip.filter + c);
+#pragma unroll
+    for (int i = 0; i < kRows * kOutputs; ++i) sums[i / kOutputs][i % kOutputs][c] = sum;
   }
 }
 
-// Computes strips of kOutputs outputs of a row, for a word of channels a thread. kWidth and kStride: those of
-// the filter along a row, or 0 for any.
+// Computes strips of kOutputs outputs of a row. kWidth and kStride: those of the filter along a row, or 0 for
+// any.
 template <typename X, int kWidth, int kStride, int kOutputs>
 __global__ void __launch_bounds__(kThreads) depthwise(const __grid_constant__ Arguments<X> a) {
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   const Depthwise& d = a.depthwise;
   const Sizes& sizes = a.sizes;
-  int index = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
-  const int word = div_mod(index, d.words);
-  const int row_of_band = index % kBandRows;
-  index /= kBandRows;
-  const int column = div_mod(index, d.strips) * kOutputs;
-  const int row = index * kBandRows + row_of_band;
-  if (row >= d.rows) return;
-  const int filter = word * kWordChannels, words = static_cast<int>(d.words.divisor);
-  int sums[kOutputs][kWordChannels];
-#pragma unroll
-  for (int c = 0; c < kWordChannels; ++c) {
-    const int sum = first_sum(a, filter + c, filter + c);
-#pragma unroll
-    for (int q = 0; q < kOutputs; ++q) sums[q][c] = sum;
-  }
-  int image = row;
-  const int p = div_mod(image, d.output_height), o = div_mod(image, d.output_depth);
-  const int first_column = column * sizes.stride[2] - sizes.pad[2];
-  const unsigned long long x = global_address(static_cast<const X*>(a.conv.x) + filter);
-  const unsigned* weights = a.prepared_weights + word;
+  const Strip strip = Strip::of_thread<1, kOutputs>(a);
+  if (!strip.exists) return;
+  const int words = static_cast<int>(d.words.divisor);
+  int sums[1][kOutputs][kWordChannels];
+  set_to_first(a, strip, sums);
+  const int first_column = strip.column * sizes.stride[2] - sizes.pad[2];
+  const unsigned long long x = global_address(static_cast<const X*>(a.conv.x) + strip.filter);
+  const unsigned* weights = a.prepared_weights + strip.word;
 #pragma unroll 1
   for (int t = 0; t < sizes.filter[0]; ++t) {
-    const int depth = o * sizes.stride[0] + t * sizes.dilation[0] - sizes.pad[0];
+    const int depth = strip.depth * sizes.stride[0] + t * sizes.dilation[0] - sizes.pad[0];
 #pragma unroll 1
     for (int r = 0; r < sizes.filter[1]; ++r, weights += sizes.filter[2] * words) {
-      const int h = p * sizes.stride[1] + r * sizes.dilation[1] - sizes.pad[1];
+      const int h = strip.row * sizes.stride[1] + r * sizes.dilation[1] - sizes.pad[1];
       const bool is_row_inside = is_inside(depth, sizes.input[0]) && is_inside(h, sizes.input[1]);
-      const long long line = (static_cast<long long>(image) * sizes.input[0] + depth) * sizes.input[1] + h;
+      const long long line =
+          (static_cast<long long>(strip.image) * sizes.input[0] + depth) * sizes.input[1] + h;
       const unsigned long long pixels = x + (line * sizes.input[2] + first_column) * words * kWordChannels;
       if constexpr (kWidth > 0) {
-        add_row<X, kWidth, kStride, kOutputs>(a, pixels, is_row_inside, first_column, weights, sums);
+        add_row<X, kWidth, kStride, kOutputs>(a, pixels, is_row_inside, first_column, weights, sums[0]);
       } else {
-        add_row_of_any_width<X, kOutputs>(a, pixels, is_row_inside, first_column, weights, sums);
+        add_row_of_any_width<X, kOutputs>(a, pixels, is_row_inside, first_column, weights, sums[0]);
       }
     }
   }
-  if (a.requantisation.is_plain) {
-    store_strip<true, X>(a, ResultPlace{image, 0, filter, kWordChannels}, o, p, column, sums);
-  } else {
-    store_strip<false, X>(a, ResultPlace{image, 0, filter, kWordChannels}, o, p, column, sums);
-  }
+  store_strip(a, strip, sums);
 }
 
-// Writes the weights of `depthwise`; see Arguments.
+// Computes strips of kStripRows rows of outputs of filters three rows high, without dilation. A column of
+// four pixels of a word of channels becomes a word of each channel, and a dp4a multiplies it by a column of a
+// filter.
+template <typename X, int kWidth, int kStride, int kOutputs>
+__global__ void __launch_bounds__(kThreads, 2) depthwise_columns(const __grid_constant__ Arguments<X> a) {
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  // Two rows of outputs read the same four rows if the stride is 1.
+  constexpr int kRows = strip_rows(kStride), kPixelRows = kRows + kColumnTaps - 1;
+  constexpr int kColumns = (kOutputs - 1) * kStride + kWidth;
+  const Sizes& sizes = a.sizes;
+  const Strip strip = Strip::of_thread<kRows, kOutputs>(a);
+  if (!strip.exists) return;
+  const int words = static_cast<int>(a.depthwise.words.divisor);
+  int sums[kRows][kOutputs][kWordChannels];
+  set_to_first(a, strip, sums);
+  const int first_row = strip.row * kStride - sizes.pad[1],
+            first_column = strip.column * kStride - sizes.pad[2];
+  const unsigned long long x = global_address(static_cast<const X*>(a.conv.x) + strip.filter);
+  const unsigned* weights = a.prepared_weights + strip.word;
+#pragma unroll 1
+  for (int t = 0; t < sizes.filter[0]; ++t, weights += kWidth * kWordChannels * words) {
+    const int depth = strip.depth * sizes.stride[0] + t * sizes.dilation[0] - sizes.pad[0];
+    const long long image_line =
+        (static_cast<long long>(strip.image) * sizes.input[0] + depth) * sizes.input[1];
+    unsigned w[kWidth][kWordChannels];
+#pragma unroll
+    for (int i = 0; i < kWidth * kWordChannels; ++i)
+      w[i / kWordChannels][i % kWordChannels] = weights[i * words];
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) {
+      unsigned pixels[4] = {};
+#pragma unroll
+      for (int r = 0; r < kPixelRows; ++r) {
+        const int h = first_row + r, v = first_column + j;
+        pixels[r] = zero_point_word(a);
+        load_global_if(
+            is_inside(depth, sizes.input[0]) && is_inside(h, sizes.input[1]) && is_inside(v, sizes.input[2]),
+            x + ((image_line + h) * sizes.input[2] + v) * words * kWordChannels, pixels[r]);
+      }
+      transpose_bytes(pixels);
+#pragma unroll
+      for (int s = 0; s < kWidth; ++s) {
+        if (j < s || (j - s) % kStride != 0 || (j - s) / kStride >= kOutputs) continue;
+        const int q = (j - s) / kStride;
+#pragma unroll
+        for (int c = 0; c < kWordChannels; ++c) {
+#pragma unroll
+          for (int p = 0; p < kRows; ++p) sums[p][q][c] = dp4a<X>(pixels[c], w[s][c] << 8 * p, sums[p][q][c]);
+        }
+      }
+    }
+  }
+  store_strip(a, strip, sums);
+}
+
+// Writes the weights of `depthwise` and `depthwise_columns`; see Arguments.
 template <typename X>
 __global__ void prepare_depthwise(const __grid_constant__ Arguments<X> a) {
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   const int words = static_cast<int>(a.depthwise.words.divisor), taps = a.taps * a.sizes.filter[0];
+  const int width = a.sizes.filter[2];
   const long long threads = static_cast<long long>(gridDim.x) * kPrepareThreads;
   const long long thread = blockIdx.x * static_cast<long long>(kPrepareThreads) + threadIdx.x;
   for (long long i = thread; i < a.prepared_words; i += threads) {
-    const long long tap = i / words, first_filter = (i - tap * words) * kWordChannels;
+    const int place = static_cast<int>(i / words),
+              first_filter = static_cast<int>(i - place * words) * kWordChannels;
     unsigned word = 0;
-    for (int c = 0; c < kWordChannels; ++c) {
-      word |= static_cast<unsigned>(static_cast<UInt8>(a.conv.w[(first_filter + c) * taps + tap])) << 8 * c;
+    for (int b = 0; b < kWordChannels; ++b) {
+      int filter = first_filter + b, tap = place;
+      if (a.depthwise.has_columns) {
+        // Byte b is row b of a column.
+        if (b == kColumnTaps) continue;
+        const int column = place / kWordChannels;
+        filter = first_filter + place % kWordChannels;
+        tap = (column / width * kColumnTaps + b) * width + column % width;
+      }
+      const Int8 weight = a.conv.w[static_cast<long long>(filter) * taps + tap];
+      word |= static_cast<unsigned>(static_cast<UInt8>(weight)) << 8 * b;
     }
     a.prepared_weights[i] = word;
   }

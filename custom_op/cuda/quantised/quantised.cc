@@ -11,6 +11,8 @@
 // of
 //   outputs of a row. Its pixels are loaded once for all taps of a filter row. A product of one channel is a
 //   dp4a whose other three weights are 0.
+// - `depthwise_columns`, the same for filters three rows high. The pixels of a column, one below the other,
+//   are transposed into a word for each channel, so that a dp4a has the three taps of a filter column.
 // - `kernel`, for every problem: one output a thread, which reads every operand through the caches. It takes
 //   any layout, every epilogue and every address.
 //
@@ -39,12 +41,17 @@ namespace quantised {
 namespace {
 
 constexpr std::string_view kEachOutput = "quantised::kernel", kDense = "quantised::dense",
-                           kDepthwise = "quantised::depthwise", kPrepareDense = "quantised::prepare_dense",
+                           kDepthwise = "quantised::depthwise",
+                           kDepthwiseColumns = "quantised::depthwise_columns",
+                           kPrepareDense = "quantised::prepare_dense",
                            kPrepareDepthwise = "quantised::prepare_depthwise";
 constexpr int64_t kMaxPrepareBlocks = 1 << 16;
 
 std::vector<std::string> all_instances() {
   std::vector<std::string> names = instance_names(kDepthwise, kCodes, kDepthwiseInstances);
+  for (std::string& name : instance_names(kDepthwiseColumns, kCodes, kColumnInstances)) {
+    names.push_back(std::move(name));
+  }
   for (const std::string_view kernel : {kEachOutput, kPrepareDense, kPrepareDepthwise}) {
     for (std::string& name : instance_names(kernel, kCodes)) names.push_back(std::move(name));
   }
@@ -67,6 +74,8 @@ std::string kernel_name(const ConvProblem& problem, const Tiling& tiling) {
       return instance_name(kDense, type, joined(tiling.filters));
     case Kernel::depthwise:
       return instance_name(kDepthwise, type, tiling.depthwise.arguments());
+    case Kernel::depthwise_columns:
+      return instance_name(kDepthwiseColumns, type, tiling.depthwise.arguments());
     case Kernel::each_output:
       break;
   }
@@ -85,8 +94,7 @@ Requantisation requantisation_of(const ConvProblem& problem) {
   to.only_clamps = params.only_clamps;
   to.is_plain = is_code(problem.y_type) && params.only_clamps && !codes.has_offset && !codes.rounds_sum &&
                 codes.y_factor == 1 && !problem.epilogue.has_residual;
-  const StepRange steps = step_range_of(problem);
-  to.least_steps = steps.least, to.most_steps = steps.most;
+  to.limits = step_limits_of(problem);
   return to;
 }
 
@@ -122,10 +130,12 @@ Depthwise depthwise_of(const ConvProblem& problem, const Tiling& tiling) {
   Depthwise to{};
   to.words = FastDivisor(narrow(problem.in_channels / kWordChannels));
   to.strips = FastDivisor(narrow(ceil_divide(problem.output[2], int64_t{tiling.depthwise.outputs})));
-  to.rows = narrow(rows_of(problem));
+  to.strip_rows = narrow(strip_rows_of(problem, tiling));
   to.output_depth = FastDivisor(narrow(problem.output[0]));
-  to.output_height = FastDivisor(narrow(problem.output[1]));
-  to.output_width = narrow(problem.output[2]);
+  to.strip_rows_of_height =
+      FastDivisor(narrow(ceil_divide(problem.output[1], int64_t{tiling.depthwise_rows()})));
+  to.output_height = narrow(problem.output[1]), to.output_width = narrow(problem.output[2]);
+  to.has_columns = tiling.kernel == Kernel::depthwise_columns;
   return to;
 }
 
@@ -145,6 +155,8 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
     to.depthwise = depthwise_of(problem, tiling);
     to.prepared_filters = narrow(problem.out_channels);
     to.prepared_words = problem.out_channels / kWordChannels * problem.filter_size();
+    // A word of three rows for each channel, instead of a word of channels for each row.
+    if (to.depthwise.has_columns) to.prepared_words = to.prepared_words / kColumnTaps * kWordChannels;
   }
   return to;
 }
@@ -158,7 +170,7 @@ class QuantisedPlan final : public Plan {
   static std::vector<std::string> kernel_names(const ConvProblem& problem, const Tiling& tiling) {
     if (tiling.kernel == Kernel::each_output) return {each_output_name(problem)};
     std::vector<std::string> names{kernel_name(problem, tiling), prepare_name(problem, tiling)};
-    if (tiling.kernel == Kernel::depthwise) names.push_back(each_output_name(problem));
+    if (tiling.is_depthwise()) names.push_back(each_output_name(problem));
     return names;
   }
 
@@ -172,7 +184,7 @@ class QuantisedPlan final : public Plan {
     prepare_ = launch_of(prepare_name(problem, tiling), device,
                          std::min(kMaxPrepareBlocks, ceil_divide(prepared, int64_t{kPrepareThreads})),
                          kPrepareThreads);
-    if (tiling.kernel == Kernel::depthwise) {
+    if (tiling.is_depthwise()) {
       const int64_t blocks = std::min<int64_t>(1 << 20, ceil_divide(arguments_.outputs, int64_t{kThreads}));
       each_output_ = launch_of(each_output_name(problem), device, blocks, kThreads);
     }
@@ -186,7 +198,10 @@ class QuantisedPlan final : public Plan {
         static_cast<std::size_t>(corrections_offset() + arguments_.prepared_filters * int64_t{sizeof(int)});
     // The corrections depend on the zero point.
     const int zero_point = problem_.quantization->x_zero_point;
-    if (tiling_.kernel == Kernel::depthwise) return {bytes, joined("quantised depthwise ", zero_point)};
+    if (tiling_.is_depthwise()) {
+      return {bytes,
+              joined("quantised depthwise ", arguments_.depthwise.has_columns ? "columns " : "", zero_point)};
+    }
     return {bytes, joined("quantised dense ", tiling_.block_filters(), " ", problem_.group, " ", zero_point)};
   }
 
@@ -205,7 +220,7 @@ class QuantisedPlan final : public Plan {
     bind_tensors(tensors, arguments.conv);
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_);
-    if (tiling_.kernel == Kernel::depthwise && !is_aligned_to(tensors.x, kWordChannels)) {
+    if (tiling_.is_depthwise() && !is_aligned_to(tensors.x, kWordChannels)) {
       enqueue(each_output_, execution.stream, parameters);
       return;
     }
@@ -232,8 +247,9 @@ class QuantisedPlan final : public Plan {
                       tiling_.block_filters(), " filters, ", kPositions, " outputs x ", tiling_.filters,
                       " filters a thread, ", blocks, " blocks of ", tiling_.threads, " threads");
       case Kernel::depthwise:
-        return joined("strips of ", tiling_.depthwise.outputs, " outputs x ", kWordChannels,
-                      " channels a thread, ", blocks, " blocks of ", kThreads, " threads");
+      case Kernel::depthwise_columns:
+        return joined("strips of ", tiling_.depthwise_rows(), " x ", tiling_.depthwise.outputs, " outputs x ",
+                      kWordChannels, " channels a thread, ", blocks, " blocks of ", kThreads, " threads");
       case Kernel::each_output:
         break;
     }

@@ -21,6 +21,13 @@ std::vector<CompiledKernel> kernels_for(const char* name) {
         return CompiledKernel(instance_name("quantised::depthwise", name, kInstance.arguments()),
                               depthwise<T, kInstance.width, kInstance.stride, kInstance.outputs>);
       });
+  for (CompiledKernel& columns :
+       for_each_instance<kColumnInstances, kPart, kParts>([&]<DepthwiseInstance kInstance>() {
+         return CompiledKernel(instance_name("quantised::depthwise_columns", name, kInstance.arguments()),
+                               depthwise_columns<T, kInstance.width, kInstance.stride, kInstance.outputs>);
+       })) {
+    kernels.push_back(std::move(columns));
+  }
   kernels.emplace_back(instance_name("quantised::dense", name, "4"), dense<T, 4>);
   kernels.emplace_back(instance_name("quantised::dense", name, "8"), dense<T, 8>);
   kernels.emplace_back(instance_name("quantised::prepare_dense", name), prepare_dense<T>);
