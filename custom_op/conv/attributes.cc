@@ -168,11 +168,11 @@ Quantization read_quantization(const Attributes& attributes, ElementType type) {
   // Attributes are read once.
   const std::optional<float> sum_scale = attributes.real("sum_scale");
   const std::optional<int64_t> sum_zero_point = attributes.integer("sum_zero_point");
-  if (sum_scale.has_value() != sum_zero_point.has_value()) {
-    throw InvalidArgument("attributes sum_scale and sum_zero_point: expected both or neither, and there is " +
-                          std::string(sum_scale ? "no sum_zero_point" : "no sum_scale"));
+  if (sum_scale && !sum_zero_point) {
+    throw InvalidArgument("attribute sum_scale: expected sum_zero_point, too, and there is none");
   }
-  quantization.rounds_sum = sum_scale.has_value();
+  quantization.rounds_sum = sum_zero_point.has_value();
+  quantization.has_sum_values = quantization.rounds_sum && !sum_scale;
   quantization.sum_scale = scale_of("sum_scale", sum_scale);
   quantization.sum_zero_point = zero_point_of("sum_zero_point", sum_zero_point, type);
   return quantization;

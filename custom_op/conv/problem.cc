@@ -137,15 +137,15 @@ void check_products(const ConvProblem& problem, const Shape& weights) {
 }
 
 void check_quantised(const ConvProblem& problem, const InputShapes& shapes) {
-  const Shape expected{problem.out_channels};
-  const auto check = [&](const char* name, const std::optional<Shape>& shape) {
-    if (shape && *shape != expected) {
-      throw InvalidArgument(
-          shape_message(name, *shape, list_text(expected) + ", one value per output channel"));
+  const auto check = [](const char* name, const std::optional<Shape>& shape, int64_t count,
+                        const char* elements) {
+    if (const Shape expected{count}; shape && *shape != expected) {
+      throw InvalidArgument(shape_message(name, *shape, list_text(expected) + ", one value per " + elements));
     }
   };
-  check("scale", shapes.scale);
-  check("offset", shapes.offset);
+  check("scale", shapes.scale, problem.out_channels, "output channel");
+  check("offset", shapes.offset, problem.out_channels, "output channel");
+  check("sum_values", shapes.sum_values, kCodeCount, "code");
 }
 
 // The text in front of the shapes: the type, with the precision of float32, or the types of x and y.
@@ -159,7 +159,8 @@ std::string text_of(const Quantization& quantization) {
   std::string text;
   const std::pair<bool, const char*> all[] = {{quantization.x_zero_point != 0, "zero point"},
                                               {quantization.has_offset, "offset"},
-                                              {quantization.rounds_sum, "rounded sum"}};
+                                              {quantization.rounds_sum, "rounded sum"},
+                                              {quantization.has_sum_values, "sum values"}};
   for (const auto& [has, words] : all) {
     if (has) text.append(text.empty() ? " codes=" : ", ").append(words);
   }
@@ -195,9 +196,10 @@ int64_t ConvProblem::tensor_bytes() const {
       (has_bias ? out_channels : 0) + (epilogue.has_residual ? output_elements() : 0) + result_elements();
   int64_t total = elements * bytes_per_element(type);
   if (is_quantised()) {
-    constexpr int64_t kNumberBytes = 4;  // of a scale, an offset and a bias
+    constexpr int64_t kNumberBytes = 4;  // of a scale, an offset, a bias and a value of a code
     total += out_channels * (kNumberBytes + (quantization->has_offset ? kNumberBytes : 0)) +
              (has_bias ? out_channels * (kNumberBytes - 1) : 0) +
+             (quantization->has_sum_values ? kCodeCount * kNumberBytes : 0) +
              result_elements() * (bytes_per_element(y_type) - 1);
   }
   for (const ConvProblem& first : depthwise) total += first.tensor_bytes() - intermediate_bytes(first);
@@ -399,6 +401,17 @@ ConvProblem make_problem(const ConvSpec& spec, const InputShapes& shapes) {
   problem.layouts.input = spec.layouts.input;
   problem.depthwise.push_back(depthwise.with_layouts({}));
   return problem;
+}
+
+void check_sum_values(const Quantization& quantization, bool has_sum_values) {
+  if (has_sum_values && !quantization.has_sum_values) {
+    throw InvalidArgument("input sum_values: expected the attribute sum_zero_point and no sum_scale");
+  }
+  if (!has_sum_values && quantization.has_sum_values) {
+    throw InvalidArgument(
+        "attribute sum_zero_point: expected the attribute sum_scale or the input sum_values, too, and there "
+        "is neither");
+  }
 }
 
 }  // namespace convswap

@@ -119,9 +119,13 @@ ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w,
 struct InputShapes {
   Shape x, w;
   std::optional<Shape> bias, residual, depthwise, depthwise_bias;
-  // Of a quantised convolution, each (K).
-  std::optional<Shape> scale, offset;
+  // Of a quantised convolution: (K), (K) and (kCodeCount).
+  std::optional<Shape> scale, offset, sum_values;
 };
 ConvProblem make_problem(const ConvSpec& spec, const InputShapes& shapes);
+
+// Throws InvalidArgument unless a quantised convolution has `sum_values` exactly if its attributes ask for
+// them.
+void check_sum_values(const Quantization& quantization, bool has_sum_values);
 
 }  // namespace convswap

@@ -11,12 +11,14 @@ namespace convswap {
 // Codes, by the names that kernel instances have.
 using Int8 = signed char;
 using UInt8 = unsigned char;
+constexpr int kCodeCount = 256;  // of a type
 
 // How the sums of a convolution become codes or numbers. Every step is one float32 operation, rounded once:
 //
 //   s = sum over channels and taps of (x - x_zero_point) * w, + bias      int32, exact; padding adds nothing
 //   v = s * scale[filter], + offset[filter]
 //   v = sum_scale * (code of v at sum_zero_point - sum_zero_point)         if rounds_sum
+//       or sum_values[code of v at sum_zero_point - the least code]        if has_sum_values, too
 //   v = v + residual_scale * (residual - residual_zero_point)
 //   v = pool(activation(v))
 //   y = the code of v * y_factor at y_zero_point, or v
@@ -28,6 +30,7 @@ struct Quantization {
   int x_zero_point = 0;
   bool has_offset = false;
   bool rounds_sum = false;  // the codes between have the type of x
+  bool has_sum_values = false;
   float sum_scale = 1;
   int sum_zero_point = 0;
   float residual_scale = 1;
@@ -78,15 +81,16 @@ CONVSWAP_HOST_DEVICE inline int code_of(float value, int zero_point, int lower) 
   return round_to_int(value) + zero_point;
 }
 
-// The number v before the activation, of int32 sum, scale and offset of its filter. X is the type of x; the
-// offset is 0 if there is none.
+// The number v before the residual, of int32 sum, scale and offset of its filter. X is the type of x; the
+// offset is 0 if there is none, and `sum_values` null.
 template <typename X>
 CONVSWAP_HOST_DEVICE inline float number_of_sum(const Quantization& quantization, int sum, float scale,
-                                                float offset) {
+                                                float offset, const float* sum_values) {
   float value = multiply(static_cast<float>(sum), scale);
   if (quantization.has_offset) value = add(value, offset);
   if (!quantization.rounds_sum) return value;
   const int code = code_of(value, quantization.sum_zero_point, kMinCode<X>);
+  if (quantization.has_sum_values) return sum_values[code - kMinCode<X>];
   return multiply(static_cast<float>(code - quantization.sum_zero_point), quantization.sum_scale);
 }
 

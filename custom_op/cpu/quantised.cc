@@ -39,7 +39,7 @@ std::vector<T> copied(const void* data, int64_t count) {
 struct Filters {
   std::vector<int16_t> weights;  // (K, taps, C / group)
   std::vector<int32_t> bias;
-  std::vector<float> scale, offset;
+  std::vector<float> scale, offset, sum_values;
 };
 
 template <typename X, typename Y>
@@ -52,10 +52,10 @@ class QuantisedPlan final : public Plan {
         y_(problem.layouts.output, problem.out_channels, problem.result_size()) {}
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {
-    const Filters filters{packed(static_cast<const Int8*>(tensors.w)),
-                          copied<int32_t>(tensors.b, problem_.out_channels),
-                          copied<float>(tensors.scale, problem_.out_channels),
-                          copied<float>(tensors.offset, problem_.out_channels)};
+    const Filters filters{
+        packed(static_cast<const Int8*>(tensors.w)), copied<int32_t>(tensors.b, problem_.out_channels),
+        copied<float>(tensors.scale, problem_.out_channels),
+        copied<float>(tensors.offset, problem_.out_channels), copied<float>(tensors.sum_values, kCodeCount)};
     const int64_t rows = problem_.result[0] * problem_.result[1];
     execution.parallel_for(problem_.batch * rows, [&](std::ptrdiff_t task) {
       std::vector<int16_t> codes;
@@ -130,7 +130,8 @@ class QuantisedPlan final : public Plan {
         for (int64_t i = 0; i < products; ++i) sum += codes[static_cast<size_t>(i)] * weights[i];
         const auto at = static_cast<size_t>(k);
         float value = requantize::number_of_sum<X>(quantization, sum, filters.scale[at],
-                                                   filters.offset.empty() ? 0.0f : filters.offset[at]);
+                                                   filters.offset.empty() ? 0.0f : filters.offset[at],
+                                                   filters.sum_values.data());
         if (residual != nullptr) {
           value = requantize::plus_residual(quantization, value, residual[k * z_.channel]);
         }

@@ -57,6 +57,10 @@ void make_quantised(ConvProblem& p, Random& random) {
       quantization.sum_scale = 0.73f, quantization.sum_zero_point = zero_point(p.type);
     }
   }
+  if (one_in(random, 4)) {
+    quantization.rounds_sum = quantization.has_sum_values = true;
+    quantization.sum_scale = 1, quantization.sum_zero_point = zero_point(p.type);
+  }
   if (one_in(random, 2)) quantization.y_factor = 1.7f;
   p.quantization = quantization;
 }
@@ -79,6 +83,7 @@ bool check_quantised(const Offer& offer, const ConvProblem& p, Random& random, b
   // Steps beyond the range of int32.
   if (one_in(random, 4)) scale[static_cast<std::size_t>(between(random, 0, p.out_channels - 1))] *= 1e9f;
   const auto offset = draw_floats(random, p.out_channels, -20, 20);
+  const auto sum_values = draw_floats(random, kCodeCount, -90, 90);
   std::vector<unsigned char> actual(static_cast<std::size_t>(2 * kGuard + y_shift + y_bytes), 0xa5),
       expected = actual;
   const auto tensors_with = [&](std::vector<unsigned char>& y) {
@@ -87,6 +92,7 @@ bool check_quantised(const Offer& offer, const ConvProblem& p, Random& random, b
     tensors.z = p.epilogue.has_residual ? z.data() + z_shift : nullptr;
     tensors.scale = scale.data();
     tensors.offset = pointer_or_null(offset, p.quantization->has_offset);
+    tensors.sum_values = pointer_or_null(sum_values, p.quantization->has_sum_values);
     return tensors;
   };
   const std::unique_ptr<Plan> plan = offer.make();

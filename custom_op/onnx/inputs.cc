@@ -8,7 +8,7 @@ namespace {
 
 constexpr Input kConvInputs[] = {kX, kW, kB};
 constexpr Input kFusedInputs[] = {kX, kW, kB, kZ, kD, kDb};
-constexpr Input kQuantInputs[] = {kX, kW, kScale, kYZeroPoint, kB, kOffset, kZ};
+constexpr Input kQuantInputs[] = {kX, kW, kScale, kYZeroPoint, kB, kOffset, kZ, kSumValues};
 
 // The inputs that a node names: trailing ones may be absent.
 std::span<const Input> named_inputs(const OrtApi& api, const OrtKernelInfo* info, OpKind op) {
@@ -29,6 +29,14 @@ std::string missing_message(Input input) {
     default:
       return "input y_zero_point is missing";
   }
+}
+
+// True for the input of a quantised node that stands for an absent residual in front of present inputs: a
+// constant of shape (0). ONNX Runtime up to 1.23.2 fails at an input without a name.
+bool is_placeholder(const OrtApi& api, const OrtKernelInfo* info, OpKind op, size_t index) {
+  if (op != OpKind::quant || inputs_of(op)[index] != kZ) return false;
+  const OrtValue* const constant = constant_input(api, info, index);
+  return constant != nullptr && shape_of(api, constant) == Shape{0};
 }
 
 std::optional<Shape> declared_shape(const OrtApi& api, const OrtKernelInfo* info, size_t index) {
@@ -65,13 +73,14 @@ InputShapes shapes_of(const OrtApi& api, const InputTensors& tensors) {
   };
   return {shape_of(api, tensors[kX]), shape_of(api, tensors[kW]), shape_or_none(kB),
           shape_or_none(kZ),          shape_or_none(kD),          shape_or_none(kDb),
-          shape_or_none(kScale),      shape_or_none(kOffset)};
+          shape_or_none(kScale),      shape_or_none(kOffset),     shape_or_none(kSumValues)};
 }
 
 PerInput<DeclaredInput> declared_inputs(const OrtApi& api, const OrtKernelInfo* info, OpKind op) {
   PerInput<DeclaredInput> inputs;
   const std::span<const Input> named = named_inputs(api, info, op);
   for (size_t index = 0; index < named.size(); ++index) {
+    if (is_placeholder(api, info, op, index)) continue;
     size_t bytes = 0;
     check(api, api.KernelInfo_GetInputName(info, index, nullptr, &bytes));
     inputs[named[index]] = {bytes > 1, declared_shape(api, info, index)};
@@ -95,12 +104,14 @@ NodeInputs::NodeInputs(const OrtApi& api, const OrtKernelInfo* info, OpKind op)
     if (const OrtValue* const constant = constant_input(api, info, index)) {
       constants_[inputs_[index]] = ShapeKey(api, constant);
     }
+    is_placeholder_[inputs_[index]] = is_placeholder(api, info, op, index);
   }
 }
 
 InputTensors NodeInputs::tensors(const OrtKernelContext* context) const {
   InputTensors tensors{};
   for (size_t index = 0; index < inputs_.size(); ++index) {
+    if (is_placeholder_[inputs_[index]]) continue;
     const OrtValue*& tensor = tensors[inputs_[index]];
     check(api_, api_.KernelContext_GetInput(context, index, &tensor));
     if (tensor == nullptr && !is_optional(inputs_[index])) {
@@ -120,7 +131,7 @@ NodeInputs::Keys NodeInputs::keys(const InputTensors& tensors) const {
 }
 
 bool NodeInputs::has_constants_only(const InputTensors& tensors) const {
-  return std::ranges::all_of(std::array{kW, kB, kD, kDb, kScale, kOffset}, [&](Input input) {
+  return std::ranges::all_of(std::array{kW, kB, kD, kDb, kScale, kOffset, kSumValues}, [&](Input input) {
     return tensors[input] == nullptr || constants_[input].has_value();
   });
 }

@@ -14,8 +14,8 @@
 namespace convswap {
 
 // What an input of a node is: image, weights, bias, residual, the weights and bias of a depthwise convolution
-// in front, and the scale, offset and zero point of y of a quantised convolution.
-enum Input : size_t { kX, kW, kB, kZ, kD, kDb, kScale, kOffset, kYZeroPoint, kInputs };
+// in front, and the scale, offset, zero point of y and values of the sum's codes of a quantised convolution.
+enum Input : size_t { kX, kW, kB, kZ, kD, kDb, kScale, kOffset, kYZeroPoint, kSumValues, kInputs };
 
 // The inputs of an op, in its order. An input that may be absent is optional.
 std::span<const Input> inputs_of(OpKind op);
@@ -41,12 +41,13 @@ ConvTensors conv_tensors(const InputTensors& inputs, void* y, DataOf data_of) {
           .d = data_of(inputs[kD]),
           .db = data_of(inputs[kDb]),
           .scale = data_of(inputs[kScale]),
-          .offset = data_of(inputs[kOffset])};
+          .offset = data_of(inputs[kOffset]),
+          .sum_values = data_of(inputs[kSumValues])};
 }
 
 // An input as the model declares it.
 struct DeclaredInput {
-  bool is_present = false;     // an absent input has no name
+  bool is_present = false;     // an absent input has no name, or is a placeholder
   std::optional<Shape> shape;  // of a constant, or declared; empty if unknown
 };
 PerInput<DeclaredInput> declared_inputs(const OrtApi& api, const OrtKernelInfo* info, OpKind op);
@@ -87,6 +88,7 @@ class NodeInputs {
   const OrtApi& api_;
   std::span<const Input> inputs_;  // those that the node has
   PerInput<std::optional<ShapeKey>> constants_;
+  PerInput<bool> is_placeholder_{};
 };
 
 }  // namespace convswap

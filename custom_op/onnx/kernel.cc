@@ -44,7 +44,9 @@ ConvSpec spec_of_node(const OpVariant& variant, const OrtKernelInfo* info) {
                             std::string(name_of(spec.y_type)) + " and no codes");
     }
     spec.quantization->y_zero_point = zero_point_of_y(variant, info);
-    spec.quantization->has_offset = declared_inputs(variant.api, info, variant.op)[kOffset].is_present;
+    const PerInput<DeclaredInput> inputs = declared_inputs(variant.api, info, variant.op);
+    spec.quantization->has_offset = inputs[kOffset].is_present;
+    check_sum_values(*spec.quantization, inputs[kSumValues].is_present);
   }
   return spec;
 }
@@ -206,7 +208,8 @@ void ConvKernel::plan_ahead(const OrtKernelInfo* info, const PerInput<DeclaredIn
                        inputs[kD].shape,
                        inputs[kDb].shape,
                        inputs[kScale].shape,
-                       inputs[kOffset].shape};
+                       inputs[kOffset].shape,
+                       inputs[kSumValues].shape};
     const bool is_guess = (*x)[0] != batch;
     shapes.x[0] = batch;
     const auto work = [node_plans = std::weak_ptr(plans_), spec = spec_, shapes = std::move(shapes),

@@ -18,15 +18,16 @@ namespace convswap {
 // Contiguous tensors in the memory of the plan's device. x, y and z have the problem's layouts; the shapes
 // below are those of NCHW.
 struct ConvTensors {
-  const void* x = nullptr;       // (N, C, spatial...); the depthwise convolution's input if there is one
-  const void* w = nullptr;       // (K, C / group, filter...)
-  const void* b = nullptr;       // bias (K), or null
-  void* y = nullptr;             // (N, K, result...)
-  const void* z = nullptr;       // residual (N, K, output...), or null
-  const void* d = nullptr;       // weights of a depthwise convolution in front (C, 1, filter...), or null
-  const void* db = nullptr;      // its bias (C), or null
-  const void* scale = nullptr;   // of a quantised convolution: float32 (K)
-  const void* offset = nullptr;  // float32 (K), or null
+  const void* x = nullptr;           // (N, C, spatial...); the depthwise convolution's input if there is one
+  const void* w = nullptr;           // (K, C / group, filter...)
+  const void* b = nullptr;           // bias (K), or null
+  void* y = nullptr;                 // (N, K, result...)
+  const void* z = nullptr;           // residual (N, K, output...), or null
+  const void* d = nullptr;           // weights of a depthwise convolution in front (C, 1, filter...), or null
+  const void* db = nullptr;          // its bias (C), or null
+  const void* scale = nullptr;       // of a quantised convolution: float32 (K)
+  const void* offset = nullptr;      // float32 (K), or null
+  const void* sum_values = nullptr;  // float32 (kCodeCount), or null
 };
 
 // Calls body(0) ... body(tasks - 1), in any order and from any number of threads, and returns when all are

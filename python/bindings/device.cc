@@ -219,6 +219,7 @@ struct DeviceInputs {
   const DeviceArray* depthwise_bias = nullptr;
   const DeviceArray* scale = nullptr;
   const DeviceArray* offset = nullptr;
+  const DeviceArray* sum_values = nullptr;
 };
 
 std::optional<Shape> shape_or_none(const DeviceArray* array) {
@@ -234,16 +235,17 @@ double conv_device(const DeviceInputs& inputs, DeviceArray& y, const ConvSpec& s
                    const KernelOrigin* origin) {
   if (runs < 1) throw InvalidArgument("runs " + std::to_string(runs) + ": expected at least 1");
   const DeviceArray &x = inputs.x, &w = inputs.w;
-  const ConvProblem problem =
-      make_problem(spec, {x.shape(), w.shape(), shape_or_none(inputs.b), shape_or_none(inputs.residual),
-                          shape_or_none(inputs.depthwise), shape_or_none(inputs.depthwise_bias),
-                          shape_or_none(inputs.scale), shape_or_none(inputs.offset)});
+  const ConvProblem problem = make_problem(
+      spec, {x.shape(), w.shape(), shape_or_none(inputs.b), shape_or_none(inputs.residual),
+             shape_or_none(inputs.depthwise), shape_or_none(inputs.depthwise_bias),
+             shape_or_none(inputs.scale), shape_or_none(inputs.offset), shape_or_none(inputs.sum_values)});
   const bool has_codes = problem.is_quantised();
   const std::tuple<const char*, const DeviceArray*, ElementType> others[] = {
       {"w", &w, has_codes ? ElementType::int8 : spec.type},
       {"b", inputs.b, has_codes ? ElementType::int32 : spec.type},
       {"scale", inputs.scale, ElementType::float32},
       {"offset", inputs.offset, ElementType::float32},
+      {"sum_values", inputs.sum_values, ElementType::float32},
       {"residual", inputs.residual, spec.type},
       {"depthwise", inputs.depthwise, spec.type},
       {"depthwise_bias", inputs.depthwise_bias, spec.type},
@@ -254,6 +256,7 @@ double conv_device(const DeviceInputs& inputs, DeviceArray& y, const ConvSpec& s
   if (has_codes && inputs.scale == nullptr) {
     throw InvalidArgument("x has codes: expected `scale`, float32 (K)");
   }
+  if (has_codes) check_sum_values(*problem.quantization, inputs.sum_values != nullptr);
   if (y.shape() != problem.result_shape()) {
     throw InvalidArgument(shape_message("y", y.shape(), list_text(problem.result_shape())));
   }
@@ -268,7 +271,8 @@ double conv_device(const DeviceInputs& inputs, DeviceArray& y, const ConvSpec& s
                             pointer_or_null(inputs.depthwise),
                             pointer_or_null(inputs.depthwise_bias),
                             pointer_or_null(inputs.scale),
-                            pointer_or_null(inputs.offset)};
+                            pointer_or_null(inputs.offset),
+                            pointer_or_null(inputs.sum_values)};
   const DeviceArray scratch({static_cast<int64_t>(plan->scratch_bytes() / sizeof(float)) + 1}, "float32",
                             device.index, 0);
   const PreparedForm form = is_prepared ? plan->prepared_form() : PreparedForm{};
@@ -317,20 +321,22 @@ void register_device_array(py::module_& module) {
       "conv_device",
       [](const DeviceArray& x, const DeviceArray& w, const DeviceArray* b, DeviceArray& y,
          const DeviceArray* residual, const DeviceArray* depthwise, const DeviceArray* depthwise_bias,
-         const DeviceArray* scale, const DeviceArray* offset, const std::string& algorithm,
-         const std::string& precision, int runs, int alternative, bool prepared, const std::string& pack,
-         bool compiles, const std::map<std::string, std::string>& files, const py::kwargs& attributes) {
+         const DeviceArray* scale, const DeviceArray* offset, const DeviceArray* sum_values,
+         const std::string& algorithm, const std::string& precision, int runs, int alternative, bool prepared,
+         const std::string& pack, bool compiles, const std::map<std::string, std::string>& files,
+         const py::kwargs& attributes) {
         ConvSpec spec = spec_of(x.type(), precision, attributes);
         if (spec.quantization) spec.quantization->has_offset = offset != nullptr;
         const py::gil_scoped_release released;
-        return conv_device({x, w, b, residual, depthwise, depthwise_bias, scale, offset}, y, spec, algorithm,
-                           runs, alternative, prepared, kernel_origin(pack, compiles, files));
+        return conv_device({x, w, b, residual, depthwise, depthwise_bias, scale, offset, sum_values}, y, spec,
+                           algorithm, runs, alternative, prepared, kernel_origin(pack, compiles, files));
       },
       py::arg("x"), py::arg("w"), py::arg("b").none(true), py::arg("y"), py::kw_only(),
       py::arg("residual").none(true) = py::none(), py::arg("depthwise").none(true) = py::none(),
       py::arg("depthwise_bias").none(true) = py::none(), py::arg("scale").none(true) = py::none(),
-      py::arg("offset").none(true) = py::none(), py::arg("algorithm") = "auto", py::arg("precision") = "tf32",
-      py::arg("runs") = 1, py::arg("alternative") = 0, py::arg("prepared") = false, py::arg("pack") = "",
+      py::arg("offset").none(true) = py::none(), py::arg("sum_values").none(true) = py::none(),
+      py::arg("algorithm") = "auto", py::arg("precision") = "tf32", py::arg("runs") = 1,
+      py::arg("alternative") = 0, py::arg("prepared") = false, py::arg("pack") = "",
       py::arg("compiles") = true, py::arg("files") = std::map<std::string, std::string>());
 }
 

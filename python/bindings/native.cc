@@ -187,13 +187,14 @@ ParallelFor parallel_for_with(int threads) {
 
 // Checks the types of the arrays of a quantised convolution.
 void check_codes(const py::array& w, const std::optional<py::array>& b, const std::optional<py::array>& scale,
-                 const std::optional<py::array>& offset) {
+                 const std::optional<py::array>& offset, const std::optional<py::array>& sum_values) {
   if (!scale) throw InvalidArgument("x has codes: expected `scale`, float32 (K)");
   const std::tuple<const char*, const py::array*, const char*> all[] = {
       {"w", &w, "int8"},
       {"b", b ? &*b : nullptr, "int32"},
       {"scale", &*scale, "float32"},
-      {"offset", offset ? &*offset : nullptr, "float32"}};
+      {"offset", offset ? &*offset : nullptr, "float32"},
+      {"sum_values", sum_values ? &*sum_values : nullptr, "float32"}};
   for (const auto& [name, array, expected] : all) {
     if (array != nullptr && std::string(py::str(array->dtype())) != expected) {
       throw InvalidArgument(std::string(name) + " is " + std::string(py::str(array->dtype())) +
@@ -205,11 +206,12 @@ void check_codes(const py::array& w, const std::optional<py::array>& b, const st
 py::array conv(const py::array& x, const py::array& w, const std::optional<py::array>& b,
                const std::optional<py::array>& residual, const std::optional<py::array>& depthwise,
                const std::optional<py::array>& depthwise_bias, const std::optional<py::array>& scale,
-               const std::optional<py::array>& offset, const std::string& algorithm, int threads,
-               const std::string& instruction_set, const py::kwargs& attributes) {
+               const std::optional<py::array>& offset, const std::optional<py::array>& sum_values,
+               const std::string& algorithm, int threads, const std::string& instruction_set,
+               const py::kwargs& attributes) {
   const ElementType type = type_of("x", x);
   if (is_code(type)) {
-    check_codes(w, b, scale, offset);
+    check_codes(w, b, scale, offset, sum_values);
   } else if (type_of("w", w) != type || (b && type_of("b", *b) != type)) {
     throw InvalidArgument("x is " + std::string(name_of(type)) + ": expected w and b to be the same");
   }
@@ -227,10 +229,14 @@ py::array conv(const py::array& x, const py::array& w, const std::optional<py::a
     return array ? array->data() : nullptr;
   };
   ConvSpec spec = spec_of(type, "tf32", attributes);
-  if (spec.quantization) spec.quantization->has_offset = offset.has_value();
-  const ConvProblem problem = make_problem(
-      spec, {shape_of(x), shape_of(w), shape_or_none(b), shape_or_none(residual), shape_or_none(depthwise),
-             shape_or_none(depthwise_bias), shape_or_none(scale), shape_or_none(offset)});
+  if (spec.quantization) {
+    spec.quantization->has_offset = offset.has_value();
+    check_sum_values(*spec.quantization, sum_values.has_value());
+  }
+  const ConvProblem problem =
+      make_problem(spec, {shape_of(x), shape_of(w), shape_or_none(b), shape_or_none(residual),
+                          shape_or_none(depthwise), shape_or_none(depthwise_bias), shape_or_none(scale),
+                          shape_or_none(offset), shape_or_none(sum_values)});
   const Choice choice = convswap::choose(problem, cpu_device(), algorithm);
   if (!instruction_set.empty() && choice.algorithm.name() != "direct") {
     throw InvalidArgument("instruction_set '" + instruction_set + "' was given for the algorithm '" +
@@ -257,7 +263,8 @@ py::array conv(const py::array& x, const py::array& w, const std::optional<py::a
                             data_or_null(depthwise),
                             data_or_null(depthwise_bias),
                             data_or_null(scale),
-                            data_or_null(offset)};
+                            data_or_null(offset),
+                            data_or_null(sum_values)};
   const py::gil_scoped_release released;
   // NaN in every type, so that an element that is never written shows.
   std::memset(tensors.y, 0xff,
@@ -422,8 +429,8 @@ void register_conv(py::module_& module) {
              py::arg("b").noconvert() = py::none(), py::kw_only(),
              py::arg("residual").noconvert() = py::none(), py::arg("depthwise").noconvert() = py::none(),
              py::arg("depthwise_bias").noconvert() = py::none(), py::arg("scale").noconvert() = py::none(),
-             py::arg("offset").noconvert() = py::none(), py::arg("algorithm") = "auto",
-             py::arg("threads") = 0, py::arg("instruction_set") = "");
+             py::arg("offset").noconvert() = py::none(), py::arg("sum_values").noconvert() = py::none(),
+             py::arg("algorithm") = "auto", py::arg("threads") = 0, py::arg("instruction_set") = "");
 }
 
 }  // namespace

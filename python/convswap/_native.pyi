@@ -223,6 +223,7 @@ def conv(
     depthwise_bias: NDArray[_Float] | None = None,
     scale: None = None,
     offset: None = None,
+    sum_values: None = None,
     algorithm: str = "auto",
     threads: int = 0,
     instruction_set: str = "",
@@ -248,12 +249,13 @@ def conv(
     depthwise_bias: None = None,
     scale: NDArray[np.float32],
     offset: NDArray[np.float32] | None = None,
+    sum_values: NDArray[np.float32] | None = None,
     algorithm: str = "auto",
     threads: int = 0,
     instruction_set: str = "",
     **attributes: Unpack[ConvAttributes],
 ) -> NDArray[Any]:
-    """Return the result of a QuantConv; `scale` and `offset` are (K,)."""
+    """Return the result of a QuantConv; `scale` and `offset` are (K,), `sum_values` is (256,)."""
 
 def direct_instruction_sets() -> list[str]:
     """Return the instruction sets of `direct` that this processor has, best first."""
@@ -428,6 +430,7 @@ def conv_device(
     depthwise_bias: DeviceArray | None = None,
     scale: DeviceArray | None = None,
     offset: DeviceArray | None = None,
+    sum_values: DeviceArray | None = None,
     algorithm: str = "auto",
     precision: str = "tf32",
     runs: int = 1,
@@ -440,7 +443,8 @@ def conv_device(
 ) -> float:
     """Compute y on the card, with the epilogue; return the mean GPU time of a run in milliseconds.
 
-    If x has codes, w is int8, b int32, and `scale` and `offset` are float32 (K,), as for QuantConv.
+    If x has codes, w is int8, b int32, and `scale`, `offset` (K,) and `sum_values` (256,) are float32, as for
+    QuantConv.
     `alternative` is an index into `alternatives`. With `prepared` the weights are packed before the runs.
     `pack` and `compiles` correspond to the session entries convswap.pack and convswap.compile; `files` maps
     other session entries to paths. Raises ConvswapError if shapes or attributes do not fit, RuntimeError if

@@ -23,6 +23,7 @@ class Codes:
     b: np.ndarray | None = None
     offset: np.ndarray | None = None
     residual: np.ndarray | None = None
+    sum_values: np.ndarray | None = None
     attributes: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -37,7 +38,15 @@ class Codes:
     def expected(self) -> np.ndarray:
         """The result in NumPy."""
         return quant_conv(
-            self.x, self.w, self.scale, self.y_zero_point, self.b, self.offset, self.residual, self.attributes
+            self.x,
+            self.w,
+            self.scale,
+            self.y_zero_point,
+            self.b,
+            self.offset,
+            self.residual,
+            self.sum_values,
+            self.attributes,
         )
 
     def problem(self) -> _native.Problem:
@@ -71,7 +80,10 @@ class Codes:
 def drawn(
     x_shape, w_shape, *, x_type=np.uint8, y_type=np.uint8, has_residual=False, seed=0, **attributes
 ) -> Codes:
-    """Return codes and weights of the whole range, and scales that use most codes of y."""
+    """Return codes and weights of the whole range, and scales that use most codes of y.
+
+    With `sum_zero_point` and no `sum_scale` there are `sum_values`.
+    """
     rng = np.random.default_rng(seed)
     filters = w_shape[0]
     limits = np.iinfo(x_type)
@@ -86,4 +98,6 @@ def drawn(
         plain = Codes(x, w, scale, codes.y_zero_point, b, attributes=attributes).problem()
         codes.residual = rng.integers(limits.min, limits.max + 1, plain.output_shape).astype(x_type)
         codes.attributes |= {"z_scale": 0.4, "z_zero_point": 9}
+    if "sum_zero_point" in attributes and "sum_scale" not in attributes:
+        codes.sum_values = rng.uniform(-90, 90, 256).astype(np.float32)
     return codes

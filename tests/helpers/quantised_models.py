@@ -105,7 +105,7 @@ def run_quant_conv(
     """Return the result of a QuantConv of `model`; `values` has its inputs that are no initializers."""
     assert all(node.input), "ONNX Runtime up to 1.23.2 fails at an empty input"
     inputs = [values[name] if name in values else initializer(model, name) for name in node.input]
-    return quant_conv(*inputs, *[None] * (7 - len(inputs)), attributes=attributes_of(node))
+    return quant_conv(*inputs, attributes=attributes_of(node))
 
 
 def _run_node(
@@ -453,7 +453,10 @@ def drawn_block(seed: int) -> tuple[onnx.ModelProto, bool]:
         z = graph.rounded(z, quantisation(0.03))
         y = graph.add("Add", *draw.sample((y, z), 2))
     activation = draw.choice(("None", "Relu", "Relu", "Clip", "LeakyRelu", "SiLU", "HardSwish", "Tanh"))
-    y = _activated(graph, y, activation)
+    if activation == "SiLU" and is_rounded and not has_residual:
+        y = graph.add("Mul", graph.rounded(graph.add("Sigmoid", y), graph.quantisation(1 / 256, lowest)), y)
+    else:
+        y = _activated(graph, y, activation)
     pool = draw.choice(("None", "None", "None", "MaxPool", "AveragePool"))
     if pool != "None":
         y = graph.add(pool, y, kernel_shape=[2, 2], strides=draw.choice(([1, 1], [2, 2])))

@@ -32,6 +32,8 @@ EPILOGUES: dict[str, dict[str, Any]] = {
     "Clip": {"activation": "Clip", "activation_alpha": -3.5, "activation_beta": 40.25},
     "scaled": {"y_scale": 0.7, "activation": "LeakyRelu", "activation_alpha": 0.125},
     "rounded": {"sum_scale": 0.5, "sum_zero_point": 12, "y_scale": 1.3},
+    "table": {"sum_zero_point": 12, "activation": "Relu"},
+    "scaled table": {"sum_zero_point": 12, "y_scale": 1.3, "activation": "Tanh"},
 }
 
 
@@ -43,10 +45,16 @@ def test_the_cpu_computes_the_definition(case, epilogue, has_residual):
     both = attributes | EPILOGUES[epilogue] | NHWC
     codes = drawn(x_shape, w_shape, has_residual=has_residual, x_zero_point=3, **both)
     result = _native.conv(
-        codes.x, codes.w, codes.b, scale=codes.scale, residual=codes.residual, **codes.typed
+        codes.x,
+        codes.w,
+        codes.b,
+        scale=codes.scale,
+        residual=codes.residual,
+        sum_values=codes.sum_values,
+        **codes.typed,
     )
     expected = codes.expected()
-    assert len(np.unique(expected)) > 10
+    assert len(np.unique(expected)) > (1 if epilogue == "scaled table" else 10)
     np.testing.assert_array_equal(result, expected)
 
 
@@ -127,13 +135,37 @@ def test_algorithms_for_numbers_take_no_codes():
     [
         ({"x_zero_point": -1}, "x_zero_point -1: expected from 0 to 255, a code of uint8"),
         ({"y_scale": 0.0}, "y_scale 0: expected a finite number above 0"),
-        ({"sum_scale": 0.5}, "expected both or neither, and there is no sum_zero_point"),
+        ({"sum_scale": 0.5}, "expected sum_zero_point, too, and there is none"),
         ({"precision_of": 1}, "unknown attribute"),
     ],
 )
 def test_wrong_attributes_are_refused(attributes, message):
     with pytest.raises(ConvswapError, match=message):
         _native.Problem((1, 4, 8, 8), (4, 4, 3, 3), type="uint8", **attributes)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "sum_values", "message"),
+    [
+        ({"sum_zero_point": 3}, None, "sum_scale or the input sum_values, too, and there is neither"),
+        (
+            {"sum_zero_point": 3},
+            np.zeros(255, np.float32),
+            r"of shape \[255\]: expected \[256\], one value per code",
+        ),
+        ({"sum_zero_point": 3}, np.zeros(256), "sum_values is float64: expected float32"),
+        ({}, np.zeros(256, np.float32), "sum_values: expected the attribute sum_zero_point and no sum_scale"),
+        (
+            {"sum_zero_point": 3, "sum_scale": 0.5},
+            np.zeros(256, np.float32),
+            "sum_values: expected the attribute sum_zero_point and no sum_scale",
+        ),
+    ],
+)
+def test_wrong_sum_values_are_refused(attributes, sum_values, message):
+    codes = drawn((1, 4, 8, 8), (4, 4, 3, 3), **attributes)
+    with pytest.raises(ConvswapError, match=message):
+        _native.conv(codes.x, codes.w, scale=codes.scale, sum_values=sum_values, **codes.typed)
 
 
 def test_sums_that_could_leave_32_bits_are_refused():

@@ -468,6 +468,178 @@ def test_silu_without_roundings_between_its_nodes_is_a_part_of_the_conv():
     check_whole(quantised, result)
 
 
+def quantised_silu(graph, value):
+    """Add a SiLU whose Sigmoid is rounded."""
+    lowest = int(np.iinfo(graph.dtype).min)
+    gate = graph.rounded(graph.add("Sigmoid", value), graph.quantisation(1 / 256, lowest))
+    return graph.add("Mul", value, gate)
+
+
+def scalars_and_roundings(graph, value):
+    """Add operators with scalars of several ranks on either side, and roundings to both types."""
+    number = graph.float_type
+    shifted = graph.add("Sub", graph.constant([0.3], number), value)
+    scaled = graph.add("Mul", shifted, graph.constant([[[2]]], number))
+    signed = graph.rounded(scaled, graph.quantisation(0.05, 3, np.int8))
+    squared = graph.add("Pow", signed, graph.constant(2, number))
+    return graph.add("Tanh", graph.rounded(squared, graph.quantisation(0.04, 7, np.uint8)))
+
+
+def clipped_and_rounded(graph, value):
+    bounds = [graph.constant(bound, graph.float_type) for bound in (-0.5, 0.9)]
+    return graph.rounded(graph.add("Clip", value, *bounds), graph.quantisation(0.01))
+
+
+FUNCTIONS = {
+    "SiLU": quantised_silu,
+    "scalars": scalars_and_roundings,
+    "Clip": clipped_and_rounded,
+    **{
+        op: (lambda graph, value, op=op: graph.add(op, value)) for op in ("Erf", "Sigmoid", "Softplus", "Abs")
+    },
+    "LeakyRelu": lambda graph, value: graph.add("LeakyRelu", value, alpha=0.2),
+}
+
+
+def function_model(function, *, opset=21, dtype=np.int8, float_type=np.float32, residual=False):
+    """Return a model of a Conv, a rounding, a function of the codes and a rounding.
+
+    With `residual`, another rounded Conv is added in front of the last rounding.
+    """
+    graph = models.QuantisedBuilder(3, opset, dtype=dtype, float_type=float_type)
+    middle = int(np.iinfo(dtype).min) + 119
+    x = graph.add("Cast", "x", to=helper.np_dtype_to_tensor_dtype(graph.float_type))
+    x = graph.rounded(x, graph.quantisation(0.031, middle))
+    w, _ = graph.weights((16, 3, 3, 3), per_channel=opset >= 13)
+    y = graph.rounded(graph.add("Conv", x, w, name="conv"), graph.quantisation(0.0213, middle))
+    y = function(graph, y)
+    if residual:
+        other, _ = graph.weights((16, 3, 3, 3), per_channel=False)
+        z = graph.rounded(graph.add("Conv", x, other, name="other"), graph.quantisation(0.027, middle))
+        y = graph.add("Add", graph.rounded(y, graph.quantisation(0.0171, middle)), z)
+    return graph.model(["n", 3, 12, 10], graph.quantize(y, graph.quantisation(0.0243, middle)))
+
+
+def check_function(original: onnx.ModelProto) -> dict[str, object]:
+    """Check that QuantConv nodes alone remain; return the attributes of "conv"."""
+    result = swap(original, fuse=True)
+    message = result.to_proto()
+    rest = [op for op in models.ops(message) if op not in ("Cast", "QuantConv", "Transpose")]
+    assert rest == ["QuantizeLinear"]
+    check_whole(original, result)
+    return models.attributes_of(models.node_named(message, "conv"))
+
+
+def check_values(original: onnx.ModelProto, share: float = 0.0) -> None:
+    """Compare the codes of each value of "conv" with the original's results for the same rounded sums.
+
+    A `share` may differ by one step.
+    """
+    message = models.to_proto(swap(original, fuse=True).nchw_model)
+    node, conv = models.node_named(message, "conv"), models.node_named(original, "conv")
+    assert not {"sum_scale", "y_scale", "activation"} & set(models.attributes_of(node))
+    rounding = next(other for other in original.graph.node if conv.output[0] in other.input)
+    names = [rounding.output[0], node.output[0]]
+    codes, expected = models.run_plain(original, data_of(original), names)
+    limits = np.iinfo(codes.dtype)
+    steps = np.rint(models.initializer(message, node.input[7])[codes.astype(int) - limits.min])
+    shifted = steps + models.initializer(message, node.input[3])
+    difference = np.abs(shifted.clip(limits.min, limits.max) - expected)
+    assert difference.max() <= 1 and (difference > 0).mean() <= share
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_function_of_codes_becomes_their_values_and_gives_equal_codes(function, dtype):
+    original = function_model(FUNCTIONS[function], dtype=dtype)
+    check_function(original)
+    check_values(original)
+    check_nodes(original, swap(original, fuse=True))
+
+
+@pytest.mark.parametrize("opset", [10, 13, 19, 23, 25])
+def test_function_of_codes_is_read_in_every_opset(opset):
+    check_function(function_model(quantised_silu, opset=opset))
+
+
+def test_function_of_codes_may_be_computed_in_float16():
+    original = function_model(quantised_silu, float_type=np.float16)
+    check_function(original)
+    # ONNX Runtime's CPU provider computes float16 in float32.
+    check_values(original, share=0.01)
+
+
+@pytest.mark.parametrize("function", [quantised_silu, FUNCTIONS["LeakyRelu"]], ids=["SiLU", "LeakyRelu"])
+def test_residual_may_follow_a_function_of_codes(function):
+    original = function_model(function, residual=True)
+    attributes = check_function(original)
+    check_nodes(original, swap(original, fuse=True))
+    assert {"sum_zero_point", "z_scale", "y_scale"} <= set(attributes) and "sum_scale" not in attributes
+
+
+def test_each_reader_may_have_a_dequantisation_of_its_own():
+    original = function_model(quantised_silu)
+    mul = next(node for node in original.graph.node if node.op_type == "Mul")
+    dequantize = next(node for node in original.graph.node if node.output[0] == mul.input[0])
+    copy = onnx.NodeProto()
+    copy.CopyFrom(dequantize)
+    copy.name, copy.output[0] = "copy", "copy"
+    original.graph.node.insert(list(original.graph.node).index(dequantize), copy)
+    mul.input[0] = "copy"
+    check_function(original)
+
+
+def test_plain_clamp_behind_a_rounding_stays_an_activation():
+    attributes = check_function(function_model(lambda graph, value: graph.add("Relu", value)))
+    assert attributes["activation"] == "Relu" and "sum_scale" in attributes
+
+
+NO_FUNCTIONS = {
+    "channels": lambda graph, value: graph.add("Mul", value, graph.constant(np.ones((16, 1, 1)))),
+    "more axes": lambda graph, value: graph.add("Mul", value, graph.constant(np.ones((1, 1, 1, 1, 1)))),
+    "another tensor": lambda graph, value: graph.add("Mul", value, graph.add("ReduceMean", "x", keepdims=0)),
+    "another element": lambda graph, value: graph.add("CumSum", value, graph.constant(1, np.int64)),
+    "no finite numbers": lambda graph, value: graph.add("Log", graph.add("Abs", value)),
+    "random": lambda graph, value: graph.add(
+        "Dropout", value, graph.constant(0.5), graph.constant(True, np.bool_)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NO_FUNCTIONS)
+def test_other_nodes_behind_a_rounding_stay(case):
+    original = function_model(NO_FUNCTIONS[case])
+    result = swap(original, fuse=True)
+    message = result.to_proto()
+    assert len(models.node_named(message, "conv").input) == 4
+    last = original.graph.node[-2].op_type
+    assert last in models.ops(message)
+    check_nodes(original, result)
+
+
+def test_networks_quantised_by_default_options_have_no_activation_between_convs():
+    graph = models.GraphBuilder(2)
+
+    def silu_conv(x, channels):
+        y = graph.conv(x, channels, 16, 3)
+        return graph.add("Mul", y, graph.add("Sigmoid", y))
+
+    x = silu_conv("x", 3)
+    x = graph.add("Add", x, silu_conv(silu_conv(x, 16), 16))
+    x = graph.add("LeakyRelu", graph.conv(x, 16, 24, 1), alpha=0.1)
+    original = graph.model(
+        ["n", 3, 12, 10], graph.conv(graph.add("HardSwish", graph.conv(x, 24, 16, 1)), 16, 8, 1)
+    )
+    for options in QUANTISATIONS.values():
+        quantised = models.quantised(original, **options)
+        result = swap(quantised, fuse=True)
+        message = result.to_proto()
+        rest = {op for op in models.ops(message) if op not in ("QuantConv", "Transpose")}
+        assert rest == {"QuantizeLinear", "DequantizeLinear"} and len(models.quant_convs(message)) == 6
+        check_nodes(quantised, result)
+        check_whole(quantised, result)
+
+
 @pytest.mark.parametrize("size", [(13,), (5, 4, 6)], ids=["1-d", "3-d"])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 def test_data_of_other_ranks_are_quantised(size, layout):

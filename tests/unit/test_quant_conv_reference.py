@@ -44,6 +44,10 @@ class DrawnProblem:
         }
         if draw.random() < 0.5:
             self.attributes |= {"sum_zero_point": draw.choice((0, 5)), "sum_scale": draw.uniform(0.5, 2)}
+        self.sum_values = None
+        if "sum_scale" in self.attributes and draw.random() < 0.5:
+            del self.attributes["sum_scale"]
+            self.sum_values = numbers.uniform(-30, 30, 256).astype(_FLOAT)
         self.residual = None
         if self.offset is not None and draw.random() < 0.7:
             self.residual = numbers.integers(limits.min, limits.max + 1, (2, filters, *self.output))
@@ -69,7 +73,7 @@ class DrawnProblem:
         )
 
     def inputs(self, x: np.ndarray, residual: np.ndarray | None) -> tuple[np.ndarray | None, ...]:
-        return x, self.w, self.scale, self.y_zero_point, self.bias, self.offset, residual
+        return x, self.w, self.scale, self.y_zero_point, self.bias, self.offset, residual, self.sum_values
 
     def expected(self) -> np.ndarray:
         """Return the result by the steps of the specification, for one element after another."""
@@ -96,7 +100,10 @@ class DrawnProblem:
         v = _FLOAT(total) * self.scale[k]
         if self.offset is not None:
             v = v + self.offset[k]
-        if "sum_scale" in given:
+        if self.sum_values is not None:
+            code = self._rounded(v, given["sum_zero_point"], self.code_type)
+            v = self.sum_values[code - np.iinfo(self.code_type).min]
+        elif "sum_scale" in given:
             code = self._rounded(v, given["sum_zero_point"], self.code_type)
             v = _FLOAT(code - given["sum_zero_point"]) * _FLOAT(given["sum_scale"])
         if self.residual is not None:

@@ -504,7 +504,8 @@ enum class CodeResults {
 template <typename Element>
 __device__ inline CodeResults code_results(const Arguments<Element>& problem) {
   const bool rounds = problem.conv.quantization.rounds_sum;
-  if (!problem.epilogue_params.only_clamps) return CodeResults::any;
+  if (!problem.epilogue_params.only_clamps || problem.conv.quantization.has_sum_values)
+    return CodeResults::any;
   if (problem.conv.z != nullptr) return rounds ? CodeResults::rounded : CodeResults::residual;
   if (rounds || problem.conv.quantization.y_factor != 1) return CodeResults::any;
   return problem.conv.offset != nullptr ? CodeResults::shifted : CodeResults::scaled;
@@ -523,7 +524,8 @@ __device__ inline void steps_of_sums(const Arguments<Element>& problem, const Co
     const float scale = filters.scale[i % 2], offset = filters.offset[i % 2];
     float value;
     if (kIsAny) {
-      value = requantize::number_of_sum<Element>(quantization, sums[i], scale, offset);
+      value =
+          requantize::number_of_sum<Element>(quantization, sums[i], scale, offset, problem.conv.sum_values);
     } else {
       value = requantize::multiply(static_cast<float>(sums[i]), scale);
       if (kResults != CodeResults::scaled) value = requantize::add(value, offset);

@@ -85,6 +85,7 @@ void bind_tensors(const ConvTensors& tensors, NaiveQuantisedConv& conv) {
   conv.b = static_cast<const int*>(tensors.b);
   conv.scale = static_cast<const float*>(tensors.scale);
   conv.offset = static_cast<const float*>(tensors.offset);
+  conv.sum_values = static_cast<const float*>(tensors.sum_values);
   conv.z = tensors.z;
   conv.y = tensors.y;
 }

@@ -49,8 +49,9 @@ __device__ inline float naive_quantised_value(const NaiveQuantisedConv& problem,
                                               int p, int q) {
   const NaiveConv& conv = problem.conv;
   const int sum = naive_quantised_sum<X>(problem, n, k, o, p, q);
-  float value = requantize::number_of_sum<X>(problem.quantization, sum, problem.scale[k],
-                                             problem.offset == nullptr ? 0.0f : problem.offset[k]);
+  float value =
+      requantize::number_of_sum<X>(problem.quantization, sum, problem.scale[k],
+                                   problem.offset == nullptr ? 0.0f : problem.offset[k], problem.sum_values);
   if (problem.z != nullptr) {
     const long long place = (o * conv.output[1] + p) * conv.output[2] + q;
     const Strides& strides = problem.z_strides;

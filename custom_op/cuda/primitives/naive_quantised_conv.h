@@ -23,8 +23,9 @@ struct NaiveQuantisedConv {
   const Int8* w;
   const int* b;  // null without bias
   const float* scale;
-  const float* offset;  // null without offset
-  const void* z;        // null without residual
+  const float* offset;      // null without offset
+  const float* sum_values;  // kCodeCount of them, or null
+  const void* z;            // null without residual
   void* y;
 };
 

@@ -188,7 +188,8 @@ __device__ inline void store_results(const NaiveQuantisedConv& conv, const Requa
   } else {
 #pragma unroll
     for (int f = 0; f < kFilters; ++f) {
-      values[f] = requantize::number_of_sum<X>(conv.quantization, sums[f], scales.scale[f], scales.offset[f]);
+      values[f] = requantize::number_of_sum<X>(conv.quantization, sums[f], scales.scale[f], scales.offset[f],
+                                               conv.sum_values);
     }
     if (conv.z != nullptr) {
       X residual[kFilters];

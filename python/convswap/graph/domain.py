@@ -72,6 +72,12 @@ def is_layout_pool(node: onnx.NodeProto | ir.Node) -> bool:
     return node.domain == DOMAIN and node.op_type == POOL_OP
 
 
+def opset_of(model: ir.Model) -> int:
+    """Return the version of ONNX's domain in `model`; 0 if it is missing."""
+    # onnx-ir normalises the domain "ai.onnx" to "" in nodes, but not in opset imports.
+    return next((model.opset_imports[name] for name in ONNX_DOMAINS if name in model.opset_imports), 0)
+
+
 def type_name(element_type: ir.DataType) -> str:
     """Return the name of an element type: "float32", "bfloat16"."""
     return {"float": "float32", "double": "float64"}.get(element_type.name.lower(), element_type.name.lower())

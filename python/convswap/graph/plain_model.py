@@ -276,14 +276,14 @@ def expand_layout_pool(node: onnx.NodeProto, opset: int) -> list[onnx.NodeProto]
     ]
 
 
-def fused_parts(node: onnx.NodeProto) -> tuple[str, ...]:
+def fused_parts(node: onnx.NodeProto, shapes: TensorShapes | None = None) -> tuple[str, ...]:
     """Return the ops that a fused node or a QuantConv computes besides its main convolution, in order.
 
     These are a depthwise Conv and its activation before it, and an Add, an activation and a pool after it.
-    The roundings of a QuantConv are left out.
+    The roundings of a QuantConv are left out. `shapes` has those of its constants.
     """
     attributes = _attributes(node)
-    residual = _input(node, 6) if is_quant_op(node) else _residual(node)
+    residual = code_residual(node, shapes or {}) if is_quant_op(node) else _residual(node)
     parts = (
         "Conv" if not is_quant_op(node) and depthwise_weights(node) else "None",
         attributes.get("depthwise_activation", "None"),
@@ -292,6 +292,15 @@ def fused_parts(node: onnx.NodeProto) -> tuple[str, ...]:
         attributes.get("pool", "None"),
     )
     return tuple(part for part in parts if part != "None")
+
+
+def code_residual(node: onnx.NodeProto, shapes: TensorShapes) -> str:
+    """Return the name of the residual of a QuantConv; "" if there is none.
+
+    A constant with one axis stands for an absent residual before a present input.
+    """
+    name = _input(node, 6)
+    return "" if len(shapes.get(name, ())) == 1 else name
 
 
 def depthwise_weights(node: onnx.NodeProto) -> str:
@@ -492,13 +501,16 @@ class _QuantExpansion(_Expansion):
         self._value = self._add("Mul", self._value, self._per_channel(node.input[2], attributes))
         if offset := _input(node, 5):
             self._value = self._add("Add", self._value, self._per_channel(offset, attributes))
-        if "sum_scale" in attributes:
+        if "sum_zero_point" in attributes:
             # The type of the zero point is that of the codes.
             zero_point = self._integers(attributes["sum_zero_point"], self._x_type)
             codes = self._add("QuantizeLinear", self._value, self._constant(1.0), zero_point)
-            scale = self._constant(attributes["sum_scale"])
-            self._value = self._add("DequantizeLinear", codes, scale, zero_point)
-        if residual := _input(node, 6):
+            if "sum_scale" in attributes:
+                scale = self._constant(attributes["sum_scale"])
+                self._value = self._add("DequantizeLinear", codes, scale, zero_point)
+            else:
+                self._value = self._add("Gather", _input(node, 7), self._place(codes))
+        if residual := code_residual(node, self._shapes):
             codes = self._to_nchw(attributes, "residual_layout", residual)
             difference = self._difference(codes, attributes.get("z_zero_point", 0))
             scaled = self._add("Mul", difference, self._constant(attributes.get("z_scale", 1.0)))
@@ -512,6 +524,14 @@ class _QuantExpansion(_Expansion):
         if y_scale != 1:
             self._value = self._add("Mul", self._value, self._constant(float(np.float32(1) / y_scale)))
         self._value = self._add("QuantizeLinear", self._value, self._constant(1.0), self._node.input[3])
+
+    def _place(self, codes: str) -> str:
+        """Add the nodes of codes - the least code."""
+        places = self._add("Cast", codes, to=onnx.TensorProto.INT32)
+        least = np.iinfo(helper.tensor_dtype_to_np_dtype(self._x_type)).min
+        return (
+            self._add("Sub", places, self._integers(int(least), onnx.TensorProto.INT32)) if least else places
+        )
 
     def _difference(self, codes: str, zero_point: int) -> str:
         """Add the nodes of codes - zero_point in float32."""

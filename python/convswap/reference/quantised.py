@@ -26,6 +26,7 @@ def quant_conv(
     bias: np.ndarray | None = None,
     offset: np.ndarray | None = None,
     residual: np.ndarray | None = None,
+    sum_values: np.ndarray | None = None,
     attributes: Mapping[str, Any] | None = None,
 ) -> np.ndarray:
     """Return the result of a QuantConv; its type is that of `y_zero_point`.
@@ -38,7 +39,8 @@ def quant_conv(
         bias: int32 (k).
         offset: float32 (k).
         residual: codes of the type of `x`, with the shape of the convolution's result, or in the layout of
-            the attribute `residual_layout`.
+            the attribute `residual_layout`. An array of shape (0) counts as None.
+        sum_values: float32 (256), the number of each code of the sum, from the least on.
         attributes: those of the node; absent ones and None have their defaults.
     """
     parameters = {name: value for name, value in (attributes or {}).items() if value is not None}
@@ -54,11 +56,14 @@ def quant_conv(
     v = sums.astype(_FLOAT) * scale.astype(_FLOAT).reshape(per_channel)
     if offset is not None:
         v = v + offset.astype(_FLOAT).reshape(per_channel)
-    if "sum_scale" in parameters:
+    if "sum_zero_point" in parameters:
         zero_point = int(parameters["sum_zero_point"])
         codes = _codes(v, zero_point, x.dtype)
-        v = (codes - zero_point).astype(_FLOAT) * _FLOAT(parameters["sum_scale"])
-    if residual is not None:
+        if sum_values is None:
+            v = (codes - zero_point).astype(_FLOAT) * _FLOAT(parameters["sum_scale"])
+        else:
+            v = sum_values.astype(_FLOAT)[codes - np.iinfo(x.dtype).min]
+    if residual is not None and residual.shape != (0,):
         codes = _to_nchw(residual, parameters.get("residual_layout")).astype(np.int64)
         difference = (codes - int(parameters.get("z_zero_point", 0))).astype(_FLOAT)
         v = v + difference * _FLOAT(parameters.get("z_scale", 1.0))
@@ -214,6 +219,7 @@ class QuantConv(OpRun):
         bias: np.ndarray | None = None,
         offset: np.ndarray | None = None,
         residual: np.ndarray | None = None,
+        sum_values: np.ndarray | None = None,
         **attributes: Any,
     ) -> tuple[Any, ...]:
-        return (quant_conv(x, w, scale, y_zero_point, bias, offset, residual, attributes),)
+        return (quant_conv(x, w, scale, y_zero_point, bias, offset, residual, sum_values, attributes),)

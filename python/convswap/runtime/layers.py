@@ -24,6 +24,7 @@ from convswap.graph.layout.axes import in_nhwc
 from convswap.graph.layout.choose import LayoutChange
 from convswap.graph.plain_model import (
     CONVSWAP_ATTRIBUTES,
+    code_residual,
     count_convolutions,
     expand_quantised,
     fused_parts,
@@ -58,11 +59,12 @@ class ConvArrays:
     depthwise_bias: np.ndarray | None = None
     scale: np.ndarray | None = None
     offset: np.ndarray | None = None
+    sum_values: np.ndarray | None = None
 
 
 # The inputs of Conv, FusedConv and LayoutConv, and those of QuantConv, in order.
 _INPUTS = ("x", "w", "bias", "residual", "depthwise", "depthwise_bias")
-_QUANT_INPUTS = ("x", "w", "scale", "y_zero_point", "bias", "offset", "residual")
+_QUANT_INPUTS = ("x", "w", "scale", "y_zero_point", "bias", "offset", "residual", "sum_values")
 # The arithmetic of QuantConv.
 INT8 = "int8"
 
@@ -99,7 +101,7 @@ class ConvLayer:
         """
         if self.is_quantised:
             # The other nodes that it replaced quantise and dequantise.
-            return fused_parts(self.node)
+            return fused_parts(self.node, self._constant_shapes)
         if self.replaced is not None:
             return self.replaced.extra_ops
         return () if self.node.op_type == "Conv" else fused_parts(self.node)
@@ -194,7 +196,14 @@ class ConvLayer:
     def _inputs(self) -> dict[str, str]:
         """The names of the inputs that are not absent, by what they are."""
         roles = _QUANT_INPUTS if self.is_quantised else _INPUTS
-        return {role: str(name) for role, name in zip(roles, self.node.input, strict=False) if name}
+        names = {role: str(name) for role, name in zip(roles, self.node.input, strict=False) if name}
+        if self.is_quantised and not code_residual(self.node, self._constant_shapes):
+            names.pop("residual", None)
+        return names
+
+    @property
+    def _constant_shapes(self) -> Mapping[str, Sequence[int]]:
+        return {name: tensor.dims for name, tensor in self.constants.items() if tensor.dims}
 
     @property
     def codes_arguments(self) -> dict[str, Any]:
@@ -304,8 +313,7 @@ class ConvLayer:
         # A folded weight has the name of the original weight, but other values.
         if self.replaced is not None:
             return self.replaced.nodes, self.replaced.constants, self.replaced.weights
-        shapes = {name: tensor.dims for name, tensor in self.constants.items() if tensor.dims}
-        opset = onnx_opset(self.opsets)
+        shapes, opset = self._constant_shapes, onnx_opset(self.opsets)
         if self.is_quantised:
             nodes = expand_quantised(self.node, opset, self.element_type, self.output_type, shapes)
         else:

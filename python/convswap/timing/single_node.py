@@ -195,7 +195,7 @@ def _on_card(
 ) -> dict[str, Sample]:
     arrays = layer.arrays(fed)
     x, w, bias = _to_card(arrays.x), _to_card(arrays.w), _to_card(arrays.bias)
-    names = ("residual", "depthwise", "depthwise_bias", "scale", "offset")
+    names = ("residual", "depthwise", "depthwise_bias", "scale", "offset", "sum_values")
     others = {name: _to_card(getattr(arrays, name)) for name in names}
     y = _native.DeviceArray(shape, layer.output_type_name)
 

@@ -24,7 +24,7 @@ import numpy as np
 import onnx_ir as ir
 
 from convswap.graph.constants import Constants, ConstantWriter, remove_if_unused
-from convswap.graph.domain import DOMAIN, FUSED_OP, SUPPORTED_ELEMENT_TYPES, is_convswap_op, op_name
+from convswap.graph.domain import DOMAIN, FUSED_OP, SUPPORTED_ELEMENT_TYPES, is_convswap_op, op_name, opset_of
 from convswap.graph.epilogue import NO_ACTIVATION, Activation, NotFusable, Pool
 from convswap.graph.fusion.activations import ACTIVATION_OPS, find_decomposed_activation, read_activation
 from convswap.graph.fusion.folding import Folding, per_channel_values
@@ -207,8 +207,7 @@ class _Fuser:
 
     def __init__(self, model: ir.Model, names: Mapping[ir.Node, str], types: ValueTypes) -> None:
         self._functions = model.functions
-        # onnx-ir normalises the domain "ai.onnx" to "" in nodes, but not in opset imports.
-        self._opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx", 0))
+        self._opset = opset_of(model)
         self._names = names
         self._types = types
         self._constants = Constants(model)

@@ -192,7 +192,8 @@ class EstimatedCosts:
             return None
 
     def _quant_problem(self, node: ir.Node, layouts: NodeLayouts) -> Any:
-        x, w, _, zero_point, bias, offset, residual = [*node.inputs, *[None] * 5][:7]
+        x, w, _, zero_point, bias, offset = [*node.inputs, *[None] * 4][:6]
+        residual = residual_of(node)
         if x is None or w is None or zero_point is None:
             return None
         x_shape, w_shape = self._shape(x), self._types.static_shape(w)
@@ -226,9 +227,11 @@ def _problem_attributes(node: ir.Node) -> dict[str, Any]:
 
 
 def residual_of(node: ir.Node) -> ir.Value | None:
-    """Return the residual of a convswap node."""
+    """Return the residual of a convswap node; see `plain_model.code_residual` for constants with one axis."""
     index = _CODE_RESIDUAL if is_quant_op(node) else _RESIDUAL
-    return node.inputs[index] if index < len(node.inputs) else None
+    value = node.inputs[index] if index < len(node.inputs) else None
+    tensor = ir.convenience.get_const_tensor(value) if value is not None and is_quant_op(node) else None
+    return None if tensor is not None and len(tensor.shape) == 1 else value
 
 
 def layout_attributes(layouts: NodeLayouts) -> dict[str, str]:

@@ -16,7 +16,14 @@ import numpy as np
 import onnx_ir as ir
 
 from convswap.graph.constants import Constants
-from convswap.graph.domain import DOMAIN, POOL_OP, SUPPORTED_ELEMENT_TYPES, is_layout_pool, type_name
+from convswap.graph.domain import (
+    DOMAIN,
+    POOL_OP,
+    SUPPORTED_ELEMENT_TYPES,
+    is_layout_pool,
+    opset_of,
+    type_name,
+)
 from convswap.graph.epilogue import NotFusable, read_int, read_ints, read_text
 from convswap.graph.layout.axes import RANKS, axis_in_nhwc, in_nhwc, to_nchw, to_nhwc
 from convswap.graph.pooling import read_pool
@@ -33,7 +40,7 @@ _PAD_HAS_INPUTS = 11
 _LARGEST_WINDOW = 256
 _INTEGERS_WITH_MAXIMA = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
 
-_ELEMENTWISE = {
+ELEMENTWISE = {
     ("", op)
     for op in (
         "Abs", "Add", "And", "Cast", "Ceil", "Celu", "Clip", "Cos", "Div", "Dropout", "Elu", "Equal", "Erf",
@@ -83,8 +90,7 @@ class Reader:
     def __init__(self, model: ir.Model, types: ValueTypes) -> None:
         self._types = types
         self._constants = Constants(model)
-        # onnx-ir normalises the domain "ai.onnx" to "" in nodes, but not in opset imports.
-        self.opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx", 0))
+        self.opset = opset_of(model)
 
     def rank(self, *values: ir.Value) -> int | None:
         """Return the rank of `values`, which all have the same; None if it is unknown."""
@@ -130,7 +136,7 @@ def carried(node: ir.Node, reader: Reader) -> Carried:
         )
     if any(attribute.is_ref() for attribute in node.attributes.values()):
         raise NotCarried("its attributes refer to those of a function")
-    if (node.domain, node.op_type) in _ELEMENTWISE:
+    if (node.domain, node.op_type) in ELEMENTWISE:
         return _elementwise(node, reader)
     if is_layout_pool(node):
         raise NotCarried("it is in NHWC already")

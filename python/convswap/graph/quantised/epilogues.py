@@ -1,7 +1,7 @@
 """Find the nodes behind a quantised convolution that a QuantConv computes, too.
 
-In this order, each part optional: one rounding to codes, the addition of a dequantised residual, an
-activation, a pooling, and the quantisation of the result.
+In this order, each part optional: one rounding to codes with any function of these codes, the addition of a
+dequantised residual, an activation, a pooling, and the quantisation of the result.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
+from convswap.graph.domain import opset_of
 from convswap.graph.epilogue import NO_ACTIVATION, Activation, NotFusable, Pool
 from convswap.graph.fusion.activations import ACTIVATION_OPS, find_decomposed_activation, read_activation
 from convswap.graph.pooling import POOL_OPS, read_pool
@@ -23,6 +24,7 @@ from convswap.graph.quantised.quantisation import (
     is_dequantize,
     is_quantize,
 )
+from convswap.graph.quantised.tables import TableFinder
 from convswap.graph.value_types import ValueTypes
 
 
@@ -32,13 +34,15 @@ class Epilogue:
 
     `nodes` are the nodes that compute them, and `result` is the value of the last one: codes of the
     quantisation `y`, or numbers if `y` is None. `rounded` is the quantisation of a rounding before the
-    residual `residual`, whose codes have the quantisation `z`.
+    residual `residual`, whose codes have the quantisation `z`. `sum_values` are the numbers of the rounding's
+    codes, if those are not dequantised.
     """
 
     result: ir.Value
     y: Quantisation | None = None
     nodes: tuple[ir.Node, ...] = ()
     rounded: Quantisation | None = None
+    sum_values: np.ndarray | None = None
     residual: ir.Value | None = None
     z: Quantisation | None = None
     activation: Activation = NO_ACTIVATION
@@ -60,9 +64,9 @@ class EpilogueFinder:
 
     def __init__(self, model: ir.Model, quantisations: Quantisations, types: ValueTypes) -> None:
         self._functions = model.functions
-        # onnx-ir normalises the domain "ai.onnx" to "" in nodes, but not in opset imports.
-        self._opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx", 0))
+        self._opset = opset_of(model)
         self._quantisations, self._types = quantisations, types
+        self._tables = TableFinder(model, quantisations)
         self._claimed: set[ir.Node] = set()
 
     def find(self, accumulator: Accumulator) -> Epilogue:
@@ -129,14 +133,15 @@ class EpilogueFinder:
         self, state: Epilogue, codes: Quantisation, accumulator: Accumulator
     ) -> Iterator[Epilogue]:
         node = only_reader(state.result)
-        if node is None or self._is_taken(node):
+        if node is not None and self._is_taken(node):
             return
-        may_be_rounded = state.may_round and codes.dtype == accumulator.x.dtype
-        if (node.domain, node.op_type) == ("com.microsoft", "QLinearAdd"):
-            if may_be_rounded and _is_redundant(state.activation, codes):
-                yield self._with_added_codes(state, codes, node, accumulator)
-            return
-        if (node.domain, node.op_type) == ("", "MaxPool") and state.pool is None:
+        may_be_rounded = (
+            state.may_round and codes.dtype == accumulator.x.dtype and _is_redundant(state.activation, codes)
+        )
+        op = None if node is None else (node.domain, node.op_type)
+        if node is not None and op == ("com.microsoft", "QLinearAdd") and may_be_rounded:
+            yield self._with_added_codes(state, codes, node, accumulator)
+        if node is not None and op == ("", "MaxPool") and state.pool is None:
             # The largest code is that of the largest number.
             yield replace(
                 state,
@@ -144,20 +149,21 @@ class EpilogueFinder:
                 nodes=(*state.nodes, node),
                 pool=self._pool(node, state.result),
             )
+        dequantize = None
+        if node is not None and is_dequantize(node) and codes.is_same(self._per_tensor(node)):
+            dequantize = node
+            if (same := self._step_on_equal_codes(state, codes, dequantize)) is not None:
+                yield same
+        if not may_be_rounded:
             return
-        if not is_dequantize(node) or not codes.is_same(self._per_tensor(node)):
-            return
-        if (same := self._step_on_equal_codes(state, codes, node)) is not None:
-            yield same
-        elif may_be_rounded and _is_redundant(state.activation, codes):
-            yield replace(
-                state,
-                result=node.outputs[0],
-                y=None,
-                nodes=(*state.nodes, node),
-                rounded=codes,
-                activation=NO_ACTIVATION,
-            )
+        rounded = replace(state, y=None, rounded=codes, activation=NO_ACTIVATION)
+        rank = accumulator.weights.codes.ndim
+        for table in self._tables.find(state.result, codes, accumulator.float_type, rank):
+            if not any(map(self._is_taken, table.nodes)):
+                nodes = (*state.nodes, *table.nodes)
+                yield replace(rounded, result=table.result, nodes=nodes, sum_values=table.values)
+        if dequantize is not None:
+            yield replace(rounded, result=dequantize.outputs[0], nodes=(*state.nodes, dequantize))
 
     def _step_on_equal_codes(
         self, state: Epilogue, codes: Quantisation, dequantize: ir.Node

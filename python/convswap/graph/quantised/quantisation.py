@@ -61,6 +61,11 @@ class Quantisation:
         return int(np.iinfo(self.dtype.numpy()).max)
 
     @property
+    def every_code(self) -> np.ndarray:
+        """All codes in order."""
+        return np.arange(self.lowest, self.highest + 1).astype(self.dtype.numpy())
+
+    @property
     def only_scale(self) -> np.float32:
         """The scale of a quantisation per tensor."""
         return np.float32(self.scale.item())
@@ -85,6 +90,11 @@ class Quantisation:
         rounded = np.rint(numbers.astype(np.float32) / self._along_axis(self.scale, numbers.ndim))
         shifted = rounded + self._along_axis(self.zero_point, numbers.ndim)
         return np.clip(shifted, self.lowest, self.highest).astype(self.dtype.numpy())
+
+    def numbers(self, codes: np.ndarray) -> np.ndarray:
+        """Return the numbers of `codes` in float32, as DequantizeLinear computes them."""
+        differences = codes.astype(np.int64) - self._along_axis(self.zero_point, codes.ndim)
+        return differences.astype(np.float32) * self._along_axis(self.scale, codes.ndim)
 
     def _along_axis(self, array: np.ndarray, rank: int) -> np.ndarray:
         if self.axis is None:

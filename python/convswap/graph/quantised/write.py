@@ -53,7 +53,8 @@ class QuantConvWriter:
     def _inputs(self, accumulator: Accumulator, epilogue: Epilogue) -> list[ir.Value | None]:
         """Return the inputs of the QuantConv.
 
-        Absent inputs before present ones become zeros: ONNX Runtime up to 1.23.2 fails at an empty input.
+        Absent inputs before present ones become zeros, and an absent residual an empty tensor: ONNX Runtime
+        up to 1.23.2 fails at an empty input.
         """
         conv, weights = accumulator.conv, accumulator.weights
         channels = weights.codes.shape[0]
@@ -62,7 +63,8 @@ class QuantConvWriter:
             return self._constants.add(conv, f"{self._names[conv]}/{role}", ir.Tensor(array))
 
         unit = _unit(epilogue)
-        offset = accumulator.offset
+        offset, sum_values = accumulator.offset, epilogue.sum_values
+        has_last_inputs = epilogue.residual is not None or sum_values is not None
         zero_type = accumulator.float_type if epilogue.y is None else epilogue.y.dtype
         zero_point = 0 if epilogue.y is None else epilogue.y.only_zero_point
         inputs: list[ir.Value | None] = [
@@ -71,14 +73,19 @@ class QuantConvWriter:
             constant("scale", accumulator.factor.astype(np.float32) / unit),
             constant("y_zero_point", np.array(zero_point, zero_type.numpy())),
         ]
-        if accumulator.bias is not None or offset is not None or epilogue.residual is not None:
+        if accumulator.bias is not None or offset is not None or has_last_inputs:
             bias = np.zeros(channels, np.int32) if accumulator.bias is None else accumulator.bias
             inputs.append(constant("bias", bias.astype(np.int32)))
-        if offset is not None or epilogue.residual is not None:
+        if offset is not None or has_last_inputs:
             offset = np.zeros(channels, np.float32) if offset is None else offset / unit
             inputs.append(constant("offset", offset.astype(np.float32)))
         if epilogue.residual is not None:
             inputs.append(epilogue.residual)
+        elif sum_values is not None:
+            inputs.append(constant("no_residual", np.zeros(0, accumulator.x.dtype.numpy())))
+        if sum_values is not None:
+            # The scale of the result is in the values, so that the codes are those of QuantizeLinear.
+            inputs.append(constant("sum_values", sum_values / _result_unit(epilogue)))
         return inputs
 
 
@@ -89,13 +96,19 @@ def _unit(epilogue: Epilogue) -> np.float32:
     """
     if epilogue.rounded is not None:
         return epilogue.rounded.only_scale
+    return _result_unit(epilogue)
+
+
+def _result_unit(epilogue: Epilogue) -> np.float32:
+    """Return the scale of the result if activation and pooling are computed in steps of its codes, else 1."""
     return epilogue.y.only_scale if epilogue.y is not None and _is_scaled(epilogue) else np.float32(1)
 
 
 def _is_scaled(epilogue: Epilogue) -> bool:
     """Return whether activation and pooling are computed in steps of the result's codes."""
     clamps = epilogue.activation.name in ("None", "Relu", "Clip")
-    return epilogue.y is not None and epilogue.rounded is None and epilogue.residual is None and clamps
+    is_dequantised = epilogue.rounded is not None and epilogue.sum_values is None
+    return epilogue.y is not None and not is_dequantised and epilogue.residual is None and clamps
 
 
 def _attributes(accumulator: Accumulator, epilogue: Epilogue) -> list[ir.Attr]:
@@ -111,7 +124,8 @@ def _attributes(accumulator: Accumulator, epilogue: Epilogue) -> list[ir.Attr]:
     add_int("x_zero_point", accumulator.x.only_zero_point)
     if epilogue.rounded is not None:
         attributes.append(ir.AttrInt64("sum_zero_point", epilogue.rounded.only_zero_point))
-        add_float("sum_scale", epilogue.rounded.only_scale)
+        if epilogue.sum_values is None:
+            add_float("sum_scale", epilogue.rounded.only_scale)
     if epilogue.z is not None:
         add_int("z_zero_point", epilogue.z.only_zero_point)
         add_float("z_scale", epilogue.z.only_scale)
