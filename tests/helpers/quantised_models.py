@@ -236,6 +236,28 @@ def mobile_net(seed: int = 0) -> onnx.ModelProto:
     return graph.model(["n", 3, 20, 22], graph.conv(x, 16, 8, 1, name="head"))
 
 
+def yolo_net(seed: int = 0) -> onnx.ModelProto:
+    """Return a float model like YOLOv8: SiLU, halves, a residual, poolings, Resize, and Concats of them."""
+    graph = GraphBuilder(seed)
+
+    def silu_conv(x: str, channels: int, filters: int, kernel: int = 3, **attributes: Any) -> str:
+        y = graph.conv(x, channels, filters, kernel, **attributes)
+        return graph.add("Mul", y, graph.add("Sigmoid", y))
+
+    x = silu_conv(silu_conv("x", 3, 16, strides=[2, 2]), 16, 32)
+    graph.nodes.append(helper.make_node("Split", [x], ["half_a", "half_b"], "split", axis=1))
+    y = graph.add("Add", "half_b", silu_conv(silu_conv("half_b", 16, 16), 16, 16))
+    skip = silu_conv(graph.add("Concat", "half_a", "half_b", y, axis=1), 48, 16, 1)
+    x = silu_conv(skip, 16, 16, strides=[2, 2])
+    y = graph.add("MaxPool", x, kernel_shape=[3, 3], pads=[1] * 4)
+    z = graph.add("MaxPool", y, kernel_shape=[3, 3], pads=[1] * 4)
+    x = silu_conv(graph.add("Concat", x, y, z, axis=1), 48, 16, 1)
+    x = graph.add("Resize", x, "", graph.constant([1, 1, 2, 2]), mode="nearest")
+    x = silu_conv(graph.add("Concat", x, skip, axis=1), 32, 16)
+    x = graph.add("Concat", graph.conv(x, 16, 16, 1), graph.conv(silu_conv(x, 16, 16), 16, 16, 1), axis=1)
+    return graph.model(["n", 3, 16, 24], graph.add("Reshape", x, graph.constant([0, 32, -1], np.int64)))
+
+
 class RandomData(CalibrationDataReader):
     """A few batches of normally distributed data."""
 

@@ -16,6 +16,7 @@ from convswap.graph.fusion.fuse import Fused
 from convswap.graph.quantised.accumulators import Accumulator, AccumulatorReader
 from convswap.graph.quantised.computed_constants import ComputedConstants
 from convswap.graph.quantised.epilogues import Epilogue, EpilogueFinder
+from convswap.graph.quantised.movements import CodeMover
 from convswap.graph.quantised.quantisation import NotQuantised, Quantisations, is_dequantize, is_quantize
 from convswap.graph.quantised.write import QuantConvWriter, remove_unused
 from convswap.graph.value_types import ValueTypes
@@ -45,7 +46,8 @@ def quantise_convs(
     A quantised convolution is a Conv whose data and weights come from DequantizeLinear, a QLinearConv, or a
     ConvInteger. The QuantConv also computes the nodes behind it, see `epilogues`. It has the name of the
     convolution, and the place and output of the last of these nodes. Quantisations and constants that nothing
-    reads afterwards are removed. QuantizeLinear nodes of one value with equal scales become one.
+    reads afterwards are removed. QuantizeLinear nodes of one value with equal scales become one. If there are
+    QuantConv nodes, operators that only move elements read codes where they can, see `movements`.
 
     `names` has a name for every node; `types` knows the values of `model` before the change. A convolution is
     replaced if `is_selected` is true for its name.
@@ -75,10 +77,14 @@ def quantise_convs(
         # Shape inference does not know QuantConv, so its output shape is stored in the model.
         types.complete(epilogue.result)
     made = tuple(_record(names, *chain) for chain in chains)
+    mover = CodeMover(model, quantisations)
+    if chains:
+        chains = mover.concatenate(chains)
     writer = QuantConvWriter(model, names)
     for accumulator, epilogue in chains:
         writer.write(accumulator, epilogue)
     if chains:
+        mover.move()
         model.opset_imports[DOMAIN] = DOMAIN_VERSION
         _dequantise_biases(model)
     return made, tuple(not_quantised)

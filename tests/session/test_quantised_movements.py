@@ -1,0 +1,187 @@
+"""Operators that only move elements compute with codes between quantised Convs."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+import quantised_models as models
+from convswap.graph.quantised.movements import CodeMover
+from convswap.graph.swap import swap
+from onnxruntime.quantization import QuantType
+from op_sessions import make_session
+from test_quantised import check_whole, data_of, quantised_silu
+
+MOVES = {
+    "Split": lambda graph, x: (graph.add("Split", x, axis=1, num_outputs=1), 16),
+    "MaxPool": lambda graph, x: (graph.add("MaxPool", x, kernel_shape=[3, 3], pads=[1] * 4), 16),
+    "Resize": lambda graph, x: (
+        graph.add("Resize", x, "", graph.constant([1, 1, 2, 2]), mode="nearest"), 16
+    ),
+    "Slice": lambda graph, x: (
+        graph.add("Slice", x, *(graph.constant([number], np.int64) for number in (4, 12, 1))), 8
+    ),
+    "Reshape": lambda graph, x: (
+        graph.add("Reshape", x, graph.constant([0, 8, -1, 8], np.int64)), 8
+    ),
+    "Transpose": lambda graph, x: (graph.add("Transpose", x, perm=[0, 1, 3, 2]), 16),
+}  # fmt: skip
+
+
+class MovingBuilder(models.QuantisedBuilder):
+    """Builds graphs of rounded Convs."""
+
+    def __init__(self, opset: int = 21, dtype=np.uint8) -> None:
+        super().__init__(5, opset, dtype=dtype)
+        self.x = self.rounded("x", self.codes_of(0.03))
+
+    def codes_of(self, scale: float) -> list[str]:
+        return self.quantisation(scale, 115 if self.dtype == np.uint8 else -13)
+
+    def quantised_conv(self, x: str, scale: float | None, *, channels: int = 3, name: str = "") -> str:
+        """Add a Conv of 16 filters, rounded if there is a scale."""
+        w, _ = self.weights((16, channels, 3, 3), per_channel=False)
+        y = self.add("Conv", x, w, name=name, pads=[1] * 4)
+        return y if scale is None else self.rounded(y, self.codes_of(scale))
+
+
+def rest(message: onnx.ModelProto) -> list[str]:
+    """Return the ops other than the convolutions, the quantisation of the input and changes of layouts."""
+    ops = [op for op in models.ops(message) if op not in ("QuantConv", "Transpose", "LayoutPool")]
+    ops.remove("QuantizeLinear")
+    return sorted(ops)
+
+
+def check_equal(original: onnx.ModelProto, monkeypatch) -> onnx.ModelProto:
+    """Compare the results with those of the swapped model that moves numbers; return the swapped model."""
+    result = swap(original, fuse=True)
+    check_whole(original, result)
+    feeds = data_of(original)
+    actual = models.run_swapped(result.to_proto(), feeds)
+    with monkeypatch.context() as patch:
+        patch.setattr(CodeMover, "concatenate", lambda _, chains: chains)
+        patch.setattr(CodeMover, "move", lambda _: None)
+        expected = models.run_swapped(swap(original, fuse=True).to_proto(), feeds)
+    for one, other in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+    return models.to_proto(result.nchw_model)
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_operator_between_equal_quantisations_moves_codes(move, monkeypatch):
+    graph = MovingBuilder()
+    x, channels = MOVES[move](graph, graph.quantised_conv(graph.x, 0.02))
+    y = graph.quantised_conv(graph.rounded(x, graph.codes_of(0.02)), None, channels=channels)
+    original = graph.model(["n", 3, 8, 12], y)
+    message = check_equal(original, monkeypatch)
+    assert models.ops(message) == [
+        "QuantizeLinear", "QuantConv", *([] if move == "MaxPool" else [move]), "QuantConv"
+    ]  # fmt: skip
+
+
+def _resize(mode: str):
+    return lambda graph, x: graph.add("Resize", x, "", graph.constant([1, 1, 2, 2]), mode=mode)
+
+
+@pytest.mark.parametrize(
+    ("move", "options", "scale"),
+    [
+        (lambda graph, x: graph.add("Slice", x, *_cut(graph)), {}, 0.03),
+        (_resize("linear"), {}, 0.02),
+        (_resize("nearest"), {"dtype": np.int8}, 0.02),
+    ],
+    ids=["another scale", "interpolation", "no kernel for int8"],
+)
+def test_other_operators_move_numbers(move, options, scale):
+    graph = MovingBuilder(**options)
+    x = graph.rounded(move(graph, graph.quantised_conv(graph.x, 0.02)), graph.codes_of(scale))
+    message = swap(
+        graph.model(["n", 3, 8, 8], graph.quantised_conv(x, None, channels=16)), fuse=True
+    ).to_proto()
+    assert {"DequantizeLinear", "QuantizeLinear"} <= set(rest(message))
+
+
+def _cut(graph):
+    return [graph.constant([number], np.int64) for number in (0, 4, 2)]
+
+
+def test_result_with_another_reader_stays_a_number():
+    graph = MovingBuilder()
+    x = graph.add("Slice", graph.quantised_conv(graph.x, 0.02), *_cut(graph))
+    y = graph.quantised_conv(graph.rounded(x, graph.codes_of(0.02)), None, channels=16)
+    message = swap(graph.model(["n", 3, 8, 8], [y, graph.add("Exp", x)]), fuse=True).to_proto()
+    assert rest(message) == ["DequantizeLinear", "Exp", "QuantizeLinear", "Slice"]
+
+
+def concat_model(
+    *, silu=False, residual=False, shared=0, scales=(0.02, 0.025), result=0.03
+) -> onnx.ModelProto:
+    """Return a Concat of rounded Convs, of which `shared` have another reader, in front of a Conv."""
+    graph = MovingBuilder()
+    operands, others = [], []
+    for index, scale in enumerate(scales):
+        x = graph.quantised_conv(graph.x, scale if not (silu or residual) else 0.021, name=f"operand{index}")
+        if silu:
+            x = graph.rounded(quantised_silu(graph, x), graph.codes_of(scale))
+        if residual:
+            x = graph.add("Add", x, graph.quantised_conv(graph.x, 0.023))
+            x = graph.rounded(x, graph.codes_of(scale))
+        operands.append(x)
+        if index < shared:
+            others.append(graph.quantised_conv(x, None, channels=16))
+    x = graph.rounded(graph.add("Concat", *operands, axis=1), graph.codes_of(result))
+    y = graph.quantised_conv(x, None, channels=16 * len(scales))
+    return graph.model(["n", 3, 8, 12], [y, *others])
+
+
+@pytest.mark.parametrize("silu", [False, True], ids=["rounded", "SiLU"])
+def test_quant_conv_for_a_concat_alone_gives_codes_of_the_concat(silu, monkeypatch):
+    message = check_equal(concat_model(silu=silu), monkeypatch)
+    assert rest(message) == ["Concat"]
+    for name in ("operand0", "operand1"):
+        attributes = models.attributes_of(models.node_named(message, name))
+        assert "sum_zero_point" in attributes and not {"sum_scale", "y_scale"} & set(attributes)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"scales": (0.03, 0.03), "shared": 2}, ["Concat"]),
+        ({"scales": (0.03, 0.02), "shared": 1}, ["Concat"]),
+        # An equal number of nodes, but codes are concatenated.
+        ({"scales": (0.02, 0.03), "shared": 1}, ["Concat", "DequantizeLinear", "QuantizeLinear"]),
+        ({"scales": (0.03, 0.02), "residual": True}, ["Concat", "DequantizeLinear", "QuantizeLinear"]),
+        # Codes would need three nodes more.
+        (
+            {"scales": (0.02, 0.021, 0.022, 0.023), "shared": 4},
+            ["Concat", *["DequantizeLinear"] * 4, "QuantizeLinear"],
+        ),
+    ],
+    ids=["equal", "equal and alone", "one shared", "residual", "all shared"],
+)
+def test_concat_concatenates_codes_unless_that_adds_nodes(options, expected, monkeypatch):
+    assert rest(check_equal(concat_model(**options), monkeypatch)) == expected
+
+
+@pytest.mark.parametrize("activations", [QuantType.QInt8, QuantType.QUInt8], ids=["int8", "uint8"])
+def test_network_with_halves_and_concats_has_equal_codes(activations, monkeypatch):
+    original = models.quantised(models.yolo_net(), per_channel=True, activations=activations)
+    message = check_equal(original, monkeypatch)
+    assert not {"Sigmoid", "Mul", "Add"} & set(models.ops(message))
+    # The Concat with the residual, whose QuantConv rounds to another quantisation, keeps numbers.
+    floats = {
+        name for node in message.graph.node if node.op_type == "DequantizeLinear" for name in node.output
+    }
+    readers = [node.op_type for node in message.graph.node if floats & set(node.input)]
+    assert readers.count("Concat") == 1
+    assert models.ops(swap(original, fuse=True).to_proto()).count("Transpose") <= 1
+
+
+@pytest.mark.gpu
+def test_card_moves_codes_with_equal_results():
+    original = models.quantised(models.yolo_net(), per_channel=True, activations=QuantType.QUInt8)
+    message = swap(original, fuse=True).to_proto().SerializeToString()
+    feeds = data_of(original, batch=2)
+    (expected,) = make_session(message, "cpu").run(None, feeds)
+    (actual,) = make_session(message, "cuda").run(None, feeds)
+    np.testing.assert_array_equal(actual, expected)
