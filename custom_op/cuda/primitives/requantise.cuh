@@ -114,21 +114,34 @@ struct FilterScales {
   }
 };
 
-// The first of some adjacent filters at a position of the convolution, without a pool.
+// Adjacent filters at a position of the convolution, without a pool.
 struct ResultPlace {
-  long long image, position;  // the position counts in the image
-  int filter, filters_left;   // filters from the first on
-};
+  long long y, z;    // elements of the first filter
+  int filters_left;  // filters from the first on
 
-__device__ inline long long element_at(const Strides& strides, const ResultPlace& at) {
-  return at.image * strides.image + at.position * strides.position + at.filter * strides.channel;
-}
+  // The position counts in the image.
+  __device__ ResultPlace(const NaiveQuantisedConv& conv, int image, long long position, int filter,
+                         int filters_left)
+      : y(element_at(conv.y_strides, image, position, filter)),
+        z(element_at(conv.z_strides, image, position, filter)),
+        filters_left(filters_left) {}
+
+  // The next position.
+  __device__ void advance(const NaiveQuantisedConv& conv) {
+    y += conv.y_strides.position, z += conv.z_strides.position;
+  }
+
+ private:
+  static __device__ long long element_at(const Strides& strides, int image, long long position, int filter) {
+    return image * strides.image + position * strides.position + filter * strides.channel;
+  }
+};
 
 // The residual's codes of the filters.
 template <typename X, int kFilters>
 __device__ inline void load_residual(const NaiveQuantisedConv& conv, const Requantisation& to,
                                      const ResultPlace& at, X (&codes)[kFilters]) {
-  const X* const residual = static_cast<const X*>(conv.z) + element_at(conv.z_strides, at);
+  const X* const residual = static_cast<const X*>(conv.z) + at.z;
   if (to.has_z_vectors && at.filters_left >= kFilters) {
     const auto words = *reinterpret_cast<const typename CodeWords<kFilters>::Type*>(residual);
     memcpy(codes, &words, sizeof words);
@@ -144,14 +157,13 @@ __device__ inline void load_residual(const NaiveQuantisedConv& conv, const Requa
 template <int kFilters>
 __device__ inline void store_numbers(const NaiveQuantisedConv& conv, const ResultPlace& at,
                                      const float (&values)[kFilters]) {
-  const long long first = element_at(conv.y_strides, at);
 #pragma unroll
   for (int f = 0; f < kFilters; ++f) {
     if (f >= at.filters_left) break;
     if (conv.y_bytes == 4) {
-      static_cast<float*>(conv.y)[first + f * conv.y_strides.channel] = values[f];
+      static_cast<float*>(conv.y)[at.y + f * conv.y_strides.channel] = values[f];
     } else {
-      static_cast<Float16*>(conv.y)[first + f * conv.y_strides.channel] = Float16(values[f]);
+      static_cast<Float16*>(conv.y)[at.y + f * conv.y_strides.channel] = Float16(values[f]);
     }
   }
 }
@@ -159,7 +171,7 @@ __device__ inline void store_numbers(const NaiveQuantisedConv& conv, const Resul
 template <int kFilters>
 __device__ inline void store_codes(const NaiveQuantisedConv& conv, const Requantisation& to,
                                    const ResultPlace& at, const unsigned (&words)[kFilters / 4]) {
-  Int8* const y = static_cast<Int8*>(conv.y) + element_at(conv.y_strides, at);
+  Int8* const y = static_cast<Int8*>(conv.y) + at.y;
   if (to.has_y_vectors && at.filters_left >= kFilters) {
     if constexpr (kFilters == 8) {
       *reinterpret_cast<uint2*>(y) = make_uint2(words[0], words[1]);

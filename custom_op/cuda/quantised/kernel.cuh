@@ -157,7 +157,7 @@ __device__ inline void store_tile(const Arguments<X>& a, const Tile& tile, int f
     if (row >= a.dense.tile_rows || tile.row + row >= conv.output[1] || column >= conv.output[2]) continue;
     const long long position = (tile.depth * conv.output[1] + tile.row + row) * conv.output[2] + column;
     store_results<kResults, X>(a.conv, a.requantisation, scales,
-                               ResultPlace{tile.image, position, filter, filters_left}, sums[i]);
+                               ResultPlace(a.conv, tile.image, position, filter, filters_left), sums[i]);
   }
 }
 
@@ -361,16 +361,16 @@ __device__ inline void store_strip(const Arguments<X>& a, const Strip& strip,
                                    const FilterScales<kWordChannels>& scales,
                                    const int (&sums)[kRows][kOutputs][kWordChannels]) {
   const Depthwise& d = a.depthwise;
-  ResultPlace place{strip.image, 0, strip.filter, kWordChannels};
 #pragma unroll
   for (int p = 0; p < kRows; ++p) {
     if (strip.row + p >= d.output_height) break;
     const long long line = strip.depth * static_cast<long long>(d.output_height) + strip.row + p;
+    ResultPlace place(a.conv, strip.image, line * d.output_width + strip.column, strip.filter, kWordChannels);
 #pragma unroll
     for (int q = 0; q < kOutputs; ++q) {
       if (strip.column + q >= d.output_width) break;
-      place.position = line * d.output_width + strip.column + q;
       store_results<kResults, X>(a.conv, a.requantisation, scales, place, sums[p][q]);
+      place.advance(a.conv);
     }
   }
 }
@@ -449,6 +449,7 @@ __global__ void __launch_bounds__(kThreads, 2) depthwise_columns(const __grid_co
   const int first_row = strip.row * kStride - sizes.pad[1],
             first_column = strip.column * kStride - sizes.pad[2];
   const unsigned long long x = global_address(static_cast<const X*>(a.conv.x) + strip.filter);
+  const unsigned pixel_bytes = static_cast<unsigned>(words) * kWordChannels;
   const unsigned* weights = a.prepared_weights + strip.word;
 #pragma unroll 1
   for (int t = 0; t < sizes.filter[0]; ++t, weights += kWidth * kWordChannels * words) {
@@ -459,16 +460,23 @@ __global__ void __launch_bounds__(kThreads, 2) depthwise_columns(const __grid_co
 #pragma unroll
     for (int i = 0; i < kWidth * kWordChannels; ++i)
       w[i / kWordChannels][i % kWordChannels] = weights[i * words];
+    // Each row's pixel at the current column.
+    unsigned long long addresses[kPixelRows];
+    bool is_row_inside[kPixelRows];
+#pragma unroll
+    for (int r = 0; r < kPixelRows; ++r) {
+      is_row_inside[r] = is_inside(depth, sizes.input[0]) && is_inside(first_row + r, sizes.input[1]);
+      addresses[r] = x + ((image_line + first_row + r) * sizes.input[2] + first_column) * pixel_bytes;
+    }
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {
+      const bool is_column_inside = is_inside(first_column + j, sizes.input[2]);
       unsigned pixels[4] = {};
 #pragma unroll
       for (int r = 0; r < kPixelRows; ++r) {
-        const int h = first_row + r, v = first_column + j;
         pixels[r] = zero_point_word(a);
-        load_global_if(
-            is_inside(depth, sizes.input[0]) && is_inside(h, sizes.input[1]) && is_inside(v, sizes.input[2]),
-            x + ((image_line + h) * sizes.input[2] + v) * words * kWordChannels, pixels[r]);
+        load_global_if(is_row_inside[r] && is_column_inside, addresses[r], pixels[r]);
+        addresses[r] += pixel_bytes;
       }
       transpose_bytes(pixels);
 #pragma unroll
