@@ -479,6 +479,21 @@ void make_codes(ConvProblem& p, Device& device, Random& random) {
   p.result = p.output;
 }
 
+// First seed of problems of codes that channels_last computes by way of another convolution.
+constexpr int kFirstDerivedSeed = 14'000'000;
+void make_joined_pixels(ConvProblem& p, Device& device, Random& random) {
+  make_pointwise(p, device, random);
+  p.layouts = {Layout::nhwc, Layout::nhwc, Layout::nhwc};
+  const int64_t pixels = one_in(random, 2) ? 2 : 4;
+  p.group = 1;
+  p.batch *= pixels;
+  p.in_channels = 16 / pixels * between(random, 1, 20), p.out_channels = 16 / pixels * between(random, 1, 20);
+  p.stride = {1, 1, 1};
+  p.result = p.output = p.input;
+  device.shared_memory_per_block = 227 * 1024;
+  make_quantised(p, random);
+}
+
 // Normal numbers times 2^n, with n drawn from -binades to binades.
 template <typename Element>
 std::vector<Element> draw_values(Random& random, int64_t count, int binades) {
@@ -812,7 +827,9 @@ bool check_seed(const Algorithm& algorithm, int seed, Task task, bool prints_pla
   Device device = draw_device(random);
   if (seed % 8 == 3) pad_left(problem, device, random);
   Spread spread;
-  if (seed >= kFirstQuantisedSeed) {
+  if (seed >= kFirstDerivedSeed) {
+    make_joined_pixels(problem, device, random);
+  } else if (seed >= kFirstQuantisedSeed) {
     make_codes(problem, device, random);
   } else if (seed >= kFirstChannelsLastMmaSeed) {
     make_channels_last_mma(problem, device, random);

@@ -21,6 +21,8 @@ CASES = {
     "several images in a tile": ((9, 7, 7, 256), (64, 256, 3, 3), {"pads": [1] * 4}),
     "groups": ((2, 6, 6, 256), (256, 128, 3, 3), {"pads": [1] * 4, "group": 2}),
     "depthwise": ((2, 10, 9, 24), (24, 1, 3, 3), {"pads": [1] * 4, "group": 24}),
+    "pairs of pixels": ((2, 9, 11, 24), (144, 24, 1, 1), {}),
+    "four pixels as one": ((4, 7, 5, 44), (20, 44, 1, 1), {}),
     "stem": ((2, 33, 31, 3), (64, 3, 7, 7), {"pads": [3] * 4, "strides": [2, 2]}),
     "odd": ((1, 5, 6, 5), (7, 5, 2, 3), {}),
     "1-D": ((2, 50, 16), (32, 16, 7), {"pads": [3, 3]}),
@@ -96,6 +98,9 @@ def test_ties_are_rounded_to_even_and_results_saturate():
         ((64, 14, 14, 256), (256, 256, 3, 3), {"pads": [1] * 4}, "channels_last"),
         ((64, 112, 112, 3), (64, 3, 7, 7), {"strides": [2, 2]}, "quantised"),
         ((8, 56, 56, 96), (96, 1, 3, 3), {"group": 96}, "quantised"),
+        ((64, 56, 56, 24), (144, 24, 1, 1), {}, "channels_last"),
+        ((64, 56, 56, 144), (24, 144, 1, 1), {}, "channels_last"),
+        ((1, 7, 7, 144), (24, 144, 1, 1), {}, "quantised"),
     ],
 )
 def test_the_planner_chooses(x_shape, w_shape, attributes, algorithm):
@@ -109,6 +114,11 @@ def test_the_planner_chooses(x_shape, w_shape, attributes, algorithm):
     ("codes", "reason"),
     [
         (drawn((1, 8, 8, 24), (16, 24, 3, 3), **NHWC), "it takes channels and filters in multiples of 16"),
+        (
+            drawn((1, 7, 9, 24), (16, 24, 1, 1), **NHWC),
+            "it takes channels and filters in multiples of 16, or of 8 or 4 if 2 or 4 divide the pixels of a "
+            "1x1 convolution",
+        ),
         (drawn((1, 8, 8, 16), (16, 16, 3, 3), y_type=np.float32, **NHWC), "its results of codes are codes"),
         (drawn((1, 16, 8, 8), (16, 16, 3, 3)), "it takes x, y and the residual in NHWC"),
         (
@@ -208,7 +218,13 @@ def test_a_card_computes_the_definition(case, epilogue, has_residual):
 @pytest.mark.gpu
 @pytest.mark.algorithm("channels_last")
 @pytest.mark.parametrize("x_zero_point", [0, 100])
-@pytest.mark.parametrize("case", ["3x3", "stride", "one tap", "several images in a tile", "groups"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        *("3x3", "stride", "one tap", "several images in a tile", "groups"),
+        *("pairs of pixels", "four pixels as one"),
+    ],
+)
 def test_every_kind_of_tiling_of_channels_last_is_the_definition(case, x_zero_point):
     x_shape, w_shape, attributes = CASES[case]
     codes = drawn(x_shape, w_shape, x_zero_point=x_zero_point, **attributes, **NHWC)

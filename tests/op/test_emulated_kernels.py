@@ -88,6 +88,8 @@ FIRST_CHANNELS_LAST_DEPTHWISE_SEED, CHANNELS_LAST_DEPTHWISE_SEEDS = 10_000_000, 
 FIRST_NHWC_OUTPUT_SEED, NHWC_OUTPUT_SEEDS = 11_000_000, 30
 # Codes.
 FIRST_QUANTISED_SEED, QUANTISED_SEEDS = 13_000_000, 100
+# Codes that channels_last computes by way of another convolution.
+FIRST_DERIVED_SEED, DERIVED_SEEDS = 14_000_000, 100
 # Channels-last tensors, half of them of few channels, also in several groups.
 FIRST_CHANNELS_LAST_MMA_SEED, CHANNELS_LAST_MMA_SEEDS = 12_000_000, 60
 # A pool of planes that are larger than a block's part.
@@ -268,6 +270,20 @@ def test_kernels_for_codes_are_the_definition(program: str) -> None:
     first, count = FIRST_QUANTISED_SEED, FEW_SEEDS
     # channels_last refuses depthwise problems, and channels that are no multiple of 16.
     assert count_computed(built, first, first + count) >= count / 5
+
+
+def test_channels_last_is_the_definition_by_way_of_another_convolution() -> None:
+    (program,) = build("channels_last_UInt8")
+    first, count = FIRST_DERIVED_SEED, FEW_SEEDS
+    assert count_computed(program, first, first + count) == count
+
+
+@pytest.mark.extended
+@pytest.mark.slow
+def test_channels_last_is_the_definition_by_way_of_more_convolutions() -> None:
+    (program,) = build("channels_last_Int8")
+    first, count = FIRST_DERIVED_SEED, DERIVED_SEEDS
+    assert count_computed(program, first, first + count) == count
 
 
 @pytest.mark.extended

@@ -102,6 +102,32 @@ def test_every_conv_of_a_quantised_network_becomes_a_quant_conv(network, options
     check_whole(quantised, result)
 
 
+@pytest.mark.parametrize(
+    ("width", "strides", "nhwc"),
+    [
+        (6, [1, 1], [{"output_layout"}, *[{"input_layout", "output_layout"}] * 3]),
+        # No two pixels of an odd number become one.
+        (7, [1, 1], [{"output_layout"}, {"input_layout"}, set(), {"output_layout"}]),
+        (6, [2, 1], [{"output_layout"}, {"input_layout"}, set(), {"output_layout"}]),
+    ],
+)
+def test_few_channels_between_1x1_and_depthwise_convolutions_are_nhwc(width, strides, nhwc):
+    graph = models.GraphBuilder()
+    x = graph.conv("x", 3, 16, 3, name="stem")
+    x = graph.conv(x, 16, 24, 1, name="a", strides=strides)
+    x = graph.conv(x, 24, 24, 3, group=24, name="b")
+    x = graph.conv(x, 24, 32, 1, name="c", strides=strides)
+    x = graph.conv(x, 32, 32, 3, name="d")
+    original = models.quantised(graph.model(["n", 3, 5, width], x))
+    result = swap(original, fuse=True)
+    layouts = [
+        {name for name, value in models.attributes_of(node).items() if value == "NHWC"}
+        for node in models.quant_convs(result.to_proto())
+    ]
+    assert layouts[:4] == nhwc
+    check_whole(original, result)
+
+
 @pytest.mark.parametrize("options", QUANTISATIONS)
 def test_qlinear_conv_is_equal_bit_for_bit(options):
     graph = models.GraphBuilder(5)

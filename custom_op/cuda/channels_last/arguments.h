@@ -85,6 +85,9 @@ struct Arguments : Tensors<Element> {
   int image_positions, pitch;                // positions from image to image, and from row to row, of a tile
   int block_filters, filters_per_group, channels_per_group;
 
+  // Of the node, whose filter f % node_filters is filter f: of the weights, the bias, the scale, the offset.
+  FastDivisor node_filters, node_channels;  // of all conv groups; of one
+
   int depth_taps, channel_chunks;  // K chunks: for each depth tap all chunks of channels
   int chunk_channels;
   bool has_half_rows;  // there is one chunk, which fills at most half of a row
@@ -128,11 +131,11 @@ struct Arguments : Tensors<Element> {
   int row_ranges, column_ranges;
   TapRange rows_inside[kMaxTapRanges], columns_inside[kMaxTapRanges];
   FastDivisor tile_rows_divisor, tile_columns_divisor;
-  int out_channels, input_height, input_width;
-  int filter_depth, filter_height, filter_width;
+  int input_height, input_width;
+  int filter_height, filter_width;
   int dilation_height, dilation_width;
 
-  int filter_taps;  // of a filter's channel, for `prepare`
+  int filter_taps;  // of a channel of a filter of the node, for `prepare`
 
   NhwcConv unaligned;
 };

@@ -31,6 +31,8 @@
 // pairs of a row and a column, for which `sum_padding` writes the sums. A result chunk is 64 codes, half a
 // row.
 //
+// Some convolutions of codes are computed by way of another convolution, see derived.h.
+//
 // Limits: float32 in precision tf32, float16, bfloat16 and codes; compute capability 9.0; channels and
 // filters that are multiples of 16 bytes, with several groups of 128 bytes; at most 128 taps of height and
 // width.
@@ -45,6 +47,7 @@
 
 #include "conv/arithmetic.h"
 #include "cuda/channels_last/arguments.h"
+#include "cuda/channels_last/derived.h"
 #include "cuda/channels_last/family.h"
 #include "cuda/host/algorithm_by_tiling.h"
 #include "cuda/host/arguments.h"
@@ -117,17 +120,15 @@ void set_padding(const ConvProblem& problem, const Tiling& tiling, Arguments<voi
   std::ranges::copy(columns, arguments.columns_inside);
   arguments.tile_rows_divisor = FastDivisor(narrow(tiling.rows));
   arguments.tile_columns_divisor = FastDivisor(narrow(tiling.columns));
-  arguments.out_channels = narrow(problem.out_channels);
   arguments.input_height = narrow(problem.input[1]);
   arguments.input_width = narrow(problem.input[2]);
-  arguments.filter_depth = narrow(problem.filter[0]);
   arguments.filter_height = narrow(problem.filter[1]);
   arguments.filter_width = narrow(problem.filter[2]);
   arguments.dilation_height = narrow(problem.dilation[1]);
   arguments.dilation_width = narrow(problem.dilation[2]);
 }
 
-Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
+Arguments<void> arguments_of(const ConvProblem& node, const ConvProblem& problem, const Tiling& tiling) {
   Arguments<void> arguments{};
   arguments.work_tiles = narrow(tiling.work_tiles);
   arguments.filter_blocks = FastDivisor(narrow(problem.group * tiling.filter_blocks));
@@ -143,13 +144,15 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   arguments.block_filters = tiling.instance.block_filters();
   arguments.filters_per_group = narrow(problem.filters_per_group());
   arguments.channels_per_group = narrow(problem.channels_per_group());
+  arguments.node_filters = FastDivisor(narrow(node.out_channels));
+  arguments.node_channels = FastDivisor(narrow(node.channels_per_group()));
   arguments.depth_taps = narrow(problem.filter[0]);
   arguments.channel_chunks = narrow(tiling.channel_chunks);
   arguments.chunk_channels = narrow(chunk_channels(problem));
   arguments.has_half_rows = row_wgmmas(problem) == 2;
   arguments.taps = narrow(problem.filter[1] * problem.filter[2]);
-  arguments.filter_taps = narrow(problem.filter_size());
-  arguments.unaligned = nhwc_conv_of(problem);
+  arguments.filter_taps = narrow(node.filter_size());
+  arguments.unaligned = nhwc_conv_of(node);
   arguments.stride_depth = narrow(problem.stride[0]);
   arguments.stride_height = narrow(problem.stride[1]);
   arguments.stride_width = narrow(problem.stride[2]);
@@ -178,7 +181,7 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   arguments.has_activation = problem.epilogue.activation != Activation::none;
   arguments.shared = tiling.shared;
   arguments.epilogue_params = epilogue_params_of(problem.epilogue);
-  if (problem.is_quantised()) set_codes(problem, arguments);
+  if (problem.is_quantised()) set_codes(node, arguments);
   if (has_padding_sums(problem)) set_padding(problem, tiling, arguments);
   return arguments;
 }
@@ -198,10 +201,13 @@ class ChannelsLastPlan final : public Plan {
   }
 
   ChannelsLastPlan(const ConvProblem& problem, const Device& device, const Tiling& tiling)
-      : problem_(problem), device_(device), tiling_(tiling), arguments_(arguments_of(problem, tiling)) {
+      : derived_(derived_of(problem)),
+        device_(device),
+        tiling_(tiling),
+        arguments_(arguments_of(problem, derived_.problem, tiling)) {
     const DeviceGuard guard(device_.index);
     const std::vector<std::string> names = kernel_names(problem, tiling);
-    units_ = problem.group * tiling.filter_blocks * weight_units(problem, tiling);
+    units_ = problem.group * tiling.filter_blocks * weight_units(derived_.problem, tiling);
     prepare_ = {find_kernel(names[0], device, sizeof(Arguments<void>)), Dim3(static_cast<unsigned>(units_)),
                 Dim3(kPrepareThreads), 0, Start::in_turn};
     multiply_ = {find_kernel(names[1], device, sizeof(Arguments<void>)),
@@ -230,7 +236,8 @@ class ChannelsLastPlan final : public Plan {
   PreparedForm prepared_form() const override {
     // The sums depend on the borders, and so on the size of the image.
     return {static_cast<std::size_t>(weight_bytes() + sums_ * int64_t{sizeof(int)}),
-            joined("channels_last of ", tiling_.instance.block_filters(), " filters", text_of_borders())};
+            joined("channels_last of ", tiling_.instance.block_filters(), " filters of ",
+                   derived_.joined_pixels, " pixels", text_of_borders())};
   }
 
   void prepare(const void* weights, void* prepared, void* stream) const override {
@@ -247,7 +254,8 @@ class ChannelsLastPlan final : public Plan {
   void run(const ConvTensors& tensors, const Execution& execution) const override {
     Arguments<void> arguments = arguments_;
     static_cast<Tensors<void>&>(arguments) = tensors_of(tensors, execution);
-    if (problem_.is_quantised()) bind_tensors(tensors, arguments.conv);
+    const ConvProblem& problem = derived_.problem;
+    if (problem.is_quantised()) bind_tensors(tensors, arguments.conv);
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_.index);
     if (!are_aligned(tensors, kTensorMapAlignment)) {
@@ -256,10 +264,10 @@ class ChannelsLastPlan final : public Plan {
     const bool has_weights = execution.prepared_weights != nullptr;
     if (!has_weights) prepare(tensors.w, execution.scratch, execution.stream);
     set_prepared(arguments, has_weights ? const_cast<void*>(execution.prepared_weights) : execution.scratch);
-    const TensorBox output = output_box(problem_, tiling_);
-    arguments.x_map = make_tensor_map(input_box(problem_, tiling_), problem_.type, tensors.x);
-    arguments.y_map = make_tensor_map(output, problem_.type, tensors.y);
-    if (tensors.z != nullptr) arguments.residual_map = make_tensor_map(output, problem_.type, tensors.z);
+    const TensorBox output = output_box(problem, tiling_);
+    arguments.x_map = make_tensor_map(input_box(problem, tiling_), problem.type, tensors.x);
+    arguments.y_map = make_tensor_map(output, problem.type, tensors.y);
+    if (tensors.z != nullptr) arguments.residual_map = make_tensor_map(output, problem.type, tensors.z);
     enqueue(multiply_, execution.stream, parameters);
   }
 
@@ -269,12 +277,15 @@ class ChannelsLastPlan final : public Plan {
   }
 
   std::string describe() const override {
-    return joined(tiling_.instance.block_filters(), " filters x ", tiling_.images, " x ", tiling_.rows, " x ",
-                  tiling_.columns, " outputs, ", k_chunks(problem_, tiling_), " x ",
-                  tiling_.tap_offsets.size(), " x 4 wgmmas m64n", tiling_.instance.positions(), "k",
-                  kWgmmaBytes / bytes_per_element(problem_.type), ", ", tiling_.pixel_stages,
-                  " stages of pixels and ", tiling_.weight_stages, " of weights, ", multiply_.grid.x,
-                  " blocks of ", kThreads, " threads, ", tiling_.shared_bytes, " bytes of shared memory");
+    const ConvProblem& problem = derived_.problem;
+    return joined(derived_.joined_pixels == 1 ? "" : joined(derived_.joined_pixels, " pixels as one, "),
+                  tiling_.instance.block_filters(), " filters x ", tiling_.images, " x ", tiling_.rows, " x ",
+                  tiling_.columns, " outputs, ", k_chunks(problem, tiling_), " x ",
+                  tiling_.tap_offsets.size(), " x ", row_wgmmas(problem), " wgmmas m64n",
+                  tiling_.instance.positions(), "k", kWgmmaBytes / bytes_per_element(problem.type), ", ",
+                  tiling_.pixel_stages, " stages of pixels and ", tiling_.weight_stages, " of weights, ",
+                  multiply_.grid.x, " blocks of ", kThreads, " threads, ", tiling_.shared_bytes,
+                  " bytes of shared memory");
   }
 
  private:
@@ -300,7 +311,7 @@ class ChannelsLastPlan final : public Plan {
       arguments.padding_sums = reinterpret_cast<int*>(arguments.prepared_weights + weight_bytes());
   }
 
-  ConvProblem problem_;
+  Derived derived_;
   Device device_;
   Tiling tiling_;
   Arguments<void> arguments_;
@@ -322,23 +333,27 @@ class ChannelsLast final : public AlgorithmByTiling<ChannelsLastPlan, cheapest_t
     return why_not_shared_memory("its smallest tile does", device);
   }
 
-  std::string why_not_at_all(const ConvProblem& problem, const Device& device) const override {
-    if (!takes_layouts(problem)) return "it takes x, y and the residual in NHWC";
-    if (problem.type == ElementType::float64) return "it takes float32, float16, bfloat16 and codes";
-    if (problem.is_quantised() && !is_code(problem.y_type)) return "its results of codes are codes";
-    if (problem.type == ElementType::float32 && problem.precision != Precision::tf32) {
+  std::string why_not_at_all(const ConvProblem& node, const Device& device) const override {
+    if (!takes_layouts(node)) return "it takes x, y and the residual in NHWC";
+    if (node.type == ElementType::float64) return "it takes float32, float16, bfloat16 and codes";
+    if (node.is_quantised() && !is_code(node.y_type)) return "its results of codes are codes";
+    if (node.type == ElementType::float32 && node.precision != Precision::tf32) {
       return "it computes float32 in precision tf32 alone";
     }
     if (std::string reason = why_not_hopper(device); !reason.empty()) return reason;
-    if (std::string reason = why_not_sizes(problem); !reason.empty()) return reason;
-    if (problem.input_size() == 0) return "the input is empty";
+    if (std::string reason = why_not_sizes(node); !reason.empty()) return reason;
+    if (node.input_size() == 0) return "the input is empty";
+    const ConvProblem problem = derived_of(node).problem;
     // Rows of a group's channels begin at a multiple of 128 bytes, as do its filters'.
     const int64_t multiple = problem.group == 1
                                  ? static_cast<int64_t>(kTensorMapAlignment) / bytes_per_element(problem.type)
                                  : chunk_channels(problem);
     if (problem.channels_per_group() % multiple != 0 || problem.filters_per_group() % multiple != 0) {
       return joined("it takes channels and filters ", problem.group == 1 ? "" : "of a group ",
-                    "in multiples of ", multiple);
+                    "in multiples of ", multiple,
+                    problem.is_quantised() && problem.filter_size() == 1
+                        ? ", or of 8 or 4 if 2 or 4 divide the pixels of a 1x1 convolution"
+                        : "");
     }
     for (int axis = 1; axis < 3; ++axis) {
       if (problem.stride[axis] > 8) return "it takes strides of at most 8";

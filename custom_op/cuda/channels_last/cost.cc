@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "conv/arithmetic.h"
+#include "cuda/channels_last/derived.h"
 #include "cuda/channels_last/family.h"
 #include "cuda/costs/cost_table.h"
 #include "cuda/host/estimate.h"
@@ -214,7 +215,8 @@ int64_t weight_units(const ConvProblem& problem, const Tiling& tiling) {
 
 // Blocks compute work tiles one after the other: the tensor cores' time of a tile, or the time in which its
 // pixels and weights come from the second-level cache, and what a tile costs besides.
-double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
+double cost_of(const ConvProblem& node, const Device& device, const Tiling& tiling) {
+  const ConvProblem problem = derived_of(node).problem;
   const auto& costs = costs_of(device).channels_last;
   const double multiprocessors = std::max(1, device.multiprocessors);
   const double units = to_double(weight_units(problem, tiling));
@@ -263,7 +265,7 @@ std::vector<TapRange> tap_ranges(const ConvProblem& problem, int axis) {
 }
 
 std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
-  return Search(problem, device).run();
+  return Search(derived_of(problem).problem, device).run();
 }
 
 }  // namespace convswap::channels_last

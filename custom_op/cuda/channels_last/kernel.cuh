@@ -66,6 +66,20 @@ __device__ inline int filter_of_row(int row) {
   return kIsCode<Element> ? row / 16 * 16 + row % 8 * 2 + row % 16 / 8 : row;
 }
 
+// The weight of a conv group's filter at a channel and tap of the convolution that `kernel` computes; 0
+// beyond the filters and channels, and between different pixels of joined ones.
+template <typename Element>
+__device__ inline Element weight_at(const Arguments<Element>& problem, int group, int filter, int channel,
+                                    int tap) {
+  if (filter >= problem.filters_per_group || channel >= problem.channels_per_group) return Element{};
+  int y_pixel = filter, x_pixel = channel;
+  const int k = div_mod(y_pixel, problem.node_filters), c = div_mod(x_pixel, problem.node_channels);
+  if (x_pixel != y_pixel) return Element{};
+  const long long row = (static_cast<long long>(group) * problem.filters_per_group + k) *
+                        static_cast<int>(problem.node_channels.divisor);
+  return Operand<Element>::of_weight(problem.w[(row + c) * problem.filter_taps + tap]);
+}
+
 // Writes the weights in the order and the swizzle in which `kernel` loads them. A block takes one unit: a tap
 // of a K chunk, for a filter block.
 template <typename Element>
@@ -89,18 +103,9 @@ __global__ void __launch_bounds__(kPrepareThreads)
        i += kPrepareThreads) {
     const int row = i / problem.chunk_channels, k = i % problem.chunk_channels;
     const int filter = first_filter + row / kWgmmaM * kWgmmaM + filter_of_row<Element>(row % kWgmmaM);
-    const int channel = first_channel + k;
-    Element value{};
-    if (filter < problem.filters_per_group && channel < problem.channels_per_group) {
-      value = Operand<Element>::of_weight(
-          problem.w[((static_cast<long long>(group) * problem.filters_per_group + filter) *
-                         problem.channels_per_group +
-                     channel) *
-                        problem.filter_taps +
-                    depth_tap * problem.taps + tap]);
-    }
     const int bytes = k * static_cast<int>(sizeof(Element));
-    *reinterpret_cast<Element*>(to + swizzled(row, bytes / 16) + bytes % 16) = value;
+    *reinterpret_cast<Element*>(to + swizzled(row, bytes / 16) + bytes % 16) =
+        weight_at(problem, group, filter, first_channel + k, depth_tap * problem.taps + tap);
   }
 }
 
@@ -115,17 +120,18 @@ __global__ void __launch_bounds__(kPrepareThreads)
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   const int i = static_cast<int>(blockIdx.x) * kPrepareThreads + static_cast<int>(threadIdx.x);
-  const int pair = i / problem.out_channels, filter = i % problem.out_channels;
+  int pair = i;
+  const int filter = div_mod(pair, problem.node_filters);
   if (pair >= problem.row_ranges * problem.column_ranges) return;
   const TapRange rows = problem.rows_inside[pair / problem.column_ranges];
   const TapRange columns = problem.columns_inside[pair % problem.column_ranges];
-  const Int8* weight =
-      problem.conv.w + static_cast<long long>(filter) * problem.channels_per_group * problem.filter_taps;
+  const NaiveConv& conv = problem.conv.conv;
+  const Int8* weight = problem.conv.w + filter * conv.channels_per_group * problem.filter_taps;
   int sum = 0;
-  for (int c = 0; c < problem.channels_per_group; ++c) {
-    for (int t = 0; t < problem.filter_depth; ++t) {
-      for (int r = 0; r < problem.filter_height; ++r) {
-        for (int s = 0; s < problem.filter_width; ++s, ++weight) {
+  for (int c = 0; c < conv.channels_per_group; ++c) {
+    for (int t = 0; t < conv.filter[0]; ++t) {
+      for (int r = 0; r < conv.filter[1]; ++r) {
+        for (int s = 0; s < conv.filter[2]; ++s, ++weight) {
           if (pair == 0 || !is_in(rows, r) || !is_in(columns, s)) sum += *weight;
         }
       }
@@ -307,18 +313,19 @@ struct ThreadFilters {
 
 // The same for codes, whose two filters are neighbours in the results.
 struct CodeFilters {
-  int filter;      // the first, over all conv groups
+  int filter;      // the first, of the node
   int initial[2];  // the bias, less the zero point's part of the sums
   float scale[2], offset[2];
   bool is_bounded;  // as are_steps_bounded
 
   // `first_filter` is the warpgroup's. A thread beyond the last filter computes the first ones, and its
-  // results are dropped.
+  // results are dropped. Both filters are of one of the joined pixels.
   template <typename Element>
   __device__ CodeFilters(const Arguments<Element>& problem, int first_filter, int filters_left) {
     const NaiveQuantisedConv& conv = problem.conv;
     const int own = filter_of_row<Element>(warpgroup_thread() / 32 * 16 + warpgroup_thread() % 32 / 4);
-    filter = first_filter + (own < filters_left ? own : 0);
+    int kernel_filter = first_filter + (own < filters_left ? own : 0);
+    filter = div_mod(kernel_filter, problem.node_filters);
     is_bounded = true;
 #pragma unroll
     for (int f = 0; f < 2; ++f) {
@@ -485,7 +492,8 @@ __device__ inline void add_padding(const Arguments<Element>& problem, const shor
     for (int i = 0; i < 2; ++i) {
       const int pair = pairs[i];
       if (pair == 0) continue;
-      const int* const padding = problem.padding_sums + pair * problem.out_channels + filter;
+      const int* const padding =
+          problem.padding_sums + pair * static_cast<int>(problem.node_filters.divisor) + filter;
       accumulators[t][i] += padding[0], accumulators[t][2 + i] += padding[1];
     }
   }

@@ -12,17 +12,20 @@ from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.graph.algorithms import AUTO
 from convswap.graph.domain import is_quant_op, type_name
-from convswap.graph.epilogue import NotFusable, read_int, read_text
+from convswap.graph.epilogue import NotFusable, read_int, read_ints, read_text
 from convswap.graph.layout.axes import in_nhwc
 from convswap.graph.plain_model import CONVSWAP_ATTRIBUTES
+from convswap.graph.quantised.quantisation import CODE_TYPES
 from convswap.graph.value_types import ValueTypes
 
 # Elements of a channel group that the kernels for NHWC load at once.
 _CHANNELS_AT_ONCE = 8
-# The same for codes.
-_CODE_CHANNELS_AT_ONCE = 16
+# The same for codes: on tensor cores, and of depthwise convolutions.
+_CODE_CHANNELS_AT_ONCE, _DEPTHWISE_CODES_AT_ONCE = 16, 4
+# Neighbouring pixels that a 1x1 convolution of codes may take as one.
+_JOINED_PIXELS = (2, 4)
 # Inputs of convswap nodes.
-_RESIDUAL, _CODE_RESIDUAL = 3, 6
+_RESIDUAL, _ZERO_POINT, _CODE_RESIDUAL = 3, 3, 6
 LAYOUT_ATTRIBUTES = ("input_layout", "residual_layout", "output_layout")
 # A Transpose of ONNX Runtime: milliseconds besides its bytes, and its share of the memory's bandwidth. On an
 # H200 64 x 144 x 56 x 56 float16 take 54 us, and 64 x 2048 x 7 x 7 take 15 us.
@@ -59,7 +62,8 @@ class ConversionCosts:
 
     Those for NHWC suit a convolution of one group, or a depthwise one, whose channels and filters are
     multiples of 8. Those of QuantConv read NHWC if the channels are a multiple of 16, and write NHWC if the
-    filters are. An extent that is not known counts as one.
+    filters are. A depthwise QuantConv needs a multiple of 4. So does a 1x1 QuantConv with stride 1, if 2 or 4
+    pixels, of which the tensor has a multiple, together have 16. An extent that is not known counts as one.
     """
 
     def __init__(self, types: ValueTypes) -> None:
@@ -90,13 +94,31 @@ class ConversionCosts:
         shape = self._types.static_shape(node.inputs[1]) if node.inputs[1] is not None else None
         try:
             group = read_int(node, "group", 1)
+            if shape is None or len(shape) < 3 or not (group == 1 or group == shape[1] * group == shape[0]):
+                return NodeLayouts(False, False, False)
+            at_once = _DEPTHWISE_CODES_AT_ONCE if group > 1 else self._codes_at_once(node, shape)
         except NotFusable:
             return NodeLayouts(False, False, False)
-        if shape is None or len(shape) < 3 or not (group == 1 or group == shape[1] * group == shape[0]):
-            return NodeLayouts(False, False, False)
-        reads = shape[1] * group % _CODE_CHANNELS_AT_ONCE == 0
-        writes = shape[0] % _CODE_CHANNELS_AT_ONCE == 0
+        reads = shape[1] * group % at_once == 0
+        writes = shape[0] % at_once == 0
         return NodeLayouts(reads, writes, writes)
+
+    def _codes_at_once(self, node: ir.Node, weights: Sequence[int]) -> int:
+        """Return the channels of codes that the tensor cores' kernels for one group load at once."""
+        x, zero_point = node.inputs[0], node.inputs[_ZERO_POINT]
+        strides, pads = read_ints(node, "strides", ()), read_ints(node, "pads", ())
+        if x is None or zero_point is None or {*weights[2:], *strides} != {1} or any(pads):
+            return _CODE_CHANNELS_AT_ONCE
+        y_type = self._types.element_type([zero_point])
+        if y_type is None or y_type not in CODE_TYPES:
+            return _CODE_CHANNELS_AT_ONCE
+        batch, _, *size = self._types.axes(x) or (None, None)
+        pixels = math.prod(extent or 1 for extent in (batch, *size))
+        for joined in _JOINED_PIXELS:
+            at_once = _CODE_CHANNELS_AT_ONCE // joined
+            if pixels % joined == 0 and all(count % at_once == 0 for count in weights[:2]):
+                return at_once
+        return _CODE_CHANNELS_AT_ONCE
 
     def _suits_nhwc(self, node: ir.Node) -> bool:
         shape = self._types.static_shape(node.inputs[1]) if node.inputs[1] is not None else None
