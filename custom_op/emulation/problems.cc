@@ -479,8 +479,6 @@ void make_codes(ConvProblem& p, Device& device, Random& random) {
   p.result = p.output;
 }
 
-// First seed of problems of codes that channels_last computes by way of another convolution.
-constexpr int kFirstDerivedSeed = 14'000'000;
 void make_joined_pixels(ConvProblem& p, Device& device, Random& random) {
   make_pointwise(p, device, random);
   p.layouts = {Layout::nhwc, Layout::nhwc, Layout::nhwc};
@@ -490,6 +488,26 @@ void make_joined_pixels(ConvProblem& p, Device& device, Random& random) {
   p.in_channels = 16 / pixels * between(random, 1, 20), p.out_channels = 16 / pixels * between(random, 1, 20);
   p.stride = {1, 1, 1};
   p.result = p.output = p.input;
+}
+
+// First seed of problems of codes that channels_last computes by way of another convolution.
+constexpr int kFirstDerivedSeed = 14'000'000;
+void make_derived(ConvProblem& p, Device& device, Random& random) {
+  if (one_in(random, 2)) {
+    make_joined_pixels(p, device, random);
+  } else {
+    // Windows.
+    p.group = 1;
+    p.out_channels = 16 * between(random, 1, 9);
+    p.layouts = {one_in(random, 2) ? Layout::nhwc : Layout::nchw, Layout::nhwc, Layout::nhwc};
+    p.epilogue.pool = {};
+    if (one_in(random, 4)) {
+      p.spatial_rank = 1;
+      p.input[1] = p.filter[1] = p.output[1] = p.stride[1] = p.dilation[1] = 1;
+      p.pad_begin[1] = p.pad_end[1] = 0;
+    }
+    p.result = p.output;
+  }
   device.shared_memory_per_block = 227 * 1024;
   make_quantised(p, random);
 }
@@ -828,7 +846,7 @@ bool check_seed(const Algorithm& algorithm, int seed, Task task, bool prints_pla
   if (seed % 8 == 3) pad_left(problem, device, random);
   Spread spread;
   if (seed >= kFirstDerivedSeed) {
-    make_joined_pixels(problem, device, random);
+    make_derived(problem, device, random);
   } else if (seed >= kFirstQuantisedSeed) {
     make_codes(problem, device, random);
   } else if (seed >= kFirstChannelsLastMmaSeed) {

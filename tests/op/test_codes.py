@@ -24,6 +24,13 @@ CASES = {
     "pairs of pixels": ((2, 9, 11, 24), (144, 24, 1, 1), {}),
     "four pixels as one": ((4, 7, 5, 44), (20, 44, 1, 1), {}),
     "stem": ((2, 33, 31, 3), (64, 3, 7, 7), {"pads": [3] * 4, "strides": [2, 2]}),
+    "stem in NCHW": (
+        (2, 3, 33, 30),
+        (32, 3, 3, 5),
+        {"pads": [0, 2, 1, 5], "strides": [2, 3], "input_layout": "NCHW"},
+    ),
+    "one channel": ((3, 28, 28, 1), (16, 1, 5, 5), {"pads": [2] * 4, "dilations": [1, 2]}),
+    "1-D, few channels": ((2, 90, 5), (32, 5, 7), {"pads": [3, 4], "strides": [2]}),
     "odd": ((1, 5, 6, 5), (7, 5, 2, 3), {}),
     "1-D": ((2, 50, 16), (32, 16, 7), {"pads": [3, 3]}),
     "3-D": ((1, 4, 6, 6, 16), (16, 16, 3, 3, 3), {"pads": [0, 1, 1, 0, 1, 1]}),
@@ -44,7 +51,7 @@ EPILOGUES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_the_cpu_computes_the_definition(case, epilogue, has_residual):
     x_shape, w_shape, attributes = CASES[case]
-    both = attributes | EPILOGUES[epilogue] | NHWC
+    both = NHWC | attributes | EPILOGUES[epilogue]
     codes = drawn(x_shape, w_shape, has_residual=has_residual, x_zero_point=3, **both)
     result = _native.conv(
         codes.x,
@@ -96,7 +103,9 @@ def test_ties_are_rounded_to_even_and_results_saturate():
     ("x_shape", "w_shape", "attributes", "algorithm"),
     [
         ((64, 14, 14, 256), (256, 256, 3, 3), {"pads": [1] * 4}, "channels_last"),
-        ((64, 112, 112, 3), (64, 3, 7, 7), {"strides": [2, 2]}, "quantised"),
+        ((64, 112, 112, 3), (64, 3, 7, 7), {"strides": [2, 2]}, "channels_last"),
+        ((64, 3, 112, 112), (64, 3, 7, 7), {"strides": [2, 2], "input_layout": "NCHW"}, "channels_last"),
+        ((64, 112, 112, 3), (40, 3, 7, 7), {"strides": [2, 2]}, "quantised"),
         ((8, 56, 56, 96), (96, 1, 3, 3), {"group": 96}, "quantised"),
         ((64, 56, 56, 24), (144, 24, 1, 1), {}, "channels_last"),
         ((64, 56, 56, 144), (24, 144, 1, 1), {}, "channels_last"),
@@ -104,7 +113,7 @@ def test_ties_are_rounded_to_even_and_results_saturate():
     ],
 )
 def test_the_planner_chooses(x_shape, w_shape, attributes, algorithm):
-    problem = _native.Problem(x_shape, w_shape, type="uint8", **attributes, **NHWC)
+    problem = _native.Problem(x_shape, w_shape, type="uint8", **NHWC | attributes)
     assert _native.choose(problem, "cuda", **HOPPER) == algorithm
     assert _native.choose(problem, "cuda", compute_capability=80) == "quantised"
     assert _native.choose(problem, "cpu") == "quantised"
@@ -113,14 +122,18 @@ def test_the_planner_chooses(x_shape, w_shape, attributes, algorithm):
 @pytest.mark.parametrize(
     ("codes", "reason"),
     [
-        (drawn((1, 8, 8, 24), (16, 24, 3, 3), **NHWC), "it takes channels and filters in multiples of 16"),
+        (drawn((1, 8, 8, 16), (24, 16, 3, 3), **NHWC), "it takes channels and filters in multiples of 16"),
         (
-            drawn((1, 7, 9, 24), (16, 24, 1, 1), **NHWC),
+            drawn((1, 4, 8, 8, 24), (16, 24, 3, 1, 1), **NHWC),
+            "it takes channels and filters in multiples of 16",
+        ),
+        (
+            drawn((1, 7, 9, 16), (24, 16, 1, 1), **NHWC),
             "it takes channels and filters in multiples of 16, or of 8 or 4 if 2 or 4 divide the pixels of a "
             "1x1 convolution",
         ),
         (drawn((1, 8, 8, 16), (16, 16, 3, 3), y_type=np.float32, **NHWC), "its results of codes are codes"),
-        (drawn((1, 16, 8, 8), (16, 16, 3, 3)), "it takes x, y and the residual in NHWC"),
+        (drawn((1, 3, 8, 8), (16, 3, 3, 3)), "it takes x, y and the residual in NHWC"),
         (
             drawn((1, 4, 8, 8, 16), (16, 16, 3, 1, 1), x_zero_point=1, pads=[1, 0, 0, 1, 0, 0], **NHWC),
             "it takes codes with a zero point without padding along the depth",
@@ -207,7 +220,7 @@ def test_the_text_of_a_problem_says_what_its_arithmetic_has():
 def test_a_card_computes_the_definition(case, epilogue, has_residual):
     x_shape, w_shape, attributes = CASES[case]
     types = {"x_type": np.int8, "y_type": np.int8} if epilogue == "Clip" else {}
-    both = attributes | EPILOGUES[epilogue] | NHWC
+    both = NHWC | attributes | EPILOGUES[epilogue]
     for zero_point in (0, 3):
         codes = drawn(x_shape, w_shape, has_residual=has_residual, x_zero_point=zero_point, **types, **both)
         expected = codes.expected()
@@ -223,11 +236,12 @@ def test_a_card_computes_the_definition(case, epilogue, has_residual):
     [
         *("3x3", "stride", "one tap", "several images in a tile", "groups"),
         *("pairs of pixels", "four pixels as one"),
+        *("stem", "stem in NCHW", "one channel", "1-D, few channels"),
     ],
 )
 def test_every_kind_of_tiling_of_channels_last_is_the_definition(case, x_zero_point):
     x_shape, w_shape, attributes = CASES[case]
-    codes = drawn(x_shape, w_shape, x_zero_point=x_zero_point, **attributes, **NHWC)
+    codes = drawn(x_shape, w_shape, x_zero_point=x_zero_point, **NHWC | attributes)
     expected = codes.expected()
     count = len(_native.alternatives(codes.problem(), "channels_last", 1000))
     for tiling in sorted({0, 1, count // 2, count - 1} & set(range(count))):

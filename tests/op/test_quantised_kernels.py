@@ -82,8 +82,9 @@ def test_without_scratch_memory_one_kernel_needs_none(case):
 @pytest.mark.parametrize(
     ("case", "algorithm"),
     [
-        (DENSE["stem"], "quantised"),
+        (DENSE["stem, 24 filters"], "quantised"),
         (DEPTHWISE["3x3"], "quantised"),
+        (DENSE["stem"], "channels_last"),
         (((8, 56, 56, 64), (64, 64, 3, 3), {"pads": [1] * 4}), "channels_last"),
     ],
 )
@@ -143,7 +144,10 @@ def test_the_dense_kernel_takes_every_layout_and_type_of_y(layouts, y_type):
 @pytest.mark.parametrize("kernel_shape", [[2, 2], [3, 3], [5, 4]])
 @pytest.mark.parametrize(
     ("case", "algorithm"),
-    [("stem", "quantised"), ("depthwise, 3x3", "quantised"), ("dense", "channels_last")],
+    [
+        *(("stem", "quantised"), ("depthwise, 3x3", "quantised")),
+        *(("stem", "channels_last"), ("dense", "channels_last")),
+    ],
 )
 def test_maxima_of_codes_are_the_definition(case, algorithm, kernel_shape, has_residual):
     cases = {**CASES, "dense": ((2, 19, 18, 64), (64, 64, 3, 3), {"pads": [1] * 4})}

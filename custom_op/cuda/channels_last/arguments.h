@@ -30,7 +30,8 @@ constexpr int kConsumerThreads = 128 * kConsumerWarpgroups;
 constexpr int kProducerThreads = 64;
 constexpr int kThreads = kConsumerThreads + kProducerThreads;
 constexpr int kPixelWarp = kConsumerThreads / 32, kWeightWarp = kPixelWarp + 1;
-constexpr int kPrepareThreads = 256, kUnalignedThreads = 256;
+constexpr int kPrepareThreads = 256, kUnalignedThreads = 256, kWindowThreads = 256;
+constexpr int kWordCodes = 4, kUnitCodes = 16;
 
 constexpr int kMaxPixelStages = 8;
 constexpr int kMaxWeightStages = 24;
@@ -63,6 +64,17 @@ struct BlockState {
   Mbarrier mainloop_turn[kConsumerWarpgroups];
 };
 
+// Windows of x, see derived.h. A unit is kUnitCodes of a window.
+struct Windows {
+  FastDivisor channel_columns;  // codes of a channel in a window
+  FastDivisor window_units, rows;
+  int row_units;  // of all windows of a row; 0 without windows
+  int height, width, stride_width, dilation_width, pad_height, pad_width;
+  int channel_stride, position_stride;  // of x
+  bool has_rows_of_codes;               // the codes of neighbouring taps are neighbours in x
+  unsigned char* codes;
+};
+
 struct SharedOffsets {
   Offset<unsigned char> pixels, weights;
   Offset<unsigned char> results;  // the staged tiles of each consumer warpgroup; see stages_in_place
@@ -86,12 +98,14 @@ struct Arguments : Tensors<Element> {
   int block_filters, filters_per_group, channels_per_group;
 
   // Of the node, whose filter f % node_filters is filter f: of the weights, the bias, the scale, the offset.
-  FastDivisor node_filters, node_channels;  // of all conv groups; of one
+  FastDivisor node_filters;  // of all conv groups
+  int node_channels;         // of a conv group
+  Windows windows;
 
   int depth_taps, channel_chunks;  // K chunks: for each depth tap all chunks of channels
   int chunk_channels;
-  bool has_half_rows;  // there is one chunk, which fills at most half of a row
-  int taps;            // of height and width
+  int row_wgmmas;  // along K of a row; fewer than 4 for a single chunk that does not fill rows
+  int taps;        // of height and width
   int stride_depth, stride_height, stride_width;
   int dilation_depth, pad_depth, pad_height, pad_width;
 

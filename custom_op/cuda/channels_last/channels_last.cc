@@ -31,11 +31,13 @@
 // pairs of a row and a column, for which `sum_padding` writes the sums. A result chunk is 64 codes, half a
 // row.
 //
-// Some convolutions of codes are computed by way of another convolution, see derived.h.
+// Convolutions of codes with other channels than multiples of 16 are computed by way of a convolution that
+// TMA takes, see derived.h: with several pixels as one, or with windows of the input that `write_windows`
+// gathers.
 //
 // Limits: float32 in precision tf32, float16, bfloat16 and codes; compute capability 9.0; channels and
-// filters that are multiples of 16 bytes, with several groups of 128 bytes; at most 128 taps of height and
-// width.
+// filters of numbers that are multiples of 16 bytes, with several groups of 128 bytes; at most 128 taps of
+// height and width.
 
 #include <algorithm>
 #include <cstdint>
@@ -57,6 +59,7 @@
 #include "cuda/host/limits.h"
 #include "cuda/host/tensor_map.h"
 #include "cuda/host/text.h"
+#include "plan/epilogue_stage.h"
 
 namespace convswap {
 namespace channels_last {
@@ -79,6 +82,7 @@ std::vector<std::string> all_instances() {
     add(kernel, kCodes);
   }
   add("channels_last::sum_padding", kCodes);
+  add("channels_last::write_windows", kCodes);
   return names;
 }
 
@@ -128,7 +132,27 @@ void set_padding(const ConvProblem& problem, const Tiling& tiling, Arguments<voi
   arguments.dilation_width = narrow(problem.dilation[2]);
 }
 
-Arguments<void> arguments_of(const ConvProblem& node, const ConvProblem& problem, const Tiling& tiling) {
+Windows windows_of(const ConvProblem& node, const Derived& derived) {
+  Windows windows{};
+  if (!derived.has_windows()) return windows;
+  const ConvProblem& problem = derived.problem;
+  const int64_t units = problem.in_channels / kUnitCodes;
+  windows.channel_columns = FastDivisor(narrow(derived.window_columns));
+  windows.window_units = FastDivisor(narrow(units));
+  windows.rows = FastDivisor(narrow(problem.input[1]));
+  windows.row_units = narrow(problem.input[2] * units);
+  windows.height = narrow(node.input[1]), windows.width = narrow(node.input[2]);
+  windows.stride_width = narrow(node.stride[2]), windows.dilation_width = narrow(node.dilation[2]);
+  windows.pad_height = narrow(node.pad_begin[1]), windows.pad_width = narrow(node.pad_begin[2]);
+  const bool is_nhwc = node.layouts.input == Layout::nhwc;
+  windows.channel_stride = is_nhwc ? 1 : narrow(node.input_size());
+  windows.position_stride = is_nhwc ? narrow(node.in_channels) : 1;
+  windows.has_rows_of_codes = windows.position_stride * windows.dilation_width == 1;
+  return windows;
+}
+
+Arguments<void> arguments_of(const ConvProblem& node, const Derived& derived, const Tiling& tiling) {
+  const ConvProblem& problem = derived.problem;
   Arguments<void> arguments{};
   arguments.work_tiles = narrow(tiling.work_tiles);
   arguments.filter_blocks = FastDivisor(narrow(problem.group * tiling.filter_blocks));
@@ -145,11 +169,12 @@ Arguments<void> arguments_of(const ConvProblem& node, const ConvProblem& problem
   arguments.filters_per_group = narrow(problem.filters_per_group());
   arguments.channels_per_group = narrow(problem.channels_per_group());
   arguments.node_filters = FastDivisor(narrow(node.out_channels));
-  arguments.node_channels = FastDivisor(narrow(node.channels_per_group()));
+  arguments.node_channels = narrow(node.channels_per_group());
+  arguments.windows = windows_of(node, derived);
   arguments.depth_taps = narrow(problem.filter[0]);
   arguments.channel_chunks = narrow(tiling.channel_chunks);
   arguments.chunk_channels = narrow(chunk_channels(problem));
-  arguments.has_half_rows = row_wgmmas(problem) == 2;
+  arguments.row_wgmmas = row_wgmmas(problem);
   arguments.taps = narrow(problem.filter[1] * problem.filter[2]);
   arguments.filter_taps = narrow(node.filter_size());
   arguments.unaligned = nhwc_conv_of(node);
@@ -197,6 +222,9 @@ class ChannelsLastPlan final : public Plan {
         instance_name("channels_last::kernel", element, tiling.instance.arguments()),
         instance_name("channels_last::unaligned", element)};
     if (has_padding_sums(problem)) names.push_back(instance_name("channels_last::sum_padding", element));
+    if (derived_of(problem).has_windows()) {
+      names.push_back(instance_name("channels_last::write_windows", element));
+    }
     return names;
   }
 
@@ -204,7 +232,7 @@ class ChannelsLastPlan final : public Plan {
       : derived_(derived_of(problem)),
         device_(device),
         tiling_(tiling),
-        arguments_(arguments_of(problem, derived_.problem, tiling)) {
+        arguments_(arguments_of(problem, derived_, tiling)) {
     const DeviceGuard guard(device_.index);
     const std::vector<std::string> names = kernel_names(problem, tiling);
     units_ = problem.group * tiling.filter_blocks * weight_units(derived_.problem, tiling);
@@ -225,19 +253,30 @@ class ChannelsLastPlan final : public Plan {
                       Dim3(kPrepareThreads), 0, Start::in_turn};
       sum_padding_.start = earliest_start(sum_padding_.kernel);
     }
+    if (derived_.has_windows()) {
+      const int64_t threads = round_up(std::min(kWindowThreads, arguments_.windows.row_units), 32);
+      write_windows_ = {find_kernel(names.back(), device, sizeof(Arguments<void>)),
+                        Dim3(static_cast<unsigned>(derived_.problem.batch * derived_.problem.input[1])),
+                        Dim3(static_cast<unsigned>(threads)), 0, Start::in_turn};
+      write_windows_.start = earliest_start(write_windows_.kernel);
+    }
     allow_shared_memory(multiply_.kernel, device.shared_memory_per_block);
     prepare_.start = earliest_start(prepare_.kernel);
     multiply_.start = earliest_start(multiply_.kernel);
     unaligned_.start = earliest_start(unaligned_.kernel);
   }
 
-  std::size_t scratch_bytes() const override { return prepared_form().bytes; }
+  // The prepared weights, then the windows.
+  std::size_t scratch_bytes() const override {
+    return aligned(prepared_form().bytes) +
+           static_cast<std::size_t>(write_windows_.grid.total() * arguments_.windows.row_units * kUnitCodes);
+  }
 
   PreparedForm prepared_form() const override {
     // The sums depend on the borders, and so on the size of the image.
     return {static_cast<std::size_t>(weight_bytes() + sums_ * int64_t{sizeof(int)}),
-            joined("channels_last of ", tiling_.instance.block_filters(), " filters of ",
-                   derived_.joined_pixels, " pixels", text_of_borders())};
+            joined("channels_last of ", tiling_.instance.block_filters(), " filters, ", text_of_derivation(),
+                   text_of_borders())};
   }
 
   void prepare(const void* weights, void* prepared, void* stream) const override {
@@ -256,16 +295,23 @@ class ChannelsLastPlan final : public Plan {
     static_cast<Tensors<void>&>(arguments) = tensors_of(tensors, execution);
     const ConvProblem& problem = derived_.problem;
     if (problem.is_quantised()) bind_tensors(tensors, arguments.conv);
+    ConvTensors taken = tensors;
+    if (derived_.has_windows()) {
+      arguments.windows.codes =
+          static_cast<unsigned char*>(execution.scratch) + aligned(prepared_form().bytes);
+      taken.x = arguments.windows.codes;
+    }
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_.index);
-    if (!are_aligned(tensors, kTensorMapAlignment)) {
+    if (!are_aligned(taken, kTensorMapAlignment)) {
       return enqueue(unaligned_, execution.stream, parameters);
     }
     const bool has_weights = execution.prepared_weights != nullptr;
     if (!has_weights) prepare(tensors.w, execution.scratch, execution.stream);
     set_prepared(arguments, has_weights ? const_cast<void*>(execution.prepared_weights) : execution.scratch);
     const TensorBox output = output_box(problem, tiling_);
-    arguments.x_map = make_tensor_map(input_box(problem, tiling_), problem.type, tensors.x);
+    if (derived_.has_windows()) enqueue(write_windows_, execution.stream, parameters);
+    arguments.x_map = make_tensor_map(input_box(problem, tiling_), problem.type, taken.x);
     arguments.y_map = make_tensor_map(output, problem.type, tensors.y);
     if (tensors.z != nullptr) arguments.residual_map = make_tensor_map(output, problem.type, tensors.z);
     enqueue(multiply_, execution.stream, parameters);
@@ -273,15 +319,16 @@ class ChannelsLastPlan final : public Plan {
 
   std::vector<KernelFacts> kernels() const override {
     const DeviceGuard guard(device_.index);
-    return {kernel_facts("channels_last", multiply_)};
+    std::vector<KernelFacts> facts = {kernel_facts("channels_last", multiply_)};
+    if (derived_.has_windows()) facts.push_back(kernel_facts("channels_last windows", write_windows_));
+    return facts;
   }
 
   std::string describe() const override {
     const ConvProblem& problem = derived_.problem;
-    return joined(derived_.joined_pixels == 1 ? "" : joined(derived_.joined_pixels, " pixels as one, "),
-                  tiling_.instance.block_filters(), " filters x ", tiling_.images, " x ", tiling_.rows, " x ",
-                  tiling_.columns, " outputs, ", k_chunks(problem, tiling_), " x ",
-                  tiling_.tap_offsets.size(), " x ", row_wgmmas(problem), " wgmmas m64n",
+    return joined(text_of_derivation(), tiling_.instance.block_filters(), " filters x ", tiling_.images,
+                  " x ", tiling_.rows, " x ", tiling_.columns, " outputs, ", k_chunks(problem, tiling_),
+                  " x ", tiling_.tap_offsets.size(), " x ", row_wgmmas(problem), " wgmmas m64n",
                   tiling_.instance.positions(), "k", kWgmmaBytes / bytes_per_element(problem.type), ", ",
                   tiling_.pixel_stages, " stages of pixels and ", tiling_.weight_stages, " of weights, ",
                   multiply_.grid.x, " blocks of ", kThreads, " threads, ", tiling_.shared_bytes,
@@ -289,6 +336,11 @@ class ChannelsLastPlan final : public Plan {
   }
 
  private:
+  std::string text_of_derivation() const {
+    if (derived_.has_windows()) return joined("windows of ", derived_.problem.in_channels, " codes, ");
+    return derived_.joined_pixels == 1 ? "" : joined(derived_.joined_pixels, " pixels as one, ");
+  }
+
   // The ranges of taps of both axes, for the name of prepared weights with sums of padding.
   std::string text_of_borders() const {
     std::string text;
@@ -315,14 +367,16 @@ class ChannelsLastPlan final : public Plan {
   Device device_;
   Tiling tiling_;
   Arguments<void> arguments_;
-  Launch prepare_, sum_padding_, multiply_, unaligned_;
+  Launch prepare_, sum_padding_, write_windows_, multiply_, unaligned_;
   int64_t units_ = 0, sums_ = 0;
 };
 
 class ChannelsLast final : public AlgorithmByTiling<ChannelsLastPlan, cheapest_tilings> {
  public:
   std::string_view name() const override { return "channels_last"; }
-  bool takes_layouts(const ConvProblem& problem) const override { return has_nhwc_tensors(problem); }
+  bool takes_layouts(const ConvProblem& problem) const override {
+    return has_nhwc_tensors(derived_of(problem).problem);
+  }
   bool takes_codes() const override { return true; }
   bool fuses(const ConvProblem& problem) const override {
     return problem.epilogue.pool.kind == PoolKind::none;
@@ -343,7 +397,8 @@ class ChannelsLast final : public AlgorithmByTiling<ChannelsLastPlan, cheapest_t
     if (std::string reason = why_not_hopper(device); !reason.empty()) return reason;
     if (std::string reason = why_not_sizes(node); !reason.empty()) return reason;
     if (node.input_size() == 0) return "the input is empty";
-    const ConvProblem problem = derived_of(node).problem;
+    const Derived derived = derived_of(node);
+    const ConvProblem& problem = derived.problem;
     // Rows of a group's channels begin at a multiple of 128 bytes, as do its filters'.
     const int64_t multiple = problem.group == 1
                                  ? static_cast<int64_t>(kTensorMapAlignment) / bytes_per_element(problem.type)
@@ -375,6 +430,10 @@ class ChannelsLast final : public AlgorithmByTiling<ChannelsLastPlan, cheapest_t
     return why_not_32_bit_indices(
         {problem.in_channels, problem.out_channels, problem.batch, problem.batch * problem.output_size(),
          problem.out_channels * problem.channels_per_group() * problem.filter_size(),
+         derived.has_windows()
+             ? std::max({node.in_channels * node.input_size(), problem.batch * problem.input[1],
+                         problem.in_channels * problem.input[2]})
+             : 0,
          padded_input(problem, 0), padded_input(problem, 1), padded_input(problem, 2)});
   }
 };

@@ -39,6 +39,43 @@ AxisTaps taps_of(const ConvProblem& problem, int axis) {
   return taps;
 }
 
+// Nanoseconds of `kernel`. Blocks compute work tiles one after the other: the tensor cores' time of a tile,
+// or the time in which its pixels and weights come from the second-level cache, and what a tile costs
+// besides.
+double kernel_cost(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
+  const auto& costs = costs_of(device).channels_last;
+  const double multiprocessors = std::max(1, device.multiprocessors);
+  const double units = to_double(weight_units(problem, tiling));
+  const double warpgroups = tiling.instance.shares_pixels ? kConsumerWarpgroups : 1;
+  const double columns = warpgroups * tiling.instance.positions() * costs.column;
+  const double multiplying = units * (costs.unit + columns * row_wgmmas(problem) / 4);
+  const double pixel_bytes = to_double(k_chunks(problem, tiling) * tiling.loaded_bytes());
+  const double weight_bytes = tiling.keeps_weights ? 0 : units * to_double(tiling.weight_stage_bytes());
+  const double loading = (pixel_bytes + weight_bytes) * multiprocessors / costs.cache;
+  const double outputs = to_double(tiling.outputs()), result_rows = outputs * tiling.result_chunks;
+  // The results of warpgroups that take turns are stored while the other multiplies.
+  const double storing = costs.tile * tiling.result_chunks / tiling.staged_chunks +
+                         costs.result * result_rows * (tiling.instance.shares_pixels ? 1 : 0.5) +
+                         activation_cycles(problem.epilogue, costs_of(device)) * costs.activation * outputs;
+  const double waves = std::ceil(to_double(tiling.work_tiles) / multiprocessors);
+  // Two stages of pixels do not hide all loads.
+  const double exposed =
+      tiling.pixel_stages > 2 ? 0 : costs.exposed * pixel_bytes * multiprocessors / costs.cache;
+  const double computing = costs.begin + waves * (std::max(multiplying, loading) + storing + exposed);
+  const double memory = to_double(problem.tensor_bytes()) / costs.memory;
+  return costs.launch + overlapped({computing, memory});
+}
+
+// Nanoseconds of `write_windows`, by its memory traffic.
+double windows_cost(const ConvProblem& node, const Derived& derived, const Device& device) {
+  if (!derived.has_windows()) return 0;
+  const auto& costs = costs_of(device).channels_last;
+  const ConvProblem& problem = derived.problem;
+  const int64_t codes =
+      node.batch * (node.in_channels * node.input_size() + problem.in_channels * problem.input_size());
+  return costs.launch + to_double(codes) / costs.memory;
+}
+
 class Search {
  public:
   Search(const ConvProblem& problem, const Device& device)
@@ -133,7 +170,7 @@ class Search {
                         ceil_divide(problem_.output[1], rows) * ceil_divide(problem_.output[2], columns) *
                         ceil_divide(problem_.batch, images);
     if (!lay_out(tiling)) return false;
-    tiling.cost = cost_of(problem_, device_, tiling);
+    tiling.cost = kernel_cost(problem_, device_, tiling);
     found_.push_back(std::move(tiling));
     return true;
   }
@@ -206,38 +243,12 @@ int64_t k_chunks(const ConvProblem& problem, const Tiling& tiling) {
 }
 
 int row_wgmmas(const ConvProblem& problem) {
-  return problem.channels_per_group() * bytes_per_element(problem.type) <= kRowBytes / 2 ? 2 : 4;
+  const int64_t bytes = problem.channels_per_group() * bytes_per_element(problem.type);
+  return bytes <= kRowBytes / 4 ? 1 : bytes <= kRowBytes / 2 ? 2 : 4;
 }
 
 int64_t weight_units(const ConvProblem& problem, const Tiling& tiling) {
   return k_chunks(problem, tiling) * problem.filter[1] * problem.filter[2];
-}
-
-// Blocks compute work tiles one after the other: the tensor cores' time of a tile, or the time in which its
-// pixels and weights come from the second-level cache, and what a tile costs besides.
-double cost_of(const ConvProblem& node, const Device& device, const Tiling& tiling) {
-  const ConvProblem problem = derived_of(node).problem;
-  const auto& costs = costs_of(device).channels_last;
-  const double multiprocessors = std::max(1, device.multiprocessors);
-  const double units = to_double(weight_units(problem, tiling));
-  const double warpgroups = tiling.instance.shares_pixels ? kConsumerWarpgroups : 1;
-  const double columns = warpgroups * tiling.instance.positions() * costs.column;
-  const double multiplying = units * (costs.unit + columns * row_wgmmas(problem) / 4);
-  const double pixel_bytes = to_double(k_chunks(problem, tiling) * tiling.loaded_bytes());
-  const double weight_bytes = tiling.keeps_weights ? 0 : units * to_double(tiling.weight_stage_bytes());
-  const double loading = (pixel_bytes + weight_bytes) * multiprocessors / costs.cache;
-  const double outputs = to_double(tiling.outputs()), result_rows = outputs * tiling.result_chunks;
-  // The results of warpgroups that take turns are stored while the other multiplies.
-  const double storing = costs.tile * tiling.result_chunks / tiling.staged_chunks +
-                         costs.result * result_rows * (tiling.instance.shares_pixels ? 1 : 0.5) +
-                         activation_cycles(problem.epilogue, costs_of(device)) * costs.activation * outputs;
-  const double waves = std::ceil(to_double(tiling.work_tiles) / multiprocessors);
-  // Two stages of pixels do not hide all loads.
-  const double exposed =
-      tiling.pixel_stages > 2 ? 0 : costs.exposed * pixel_bytes * multiprocessors / costs.cache;
-  const double computing = costs.begin + waves * (std::max(multiplying, loading) + storing + exposed);
-  const double memory = to_double(problem.tensor_bytes()) / costs.memory;
-  return costs.launch + overlapped({computing, memory});
 }
 
 int64_t stride_phases(const ConvProblem& problem) {
@@ -264,8 +275,16 @@ std::vector<TapRange> tap_ranges(const ConvProblem& problem, int axis) {
   return ranges;
 }
 
+double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
+  const Derived derived = derived_of(problem);
+  return kernel_cost(derived.problem, device, tiling) + windows_cost(problem, derived, device);
+}
+
 std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
-  return Search(derived_of(problem).problem, device).run();
+  const Derived derived = derived_of(problem);
+  std::vector<Tiling> tilings = Search(derived.problem, device).run();
+  for (Tiling& tiling : tilings) tiling.cost += windows_cost(problem, derived, device);
+  return tilings;
 }
 
 }  // namespace convswap::channels_last

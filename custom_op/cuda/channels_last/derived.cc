@@ -1,5 +1,7 @@
 #include "cuda/channels_last/derived.h"
 
+#include "conv/arithmetic.h"
+#include "cuda/channels_last/arguments.h"
 #include "cuda/host/limits.h"
 #include "cuda/host/tensor_map.h"
 
@@ -35,13 +37,37 @@ ConvProblem with_joined_pixels(const ConvProblem& problem, int64_t pixels) {
   return to;
 }
 
+bool takes_windows(const ConvProblem& node) {
+  const auto [input, output, residual] = node.layouts;
+  return node.group == 1 && node.spatial_rank < 3 && node.out_channels % kAlignment == 0 &&
+         output == Layout::nhwc && (!node.epilogue.has_residual || residual == Layout::nhwc);
+}
+
+ConvProblem with_windows(const ConvProblem& node, int64_t columns) {
+  ConvProblem to = node;
+  to.layouts.input = Layout::nhwc;
+  to.in_channels = round_up(node.in_channels * columns, kAlignment);
+  // The rows that some output reads.
+  const int64_t rows = (node.output[1] - 1) * node.stride[1] + (node.filter[1] - 1) * node.dilation[1] + 1;
+  to.input = {1, rows, node.output[2]};
+  to.filter[2] = to.stride[2] = to.dilation[2] = 1;
+  to.pad_begin = to.pad_end = {0, 0, 0};
+  return to;
+}
+
 }  // namespace
 
 Derived derived_of(const ConvProblem& node) {
   if (!node.is_quantised()) return {node};
-  if (node.in_channels % kAlignment == 0 && node.out_channels % kAlignment == 0) return {node};
-  const int64_t pixels = joined_pixels_of(node);
-  return pixels == 1 ? Derived{node} : Derived{with_joined_pixels(node, pixels), pixels};
+  if (has_nhwc_tensors(node) && node.in_channels % kAlignment == 0 && node.out_channels % kAlignment == 0) {
+    return {node};
+  }
+  if (const int64_t pixels = joined_pixels_of(node); pixels > 1) {
+    return {with_joined_pixels(node, pixels), pixels};
+  }
+  if (!takes_windows(node)) return {node};
+  const int64_t columns = round_up(node.filter[2], int64_t{kWordCodes});
+  return {with_windows(node, columns), 1, columns};
 }
 
 }  // namespace convswap::channels_last

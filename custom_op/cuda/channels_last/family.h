@@ -71,7 +71,7 @@ int64_t stride_phases(const ConvProblem& problem);
 std::vector<TapRange> tap_ranges(const ConvProblem& problem, int axis);
 // K chunks: for each depth tap all chunks of channels.
 int64_t k_chunks(const ConvProblem& problem, const Tiling& tiling);
-// Wgmmas along K of a row of pixels: 4, or 2 if all channels take half of a row.
+// Wgmmas along K of a row of pixels: 4, or 2 or 1 if all channels take half or a quarter of a row.
 int row_wgmmas(const ConvProblem& problem);
 // Weight stages of one filter block: a tap of a K chunk each.
 int64_t weight_units(const ConvProblem& problem, const Tiling& tiling);

@@ -67,17 +67,27 @@ __device__ inline int filter_of_row(int row) {
 }
 
 // The weight of a conv group's filter at a channel and tap of the convolution that `kernel` computes; 0
-// beyond the filters and channels, and between different pixels of joined ones.
+// beyond the filters and channels, between different pixels of joined ones, and beyond the columns of a
+// filter in a window.
 template <typename Element>
 __device__ inline Element weight_at(const Arguments<Element>& problem, int group, int filter, int channel,
                                     int tap) {
   if (filter >= problem.filters_per_group || channel >= problem.channels_per_group) return Element{};
-  int y_pixel = filter, x_pixel = channel;
-  const int k = div_mod(y_pixel, problem.node_filters), c = div_mod(x_pixel, problem.node_channels);
-  if (x_pixel != y_pixel) return Element{};
-  const long long row = (static_cast<long long>(group) * problem.filters_per_group + k) *
-                        static_cast<int>(problem.node_channels.divisor);
-  return Operand<Element>::of_weight(problem.w[(row + c) * problem.filter_taps + tap]);
+  int y_pixel = filter;
+  const int k = div_mod(y_pixel, problem.node_filters);
+  int c = channel;
+  if (problem.windows.row_units > 0) {
+    const int column = div_mod(c, problem.windows.channel_columns);
+    const int columns = static_cast<int>(problem.conv.conv.filter[2]);
+    if (column >= columns || c >= problem.node_channels) return Element{};
+    tap = tap * columns + column;
+  } else {
+    c -= y_pixel * problem.node_channels;
+    if (!is_inside(c, problem.node_channels)) return Element{};
+  }
+  const long long row = static_cast<long long>(group) * problem.filters_per_group + k;
+  return Operand<Element>::of_weight(
+      problem.w[(row * problem.node_channels + c) * problem.filter_taps + tap]);
 }
 
 // Writes the weights in the order and the swizzle in which `kernel` loads them. A block takes one unit: a tap
@@ -138,6 +148,68 @@ __global__ void __launch_bounds__(kPrepareThreads)
     }
   }
   problem.padding_sums[i] = problem.conv.quantization.x_zero_point * sum;
+}
+
+// Loads four codes at any address: those of one or two words.
+template <typename Code>
+__device__ inline unsigned load_codes(const Code* codes) {
+  const unsigned shift = reinterpret_cast<unsigned long long>(codes) % kWordCodes;
+  const unsigned* const words = reinterpret_cast<const unsigned*>(codes - shift);
+  // The second word may lie beyond the tensor.
+  return shift == 0 ? words[0] : __byte_perm(words[0], words[1], 0x3210 + 0x1111 * shift);
+}
+
+// Writes the windows of x. A block takes a row of an image, a thread some of its units. Neighbouring threads
+// write neighbouring units, and read neighbouring columns.
+template <typename Element>
+__global__ void __launch_bounds__(kWindowThreads)
+    write_windows(const __grid_constant__ Arguments<Element> problem) {
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  const Windows& windows = problem.windows;
+  int image = static_cast<int>(blockIdx.x);
+  const int row = div_mod(image, windows.rows) - windows.pad_height;
+  const bool is_row = is_inside(row, windows.height);
+  const Element* const x = static_cast<const Element*>(problem.conv.x) +
+                           image * problem.conv.x_strides.image +
+                           row * windows.width * windows.position_stride;
+  const int columns = static_cast<int>(windows.channel_columns.divisor);
+  uint4* const to =
+      reinterpret_cast<uint4*>(windows.codes) + static_cast<long long>(blockIdx.x) * windows.row_units;
+  for (int unit = static_cast<int>(threadIdx.x); unit < windows.row_units;
+       unit += static_cast<int>(blockDim.x)) {
+    int position = unit;
+    int channel = div_mod(position, windows.window_units) * kUnitCodes;
+    int tap = div_mod(channel, windows.channel_columns);
+    const int first = position * windows.stride_width - windows.pad_width;
+    unsigned words[kUnitCodes / kWordCodes];
+    const auto set_words = [&](const auto& word_at) {
+#pragma unroll
+      for (unsigned& word : words) {
+        // Codes beyond the channels are multiplied by 0.
+        word = word_at(min(channel, problem.node_channels - 1) * windows.channel_stride, tap);
+        tap += kWordCodes;
+        if (tap == columns) tap = 0, ++channel;
+      }
+    };
+    if (is_row && windows.has_rows_of_codes && first >= 0 && first + columns <= windows.width) {
+      set_words([&](int offset, int column) { return load_codes(x + (offset + first + column)); });
+    } else {
+      set_words([&](int offset, int first_tap) {
+        unsigned word = 0;
+#pragma unroll 1
+        for (int i = 0; i < kWordCodes; ++i) {
+          const int column = first + (first_tap + i) * windows.dilation_width;
+          const int code = is_row && is_inside(column, windows.width)
+                               ? x[offset + column * windows.position_stride]
+                               : problem.conv.quantization.x_zero_point;
+          word |= (code & 0xffu) << 8 * i;
+        }
+        return word;
+      });
+    }
+    to[unit] = make_uint4(words[0], words[1], words[2], words[3]);
+  }
 }
 
 // Computes one output per thread from tensors at any addresses; TMA needs multiples of 16 bytes.
@@ -690,7 +762,9 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
     typename Operand<Element>::Accumulator accumulators[kAccumulatorTiles][4];
     set_to_initial(filters, accumulators);
     const int weights_offset = kSharesPixels ? warpgroup * kFilterBlockBytes : 0;
-    const int last_stage = problem.has_half_rows
+    const int last_stage = problem.row_wgmmas == 1
+                               ? mainloop<1>(problem, state, weights_offset, pixels, weights, accumulators)
+                           : problem.row_wgmmas == 2
                                ? mainloop<2>(problem, state, weights_offset, pixels, weights, accumulators)
                                : mainloop<4>(problem, state, weights_offset, pixels, weights, accumulators);
     if (problem.takes_turns) mbarrier_arrive(&state.mainloop_turn[warpgroup ^ 1]);

@@ -30,6 +30,7 @@ std::vector<CompiledKernel> kernels_for(const char* name) {
     kernels.emplace_back(instance_name("channels_last::unaligned", name), unaligned<Element>);
     if constexpr (kIsCode<Element>) {
       kernels.emplace_back(instance_name("channels_last::sum_padding", name), sum_padding<Element>);
+      kernels.emplace_back(instance_name("channels_last::write_windows", name), write_windows<Element>);
       for (CompiledKernel& pool : pool_kernels_for<Element>(name)) kernels.push_back(std::move(pool));
     }
   }

@@ -61,9 +61,10 @@ class ConversionCosts:
     """Counts the elements of tensors that are not in the layout of the kernels that suit a node best.
 
     Those for NHWC suit a convolution of one group, or a depthwise one, whose channels and filters are
-    multiples of 8. Those of QuantConv read NHWC if the channels are a multiple of 16, and write NHWC if the
-    filters are. A depthwise QuantConv needs a multiple of 4. So does a 1x1 QuantConv with stride 1, if 2 or 4
-    pixels, of which the tensor has a multiple, together have 16. An extent that is not known counts as one.
+    multiples of 8. Those of QuantConv write NHWC if the filters are a multiple of 16, and then read other
+    channels than a multiple of 16 in both layouts alike. A depthwise QuantConv needs a multiple of 4. So does
+    a 1x1 QuantConv with stride 1, if 2 or 4 pixels, of which the tensor has a multiple, together have 16. An
+    extent that is not known counts as one.
     """
 
     def __init__(self, types: ValueTypes) -> None:
@@ -80,28 +81,33 @@ class ConversionCosts:
     def unsuitable(self, node: ir.Node, layouts: NodeLayouts) -> Iterator[ir.Value]:
         """Yield the node's tensors in the other layout."""
         tensors = (node.inputs[0], residual_of(node), node.outputs[0])
-        suitable = self._suitable_quantised(node) if is_quant_op(node) else [self._suits_nhwc(node)] * 3
+        suitable: Sequence[bool | None] = (
+            self._suitable_quantised(node) if is_quant_op(node) else [self._suits_nhwc(node)] * 3
+        )
         for value, is_nhwc, suits_nhwc in zip(tensors, layouts, suitable, strict=True):
-            if value is not None and is_nhwc != suits_nhwc:
+            if value is not None and suits_nhwc not in (is_nhwc, None):
                 yield value
 
     def transpose(self, value: ir.Value) -> float:
         """Return the elements of `value`."""
         return float(math.prod(extent or 1 for extent in self._types.axes(value)))
 
-    def _suitable_quantised(self, node: ir.Node) -> NodeLayouts:
-        """Return the tensors of a QuantConv that suit its kernels in NHWC."""
+    def _suitable_quantised(self, node: ir.Node) -> tuple[bool | None, bool, bool]:
+        """Return whether data, residual and result suit the kernels of QuantConv in NHWC.
+
+        None stands for data that suit them in both layouts.
+        """
         shape = self._types.static_shape(node.inputs[1]) if node.inputs[1] is not None else None
         try:
             group = read_int(node, "group", 1)
             if shape is None or len(shape) < 3 or not (group == 1 or group == shape[1] * group == shape[0]):
-                return NodeLayouts(False, False, False)
+                return False, False, False
             at_once = _DEPTHWISE_CODES_AT_ONCE if group > 1 else self._codes_at_once(node, shape)
         except NotFusable:
-            return NodeLayouts(False, False, False)
-        reads = shape[1] * group % at_once == 0
+            return False, False, False
         writes = shape[0] % at_once == 0
-        return NodeLayouts(reads, writes, writes)
+        reads = shape[1] * group % at_once == 0 or (None if writes else False)
+        return reads, writes, writes
 
     def _codes_at_once(self, node: ir.Node, weights: Sequence[int]) -> int:
         """Return the channels of codes that the tensor cores' kernels for one group load at once."""
