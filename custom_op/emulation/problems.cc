@@ -498,7 +498,7 @@ void make_derived(ConvProblem& p, Device& device, Random& random) {
   } else {
     // Windows.
     p.group = 1;
-    p.out_channels = 16 * between(random, 1, 9);
+    p.out_channels = one_in(random, 2) ? 4 * between(random, 1, 16) : 16 * between(random, 1, 9);
     p.layouts = {one_in(random, 2) ? Layout::nhwc : Layout::nchw, Layout::nhwc, Layout::nhwc};
     p.epilogue.pool = {};
     if (one_in(random, 4)) {

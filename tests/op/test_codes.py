@@ -30,6 +30,12 @@ CASES = {
         {"pads": [0, 2, 1, 5], "strides": [2, 3], "input_layout": "NCHW"},
     ),
     "one channel": ((3, 28, 28, 1), (16, 1, 5, 5), {"pads": [2] * 4, "dilations": [1, 2]}),
+    "stem of 24 filters": (
+        (2, 3, 19, 18),
+        (24, 3, 3, 3),
+        {"strides": [2, 2], "pads": [1] * 4, "input_layout": "NCHW"},
+    ),
+    "four columns of y as one": ((2, 9, 12, 1), (16, 1, 5, 5), {"pads": [1, 2, 3, 2]}),
     "1-D, few channels": ((2, 90, 5), (32, 5, 7), {"pads": [3, 4], "strides": [2]}),
     "odd": ((1, 5, 6, 5), (7, 5, 2, 3), {}),
     "1-D": ((2, 50, 16), (32, 16, 7), {"pads": [3, 3]}),
@@ -109,6 +115,7 @@ def test_ties_are_rounded_to_even_and_results_saturate():
         ((8, 56, 56, 96), (96, 1, 3, 3), {"group": 96}, "quantised"),
         ((64, 56, 56, 24), (144, 24, 1, 1), {}, "channels_last"),
         ((64, 56, 56, 144), (24, 144, 1, 1), {}, "channels_last"),
+        ((64, 112, 112, 32), (16, 32, 1, 1), {}, "channels_last"),
         ((1, 7, 7, 144), (24, 144, 1, 1), {}, "quantised"),
     ],
 )
@@ -122,15 +129,14 @@ def test_the_planner_chooses(x_shape, w_shape, attributes, algorithm):
 @pytest.mark.parametrize(
     ("codes", "reason"),
     [
-        (drawn((1, 8, 8, 16), (24, 16, 3, 3), **NHWC), "it takes channels and filters in multiples of 16"),
+        (
+            drawn((1, 8, 8, 16), (20, 16, 3, 3), **NHWC),
+            "it takes channels and filters in multiples of 16, or filters of 8 or 4 if 2 or 4 divide the "
+            "columns of y",
+        ),
         (
             drawn((1, 4, 8, 8, 24), (16, 24, 3, 1, 1), **NHWC),
             "it takes channels and filters in multiples of 16",
-        ),
-        (
-            drawn((1, 7, 9, 16), (24, 16, 1, 1), **NHWC),
-            "it takes channels and filters in multiples of 16, or of 8 or 4 if 2 or 4 divide the pixels of a "
-            "1x1 convolution",
         ),
         (drawn((1, 8, 8, 16), (16, 16, 3, 3), y_type=np.float32, **NHWC), "its results of codes are codes"),
         (drawn((1, 3, 8, 8), (16, 3, 3, 3)), "it takes x, y and the residual in NHWC"),
@@ -236,7 +242,8 @@ def test_a_card_computes_the_definition(case, epilogue, has_residual):
     [
         *("3x3", "stride", "one tap", "several images in a tile", "groups"),
         *("pairs of pixels", "four pixels as one"),
-        *("stem", "stem in NCHW", "one channel", "1-D, few channels"),
+        *("stem", "stem in NCHW", "stem of 24 filters", "one channel", "four columns of y as one"),
+        *("1-D, few channels",),
     ],
 )
 def test_every_kind_of_tiling_of_channels_last_is_the_definition(case, x_zero_point):

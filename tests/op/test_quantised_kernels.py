@@ -82,7 +82,7 @@ def test_without_scratch_memory_one_kernel_needs_none(case):
 @pytest.mark.parametrize(
     ("case", "algorithm"),
     [
-        (DENSE["stem, 24 filters"], "quantised"),
+        (DENSE["few filters"], "quantised"),
         (DEPTHWISE["3x3"], "quantised"),
         (DENSE["stem"], "channels_last"),
         (((8, 56, 56, 64), (64, 64, 3, 3), {"pads": [1] * 4}), "channels_last"),

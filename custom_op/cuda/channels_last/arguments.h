@@ -69,7 +69,8 @@ struct Windows {
   FastDivisor channel_columns;  // codes of a channel in a window
   FastDivisor window_units, rows;
   int row_units;  // of all windows of a row; 0 without windows
-  int height, width, stride_width, dilation_width, pad_height, pad_width;
+  int height, width, dilation_width, pad_height, pad_width;
+  int stride_width, pixel_columns;      // columns of x from window to window, and between joined pixels of y
   int channel_stride, position_stride;  // of x
   bool has_rows_of_codes;               // the codes of neighbouring taps are neighbours in x
   unsigned char* codes;

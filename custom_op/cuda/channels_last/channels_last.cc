@@ -142,7 +142,9 @@ Windows windows_of(const ConvProblem& node, const Derived& derived) {
   windows.rows = FastDivisor(narrow(problem.input[1]));
   windows.row_units = narrow(problem.input[2] * units);
   windows.height = narrow(node.input[1]), windows.width = narrow(node.input[2]);
-  windows.stride_width = narrow(node.stride[2]), windows.dilation_width = narrow(node.dilation[2]);
+  windows.stride_width = narrow(node.stride[2] * derived.joined_pixels);
+  windows.pixel_columns = narrow(node.stride[2]);
+  windows.dilation_width = narrow(node.dilation[2]);
   windows.pad_height = narrow(node.pad_begin[1]), windows.pad_width = narrow(node.pad_begin[2]);
   const bool is_nhwc = node.layouts.input == Layout::nhwc;
   windows.channel_stride = is_nhwc ? 1 : narrow(node.input_size());
@@ -337,8 +339,9 @@ class ChannelsLastPlan final : public Plan {
 
  private:
   std::string text_of_derivation() const {
-    if (derived_.has_windows()) return joined("windows of ", derived_.problem.in_channels, " codes, ");
-    return derived_.joined_pixels == 1 ? "" : joined(derived_.joined_pixels, " pixels as one, ");
+    return joined(
+        derived_.has_windows() ? joined("windows of ", derived_.problem.in_channels, " codes, ") : "",
+        derived_.joined_pixels > 1 ? joined(derived_.joined_pixels, " pixels as one, ") : "");
   }
 
   // The ranges of taps of both axes, for the name of prepared weights with sums of padding.
@@ -406,8 +409,8 @@ class ChannelsLast final : public AlgorithmByTiling<ChannelsLastPlan, cheapest_t
     if (problem.channels_per_group() % multiple != 0 || problem.filters_per_group() % multiple != 0) {
       return joined("it takes channels and filters ", problem.group == 1 ? "" : "of a group ",
                     "in multiples of ", multiple,
-                    problem.is_quantised() && problem.filter_size() == 1
-                        ? ", or of 8 or 4 if 2 or 4 divide the pixels of a 1x1 convolution"
+                    problem.is_quantised() && problem.group == 1 && problem.spatial_rank < 3
+                        ? ", or filters of 8 or 4 if 2 or 4 divide the columns of y"
                         : "");
     }
     for (int axis = 1; axis < 3; ++axis) {

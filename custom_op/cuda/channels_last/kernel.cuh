@@ -77,9 +77,9 @@ __device__ inline Element weight_at(const Arguments<Element>& problem, int group
   const int k = div_mod(y_pixel, problem.node_filters);
   int c = channel;
   if (problem.windows.row_units > 0) {
-    const int column = div_mod(c, problem.windows.channel_columns);
+    const int column = div_mod(c, problem.windows.channel_columns) - y_pixel * problem.windows.pixel_columns;
     const int columns = static_cast<int>(problem.conv.conv.filter[2]);
-    if (column >= columns || c >= problem.node_channels) return Element{};
+    if (!is_inside(column, columns) || c >= problem.node_channels) return Element{};
     tap = tap * columns + column;
   } else {
     c -= y_pixel * problem.node_channels;
