@@ -82,6 +82,7 @@ struct SharedOffsets {
   Offset<unsigned char> discard;  // a row for results at positions without an output
   Offset<short> result_rows;      // row of a result chunk, or kNoOutput, for each position of a tile
   Offset<short> range_pairs;      // of codes, for each position of the tiles of both warpgroups
+  Offset<unsigned char> code_table;  // of codes: a code of y for each code of a sum
   Offset<BlockState> state;
 };
 

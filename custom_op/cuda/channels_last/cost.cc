@@ -189,6 +189,7 @@ class Search {
       shared.result_rows = block.place<short>(tiling.instance.positions());
       shared.range_pairs =
           block.place<short>(problem_.is_quantised() ? kConsumerWarpgroups * tiling.instance.positions() : 0);
+      shared.code_table = block.place<unsigned char>(problem_.is_quantised() ? kCodeCount : 0);
       shared.state = block.place<BlockState>(1);
       if (block.end() > device_.shared_memory_per_block) return false;
       // The last columns of a wgmma read beyond the last stage, but not beyond the block's memory.

@@ -578,12 +578,33 @@ enum class CodeResults {
   shifted,   // the same, with an offset
   residual,  // scale, offset and a residual
   rounded,   // the same, with a rounding in front of the residual
+  tabled,    // scale and offset; a code of the sum has a code of y
   any,
 };
+
+// True if the results are functions of the codes of the sums.
+template <typename Element>
+__device__ inline bool has_code_table(const Arguments<Element>& problem) {
+  return problem.conv.quantization.has_sum_values && problem.conv.z == nullptr;
+}
+
+// Writes the code of y for each code of a sum, from the least on, to shared memory.
+template <typename Element>
+__device__ inline void write_code_table(const Arguments<Element>& problem) {
+  const NaiveQuantisedConv& conv = problem.conv;
+  unsigned char* const table = shared_memory_at(problem.shared.code_table);
+  for (int i = static_cast<int>(threadIdx.x); i < kCodeCount; i += kThreads) {
+    float value[1] = {conv.sum_values[i]};
+    apply_activation(problem.epilogue_params, value);
+    table[i] =
+        static_cast<unsigned char>(requantize::result_code(conv.quantization, value[0], conv.y_min_code));
+  }
+}
 
 template <typename Element>
 __device__ inline CodeResults code_results(const Arguments<Element>& problem) {
   const bool rounds = problem.conv.quantization.rounds_sum;
+  if (has_code_table(problem)) return CodeResults::tabled;
   if (!problem.epilogue_params.only_clamps || problem.conv.quantization.has_sum_values)
     return CodeResults::any;
   if (problem.conv.z != nullptr) return rounds ? CodeResults::rounded : CodeResults::residual;
@@ -640,10 +661,17 @@ __device__ inline void stage_codes(const Arguments<Element>& problem, const Code
   // have its columns.
   const int matrix = lane / 8;
   // Codes saturate when they are packed, if adding the rounder has not overflowed before.
-  const bool has_limits =
-      problem.limits.are_narrower || kResults == CodeResults::any || !__all_sync(~0u, filters.is_bounded);
-  const float least = problem.limits.least, most = problem.limits.most;
-  const CodePacking packing(problem.conv.quantization.y_zero_point, problem.conv.y_min_code);
+  constexpr bool kIsTabled = kResults == CodeResults::tabled;
+  const bool has_limits = (!kIsTabled && problem.limits.are_narrower) || kResults == CodeResults::any ||
+                          !__all_sync(~0u, filters.is_bounded);
+  const int sum_distance = problem.conv.quantization.sum_zero_point - requantize::kMinCode<Element>;
+  const float least = kIsTabled ? static_cast<float>(-sum_distance) : problem.limits.least;
+  const float most = kIsTabled ? least + 255 : problem.limits.most;
+  // Indices of the table are distances from the least code.
+  const CodePacking packing =
+      kIsTabled ? CodePacking(sum_distance, 0)
+                : CodePacking(problem.conv.quantization.y_zero_point, problem.conv.y_min_code);
+  const unsigned char* const table = shared_memory_at(problem.shared.code_table);
   const SharedAddress base = shared_address(staged);
   const SharedAddress discard =
       shared_address(shared_memory_at(problem.shared.discard)) + static_cast<unsigned>(lane % 8) * 16;
@@ -676,7 +704,10 @@ __device__ inline void stage_codes(const Arguments<Element>& problem, const Code
     }
     unsigned words[4];
 #pragma unroll
-    for (int m = 0; m < 4; ++m) words[m] = packing.word_of(values[m]);
+    for (int m = 0; m < 4; ++m) {
+      words[m] = packing.word_of(values[m]);
+      if (kIsTabled) words[m] = look_up(table, words[m]);
+    }
     store_transposed_matrices(address, words);
   }
 }
@@ -820,6 +851,9 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
             case CodeResults::rounded:
               stage.template operator()<CodeResults::rounded>();
               break;
+            case CodeResults::tabled:
+              stage.template operator()<CodeResults::tabled>();
+              break;
             case CodeResults::any:
               stage.template operator()<CodeResults::any>();
               break;
@@ -890,6 +924,12 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Ar
     result_rows[i] =
         is_output ? static_cast<short>((image * problem.tile_rows + row) * problem.tile_columns + column)
                   : kNoOutput;
+  }
+  if constexpr (kIsCode<Element>) {
+    if (has_code_table(problem)) {
+      griddepcontrol_wait();
+      write_code_table(problem);
+    }
   }
   fence_proxy_async();
   __syncthreads();

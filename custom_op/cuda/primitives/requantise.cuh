@@ -31,6 +31,13 @@ __device__ inline float number_of_code(unsigned codes, int i, int zero_point) {
   return requantize::add(number, static_cast<float>(requantize::kMinCode<Code> - zero_point) - 8388608.0f);
 }
 
+// The bytes of a table at the bytes of a word.
+__device__ inline unsigned look_up(const unsigned char* table, unsigned indices) {
+  const unsigned a = table[indices & 0xff], b = table[indices >> 8 & 0xff];
+  const unsigned c = table[indices >> 16 & 0xff], d = table[indices >> 24];
+  return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+}
+
 // Packs steps from the zero point of y as codes of y.
 struct CodePacking {
   int origin;      // the rounder's bits, less the distance of the zero point from the lowest code
@@ -49,12 +56,14 @@ struct CodePacking {
   }
 };
 
-// True if all results of a filter are less than 2^21 steps from the zero point of y, so that CodePacking
-// needs no limits, but for an activation that only clamps.
+// True if all results of a filter are less than 2^21 steps from the zero point of y, or with values of codes
+// of the sum, all sums from the zero point of the sum. Then CodePacking needs no limits, but for an
+// activation that only clamps.
 __device__ inline bool are_steps_bounded(const NaiveQuantisedConv& conv, const StepLimits& limits, int bias,
                                          float scale, float offset) {
   const Quantization& quantization = conv.quantization;
   float most = fabsf((limits.most_products + fabsf(static_cast<float>(bias))) * scale) + fabsf(offset);
+  if (quantization.has_sum_values) return most < 0x1p21f;
   if (quantization.rounds_sum) most = fabsf(256 * quantization.sum_scale);
   if (conv.z != nullptr) most += fabsf(256 * quantization.residual_scale);
   return fabsf(most * quantization.y_factor) < 0x1p21f;  // false for NaN
