@@ -55,6 +55,14 @@ struct TapRange {
   bool operator==(const TapRange&) const = default;
 };
 
+// The ranges that the outputs of an axis have inside the input: all taps, then those of each output before
+// `first_inside`, then of each from `end_inside` on.
+struct TapRanges {
+  int count;
+  int first_inside, end_inside, outputs;
+  TapRange ranges[kMaxTapRanges];
+};
+
 struct BlockState {
   TmaMbarrier pixels_full[kMaxPixelStages];
   TmaMbarrier weights_full[kMaxWeightStages];
@@ -78,10 +86,10 @@ struct Windows {
 
 struct SharedOffsets {
   Offset<unsigned char> pixels, weights;
-  Offset<unsigned char> results;  // the staged tiles of each consumer warpgroup; see stages_in_place
-  Offset<unsigned char> discard;  // a row for results at positions without an output
-  Offset<short> result_rows;      // row of a result chunk, or kNoOutput, for each position of a tile
-  Offset<short> range_pairs;      // of codes, for each position of the tiles of both warpgroups
+  Offset<unsigned char> results;     // the staged tiles of each consumer warpgroup; see stages_in_place
+  Offset<unsigned char> discard;     // a row for results at positions without an output
+  Offset<short> result_rows;         // row of a result chunk, or kNoOutput, for each position of a tile
+  Offset<short> range_pairs;         // of codes, for each position of the tiles of both warpgroups
   Offset<unsigned char> code_table;  // of codes: a code of y for each code of a sum
   Offset<BlockState> state;
 };
@@ -144,12 +152,8 @@ struct Arguments : Tensors<Element> {
   // columns, the full range first. `padding_sums` (pairs of ranges, filters) has the zero point times the
   // weights on padding, and for the full ranges, the first pair, times all weights.
   int* padding_sums;  // null for zero point 0
-  int row_ranges, column_ranges;
-  TapRange rows_inside[kMaxTapRanges], columns_inside[kMaxTapRanges];
+  TapRanges rows_inside, columns_inside;
   FastDivisor tile_rows_divisor, tile_columns_divisor;
-  int input_height, input_width;
-  int filter_height, filter_width;
-  int dilation_height, dilation_width;
 
   int filter_taps;  // of a channel of a filter of the node, for `prepare`
 

@@ -118,18 +118,9 @@ void set_codes(const ConvProblem& problem, Arguments<void>& arguments) {
 }
 
 void set_padding(const ConvProblem& problem, const Tiling& tiling, Arguments<void>& arguments) {
-  const std::vector<TapRange> rows = tap_ranges(problem, 1), columns = tap_ranges(problem, 2);
-  arguments.row_ranges = narrow(std::ssize(rows)), arguments.column_ranges = narrow(std::ssize(columns));
-  std::ranges::copy(rows, arguments.rows_inside);
-  std::ranges::copy(columns, arguments.columns_inside);
+  arguments.rows_inside = *tap_ranges(problem, 1), arguments.columns_inside = *tap_ranges(problem, 2);
   arguments.tile_rows_divisor = FastDivisor(narrow(tiling.rows));
   arguments.tile_columns_divisor = FastDivisor(narrow(tiling.columns));
-  arguments.input_height = narrow(problem.input[1]);
-  arguments.input_width = narrow(problem.input[2]);
-  arguments.filter_height = narrow(problem.filter[1]);
-  arguments.filter_width = narrow(problem.filter[2]);
-  arguments.dilation_height = narrow(problem.dilation[1]);
-  arguments.dilation_width = narrow(problem.dilation[2]);
 }
 
 Windows windows_of(const ConvProblem& node, const Derived& derived) {
@@ -249,7 +240,7 @@ class ChannelsLastPlan final : public Plan {
         Dim3(static_cast<unsigned>(ceil_divide(problem.result_elements(), int64_t{kUnalignedThreads}))),
         Dim3(kUnalignedThreads), 0, Start::in_turn};
     if (has_padding_sums(problem)) {
-      sums_ = int64_t{arguments_.row_ranges} * arguments_.column_ranges * problem.out_channels;
+      sums_ = int64_t{arguments_.rows_inside.count} * arguments_.columns_inside.count * problem.out_channels;
       sum_padding_ = {find_kernel(names[3], device, sizeof(Arguments<void>)),
                       Dim3(static_cast<unsigned>(ceil_divide(sums_, int64_t{kPrepareThreads}))),
                       Dim3(kPrepareThreads), 0, Start::in_turn};
@@ -347,11 +338,10 @@ class ChannelsLastPlan final : public Plan {
   // The ranges of taps of both axes, for the name of prepared weights with sums of padding.
   std::string text_of_borders() const {
     std::string text;
-    const std::pair<const TapRange*, int> axes[] = {{arguments_.rows_inside, arguments_.row_ranges},
-                                                    {arguments_.columns_inside, arguments_.column_ranges}};
-    for (const auto& [ranges, count] : axes) {
-      for (int i = 0; i < count; ++i) {
-        text += joined(i == 0 ? ", " : " ", int{ranges[i].first}, "-", int{ranges[i].end});
+    for (const TapRanges* axis : {&arguments_.rows_inside, &arguments_.columns_inside}) {
+      for (int i = 0; i < axis->count; ++i) {
+        const TapRange range = axis->ranges[i];
+        text += joined(i == 0 ? ", " : " ", int{range.first}, "-", int{range.end});
       }
     }
     return text;
@@ -423,8 +413,8 @@ class ChannelsLast final : public AlgorithmByTiling<ChannelsLastPlan, cheapest_t
       if (problem.pad_begin[0] > 0 || problem.pad_end[0] > 0) {
         return "it takes codes with a zero point without padding along the depth";
       }
-      if (std::max(tap_ranges(problem, 1).size(), tap_ranges(problem, 2).size()) > kMaxTapRanges) {
-        return joined("its outputs have more than ", kMaxTapRanges, " kinds of borders");
+      if (!tap_ranges(problem, 1) || !tap_ranges(problem, 2)) {
+        return joined("along an axis, more than ", kMaxTapRanges - 1, " outputs have taps on padding");
       }
     }
     if (const int64_t phases = stride_phases(problem); phases > kMaxStridePhases) {

@@ -256,24 +256,28 @@ int64_t stride_phases(const ConvProblem& problem) {
   return static_cast<int64_t>(taps_of(problem, 1).phases.size() * taps_of(problem, 2).phases.size());
 }
 
-std::vector<TapRange> tap_ranges(const ConvProblem& problem, int axis) {
+std::optional<TapRanges> tap_ranges(const ConvProblem& problem, int axis) {
   const int64_t taps = problem.filter[axis], outputs = problem.output[axis];
-  std::vector<TapRange> ranges{{0, static_cast<unsigned char>(taps)}};
-  // Only the first and the last outputs reach padding.
-  const int64_t first_inside = ceil_divide(problem.pad_begin[axis], problem.stride[axis]);
-  const int64_t last_inside = outputs - 1 - ceil_divide(problem.pad_end[axis], problem.stride[axis]);
-  for (int64_t output = 0; output < outputs; ++output) {
-    if (output == first_inside) output = std::max(output, last_inside);
+  const int64_t first_inside = std::min(outputs, ceil_divide(problem.pad_begin[axis], problem.stride[axis]));
+  const int64_t from_end = ceil_divide(problem.pad_end[axis], problem.stride[axis]);
+  const int64_t end_inside = std::max(first_inside, outputs - from_end);
+  if (1 + first_inside + outputs - end_inside > kMaxTapRanges) return std::nullopt;
+  TapRanges all{
+      1, static_cast<int>(first_inside), static_cast<int>(end_inside), static_cast<int>(outputs), {}};
+  all.ranges[0] = {0, static_cast<unsigned char>(taps)};
+  const auto add = [&](int64_t output) {
     const int64_t begin = output * problem.stride[axis] - problem.pad_begin[axis];
-    TapRange range = ranges.front();
+    TapRange range = all.ranges[0];
     while (range.first < taps && begin + range.first * problem.dilation[axis] < 0) ++range.first;
     while (range.end > range.first &&
            begin + (range.end - 1) * problem.dilation[axis] >= problem.input[axis]) {
       --range.end;
     }
-    if (std::ranges::find(ranges, range) == ranges.end()) ranges.push_back(range);
-  }
-  return ranges;
+    all.ranges[all.count++] = range;
+  };
+  for (int64_t output = 0; output < first_inside; ++output) add(output);
+  for (int64_t output = end_inside; output < outputs; ++output) add(output);
+  return all;
 }
 
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {

@@ -3,6 +3,7 @@
 // Kernel instances of channels_last, and the tilings that it chooses among.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -66,9 +67,9 @@ struct Tiling {
 
 // Stride phases that the taps of the filter read.
 int64_t stride_phases(const ConvProblem& problem);
-// The ranges of the taps of height (axis 1) or width that outputs have inside the input, the full range
-// first.
-std::vector<TapRange> tap_ranges(const ConvProblem& problem, int axis);
+// The ranges of the taps of height (axis 1) or width that outputs have inside the input; none if there are
+// too many.
+std::optional<TapRanges> tap_ranges(const ConvProblem& problem, int axis);
 // K chunks: for each depth tap all chunks of channels.
 int64_t k_chunks(const ConvProblem& problem, const Tiling& tiling);
 // Wgmmas along K of a row of pixels: 4, or 2 or 1 if all channels take half or a quarter of a row.

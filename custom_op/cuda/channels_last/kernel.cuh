@@ -132,9 +132,9 @@ __global__ void __launch_bounds__(kPrepareThreads)
   const int i = static_cast<int>(blockIdx.x) * kPrepareThreads + static_cast<int>(threadIdx.x);
   int pair = i;
   const int filter = div_mod(pair, problem.node_filters);
-  if (pair >= problem.row_ranges * problem.column_ranges) return;
-  const TapRange rows = problem.rows_inside[pair / problem.column_ranges];
-  const TapRange columns = problem.columns_inside[pair % problem.column_ranges];
+  if (pair >= problem.rows_inside.count * problem.columns_inside.count) return;
+  const TapRange rows = problem.rows_inside.ranges[pair / problem.columns_inside.count];
+  const TapRange columns = problem.columns_inside.ranges[pair % problem.columns_inside.count];
   const NaiveConv& conv = problem.conv.conv;
   const Int8* weight = problem.conv.w + filter * conv.channels_per_group * problem.filter_taps;
   int sum = 0;
@@ -508,16 +508,10 @@ __device__ inline unsigned swizzled_short(unsigned row, unsigned unit) {
   return row * kResultRowBytes<Int8> + ((unit ^ row / 2 % 4) << 4);
 }
 
-// The index, in a list of ranges, of the taps that fall inside the input at an output of an axis.
-__device__ inline int range_at(const TapRange* ranges, int count, int begin, int taps, int dilation,
-                               int extent) {
-  int first = 0, end = taps;
-  while (begin + first * dilation < 0 && first < taps) ++first;
-  while (begin + (end - 1) * dilation >= extent && end > first) --end;
-  for (int i = 0; i < count; ++i) {
-    if (ranges[i].first == first && ranges[i].end == end) return i;
-  }
-  return 0;
+// The index of an output's range.
+__device__ inline int range_of(const TapRanges& axis, int output) {
+  if (output < axis.first_inside) return 1 + output;
+  return output < axis.end_inside ? 0 : 1 + axis.first_inside + output - axis.end_inside;
 }
 
 // Writes the pair of ranges of each position of the warpgroup's tile to shared memory; 0 for one without
@@ -533,21 +527,19 @@ __device__ inline void write_range_pairs(const Arguments<Element>& problem, cons
     const int column = tile.column + output - row_of_tile * problem.tile_columns;
     const int row = tile.row + row_of_tile -
                     static_cast<int>(problem.tile_rows_divisor.quotient(row_of_tile)) * problem.tile_rows;
-    const int row_range =
-        range_at(problem.rows_inside, problem.row_ranges, row * problem.stride_height - problem.pad_height,
-                 problem.filter_height, problem.dilation_height, problem.input_height);
-    const int column_range = range_at(problem.columns_inside, problem.column_ranges,
-                                      column * problem.stride_width - problem.pad_width, problem.filter_width,
-                                      problem.dilation_width, problem.input_width);
-    range_pairs[i] =
-        output == kNoOutput ? short{0} : static_cast<short>(row_range * problem.column_ranges + column_range);
+    const int pair = range_of(problem.rows_inside, row) * problem.columns_inside.count +
+                     range_of(problem.columns_inside, column);
+    // An output beyond the last has no range.
+    const bool is_output =
+        output != kNoOutput && row < problem.rows_inside.outputs && column < problem.columns_inside.outputs;
+    range_pairs[i] = is_output ? static_cast<short>(pair) : short{0};
   }
 }
 
 // True if some outputs have taps on padding that is not the zero point.
 template <typename Element>
 __device__ inline bool has_borders(const Arguments<Element>& problem) {
-  return problem.padding_sums != nullptr && problem.row_ranges * problem.column_ranges > 1;
+  return problem.padding_sums != nullptr && problem.rows_inside.count * problem.columns_inside.count > 1;
 }
 
 // Adds the zero point's part of the taps on padding to the sums of outputs at borders.
