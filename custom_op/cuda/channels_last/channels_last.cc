@@ -381,7 +381,8 @@ class ChannelsLast final : public AlgorithmByTiling<ChannelsLastPlan, cheapest_t
   }
 
   std::string why_not_at_all(const ConvProblem& node, const Device& device) const override {
-    if (!takes_layouts(node)) return "it takes x, y and the residual in NHWC";
+    if (!takes_layouts(node))
+      return "it takes x, y and the residual in NHWC, and x in NCHW for some first layers of codes";
     if (node.type == ElementType::float64) return "it takes float32, float16, bfloat16 and codes";
     if (node.is_quantised() && !is_code(node.y_type)) return "its results of codes are codes";
     if (node.type == ElementType::float32 && node.precision != Precision::tf32) {

@@ -773,11 +773,18 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
   if (loads_residual && problem.staged_tiles > 1 && first_index < problem.work_tiles) {
     load_residual(first_index, 0);
   }
+  // Work tiles often have the filters of the last one.
+  const auto first_results = results_at(first_index);
+  int filters_channel = first_results.at.channel;
+  ThreadFilters<Element> filters(problem, filters_channel, first_results.filters_left);
   for (int index = first_index; index < problem.work_tiles; index += step) {
     const auto results = results_at(index);
     unsigned char* staged = staged_tiles + staging.stage * problem.staged_bytes;
     if (loads_residual && problem.staged_tiles == 1) load_residual(index, 0);
-    const ThreadFilters<Element> filters(problem, results.at.channel, results.filters_left);
+    if (results.at.channel != filters_channel) {
+      filters_channel = results.at.channel;
+      filters = ThreadFilters<Element>(problem, filters_channel, results.filters_left);
+    }
     if (problem.takes_turns) {
       mbarrier_wait(&state.mainloop_turn[warpgroup], turn_phase ^ (warpgroup == 0 ? 1u : 0u));
       turn_phase ^= 1;

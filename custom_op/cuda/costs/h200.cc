@@ -163,8 +163,7 @@ extern const FittedCosts kH200{
             .latency = 10,  // ns
             .multiply = 0.18,  // ns
             .step = 1.89,  // ns
-            .load = 1.3,  // ns
-            .transpose = 2.3,  // ns
+            .load = 4,  // ns
             .staged = 43.7,  // ns
             .result = 3.47,  // ns
             .begin = 692,  // ns

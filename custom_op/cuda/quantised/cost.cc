@@ -131,7 +131,7 @@ double dense_cost(const ConvProblem& problem, const Costs& all, const Tiling& ti
   return to_double(tiling.blocks) * tiling.threads / 32.0 * (warp + stagings * costs.staged);
 }
 
-// The same for the depthwise kernels.
+// The same for the depthwise kernels, whose loads take most of the time.
 double depthwise_cost(const ConvProblem& problem, const Costs& all, const Tiling& tiling) {
   const auto& costs = all.quantised;
   const DepthwiseInstance& instance = tiling.depthwise;
@@ -140,16 +140,15 @@ double depthwise_cost(const ConvProblem& problem, const Costs& all, const Tiling
   const double columns = (outputs - 1) * instance.stride + instance.width;
   const double results = rows * outputs * kWordChannels;
   double loads = instance.width == 0 ? taps * (outputs + 1) : taps + taps / instance.width * columns;
-  double products = taps * results, transposed = 0;
+  double products = taps * results;
   if (tiling.kernel == Kernel::depthwise_columns) {
     loads =
         to_double(problem.filter[0]) * (columns * (rows + kColumnTaps - 1) + instance.width * kWordChannels);
     products /= kColumnTaps;
-    transposed = to_double(problem.filter[0]) * columns;
   }
   return to_double(tiling.blocks) * (kThreads / 32.0) *
-         (products * costs.multiply + loads * costs.load + transposed * costs.transpose +
-          results * (costs.result + activation_nanoseconds(problem.epilogue, all)));
+         (products * costs.multiply + loads * costs.load +
+          results * activation_nanoseconds(problem.epilogue, all));
 }
 
 }  // namespace
