@@ -254,8 +254,11 @@ inline void run_block(unsigned char* shared, size_t shared_bytes) {
     if (!made_progress && running > 0) fail("threads wait for each other for ever");
   }
   for (const auto& check : block_end_checks) check();
-  for (size_t i = shared_bytes; i < kSharedBytes; i += 4) {
-    if (std::memcmp(shared + i, &kGuardWord, 4) != 0) fail("a write beyond shared memory");
+  const size_t guard_bytes = kSharedBytes - shared_bytes;
+  if (guard_bytes > 0 &&
+      (std::memcmp(shared + shared_bytes, &kGuardWord, 4) != 0 ||
+       std::memcmp(shared + shared_bytes, shared + shared_bytes + 4, guard_bytes - 4) != 0)) {
+    fail("a write beyond shared memory");
   }
 }
 

@@ -531,40 +531,50 @@ double number(Element value) {
   return static_cast<float>(value);
 }
 
+// The exact values, converted once: conversions for each product would take longer than the products.
+template <typename Element>
+std::vector<double> numbers(const Element* values, int64_t count) {
+  std::vector<double> exact(count);
+  std::transform(values, values + count, exact.begin(), number<Element>);
+  return exact;
+}
+
 // The expected value of an output. `slack`: the error allowed for rounded intermediate values.
 struct Expected {
   double sum = 0, magnitude = 0, slack = 0;
   int terms = 0;
 };
 
-template <typename Element>
-Expected expected_of(const ConvProblem& p, const Element* x, const Element* w, const Element* b, int64_t n,
+Expected expected_of(const ConvProblem& p, const double* x, const double* w, const double* b, int64_t n,
                      int64_t k, const Axes& at) {
-  Expected expected;
-  if (b != nullptr) expected.sum = number(b[k]), expected.magnitude = std::abs(expected.sum);
+  double sum = b == nullptr ? 0 : b[k], magnitude = std::abs(sum);
+  int terms = 0;
   const int64_t first_channel = k / p.filters_per_group() * p.channels_per_group();
   const auto input_index = [&](int axis, int64_t tap) {
     return at[axis] * p.stride[axis] + tap * p.dilation[axis] - p.pad_begin[axis];
   };
   const auto is_outside = [&](int axis, int64_t index) { return index < 0 || index >= p.input[axis]; };
+  // Local, because -Og does not hoist their loads from the innermost loop.
+  const int64_t taps = p.filter[2], width = p.input[2], step = p.dilation[2], first = input_index(2, 0);
   for (int64_t c = 0; c < p.channels_per_group(); ++c) {
-    const Element* const image = x + (n * p.in_channels + first_channel + c) * p.input_size();
-    const Element* weight = w + (k * p.channels_per_group() + c) * p.filter_size();
+    const double* const image = x + (n * p.in_channels + first_channel + c) * p.input_size();
+    const double* weight = w + (k * p.channels_per_group() + c) * p.filter_size();
     for (int64_t t = 0; t < p.filter[0]; ++t) {
-      for (int64_t r = 0; r < p.filter[1]; ++r) {
+      for (int64_t r = 0; r < p.filter[1]; ++r, weight += taps) {
         const int64_t d = input_index(0, t), h = input_index(1, r);
-        for (int64_t s = 0; s < p.filter[2]; ++s, ++weight) {
-          const int64_t v = input_index(2, s);
-          if (is_outside(0, d) || is_outside(1, h) || is_outside(2, v)) continue;
-          const double product = number(image[(d * p.input[1] + h) * p.input[2] + v]) * number(*weight);
-          expected.sum += product;
-          expected.magnitude += std::abs(product);
-          ++expected.terms;
+        if (is_outside(0, d) || is_outside(1, h)) continue;
+        const double* const row = image + (d * p.input[1] + h) * width;
+        for (int64_t s = 0, v = first; s < taps; ++s, v += step) {
+          if (v < 0 || v >= width) continue;
+          const double product = row[v] * weight[s];
+          sum += product;
+          magnitude += std::abs(product);
+          ++terms;
         }
       }
     }
   }
-  return expected;
+  return {.sum = sum, .magnitude = magnitude, .terms = terms};
 }
 
 // The epilogue's result, given the convolution's results as `sum_at(row, column)`.
@@ -645,7 +655,7 @@ struct DepthwiseResults {
   std::vector<Element> values;
   std::vector<double> slack;
 
-  DepthwiseResults(const ConvProblem& p, const Element* x, const Element* d, const Element* b) {
+  DepthwiseResults(const ConvProblem& p, const double* x, const double* d, const double* b) {
     constexpr double kRounding = std::is_same_v<Element, float>     ? 0x1p-22
                                  : std::is_same_v<Element, Float16> ? 0x1p-10
                                                                     : 0x1p-7;
@@ -726,8 +736,15 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
       draw_values<Element>(random, p.depthwise.empty() ? 0 : p.in_channels * first.filter_size(), 0);
   const std::vector<Element> db = draw_values<Element>(random, p.depthwise.empty() ? 0 : p.in_channels, 0);
   const Element* const d_bias = first.has_bias && !p.depthwise.empty() ? db.data() : nullptr;
+  std::vector<double> exact_x = numbers(x_begin, x_count);
+  const std::vector<double> exact_w = numbers(w.data(), w_count), exact_b = numbers(b.data(), p.out_channels);
+  const double* const exact_bias = p.has_bias ? exact_b.data() : nullptr;
   std::optional<DepthwiseResults<Element>> depthwise_results;
-  if (!p.depthwise.empty()) depthwise_results.emplace(first, x_begin, d.data(), d_bias);
+  if (!p.depthwise.empty()) {
+    const std::vector<double> exact_d = numbers(d.data(), d.size()), exact_db = numbers(db.data(), db.size());
+    depthwise_results.emplace(first, exact_x.data(), exact_d.data(), d_bias ? exact_db.data() : nullptr);
+    exact_x = numbers(depthwise_results->values.data(), depthwise_results->values.size());
+  }
 
   const std::unique_ptr<Plan> plan = offer.make();
   if (prints_plan) std::printf("%s\n", plan->describe().c_str());
@@ -766,11 +783,10 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
     const int64_t k = i / p.result_size() % p.out_channels;
     const int64_t n = i / p.result_size() / p.out_channels;
     const Expected expected = expected_after_epilogue(p, row, column, [&](int64_t r, int64_t c) {
-      const Element* const convolved = depthwise_results ? depthwise_results->values.data() : x_begin;
-      Expected convolution = expected_of(p, convolved, w.data(), bias, n, k, {depth, r, c});
+      Expected convolution = expected_of(p, exact_x.data(), exact_w.data(), exact_bias, n, k, {depth, r, c});
       for (int64_t channel = 0; depthwise_results && channel < p.in_channels; ++channel) {
         const int64_t at = ((n * p.in_channels + channel) * p.input[1] + r) * p.input[2] + c;
-        convolution.slack += depthwise_results->slack[at] * std::abs(number(w[k * p.in_channels + channel]));
+        convolution.slack += depthwise_results->slack[at] * std::abs(exact_w[k * p.in_channels + channel]);
       }
       if (p.epilogue.has_residual) {
         const double residual =

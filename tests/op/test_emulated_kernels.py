@@ -91,7 +91,7 @@ FIRST_QUANTISED_SEED, QUANTISED_SEEDS = 13_000_000, 100
 # Codes that channels_last computes by way of another convolution.
 FIRST_DERIVED_SEED, DERIVED_SEEDS = 14_000_000, 100
 # Channels-last tensors, half of them of few channels, also in several groups.
-FIRST_CHANNELS_LAST_MMA_SEED, CHANNELS_LAST_MMA_SEEDS = 12_000_000, 60
+FIRST_CHANNELS_LAST_MMA_SEED, CHANNELS_LAST_MMA_SEEDS = 12_000_000, 40
 # A pool of planes that are larger than a block's part.
 FIRST_POOLED_SEED, POOLED_SEEDS = 5_000_000, 24
 # Problems that are computed by all tilings of a family: first seeds, and numbers of further seeds (default
@@ -123,7 +123,7 @@ ALGORITHMS = (
 )
 # One data format of the families that compile in seconds, for `make check` and `make test`; `make test-all`
 # runs every family in all its formats.
-FEW_SEEDS = 20
+FEW_SEEDS = 10
 ONE_FORMAT = {
     "implicit_gemm": "Bfloat16Pairs",
     "pointwise": "float",

@@ -4,13 +4,20 @@
 
 namespace convswap {
 
+// The numbers of all 16-bit patterns, because conversions would take most of the time.
+template <typename Operand>
+inline const std::vector<float> number_of_bits = [] {
+  std::vector<float> numbers(1 << 16);
+  for (unsigned bits = 0; bits < numbers.size(); ++bits) {
+    numbers[bits] = static_cast<float>(std::bit_cast<Operand>(static_cast<unsigned short>(bits)));
+  }
+  return numbers;
+}();
+
 // One half of a 32-bit word, as a number.
 template <typename Operand>
-double number_at(unsigned word, int half) {
-  const unsigned short bits = static_cast<unsigned short>(word >> 16 * half);
-  Operand number;
-  std::memcpy(&number, &bits, sizeof(number));
-  return static_cast<float>(number);
+[[gnu::always_inline]] inline double number_at(unsigned word, int half) {
+  return number_of_bits<Operand>.data()[word >> 16 * half & 0xffffu];
 }
 
 // accumulators (16x8) += a (16 x 8 kWords) * b (8 kWords x 8), with the register layouts of
