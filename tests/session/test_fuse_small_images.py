@@ -65,8 +65,15 @@ def output_or_none(session: onnxruntime.InferenceSession, x: np.ndarray) -> np.n
         return None
 
 
-@pytest.mark.parametrize("opset", [17, 20])
-@pytest.mark.parametrize(("op", "attributes"), CASES)
+# Opset 19 changed AveragePool and not MaxPool.
+@pytest.mark.parametrize(
+    ("op", "attributes", "opset"),
+    [
+        (op, attributes, opset)
+        for op, attributes in CASES
+        for opset in ((17, 20) if op == "AveragePool" else (20,))
+    ],
+)
 def test_the_output_is_that_of_onnxruntime_wherever_it_has_one(op, attributes, opset):
     empty = smaller = 0
     for kernel, strides, pads in itertools.product(KERNELS, STRIDES, PADS):

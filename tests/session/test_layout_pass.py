@@ -30,7 +30,7 @@ from quantised_models import quantised, residual_net
 GRAPHS = "CONVSWAP_TEST_GRAPHS"
 # Of a tensor's root mean square: sums of up to a dozen nodes in another order. A wrong axis gives about 1.
 TOLERANCES = {np.dtype(np.float32): 1e-4, np.dtype(np.float16): 3e-2}
-SEEDS_OF_A_TEST = 25
+SEEDS_OF_A_TEST = 10
 
 
 def assert_same(expected: list[np.ndarray], actual: list[np.ndarray], note: str) -> None:
