@@ -7,10 +7,9 @@ namespace convswap {
 
 template <typename X>
 int dp4a(unsigned x, unsigned w, int sum) {
-  for (int byte = 0; byte < 4; ++byte) {
-    sum += static_cast<X>(x >> 8 * byte & 0xff) * static_cast<Int8>(w >> 8 * byte & 0xff);
-  }
-  return sum;
+  const X* const a = reinterpret_cast<const X*>(&x);
+  const Int8* const b = reinterpret_cast<const Int8*>(&w);
+  return sum + a[0] * b[0] + a[1] * b[1] + a[2] * b[2] + a[3] * b[3];
 }
 
 }  // namespace convswap
