@@ -71,6 +71,7 @@ void change_source() {
   if (threadIdx.x == 0) convswap::tma_store_1d(output, shared, 16, false);
   if (threadIdx.x == 1) words[1] = 0;
   __syncthreads();
+  convswap::tma_store_commit_group();
   convswap::tma_store_wait_group_read();
 }
 
