@@ -668,9 +668,11 @@ __device__ inline void stage_codes(const Arguments<Element>& problem, const Code
   const SharedAddress discard =
       shared_address(shared_memory_at(problem.shared.discard)) + static_cast<unsigned>(lane % 8) * 16;
   const short* const result_rows = shared_memory_at(problem.shared.result_rows);
-#pragma unroll
+  // The general path is a loop, since it has the code of every activation.
+  constexpr int kUnrolled = kResults == CodeResults::any ? 1 : kAccumulatorTiles;
+#pragma unroll kUnrolled
   for (int t = 0; t < kAccumulatorTiles; t += 4) {
-    // Matrices beyond the last accumulator tile repeat it and are dropped.
+    // Matrices beyond the last accumulator tile are dropped.
     const int own_tile = t + matrix;
     const int row =
         own_tile < kAccumulatorTiles ? result_rows[own_tile * kAccumulatorTileColumns + lane % 8] : kNoOutput;
@@ -678,14 +680,18 @@ __device__ inline void stage_codes(const Arguments<Element>& problem, const Code
         row == kNoOutput ? discard : base + swizzled_short(row, static_cast<unsigned>(warp));
     unsigned residual[4] = {};
     if (has_residual) load_transposed_matrices(residual, address);
-    constexpr int kLast = kAccumulatorTiles - 1;
+    // Position by position, with both filters of each. The loop selects registers of a known number.
+    int sums[4][4] = {};
+#pragma unroll
+    for (int i = 0; i < kAccumulatorTiles; ++i) {
+      if (i / 4 * 4 != t) continue;
+      const int (&from)[4] = accumulators[i];
+      sums[i % 4][0] = from[0], sums[i % 4][1] = from[2], sums[i % 4][2] = from[1], sums[i % 4][3] = from[3];
+    }
     float values[4][4];
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
-      // Position by position, with both filters of each.
-      const int (&from)[4] = accumulators[t + m < kLast ? t + m : kLast];
-      const int sums[4] = {from[0], from[2], from[1], from[3]};
-      steps_of_sums<kResults>(problem, filters, sums, residual[m], values[m]);
+      steps_of_sums<kResults>(problem, filters, sums[m], residual[m], values[m]);
     }
     if (has_limits) {
 #pragma unroll
