@@ -139,7 +139,10 @@ def test_the_planner_chooses(x_shape, w_shape, attributes, algorithm):
             "it takes channels and filters in multiples of 16",
         ),
         (drawn((1, 8, 8, 16), (16, 16, 3, 3), y_type=np.float32, **NHWC), "its results of codes are codes"),
-        (drawn((1, 3, 8, 8), (16, 3, 3, 3)), "it takes x, y and the residual in NHWC"),
+        (
+            drawn((1, 3, 8, 8), (16, 3, 3, 3)),
+            "it takes x, y and the residual in NHWC, and x in NCHW for some first layers of codes",
+        ),
         (
             drawn((1, 4, 8, 8, 16), (16, 16, 3, 1, 1), x_zero_point=1, pads=[1, 0, 0, 1, 0, 0], **NHWC),
             "it takes codes with a zero point without padding along the depth",

@@ -95,10 +95,27 @@ class Regions:
                 reasons[node] = str(reason)
                 continue
             self.carried[node] = rule
+        self._leave_numbers_at_borders(reasons)
+        for rule in self.carried.values():
             self._tie(rule.tied)
         self._find_borders(reasons)
         # The sets of tied values that a convswap node reads or writes.
         self.sets = [tied for tied in dict.fromkeys(self._sets.values()) if tied.convs]
+
+    def _leave_numbers_at_borders(self, reasons: dict[ir.Node, str]) -> None:
+        """Leave DequantizeLinear nodes in NCHW whose result all readers need in NCHW.
+
+        A Transpose of their codes moves a quarter of the bytes. ONNX Runtime quantises numbers again to do
+        so.
+        """
+        for node in [node for node in self.carried if node.op_type == "DequantizeLinear"]:
+            (result,) = node.outputs
+            users = [user for user, _ in result.uses()]
+            if any(self.keeps_layout(user, result) or changes_to_nhwc(user) for user in users):
+                continue
+            del self.carried[node]
+            why = [f"{user.op_type} {user.name or ''}: {reasons[user]}" for user in users if user in reasons]
+            reasons[node] = "; ".join(why) or "its result is needed in NCHW"
 
     def _note_axes(self, node: ir.Node) -> None:
         if names_axes(node):
