@@ -42,8 +42,9 @@ struct Dense {
 };
 
 struct Depthwise {
-  FastDivisor words, strips;  // words of a position, strips of a row
-  int strip_rows;             // of all images and depths
+  FastDivisor words, thread_words;  // words of channels of a position, and threads that share them
+  FastDivisor strips;               // of a row
+  int strip_rows;                   // of all images and depths
   FastDivisor output_depth, strip_rows_of_height;
   int output_height, output_width;
   bool has_columns;  // weights are those of `depthwise_columns`

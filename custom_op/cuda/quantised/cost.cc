@@ -100,7 +100,7 @@ void add_depthwise(const ConvProblem& problem, const Device& device, std::vector
     Tiling tiling;
     tiling.kernel = kernel;
     tiling.depthwise = instance;
-    const int64_t threads = problem.in_channels / kWordChannels *
+    const int64_t threads = problem.in_channels / tiling.thread_channels() *
                             ceil_divide(problem.output[2], int64_t{instance.outputs}) *
                             round_up(strip_rows_of(problem, tiling), int64_t{kBandRows});
     if (!why_not_32_bit_indices({threads + kThreads}).empty()) return;
@@ -111,7 +111,9 @@ void add_depthwise(const ConvProblem& problem, const Device& device, std::vector
   for (const DepthwiseInstance& instance : kDepthwiseInstances) add(Kernel::depthwise, instance);
   if (problem.filter[1] != kColumnTaps || problem.dilation[1] != 1) return;
   for (const DepthwiseInstance& instance : kColumnInstances) {
-    if (problem.stride[1] == instance.stride) add(Kernel::depthwise_columns, instance);
+    if (problem.stride[1] == instance.stride && problem.in_channels % (instance.words * kWordChannels) == 0) {
+      add(Kernel::depthwise_columns, instance);
+    }
   }
 }
 
@@ -138,7 +140,7 @@ double depthwise_cost(const ConvProblem& problem, const Costs& all, const Tiling
   const double taps = to_double(problem.filter_size()), outputs = instance.outputs;
   const double rows = tiling.depthwise_rows();
   const double columns = (outputs - 1) * instance.stride + instance.width;
-  const double results = rows * outputs * kWordChannels;
+  const double results = rows * outputs * tiling.thread_channels();
   double loads = instance.width == 0 ? taps * (outputs + 1) : taps + taps / instance.width * columns;
   double products = taps * results;
   if (tiling.kernel == Kernel::depthwise_columns) {
@@ -162,7 +164,7 @@ std::string Tiling::key() const {
     case Kernel::depthwise:
       return joined("depthwise ", depthwise.arguments());
     case Kernel::depthwise_columns:
-      return joined("depthwise columns ", depthwise.arguments());
+      return joined("depthwise columns ", depthwise.column_arguments());
   }
   return {};
 }

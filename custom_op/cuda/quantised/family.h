@@ -21,17 +21,19 @@ inline constexpr int kDenseFilters[] = {4, 8};
 
 struct DepthwiseInstance {
   int width, stride;  // filter taps and stride along a row; 0 and 0 for any, and for dilations
-  int outputs;        // of a strip
+  int outputs;        // of a row of a strip
+  int words = 1;      // of channels of a thread
 
   std::string arguments() const { return joined(width, ", ", stride, ", ", outputs); }
+  std::string column_arguments() const { return joined(arguments(), ", ", words); }
 };
 
 inline constexpr DepthwiseInstance kDepthwiseInstances[] = {
     {3, 1, 2}, {3, 1, 8}, {3, 2, 2}, {3, 2, 4}, {5, 1, 2}, {5, 1, 8}, {5, 2, 2}, {5, 2, 4}, {0, 0, 4}};
 
 // Filters are three rows high, and strides along columns those along rows.
-inline constexpr DepthwiseInstance kColumnInstances[] = {
-    {3, 1, 2}, {3, 1, 4}, {3, 1, 8}, {3, 2, 2}, {3, 2, 4}};
+inline constexpr DepthwiseInstance kColumnInstances[] = {{3, 1, 2}, {3, 1, 4}, {3, 1, 8},
+                                                         {3, 2, 2}, {3, 2, 4}, {3, 2, 4, 2}};
 
 struct Tiling {
   Kernel kernel = Kernel::each_output;
@@ -50,6 +52,7 @@ struct Tiling {
 
   bool needs_scratch() const { return kernel != Kernel::each_output; }
   bool is_depthwise() const { return kernel == Kernel::depthwise || kernel == Kernel::depthwise_columns; }
+  int thread_channels() const { return depthwise.words * kWordChannels; }
   int depthwise_rows() const {
     return kernel == Kernel::depthwise_columns ? strip_rows(depthwise.stride) : 1;
   }

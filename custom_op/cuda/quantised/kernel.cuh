@@ -330,19 +330,41 @@ __device__ inline void add_row_of_any_width(const Arguments<X>& a, unsigned long
   }
 }
 
+// Words of channels that are loaded together.
+template <int kWords>
+struct Words;
+template <>
+struct Words<1> {
+  unsigned word[1];
+
+  __device__ void load_if(bool condition, unsigned long long address) {
+    load_global_if(condition, address, word[0]);
+  }
+};
+template <>
+struct alignas(8) Words<2> {
+  unsigned word[2];
+
+  __device__ void load_if(bool condition, unsigned long long address) {
+    uint2 both = make_uint2(word[0], word[1]);
+    load_global_if(condition, address, both);
+    word[0] = both.x, word[1] = both.y;
+  }
+};
+
 // A thread's strip of outputs: adjacent columns of one or more rows, for a word of channels.
 struct Strip {
   bool exists;
-  int word, filter;               // the first filter
+  int word, filter;               // the first of the thread's
   int image, depth, row, column;  // the first output
 
-  // kRows and kOutputs: rows, and outputs of each.
-  template <int kRows, int kOutputs, typename X>
+  // kRows and kOutputs: rows, and outputs of each; kWords: words of channels of a thread.
+  template <int kRows, int kOutputs, int kWords, typename X>
   static __device__ Strip of_thread(const Arguments<X>& a) {
     const Depthwise& d = a.depthwise;
     Strip strip;
     int index = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
-    strip.word = div_mod(index, d.words);
+    strip.word = div_mod(index, d.thread_words) * kWords;
     strip.filter = strip.word * kWordChannels;
     const int row_of_band = index % kBandRows;
     index /= kBandRows;
@@ -356,16 +378,16 @@ struct Strip {
 };
 
 // Stores a thread's strip.
-template <Results kResults, typename X, int kRows, int kOutputs>
+template <Results kResults, typename X, int kRows, int kOutputs, int kChannels>
 __device__ inline void store_strip(const Arguments<X>& a, const Strip& strip,
-                                   const FilterScales<kWordChannels>& scales,
-                                   const int (&sums)[kRows][kOutputs][kWordChannels]) {
+                                   const FilterScales<kChannels>& scales,
+                                   const int (&sums)[kRows][kOutputs][kChannels]) {
   const Depthwise& d = a.depthwise;
 #pragma unroll
   for (int p = 0; p < kRows; ++p) {
     if (strip.row + p >= d.output_height) break;
     const long long line = strip.depth * static_cast<long long>(d.output_height) + strip.row + p;
-    ResultPlace place(a.conv, strip.image, line * d.output_width + strip.column, strip.filter, kWordChannels);
+    ResultPlace place(a.conv, strip.image, line * d.output_width + strip.column, strip.filter, kChannels);
 #pragma unroll
     for (int q = 0; q < kOutputs; ++q) {
       if (strip.column + q >= d.output_width) break;
@@ -374,20 +396,20 @@ __device__ inline void store_strip(const Arguments<X>& a, const Strip& strip,
     }
   }
 }
-template <typename X, int kRows, int kOutputs>
+template <typename X, int kRows, int kOutputs, int kChannels>
 __device__ inline void store_strip(const Arguments<X>& a, const Strip& strip,
-                                   const int (&sums)[kRows][kOutputs][kWordChannels]) {
-  const FilterScales<kWordChannels> scales(a.conv, a.requantisation, strip.filter, kWordChannels);
+                                   const int (&sums)[kRows][kOutputs][kChannels]) {
+  const FilterScales<kChannels> scales(a.conv, a.requantisation, strip.filter, kChannels);
   const auto store = [&]<Results kResults>() { store_strip<kResults>(a, strip, scales, sums); };
   call_for(scales.results(a.requantisation), store);
 }
 
 // Sets sums to the biases, less the zero point times the weights.
-template <typename X, int kRows, int kOutputs>
+template <typename X, int kRows, int kOutputs, int kChannels>
 __device__ inline void set_to_first(const Arguments<X>& a, const Strip& strip,
-                                    int (&sums)[kRows][kOutputs][kWordChannels]) {
+                                    int (&sums)[kRows][kOutputs][kChannels]) {
 #pragma unroll
-  for (int c = 0; c < kWordChannels; ++c) {
+  for (int c = 0; c < kChannels; ++c) {
     const int sum = first_sum(a, strip.filter + c, strip.filter + c);
 #pragma unroll
     for (int i = 0; i < kRows * kOutputs; ++i) sums[i / kOutputs][i % kOutputs][c] = sum;
@@ -402,7 +424,7 @@ __global__ void __launch_bounds__(kThreads) depthwise(const __grid_constant__ Ar
   griddepcontrol_launch_dependents();
   const Depthwise& d = a.depthwise;
   const Sizes& sizes = a.sizes;
-  const Strip strip = Strip::of_thread<1, kOutputs>(a);
+  const Strip strip = Strip::of_thread<1, kOutputs, 1>(a);
   if (!strip.exists) return;
   const int words = static_cast<int>(d.words.divisor);
   int sums[1][kOutputs][kWordChannels];
@@ -433,18 +455,18 @@ __global__ void __launch_bounds__(kThreads) depthwise(const __grid_constant__ Ar
 // Computes strips of kStripRows rows of outputs of filters three rows high, without dilation. A column of
 // four pixels of a word of channels becomes a word of each channel, and a dp4a multiplies it by a column of a
 // filter.
-template <typename X, int kWidth, int kStride, int kOutputs>
+template <typename X, int kWidth, int kStride, int kOutputs, int kWords>
 __global__ void __launch_bounds__(kThreads, 2) depthwise_columns(const __grid_constant__ Arguments<X> a) {
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   // Two rows of outputs read the same four rows if the stride is 1.
   constexpr int kRows = strip_rows(kStride), kPixelRows = kRows + kColumnTaps - 1;
-  constexpr int kColumns = (kOutputs - 1) * kStride + kWidth;
+  constexpr int kColumns = (kOutputs - 1) * kStride + kWidth, kFilterWords = kWidth * kWordChannels;
   const Sizes& sizes = a.sizes;
-  const Strip strip = Strip::of_thread<kRows, kOutputs>(a);
+  const Strip strip = Strip::of_thread<kRows, kOutputs, kWords>(a);
   if (!strip.exists) return;
   const int words = static_cast<int>(a.depthwise.words.divisor);
-  int sums[kRows][kOutputs][kWordChannels];
+  int sums[kRows][kOutputs][kWords * kWordChannels];
   set_to_first(a, strip, sums);
   const int first_row = strip.row * kStride - sizes.pad[1],
             first_column = strip.column * kStride - sizes.pad[2];
@@ -452,14 +474,14 @@ __global__ void __launch_bounds__(kThreads, 2) depthwise_columns(const __grid_co
   const unsigned pixel_bytes = static_cast<unsigned>(words) * kWordChannels;
   const unsigned* weights = a.prepared_weights + strip.word;
 #pragma unroll 1
-  for (int t = 0; t < sizes.filter[0]; ++t, weights += kWidth * kWordChannels * words) {
+  for (int t = 0; t < sizes.filter[0]; ++t, weights += kFilterWords * words) {
     const int depth = strip.depth * sizes.stride[0] + t * sizes.dilation[0] - sizes.pad[0];
     const long long image_line =
         (static_cast<long long>(strip.image) * sizes.input[0] + depth) * sizes.input[1];
-    unsigned w[kWidth][kWordChannels];
+    Words<kWords> w[kFilterWords];
 #pragma unroll
-    for (int i = 0; i < kWidth * kWordChannels; ++i)
-      w[i / kWordChannels][i % kWordChannels] = weights[i * words];
+    for (int i = 0; i < kFilterWords; ++i)
+      w[i] = *reinterpret_cast<const Words<kWords>*>(weights + i * words);
     // Each row's pixel at the current column.
     unsigned long long addresses[kPixelRows];
     bool is_row_inside[kPixelRows];
@@ -471,22 +493,33 @@ __global__ void __launch_bounds__(kThreads, 2) depthwise_columns(const __grid_co
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {
       const bool is_column_inside = is_inside(first_column + j, sizes.input[2]);
-      unsigned pixels[4] = {};
+      Words<kWords> rows[kPixelRows];
 #pragma unroll
       for (int r = 0; r < kPixelRows; ++r) {
-        pixels[r] = zero_point_word(a);
-        load_global_if(is_row_inside[r] && is_column_inside, addresses[r], pixels[r]);
+#pragma unroll
+        for (unsigned& word : rows[r].word) word = zero_point_word(a);
+        rows[r].load_if(is_row_inside[r] && is_column_inside, addresses[r]);
         addresses[r] += pixel_bytes;
       }
-      transpose_bytes(pixels);
 #pragma unroll
-      for (int s = 0; s < kWidth; ++s) {
-        if (j < s || (j - s) % kStride != 0 || (j - s) / kStride >= kOutputs) continue;
-        const int q = (j - s) / kStride;
+      for (int i = 0; i < kWords; ++i) {
+        unsigned pixels[4] = {};
 #pragma unroll
-        for (int c = 0; c < kWordChannels; ++c) {
+        for (int r = 0; r < kPixelRows; ++r) pixels[r] = rows[r].word[i];
+        transpose_bytes(pixels);
 #pragma unroll
-          for (int p = 0; p < kRows; ++p) sums[p][q][c] = dp4a<X>(pixels[c], w[s][c] << 8 * p, sums[p][q][c]);
+        for (int s = 0; s < kWidth; ++s) {
+          if (j < s || (j - s) % kStride != 0 || (j - s) / kStride >= kOutputs) continue;
+          const int q = (j - s) / kStride;
+#pragma unroll
+          for (int c = 0; c < kWordChannels; ++c) {
+            const unsigned column = w[s * kWordChannels + c].word[i];
+#pragma unroll
+            for (int p = 0; p < kRows; ++p) {
+              int& sum = sums[p][q][i * kWordChannels + c];
+              sum = dp4a<X>(pixels[c], column << 8 * p, sum);
+            }
+          }
         }
       }
     }

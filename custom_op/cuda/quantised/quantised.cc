@@ -49,13 +49,13 @@ constexpr int64_t kMaxPrepareBlocks = 1 << 16;
 
 std::vector<std::string> all_instances() {
   std::vector<std::string> names = instance_names(kDepthwise, kCodes, kDepthwiseInstances);
-  for (std::string& name : instance_names(kDepthwiseColumns, kCodes, kColumnInstances)) {
-    names.push_back(std::move(name));
-  }
   for (const std::string_view kernel : {kEachOutput, kPrepareDense, kPrepareDepthwise}) {
     for (std::string& name : instance_names(kernel, kCodes)) names.push_back(std::move(name));
   }
   for (const std::string_view codes : kCodes) {
+    for (const DepthwiseInstance& columns : kColumnInstances) {
+      names.push_back(instance_name(kDepthwiseColumns, codes, columns.column_arguments()));
+    }
     for (const int filters : kDenseFilters) names.push_back(instance_name(kDense, codes, joined(filters)));
   }
   return names;
@@ -75,7 +75,7 @@ std::string kernel_name(const ConvProblem& problem, const Tiling& tiling) {
     case Kernel::depthwise:
       return instance_name(kDepthwise, type, tiling.depthwise.arguments());
     case Kernel::depthwise_columns:
-      return instance_name(kDepthwiseColumns, type, tiling.depthwise.arguments());
+      return instance_name(kDepthwiseColumns, type, tiling.depthwise.column_arguments());
     case Kernel::each_output:
       break;
   }
@@ -129,6 +129,7 @@ Dense dense_of(const ConvProblem& problem, const Tiling& tiling) {
 Depthwise depthwise_of(const ConvProblem& problem, const Tiling& tiling) {
   Depthwise to{};
   to.words = FastDivisor(narrow(problem.in_channels / kWordChannels));
+  to.thread_words = FastDivisor(narrow(problem.in_channels / tiling.thread_channels()));
   to.strips = FastDivisor(narrow(ceil_divide(problem.output[2], int64_t{tiling.depthwise.outputs})));
   to.strip_rows = narrow(strip_rows_of(problem, tiling));
   to.output_depth = FastDivisor(narrow(problem.output[0]));
@@ -220,7 +221,7 @@ class QuantisedPlan final : public Plan {
     bind_tensors(tensors, arguments.conv);
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_);
-    if (tiling_.is_depthwise() && !is_aligned_to(tensors.x, kWordChannels)) {
+    if (tiling_.is_depthwise() && !is_aligned_to(tensors.x, tiling_.thread_channels())) {
       enqueue(each_output_, execution.stream, parameters);
       return;
     }
@@ -249,7 +250,8 @@ class QuantisedPlan final : public Plan {
       case Kernel::depthwise:
       case Kernel::depthwise_columns:
         return joined("strips of ", tiling_.depthwise_rows(), " x ", tiling_.depthwise.outputs, " outputs x ",
-                      kWordChannels, " channels a thread, ", blocks, " blocks of ", kThreads, " threads");
+                      tiling_.thread_channels(), " channels a thread, ", blocks, " blocks of ", kThreads,
+                      " threads");
       case Kernel::each_output:
         break;
     }
@@ -278,7 +280,7 @@ class QuantisedPlan final : public Plan {
 
   // Sets whether the kernel loads and stores words of codes.
   void set_vectors(const ConvTensors& tensors, Arguments<void>& arguments) const {
-    const int64_t filters = tiling_.kernel == Kernel::dense ? tiling_.filters : kWordChannels;
+    const int64_t filters = tiling_.kernel == Kernel::dense ? tiling_.filters : tiling_.thread_channels();
     const bool has_vectors = problem_.filters_per_group() % filters == 0 || problem_.is_depthwise();
     const auto is_vector = [&](Layout layout, const void* data) {
       return has_vectors && layout == Layout::nhwc && is_aligned_to(data, filters);

@@ -23,8 +23,9 @@ std::vector<CompiledKernel> kernels_for(const char* name) {
       });
   for (CompiledKernel& columns :
        for_each_instance<kColumnInstances, kPart, kParts>([&]<DepthwiseInstance kInstance>() {
-         return CompiledKernel(instance_name("quantised::depthwise_columns", name, kInstance.arguments()),
-                               depthwise_columns<T, kInstance.width, kInstance.stride, kInstance.outputs>);
+         return CompiledKernel(
+             instance_name("quantised::depthwise_columns", name, kInstance.column_arguments()),
+             depthwise_columns<T, kInstance.width, kInstance.stride, kInstance.outputs, kInstance.words>);
        })) {
     kernels.push_back(std::move(columns));
   }
