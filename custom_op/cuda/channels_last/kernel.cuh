@@ -547,14 +547,19 @@ template <typename Element, int kAccumulatorTiles>
 __device__ inline void add_padding(const Arguments<Element>& problem, const short* range_pairs, int filter,
                                    int (&accumulators)[kAccumulatorTiles][4]) {
   const int column = static_cast<int>(threadIdx.x) % 4 * 2;
+  // Both positions of each tile at once, and of all tiles before the branches.
+  unsigned pairs[kAccumulatorTiles];
 #pragma unroll
   for (int t = 0; t < kAccumulatorTiles; ++t) {
-    const short* const pairs = range_pairs + t * kAccumulatorTileColumns + column;
+    pairs[t] = *reinterpret_cast<const unsigned*>(range_pairs + t * kAccumulatorTileColumns + column);
+  }
+#pragma unroll
+  for (int t = 0; t < kAccumulatorTiles; ++t) {
     // Most positions have none: a branch of the warp, since predicated loads would take issue slots.
-    if (__all_sync(~0u, pairs[0] == 0 && pairs[1] == 0)) continue;
+    if (__all_sync(~0u, pairs[t] == 0)) continue;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int pair = pairs[i];
+      const int pair = static_cast<int>(pairs[t] >> 16 * i & 0xffff);
       if (pair == 0) continue;
       const int* const padding =
           problem.padding_sums + pair * static_cast<int>(problem.node_filters.divisor) + filter;
@@ -815,6 +820,8 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
       load_residual(next_index, results.chunks == 0 ? staging.stage : staging.stage ^ 1);
     }
     if (results.chunks == 0) continue;
+    // Results of a warp beyond the last filter are not computed. TMA drops what it stores for them.
+    const bool has_filters = warpgroup_thread() / 32 * (kWgmmaM / 4) < results.filters_left;
     short* const range_pairs = shared_memory_at(problem.shared.range_pairs) +
                                warpgroup * kAccumulatorTiles * kAccumulatorTileColumns;
     if constexpr (kIsCode<Element>) {
@@ -836,7 +843,8 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
       // of other warps read until these warps arrive.
       sync_warpgroup(warpgroup);
       const int staged_chunk = chunk_of_warp - first;
-      if (kHasOneChunk || (staged_chunk >= 0 && staged_chunk < staged_chunks)) {
+      const bool is_staged = kHasOneChunk || (staged_chunk >= 0 && staged_chunk < staged_chunks);
+      if (has_filters && is_staged) {
         unsigned char* const chunk = staged + staged_chunk * problem.result_chunk_bytes;
         if constexpr (kIsCode<Element>) {
           if (has_borders(problem)) add_padding(problem, range_pairs, filters.filter, accumulators);
