@@ -142,10 +142,10 @@ def test_codes_rather_than_numbers_are_transposed_for_a_node_in_nchw():
     nodes = list(result.to_proto().graph.node)
     written = {name: node for node in nodes for name in node.output}
     (pool,) = [node for node in nodes if node.op_type == "GlobalAveragePool"]
-    behind = [pool]
-    while behind[-1].op_type != "QuantConv":
-        behind.append(written[behind[-1].input[0]])
-    assert [node.op_type for node in behind[1:3]] == ["DequantizeLinear", "Transpose"]
+    chain = [pool]
+    while chain[-1].op_type != "QuantConv":
+        chain.append(written[chain[-1].input[0]])
+    assert [node.op_type for node in chain[1:3]] == ["DequantizeLinear", "Transpose"]
     assert result.layout is not None
     (record,) = result.layout.not_carried
     assert record.op == "DequantizeLinear" and "slow at means" in record.reason
