@@ -17,6 +17,8 @@ namespace {
 constexpr int64_t kMaxBoxExtent = 256, kMaxPositions = 256;
 constexpr std::size_t kMaxColumnTilings = 12, kMaxRowTilings = 5;
 constexpr int kMinPixelStages = 2, kMinWeightStages = 3;
+// Most units of a main loop that ends before a residual has come.
+constexpr int64_t kShortUnits = 4;
 
 // Stride phases and shifts of the filter taps along one axis.
 struct AxisTaps {
@@ -203,13 +205,15 @@ class Search {
         static_cast<int>(kWgmmaM * bytes_per_element(problem_.type) / tiling.result_row_bytes);
     const int64_t max_pixels = std::min<int64_t>(kMaxPixelStages, k_chunks(problem_, tiling) + 2);
     const bool has_one_block = problem_.group * tiling.filter_blocks == 1;
-    // Two staged tiles, if they leave room for three stages of pixels and for weights that stay.
-    tiling.stages_in_place = false, tiling.staged_tiles = kMaxStagedTiles;
     const bool could_keep = has_one_block && units <= kMaxWeightStages;
+    // Two staged tiles hide the load of the residual where the main loop is too short for that, if they leave
+    // room for three stages of pixels and for weights that stay.
+    tiling.stages_in_place = false;
+    tiling.staged_tiles = problem_.epilogue.has_residual && units <= kShortUnits ? kMaxStagedTiles : 1;
     if (!fits(std::min<int64_t>(max_pixels, kMinPixelStages + 1), could_keep ? units : kMinWeightStages)) {
-      tiling.stages_in_place = !tiling.instance.shares_pixels && !problem_.epilogue.has_residual;
       tiling.staged_tiles = 1;
     }
+    tiling.stages_in_place = !tiling.instance.shares_pixels && !problem_.epilogue.has_residual;
     // Result chunks take turns if pixels in front of the padding have no room for all, or if memory for all
     // left no room for a third stage of pixels. The residual comes for all at once.
     const int64_t others_bytes = (tiling.result_chunks - 1) * tiling.result_chunk_bytes();

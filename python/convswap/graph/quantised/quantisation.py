@@ -161,6 +161,8 @@ class Quantisations:
         zero_points = np.zeros(numbers.shape, np.int64) if zeros is None else zeros.numpy().astype(np.int64)
         if zero_points.size == 1:
             zero_points = np.full(numbers.shape, zero_points.item(), np.int64)
+        elif numbers.size == 1:  # the weights of ConvInteger have no scale
+            numbers = np.full(zero_points.shape, numbers.item(), np.float32)
         if numbers.ndim > 1 and numbers.size > 1:
             raise NotQuantised(f"{what} have a scale for each block; QuantConv takes one for each channel")
         if not (np.isfinite(numbers).all() and (numbers >= 0).all()):
