@@ -31,7 +31,7 @@ def onnx_cases() -> dict[str, cases.TestCase]:
 
 
 def with_constants(case: cases.TestCase) -> tuple[onnx.ModelProto, np.ndarray, np.ndarray]:
-    """Return the case with all inputs but the data as constants, its data, and the result that ONNX stores."""
+    """Return the case with all inputs but the data as constants, its data, and the result that it stores."""
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
     ((inputs, (expected,)),) = case.data_sets
