@@ -34,7 +34,7 @@ FORMATS = {
     "many_channels": ("ScaledFloat16Pairs", "Float16Pairs", "Bfloat16Pairs"),
     "channels_last": (*_ELEMENT_TYPES, "Int8", "UInt8"),
     "channels_last_depthwise": _ELEMENT_TYPES,
-    "channels_last_mma": _ELEMENT_TYPES,
+    "channels_last_mma": (*_ELEMENT_TYPES, "Int8", "UInt8"),
     "tiled": (*_ELEMENT_TYPES, "double"),
     "depthwise": _ELEMENT_TYPES,
     "sliding_rows": _ELEMENT_TYPES,

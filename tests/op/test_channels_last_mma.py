@@ -63,7 +63,11 @@ def test_channels_last_is_estimated_faster_on_cards_with_wgmma(x_shape, w_shape,
             80,
             "it takes x, y and the residual in NHWC",
         ),
-        (problem_of((1, 8, 8, 64), (64, 64, 3, 3), "float64"), 80, "it takes float32, float16 and bfloat16"),
+        (
+            problem_of((1, 8, 8, 64), (64, 64, 3, 3), "float64"),
+            80,
+            "it takes float32, float16, bfloat16 and codes",
+        ),
         (
             problem_of((1, 8, 8, 64), (64, 64, 3, 3), "float32", precision="ieee"),
             80,

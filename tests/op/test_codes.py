@@ -122,7 +122,10 @@ def test_ties_are_rounded_to_even_and_results_saturate():
 def test_the_planner_chooses(x_shape, w_shape, attributes, algorithm):
     problem = _native.Problem(x_shape, w_shape, type="uint8", **NHWC | attributes)
     assert _native.choose(problem, "cuda", **HOPPER) == algorithm
-    assert _native.choose(problem, "cuda", compute_capability=80) == "quantised"
+    # Of a group: NHWC and multiples of 16.
+    has_multiples = "input_layout" not in attributes and w_shape[0] % 16 == w_shape[1] % 16 == 0
+    older = "channels_last_mma" if has_multiples else "quantised"
+    assert _native.choose(problem, "cuda", compute_capability=80) == older
     assert _native.choose(problem, "cpu") == "quantised"
 
 
@@ -256,6 +259,24 @@ def test_every_kind_of_tiling_of_channels_last_is_the_definition(case, x_zero_po
     count = len(_native.alternatives(codes.problem(), "channels_last", 1000))
     for tiling in sorted({0, 1, count // 2, count - 1} & set(range(count))):
         np.testing.assert_array_equal(codes.on_card("channels_last", tiling), expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.algorithm("channels_last_mma")
+@pytest.mark.parametrize("x_zero_point", [0, 100])
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+@pytest.mark.parametrize(
+    "case", ["3x3", "stride", "one tap", "several images in a tile", "groups", "1-D", "3-D"]
+)
+def test_tilings_of_channels_last_mma_are_the_definition(case, epilogue, x_zero_point):
+    x_shape, w_shape, attributes = CASES[case]
+    both = NHWC | attributes | EPILOGUES[epilogue]
+    for has_residual in (False, True):
+        codes = drawn(x_shape, w_shape, has_residual=has_residual, x_zero_point=x_zero_point, **both)
+        expected = codes.expected()
+        count = len(_native.alternatives(codes.problem(), "channels_last_mma", 1000))
+        for tiling in sorted({0, count // 2, count - 1}):
+            np.testing.assert_array_equal(codes.on_card("channels_last_mma", tiling), expected)
 
 
 @pytest.mark.gpu

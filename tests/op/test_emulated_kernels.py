@@ -289,7 +289,9 @@ def test_channels_last_is_the_definition_by_way_of_more_convolutions() -> None:
 
 @pytest.mark.extended
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["channels_last_Int8", "quantised_UInt8"])
+@pytest.mark.parametrize(
+    "program", ["channels_last_Int8", "channels_last_mma_UInt8", "channels_last_mma_Int8", "quantised_UInt8"]
+)
 def test_kernels_for_codes_are_the_definition_on_more_problems(program: str) -> None:
     (built,) = build(program)
     first, count = FIRST_QUANTISED_SEED, QUANTISED_SEEDS

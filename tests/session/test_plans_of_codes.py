@@ -33,7 +33,7 @@ def test_each_quant_conv_is_explained(tmp_path, device):
     assert layers[1]["problem"].startswith("int8>int8 x=64x16x8x9 w=16x16x3x3")
     assert layers[2]["problem"].endswith("layouts=NHWC+NHWC>NHWC")
     supported = {other["algorithm"] for other in layers[1]["others"] if other["supports"]}
-    able = {"quantised"} if "cpu" in device else {"quantised", "channels_last"}
+    able = {"quantised"} if "cpu" in device else {"quantised", "channels_last", "channels_last_mma"}
     assert {layers[1]["algorithm"]} | supported == able
 
 

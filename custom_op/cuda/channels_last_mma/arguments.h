@@ -6,7 +6,9 @@
 #include "cuda/epilogue/epilogue_params.h"
 #include "cuda/primitives/fast_divisor.cuh"
 #include "cuda/primitives/geometry.h"
+#include "cuda/primitives/naive_quantised_conv.h"
 #include "cuda/primitives/nhwc_conv.h"
+#include "cuda/primitives/requantise.h"
 #include "cuda/primitives/shared_offset.h"
 
 namespace convswap::channels_last_mma {
@@ -20,6 +22,11 @@ constexpr int kPrepareThreads = 256, kUnalignedThreads = 256;
 constexpr int kMaxStages = 5;
 // Rows behind those of the prepared weights, which the last tile may load: the filters of the largest tile.
 constexpr int kPaddingRows = 128;
+
+// Codes, of which an mma makes int32 sums.
+template <typename Element>
+constexpr bool kIsCode = sizeof(Element) == 1;
+constexpr int kResultFilters = 4;  // whose codes a thread computes together
 
 // The pixel of a position at the filter's first tap: its offset in x, in pieces, and its coordinates, which
 // may lie in the padding. Offsets wrap around at 2^32; those of pixels in the image are right.
@@ -62,6 +69,13 @@ struct Arguments : Tensors<Element> {
   int stride_depth, stride_height, stride_width;
   int dilation_depth, dilation_height, dilation_width;
   int pad_depth, pad_height, pad_width;
+
+  // Of codes. `zero_point_piece` has the zero point of x, which is loaded for padding. `corrections` has for
+  // each filter the zero point times its weights, negated. Both are prepared with the weights.
+  NaiveQuantisedConv conv;
+  Requantisation requantisation;
+  unsigned char* zero_point_piece;
+  int* corrections;
 
   NhwcConv unaligned;
 };

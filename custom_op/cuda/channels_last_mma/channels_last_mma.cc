@@ -22,8 +22,11 @@
 // `prepare` writes the weights in the order of the K chunks; constant weights are prepared once. `unaligned`
 // computes tensors at addresses that are no multiples of 16 bytes, one output a thread.
 //
-// Limits: float32 in precision tf32, float16 and bfloat16; compute capability 8.0 or newer; channels and
-// filters of a conv group that are multiples of 16 bytes. A pool is a second kernel.
+// Codes of quantised data are multiplied as they are. Padding is loaded as the zero point of x, so that the
+// zero point times all weights is in every sum, and is taken off it in the epilogue.
+//
+// Limits: float32 in precision tf32, float16, bfloat16 and codes; compute capability 8.0 or newer; channels
+// and filters of a conv group that are multiples of 16 bytes. A pool is a second kernel.
 
 #include <cstdint>
 #include <string>
@@ -47,14 +50,20 @@ namespace {
 
 constexpr std::string_view kKernel = "channels_last_mma::kernel";
 constexpr std::string_view kPrepare = "channels_last_mma::prepare";
+constexpr std::string_view kPrepareCodes = "channels_last_mma::prepare_codes";
 constexpr std::string_view kUnaligned = "channels_last_mma::unaligned";
 
 std::vector<std::string> all_instances() {
   std::vector<std::string> names = instance_names(kKernel, kElementsWithoutFloat64, kInstances);
+  const auto add = [&](std::vector<std::string> more) {
+    for (std::string& name : more) names.push_back(std::move(name));
+  };
+  add(instance_names(kKernel, kCodes, kInstances));
   for (const std::string_view kernel : {kPrepare, kUnaligned}) {
-    for (std::string& name : instance_names(kernel, kElementsWithoutFloat64))
-      names.push_back(std::move(name));
+    add(instance_names(kernel, kElementsWithoutFloat64));
+    add(instance_names(kernel, kCodes));
   }
+  add(instance_names(kPrepareCodes, kCodes));
   return names;
 }
 
@@ -102,6 +111,12 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   set(problem.dilation, to.dilation_depth, to.dilation_height, to.dilation_width);
   set(problem.pad_begin, to.pad_depth, to.pad_height, to.pad_width);
   to.unaligned = nhwc_conv_of(problem);
+  if (problem.is_quantised()) {
+    to.conv = naive_quantised_conv_of(problem);
+    to.requantisation = requantisation_of(problem);
+    // Addresses are multiples of 16 bytes, and filters of 16.
+    to.requantisation.has_y_vectors = to.requantisation.has_z_vectors = true;
+  }
   return to;
 }
 
@@ -111,8 +126,11 @@ class ChannelsLastMmaPlan final : public Plan {
 
   static std::vector<std::string> kernel_names(const ConvProblem& problem, const Tiling& tiling) {
     const std::string_view element = element_name(problem.type);
-    return {instance_name(kPrepare, element), instance_name(kKernel, element, tiling.instance.arguments()),
-            instance_name(kUnaligned, element)};
+    std::vector<std::string> names{instance_name(kPrepare, element),
+                                   instance_name(kKernel, element, tiling.instance.arguments()),
+                                   instance_name(kUnaligned, element)};
+    if (problem.is_quantised()) names.push_back(instance_name(kPrepareCodes, element));
+    return names;
   }
 
   ChannelsLastMmaPlan(const ConvProblem& problem, const Device& device, const Tiling& tiling)
@@ -127,33 +145,43 @@ class ChannelsLastMmaPlan final : public Plan {
     allow_shared_memory(multiply_.kernel, device.shared_memory_per_block);
     unaligned_ = launch_of(names[2], ceil_divide(problem.result_elements(), int64_t{kUnalignedThreads}),
                            kUnalignedThreads);
+    if (problem.is_quantised()) {
+      prepare_codes_ =
+          launch_of(names[3], ceil_divide(problem.out_channels, int64_t{kPrepareThreads}), kPrepareThreads);
+    }
   }
 
   std::size_t scratch_bytes() const override { return prepared_form().bytes; }
 
   PreparedForm prepared_form() const override {
-    return {static_cast<std::size_t>(prepared_pieces(problem_) * kPieceBytes), "channels_last_mma"};
+    const auto weights = static_cast<std::size_t>(weight_bytes());
+    if (!problem_.is_quantised()) return {weights, "channels_last_mma"};
+    const std::size_t corrections = static_cast<std::size_t>(problem_.out_channels) * sizeof(int);
+    return {weights + kPieceBytes + corrections,
+            joined("channels_last_mma ", problem_.quantization->x_zero_point)};
   }
 
   void prepare(const void* weights, void* prepared, void* stream) const override {
     Arguments<void> arguments = arguments_;
     arguments.w = weights;
-    arguments.prepared_weights = static_cast<unsigned char*>(prepared);
+    arguments.conv.w = static_cast<const Int8*>(weights);
+    set_prepared(arguments, prepared);
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_.index);
     enqueue(prepare_, stream, parameters);
+    if (problem_.is_quantised()) enqueue(prepare_codes_, stream, parameters);
   }
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {
     Arguments<void> arguments = arguments_;
     static_cast<Tensors<void>&>(arguments) = tensors_of(tensors, execution);
+    if (problem_.is_quantised()) bind_tensors(tensors, arguments.conv);
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_.index);
     if (!are_aligned(tensors, kPieceBytes)) return enqueue(unaligned_, execution.stream, parameters);
     const bool is_prepared = execution.prepared_weights != nullptr;
     if (!is_prepared) prepare(tensors.w, execution.scratch, execution.stream);
-    arguments.prepared_weights = static_cast<unsigned char*>(
-        is_prepared ? const_cast<void*>(execution.prepared_weights) : execution.scratch);
+    set_prepared(arguments, is_prepared ? const_cast<void*>(execution.prepared_weights) : execution.scratch);
     enqueue(multiply_, execution.stream, parameters);
   }
 
@@ -171,6 +199,15 @@ class ChannelsLastMmaPlan final : public Plan {
   }
 
  private:
+  int64_t weight_bytes() const { return prepared_pieces(problem_) * kPieceBytes; }
+
+  // The weights, then for codes the piece of the zero point, and the corrections.
+  void set_prepared(Arguments<void>& arguments, void* prepared) const {
+    arguments.prepared_weights = static_cast<unsigned char*>(prepared);
+    arguments.zero_point_piece = arguments.prepared_weights + weight_bytes();
+    arguments.corrections = reinterpret_cast<int*>(arguments.zero_point_piece + kPieceBytes);
+  }
+
   Launch launch_of(const std::string& kernel, int64_t blocks, int threads) const {
     Launch launch{find_kernel(kernel, device_, sizeof(Arguments<void>)), Dim3(static_cast<unsigned>(blocks)),
                   Dim3(static_cast<unsigned>(threads))};
@@ -182,13 +219,14 @@ class ChannelsLastMmaPlan final : public Plan {
   Device device_;
   Tiling tiling_;
   Arguments<void> arguments_;
-  Launch prepare_, multiply_, unaligned_;
+  Launch prepare_, prepare_codes_, multiply_, unaligned_;
 };
 
 class ChannelsLastMma final : public AlgorithmByTiling<ChannelsLastMmaPlan, best_tiling, cheapest_tilings> {
  public:
   std::string_view name() const override { return "channels_last_mma"; }
   bool takes_layouts(const ConvProblem& problem) const override { return has_nhwc_tensors(problem); }
+  bool takes_codes() const override { return true; }
   bool fuses(const ConvProblem& problem) const override {
     return problem.epilogue.pool.kind == PoolKind::none;
   }
@@ -200,7 +238,8 @@ class ChannelsLastMma final : public AlgorithmByTiling<ChannelsLastMmaPlan, best
 
   std::string why_not_at_all(const ConvProblem& problem, const Device& device) const override {
     if (!takes_layouts(problem)) return "it takes x, y and the residual in NHWC";
-    if (problem.type == ElementType::float64) return "it takes float32, float16 and bfloat16";
+    if (problem.type == ElementType::float64) return "it takes float32, float16, bfloat16 and codes";
+    if (problem.is_quantised() && !is_code(problem.y_type)) return "its results of codes are codes";
     if (problem.type == ElementType::float32 && problem.precision != Precision::tf32) {
       return "it computes float32 in precision tf32 alone";
     }

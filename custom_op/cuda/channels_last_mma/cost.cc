@@ -21,8 +21,9 @@ constexpr int64_t kReservedBytes = 1024;  // of shared memory, that each block t
 // Lays out shared memory; false if it does not fit into a block's.
 bool lay_out(const ConvProblem& problem, const Device& device, Tiling& tiling) {
   const Instance& instance = tiling.instance;
-  const int64_t result_bytes =
-      int64_t{instance.positions} * instance.filters * bytes_per_element(problem.type);
+  // The results of codes are staged as sums.
+  const int64_t staged_bytes = problem.is_quantised() ? sizeof(int) : bytes_per_element(problem.type);
+  const int64_t result_bytes = int64_t{instance.positions} * instance.filters * staged_bytes;
   SharedLayout block(kRowBytes, device.shared_memory_per_block);
   tiling.shared.stages =
       block.place<unsigned char>(std::max(tiling.stages * instance.stage_bytes(), result_bytes));
@@ -79,8 +80,11 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double sharing = costs.shared * (loaded_rows + instance.positions + instance.filters) / kSharedRows;
   const double loading = to_double(instance.stage_bytes() * std::min(multiprocessors, tiles)) / costs.cache;
   const double tensors = problem.epilogue.has_residual ? 2 : 1;
+  // Codes are stored after their sums have been written to shared memory and read.
+  const double sum_rows = problem.is_quantised() ? 2 * results * sizeof(int) / kRowBytes : 0;
   const double storing =
       costs.store * tensors * results * to_double(bytes_per_element(problem.type)) / kRowBytes +
+      costs.shared * sum_rows / kSharedRows +
       costs.activation * activation_cycles(problem.epilogue, costs_of(device)) * results / 32;
   const auto wave_of = [&](int64_t blocks) {
     if (blocks == 0) return 0.0;

@@ -11,7 +11,9 @@
 #include "cuda/primitives/fast_divisor.cuh"
 #include "cuda/primitives/ldmatrix.cuh"
 #include "cuda/primitives/mma.cuh"
+#include "cuda/primitives/naive_quantised_conv.cuh"
 #include "cuda/primitives/nhwc_conv.cuh"
+#include "cuda/primitives/requantise.cuh"
 #include "cuda/primitives/shared_memory_at.cuh"
 #include "cuda/primitives/small_float_pairs.cuh"
 
@@ -21,6 +23,7 @@ namespace convswap::channels_last_mma {
 // 32 bytes along K of 16 positions (a) and 8 filters (b), in words of 4 bytes that ldmatrix loads.
 template <typename Element>
 struct Operand {
+  using Accumulator = float;
   using ResultPair = unsigned;
 
   static __device__ Element of_weight(Element weight) { return weight; }
@@ -37,6 +40,7 @@ struct Operand {
 };
 template <>
 struct Operand<float> {
+  using Accumulator = float;
   using ResultPair = uint2;
 
   static __device__ float of_weight(float weight) { return round_to_tf32(weight); }
@@ -57,6 +61,22 @@ struct Operand<float> {
     return make_uint2(__float_as_uint(first), __float_as_uint(second));
   }
 };
+
+// Weights are int8 whatever x has.
+template <typename Code>
+struct CodeOperand {
+  using Accumulator = int;
+
+  static __device__ Code of_weight(Code weight) { return weight; }
+  static __device__ void round(unsigned (&)[4]) {}
+  static __device__ void multiply(int (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    mma_m16n8k32<Code>(sums, a, b);
+  }
+};
+template <>
+struct Operand<Int8> : CodeOperand<Int8> {};
+template <>
+struct Operand<UInt8> : CodeOperand<UInt8> {};
 
 // A piece of K: the tap, which may lie behind the last one, and the piece in the conv group's channels.
 struct KPiece {
@@ -102,6 +122,23 @@ __global__ void __launch_bounds__(kPrepareThreads)
   }
 }
 
+// Writes what codes need besides the weights; see Arguments. A thread takes a filter.
+template <typename Element>
+__global__ void __launch_bounds__(kPrepareThreads)
+    prepare_codes(const __grid_constant__ Arguments<Element> problem) {
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  const int filter = static_cast<int>(blockIdx.x) * kPrepareThreads + static_cast<int>(threadIdx.x);
+  const int zero_point = problem.conv.quantization.x_zero_point;
+  if (filter < kPieceBytes) problem.zero_point_piece[filter] = static_cast<unsigned char>(zero_point);
+  if (filter >= problem.out_channels) return;
+  const int count = problem.group_pieces * kPieceBytes * problem.taps;
+  const Int8* const weights = problem.conv.w + static_cast<long long>(filter) * count;
+  int sum = 0;
+  for (int i = 0; i < count; ++i) sum += weights[i];
+  problem.corrections[filter] = -zero_point * sum;
+}
+
 // Computes one output per thread from tensors at any addresses; `kernel` needs multiples of 16 bytes.
 template <typename Element>
 __global__ void __launch_bounds__(kUnalignedThreads)
@@ -109,7 +146,12 @@ __global__ void __launch_bounds__(kUnalignedThreads)
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   const long long at = static_cast<long long>(blockIdx.x) * kUnalignedThreads + threadIdx.x;
-  if (at < problem.unaligned.y_elements) compute_nhwc_output(problem, problem.unaligned, at);
+  if (at >= problem.unaligned.y_elements) return;
+  if constexpr (kIsCode<Element>) {
+    naive_quantised_output<Element>(problem.conv, at);
+  } else {
+    compute_nhwc_output(problem, problem.unaligned, at);
+  }
 }
 
 // Sizes of a tile of kPositions x kFilters that kPositionWarps x kFilterWarps warps share.
@@ -224,9 +266,13 @@ class Loads {
                              is_inside(pixel.depth + depth_, problem_.input_depth) &
                              is_inside(pixel.row + height_, problem_.input_height) &
                              is_inside(pixel.column + column_, problem_.input_width);
-      cp_async_zfill<kPieceBytes>(stage + target_ + i * kDistanceBytes,
-                                  x + static_cast<unsigned long long>(pixel.offset + offset_) * kPieceBytes,
-                                  in_bounds);
+      const unsigned char* const from =
+          x + static_cast<unsigned long long>(pixel.offset + offset_) * kPieceBytes;
+      if constexpr (kIsCode<Element>) {
+        cp_async_16(stage + target_ + i * kDistanceBytes, in_bounds ? from : problem_.zero_point_piece);
+      } else {
+        cp_async_zfill<kPieceBytes>(stage + target_ + i * kDistanceBytes, from, in_bounds);
+      }
     }
     unsigned char* const to = stage + Sizes::kPositions * kRowBytes + target_;
     const unsigned char* const weights =
@@ -284,7 +330,7 @@ class Multiplier {
 #pragma unroll
       for (int f = 0; f < Sizes::kFilterTiles; ++f) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) accumulators_[p][f][i] = 0.0f;
+        for (int i = 0; i < 4; ++i) accumulators_[p][f][i] = 0;
       }
     }
     // Four matrices of pixels are 8 positions at the first 16 bytes of a step, the next 8, and both at the
@@ -366,7 +412,7 @@ class Multiplier {
     if constexpr (kHasNext) multiply_steps<kStep + 1>(stage, between);
   }
 
-  float accumulators_[Sizes::kPositionTiles][Sizes::kFilterTiles][4];
+  typename Operand<Element>::Accumulator accumulators_[Sizes::kPositionTiles][Sizes::kFilterTiles][4];
   unsigned pixels_[2][4];
   unsigned weights_[2][Sizes::kFilterTiles][2];
   int lane_pixels_, lane_weights_;  // offsets of the lane's rows of the first matrices in a stage
@@ -500,6 +546,52 @@ __device__ inline void store_results(const Arguments<Element>& problem, const Bl
   });
 }
 
+// The same for codes. The sums pass through shared memory, from which a thread reads those of some filters:
+// one path of each kind of results, and stores of whole rows.
+template <typename Sizes, typename Element>
+__device__ inline void store_codes_of_sums(const Arguments<Element>& problem, const BlockTile& tile,
+                                           Multiplier<Sizes, Element>& multiplier) {
+  using Sums = ResultTile<Sizes, float>;
+  unsigned char* const staged = shared_memory_at(problem.shared.stages);
+  multiplier.for_each_tile([&](int row, int filter, const int (&sums)[4]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      *reinterpret_cast<uint2*>(staged + Sums::offset(row + 8 * i, filter)) =
+          make_uint2(static_cast<unsigned>(sums[2 * i]), static_cast<unsigned>(sums[2 * i + 1]));
+    }
+  });
+  __syncthreads();
+  // A thread has the same filters at each of its positions.
+  constexpr int kLanes = Sizes::kFilters / kResultFilters, kStep = Sizes::kThreads / kLanes;
+  const int in_tile = static_cast<int>(threadIdx.x) % kLanes * kResultFilters;
+  const int filters_left = tile.filters_left - in_tile;
+  if (filters_left <= 0) return;
+  const int filter = tile.group * problem.filters_per_group + tile.first_filter + in_tile;
+  const NaiveQuantisedConv& conv = problem.conv;
+  const FilterScales<kResultFilters> scales(conv, problem.requantisation, filter, kResultFilters);
+  int first_sums[kResultFilters];
+#pragma unroll
+  for (int f = 0; f < kResultFilters; ++f) {
+    first_sums[f] = (conv.b == nullptr ? 0 : conv.b[filter + f]) + problem.corrections[filter + f];
+  }
+  const auto store = [&]<Results kResults>() {
+#pragma unroll 1
+    for (int row = static_cast<int>(threadIdx.x) / kLanes; row < Sizes::kPositions; row += kStep) {
+      if (tile.first_position + row >= problem.positions) break;
+      const uint4 tiled = *reinterpret_cast<const uint4*>(staged + Sums::offset(row, in_tile));
+      const unsigned words[kResultFilters] = {tiled.x, tiled.y, tiled.z, tiled.w};
+      int sums[kResultFilters];
+#pragma unroll
+      for (int f = 0; f < kResultFilters; ++f) sums[f] = first_sums[f] + static_cast<int>(words[f]);
+      // Positions are counted over all images.
+      store_results<kResults, Element>(conv, problem.requantisation, scales,
+                                       ResultPlace(conv, 0, tile.first_position + row, filter, filters_left),
+                                       sums);
+    }
+  };
+  call_for(scales.results(problem.requantisation), store);
+}
+
 // The least number of blocks that fit into the registers of a multiprocessor.
 constexpr int min_blocks(int threads, int accumulators) {
   return threads > 128 ? 1 : accumulators > 64 ? 2 : accumulators > 32 ? 3 : 4;
@@ -520,10 +612,15 @@ __global__ void __launch_bounds__(32 * kPositionWarps * kFilterWarps,
   griddepcontrol_launch_dependents();
   Loads<Sizes, Element> loads(problem, tile);
   copy_first_chunks(problem, loads);
-  write_bias<Sizes>(problem, tile);  // behind the copies, which take longer to arrive
+  // Behind the copies, which take longer to arrive.
+  if constexpr (!kIsCode<Element>) write_bias<Sizes>(problem, tile);
   Multiplier<Sizes, Element> multiplier;
   mainloop(problem, loads, multiplier);
-  store_results(problem, tile, multiplier);
+  if constexpr (kIsCode<Element>) {
+    store_codes_of_sums(problem, tile, multiplier);
+  } else {
+    store_results(problem, tile, multiplier);
+  }
 }
 
 }  // namespace convswap::channels_last_mma

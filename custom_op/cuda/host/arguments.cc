@@ -125,6 +125,17 @@ StepLimits step_limits_of(const ConvProblem& problem) {
   return limits;
 }
 
+Requantisation requantisation_of(const ConvProblem& problem) {
+  const Quantization& codes = *problem.quantization;
+  const EpilogueParams params = epilogue_params_of(problem.epilogue);
+  Requantisation to{};
+  to.only_clamps = params.only_clamps;
+  to.is_plain = is_code(problem.y_type) && params.only_clamps && !codes.has_offset && !codes.rounds_sum &&
+                codes.y_factor == 1 && !problem.epilogue.has_residual;
+  to.limits = step_limits_of(problem);
+  return to;
+}
+
 EpilogueParams epilogue_params_of(const Epilogue& epilogue) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const bool clips = epilogue.activation == Activation::clip;

@@ -39,6 +39,8 @@ NaiveQuantisedConv naive_quantised_conv_of(const ConvProblem& problem);
 void bind_tensors(const ConvTensors& tensors, NaiveQuantisedConv& conv);
 
 StepLimits step_limits_of(const ConvProblem& problem);
+// Without vectors.
+Requantisation requantisation_of(const ConvProblem& problem);
 
 // Sizes must fit into 32 bits.
 NhwcConv nhwc_conv_of(const ConvProblem& problem);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "conv/quantization.h"
 #include "conv/small_floats.h"
 
 namespace convswap {
@@ -29,6 +30,25 @@ __device__ inline void mma_m16n8k16<BFloat16>(float (&accumulators)[4], unsigned
       "{%0, %1, %2, %3};"
       : "+f"(accumulators[0]), "+f"(accumulators[1]), "+f"(accumulators[2]), "+f"(accumulators[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// The same for codes, 32 along K, by int8 weights: a word has four of them.
+template <typename Code>
+__device__ inline void mma_m16n8k32(int (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]);
+
+template <>
+__device__ inline void mma_m16n8k32<Int8>(int (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+template <>
+__device__ inline void mma_m16n8k32<UInt8>(int (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 // mma_m16n8k16 with half the depth: a (16x8) is a0 and a1, b (8x8) is b0.

@@ -87,17 +87,6 @@ std::string prepare_name(const ConvProblem& problem, const Tiling& tiling) {
                        element_name(problem.type));
 }
 
-Requantisation requantisation_of(const ConvProblem& problem) {
-  const Quantization& codes = *problem.quantization;
-  const EpilogueParams params = epilogue_params_of(problem.epilogue);
-  Requantisation to{};
-  to.only_clamps = params.only_clamps;
-  to.is_plain = is_code(problem.y_type) && params.only_clamps && !codes.has_offset && !codes.rounds_sum &&
-                codes.y_factor == 1 && !problem.epilogue.has_residual;
-  to.limits = step_limits_of(problem);
-  return to;
-}
-
 Sizes sizes_of(const ConvProblem& problem) {
   Sizes sizes{};
   const auto set = [](const Axes& from, int (&to)[3]) { std::ranges::transform(from, to, narrow); };

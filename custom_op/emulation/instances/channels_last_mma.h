@@ -22,6 +22,9 @@ std::vector<CompiledKernel> kernels_for(const char* name) {
   if (kPart == 0) {
     kernels.emplace_back(instance_name("channels_last_mma::prepare", name), prepare<Element>);
     kernels.emplace_back(instance_name("channels_last_mma::unaligned", name), unaligned<Element>);
+    if constexpr (kIsCode<Element>) {
+      kernels.emplace_back(instance_name("channels_last_mma::prepare_codes", name), prepare_codes<Element>);
+    }
   }
   return kernels;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cuda/primitives/dp4a.cuh"
 #include "cuda_emulation.h"
 
 namespace convswap {
@@ -41,6 +42,25 @@ void emulate_mma(float (&accumulators)[4], const unsigned* a, const unsigned* b)
       }
     }
     accumulators[j] = static_cast<float>(sum);
+  }
+  emulation::sync_warp();
+}
+
+template <typename Code>
+void mma_m16n8k32(int (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  emulation::Warp& warp = emulation::warp();
+  const int lane = emulation::lane();
+  std::copy_n(a, 4, warp.a[lane]);
+  std::copy_n(b, 2, warp.b[lane]);
+  emulation::sync_warp();
+  for (int j = 0; j < 4; ++j) {
+    const int row = lane / 4 + j / 2 * 8, column = lane % 4 * 2 + j % 2;
+    for (int word = 0; word < 2; ++word) {
+      for (int t = 0; t < 4; ++t) {
+        sums[j] =
+            dp4a<Code>(warp.a[row % 8 * 4 + t][word * 2 + row / 8], warp.b[column * 4 + t][word], sums[j]);
+      }
+    }
   }
   emulation::sync_warp();
 }
