@@ -117,6 +117,15 @@ def test_ties_are_rounded_to_even_and_results_saturate():
         ((64, 56, 56, 144), (24, 144, 1, 1), {}, "channels_last"),
         ((64, 112, 112, 32), (16, 32, 1, 1), {}, "channels_last"),
         ((1, 7, 7, 144), (24, 144, 1, 1), {}, "quantised"),
+        # 16 outputs of an axis have taps on padding, in three ways.
+        (
+            (16, 40, 40, 256),
+            (256, 256, 3, 3),
+            {"pads": [8] * 4, "dilations": [8, 8], "x_zero_point": 120},
+            "channels_last",
+        ),
+        # Windows would take 805 MiB.
+        ((64, 320, 320, 64), (8, 64, 3, 3), {"pads": [1] * 4}, "quantised"),
     ],
 )
 def test_the_planner_chooses(x_shape, w_shape, attributes, algorithm):
@@ -134,8 +143,8 @@ def test_the_planner_chooses(x_shape, w_shape, attributes, algorithm):
     [
         (
             drawn((1, 8, 8, 16), (20, 16, 3, 3), **NHWC),
-            "it takes channels and filters in multiples of 16, or filters of 8 or 4 if 2 or 4 divide the "
-            "columns of y",
+            "it takes channels and filters in multiples of 16, or without a dilation along the columns filters "
+            "of 8 or 4 if 2 or 4 divide the columns of y",
         ),
         (
             drawn((1, 4, 8, 8, 24), (16, 24, 3, 1, 1), **NHWC),

@@ -627,6 +627,25 @@ def test_residual_may_follow_a_function_of_codes(function):
     assert {"sum_zero_point", "z_scale", "y_scale"} <= set(attributes) and "sum_scale" not in attributes
 
 
+def _through_codes_of_nan(graph, value):
+    """Return the square root, which a second rounding makes a number again."""
+    root = graph.rounded(graph.add("Sqrt", value), graph.quantisation(0.02, int(np.iinfo(graph.dtype).min)))
+    return graph.add("Neg", root)
+
+
+def _through_integers(graph, value):
+    integers = graph.add("Cast", graph.add("Exp", value), to=TensorProto.INT32)
+    return graph.add("Cast", integers, to=TensorProto.FLOAT)
+
+
+@pytest.mark.parametrize("function", [_through_codes_of_nan, _through_integers])
+def test_functions_in_which_providers_differ_stay_nodes(function):
+    original = function_model(function)
+    message = swap(original, fuse=True).to_proto()
+    assert {"DequantizeLinear", "QuantizeLinear"} <= set(models.ops(message)[1:])
+    assert len(models.node_named(message, "conv").input) < 8
+
+
 def test_each_reader_may_have_a_dequantisation_of_its_own():
     original = function_model(quantised_silu)
     mul = next(node for node in original.graph.node if node.op_type == "Mul")

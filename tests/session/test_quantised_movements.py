@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 import quantised_models as models
 from convswap.graph.quantised.movements import CodeMover
@@ -141,6 +142,41 @@ def test_quant_conv_for_a_concat_alone_gives_codes_of_the_concat(silu, monkeypat
     for name in ("operand0", "operand1"):
         attributes = models.attributes_of(models.node_named(message, name))
         assert "sum_zero_point" in attributes and not {"sum_scale", "y_scale"} & set(attributes)
+
+
+def test_type_of_codes_that_a_concat_changes_is_known():
+    graph = MovingBuilder(dtype=np.int8)
+    operands = [graph.quantised_conv(graph.x, scale) for scale in (0.02, 0.025)]
+    x = graph.add("Concat", *operands, axis=1)
+    y = graph.quantize(x, graph.quantisation(0.03, 115, np.uint8))
+    result = swap(graph.model(["n", 3, 8, 12], y), fuse=True)
+    codes = [node.outputs[0] for node in result.model.graph if node.op_type == "QuantConv"]
+    assert len(codes) == 2 and {value.dtype for value in codes} == {ir.DataType.UINT8}
+    for value in result.to_proto().graph.value_info:
+        if value.name in {each.name for each in codes}:
+            assert value.type.tensor_type.elem_type == onnx.TensorProto.UINT8
+
+
+def test_second_rounding_in_float16_begins_with_numbers_in_float16():
+    """Half of the codes are halves of the second rounding, which float16 rounds to either side."""
+    graph = MovingBuilder()
+
+    def quantisation(scale: float) -> list[str]:
+        return [graph.constant(scale, np.float16), graph.constant(115, np.uint8)]
+
+    x = graph.rounded(graph.add("Cast", "x", to=onnx.TensorProto.FLOAT16), quantisation(0.03))
+    operands = []
+    for name in ("a", "b"):
+        codes = graph.constant(graph.numbers.integers(-127, 128, (16, 3, 3, 3)), np.int8)
+        w = graph.dequantize(codes, [graph.constant(0.01, np.float16), graph.constant(0, np.int8)])
+        y = graph.add("Conv", x, w, name=name, pads=[1] * 4)
+        operands.append(graph.rounded(graph.rounded(y, quantisation(0.0201)), quantisation(0.0402)))
+    y = graph.quantize(graph.add("Concat", *operands, axis=1), quantisation(0.05))
+    original = graph.model(["n", 3, 8, 12], y)
+    message, feeds = swap(original, fuse=True).to_proto(), data_of(original)
+    assert rest(message).count("Concat") == 1 and len(models.quant_convs(message)) == 2
+    (actual,), (expected,) = models.run_swapped(message, feeds), models.run_plain(original, feeds)
+    assert (actual != expected).mean() < 0.02
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ constexpr int kAccumulatorTileColumns = 8;
 constexpr int kFilterBlockBytes = kWgmmaM * kRowBytes;  // weights of 64 filters, for one tap and chunk
 constexpr int kMaxTaps = 128;                           // of height and width
 constexpr int kMaxStridePhases = 16;
-constexpr int kMaxTapRanges = 16;  // of an axis
+constexpr int kMaxTapRanges = 16, kMaxBorderOutputs = 64;  // of an axis
 
 constexpr int kConsumerWarpgroups = 2;
 constexpr int kConsumerThreads = 128 * kConsumerWarpgroups;
@@ -55,12 +55,13 @@ struct TapRange {
   bool operator==(const TapRange&) const = default;
 };
 
-// The ranges that the outputs of an axis have inside the input: all taps, then those of each output before
-// `first_inside`, then of each from `end_inside` on.
+// The ranges that the outputs of an axis have inside the input, all taps first, and the number of the range
+// of each output at a border: of those before `first_inside`, then of those from `end_inside` on.
 struct TapRanges {
   int count;
   int first_inside, end_inside, outputs;
   TapRange ranges[kMaxTapRanges];
+  unsigned char at_border[kMaxBorderOutputs];
 };
 
 struct BlockState {

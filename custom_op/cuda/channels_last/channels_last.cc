@@ -123,6 +123,13 @@ void set_padding(const ConvProblem& problem, const Tiling& tiling, Arguments<voi
   arguments.tile_columns_divisor = FastDivisor(narrow(tiling.columns));
 }
 
+// Scratch memory for windows, which are several times as large as x.
+constexpr int64_t kMaxWindowBytes = int64_t{512} << 20;
+
+int64_t window_bytes(const ConvProblem& windows) {
+  return windows.batch * windows.input_size() * windows.in_channels;
+}
+
 Windows windows_of(const ConvProblem& node, const Derived& derived) {
   Windows windows{};
   if (!derived.has_windows()) return windows;
@@ -401,8 +408,13 @@ class ChannelsLast final : public AlgorithmByTiling<ChannelsLastPlan, cheapest_t
       return joined("it takes channels and filters ", problem.group == 1 ? "" : "of a group ",
                     "in multiples of ", multiple,
                     problem.is_quantised() && problem.group == 1 && problem.spatial_rank < 3
-                        ? ", or filters of 8 or 4 if 2 or 4 divide the columns of y"
+                        ? ", or without a dilation along the columns filters of 8 or 4 if 2 or 4 divide the "
+                          "columns of y"
                         : "");
+    }
+    if (derived.has_windows() && window_bytes(problem) > kMaxWindowBytes) {
+      return joined("its windows of x take ", window_bytes(problem) >> 20, " MiB, more than ",
+                    kMaxWindowBytes >> 20);
     }
     for (int axis = 1; axis < 3; ++axis) {
       if (problem.stride[axis] > 8) return "it takes strides of at most 8";
@@ -415,7 +427,9 @@ class ChannelsLast final : public AlgorithmByTiling<ChannelsLastPlan, cheapest_t
         return "it takes codes with a zero point without padding along the depth";
       }
       if (!tap_ranges(problem, 1) || !tap_ranges(problem, 2)) {
-        return joined("along an axis, more than ", kMaxTapRanges - 1, " outputs have taps on padding");
+        return joined("along an axis, more than ", kMaxBorderOutputs,
+                      " outputs have taps on padding, or lack taps in more than ", kMaxTapRanges - 1,
+                      " ways");
       }
     }
     if (const int64_t phases = stride_phases(problem); phases > kMaxStridePhases) {

@@ -265,10 +265,11 @@ std::optional<TapRanges> tap_ranges(const ConvProblem& problem, int axis) {
   const int64_t first_inside = std::min(outputs, ceil_divide(problem.pad_begin[axis], problem.stride[axis]));
   const int64_t from_end = ceil_divide(problem.pad_end[axis], problem.stride[axis]);
   const int64_t end_inside = std::max(first_inside, outputs - from_end);
-  if (1 + first_inside + outputs - end_inside > kMaxTapRanges) return std::nullopt;
+  if (first_inside + outputs - end_inside > kMaxBorderOutputs) return std::nullopt;
   TapRanges all{
-      1, static_cast<int>(first_inside), static_cast<int>(end_inside), static_cast<int>(outputs), {}};
+      1, static_cast<int>(first_inside), static_cast<int>(end_inside), static_cast<int>(outputs), {}, {}};
   all.ranges[0] = {0, static_cast<unsigned char>(taps)};
+  int borders = 0;
   const auto add = [&](int64_t output) {
     const int64_t begin = output * problem.stride[axis] - problem.pad_begin[axis];
     TapRange range = all.ranges[0];
@@ -277,10 +278,18 @@ std::optional<TapRanges> tap_ranges(const ConvProblem& problem, int axis) {
            begin + (range.end - 1) * problem.dilation[axis] >= problem.input[axis]) {
       --range.end;
     }
-    all.ranges[all.count++] = range;
+    const int number = static_cast<int>(std::find(all.ranges, all.ranges + all.count, range) - all.ranges);
+    if (number == kMaxTapRanges) return false;
+    if (number == all.count) all.ranges[all.count++] = range;
+    all.at_border[borders++] = static_cast<unsigned char>(number);
+    return true;
   };
-  for (int64_t output = 0; output < first_inside; ++output) add(output);
-  for (int64_t output = end_inside; output < outputs; ++output) add(output);
+  for (int64_t output = 0; output < first_inside; ++output) {
+    if (!add(output)) return std::nullopt;
+  }
+  for (int64_t output = end_inside; output < outputs; ++output) {
+    if (!add(output)) return std::nullopt;
+  }
   return all;
 }
 

@@ -155,7 +155,7 @@ template <typename Code>
 __device__ inline unsigned load_codes(const Code* codes) {
   const unsigned shift = reinterpret_cast<unsigned long long>(codes) % kWordCodes;
   const unsigned* const words = reinterpret_cast<const unsigned*>(codes - shift);
-  // The second word may lie beyond the tensor.
+  // With shift 0 the second word may lie beyond the tensor.
   return shift == 0 ? words[0] : __byte_perm(words[0], words[1], 0x3210 + 0x1111 * shift);
 }
 
@@ -510,8 +510,8 @@ __device__ inline unsigned swizzled_short(unsigned row, unsigned unit) {
 
 // The index of an output's range.
 __device__ inline int range_of(const TapRanges& axis, int output) {
-  if (output < axis.first_inside) return 1 + output;
-  return output < axis.end_inside ? 0 : 1 + axis.first_inside + output - axis.end_inside;
+  if (output < axis.first_inside) return axis.at_border[output];
+  return output < axis.end_inside ? 0 : axis.at_border[axis.first_inside + output - axis.end_inside];
 }
 
 // Writes the pair of ranges of each position of the warpgroup's tile to shared memory; 0 for one without
@@ -527,12 +527,13 @@ __device__ inline void write_range_pairs(const Arguments<Element>& problem, cons
     const int column = tile.column + output - row_of_tile * problem.tile_columns;
     const int row = tile.row + row_of_tile -
                     static_cast<int>(problem.tile_rows_divisor.quotient(row_of_tile)) * problem.tile_rows;
-    const int pair = range_of(problem.rows_inside, row) * problem.columns_inside.count +
-                     range_of(problem.columns_inside, column);
     // An output beyond the last has no range.
     const bool is_output =
         output != kNoOutput && row < problem.rows_inside.outputs && column < problem.columns_inside.outputs;
-    range_pairs[i] = is_output ? static_cast<short>(pair) : short{0};
+    range_pairs[i] =
+        is_output ? static_cast<short>(range_of(problem.rows_inside, row) * problem.columns_inside.count +
+                                       range_of(problem.columns_inside, column))
+                  : short{0};
   }
 }
 

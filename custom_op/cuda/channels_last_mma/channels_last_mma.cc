@@ -11,9 +11,9 @@
 //
 // A block first writes the pixel of each position at the first tap to shared memory. A thread loads a piece
 // of several rows of each K chunk, always the same piece, so that its tap is computed once for all rows.
-// Padding is loaded as zeros (a source size of 0), so taps, strides and borders cost address arithmetic
-// alone. Pixels pass the L1 cache: neighbouring taps, which follow each other, read mostly the same ones.
-// Weights bypass it.
+// Padding of numbers is loaded as zeros (a source size of 0), so taps, strides and borders cost address
+// arithmetic alone. Pixels pass the L1 cache: neighbouring taps, which follow each other, read mostly the
+// same ones. Weights bypass it.
 //
 // The stages of the pipeline hold rows of 128 bytes. Piece i of row r is stored as piece i ^ (r % 8), so that
 // ldmatrix has no bank conflicts. Results are staged in the memory of the pipeline and stored as pieces of

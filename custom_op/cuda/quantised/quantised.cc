@@ -2,15 +2,13 @@
 // instruction. The kernels are
 //
 // - `dense`, for groups of several filters. A word has four channels of a pixel. A block stages the pixels
-// that
-//   its tile of outputs reads, as words, and the weights of its filters. A thread computes eight positions of
-//   four or eight filters: for a tap it loads a word of each position and of each filter, and multiplies each
-//   by each. If the words of all channels do not fit into shared memory, stages of some words follow each
-//   other.
+//   that its tile of outputs reads, as words, and the weights of its filters. A thread computes eight
+//   positions of four or eight filters: for a tap it loads a word of each position and of each filter, and
+//   multiplies each by each. If the words of all channels do not fit into shared memory, stages of some words
+//   follow each other.
 // - `depthwise`, for one channel and one filter a group in NHWC. A word has four channels, a thread a strip
-// of
-//   outputs of a row. Its pixels are loaded once for all taps of a filter row. A product of one channel is a
-//   dp4a whose other three weights are 0.
+//   of outputs of a row. Its pixels are loaded once for all taps of a filter row. A product of one channel is
+//   a dp4a whose other three weights are 0.
 // - `depthwise_columns`, the same for filters three rows high. The pixels of a column, one below the other,
 //   are transposed into a word for each channel, so that a dp4a has the three taps of a filter column.
 // - `kernel`, for every problem: one output a thread, which reads every operand through the caches. It takes

@@ -91,6 +91,7 @@ class CodeMover:
                 codes[value] = self._quantized(value, quantize, target, before=node, graph=graph)
         for value, chain in requantised.items():
             chains[value] = chain
+            value.type = ir.TensorType(target.dtype)
             # Its codes are those of no value in the original model.
             value.name = self._names.names.make_unique(f"{value.name}/requantised")
         operands = list(node.inputs)
@@ -189,9 +190,13 @@ def _requantised(
     is_last = epilogue.residual is None and epilogue.pool is None and epilogue.activation == NO_ACTIVATION
     if y is None or rounded is None or not is_last or rounded.dtype != accumulator.x.dtype:
         return None
+
+    def as_floats(numbers: np.ndarray) -> np.ndarray:
+        return numbers.astype(accumulator.float_type.numpy()).astype(np.float32)
+
     codes = rounded.every_code
     if epilogue.rounded is not None:
-        values = rounded.numbers(codes) if epilogue.sum_values is None else epilogue.sum_values
-        codes = y.codes(values)
-    numbers = quantisation.numbers(codes).astype(accumulator.float_type.numpy()).astype(np.float32)
+        values = epilogue.sum_values
+        codes = y.codes(as_floats(rounded.numbers(codes)) if values is None else values)
+    numbers = as_floats(quantisation.numbers(codes))
     return accumulator, replace(epilogue, rounded=rounded, sum_values=numbers, y=target)

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from convswap.graph.domain import opset_of
+from convswap.graph.epilogue import NotFusable, read_int
 from convswap.graph.layout.operators import ELEMENTWISE
 from convswap.graph.quantised.quantisation import (
     NotQuantised,
@@ -118,11 +119,16 @@ class TableFinder:
             if value is not None:
                 arrays[value] = values[value] if tensor is None else tensor.numpy()
         if is_quantize(node):
+            numbers = arrays[node.inputs[0]]
+            if np.isnan(numbers).any():
+                raise NotQuantised("providers differ in the code of NaN")
             # ONNX's evaluator has QuantizeLinear and DequantizeLinear of newer opsets only.
-            return self._quantisations.of_node(node, what="codes").codes(arrays[node.inputs[0]])
+            return self._quantisations.of_node(node, what="codes").codes(numbers)
         if is_dequantize(node):
             numbers = self._quantisations.of_node(node, what="codes").numbers(arrays[node.inputs[0]])
             return numbers.astype(arrays[node.inputs[1]].dtype)
+        if node.op_type == "Cast" and not _casts_numbers(node):
+            raise NotQuantised("providers differ in casts of numbers out of range")
         # The import loads every operator of ONNX; models without such functions need not wait for that.
         from onnx.reference import ReferenceEvaluator
 
@@ -133,6 +139,14 @@ class TableFinder:
         except Exception as error:  # The operators' exceptions have no other common base class.
             raise NotQuantised(f"{node.op_type} {node.name} cannot be evaluated") from error
         return np.asarray(result)
+
+
+def _casts_numbers(node: ir.Node) -> bool:
+    """Return whether a Cast is to a floating-point type."""
+    try:
+        return ir.DataType(read_int(node, "to", 0)).is_floating_point()
+    except (NotFusable, ValueError):
+        return False
 
 
 def _is_closed(codes: ir.Value, nodes: tuple[ir.Node, ...]) -> bool:
