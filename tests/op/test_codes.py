@@ -143,8 +143,8 @@ def test_the_planner_chooses(x_shape, w_shape, attributes, algorithm):
     [
         (
             drawn((1, 8, 8, 16), (20, 16, 3, 3), **NHWC),
-            "it takes channels and filters in multiples of 16, or without a dilation along the columns filters "
-            "of 8 or 4 if 2 or 4 divide the columns of y",
+            "it takes channels and filters in multiples of 16, or without a dilation along the columns "
+            "filters of 8 or 4 if 2 or 4 divide the columns of y",
         ),
         (
             drawn((1, 4, 8, 8, 24), (16, 24, 3, 1, 1), **NHWC),

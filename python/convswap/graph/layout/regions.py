@@ -105,8 +105,8 @@ class Regions:
     def _leave_numbers_at_borders(self, reasons: dict[ir.Node, str]) -> None:
         """Leave DequantizeLinear nodes in NCHW whose result all readers need in NCHW.
 
-        A Transpose of their codes moves a quarter of the bytes. Around one of numbers ONNX Runtime's optimiser
-        would put QuantizeLinear and DequantizeLinear.
+        A Transpose of their codes moves a quarter of the bytes. Around one of numbers ONNX Runtime's
+        optimiser would put QuantizeLinear and DequantizeLinear.
         """
         for node in [node for node in self.carried if node.op_type == "DequantizeLinear"]:
             (result,) = node.outputs
