@@ -221,3 +221,28 @@ def test_card_moves_codes_with_equal_results():
     (expected,) = make_session(message, "cpu").run(None, feeds)
     (actual,) = make_session(message, "cuda").run(None, feeds)
     np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("move", MOVES)
+def test_card_moves_codes_in_nchw(move, dtype):
+    if move == "Resize" and dtype == np.int8:
+        pytest.skip("int8 is resized as numbers")
+    graph = MovingBuilder(dtype=dtype)
+    first = graph.quantised_conv(graph.x, 0.02)
+    x, channels = MOVES[move](graph, first)
+    # A second reader keeps the pool out of the first QuantConv.
+    ends = [(graph.rounded(x, graph.codes_of(0.02)), channels), (first, 16)]
+    outputs = [
+        graph.quantize(graph.quantised_conv(end, None, channels=count), graph.codes_of(0.05))
+        for end, count in ends
+    ]
+    original = graph.model(["n", 3, 8, 12], outputs)
+    result = swap(original, fuse=True, layout="nchw").to_proto()
+    assert rest(result) == ([move] if move != "Transpose" else [])
+    feeds = data_of(original, batch=2)
+    message = result.SerializeToString()
+    pairs = zip(*(make_session(message, device).run(None, feeds) for device in ("cpu", "cuda")), strict=True)
+    for expected, actual in pairs:
+        np.testing.assert_array_equal(actual, expected)
