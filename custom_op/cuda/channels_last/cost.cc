@@ -208,19 +208,18 @@ class Search {
     const bool could_keep = has_one_block && units <= kMaxWeightStages;
     // Two staged tiles hide the load of the residual where the main loop is too short for that, if they leave
     // room for three stages of pixels and for weights that stay.
-    tiling.stages_in_place = false;
+    tiling.stages_in_place = !tiling.instance.shares_pixels && !problem_.epilogue.has_residual;
     tiling.staged_tiles = problem_.epilogue.has_residual && units <= kShortUnits ? kMaxStagedTiles : 1;
     if (!fits(std::min<int64_t>(max_pixels, kMinPixelStages + 1), could_keep ? units : kMinWeightStages)) {
       tiling.staged_tiles = 1;
     }
-    tiling.stages_in_place = !tiling.instance.shares_pixels && !problem_.epilogue.has_residual;
     // Result chunks take turns if pixels in front of the padding have no room for all, or if memory for all
     // left no room for a third stage of pixels. The residual comes for all at once.
     const int64_t others_bytes = (tiling.result_chunks - 1) * tiling.result_chunk_bytes();
     const bool has_room = tiling.stages_in_place
                               ? others_bytes + outputs * tiling.result_row_bytes <= loaded * kRowBytes
                               : fits(kMinPixelStages + 1, kMinWeightStages);
-    if (!has_room && !problem_.epilogue.has_residual && tiling.staged_tiles == 1) tiling.staged_chunks = 1;
+    if (!has_room && !problem_.epilogue.has_residual) tiling.staged_chunks = 1;
     tiling.keeps_weights = could_keep && fits(kMinPixelStages, units);
     int64_t pixels = kMinPixelStages, weights = tiling.keeps_weights ? units : kMinWeightStages;
     if (!fits(pixels, weights)) {

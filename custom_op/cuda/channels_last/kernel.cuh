@@ -837,9 +837,7 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
     staging.advance(problem.staged_tiles);
 #pragma unroll 1
     for (int first = 0; first < (kHasOneChunk ? 1 : results.chunks); first += staged_chunks) {
-      if (is_first_thread) {  // the staged tile is free
-        problem.staged_tiles > 1 ? tma_store_wait_group_read<1>() : tma_store_wait_group_read();
-      }
+      if (is_first_thread) tma_store_wait_group_read();  // the staged tile is free
       // All threads wait for the first one's stores. In-place results also overwrite pixels that the wgmmas
       // of other warps read until these warps arrive.
       sync_warpgroup(warpgroup);

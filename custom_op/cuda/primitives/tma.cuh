@@ -73,11 +73,9 @@ __device__ inline void tma_reduce_add_1d(float* global, const float* shared, uns
 // Closes the group of copies that this thread has issued since the last call.
 __device__ inline void tma_store_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
-// Waits until this thread's copies, but for its last kInFlight groups, have read their shared memory, which
-// may then be overwritten.
-template <int kInFlight = 0>
+// Waits until this thread's copies have read their shared memory, which may then be overwritten.
 __device__ inline void tma_store_wait_group_read() {
-  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kInFlight) : "memory");
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
 // Waits until this thread's copies have completed, so that its later copies see the stored data.

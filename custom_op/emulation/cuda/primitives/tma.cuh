@@ -1,8 +1,9 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <vector>
 
@@ -95,14 +96,13 @@ struct TmaStore {
   const char* source;
   std::vector<char> bytes;
 };
-// Of each thread: the group of stores that is still open, and the others, the oldest first.
-inline std::vector<TmaStore> tma_stores[1024];
-inline std::deque<std::vector<TmaStore>> tma_store_groups[1024];
+// Of each thread: the stores of the group that is still open, and those of committed groups.
+inline std::vector<TmaStore> tma_stores[1024], committed_tma_stores[1024];
 // All stores must have been waited for at the end of a block.
 inline const bool checks_stores_at_block_end = [] {
   emulation::block_end_checks.push_back([] {
     for (int thread = 0; thread < 1024; ++thread) {
-      if (!tma_stores[thread].empty() || !tma_store_groups[thread].empty())
+      if (!tma_stores[thread].empty() || !committed_tma_stores[thread].empty())
         emulation::fail("a TMA store that no thread waited for");
     }
   });
@@ -126,19 +126,16 @@ inline void tma_reduce_add_1d(float* global, const float* shared, unsigned bytes
   std::memcpy(global, totals.data(), bytes);
 }
 inline void tma_store_commit_group() {
-  tma_store_groups[threadIdx.x].push_back(std::move(tma_stores[threadIdx.x]));
+  std::ranges::move(tma_stores[threadIdx.x], std::back_inserter(committed_tma_stores[threadIdx.x]));
   tma_stores[threadIdx.x].clear();
 }
-template <int kInFlight = 0>
-void tma_store_wait_group_read() {
-  auto& groups = tma_store_groups[threadIdx.x];
-  for (; groups.size() > kInFlight; groups.pop_front()) {
-    for (const TmaStore& store : groups.front()) {
-      if (std::memcmp(store.source, store.bytes.data(), store.bytes.size()) != 0) {
-        emulation::fail("a TMA store whose source changes");
-      }
+inline void tma_store_wait_group_read() {
+  for (const TmaStore& store : committed_tma_stores[threadIdx.x]) {
+    if (std::memcmp(store.source, store.bytes.data(), store.bytes.size()) != 0) {
+      emulation::fail("a TMA store whose source changes");
     }
   }
+  committed_tma_stores[threadIdx.x].clear();
 }
 inline void tma_store_wait_group() { tma_store_wait_group_read(); }
 inline void fence_proxy_async() {}

@@ -127,7 +127,7 @@ class TableFinder:
         if is_dequantize(node):
             numbers = self._quantisations.of_node(node, what="codes").numbers(arrays[node.inputs[0]])
             return numbers.astype(arrays[node.inputs[1]].dtype)
-        if node.op_type == "Cast" and not _casts_numbers(node):
+        if node.op_type == "Cast" and not _casts_to_floats(node):
             raise NotQuantised("providers differ in casts of numbers out of range")
         # The import loads every operator of ONNX; models without such functions need not wait for that.
         from onnx.reference import ReferenceEvaluator
@@ -141,7 +141,7 @@ class TableFinder:
         return np.asarray(result)
 
 
-def _casts_numbers(node: ir.Node) -> bool:
+def _casts_to_floats(node: ir.Node) -> bool:
     """Return whether a Cast is to a floating-point type."""
     try:
         return ir.DataType(read_int(node, "to", 0)).is_floating_point()
