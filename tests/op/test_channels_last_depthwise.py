@@ -68,17 +68,27 @@ def test_it_says_why_it_cannot(problem, reason):
 @pytest.mark.parametrize(
     ("problem", "kernel"),
     [
-        (depthwise_problem(9, 12, 3, 1, 1), "false, 0, 0, 4"),
-        (depthwise_problem(9, 12, 3, 1, 1, element_type="float32"), "true, 3, 1, "),
-        (problem_of((1, 9, 9, 8), (16, 1, 3, 3), group=8), "false, 0, 0, 4"),
-        (depthwise_problem(9, 16, 3, 1, 1, dilations=[1, 2]), "true, 0, 0, 4"),
-        (depthwise_problem(9, 16, 3, 1, 1, dilations=[2, 1]), "true, 3, 1, "),
-        (problem_of((1, 9, 9, 9, 16), (16, 1, 5, 1, 3), group=16), "true, 3, 1, "),
+        (depthwise_problem(9, 12, 3, 1, 1), "row_by_row<Float16, false, 0>"),
+        (depthwise_problem(9, 12, 3, 1, 1, element_type="float32"), "sliding<float, 3, 1>"),
+        (depthwise_problem(9, 16, 3, 2, 1), "sliding<Float16, 3, 2>"),
+        (depthwise_problem(9, 16, 5, 1, 1, element_type="bfloat16"), "sliding<BFloat16, 5, 1>"),
+        (depthwise_problem(9, 16, 3, 3, 1), "row_by_row<Float16, true, 0>"),
+        (problem_of((1, 9, 9, 8), (16, 1, 3, 3), group=8), "row_by_row<Float16, false, 0>"),
+        (depthwise_problem(9, 16, 3, 1, 1, dilations=[1, 2]), "row_by_row<Float16, true, 0>"),
+        (depthwise_problem(9, 16, 3, 1, 1, dilations=[2, 1]), "row_by_row<Float16, true, 3>"),
+        (problem_of((1, 9, 9, 9, 16), (16, 1, 5, 1, 3), group=16), "row_by_row<Float16, true, 3>"),
+        (problem_of((1, 9, 9, 9, 16), (16, 1, 1, 3, 3), group=16), "sliding<Float16, 3, 1>"),
     ],
 )
-def test_vectors_take_whole_vectors_of_channels_and_unrolled_rows_any_other_axes(problem, kernel):
+def test_square_filters_slide_and_vectors_take_whole_vectors_of_channels(problem, kernel):
     names = _native.kernels_of(problem, "cuda", ALGORITHM, **HOPPER)
-    assert any(f"{ALGORITHM}::kernel<" in name and f", {kernel}" in name for name in names), names
+    assert f"{ALGORITHM}::{kernel}" in names
+
+
+def test_cards_without_asynchronous_copies_go_row_by_row():
+    problem = depthwise_problem(9, 16, 3, 1, 1)
+    names = _native.kernels_of(problem, "cuda", ALGORITHM, compute_capability=75)
+    assert f"{ALGORITHM}::row_by_row<Float16, true, 3>" in names
 
 
 POOLS = {
@@ -167,11 +177,16 @@ CASES = {
     "5x5": ((2, 14, 14, 480), (480, 1, 5, 5), {"pads": [2] * 4}),
     "5x5 stride 2": ((2, 13, 15, 24), (24, 1, 5, 5), {"pads": [2] * 4, "strides": [2, 2]}),
     "7x7": ((3, 7, 7, 768), (768, 1, 7, 7), {"pads": [3] * 4}),
+    "7x7 stride 2": ((2, 30, 23, 40), (40, 1, 7, 7), {"pads": [3, 2, 1, 3], "strides": [2, 2]}),
+    "no padding": ((2, 11, 13, 72), (72, 1, 5, 5), {}),
+    "one column": ((2, 40, 3, 32), (32, 1, 3, 3), {"pads": [1, 0, 1, 0]}),
+    "more padding than taps": ((2, 6, 5, 32), (32, 1, 3, 3), {"pads": [5, 4, 5, 4]}),
     "dilations": ((2, 17, 19, 16), (16, 1, 3, 3), {"pads": [2, 3, 2, 3], "dilations": [2, 3]}),
     "strides of 3": ((2, 17, 19, 16), (16, 1, 4, 2), {"strides": [3, 3]}),
     "odd channels": ((2, 17, 19, 13), (13, 1, 3, 3), {"pads": [1] * 4}),
     "two filters for a channel": ((2, 17, 19, 8), (16, 1, 3, 3), {"pads": [1] * 4}),
     "1-D": ((2, 400, 32), (32, 1, 9), {"pads": [4, 4]}),
+    "3-D, flat filter": ((2, 5, 9, 11, 32), (32, 1, 1, 3, 3), {"pads": [0, 1, 1] * 2}),
     "3-D": ((2, 5, 9, 11, 32), (32, 1, 3, 3, 3), {"pads": [1] * 6, "strides": [2, 1, 1]}),
 }
 ACTIVATIONS = {

@@ -6,11 +6,23 @@
 #include "cuda/epilogue/epilogue_params.h"
 #include "cuda/primitives/fast_divisor.cuh"
 #include "cuda/primitives/geometry.h"
+#include "cuda/primitives/shared_offset.h"
 
 namespace convswap::channels_last_depthwise {
 
 constexpr int kMaxThreads = 256, kPrepareThreads = 256;
-constexpr int kVectorBytes = 16;
+constexpr int kWordBytes = 4, kVectorBytes = 16;
+constexpr int kStripColumns = 4;  // adjacent outputs of a row that a thread computes together
+
+// `sliding`: words of channels of a tile, rows of x in shared memory for a run, and the least number of
+// strips of a tile, with which each thread of a run copies at most copies_per_row pieces of a row.
+constexpr int kGroupWords = 16, kGroupBytes = kGroupWords * kWordBytes;
+constexpr int kSlidingStages = 6, kMinSlidingStrips = 2;
+constexpr int copies_per_row(int stride) { return stride + 1; }
+
+// Blocks of `sliding` whose registers fit into a multiprocessor at least, for filters of `size` x `size`
+// taps. The taps and the sums of all rows of y in progress are in registers.
+constexpr int min_sliding_blocks(int size) { return size == 3 ? 2 : 1; }
 
 template <typename T>
 struct Arguments : Tensors<T> {
@@ -18,10 +30,10 @@ struct Arguments : Tensors<T> {
   int weight_pitch;     // filters, rounded up to whole vectors
   int taps;             // of a filter, along all axes
   EpilogueParams epilogue;
+  bool has_activation;
 
-  int rows;  // of y, of all images and depths
-  FastDivisor output_depth, output_height;
-  int output_width, filters;
+  int output_height, output_width, filters;
+  FastDivisor output_depth;
   FastDivisor filters_per_channel;
   int input_depth, input_height, input_width, channels;
   int filter_depth, filter_height, filter_width;
@@ -29,11 +41,16 @@ struct Arguments : Tensors<T> {
   int dilation_depth, dilation_height, dilation_width;
   int pad_depth, pad_height, pad_width;
 
-  // A block's tile: vectors of channels, strips of a row, and bands of rows, which a block computes one after
-  // the other. A vector is one element in kernels without vectors.
-  FastDivisor vectors_per_tile, strips_per_tile;
-  int band_rows, bands;                   // rows of a band, bands of a tile
+  // A block's tile: vectors of channels, strips of columns, and runs of rows. A thread computes the rows of a
+  // run one after the other.
+  FastDivisor tile_vectors, tile_strips;
+  int tile_runs;
   FastDivisor vector_tiles, strip_tiles;  // tiles along the vectors of a position, and along a row
+  FastDivisor plane_runs;                 // runs of an image's depth
+  int run_rows, runs;                     // rows of a run; runs of all images and depths
+
+  Offset<unsigned char> stages;  // of `sliding`, in shared memory: a ring of rows for each run of the tile
+  int stage_bytes;               // of a row of x: the pixels of the tile's strips
 };
 
 }  // namespace convswap::channels_last_depthwise

@@ -1,16 +1,22 @@
 // Depthwise convolution of channels-last tensors: x, y and the residual are NHWC. Each filter sees one
 // channel, so tensor cores would reuse no operand; memory bandwidth is the limit.
 //
-// A thread computes a strip of adjacent outputs of a row, for 16 bytes of channels. For each filter row it
-// loads the pixels that the strip reads, and the row's weights, into registers. Each pixel is then added to
-// all outputs of the strip that it contributes to: a strip of eight outputs loads 30 pixels for a 3x3 filter
-// instead of 72. A block computes a tile: bands of rows, one after the other. The rows that several strips
-// read come from the multiprocessor's L1 cache.
+// A thread computes a strip of four adjacent columns of y. For filters of 3x3, 5x5 and 7x7 taps, `sliding`
+// does it for four bytes of channels, down a run of rows. The threads of a run copy the rows of x to a ring
+// of rows in shared memory (cp.async), several rows ahead. A thread has all taps in registers, and adds the
+// pixels of a row to the sums of every row of y that they contribute to. So a pixel is read and converted
+// once for a strip, and a tap once for a run. It needs compute capability 8.0.
+//
+// `row_by_row` takes filters of any shape, dilations, and 1-D and 3-D data, for 16 bytes of channels. For
+// each filter row it loads the pixels that the strip reads, and the row's weights.
+//
+// A block's threads are for neighbouring channels, strips and runs. Pixels that several strips read come from
+// the multiprocessor's L1 cache.
 //
 // `prepare` writes the weights as (taps, channels), so that a thread loads those of its channels together;
-// constant weights are prepared once. The kernel without vectors computes one filter per thread. It takes
+// constant weights are prepared once. `row_by_row` without vectors computes one filter per thread. It takes
 // channels that are no whole number of vectors, several filters per channel, and tensors at addresses that
-// are no multiple of 16 bytes.
+// are no multiple of a vector's bytes.
 //
 // Accumulators are float32 in precisions tf32 and ieee; only the result is rounded.
 //
@@ -39,27 +45,34 @@ namespace convswap {
 namespace channels_last_depthwise {
 namespace {
 
-constexpr std::string_view kKernel = "channels_last_depthwise::kernel";
 constexpr std::string_view kPrepare = "channels_last_depthwise::prepare";
 
-std::vector<std::string> all_instances() {
-  std::vector<std::string> names = instance_names(kKernel, kElementsWithoutFloat64, kInstances);
-  for (std::string& name : instance_names(kPrepare, kElementsWithoutFloat64))
-    names.push_back(std::move(name));
+std::vector<std::string> instances_of(bool slides) {
+  std::vector<std::string> names;
+  for (const std::string_view type : kElementsWithoutFloat64) {
+    if (!slides) names.push_back(instance_name(kPrepare, type));
+    for (const Instance& instance : kInstances) {
+      if ((instance.kind == Kind::sliding) == slides) names.push_back(instance.name(type));
+    }
+  }
   return names;
 }
 
-const KernelRegistration registration({.header = "cuda/channels_last_depthwise/kernel.cuh",
-                                       .instances = all_instances()});
+const KernelRegistration registrations[] = {
+    KernelRegistration({.header = "cuda/channels_last_depthwise/sliding.cuh",
+                        .instances = instances_of(true),
+                        .min_capability = 80}),
+    KernelRegistration(
+        {.header = "cuda/channels_last_depthwise/row_by_row.cuh", .instances = instances_of(false)})};
 
 Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   Arguments<void> to{};
   to.weight_pitch = narrow(round_up(problem.out_channels, kVectorBytes / bytes_per_element(problem.type)));
   to.taps = narrow(problem.filter_size());
   to.epilogue = epilogue_params_of(problem.epilogue);
-  to.rows = narrow(rows_of(problem));
+  to.has_activation = problem.epilogue.activation != Activation::none;
   to.output_depth = FastDivisor(narrow(problem.output[0]));
-  to.output_height = FastDivisor(narrow(problem.output[1]));
+  to.output_height = narrow(problem.output[1]);
   to.output_width = narrow(problem.output[2]);
   to.filters = narrow(problem.out_channels);
   to.filters_per_channel = FastDivisor(narrow(problem.filters_per_group()));
@@ -72,17 +85,16 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   set(problem.stride, to.stride_depth, to.stride_height, to.stride_width);
   set(problem.dilation, to.dilation_depth, to.dilation_height, to.dilation_width);
   set(problem.pad_begin, to.pad_depth, to.pad_height, to.pad_width);
-  to.vectors_per_tile = FastDivisor(tiling.vectors);
-  to.strips_per_tile = FastDivisor(tiling.strips);
-  to.band_rows = tiling.rows;
-  to.bands = tiling.bands;
+  to.tile_vectors = FastDivisor(tiling.vectors);
+  to.tile_strips = FastDivisor(tiling.strips);
+  to.tile_runs = tiling.runs;
   to.vector_tiles = FastDivisor(narrow(ceil_divide(vectors_of(problem, tiling.instance), tiling.vectors)));
-  to.strip_tiles = FastDivisor(narrow(ceil_divide(strips_of(problem, tiling.instance), tiling.strips)));
+  to.strip_tiles = FastDivisor(narrow(ceil_divide(strips_of(problem), tiling.strips)));
+  to.plane_runs = FastDivisor(narrow(ceil_divide(problem.output[1], int64_t{tiling.rows})));
+  to.run_rows = tiling.rows;
+  to.runs = narrow(runs_of(problem, tiling));
+  to.stage_bytes = narrow(tiling.stage_bytes);
   return to;
-}
-
-std::string kernel_name(const ConvProblem& problem, const Instance& instance) {
-  return instance_name(kKernel, element_name(problem.type), instance.arguments());
 }
 
 class DepthwisePlan final : public Plan {
@@ -91,8 +103,8 @@ class DepthwisePlan final : public Plan {
 
   static std::vector<std::string> kernel_names(const ConvProblem& problem, const Tiling& tiling) {
     std::vector<std::string> names{instance_name(kPrepare, element_name(problem.type)),
-                                   kernel_name(problem, tiling.instance)};
-    if (tiling.instance.has_vectors) names.push_back(kernel_name(problem, kWithoutVectors));
+                                   tiling.instance.name(element_name(problem.type))};
+    if (tiling.instance.kind != Kind::single) names.push_back(kSingle.name(element_name(problem.type)));
     return names;
   }
 
@@ -101,8 +113,8 @@ class DepthwisePlan final : public Plan {
         device_(device.index),
         tiling_(tiling),
         main_(problem, device, tiling),
-        without_vectors_(problem, device,
-                         tiling.instance.has_vectors ? tiling_without_vectors(problem) : tiling) {
+        single_(problem, device,
+                tiling.instance.kind == Kind::single ? tiling : tiling_of_single_channels(problem)) {
     const DeviceGuard guard(device_);
     const int64_t elements = int64_t{main_.arguments.taps} * main_.arguments.weight_pitch;
     prepared_bytes_ = elements * bytes_per_element(problem.type);
@@ -131,7 +143,7 @@ class DepthwisePlan final : public Plan {
   void run(const ConvTensors& tensors, const Execution& execution) const override {
     const bool is_prepared = execution.prepared_weights != nullptr;
     if (!is_prepared) prepare(tensors.w, execution.scratch, execution.stream);
-    const Step& step = are_aligned(tensors, kVectorBytes) ? main_ : without_vectors_;
+    const Step& step = are_aligned(tensors, kVectorBytes) ? main_ : single_;
     Arguments<void> arguments = step.arguments;
     static_cast<Tensors<void>&>(arguments) = tensors_of(tensors, execution);
     arguments.prepared_weights =
@@ -147,14 +159,14 @@ class DepthwisePlan final : public Plan {
   }
 
   std::string describe() const override {
-    return joined("tiles of ", tiling_.bands, " x ", tiling_.rows, " rows x ", tiling_.strips, " strips of ",
-                  tiling_.instance.outputs, " outputs x ", tiling_.vectors, " vectors of ",
+    return joined("tiles of ", tiling_.runs, " runs of ", tiling_.rows, " rows x ", tiling_.strips,
+                  " strips of ", kStripColumns, " columns x ", tiling_.vectors, " vectors of ",
                   tiling_.instance.channels(problem_.type), " channels, ", main_.launch.grid.x, " blocks of ",
                   tiling_.threads(), " threads");
   }
 
  private:
-  // The kernel with or without vectors.
+  // The kernel of the tiling, or that for any addresses.
   struct Step {
     Arguments<void> arguments;
     Launch launch;
@@ -162,9 +174,12 @@ class DepthwisePlan final : public Plan {
     Step(const ConvProblem& problem, const Device& device, const Tiling& tiling)
         : arguments(arguments_of(problem, tiling)) {
       const DeviceGuard guard(device.index);
-      launch.kernel = find_kernel(kernel_name(problem, tiling.instance), device, sizeof(Arguments<void>));
+      launch.kernel =
+          find_kernel(tiling.instance.name(element_name(problem.type)), device, sizeof(Arguments<void>));
       launch.grid.x = static_cast<unsigned>(tiling.blocks);
+      if (tiling.shared_bytes() > 0) allow_shared_memory(launch.kernel, device.shared_memory_per_block);
       launch.block.x = static_cast<unsigned>(tiling.threads());
+      launch.shared_bytes = static_cast<std::size_t>(tiling.shared_bytes());
       launch.start = earliest_start(launch.kernel);
     }
   };
@@ -172,7 +187,7 @@ class DepthwisePlan final : public Plan {
   ConvProblem problem_;
   int device_;
   Tiling tiling_;
-  Step main_, without_vectors_;
+  Step main_, single_;
   Launch prepare_;
   int64_t prepared_bytes_ = 0;
 };
@@ -192,9 +207,11 @@ class ChannelsLastDepthwise final : public AlgorithmByTiling<DepthwisePlan, best
     if (!takes_layouts(problem)) return "it takes x, y and the residual in NHWC";
     if (std::string reason = why_not_depthwise(problem); !reason.empty()) return reason;
     const int64_t pitch = problem.out_channels + kVectorBytes;
-    return why_not_32_bit_indices({problem.batch * problem.input[0] * problem.input[1], rows_of(problem),
-                                   problem.filter_size() * pitch, padded_input(problem, 0),
-                                   padded_input(problem, 1), padded_input(problem, 2)});
+    return why_not_32_bit_indices(
+        {problem.batch * problem.input[0] * problem.input[1],
+         problem.batch * problem.output[0] * problem.output[1], problem.filter_size() * pitch,
+         problem.input[2] * problem.in_channels * int64_t{sizeof(float)}, padded_input(problem, 0),
+         padded_input(problem, 1), padded_input(problem, 2)});
   }
 };
 

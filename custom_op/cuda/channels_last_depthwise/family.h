@@ -5,56 +5,70 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "conv/problem.h"
 #include "cuda/channels_last_depthwise/arguments.h"
+#include "cuda/host/kernels.h"
 #include "cuda/host/text.h"
 #include "plan/device.h"
 
 namespace convswap::channels_last_depthwise {
 
+// How a thread computes its strip of columns: down the rows, for a word of channels; row by row, for a vector
+// of channels; or row by row, for one filter.
+enum class Kind { sliding, vectors, single };
+
 struct Instance {
-  bool has_vectors;   // a thread computes 16 bytes of channels instead of one
+  Kind kind;
   int width, stride;  // filter taps and stride along a row; 0 and 0 for any, and for dilations
-  int outputs;        // of a strip
   int registers;      // per thread, as compiled for compute capability 9.0; for the estimate
 
-  std::string arguments() const {
-    return joined(has_vectors ? "true, " : "false, ", width, ", ", stride, ", ", outputs);
+  std::string name(std::string_view type) const {
+    const bool slides = kind == Kind::sliding;
+    return instance_name(
+        slides ? "channels_last_depthwise::sliding" : "channels_last_depthwise::row_by_row", type,
+        slides ? joined(width, ", ", stride) : joined(kind == Kind::vectors ? "true, " : "false, ", width));
   }
-  // Channels of a thread.
-  int64_t channels(ElementType type) const {
-    return has_vectors ? kVectorBytes / bytes_per_element(type) : 1;
+  // Bytes of channels of a thread.
+  int bytes(ElementType type) const {
+    return kind == Kind::sliding   ? kWordBytes
+           : kind == Kind::vectors ? kVectorBytes
+                                   : static_cast<int>(bytes_per_element(type));
   }
+  int channels(ElementType type) const { return bytes(type) / static_cast<int>(bytes_per_element(type)); }
 };
 
 inline constexpr Instance kInstances[] = {
-    {true, 3, 1, 2, 91},  {true, 3, 1, 4, 122}, {true, 3, 1, 8, 128}, {true, 3, 2, 2, 94},
-    {true, 3, 2, 4, 121}, {true, 5, 1, 2, 102}, {true, 5, 1, 4, 126}, {true, 5, 1, 8, 128},
-    {true, 5, 2, 2, 107}, {true, 5, 2, 4, 128}, {true, 7, 1, 2, 118}, {true, 7, 1, 4, 127},
-    {true, 7, 1, 8, 220}, {true, 7, 2, 2, 120}, {true, 0, 0, 4, 121}, {false, 0, 0, 4, 48},
+    {Kind::sliding, 3, 1, 89},  {Kind::sliding, 3, 2, 80},  {Kind::sliding, 5, 1, 168},
+    {Kind::sliding, 5, 2, 127}, {Kind::sliding, 7, 1, 255}, {Kind::sliding, 7, 2, 188},
+    {Kind::vectors, 3, 1, 122}, {Kind::vectors, 5, 1, 126}, {Kind::vectors, 7, 1, 127},
+    {Kind::vectors, 0, 0, 121}, {Kind::single, 0, 0, 48},
 };
 // Computes every problem, and tensors at any addresses.
-inline constexpr Instance kWithoutVectors = {false, 0, 0, 4, 48};
+inline constexpr Instance kSingle = {Kind::single, 0, 0, 48};
 
 struct Tiling {
   Instance instance{};
-  int vectors = 1, strips = 1, rows = 1;  // of a band, with a thread for each strip of a vector
-  int bands = 1;                          // of a block's tile, one after the other
+  // Threads of a block: one for each vector of channels of a strip of columns of a run of rows.
+  int vectors = 1, strips = 1, runs = 1;
+  int rows = 1;             // of y in a run
+  int64_t stage_bytes = 0;  // of `sliding`: pixels of a row of x for all strips
   int64_t blocks = 0;
   double cost = 0;  // nanoseconds, estimated
 
-  int threads() const { return vectors * strips * rows; }
+  int threads() const { return vectors * strips * runs; }
+  int64_t shared_bytes() const { return runs * kSlidingStages * stage_bytes; }
   std::string key() const {
-    return joined(instance.arguments(), " vectors ", vectors, " strips ", strips, " rows ", rows, "x", bands);
+    return joined(instance.name("T"), " vectors ", vectors, " strips ", strips, " runs ", runs, " of ", rows);
   }
 };
 
-// Vectors of a position, strips of a row, and rows of y.
+// Vectors of a position, strips of a row, and runs of all images and depths.
 int64_t vectors_of(const ConvProblem& problem, const Instance& instance);
-int64_t strips_of(const ConvProblem& problem, const Instance& instance);
-int64_t rows_of(const ConvProblem& problem);
+int64_t strips_of(const ConvProblem& problem);
+int64_t runs_of(const ConvProblem& problem, const Tiling& tiling);
 
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling);
 
@@ -64,7 +78,7 @@ std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& devi
 // All tilings in ascending order of estimated time.
 std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
 
-// The tiling without vectors.
-Tiling tiling_without_vectors(const ConvProblem& problem);
+// The tiling for tensors at any addresses.
+Tiling tiling_of_single_channels(const ConvProblem& problem);
 
 }  // namespace convswap::channels_last_depthwise

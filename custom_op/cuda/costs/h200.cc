@@ -7,8 +7,8 @@ namespace convswap {
 
 extern const FittedCosts kH200{
     .card = "NVIDIA H200",
-    .date = "2026-11-29",
-    .commit = "a91e3ca0",
+    .date = "2026-11-30",
+    .commit = "6e79dcfa42b4",
     .driver = "580.159.04",
     .compute_capability = 90,
     .memory_bandwidth = 4.814e+12,
@@ -33,19 +33,19 @@ extern const FittedCosts kH200{
             .begin = 2469,  // ns
         },
         .channels_last_depthwise = {
-            .launch = 1931,  // ns
-            .memory = 3583,  // GB/s
-            .cache = 3873,  // GB/s
-            .line = 0.0444,  // ns
-            .instruction = 1.632,  // ns
-            .latency = 3.081,  // ns
-            .row = 30.42,  // ns
-            .thread = 23.87,
-            .strip = 5.344,
-            .vector = 5.13,
-            .conversion = 0.2165,
-            .output = 25.68,
-            .activation = 0.03768,
+            .launch = 1234,  // ns
+            .memory = 3372,  // GB/s
+            .cache = 5116,  // GB/s
+            .line = 0.02165,  // ns
+            .instruction = 0.8539,  // ns
+            .latency = 1.182,  // ns
+            .row = 496.1,  // ns
+            .thread = 155.1,
+            .strip = 2.849,
+            .vector = 9.847,
+            .conversion = 1.211,
+            .output = 2.321,
+            .activation = 0.8178,
         },
         .channels_last_mma = {
             .launch = 2412,  // ns

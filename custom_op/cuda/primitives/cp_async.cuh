@@ -13,12 +13,16 @@ __device__ inline void cp_async_16(void* shared, const void* global) {
 
 // Copies 4, 8 or 16 bytes through the L1 cache (`cp.async.ca`); writes zeros if not `in_bounds`.
 template <int kBytes>
-__device__ inline void cp_async_zfill(void* shared, const void* global, bool in_bounds) {
+__device__ inline void cp_async_zfill(SharedAddress target, const void* global, bool in_bounds) {
   static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
-  const unsigned target = shared_address(shared);
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(target), "l"(global), "n"(kBytes),
                "r"(in_bounds ? kBytes : 0)
                : "memory");
+}
+
+template <int kBytes>
+__device__ inline void cp_async_zfill(void* shared, const void* global, bool in_bounds) {
+  cp_async_zfill<kBytes>(shared_address(shared), global, in_bounds);
 }
 
 // Closes the group of copies that this thread has issued since the last call.

@@ -5,7 +5,8 @@
 
 #include "compiled.h"
 #include "cuda/channels_last_depthwise/family.h"
-#include "cuda/channels_last_depthwise/kernel.cuh"
+#include "cuda/channels_last_depthwise/row_by_row.cuh"
+#include "cuda/channels_last_depthwise/sliding.cuh"
 #include "cuda/host/kernels.h"
 
 namespace convswap::channels_last_depthwise {
@@ -15,9 +16,12 @@ template <typename T, std::size_t kPart, std::size_t kParts>
 std::vector<CompiledKernel> kernels_for(const char* name) {
   std::vector<CompiledKernel> kernels =
       for_each_instance<kInstances, kPart, kParts>([&]<Instance kInstance>() {
-        return CompiledKernel(
-            instance_name("channels_last_depthwise::kernel", name, kInstance.arguments()),
-            kernel<T, kInstance.has_vectors, kInstance.width, kInstance.stride, kInstance.outputs>);
+        if constexpr (kInstance.kind == Kind::sliding) {
+          return CompiledKernel(kInstance.name(name), sliding<T, kInstance.width, kInstance.stride>);
+        } else {
+          return CompiledKernel(kInstance.name(name),
+                                row_by_row<T, kInstance.kind == Kind::vectors, kInstance.width>);
+        }
       });
   if (kPart == 0) kernels.emplace_back(instance_name("channels_last_depthwise::prepare", name), prepare<T>);
   return kernels;

@@ -6,6 +6,7 @@
 #include <map>
 #include <vector>
 
+#include "cuda/primitives/shared_memory.cuh"
 #include "cuda_emulation.h"
 
 namespace convswap {
@@ -49,6 +50,10 @@ void cp_async_zfill(void* shared, const void* global, bool in_bounds) {
   static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
   alignas(kBytes) static constexpr unsigned char kZeros[kBytes] = {};
   issue_copy(shared, in_bounds ? global : kZeros, kBytes);
+}
+template <int kBytes>
+void cp_async_zfill(SharedAddress target, const void* global, bool in_bounds) {
+  cp_async_zfill<kBytes>(reinterpret_cast<void*>(target), global, in_bounds);
 }
 inline void cp_async_commit_group() {
   CpAsyncGroups& copies = async_copies[emulation::current];
