@@ -31,6 +31,7 @@ from convswap.graph.fusion.depthwise import fuse_depthwise
 from convswap.graph.fusion.fuse import Fused, NotFused, Stage, fuse_convs
 from convswap.graph.layout.choose import LAYOUTS, LayoutChange, change_layouts
 from convswap.graph.layout.costs import ConversionCosts, Costs, EstimatedCosts
+from convswap.graph.layout.matmuls import replace_matmuls
 from convswap.graph.model_file import load_model, model_from_proto, not_a_model, save_model
 from convswap.graph.names import name_from_output, name_pattern, node_names
 from convswap.graph.quantised.convert import LeftQuantised, quantise_convs
@@ -120,7 +121,8 @@ class SwapResult:
         if tensors could become NHWC: `{"nhwc": {node: ["input", "residual", "output"], …},
         "carried": [name, …], "transposes_added", "transposes_removed",
         "not_carried": [{"node", "op", "reason"}, …]}`, and "not_quantised" if there are any:
-        `[{"node", "op", "reason"}, …]`.
+        `[{"node", "op", "reason"}, …]`. The record "layout" has "matmuls" if MatMuls became Convs, like
+        "fused".
         """
         return {
             "swapped": list(self.swapped),
@@ -173,14 +175,15 @@ def swap(
     `convswap.QuantConv`, see `quantised.convert.quantise_convs`.
 
     With `layout`, tensors between Convs become NHWC, and the Convs `convswap.LayoutConv`, see
-    `layout.choose.change_layouts`. LayoutConv nodes of the model stay as they are.
+    `layout.choose.change_layouts`. LayoutConv nodes of the model stay as they are. With `fuse`, MatMuls of
+    these tensors become LayoutConv nodes too, see `layout.matmuls.replace_matmuls`.
 
     Args:
         model: the path of an ONNX file, or a model in memory, which is not modified.
         algorithm: the name of an algorithm of the catalog for every swapped node, "auto" or "tuned". A
             QuantConv keeps "auto" if the algorithm computes no codes.
         precision: "tf32" or "ieee".
-        only: a regular expression; only Convs whose name contains a match are swapped, or fused.
+        only: a regular expression; only Convs and MatMuls whose name contains a match are swapped, or fused.
         fold: whether to fold the constant biases, scales and batch normalisations after swapped Convs.
         fuse: whether to fold them and also to fuse residuals, activations, poolings and depthwise Convs, for
             Convs that were swapped before, too.
@@ -220,20 +223,32 @@ def swap(
         stages = dict.fromkeys(swapping.nodes if fold else (), Stage.FOLDED)
         folded, _ = fuse_convs(swapping.copy, stages, swapping.names, swapping.types)
         return _with_layout(swapping.result(folded), layout, batch)
+
+    def matmul_choice(name: str) -> NodeChoice | None:
+        return NodeChoice(algorithm, precision) if is_selected(name) else None
+
     fused, not_fused = _fuse_all(swapping, is_selected)
     separate = swapping.result(fused, not_fused)
     if layout != DEFAULT_LAYOUT:
-        separate = _with_layout(replace(separate, model=swapping.copy.clone()), layout, batch)
+        separate = _with_layout(replace(separate, model=swapping.copy.clone()), layout, batch, matmul_choice)
     if layout == "nhwc" and separate.layout is not None and separate.layout.nodes:
         return separate
     fused, unpaired = fuse_depthwise(swapping.copy, swapping.names, swapping.types, is_selected, fused)
-    paired = _with_layout(swapping.result(fused, (*not_fused, *unpaired)), layout, batch)
+    paired = _with_layout(swapping.result(fused, (*not_fused, *unpaired)), layout, batch, matmul_choice)
     # A pair is computed in NCHW. It may be faster than two nodes in NHWC, or slower.
     return separate if _is_estimated_faster(separate.layout, paired.layout) else paired
 
 
-def _with_layout(result: SwapResult, layout: str, batch: int) -> SwapResult:
-    """Return `result` with the tensors between its Convs in `layout`; its own model stays as it is."""
+def _with_layout(
+    result: SwapResult,
+    layout: str,
+    batch: int,
+    matmul_choice: Callable[[str], NodeChoice | None] = lambda _: None,
+) -> SwapResult:
+    """Return `result` with the tensors between its Convs in `layout`; its own model stays as it is.
+
+    Where they become NHWC, MatMuls become 1x1 Convs: those for whose name `matmul_choice` is not None.
+    """
     if layout == DEFAULT_LAYOUT:
         return result
     if layout == "auto" and not _native.cuda_devices():
@@ -241,11 +256,27 @@ def _with_layout(result: SwapResult, layout: str, batch: int) -> SwapResult:
         return replace(result, notes=(*result.notes, note))
     model = result.model.clone()
     types = ValueTypes(model)
-    costs: Costs = EstimatedCosts(types, batch) if layout == "auto" else ConversionCosts(types)
-    change = change_layouts(model, node_names(model), types, costs)
+    costs = _costs(types, layout, batch)
+    names = node_names(model)
+    change = change_layouts(model, names, types, costs)
     if not change.nodes:
         return replace(result, layout=change)
+
+    def attributes_of(name: str) -> list[ir.Attr] | None:
+        choice = matmul_choice(name)
+        return None if choice is None else _attributes(choice)
+
+    types = ValueTypes(model)
+    costs = _costs(types, layout, batch)
+    # Nodes of the original keep their names, also if the layout changed the name of an output.
+    change = change.with_matmuls(
+        *replace_matmuls(model, node_names(model) | names, types, costs, attributes_of)
+    )
     return replace(result, model=model, layout=change, nchw=result.model)
+
+
+def _costs(types: ValueTypes, layout: str, batch: int) -> Costs:
+    return EstimatedCosts(types, batch) if layout == "auto" else ConversionCosts(types)
 
 
 def _is_estimated_faster(first: LayoutChange | None, second: LayoutChange | None) -> bool:
@@ -343,7 +374,11 @@ def swap_selected(
     pairing = {name for name, choice in choices.items() if choice.may_pair}
     if pairing:
         fused, _ = fuse_depthwise(swapping.copy, swapping.names, swapping.types, pairing.__contains__, fused)
-    return replace(_with_layout(swapping.result(fused), layout, batch), nchw=None)
+    # A MatMul is not measured alone: it rounds to TF32 if a Conv may.
+    rounds = any(choice.precision == DEFAULT_PRECISION for choice in choices.values())
+    matmul_choice = NodeChoice(precision=DEFAULT_PRECISION if rounds else "ieee")
+    changed = _with_layout(swapping.result(fused), layout, batch, lambda _: matmul_choice)
+    return replace(changed, nchw=None)
 
 
 @dataclass(frozen=True)
@@ -511,12 +546,20 @@ def _make_custom_op(node: ir.Node, name: str, choice: NodeChoice) -> None:
     node.name = name
     node.domain = DOMAIN
     node.version = None
+    for attribute in _attributes(choice):
+        node.attributes[attribute.name] = attribute
+
+
+def _attributes(choice: NodeChoice) -> list[ir.Attr]:
+    """Return the attributes of a convswap node for `choice`."""
+    attributes = []
     if choice.algorithm != "auto":
-        node.attributes["algorithm"] = ir.AttrString("algorithm", choice.algorithm)
+        attributes.append(ir.AttrString("algorithm", choice.algorithm))
     if choice.precision != DEFAULT_PRECISION:
-        node.attributes["precision"] = ir.AttrString("precision", choice.precision)
+        attributes.append(ir.AttrString("precision", choice.precision))
     if choice.tuned:
-        node.attributes["tuned"] = ir.AttrString("tuned", "\n".join(choice.tuned))
+        attributes.append(ir.AttrString("tuned", "\n".join(choice.tuned)))
+    return attributes
 
 
 def _set_algorithms_of_codes(model: ir.Model, choices: Mapping[str, NodeChoice]) -> None:

@@ -179,18 +179,22 @@ class Folding:
         return _float64(tensor)
 
 
-def per_channel_values(tensor: ir.TensorProtocol, channels: int, rank: int) -> np.ndarray | None:
+def per_channel_values(
+    tensor: ir.TensorProtocol, channels: int, rank: int, axis: int = 1
+) -> np.ndarray | None:
     """Return `tensor`, broadcast to (n, k, spatial...), as one float64 number per output channel.
 
     One number is repeated for all channels. Return None if the tensor has more than `rank` axes, more than
     one element along another axis than k, or another length there. ONNX aligns shapes at their last axes: (K,
-    1, 1) and (1, K, 1, 1) lie along k, but (K) lies along the last axis.
+    1, 1) and (1, K, 1, 1) lie along k, but (K) lies along the last axis. `axis` is that of k: 1, or the last
+    one in NHWC.
     """
     shape = tuple(tensor.shape.numpy())
     if len(shape) > rank:
         return None
     aligned = (1,) * (rank - len(shape)) + shape
-    if any(extent != 1 for extent in aligned[:1] + aligned[2:]) or aligned[1] not in (1, channels):
+    others = aligned[:axis] + aligned[axis + 1 :]
+    if any(extent != 1 for extent in others) or aligned[axis] not in (1, channels):
         return None
     return np.broadcast_to(_float64(tensor).reshape(-1), [channels])
 

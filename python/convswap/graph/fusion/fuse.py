@@ -16,7 +16,7 @@ does not match gives no reason either.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -24,7 +24,16 @@ import numpy as np
 import onnx_ir as ir
 
 from convswap.graph.constants import Constants, ConstantWriter, remove_if_unused
-from convswap.graph.domain import DOMAIN, FUSED_OP, SUPPORTED_ELEMENT_TYPES, is_convswap_op, op_name, opset_of
+from convswap.graph.domain import (
+    DOMAIN,
+    FUSED_OP,
+    LAYOUT_OP,
+    SUPPORTED_ELEMENT_TYPES,
+    is_convswap_op,
+    is_layout_op,
+    op_name,
+    opset_of,
+)
 from convswap.graph.epilogue import NO_ACTIVATION, Activation, NotFusable, Pool
 from convswap.graph.fusion.activations import ACTIVATION_OPS, find_decomposed_activation, read_activation
 from convswap.graph.fusion.folding import Folding, per_channel_values
@@ -42,10 +51,10 @@ _MAX_CHANNELS = 2**24
 class Fused:
     """A Conv and the nodes that were fused into it.
 
-    `op` is "FusedConv", "QuantConv", or "Conv" if only biases, scales and batch normalisations were folded
-    into the weights. `fused_nodes` has op and name of each node in the order of computation. A fused
-    depthwise Conv before the Conv comes first, followed by the nodes that had been fused into the depthwise
-    Conv.
+    `op` is "FusedConv", "QuantConv", "LayoutConv" for a MatMul of NHWC tensors, or "Conv" if only biases,
+    scales and batch normalisations were folded into the weights. `fused_nodes` has op and name of each node
+    in the order of computation. A fused depthwise Conv before the Conv comes first, followed by the nodes
+    that had been fused into the depthwise Conv.
     """
 
     node: str
@@ -139,8 +148,11 @@ _STAGE_NAMES = {
 
 
 @dataclass
-class _Chain:
-    """A Conv, the nodes to fuse into it, and the FusedConv that they make."""
+class Chain:
+    """A Conv, the nodes to fuse into it, and the FusedConv that they make.
+
+    The Conv is a `convswap.Conv`, or a `convswap.LayoutConv` whose tensors are all NHWC.
+    """
 
     conv: ir.Node
     element_type: ir.DataType
@@ -162,19 +174,35 @@ class _Chain:
         return (self.fused_nodes[-1] if self.fused_nodes else self.conv).outputs[0]
 
     @property
-    def needs_fused_op(self) -> bool:
+    def is_nhwc(self) -> bool:
+        """Whether the tensors of the Conv and of the fused nodes are NHWC."""
+        return is_layout_op(self.conv)
+
+    @property
+    def needs_epilogue(self) -> bool:
+        """Whether more than constants is fused."""
         return self.stage != Stage.FOLDED
+
+    @property
+    def op(self) -> str:
+        """The op of the node that computes the chain."""
+        return LAYOUT_OP if self.is_nhwc else FUSED_OP if self.needs_epilogue else "Conv"
 
 
 def fuse_convs(
-    model: ir.Model, convs: Mapping[ir.Node, Stage], names: Mapping[ir.Node, str], types: ValueTypes
+    model: ir.Model,
+    convs: Mapping[ir.Node, Stage],
+    names: Mapping[ir.Node, str],
+    types: ValueTypes,
+    gains: Callable[[Chain], bool] = lambda _: True,
 ) -> tuple[tuple[Fused, ...], tuple[NotFused, ...]]:
-    """Fuse the `convs` of `model`, nodes of `convswap.Conv`, with the nodes after them, in place.
+    """Fuse the `convs` of `model` with the nodes after them, in place. A chain stays if `gains` is false.
 
-    `convs` maps each Conv to the last stage to fuse. A fused node keeps the name, attributes, documentation
-    and metadata of its Conv. It takes the position and the output of the last node of its chain. A missing
-    bias becomes zeros. Folded weights are new constants, since other nodes may share the old constants.
-    Constants that only removed nodes read are removed.
+    `convs` maps each Conv to the last stage to fuse. The Convs are nodes of `convswap.Conv`, or of
+    `convswap.LayoutConv` with all tensors in NHWC, for which a pooling is not allowed. A fused node keeps the
+    name, attributes, documentation and metadata of its Conv. It takes the position and the output of the last
+    node of its chain. A missing bias becomes zeros. Folded weights are new constants, since other nodes may
+    share the old constants. Constants that only removed nodes read are removed.
 
     `names` has a name for every node; `types` knows the values of `model` before the change.
 
@@ -183,7 +211,9 @@ def fuse_convs(
     """
     fuser = _Fuser(model, names, types)
     chains = [
-        chain for conv, max_stage in convs.items() if (chain := fuser.follow(conv, max_stage)) is not None
+        chain
+        for conv, max_stage in convs.items()
+        if (chain := fuser.follow(conv, max_stage)) is not None and gains(chain)
     ]
     # All chains are found before the first change, because types and consumers are those of the unchanged
     # model.
@@ -213,7 +243,7 @@ class _Fuser:
         self._constants = Constants(model)
         self._claimed: set[ir.Node] = set()
 
-    def follow(self, conv: ir.Node, max_stage: Stage) -> _Chain | None:
+    def follow(self, conv: ir.Node, max_stage: Stage) -> Chain | None:
         """Return the chain of `conv`, up to the stage `max_stage`.
 
         Return None if `conv` is invalid, or if its element type is unknown or unsupported.
@@ -229,7 +259,7 @@ class _Fuser:
         channels = shape[0] if shape and 0 < shape[0] <= _MAX_CHANNELS else None
         folding = Folding(conv, channels, element_type, self._constants)
         rank = None if shape is None else len(shape)
-        chain = _Chain(conv, element_type, rank, folding, max_stage)
+        chain = Chain(conv, element_type, rank, folding, max_stage)
         try:
             while self._fuse_next(chain):
                 pass
@@ -237,15 +267,15 @@ class _Fuser:
             chain.end = chain.result, str(reason)
         return chain
 
-    def record(self, chain: _Chain) -> Fused:
+    def record(self, chain: Chain) -> Fused:
         """Return the record of the nodes fused in `chain`."""
         return Fused(
             self._names[chain.conv],
-            FUSED_OP if chain.needs_fused_op else "Conv",
+            chain.op,
             tuple((op_name(node), self._names[node]) for node in chain.fused_nodes),
         )
 
-    def not_fused_record(self, chain: _Chain) -> NotFused | None:
+    def not_fused_record(self, chain: Chain) -> NotFused | None:
         """Return the record of the first node after `chain` that is in no chain and no convswap op."""
         if chain.end is None:
             return None
@@ -255,7 +285,7 @@ class _Fuser:
                 return NotFused(self._names[chain.conv], self._names[node], op_name(node), reason)
         return None
 
-    def _fuse_next(self, chain: _Chain) -> bool:
+    def _fuse_next(self, chain: Chain) -> bool:
         """Append the next node, or the nodes of a decomposed activation, to `chain`.
 
         Return False, without a reason, if all consumers belong to other chains or are convswap nodes.
@@ -286,7 +316,7 @@ class _Fuser:
         self._fuse_node(chain, consumers[0])
         return True
 
-    def _fuse_decomposed_activation(self, chain: _Chain) -> bool:
+    def _fuse_decomposed_activation(self, chain: Chain) -> bool:
         match = find_decomposed_activation(chain.result, chain.element_type, self._constants)
         if match is None:
             return False
@@ -297,7 +327,7 @@ class _Fuser:
         self._append(chain, Stage.ACTIVATION, nodes)
         return True
 
-    def _fuse_node(self, chain: _Chain, node: ir.Node) -> None:
+    def _fuse_node(self, chain: Chain, node: ir.Node) -> None:
         op = (node.domain, node.op_type)
         if node.op_identifier() in self._functions:
             raise NotFusable("its op is a function of the model")
@@ -314,6 +344,8 @@ class _Fuser:
         elif op == ("", "BatchNormalization"):
             self._check_stage(chain, Stage.FOLDED)
             _check_is_data(chain, node)
+            if chain.is_nhwc:
+                raise NotFusable("it normalises the second axis, and the channels are the last one")
             chain.folding.normalise(node, self._opset)
             self._append(chain, Stage.FOLDED, [node])
         elif op in ACTIVATION_OPS:
@@ -335,7 +367,7 @@ class _Fuser:
         else:
             raise NotFusable("FusedConv does not have this op")
 
-    def _fuse_add(self, chain: _Chain, node: ir.Node) -> None:
+    def _fuse_add(self, chain: Chain, node: ir.Node) -> None:
         other = _other_operand(chain, node)
         addend = self._per_channel_constant(chain, other)
         if addend is not None:
@@ -353,7 +385,7 @@ class _Fuser:
         chain.residual = other
         self._append(chain, Stage.RESIDUAL, [node])
 
-    def _fuse_mul(self, chain: _Chain, node: ir.Node) -> None:
+    def _fuse_mul(self, chain: Chain, node: ir.Node) -> None:
         other = _other_operand(chain, node)
         factor = self._per_channel_constant(chain, other)
         if factor is None:
@@ -365,7 +397,7 @@ class _Fuser:
         chain.folding.multiply(factor)
         self._append(chain, Stage.FOLDED, [node])
 
-    def _per_channel_constant(self, chain: _Chain, value: ir.Value) -> np.ndarray | None:
+    def _per_channel_constant(self, chain: Chain, value: ir.Value) -> np.ndarray | None:
         """Return the constant `value` as one number per output channel; one number is repeated for all.
 
         None if `value` is no such constant.
@@ -373,9 +405,9 @@ class _Fuser:
         tensor, channels = self._constants.tensor(value), chain.folding.channels
         if tensor is None or channels is None or chain.rank is None:
             return None
-        return per_channel_values(tensor, channels, chain.rank)
+        return per_channel_values(tensor, channels, chain.rank, chain.rank - 1 if chain.is_nhwc else 1)
 
-    def _check_stage(self, chain: _Chain, stage: Stage) -> None:
+    def _check_stage(self, chain: Chain, stage: Stage) -> None:
         if stage > chain.max_stage:
             raise NotFusable(f"fusing {_STAGE_NAMES[stage]} was not asked for")
         if chain.stage > stage or (chain.stage == stage != Stage.FOLDED):
@@ -385,13 +417,13 @@ class _Fuser:
                 "activation, one pooling"
             )
 
-    def _append(self, chain: _Chain, stage: Stage, nodes: list[ir.Node]) -> None:
+    def _append(self, chain: Chain, stage: Stage, nodes: list[ir.Node]) -> None:
         chain.stage = stage
         chain.fused_nodes += nodes
         self._claimed.update(nodes)
 
 
-def _other_operand(chain: _Chain, node: ir.Node) -> ir.Value:
+def _other_operand(chain: Chain, node: ir.Node) -> ir.Value:
     """Return the operand of `node` that is not the result of `chain`."""
     others = [other for other in node.inputs if other is not chain.result]
     if len(node.inputs) != 2 or len(others) != 1 or others[0] is None:
@@ -399,7 +431,7 @@ def _other_operand(chain: _Chain, node: ir.Node) -> ir.Value:
     return others[0]
 
 
-def _check_is_data(chain: _Chain, node: ir.Node) -> None:
+def _check_is_data(chain: Chain, node: ir.Node) -> None:
     if node.inputs[0] is not chain.result:
         raise NotFusable(f"it does not take {chain.result.name!r} as its data")
 
@@ -411,7 +443,7 @@ class _Writer:
         self._names = names
         self._constants = ConstantWriter(model)
 
-    def write(self, chain: _Chain) -> None:
+    def write(self, chain: Chain) -> None:
         """Turn the last node of `chain` into the fused node, and remove the others."""
         conv, last_node, graph = chain.conv, chain.fused_nodes[-1], chain.conv.graph
         assert isinstance(graph, ir.Graph)
@@ -425,14 +457,16 @@ class _Writer:
         last_node.resize_inputs(len(inputs))
         for index, value in enumerate(inputs):
             last_node.replace_input_with(index, value)
-        last_node.domain, last_node.op_type, last_node.overload, last_node.version = DOMAIN, "Conv", "", None
+        last_node.domain, last_node.op_type = DOMAIN, chain.op
+        last_node.overload, last_node.version = "", None
         last_node.name, last_node.doc_string = self._names[conv], conv.doc_string
         last_node.metadata_props.clear()
         last_node.metadata_props.update(conv.metadata_props)
         last_node.attributes.clear()
         last_node.attributes.update(conv.attributes)
-        if chain.needs_fused_op:
-            last_node.op_type = FUSED_OP
+        if chain.is_nhwc and chain.residual is not None:
+            last_node.attributes["residual_layout"] = ir.AttrString("residual_layout", "NHWC")
+        if chain.needs_epilogue:
             pool = [ir.AttrString("pool", "None")] if chain.pool is None else chain.pool.attributes()
             for attribute in (*chain.activation.attributes(), *pool):
                 last_node.attributes[attribute.name] = attribute
@@ -440,17 +474,17 @@ class _Writer:
         for value in old_inputs:
             remove_if_unused(value)
 
-    def _weights(self, chain: _Chain) -> ir.Value | None:
+    def _weights(self, chain: Chain) -> ir.Value | None:
         if not chain.folding.changes_weights:
             return chain.conv.inputs[1]
         return self._constant(chain, "weight", chain.folding.weights())
 
-    def _bias(self, chain: _Chain) -> ir.Value | None:
+    def _bias(self, chain: Chain) -> ir.Value | None:
         bias = chain.conv.inputs[2] if len(chain.conv.inputs) > 2 else None
         if bias is not None and not chain.folding.changes_bias:
             return bias
         return self._constant(chain, "bias", chain.folding.bias())
 
-    def _constant(self, chain: _Chain, role: str, array: np.ndarray) -> ir.Value:
+    def _constant(self, chain: Chain, role: str, array: np.ndarray) -> ir.Value:
         tensor = ir.Tensor(array, dtype=chain.element_type)
         return self._constants.add(chain.conv, f"{self._names[chain.conv]}/{role}", tensor)

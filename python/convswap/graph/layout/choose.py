@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import onnx_ir as ir
 
 from convswap.graph.constants import ConstantWriter
 from convswap.graph.domain import op_name
+from convswap.graph.fusion.fuse import Fused, fusion_remarks
 from convswap.graph.layout.costs import Costs
 from convswap.graph.layout.operators import Reader
 from convswap.graph.layout.regions import Regions
@@ -40,7 +41,9 @@ class LayoutChange:
         added: how many Transposes were added.
         removed: how many Transposes of the model were not needed any more.
         not_carried: the nodes next to Convs that need NCHW.
-        cost: the cost of all Convs and Transposes, in the unit of the costs that the choice rests on.
+        cost: the cost of all Convs and Transposes, in the unit of the costs that the choice rests on, less
+            the gain of the `matmuls`.
+        matmuls: the MatMuls that became 1x1 Convs with NHWC tensors, with the nodes that each includes.
     """
 
     nodes: Mapping[str, tuple[str, ...]]
@@ -49,6 +52,13 @@ class LayoutChange:
     removed: int = 0
     not_carried: tuple[Blocker, ...] = ()
     cost: float = 0.0
+    matmuls: tuple[Fused, ...] = ()
+
+    def with_matmuls(self, matmuls: tuple[Fused, ...], gain: float) -> LayoutChange:
+        """Return the change in which `matmuls` became 1x1 Convs afterwards, which gained `gain`."""
+        fused = {name for record in matmuls for _, name in record.fused_nodes}
+        carried = tuple(name for name in self.carried if name not in fused)
+        return replace(self, carried=carried, cost=self.cost - gain, matmuls=matmuls)
 
     def to_json(self) -> dict[str, Any]:
         """Return the record for JSON; the keys are in `SwapResult.report`."""
@@ -58,6 +68,7 @@ class LayoutChange:
             "transposes_added": self.added,
             "transposes_removed": self.removed,
             "not_carried": [asdict(record) for record in self.not_carried],
+            **({"matmuls": [record.to_json() for record in self.matmuls]} if self.matmuls else {}),
         }
 
     def lines(self) -> list[str]:
@@ -69,10 +80,12 @@ class LayoutChange:
                 f"Conv with NHWC tensors: {len(self.nodes)}; other nodes that compute in NHWC: "
                 f"{len(self.carried)}; Transposes: {self.added} added, {self.removed} removed"
             )
+        if self.matmuls:
+            first += f"; MatMul nodes that became 1x1 Convs: {len(self.matmuls)}"
         kinds: dict[tuple[str, str], list[str]] = {}
         for record in self.not_carried:
             kinds.setdefault((record.op, record.reason), []).append(record.node)
-        return [first, *(
+        return [first, *fusion_remarks(self.matmuls, ()), *(
             f"{op} {nodes[0]} stays in NCHW: {reason}"
             + (f"; and {len(nodes) - 1} more of the same" if len(nodes) > 1 else "")
             for (op, reason), nodes in kinds.items()

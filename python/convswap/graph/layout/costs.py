@@ -12,7 +12,8 @@ from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.graph.algorithms import AUTO
 from convswap.graph.domain import is_quant_op, type_name
-from convswap.graph.epilogue import NotFusable, read_int, read_ints, read_text
+from convswap.graph.epilogue import NO_ACTIVATION, NotFusable, read_int, read_ints, read_text
+from convswap.graph.fusion.fuse import Chain
 from convswap.graph.layout.axes import in_nhwc
 from convswap.graph.plain_model import CONVSWAP_ATTRIBUTES
 from convswap.graph.quantised.quantisation import CODE_TYPES
@@ -35,6 +36,9 @@ _TRANSPOSE_SHARE = 0.45
 # Convs' estimates is, in NHWC and in NCHW: ResNet-50 1.25 and 1.04, VGG-16 0.76 and 1.01, MobileNetV2 1.06
 # and 1.12, YOLOv8n 1.55 and 1.41.
 _NHWC_FACTOR = 1.2
+# The share of the memory's bandwidth of ONNX Runtime's elementwise nodes. On an H200 the BiasGelu nodes of
+# ConvNeXt-T, which move 2.2 GB for 64 images in float16, take 0.9 ms.
+_ELEMENTWISE_SHARE = 0.5
 # Bytes per second of a card whose bandwidth is not known.
 _LOW_BANDWIDTH = 0.3e12
 
@@ -55,6 +59,9 @@ class Costs(Protocol):
 
     def transpose(self, value: ir.Value) -> float:
         """Return the cost of a Transpose of `value`."""
+
+    def matmul_gain(self, chain: Chain) -> float:
+        """Return the gain of the 1x1 Conv of `chain` over a MatMul and the nodes after it, at least one."""
 
 
 class ConversionCosts:
@@ -91,6 +98,10 @@ class ConversionCosts:
     def transpose(self, value: ir.Value) -> float:
         """Return the elements of `value`."""
         return float(math.prod(extent or 1 for extent in self._types.axes(value)))
+
+    def matmul_gain(self, chain: Chain) -> float:
+        """Return the elements that nodes after the MatMul move; 0 if NHWC does not suit the Conv."""
+        return _moved_tensors(chain) * self.transpose(chain.result) if self._suits_nhwc(chain.conv) else 0.0
 
     def _suitable_quantised(self, node: ir.Node) -> tuple[bool | None, bool, bool]:
         """Return whether data, residual and result suit the kernels of QuantConv in NHWC.
@@ -149,10 +160,10 @@ class EstimatedCosts:
 
     def __init__(self, types: ValueTypes, batch: int) -> None:
         self._types, self._batch = types, batch
-        self._known: dict[str, float] = {}
+        self._known: dict[str, float | None] = {}
         self._conversions = ConversionCosts(types)
         bandwidth = _native.cuda_devices()[0]["memory_bandwidth"] or _LOW_BANDWIDTH
-        self._transposed_bytes_per_ms = _TRANSPOSE_SHARE * bandwidth / 1e3
+        self._bytes_per_ms = bandwidth / 1e3
 
     def conv(self, node: ir.Node, layouts: NodeLayouts) -> float:
         """Return the estimate of the algorithm that the planner selects, longer by a factor for NHWC.
@@ -171,13 +182,15 @@ class EstimatedCosts:
             algorithm = read_text(node, "algorithm", AUTO)
         except NotFusable:
             return unknown
+        milliseconds = self._estimate(problem, algorithm)
+        factor = _NHWC_FACTOR if any(layouts) else 1.0
+        return unknown if milliseconds is None else factor * milliseconds
+
+    def _estimate(self, problem: Any, algorithm: str) -> float | None:
         key = f"{algorithm} {problem.text}"
         if key not in self._known:
             estimates = _native.estimates(problem, "cuda")
-            selected = _native.choose(problem, "cuda", algorithm)
-            milliseconds = estimates.get(selected)
-            factor = _NHWC_FACTOR if any(layouts) else 1.0
-            self._known[key] = unknown if milliseconds is None else factor * milliseconds
+            self._known[key] = estimates.get(_native.choose(problem, "cuda", algorithm))
         return self._known[key]
 
     def transpose(self, value: ir.Value) -> float:
@@ -185,7 +198,42 @@ class EstimatedCosts:
         shape, dtype = self._shape(value), self._types.element_type([value])
         if shape is None or dtype is None:
             return math.inf
-        return _TRANSPOSE_LAUNCH_MS + 2 * math.prod(shape) * dtype.itemsize / self._transposed_bytes_per_ms
+        milliseconds = 2 * math.prod(shape) * dtype.itemsize / self._bytes_per_ms
+        return _TRANSPOSE_LAUNCH_MS + milliseconds / _TRANSPOSE_SHARE
+
+    def matmul_gain(self, chain: Chain) -> float:
+        """Return the estimated gain; 0 without an estimate.
+
+        The time of the MatMul is the planner's estimate for the Conv alone, which rests on memory traffic and
+        the rate of the tensor cores. The time of the nodes after it is that of their memory traffic.
+        """
+        x, w = chain.conv.inputs[:2]
+        assert x is not None and w is not None
+        shape, w_shape = self._shape(x), self._types.static_shape(w)
+        if shape is None or w_shape is None:
+            return 0.0
+        result = (*shape[:-1], w_shape[0])
+        try:
+            algorithm = read_text(chain.conv, "algorithm", AUTO)
+            alone, fused = (
+                _native.Problem(
+                    x_shape=shape,
+                    w_shape=w_shape,
+                    type=type_name(chain.element_type),
+                    precision=read_text(chain.conv, "precision", "tf32"),
+                    **epilogue | layout_attributes(NodeLayouts(True, "residual_shape" in epilogue, True)),
+                )
+                for epilogue in ({}, _epilogue(chain, result))
+            )
+        except (ConvswapError, NotFusable):
+            return 0.0
+        milliseconds = [self._estimate(alone, AUTO), self._estimate(fused, algorithm)]
+        known = [number for number in milliseconds if number is not None]
+        if len(known) < len(milliseconds):
+            return 0.0
+        moved = _moved_tensors(chain) * math.prod(result) * chain.element_type.itemsize
+        nodes = moved / self._bytes_per_ms / _ELEMENTWISE_SHARE
+        return known[0] + nodes - _NHWC_FACTOR * known[1]
 
     def _shape(self, value: ir.Value) -> tuple[int, ...] | None:
         first, *others = self._types.axes(value) or [None, None]
@@ -260,6 +308,27 @@ def residual_of(node: ir.Node) -> ir.Value | None:
     value = node.inputs[index] if index < len(node.inputs) else None
     tensor = ir.convenience.get_const_tensor(value) if value is not None and is_quant_op(node) else None
     return None if tensor is not None and len(tensor.shape) == 1 else value
+
+
+def _moved_tensors(chain: Chain) -> int:
+    """Return how many tensors of the result's size the nodes of `chain` after the MatMul read and write.
+
+    ONNX Runtime computes a bias and Gelu in one node.
+    """
+    # A scale changes the bias as well.
+    has_bias = chain.folding.changes_bias and chain.fused_nodes[0].op_type != "Mul"
+    return (
+        2 * (has_bias or chain.activation != NO_ACTIVATION)
+        + 2 * chain.folding.changes_weights
+        + 3 * (chain.residual is not None)
+    )
+
+
+def _epilogue(chain: Chain, result: Sequence[int]) -> dict[str, Any]:
+    """Return the arguments of a Problem for the nodes of `chain`, whose result has the shape `result`."""
+    residual = {} if chain.residual is None else {"residual_shape": result}
+    attributes = {attribute.name: attribute.value for attribute in chain.activation.attributes()}
+    return {"has_bias": True} | residual | attributes
 
 
 def layout_attributes(layouts: NodeLayouts) -> dict[str, str]:

@@ -50,7 +50,7 @@ ELEMENTWISE = {
         "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tanh", "ThresholdedRelu", "Where", "Xor",
     )
 } | {("com.microsoft", op) for op in ("FastGelu", "Gelu", "QuickGelu")}  # fmt: skip
-_REDUCTIONS = {
+REDUCTIONS = {
     f"Reduce{kind}"
     for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 }
@@ -551,7 +551,7 @@ _RULES: dict[str, Callable[[ir.Node, Reader], Carried]] = {
     "Squeeze": _squeeze,
     "Unsqueeze": _squeeze,
     "Upsample": _resize,
-    **dict.fromkeys(_REDUCTIONS, _reduce),
+    **dict.fromkeys(REDUCTIONS, _reduce),
 }
 
 
