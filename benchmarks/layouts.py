@@ -3,10 +3,10 @@
     python benchmarks/layouts.py                                        # every network below, 1 and 64 images
     python benchmarks/layouts.py resnet50 --precision float16 --batch 64 --pytorch
 
-The networks have random weights and one random batch. *nhwc* is `swap(fuse=True, layout="auto")`. A time is
-the median of runs in turn, in milliseconds; an error is the relative L2 error against the default side. With
---pytorch the same architecture of torchvision, compiled by `torch.compile`, runs in channels last in a CUDA
-graph.
+The networks have random weights and one random batch. Those that convswap has not are torchvision's, exported
+by PyTorch, which both have to be there. *nhwc* is `swap(fuse=True, layout="auto")`. A time is the median of
+runs in turn, in milliseconds; an error is the relative L2 error against the default side. With --pytorch the
+same architecture of torchvision, compiled by `torch.compile`, runs in channels last in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import statistics
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -25,6 +26,7 @@ from convswap.errors import ConvswapError
 from convswap.graph.external_weights import as_split
 from convswap.graph.swap import swap
 from convswap.inputs.model_with_data import open_model_with_data
+from convswap.models.networks import ALL_NETWORKS
 from convswap.reference.metrics import relative_l2_error
 from convswap.runtime.device import choose_device, environment
 from convswap.runtime.sessions import CONVSWAP, DEFAULT, BoundRun, make_session, on_device
@@ -32,8 +34,7 @@ from onnx import TensorProto, numpy_helper
 
 from models import captured_runs, medians
 
-NETWORKS = ("resnet50", "vgg16", "mobilenet-v2", "convnext-tiny", "yolov8n")
-TORCHVISION = {"mobilenet-v2": "mobilenet_v2", "convnext-tiny": "convnext_tiny"}
+NETWORKS = ("resnet50", "vgg16", "mobilenet-v2", "efficientnet-b0", "convnext-tiny", "yolov8n")
 PRECISIONS = ("float16", "tf32")
 RUNS, REPLAYS = 20, 10
 
@@ -59,10 +60,30 @@ def in_float16(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
+def of_torchvision(name: str) -> Any:
+    """Return torchvision's network in evaluation mode, with random weights."""
+    import torch
+    import torchvision
+
+    torch.manual_seed(0)
+    return getattr(torchvision.models, name.replace("-", "_"))().eval()
+
+
+def model_of(name: str, batch: int) -> onnx.ModelProto:
+    """Return the network in float32; one of torchvision takes `batch` images."""
+    if name in ALL_NETWORKS:
+        return ir.to_proto(open_model_with_data(name, "random").model)
+    import torch
+
+    images = (torch.zeros(batch, 3, 224, 224),)
+    program = torch.onnx.export(of_torchvision(name), images, input_names=["image"], verbose=False)
+    return program.model_proto
+
+
 def row(name: str, precision: str, batch: int, with_pytorch: bool) -> str:
     """Return the row of the table for a network."""
     device = choose_device("cuda")
-    model = ir.to_proto(open_model_with_data(name, "random").model)
+    model = model_of(name, batch)
     if precision == "float16":
         model = in_float16(model)
     sides = {
@@ -102,13 +123,11 @@ def row(name: str, precision: str, batch: int, with_pytorch: bool) -> str:
 def compiled_ms(name: str, precision: str, images: np.ndarray) -> float:
     """Return the median milliseconds of torchvision's network, compiled, in channels last."""
     import torch
-    import torchvision
 
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
     dtype = torch.float16 if precision == "float16" else torch.float32
-    network = getattr(torchvision.models, TORCHVISION.get(name, name))()
-    network = network.eval().to("cuda", dtype).to(memory_format=torch.channels_last)
+    network = of_torchvision(name).to("cuda", dtype).to(memory_format=torch.channels_last)
     x = torch.from_numpy(images).to("cuda", memory_format=torch.channels_last)
     compiled = torch.compile(network)
     graph = torch.cuda.CUDAGraph()

@@ -30,6 +30,26 @@ CONVSWAP_HOST_DEVICE inline float reciprocal(float x) {
 #endif
 }
 CONVSWAP_HOST_DEVICE inline double reciprocal(double x) { return 1 / x; }
+
+// x times the distribution function of the normal distribution. On the card by formula 7.1.26 of Abramowitz
+// and Stegun, "Handbook of Mathematical Functions" (1964), whose erf is off by at most 1.5e-7: 16 instructions
+// without a branch.
+CONVSWAP_HOST_DEVICE inline float gelu(float x) {
+#ifdef __CUDA_ARCH__
+  const float z = fabsf(x) * 0.70710678f;
+  const float t = reciprocal(1 + 0.3275911f * z);
+  float exponential;  // of -z * z
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(exponential) : "f"(z * z * -1.44269504f));
+  // erfc(z) / 2
+  const float tail =
+      t * (0.127414796f + t * (-0.142248368f + t * (0.710706871f + t * (-0.726576014f + t * 0.530702715f)))) *
+      exponential;
+  return x * (x < 0 ? tail : 1 - tail);
+#else
+  return 0.5f * x * (1 + erf(x * 0.70710678f));
+#endif
+}
+CONVSWAP_HOST_DEVICE inline double gelu(double x) { return 0.5 * x * (1 + erf(x * 0.70710678118654752)); }
 }  // namespace elementary
 
 // Applies the activation; alpha and beta as in enum Activation. NaN stays NaN: every comparison with it is
@@ -62,7 +82,7 @@ CONVSWAP_HOST_DEVICE inline Sum activate(Activation activation, Sum alpha, Sum b
     case Activation::silu:
       return x * sigmoid(x);
     case Activation::gelu:
-      return Sum(0.5) * x * (1 + elementary::erf(x * Sum(0.70710678118654752)));
+      return elementary::gelu(x);
     case Activation::gelu_tanh:
       return Sum(0.5) * x *
              (1 + elementary::tanh(Sum(0.79788456080286536) * (x + Sum(0.044715) * x * x * x)));

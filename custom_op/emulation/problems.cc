@@ -399,6 +399,16 @@ void make_channels_last_depthwise(ConvProblem& p, Device& device, Random& random
   const int64_t filters = p.filters_per_group();
   if (!one_in(random, 4)) p.group = p.in_channels = 8 * between(random, 1, 6);
   p.out_channels = p.group * filters;
+  // Rows and columns of y that see nothing but padding.
+  if (one_in(random, 8)) {
+    for (int axis = 3 - p.spatial_rank; axis < 3; ++axis) {
+      p.pad_begin[axis] += 4;
+      p.output[axis] = (p.input[axis] + p.pad_begin[axis] + p.pad_end[axis] -
+                        (p.filter[axis] - 1) * p.dilation[axis] - 1) /
+                           p.stride[axis] +
+                       1;
+    }
+  }
   p.epilogue = draw_epilogue(random);
   if (p.spatial_rank != 2) p.epilogue.pool = {};
   set_result(p);

@@ -32,7 +32,7 @@ class RowCopies {
 
   __device__ RowCopies(const Arguments<T>& a, const Place<kChannels>& place)
       : row_(place.first_row * kStride - a.pad_height),
-        end_(place.rows > 0 ? min(a.input_height, row_ + (a.run_rows - 1) * kStride + kSize) : 0),
+        end_(place.rows > 0 ? max(0, min(a.input_height, row_ + (a.run_rows - 1) * kStride + kSize)) : 0),
         row_bytes_(static_cast<long long>(a.input_width) * a.channels * int(sizeof(T))) {
     constexpr int kPieces = kGroupBytes / kVectorBytes;  // of a pixel
     const int strips = static_cast<int>(a.tile_strips.divisor), pixels = a.stage_bytes / kGroupBytes;

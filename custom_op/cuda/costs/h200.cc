@@ -17,6 +17,7 @@ extern const FittedCosts kH200{
         .activation = {
             .silu = 20,
             .hard_swish = 8,
+            .gelu = 24,
             .call = 115,
             .cycle = 0.505,  // ns
         },
@@ -33,19 +34,19 @@ extern const FittedCosts kH200{
             .begin = 2469,  // ns
         },
         .channels_last_depthwise = {
-            .launch = 1234,  // ns
-            .memory = 3372,  // GB/s
-            .cache = 5116,  // GB/s
+            .launch = 1315,  // ns
+            .memory = 3850,  // GB/s
+            .cache = 4394,  // GB/s
             .line = 0.02165,  // ns
-            .instruction = 0.8539,  // ns
-            .latency = 1.182,  // ns
-            .row = 496.1,  // ns
-            .thread = 155.1,
-            .strip = 2.849,
-            .vector = 9.847,
-            .conversion = 1.211,
-            .output = 2.321,
-            .activation = 0.8178,
+            .instruction = 0.9118,  // ns
+            .latency = 1.408,  // ns
+            .row = 459.9,  // ns
+            .thread = 143.3,
+            .strip = 3.251,
+            .vector = 9.1,
+            .conversion = 1.33,
+            .output = 6.945,
+            .activation = 0.6953,
         },
         .channels_last_mma = {
             .launch = 2412,  // ns

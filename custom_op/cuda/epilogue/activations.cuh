@@ -68,7 +68,7 @@ __device__ inline void apply_activation(const EpilogueParams& params, float (&va
   if (params.only_clamps) {
     clamp_values(params, values);
   } else {
-    activate_values<Activation::silu, Activation::hard_swish>(params.epilogue, values);
+    activate_values<Activation::silu, Activation::hard_swish, Activation::gelu>(params.epilogue, values);
   }
 }
 

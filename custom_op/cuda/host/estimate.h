@@ -28,6 +28,8 @@ inline double activation_cycles(const Epilogue& epilogue, const Costs& costs) {
       return costs.activation.silu;
     case Activation::hard_swish:
       return costs.activation.hard_swish;
+    case Activation::gelu:
+      return costs.activation.gelu;
     default:
       return costs.activation.call;
   }
