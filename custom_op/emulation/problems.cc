@@ -465,10 +465,14 @@ void make_codes(ConvProblem& p, Device& device, Random& random) {
     }
   } else if (!one_in(random, 3)) {
     make_channels_last(p, device, random);
-    const int64_t channels = p.group == 1 ? 16 : 128, filters = p.group == 1 ? 16 : 64;
+    // channels_last takes conv groups of whole K chunks and warpgroups; channels_last_mma takes others, too.
+    const bool is_any = p.group == 1 || one_in(random, 3);
+    const int64_t channels = is_any ? 16 : 128, filters = is_any ? 16 : 64;
     p.in_channels = round_up(p.in_channels, p.group * channels);
     p.out_channels = round_up(p.out_channels, p.group * filters);
-    if (p.epilogue.has_residual && one_in(random, 2)) p.epilogue.activation = Activation::relu;
+    // Otherwise few problems have a residual and an activation that only clamps.
+    if (one_in(random, 3)) p.epilogue.has_residual = true;
+    if (p.epilogue.has_residual && !one_in(random, 4)) p.epilogue.activation = Activation::relu;
   } else {
     const auto layout = [&] { return one_in(random, 2) ? Layout::nhwc : Layout::nchw; };
     p.layouts = {layout(), layout(), layout()};

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from convswap import _native
 from convswap.reference.operators import reference_conv
+from drawn_codes import drawn
 
 ALGORITHM = "channels_last_mma"
 NHWC = {"input_layout": "NHWC", "output_layout": "NHWC"}
@@ -111,6 +112,25 @@ def test_every_card_has_tilings_of_all_sizes(x_shape, w_shape, attributes, capab
     assert times == sorted(times) and times[0] > 0
     sizes = {tiling["tiling"].partition(" stages ")[0] for tiling in tilings}
     assert {"128, 128, 2, 2", "64, 64, 2, 2", "32, 32, 2, 2"} <= sizes
+
+
+def estimate_of_codes(has_residual=False, **attributes) -> float:
+    codes = drawn((16, 28, 28, 64), (256, 64, 1, 1), has_residual=has_residual, **NHWC, **attributes)
+    return _native.alternatives(codes.problem(), ALGORITHM, 1, **HOPPER)[0]["milliseconds"]
+
+
+def test_estimates_of_codes_count_the_instructions_of_their_results():
+    relu, rounded = {"activation": "Relu"}, {"sum_scale": 0.5, "sum_zero_point": 12}
+    in_order = [
+        {},
+        relu,  # narrower limits: the zero point is not the least code
+        {"sum_zero_point": 12},  # a table
+        {"has_residual": True, **relu},
+        {"has_residual": True, **relu, **rounded},
+        {"has_residual": True, **rounded, "activation": "LeakyRelu", "activation_alpha": 0.125},
+    ]
+    estimates = [estimate_of_codes(**attributes) for attributes in in_order]
+    assert estimates == sorted(set(estimates))
 
 
 CASES = {

@@ -289,6 +289,24 @@ def test_tilings_of_channels_last_mma_are_the_definition(case, epilogue, x_zero_
 
 
 @pytest.mark.gpu
+@pytest.mark.algorithm("channels_last_mma")
+@pytest.mark.parametrize("has_residual", [False, True])
+@pytest.mark.parametrize("x_type", [np.int8, np.uint8])
+@pytest.mark.parametrize("y_type", [np.int8, np.uint8])
+@pytest.mark.parametrize("case", ["dilation", "one tap", "few channels of a group"])
+def test_channels_last_mma_adds_offsets_of_filters(case, y_type, x_type, has_residual):
+    short = ((2, 11, 9, 96), (144, 32, 3, 3), {"pads": [1] * 4, "group": 3})
+    x_shape, w_shape, attributes = CASES.get(case, short)
+    types = {"x_type": x_type, "y_type": y_type, "x_zero_point": int(np.iinfo(x_type).max)}
+    codes = drawn(x_shape, w_shape, has_residual=has_residual, **types, **NHWC | attributes)
+    codes.offset = np.linspace(-2, 2, w_shape[0], dtype=np.float32)
+    expected = codes.expected()
+    count = len(_native.alternatives(codes.problem(), "channels_last_mma", 1000))
+    for tiling in sorted({0, count // 2, count - 1}):
+        np.testing.assert_array_equal(codes.on_card("channels_last_mma", tiling), expected)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("y_type", [np.float16, np.float32, np.int8])
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_a_card_computes_every_type_and_layout(y_type, layout):

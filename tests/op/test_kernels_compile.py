@@ -19,7 +19,7 @@ FAMILIES = {family["header"]: family for family in _native.kernel_families()}
 # SASS instructions of the tensor cores, by header.
 INSTRUCTIONS = {
     "cuda/channels_last/kernel.cuh": r"\b[HI]GMMA\.",
-    "cuda/channels_last_mma/kernel.cuh": r"\bHMMA\.",
+    "cuda/channels_last_mma/kernel.cuh": r"\b[HI]MMA\.",
     "cuda/few_channels/kernel.cuh": r"\bHMMA\.",
     "cuda/implicit_gemm/kernel.cuh": r"\bHGMMA\.",
     "cuda/many_channels/kernel.cuh": r"\bHGMMA\.",

@@ -148,6 +148,7 @@ struct Arguments : Tensors<Element> {
   // Of codes.
   NaiveQuantisedConv conv;
   StepLimits limits;
+  CodeResults code_results;
 
   // Of codes whose zero point is not 0: the ranges of taps that outputs have inside the input, along rows and
   // columns, the full range first. `padding_sums` (pairs of ranges, filters) has the zero point times the

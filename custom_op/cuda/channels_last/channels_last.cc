@@ -115,6 +115,7 @@ bool has_padding_sums(const ConvProblem& problem) {
 void set_codes(const ConvProblem& problem, Arguments<void>& arguments) {
   arguments.conv = naive_quantised_conv_of(problem);
   arguments.limits = step_limits_of(problem);
+  arguments.code_results = code_results_of(problem);
 }
 
 void set_padding(const ConvProblem& problem, const Tiling& tiling, Arguments<void>& arguments) {

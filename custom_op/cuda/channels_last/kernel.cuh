@@ -6,6 +6,7 @@
 #include "conv/small_floats.h"
 #include "cuda/channels_last/arguments.h"
 #include "cuda/epilogue/activations.cuh"
+#include "cuda/primitives/code_results.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/mbarrier.cuh"
 #include "cuda/primitives/mma.cuh"
@@ -569,107 +570,21 @@ __device__ inline void add_padding(const Arguments<Element>& problem, const shor
   }
 }
 
-// What the results of codes need, each a code path of its own: branches between the values of a thread would
-// keep their instructions from overlapping. In all but the last the activation only clamps.
-enum class CodeResults {
-  scaled,    // the scale; y has no other scale
-  shifted,   // the same, with an offset
-  residual,  // scale, offset and a residual
-  rounded,   // the same, with a rounding in front of the residual
-  tabled,    // scale and offset; a code of the sum has a code of y
-  any,
-};
-
-// True if the results are functions of the codes of the sums.
-template <typename Element>
-__device__ inline bool has_code_table(const Arguments<Element>& problem) {
-  return problem.conv.quantization.has_sum_values && problem.conv.z == nullptr;
-}
-
-// Writes the code of y for each code of a sum, from the least on, to shared memory.
-template <typename Element>
-__device__ inline void write_code_table(const Arguments<Element>& problem) {
-  const NaiveQuantisedConv& conv = problem.conv;
-  unsigned char* const table = shared_memory_at(problem.shared.code_table);
-  for (int i = static_cast<int>(threadIdx.x); i < kCodeCount; i += kThreads) {
-    float value[1] = {conv.sum_values[i]};
-    apply_activation(problem.epilogue_params, value);
-    table[i] =
-        static_cast<unsigned char>(requantize::result_code(conv.quantization, value[0], conv.y_min_code));
-  }
-}
-
-template <typename Element>
-__device__ inline CodeResults code_results(const Arguments<Element>& problem) {
-  const bool rounds = problem.conv.quantization.rounds_sum;
-  if (has_code_table(problem)) return CodeResults::tabled;
-  if (!problem.epilogue_params.only_clamps || problem.conv.quantization.has_sum_values)
-    return CodeResults::any;
-  if (problem.conv.z != nullptr) return rounds ? CodeResults::rounded : CodeResults::residual;
-  if (rounds || problem.conv.quantization.y_factor != 1) return CodeResults::any;
-  return problem.conv.offset != nullptr ? CodeResults::shifted : CodeResults::scaled;
-}
-
-// Turns sums of codes into steps from the zero point of y, without limits. `residual` has the codes of the
-// residual, in the order of the values.
-template <CodeResults kResults, typename Element>
-__device__ inline void steps_of_sums(const Arguments<Element>& problem, const CodeFilters& filters,
-                                     const int (&sums)[4], unsigned residual, float (&values)[4]) {
-  constexpr bool kIsAny = kResults == CodeResults::any;
-  constexpr bool kHasResidual = kResults == CodeResults::residual || kResults == CodeResults::rounded;
-  const Quantization& quantization = problem.conv.quantization;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float scale = filters.scale[i % 2], offset = filters.offset[i % 2];
-    float value;
-    if (kIsAny) {
-      value =
-          requantize::number_of_sum<Element>(quantization, sums[i], scale, offset, problem.conv.sum_values);
-    } else {
-      value = requantize::multiply(static_cast<float>(sums[i]), scale);
-      if (kResults != CodeResults::scaled) value = requantize::add(value, offset);
-    }
-    if (kResults == CodeResults::rounded) {
-      const float least = static_cast<float>(requantize::kMinCode<Element> - quantization.sum_zero_point);
-      const float steps = rounded_half_to_even(fminf(fmaxf(value, least), least + 255));
-      value = requantize::multiply(steps, quantization.sum_scale);
-    }
-    if (kHasResidual || (kIsAny && problem.conv.z != nullptr)) {
-      const float steps = number_of_code<Element>(residual, i, quantization.residual_zero_point);
-      value = requantize::add(value, requantize::multiply(steps, quantization.residual_scale));
-    }
-    values[i] = value;
-  }
-  if (kIsAny && !problem.epilogue_params.only_clamps) apply_activation(problem.epilogue_params, values);
-  if (!kHasResidual && !kIsAny) return;
-#pragma unroll
-  for (float& value : values) value = requantize::multiply(value, quantization.y_factor);
-}
-
 // Turns the sums of codes into codes of y, and writes them as rows of 64 filters to the staged result chunk,
 // which has the codes of the residual.
 template <CodeResults kResults, typename Element, int kAccumulatorTiles>
 __device__ inline void stage_codes(const Arguments<Element>& problem, const CodeFilters& filters,
                                    unsigned char* staged, const int (&accumulators)[kAccumulatorTiles][4]) {
-  const bool has_residual = kResults == CodeResults::any
-                                ? problem.conv.z != nullptr
-                                : kResults == CodeResults::residual || kResults == CodeResults::rounded;
+  const bool has_residual = kResults == CodeResults::any ? problem.conv.z != nullptr : kHasResidual<kResults>;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
   // As pairs of bytes, the warp's 16 filters are a row of a matrix of 16-bit numbers, and the accumulators
   // have its columns.
   const int matrix = lane / 8;
-  // Codes saturate when they are packed, if adding the rounder has not overflowed before.
-  constexpr bool kIsTabled = kResults == CodeResults::tabled;
-  const bool has_limits = (!kIsTabled && problem.limits.are_narrower) || kResults == CodeResults::any ||
-                          !__all_sync(~0u, filters.is_bounded);
-  const int sum_distance = problem.conv.quantization.sum_zero_point - requantize::kMinCode<Element>;
-  const float least = kIsTabled ? static_cast<float>(-sum_distance) : problem.limits.least;
-  const float most = kIsTabled ? least + 255 : problem.limits.most;
-  // Indices of the table are distances from the least code.
-  const CodePacking packing =
-      kIsTabled ? CodePacking(sum_distance, 0)
-                : CodePacking(problem.conv.quantization.y_zero_point, problem.conv.y_min_code);
-  const unsigned char* const table = shared_memory_at(problem.shared.code_table);
+  const ResultCodes<kResults, Element> codes(problem.conv, problem.limits,
+                                             __all_sync(~0u, filters.is_bounded),
+                                             shared_memory_at(problem.shared.code_table));
+  const float scale[4] = {filters.scale[0], filters.scale[1], filters.scale[0], filters.scale[1]};
+  const float offset[4] = {filters.offset[0], filters.offset[1], filters.offset[0], filters.offset[1]};
   const SharedAddress base = shared_address(staged);
   const SharedAddress discard =
       shared_address(shared_memory_at(problem.shared.discard)) + static_cast<unsigned>(lane % 8) * 16;
@@ -697,21 +612,13 @@ __device__ inline void stage_codes(const Arguments<Element>& problem, const Code
     float values[4][4];
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
-      steps_of_sums<kResults>(problem, filters, sums[m], residual[m], values[m]);
+      steps_of_sums<kResults, Element>(problem.conv, problem.epilogue_params, scale, offset, sums[m],
+                                       residual[m], values[m]);
     }
-    if (has_limits) {
-#pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        float& value = values[i / 4][i % 4];
-        value = fminf(fmaxf(value, least), most);
-      }
-    }
+    codes.limit(values);
     unsigned words[4];
 #pragma unroll
-    for (int m = 0; m < 4; ++m) {
-      words[m] = packing.word_of(values[m]);
-      if (kIsTabled) words[m] = look_up(table, words[m]);
-    }
+    for (int m = 0; m < 4; ++m) words[m] = codes.word_of(values[m]);
     store_transposed_matrices(address, words);
   }
 }
@@ -850,7 +757,7 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
           const auto stage = [&]<CodeResults kResults>() {
             stage_codes<kResults>(problem, filters, chunk, accumulators);
           };
-          switch (code_results(problem)) {
+          switch (problem.code_results) {
             case CodeResults::scaled:
               stage.template operator()<CodeResults::scaled>();
               break;
@@ -938,9 +845,10 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Ar
                   : kNoOutput;
   }
   if constexpr (kIsCode<Element>) {
-    if (has_code_table(problem)) {
+    if (problem.code_results == CodeResults::tabled) {
       griddepcontrol_wait();
-      write_code_table(problem);
+      write_code_table(problem.conv, problem.epilogue_params, shared_memory_at(problem.shared.code_table),
+                       thread, kThreads);
     }
   }
   fence_proxy_async();

@@ -26,7 +26,7 @@ constexpr int kPaddingRows = 128;
 // Codes, of which an mma makes int32 sums.
 template <typename Element>
 constexpr bool kIsCode = sizeof(Element) == 1;
-constexpr int kResultFilters = 4;  // whose codes a thread computes together
+constexpr int kWordFilters = 4;  // neighbouring filters of a thread, whose codes are a word
 
 // The pixel of a position at the filter's first tap: its offset in x, in pieces, and its coordinates, which
 // may lie in the padding. Offsets wrap around at 2^32; those of pixels in the image are right.
@@ -39,6 +39,11 @@ struct SharedOffsets {
   Offset<unsigned char> stages;  // a stage: rows of pixels, then rows of weights; later the results
   Offset<FirstPixel> pixels;     // of each position of the tile
   Offset<float> bias;            // of each filter of the tile
+  // Of codes. For each filter of the tile the bias with the correction, the scale and the offset; a code of y
+  // for each code of a sum.
+  Offset<int> initial_sums;
+  Offset<float> scales, offsets;
+  Offset<unsigned char> code_table;
 };
 
 template <typename Element>
@@ -74,6 +79,7 @@ struct Arguments : Tensors<Element> {
   // each filter the zero point times its weights, negated. Both are prepared with the weights.
   NaiveQuantisedConv conv;
   Requantisation requantisation;
+  CodeResults code_results;
   unsigned char* zero_point_piece;
   int* corrections;
 

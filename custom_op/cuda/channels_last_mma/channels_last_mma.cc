@@ -23,7 +23,11 @@
 // computes tensors at addresses that are no multiples of 16 bytes, one output a thread.
 //
 // Codes of quantised data are multiplied as they are. Padding is loaded as the zero point of x, so that the
-// zero point times all weights is in every sum, and is taken off it in the epilogue.
+// zero point times all weights is in every sum; the sums begin with it taken off. All of this padding is one
+// piece in global memory, from which loads must pass the L1 cache: the second-level cache would serve them
+// one after the other. `prepare` orders the filters so that a thread has the sums of four neighbouring ones,
+// whose codes are a word of the results. Results of other kinds than those of `CodeResults` pass through
+// shared memory as sums.
 //
 // Limits: float32 in precision tf32, float16, bfloat16 and codes; compute capability 8.0 or newer; channels
 // and filters of a conv group that are multiples of 16 bytes. A pool is a second kernel.
@@ -114,6 +118,7 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   if (problem.is_quantised()) {
     to.conv = naive_quantised_conv_of(problem);
     to.requantisation = requantisation_of(problem);
+    to.code_results = code_results_of(problem);
     // Addresses are multiples of 16 bytes, and filters of 16.
     to.requantisation.has_y_vectors = to.requantisation.has_z_vectors = true;
   }

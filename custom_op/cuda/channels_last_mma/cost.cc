@@ -7,6 +7,7 @@
 #include "conv/arithmetic.h"
 #include "cuda/channels_last_mma/family.h"
 #include "cuda/costs/cost_table.h"
+#include "cuda/host/arguments.h"
 #include "cuda/host/candidates.h"
 #include "cuda/host/estimate.h"
 #include "cuda/host/shared_layout.h"
@@ -18,17 +19,53 @@ constexpr int kRegisters = 65'536;        // of a multiprocessor
 constexpr int kSharedRows = 4;            // of 128 bytes, in four matrices of ldmatrix
 constexpr int64_t kReservedBytes = 1024;  // of shared memory, that each block takes besides its own
 
+// True if the results of codes are staged as sums.
+bool stages_sums(const ConvProblem& problem) {
+  return problem.is_quantised() && code_results_of(problem) == CodeResults::any;
+}
+
+// Instructions that turn a sum into a code and store the code, by the SASS for compute capability 9.0 of
+// tiles of 128 x 128; 0 for numbers. The time of one (costs.instruction) is that of two issue slots: two
+// warps for each scheduler do not fill all slots, and conversions, integer additions and limits take two
+// cycles of their unit.
+double instructions_of_code(const ConvProblem& problem) {
+  if (!problem.is_quantised()) return 0;
+  const double limiting = step_limits_of(problem).are_narrower ? 2 : 0;
+  switch (code_results_of(problem)) {
+    case CodeResults::scaled:
+      return limiting + 6;
+    case CodeResults::shifted:
+      return limiting + 7;
+    case CodeResults::residual:
+      return limiting + 14;
+    case CodeResults::rounded:
+      return limiting + 19;
+    case CodeResults::tabled:
+      return 11;
+    case CodeResults::any:
+      // From a time: a loop of dependent instructions, by one thread for each four codes.
+      return 64;
+  }
+  return 0;
+}
+
 // Lays out shared memory; false if it does not fit into a block's.
 bool lay_out(const ConvProblem& problem, const Device& device, Tiling& tiling) {
   const Instance& instance = tiling.instance;
-  // The results of codes are staged as sums.
-  const int64_t staged_bytes = problem.is_quantised() ? sizeof(int) : bytes_per_element(problem.type);
+  const int64_t staged_bytes = stages_sums(problem) ? sizeof(int) : bytes_per_element(problem.type);
   const int64_t result_bytes = int64_t{instance.positions} * instance.filters * staged_bytes;
   SharedLayout block(kRowBytes, device.shared_memory_per_block);
   tiling.shared.stages =
       block.place<unsigned char>(std::max(tiling.stages * instance.stage_bytes(), result_bytes));
   tiling.shared.pixels = block.place<FirstPixel>(instance.positions);
-  tiling.shared.bias = block.place<float>(instance.filters);
+  if (problem.is_quantised()) {
+    tiling.shared.initial_sums = block.place<int>(instance.filters);
+    tiling.shared.scales = block.place<float>(instance.filters);
+    tiling.shared.offsets = block.place<float>(instance.filters);
+    tiling.shared.code_table = block.place<unsigned char>(kCodeCount);
+  } else {
+    tiling.shared.bias = block.place<float>(instance.filters);
+  }
   tiling.shared_bytes = block.end();
   return tiling.shared_bytes <= device.shared_memory_per_block;
 }
@@ -80,11 +117,12 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double sharing = costs.shared * (loaded_rows + instance.positions + instance.filters) / kSharedRows;
   const double loading = to_double(instance.stage_bytes() * std::min(multiprocessors, tiles)) / costs.cache;
   const double tensors = problem.epilogue.has_residual ? 2 : 1;
-  // Codes are stored after their sums have been written to shared memory and read.
-  const double sum_rows = problem.is_quantised() ? 2 * results * sizeof(int) / kRowBytes : 0;
+  // Staged sums are written to shared memory and read.
+  const double sum_rows = stages_sums(problem) ? 2 * results * sizeof(int) / kRowBytes : 0;
   const double storing =
       costs.store * tensors * results * to_double(bytes_per_element(problem.type)) / kRowBytes +
       costs.shared * sum_rows / kSharedRows +
+      costs.instruction * instructions_of_code(problem) * results / 32 +
       costs.activation * activation_cycles(problem.epilogue, costs_of(device)) * results / 32;
   const auto wave_of = [&](int64_t blocks) {
     if (blocks == 0) return 0.0;

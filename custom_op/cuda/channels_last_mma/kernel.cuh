@@ -6,6 +6,7 @@
 #include "conv/small_floats.h"
 #include "cuda/channels_last_mma/arguments.h"
 #include "cuda/epilogue/activations.cuh"
+#include "cuda/primitives/code_results.cuh"
 #include "cuda/primitives/cp_async.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/fast_divisor.cuh"
@@ -78,6 +79,13 @@ struct Operand<Int8> : CodeOperand<Int8> {};
 template <>
 struct Operand<UInt8> : CodeOperand<UInt8> {};
 
+// The filter, of a conv group, in a row of the prepared weights. Codes have, in two tiles of filters of the
+// mmas, four neighbouring filters for each thread.
+template <typename Element>
+__device__ inline int filter_of_row(int row) {
+  return kIsCode<Element> ? row / 16 * 16 + row % 8 / 2 * 4 + row % 16 / 8 * 2 + row % 2 : row;
+}
+
 // A piece of K: the tap, which may lie behind the last one, and the piece in the conv group's channels.
 struct KPiece {
   int tap, piece;
@@ -99,7 +107,8 @@ __global__ void __launch_bounds__(kPrepareThreads)
   griddepcontrol_launch_dependents();
   const int piece = static_cast<int>(blockIdx.x) * kPrepareThreads + static_cast<int>(threadIdx.x);
   const int unit = piece % kRowPieces, row = piece / kRowPieces;
-  const int chunk = row / problem.filters_per_group, filter = row - chunk * problem.filters_per_group;
+  const int chunk = row / problem.filters_per_group;
+  const int filter = filter_of_row<Element>(row - chunk * problem.filters_per_group);
   const int group = chunk / problem.chunks;
   const int rows = problem.chunks * problem.out_channels;
   if (row >= rows + kPaddingRows) return;
@@ -176,6 +185,14 @@ struct TileSizes {
   static __device__ int warp_filter() {
     return static_cast<int>(threadIdx.x) / 32 % kFilterWarps * kWarpFilters;
   }
+
+  // Of codes, whose sums a thread has in words of kWordFilters: the first filter of those in tiles `tile` and
+  // tile + 1 of an mma's filters, and the first position of kWords.
+  static constexpr int kWords = 2 * kPositionTiles;
+  static __device__ int word_filter(int tile) {
+    return warp_filter() + tile * kMmaFilters + static_cast<int>(threadIdx.x) % 4 * kWordFilters;
+  }
+  static __device__ int word_position() { return warp_position() + static_cast<int>(threadIdx.x) % 32 / 4; }
 };
 
 // The tile of the block: filters of a conv group, and positions of y.
@@ -262,16 +279,19 @@ class Loads {
       if (i % Sizes::kParts != part) continue;
       const FirstPixel pixel = pixels[i * Sizes::kRowDistance];
       // && would branch, and so keep the copies apart from the mmas.
-      const bool in_bounds = (k_.tap < problem_.taps) &
-                             is_inside(pixel.depth + depth_, problem_.input_depth) &
-                             is_inside(pixel.row + height_, problem_.input_height) &
-                             is_inside(pixel.column + column_, problem_.input_width);
+      const bool is_pixel = is_inside(pixel.depth + depth_, problem_.input_depth) &
+                            is_inside(pixel.row + height_, problem_.input_height) &
+                            is_inside(pixel.column + column_, problem_.input_width);
+      const bool is_tap = k_.tap < problem_.taps;
+      unsigned char* const to = stage + target_ + i * kDistanceBytes;
       const unsigned char* const from =
           x + static_cast<unsigned long long>(pixel.offset + offset_) * kPieceBytes;
       if constexpr (kIsCode<Element>) {
-        cp_async_16(stage + target_ + i * kDistanceBytes, in_bounds ? from : problem_.zero_point_piece);
+        const bool has_zero_point = problem_.conv.quantization.x_zero_point != 0;
+        cp_async_zfill<kPieceBytes>(to, is_pixel ? from : problem_.zero_point_piece,
+                                    is_tap & (is_pixel | has_zero_point));
       } else {
-        cp_async_zfill<kPieceBytes>(stage + target_ + i * kDistanceBytes, from, in_bounds);
+        cp_async_zfill<kPieceBytes>(to, from, is_tap & is_pixel);
       }
     }
     unsigned char* const to = stage + Sizes::kPositions * kRowBytes + target_;
@@ -342,6 +362,22 @@ class Multiplier {
                     ((lane / 8 % 2) ^ (lane % 8)) * kPieceBytes;
   }
 
+  // Sets the sums of codes to those of the tile's filters.
+  __device__ void set_sums(const int* initial_sums) {
+#pragma unroll
+    for (int f = 0; f < Sizes::kFilterTiles; f += 2) {
+      const int4 initial = *reinterpret_cast<const int4*>(initial_sums + Sizes::word_filter(f));
+#pragma unroll
+      for (int p = 0; p < Sizes::kPositionTiles; ++p) {
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+          accumulators_[p][f][2 * row] = initial.x, accumulators_[p][f][2 * row + 1] = initial.y;
+          accumulators_[p][f + 1][2 * row] = initial.z, accumulators_[p][f + 1][2 * row + 1] = initial.w;
+        }
+      }
+    }
+  }
+
   // Adds the products of a K chunk. Calls between(part) for each part of the loads, which overlap with mmas.
   template <typename Between>
   __device__ void multiply(const unsigned char* stage, Between between) {
@@ -364,6 +400,21 @@ class Multiplier {
         for_tile(Sizes::warp_position() + p * kMmaPositions + lane / 4,
                  Sizes::warp_filter() + f * kMmaFilters + lane % 4 * 2, accumulators_[p][f]);
       }
+    }
+  }
+
+  // Calls for_filters(filter, sums) for each kWordFilters neighbouring filters of the thread: their sums of
+  // codes at its positions, which are word_position() and every eighth one.
+  template <typename ForFilters>
+  __device__ void for_each_word(ForFilters for_filters) const {
+#pragma unroll
+    for (int f = 0; f < Sizes::kFilterTiles; f += 2) {
+      int sums[Sizes::kWords][kWordFilters];
+#pragma unroll
+      for (int i = 0; i < Sizes::kWords * kWordFilters; ++i) {
+        sums[i / 4][i % 4] = accumulators_[i / 8][f + i % 4 / 2][i / 4 % 2 * 2 + i % 2];
+      }
+      for_filters(Sizes::word_filter(f), sums);
     }
   }
 
@@ -481,16 +532,18 @@ __device__ inline void mainloop(const Arguments<Element>& problem, Loads<Sizes, 
 }
 
 // Results in shared memory: a row of the tile's filters for each position. Its pieces are swizzled, so that
-// the accumulators of eight positions have no bank conflicts.
+// the accumulators of eight positions have no bank conflicts. Eight rows further on the swizzle is the same.
 template <typename Sizes, typename Element>
 struct ResultTile {
   static constexpr int kElements = kPieceBytes / static_cast<int>(sizeof(Element));
   static constexpr int kPieces = Sizes::kFilters / kElements;  // of a row
-  static constexpr int kMmaPieces = kMmaFilters / kElements;   // of the filters of an mma, 1 or 2
+  // Of the filters of an mma, or of two mmas, that a thread has together: 1 or 2.
+  static constexpr int kMmaPieces = kElements <= kMmaFilters ? kMmaFilters / kElements : 1;
   static constexpr int kSwizzle = (kPieces < 8 ? kPieces : 8) - 1;
+  static constexpr int kLineRows = 8 / (kSwizzle + 1);  // in 128 bytes
 
   static __device__ int offset(int row, int filter) {
-    const int piece = (filter / kElements) ^ (row * kMmaPieces & kSwizzle);
+    const int piece = (filter / kElements) ^ (row / kLineRows * kMmaPieces & kSwizzle);
     return (row * kPieces + piece) * kPieceBytes + filter % kElements * static_cast<int>(sizeof(Element));
   }
 
@@ -498,15 +551,36 @@ struct ResultTile {
   template <typename ForPiece>
   static __device__ void for_each_piece(const Arguments<Element>& problem, const BlockTile& tile,
                                         ForPiece for_piece) {
-    const long long first = static_cast<long long>(tile.first_position) * problem.out_channels +
-                            tile.group * problem.filters_per_group + tile.first_filter;
+    // A thread has the same filters in each of its rows.
+    static_assert(Sizes::kThreads % kPieces == 0);
+    constexpr int kRowDistance = Sizes::kThreads / kPieces;
+    const int first_row = static_cast<int>(threadIdx.x) / kPieces;
+    const int filter = static_cast<int>(threadIdx.x) % kPieces * kElements;
+    if (filter >= tile.filters_left) return;
+    const int rows = min(Sizes::kPositions, problem.positions - tile.first_position);
+    long long element = static_cast<long long>(tile.first_position + first_row) * problem.out_channels +
+                        tile.group * problem.filters_per_group + tile.first_filter + filter;
 #pragma unroll 4
-    for (int i = static_cast<int>(threadIdx.x); i < Sizes::kPositions * kPieces; i += Sizes::kThreads) {
-      const int row = i / kPieces, filter = i % kPieces * kElements;
-      if (tile.first_position + row < problem.positions && filter < tile.filters_left) {
-        for_piece(offset(row, filter), first + static_cast<long long>(row) * problem.out_channels + filter);
-      }
+    for (int row = first_row; row < rows; row += kRowDistance) {
+      for_piece(offset(row, filter), element);
+      element += static_cast<long long>(kRowDistance) * problem.out_channels;
     }
+  }
+
+  static __device__ void load_residual(const Arguments<Element>& problem, const BlockTile& tile,
+                                       unsigned char* staged) {
+    for_each_piece(problem, tile,
+                   [&](int offset, long long element) { cp_async_16(staged + offset, problem.z + element); });
+    cp_async_commit_group();
+    cp_async_wait_group<0>();
+    __syncthreads();
+  }
+
+  static __device__ void store(const Arguments<Element>& problem, const BlockTile& tile,
+                               const unsigned char* staged) {
+    for_each_piece(problem, tile, [&](int offset, long long element) {
+      *reinterpret_cast<uint4*>(problem.y + element) = *reinterpret_cast<const uint4*>(staged + offset);
+    });
   }
 };
 
@@ -518,14 +592,7 @@ __device__ inline void store_results(const Arguments<Element>& problem, const Bl
   using Results = ResultTile<Sizes, Element>;
   using Pair = typename Operand<Element>::ResultPair;
   unsigned char* const staged = shared_memory_at(problem.shared.stages);
-  if (problem.z != nullptr) {
-    Results::for_each_piece(problem, tile, [&](int offset, long long element) {
-      cp_async_16(staged + offset, problem.z + element);
-    });
-    cp_async_commit_group();
-    cp_async_wait_group<0>();
-    __syncthreads();
-  }
+  if (problem.z != nullptr) Results::load_residual(problem, tile, staged);
   multiplier.for_each_tile([&](int row, int filter, float (&values)[4]) {
     Pair* const pairs[] = {reinterpret_cast<Pair*>(staged + Results::offset(row, filter)),
                            reinterpret_cast<Pair*>(staged + Results::offset(row + 8, filter))};
@@ -541,55 +608,125 @@ __device__ inline void store_results(const Arguments<Element>& problem, const Bl
     for (int i = 0; i < 2; ++i) *pairs[i] = Operand<Element>::pack(values[2 * i], values[2 * i + 1]);
   });
   __syncthreads();
-  Results::for_each_piece(problem, tile, [&](int offset, long long element) {
-    *reinterpret_cast<uint4*>(problem.y + element) = *reinterpret_cast<const uint4*>(staged + offset);
+  Results::store(problem, tile, staged);
+}
+
+// Writes the constants of the tile's filters to shared memory, see SharedOffsets. True if are_steps_bounded
+// holds for the thread's filter.
+template <typename Sizes, typename Element>
+__device__ inline bool write_code_filters(const Arguments<Element>& problem, const BlockTile& tile) {
+  static_assert(Sizes::kFilters <= Sizes::kThreads);
+  const NaiveQuantisedConv& conv = problem.conv;
+  const int in_tile = static_cast<int>(threadIdx.x);
+  if (in_tile >= Sizes::kFilters) return true;
+  // A filter behind the last one gives results that are not stored.
+  const int filter = tile.group * problem.filters_per_group + tile.first_filter +
+                     (in_tile < tile.filters_left ? in_tile : 0);
+  const int bias = conv.b == nullptr ? 0 : conv.b[filter];
+  const float scale = conv.scale[filter], offset = conv.offset == nullptr ? 0.0f : conv.offset[filter];
+  shared_memory_at(problem.shared.initial_sums)[in_tile] = bias + problem.corrections[filter];
+  shared_memory_at(problem.shared.scales)[in_tile] = scale;
+  shared_memory_at(problem.shared.offsets)[in_tile] = offset;
+  return are_steps_bounded(conv, problem.requantisation.limits, bias, scale, offset);
+}
+
+// The numbers of a thread's neighbouring filters.
+__device__ inline void load_filters(const float* from, float (&to)[kWordFilters]) {
+  const float4 four = *reinterpret_cast<const float4*>(from);
+  to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+}
+
+// Turns the sums into codes, and writes them to the staged tile, which has the codes of the residual.
+template <CodeResults kResults, typename Sizes, typename Element>
+__device__ inline void stage_codes(const Arguments<Element>& problem,
+                                   const Multiplier<Sizes, Element>& multiplier, bool are_bounded) {
+  unsigned char* const staged = shared_memory_at(problem.shared.stages);
+  const ResultCodes<kResults, Element> codes(problem.conv, problem.requantisation.limits, are_bounded,
+                                             shared_memory_at(problem.shared.code_table));
+  multiplier.for_each_word([&](int filter, const int (&sums)[Sizes::kWords][kWordFilters]) {
+    unsigned char* const first = staged + ResultTile<Sizes, Element>::offset(Sizes::word_position(), filter);
+    const auto word_at = [&](int i) { return reinterpret_cast<unsigned*>(first + i * 8 * Sizes::kFilters); };
+    float scale[kWordFilters], offset[kWordFilters] = {};
+    load_filters(shared_memory_at(problem.shared.scales) + filter, scale);
+    if (kResults != CodeResults::scaled) {
+      load_filters(shared_memory_at(problem.shared.offsets) + filter, offset);
+    }
+    float values[Sizes::kWords][kWordFilters];
+#pragma unroll
+    for (int i = 0; i < Sizes::kWords; ++i) {
+      const unsigned residual = kHasResidual<kResults> ? *word_at(i) : 0;
+      steps_of_sums<kResults, Element>(problem.conv, problem.epilogue, scale, offset, sums[i], residual,
+                                       values[i]);
+    }
+    codes.limit(values);
+#pragma unroll
+    for (int i = 0; i < Sizes::kWords; ++i) *word_at(i) = codes.word_of(values[i]);
   });
 }
 
-// The same for codes. The sums pass through shared memory, from which a thread reads those of some filters:
-// one path of each kind of results, and stores of whole rows.
+// The results of the general kind. The sums pass through shared memory, from which a thread reads those of
+// some filters: a loop, since it has the code of every activation.
 template <typename Sizes, typename Element>
 __device__ inline void store_codes_of_sums(const Arguments<Element>& problem, const BlockTile& tile,
-                                           Multiplier<Sizes, Element>& multiplier) {
+                                           const Multiplier<Sizes, Element>& multiplier) {
   using Sums = ResultTile<Sizes, float>;
   unsigned char* const staged = shared_memory_at(problem.shared.stages);
-  multiplier.for_each_tile([&](int row, int filter, const int (&sums)[4]) {
+  multiplier.for_each_word([&](int filter, const int (&sums)[Sizes::kWords][kWordFilters]) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      *reinterpret_cast<uint2*>(staged + Sums::offset(row + 8 * i, filter)) =
-          make_uint2(static_cast<unsigned>(sums[2 * i]), static_cast<unsigned>(sums[2 * i + 1]));
+    for (int i = 0; i < Sizes::kWords; ++i) {
+      *reinterpret_cast<int4*>(staged + Sums::offset(Sizes::word_position() + 8 * i, filter)) =
+          make_int4(sums[i][0], sums[i][1], sums[i][2], sums[i][3]);
     }
   });
   __syncthreads();
   // A thread has the same filters at each of its positions.
-  constexpr int kLanes = Sizes::kFilters / kResultFilters, kStep = Sizes::kThreads / kLanes;
-  const int in_tile = static_cast<int>(threadIdx.x) % kLanes * kResultFilters;
+  constexpr int kLanes = Sizes::kFilters / kWordFilters, kStep = Sizes::kThreads / kLanes;
+  const int in_tile = static_cast<int>(threadIdx.x) % kLanes * kWordFilters;
   const int filters_left = tile.filters_left - in_tile;
   if (filters_left <= 0) return;
   const int filter = tile.group * problem.filters_per_group + tile.first_filter + in_tile;
-  const NaiveQuantisedConv& conv = problem.conv;
-  const FilterScales<kResultFilters> scales(conv, problem.requantisation, filter, kResultFilters);
-  int first_sums[kResultFilters];
-#pragma unroll
-  for (int f = 0; f < kResultFilters; ++f) {
-    first_sums[f] = (conv.b == nullptr ? 0 : conv.b[filter + f]) + problem.corrections[filter + f];
-  }
-  const auto store = [&]<Results kResults>() {
+  const FilterScales<kWordFilters> scales(problem.conv, problem.requantisation, filter, kWordFilters);
 #pragma unroll 1
-    for (int row = static_cast<int>(threadIdx.x) / kLanes; row < Sizes::kPositions; row += kStep) {
-      if (tile.first_position + row >= problem.positions) break;
-      const uint4 tiled = *reinterpret_cast<const uint4*>(staged + Sums::offset(row, in_tile));
-      const unsigned words[kResultFilters] = {tiled.x, tiled.y, tiled.z, tiled.w};
-      int sums[kResultFilters];
-#pragma unroll
-      for (int f = 0; f < kResultFilters; ++f) sums[f] = first_sums[f] + static_cast<int>(words[f]);
-      // Positions are counted over all images.
-      store_results<kResults, Element>(conv, problem.requantisation, scales,
-                                       ResultPlace(conv, 0, tile.first_position + row, filter, filters_left),
-                                       sums);
-    }
-  };
-  call_for(scales.results(problem.requantisation), store);
+  for (int row = static_cast<int>(threadIdx.x) / kLanes; row < Sizes::kPositions; row += kStep) {
+    if (tile.first_position + row >= problem.positions) break;
+    const int4 four = *reinterpret_cast<const int4*>(staged + Sums::offset(row, in_tile));
+    const int sums[kWordFilters] = {four.x, four.y, four.z, four.w};
+    // Positions are counted over all images.
+    store_results<Results::any, Element>(
+        problem.conv, problem.requantisation, scales,
+        ResultPlace(problem.conv, 0, tile.first_position + row, filter, filters_left), sums);
+  }
+}
+
+// The same as store_results for codes.
+template <typename Sizes, typename Element>
+__device__ inline void store_codes(const Arguments<Element>& problem, const BlockTile& tile,
+                                   const Multiplier<Sizes, Element>& multiplier, bool are_bounded) {
+  using Codes = ResultTile<Sizes, Element>;
+  unsigned char* const staged = shared_memory_at(problem.shared.stages);
+  if (problem.code_results == CodeResults::any) return store_codes_of_sums(problem, tile, multiplier);
+  if (problem.z != nullptr) Codes::load_residual(problem, tile, staged);
+  switch (problem.code_results) {
+    case CodeResults::scaled:
+      stage_codes<CodeResults::scaled>(problem, multiplier, are_bounded);
+      break;
+    case CodeResults::shifted:
+      stage_codes<CodeResults::shifted>(problem, multiplier, are_bounded);
+      break;
+    case CodeResults::residual:
+      stage_codes<CodeResults::residual>(problem, multiplier, are_bounded);
+      break;
+    case CodeResults::rounded:
+      stage_codes<CodeResults::rounded>(problem, multiplier, are_bounded);
+      break;
+    case CodeResults::tabled:
+      stage_codes<CodeResults::tabled>(problem, multiplier, are_bounded);
+      break;
+    case CodeResults::any:
+      break;
+  }
+  __syncthreads();
+  Codes::store(problem, tile, staged);
 }
 
 // The least number of blocks that fit into the registers of a multiprocessor.
@@ -613,12 +750,19 @@ __global__ void __launch_bounds__(32 * kPositionWarps * kFilterWarps,
   Loads<Sizes, Element> loads(problem, tile);
   copy_first_chunks(problem, loads);
   // Behind the copies, which take longer to arrive.
-  if constexpr (!kIsCode<Element>) write_bias<Sizes>(problem, tile);
   Multiplier<Sizes, Element> multiplier;
-  mainloop(problem, loads, multiplier);
   if constexpr (kIsCode<Element>) {
-    store_codes_of_sums(problem, tile, multiplier);
+    if (problem.code_results == CodeResults::tabled) {
+      write_code_table(problem.conv, problem.epilogue, shared_memory_at(problem.shared.code_table),
+                       static_cast<int>(threadIdx.x), Sizes::kThreads);
+    }
+    const bool are_bounded = __syncthreads_and(write_code_filters<Sizes>(problem, tile)) != 0;
+    multiplier.set_sums(shared_memory_at(problem.shared.initial_sums));
+    mainloop(problem, loads, multiplier);
+    store_codes(problem, tile, multiplier, are_bounded);
   } else {
+    write_bias<Sizes>(problem, tile);
+    mainloop(problem, loads, multiplier);
     store_results(problem, tile, multiplier);
   }
 }

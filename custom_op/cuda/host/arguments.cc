@@ -125,6 +125,16 @@ StepLimits step_limits_of(const ConvProblem& problem) {
   return limits;
 }
 
+CodeResults code_results_of(const ConvProblem& problem) {
+  const Quantization& codes = *problem.quantization;
+  const bool has_residual = problem.epilogue.has_residual;
+  if (codes.has_sum_values) return has_residual ? CodeResults::any : CodeResults::tabled;
+  if (!only_clamps(problem.epilogue)) return CodeResults::any;
+  if (has_residual) return codes.rounds_sum ? CodeResults::rounded : CodeResults::residual;
+  if (codes.rounds_sum || codes.y_factor != 1) return CodeResults::any;
+  return codes.has_offset ? CodeResults::shifted : CodeResults::scaled;
+}
+
 Requantisation requantisation_of(const ConvProblem& problem) {
   const Quantization& codes = *problem.quantization;
   const EpilogueParams params = epilogue_params_of(problem.epilogue);

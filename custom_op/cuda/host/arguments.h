@@ -39,6 +39,7 @@ NaiveQuantisedConv naive_quantised_conv_of(const ConvProblem& problem);
 void bind_tensors(const ConvTensors& tensors, NaiveQuantisedConv& conv);
 
 StepLimits step_limits_of(const ConvProblem& problem);
+CodeResults code_results_of(const ConvProblem& problem);
 // Without vectors.
 Requantisation requantisation_of(const ConvProblem& problem);
 

@@ -11,6 +11,18 @@ struct StepLimits {
   float most_products;  // bound of the sums, without the bias
 };
 
+// Kinds of results of sums in accumulators, each with a code path of its own: branches between the values of
+// a thread would keep their instructions from overlapping. In all but the last two the activation only
+// clamps.
+enum class CodeResults {
+  scaled,    // the scale; y has no other scale
+  shifted,   // the same, with an offset
+  residual,  // scale, offset and a residual
+  rounded,   // the same, with a rounding in front of the residual
+  tabled,    // scale and offset; a code of the sum has a code of y
+  any,
+};
+
 struct Requantisation {
   bool is_plain;     // y has the codes of the scaled sums, without offset, residual and any activation but a
                      // clamp
