@@ -17,7 +17,7 @@ constexpr int kStripColumns = 4;  // adjacent outputs of a row that a thread com
 // `sliding`: words of channels of a tile, rows of x in shared memory for a run, and the least number of
 // strips of a tile, with which each thread of a run copies at most copies_per_row pieces of a row.
 constexpr int kGroupWords = 16, kGroupBytes = kGroupWords * kWordBytes;
-constexpr int kSlidingStages = 6, kMinSlidingStrips = 2;
+constexpr int kSlidingStages = 6;
 constexpr int copies_per_row(int stride) { return stride + 1; }
 
 // Blocks of `sliding` whose registers fit into a multiprocessor at least, for filters of `size` x `size`

@@ -118,6 +118,8 @@ __global__ void __launch_bounds__(kMaxThreads, min_sliding_blocks(kSize))
                                    ring + strip_offset + (~place.strip & 1) * kGroupBytes};
   unsigned stage = 0, last_stage = (kSlidingStages - 1) * stage_bytes;  // that is read, and the one before it
   float accumulators[kRing][kStripColumns * kChannels] = {};
+  // The two strips of a run are a warp.
+  const bool run_is_warp = a.tile_strips.divisor == 2;
   const int columns_left = place.exists ? a.output_width - place.column : 0;
   const long long row_elements = static_cast<long long>(a.output_width) * a.filters;
   int finished = 1 - kRing;  // row of the run that has all its products after the step
@@ -133,9 +135,13 @@ __global__ void __launch_bounds__(kMaxThreads, min_sliding_blocks(kSize))
       for (int i = 0; i < kStripColumns * kChannels; ++i) accumulators[phase][i] = bias[i % kChannels];
 #pragma unroll
       for (int m = 0; m < kStride; ++m, ++row) {
-        // Behind the barrier all threads have read the row before, whose place the next copy takes.
         cp_async_wait_group<kSlidingStages - 2>();
-        __syncthreads();
+        // Behind it all threads of the run have read the row before, whose place the next copy takes.
+        if (run_is_warp) {
+          __syncwarp();
+        } else {
+          __syncthreads();
+        }
         copies.copy(last_stage);
         const SharedAddress line[2] = {halves[0] + stage, halves[1] + stage};
         last_stage = stage;

@@ -8,7 +8,7 @@ namespace convswap {
 extern const FittedCosts kH200{
     .card = "NVIDIA H200",
     .date = "2026-11-30",
-    .commit = "6e79dcfa42b4",
+    .commit = "f28550bef262",
     .driver = "580.159.04",
     .compute_capability = 90,
     .memory_bandwidth = 4.814e+12,
@@ -34,19 +34,19 @@ extern const FittedCosts kH200{
             .begin = 2469,  // ns
         },
         .channels_last_depthwise = {
-            .launch = 1315,  // ns
-            .memory = 3850,  // GB/s
-            .cache = 4394,  // GB/s
+            .launch = 1302,  // ns
+            .memory = 3873,  // GB/s
+            .cache = 5296,  // GB/s
             .line = 0.02165,  // ns
-            .instruction = 0.9118,  // ns
-            .latency = 1.408,  // ns
-            .row = 459.9,  // ns
-            .thread = 143.3,
+            .instruction = 0.9214,  // ns
+            .latency = 1.414,  // ns
+            .row = 459.4,  // ns
+            .thread = 191.1,
             .strip = 3.251,
-            .vector = 9.1,
-            .conversion = 1.33,
-            .output = 6.945,
-            .activation = 0.6953,
+            .vector = 9.278,
+            .conversion = 0.8078,
+            .output = 6.949,
+            .activation = 0.2147,
         },
         .channels_last_mma = {
             .launch = 2412,  // ns
