@@ -31,7 +31,7 @@ INSTRUCTIONS = {
     "cuda/tutorial/ladder/14_tensor_cores.cuh": r"\bHMMA\.",
 }
 # Their other kernels.
-WITHOUT_TENSOR_CORES = "::(prepare|combine|unaligned|sum_padding|write_windows)<"
+WITHOUT_TENSOR_CORES = "::(prepare|prepare_codes|combine|unaligned|sum_padding|write_windows)<"
 
 # Constant bank with the addresses of global variables. NVRTC creates such variables for aggregates, `{0u,
 # 1u}`, and for returned `{}`; all threads of a block then wait for memory.

@@ -89,8 +89,6 @@ __global__ void __launch_bounds__(kMaxThreads, min_sliding_blocks(kSize))
   constexpr int kChannels = kWordBytes / int(sizeof(T));
   constexpr int kRing = (kSize + kStride - 1) / kStride;
   constexpr int kPixels = (kStripColumns - 1) * kStride + kSize;
-  // Rows of padding are multiplied if a test for each row costs more.
-  constexpr bool kSkipsPadding = kSize > 3;
   using Vector = ChannelVector<T, kChannels>;
   using Layout = RowLayout<kStride>;
   const Place<kChannels> place(a);
@@ -117,6 +115,8 @@ __global__ void __launch_bounds__(kMaxThreads, min_sliding_blocks(kSize))
   const SharedAddress halves[2] = {ring + strip_offset + (place.strip & 1) * kGroupBytes,
                                    ring + strip_offset + (~place.strip & 1) * kGroupBytes};
   unsigned stage = 0, last_stage = (kSlidingStages - 1) * stage_bytes;  // that is read, and the one before it
+  // Rows of padding are multiplied if a test for each row costs more.
+  constexpr bool kSkipsPadding = kSize > 3;
   float accumulators[kRing][kStripColumns * kChannels] = {};
   // The two strips of a run are a warp.
   const bool run_is_warp = a.tile_strips.divisor == 2;
