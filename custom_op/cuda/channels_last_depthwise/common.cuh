@@ -152,21 +152,19 @@ __device__ inline void store_results(const Arguments<T>& a, int columns_left, lo
 }
 
 // Adds the products of adjacent pixels and a filter row of kWidth taps to the sums of a strip.
-template <int kWidth, int kStride, int kChannels, typename Vector, int kPixels>
-__device__ inline void add_row(const typename Vector::Words (&pixels)[kPixels],
+template <int kWidth, int kStride, int kChannels, int kPixels>
+__device__ inline void add_row(const float (&pixels)[kPixels][kChannels],
                                const float (&taps)[kWidth][kChannels],
                                float (&accumulators)[kStripColumns * kChannels]) {
   static_assert(kPixels == (kStripColumns - 1) * kStride + kWidth);
 #pragma unroll
   for (int i = 0; i < kPixels; ++i) {
-    float pixel[kChannels];
-    Vector::unpack(pixels[i], pixel);
 #pragma unroll
     for (int q = 0; q < kStripColumns; ++q) {
       const int s = i - q * kStride;
       if (s < 0 || s >= kWidth) continue;
 #pragma unroll
-      for (int c = 0; c < kChannels; ++c) accumulators[q * kChannels + c] += pixel[c] * taps[s][c];
+      for (int c = 0; c < kChannels; ++c) accumulators[q * kChannels + c] += pixels[i][c] * taps[s][c];
     }
   }
 }

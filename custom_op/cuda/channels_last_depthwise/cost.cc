@@ -91,8 +91,9 @@ Work work_of(const ConvProblem& problem, const Tiling& tiling) {
   const double pixels = instance.width > 0 ? (columns - 1) * instance.stride + width : columns * width;
   if (instance.kind == Kind::sliding) {
     const double rows = to_double(reach(problem, 1, tiling.rows));
+    const double rows_with_products = width > 3 ? to_double(tiling.rows) : rows / instance.stride;
     // The taps are loaded once.
-    return {rows, pixels, width * width / rows, rows * columns * width * width / instance.stride * channels};
+    return {rows, pixels, width * width / rows, rows_with_products * columns * width * width * channels};
   }
   const double rows = to_double(tiling.rows * problem.filter[0] * problem.filter[1]);
   return {rows, pixels, width, rows * columns * width * channels};

@@ -41,8 +41,8 @@ struct Instance {
 };
 
 inline constexpr Instance kInstances[] = {
-    {Kind::sliding, 3, 1, 89},  {Kind::sliding, 3, 2, 80},  {Kind::sliding, 5, 1, 168},
-    {Kind::sliding, 5, 2, 127}, {Kind::sliding, 7, 1, 255}, {Kind::sliding, 7, 2, 188},
+    {Kind::sliding, 3, 1, 85},  {Kind::sliding, 3, 2, 80},  {Kind::sliding, 5, 1, 149},
+    {Kind::sliding, 5, 2, 140}, {Kind::sliding, 7, 1, 220}, {Kind::sliding, 7, 2, 200},
     {Kind::vectors, 3, 1, 122}, {Kind::vectors, 5, 1, 126}, {Kind::vectors, 7, 1, 127},
     {Kind::vectors, 0, 0, 121}, {Kind::single, 0, 0, 48},
 };

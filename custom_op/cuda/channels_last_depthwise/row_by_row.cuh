@@ -75,7 +75,8 @@ __device__ inline void add_taps(const Arguments<T>& a, const Place<kChannels>& p
       const unsigned long long pixels =
           x + static_cast<unsigned long long>((line * a.input_width + first_column) * pixel_bytes);
       if constexpr (kWidth > 0) {
-        typename Vector::Words words[kStripColumns - 1 + kWidth];
+        constexpr int kPixels = kStripColumns - 1 + kWidth;
+        typename Vector::Words words[kPixels];
         load_pixels(pixels, pixel_bytes, first_column, a.input_width, words);
         float taps[kWidth][kChannels];
 #pragma unroll
@@ -84,7 +85,10 @@ __device__ inline void add_taps(const Arguments<T>& a, const Place<kChannels>& p
           load_global_if(true, weights + s * weight_bytes, tap);
           Vector::unpack(tap, taps[s]);
         }
-        add_row<kWidth, 1, kChannels, Vector>(words, taps, accumulators);
+        float unpacked[kPixels][kChannels];
+#pragma unroll
+        for (int i = 0; i < kPixels; ++i) Vector::unpack(words[i], unpacked[i]);
+        add_row<kWidth, 1, kChannels>(unpacked, taps, accumulators);
       } else {
         add_row_of_any_width<kChannels>(a, pixels, first_column, weights, accumulators);
       }

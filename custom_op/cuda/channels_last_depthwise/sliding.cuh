@@ -115,8 +115,8 @@ __global__ void __launch_bounds__(kMaxThreads, min_sliding_blocks(kSize))
   const SharedAddress halves[2] = {ring + strip_offset + (place.strip & 1) * kGroupBytes,
                                    ring + strip_offset + (~place.strip & 1) * kGroupBytes};
   unsigned stage = 0, last_stage = (kSlidingStages - 1) * stage_bytes;  // that is read, and the one before it
-  // Rows of padding are multiplied if a test for each row costs more.
-  constexpr bool kSkipsPadding = kSize > 3;
+  // With few taps a test costs more than products that nobody needs.
+  constexpr bool kSkipsOutside = kSize > 3;
   float accumulators[kRing][kStripColumns * kChannels] = {};
   // The two strips of a run are a warp.
   const bool run_is_warp = a.tile_strips.divisor == 2;
@@ -146,17 +146,20 @@ __global__ void __launch_bounds__(kMaxThreads, min_sliding_blocks(kSize))
         const SharedAddress line[2] = {halves[0] + stage, halves[1] + stage};
         last_stage = stage;
         stage = stage == (kSlidingStages - 1) * stage_bytes ? 0 : stage + stage_bytes;
-        if (kSkipsPadding && !is_inside(row, a.input_height)) continue;
-        unsigned pixels[kPixels];
+        if (kSkipsOutside && !is_inside(row, a.input_height)) continue;
+        float pixels[kPixels][kChannels];
 #pragma unroll
         for (int i = 0; i < kPixels; ++i) {
-          pixels[i] = __float_as_uint(load_shared_at(line[Layout::half(i)] + i / 2 * 2 * kGroupBytes));
+          const SharedAddress pixel = line[Layout::half(i)] + i / 2 * 2 * kGroupBytes;
+          Vector::unpack(__float_as_uint(load_shared_at(pixel)), pixels[i]);
         }
 #pragma unroll
         for (int d = 0; d < kRing; ++d) {
           if (m + d * kStride >= kSize) continue;
-          add_row<kSize, kStride, kChannels, Vector>(pixels, taps[m + d * kStride],
-                                                     accumulators[(phase + kRing - d) % kRing]);
+          // The first and the last rows of x also belong to rows of y outside the run.
+          if (kSkipsOutside && !is_inside(finished + kRing - 1 - d, place.rows)) continue;
+          add_row<kSize, kStride, kChannels>(pixels, taps[m + d * kStride],
+                                             accumulators[(phase + kRing - d) % kRing]);
         }
       }
       if (is_inside(finished, place.rows)) {
