@@ -136,8 +136,23 @@ def check_same_kind(found: Iterable[Mapping[str, Any]], sections: str) -> None:
 
 
 def file_text(sections: Mapping[str, Any]) -> str:
-    """Return sections as JSON, with a line for each row of a list and each value of the outer objects."""
-    return _lines(dict(sections), "") + "\n"
+    """Return sections as JSON, with a line for each row of a list and each value of the outer objects.
+
+    Numbers have six significant digits, more than any measurement.
+    """
+    return _lines(_rounded(dict(sections)), "") + "\n"
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    return [_rounded(each) for each in value] if isinstance(value, list) else value
+
+
+def _line(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _lines(value: Any, indent: str) -> str:
@@ -146,8 +161,8 @@ def _lines(value: Any, indent: str) -> str:
         rows = [f"{json.dumps(key)}: {_lines(each, indent + ' ')}" for key, each in value.items()]
         return "{\n" + ",\n".join(f"{indent} {row}" for row in rows) + f"\n{indent}}}"
     if isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
-        return "[\n" + ",\n".join(f"{indent} {json.dumps(row)}" for row in value) + f"\n{indent}]"
-    return json.dumps(value)
+        return "[\n" + ",\n".join(f"{indent} {_line(row)}" for row in value) + f"\n{indent}]"
+    return _line(value)
 
 
 def card_and_driver() -> tuple[str | None, str | None]:
