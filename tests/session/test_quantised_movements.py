@@ -9,6 +9,7 @@ import pytest
 import quantised_models as models
 from convswap.graph.quantised.movements import CodeMover
 from convswap.graph.swap import swap
+from onnx import helper, numpy_helper
 from onnxruntime.quantization import QuantType
 from op_sessions import make_session
 from test_quantised import check_whole, data_of, quantised_silu
@@ -62,6 +63,7 @@ def check_equal(original: onnx.ModelProto, monkeypatch) -> onnx.ModelProto:
     with monkeypatch.context() as patch:
         patch.setattr(CodeMover, "concatenate", lambda _, chains: chains)
         patch.setattr(CodeMover, "move", lambda _: None)
+        patch.setattr(CodeMover, "requantise", lambda _: [])
         expected = models.run_swapped(swap(original, fuse=True).to_proto(), feeds)
     for one, other in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -180,23 +182,88 @@ def test_second_rounding_in_float16_begins_with_numbers_in_float16():
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("options", "requantised"),
     [
-        ({"scales": (0.03, 0.03), "shared": 2}, ["Concat"]),
-        ({"scales": (0.03, 0.02), "shared": 1}, ["Concat"]),
-        # An equal number of nodes, but codes are concatenated.
-        ({"scales": (0.02, 0.03), "shared": 1}, ["Concat", "DequantizeLinear", "QuantizeLinear"]),
-        ({"scales": (0.03, 0.02), "residual": True}, ["Concat", "DequantizeLinear", "QuantizeLinear"]),
-        # Codes would need three nodes more.
-        (
-            {"scales": (0.02, 0.021, 0.022, 0.023), "shared": 4},
-            ["Concat", *["DequantizeLinear"] * 4, "QuantizeLinear"],
-        ),
+        ({"scales": (0.03, 0.03), "shared": 2}, 0),
+        ({"scales": (0.03, 0.02), "shared": 1}, 0),
+        ({"scales": (0.02, 0.03), "shared": 1}, 1),
+        ({"scales": (0.03, 0.02), "residual": True}, 1),
+        ({"scales": (0.02, 0.021, 0.022, 0.023), "shared": 4}, 4),
     ],
     ids=["equal", "equal and alone", "one shared", "residual", "all shared"],
 )
-def test_concat_concatenates_codes_unless_that_adds_nodes(options, expected, monkeypatch):
-    assert rest(check_equal(concat_model(**options), monkeypatch)) == expected
+def test_concat_concatenates_codes_of_its_own_quantisation(options, requantised, monkeypatch):
+    message = check_equal(concat_model(**options), monkeypatch)
+    assert rest(message) == ["Concat"]
+    assert len(requantising(message)) == requantised
+
+
+def requantising(message: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """Return the QuantConv nodes that write codes of another quantisation."""
+    weights = {each.name: numpy_helper.to_array(each) for each in message.graph.initializer}
+    return [
+        node
+        for node in models.quant_convs(message)
+        if np.all(weights[node.input[1]] == 1) and weights[node.input[1]].shape[1:] == (1, 1, 1)
+    ]
+
+
+def test_concat_with_more_numbers_than_codes_concatenates_numbers():
+    graph = MovingBuilder()
+    numbers = [graph.add("Exp", graph.quantised_conv(graph.x, None)) for _ in range(3)]
+    x = graph.add("Concat", graph.quantised_conv(graph.x, 0.02), *numbers, axis=1)
+    y = graph.quantised_conv(graph.rounded(x, graph.codes_of(0.02)), None, channels=64)
+    message = swap(graph.model(["n", 3, 8, 12], y), fuse=True).to_proto()
+    assert rest(message) == ["Concat", "DequantizeLinear", "Exp", "Exp", "Exp", "QuantizeLinear"]
+
+
+@pytest.mark.parametrize("dtypes", [(np.uint8, np.uint8), (np.int8, np.uint8), (np.uint8, np.int8)], ids=str)
+@pytest.mark.parametrize("scales", [(0.02, 0.05), (0.05, 0.0007)], ids=str)
+def test_codes_of_another_quantisation_are_written_by_a_conv_of_one_tap(scales, dtypes, monkeypatch):
+    """Every code occurs, and in the second case most results are saturated."""
+    graph = models.QuantisedBuilder(3, 21)
+    source, target = (
+        graph.quantisation(scale, 100 if dtype == np.uint8 else -20, dtype)
+        for scale, dtype in zip(scales, dtypes, strict=True)
+    )
+    x = graph.dequantize(graph.quantize("x", source), source)
+    w, _ = graph.weights((4, 3, 1, 1), per_channel=False)
+    other = graph.add("Conv", x, w)
+    original = graph.model(["n", 3, 8, 12], [other, graph.quantize(x, target)])
+    codes = np.arange(-30, 258, dtype=np.float32) * scales[0]
+    feeds = {"x": codes.reshape(1, 3, 8, 12)}
+    message = swap(original, fuse=True).to_proto()
+    assert len(requantising(message)) == 1 and "DequantizeLinear" not in models.ops(message)
+    np.testing.assert_array_equal(models.run_swapped(message, feeds)[1], models.run_plain(original, feeds)[1])
+
+
+@pytest.mark.parametrize("case", ["float16", "a vector for each channel", "two axes", "unknown channels"])
+def test_other_codes_are_dequantised_and_rounded(case):
+    number = np.float16 if case == "float16" else np.float32
+    graph = models.QuantisedBuilder(3, 21)
+
+    def quantisation(scale: float) -> list[str]:
+        scales = [scale, scale, 2 * scale] if case == "a vector for each channel" else scale
+        zeros = np.full(np.shape(scales), 100)
+        return [graph.constant(scales, number), graph.constant(zeros, np.uint8)]
+
+    w, _ = graph.weights((4, 3, 1, 1), per_channel=False)
+    conv = graph.add("Conv", graph.rounded("x", graph.quantisation(0.02, 100)), w)
+    numbers = graph.add("Cast", "x", to=helper.np_dtype_to_tensor_dtype(np.dtype(number)))
+    if case == "two axes":
+        numbers = graph.add("Flatten", numbers)
+    if case == "unknown channels":
+        is_kept = graph.add(
+            "Greater",
+            graph.add("ReduceMax", "x", graph.constant([0, 2, 3], np.int64), keepdims=0),
+            graph.constant(0),
+        )
+        numbers = graph.add("Compress", numbers, is_kept, axis=1)
+    first, second = quantisation(0.02), quantisation(0.05)
+    y = graph.quantize(graph.dequantize(graph.quantize(numbers, first), first), second)
+    original = graph.model(["n", 3, 8, 12], [conv, y])
+    ops = models.ops(swap(original, fuse=True).to_proto())
+    assert ops.count("QuantConv") == 1 and ops.count("DequantizeLinear") == 1
 
 
 @pytest.mark.parametrize("activations", [QuantType.QInt8, QuantType.QUInt8], ids=["int8", "uint8"])
@@ -204,12 +271,11 @@ def test_network_with_halves_and_concats_has_equal_codes(activations, monkeypatc
     original = models.quantised(models.yolo_net(), per_channel=True, activations=activations)
     message = check_equal(original, monkeypatch)
     assert not {"Sigmoid", "Mul", "Add"} & set(models.ops(message))
-    # The Concat with the residual, whose QuantConv rounds to another quantisation, keeps numbers.
     floats = {
         name for node in message.graph.node if node.op_type == "DequantizeLinear" for name in node.output
     }
     readers = [node.op_type for node in message.graph.node if floats & set(node.input)]
-    assert readers.count("Concat") == 1
+    assert "Concat" not in readers and "QuantizeLinear" not in readers
     assert models.ops(swap(original, fuse=True).to_proto()).count("Transpose") <= 1
 
 

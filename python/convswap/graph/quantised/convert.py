@@ -77,7 +77,7 @@ def quantise_convs(
         # Shape inference does not know QuantConv, so its output shape is stored in the model.
         types.complete(epilogue.result)
     made = tuple(_record(names, *chain) for chain in chains)
-    mover = CodeMover(model, quantisations)
+    mover = CodeMover(model, quantisations, types)
     if chains:
         chains = mover.concatenate(chains)
     writer = QuantConvWriter(model, names)
@@ -85,6 +85,8 @@ def quantise_convs(
         writer.write(accumulator, epilogue)
     if chains:
         mover.move()
+        for node, chain in mover.requantise():
+            QuantConvWriter(model, {node: node.name or ""}).write(*chain)
         model.opset_imports[DOMAIN] = DOMAIN_VERSION
         _dequantise_biases(model)
     return made, tuple(not_quantised)

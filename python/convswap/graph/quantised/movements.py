@@ -1,6 +1,7 @@
 """Let operators that only move elements compute with codes, without DequantizeLinear and QuantizeLinear.
 
-ONNX Runtime's CUDA provider has kernels for the codes of these operators.
+ONNX Runtime's CUDA provider has kernels for the codes of these operators. Codes of another quantisation are
+written by a QuantConv of one tap, which reads and writes bytes, where numbers are four times as many.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import onnx_ir as ir
 from convswap.graph.constants import ConstantWriter
 from convswap.graph.domain import opset_of
 from convswap.graph.epilogue import NO_ACTIVATION, NotFusable, read_text
-from convswap.graph.quantised.accumulators import Accumulator, only_reader
+from convswap.graph.layout.axes import RANKS
+from convswap.graph.quantised.accumulators import Accumulator, Weights, only_reader
 from convswap.graph.quantised.epilogues import Epilogue
 from convswap.graph.quantised.quantisation import (
+    CODE_TYPES,
     NotQuantised,
     Quantisation,
     Quantisations,
@@ -24,6 +27,7 @@ from convswap.graph.quantised.quantisation import (
     is_quantize,
 )
 from convswap.graph.quantised.write import remove_unused
+from convswap.graph.value_types import ValueTypes
 
 _MOVES = frozenset({"MaxPool", "Reshape", "Resize", "Slice", "Split", "Transpose"})
 _MAX_POOL_TAKES_CODES = 12  # opset
@@ -34,18 +38,19 @@ Chain = tuple[Accumulator, Epilogue]
 class CodeMover:
     """Rewrites the nodes of a model that move elements."""
 
-    def __init__(self, model: ir.Model, quantisations: Quantisations) -> None:
-        self._model, self._quantisations = model, quantisations
+    def __init__(self, model: ir.Model, quantisations: Quantisations, types: ValueTypes) -> None:
+        self._model, self._quantisations, self._types = model, quantisations, types
         self._opset = opset_of(model)
         self._names = ConstantWriter(model)
 
     def concatenate(self, chains: Iterable[Chain]) -> list[Chain]:
-        """Let each Concat in front of a QuantizeLinear concatenate codes if that adds no nodes.
+        """Let each Concat in front of a QuantizeLinear concatenate codes if that adds no node of numbers.
 
         An operand with the quantisation of the result is read in front of its DequantizeLinear. So is the
         result of a QuantConv, of `chains`, that nothing else reads: it gets the quantisation of the Concat.
-        Each other operand gets a QuantizeLinear. The concatenated codes are the same. They are a quarter of
-        the bytes, so an equal number of nodes is a gain.
+        Each other operand gets a QuantizeLinear, which `requantise` replaces if the operand is dequantised
+        codes. The concatenated codes are the same. They are a quarter of the bytes, so an equal number of
+        nodes is a gain.
 
         Returns the chains with the new quantisations. Their nodes are not written yet.
         """
@@ -84,7 +89,7 @@ class CodeMover:
                     codes[value], requantised[source] = source, chain
                     removed += 1
         others = dict.fromkeys(value for value in node.inputs if value not in codes)
-        if len(others) > removed:
+        if sum(self._dequantised(value) is None for value in others) > removed:
             return
         for value in others:
             if value is not None:
@@ -117,10 +122,65 @@ class CodeMover:
             name=name,
         )
         result = node.outputs[0]
-        result.name = self._names.names.make_unique(f"{value.name}/codes")
+        result.name = self._names.names.make_unique(f"{value.name}/requantised")
         result.type, result.shape = ir.TensorType(target.dtype), value.shape
         graph.insert_before(before, node)
         return result
+
+    def requantise(self) -> list[tuple[ir.Node, Chain]]:
+        """Return each QuantizeLinear of dequantised codes, and the QuantConv of one tap that replaces it.
+
+        The QuantConv looks up the numbers of its codes (`sum_values`), and rounds them to codes of the other
+        quantisation.
+        """
+        found = []
+        for node in self._nodes():
+            value = node.inputs[0] if is_quantize(node) else None
+            dequantised = self._dequantised(value)
+            if value is None or dequantised is None:
+                continue
+            try:
+                target = self._per_tensor(node)
+            except NotQuantised:
+                continue
+            if target.dtype in CODE_TYPES:
+                found.append((node, self._requantisation(node, value, *dequantised, target)))
+        return found
+
+    def _dequantised(self, value: ir.Value | None) -> tuple[ir.Value, Quantisation] | None:
+        """Return the codes of numbers that `requantise` can read, and their quantisation."""
+        node = None if value is None else value.producer()
+        if value is None or node is None or not is_dequantize(node) or node.inputs[0] is None:
+            return None
+        axes = self._types.axes(value)
+        if self._types.element_type([value]) != ir.DataType.FLOAT or axes is None or len(axes) not in RANKS:
+            return None
+        try:
+            quantisation = self._per_tensor(node)
+        except NotQuantised:
+            return None
+        is_usable = quantisation.dtype in CODE_TYPES and isinstance(axes[1], int)
+        return (node.inputs[0], quantisation) if is_usable else None
+
+    def _requantisation(
+        self, node: ir.Node, value: ir.Value, codes: ir.Value, source: Quantisation, target: Quantisation
+    ) -> Chain:
+        axes = self._types.axes(value)
+        assert axes is not None and isinstance(axes[1], int)
+        channels, spatial = axes[1], len(axes) - 2
+        node.attributes.clear()
+        for name, numbers in (("group", channels), ("kernel_shape", [1] * spatial)):
+            node.attributes[name] = (
+                ir.AttrInt64(name, numbers) if isinstance(numbers, int) else ir.AttrInt64s(name, numbers)
+            )
+        result = node.outputs[0]
+        self._types.complete(result)
+        ones = np.ones(channels, np.float32)
+        weights = Weights(np.ones((channels, 1, *(1,) * spatial), np.int8), ones, None)
+        accumulator = Accumulator(codes, source, weights, ones, result, nodes=[node])
+        rounded = replace(source, scale=np.float32(1).reshape(()))
+        numbers = source.numbers(source.every_code)
+        return accumulator, Epilogue(result, y=target, rounded=rounded, sum_values=numbers)
 
     def move(self) -> None:
         """Let operators read codes if the numbers before and behind them have the same quantisation."""
