@@ -167,18 +167,16 @@ class CodeMover:
     ) -> Chain:
         axes = self._types.axes(value)
         assert axes is not None and isinstance(axes[1], int)
-        channels, spatial = axes[1], len(axes) - 2
+        channels, taps = axes[1], [1] * (len(axes) - 2)
         node.attributes.clear()
-        for name, numbers in (("group", channels), ("kernel_shape", [1] * spatial)):
-            node.attributes[name] = (
-                ir.AttrInt64(name, numbers) if isinstance(numbers, int) else ir.AttrInt64s(name, numbers)
-            )
+        node.attributes["group"] = ir.AttrInt64("group", channels)
+        node.attributes["kernel_shape"] = ir.AttrInt64s("kernel_shape", taps)
         result = node.outputs[0]
         self._types.complete(result)
         ones = np.ones(channels, np.float32)
-        weights = Weights(np.ones((channels, 1, *(1,) * spatial), np.int8), ones, None)
+        weights = Weights(np.ones((channels, 1, *taps), np.int8), ones, None)
         accumulator = Accumulator(codes, source, weights, ones, result, nodes=[node])
-        rounded = replace(source, scale=np.float32(1).reshape(()))
+        rounded = replace(source, scale=np.ones((), np.float32))
         numbers = source.numbers(source.every_code)
         return accumulator, Epilogue(result, y=target, rounded=rounded, sum_values=numbers)
 
