@@ -133,7 +133,7 @@ class CodeMover:
         The QuantConv looks up the numbers of its codes (`sum_values`), and rounds them to codes of the other
         quantisation.
         """
-        found = []
+        replaced = []
         for node in self._nodes():
             value = node.inputs[0] if is_quantize(node) else None
             dequantised = self._dequantised(value)
@@ -144,8 +144,8 @@ class CodeMover:
             except NotQuantised:
                 continue
             if target.dtype in CODE_TYPES:
-                found.append((node, self._requantisation(node, value, *dequantised, target)))
-        return found
+                replaced.append((node, self._requantisation(node, value, *dequantised, target)))
+        return replaced
 
     def _dequantised(self, value: ir.Value | None) -> tuple[ir.Value, Quantisation] | None:
         """Return the codes of numbers that `requantise` can read, and their quantisation."""
