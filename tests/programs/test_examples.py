@@ -202,17 +202,18 @@ def test_a_swapped_model_does_not_load_without_the_library(swapped_file: Path) -
         onnxruntime.InferenceSession(swapped_file, providers=["CPUExecutionProvider"])
 
 
-def test_the_lines_of_the_first_page_are_a_program(load_program, tmp_path):
-    text = (REPOSITORY / "README.md").read_text()
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial/cpp.md"])
+def test_the_lines_of_a_page_are_a_program(page, load_program, tmp_path):
+    text = (REPOSITORY / page).read_text()
     (lines,) = re.findall(r"^```cpp\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    page = tmp_path / "page.cc"
-    page.write_text(f"#include <onnxruntime_cxx_api.h>\nvoid load(Ort::Env& environment) {{\n{lines}}}\n")
+    program = tmp_path / "page.cc"
+    program.write_text(f"#include <onnxruntime_cxx_api.h>\nvoid load(Ort::Env& environment) {{\n{lines}}}\n")
     (command,) = json.loads((load_program.parent / "compile_commands.json").read_text())
     words = shlex.split(command["command"])
     folders = [Path(folder) for folder in words if Path(folder, "onnxruntime_c_api.h").exists()]
     if not any((folder / "onnxruntime_cxx_api.h").exists() for folder in folders):
         pytest.skip("the headers found here are those of the C API alone")
     words[words.index("-o") + 1] = str(tmp_path / "page.o")
-    words[words.index(command["file"])] = str(page)
+    words[words.index(command["file"])] = str(program)
     compiled = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (compiled.returncode, compiled.stderr) == (0, "")

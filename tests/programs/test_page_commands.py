@@ -16,6 +16,7 @@ from comparisons import small_model
 from convswap import _native, lab
 from convswap.bench import first_run
 from convswap.cli.main import main
+from convswap.planning.warm import warm
 from mini_dnn_files import random_layers, weights_bytes
 from mxnet_files import course_arrays, course_symbol, write_checkpoint
 from PIL import Image
@@ -36,10 +37,13 @@ SHORTENED = {
     "compare mobilenet-v2": "--images 1 --device cpu --no-layers",
     "compare ece408": "--images 4 --data synthetic --device cpu",
     "compare model.onnx --inputs": "--no-layers --device cpu",
+    "compare faster.onnx": "--no-layers --device cpu",
     "compare model.onnx": "--batch 2 --device cpu",
     "ladder": "--images 2 --data synthetic --device cpu",
     "warm model.onnx --compute-capability": "--batch 1",
+    "warm faster.onnx": "--batch 1",
     "export --mxnet-symbol": "--image-size 12",
+    "export ece408-2020 -o": "-o network.onnx",
     "study": "--runs 1 --batches 1",
 }
 # Tables from CUPTI, kernels compiled for the present card, or its measurements.
@@ -47,7 +51,7 @@ NEED_A_CARD = ("profile", "study", "warm model.onnx", "calibrate")
 # test_alexnet.py, test_torch_module.py and test_training.py run these: they take long or need PyTorch.
 RUN_ELSEWHERE = re.compile(r"train |export --(alexnet|torch) |.*\.trained\.npz")
 # test_quantised_page.py runs this page, whose commands need files of its Python.
-QUANTISED_PAGE = "quantised.md"
+QUANTISED_PAGE = "quantise.md"
 # The algorithm of the page on adding one; test_pages.py compiles and runs it.
 NOT_BUILT = "pixel_rows"
 
@@ -59,6 +63,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = small_model()
     model.graph.node[0].name = "layer3"  # as one of the commands has it
     onnx.save(model, path / "model.onnx")
+    convswap.swap(model).save(path / "faster.onnx")
+    capabilities = None if _native.cuda_devices() else [90]
+    warm(model, pack=path / "model.pack", batches=[1, 2], compute_capabilities=capabilities)
     np.savez(path / "inputs.npz", x=np.random.default_rng(0).standard_normal((2, 3, 12, 12)))
     (path / "photos").mkdir()
     Image.new("RGB", (20, 30), (90, 60, 30)).save(path / "photos" / "one.png")
