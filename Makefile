@@ -10,6 +10,7 @@
 #                 README.md; all tables except the comparison of the profiler with Nsight Compute
 # make wheel      also makes a wheel in dist with kernels for every card
 # make lint       ... and checks the style of every source file
+# make docs       makes the site of docs/ in build/site, and checks its links
 # make sanitize   builds with the compiler's sanitizers and runs tests that cover the compiled code
 # make clean      removes everything that these targets made
 #
@@ -53,8 +54,8 @@ one_by_one = alone or large
 malloc_settings = $(shell getconf GNU_LIBC_VERSION | awk '$$2 >= 2.36 {print "MALLOC_MMAP_THRESHOLD_=500000000 MALLOC_TRIM_THRESHOLD_=2000000000"}')
 shared_cores = $(if $(parallel),OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(malloc_settings))
 
-.PHONY: all help dev compare check single_parts test test-all extended instruction_sets tables wheel lint sanitize \
-  clean changed_options
+.PHONY: all help dev compare check single_parts test test-all extended instruction_sets tables wheel lint docs \
+  sanitize clean changed_options
 .DELETE_ON_ERROR:
 
 all: $(stamps)/$(installed)
@@ -68,6 +69,7 @@ help:
 	@echo 'make check      check style, run unit tests and tests of single ops: about a minute'
 	@echo 'make dev        build so that edits of Python files take effect at once'
 	@echo 'make lint       check style and types'
+	@echo 'make docs       make the site of docs/ in build/site; check links and anchors'
 	@echo 'make sanitize   test the compiled code with sanitizers of the compiler'
 	@echo 'make wheel      make a wheel with the generic kernels for every card from 7.5 on'
 	@echo 'make tables     measure and write all tables; needs a card and takes hours'
@@ -130,6 +132,11 @@ lint: all $(stamps)/lint
 	@.venv/bin/lint-imports --no-cache
 	@.venv/bin/python tools/vocabulary.py
 
+# Not --quiet, which would hide warnings from the strict mode.
+docs: $(stamps)/docs
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build
+	@echo 'Open build/site/index.html'
+
 sanitize: $(stamps)/sanitized
 	@sh tools/sanitize.sh test
 
@@ -142,6 +149,10 @@ $(stamps)/packages: pyproject.toml $(stamps)/options
 
 $(stamps)/lint: $(stamps)/packages
 	@sh tools/set_up.sh lint
+	@touch $@
+
+$(stamps)/docs: $(stamps)/packages
+	@sh tools/set_up.sh docs
 	@touch $@
 
 $(stamps)/build: $(stamps)/packages $(sources)

@@ -3,6 +3,7 @@
 #
 #   set_up.sh packages   makes .venv and installs the packages to build, run and test convswap
 #   set_up.sh lint       installs linters, formatters and type checker into .venv
+#   set_up.sh docs       installs MkDocs and its plugins into .venv
 #   set_up.sh build      compiles changed files and installs convswap
 #   set_up.sh dev        does the same, and links the installed Python files to the checkout
 #   set_up.sh oldest     makes .venv-oldest, for the test with the oldest ONNX Runtime
@@ -149,7 +150,9 @@ case $1-$PYTHON_ENV in
   packages-system) check_packages ;;
   packages-*) install_packages ;;
   lint-system) fail "make lint installs the checkers into .venv; leave out PYTHON_ENV=system" ;;
+  docs-system) fail "make docs installs MkDocs into .venv; leave out PYTHON_ENV=system" ;;
   lint-*) requirements lint | install "the checkers" ;;
+  docs-*) requirements docs | install "MkDocs" ;;
   build-*) build OFF ;;
   dev-*) build ON && link_sources ;;
   oldest-system | torch-system) ;;
