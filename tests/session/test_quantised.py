@@ -15,6 +15,7 @@ from convswap.errors import ConvswapError
 from convswap.graph.layout.choose import change_layouts
 from convswap.graph.names import node_names
 from convswap.graph.plain_model import count_swapped, plain_model
+from convswap.graph.serialisation import from_proto
 from convswap.graph.swap import SwapResult, swap
 from convswap.graph.value_types import ValueTypes
 from convswap.reference.evaluation import evaluate
@@ -920,24 +921,72 @@ def test_qlinear_conv_may_quantise_its_weights_in_the_graph():
     check_nodes(original, result, share=0.0)
 
 
-def test_shapes_behind_operators_on_codes_are_known():
+def qlinear_net() -> onnx.ModelProto:
+    """Return a network with all operators on codes that `quantize_static` writes around QLinearConv."""
     graph = models.GraphBuilder(4)
     x = graph.conv("x", 16, 16, 3)
     x = graph.add("Concat", x, graph.conv("x", 16, 16, 1), axis=1)
     x = graph.add("LeakyRelu", graph.conv(x, 32, 16, 3))
     y = graph.conv(x, 16, 16, 3)
-    original = graph.model(["n", 16, 9, 7], graph.conv(graph.add("Mul", x, y), 16, 8, 1))
-    quantised = models.quantised(original, qdq=False)
-    result = swap(quantised, fuse=True, layout="nhwc")
-    types = ValueTypes(result.nchw_model)
-    convs = [node for node in result.nchw_model.graph if node.op_type == "QuantConv"]
-    assert len(convs) == 5 and {"QLinearConcat", "QLinearMul", "QLinearLeakyRelu"} <= set(
-        models.ops(result.to_proto())
-    )
+    x = graph.conv(graph.add("Mul", x, y), 16, 8, 1)
+    x = graph.add("AveragePool", graph.add("Sigmoid", x), kernel_shape=[3, 2])
+    x = graph.add("Add", x, graph.constant(np.linspace(-1, 1, 8).reshape(8, 1, 1)))
+    x = graph.add("Flatten", graph.add("GlobalAveragePool", x))
+    weights = np.random.default_rng(0).standard_normal((8, 5))
+    original = graph.model(["n", 16, 9, 7], graph.add("MatMul", x, graph.constant(weights)))
+    return models.quantised(original, qdq=False)
+
+
+def test_shapes_behind_operators_on_codes_are_known():
+    quantised = qlinear_net()
+    model = from_proto(quantised)
+    types = ValueTypes(model)
+    convs = [node for node in model.graph if node.op_type == "QLinearConv"]
+    assert len(convs) == 5
     for conv in convs:
         assert types.axes(conv.inputs[0])[2:] == [9, 7] and types.axes(conv.outputs[0])[2:] == [9, 7]
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_operators_on_codes_become_operators_on_numbers(layout):
+    quantised = qlinear_net()
+    assert {
+        "QLinearConcat", "QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid", "QLinearAveragePool", "QLinearAdd",
+        "QLinearGlobalAveragePool", "QLinearMatMul",
+    } <= set(models.ops(quantised))  # fmt: skip
+    result = swap(quantised, fuse=True, layout=layout)
+    ops = models.ops(result.to_proto())
+    assert not [op for op in ops if op.startswith("QLinear")]
+    # LeakyRelu and Sigmoid are parts of QuantConvs.
+    assert not {"LeakyRelu", "Sigmoid"} & set(ops)
     check_nodes(quantised, result)
     check_whole(quantised, result)
+
+
+def test_without_a_quant_conv_operators_on_codes_stay():
+    quantised = qlinear_net()
+    for node in quantised.graph.node:
+        if node.op_type == "QLinearConv":
+            # The zero point of the weights is computed from the data.
+            node.input[5] = "computed"
+    zero = helper.make_tensor("zero", TensorProto.INT8, [], [0])
+    quantised.graph.initializer.append(zero)
+    quantised.graph.node.insert(0, helper.make_node("Identity", ["zero"], ["computed"]))
+    quantised.graph.input.append(helper.make_tensor_value_info("zero", TensorProto.INT8, []))
+    with pytest.raises(ConvswapError, match="QLinearConv"):
+        swap(quantised, fuse=True)
+
+
+@pytest.mark.parametrize("case", ["no zero point", "NHWC"])
+def test_other_operators_on_codes_stay(case):
+    quantised = qlinear_net()
+    pool = next(node for node in quantised.graph.node if node.op_type == "QLinearGlobalAveragePool")
+    if case == "NHWC":
+        pool.attribute.append(helper.make_attribute("channels_last", 1))
+    else:
+        del pool.input[4:]
+    ops = models.ops(swap(quantised, fuse=True).to_proto())
+    assert [op for op in ops if op.startswith("QLinear")] == ["QLinearGlobalAveragePool"]
 
 
 def test_constant_int32_is_dequantised_ahead():

@@ -35,6 +35,7 @@ from convswap.graph.layout.matmuls import replace_matmuls
 from convswap.graph.model_file import load_model, model_from_proto, not_a_model, save_model
 from convswap.graph.names import name_from_output, name_pattern, node_names
 from convswap.graph.quantised.convert import LeftQuantised, quantise_convs
+from convswap.graph.quantised.qlinear import expand_qlinear_ops
 from convswap.graph.serialisation import copy_of, to_proto
 from convswap.graph.value_types import ValueTypes
 
@@ -418,14 +419,17 @@ def _swap_nodes(
     fuses: bool,
     quantises: Callable[[str], bool] | None = None,
     may_be_empty: bool = False,
+    expands: bool = True,
 ) -> _Swapping:
     """Return a copy of `model` with its Convs swapped. `fuses` tells whether the caller then fuses Convs.
 
-    With `quantises`, the quantised convolutions for whose names it is true become QuantConv nodes. A model
-    without a Conv that can be swapped is refused unless it `may_be_empty`.
+    With `quantises`, the quantised convolutions for whose names it is true become QuantConv nodes, and
+    ONNX Runtime's other operators on codes nodes on numbers, see `qlinear`. A model without a Conv that can
+    be swapped is refused unless it `may_be_empty`.
     """
     copy, name, source = _load_copy(model)
     copy, not_inlined_reasons = inline_functions_with(copy, _is_conv)
+    is_expanded = quantises is not None and expands and expand_qlinear_ops(copy)
 
     names = node_names(copy)
     types = ValueTypes(copy)
@@ -433,6 +437,12 @@ def _swap_nodes(
     quantised, not_quantised = (
         quantise_convs(copy, names, types, quantises) if quantises is not None else ((), ())
     )
+    if is_expanded and not quantised:
+        # Without a QuantConv these operators stay.
+        return _swap_nodes(
+            model, choice_of, reason_unselected,
+            fuses=fuses, quantises=quantises, may_be_empty=may_be_empty, expands=False,
+        )  # fmt: skip
     left_reasons = {
         record.node: f"it does not become a QuantConv: {record.reason}" for record in not_quantised
     }

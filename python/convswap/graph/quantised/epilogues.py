@@ -139,8 +139,6 @@ class EpilogueFinder:
             state.may_round and codes.dtype == accumulator.x.dtype and _is_redundant(state.activation, codes)
         )
         op = None if node is None else (node.domain, node.op_type)
-        if node is not None and op == ("com.microsoft", "QLinearAdd") and may_be_rounded:
-            yield self._with_added_codes(state, codes, node, accumulator)
         if node is not None and op == ("", "MaxPool") and state.pool is None:
             # The largest code is that of the largest number.
             yield replace(
@@ -200,39 +198,6 @@ class EpilogueFinder:
         if z.dtype != accumulator.x.dtype or not self._types.have_same_shape(value, other):
             raise NotFusable("its other operand has another type or shape")
         return replace(longer, residual=writer.inputs[0], z=z)
-
-    def _with_added_codes(
-        self, state: Epilogue, codes: Quantisation, node: ir.Node, accumulator: Accumulator
-    ) -> Epilogue:
-        """Return the step of a QLinearAdd (A, scale, zero point, B, scale, zero point, scale, zero point)."""
-        operands = [*node.inputs, *[None] * 8][:8]
-        first = 0 if operands[0] is state.result else 3
-        other = 3 - first
-        read, per_tensor = self._quantisations.read, self._quantisations.per_tensor
-
-        def quantisation(index: int) -> Quantisation:
-            what = f"the codes of input {index}"
-            scale, zero_point = operands[index : index + 2]
-            # Without a zero point, the type is that of the convolution's codes.
-            return per_tensor(read(scale, zero_point, codes.dtype, axis=1, what=what), what=what)
-
-        z, residual = quantisation(other + 1), operands[other]
-        if operands[first] is not state.result or residual is None or residual is state.result:
-            raise NotFusable("it does not add another value")
-        if not codes.is_same(quantisation(first + 1)) or z.dtype != accumulator.x.dtype:
-            raise NotFusable("its operands have other types or scales")
-        if not self._types.have_same_shape(accumulator.result, residual):
-            raise NotFusable("its other operand has another shape")
-        return replace(
-            state,
-            result=node.outputs[0],
-            y=quantisation(6),
-            nodes=(*state.nodes, node),
-            rounded=codes,
-            residual=residual,
-            z=z,
-            activation=NO_ACTIVATION,
-        )
 
     def _pool(self, node: ir.Node, value: ir.Value) -> Pool:
         return read_pool(
