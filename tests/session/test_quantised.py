@@ -951,8 +951,8 @@ def test_shapes_behind_operators_on_codes_are_known():
 def test_operators_on_codes_become_operators_on_numbers(layout):
     quantised = qlinear_net()
     assert {
-        "QLinearConcat", "QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid", "QLinearAveragePool", "QLinearAdd",
-        "QLinearGlobalAveragePool", "QLinearMatMul",
+        "QLinearConcat", "QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid", "QLinearAdd",
+        "QLinearAveragePool", "QLinearGlobalAveragePool", "QLinearMatMul",
     } <= set(models.ops(quantised))  # fmt: skip
     result = swap(quantised, fuse=True, layout=layout)
     ops = models.ops(result.to_proto())

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from convswap.graph.epilogue import NotFusable, read_int
-from convswap.graph.names import UniqueNames, nodes_of, values_of
+from convswap.graph.names import UniqueNames, nodes_of
 
 
 class _Form(NamedTuple):
