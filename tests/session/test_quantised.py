@@ -977,12 +977,16 @@ def test_without_a_quant_conv_operators_on_codes_stay():
         swap(quantised, fuse=True)
 
 
-@pytest.mark.parametrize("case", ["no zero point", "NHWC"])
+@pytest.mark.parametrize("case", ["no zero point", "NHWC", "several scales"])
 def test_other_operators_on_codes_stay(case):
     quantised = qlinear_net()
     pool = next(node for node in quantised.graph.node if node.op_type == "QLinearGlobalAveragePool")
     if case == "NHWC":
         pool.attribute.append(helper.make_attribute("channels_last", 1))
+    elif case == "several scales":
+        scales = helper.make_tensor("scales", TensorProto.FLOAT, [2], [0.1, 0.2])
+        quantised.graph.initializer.append(scales)
+        pool.input[1] = "scales"
     else:
         del pool.input[4:]
     ops = models.ops(swap(quantised, fuse=True).to_proto())

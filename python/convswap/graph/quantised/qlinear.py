@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
+from convswap.graph.constants import Constants
 from convswap.graph.epilogue import NotFusable, read_int
 from convswap.graph.names import UniqueNames, nodes_of
 
@@ -43,7 +44,7 @@ def expand_qlinear_ops(model: ir.Model) -> bool:
 
     The QuantizeLinear has the name and the result of the node. Nodes that read the same codes share a
     DequantizeLinear. Left are nodes whose result has no zero point, on which the type of its codes depends,
-    and pools of NHWC data.
+    nodes with a scale that is not one constant number, and pools of NHWC data.
     """
     expander = _Expander(model)
     nodes = [node for node in nodes_of(model) if node.op_identifier() not in model.functions]
@@ -54,6 +55,7 @@ class _Expander:
     def __init__(self, model: ir.Model) -> None:
         self._value_names = UniqueNames.of_values(model.graphs())
         self._node_names = UniqueNames(node.name for node in nodes_of(model))
+        self._constants = Constants(model)
         self._numbers: dict[tuple[object, ...], ir.Value] = {}
 
     def expand(self, node: ir.Node) -> bool:
@@ -62,7 +64,8 @@ class _Expander:
         if form is None or not isinstance(graph, ir.Graph) or len(node.inputs) < form.scale + 2:
             return False
         scale, zero_point = node.inputs[form.scale : form.scale + 2]
-        if scale is None or zero_point is None:
+        scales = [scale, *(node.inputs[index + 1] for index in form.data)]
+        if zero_point is None or not all(map(self._is_scalar, scales)):
             return False
         operands = [self._dequantized(node, graph, index) for index in form.data]
         attributes = {name: each for name, each in node.attributes.items() if name != "channels_last"}
@@ -75,6 +78,10 @@ class _Expander:
         for index, value in enumerate((numbers, scale, zero_point)):
             node.replace_input_with(index, value)
         return True
+
+    def _is_scalar(self, scale: ir.Value | None) -> bool:
+        tensor = self._constants.tensor(scale)
+        return tensor is not None and tensor.size == 1
 
     def _dequantized(self, node: ir.Node, graph: ir.Graph, index: int) -> ir.Value:
         """Return the numbers of the codes that are input `index`, by a node in front of `node`."""
