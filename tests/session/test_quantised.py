@@ -977,6 +977,39 @@ def test_without_a_quant_conv_operators_on_codes_stay():
         swap(quantised, fuse=True)
 
 
+@pytest.mark.parametrize("per_channel", [False, True])
+@pytest.mark.parametrize("ends_in_codes", [False, True])
+@pytest.mark.parametrize(("transposed", "bias"), [(0, True), (1, True), (1, False)])
+def test_gemm_of_codes_becomes_one_of_numbers(transposed, bias, ends_in_codes, per_channel):
+    graph, random = models.GraphBuilder(4), np.random.default_rng(0)
+    x = graph.add("Flatten", graph.add("GlobalAveragePool", graph.conv("x", 3, 16, 3)))
+    weights = graph.constant(random.standard_normal((5, 16) if transposed else (16, 5)))
+    biases = [graph.constant(random.standard_normal(5))] if bias else []
+    y = graph.add("Gemm", x, weights, *biases, transB=transposed, alpha=0.5)
+    quantised = models.quantised(
+        graph.model(["n", 3, 9, 7], graph.add("Relu", y) if ends_in_codes else y),
+        qdq=False, per_channel=per_channel,
+    )  # fmt: skip
+    (gemm,) = (node for node in quantised.graph.node if node.op_type == "QGemm")
+    if not ends_in_codes:
+        last = quantised.graph.node[-1]
+        assert last.op_type == "DequantizeLinear"
+        gemm.output[0] = last.output[0]
+        del gemm.input[7:], quantised.graph.node[-1]
+    result = swap(quantised, fuse=True)
+    ops = models.ops(result.to_proto())
+    assert "Gemm" in ops and "QGemm" not in ops
+    # Those of data, twice, of the weights and of the result. Biases are numbers already: ONNX Runtime
+    # dequantises int32 on the CPU alone.
+    assert ops.count("DequantizeLinear") == (4 if ends_in_codes else 3)
+    check_whole(quantised, result)
+    feeds = data_of(quantised)
+    (actual,), (expected,) = (
+        models.run_swapped(result.to_proto(), feeds), models.run_plain(quantised, feeds)
+    )  # fmt: skip
+    np.testing.assert_allclose(actual, expected, atol=0.02 * float(np.abs(expected).max()))
+
+
 @pytest.mark.parametrize("case", ["no zero point", "NHWC", "several scales"])
 def test_other_operators_on_codes_stay(case):
     quantised = qlinear_net()

@@ -6,12 +6,15 @@ nodes; and the forms of a quantised Conv's activations, residuals and concatenat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import onnx_ir as ir
 
-from convswap.graph.constants import Constants
-from convswap.graph.epilogue import NotFusable, read_int
+from convswap.graph.constants import Constants, ConstantWriter
+from convswap.graph.domain import opset_of
+from convswap.graph.epilogue import NotFusable, read_float, read_int
 from convswap.graph.names import UniqueNames, nodes_of
 
 
@@ -36,6 +39,8 @@ _FORMS = {
     ("com.microsoft", "QLinearAveragePool"): _Form("AveragePool", (0,), 3),
     ("com.microsoft", "QLinearGlobalAveragePool"): _Form("GlobalAveragePool", (0,), 3),
 }
+_GEMM = ("com.microsoft", "QGemm")
+_VECTORS_OF_SCALES = 13  # opset
 _CONCAT = ("com.microsoft", "QLinearConcat")  # the result's scale and zero point, then the operands
 
 
@@ -55,12 +60,15 @@ class _Expander:
     def __init__(self, model: ir.Model) -> None:
         self._value_names = UniqueNames.of_values(model.graphs())
         self._node_names = UniqueNames(node.name for node in nodes_of(model))
-        self._constants = Constants(model)
+        self._constants, self._writer = Constants(model), ConstantWriter(model)
+        self._opset = opset_of(model)
         self._numbers: dict[tuple[object, ...], ir.Value] = {}
 
     def expand(self, node: ir.Node) -> bool:
         """Replace one node; return False if it stays."""
         form, graph = _form_of(node), node.graph
+        if (node.domain, node.op_type) == _GEMM and isinstance(graph, ir.Graph):
+            return self._expand_gemm(node, graph)
         if form is None or not isinstance(graph, ir.Graph) or len(node.inputs) < form.scale + 2:
             return False
         scale, zero_point = node.inputs[form.scale : form.scale + 2]
@@ -68,36 +76,82 @@ class _Expander:
         if zero_point is None or not all(map(self._is_scalar, scales)):
             return False
         operands = [self._dequantized(node, graph, index) for index in form.data]
-        attributes = {name: each for name, each in node.attributes.items() if name != "channels_last"}
-        numbers = self._insert(form.op, operands, node, graph)
-        numbers.producer().attributes.update(attributes)  # type: ignore[union-attr]
-        # The node itself rounds the numbers, so that its result stays where it is.
-        node.domain, node.op_type, node.version = "", "QuantizeLinear", None
-        node.attributes.clear()
-        node.resize_inputs(3)
-        for index, value in enumerate((numbers, scale, zero_point)):
-            node.replace_input_with(index, value)
+        attributes = [each for each in node.attributes.values() if each.name != "channels_last"]
+        numbers = self._insert(form.op, operands, node, graph, attributes)
+        _become(node, "QuantizeLinear", [numbers, scale, zero_point])
+        return True
+
+    def _expand_gemm(self, node: ir.Node, graph: ir.Graph) -> bool:
+        """Replace a QGemm; the scale of its bias is alpha times the scales of its operands."""
+        a, a_scale, _, b, b_scale, _, c, y_scale, y_zero_point = [*node.inputs, *[None] * 9][:9]
+        scales = self._constants.tensor(b_scale)
+        try:
+            alpha, is_transposed = read_float(node, "alpha", 1.0), read_int(node, "transB", 0)
+        except NotFusable:
+            return False
+        if a is None or b is None or not self._is_scalar(a_scale) or scales is None:
+            return False
+        if (scales.size > 1 and self._opset < _VECTORS_OF_SCALES) or (
+            y_scale is not None and y_zero_point is None
+        ):
+            return False
+        axis = [ir.AttrInt64("axis", 0 if is_transposed else 1)] if scales.size > 1 else []
+        operands = [self._dequantized(node, graph, 0), self._dequantized(node, graph, 3, axis)]
+        if c is not None:
+            factors = self._constants.tensor(a_scale).numpy() * scales.numpy() * np.float32(alpha)
+            name = f"{node.name or node.outputs[0].name}/bias_scale"
+            factor = self._writer.add(node, name, ir.Tensor(factors.astype(np.float32).reshape(scales.shape)))
+            vector = [ir.AttrInt64("axis", 0)] if scales.size > 1 else []
+            operands.append(self._insert("DequantizeLinear", [c, factor], node, graph, vector))
+        attributes = list(node.attributes.values())
+        if y_scale is None:
+            _become(node, "Gemm", operands, attributes)
+            return True
+        numbers = self._insert("Gemm", operands, node, graph, attributes)
+        _become(node, "QuantizeLinear", [numbers, y_scale, y_zero_point])
         return True
 
     def _is_scalar(self, scale: ir.Value | None) -> bool:
         tensor = self._constants.tensor(scale)
         return tensor is not None and tensor.size == 1
 
-    def _dequantized(self, node: ir.Node, graph: ir.Graph, index: int) -> ir.Value:
+    def _dequantized(
+        self, node: ir.Node, graph: ir.Graph, index: int, attributes: Sequence[ir.Attr] = ()
+    ) -> ir.Value:
         """Return the numbers of the codes that are input `index`, by a node in front of `node`."""
         inputs = [value for value in node.inputs[index : index + 3] if value is not None]
         key = (graph, *inputs)
         if key not in self._numbers:
-            self._numbers[key] = self._insert("DequantizeLinear", inputs, node, graph)
+            self._numbers[key] = self._insert("DequantizeLinear", inputs, node, graph, attributes)
         return self._numbers[key]
 
-    def _insert(self, op: str, inputs: list[ir.Value], node: ir.Node, graph: ir.Graph) -> ir.Value:
+    def _insert(
+        self,
+        op: str,
+        inputs: list[ir.Value],
+        node: ir.Node,
+        graph: ir.Graph,
+        attributes: Sequence[ir.Attr] = (),
+    ) -> ir.Value:
         """Insert a node in front of `node`; return its result."""
         name = self._node_names.make_unique(f"{node.name or node.outputs[0].name}/{op}")
         new = ir.node(op, inputs, name=name)
+        new.attributes.update({each.name: each for each in attributes})
         new.outputs[0].name = self._value_names.make_unique(name)
         graph.insert_before(node, new)
         return new.outputs[0]
+
+
+def _become(
+    node: ir.Node, op: str, inputs: Sequence[ir.Value | None], attributes: Sequence[ir.Attr] = ()
+) -> None:
+    """Make `node` another one with the same result."""
+    node.domain, node.op_type, node.version = "", op, None
+    node.attributes.clear()
+    node.attributes.update({each.name: each for each in attributes})
+    node.resize_inputs(len(inputs))
+    for index, value in enumerate(inputs):
+        node.replace_input_with(index, value)
 
 
 def _form_of(node: ir.Node) -> _Form | None:
