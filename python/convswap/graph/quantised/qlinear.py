@@ -84,12 +84,12 @@ class _Expander:
     def _expand_gemm(self, node: ir.Node, graph: ir.Graph) -> bool:
         """Replace a QGemm; the scale of its bias is alpha times the scales of its operands."""
         a, a_scale, _, b, b_scale, _, c, y_scale, y_zero_point = [*node.inputs, *[None] * 9][:9]
-        scales = self._constants.tensor(b_scale)
+        scale, scales = self._constants.tensor(a_scale), self._constants.tensor(b_scale)
         try:
             alpha, is_transposed = read_float(node, "alpha", 1.0), read_int(node, "transB", 0)
         except NotFusable:
             return False
-        if a is None or b is None or not self._is_scalar(a_scale) or scales is None:
+        if a is None or b is None or scale is None or scale.size > 1 or scales is None:
             return False
         if (scales.size > 1 and self._opset < _VECTORS_OF_SCALES) or (
             y_scale is not None and y_zero_point is None
@@ -98,7 +98,7 @@ class _Expander:
         axis = [ir.AttrInt64("axis", 0 if is_transposed else 1)] if scales.size > 1 else []
         operands = [self._dequantized(node, graph, 0), self._dequantized(node, graph, 3, axis)]
         if c is not None:
-            factors = self._constants.tensor(a_scale).numpy() * scales.numpy() * np.float32(alpha)
+            factors = scale.numpy() * scales.numpy() * np.float32(alpha)
             name = f"{node.name or node.outputs[0].name}/bias_scale"
             factor = self._writer.add(node, name, ir.Tensor(factors.astype(np.float32).reshape(scales.shape)))
             vector = [ir.AttrInt64("axis", 0)] if scales.size > 1 else []
@@ -120,7 +120,7 @@ class _Expander:
     ) -> ir.Value:
         """Return the numbers of the codes that are input `index`, by a node in front of `node`."""
         inputs = [value for value in node.inputs[index : index + 3] if value is not None]
-        key = (graph, *inputs)
+        key = (graph, *inputs, *(each.value for each in attributes))
         if key not in self._numbers:
             self._numbers[key] = self._insert("DequantizeLinear", inputs, node, graph, attributes)
         return self._numbers[key]
