@@ -88,16 +88,22 @@ def _findings(evaluation: Evaluation) -> list[str]:
         lines = [
             f"The sides name the same class for {counts['agreeing']:,} of {having:,} images, {share:g} %."
         ]
-    computing = ", ".join(f"{side} {share:.0%}" for side, share in run["computing"].items())
+    decoders = f" {_percent(run['decoding'])} of the time of {run['processes']} processes"
+    computing = ", ".join(f"{side} {_percent(share)}" for side, share in run["computing"].items())
     return [
         *lines,
         f"{run['images']:,} images in {run['seconds']:,.1f} s, {run['images_per_second']:,.0f} a second: "
-        f"decoding {run['decoding']:.0%} of the time of {run['processes'] or 'no'} processes, computing "
-        f"{computing}, waiting for images {run['waiting']:.0%}; {run['kept_blocks']} blocks "
-        f"of an earlier run, {run['repeated_blocks']} decoded again after their process ended.",
+        f"decoding{decoders if run['processes'] else ' in a thread'}, computing {computing}, waiting for "
+        f"images {_percent(run['waiting'])}.",
+        f"{run['kept_blocks']:,} blocks kept by an earlier run, {run['repeated_blocks']:,} decoded again "
+        "after their process ended.",
         f"{values['swapped']} Conv swapped, {len(values['left'])} left.",
         *(f"Note: {note}." for note in values["notes"]),
     ]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def _sheet(evaluation: Evaluation) -> str:
