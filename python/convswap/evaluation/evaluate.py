@@ -211,6 +211,7 @@ def _computed(
     kept = sum(record.counts["samples"] for record in done.values())
     processes, cards = _processes(job, options.processes, len(missing)), _cards(job.device)
     run: dict[str, Any] = {"processes": processes, "cards": cards, "kept_blocks": len(done), "seconds": 0.0}
+    report(f"evaluating {count - kept:,} of {count:,} images")
     start, images, told = time.perf_counter(), kept, -1
     for block, record in records(job, missing, processes, cards) if missing else ():
         done[block] = record
