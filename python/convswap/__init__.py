@@ -3,9 +3,10 @@
 `register` loads the op library into a session. `swap` rewrites a model to use it for every Conv that it
 supports, `optimize` only where measurements show a gain. `override_session` runs an unmodified model on it.
 
-`compare` runs a model by the default provider and by convswap. `explain` shows the algorithm of each Conv and
-why it was selected. `tune` measures which algorithm is fastest; `calibrate` adapts the planner to a card.
-`profile` shows which kernels and nodes take GPU time. `lab` runs your own kernel in place of Convs.
+`compare` runs a model by the default provider and by convswap; `evaluate` does so on a whole data set.
+`explain` shows the algorithm of each Conv and why it was selected. `tune` measures which algorithm is
+fastest; `calibrate` adapts the planner to a card. `profile` shows which kernels and nodes take GPU time.
+`lab` runs your own kernel in place of Convs.
 """
 
 import importlib
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from convswap.comparison.compare import compare
     from convswap.errors import ConvswapError
+    from convswap.evaluation.evaluate import evaluate
     from convswap.graph.fusion.fuse import Fused, NotFused
     from convswap.graph.swap import NotSwapped, SwapResult, swap
     from convswap.optimizing.optimize import optimize
@@ -32,6 +34,7 @@ __all__ = [
     "SwapResult",
     "calibrate",
     "compare",
+    "evaluate",
     "explain",
     "library_path",
     "optimize",
@@ -53,6 +56,7 @@ _MODULES = {
     "SwapResult": "graph.swap",
     "calibrate": "planning.calibrate",
     "compare": "comparison.compare",
+    "evaluate": "evaluation.evaluate",
     "explain": "planning.explain",
     "library_path": "runtime.library",
     "optimize": "optimizing.optimize",

@@ -93,6 +93,12 @@ def out_of_memory_error(error: MemoryError) -> ConvswapError:
     )
 
 
+def unreadable(path: str | os.PathLike[str], error: Exception, expected: str) -> ConvswapError:
+    """Return the error for a file of inputs that cannot be read; `expected` says what it should be."""
+    reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+    return ConvswapError(f"cannot read the inputs '{path}': {reason}; expected {expected}")
+
+
 def root_cause(error: BaseException) -> str:
     """Return the first line of the message of the first error in the chain that led to `error`.
 

@@ -36,6 +36,7 @@ SHORTENED = {
     "optimize": "--device cpu",
     "compare mobilenet-v2": "--images 1 --device cpu --no-layers",
     "compare ece408": "--images 4 --data synthetic --device cpu",
+    "evaluate ece408": "--images 4 --data synthetic --device cpu",
     "compare model.onnx --inputs": "--no-layers --device cpu",
     "compare faster.onnx": "--no-layers --device cpu",
     "compare model.onnx": "--batch 2 --device cpu",

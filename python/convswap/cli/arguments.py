@@ -73,13 +73,7 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         help="arrays with the names of the inputs, or a folder of NAME.npy; for a model with one image input "
         "a folder of images, rotated by their EXIF orientation and without the alpha channel",
     )
-    inputs.add_argument(
-        "--mean", metavar="M,...", help="for images: input = (scale * pixel - mean) / std; default: 0"
-    )
-    inputs.add_argument("--std", metavar="S,...", help="one number, or one for each channel; default: 1")
-    inputs.add_argument(
-        "--scale", type=float, metavar="F", help="default: 1/255, or 1 if the input has an integer type"
-    )
+    add_pixels(inputs)
     inputs.add_argument(
         "--op-library",
         dest="op_libraries",
@@ -87,6 +81,17 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="FILE",
         help="a library with other custom ops that the model needs; repeat it for several",
+    )
+
+
+def add_pixels(parser: Any) -> None:
+    """Add --mean, --std and --scale, which normalise images, to a parser or a group."""
+    parser.add_argument(
+        "--mean", metavar="M,...", help="for images: input = (scale * pixel - mean) / std; default: 0"
+    )
+    parser.add_argument("--std", metavar="S,...", help="one number, or one for each channel; default: 1")
+    parser.add_argument(
+        "--scale", type=float, metavar="F", help="default: 1/255, or 1 if the input has an integer type"
     )
 
 
@@ -126,13 +131,16 @@ def given_inputs(options: argparse.Namespace) -> InputData | None:
     defaults = InputData(options.inputs)
     return InputData(
         options.inputs,
-        defaults.mean if options.mean is None else _parse_numbers("--mean", options.mean),
-        defaults.std if options.std is None else _parse_numbers("--std", options.std),
+        numbers("--mean", options.mean) or defaults.mean,
+        numbers("--std", options.std) or defaults.std,
         options.scale,
     )
 
 
-def _parse_numbers(option: str, text: str) -> tuple[float, ...]:
+def numbers(option: str, text: str | None) -> tuple[float, ...] | None:
+    """Return (0.5, 1.0) for "0.5,1", None for None."""
+    if text is None:
+        return None
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:

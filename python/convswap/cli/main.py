@@ -23,6 +23,7 @@ from convswap.cli import (
     completion,
     data,
     doctor,
+    evaluate,
     explain,
     export,
     lab,
@@ -41,7 +42,7 @@ from convswap.runtime.packages import NAME, why_broken
 # The help's sections, and the commands in each.
 GROUPS: Mapping[str, tuple[ModuleType, ...]] = {
     "Create and change models": (export, optimize, swap, train),
-    "Compare and benchmark": (compare, bench, profile, study),
+    "Compare and benchmark": (compare, evaluate, bench, profile, study),
     "Algorithms and kernels": (explain, tune, calibrate, warm, ladder, lab),
     "Installation": (doctor, data, completion),
 }

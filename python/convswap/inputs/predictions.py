@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,13 +36,16 @@ COLUMNS = 10
 # 50 rows are 7,540 pixels high; few programs show larger pictures.
 MAX_SHEET_IMAGES = 500
 
-# Sizes in inches of a cell, which is an image with two lines of text, and of the title.
+# Sizes in inches of a cell, which is an image with lines of text below, and of the title.
 _CELL_WIDTH = 1.2
-_CELL_HEIGHT = 1.5
 _IMAGE_SIDE = 1.05
+_FIRST_LINE, _LINE_HEIGHT, _MARGIN = 0.12, 0.16, 0.13
 _TITLE_HEIGHT = 0.4
 _PIXELS_PER_INCH = 100
 _TEXT: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7.5}
+
+# The lines of text below an image, each with its colour.
+Caption = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,39 +124,53 @@ def _classes(output: np.ndarray) -> np.ndarray:
 
 
 def draw(predictions: Predictions) -> Figure:
-    """Return the contact sheet: a title, then the images, ten in a row.
+    """Return the contact sheet of predictions.
 
     Below each image are the predicted class, with a mark and colour for right or wrong, and the true class.
 
     Raises:
         ConvswapError: there are more images than `MAX_SHEET_IMAGES`, or matplotlib is not installed.
     """
-    count = len(predictions.images)
+    count, name = len(predictions.images), Path(predictions.model).name
+    captions = []
+    for class_index, label in zip(predictions.predicted, predictions.labels, strict=True):
+        predicted = "no class" if class_index == NO_CLASS else predictions.class_names[class_index]
+        true = predictions.class_names[label]
+        mark, colour = ("✓", "green") if predicted == true else ("✗", "red")
+        captions.append([(f"{mark} {predicted}", colour), (f"true: {true}", "black")])
+    title = f"{predictions.dataset} by {name}: {predictions.correct} of {count} named right"
+    return contact_sheet(title, list(predictions.images), captions)
+
+
+def contact_sheet(title: str, images: Sequence[np.ndarray], captions: Sequence[Caption]) -> Figure:
+    """Return a title and `images`, ten in a row, each with the lines of its caption below.
+
+    Images are grey, (height, width) with values 0..255, or colour, (height, width, 3) of type uint8.
+
+    Raises:
+        ConvswapError: there are more images than `MAX_SHEET_IMAGES`, or matplotlib is not installed.
+    """
+    count = len(images)
     check_image_count(count)
     columns = min(COLUMNS, count)
+    cell_height = _IMAGE_SIDE + _MARGIN + _LINE_HEIGHT * max(map(len, captions))
     # At least wide enough for the title.
     width = _CELL_WIDTH * max(columns, COLUMNS // 2)
-    height = _CELL_HEIGHT * -(-count // COLUMNS) + _TITLE_HEIGHT
+    height = cell_height * -(-count // COLUMNS) + _TITLE_HEIGHT
     figure = new_figure(figsize=(width, height), dpi=_PIXELS_PER_INCH)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
-    name = Path(predictions.model).name
-    title = f"{predictions.dataset} by {name}: {predictions.correct} of {count} named right"
     # parse_math would take a dollar sign in a name for the start of a formula.
     axes.text(0.1, _TITLE_HEIGHT / 2, title, va="center", parse_math=False)
-    for index, image in enumerate(predictions.images):
+    for index, (image, caption) in enumerate(zip(images, captions, strict=True)):
         row, column = divmod(index, COLUMNS)
         left = column * _CELL_WIDTH + (_CELL_WIDTH - _IMAGE_SIDE) / 2
-        top = row * _CELL_HEIGHT + _TITLE_HEIGHT
+        top = row * cell_height + _TITLE_HEIGHT
         extent = (left, left + _IMAGE_SIDE, top + _IMAGE_SIDE, top)
         axes.imshow(image, cmap="gray", vmin=0, vmax=255, extent=extent, aspect="auto")
-        class_index = predictions.predicted[index]
-        predicted = "no class" if class_index == NO_CLASS else predictions.class_names[class_index]
-        true = predictions.class_names[predictions.labels[index]]
-        mark, colour = ("✓", "green") if predicted == true else ("✗", "red")
-        middle, bottom = left + _IMAGE_SIDE / 2, top + _IMAGE_SIDE
-        axes.text(middle, bottom + 0.12, f"{mark} {predicted}", color=colour, **_TEXT)
-        axes.text(middle, bottom + 0.28, f"true: {true}", **_TEXT)
+        for line, (text, colour) in enumerate(caption):
+            position = top + _IMAGE_SIDE + _FIRST_LINE + line * _LINE_HEIGHT
+            axes.text(left + _IMAGE_SIDE / 2, position, text, color=colour, parse_math=False, **_TEXT)
     # Coordinates are in inches from the upper left corner. `imshow` changes the limits, so they are set last.
     axes.set(xlim=(0, width), ylim=(height, 0))
     return figure

@@ -11,21 +11,17 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from convswap.errors import ConvswapError
+from convswap.data.pictures import PICTURE_MODES, PICTURE_SUFFIXES, as_pixels, read_picture, resized
+from convswap.errors import ConvswapError, unreadable
 from convswap.inputs.feeds import Feeds, Input
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 _ARRAYS = (".npy", ".npz")
-_IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 # First bytes of an .npy file.
 _MAGIC = b"\x93NUMPY"
 
-# Pillow's modes by the extent of the input's channel axis: grey and colour.
-_MODES = {1: "L", 3: "RGB"}
-# Pillow's modes with at most 8 bits per channel. Pillow converts only these to grey and colour.
-_EIGHT_BITS = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "HSV", "La", "RGBa")
 _FLOAT_SCALE = 1 / 255
 
 Numbers = float | Sequence[float]
@@ -38,7 +34,9 @@ def image_files(path: Path) -> list[Path]:
         ConvswapError: the folder has images and arrays, or cannot be read.
     """
     files = _list_files(path) if path.is_dir() else []
-    arrays, images = ([file for file in files if file.suffix.lower() in kind] for kind in (_ARRAYS, _IMAGES))
+    arrays, images = (
+        [file for file in files if file.suffix.lower() in kind] for kind in (_ARRAYS, PICTURE_SUFFIXES)
+    )
     if arrays and images:
         raise ConvswapError(
             f"folder '{path}' has arrays, such as {arrays[0].name}, and images, such as {images[0].name}; "
@@ -60,10 +58,10 @@ def read_arrays(path: Path, inputs: Sequence[str]) -> Feeds:
         if not arrays:
             raise ConvswapError(
                 f"folder '{path}' has neither .npy files nor images; expected NAME.npy for each input of the "
-                f"model, or {', '.join(_IMAGES)}"
+                f"model, or {', '.join(PICTURE_SUFFIXES)}"
             )
         return {file.stem: _read_array(file) for file in arrays}
-    if path.suffix.lower() in _IMAGES and path.is_file():
+    if path.suffix.lower() in PICTURE_SUFFIXES and path.is_file():
         raise ConvswapError(f"'{path}' is an image; give the folder that it is in")
     if _starts_with(path, _MAGIC):
         if len(inputs) != 1:
@@ -73,12 +71,6 @@ def read_arrays(path: Path, inputs: Sequence[str]) -> Feeds:
             )
         return {inputs[0]: _read_array(path)}
     return _read_archive(path)
-
-
-def unreadable(path: Path, error: Exception, expected: str) -> ConvswapError:
-    """Return the error for a file of inputs that cannot be read; `expected` says what it should be."""
-    reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
-    return ConvswapError(f"cannot read the inputs '{path}': {reason}; expected {expected}")
 
 
 def _list_files(folder: Path) -> list[Path]:
@@ -153,24 +145,42 @@ def image_batch(
         ConvswapError: the model takes no images, an image cannot be read, images have several sizes although
             the input has an open size, or a result is out of range for the input's type.
     """
-    if len(inputs) != 1 or len(inputs[0].shape) != 4 or inputs[0].shape[1] not in _MODES:
+    input_ = image_input(inputs)
+    images = [_read_image(file, input_) for file in files]
+    _check_same_size(files, images, input_)
+    return _normalised(np.stack(images), input_, mean, std, scale)
+
+
+def image_input(inputs: Sequence[Input]) -> Input:
+    """Return the only input, which takes images; raise ConvswapError if the model has no such input."""
+    if len(inputs) != 1 or len(inputs[0].shape) != 4 or inputs[0].shape[1] not in PICTURE_MODES:
         listed = ", ".join(str(input_) for input_ in inputs) or "none"
         raise ConvswapError(
             f"a folder of images suits a model with one input [n, 1 or 3, height, width], but its inputs are "
             f"{listed}; give an .npz file"
         )
-    input_ = inputs[0]
-    images = [_read_image(file, input_) for file in files]
-    _check_same_size(files, images, input_)
+    return inputs[0]
+
+
+def pixel_table(input_: Input, mean: Numbers, std: Numbers, scale: float | None) -> npt.NDArray[np.generic]:
+    """Return the normalised value of each pixel 0..255 of each channel, (channels, 256).
+
+    The arguments and errors are those of `image_batch`.
+    """
+    pixels = np.broadcast_to(np.arange(256, dtype=np.uint8), (1, int(input_.shape[1] or 0), 1, 256))
+    return _normalised(pixels, input_, mean, std, scale)[0, :, 0]
+
+
+def _normalised(
+    pixels: npt.NDArray[np.uint8], input_: Input, mean: Numbers, std: Numbers, scale: float | None
+) -> npt.NDArray[np.generic]:
     default_scale = 1.0 if input_.is_integer else _FLOAT_SCALE
     factor = _per_channel_numbers("scale", default_scale if scale is None else scale, 1)
-    channels = images[0].shape[0]
+    channels = pixels.shape[1]
     divisor = _per_channel_numbers("std", std, channels)
     if not divisor.all():
         raise ConvswapError("std has a 0, by which nothing can be divided; give numbers other than 0")
-    values = (
-        np.stack(images).astype(np.float64) * factor - _per_channel_numbers("mean", mean, channels)
-    ) / divisor
+    values = (pixels.astype(np.float64) * factor - _per_channel_numbers("mean", mean, channels)) / divisor
     return _in_type(values, input_)
 
 
@@ -202,27 +212,9 @@ def _check_same_size(files: Sequence[Path], images: Sequence[npt.NDArray[np.uint
 
 def _read_image(file: Path, input_: Input) -> npt.NDArray[np.uint8]:
     """Return an image as (channels, height, width), rotated by its EXIF orientation and without alpha."""
-    try:
-        from PIL import Image, ImageOps
-    except ModuleNotFoundError:
-        raise ConvswapError("images are read by Pillow, which is missing: pip install pillow") from None
-    try:
-        with Image.open(file) as opened_image:
-            if opened_image.mode not in _EIGHT_BITS:
-                raise ConvswapError(
-                    f"image '{file}' has pixels of mode {opened_image.mode}; give images of 8 bits a "
-                    "channel, or an .npz file"
-                )
-            image = ImageOps.exif_transpose(opened_image).convert(_MODES[int(input_.shape[1] or 0)])
-    except (ConvswapError, MemoryError):
-        raise
-    except Exception as error:  # Pillow's decoders raise errors of many classes.
-        raise unreadable(file, error, "an image") from error
+    image = read_picture(file, str(file), PICTURE_MODES[int(input_.shape[1] or 0)])
     size = _target_size(image, input_)
-    if image.size != size:
-        image = image.resize(size, Image.Resampling.BILINEAR)
-    pixels = np.asarray(image)
-    return pixels[np.newaxis] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    return as_pixels(resized(image, size))
 
 
 def _target_size(image: Image, input_: Input) -> tuple[int, int]:
