@@ -90,4 +90,4 @@ def test_random_networks_have_the_same_codes(qdq, monkeypatch):
         moved += models.ops(plain).count("DequantizeLinear") - models.ops(message).count("DequantizeLinear")
         assert not [op for op in models.ops(message) if op.startswith("QLinear")], f"seed {seed}"
     # The draws would prove nothing otherwise.
-    assert requantising > count / 4 and moved > count
+    assert requantising > count / 4 and moved > count / 2
