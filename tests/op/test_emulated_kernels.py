@@ -294,7 +294,9 @@ def test_channels_last_is_the_definition_by_way_of_more_convolutions() -> None:
 )
 def test_kernels_for_codes_are_the_definition_on_more_problems(program: str) -> None:
     (built,) = build(program)
-    first, count = FIRST_QUANTISED_SEED, QUANTISED_SEEDS
+    # A problem of channels_last_mma takes three times as long.
+    count = QUANTISED_SEEDS // (3 if "mma" in program else 1)
+    first = FIRST_QUANTISED_SEED
     assert count_computed(built, first, first + count) >= count / 5
 
 
