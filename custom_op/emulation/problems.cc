@@ -399,15 +399,21 @@ void make_channels_last_depthwise(ConvProblem& p, Device& device, Random& random
   const int64_t filters = p.filters_per_group();
   if (!one_in(random, 4)) p.group = p.in_channels = 8 * between(random, 1, 6);
   p.out_channels = p.group * filters;
-  // Rows and columns of y that see nothing but padding.
-  if (one_in(random, 8)) {
-    for (int axis = 3 - p.spatial_rank; axis < 3; ++axis) {
-      p.pad_begin[axis] += 4;
-      p.output[axis] = (p.input[axis] + p.pad_begin[axis] + p.pad_end[axis] -
-                        (p.filter[axis] - 1) * p.dilation[axis] - 1) /
-                           p.stride[axis] +
-                       1;
+  if (p.spatial_rank == 2 && one_in(random, 2)) {
+    // The filters of `sliding`.
+    p.out_channels = p.group = p.in_channels = 8 * between(random, 1, 6);
+    const int64_t size = 3 + 2 * between(random, 0, 2), stride = between(random, 1, 2);
+    for (int axis = 1; axis < 3; ++axis) {
+      p.filter[axis] = size, p.dilation[axis] = 1, p.stride[axis] = stride;
+      p.input[axis] = std::max<int64_t>(p.input[axis], size);
     }
+  }
+  // Some y have rows and columns that see nothing but padding.
+  const int64_t more_padding = one_in(random, 8) ? 4 : 0;
+  for (int axis = 3 - p.spatial_rank; axis < 3; ++axis) {
+    p.pad_begin[axis] += more_padding;
+    const int64_t padded = p.input[axis] + p.pad_begin[axis] + p.pad_end[axis];
+    p.output[axis] = (padded - (p.filter[axis] - 1) * p.dilation[axis] - 1) / p.stride[axis] + 1;
   }
   p.epilogue = draw_epilogue(random);
   if (p.spatial_rank != 2) p.epilogue.pool = {};

@@ -20,7 +20,7 @@ from convswap.graph.swap import SwapResult, swap
 from convswap.graph.value_types import ValueTypes
 from convswap.reference.evaluation import evaluate
 from layout_models import RandomCosts
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantType
 
 # Codes that may differ by one step: ONNX Runtime divides by the scale and adds products in float32, where
@@ -49,12 +49,13 @@ def check_nodes(original: onnx.ModelProto, result: SwapResult, share: float = SH
     message.CopyFrom(result.to_proto() if swapped is result.model else models.to_proto(swapped))
     constants = {tensor.name for tensor in message.graph.initializer}
     values_of_original = {"x", *(name for node in original.graph.node for name in node.output)}
-    # Those between other quantisations have no counterpart in the original model.
-    nodes = [
-        node
-        for node in models.quant_convs(message)
-        if {*node.input, *node.output} - constants <= values_of_original
-    ]
+    nodes, others = [], set()
+    for node in models.quant_convs(message):
+        new = {*node.input, *node.output} - constants - values_of_original
+        others |= new
+        nodes += [] if new else [node]
+    # The original has no codes of other quantisations.
+    assert all("/requantised" in name for name in others)
     assert nodes
     names = list(dict.fromkeys(
         name for node in nodes for name in (*node.input, *node.output) if name not in constants
@@ -965,16 +966,20 @@ def test_operators_on_codes_become_operators_on_numbers(layout):
 
 def test_without_a_quant_conv_operators_on_codes_stay():
     quantised = qlinear_net()
+    graph = models.GraphBuilder(7)
+    y = graph.conv("x", 16, 16, 3)
+    quantised.graph.node.extend(graph.nodes)
+    quantised.graph.initializer.extend(graph.initializers)
+    quantised.graph.output.append(helper.make_tensor_value_info(y, TensorProto.FLOAT, None))
     for node in quantised.graph.node:
         if node.op_type == "QLinearConv":
-            # The zero point of the weights is computed from the data.
-            node.input[5] = "computed"
-    zero = helper.make_tensor("zero", TensorProto.INT8, [], [0])
-    quantised.graph.initializer.append(zero)
-    quantised.graph.node.insert(0, helper.make_node("Identity", ["zero"], ["computed"]))
-    quantised.graph.input.append(helper.make_tensor_value_info("zero", TensorProto.INT8, []))
-    with pytest.raises(ConvswapError, match="QLinearConv"):
-        swap(quantised, fuse=True)
+            node.domain = "another"
+    quantised.opset_import.append(helper.make_opsetid("another", 1))
+    ops = models.ops(quantised)
+    swapped = models.ops(swap(quantised, fuse=True).to_proto())
+    assert [op for op in swapped if op.startswith("QLinear")] == [
+        op for op in ops if op.startswith("QLinear")
+    ]
 
 
 @pytest.mark.parametrize("per_channel", [False, True])
@@ -1010,20 +1015,70 @@ def test_gemm_of_codes_becomes_one_of_numbers(transposed, bias, ends_in_codes, p
     np.testing.assert_allclose(actual, expected, atol=0.02 * float(np.abs(expected).max()))
 
 
-@pytest.mark.parametrize("case", ["no zero point", "NHWC", "several scales"])
+def set_constant(model: onnx.ModelProto, node: onnx.NodeProto, index: int, array: np.ndarray) -> None:
+    """Give a node another constant as input."""
+    name = f"{node.name}_{index}"
+    model.graph.initializer.append(numpy_helper.from_array(array, name))
+    node.input[index] = name
+
+
+@pytest.mark.parametrize("case", ["NHWC", "several scales", "several zero points", "no zero point at all"])
 def test_other_operators_on_codes_stay(case):
     quantised = qlinear_net()
     pool = next(node for node in quantised.graph.node if node.op_type == "QLinearGlobalAveragePool")
     if case == "NHWC":
         pool.attribute.append(helper.make_attribute("channels_last", 1))
     elif case == "several scales":
-        scales = helper.make_tensor("scales", TensorProto.FLOAT, [2], [0.1, 0.2])
-        quantised.graph.initializer.append(scales)
-        pool.input[1] = "scales"
+        set_constant(quantised, pool, 1, np.array([0.1, 0.2], np.float32))
+    elif case == "several zero points":
+        set_constant(quantised, pool, 2, np.zeros(8, np.uint8))
     else:
+        pool.input[2] = ""
         del pool.input[4:]
     ops = models.ops(swap(quantised, fuse=True).to_proto())
     assert [op for op in ops if op.startswith("QLinear")] == ["QLinearGlobalAveragePool"]
+
+
+def test_result_on_codes_without_a_zero_point_has_zero():
+    quantised = qlinear_net()
+    pool = next(node for node in quantised.graph.node if node.op_type == "QLinearGlobalAveragePool")
+    expected = models.run_plain(quantised, data_of(quantised))
+    dtype = models.initializer(quantised, pool.input[4]).dtype
+    set_constant(quantised, pool, 4, np.zeros((), dtype))
+    expected = models.run_plain(quantised, data_of(quantised))
+    del pool.input[4:]
+    message = swap(quantised, fuse=True).to_proto()
+    assert "QLinearGlobalAveragePool" not in models.ops(message)
+    (actual,) = models.run_swapped(message, data_of(quantised))
+    np.testing.assert_allclose(actual, expected[0], atol=0.02 * float(np.abs(expected[0]).max()))
+
+
+@pytest.mark.parametrize("bias", [(1, 5), (2, 5), (1,)], ids=str)
+def test_gemm_of_codes_with_another_bias_stays(bias):
+    graph = models.GraphBuilder(4)
+    x = graph.add("Flatten", graph.add("GlobalAveragePool", graph.conv("x", 3, 16, 3)))
+    y = graph.add("Gemm", x, graph.constant(np.ones((16, 5))), graph.constant(np.ones(5)))
+    quantised = models.quantised(graph.model(["n", 3, 9, 7], y), qdq=False, per_channel=True)
+    (gemm,) = (node for node in quantised.graph.node if node.op_type == "QGemm")
+    set_constant(quantised, gemm, 6, np.ones(bias, np.int32))
+    assert "QGemm" in models.ops(swap(quantised, fuse=True).to_proto())
+
+
+def test_operators_on_codes_of_functions_stay():
+    quantised = qlinear_net()
+    pool = next(node for node in quantised.graph.node if node.op_type == "QLinearGlobalAveragePool")
+    inputs = [f"input_{index}" for index in range(len(pool.input))]
+    body = onnx.NodeProto()
+    body.CopyFrom(pool)
+    body.input[:], body.output[:] = inputs, ["result"]
+    opsets = [helper.make_opsetid("com.microsoft", 1)]
+    quantised.functions.append(helper.make_function("own", "Pool", inputs, ["result"], [body], opsets))
+    quantised.opset_import.append(helper.make_opsetid("own", 1))
+    pool.domain, pool.op_type = "own", "Pool"
+    del pool.attribute[:]
+    message = swap(quantised, fuse=True).to_proto()
+    (function,) = message.functions
+    assert [node.op_type for node in function.node] == ["QLinearGlobalAveragePool"]
 
 
 def test_constant_int32_is_dequantised_ahead():

@@ -237,7 +237,10 @@ def test_codes_of_another_quantisation_are_written_by_a_conv_of_one_tap(scales, 
     np.testing.assert_array_equal(models.run_swapped(message, feeds)[1], models.run_plain(original, feeds)[1])
 
 
-@pytest.mark.parametrize("case", ["float16", "a vector for each channel", "two axes", "unknown channels"])
+@pytest.mark.parametrize(
+    "case",
+    ["float16", "a vector for each channel", "two axes", "unknown channels", "no rows", "a constant"],
+)
 def test_other_codes_are_dequantised_and_rounded(case):
     number = np.float16 if case == "float16" else np.float32
     graph = models.QuantisedBuilder(3, 21)
@@ -252,6 +255,9 @@ def test_other_codes_are_dequantised_and_rounded(case):
     numbers = graph.add("Cast", "x", to=helper.np_dtype_to_tensor_dtype(np.dtype(number)))
     if case == "two axes":
         numbers = graph.add("Flatten", numbers)
+    if case == "no rows":
+        bounds = [graph.constant([number], np.int64) for number in (0, 0, 2)]
+        numbers = graph.add("Slice", numbers, *bounds)
     if case == "unknown channels":
         is_kept = graph.add(
             "Greater",
@@ -260,10 +266,37 @@ def test_other_codes_are_dequantised_and_rounded(case):
         )
         numbers = graph.add("Compress", numbers, is_kept, axis=1)
     first, second = quantisation(0.02), quantisation(0.05)
-    y = graph.quantize(graph.dequantize(graph.quantize(numbers, first), first), second)
+    codes = graph.quantize(numbers, first)
+    if case == "a constant":
+        codes = graph.constant(np.arange(6).reshape(1, 3, 2), np.uint8)
+    y = graph.quantize(graph.dequantize(codes, first), second)
     original = graph.model(["n", 3, 8, 12], [conv, y])
     ops = models.ops(swap(original, fuse=True).to_proto())
     assert ops.count("QuantConv") == 1 and ops.count("DequantizeLinear") == 1
+
+
+def test_division_in_the_type_of_the_scale_stays():
+    """From opset 23 on, the scale may have another type than the numbers, and they are divided in its type."""
+    graph = models.QuantisedBuilder(3, 23)
+    source = graph.quantisation(0.05, 100)
+    target = [graph.constant(0.1, np.float16), graph.constant(3, np.uint8)]
+    w, _ = graph.weights((4, 3, 1, 1), per_channel=False)
+    x = graph.dequantize(graph.quantize("x", source), source)
+    original = graph.model(["n", 3, 8, 12], [graph.add("Conv", x, w), graph.quantize(x, target)])
+    ops = models.ops(swap(original, fuse=True).to_proto())
+    assert ops.count("QuantConv") == 1 and ops.count("QuantizeLinear") == 2
+
+
+def test_unnamed_quantisation_is_named_after_its_result():
+    graph = models.QuantisedBuilder(3, 21)
+    source = graph.quantisation(0.05, 100)
+    w, _ = graph.weights((4, 3, 1, 1), per_channel=False)
+    x = graph.dequantize(graph.quantize("x", source), source)
+    y = graph.quantize(x, graph.quantisation(0.1, 100))
+    original = graph.model(["n", 3, 8, 12], [graph.add("Conv", x, w), y])
+    original.graph.node[-2 if original.graph.node[-1].op_type == "Conv" else -1].name = ""
+    (node,) = requantising(swap(original, fuse=True).to_proto())
+    assert y in node.name
 
 
 @pytest.mark.parametrize("activations", [QuantType.QInt8, QuantType.QUInt8], ids=["int8", "uint8"])

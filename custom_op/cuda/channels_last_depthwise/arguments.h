@@ -14,8 +14,8 @@ constexpr int kMaxThreads = 256, kPrepareThreads = 256;
 constexpr int kWordBytes = 4, kVectorBytes = 16;
 constexpr int kStripColumns = 4;  // adjacent outputs of a row that a thread computes together
 
-// `sliding`: words of channels of a tile, rows of x in shared memory for a run, and the least number of
-// strips of a tile, with which each thread of a run copies at most copies_per_row pieces of a row.
+// `sliding`: words of channels of a tile, rows of x in shared memory for a run, and pieces of a row that a
+// thread of a run copies at most. A tile has an even number of strips.
 constexpr int kGroupWords = 16, kGroupBytes = kGroupWords * kWordBytes;
 constexpr int kSlidingStages = 6;
 constexpr int copies_per_row(int stride) { return stride + 1; }

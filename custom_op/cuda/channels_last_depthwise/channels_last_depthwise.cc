@@ -7,11 +7,11 @@
 // pixels of a row to the sums of every row of y that they contribute to. So a pixel is read and converted
 // once for a strip, and a tap once for a run. It needs compute capability 8.0.
 //
-// `row_by_row` takes filters of any shape, dilations, and 1-D and 3-D data, for 16 bytes of channels. For
-// each filter row it loads the pixels that the strip reads, and the row's weights.
+// `row_by_row` takes filters of any other shape, dilations, and 1-D and 3-D data, for 16 bytes of channels.
+// For each filter row it loads the pixels that the strip reads, and the row's weights. Pixels that several
+// strips read come from the multiprocessor's L1 cache.
 //
-// A block's threads are for neighbouring channels, strips and runs. Pixels that several strips read come from
-// the multiprocessor's L1 cache.
+// A block's threads are for neighbouring channels, strips and runs.
 //
 // `prepare` writes the weights as (taps, channels), so that a thread loads those of its channels together;
 // constant weights are prepared once. `row_by_row` without vectors computes one filter per thread. It takes
@@ -21,7 +21,8 @@
 // Accumulators are float32 in precisions tf32 and ieee; only the result is rounded.
 //
 // Limits: float32, float16 and bfloat16; one channel per group, with any number of filters. A pool is a
-// second kernel. Columns of padding are multiplied as zeros, so an infinite weight over them gives NaN.
+// second kernel. Padding is multiplied as zeros where a test would cost more, so an infinite weight over it
+// may give NaN.
 
 #include <algorithm>
 #include <cstdint>

@@ -185,6 +185,7 @@ def swap(
             QuantConv keeps "auto" if the algorithm computes no codes.
         precision: "tf32" or "ieee".
         only: a regular expression; only Convs and MatMuls whose name contains a match are swapped, or fused.
+            Operators on codes are rewritten wherever a quantised Conv is swapped.
         fold: whether to fold the constant biases, scales and batch normalisations after swapped Convs.
         fuse: whether to fold them and also to fuse residuals, activations, poolings and depthwise Convs, for
             Convs that were swapped before, too.
@@ -376,7 +377,7 @@ def swap_selected(
     if pairing:
         fused, _ = fuse_depthwise(swapping.copy, swapping.names, swapping.types, pairing.__contains__, fused)
     # A MatMul is not measured alone: it rounds to TF32 if a Conv may.
-    rounds = any(choice.precision == DEFAULT_PRECISION for choice in choices.values())
+    rounds = not choices or any(choice.precision == DEFAULT_PRECISION for choice in choices.values())
     matmul_choice = NodeChoice(precision=DEFAULT_PRECISION if rounds else "ieee")
     changed = _with_layout(swapping.result(fused), layout, batch, lambda _: matmul_choice)
     return replace(changed, nchw=None)

@@ -13,6 +13,7 @@ from convswap.graph.constants import ConstantWriter
 from convswap.graph.domain import DOMAIN, DOMAIN_VERSION, QUANT_OP, op_name
 from convswap.graph.epilogue import NotFusable
 from convswap.graph.fusion.fuse import Fused
+from convswap.graph.names import name_from_output
 from convswap.graph.quantised.accumulators import Accumulator, AccumulatorReader
 from convswap.graph.quantised.computed_constants import ComputedConstants
 from convswap.graph.quantised.epilogues import Epilogue, EpilogueFinder
@@ -47,7 +48,8 @@ def quantise_convs(
     ConvInteger. The QuantConv also computes the nodes behind it, see `epilogues`. It has the name of the
     convolution, and the place and output of the last of these nodes. Quantisations and constants that nothing
     reads afterwards are removed. QuantizeLinear nodes of one value with equal scales become one. If there are
-    QuantConv nodes, operators that only move elements read codes where they can, see `movements`.
+    QuantConv nodes, operators that only move elements read codes where they can, and a QuantizeLinear of
+    dequantised codes becomes a QuantConv of one tap, see `movements`; these are not in the result.
 
     `names` has a name for every node; `types` knows the values of `model` before the change. A convolution is
     replaced if `is_selected` is true for its name.
@@ -86,7 +88,8 @@ def quantise_convs(
     if chains:
         mover.move()
         for node, chain in mover.requantise():
-            QuantConvWriter(model, {node: node.name or ""}).write(*chain)
+            name = names.get(node) or node.name or name_from_output(node)
+            QuantConvWriter(model, {node: name}).write(*chain)
         model.opset_imports[DOMAIN] = DOMAIN_VERSION
         _dequantise_biases(model)
     return made, tuple(not_quantised)

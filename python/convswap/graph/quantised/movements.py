@@ -159,7 +159,13 @@ class CodeMover:
             quantisation = self._per_tensor(node)
         except NotQuantised:
             return None
-        is_usable = quantisation.dtype in CODE_TYPES and isinstance(axes[1], int)
+        is_constant = self._quantisations.constants.tensor(node.inputs[0]) is not None
+        is_usable = (
+            quantisation.dtype in CODE_TYPES
+            and isinstance(axes[1], int)
+            and 0 not in axes[1:]
+            and not is_constant
+        )
         return (node.inputs[0], quantisation) if is_usable else None
 
     def _requantisation(

@@ -1,7 +1,8 @@
 """Write ONNX Runtime's operators on codes as DequantizeLinear, the operator on numbers, and QuantizeLinear.
 
-That is what these operators compute. ONNX Runtime's CUDA provider has no kernels for them, but for the three
-nodes; and the forms of a quantised Conv's activations, residuals and concatenations are read from these.
+These operators compute the same, up to one step. ONNX Runtime's CUDA provider has no kernels for them, but
+for the three nodes; and the forms of a quantised Conv's activations, residuals and concatenations are read
+from these.
 """
 
 from __future__ import annotations
@@ -47,12 +48,17 @@ _CONCAT = ("com.microsoft", "QLinearConcat")  # the result's scale and zero poin
 def expand_qlinear_ops(model: ir.Model) -> bool:
     """Replace such nodes of `model`, in place; return whether there are any.
 
-    The QuantizeLinear has the name and the result of the node. Nodes that read the same codes share a
-    DequantizeLinear. Left are nodes whose result has no zero point, on which the type of its codes depends,
-    nodes with a scale that is not one constant number, and pools of NHWC data.
+    The last new node has the name and the result of the node. Nodes that read the same codes share a
+    DequantizeLinear. Left are nodes in functions, pools of NHWC data, and nodes with a scale or zero point
+    that is not one constant number; the weights of a QGemm may have several, and its bias is a constant
+    vector.
     """
     expander = _Expander(model)
-    nodes = [node for node in nodes_of(model) if node.op_identifier() not in model.functions]
+    nodes = [
+        node
+        for node in ir.traversal.RecursiveGraphIterator(model.graph)
+        if node.op_identifier() not in model.functions
+    ]
     return any([expander.expand(node) for node in nodes])
 
 
@@ -69,31 +75,40 @@ class _Expander:
         form, graph = _form_of(node), node.graph
         if (node.domain, node.op_type) == _GEMM and isinstance(graph, ir.Graph):
             return self._expand_gemm(node, graph)
-        if form is None or not isinstance(graph, ir.Graph) or len(node.inputs) < form.scale + 2:
+        if form is None or not isinstance(graph, ir.Graph) or len(node.inputs) <= form.scale:
             return False
-        scale, zero_point = node.inputs[form.scale : form.scale + 2]
-        scales = [scale, *(node.inputs[index + 1] for index in form.data)]
-        if zero_point is None or not all(map(self._is_scalar, scales)):
+        inputs = [*node.inputs, None]
+        scales = [inputs[index] for index in (form.scale, *(index + 1 for index in form.data))]
+        zero_points = [inputs[index + 2] for index in form.data]
+        if not all(map(self._is_scalar, scales)):
+            return False
+        if not all(value is None or self._is_scalar(value) for value in zero_points):
+            return False
+        zero_point = inputs[form.scale + 1] or self._zero_like(zero_points[0], node)
+        if not self._is_scalar(zero_point):
             return False
         operands = [self._dequantized(node, graph, index) for index in form.data]
         attributes = [each for each in node.attributes.values() if each.name != "channels_last"]
         numbers = self._insert(form.op, operands, node, graph, attributes)
-        _become(node, "QuantizeLinear", [numbers, scale, zero_point])
+        _become(node, "QuantizeLinear", [numbers, scales[0], zero_point])
         return True
 
     def _expand_gemm(self, node: ir.Node, graph: ir.Graph) -> bool:
         """Replace a QGemm; the scale of its bias is alpha times the scales of its operands."""
         a, a_scale, _, b, b_scale, _, c, y_scale, y_zero_point = [*node.inputs, *[None] * 9][:9]
         scale, scales = self._constants.tensor(a_scale), self._constants.tensor(b_scale)
+        bias = self._constants.tensor(c)
         try:
             alpha, is_transposed = read_float(node, "alpha", 1.0), read_int(node, "transB", 0)
         except NotFusable:
             return False
         if a is None or b is None or scale is None or scale.size > 1 or scales is None:
             return False
-        if (scales.size > 1 and self._opset < _VECTORS_OF_SCALES) or (
-            y_scale is not None and y_zero_point is None
-        ):
+        if scales.size > 1 and self._opset < _VECTORS_OF_SCALES:
+            return False
+        if c is not None and (bias is None or bias.shape.rank() != 1 or scales.size not in (1, bias.size)):
+            return False
+        if y_scale is not None and not (self._is_scalar(y_scale) and self._is_scalar(y_zero_point)):
             return False
         axis = [ir.AttrInt64("axis", 0 if is_transposed else 1)] if scales.size > 1 else []
         operands = [self._dequantized(node, graph, 0), self._dequantized(node, graph, 3, axis)]
@@ -111,9 +126,17 @@ class _Expander:
         _become(node, "QuantizeLinear", [numbers, y_scale, y_zero_point])
         return True
 
-    def _is_scalar(self, scale: ir.Value | None) -> bool:
-        tensor = self._constants.tensor(scale)
+    def _is_scalar(self, value: ir.Value | None) -> bool:
+        tensor = self._constants.tensor(value)
         return tensor is not None and tensor.size == 1
+
+    def _zero_like(self, zero_point: ir.Value | None, node: ir.Node) -> ir.Value | None:
+        """Return a zero of the operand's type, for a result without a zero point."""
+        tensor = self._constants.tensor(zero_point)
+        if tensor is None:
+            return None
+        zero = ir.Tensor(np.zeros((), tensor.dtype.numpy()), dtype=tensor.dtype)
+        return self._writer.add(node, f"{node.name or node.outputs[0].name}/zero_point", zero)
 
     def _dequantized(
         self, node: ir.Node, graph: ir.Graph, index: int, attributes: Sequence[ir.Attr] = ()

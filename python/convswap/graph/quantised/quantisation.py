@@ -87,7 +87,8 @@ class Quantisation:
 
     def codes(self, numbers: np.ndarray) -> np.ndarray:
         """Return the codes of `numbers`, as QuantizeLinear computes them."""
-        rounded = np.rint(numbers.astype(np.float32) / self._along_axis(self.scale, numbers.ndim))
+        with np.errstate(over="ignore"):
+            rounded = np.rint(numbers.astype(np.float32) / self._along_axis(self.scale, numbers.ndim))
         shifted = rounded + self._along_axis(self.zero_point, numbers.ndim)
         return np.clip(shifted, self.lowest, self.highest).astype(self.dtype.numpy())
 
@@ -126,7 +127,15 @@ class Quantisations:
         dtype = self._types.element_type([node.inputs[0]]) if is_dequantize(node) and node.inputs[0] else None
         if is_quantize(node):
             dtype = ir.DataType(output_dtype) if output_dtype else ir.DataType.UINT8
+            self._check_division(node, precision, what)
         return self.read(scale, zero_point, dtype, axis=axis, what=what)
+
+    def _check_division(self, node: ir.Node, precision: int, what: str) -> None:
+        """Raise NotQuantised if numbers are divided by the scale in another type than their own."""
+        number, scale = (self._types.element_type([value]) for value in node.inputs[:2] if value is not None)
+        if not precision and None not in (number, scale) and number != scale:
+            names = " by a scale of ".join(type_name(dtype) for dtype in (number, scale) if dtype is not None)
+            raise NotQuantised(f"{what} are numbers of {names}, which is divided in the type of the scale")
 
     def read(
         self,

@@ -85,7 +85,8 @@ class QuantConvWriter:
             inputs.append(constant("no_residual", np.zeros(0, accumulator.x.dtype.numpy())))
         if sum_values is not None:
             # The scale of the result is in the values, so that the codes are those of QuantizeLinear.
-            inputs.append(constant("sum_values", sum_values / _result_unit(epilogue)))
+            with np.errstate(over="ignore"):
+                inputs.append(constant("sum_values", sum_values / _result_unit(epilogue)))
         return inputs
 
 
