@@ -276,7 +276,7 @@ def test_other_codes_are_dequantised_and_rounded(case):
 
 
 def test_division_in_the_type_of_the_scale_stays():
-    """From opset 23 on, the scale may have another type than the numbers, and they are divided in its type."""
+    """From opset 23 on, a scale may have another type than the numbers, and they are divided in that type."""
     graph = models.QuantisedBuilder(3, 23)
     source = graph.quantisation(0.05, 100)
     target = [graph.constant(0.1, np.float16), graph.constant(3, np.uint8)]
