@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _ARRAYS = (".npy", ".npz")
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+# Pillow's formats of these files. For others, such as EPS, Pillow runs a program, whatever the file's name.
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")
 # First bytes of an .npy file.
 _MAGIC = b"\x93NUMPY"
 
@@ -207,7 +209,7 @@ def _read_image(file: Path, input_: Input) -> npt.NDArray[np.uint8]:
     except ModuleNotFoundError:
         raise ConvswapError("images are read by Pillow, which is missing: pip install pillow") from None
     try:
-        with Image.open(file) as opened_image:
+        with Image.open(file, formats=_FORMATS) as opened_image:
             if opened_image.mode not in _EIGHT_BITS:
                 raise ConvswapError(
                     f"image '{file}' has pixels of mode {opened_image.mode}; give images of 8 bits a "
