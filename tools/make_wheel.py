@@ -6,6 +6,9 @@ cards; --algorithm naive limits them to one algorithm; --dist FOLDER names the o
 The program adds the generic kernels to the wheel that pip builds of this checkout. NVRTC of CUDA 12.9
 compiles them for every generation of cards; drivers of CUDA 12 and 13 load its code. auditwheel determines
 the platform tag. pip installs NVRTC and the tools into build/wheel.
+
+The wheel is for the Python that runs the program, because pybind11 has no stable ABI: call it once for each
+Python. It has a software bill of materials (bill_of_materials.py).
 """
 
 from __future__ import annotations
@@ -19,11 +22,14 @@ import sys
 import zipfile
 from pathlib import Path
 
+from bill_of_materials import write_bill_of_materials
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 FOLDER = REPOSITORY / "build" / "wheel"
 NVRTC = "nvidia-cuda-nvrtc-cu12==12.9.86"
 TOOLS = ("auditwheel>=6", "wheel>=0.45")
-MAX_MEGABYTES = 15
+# The weights of the networks have 9 MB, the kernels 8, the libraries 3.
+MAX_MEGABYTES = 24
 
 
 def main() -> int:
@@ -55,8 +61,9 @@ def main() -> int:
         environment,
     )
     retag(unpacked, name)
+    write_bill_of_materials(unpacked, NVRTC.partition("==")[2])
     options.dist.mkdir(parents=True, exist_ok=True)
-    for old in options.dist.glob("convswap-*.whl"):
+    for old in options.dist.glob(f"convswap-*-cp3{sys.version_info.minor}-*.whl"):
         old.unlink()
     run(
         [sys.executable, "-m", "wheel", "pack", "--dest-dir", str(options.dist), str(unpacked)],

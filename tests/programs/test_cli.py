@@ -48,6 +48,15 @@ def save_model_of(op, path, **attributes):
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), path)
 
 
+def test_names_in_a_model_do_not_control_the_terminal(work_folder, capsys):
+    model = swap_models.two_convs()
+    model.graph.node[0].name = "c\x1b[2J\x9b"
+    onnx.save(model, "model.onnx")
+    assert main(["explain", "model.onnx"]) == 0
+    printed = capsys.readouterr().out
+    assert "c?[2J" in printed and not {"\x1b", "\x9b"} & set(printed)
+
+
 def test_export_lists_the_eight_networks_of_the_course_first(capsys):
     assert main(["export", "--list"]) == 0
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]

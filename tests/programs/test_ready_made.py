@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import json
 import os
 import shutil
 import subprocess
 import sys
+import sysconfig
+import venv
+import zipfile
 from pathlib import Path
 
 import convswap
@@ -113,21 +118,94 @@ def test_ready_made_kernels_of_another_version_are_ignored(package: Path, tmp_pa
 @pytest.mark.slow
 def test_the_wheel_is_installed_and_computes_without_a_compiler(tmp_path: Path) -> None:
     """The wheel of `make wheel`, with one algorithm for one compute capability to save time."""
-    dist, site = tmp_path / "dist", tmp_path / "site"
-    make = [REPOSITORY / "tools" / "make_wheel.py", "--compute-capability", "8.0", "--algorithm", "naive"]
-    make += ["--dist", dist]
-    pip = ["-m", "pip", "install", "--quiet", "--no-deps", "--target", site]
-    built = subprocess.run([sys.executable, *make], capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stdout + built.stderr
-    (wheel,) = dist.glob("convswap-*-manylinux_*_x86_64.whl")
-    installed = subprocess.run([sys.executable, *pip, wheel], capture_output=True, text=True, check=False)
-    assert installed.returncode == 0, installed.stderr
+    wheel = make_wheel(tmp_path / "dist")
+    environment = tmp_path / "environment"
+    site = install(wheel, environment)
+    check_bill_of_materials(wheel)
     # Machine code for the first card, and PTX for a card that is newer than the wheel.
     for capability in (80, 130):
         settings = {"CONVSWAP_NVRTC": tmp_path / "none", "FAKE_CAPABILITY": capability}
         chosen, _ = choose(site, "64,1,28,28", "50,1,5,5", tmp_path, **settings)
         assert chosen == "naive"
     assert not list((tmp_path / "cache").rglob("*.kernel"))
+    # On a host without a card.
+    path = command(environment, "python", "-c", "import convswap; print(convswap.library_path())")
+    assert Path(path.strip()) == site / "convswap" / "libconvswap.so"
+    assert "ok  op library" in command(environment, "convswap", "doctor")
+    data = ["--data", "synthetic", "--images", "4", "--device", "cpu", "--no-layers"]
+    assert "agree" in command(environment, "convswap", "compare", "ece408-2019sp", *data)
+
+
+def make_wheel(dist: Path) -> Path:
+    make = [REPOSITORY / "tools" / "make_wheel.py", "--compute-capability", "8.0", "--algorithm", "naive"]
+    built = subprocess.run(
+        [sys.executable, *make, "--dist", dist], capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    (wheel,) = dist.glob("convswap-*-manylinux_*_x86_64.whl")
+    return wheel
+
+
+def install(wheel: Path, environment: Path) -> Path:
+    """Install the wheel into a new virtual environment; return its folder of packages.
+
+    The environment has the packages of this one behind its own, because downloading them takes minutes.
+    """
+    venv.create(environment, symlinks=True)
+    (site,) = environment.glob("lib/python3.*/site-packages")
+    (site / "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    python = environment / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", "--no-deps"]
+    installed = subprocess.run(
+        [*pip, "--force-reinstall", wheel], capture_output=True, text=True, check=False
+    )
+    assert installed.returncode == 0, installed.stderr
+    return site
+
+
+def command(environment: Path, program: str, *arguments: str) -> str:
+    """Return the output of a program of the environment, without a card or a compiler on the path."""
+    settings = {
+        "PATH": environment / "bin",
+        "CUDA_VISIBLE_DEVICES": "",
+        "CONVSWAP_NVRTC": environment / "none",
+    }
+    result = subprocess.run(
+        [environment / "bin" / program, *arguments],
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def check_bill_of_materials(wheel: Path) -> None:
+    """Every compiled file of the wheel is in its bill, with its hash; what others wrote has a licence."""
+    with zipfile.ZipFile(wheel) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()}
+    (bill,) = (
+        json.loads(text) for name, text in contents.items() if name.endswith("/sboms/convswap.cdx.json")
+    )
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    files = {each["name"]: each["hashes"] for each in bill["components"] if each["type"] == "file"}
+    compiled = {
+        name: data for name, data in contents.items() if data.startswith((b"\x7fELF", b"convswap pack"))
+    }
+    assert len(compiled) == 3 and files == {
+        name: [{"alg": "SHA-256", "content": hashlib.sha256(data).hexdigest()}]
+        for name, data in compiled.items()
+    }
+    others = [each for each in bill["components"] if each["type"] == "library"]
+    assert all(each["licenses"] and each["version"] != "unknown" for each in others)
+    # The dependencies refer to components, and every part of others is in a file.
+    references = {each["bom-ref"] for each in bill["components"]} | {bill["metadata"]["component"]["bom-ref"]}
+    assert {each["ref"] for each in bill["dependencies"]} <= references
+    used = {part for each in bill["dependencies"] for part in each["dependsOn"]}
+    assert used == {each["bom-ref"] for each in bill["components"]}
+    licences = {Path(name).name for name in contents if "/licenses/" in name}
+    assert licences == {"LICENSE", "pybind11.txt", "onnxruntime.txt"}
 
 
 def test_an_algorithm_without_generic_kernels_is_refused(tmp_path: Path) -> None:

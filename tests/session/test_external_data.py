@@ -230,6 +230,18 @@ def test_an_absolute_location_is_refused_even_for_a_linked_model(tmp_path):
     assert "is outside the base directory" in refusal(path)
 
 
+@pytest.mark.parametrize("use", [swap, lambda model: convswap.compare(model, device="cpu")])
+def test_a_message_reads_external_data_of_the_current_folder_alone(use, tmp_path, monkeypatch):
+    path = with_external_data(conv_model(domain=""), tmp_path / "model")
+    (tmp_path / "secret.bin").write_bytes((tmp_path / "model" / "data.bin").read_bytes())
+    monkeypatch.chdir(path.parent)
+    use(onnx.load(path, load_external_data=False))
+    for location in ("../secret.bin", os.fspath(tmp_path / "secret.bin")):
+        with_location(path, location)
+        with pytest.raises(ConvswapError, match="is outside the base directory"):
+            use(onnx.load(path, load_external_data=False))
+
+
 def test_links_that_lead_in_a_circle_are_a_missing_file(tmp_path):
     path = hub_cache(tmp_path, conv_model(domain=""))
     (tmp_path / "blobs" / "bbbb").unlink()

@@ -278,6 +278,13 @@ def test_images_become_numbers_by_scale_mean_and_std(tmp_path):
     )
 
 
+def test_a_file_for_which_pillow_would_run_a_program_is_refused_whatever_its_name(tmp_path):
+    # Pillow runs Ghostscript for EPS files.
+    Image.new("RGB", (6, 4)).save(tmp_path / "a.eps")
+    (tmp_path / "a.eps").rename(tmp_path / "a.png")
+    assert "a.png': cannot identify image file" in message(tmp_path)
+
+
 def test_images_in_grey_and_with_opacity_become_what_the_input_takes(tmp_path):
     save_image(tmp_path / "a.png", mode="RGBA", value=(255, 255, 255, 9))
     save_image(tmp_path / "b.png", mode="L", value=51)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,8 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
+from rich.segment import Segment
 from rich.text import Text
 
 from convswap.errors import ConvswapError
@@ -21,12 +23,24 @@ from convswap.progress import Progress
 
 WIDTH_WITHOUT_TERMINAL = 120
 
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+
 # Makes the content of a result file; called only if the file was asked for.
 Content = Callable[[], str | bytes]
 
 
 class _Console(Console):
-    """A console that leaves a closed pipe to `main`; rich's class would exit with status 1."""
+    """A console that shows control characters of names in models as "?", so that none controls the terminal.
+
+    A closed pipe is left to `main`; rich's class would exit with status 1.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                yield Segment(_CONTROL_CHARACTERS.sub("?", segment.text), segment.style)
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
@@ -48,7 +62,7 @@ def progress_line() -> Iterator[Progress]:
     if not sys.stderr.isatty():
         yield lambda text: print(f"convswap: {text}", file=sys.stderr, flush=True)
         return
-    with Live(Text("starting"), console=Console(stderr=True), auto_refresh=False, transient=True) as line:
+    with Live(Text("starting"), console=_Console(stderr=True), auto_refresh=False, transient=True) as line:
         yield lambda text: line.update(Text(text), refresh=True)
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+# Pillow's formats of these files. For others, such as EPS, Pillow runs a program, whatever the file's name.
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")
 # Pillow's modes by the number of channels: grey and colour.
 PICTURE_MODES = {1: "L", 3: "RGB"}
 # Pillow's modes with at most 8 bits per channel. Pillow converts only these to grey and colour.
@@ -35,7 +37,8 @@ def read_picture(source: str | PathLike[str] | bytes, name: str, mode: str, *, r
     except ModuleNotFoundError:
         raise ConvswapError("images are read by Pillow, which is missing: pip install pillow") from None
     try:
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as opened_image:
+        file = io.BytesIO(source) if isinstance(source, bytes) else source
+        with Image.open(file, formats=_FORMATS) as opened_image:
             if opened_image.mode not in _EIGHT_BITS:
                 raise ConvswapError(
                     f"image '{name}' has pixels of mode {opened_image.mode}; give images of 8 bits a "

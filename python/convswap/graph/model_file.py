@@ -81,7 +81,23 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
     # A file of another format may decode by chance: no field of a model's protobuf message is required.
     if not proto.HasField("graph") and (other := _other_format(file)):
         raise ConvswapError(f"'{file}' is not an ONNX model: {other}")
-    model = model_from_proto(proto, name=f"'{file}'", base_dir=file.absolute().parent)
+    return _with_checked_data(
+        model_from_proto(proto, name=f"'{file}'", base_dir=file.absolute().parent), file
+    )
+
+
+def model_from_message(message: onnx.ModelProto) -> ir.Model:
+    """Return a message of the user's, whose external data lie in the current folder, as `load_model` does.
+
+    Raises:
+        ConvswapError: as for `model_from_proto`, or the external data are missing, too short, or outside the
+            current folder.
+    """
+    return _with_checked_data(model_from_proto(message, base_dir="."), Path("the model"))
+
+
+def _with_checked_data(model: ir.Model, file: Path) -> ir.Model:
+    """Check the external data of `model`, which was read from `file`, and follow links to them."""
     try:
         follow_links(model, file)
         check_external_data(model, file)

@@ -32,7 +32,7 @@ from convswap.graph.fusion.fuse import Fused, NotFused, Stage, fuse_convs
 from convswap.graph.layout.choose import LAYOUTS, LayoutChange, change_layouts
 from convswap.graph.layout.costs import ConversionCosts, Costs, EstimatedCosts
 from convswap.graph.layout.matmuls import replace_matmuls
-from convswap.graph.model_file import load_model, model_from_proto, not_a_model, save_model
+from convswap.graph.model_file import load_model, model_from_message, not_a_model, save_model
 from convswap.graph.names import name_from_output, name_pattern, node_names
 from convswap.graph.quantised.convert import LeftQuantised, quantise_convs
 from convswap.graph.quantised.qlinear import expand_qlinear_ops
@@ -484,7 +484,7 @@ def _load_copy(
     if isinstance(model, onnx.ModelProto):
         # The copy shares tensors with the caller's message, and inlining functions may rename tensors.
         proto = copy_of(model) if model.functions else model
-        return model_from_proto(proto), "the model", None
+        return model_from_message(proto), "the model", None
     if isinstance(model, ir.Model):
         try:
             return model.clone(), "the model", None

@@ -15,7 +15,13 @@ from convswap.data import datasets
 from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.export import export_network
 from convswap.graph.external_weights import lift_large_constants, split_model
-from convswap.graph.model_file import load_model, model_from_proto, model_path, path_exists
+from convswap.graph.model_file import (
+    load_model,
+    model_from_message,
+    model_from_proto,
+    model_path,
+    path_exists,
+)
 from convswap.graph.plain_model import count_swapped, plain_model
 from convswap.inputs.feeds import (
     Feeds,
@@ -130,7 +136,7 @@ def open_model(model: UserModel, data: str | None = None) -> tuple[str, ir.Model
         ConvswapError: there is no such network or file.
     """
     if isinstance(model, onnx.ModelProto):
-        title, loaded = model.graph.name or "the model", model_from_proto(model)
+        title, loaded = model.graph.name or "the model", model_from_message(model)
     elif isinstance(model, str) and model in ALL_NETWORKS:
         title, loaded = model, model_from_proto(export_network(model, data=data))
     else:
