@@ -32,7 +32,7 @@ CONVSWAP_HOST_DEVICE inline float reciprocal(float x) {
 CONVSWAP_HOST_DEVICE inline double reciprocal(double x) { return 1 / x; }
 
 // x times the distribution function of the normal distribution. On the card by formula 7.1.26 of Abramowitz
-// and Stegun, "Handbook of Mathematical Functions" (1964), whose erf is off by at most 1.5e-7: 16
+// and Stegun, "Handbook of Mathematical Functions" (1964), whose erf is off by at most 1.5e-7: 15
 // instructions without a branch.
 CONVSWAP_HOST_DEVICE inline float gelu(float x) {
 #ifdef __CUDA_ARCH__

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from convswap.errors import ConvswapError
 from convswap.evaluation.records import KeptRecords, merged, record_of
 from convswap.evaluation.samples import Block
 
@@ -57,3 +58,19 @@ def test_samples_without_finite_scores_have_no_class_and_are_kept(tmp_path):
     KeptRecords(tmp_path / "kept", {"batch": 4}).save(Block(3, 0, 4), found)
     again = KeptRecords(tmp_path / "kept", {"batch": 4})
     assert again.load([Block(2, 0, 4), Block(3, 0, 4)]) == {Block(3, 0, 4): found}
+
+
+@pytest.mark.parametrize("content", ["[1]", "null", "7", "{"])
+def test_a_folder_that_is_no_evaluations_is_refused_in_one_line(content, tmp_path):
+    (tmp_path / "evaluation.json").write_text(content)
+    with pytest.raises(ConvswapError, match="cannot keep results in .*; give --resume a new folder"):
+        KeptRecords(tmp_path, {"batch": 4})
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"counts": {}, "run": {}, "largest": [7]}'])
+def test_a_damaged_record_is_computed_again(content, tmp_path):
+    store, block = KeptRecords(tmp_path, {"batch": 4}), Block(0, 0, 4)
+    store.save(block, record(0, 4))
+    (file,) = tmp_path.glob("block-*.json")
+    file.write_text(content)
+    assert store.load([block]) == {}

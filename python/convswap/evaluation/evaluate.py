@@ -155,7 +155,7 @@ def _prepared(model: UserModel, data: str, options: EvaluateOptions) -> tuple[Jo
         notes.append(f"on the CPU, against the default CPU provider: {device.reason}")
     if samples.class_names and data not in DATA:
         notes.append(
-            f"the {len(samples.class_names)} folders are the classes from 0 on, in the order of names"
+            f"the folders are the classes from 0 to {len(samples.class_names) - 1}, in the order of names"
         )
     named = ("precision", "algorithm", "fuse", "layout", "against", "preprocess")
     return job, {

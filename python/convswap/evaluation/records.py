@@ -125,8 +125,8 @@ class KeptRecords:
             folder.mkdir(parents=True, exist_ok=True)
             if all(file.name.startswith(".") for file in folder.iterdir()):
                 write_text(path, json.dumps(key, indent=1))
-            kept = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            kept = dict(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, TypeError, ValueError) as error:
             raise ConvswapError(
                 f"cannot keep results in '{folder}': {getattr(error, 'strerror', None) or error}; give "
                 "--resume a new folder, or one of an evaluation"
@@ -144,10 +144,10 @@ class KeptRecords:
         for block in blocks:
             try:
                 values = json.loads(self._path(block).read_text(encoding="utf-8"))
-            except (OSError, ValueError):  # The block is computed again.
+                largest = tuple(Difference(*item) for item in values.pop("largest"))
+                records[block] = Record(**values, largest=largest)
+            except (OSError, AttributeError, KeyError, TypeError, ValueError):  # The block is computed again.
                 continue
-            largest = tuple(Difference(*item) for item in values.pop("largest"))
-            records[block] = Record(**values, largest=largest)
         return records
 
     def save(self, block: Block, record: Record) -> None:
