@@ -63,7 +63,7 @@ def test_samples_without_finite_scores_have_no_class_and_are_kept(tmp_path):
 @pytest.mark.parametrize("content", ["[1]", "null", "7", "{"])
 def test_a_folder_that_is_no_evaluations_is_refused_in_one_line(content, tmp_path):
     (tmp_path / "evaluation.json").write_text(content)
-    with pytest.raises(ConvswapError, match="cannot keep results in .*; give --resume a new folder"):
+    with pytest.raises(ConvswapError, match=r"cannot keep results in .*; give --resume a new folder"):
         KeptRecords(tmp_path, {"batch": 4})
 
 

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from convswap.graph.domain import type_name
 from convswap.graph.epilogue import NotFusable, read_int
 from convswap.graph.fusion.folding import per_channel_values
+from convswap.graph.layout.axes import RANKS
 from convswap.graph.quantised.quantisation import (
     NotQuantised,
     Quantisation,
@@ -25,7 +26,6 @@ from convswap.graph.quantised.quantisation import (
 from convswap.graph.value_types import ValueTypes
 
 FLOAT_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
-_RANKS = range(3, 6)
 # The names of codes in messages.
 _DATA, _WEIGHTS = "its data", "its weights"
 # Sums are int32.
@@ -241,7 +241,7 @@ class AccumulatorReader:
 
 def _shifted(codes: np.ndarray, quantisation: Quantisation, value: ir.Value | None) -> Weights:
     """Return weights with the zero point 0. `value` has `codes` in the model."""
-    if codes.ndim not in _RANKS:
+    if codes.ndim not in RANKS:
         raise NotQuantised(f"its weights have rank {codes.ndim}; QuantConv computes ranks 3, 4 and 5")
     if quantisation.axis is not None and quantisation.axis % codes.ndim != 0:
         raise NotQuantised(f"its weights have a scale for each index of axis {quantisation.axis}; expected 0")
