@@ -28,6 +28,9 @@ from onnxruntime.quantization import QuantType
 SHARE_OF_STEPS = 1e-3
 # Relative to the largest number: sums of float32.
 FLOAT_TOLERANCE = 2e-6
+# The same, where codes in front of it may differ by a step: a step is 0.4 % of a range, and there are up to
+# four roundings.
+CODES_TOLERANCE = 0.02
 FORMATS = [pytest.param(True, id="qdq"), pytest.param(False, id="qoperator")]
 QUANTISATIONS = {
     "int8": {},
@@ -395,7 +398,7 @@ def test_float16_model_gives_float16_numbers():
     feeds = data_of(original)
     expected, actual = models.run_plain(original, feeds)[0], models.run_swapped(message, feeds)[0]
     assert actual.dtype == np.float16
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=0.02 * float(np.abs(expected).max()))
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=CODES_TOLERANCE * float(np.abs(expected).max()))
 
 
 def test_conv_integer_with_a_constant_scale_gives_numbers():
@@ -1012,7 +1015,7 @@ def test_gemm_of_codes_becomes_one_of_numbers(transposed, bias, ends_in_codes, p
     (actual,), (expected,) = (
         models.run_swapped(result.to_proto(), feeds), models.run_plain(quantised, feeds)
     )  # fmt: skip
-    np.testing.assert_allclose(actual, expected, atol=0.02 * float(np.abs(expected).max()))
+    np.testing.assert_allclose(actual, expected, atol=CODES_TOLERANCE * float(np.abs(expected).max()))
 
 
 def set_constant(model: onnx.ModelProto, node: onnx.NodeProto, index: int, array: np.ndarray) -> None:
@@ -1050,7 +1053,7 @@ def test_result_on_codes_without_a_zero_point_has_zero():
     message = swap(quantised, fuse=True).to_proto()
     assert "QLinearGlobalAveragePool" not in models.ops(message)
     (actual,) = models.run_swapped(message, data_of(quantised))
-    np.testing.assert_allclose(actual, expected[0], atol=0.02 * float(np.abs(expected[0]).max()))
+    np.testing.assert_allclose(actual, expected[0], atol=CODES_TOLERANCE * float(np.abs(expected[0]).max()))
 
 
 @pytest.mark.parametrize("bias", [(1, 5), (2, 5), (1,)], ids=str)
