@@ -1045,7 +1045,6 @@ def test_other_operators_on_codes_stay(case):
 def test_result_on_codes_without_a_zero_point_has_zero():
     quantised = qlinear_net()
     pool = next(node for node in quantised.graph.node if node.op_type == "QLinearGlobalAveragePool")
-    expected = models.run_plain(quantised, data_of(quantised))
     dtype = models.initializer(quantised, pool.input[4]).dtype
     set_constant(quantised, pool, 4, np.zeros((), dtype))
     expected = models.run_plain(quantised, data_of(quantised))
