@@ -81,13 +81,16 @@ class RowCopies {
 };
 
 // A thread has the taps of a word of channels in registers, and goes down the rows of x: it adds each row to
-// the sums of all rows of y that the row contributes to. Those are at most kRing. The sums of row r of the
-// run are in place r modulo kRing.
+// the sums of all rows of y that the row contributes to. Those are at most kRing.
 template <typename T, int kSize, int kStride>
 __global__ void __launch_bounds__(kMaxThreads, min_sliding_blocks(kSize))
     sliding(const __grid_constant__ Arguments<T> a) {
   constexpr int kChannels = kWordBytes / int(sizeof(T));
   constexpr int kRing = (kSize + kStride - 1) / kStride;
+  // Rows of y that a step of the loop finishes. With kRing of them no sums would have to move to other
+  // registers, but 7x7 taps are then 110 KB of code, and a kernel that follows another one waits for its
+  // code.
+  constexpr int kPhases = kSize == 3 ? kRing : 2;
   constexpr int kPixels = (kStripColumns - 1) * kStride + kSize;
   using Vector = ChannelVector<T, kChannels>;
   using Layout = RowLayout<kStride>;
@@ -117,7 +120,14 @@ __global__ void __launch_bounds__(kMaxThreads, min_sliding_blocks(kSize))
   unsigned stage = 0, last_stage = (kSlidingStages - 1) * stage_bytes;  // that is read, and the one before it
   // With few taps a test costs more than products that nobody needs.
   constexpr bool kSkipsOutside = kSize > 3;
-  float accumulators[kRing][kStripColumns * kChannels] = {};
+  // The sums of the rows of y in progress are kRing neighbours, the newest row first.
+  constexpr int kSums = kRing + kPhases - 1, kStripSums = kStripColumns * kChannels;
+  float accumulators[kSums][kStripSums];
+#pragma unroll
+  for (auto& sums : accumulators) {
+#pragma unroll
+    for (int i = 0; i < kStripSums; ++i) sums[i] = bias[i % kChannels];
+  }
   // The two strips of a run are a warp.
   const bool run_is_warp = a.tile_strips.divisor == 2;
   const int columns_left = place.exists ? a.output_width - place.column : 0;
@@ -128,11 +138,10 @@ __global__ void __launch_bounds__(kMaxThreads, min_sliding_blocks(kSize))
 #pragma unroll 1
   while (finished < a.run_rows) {
 #pragma unroll
-    for (int phase = 0; phase < kRing; ++phase, ++finished, element += row_elements) {
+    for (int phase = 0; phase < kPhases; ++phase, ++finished, element += row_elements) {
+      float (*const sums)[kStripSums] = accumulators + kPhases - 1 - phase;
       Residual<T, kChannels> residual{};
       if (a.z != nullptr && is_inside(finished, place.rows)) residual.load(a, columns_left, element);
-#pragma unroll
-      for (int i = 0; i < kStripColumns * kChannels; ++i) accumulators[phase][i] = bias[i % kChannels];
 #pragma unroll
       for (int m = 0; m < kStride; ++m, ++row) {
         cp_async_wait_group<kSlidingStages - 2>();
@@ -158,12 +167,18 @@ __global__ void __launch_bounds__(kMaxThreads, min_sliding_blocks(kSize))
           if (m + d * kStride >= kSize) continue;
           // The first and the last rows of x also belong to rows of y outside the run.
           if (kSkipsOutside && !is_inside(finished + kRing - 1 - d, place.rows)) continue;
-          add_row<kSize, kStride, kChannels>(pixels, taps[m + d * kStride],
-                                             accumulators[(phase + kRing - d) % kRing]);
+          add_row<kSize, kStride, kChannels>(pixels, taps[m + d * kStride], sums[d]);
         }
       }
       if (is_inside(finished, place.rows)) {
-        store_results<kChannels>(a, columns_left, element, residual, accumulators[(phase + 1) % kRing]);
+        store_results<kChannels>(a, columns_left, element, residual, sums[kRing - 1]);
+      }
+    }
+#pragma unroll
+    for (int d = kSums - 1; d >= 0; --d) {
+#pragma unroll
+      for (int i = 0; i < kStripSums; ++i) {
+        accumulators[d][i] = d < kPhases ? bias[i % kChannels] : accumulators[d - kPhases][i];
       }
     }
   }
