@@ -432,9 +432,9 @@ __device__ inline void set_to_initial(const ThreadFilters<Element>& filters,
 
 // Adds the residual, applies the activation, and writes the accumulators as rows of 64 filters to the staged
 // result chunk, which has the residual.
-template <typename Element, int kAccumulatorTiles>
+template <typename Element, int kAccumulatorTiles, typename Activate>
 __device__ inline void stage_results(const Arguments<Element>& problem, unsigned char* staged,
-                                     const float (&accumulators)[kAccumulatorTiles][4]) {
+                                     const float (&accumulators)[kAccumulatorTiles][4], Activate activate) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
   // Matrix i of a lane's four: filters 8 (i % 2) to 8 (i % 2) + 7 of the warp at the positions of accumulator
   // tile i / 2 of a pair.
@@ -465,7 +465,7 @@ __device__ inline void stage_results(const Arguments<Element>& problem, unsigned
         values[2 * i + 1] += unpack_high<Element>(residual[i]);
       }
     }
-    if (problem.has_activation) apply_activation(problem.epilogue_params, values);
+    activate(values);
     unsigned words[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) words[i] = pack_rounded<Element>(values[2 * i], values[2 * i + 1]);
@@ -475,9 +475,9 @@ __device__ inline void stage_results(const Arguments<Element>& problem, unsigned
 
 // The same for float32: a warp has half of the 32 filters of a result chunk. The stores have no bank
 // conflicts where positions are neighbouring outputs: lanes write two neighbouring units of every other row.
-template <int kAccumulatorTiles>
+template <int kAccumulatorTiles, typename Activate>
 __device__ inline void stage_results(const Arguments<float>& problem, unsigned char* staged,
-                                     const float (&accumulators)[kAccumulatorTiles][4]) {
+                                     const float (&accumulators)[kAccumulatorTiles][4], Activate activate) {
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 2;
   const SharedAddress tile = shared_address(staged) + lane / 4 % 4 * 4;
   const SharedAddress discard = shared_address(shared_memory_at(problem.shared.discard)) + lane * 4;
@@ -497,7 +497,7 @@ __device__ inline void stage_results(const Arguments<float>& problem, unsigned c
       values[i] = accumulators[t][i];
       if (problem.z != nullptr) values[i] += load_shared_at(addresses[i]);
     }
-    if (problem.has_activation) apply_activation(problem.epilogue_params, values);
+    activate(values);
 #pragma unroll
     for (int i = 0; i < 4; ++i) store_shared_at(addresses[i], __float_as_uint(values[i]));
   }
@@ -778,7 +778,9 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
               break;
           }
         } else {
-          stage_results(problem, chunk, accumulators);
+          dispatch_any_activation(problem.epilogue_params, problem.has_activation, [&](auto activate) {
+            stage_results(problem, chunk, accumulators, activate);
+          });
         }
       }
       fence_proxy_async();

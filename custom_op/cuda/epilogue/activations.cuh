@@ -62,6 +62,24 @@ __device__ inline void dispatch_activation(const EpilogueParams& params, ForEach
   }
 }
 
+// Dispatches once on any activation or none, and calls `for_each` with the functor that applies it. Kernels
+// with many results in registers, whose code is unrolled, jump over the other activations' code only once.
+template <typename ForEach>
+__device__ inline void dispatch_any_activation(const EpilogueParams& params, bool has_activation,
+                                               ForEach for_each) {
+  const Epilogue& epilogue = params.epilogue;
+  if (!has_activation) {
+    for_each([](auto&) {});
+  } else if (params.only_clamps || epilogue.activation == Activation::silu ||
+             epilogue.activation == Activation::hard_swish) {
+    dispatch_activation(params, for_each);
+  } else if (epilogue.activation == Activation::gelu) {
+    for_each([&](auto& values) { activate_inlined<Activation::gelu>(epilogue, values); });
+  } else {
+    for_each([&](auto& values) { activate_values(epilogue, values); });
+  }
+}
+
 // Applies any activation.
 template <int kCount>
 __device__ inline void apply_activation(const EpilogueParams& params, float (&values)[kCount]) {
