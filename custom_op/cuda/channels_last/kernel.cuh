@@ -430,76 +430,126 @@ __device__ inline void set_to_initial(const ThreadFilters<Element>& filters,
   }
 }
 
-// Adds the residual, applies the activation, and writes the accumulators as rows of 64 filters to the staged
-// result chunk, which has the residual.
-template <typename Element, int kAccumulatorTiles, typename Activate>
-__device__ inline void stage_results(const Arguments<Element>& problem, unsigned char* staged,
-                                     const float (&accumulators)[kAccumulatorTiles][4], Activate activate) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
-  // Matrix i of a lane's four: filters 8 (i % 2) to 8 (i % 2) + 7 of the warp at the positions of accumulator
-  // tile i / 2 of a pair.
-  const int matrix = lane / 8;
-  const SharedAddress tile = shared_address(staged);
-  const SharedAddress discard =
-      shared_address(shared_memory_at(problem.shared.discard)) + static_cast<unsigned>(lane % 8) * 16;
-  const short* const result_rows = shared_memory_at(problem.shared.result_rows);
+// Applies the activation to all results, so that the code that runs is in one piece.
+template <typename Element, int kAccumulatorTiles>
+__device__ inline void activate_results(const Arguments<Element>& problem,
+                                        float (&accumulators)[kAccumulatorTiles][4]) {
+  dispatch_any_activation(problem.epilogue_params, [&](auto activate) {
+#pragma unroll
+    for (auto& values : accumulators) activate(values);
+  });
+}
+
+// Where a lane's results are in a staged result chunk with rows of 64 filters.
+template <typename Element>
+class StagedResults {
+ public:
+  __device__ StagedResults(const Arguments<Element>& problem, unsigned char* staged)
+      : result_rows_(shared_memory_at(problem.shared.result_rows)),
+        tile_(shared_address(staged)),
+        discard_(shared_address(shared_memory_at(problem.shared.discard)) + threadIdx.x % 8 * 16) {}
+
+  // The row, of the lane's matrix, of the four matrices of accumulator tiles t and t + 1. Matrix i has
+  // filters 8 (i % 2) to 8 (i % 2) + 7 of the warp at the positions of tile t + i / 2. Without a second tile
+  // its matrices are discarded.
+  __device__ SharedAddress matrix_row(int t, bool has_second) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
+    const int matrix = lane / 8;
+    const int position = (t + matrix / 2) * kAccumulatorTileColumns + lane % 8;
+    const int row = matrix / 2 == 0 || has_second ? result_rows_[position] : kNoOutput;
+    return row == kNoOutput ? discard_ : tile_ + swizzled(row, static_cast<unsigned>(warp * 2 + matrix % 2));
+  }
+
+ private:
+  const short* const result_rows_;
+  const SharedAddress tile_, discard_;
+};
+
+// Adds the residual, which is in the staged result chunk.
+template <typename Element, int kAccumulatorTiles>
+__device__ inline void add_residual(const Arguments<Element>& problem, unsigned char* staged,
+                                    float (&accumulators)[kAccumulatorTiles][4]) {
+  const StagedResults<Element> results(problem, staged);
 #pragma unroll
   for (int t = 0; t < kAccumulatorTiles; t += 2) {
-    // An odd last tile is stored twice: the second time it is discarded.
     const bool has_second = t + 1 < kAccumulatorTiles;
-    const int position = (t + matrix / 2) * kAccumulatorTileColumns + lane % 8;
-    const int row = matrix / 2 == 0 || has_second ? result_rows[position] : kNoOutput;
-    const SharedAddress address =
-        row == kNoOutput ? discard : tile + swizzled(row, static_cast<unsigned>(warp * 2 + matrix % 2));
-    float values[8];
+    unsigned residual[4];
+    load_transposed_matrices(residual, results.matrix_row(t, has_second));
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      values[i] = accumulators[has_second ? t + i / 4 : t][i % 4];
+    for (int i = 0; i < (has_second ? 4 : 2); ++i) {
+      accumulators[t + i / 2][i % 2 * 2] += unpack_low<Element>(residual[i]);
+      accumulators[t + i / 2][i % 2 * 2 + 1] += unpack_high<Element>(residual[i]);
     }
-    if (problem.z != nullptr) {
-      unsigned residual[4];
-      load_transposed_matrices(residual, address);
+  }
+}
+
+// Writes the results to the staged result chunk.
+template <typename Element, int kAccumulatorTiles>
+__device__ inline void stage_results(const Arguments<Element>& problem, unsigned char* staged,
+                                     const float (&accumulators)[kAccumulatorTiles][4]) {
+  const StagedResults<Element> results(problem, staged);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        values[2 * i] += unpack_low<Element>(residual[i]);
-        values[2 * i + 1] += unpack_high<Element>(residual[i]);
-      }
-    }
-    activate(values);
+  for (int t = 0; t < kAccumulatorTiles; t += 2) {
+    const bool has_second = t + 1 < kAccumulatorTiles;
     unsigned words[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) words[i] = pack_rounded<Element>(values[2 * i], values[2 * i + 1]);
-    store_transposed_matrices(address, words);
+    for (int i = 0; i < 4; ++i) {
+      const float (&values)[4] = accumulators[has_second ? t + i / 2 : t];
+      words[i] = pack_rounded<Element>(values[i % 2 * 2], values[i % 2 * 2 + 1]);
+    }
+    store_transposed_matrices(results.matrix_row(t, has_second), words);
   }
 }
 
 // The same for float32: a warp has half of the 32 filters of a result chunk. The stores have no bank
 // conflicts where positions are neighbouring outputs: lanes write two neighbouring units of every other row.
-template <int kAccumulatorTiles, typename Activate>
-__device__ inline void stage_results(const Arguments<float>& problem, unsigned char* staged,
-                                     const float (&accumulators)[kAccumulatorTiles][4], Activate activate) {
-  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 2;
-  const SharedAddress tile = shared_address(staged) + lane / 4 % 4 * 4;
-  const SharedAddress discard = shared_address(shared_memory_at(problem.shared.discard)) + lane * 4;
-  const short* const result_rows = shared_memory_at(problem.shared.result_rows);
+template <>
+class StagedResults<float> {
+ public:
+  __device__ StagedResults(const Arguments<float>& problem, unsigned char* staged)
+      : result_rows_(shared_memory_at(problem.shared.result_rows)),
+        tile_(shared_address(staged) + threadIdx.x % 32 / 4 % 4 * 4),
+        discard_(shared_address(shared_memory_at(problem.shared.discard)) + threadIdx.x % 32 * 4) {}
+
+  // The addresses of a lane's accumulators of a tile.
+  __device__ void find(int tile, SharedAddress (&addresses)[4]) const {
+    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 2;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = result_rows_[tile * kAccumulatorTileColumns + static_cast<int>(lane) % 4 * 2 + i];
+      addresses[i] = row == kNoOutput ? discard_ : tile_ + swizzled(row, warp * 4 + lane / 16);
+      addresses[2 + i] = addresses[i] ^ 32;  // eight filters, two units, further on
+    }
+  }
+
+ private:
+  const short* const result_rows_;
+  const SharedAddress tile_, discard_;
+};
+
+template <int kAccumulatorTiles>
+__device__ inline void add_residual(const Arguments<float>& problem, unsigned char* staged,
+                                    float (&accumulators)[kAccumulatorTiles][4]) {
+  const StagedResults<float> results(problem, staged);
 #pragma unroll
   for (int t = 0; t < kAccumulatorTiles; ++t) {
     SharedAddress addresses[4];
+    results.find(t, addresses);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int row = result_rows[t * kAccumulatorTileColumns + static_cast<int>(lane) % 4 * 2 + i];
-      addresses[i] = row == kNoOutput ? discard : tile + swizzled(row, warp * 4 + lane / 16);
-      addresses[2 + i] = addresses[i] ^ 32;  // eight filters, two units, further on
-    }
-    float values[4];
+    for (int i = 0; i < 4; ++i) accumulators[t][i] += load_shared_at(addresses[i]);
+  }
+}
+
+template <int kAccumulatorTiles>
+__device__ inline void stage_results(const Arguments<float>& problem, unsigned char* staged,
+                                     const float (&accumulators)[kAccumulatorTiles][4]) {
+  const StagedResults<float> results(problem, staged);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      values[i] = accumulators[t][i];
-      if (problem.z != nullptr) values[i] += load_shared_at(addresses[i]);
-    }
-    activate(values);
+  for (int t = 0; t < kAccumulatorTiles; ++t) {
+    SharedAddress addresses[4];
+    results.find(t, addresses);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) store_shared_at(addresses[i], __float_as_uint(values[i]));
+    for (int i = 0; i < 4; ++i) store_shared_at(addresses[i], __float_as_uint(accumulators[t][i]));
   }
 }
 
@@ -741,6 +791,12 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
     if (problem.z != nullptr) {
       mbarrier_wait(&state.residual_full[warpgroup][staging.stage], staging.phase);
     }
+    if constexpr (!kIsCode<Element>) {
+      if (problem.z != nullptr && has_filters) {
+        add_residual(problem, staged + chunk_of_warp * problem.result_chunk_bytes, accumulators);
+      }
+      if (problem.has_activation) activate_results(problem, accumulators);
+    }
     staging.advance(problem.staged_tiles);
 #pragma unroll 1
     for (int first = 0; first < (kHasOneChunk ? 1 : results.chunks); first += staged_chunks) {
@@ -778,9 +834,7 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
               break;
           }
         } else {
-          dispatch_any_activation(problem.epilogue_params, problem.has_activation, [&](auto activate) {
-            stage_results(problem, chunk, accumulators, activate);
-          });
+          stage_results(problem, chunk, accumulators);
         }
       }
       fence_proxy_async();

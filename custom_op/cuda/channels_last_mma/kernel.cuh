@@ -593,19 +593,29 @@ __device__ inline void store_results(const Arguments<Element>& problem, const Bl
   using Pair = typename Operand<Element>::ResultPair;
   unsigned char* const staged = shared_memory_at(problem.shared.stages);
   if (problem.z != nullptr) Results::load_residual(problem, tile, staged);
+  const auto pair_at = [&](int row, int filter) {
+    return reinterpret_cast<Pair*>(staged + Results::offset(row, filter));
+  };
   multiplier.for_each_tile([&](int row, int filter, float (&values)[4]) {
-    Pair* const pairs[] = {reinterpret_cast<Pair*>(staged + Results::offset(row, filter)),
-                           reinterpret_cast<Pair*>(staged + Results::offset(row + 8, filter))};
     const float2 bias = *reinterpret_cast<const float2*>(shared_memory_at(problem.shared.bias) + filter);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) values[2 * i] += bias.x, values[2 * i + 1] += bias.y;
-    if (problem.z != nullptr) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) Operand<Element>::add(*pairs[i], values[2 * i], values[2 * i + 1]);
+    for (int i = 0; i < 2; ++i) {
+      values[2 * i] += bias.x, values[2 * i + 1] += bias.y;
+      if (problem.z != nullptr) {
+        Operand<Element>::add(*pair_at(row + 8 * i, filter), values[2 * i], values[2 * i + 1]);
+      }
     }
-    if (problem.has_activation) apply_activation(problem.epilogue, values);
+  });
+  if (problem.has_activation) {
+    dispatch_any_activation(problem.epilogue, [&](auto activate) {
+      multiplier.for_each_tile([&](int, int, float (&values)[4]) { activate(values); });
+    });
+  }
+  multiplier.for_each_tile([&](int row, int filter, const float (&values)[4]) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) *pairs[i] = Operand<Element>::pack(values[2 * i], values[2 * i + 1]);
+    for (int i = 0; i < 2; ++i) {
+      *pair_at(row + 8 * i, filter) = Operand<Element>::pack(values[2 * i], values[2 * i + 1]);
+    }
   });
   __syncthreads();
   Results::store(problem, tile, staged);

@@ -62,16 +62,11 @@ __device__ inline void dispatch_activation(const EpilogueParams& params, ForEach
   }
 }
 
-// Dispatches once on any activation or none, and calls `for_each` with the functor that applies it. Kernels
-// with many results in registers, whose code is unrolled, jump over the other activations' code only once.
+// The same for any activation.
 template <typename ForEach>
-__device__ inline void dispatch_any_activation(const EpilogueParams& params, bool has_activation,
-                                               ForEach for_each) {
+__device__ inline void dispatch_any_activation(const EpilogueParams& params, ForEach for_each) {
   const Epilogue& epilogue = params.epilogue;
-  if (!has_activation) {
-    for_each([](auto&) {});
-  } else if (params.only_clamps || epilogue.activation == Activation::silu ||
-             epilogue.activation == Activation::hard_swish) {
+  if (params.only_clamps || is_swish(epilogue)) {
     dispatch_activation(params, for_each);
   } else if (epilogue.activation == Activation::gelu) {
     for_each([&](auto& values) { activate_inlined<Activation::gelu>(epilogue, values); });
@@ -80,14 +75,9 @@ __device__ inline void dispatch_any_activation(const EpilogueParams& params, boo
   }
 }
 
-// Applies any activation.
 template <int kCount>
 __device__ inline void apply_activation(const EpilogueParams& params, float (&values)[kCount]) {
-  if (params.only_clamps) {
-    clamp_values(params, values);
-  } else {
-    activate_values<Activation::silu, Activation::hard_swish, Activation::gelu>(params.epilogue, values);
-  }
+  dispatch_any_activation(params, [&](auto activate) { activate(values); });
 }
 
 }  // namespace convswap
