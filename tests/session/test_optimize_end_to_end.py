@@ -47,14 +47,14 @@ def measured_on(device: Device, our_milliseconds=OUR_MILLISECONDS, precision="tf
 def run_candidates(monkeypatch, results, nhwc=MappingProxyType({})):
     """Set end-to-end milliseconds by names of Convs (the original takes 1 ms); return the names that run.
 
-    `nhwc` has the candidates with tensors in NHWC.
+    `nhwc` has the candidates with tensors in NHWC, by layout and names.
     """
     candidates = []
 
     def run_end_to_end(original, selected, pairs=(), layout="nchw"):
         names = tuple(each.segment.name for each in selected)
         if layout != "nchw":
-            return nhwc.get(names, Candidate())
+            return nhwc.get((layout, names), Candidate())
         candidates.append(names)
         milliseconds, agree = results[names]
         choices = {name: None for name in names}
@@ -149,12 +149,21 @@ def test_on_a_card_all_convs_are_tried_with_tensors_in_nhwc(monkeypatch):
     prepared, convs = measured_on(CARD)
     everything = tuple(conv.segment.name for conv in convs)
     names = ("stem",)
-    times = (WholeModelTimes(1, 1.0, 0.4),)
     change = LayoutChange({"stem": ("output",)})
-    nhwc = {everything: Candidate(dict.fromkeys(everything), times=times, outputs_agree=True, layout=change)}
-    run_candidates(monkeypatch, {names: (0.8, True), ("stem", "block"): (0.9, True)}, nhwc)
+
+    def candidate(layout, milliseconds):
+        times = (WholeModelTimes(1, 1.0, milliseconds),)
+        return Candidate(
+            dict.fromkeys(everything), times=times, outputs_agree=True, layout=change, layout_option=layout
+        )
+
+    in_nchw = {names: (0.8, True), ("stem", "block"): (0.9, True)}
+    nhwc = {(layout, everything): candidate(layout, ms) for layout, ms in (("auto", 0.5), ("nhwc", 0.4))}
+    run_candidates(monkeypatch, in_nchw, nhwc)
     best = best_end_to_end(prepared, convs)
-    assert best.layout is change and tuple(best.choices) == everything
+    assert (best.layout, best.layout_option, tuple(best.choices)) == (change, "nhwc", everything)
+    nhwc["nhwc", everything] = candidate("nhwc", 0.6)
+    assert best_end_to_end(prepared, convs).layout_option == "auto"
     # Without a card there are no kernels for NHWC.
     run_candidates(monkeypatch, {names: (0.8, True)}, nhwc)
     assert best_end_to_end(replace(prepared, device=CPU), convs).layout is None

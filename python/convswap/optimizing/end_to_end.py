@@ -61,7 +61,8 @@ class Candidate:
     `choices` is None if no selection of Convs was tried. It is also None if no Conv is faster as a segment,
     the best candidate has no pair, and the model gains less than 2 %. `wrong_convs` has the Convs that were
     left as they are because each changes the outputs too much by itself, with a sentence that says how much.
-    `layout` has the tensors between Convs that are NHWC, if any are.
+    `layout` has the tensors between Convs that are NHWC, if any are. `layout_option` is the layout that was
+    asked for.
     """
 
     choices: Mapping[str, NodeChoice] | None = None
@@ -74,6 +75,7 @@ class Candidate:
     outputs_agree: bool = False
     wrong_convs: Mapping[str, str] = field(default_factory=dict)
     layout: LayoutChange | None = None
+    layout_option: str = DEFAULT_LAYOUT
     quantised: tuple[Fused, ...] = ()  # the QuantConv nodes
 
     @property
@@ -98,6 +100,7 @@ def best_end_to_end(
     candidate before, or to the original if that is not faster or its outputs differ. The last ones, on a GPU,
     make tensors between Convs NHWC: with the Convs of the best candidate, and with all Convs that are as
     accurate as the default provider's, each fused as far as possible, because a Conv alone is timed in NCHW.
+    The last candidate has NHWC also where it is not estimated to gain.
     A model with quantised Convs is also tried with QuantConv nodes in NHWC, as `swap --fuse` makes them.
 
     If the outputs of a candidate without pairs differ, the Convs of the first such candidate that change them
@@ -138,9 +141,11 @@ def _best_of(
         best = _best([best, _run_end_to_end(original, with_pairs, pairs)])
     if prepared.device.name == "cuda":
         accurate = [conv.fused_as_far_as_possible() for conv in measured if conv.precision is not None]
-        for tried, its_pairs in ((list(best.convs.values()), best.pairs), (accurate, ())):
+        of_best = list(best.convs.values())
+        in_nhwc = (of_best, best.pairs, "auto"), (accurate, (), "auto"), (accurate, (), "nhwc")
+        for tried, its_pairs, layout in in_nhwc:
             if tried:
-                best = _best([best, _run_end_to_end(original, tried, its_pairs, "auto")])
+                best = _best([best, _run_end_to_end(original, tried, its_pairs, layout)])
     if prepared.quantised:
         others = best.convs.values() if best.is_faster and best.outputs_agree else ()
         best = _best([best, _run_quantised(original, list(others))])
@@ -309,6 +314,7 @@ def _run_end_to_end(
         reference=reference,
         outputs_agree=agree,
         layout=swapping.layout,
+        layout_option=layout,
     )
 
 
@@ -330,6 +336,7 @@ def _run_quantised(original: _Original, convs: Sequence[MeasuredSegment]) -> Can
         reference=reference,
         outputs_agree=agree,
         layout=swapping.layout,
+        layout_option=QUANTISED_LAYOUT,
         quantised=quantised,
     )
 

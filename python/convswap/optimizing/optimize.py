@@ -18,7 +18,7 @@ import onnx
 from convswap.errors import ConvswapError, batch_sizes
 from convswap.graph.fusion.fuse import Fused, Stage
 from convswap.graph.model_file import check_model_target, model_files
-from convswap.graph.swap import DEFAULT_LAYOUT, QUANTISED_LAYOUT, SwapResult, swap_selected
+from convswap.graph.swap import SwapResult, swap_selected
 from convswap.inputs.model_with_data import UserModel, open_model
 from convswap.inputs.sample_shapes import InputShape, shape_notes, shape_notes_on_error
 from convswap.inputs.user_inputs import UserInputs
@@ -177,12 +177,11 @@ def _swap_best(best: Candidate, prepared: Prepared, model: UserModel) -> SwapRes
         return None
     # For user inputs the measured model may have tensors in place of sequences, optionals and defaults.
     user_model = prepared.original if prepared.options.inputs is None else open_model(model)[1]
-    layout = QUANTISED_LAYOUT if best.quantised else DEFAULT_LAYOUT if best.layout is None else "auto"
     return swap_selected(
         user_model,
         best.choices,
         NOT_SELECTED,
-        layout=layout,
+        layout=best.layout_option,
         batch=max(prepared.sources),
         quantise=bool(best.quantised),
     )
