@@ -10,7 +10,7 @@
 
 #include "conv/epilogue_math.h"
 #include "conv/small_floats.h"
-#include "plan/pool_stage.h"
+#include "plan/op_stage.h"
 
 namespace convswap {
 namespace {

@@ -325,6 +325,11 @@ T __shfl_xor_sync(unsigned, T value, int mask) {
   emulation::sync_warp();
   return received;
 }
+inline double __shfl_xor_sync(unsigned lanes, double value, int mask) {
+  auto words = std::bit_cast<std::array<unsigned, 2>>(value);
+  for (unsigned& word : words) word = __shfl_xor_sync(lanes, word, mask);
+  return std::bit_cast<double>(words);
+}
 template <typename T>
   requires(sizeof(T) == sizeof(unsigned))
 T __shfl_down_sync(unsigned, T value, int delta) {

@@ -2,10 +2,8 @@
 // element size, one per seed, and compares every bit.
 
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <random>
 #include <vector>
 
 #include "compiled.h"
@@ -13,6 +11,7 @@
 #include "cuda/layout/arguments.h"
 #include "cuda_emulation.h"
 #include "plan/layout_stage.h"
+#include "seeded.h"
 //
 #include "cuda/layout/kernel.cuh"
 
@@ -43,17 +42,6 @@ void enqueue(const Launch& launch, void*, void** arguments) {
 const LayoutStage& cuda_layout_stage();
 
 namespace {
-
-using Random = std::mt19937;
-
-int64_t between(Random& random, int64_t least, int64_t most) {
-  return std::uniform_int_distribution<int64_t>(least, most)(random);
-}
-bool one_in(Random& random, int count) { return between(random, 1, count) == 1; }
-
-// Bytes before and after y, which must stay as they are. A multiple of the alignment of device memory.
-constexpr int64_t kGuardBytes = 64;
-constexpr unsigned char kGuard = 0xa5;
 
 bool transposes(const Transposition& transposition, int64_t x_shift, int64_t y_shift, Random& random) {
   const int64_t size = bytes_per_element(transposition.type), bytes = transposition.bytes();
@@ -104,17 +92,5 @@ bool check_seed(int seed) {
 }  // namespace convswap
 
 int main(int count, char** arguments) {
-  if (count != 3) {
-    std::printf("usage: %s FIRST END\n", arguments[0]);
-    return 2;
-  }
-  const int first = std::atoi(arguments[1]), end = std::atoi(arguments[2]);
-  int wrong = 0;
-  for (int seed = first; seed < end; ++seed) {
-    if (convswap::check_seed(seed)) continue;
-    std::printf("seed %d\n", seed);
-    ++wrong;
-  }
-  std::printf("%d problems computed, %d wrong\n", end - first, wrong);
-  return wrong == 0 ? 0 : 1;
+  return convswap::check_seeds(convswap::check_seed, count, arguments);
 }

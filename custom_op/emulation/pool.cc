@@ -3,10 +3,7 @@
 
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
-#include <random>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -19,7 +16,8 @@
 #include "cuda/pool/arguments.h"
 #include "cuda/pool/family.h"
 #include "cuda_emulation.h"
-#include "plan/pool_stage.h"
+#include "plan/op_stage.h"
+#include "seeded.h"
 //
 #include "instances/pool.h"
 
@@ -53,61 +51,6 @@ void enqueue(const Launch& launch, void*, void** arguments) {
 const PoolStage& cuda_pool_stage();
 
 namespace {
-
-using Random = std::mt19937;
-
-int64_t between(Random& random, int64_t least, int64_t most) {
-  return std::uniform_int_distribution<int64_t>(least, most)(random);
-}
-bool one_in(Random& random, int count) { return between(random, 1, count) == 1; }
-
-// Bytes before and after y, which must stay as they are. A multiple of the alignment of device memory.
-constexpr int64_t kGuardBytes = 64;
-constexpr unsigned char kGuard = 0xa5;
-
-// A tensor whose elements begin `shift` elements behind an aligned address. vector<double> is aligned to 16
-// bytes.
-template <typename T>
-struct ShiftedTensor {
-  std::vector<double> memory;
-  T* elements;
-
-  ShiftedTensor(int64_t count, int64_t shift)
-      : memory(((count + shift) * int64_t{sizeof(T)} + 2 * kGuardBytes) / 8 + 1),
-        elements(reinterpret_cast<T*>(reinterpret_cast<unsigned char*>(memory.data()) + kGuardBytes) +
-                 shift) {
-    std::memset(memory.data(), kGuard, memory.size() * sizeof(double));
-  }
-
-  bool is_intact_around(int64_t count) const {
-    const auto* const begin = reinterpret_cast<const unsigned char*>(memory.data());
-    const auto* const first = reinterpret_cast<const unsigned char*>(elements);
-    const auto* const last = reinterpret_cast<const unsigned char*>(elements + count);
-    for (const unsigned char* byte = begin; byte < begin + memory.size() * sizeof(double); ++byte) {
-      if ((byte < first || byte >= last) && *byte != kGuard) return false;
-    }
-    return true;
-  }
-};
-
-template <typename T>
-double number_of(T element) {
-  if constexpr (sizeof(T) == 2) {
-    return static_cast<float>(element);
-  } else {
-    return static_cast<double>(element);
-  }
-}
-
-template <typename T>
-T random_element(Random& random, bool has_nan) {
-  if constexpr (std::is_integral_v<T>) {
-    return static_cast<T>(random());
-  } else {
-    if (has_nan && one_in(random, 40)) return T(NAN);
-    return T(static_cast<float>(std::normal_distribution<double>()(random)));
-  }
-}
 
 // Relative to 1: half an ulp of 16-bit types, and sums of float32 in another order.
 template <typename T>
@@ -198,17 +141,5 @@ bool check_seed(int seed) {
 }  // namespace convswap
 
 int main(int count, char** arguments) {
-  if (count != 3) {
-    std::printf("usage: %s FIRST END\n", arguments[0]);
-    return 2;
-  }
-  const int first = std::atoi(arguments[1]), end = std::atoi(arguments[2]);
-  int wrong = 0;
-  for (int seed = first; seed < end; ++seed) {
-    if (convswap::check_seed(seed)) continue;
-    std::printf("seed %d\n", seed);
-    ++wrong;
-  }
-  std::printf("%d problems computed, %d wrong\n", end - first, wrong);
-  return wrong == 0 ? 0 : 1;
+  return convswap::check_seeds(convswap::check_seed, count, arguments);
 }

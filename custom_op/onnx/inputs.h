@@ -62,6 +62,8 @@ class ShapeKey {
 
   bool operator==(const ShapeKey&) const = default;
 
+  bool has_extents() const { return axes_ <= static_cast<int64_t>(kMaxAxes); }
+
  private:
   int64_t axes_ = -1;
   std::array<int64_t, kMaxAxes> extents_{};

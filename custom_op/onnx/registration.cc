@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "onnx/op.h"
-#include "onnx/pool_op.h"
 #include "onnx/session_options.h"
+#include "onnx/stage_op.h"
 
 namespace convswap {
 namespace {
@@ -32,6 +32,7 @@ class Registry {
         for (const OpKind op : {OpKind::fused, OpKind::layout}) {
           extended_convs_.emplace_back(OpVariant{base, api, op, kind, type, type, Precision::tf32, origin});
         }
+        stage_ops_.push_back(layer_norm_op({base, api, kind, type, origin}));
       }
       for (const ElementType x : {ElementType::int8, ElementType::uint8}) {
         for (const ElementType y :
@@ -42,7 +43,7 @@ class Registry {
       }
       for (const ElementType type : {ElementType::float32, ElementType::float64, ElementType::float16,
                                      ElementType::bfloat16, ElementType::int8, ElementType::uint8}) {
-        pools_.emplace_back(PoolVariant{base, api, kind, type, origin});
+        stage_ops_.push_back(layout_pool_op({base, api, kind, type, origin}));
       }
     }
     check(api, api.CreateCustomOpDomain(kDomain, &domain_));
@@ -54,7 +55,7 @@ class Registry {
     }
     for (const ConvOp& op : ieee_convs_) check(api, api.CustomOpDomain_Add(ieee_domain_, &op));
     for (const ConvOp& op : extended_convs_) check(api, api.CustomOpDomain_Add(domain_, &op));
-    for (const PoolOp& op : pools_) check(api, api.CustomOpDomain_Add(domain_, &op));
+    for (const StageOp& op : stage_ops_) check(api, api.CustomOpDomain_Add(domain_, &op));
   }
 
   OrtCustomOpDomain* domain() const { return domain_; }
@@ -65,7 +66,7 @@ class Registry {
  private:
   // Deques, because ONNX Runtime keeps the addresses of ops.
   std::deque<ConvOp> convs_, ieee_convs_, extended_convs_;
-  std::deque<PoolOp> pools_;
+  std::deque<StageOp> stage_ops_;
   OrtCustomOpDomain* domain_ = nullptr;
   OrtCustomOpDomain *tf32_domain_ = nullptr, *ieee_domain_ = nullptr;  // ONNX's own
 };
@@ -103,9 +104,9 @@ void check_same_origin(const OrtApi& api, OrtSessionOptions* options, const Kern
   }
 }
 
-// Adds the domain `convswap` with its ops Conv, FusedConv, LayoutConv, QuantConv and LayoutPool to the
-// session options. In the override mode it also adds our op as Conv of the ONNX domain, which replaces ONNX
-// Runtime's own. Throws.
+// Adds the domain `convswap` with its ops Conv, FusedConv, LayoutConv, QuantConv, LayoutPool and
+// LayerNormalization to the session options. In the override mode it also adds our op as Conv of the ONNX
+// domain, which replaces ONNX Runtime's own. Throws.
 void register_ops(const OrtApiBase& base, const OrtApi& api, OrtSessionOptions* options) {
   const KernelOrigin* const origin = kernel_origin_of(api, options);
   check_same_origin(api, options, origin);

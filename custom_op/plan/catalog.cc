@@ -2,7 +2,7 @@
 
 #include "plan/epilogue_stage.h"
 #include "plan/layout_stage.h"
-#include "plan/pool_stage.h"
+#include "plan/op_stage.h"
 
 namespace convswap {
 
@@ -69,6 +69,13 @@ const PoolStage& cuda_pool_stage();
 
 const PoolStage& pool_stage(DeviceKind kind) {
   return kind == DeviceKind::cuda ? cuda_pool_stage() : cpu_pool_stage();
+}
+
+const LayerNormStage& cpu_layer_norm_stage();
+const LayerNormStage& cuda_layer_norm_stage();
+
+const LayerNormStage& layer_norm_stage(DeviceKind kind) {
+  return kind == DeviceKind::cuda ? cuda_layer_norm_stage() : cpu_layer_norm_stage();
 }
 
 const Algorithm* find_algorithm(std::string_view name, DeviceKind kind) {

@@ -112,6 +112,7 @@ EVERY_TILING_FIRST = {
 LAYOUT_SEEDS = 90
 # Pools, 20 of each element type.
 POOL_SEEDS = 120
+LAYER_NORM_SEEDS = 200
 ALGORITHMS = (
     "few_channels",
     "toeplitz",
@@ -339,6 +340,11 @@ def test_layout_stage_transposes_matrices_of_every_size_and_alignment() -> None:
 def test_layout_pool_is_the_definition_for_every_type_and_alignment() -> None:
     (program,) = build("pool")
     assert count_computed(program, 0, POOL_SEEDS) == POOL_SEEDS
+
+
+def test_layer_normalisation_is_the_definition_for_every_type_and_length() -> None:
+    (program,) = build("layer_norm")
+    assert count_computed(program, 0, LAYER_NORM_SEEDS) == LAYER_NORM_SEEDS
 
 
 def test_images_further_apart_than_32_bits_are_no_halves_of_a_tile() -> None:

@@ -15,6 +15,9 @@ from convswap import _native, compare, explain
 from convswap.cli.main import main
 from convswap.graph.plain_model import plain_model
 from convswap.graph.swap import NodeChoice, SwapResult, swap, swap_selected
+from convswap.planning.problems import PlanOptions, conv_problems
+from convswap.planning.warm import op_kernels
+from convswap.runtime.device import absent_card, choose_device
 from onnx import helper, numpy_helper
 from op_sessions import cpu_session
 
@@ -223,6 +226,61 @@ def test_bias_gelu_scale_and_residual_are_included(scale):
     # Only constants of nodes that are left remain.
     names = {value.name for node in result.model.graph for value in node.inputs if value is not None}
     assert set(result.model.graph.initializers) <= names
+
+
+def norms(result: SwapResult) -> list[ir.Node]:
+    return [node for node in result.model.graph if node.op_type == "LayerNormalization"]
+
+
+def test_layer_normalisations_of_nhwc_tensors_become_those_of_the_library():
+    result = checked(plain_block(count=2, dtype=np.float16, open=("n",)))
+    assert [node.domain for node in norms(result)] == ["convswap", "convswap"]
+    names = [node.name for node in norms(result)]
+    assert result.report()["layout"]["layer_norms"] == names
+    assert result.layout.lines()[0].endswith("LayerNormalization nodes of the library: 2")
+    assert norms(checked(plain_block(), fuse=False))[0].domain == "convswap"
+    assert norms(checked(plain_block(), layout="nchw"))[0].domain == ""
+
+
+def test_commands_take_a_file_with_layer_normalisations(tmp_path, device):
+    path, blocks = tmp_path / "blocks.onnx", plain_block()
+    result = checked(blocks)
+    result.save(path)
+    assert_same_outputs(blocks, blocks.model, ir.to_proto(plain_model(ir.load(path))))
+    assert counts(swap(path, fuse=True, layout="nhwc").model) == counts(result.model)
+    assert len(explain(path, device=device).convs) == counts(result.model)["LayoutConv"]
+    assert compare(path, device=device, batch=2, images=2, time_layers=False).verdict.agree
+    options = PlanOptions(2, "tf32", "auto")
+    problems = conv_problems(path, options, absent_card(90), run_on=choose_device("cpu"))
+    assert problems.op_types == (("LayerNormalization", "float32"),)
+    kernels = {f"layer_norm::kernel<float, {vectors}>" for vectors in range(9)}
+    assert set(op_kernels(problems.op_types)) == kernels
+
+
+def with_axis(node: onnx.NodeProto, blocks: Blocks) -> None:
+    node.attribute[0].i = 2
+    del node.input[1]
+    node.input.append(blocks.constant("plane", np.ones((SIZES[4][1], CHANNELS))))
+
+
+def with_mean(node: onnx.NodeProto, blocks: Blocks) -> None:
+    node.output.append("mean")
+    blocks.add("Neg", ["mean"], "z")
+    blocks.outputs.append("z")
+
+
+def with_one_scale(node: onnx.NodeProto, blocks: Blocks) -> None:
+    del node.input[1]
+    node.input.append(blocks.constant("one", np.ones(1)))
+
+
+@pytest.mark.parametrize("change", [with_axis, with_mean, with_one_scale])
+def test_layer_normalisations_that_the_library_does_not_have_stay(change):
+    blocks = plain_block()
+    node = next(node for node in blocks.nodes if node.op_type == "LayerNormalization")
+    change(node, blocks)
+    blocks.nodes.sort(key=lambda each: each.op_type == "Neg")
+    assert norms(checked(blocks))[0].domain == ""
 
 
 @pytest.mark.parametrize("options", [{"layout": "nchw"}, {"fuse": False}], ids=["nchw", "not fused"])

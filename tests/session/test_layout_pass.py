@@ -19,7 +19,7 @@ from convswap.graph.plain_model import plain_model
 from convswap.graph.swap import swap
 from convswap.graph.value_types import ValueTypes
 from convswap.planning.problems import PlanOptions, conv_problems
-from convswap.planning.warm import pool_kernels
+from convswap.planning.warm import op_kernels
 from convswap.runtime.device import absent_card, choose_device
 from layout_models import RandomCosts, RandomLayoutModel
 from onnx import TensorProto, helper, numpy_helper
@@ -320,9 +320,9 @@ def test_warm_names_the_kernels_of_pools(tmp_path):
     problems = conv_problems(
         path, PlanOptions(2, "tf32", "auto"), absent_card(90), run_on=choose_device("cpu")
     )
-    assert problems.pool_types == ("float32",)
+    assert problems.op_types == (("LayoutPool", "float32"),)
     instances = [f"pool::kernel<float, {arguments}>" for arguments in ("false, 1", "true, 1", "true, 4")]
-    assert pool_kernels(problems.pool_types) == instances
+    assert op_kernels(problems.op_types) == instances
 
 
 @pytest.mark.parametrize("pool", ["GlobalAveragePool", "ReduceMean"])

@@ -11,7 +11,7 @@
 #include "cuda/costs/cost_table.h"
 #include "cuda/host/estimate.h"
 #include "plan/epilogue_stage.h"
-#include "plan/pool_stage.h"
+#include "plan/op_stage.h"
 
 namespace convswap {
 

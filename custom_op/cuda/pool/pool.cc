@@ -20,7 +20,7 @@
 #include "cuda/host/text.h"
 #include "cuda/pool/arguments.h"
 #include "cuda/pool/family.h"
-#include "plan/pool_stage.h"
+#include "plan/op_stage.h"
 
 namespace convswap {
 namespace pool {

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from convswap.errors import ConvswapError
 from convswap.graph.constants import Constants
-from convswap.graph.domain import is_convswap_conv, is_convswap_op, is_layout_pool, is_quant_op
+from convswap.graph.domain import DOMAIN, is_convswap_conv
 from convswap.graph.epilogue import NotFusable, read_int, read_ints, read_text
 from convswap.graph.functions import count_copies
 from convswap.graph.names import UniqueNames, values_of
@@ -320,8 +320,7 @@ def _without_convswap_ops(model: ir.Model) -> ir.Model:
     """Return `model` with ONNX's ops in place of convswap's; may change `model`."""
     has_others = False
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        is_fused = is_convswap_op(node) and not is_convswap_conv(node)
-        has_others = has_others or is_fused or is_quant_op(node) or is_layout_pool(node)
+        has_others = has_others or (node.domain == DOMAIN and not is_convswap_conv(node))
         if is_convswap_conv(node):
             node.domain = ""
     if not has_others:

@@ -20,6 +20,8 @@ QUANT_OP = "QuantConv"
 CONVSWAP_OPS = ("Conv", FUSED_OP, LAYOUT_OP)
 # MaxPool or AveragePool whose tensors are NHWC.
 POOL_OP = "LayoutPool"
+# ONNX's operator of this name over the last axis.
+LAYER_NORM_OP = "LayerNormalization"
 SUPPORTED_ELEMENT_TYPES = frozenset(
     {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 )
@@ -70,6 +72,11 @@ def is_quant_op(node: onnx.NodeProto | ir.Node) -> bool:
 def is_layout_pool(node: onnx.NodeProto | ir.Node) -> bool:
     """Return whether `node` is a `convswap.LayoutPool`, whose tensors are NHWC."""
     return node.domain == DOMAIN and node.op_type == POOL_OP
+
+
+def is_layer_norm(node: onnx.NodeProto | ir.Node) -> bool:
+    """Return whether `node` is a `convswap.LayerNormalization`."""
+    return node.domain == DOMAIN and node.op_type == LAYER_NORM_OP
 
 
 def opset_of(model: ir.Model) -> int:

@@ -2,8 +2,8 @@
 
 A FusedConv computes y = pool(activation(conv(u, W) + B + Z)), where u is X, or
 depthwise_activation(depthwise_conv(X, D) + DB). A LayoutConv computes the same between Transposes, and a
-LayoutPool the pool alone. Batch normalisations that were folded into the weights stay folded, because ONNX
-Runtime folds them, too.
+LayoutPool the pool alone. A LayerNormalization is ONNX's operator. Batch normalisations that were folded into
+the weights stay folded, because ONNX Runtime folds them, too.
 
 A QuantConv becomes a Conv of float32 numbers that are the integers, with the other steps of the op behind it.
 Such a Conv is exact while its sums are below 2^24.
@@ -26,6 +26,7 @@ from convswap.graph.domain import (
     ONNX_DOMAINS,
     is_convswap_conv,
     is_convswap_op,
+    is_layer_norm,
     is_layout_pool,
     is_quant_op,
 )
@@ -63,6 +64,7 @@ TensorShapes = Mapping[str, Sequence[int | None]]
 _OLDEST_OPSET = 7
 # The first opset with QuantizeLinear.
 _OLDEST_QUANTISED_OPSET = 10
+_OLDEST_LAYER_NORM_OPSET = 17
 _FIRST_OPSET_WITH_CEIL_MODE = 10  # of MaxPool and AveragePool
 
 
@@ -79,7 +81,8 @@ def plain_model(model: ir.Model) -> ir.Model:
         opset = next((body.opset_imports[name] for name in ONNX_DOMAINS if name in body.opset_imports), 1)
         body.opset_imports.pop(DOMAIN, None)
         for node in list(ir.traversal.RecursiveGraphIterator(body.graph)):
-            if is_convswap_conv(node):
+            if is_convswap_conv(node) or is_layer_norm(node):
+                _check_opset(node, opset)
                 node.domain = ""
                 for name in CONVSWAP_ATTRIBUTES:
                     node.attributes.pop(name, None)
@@ -93,7 +96,7 @@ def plain_model(model: ir.Model) -> ir.Model:
 def plain_nodes(
     node: onnx.NodeProto, opset: int, element_type: int, shapes: TensorShapes
 ) -> list[onnx.NodeProto]:
-    """Return the ONNX nodes that are equivalent to `node`, a Conv, FusedConv, LayoutConv or LayoutPool.
+    """Return the ONNX nodes that are equivalent to `node`, which is no QuantConv.
 
     The other arguments are those of `expand_fused`.
 
@@ -102,14 +105,23 @@ def plain_nodes(
     """
     if is_layout_pool(node):
         return expand_layout_pool(node, opset)
-    if not is_convswap_conv(node):
+    if not (is_convswap_conv(node) or is_layer_norm(node)):
         return expand_fused(node, opset, element_type, shapes)
+    _check_opset(node, opset)
     plain = copy_of(node)
     plain.domain = ""
     for index in reversed(range(len(plain.attribute))):
         if plain.attribute[index].name in CONVSWAP_ATTRIBUTES:
             del plain.attribute[index]
     return [plain]
+
+
+def _check_opset(node: onnx.NodeProto | ir.Node, opset: int) -> None:
+    if is_layer_norm(node) and opset < _OLDEST_LAYER_NORM_OPSET:
+        raise ConvswapError(
+            f"{node.op_type} {node.name!r} is in a model of opset {opset}; ONNX has it from opset "
+            f"{_OLDEST_LAYER_NORM_OPSET} on"
+        )
 
 
 def count_swapped(model: ir.Model) -> int:

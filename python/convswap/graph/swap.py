@@ -31,6 +31,7 @@ from convswap.graph.fusion.depthwise import fuse_depthwise
 from convswap.graph.fusion.fuse import Fused, NotFused, Stage, fuse_convs
 from convswap.graph.layout.choose import LAYOUTS, LayoutChange, change_layouts
 from convswap.graph.layout.costs import ConversionCosts, Costs, EstimatedCosts
+from convswap.graph.layout.layer_norms import replace_layer_norms
 from convswap.graph.layout.matmuls import replace_matmuls
 from convswap.graph.model_file import load_model, model_from_message, not_a_model, save_model
 from convswap.graph.names import name_from_output, name_pattern, node_names
@@ -123,7 +124,7 @@ class SwapResult:
         "carried": [name, …], "transposes_added", "transposes_removed",
         "not_carried": [{"node", "op", "reason"}, …]}`, and "not_quantised" if there are any:
         `[{"node", "op", "reason"}, …]`. The record "layout" has "matmuls" if MatMuls became Convs, like
-        "fused".
+        "fused", and "layer_norms" if nodes became the library's LayerNormalization: their names.
         """
         return {
             "swapped": list(self.swapped),
@@ -177,7 +178,8 @@ def swap(
 
     With `layout`, tensors between Convs become NHWC, and the Convs `convswap.LayoutConv`, see
     `layout.choose.change_layouts`. LayoutConv nodes of the model stay as they are. With `fuse`, MatMuls of
-    these tensors become LayoutConv nodes too, see `layout.matmuls.replace_matmuls`.
+    these tensors become LayoutConv nodes too, see `layout.matmuls.replace_matmuls`. Their
+    LayerNormalizations become the library's, see `layout.layer_norms.replace_layer_norms`.
 
     Args:
         model: the path of an ONNX file, or a model in memory, which is not modified.
@@ -271,9 +273,9 @@ def _with_layout(
     types = ValueTypes(model)
     costs = _costs(types, layout, batch)
     # Nodes of the original keep their names, also if the layout changed the name of an output.
-    change = change.with_matmuls(
-        *replace_matmuls(model, node_names(model) | names, types, costs, attributes_of)
-    )
+    names = node_names(model) | names
+    change = replace(change, layer_norms=replace_layer_norms(model, names, types))
+    change = change.with_matmuls(*replace_matmuls(model, names, types, costs, attributes_of))
     return replace(result, model=model, layout=change, nchw=result.model)
 
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.graph.algorithms import check_algorithm
-from convswap.graph.domain import is_layout_pool, type_name
+from convswap.graph.domain import is_layer_norm, is_layout_pool, type_name
 from convswap.graph.fusion.fuse import Fused, NotFused
 from convswap.graph.names import nodes_of, values_of
 from convswap.graph.plain_model import count_swapped, plain_model
@@ -98,7 +98,8 @@ class PlannedConv:
 class ConvProblems:
     """The Convs of a model for runs of `batch` samples; `notes` are sentences for a reader.
 
-    `pool_types` are the names of the element types of the model's LayoutPool nodes.
+    `op_types` are the ops of the model that are no convolutions, with the names of their element types:
+    ("LayoutPool", "float32").
     """
 
     title: str
@@ -108,7 +109,7 @@ class ConvProblems:
     fused: tuple[Fused, ...]
     not_fused: tuple[NotFused, ...]
     notes: tuple[str, ...]
-    pool_types: tuple[str, ...] = ()
+    op_types: tuple[tuple[str, str], ...] = ()
 
 
 def conv_problems(
@@ -157,19 +158,20 @@ def conv_problems(
             *model_run.notes(),
             *((in_subgraphs,) if inner > 0 else ()),
         ),
-        pool_types=_pool_types(swapping.model),
+        op_types=_op_types(swapping.model),
     )
 
 
-def _pool_types(model: ir.Model) -> tuple[str, ...]:
-    pools = [node for node in nodes_of(model) if is_layout_pool(node)]
-    if not pools:
+def _op_types(model: ir.Model) -> tuple[tuple[str, str], ...]:
+    nodes = [node for node in nodes_of(model) if is_layout_pool(node) or is_layer_norm(node)]
+    if not nodes:
         return ()
     types = ValueTypes(model)
     known = {
-        types.element_type([value for value in (*pool.inputs, *pool.outputs) if value]) for pool in pools
+        (node.op_type, types.element_type([value for value in (*node.inputs, *node.outputs) if value]))
+        for node in nodes
     }
-    return tuple(sorted(type_name(dtype) for dtype in known if dtype is not None))
+    return tuple(sorted((op, type_name(dtype)) for op, dtype in known if dtype is not None))
 
 
 def _planned(layer: ConvLayer, shapes: Shapes) -> PlannedConv:

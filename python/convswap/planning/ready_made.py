@@ -42,13 +42,15 @@ EPILOGUES: tuple[Mapping[str, Any], ...] = (
 ALL_CAPABILITIES = (75, 80, 90, 100, 120)
 # Element type and precision of the problems.
 TYPES = (("float32", "tf32"), ("float32", "ieee"), ("float16", "tf32"))
-# Kernels that together compute every problem, with every element type, epilogue and layout, and every pool.
+# Kernels that together compute every problem, with every element type, epilogue and layout, and the
+# other ops.
 GENERIC = (
     "cuda/naive/kernel.cuh",
     "cuda/tiled/kernel.cuh",
     "cuda/epilogue/kernel.cuh",
     "cuda/layout/kernel.cuh",
     "cuda/pool/kernel.cuh",
+    "cuda/layer_norm/kernel.cuh",
 )
 
 

@@ -15,6 +15,7 @@ from rich.text import Text
 from convswap import _native
 from convswap.errors import ConvswapError, batch_sizes
 from convswap.graph.algorithms import AUTO
+from convswap.graph.domain import LAYER_NORM_OP, POOL_OP
 from convswap.graph.swap import DEFAULT_PRECISION
 from convswap.inputs.feeds import declared_inputs, fixed_batch
 from convswap.inputs.model_with_data import UserModel, open_model
@@ -29,8 +30,8 @@ from convswap.runtime.library import OpLibraries
 
 # The batches to plan for a model whose batch is open.
 BATCHES = (1, 8, 64, 512)
-_POOL_HEADER = "cuda/pool/kernel.cuh"
-# The element types in the names of the pool's kernels.
+# The ops that are no convolutions, and the element types, in the names of kernels.
+_KERNELS_OF_OPS = {POOL_OP: "pool::kernel", LAYER_NORM_OP: "layer_norm::kernel"}
 _KERNEL_ELEMENTS = {
     "float32": "float",
     "float64": "double",
@@ -189,15 +190,15 @@ def _kernels(problems: ConvProblems, card: Device, *, is_here: bool) -> list[tup
                 **conv.layer.planner_arguments,
             )
         names += [(name, capability) for name in kernels]
-    names += [(name, capability) for name in pool_kernels(problems.pool_types)]
+    names += [(name, capability) for name in op_kernels(problems.op_types)]
     return names
 
 
-def pool_kernels(element_types: Collection[str]) -> list[str]:
-    """Return all kernels of the op LayoutPool for these element types: "float32", "int8"."""
-    prefixes = tuple(f"pool::kernel<{_KERNEL_ELEMENTS[name]}, " for name in element_types)
-    families = {family["header"]: family for family in _native.kernel_families()}
-    return [name for name in families[_POOL_HEADER]["instances"] if name.startswith(prefixes)]
+def op_kernels(op_types: Collection[tuple[str, str]]) -> list[str]:
+    """Return all kernels of ops with an element type each: ("LayoutPool", "float32")."""
+    prefixes = tuple(f"{_KERNELS_OF_OPS[op]}<{_KERNEL_ELEMENTS[dtype]}, " for op, dtype in op_types)
+    instances = (name for family in _native.kernel_families() for name in family["instances"])
+    return [name for name in instances if name.startswith(prefixes)]
 
 
 def _compile(writer: _native.PackWriter, wanted: Sequence[tuple[str, int]], report: Progress) -> int:

@@ -44,6 +44,7 @@ class LayoutChange:
         cost: the cost of all Convs and Transposes, in the unit of the costs that the choice rests on, less
             the gain of the `matmuls`.
         matmuls: the MatMuls that became 1x1 Convs with NHWC tensors, with the nodes that each includes.
+        layer_norms: names of the LayerNormalizations that became the library's.
     """
 
     nodes: Mapping[str, tuple[str, ...]]
@@ -53,6 +54,7 @@ class LayoutChange:
     not_carried: tuple[Blocker, ...] = ()
     cost: float = 0.0
     matmuls: tuple[Fused, ...] = ()
+    layer_norms: tuple[str, ...] = ()
 
     def with_matmuls(self, matmuls: tuple[Fused, ...], gain: float) -> LayoutChange:
         """Return the change in which `matmuls` became 1x1 Convs afterwards, which gained `gain`."""
@@ -69,6 +71,7 @@ class LayoutChange:
             "transposes_removed": self.removed,
             "not_carried": [asdict(record) for record in self.not_carried],
             **({"matmuls": [record.to_json() for record in self.matmuls]} if self.matmuls else {}),
+            **({"layer_norms": list(self.layer_norms)} if self.layer_norms else {}),
         }
 
     def lines(self) -> list[str]:
@@ -82,6 +85,8 @@ class LayoutChange:
             )
         if self.matmuls:
             first += f"; MatMul nodes that became 1x1 Convs: {len(self.matmuls)}"
+        if self.layer_norms:
+            first += f"; LayerNormalization nodes of the library: {len(self.layer_norms)}"
         kinds: dict[tuple[str, str], list[str]] = {}
         for record in self.not_carried:
             kinds.setdefault((record.op, record.reason), []).append(record.node)

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from convswap.graph.constants import Constants, ConstantWriter, remove_if_unused
-from convswap.graph.domain import DOMAIN, LAYOUT_OP, SUPPORTED_ELEMENT_TYPES, is_layout_op
+from convswap.graph.domain import DOMAIN, LAYER_NORM_OP, LAYOUT_OP, SUPPORTED_ELEMENT_TYPES, is_layout_op
 from convswap.graph.fusion.fuse import Chain, Fused, Stage, fuse_convs
 from convswap.graph.layout.axes import RANKS
 from convswap.graph.layout.costs import Costs, NodeLayouts, layout_attributes
@@ -20,7 +20,8 @@ from convswap.graph.layout.operators import ELEMENTWISE, REDUCTIONS
 from convswap.graph.value_types import ValueTypes
 
 # Operators whose tensors of one rank have the same order of axes; MatMul is one, too.
-_KEEP_ORDER = ELEMENTWISE | {("", op) for op in (*REDUCTIONS, "LayerNormalization")}
+_KEEP_ORDER = ELEMENTWISE | {("", op) for op in REDUCTIONS}
+_KEEP_ORDER |= {(domain, LAYER_NORM_OP) for domain in ("", DOMAIN)}
 
 
 def replace_matmuls(
@@ -44,7 +45,9 @@ def replace_matmuls(
     constants, writer = Constants(model), ConstantWriter(model)
     matrices: dict[ir.Node, ir.Value] = {}
     # All MatMuls are found before the first change, because types are those of the unchanged model.
-    for node in [node for graph in model.graphs() for node in _connected_matmuls(graph, constants, types)]:
+    for node in [node for graph in model.graphs() for node in connected_nodes(graph, constants, types)]:
+        if node.op_type != "MatMul":
+            continue
         attributes = attributes_of(names[node])
         data, matrix = node.inputs
         assert data is not None and matrix is not None
@@ -71,8 +74,11 @@ def replace_matmuls(
     return fused, total
 
 
-def _connected_matmuls(graph: ir.Graph, constants: Constants, types: ValueTypes) -> list[ir.Node]:
-    """Return the MatMuls of `graph` that nodes of `_KEEP_ORDER` connect with the NHWC tensor of a Conv."""
+def connected_nodes(graph: ir.Graph, constants: Constants, types: ValueTypes) -> list[ir.Node]:
+    """Return the nodes that connect the NHWC tensors of the Convs of `graph` with others of their layout.
+
+    These are operators that keep the order of axes, and MatMuls by a constant matrix.
+    """
     pending = [value for node in graph if is_layout_op(node) for value in _nhwc_tensors(node)]
     seen = set(pending)
     connected: set[ir.Node] = set()
@@ -90,7 +96,7 @@ def _connected_matmuls(graph: ir.Graph, constants: Constants, types: ValueTypes)
                 if constants.tensor(other) is None:
                     seen.add(other)
                     pending.append(other)
-    return [node for node in graph if node in connected and node.op_type == "MatMul"]
+    return [node for node in graph if node in connected]
 
 
 def _nhwc_tensors(node: ir.Node) -> list[ir.Value]:
