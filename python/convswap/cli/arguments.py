@@ -95,6 +95,15 @@ def add_pixels(parser: Any) -> None:
     )
 
 
+def add_ray(parser: argparse.ArgumentParser) -> None:
+    """Add --ray."""
+    parser.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="run on the cards of the Ray cluster at this address; local starts one here",
+    )
+
+
 def add_results(parser: argparse.ArgumentParser, **helps: str) -> None:
     """Add an option for each file that a command can write, such as `json` for --json, with its help text."""
     results = parser.add_argument_group("results")

@@ -1,0 +1,137 @@
+"""A Ray cluster: a worker process for each of its cards, which runs functions of this package."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from convswap.errors import ConvswapError
+from convswap.runtime.device import Device, choose_device, environment
+
+# Ray reads these variables when it is imported. The expression matches every line that Ray would print.
+_SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": "^",
+}
+_CONNECT_SECONDS = 5.0
+
+
+class Worker:
+    """A Ray actor: runs functions in a process of the cluster, one after another."""
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return `function(*arguments)`."""
+        return function(*arguments)
+
+
+class Cluster:
+    """A worker for each free card of a Ray cluster; without cards, or for the CPU, one for each node.
+
+    `devices` has the device of each worker. `device` and `environment` are those of the first, with the names
+    of all cards.
+    """
+
+    def __init__(self, ray: Any, device: str | None) -> None:
+        """Start the workers; raise ConvswapError if they have no such device, or other versions."""
+        self.ray = ray
+        cards = 0 if device == "cpu" else int(ray.available_resources().get("GPU", 0))
+        if device == "cuda" and not cards:
+            raise ConvswapError("the Ray cluster has no free card; give --ray the address of one with cards")
+        self._worker = ray.remote(num_cpus=0, num_gpus=1 if cards else 0, scheduling_strategy="SPREAD")(
+            Worker
+        )
+        nodes = sum(node["Alive"] for node in ray.nodes())
+        self.workers = [self._worker.remote() for _ in range(cards or nodes)]
+        try:
+            facts = [
+                self.result(each) for each in [worker.run.remote(_facts, device) for worker in self.workers]
+            ]
+        except ray.exceptions.RayError as error:
+            raise ConvswapError(
+                f"convswap does not run in the Ray cluster: {last_line(error)}; install it on every node"
+            ) from error
+        self.devices: list[Device] = [each for each, _ in facts]
+        self._check([versions for _, versions in facts])
+        self.device, self.environment = facts[0]
+        if self.device.card is not None:
+            names = ", ".join(sorted({each.title for each in self.devices}))
+            self.device = replace(self.device, card={**self.device.card, "name": names})
+            self.environment["card"] = names
+
+    def _check(self, versions: list[dict[str, str | None]]) -> None:
+        here = environment(Device("cpu", ""))
+        for name in ("convswap", "onnxruntime"):
+            if other := next((each[name] for each in versions if each[name] != here[name]), None):
+                raise ConvswapError(
+                    f"a node of the Ray cluster has {name} {other}, this machine {here[name]}; install one"
+                )
+        if len({each.name for each in self.devices}) > 1:
+            reason = next(each.reason for each in self.devices if each.name == "cpu")
+            raise ConvswapError(f"a card of the Ray cluster cannot be used: {reason}; or give --device cpu")
+
+    def result(self, reference: Any) -> Any:
+        """Return the result of a call; raise what the call raised, or Ray's error."""
+        try:
+            return self.ray.get(reference)
+        except self.ray.exceptions.RayTaskError as error:
+            raise error.cause from error
+
+    def restart(self, worker: Any) -> None:
+        """Start another worker in place of one whose process ended."""
+        if worker in self.workers:
+            self.workers[self.workers.index(worker)] = self._worker.remote()
+
+    def kinds(self) -> Mapping[tuple[str, int], Any]:
+        """Return the first worker of each kind of card: name and compute capability."""
+        cards = [device.card or {} for device in self.devices]
+        keys = [(str(card["name"]), int(card["compute_capability"])) for card in cards]
+        return dict(zip(reversed(keys), reversed(self.workers), strict=True))
+
+
+def last_line(error: Exception) -> str:
+    """Return the last line of an error's message, which names the cause in Ray's errors."""
+    text = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
+    return text.splitlines()[-1].rstrip(".")
+
+
+def _facts(device: str | None) -> tuple[Device, dict[str, str | None]]:
+    chosen = choose_device(device)
+    return chosen, environment(chosen)
+
+
+@contextmanager
+def connected(address: str, device: str | None = None) -> Iterator[Cluster]:
+    """Connect to the Ray cluster at `address`; "local" starts one on this machine, until the context ends.
+
+    Raises:
+        ConvswapError: Ray is missing, nothing answers at `address`, or convswap does not run in the cluster.
+    """
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    try:
+        import ray
+    except ImportError:
+        raise ConvswapError("--ray needs Ray, which is missing: pip install 'convswap[ray]'") from None
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address == "local":
+        options["include_dashboard"] = False
+    try:
+        # Ray retries for minutes and then ends this process.
+        if match := re.fullmatch(r"(?:ray://)?(.+):(\d+)", address):
+            socket.create_connection((match[1], int(match[2])), _CONNECT_SECONDS).close()
+        ray.init(address=address, **options)
+    except (OSError, OverflowError, RuntimeError, ValueError) as error:
+        raise ConvswapError(
+            f"cannot connect to Ray at {address!r}: {last_line(error)}; give the address of a cluster's "
+            "head, such as 10.0.0.1:6379, or local"
+        ) from error
+    try:
+        yield Cluster(ray, device)
+    finally:
+        ray.shutdown()
