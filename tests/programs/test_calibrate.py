@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import importlib
 import json
+from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from command_line import only_line_of_refusal
 from convswap import _native
 from convswap.cli.main import main
 from convswap.errors import ConvswapError
+from convswap.runtime.cluster import Cluster
 from convswap.runtime.device import Device
 from convswap.runtime.tuning import read_table
 from convswap.timing.timed_conv import TimedConv
@@ -141,3 +145,26 @@ def test_a_restricted_card_is_not_calibrated(calibrate, monkeypatch):
     monkeypatch.setattr(calibrate, "choose_device", lambda: restricted)
     with pytest.raises(ConvswapError, match="CONVSWAP_COMPUTE_CAPABILITY makes the card an older one"):
         calibrate.calibrate()
+
+
+def test_a_card_of_each_kind_in_a_cluster_is_calibrated_into_one_table(
+    calibrate, monkeypatch, capsys, tmp_path
+):
+    def worker(name):
+        def remote(function, *arguments):
+            calibration, entry = function(*arguments)
+            return calibration, replace(entry, device=f"cuda {name}")
+
+        return SimpleNamespace(run=SimpleNamespace(remote=remote))
+
+    cluster = object.__new__(Cluster)
+    cluster.device = Device("cuda", "asked for", CARD)
+    cluster.result = lambda result: result
+    cards = [{"name": f"card {number}", "compute_capability": 90} for number in (1, 2, 1)]
+    cluster.devices = [Device("cuda", "asked for", card) for card in cards]
+    cluster.workers = [worker(card["name"]) for card in cards]
+    monkeypatch.setattr(calibrate, "connected", lambda address, device: nullcontext(cluster))
+    file = tmp_path / "factors.json"
+    assert main(["calibrate", "--ray", "local", "--json", str(file)]) == 0
+    assert [entry.device for entry in read_table()[0]] == ["cuda card 1", "cuda card 2"]
+    assert len(json.loads(file.read_text())) == 2 and capsys.readouterr().out.count("Stored in") == 2

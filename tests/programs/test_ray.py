@@ -105,6 +105,9 @@ def test_an_image_that_cannot_be_read_is_named(images, address):
         run(images, ray=address)
 
 
-def test_a_cluster_without_cards_is_refused_in_one_line(address, capsys):
-    arguments = ["evaluate", "ece408-2019fa", "--data", "synthetic", "--device", "cuda", "--ray", address]
-    assert "the Ray cluster has no free card" in refusal(capsys, *arguments)
+@pytest.mark.parametrize(
+    "command",
+    ["calibrate", "evaluate ece408-2019fa --data synthetic --device cuda"],
+)
+def test_a_cluster_without_cards_is_refused_in_one_line(command, address, capsys):
+    assert "the Ray cluster has no free card" in refusal(capsys, *command.split(), "--ray", address)

@@ -95,13 +95,9 @@ def add_pixels(parser: Any) -> None:
     )
 
 
-def add_ray(parser: argparse.ArgumentParser) -> None:
-    """Add --ray."""
-    parser.add_argument(
-        "--ray",
-        metavar="ADDRESS",
-        help="run on the cards of the Ray cluster at this address; local starts one here",
-    )
+def add_ray(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add --ray, whose help is `text`."""
+    parser.add_argument("--ray", metavar="ADDRESS", help=f"{text}; local starts one on this machine")
 
 
 def add_results(parser: argparse.ArgumentParser, **helps: str) -> None:
