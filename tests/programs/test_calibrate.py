@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import importlib
 import json
-from contextlib import nullcontext
-from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from command_line import only_line_of_refusal
 from convswap import _native
 from convswap.cli.main import main
 from convswap.errors import ConvswapError
-from convswap.runtime.cluster import Cluster
 from convswap.runtime.device import Device
 from convswap.runtime.tuning import read_table
 from convswap.timing.timed_conv import TimedConv
 from fake_card import needs_compiler, run_beside_card
 from planned_card import PlannedCard
+from pretend_cluster import PretendCluster
 from tuning_files import line, table, write
 
 __all__ = ["table"]
@@ -150,20 +147,11 @@ def test_a_restricted_card_is_not_calibrated(calibrate, monkeypatch):
 def test_a_card_of_each_kind_in_a_cluster_is_calibrated_into_one_table(
     calibrate, monkeypatch, capsys, tmp_path
 ):
-    def worker(name):
-        def remote(function, *arguments):
-            calibration, entry = function(*arguments)
-            return calibration, replace(entry, device=f"cuda {name}")
+    def enter(name):
+        card = PlannedCard({**CARD, "name": name})
+        monkeypatch.setattr(calibrate, "_native", card)
 
-        return SimpleNamespace(run=SimpleNamespace(remote=remote))
-
-    cluster = object.__new__(Cluster)
-    cluster.device = Device("cuda", "asked for", CARD)
-    cluster.result = lambda result: result
-    cards = [{"name": f"card {number}", "compute_capability": 90} for number in (1, 2, 1)]
-    cluster.devices = [Device("cuda", "asked for", card) for card in cards]
-    cluster.workers = [worker(card["name"]) for card in cards]
-    monkeypatch.setattr(calibrate, "connected", lambda address, device: nullcontext(cluster))
+    PretendCluster(["card 1", "card 2", "card 1"], enter).connect(monkeypatch, calibrate)
     file = tmp_path / "factors.json"
     assert main(["calibrate", "--ray", "local", "--json", str(file)]) == 0
     assert [entry.device for entry in read_table()[0]] == ["cuda card 1", "cuda card 2"]

@@ -107,7 +107,12 @@ def test_an_image_that_cannot_be_read_is_named(images, address):
 
 @pytest.mark.parametrize(
     "command",
-    ["calibrate", "evaluate ece408-2019fa --data synthetic --device cuda"],
+    [
+        "calibrate",
+        "optimize ece408-2019fa -o m.onnx",
+        "evaluate ece408-2019fa --data synthetic --device cuda",
+    ],
 )
-def test_a_cluster_without_cards_is_refused_in_one_line(command, address, capsys):
+def test_a_cluster_without_cards_is_refused_in_one_line(command, address, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     assert "the Ray cluster has no free card" in refusal(capsys, *command.split(), "--ray", address)

@@ -89,9 +89,11 @@ class Cluster:
 
     def kinds(self) -> Mapping[tuple[str, int], Any]:
         """Return the first worker of each kind of card: name and compute capability."""
-        cards = [device.card or {} for device in self.devices]
-        keys = [(str(card["name"]), int(card["compute_capability"])) for card in cards]
-        return dict(zip(reversed(keys), reversed(self.workers), strict=True))
+        found: dict[tuple[str, int], Any] = {}
+        for device, worker in zip(self.devices, self.workers, strict=True):
+            card = device.card or {}
+            found.setdefault((str(card["name"]), int(card["compute_capability"])), worker)
+        return found
 
 
 def last_line(error: Exception) -> str:
