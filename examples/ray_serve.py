@@ -53,5 +53,5 @@ if __name__ == "__main__":
     ray.init(include_dashboard=False)
     serve.start(http_options={"port": arguments.port})
     cards = min(1, int(ray.cluster_resources().get("GPU", 0)))
-    application = Model.options(ray_actor_options={"num_gpus": cards}).bind(arguments.model)  # type: ignore[attr-defined]
+    application = Model.options(ray_actor_options={"num_gpus": cards}).bind(arguments.model)
     serve.run(application, blocking=True)

@@ -1,8 +1,9 @@
-"""The example of Ray Serve answers each request with its own sample's output, and runs requests as batches."""
+"""The example of Ray Serve answers each request with its own output, and runs requests as batches."""
 
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -57,7 +58,7 @@ def send(model, tmp_path):
             return np.array(json.load(reply), np.float32)
 
     yield send, server
-    server.terminate()
+    server.send_signal(signal.SIGINT)
     server.wait()
 
 
