@@ -11,8 +11,11 @@ import pytest
 from build_tools import environment_with_helpers
 from command_line import refusal
 from convswap.errors import ConvswapError
-from convswap.evaluation import evaluate, on_cluster, samples
-from image_data import EndsProcess, EndsWorker, classifier, write_images
+from convswap.evaluation import evaluate, on_cluster
+from image_data import EndsWorker, classifier
+from test_evaluate_processes import images, kill_processes
+
+__all__ = ["images"]
 
 pytestmark = [
     pytest.mark.slow,
@@ -38,26 +41,10 @@ def address():
         cluster.communicate("\n")
 
 
-@pytest.fixture
-def images(tmp_path, monkeypatch):
-    monkeypatch.setattr(evaluate, "_BLOCK_SAMPLES", 8)
-    return write_images(tmp_path / "images")
-
-
 def run(images, **options):
     evaluation = evaluate.evaluate(classifier(), images, batch=4, device="cpu", **options)
     result = json.loads(json.dumps(evaluation.to_json(), allow_nan=False))
     return result, result.pop("run")
-
-
-def kill_decoders(monkeypatch, folder, times):
-    real = samples.EncodedImages
-
-    def part(names, *arguments):
-        images = real(names, *arguments)
-        return EndsProcess(images, folder, times) if any("008" in name for name in names) else images
-
-    monkeypatch.setattr(samples, "EncodedImages", part)
 
 
 def test_a_cluster_gives_the_results_of_one_process_and_goes_on_with_kept_ones(
@@ -79,9 +66,8 @@ def test_a_cluster_gives_the_results_of_one_process_and_goes_on_with_kept_ones(
 
 def test_the_blocks_of_killed_processes_are_done_again_once(images, address, tmp_path, monkeypatch, capfd):
     expected, _ = run(images, processes=0)
-    for name in ("decoders", "workers"):
-        (tmp_path / name).mkdir()
-    kill_decoders(monkeypatch, tmp_path / "decoders", times=1)
+    (tmp_path / "workers").mkdir()
+    kill_processes(monkeypatch, tmp_path / "decoders", times=1)
     monkeypatch.setattr(on_cluster, "_compute", EndsWorker(on_cluster._compute, tmp_path / "workers"))
     found, times = run(images, ray=address)
     assert found == expected and times["repeated_blocks"] >= 2
@@ -89,20 +75,11 @@ def test_the_blocks_of_killed_processes_are_done_again_once(images, address, tmp
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_block_that_ends_two_processes_is_refused(images, address, tmp_path, monkeypatch):
-    (tmp_path / "ended").mkdir()
-    kill_decoders(monkeypatch, tmp_path / "ended", times=9)
-    with pytest.raises(
-        ConvswapError, match=r"two processes of the Ray cluster ended with images class .*\.png to"
-    ):
+def test_a_block_that_ends_every_process_is_refused(images, address, tmp_path, monkeypatch):
+    kill_processes(monkeypatch, tmp_path / "ended", times=9)
+    with pytest.raises(ConvswapError, match=r"4 processes of the Ray cluster ended with images .*\.png to"):
         run(images, ray=address)
-    assert len(list((tmp_path / "ended").iterdir())) == 2
-
-
-def test_an_image_that_cannot_be_read_is_named(images, address):
-    (images / "class 4" / "029.png").write_bytes(b"no image")
-    with pytest.raises(ConvswapError, match=r"cannot read the inputs '.*/class 4/029\.png'"):
-        run(images, ray=address)
+    assert len(list((tmp_path / "ended").iterdir())) == 4
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,9 @@ from convswap.evaluation.samples import Block
 from convswap.graph.external_weights import SplitModel
 from convswap.runtime.cluster import Cluster, last_line
 
+# A block that waits for a worker counts as well if the worker ends with another.
+_MAX_REPEATS = 3
+
 
 def decoding_processes(cluster: Cluster) -> int:
     """Return the number of blocks that the cluster decodes at a time: one for each core."""
@@ -33,19 +36,21 @@ def records(job: Job, blocks: Sequence[Block], cluster: Cluster) -> Iterator[tup
     """Yield each of `blocks`, which are in order, with its record, as they are done.
 
     At most one block for each core and two for each worker are in memory. A block whose process ended, or
-    whose node was lost, is done again, once.
+    whose node was lost, is done again, and so are those that waited for the process.
 
     Raises:
-        ConvswapError: a sample cannot be decoded, a run fails, or two processes ended with the same block.
+        ConvswapError: a sample cannot be decoded, a run fails, or too many processes ended with a block.
     """
     ray = cluster.ray
-    shared = ray.put(_without_samples(job))
+    samples = replace(job.samples.first(0), parts=lambda _: iter(()))
+    models = {name: SplitModel(each.message, each.referenced_weights()) for name, each in job.models.items()}
+    shared = ray.put(replace(job, samples=samples, models=models))
     # Blocks are repeated here and not by Ray, which does not tell how often it repeats.
     decoded = ray.remote(num_cpus=1, max_retries=0)(decode)
     limit = decoding_processes(cluster) + 2 * len(cluster.workers)
     todo = zip(blocks, job.samples.parts(blocks), strict=True)
     computing: dict[Any, tuple[Any, Block, Part]] = {}
-    repeated: set[Block] = set()
+    repeats = Counter[Block]()
     ended: dict[Any, float] = {}
 
     def submit(block: Block, part: Part) -> None:
@@ -67,26 +72,21 @@ def records(job: Job, blocks: Sequence[Block], cluster: Cluster) -> Iterator[tup
         try:
             results, decoding, start, end = cluster.result(done)
         except ray.exceptions.RayError as error:
-            if block in repeated:
-                raise _ended_twice(job, block, error) from error
-            repeated.add(block)
+            repeats[block] += 1
+            if repeats[block] > _MAX_REPEATS:
+                first, last = (job.samples.names[index] for index in (block.start, block.stop - 1))
+                raise ConvswapError(
+                    f"{repeats[block]} processes of the Ray cluster ended with images {first} to {last}: "
+                    f"{last_line(error)}"
+                ) from error
             if isinstance(error, ray.exceptions.RayActorError):
                 cluster.restart(worker)
             submit(block, part)
             continue
         waited = max(start - ended.get(worker, start), 0.0)
         ended[worker] = end
-        times = {"decoding": decoding, "waiting": waited, "repeated_blocks": block in repeated}
+        times = {"decoding": decoding, "waiting": waited, "repeated_blocks": block in repeats}
         yield block, job.record(block, results, times)
-
-
-def _without_samples(job: Job) -> Job:
-    """Return what sessions need of `job`."""
-    samples = replace(job.samples.first(0), parts=lambda _: iter(()))
-    models = {
-        name: SplitModel(split.message, split.referenced_weights()) for name, split in job.models.items()
-    }
-    return replace(job, samples=samples, models=models)
 
 
 @cache
@@ -106,10 +106,3 @@ def _compute(
     start = time.perf_counter()
     results = [future.result() for future in lane.submit(samples)]
     return results, seconds, start, time.perf_counter()
-
-
-def _ended_twice(job: Job, block: Block, error: Exception) -> ConvswapError:
-    first, last = (job.samples.names[index] for index in (block.start, block.stop - 1))
-    return ConvswapError(
-        f"two processes of the Ray cluster ended with images {first} to {last}: {last_line(error)}"
-    )

@@ -30,11 +30,10 @@ from convswap.optimizing.preparation import OptimizeOptions, prepare
 from convswap.optimizing.result import Optimization
 from convswap.output.tables import times_faster
 from convswap.progress import Progress, silent
-from convswap.runtime.cluster import Cluster, connected
+from convswap.runtime.cluster import connected
 from convswap.runtime.device import choose_device
 from convswap.runtime.library import using_op_libraries
 
-_TUNED = "tuned"
 # A network's name, or a model with its weights.
 _Sent = str | SplitModel
 
@@ -48,8 +47,8 @@ def optimize_on_cluster(
 ) -> Optimization:
     """Optimise `model` on the Ray cluster at `address`, and write one file for all its kinds of cards.
 
-    The result is that of the kind whose model is written, with a note for each kind. If no model is faster on
-    all kinds with outputs that agree, it has the times of a kind that refuses the best model.
+    The result is that of the kind whose model is written. If none is, and one was selected, the result is
+    that of a kind on which the best is not faster, or its outputs differ. Notes name the speedup on each.
 
     Raises:
         ConvswapError: as for `optimize`; or the cluster has no card, or cannot be used.
@@ -59,111 +58,89 @@ def optimize_on_cluster(
     sent: _Sent = model if model in ALL_NETWORKS else split_model(load_model(model))
     progress("starting workers")
     with connected(address, "cuda") as cluster:
-        workers = {f"{name} ({number / 10:.1f})": each for (name, number), each in cluster.kinds().items()}
-        optimization, swapped = best_of_all(cluster, workers, sent, options, progress)
-    optimization = replace(optimization, model=model)
-    if swapped is None:
-        return optimization
-    try:
-        save_model(swapped.to_model(), output, source=None if model in ALL_NETWORKS else model)
-    except ConvswapError as error:
-        return replace(optimization, not_written=str(error))
-    return replace(optimization, written=Path(output))
+        workers, sent = cluster.kinds(), cluster.ray.put(sent)
+
+        def on_each(function: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+            calls = {
+                kind: workers[kind].run.remote(function, sent, options, arguments[kind]) for kind in arguments
+            }
+            return {kind: cluster.result(call) for kind, call in calls.items()}
+
+        progress(f"optimizing on {', '.join(workers)}")
+        found = on_each(_optimized, dict.fromkeys(workers))
+        results = {kind: replace(result, model=model) for kind, (result, _) in found.items()}
+        models = {kind: swapped for kind, (_, swapped) in found.items() if swapped is not None}
+        if not models:
+            return next(iter(results.values()))
+        _share_tuning_lines([swapped.message for swapped in models.values()])
+        checked = {}
+        for kind, swapped in models.items():
+            progress(f"checking the model of {kind} on the others")
+            others = {other: (swapped, results[other]) for other in workers if other != kind}
+            checked[kind] = results | on_each(_checked, others)
+        best = max(checked, key=lambda kind: _merit(checked[kind]))
+        worst = min(checked[best].values(), key=lambda result: _merit({"": result}))
+        notes = [
+            f"the model selected on {best} is {times_faster(result.speedup or 1.0)} as fast as the original "
+            f"on {kind}, and its outputs {'agree' if result.answers_agree else 'differ'}"
+            for kind, result in checked[best].items()
+        ]
+        if not _merit(checked[best])[0]:
+            return replace(worst, notes=(*worst.notes, *notes))
+        optimization = replace(results[best], notes=(*results[best].notes, *notes))
+        try:
+            # Within the connection, since the weights are in Ray's shared memory.
+            save_model(models[best].to_model(), output, source=None if model in ALL_NETWORKS else model)
+        except ConvswapError as error:
+            return replace(optimization, not_written=str(error))
+        return replace(optimization, written=Path(output))
 
 
-def best_of_all(
-    cluster: Cluster, workers: Mapping[str, Any], sent: _Sent, options: OptimizeOptions, progress: Progress
-) -> tuple[Optimization, SplitModel | None]:
-    """Return the result, and the model to write if there is one; `workers` has one of each kind of card."""
-    model = cluster.ray.put(sent)
-
-    def on_each(function: Any, arguments: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
-        pending = {kind: workers[kind].run.remote(function, model, *arguments[kind]) for kind in arguments}
-        return {kind: cluster.result(result) for kind, result in pending.items()}
-
-    progress(f"optimizing on {', '.join(workers)}")
-    found = on_each(_optimized, {kind: (options,) for kind in workers})
-    own = {kind: optimization for kind, (optimization, _) in found.items()}
-    models = {kind: swapped for kind, (_, swapped) in found.items() if swapped is not None}
-    _share_tuning_lines([swapped.message for swapped in models.values()])
-    results = {}
-    for kind, swapped in models.items():
-        progress(f"checking the model of {kind} on the others")
-        others = {other: (swapped, options, own[other]) for other in workers if other != kind}
-        results[kind] = {kind: own[kind], **on_each(_checked, others)}
-    if not results:
-        return next(iter(own.values())), None
-    best = max(results, key=lambda kind: _merit(results[kind]))
-    by_kind = {kind: results[best][kind] for kind in workers}
-    notes = [
-        f"the model selected on {best} is {times_faster(each.speedup or 1.0)} as fast as the original on "
-        f"{kind}, and its outputs {'agree' if each.answers_agree else 'differ'}"
-        for kind, each in by_kind.items()
-    ]
-    worst = min(by_kind.values(), key=lambda each: (_qualifies(each), each.speedup or 0.0))
-    if _qualifies(worst):
-        return replace(own[best], notes=(*own[best].notes, *notes)), models[best]
-    return (
-        replace(
-            own[best],
-            whole=worst.whole,
-            errors=worst.errors,
-            reference=worst.reference,
-            answers_agree=worst.answers_agree,
-            notes=(*own[best].notes, *notes),
-        ),
-        None,
-    )
-
-
-def _qualifies(optimization: Optimization) -> bool:
-    return optimization.gains and optimization.answers_agree
-
-
-def _merit(by_kind: Mapping[str, Optimization]) -> tuple[bool, float]:
-    speedups = [optimization.speedup or 1.0 for optimization in by_kind.values()]
-    return all(map(_qualifies, by_kind.values())), math.prod(speedups)
+def _merit(results: Mapping[str, Optimization]) -> tuple[bool, float]:
+    """Return whether a model is faster everywhere with outputs that agree, and its speedups' product."""
+    are_good = all(result.gains and result.answers_agree for result in results.values())
+    return are_good, math.prod(result.speedup or 1.0 for result in results.values())
 
 
 def _share_tuning_lines(models: list[onnx.ModelProto]) -> None:
     """Give each node the tuning lines of the nodes of its name; a card uses only lines with its own name."""
     nodes = [node for model in models for node in model.graph.node if node.domain == DOMAIN]
-    tuned = [
-        (node.name, attribute) for node in nodes for attribute in node.attribute if attribute.name == _TUNED
-    ]
     lines: dict[str, dict[str, None]] = {}
-    for name, attribute in tuned:
-        lines.setdefault(name, {}).update(dict.fromkeys(attribute.s.decode().splitlines()))
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.name == "tuned":
+                lines.setdefault(node.name, {}).update(dict.fromkeys(attribute.s.decode().splitlines()))
     for node in nodes:
         if node.name in lines:
-            kept = [attribute for attribute in node.attribute if attribute.name != _TUNED]
+            others = [attribute for attribute in node.attribute if attribute.name != "tuned"]
             del node.attribute[:]
-            shared = onnx.helper.make_attribute(_TUNED, "\n".join(lines[node.name]))
-            node.attribute.extend([*kept, shared])
+            shared = onnx.helper.make_attribute("tuned", "\n".join(lines[node.name]))
+            node.attribute.extend([*others, shared])
 
 
 @contextmanager
-def _opened(sent: _Sent) -> Iterator[UserModel]:
-    if isinstance(sent, str):
-        yield sent
-        return
-    with tempfile.TemporaryDirectory(prefix="convswap-") as folder:
-        path = Path(folder) / "model.onnx"
-        save_model(sent.to_model(), path)
-        yield path
+def _opened(sent: _Sent, options: OptimizeOptions) -> Iterator[UserModel]:
+    with tempfile.TemporaryDirectory(prefix="convswap-") as folder, using_op_libraries(options.op_libraries):
+        if isinstance(sent, SplitModel):
+            path = Path(folder) / "model.onnx"
+            save_model(sent.to_model(), path)
+            yield path
+        else:
+            yield sent
 
 
-def _optimized(sent: _Sent, options: OptimizeOptions) -> tuple[Optimization, SplitModel | None]:
+def _optimized(sent: _Sent, options: OptimizeOptions, _: None) -> tuple[Optimization, SplitModel | None]:
     """Return the result of this process's device, and the model if it is to be written."""
-    with _opened(sent) as model, using_op_libraries(options.op_libraries):
+    with _opened(sent, options) as model:
         optimization, swapping = optimize_unwritten(model, options, silent)
         return optimization, None if swapping is None else split_model(swapping.model)
 
 
-def _checked(sent: _Sent, swapped: SplitModel, options: OptimizeOptions, own: Optimization) -> Optimization:
-    """Return `own`, the result of this process's device, with the times and errors of another's model."""
-    quantised = any(node.domain == DOMAIN and node.op_type == QUANT_OP for node in swapped.message.graph.node)
-    with _opened(sent) as model, using_op_libraries(options.op_libraries):
+def _checked(sent: _Sent, options: OptimizeOptions, other: tuple[SplitModel, Optimization]) -> Optimization:
+    """Return the result of this process's device with the times and errors of another's model."""
+    swapped, own = other
+    quantised = any((node.domain, node.op_type) == (DOMAIN, QUANT_OP) for node in swapped.message.graph.node)
+    with _opened(sent, options) as model:
         prepared = prepare(model, options, choose_device(options.device))
         found = swapped_elsewhere(prepared, swapped, quantised=quantised)
     return replace(

@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -15,11 +15,7 @@ from convswap.errors import ConvswapError
 from convswap.runtime.device import Device, choose_device, environment
 
 # Ray reads these variables when it is imported. The expression matches every line that Ray would print.
-_SETTINGS = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_DEDUP_LOGS_SKIP_REGEX": "^",
-}
-_CONNECT_SECONDS = 5.0
+_SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "^"}
 
 
 class Worker:
@@ -33,47 +29,36 @@ class Worker:
 class Cluster:
     """A worker for each free card of a Ray cluster; without cards, or for the CPU, one for each node.
 
-    `devices` has the device of each worker. `device` and `environment` are those of the first, with the names
-    of all cards.
+    `devices` are those of the workers. `device` and `environment` are the first's, with the names of all
+    cards.
     """
 
     def __init__(self, ray: Any, device: str | None) -> None:
-        """Start the workers; raise ConvswapError if they have no such device, or other versions."""
+        """Start the workers; raise ConvswapError if they lack the device, or differ from this machine."""
         self.ray = ray
         cards = 0 if device == "cpu" else int(ray.available_resources().get("GPU", 0))
         if device == "cuda" and not cards:
             raise ConvswapError("the Ray cluster has no free card; give --ray the address of one with cards")
-        self._worker = ray.remote(num_cpus=0, num_gpus=1 if cards else 0, scheduling_strategy="SPREAD")(
-            Worker
-        )
+        self._worker = ray.remote(num_cpus=0, num_gpus=min(cards, 1), scheduling_strategy="SPREAD")(Worker)
         nodes = sum(node["Alive"] for node in ray.nodes())
         self.workers = [self._worker.remote() for _ in range(cards or nodes)]
-        try:
-            facts = [
-                self.result(each) for each in [worker.run.remote(_facts, device) for worker in self.workers]
-            ]
-        except ray.exceptions.RayError as error:
-            raise ConvswapError(
-                f"convswap does not run in the Ray cluster: {last_line(error)}; install it on every node"
-            ) from error
+        pending = [worker.run.remote(_facts, device) for worker in self.workers]
+        facts = [self.result(each) for each in pending]
         self.devices: list[Device] = [each for each, _ in facts]
-        self._check([versions for _, versions in facts])
         self.device, self.environment = facts[0]
+        here = environment(Device("cpu", ""))
+        for each, versions in facts:
+            for name in ("convswap", "onnxruntime"):
+                if versions[name] != here[name]:
+                    raise ConvswapError(
+                        f"the Ray cluster has {name} {versions[name]}, this machine {here[name]}; install one"
+                    )
+            if cards and each.card is None:
+                raise ConvswapError(f"a card of the Ray cluster cannot be used: {each.reason}")
         if self.device.card is not None:
             names = ", ".join(sorted({each.title for each in self.devices}))
             self.device = replace(self.device, card={**self.device.card, "name": names})
             self.environment["card"] = names
-
-    def _check(self, versions: list[dict[str, str | None]]) -> None:
-        here = environment(Device("cpu", ""))
-        for name in ("convswap", "onnxruntime"):
-            if other := next((each[name] for each in versions if each[name] != here[name]), None):
-                raise ConvswapError(
-                    f"a node of the Ray cluster has {name} {other}, this machine {here[name]}; install one"
-                )
-        if len({each.name for each in self.devices}) > 1:
-            reason = next(each.reason for each in self.devices if each.name == "cpu")
-            raise ConvswapError(f"a card of the Ray cluster cannot be used: {reason}; or give --device cpu")
 
     def result(self, reference: Any) -> Any:
         """Return the result of a call; raise what the call raised, or Ray's error."""
@@ -87,13 +72,13 @@ class Cluster:
         if worker in self.workers:
             self.workers[self.workers.index(worker)] = self._worker.remote()
 
-    def kinds(self) -> Mapping[tuple[str, int], Any]:
-        """Return the first worker of each kind of card: name and compute capability."""
-        found: dict[tuple[str, int], Any] = {}
+    def kinds(self) -> dict[str, Any]:
+        """Return the first worker of each kind of card, by name and compute capability."""
+        kinds: dict[str, Any] = {}
         for device, worker in zip(self.devices, self.workers, strict=True):
-            card = device.card or {}
-            found.setdefault((str(card["name"]), int(card["compute_capability"])), worker)
-        return found
+            capability = (device.card or {})["compute_capability"] / 10
+            kinds.setdefault(f"{device.title} ({capability})", worker)
+        return kinds
 
 
 def last_line(error: Exception) -> str:
@@ -112,22 +97,21 @@ def connected(address: str, device: str | None = None) -> Iterator[Cluster]:
     """Connect to the Ray cluster at `address`; "local" starts one on this machine, until the context ends.
 
     Raises:
-        ConvswapError: Ray is missing, nothing answers at `address`, or convswap does not run in the cluster.
+        ConvswapError: Ray is missing, nothing answers at `address`, or a process of the cluster failed.
     """
-    for name, value in _SETTINGS.items():
-        os.environ.setdefault(name, value)
+    os.environ.update({name: value for name, value in _SETTINGS.items() if name not in os.environ})
     try:
         import ray
     except ImportError:
         raise ConvswapError("--ray needs Ray, which is missing: pip install 'convswap[ray]'") from None
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address == "local":
-        options["include_dashboard"] = False
+    dashboard = False if address == "local" else None
     try:
         # Ray retries for minutes and then ends this process.
         if match := re.fullmatch(r"(?:ray://)?(.+):(\d+)", address):
-            socket.create_connection((match[1], int(match[2])), _CONNECT_SECONDS).close()
-        ray.init(address=address, **options)
+            socket.create_connection((match[1], int(match[2])), timeout=5).close()
+        ray.init(
+            address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=dashboard
+        )
     except (OSError, OverflowError, RuntimeError, ValueError) as error:
         raise ConvswapError(
             f"cannot connect to Ray at {address!r}: {last_line(error)}; give the address of a cluster's "
@@ -135,5 +119,7 @@ def connected(address: str, device: str | None = None) -> Iterator[Cluster]:
         ) from error
     try:
         yield Cluster(ray, device)
+    except ray.exceptions.RayError as error:
+        raise ConvswapError(f"a process of the Ray cluster failed: {last_line(error)}") from error
     finally:
         ray.shutdown()
