@@ -67,9 +67,9 @@ def optimize_on_cluster(
             return {kind: cluster.result(call) for kind, call in calls.items()}
 
         progress(f"optimizing on {', '.join(workers)}")
-        found = on_each(_optimized, dict.fromkeys(workers))
-        results = {kind: replace(result, model=model) for kind, (result, _) in found.items()}
-        models = {kind: swapped for kind, (_, swapped) in found.items() if swapped is not None}
+        by_kind = on_each(_optimized, dict.fromkeys(workers))
+        results = {kind: replace(result, model=model) for kind, (result, _) in by_kind.items()}
+        models = {kind: swapped for kind, (_, swapped) in by_kind.items() if swapped is not None}
         if not models:
             return next(iter(results.values()))
         _share_tuning_lines([swapped.message for swapped in models.values()])
@@ -138,15 +138,15 @@ def _optimized(sent: _Sent, options: OptimizeOptions, _: None) -> tuple[Optimiza
 
 def _checked(sent: _Sent, options: OptimizeOptions, other: tuple[SplitModel, Optimization]) -> Optimization:
     """Return the result of this process's device with the times and errors of another's model."""
-    swapped, own = other
+    swapped, result = other
     quantised = any((node.domain, node.op_type) == (DOMAIN, QUANT_OP) for node in swapped.message.graph.node)
     with _opened(sent, options) as model:
         prepared = prepare(model, options, choose_device(options.device))
-        found = swapped_elsewhere(prepared, swapped, quantised=quantised)
+        candidate = swapped_elsewhere(prepared, swapped, quantised=quantised)
     return replace(
-        own,
-        whole=found.times,
-        errors=found.errors,
-        reference=found.reference,
-        answers_agree=found.outputs_agree,
+        result,
+        whole=candidate.times,
+        errors=candidate.errors,
+        reference=candidate.reference,
+        answers_agree=candidate.outputs_agree,
     )
