@@ -55,7 +55,7 @@ def records(job: Job, blocks: Sequence[Block], cluster: Cluster) -> Iterator[tup
 
     def submit(block: Block, part: Part) -> None:
         busy = Counter(worker for worker, *_ in computing.values())
-        worker = min(cluster.workers, key=busy.__getitem__)
+        worker = min(cluster.running(), key=busy.__getitem__)
         if isinstance(part, EncodedImages):
             # Processes of the cluster are in other folders.
             part = replace(part, folder=str(Path(part.folder).absolute()))

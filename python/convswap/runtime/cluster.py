@@ -15,7 +15,11 @@ from convswap.errors import ConvswapError
 from convswap.runtime.device import Device, choose_device, environment
 
 # Ray reads these variables when it is imported. The expression matches every line that Ray would print.
-_SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "^"}
+_SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": "^",
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",
+}
 
 
 class Worker:
@@ -42,6 +46,7 @@ class Cluster:
         self._worker = ray.remote(num_cpus=0, num_gpus=min(cards, 1), scheduling_strategy="SPREAD")(Worker)
         nodes = sum(node["Alive"] for node in ray.nodes())
         self.workers = [self._worker.remote() for _ in range(cards or nodes)]
+        self._starting: dict[Any, Any] = {}
         pending = [worker.run.remote(_facts, device) for worker in self.workers]
         facts = [self.result(each) for each in pending]
         self.devices: list[Device] = [each for each, _ in facts]
@@ -54,7 +59,9 @@ class Cluster:
                         f"the Ray cluster has {name} {versions[name]}, this machine {here[name]}; install one"
                     )
             if cards and each.card is None:
-                raise ConvswapError(f"a card of the Ray cluster cannot be used: {each.reason}")
+                raise ConvswapError(
+                    f"a card of the Ray cluster cannot be used: {each.reason}; or give --device cpu"
+                )
         if self.device.card is not None:
             names = ", ".join(sorted({each.title for each in self.devices}))
             self.device = replace(self.device, card={**self.device.card, "name": names})
@@ -68,9 +75,18 @@ class Cluster:
             raise error.cause from error
 
     def restart(self, worker: Any) -> None:
-        """Start another worker in place of one whose process ended."""
+        """Start another worker in place of one whose process ended; its card may be lost as well."""
         if worker in self.workers:
-            self.workers[self.workers.index(worker)] = self._worker.remote()
+            self.workers.remove(worker)
+            started = self._worker.remote()
+            self._starting[started.run.remote(_facts, None)] = started
+
+    def running(self) -> list[Any]:
+        """Return the workers that have started, after waiting for one if there is none."""
+        if self._starting:
+            done, _ = self.ray.wait(list(self._starting), timeout=0 if self.workers else None)
+            self.workers += [self._starting.pop(each) for each in done]
+        return self.workers
 
     def kinds(self) -> dict[str, Any]:
         """Return the first worker of each kind of card, by name and compute capability."""
