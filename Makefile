@@ -2,8 +2,9 @@
 # make compare    also compares a course network before and after the swap
 # make check      also runs, in about a minute, the style checks, and tests/unit and tests/op without tests marked `slow`
 # make test       also runs all tests except those marked `extended`
-# make test-all   also runs the tests that `make test` leaves out: fuzzing, long draws, builds and packages, PyTorch, the
-#                 oldest ONNX Runtime in .venv-oldest, the CPU kernels for older processors, and the compiler's sanitizers
+# make test-all   also runs the tests that `make test` leaves out: fuzzing, long draws, builds and packages, PyTorch, Ray,
+#                 the oldest ONNX Runtime in .venv-oldest, the CPU kernels for older processors, and the compiler's
+#                 sanitizers
 # make dev        sets everything up so that edits of Python files take effect without a build, also for the commands
 #                 above. Compiles each C++ file separately, with ccache if installed. make clean ends this mode
 # make tables     also measures every network, the course layers and the ladder on an H200, for benchmarks, docs and

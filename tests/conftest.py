@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import secrets
 import signal
 import sys
 import tempfile
@@ -38,6 +39,9 @@ os.environ["no_proxy"] = f"{_direct},127.0.0.1"
 
 # Tests must send nothing. ONNX Runtime reads the variable at its import, which no import above triggers.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+# A test's Ray cluster takes work from no other process. Ray reads the variables at its import.
+os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(16), RAY_USAGE_STATS_ENABLED="0")
 
 # rich would adopt the width and the abilities of the terminal in which the tests are started.
 os.environ.update(COLUMNS="80", LINES="25", TERM="xterm")

@@ -7,7 +7,7 @@
 #   set_up.sh build      compiles changed files and installs convswap
 #   set_up.sh dev        does the same, and links the installed Python files to the checkout
 #   set_up.sh oldest     makes .venv-oldest, for the test with the oldest ONNX Runtime
-#   set_up.sh torch      installs PyTorch into .venv, for the tests that export its modules and train with it
+#   set_up.sh torch      installs PyTorch, Ray and Triton's client into .venv, for the tests marked extended
 #
 # The Makefile passes PYTHON and PYTHON_ENV, and explains them.
 set -u
@@ -140,8 +140,10 @@ install_oldest() {
 
 # With PyTorch's CPU index configured, pip takes the CPU build, a tenth of the size.
 install_torch() {
-  echo "Installing PyTorch into .venv, for its tests"
-  echo 'torch==2.13.0' | install "PyTorch"
+  echo "Installing PyTorch, Ray and Triton's client into .venv, for their tests"
+  echo 'torch==2.13.0' | install "PyTorch" && echo 'ray[serve]==2.60.0' | install "Ray" &&
+    # Tests read only its schema of configurations, which needs no other package.
+    echo 'tritonclient==2.73.0' | install "Triton's client" --no-deps
 }
 
 python=.venv/bin/python

@@ -1,9 +1,10 @@
-"""Small images in folders and Parquet files, a classifier of them, and data that end a decoding process."""
+"""Small images in folders and Parquet files, a classifier of them, and calls that end their process."""
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,26 @@ class EndsProcess:
 
     def decode(self) -> Any:
         """Return the samples of the part."""
-        ended = len(list(self.folder.iterdir()))
-        if ended < self.times:
-            (self.folder / str(ended)).touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+        end_process(self.folder, self.times)
         return self.part.decode()
+
+
+@dataclass(frozen=True)
+class EndsWorker:
+    """A function that kills the first process that calls it, as `EndsProcess` does."""
+
+    function: Callable[..., Any]
+    folder: Path
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Return the result of the function."""
+        end_process(self.folder, 1)
+        return self.function(*arguments)
+
+
+def end_process(folder: Path, times: int) -> None:
+    """Kill this process, unless `folder` says that `times` processes ended."""
+    ended = len(list(folder.iterdir()))
+    if ended < times:
+        (folder / str(ended)).touch()
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -15,6 +15,7 @@ from convswap.runtime.tuning import read_table
 from convswap.timing.timed_conv import TimedConv
 from fake_card import needs_compiler, run_beside_card
 from planned_card import PlannedCard
+from pretend_cluster import PretendCluster
 from tuning_files import line, table, write
 
 __all__ = ["table"]
@@ -141,3 +142,17 @@ def test_a_restricted_card_is_not_calibrated(calibrate, monkeypatch):
     monkeypatch.setattr(calibrate, "choose_device", lambda: restricted)
     with pytest.raises(ConvswapError, match="CONVSWAP_COMPUTE_CAPABILITY makes the card an older one"):
         calibrate.calibrate()
+
+
+def test_a_card_of_each_kind_in_a_cluster_is_calibrated_into_one_table(
+    calibrate, monkeypatch, capsys, tmp_path
+):
+    def enter(name):
+        card = PlannedCard({**CARD, "name": name})
+        monkeypatch.setattr(calibrate, "_native", card)
+
+    PretendCluster(["card 1", "card 2", "card 1"], enter).connect(monkeypatch, calibrate)
+    file = tmp_path / "factors.json"
+    assert main(["calibrate", "--ray", "local", "--json", str(file)]) == 0
+    assert [entry.device for entry in read_table()[0]] == ["cuda card 1", "cuda card 2"]
+    assert len(json.loads(file.read_text())) == 2 and capsys.readouterr().out.count("Stored in") == 2

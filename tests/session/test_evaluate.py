@@ -246,3 +246,14 @@ def test_other_models_and_missing_packages_are_refused(images, tmp_path, monkeyp
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ConvswapError, match="pip install pyarrow"):
         run(tmp_path / "a.parquet")
+
+
+def test_a_missing_ray_and_an_address_without_a_cluster_are_refused_in_one_line(capsys, monkeypatch):
+    arguments = ("evaluate", "ece408-2019fa", "--data", "synthetic", "--ray")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert "needs Ray, which is missing: pip install 'convswap[ray]'" in refusal(capsys, *arguments, "local")
+    monkeypatch.setitem(sys.modules, "ray", object())
+    assert "cannot connect to Ray at '127.0.0.1:1': Connection refused" in refusal(
+        capsys, *arguments, "127.0.0.1:1"
+    )
+    assert "processes have no meaning beside ray" in refusal(capsys, *arguments, "local", "--processes", "2")

@@ -95,6 +95,11 @@ def add_pixels(parser: Any) -> None:
     )
 
 
+def add_ray(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add --ray, whose help is `text`."""
+    parser.add_argument("--ray", metavar="ADDRESS", help=f"{text}; local starts one on this machine")
+
+
 def add_results(parser: argparse.ArgumentParser, **helps: str) -> None:
     """Add an option for each file that a command can write, such as `json` for --json, with its help text."""
     results = parser.add_argument_group("results")

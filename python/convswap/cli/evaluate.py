@@ -9,6 +9,7 @@ from convswap.cli.arguments import (
     add_kernel_options,
     add_model,
     add_pixels,
+    add_ray,
     add_results,
     arguments_of,
     numbers,
@@ -52,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume", metavar="FOLDER", help="keep results in this folder, and compute only those that it lacks"
     )
+    add_ray(parser, "run on all cards of the Ray cluster at this address")
     add_results(parser, json="write the evaluation as JSON", html="write a page with a contact sheet")
 
 

@@ -8,8 +8,10 @@ from convswap.cli.arguments import (
     add_common,
     add_inputs,
     add_model,
+    add_ray,
     add_results,
     arguments_of,
+    refuse_together,
     whole_numbers,
 )
 from convswap.cli.results import check_results, console, give_results, made_by, progress_line
@@ -41,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="match (as accurate as the default provider on each Conv), tf32 or ieee; default: match",
     )
     add_inputs(parser)
+    add_ray(parser, "optimize for each kind of card in the Ray cluster at this address, as one file")
     add_results(
         parser,
         json="write the measurements as JSON",
@@ -50,10 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
+    from convswap.optimizing.on_cluster import optimize_on_cluster
     from convswap.optimizing.optimize import optimize_with
     from convswap.optimizing.preparation import OptimizeOptions
     from convswap.optimizing.report import optimize_html, print_optimization
 
+    if options.ray is not None:
+        refuse_together("--ray", {"--device": options.device})
     written = {"-o": options.output, "--json": options.json, "--html": options.html}
     other_files = {"where the weights of OUT.onnx may go": f"{options.output}.data"}
     check_results(written, model=options.model, read=other_files, options=options)
@@ -62,7 +68,12 @@ def run(options: argparse.Namespace) -> int:
         optimize_options = OptimizeOptions(
             **arguments_of(OptimizeOptions, options), batches=None if batches is None else tuple(batches)
         )
-        result = optimize_with(options.model, options.output, optimize_options, progress)
+        if options.ray is None:
+            result = optimize_with(options.model, options.output, optimize_options, progress)
+        else:
+            result = optimize_on_cluster(
+                options.ray, options.model, options.output, optimize_options, progress
+            )
 
     def page() -> str:
         return optimize_html(result, made_by(options))

@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ import numpy as np
 
 from convswap.data.pictures import PICTURE_MODES
 from convswap.errors import ConvswapError, as_path, is_integer, require_count, unknown_name
-from convswap.evaluation.embedded import Job, records
+from convswap.evaluation import embedded, on_cluster
+from convswap.evaluation.embedded import Job
 from convswap.evaluation.parts import Framing
 from convswap.evaluation.records import SIDES, TOPS, KeptRecords, Record, merged
 from convswap.evaluation.samples import Block, Samples, file_samples, named_samples
@@ -30,6 +32,7 @@ from convswap.models.networks import RANDOM
 from convswap.output.files import finite
 from convswap.progress import Progress, silent
 from convswap.runtime.cards import cuda_cards
+from convswap.runtime.cluster import Cluster, connected
 from convswap.runtime.device import Device, choose_device, environment
 from convswap.runtime.sessions import DEFAULT, convswap_side
 
@@ -46,7 +49,8 @@ _BLOCK_SAMPLES = 256
 class EvaluateOptions:
     """The options of `evaluate`, which have the meaning of the command's.
 
-    `processes` 0 decodes in a thread. The other defaults are those of `compare`.
+    `processes` 0 decodes in a thread. `ray` is the address of a Ray cluster, or "local". The other defaults
+    are those of `compare`.
     """
 
     labels: str | os.PathLike[str] | None = None
@@ -65,6 +69,7 @@ class EvaluateOptions:
     input_shape: InputShape | None = None
     processes: int | None = None
     resume: str | os.PathLike[str] | None = None
+    ray: str | None = None
 
     def check(self) -> None:
         """Raise ConvswapError for an option that is wrong for every model and data set."""
@@ -77,6 +82,8 @@ class EvaluateOptions:
                 f"processes must be a whole number from 0 on, but {self.processes!r} was given; 0 decodes in "
                 "a thread"
             )
+        if self.ray is not None and self.processes is not None:
+            raise ConvswapError("processes have no meaning beside ray; leave one of them out")
         require_count("images", self.images)
 
 
@@ -90,7 +97,8 @@ class Evaluation:
     def to_json(self) -> dict[str, Any]:
         """Return the object that `convswap evaluate --json` writes; an infinite number becomes None.
 
-        All but "run" is the same for any number of decoding processes and for an evaluation that was resumed.
+        All but "run" is the same for any number of decoding processes, on a Ray cluster of such devices, and
+        for an evaluation that was resumed.
         """
         return finite(self.values)
 
@@ -115,15 +123,21 @@ def evaluate(
     """
     chosen = EvaluateOptions(**options)
     chosen.check()
-    progress("reading the model and the data")
-    job, values = _prepared(model, str(as_path(data, "a folder, a Parquet file or a name")), chosen)
-    record, run = _computed(job, chosen, values["options"], progress)
+    if chosen.ray is not None:
+        progress("starting workers")
+    with nullcontext() if chosen.ray is None else connected(chosen.ray, chosen.device) as cluster:
+        progress("reading the model and the data")
+        name = str(as_path(data, "a folder, a Parquet file or a name"))
+        job, values = _prepared(model, name, chosen, cluster)
+        record, run = _computed(job, chosen, values, cluster, progress)
     return Evaluation(job, {**values, **_results(job, record), "run": run})
 
 
-def _prepared(model: UserModel, data: str, options: EvaluateOptions) -> tuple[Job, dict[str, Any]]:
+def _prepared(
+    model: UserModel, data: str, options: EvaluateOptions, cluster: Cluster | None
+) -> tuple[Job, dict[str, Any]]:
     """Return the job, and the JSON that is known before its results."""
-    device = choose_device(options.device)
+    device = choose_device(options.device) if cluster is None else cluster.device
     tested = open_model_with_data(model, data if data in DATA else RANDOM, options.input_shape)
     inputs = with_sample_shapes(declared_inputs(tested.model), options.input_shape)
     fixed = checked_batch(inputs, options.batch)
@@ -167,7 +181,7 @@ def _prepared(model: UserModel, data: str, options: EvaluateOptions) -> tuple[Jo
             **{name: getattr(options, name) for name in named},
             "input_shapes": {name: list(shape) for name, shape in input_shapes(inputs, batch).items()},
         },
-        "environment": environment(device),
+        "environment": environment(device) if cluster is None else cluster.environment,
         "dataset": samples.title,
         "swapped": tested.swapped_before + len(swapping.swapped),
         "left": [{"node": left.node, "reason": left.reason} for left in swapping.not_swapped],
@@ -195,7 +209,11 @@ def _file_samples(data: str, inputs: Sequence[Input], options: EvaluateOptions) 
 
 
 def _computed(
-    job: Job, options: EvaluateOptions, known: Mapping[str, Any], report: Progress
+    job: Job,
+    options: EvaluateOptions,
+    known: Mapping[str, Any],
+    cluster: Cluster | None,
+    report: Progress,
 ) -> tuple[Record, dict[str, Any]]:
     """Return the record of all samples, and the JSON about this run."""
     count, size = len(job.samples.names), job.batch * -(-_BLOCK_SAMPLES // job.batch)
@@ -209,11 +227,16 @@ def _computed(
         done = store.load(blocks)
     missing = [block for block in blocks if block not in done]
     kept = sum(record.counts["samples"] for record in done.values())
-    processes, cards = _processes(job, options.processes, len(missing)), _cards(job.device)
+    if cluster is None:
+        processes, cards = _processes(job, options.processes, len(missing)), _cards(job.device)
+        records = embedded.records(job, missing, processes, cards) if missing else iter(())
+    else:
+        processes, cards = on_cluster.decoding_processes(cluster), len(cluster.workers)
+        records = on_cluster.records(job, missing, cluster)
     run: dict[str, Any] = {"processes": processes, "cards": cards, "kept_blocks": len(done), "seconds": 0.0}
     report(f"evaluating {count - kept:,} of {count:,} images")
     start, images, told = time.perf_counter(), kept, -1
-    for block, record in records(job, missing, processes, cards) if missing else ():
+    for block, record in records:
         done[block] = record
         if store is not None:
             store.save(block, record)
@@ -270,16 +293,16 @@ def _cards(device: Device) -> int:
     return len(cuda_cards(_native))
 
 
-def _key(job: Job, options: Mapping[str, Any], block: int) -> dict[str, Any]:
+def _key(job: Job, known: Mapping[str, Any], block: int) -> dict[str, Any]:
     """Return what the records depend on; the first that differs is named."""
-    versions, samples, model = environment(job.device), job.samples, hashlib.sha256()
+    versions, samples, model = known["environment"], job.samples, hashlib.sha256()
     for split in job.models.values():
         model.update(split.message.SerializeToString(deterministic=True))
         for values in split.referenced_weights().values():
             model.update(np.ascontiguousarray(values).data)
     labels = b"" if samples.labels is None else samples.labels.tobytes()
     return {
-        **options,
+        **known["options"],
         "device": job.device.title,
         "onnxruntime": versions["onnxruntime"],
         "convswap": versions["convswap"],

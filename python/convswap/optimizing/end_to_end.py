@@ -11,6 +11,7 @@ import numpy as np
 import onnxruntime
 
 from convswap.errors import ConvswapError
+from convswap.graph.external_weights import SplitModel
 from convswap.graph.fusion.fuse import Fused
 from convswap.graph.layout.choose import LayoutChange
 from convswap.graph.swap import DEFAULT_LAYOUT, QUANTISED_LAYOUT, NodeChoice, SwapResult
@@ -19,7 +20,7 @@ from convswap.optimizing.measuring import MeasuredSegment
 from convswap.optimizing.pairs import MeasuredPair
 from convswap.optimizing.preparation import Prepared
 from convswap.optimizing.result import WholeModelTimes, is_faster, mean_speedup
-from convswap.optimizing.segments import swapped_model
+from convswap.optimizing.segments import Segment, swapped_model
 from convswap.optimizing.trials import end_to_end_times
 from convswap.output.tables import error
 from convswap.reference.evaluation import evaluate
@@ -154,16 +155,27 @@ def _best_of(
     return best if is_significant else Candidate(), differing
 
 
+def swapped_elsewhere(prepared: Prepared, swapped: SplitModel, *, quantised: bool) -> Candidate:
+    """Return times and errors of a model that was swapped on another device, perhaps with QuantConv nodes."""
+    original = _Original(prepared, ())
+    # The reference takes much memory, so it is made before the sessions.
+    _, default = original.reference_outputs, original.session
+    sessions = default, make_session(swapped, CONVSWAP, prepared.device)
+    errors, reference, agree = original.compare_outputs(sessions, prepared.segments, quantised=quantised)
+    times = original.times(sessions)
+    return Candidate(times=times, errors=errors, reference=reference, outputs_agree=agree)
+
+
 def _wrong_convs(original: _Original, differing: Candidate) -> Mapping[str, str]:
     """Return a sentence for each Conv of `differing` that changes the outputs too much by itself."""
     sentences = {}
     for name, conv in differing.convs.items():
         assert differing.choices is not None
         _, sessions = original.swap_and_open({name: differing.choices[name]})
-        errors, _, agree = original.compare_outputs(sessions, [conv])
+        errors, _, agree = original.compare_outputs(sessions, [conv.segment])
         if not agree:
             difference = error(errors.get("optimized", errors["between"]))
-            tolerance = _tolerance([conv], original.prepared.device)
+            tolerance = _tolerance([conv.segment], original.prepared.device)
             sentences[name] = (
                 f"it changes the model's outputs: relative L2 error {difference} (tolerance {tolerance:g})"
             )
@@ -255,7 +267,7 @@ class _Original:
     def compare_outputs(
         self,
         sessions: Sequence[onnxruntime.InferenceSession],
-        swapped: Sequence[MeasuredSegment],
+        swapped: Sequence[Segment],
         *,
         quantised: bool = False,
     ) -> tuple[dict[str, float], str, bool]:
@@ -302,7 +314,7 @@ def _run_end_to_end(
     if not sessions:
         return Candidate()
     times = original.times(sessions)
-    errors, reference, agree = original.compare_outputs(sessions, convs)
+    errors, reference, agree = original.compare_outputs(sessions, [conv.segment for conv in convs])
     by_name = {conv.segment.name: conv for conv in convs}
     return Candidate(
         choices=choices,
@@ -326,7 +338,8 @@ def _run_quantised(original: _Original, convs: Sequence[MeasuredSegment]) -> Can
     choices = {conv.segment.name: conv.choice for conv in others}
     swapping, sessions = original.swap_and_open(choices, QUANTISED_LAYOUT, quantise=True)
     times = original.times(sessions)
-    errors, reference, agree = original.compare_outputs(sessions, others, quantised=True)
+    segments = [conv.segment for conv in others]
+    errors, reference, agree = original.compare_outputs(sessions, segments, quantised=True)
     return Candidate(
         choices=choices,
         fused=swapping.fused,
@@ -341,8 +354,8 @@ def _run_quantised(original: _Original, convs: Sequence[MeasuredSegment]) -> Can
     )
 
 
-def _tolerance(convs: Sequence[MeasuredSegment], device: Device) -> float:
-    return max(TOLERANCES[_arithmetic(conv, device)] for conv in convs)
+def _tolerance(segments: Sequence[Segment], device: Device) -> float:
+    return max(TOLERANCES[_arithmetic(segment, device)] for segment in segments)
 
 
 def _compare_outputs(
@@ -425,9 +438,9 @@ def _with_non_finite_of(default: np.ndarray, reference: np.ndarray) -> np.ndarra
     return np.where(np.isfinite(default), reference, default)
 
 
-def _arithmetic(conv: MeasuredSegment, device: Device) -> str:
+def _arithmetic(segment: Segment, device: Device) -> str:
     """Return the key of TOLERANCES for the coarser arithmetic of the two sides of a Conv."""
-    layer = conv.segment.layer
+    layer = segment.layer
     if layer.type_name in TOLERANCES:
         return layer.type_name
     # On a card the default provider computes float32 in TF32 if it can, whatever precision convswap uses.

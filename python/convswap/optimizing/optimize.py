@@ -116,7 +116,7 @@ def optimize_with(
     if output is not None:
         check_model_target(output)
     with using_op_libraries(options.op_libraries):
-        optimization, swapping = _optimize(model, options, progress or silent)
+        optimization, swapping = optimize_unwritten(model, options, progress or silent)
     if output is None or swapping is None:
         return optimization
     # Free the sessions first: saving copies the model twice.
@@ -128,7 +128,7 @@ def optimize_with(
     return replace(optimization, written=Path(output))
 
 
-def _optimize(
+def optimize_unwritten(
     model: UserModel, options: OptimizeOptions, progress: Progress
 ) -> tuple[Optimization, SwapResult | None]:
     """Return the result, with nothing written yet, and the model to write.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from convswap.planning.fitting import (
 )
 from convswap.planning.problems import SCHEMA
 from convswap.progress import Progress, silent
+from convswap.runtime.cluster import connected
 from convswap.runtime.device import Device, choose_device, environment
 from convswap.runtime.tuning import TuningEntry, check_storable, store
 from convswap.timing.sampler import StoppingRule, measure
@@ -108,7 +109,32 @@ def calibrate(*, progress: Progress | None = None) -> Calibration:
         ConvswapError: there is no card, CONVSWAP_COMPUTE_CAPABILITY makes it an older one, or the table
             cannot be written.
     """
-    report = progress or silent
+    check_storable()
+    return _stored([_measured(progress or silent)])[0]
+
+
+def calibrate_cluster(address: str, progress: Progress = silent) -> list[Calibration]:
+    """Do the same as `calibrate` on one card of each kind in a Ray cluster; store all in the table here.
+
+    Raises:
+        ConvswapError: as for `calibrate`; or the cluster has no card, or cannot be used.
+    """
+    check_storable()
+    progress("starting workers")
+    with connected(address, "cuda") as cluster:
+        progress(f"calibrating {cluster.device.title}")
+        pending = [worker.run.remote(_measured, silent) for worker in cluster.kinds().values()]
+        return _stored([cluster.result(each) for each in pending])
+
+
+def _stored(measured: Sequence[tuple[Calibration, TuningEntry]]) -> list[Calibration]:
+    """Store the entries, and return the calibrations with the path of the table."""
+    table = store([entry for _, entry in measured])
+    return [replace(calibration, table=table) for calibration, _ in measured]
+
+
+def _measured(report: Progress) -> tuple[Calibration, TuningEntry]:
+    """Return the calibration of the first card, and its entry for a table that is not written yet."""
     device = choose_device()
     if device.card is None:
         raise ConvswapError(f"there is no card to calibrate: {device.reason}; see `convswap doctor`")
@@ -116,7 +142,6 @@ def calibrate(*, progress: Progress | None = None) -> Calibration:
         raise ConvswapError(
             "CONVSWAP_COMPUTE_CAPABILITY makes the card an older one, which cannot be calibrated: unset it"
         )
-    check_storable()
     times = _times(device.card["compute_capability"], report)
     base, costs = _native.fitted_costs()
     _, before = _native.cost_table()
@@ -128,7 +153,7 @@ def calibrate(*, progress: Progress | None = None) -> Calibration:
 
     factors = fitted_factors(lambda tried: residuals_of(times, with_factors(tried)), len(names), _RIDGE)
     named = dict(zip(names, factors.tolist(), strict=True))
-    return Calibration(
+    calibration = Calibration(
         device=device,
         environment=environment(device),
         base=base,
@@ -136,8 +161,9 @@ def calibrate(*, progress: Progress | None = None) -> Calibration:
         times=len(residuals_of(times, costs)),
         rms_before=root_mean_square(residuals_of(times, before)),
         rms_after=root_mean_square(residuals_of(times, with_factors(factors))),
-        table=store([_entry(named)]),
+        table=Path(),
     )
+    return calibration, _entry(named)
 
 
 def factor_names(times: Sequence[EstimatedTimes]) -> list[str]:
