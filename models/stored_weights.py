@@ -2,14 +2,19 @@
 
 The weights of a large fully connected layer are two entries, `fc1.weight.codes` and `fc1.weight.scales`, in
 the 4 bits of `quantisation.py`. Every other parameter is one float16 entry with its name. The entry `made` is
-JSON: the network, the data, the command and the accuracy of the stored weights. The archive's checksums
-detect damage.
+JSON: the format, the network, the data, the command and the accuracy of the stored weights. The archive's
+checksums detect damage.
+
+Format 2, which `pack_weights` writes, compresses with LZMA. A float16 entry is stored as uint8 (2, elements),
+its lower bytes and then its upper ones, because the upper ones alone are compressible. Format 1 has deflated
+entries, float16 in their shapes.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import lzma
 import math
 import zipfile
 import zlib
@@ -28,12 +33,18 @@ from numpy.typing import NDArray
 
 # Layers with fewer weights are stored in float16, which takes little space.
 LARGE = 100_000
-FORMAT = 1
+FORMAT = 2
+READABLE = (1, FORMAT)
 LARGEST_MADE = 1 << 16
 # NumPy's limit for the header of a .npy file.
 LARGEST_HEADER = 10_000
+# Compressed bytes to read at once. LZMA makes thousands of bytes of one, whatever size an archive claims.
+CHUNK = 4096
 # Errors of a damaged archive: missing parts, wrong checksums, or a flag that claims encryption.
-_ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError)
+_ARCHIVE_ERRORS = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+    *(OSError, EOFError, MemoryError, NotImplementedError, RuntimeError),
+)
 
 
 @dataclass(frozen=True)
@@ -74,7 +85,14 @@ def pack_weights(
             raise ValueError(f"{name} has numbers that float16 cannot hold: beyond 65504, infinite or NaN")
     entries["made"] = np.array(json.dumps({"format": FORMAT, "network": network.name, **made}))
     content = io.BytesIO()
-    np.savez_compressed(content, allow_pickle=False, **entries)
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, array in entries.items():
+            if array.dtype == np.float16:
+                array = array.reshape(-1, 1).view(np.uint8).T.copy()
+            member = io.BytesIO()
+            np.save(member, array, allow_pickle=False)
+            # ZipInfo has a constant date, so equal weights make equal files.
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), member.getvalue(), zipfile.ZIP_LZMA)
     return content.getvalue()
 
 
@@ -146,6 +164,7 @@ class _Archive:
         self._archive = archive
         self._network = network
         self._title = title
+        self._format: Any = None
 
     def made(self) -> dict[str, Any]:
         """Return the entry `made`, after checking its format and network."""
@@ -154,9 +173,10 @@ class _Archive:
             made = json.loads(str(array))
         except ValueError as error:
             raise self._wrong("an entry made that is not JSON", f"format {FORMAT} in it") from error
-        found = made.get("format") if isinstance(made, dict) else None
-        if found != FORMAT:
-            raise self._wrong(f"format {found!r:.60} in its entry made", f"format {FORMAT}")
+        self._format = made.get("format") if isinstance(made, dict) else None
+        if self._format not in READABLE:
+            expected = " or ".join(map(str, READABLE))
+            raise self._wrong(f"format {self._format!r:.60} in its entry made", f"format {expected}")
         if made.get("network") != self._network.name:
             raise self._wrong(f"weights of {made.get('network')!r:.60}", f"those of {self._network.name!r}")
         for key in ("data", "command"):
@@ -166,10 +186,15 @@ class _Archive:
 
     def entry(self, name: str, kind: type[np.generic], shape: Shape) -> NDArray[Any]:
         """Return the array called `name`, after checking its element type and shape."""
-        expected = f"{np.dtype(kind).name} {list(shape)}"
+        stored_kind, stored_shape = kind, shape
+        if is_split := kind is np.float16 and self._format != 1:
+            stored_kind, stored_shape = np.uint8, (2, math.prod(shape))
         array = self._load(name, math.prod(shape) * np.dtype(kind).itemsize)
-        if array.dtype != kind or array.shape != shape:
+        if array.dtype != stored_kind or array.shape != stored_shape:
+            expected = f"{np.dtype(stored_kind).name} {list(stored_shape)}"
             raise self._wrong(f"{name} as {array.dtype} {list(array.shape)}", expected)
+        if is_split:
+            array = np.ascontiguousarray(array.T).view(kind).reshape(shape)
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise self._wrong(f"{name} with numbers that are not finite", "finite ones")
         return array
@@ -183,7 +208,7 @@ class _Archive:
         if found > size + LARGEST_HEADER:
             raise self._wrong(f"{found} bytes in its entry {name}", f"at most {size + LARGEST_HEADER}")
         with self._archive.open(member) as stream:
-            content = stream.read()
+            content = b"".join(iter(lambda: stream.read(CHUNK), b""))
         try:
             return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
         except (ValueError, EOFError, MemoryError) as error:

@@ -2,8 +2,9 @@
 
     python tools/vocabulary.py        # a line for each old identifier found; exit status 1 if any
 
-A line of tools/vocabulary.tsv has an old identifier, the file or folder in which it must not come back, and
-the new identifier. Many old identifiers are ordinary words, so comments and strings do not count.
+In tools/vocabulary.tsv a line with the name of a file or folder precedes the old identifiers that must not
+come back there, each with the new identifier. Many old identifiers are ordinary words, so comments and
+strings do not count.
 """
 
 from __future__ import annotations
@@ -38,10 +39,23 @@ def identifiers(name: str, text: str) -> Iterator[tuple[int, str]]:
 
 def old_names(folder: Path, table: Path) -> Iterator[str]:
     """Yield a line for each old identifier in the tracked sources of `folder`."""
-    rows = [line.split("\t") for line in table.read_text().splitlines()]
+    scopes: dict[str, dict[str, str]] = {}
+    scope = ""
+    for line in table.read_text().splitlines():
+        if "\t" not in line:
+            scope = line
+            scopes[scope] = {}
+            continue
+        old, new = line.split("\t")
+        scopes[scope][old] = new
     listed = subprocess.run(["git", "ls-files"], cwd=folder, capture_output=True, text=True, check=True)
     for name in listed.stdout.splitlines():
-        here = {old: new for old, scope, new in rows if name == scope or name.startswith(f"{scope}/")}
+        here = {
+            old: new
+            for scope, replaced in scopes.items()
+            if name == scope or name.startswith(f"{scope}/")
+            for old, new in replaced.items()
+        }
         if not here or not name.endswith((*CPP, ".py")):
             continue
         for number, identifier in identifiers(name, (folder / name).read_text()):

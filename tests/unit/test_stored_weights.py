@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import math
+import tracemalloc
 import zipfile
 from importlib import resources
 
@@ -15,7 +16,7 @@ from convswap.errors import ConvswapError
 from convswap.models import NETWORKS, find, pack_weights, place, seeded_weights, unpack_weights
 from convswap.models.layers import Flatten, FullyConnected
 from convswap.models.quantisation import GROUP, dequantise, quantise
-from convswap.models.stored_weights import four_bit_parameters, packaged_weights
+from convswap.models.stored_weights import four_bit_parameters, packaged_name, packaged_weights
 
 # Limit of all weights in the package.
 MAX_BYTES = 12_000_000
@@ -39,6 +40,21 @@ def refusal(content, network=NETWORK):
     assert message.startswith(f"'some/file.npz' does not hold the weights of {network.name}: found ")
     assert f"convswap train {network.name} -o FILE" in message
     return message
+
+
+def in_format_1(content):
+    """Return the archive as NumPy's `savez_compressed` wrote it in format 1."""
+    entries = dict(np.load(io.BytesIO(content)))
+    made = json.loads(str(entries.pop("made")))
+    shapes = {}
+    for placed in place(find(made["network"])):
+        shapes.update(placed.parameters)
+    for name, array in entries.items():
+        if array.ndim == 2:
+            entries[name] = array.T.copy().view(np.float16).reshape(shapes.get(name, -1))
+    changed = io.BytesIO()
+    np.savez_compressed(changed, **entries, made=np.array(json.dumps({**made, "format": 1})))
+    return changed.getvalue()
 
 
 def with_entry(content, name, value):
@@ -116,7 +132,7 @@ def test_small_arrays_come_back_in_float16_and_the_rest_of_the_file_as_given(con
     for name, array in weights.items():
         assert stored.arrays[name].dtype == np.float32
         np.testing.assert_array_equal(stored.arrays[name], array.astype(np.float16).astype(np.float32))
-    assert stored.made == {"format": 1, "network": NETWORK.name, **MADE}
+    assert stored.made == {"format": 2, "network": NETWORK.name, **MADE}
     assert pack_weights(NETWORK, seeded_weights(NETWORK), MADE) == content
 
 
@@ -184,21 +200,44 @@ def test_a_changed_byte_in_an_array_is_found(content):
     [
         ("fc1.weight", None, "no entry fc1.weight"),
         ("made", None, "no entry made"),
-        ("fc1.weight", np.zeros((32, 1295), np.float16), r"fc1.weight as float16 [32, 1295]"),
+        ("fc1.weight", np.zeros((2, 41471), np.uint8), r"fc1.weight as uint8 [2, 41471]"),
         ("fc1.weight", np.zeros((32, 648), np.float32), r"fc1.weight as float32 [32, 648]"),
         ("fc1.weight", np.zeros(10**6, np.float16), "bytes in its entry fc1.weight"),
-        ("fc2.bias", np.full(10, np.nan, np.float16), "not finite"),
+        ("fc2.bias", np.full((2, 10), 255, np.uint8), "not finite"),
         ("fc2.bias", b"no array", "fc2.bias, which is no array"),
         ("fc2.bias", np.array([None] * 10), "fc2.bias"),
         ("made", np.array("{"), "not JSON"),
         ("made", np.array("[1]"), "format None"),
-        ("made", np.array(json.dumps({"format": 2})), "format 2"),
-        ("made", np.array(json.dumps({"format": 1, "network": "odd"})), "weights of 'odd'"),
-        ("made", np.array(json.dumps({"format": 1, "network": NETWORK.name})), "no data"),
+        ("made", np.array(json.dumps({"format": 3})), "format 3"),
+        ("made", np.array(json.dumps({"format": 2, "network": "odd"})), "weights of 'odd'"),
+        ("made", np.array(json.dumps({"format": 2, "network": NETWORK.name})), "no data"),
     ],
 )
 def test_a_wrong_entry_is_named(content, name, value, words):
     assert words in refusal(with_entry(content, name, value))
+
+
+@pytest.mark.parametrize("name", ["ece408-2020", "ece408-2019sp"])
+def test_a_file_of_format_1_has_the_same_weights(name):
+    network = find(name)
+    content = (resources.files("convswap.models") / "weights" / packaged_name(network)).read_bytes()
+    new, old = (unpack_weights(network, each, "file") for each in (content, in_format_1(content)))
+    for parameter, array in new.arrays.items():
+        np.testing.assert_array_equal(old.arrays[parameter], array)
+    assert old.made == {**new.made, "format": 1}
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
+def test_an_entry_that_unpacks_to_more_than_it_claims_takes_little_memory(content, method):
+    bomb = io.BytesIO(with_entry(content, "fc2.bias", None))
+    with zipfile.ZipFile(bomb, "a") as archive:
+        archive.writestr("fc2.bias.npy", bytes(100_000_000), method)
+        archive.getinfo("fc2.bias.npy").file_size = 100
+    tracemalloc.start()
+    refusal(bomb.getvalue())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 80e6
 
 
 def test_an_array_that_claims_more_than_the_file_holds_is_refused(content):
