@@ -65,10 +65,11 @@ def _tables(evaluation: Evaluation, shown: int | None = None) -> list[Table]:
         accuracy.add_row(side, *("-" if share is None else f"{share:.4f}" for share in shares))
     title = "Samples on which the sides differ most, those with two classes first"
     differences = plain_table(title, "sample", "label", "default", "convswap", ">difference")
-    for item in values["largest_differences"][:shown]:
+    differing = [item for item in values["largest_differences"] if item["difference"]]
+    for item in differing[:shown]:
         classes = (_class(evaluation, item[key]) for key in ("label", *SIDES))
         differences.add_row(Text(item["name"]), *map(Text, classes), error(item["difference"]))
-    return [accuracy, differences]
+    return [accuracy, differences] if differing else [accuracy]
 
 
 def _class(evaluation: Evaluation, number: int | None) -> str:
@@ -88,6 +89,13 @@ def _findings(evaluation: Evaluation) -> list[str]:
         lines = [
             f"The sides name the same class for {counts['agreeing']:,} of {having:,} images, {share:g} %."
         ]
+    if not any(item["difference"] for item in values["largest_differences"]):
+        lines.append("The outputs of both sides are equal.")
+    if run["kept_blocks"] or run["repeated_blocks"]:
+        lines.append(
+            f"{run['kept_blocks']:,} blocks kept by an earlier run, "
+            f"{run['repeated_blocks']:,} computed again after a process ended."
+        )
     decoders = f" {_percent(run['decoding'])} of the time of {run['processes']} processes"
     computing = ", ".join(f"{side} {_percent(share)}" for side, share in run["computing"].items())
     return [
@@ -95,8 +103,6 @@ def _findings(evaluation: Evaluation) -> list[str]:
         f"{run['images']:,} images in {run['seconds']:,.1f} s, {run['images_per_second']:,.0f} a second: "
         f"decoding{decoders if run['processes'] else ' in a thread'}, computing {computing}, waiting for "
         f"images {_percent(run['waiting'])}.",
-        f"{run['kept_blocks']:,} blocks kept by an earlier run, {run['repeated_blocks']:,} decoded again "
-        "after their process ended.",
         f"{values['swapped']} Conv swapped, {len(values['left'])} left.",
         *(f"Note: {note}." for note in values["notes"]),
     ]
