@@ -22,6 +22,11 @@
 #include "instances/pool.h"
 
 namespace convswap {
+
+namespace pool {
+alignas(128) unsigned char shared[emulation::kSharedBytes];
+}
+
 namespace {
 
 const CompiledKernels float_kernels(pool_kernels_for<float>("float"));
@@ -43,9 +48,8 @@ void enqueue(const Launch& launch, void*, void** arguments) {
   using Arguments = pool::Arguments<float>;
   const auto entry = reinterpret_cast<void (*)(Arguments)>(const_cast<void*>(launch.kernel));
   const auto& typed_arguments = *static_cast<const Arguments*>(arguments[0]);
-  static unsigned char shared[emulation::kSharedBytes];
-  emulation::run_grid(dim3(launch.grid.x, launch.grid.y), dim3(launch.block.x), shared, launch.shared_bytes,
-                      [&] { entry(typed_arguments); });
+  emulation::run_grid(dim3(launch.grid.x, launch.grid.y), dim3(launch.block.x), pool::shared,
+                      launch.shared_bytes, [&] { entry(typed_arguments); });
 }
 
 const PoolStage& cuda_pool_stage();
@@ -114,6 +118,11 @@ bool check_seed(int seed) {
   if (is_large) {
     for (size_t axis : {1, 2}) shape[axis] += 12;
     shape[3] = 16 * between(random, 2, 4);
+  }
+  // Some pool whole images, as small as one position or of several passes.
+  if (one_in(random, 4)) {
+    spec.pool = make_pool(kind, {shape[1], shape[2]}, {1, 1}, {0, 0, 0, 0}, false, false, PoolOwner::pool);
+    if (!one_in(random, 3)) shape[3] = 16 * between(random, 1, 20);
   }
   const PoolProblem problem = make_pool_problem(spec, shape);
   Device device;

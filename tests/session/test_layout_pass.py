@@ -321,12 +321,15 @@ def test_warm_names_the_kernels_of_pools(tmp_path):
         path, PlanOptions(2, "tf32", "auto"), absent_card(90), run_on=choose_device("cpu")
     )
     assert problems.op_types == (("LayoutPool", "float32"),)
-    instances = [f"pool::kernel<float, {arguments}>" for arguments in ("false, 1", "true, 1", "true, 4")]
+    instances = [
+        f"pool::kernel<float, {arguments}>" for arguments in ("false, 1", "true, 1", "true, 4", "true, 0")
+    ]
     assert op_kernels(problems.op_types) == instances
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize("pool", ["GlobalAveragePool", "ReduceMean"])
-def test_squeeze_and_excitation_in_float16_is_carried(pool):
+def test_squeeze_and_excitation_is_carried(pool, dtype):
     parts = [conv("x", "a"), conv("scaled", "y")]
     options = {} if pool == "GlobalAveragePool" else {"axes": [2, 3]}
     nodes = [
@@ -338,18 +341,35 @@ def test_squeeze_and_excitation_in_float16_is_carried(pool):
         parts[1][0],
     ]
     weights = parts[0][1] | parts[1][1] | {"w": np.random.default_rng(3).standard_normal((16, 16, 1, 1)) / 4}
-    model, change = checked(nodes, weights, dtype=np.float16)
+    # Images of more positions than a thread of LayoutPool adds up.
+    model, change = checked(nodes, weights, dtype=dtype, x=(2, 16, 20, 17))
     assert set(change.carried) == {"mean", "scaled"}
-    assert "Transpose" not in ops(model)
+    assert "LayoutPool" in ops(model) and "Transpose" not in ops(model)
 
 
-def test_a_mean_of_float32_stays_in_nchw_because_it_is_slow_in_nhwc():
-    (first, w1), (second, w2) = conv("x", "a"), conv("a", "b")
+@pytest.mark.parametrize("keeps_axes", [0, 1])
+@pytest.mark.parametrize("size", [(9, 7), (31,), (3, 5, 4)])
+def test_means_of_every_rank_are_carried(size, keeps_axes):
+    rank = len(size)
+    weights = {name: np.full((16, 16, *[1] * rank), value) for name, value in (("v", 0.1), ("w", -0.2))}
+    nodes = [
+        helper.make_node("Conv", ["x", "v"], ["a"], name="first"),
+        helper.make_node("Conv", ["a", "w"], ["b"], name="second"),
+        helper.make_node(
+            "ReduceMean", ["b"], ["y"], name="mean", axes=list(range(2, 2 + rank)), keepdims=keeps_axes
+        ),
+    ]
+    model, change = checked(nodes, weights, x=(2, 16, *size))
+    assert change.carried == ("mean",)
+    assert ops(model).count("Reshape") == (rank != 2) + (rank != 2 or not keeps_axes)
+
+
+def test_a_mean_over_many_positions_needs_channels_that_fill_vectors():
+    (first, w1), (second, w2) = conv("x", "a"), conv("a", "b", filters=6)
     nodes = [first, second, helper.make_node("GlobalAveragePool", ["b"], ["y"], name="mean")]
-    model, change = checked(nodes, w1 | w2)
-    assert change.nodes["conv_b"] == ("input",)
-    assert [record.node for record in change.not_carried] == ["mean"]
-    assert "GlobalAveragePool" in ops(model)
+    for size, is_carried in (((9, 7), True), ((20, 17), False)):
+        _, change = checked(nodes, w1 | w2, x=(2, 16, *size))
+        assert [record.node for record in change.not_carried] == ([] if is_carried else ["mean"])
 
 
 def test_values_that_a_subgraph_reads_are_nchw_there():

@@ -8,6 +8,11 @@
 
 namespace convswap::pool {
 
+// In place of a number of outputs: a block computes the only output of an image.
+constexpr int kWholeImage = 0;
+// Threads of such a block, and its shared memory for each.
+constexpr int kPlaneThreads = 512, kPartialBytes = 32;
+
 template <typename T>
 struct Arguments : Tensors<T> {  // x and y; w, b and z are null
   int batch;
@@ -22,6 +27,7 @@ struct Arguments : Tensors<T> {  // x and y; w, b and z are null
   int image_items;
   FastDivisor position_vectors;  // vectors of a position
   FastDivisor row_runs;          // runs of a row of y
+  int plane_lanes;               // neighbouring vectors that a block pools over the whole image
   Pool pool;
 };
 

@@ -11,6 +11,7 @@
 #include "cuda/primitives/naive_conv.cuh"
 #include "cuda/primitives/nan_min_max.cuh"
 #include "cuda/primitives/packed_max.cuh"
+#include "cuda/primitives/shared_memory_at.cuh"
 
 namespace convswap::pool {
 
@@ -267,19 +268,76 @@ __device__ inline void pool_images(const Arguments<T>& problem) {
   }
 }
 
+// Pools whole images with `Reducer`. The threads of a lane share the positions of a vector, and then their
+// results.
+template <typename Reducer, int kElements, typename T>
+__device__ inline void pool_whole_images(const Arguments<T>& problem) {
+  static_assert(sizeof(Reducer) <= kPartialBytes);
+  constexpr int kBatch = 8;
+  const int lanes = problem.plane_lanes, rows = kPlaneThreads / lanes;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % lanes, row = thread / lanes;
+  const int vectors = static_cast<int>(problem.position_vectors.divisor);
+  const int positions = problem.height * problem.width;
+  Reducer* const partial = shared_memory_at(Offset<Reducer>{});
+  for (int n = static_cast<int>(blockIdx.y); n < problem.batch; n += static_cast<int>(gridDim.y)) {
+    const T* const x = problem.x + static_cast<long long>(n) * positions * problem.channels;
+    // All threads of a block make the same number of passes.
+    for (int first = static_cast<int>(blockIdx.x) * lanes; first < vectors;
+         first += static_cast<int>(gridDim.x) * lanes) {
+      const int channel = min(first + lane, vectors - 1) * kElements;
+      Reducer result;
+      result.clear();
+      for (int begin = row; begin < positions; begin += kBatch * rows) {
+        Chunk<T, kElements> values[kBatch];
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          const int position = min(begin + i * rows, positions - 1);
+          values[i] =
+              *reinterpret_cast<const Chunk<T, kElements>*>(x + position * problem.channels + channel);
+        }
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          if (begin + i * rows < positions) result.include(values[i]);
+        }
+      }
+      partial[thread] = result;
+      for (int half = rows / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (row >= half) continue;
+        result.merge(partial[thread + half * lanes]);
+        partial[thread] = result;
+      }
+      if (row == 0 && first + lane < vectors) {
+        T* const y = problem.y + static_cast<long long>(n) * problem.channels + channel;
+        *reinterpret_cast<Chunk<T, kElements>*>(y) = result.result(positions);
+      }
+      __syncthreads();  // before the next pass writes its partial results
+    }
+  }
+}
+
+template <int kRun, typename Reducer, int kElements, typename T>
+__device__ inline void pool_with(const Arguments<T>& problem) {
+  if constexpr (kRun == kWholeImage) {
+    pool_whole_images<Reducer, kElements>(problem);
+  } else {
+    pool_images<kRun, Reducer, kElements>(problem);
+  }
+}
+
 template <int kRun, int kElements, typename T>
 __device__ inline void pool_vectors(const Arguments<T>& problem) {
   if constexpr (sizeof(T) > 1) {
     if (problem.pool.kind == PoolKind::average) {
-      pool_images<kRun, Totals<T, kElements>, kElements>(problem);
+      pool_with<kRun, Totals<T, kElements>, kElements>(problem);
       return;
     }
   }
-  pool_images<kRun, Maxima<T, kElements>, kElements>(problem);
+  pool_with<kRun, Maxima<T, kElements>, kElements>(problem);
 }
 
 // kHasVectors: a thread pools 16 bytes of channels instead of one element, if x and y are aligned. kRun: the
-// neighbouring outputs that it computes.
+// neighbouring outputs that it computes, or kWholeImage.
 template <typename T, bool kHasVectors, int kRun>
 __global__ void kernel(const Arguments<T> problem) {
   griddepcontrol_wait();

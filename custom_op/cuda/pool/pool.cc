@@ -9,6 +9,8 @@
 // or 5 x 5 before it reduces it, and eight rows of a larger one, which hides the latency of memory.
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,6 +36,10 @@ constexpr int64_t kMaxIndex = 1 << 30;  // the kernel indexes an image with 32 b
 // Threads per multiprocessor from which on threads compute runs, so that loads are in flight while others are
 // reduced.
 constexpr int64_t kMinThreadsWithRuns = 512;
+// Neighbouring vectors that a block pools over the whole image: at most 256 bytes of a position. Smaller
+// images are pooled by a thread for each vector.
+constexpr uint64_t kMaxPlaneLanes = 16;
+constexpr int64_t kMinPlanePositions = 16;
 
 const KernelRegistration registration({.header = "cuda/pool/kernel.cuh",
                                        .instances = instance_names("pool::kernel", kPoolElements,
@@ -44,6 +50,7 @@ struct Family {
     PoolProblem problem;
     Instance instance;
     int64_t image_items, threads, blocks_per_image;
+    int plane_lanes = 0;
   };
   using Arguments = pool::Arguments<void>;
 
@@ -51,10 +58,20 @@ struct Family {
     return tiling.instance.has_vectors ? 16 / bytes_per_element(tiling.problem.type) : 1;
   }
   static int64_t row_runs_of(const Tiling& tiling) {
-    return ceil_divide(tiling.problem.output[1], int64_t{tiling.instance.run});
+    return ceil_divide(tiling.problem.output[1], std::max<int64_t>(1, tiling.instance.run));
   }
   static int64_t position_vectors_of(const Tiling& tiling) {
     return tiling.problem.channels / vector_elements_of(tiling);
+  }
+
+  static bool pools_whole_image(const PoolProblem& problem) {
+    const Pool& pool = problem.pool;
+    bool is_whole = problem.input[0] * problem.input[1] >= kMinPlanePositions;
+    for (int axis = 0; axis < 2; ++axis) {
+      is_whole = is_whole && problem.output[axis] == 1 && pool.kernel[axis] == problem.input[axis] &&
+                 pool.pad_begin[axis] == 0 && pool.pad_end[axis] == 0;
+    }
+    return is_whole;
   }
 
   static Tiling tiling_of(const PoolProblem& problem, const Device& device) {
@@ -68,6 +85,13 @@ struct Family {
       tiling.blocks_per_image = ceil_divide(tiling.image_items, tiling.threads);
       return tiling;
     };
+    if (has_vectors && pools_whole_image(problem)) {
+      Tiling tiling{problem, {true, kWholeImage}, 0, kPlaneThreads, 0};
+      const auto vectors = static_cast<uint64_t>(position_vectors_of(tiling));
+      tiling.plane_lanes = static_cast<int>(std::min(kMaxPlaneLanes, std::bit_ceil(vectors)));
+      tiling.blocks_per_image = ceil_divide(position_vectors_of(tiling), int64_t{tiling.plane_lanes});
+      return tiling;
+    }
     const bool overlaps = problem.pool.kernel[1] > 2 * problem.pool.stride[1];
     if (has_vectors && overlaps && problem.output[1] >= kLongRun) {
       const Tiling tiling = tiling_with(kLongRun);
@@ -102,6 +126,7 @@ struct Family {
     to.image_items = narrow(tiling.image_items);
     to.position_vectors = FastDivisor(narrow(position_vectors_of(tiling)));
     to.row_runs = FastDivisor(narrow(row_runs_of(tiling)));
+    to.plane_lanes = tiling.plane_lanes;
     to.pool = problem.pool;
     return to;
   }
@@ -116,7 +141,9 @@ struct Family {
   }
 
   static int threads(const Tiling& tiling) { return narrow(tiling.threads); }
-  static int64_t shared_bytes(const Tiling&) { return 0; }
+  static int64_t shared_bytes(const Tiling& tiling) {
+    return tiling.instance.run == kWholeImage ? tiling.threads * kPartialBytes : 0;
+  }
 
   static Dim3 grid_of(const ConvProblem&, const Device&, const Tiling& tiling, const Launch&) {
     return {static_cast<unsigned>(tiling.blocks_per_image),
@@ -124,7 +151,9 @@ struct Family {
   }
 
   static std::string describe(const ConvProblem&, const Tiling& tiling, const Launch& launch) {
-    return joined(tiling.problem.text(), ", runs of ", tiling.instance.run, ", ", text_of(launch));
+    const std::string outputs = tiling.instance.run == kWholeImage ? std::string("whole images")
+                                                                   : joined("runs of ", tiling.instance.run);
+    return joined(tiling.problem.text(), ", ", outputs, ", ", text_of(launch));
   }
 };
 

@@ -26,7 +26,7 @@ from convswap.graph.domain import (
 )
 from convswap.graph.epilogue import NotFusable, read_int, read_ints, read_text
 from convswap.graph.layout.axes import RANKS, axis_in_nhwc, in_nhwc, to_nchw, to_nhwc
-from convswap.graph.pooling import read_pool
+from convswap.graph.pooling import Pool, read_pool
 from convswap.graph.value_types import ValueTypes
 
 # In older opsets binary operators broadcast by attributes.
@@ -362,47 +362,57 @@ def _global_average_pool(node: ir.Node, reader: Reader) -> Carried:
 
 
 def _mean(node: ir.Node, reader: Reader, keeps_axes: bool) -> Carried:
-    """The mean of each channel, by a product with a constant row and a division.
-
-    With ONNX Runtime 1.31.1 on an H200 (20 nodes in a CUDA graph) that takes 16 us for 64 x 7 x 7 x 2048
-    float16, and ReduceMean of NHWC 114 us. It is no choice for float32, which cuBLAS would round to TF32.
-    """
+    """The mean of each channel, by a LayoutPool of all positions. ONNX Runtime is slow at it in NHWC."""
     data = _data(node)
     rank = _data_rank(data, reader)
     _, channels, *extents = reader.axes(data) or [None] * rank
     known = [extent for extent in extents if extent is not None]
     dtype = reader.element_type(data)
-    if dtype not in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
-        raise NotCarried("ONNX Runtime is slow at means of the positions of NHWC, but for 16-bit types")
+    if dtype not in SUPPORTED_ELEMENT_TYPES:
+        raise NotCarried(f"its element type is {'not known' if dtype is None else type_name(dtype)}")
     if channels is None or len(known) != len(extents):
         raise NotCarried("the size of its data is not known")
     positions = math.prod(known)
     if positions == 0:
         raise NotCarried("its data are empty")
-    # Each element of the row is a power of two, so that products are exact and sums do not overflow.
-    scale = 2.0 ** math.ceil(math.log2(positions))
-    row = ir.Tensor(np.full((1, positions), 1 / scale, dtype.numpy()), dtype=dtype)
-    divisor = ir.Tensor(np.full((), positions / scale, dtype.numpy()), dtype=dtype)
-    if divisor.numpy().item() != positions / scale:
-        raise NotCarried(f"its type has no exact number for a mean of {positions} positions")
+    if positions > _LARGEST_WINDOW and channels * dtype.itemsize % 16 != 0:
+        raise NotCarried("its kernel needs channels of a multiple of 16 bytes")
+    is_image = rank == 4
     result = [0, *[1] * (rank - 2), channels] if keeps_axes else [0, channels]
 
     def write(writer: Writer) -> None:
         def integers(role: str, numbers: Sequence[int]) -> ir.Value:
             return writer.constant(node, role, ir.Tensor(np.array(numbers, np.int64)))
 
-        matrix = writer.node_before(
-            node, "Reshape", node.inputs[0], integers("matrix", [0, positions, channels])
-        )
-        total = writer.node_before(node, "MatMul", writer.constant(node, "row", row), matrix)
-        mean = writer.node_before(node, "Div", total, writer.constant(node, "divisor", divisor))
+        window = (known[0], known[1]) if is_image else (positions, 1)
+        pool = Pool("AveragePool", window, (1, 1), (0, 0, 0, 0), False, False)
+        node.resize_inputs(1)
+        if is_image and keeps_axes:
+            return _become_layout_pool(node, pool)
+        images = node.inputs[0]
+        if not is_image:
+            shape = integers("image", [0, positions, 1, channels])
+            images = writer.node_before(node, "Reshape", images, shape)
+        means = writer.node_before(node, pool.op, images)
+        pooling = means.producer()
+        assert pooling is not None
+        _become_layout_pool(pooling, pool)
         node.op_type = "Reshape"
         node.attributes.clear()
         node.resize_inputs(2)
-        node.replace_input_with(0, mean)
+        node.replace_input_with(0, means)
         node.replace_input_with(1, integers("shape", result))
 
     return Carried((data, node.outputs[0]) if keeps_axes else (data,), write)
+
+
+def _become_layout_pool(node: ir.Node, pool: Pool) -> None:
+    node.domain, node.op_type, node.overload, node.version = DOMAIN, POOL_OP, "", None
+    node.attributes.clear()
+    for attribute in pool.attributes():
+        name = attribute.name.removeprefix("pool_")
+        node.attributes[name] = ir.Attr(name, attribute.type, attribute.value)
+    node.resize_outputs(1)
 
 
 def _pool(node: ir.Node, reader: Reader) -> Carried:
@@ -418,15 +428,7 @@ def _pool(node: ir.Node, reader: Reader) -> Carried:
     if dtype is not None and not has_type:
         raise NotCarried(f"its element type is {type_name(dtype)}")
 
-    def write(_: Writer) -> None:
-        node.domain, node.op_type, node.overload, node.version = DOMAIN, POOL_OP, "", None
-        node.attributes.clear()
-        for attribute in pool.attributes():
-            name = attribute.name.removeprefix("pool_")
-            node.attributes[name] = ir.Attr(name, attribute.type, attribute.value)
-        node.resize_outputs(1)
-
-    return Carried((data, node.outputs[0]), write)
+    return Carried((data, node.outputs[0]), lambda _: _become_layout_pool(node, pool))
 
 
 def _squeeze(node: ir.Node, reader: Reader) -> Carried:
@@ -461,8 +463,8 @@ def _flatten(node: ir.Node, reader: Reader) -> Carried:
 def _reshape(node: ir.Node, reader: Reader) -> Carried:
     data, result = _data(node), node.outputs[0]
     target = reader.integers(node, 1) or []
-    if read_int(node, "allowzero", 0):
-        raise NotCarried("its attribute allowzero is set")
+    if read_int(node, "allowzero", 0) and 0 in target:
+        raise NotCarried("its attribute allowzero is set, and its shape has a 0")
     extents, rank = reader.axes(data), len(target)
     # (N, C, 1, 1) is the same memory in both layouts; a matrix of images and channels is the same in both.
     if len(extents) in RANKS and rank == 2 and _has_one_position(data, reader) and target[1] != 0:
