@@ -372,6 +372,55 @@ def test_a_mean_over_many_positions_needs_channels_that_fill_vectors():
         assert [record.node for record in change.not_carried] == ([] if is_carried else ["mean"])
 
 
+def normalisation(x: str, y: str, channels: int, **attributes) -> tuple[onnx.NodeProto, dict]:
+    generator = np.random.default_rng(len(x))
+    names = [f"{part}_{y}" for part in ("scale", "bias", "mean", "variance")]
+    numbers = [*generator.standard_normal((3, channels)), generator.uniform(0.5, 2.0, channels)]
+    node = helper.make_node("BatchNormalization", [x, *names], [y], name=f"norm_{y}", **attributes)
+    return node, dict(zip(names, numbers, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_a_batch_normalisation_behind_a_concat_becomes_a_depthwise_conv_with_its_activation(dtype):
+    parts = [conv("x", "a"), conv("a", "b"), normalisation("joined", "n", 32), conv("r", "y", channels=32)]
+    nodes = [
+        parts[0][0],
+        parts[1][0],
+        helper.make_node("Concat", ["a", "b"], ["joined"], name="joined", axis=1),
+        parts[2][0],
+        helper.make_node("Relu", ["n"], ["r"], name="relu"),
+        parts[3][0],
+    ]
+    weights = {name: array for _, arrays in parts for name, array in arrays.items()}
+    model, change = checked(nodes, weights, dtype=dtype)
+    assert ops(model) == ["LayoutConv", "LayoutConv", "Concat", "LayoutConv", "LayoutConv"]
+    assert change.carried == ("joined", "norm_n") and change.added == 0
+    (record,) = change.batch_norms
+    assert (record.node, record.fused_nodes) == ("norm_n", (("Relu", "relu"),))
+
+
+@pytest.mark.parametrize(
+    ("channels", "attributes", "reason"),
+    [
+        (12, {}, "its channels are not known to be a multiple of 8"),
+        (16, {"training_mode": 1}, "it is in training mode"),
+    ],
+)
+def test_batch_normalisations_that_stay(channels, attributes, reason):
+    parts = [conv("x", "a", channels), conv("a", "b", channels, channels), normalisation("s", "y", channels)]
+    nodes = [parts[0][0], parts[1][0], helper.make_node("Sub", ["a", "b"], ["s"], name="sub"), parts[2][0]]
+    weights = {name: array for _, arrays in parts for name, array in arrays.items()}
+    model = model_of(nodes, weights, x=(2, 16, 9, 7))
+    for name, value in attributes.items():
+        next(node for node in model.graph.node if node.name == "norm_y").attribute.append(
+            helper.make_attribute(name, value)
+        )
+    result = swap(model, fuse=True, layout="nhwc")
+    assert result.layout is not None and "BatchNormalization" in ops(result.model)
+    reasons = [record.reason for record in result.layout.not_carried if record.node == "norm_y"]
+    assert reasons == [reason]
+
+
 def test_values_that_a_subgraph_reads_are_nchw_there():
     (first, w1), (second, w2) = conv("x", "a"), conv("a", "b")
     inner, w3 = conv("a", "inside")

@@ -20,6 +20,7 @@ from convswap.graph.domain import (
     SUPPORTED_ELEMENT_TYPES,
     is_convswap_conv,
     is_convswap_op,
+    is_layout_op,
     is_named_convolution,
     is_quant_op,
     op_name,
@@ -124,7 +125,8 @@ class SwapResult:
         "carried": [name, …], "transposes_added", "transposes_removed",
         "not_carried": [{"node", "op", "reason"}, …]}`, and "not_quantised" if there are any:
         `[{"node", "op", "reason"}, …]`. The record "layout" has "matmuls" if MatMuls became Convs, like
-        "fused", and "layer_norms" if nodes became the library's LayerNormalization: their names.
+        "fused", "batch_norms" if BatchNormalizations became Convs that include other nodes, like "fused", and
+        "layer_norms" if nodes became the library's LayerNormalization: their names.
         """
         return {
             "swapped": list(self.swapped),
@@ -275,7 +277,14 @@ def _with_layout(
     # Nodes of the original keep their names, also if the layout changed the name of an output.
     names = node_names(model) | names
     change = replace(change, layer_norms=replace_layer_norms(model, names, types))
+    carried = set(change.carried)
+    norms = [
+        node for graph in model.graphs() for node in graph if is_layout_op(node) and names[node] in carried
+    ]
     change = change.with_matmuls(*replace_matmuls(model, names, types, costs, attributes_of))
+    change = change.with_batch_norms(
+        fuse_convs(model, dict.fromkeys(norms, Stage.ACTIVATION), names, types)[0]
+    )
     return replace(result, model=model, layout=change, nchw=result.model)
 
 

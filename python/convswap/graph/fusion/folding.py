@@ -25,6 +25,31 @@ _DEFAULT_EPSILON = float(np.float32(1e-5))
 _CHUNK_ELEMENTS = 1 << 20
 
 
+def normalisation(
+    node: ir.Node, version: int, constants: Constants, channels: int | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return factor, mean and bias of a BatchNormalization of opset `version`: (x - mean) * factor + bias.
+
+    Raises:
+        NotFusable: the node is in training mode or has statistics for each pixel, or one of its inputs is not
+            constant or of no floating-point type or does not have one number for each of `channels`.
+    """
+    if len([output for output in node.outputs if output.name]) > 1 or read_int(node, "training_mode", 0):
+        raise NotFusable("it is in training mode")
+    if version < 9 and read_int(node, "spatial", 1) != 1:
+        raise NotFusable("it has statistics for each pixel (spatial is 0)")
+    tensors = [constants.tensor(value) for value in node.inputs[1:]]
+    parameters = [tensor for tensor in tensors if tensor is not None]
+    if len(parameters) != 4:
+        raise NotFusable("its scale, bias, mean or variance is not constant")
+    if channels is None or any(tuple(tensor.shape.numpy()) != (channels,) for tensor in parameters):
+        raise NotFusable("its scale, bias, mean or variance does not have one number for each output channel")
+    scale, bias, mean, variance = (_float64(tensor) for tensor in parameters)
+    with np.errstate(all="ignore"):
+        factor = scale / np.sqrt(variance + read_float(node, "epsilon", _DEFAULT_EPSILON))
+    return factor, mean, bias
+
+
 class Folding:
     """The convolution's weights W and bias B after folding.
 
@@ -77,28 +102,9 @@ class Folding:
         """Apply the BatchNormalization `node`, of opset `version`, to the result.
 
         Raises:
-            NotFusable: the node is in training mode or has statistics for each pixel, one of its inputs is
-                not constant or of no floating-point type or does not have one number per output channel, or
-                for a reason of `multiply`.
+            NotFusable: for a reason of `normalisation` or `multiply`.
         """
-        if len([output for output in node.outputs if output.name]) > 1 or read_int(node, "training_mode", 0):
-            raise NotFusable("it is in training mode")
-        if version < 9 and read_int(node, "spatial", 1) != 1:
-            raise NotFusable("it has statistics for each pixel (spatial is 0)")
-        tensors = [self._constants.tensor(value) for value in node.inputs[1:]]
-        parameters = [tensor for tensor in tensors if tensor is not None]
-        if len(parameters) != 4:
-            raise NotFusable("its scale, bias, mean or variance is not constant")
-        if self.channels is None or any(
-            tuple(tensor.shape.numpy()) != (self.channels,) for tensor in parameters
-        ):
-            raise NotFusable(
-                "its scale, bias, mean or variance does not have one number for each output channel"
-            )
-        scale, bias, mean, variance = (_float64(tensor) for tensor in parameters)
-        with np.errstate(all="ignore"):
-            factor = scale / np.sqrt(variance + read_float(node, "epsilon", _DEFAULT_EPSILON))
-        self._scale(factor, mean, bias)
+        self._scale(*normalisation(node, version, self._constants, self.channels))
 
     def weights(self) -> np.ndarray:
         """Return the folded W, in its original type."""

@@ -44,6 +44,7 @@ class LayoutChange:
         cost: the cost of all Convs and Transposes, in the unit of the costs that the choice rests on, less
             the gain of the `matmuls`.
         matmuls: the MatMuls that became 1x1 Convs with NHWC tensors, with the nodes that each includes.
+        batch_norms: the BatchNormalizations, now depthwise Convs, that include nodes after them.
         layer_norms: names of the LayerNormalizations that became the library's.
     """
 
@@ -54,13 +55,20 @@ class LayoutChange:
     not_carried: tuple[Blocker, ...] = ()
     cost: float = 0.0
     matmuls: tuple[Fused, ...] = ()
+    batch_norms: tuple[Fused, ...] = ()
     layer_norms: tuple[str, ...] = ()
 
     def with_matmuls(self, matmuls: tuple[Fused, ...], gain: float) -> LayoutChange:
         """Return the change in which `matmuls` became 1x1 Convs afterwards, which gained `gain`."""
-        fused = {name for record in matmuls for _, name in record.fused_nodes}
-        carried = tuple(name for name in self.carried if name not in fused)
-        return replace(self, carried=carried, cost=self.cost - gain, matmuls=matmuls)
+        return replace(self._without(matmuls), cost=self.cost - gain, matmuls=matmuls)
+
+    def with_batch_norms(self, batch_norms: tuple[Fused, ...]) -> LayoutChange:
+        """Return the change in which `batch_norms`, depthwise Convs, took in nodes after them."""
+        return replace(self._without(batch_norms), batch_norms=batch_norms)
+
+    def _without(self, fused: tuple[Fused, ...]) -> LayoutChange:
+        names = {name for record in fused for _, name in record.fused_nodes}
+        return replace(self, carried=tuple(name for name in self.carried if name not in names))
 
     def to_json(self) -> dict[str, Any]:
         """Return the record for JSON; the keys are in `SwapResult.report`."""
@@ -71,6 +79,9 @@ class LayoutChange:
             "transposes_removed": self.removed,
             "not_carried": [asdict(record) for record in self.not_carried],
             **({"matmuls": [record.to_json() for record in self.matmuls]} if self.matmuls else {}),
+            **(
+                {"batch_norms": [record.to_json() for record in self.batch_norms]} if self.batch_norms else {}
+            ),
             **({"layer_norms": list(self.layer_norms)} if self.layer_norms else {}),
         }
 
@@ -85,6 +96,8 @@ class LayoutChange:
             )
         if self.matmuls:
             first += f"; MatMul nodes that became 1x1 Convs: {len(self.matmuls)}"
+        if self.batch_norms:
+            first += f"; BatchNormalization nodes that include an activation: {len(self.batch_norms)}"
         if self.layer_norms:
             first += f"; LayerNormalization nodes of the library: {len(self.layer_norms)}"
         kinds: dict[tuple[str, str], list[str]] = {}

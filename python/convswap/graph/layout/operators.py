@@ -18,15 +18,17 @@ import onnx_ir as ir
 from convswap.graph.constants import Constants
 from convswap.graph.domain import (
     DOMAIN,
+    LAYOUT_OP,
     POOL_OP,
     SUPPORTED_ELEMENT_TYPES,
     is_layout_pool,
     opset_of,
     type_name,
 )
-from convswap.graph.epilogue import NotFusable, read_int, read_ints, read_text
+from convswap.graph.epilogue import NotFusable, Pool, read_int, read_ints, read_text
+from convswap.graph.fusion.folding import normalisation
 from convswap.graph.layout.axes import RANKS, axis_in_nhwc, in_nhwc, to_nchw, to_nhwc
-from convswap.graph.pooling import Pool, read_pool
+from convswap.graph.pooling import read_pool
 from convswap.graph.value_types import ValueTypes
 
 # In older opsets binary operators broadcast by attributes.
@@ -38,6 +40,7 @@ _SLICE_HAS_INPUTS = 10
 _PAD_HAS_INPUTS = 11
 # A thread of LayoutPool reads a whole window. Many positions for each result are too few threads for a card.
 _LARGEST_WINDOW = 256
+_DEPTHWISE_TYPES = SUPPORTED_ELEMENT_TYPES - {ir.DataType.DOUBLE}
 _INTEGERS_WITH_MAXIMA = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
 
 ELEMENTWISE = {
@@ -111,6 +114,10 @@ class Reader:
     def tensor(self, value: ir.Value | None) -> ir.TensorProtocol | None:
         """Return the constant tensor of `value`; None if it is not constant."""
         return self._constants.tensor(value)
+
+    def normalisation(self, node: ir.Node, channels: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the numbers of a BatchNormalization, see `fusion.folding.normalisation`."""
+        return normalisation(node, self.opset, self._constants, channels)
 
     def integers(self, node: ir.Node, index: int) -> list[int] | None:
         """Return the integers of a constant input; None for an absent one."""
@@ -415,6 +422,39 @@ def _become_layout_pool(node: ir.Node, pool: Pool) -> None:
     node.resize_outputs(1)
 
 
+def _batch_normalization(node: ir.Node, reader: Reader) -> Carried:
+    """BatchNormalization that is in no Conv becomes a depthwise Conv of one tap, which also computes an
+    activation after it. ONNX Runtime has it in NCHW only.
+    """
+    data = _data(node)
+    rank = _data_rank(data, reader)
+    channels = (reader.axes(data) or [None] * rank)[1]
+    dtype = reader.element_type(data)
+    if dtype not in _DEPTHWISE_TYPES:
+        raise NotCarried(f"its element type is {'not known' if dtype is None else type_name(dtype)}")
+    if channels is None or channels % 8 != 0:
+        raise NotCarried("its channels are not known to be a multiple of 8")
+    factor, mean, bias = reader.normalisation(node, channels)
+    with np.errstate(all="ignore"):
+        weights, biases = (array.astype(dtype.numpy()) for array in (factor, bias - mean * factor))
+    if not np.isfinite(np.stack([weights, biases]).astype(np.float64)).all():
+        raise NotCarried("its scale or bias is not finite as a Conv's")
+
+    def write(writer: Writer) -> None:
+        taps = weights.reshape(channels, *[1] * (rank - 1))
+        node.resize_inputs(3)
+        for index, role, array in ((1, "weights", taps), (2, "bias", biases)):
+            node.replace_input_with(index, writer.constant(node, role, ir.Tensor(array, dtype=dtype)))
+        node.domain, node.op_type, node.version = DOMAIN, LAYOUT_OP, None
+        node.attributes.clear()
+        node.attributes["group"] = ir.AttrInt64("group", channels)
+        for name in ("input_layout", "output_layout"):
+            node.attributes[name] = ir.AttrString(name, "NHWC")
+        node.resize_outputs(1)
+
+    return Carried((data, node.outputs[0]), write)
+
+
 def _pool(node: ir.Node, reader: Reader) -> Carried:
     """MaxPool and AveragePool of images, which become LayoutPool: ONNX Runtime has them in NCHW only."""
     data = _data(node)
@@ -539,6 +579,7 @@ _RULES: dict[str, Callable[[ir.Node, Reader], Carried]] = {
     "Concat": _concat,
     "DequantizeLinear": _quantize,
     "Flatten": _flatten,
+    "BatchNormalization": _batch_normalization,
     "GlobalAveragePool": _global_average_pool,
     "LogSoftmax": _softmax,
     "MaxPool": _pool,
