@@ -28,7 +28,8 @@ std::vector<CompiledKernel> kernels_for(const char* name) {
 }
 
 const CompiledKernels float_kernels(kernels_for<float>("float"));
-const CompiledKernels double_kernels(kernels_for<double>("double"));
+const CompiledKernels double_kernels({CompiledKernel("layer_norm::kernel<double, 0>",
+                                                     layer_norm::kernel<double, 0>)});
 const CompiledKernels float16_kernels(kernels_for<Float16>("Float16"));
 const CompiledKernels bfloat16_kernels(kernels_for<BFloat16>("BFloat16"));
 

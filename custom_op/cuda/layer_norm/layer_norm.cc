@@ -26,10 +26,15 @@ std::string instance_of(std::string_view element, int vectors) {
   return instance_name("layer_norm::kernel", element, std::to_string(vectors));
 }
 
+// Float64 is rare: its elements are loaded one by one.
+bool has_vectors(std::string_view element) { return element != element_name(ElementType::float64); }
+
 std::vector<std::string> all_instances() {
   std::vector<std::string> names;
   for (const std::string_view element : kElements) {
-    for (const int vectors : kInstances) names.push_back(instance_of(element, vectors));
+    for (const int vectors : kInstances) {
+      if (vectors == 0 || has_vectors(element)) names.push_back(instance_of(element, vectors));
+    }
   }
   return names;
 }
@@ -48,7 +53,8 @@ struct Family {
   static Tiling tiling_of(const LayerNormProblem& problem) {
     Tiling best{problem};
     const int64_t bytes = problem.length * bytes_per_element(problem.type), row_vectors = bytes / 16;
-    if (bytes % 16 != 0 || row_vectors > kMaxTeam * kMaxVectors) return best;
+    const bool fits = bytes % 16 == 0 && row_vectors <= kMaxTeam * kMaxVectors;
+    if (!fits || !has_vectors(element_name(problem.type))) return best;
     for (int team = kMaxTeam; team > 0; team /= 2) {
       const int64_t vectors = ceil_divide(row_vectors, int64_t{team});
       if (vectors > kMaxVectors || (vectors == 1 && row_vectors > 1)) continue;

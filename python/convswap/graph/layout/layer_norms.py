@@ -13,6 +13,7 @@ from convswap.graph.layout.matmuls import connected_nodes
 from convswap.graph.value_types import ValueTypes
 
 # The kernel loads 16 bytes at a time, up to 8 times by each of 32 lanes.
+_VECTOR_TYPES = SUPPORTED_ELEMENT_TYPES - {ir.DataType.DOUBLE}
 _VECTOR_BYTES = 16
 _MAX_ROW_BYTES = 32 * 8 * _VECTOR_BYTES
 
@@ -43,7 +44,7 @@ def _has_kernel(node: ir.Node, types: ValueTypes) -> bool:
         return False
     axes, dtype = types.axes(x), types.element_type([x])
     length = axes[-1] if axes else None
-    if length is None or dtype not in SUPPORTED_ELEMENT_TYPES:
+    if length is None or dtype not in _VECTOR_TYPES:
         return False
     shapes = [types.static_shape(value) for value in parameters if value is not None]
     row_bytes = length * dtype.itemsize
