@@ -32,14 +32,12 @@ bool has_kernels_of(const std::string& prefix);
 // The name of a registered kernel.
 const std::string& name_of(const void* kernel);
 
-// A vector of `make.operator()<instance>()` for every kParts-th instance of a family's list from number kPart
-// on, so that one list can be compiled in kParts files in parallel.
-template <const auto& kInstances, std::size_t kPart, std::size_t kParts, typename Make>
+// A vector of `make.operator()<instance>()` for every instance of a family's list.
+template <const auto& kInstances, typename Make>
 auto for_each_instance(Make make) {
-  constexpr std::size_t kCount = (std::size(kInstances) - kPart + kParts - 1) / kParts;
   return [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
-    return std::vector{make.template operator()<kInstances[kIndex * kParts + kPart]>()...};
-  }(std::make_index_sequence<kCount>());
+    return std::vector{make.template operator()<kInstances[kIndex]>()...};
+  }(std::make_index_sequence<std::size(kInstances)>());
 }
 
 }  // namespace convswap

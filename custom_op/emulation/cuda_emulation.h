@@ -58,6 +58,9 @@ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
+// Optimizes a function that takes much of a program's time; optimizing all would double the time to compile.
+#define EMULATION_HOT [[gnu::optimize("O2")]]
+
 namespace emulation {
 
 constexpr size_t kStackBytes = 1 << 17;
@@ -219,7 +222,7 @@ inline void enter_thread() {
 }
 
 // Runs `thread_body` in every thread of one block.
-inline void run_block(unsigned char* shared, size_t shared_bytes) {
+EMULATION_HOT inline void run_block(unsigned char* shared, size_t shared_bytes) {
   const int threads = block_threads();
   for (size_t i = 0; i < kSharedBytes; i += 4) {
     std::memcpy(shared + i, i < shared_bytes ? &initial_shared : &kGuardWord, 4);

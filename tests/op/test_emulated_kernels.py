@@ -87,9 +87,9 @@ FIRST_CHANNELS_LAST_DEPTHWISE_SEED, CHANNELS_LAST_DEPTHWISE_SEEDS = 10_000_000, 
 # NCHW inputs and NHWC outputs.
 FIRST_NHWC_OUTPUT_SEED, NHWC_OUTPUT_SEEDS = 11_000_000, 30
 # Codes.
-FIRST_QUANTISED_SEED, QUANTISED_SEEDS = 13_000_000, 100
+FIRST_QUANTISED_SEED, QUANTISED_SEEDS = 13_000_000, 60
 # Codes that channels_last computes by way of another convolution.
-FIRST_DERIVED_SEED, DERIVED_SEEDS = 14_000_000, 100
+FIRST_DERIVED_SEED, DERIVED_SEEDS = 14_000_000, 60
 # Channels-last tensors, half of them of few channels, also in several groups.
 FIRST_CHANNELS_LAST_MMA_SEED, CHANNELS_LAST_MMA_SEEDS = 12_000_000, 40
 # A pool of planes that are larger than a block's part.

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <utility>
 #include <vector>
 
@@ -12,27 +11,24 @@
 
 namespace convswap::channels_last {
 
-// Emulated kernel instances of an element type: part kPart of kParts. `name` is the type's name.
-template <typename Element, std::size_t kPart, std::size_t kParts>
+// Emulated kernel instances of an element type. `name` is the type's name.
+template <typename Element>
 std::vector<CompiledKernel> kernels_for(const char* name) {
-  std::vector<CompiledKernel> kernels =
-      for_each_instance<kInstances, kPart, kParts>([&]<Instance kInstance>() {
-        // Codes lack some instances.
-        if constexpr (kIsCode<Element> && !kInstance.computes(ElementType::int8)) {
-          return CompiledKernel("", static_cast<void (*)(Arguments<Element>)>(nullptr));
-        } else {
-          return CompiledKernel(instance_name("channels_last::kernel", name, kInstance.arguments()),
-                                kernel<Element, kInstance.accumulator_tiles, kInstance.shares_pixels>);
-        }
-      });
-  if (kPart == 0) {
-    kernels.emplace_back(instance_name("channels_last::prepare", name), prepare<Element>);
-    kernels.emplace_back(instance_name("channels_last::unaligned", name), unaligned<Element>);
-    if constexpr (kIsCode<Element>) {
-      kernels.emplace_back(instance_name("channels_last::sum_padding", name), sum_padding<Element>);
-      kernels.emplace_back(instance_name("channels_last::write_windows", name), write_windows<Element>);
-      for (CompiledKernel& pool : pool_kernels_for<Element>(name)) kernels.push_back(std::move(pool));
+  std::vector<CompiledKernel> kernels = for_each_instance<kInstances>([&]<Instance kInstance>() {
+    // Codes lack some instances.
+    if constexpr (kIsCode<Element> && !kInstance.computes(ElementType::int8)) {
+      return CompiledKernel("", static_cast<void (*)(Arguments<Element>)>(nullptr));
+    } else {
+      return CompiledKernel(instance_name("channels_last::kernel", name, kInstance.arguments()),
+                            kernel<Element, kInstance.accumulator_tiles, kInstance.shares_pixels>);
     }
+  });
+  kernels.emplace_back(instance_name("channels_last::prepare", name), prepare<Element>);
+  kernels.emplace_back(instance_name("channels_last::unaligned", name), unaligned<Element>);
+  if constexpr (kIsCode<Element>) {
+    kernels.emplace_back(instance_name("channels_last::sum_padding", name), sum_padding<Element>);
+    kernels.emplace_back(instance_name("channels_last::write_windows", name), write_windows<Element>);
+    for (CompiledKernel& pool : pool_kernels_for<Element>(name)) kernels.push_back(std::move(pool));
   }
   return kernels;
 }

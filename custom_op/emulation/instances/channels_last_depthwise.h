@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <vector>
 
 #include "compiled.h"
@@ -11,19 +10,18 @@
 
 namespace convswap::channels_last_depthwise {
 
-// Emulated kernel instances of an element type: part kPart of kParts. `name` is the type's name.
-template <typename T, std::size_t kPart, std::size_t kParts>
+// Emulated kernel instances of an element type. `name` is the type's name.
+template <typename T>
 std::vector<CompiledKernel> kernels_for(const char* name) {
-  std::vector<CompiledKernel> kernels =
-      for_each_instance<kInstances, kPart, kParts>([&]<Instance kInstance>() {
-        if constexpr (kInstance.kind == Kind::sliding) {
-          return CompiledKernel(kInstance.name(name), sliding<T, kInstance.width, kInstance.stride>);
-        } else {
-          return CompiledKernel(kInstance.name(name),
-                                row_by_row<T, kInstance.kind == Kind::vectors, kInstance.width>);
-        }
-      });
-  if (kPart == 0) kernels.emplace_back(instance_name("channels_last_depthwise::prepare", name), prepare<T>);
+  std::vector<CompiledKernel> kernels = for_each_instance<kInstances>([&]<Instance kInstance>() {
+    if constexpr (kInstance.kind == Kind::sliding) {
+      return CompiledKernel(kInstance.name(name), sliding<T, kInstance.width, kInstance.stride>);
+    } else {
+      return CompiledKernel(kInstance.name(name),
+                            row_by_row<T, kInstance.kind == Kind::vectors, kInstance.width>);
+    }
+  });
+  kernels.emplace_back(instance_name("channels_last_depthwise::prepare", name), prepare<T>);
   return kernels;
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <vector>
 
 #include "compiled.h"
@@ -10,21 +9,18 @@
 
 namespace convswap::channels_last_mma {
 
-// Emulated kernel instances of an element type: part kPart of kParts. `name` is the type's name.
-template <typename Element, std::size_t kPart, std::size_t kParts>
+// Emulated kernel instances of an element type. `name` is the type's name.
+template <typename Element>
 std::vector<CompiledKernel> kernels_for(const char* name) {
-  std::vector<CompiledKernel> kernels =
-      for_each_instance<kInstances, kPart, kParts>([&]<Instance kInstance>() {
-        return CompiledKernel(instance_name("channels_last_mma::kernel", name, kInstance.arguments()),
-                              kernel<Element, kInstance.positions, kInstance.filters,
-                                     kInstance.position_warps, kInstance.filter_warps>);
-      });
-  if (kPart == 0) {
-    kernels.emplace_back(instance_name("channels_last_mma::prepare", name), prepare<Element>);
-    kernels.emplace_back(instance_name("channels_last_mma::unaligned", name), unaligned<Element>);
-    if constexpr (kIsCode<Element>) {
-      kernels.emplace_back(instance_name("channels_last_mma::prepare_codes", name), prepare_codes<Element>);
-    }
+  std::vector<CompiledKernel> kernels = for_each_instance<kInstances>([&]<Instance kInstance>() {
+    return CompiledKernel(instance_name("channels_last_mma::kernel", name, kInstance.arguments()),
+                          kernel<Element, kInstance.positions, kInstance.filters, kInstance.position_warps,
+                                 kInstance.filter_warps>);
+  });
+  kernels.emplace_back(instance_name("channels_last_mma::prepare", name), prepare<Element>);
+  kernels.emplace_back(instance_name("channels_last_mma::unaligned", name), unaligned<Element>);
+  if constexpr (kIsCode<Element>) {
+    kernels.emplace_back(instance_name("channels_last_mma::prepare_codes", name), prepare_codes<Element>);
   }
   return kernels;
 }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <vector>
 
 #include "compiled.h"
@@ -11,7 +10,7 @@
 namespace convswap::naive {
 
 // The emulated kernel of an element type. `name` is the element type's name.
-template <typename T, std::size_t kPart, std::size_t kParts>
+template <typename T>
 std::vector<CompiledKernel> kernels_for(const char* name) {
   return {CompiledKernel(instance_name("naive::kernel", name), kernel<T>)};
 }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <vector>
 
 #include "compiled.h"
@@ -10,10 +9,10 @@
 
 namespace convswap::pointwise {
 
-// Emulated kernel instances of an element type: part kPart of kParts. `name` is the element type's name.
-template <typename Element, std::size_t kPart, std::size_t kParts>
+// Emulated kernel instances of an element type. `name` is the element type's name.
+template <typename Element>
 std::vector<CompiledKernel> kernels_for(const char* name) {
-  return for_each_instance<kInstances, kPart, kParts>([&]<Instance kInstance>() {
+  return for_each_instance<kInstances>([&]<Instance kInstance>() {
     return CompiledKernel(
         instance_name("pointwise::kernel", name, kInstance.arguments()),
         kernel<Element, kInstance.tiles, kInstance.warpgroups, kInstance.steps, kInstance.stages>);

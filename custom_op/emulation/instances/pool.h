@@ -12,7 +12,7 @@ namespace convswap {
 // Emulated pool kernels of an element type. `name` is the type's name.
 template <typename T>
 std::vector<CompiledKernel> pool_kernels_for(const char* name) {
-  return for_each_instance<pool::kInstances, 0, 1>([&]<pool::Instance kInstance>() {
+  return for_each_instance<pool::kInstances>([&]<pool::Instance kInstance>() {
     return CompiledKernel(instance_name("pool::kernel", name, kInstance.arguments()),
                           pool::kernel<T, kInstance.has_vectors, kInstance.run>);
   });

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <utility>
 #include <vector>
 
@@ -14,15 +13,14 @@
 namespace convswap::quantised {
 
 // The emulated kernels of an element type. `name` is the element type's name.
-template <typename T, std::size_t kPart, std::size_t kParts>
+template <typename T>
 std::vector<CompiledKernel> kernels_for(const char* name) {
   std::vector<CompiledKernel> kernels =
-      for_each_instance<kDepthwiseInstances, kPart, kParts>([&]<DepthwiseInstance kInstance>() {
+      for_each_instance<kDepthwiseInstances>([&]<DepthwiseInstance kInstance>() {
         return CompiledKernel(instance_name("quantised::depthwise", name, kInstance.arguments()),
                               depthwise<T, kInstance.width, kInstance.stride, kInstance.outputs>);
       });
-  for (CompiledKernel& columns :
-       for_each_instance<kColumnInstances, kPart, kParts>([&]<DepthwiseInstance kInstance>() {
+  for (CompiledKernel& columns : for_each_instance<kColumnInstances>([&]<DepthwiseInstance kInstance>() {
          return CompiledKernel(
              instance_name("quantised::depthwise_columns", name, kInstance.column_arguments()),
              depthwise_columns<T, kInstance.width, kInstance.stride, kInstance.outputs, kInstance.words>);

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <vector>
 
 #include "compiled.h"
@@ -10,7 +9,7 @@
 namespace convswap::row_windows {
 
 // The emulated kernel of an element type. `name` is the element type's name.
-template <typename Element, std::size_t, std::size_t>
+template <typename Element>
 std::vector<CompiledKernel> kernels_for(const char* name) {
   return {CompiledKernel(instance_name("row_windows::kernel", name), kernel<Element>)};
 }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <type_traits>
 #include <vector>
 
@@ -12,17 +11,17 @@
 
 namespace convswap::tiled {
 
-// Emulated kernel instances of an element type: part kPart of kParts. `name` is the element type's name.
-template <typename T, std::size_t kPart, std::size_t kParts>
+// Emulated kernel instances of an element type. `name` is the element type's name.
+template <typename T>
 std::vector<CompiledKernel> kernels_for(const char* name) {
   const auto compiled = [&]<Instance kInstance>() {
     return CompiledKernel(instance_name("tiled::kernel", name, kInstance.arguments()),
                           kernel<T, kInstance.filters, kInstance.columns>);
   };
   if constexpr (std::is_same_v<T, double>) {
-    return for_each_instance<kFloat64Instances, kPart, kParts>(compiled);
+    return for_each_instance<kFloat64Instances>(compiled);
   } else {
-    return for_each_instance<kInstances, kPart, kParts>(compiled);
+    return for_each_instance<kInstances>(compiled);
   }
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <vector>
 
 #include "compiled.h"
@@ -10,10 +9,10 @@
 
 namespace convswap::toeplitz {
 
-// Emulated kernel instances of a format: part kPart of kParts. `name` is the format's name.
-template <typename Format, std::size_t kPart, std::size_t kParts>
+// Emulated kernel instances of a format. `name` is the format's name.
+template <typename Format>
 std::vector<CompiledKernel> kernels_for(const char* name) {
-  return for_each_instance<kInstances, kPart, kParts>([&]<Instance kInstance>() {
+  return for_each_instance<kInstances>([&]<Instance kInstance>() {
     return CompiledKernel(instance_name("toeplitz::kernel", name, kInstance.arguments()),
                           kernel<Format, kInstance.accumulator_tiles, kInstance.has_epilogue>);
   });

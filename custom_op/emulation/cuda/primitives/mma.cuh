@@ -24,7 +24,7 @@ template <typename Operand>
 // accumulators (16x8) += a (16 x 8 kWords) * b (8 kWords x 8), with the register layouts of
 // custom_op/cuda/primitives/mma.cuh.
 template <typename Operand, int kWords>
-void emulate_mma(float (&accumulators)[4], const unsigned* a, const unsigned* b) {
+EMULATION_HOT void emulate_mma(float (&accumulators)[4], const unsigned* a, const unsigned* b) {
   emulation::Warp& warp = emulation::warp();
   const int lane = emulation::lane();
   std::copy_n(a, 2 * kWords, warp.a[lane]);
@@ -47,7 +47,7 @@ void emulate_mma(float (&accumulators)[4], const unsigned* a, const unsigned* b)
 }
 
 template <typename Code>
-void mma_m16n8k32(int (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+EMULATION_HOT void mma_m16n8k32(int (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   emulation::Warp& warp = emulation::warp();
   const int lane = emulation::lane();
   std::copy_n(a, 4, warp.a[lane]);
@@ -94,7 +94,8 @@ inline double checked_tf32(unsigned word) {
   return value;
 }
 
-inline void mma_m16n8k8_tf32(float (&accumulators)[4], const float (&a)[4], const float (&b)[2]) {
+EMULATION_HOT inline void mma_m16n8k8_tf32(float (&accumulators)[4], const float (&a)[4],
+                                           const float (&b)[2]) {
   emulation::Warp& warp = emulation::warp();
   const int lane = emulation::lane();
   for (int i = 0; i < 4; ++i) warp.a[lane][i] = std::bit_cast<unsigned>(a[i]);

@@ -105,7 +105,7 @@ void convert_pairs(double (&numbers)[kDepth], Pair pair) {
 
 // accumulators += a * b; a(row, depth) returns two neighbours along k.
 template <typename Operand, int kAccumulatorTiles, typename A, typename Descriptor>
-void emulate_wgmma(float (&accumulators)[kAccumulatorTiles][4], A a, Descriptor b) {
+EMULATION_HOT void emulate_wgmma(float (&accumulators)[kAccumulatorTiles][4], A a, Descriptor b) {
   if (!wgmma_group_is_open[emulation::current]) emulation::fail("a wgmma without wgmma_fence");
   // All four warps must pass the same descriptor.
   emulation::check_same_descriptor(b.start);
@@ -132,7 +132,7 @@ struct Tf32 {};
 
 // accumulators += a * b for TF32, k = 8; a(row, depth) returns the bits of a number.
 template <int kAccumulatorTiles, typename A, typename Descriptor>
-void emulate_wgmma_tf32(float (&accumulators)[kAccumulatorTiles][4], A a, Descriptor b) {
+EMULATION_HOT void emulate_wgmma_tf32(float (&accumulators)[kAccumulatorTiles][4], A a, Descriptor b) {
   if (!wgmma_group_is_open[emulation::current]) emulation::fail("a wgmma without wgmma_fence");
   emulation::check_same_descriptor(b.start);
   const auto number = [](unsigned bits) { return double{__uint_as_float(bits & ~0x1fffu)}; };
@@ -152,7 +152,8 @@ void emulate_wgmma_tf32(float (&accumulators)[kAccumulatorTiles][4], A a, Descri
 
 // accumulators += a * b for codes, k = 32: int8 in a, the Operand in b.
 template <typename Operand, int kAccumulatorTiles>
-void wgmma(int (&accumulators)[kAccumulatorTiles][4], SwizzledDescriptor a, SwizzledDescriptor b) {
+EMULATION_HOT void wgmma(int (&accumulators)[kAccumulatorTiles][4], SwizzledDescriptor a,
+                         SwizzledDescriptor b) {
   if (!wgmma_group_is_open[emulation::current]) emulation::fail("a wgmma without wgmma_fence");
   emulation::check_same_descriptor(a.start);
   emulation::check_same_descriptor(b.start);
