@@ -21,7 +21,7 @@ namespace {
 
 template <typename T>
 std::vector<CompiledKernel> kernels_for(const char* name) {
-  return for_each_instance<layer_norm::kInstances, 0, 1>([&]<int kVectors>() {
+  return for_each_instance<layer_norm::kInstances>([&]<int kVectors>() {
     return CompiledKernel(instance_name("layer_norm::kernel", name, std::to_string(kVectors)),
                           layer_norm::kernel<T, kVectors>);
   });

@@ -672,7 +672,7 @@ class PretendCard:
 
 @pytest.mark.parametrize(
     "height, algorithm, nchw, nhwc",
-    [(9, "auto", 2.0, 2.4), ("h", "auto", 0.0, math.inf), (9, "tiled", 0.0, math.inf)],
+    [(9, "auto", 2.0, 2.0), ("h", "auto", 0.0, math.inf), (9, "tiled", 0.0, math.inf)],
     ids=["known", "open height", "no estimate"],
 )
 def test_estimated_costs_are_the_planner_s(monkeypatch, height, algorithm, nchw, nhwc):
@@ -683,7 +683,7 @@ def test_estimated_costs_are_the_planner_s(monkeypatch, height, algorithm, nchw,
     costs = EstimatedCosts(ValueTypes(model), batch=64)
     (swapped,) = model.graph
     assert costs.conv(swapped, NodeLayouts(False, False, False)) == nchw
-    assert costs.conv(swapped, NodeLayouts(True, False, True)) == pytest.approx(nhwc)
+    assert costs.conv(swapped, NodeLayouts(True, False, True)) == nhwc
     if nchw:
         assert "64" in card.problems[0] and card.problems[0] != card.problems[1]
         # Reading and writing 64 x 16 x 9 x 7 float32 at 45 % of the bandwidth, and 3 us.

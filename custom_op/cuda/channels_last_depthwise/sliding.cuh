@@ -88,8 +88,7 @@ __global__ void __launch_bounds__(kMaxThreads, min_sliding_blocks(kSize))
   constexpr int kChannels = kWordBytes / int(sizeof(T));
   constexpr int kRing = (kSize + kStride - 1) / kStride;
   // Rows of y that a step of the loop finishes. With kRing of them no sums would have to move to other
-  // registers, but 7x7 taps are then 110 KB of code, and a kernel that follows another one waits for its
-  // code.
+  // registers, but 7x7 taps are then 110 KB of code, too much to stay in a multiprocessor until the next run.
   constexpr int kPhases = kSize == 3 ? kRing : 2;
   constexpr int kPixels = (kStripColumns - 1) * kStride + kSize;
   using Vector = ChannelVector<T, kChannels>;
@@ -134,7 +133,6 @@ __global__ void __launch_bounds__(kMaxThreads, min_sliding_blocks(kSize))
   const long long row_elements = static_cast<long long>(a.output_width) * a.filters;
   int finished = 1 - kRing;  // row of the run that has all its products after the step
   long long element = place.element(a, place.first_row + finished);
-  int row = place.first_row * kStride - a.pad_height;
 #pragma unroll 1
   while (finished < a.run_rows) {
 #pragma unroll
@@ -143,7 +141,7 @@ __global__ void __launch_bounds__(kMaxThreads, min_sliding_blocks(kSize))
       Residual<T, kChannels> residual{};
       if (a.z != nullptr && is_inside(finished, place.rows)) residual.load(a, columns_left, element);
 #pragma unroll
-      for (int m = 0; m < kStride; ++m, ++row) {
+      for (int m = 0; m < kStride; ++m) {
         cp_async_wait_group<kSlidingStages - 2>();
         // Behind it all threads of the run have read the row before, whose place the next copy takes.
         if (run_is_warp) {
@@ -155,7 +153,6 @@ __global__ void __launch_bounds__(kMaxThreads, min_sliding_blocks(kSize))
         const SharedAddress line[2] = {halves[0] + stage, halves[1] + stage};
         last_stage = stage;
         stage = stage == (kSlidingStages - 1) * stage_bytes ? 0 : stage + stage_bytes;
-        if (kSkipsOutside && !is_inside(row, a.input_height)) continue;
         float pixels[kPixels][kChannels];
 #pragma unroll
         for (int i = 0; i < kPixels; ++i) {
@@ -165,8 +162,9 @@ __global__ void __launch_bounds__(kMaxThreads, min_sliding_blocks(kSize))
 #pragma unroll
         for (int d = 0; d < kRing; ++d) {
           if (m + d * kStride >= kSize) continue;
-          // The first and the last rows of x also belong to rows of y outside the run.
-          if (kSkipsOutside && !is_inside(finished + kRing - 1 - d, place.rows)) continue;
+          // The first and the last rows of x also belong to rows of y outside the run. All threads of the
+          // grid skip the same ones, so that no warp diverges.
+          if (kSkipsOutside && !is_inside(finished + kRing - 1 - d, a.run_rows)) continue;
           add_row<kSize, kStride, kChannels>(pixels, taps[m + d * kStride], sums[d]);
         }
       }

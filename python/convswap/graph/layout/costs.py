@@ -32,10 +32,6 @@ LAYOUT_ATTRIBUTES = ("input_layout", "residual_layout", "output_layout")
 # H200 64 x 144 x 56 x 56 float16 take 54 us, and 64 x 2048 x 7 x 7 take 15 us.
 _TRANSPOSE_LAUNCH_MS = 0.003
 _TRANSPOSE_SHARE = 0.45
-# Estimates of NHWC count so many times. The time of a network (`benchmarks/layouts.py`) over the sum of its
-# Convs' estimates is, in NHWC and in NCHW: ResNet-50 1.25 and 1.04, VGG-16 0.76 and 1.01, MobileNetV2 1.06
-# and 1.12, YOLOv8n 1.55 and 1.41.
-_NHWC_FACTOR = 1.2
 # The share of the memory's bandwidth of ONNX Runtime's elementwise nodes. On an H200 the BiasGelu nodes of
 # ConvNeXt-T, which move 2.2 GB for 64 images in float16, take 0.9 ms.
 _ELEMENTWISE_SHARE = 0.5
@@ -183,8 +179,7 @@ class EstimatedCosts:
         except NotFusable:
             return unknown
         milliseconds = self._estimate(problem, algorithm)
-        factor = _NHWC_FACTOR if any(layouts) else 1.0
-        return unknown if milliseconds is None else factor * milliseconds
+        return unknown if milliseconds is None else milliseconds
 
     def _estimate(self, problem: Any, algorithm: str) -> float | None:
         key = f"{algorithm} {problem.text}"
@@ -233,7 +228,7 @@ class EstimatedCosts:
             return 0.0
         moved = _moved_tensors(chain) * math.prod(result) * chain.element_type.itemsize
         nodes = moved / self._bytes_per_ms / _ELEMENTWISE_SHARE
-        return known[0] + nodes - _NHWC_FACTOR * known[1]
+        return known[0] + nodes - known[1]
 
     def _shape(self, value: ir.Value) -> tuple[int, ...] | None:
         first, *others = self._types.axes(value) or [None, None]
