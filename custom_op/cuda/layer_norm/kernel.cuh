@@ -85,12 +85,7 @@ __device__ inline void normalise_vectors(const Arguments<T>& problem) {
     load(problem.w, scale);
     if (problem.b != nullptr) load(problem.b, bias);
   };
-  if constexpr (kHasRegisters) {
-    griddepcontrol_wait_unless(problem.weights_are_constant);
-    load_parameters();
-  }
-  griddepcontrol_wait();
-  griddepcontrol_launch_dependents();
+  if constexpr (kHasRegisters) load_parameters();
 
   // All lanes of a warp make the same number of passes, because they exchange sums.
   long long first = warp() * problem.warp_rows;
@@ -140,8 +135,6 @@ __device__ inline void normalise_elements(const Arguments<T>& problem) {
   using Sum = typename AccumulatorOf<T>::Type;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const auto length = static_cast<Sum>(problem.length);
-  griddepcontrol_wait();
-  griddepcontrol_launch_dependents();
   for (long long row = warp(); row < problem.rows; row += warps()) {
     const T* const x = problem.x + row * problem.length;
     T* const y = problem.y + row * problem.length;
@@ -165,6 +158,8 @@ __device__ inline void normalise_elements(const Arguments<T>& problem) {
 // kVectors: the vectors of a row that a lane holds if all tensors are aligned; 0 for rows of other lengths.
 template <typename T, int kVectors>
 __global__ void __launch_bounds__(kThreads, kMinBlocks) kernel(const Arguments<T> problem) {
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   if constexpr (kVectors > 0) {
     if (problem.row_vectors > 0) {
       normalise_vectors<T, kVectors>(problem);
