@@ -58,7 +58,7 @@ class RandomLayoutModel:
             self._conv, self._conv, self._conv, self._conv, self._unary, self._unary, self._add, self._add,
             self._constant_operand, self._concat, self._split, self._slice, self._pad, self._reduce,
             self._softmax, self._gate, self._transposes, self._shape, self._global_pool, self._unknown,
-            self._flat_positions,
+            self._flat_positions, self._normalise, self._layer_norm,
         ]  # fmt: skip
         if self.rank == 4:
             steps += [self._pool, self._pool, self._pools, self._resize, self._subgraph, self._matrix]
@@ -219,6 +219,27 @@ class RandomLayoutModel:
         else:
             reduced = self._node(op, [name], result, keepdims=1, axes=axes)
         self._node("Add", [name, reduced], shape)
+
+    def _normalise(self) -> None:
+        """A BatchNormalization, now and then behind no Conv, and with an activation after it."""
+        name, shape = self._any()
+        numbers = [*self._numbers.standard_normal((3, shape[0])), self._numbers.uniform(0.5, 2.0, shape[0])]
+        normalised = self._node("BatchNormalization", [name, *map(self._tensor, numbers)], shape)
+        if self._random.random() < 0.5:
+            self._node("Relu", [normalised], shape)
+
+    def _layer_norm(self) -> None:
+        """A LayerNormalization of the channels between Transposes, as in ConvNeXt."""
+        if self.opset < 17:
+            return
+        name, shape = self._any()
+        rank = len(shape) + 1
+        last = (*shape[1:], shape[0])
+        changed = self._node("Transpose", [name], last, perm=[0, *range(2, rank), 1])
+        parameters = [self._tensor(self._numbers.standard_normal(shape[0])) for _ in range(2)]
+        inner = self._node("LayerNormalization", [changed, *parameters], last)
+        self._values = [value for value in self._values if value[0] not in (changed, inner)]
+        self._node("Transpose", [inner], shape, perm=[0, rank - 1, *range(1, rank - 1)])
 
     def _softmax(self) -> None:
         name, shape = self._any()

@@ -13,7 +13,7 @@ from convswap import _native, compare, explain
 from convswap.cli.main import main
 from convswap.errors import ConvswapError
 from convswap.graph.layout.choose import LayoutChange, change_layouts
-from convswap.graph.layout.costs import ConversionCosts, EstimatedCosts, NodeLayouts
+from convswap.graph.layout.costs import EstimatedCosts, NodeLayouts
 from convswap.graph.names import node_names
 from convswap.graph.plain_model import plain_model
 from convswap.graph.swap import swap
@@ -58,8 +58,11 @@ def test_random_models_give_the_same_outputs_in_any_layout(first):
         session = cpu_session(drawn.model)
         batches = (2,) if drawn.batch == 2 else (2, 3)
         runs = [(feeds, session.run(None, feeds)) for feeds in map(drawn.feeds, batches)]
-        for costs in (ConversionCosts, lambda _, seed=seed: RandomCosts(seed, 1.0)):
-            model, change = changed(drawn.model, costs, fuse=seed % 3 > 0)
+        fuse = seed % 3 > 0
+        whole = swap(drawn.model, fuse=fuse, layout="nhwc")
+        assert whole.layout is not None
+        random = changed(drawn.model, lambda _, seed=seed: RandomCosts(seed, 1.0), fuse=fuse)
+        for model, change in ((whole.model, whole.layout), random):
             session = cpu_session(ir.to_proto(model))
             for feeds, expected in runs:
                 assert_same(expected, session.run(None, feeds), f"seed {seed}")
