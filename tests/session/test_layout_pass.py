@@ -129,6 +129,20 @@ def test_a_first_conv_of_three_channels_reads_nchw_and_writes_nhwc():
     assert change.nodes["conv_b"][0] == "input"
 
 
+def test_a_first_conv_writes_nhwc_in_place_of_a_transpose():
+    (first, w1), (second, w2) = conv("x", "a", channels=3), conv("d", "y")
+    nodes = [
+        first,
+        helper.make_node("Transpose", ["a"], ["b"], name="to_nhwc", perm=[0, 2, 3, 1]),
+        helper.make_node("LayerNormalization", ["b", "scale"], ["c"], name="norm"),
+        helper.make_node("Transpose", ["c"], ["d"], name="to_nchw", perm=[0, 3, 1, 2]),
+        second,
+    ]
+    model, change = checked(nodes, w1 | w2 | {"scale": np.linspace(0.5, 2, 16)}, x=(2, 3, 9, 7))
+    assert ops(model) == ["LayoutConv", "LayerNormalization", "LayoutConv"]
+    assert (change.nodes["conv_a"], change.removed, change.added) == (("output",), 2, 0)
+
+
 def test_a_residual_and_what_is_added_to_it_are_nhwc():
     (first, w1), (second, w2), (third, w3) = conv("x", "a"), conv("a", "b"), conv("s", "y")
     nodes = [first, second, helper.make_node("Add", ["b", "a"], ["s"], name="add"), third]

@@ -25,6 +25,8 @@ _CHANNELS_AT_ONCE = 8
 _CODE_CHANNELS_AT_ONCE, _DEPTHWISE_CODES_AT_ONCE = 16, 4
 # Neighbouring pixels that a 1x1 convolution of codes may take as one.
 _JOINED_PIXELS = (2, 4)
+# Most channels of a first layer.
+_FEW_CHANNELS = 4
 # Inputs of convswap nodes.
 _RESIDUAL, _ZERO_POINT, _CODE_RESIDUAL = 3, 3, 6
 LAYOUT_ATTRIBUTES = ("input_layout", "residual_layout", "output_layout")
@@ -64,10 +66,10 @@ class ConversionCosts:
     """Counts the elements of tensors that are not in the layout of the kernels that suit a node best.
 
     Those for NHWC suit a convolution of one group, or a depthwise one, whose channels and filters are
-    multiples of 8. Those of QuantConv write NHWC if the filters are a multiple of 16, and then read other
-    channels than a multiple of 16 in both layouts alike. A depthwise QuantConv needs a multiple of 4. So does
-    a 1x1 QuantConv with stride 1, if 2 or 4 pixels, of which the tensor has a multiple, together have 16. An
-    extent that is not known counts as one.
+    multiples of 8. First layers of at most four channels write both layouts. Those of QuantConv write NHWC if
+    the filters are a multiple of 16, and then read other channels than a multiple of 16 in both layouts alike.
+    A depthwise QuantConv needs a multiple of 4. So does a 1x1 QuantConv with stride 1, if 2 or 4 pixels, of
+    which the tensor has a multiple, together have 16. An extent that is not known counts as one.
     """
 
     def __init__(self, types: ValueTypes) -> None:
@@ -85,7 +87,7 @@ class ConversionCosts:
         """Yield the node's tensors in the other layout."""
         tensors = (node.inputs[0], residual_of(node), node.outputs[0])
         suitable: Sequence[bool | None] = (
-            self._suitable_quantised(node) if is_quant_op(node) else [self._suits_nhwc(node)] * 3
+            self._suitable_quantised(node) if is_quant_op(node) else self._suitable(node)
         )
         for value, is_nhwc, suits_nhwc in zip(tensors, layouts, suitable, strict=True):
             if value is not None and suits_nhwc not in (is_nhwc, None):
@@ -98,6 +100,18 @@ class ConversionCosts:
     def matmul_gain(self, chain: Chain) -> float:
         """Return the elements that nodes after the MatMul move; 0 if NHWC does not suit the Conv."""
         return _moved_tensors(chain) * self.transpose(chain.result) if self._suits_nhwc(chain.conv) else 0.0
+
+    def _suitable(self, node: ir.Node) -> tuple[bool, bool | None, bool | None]:
+        """Return whether data, residual and result suit the kernels in NHWC; None: in both layouts."""
+        if self._suits_nhwc(node):
+            return True, True, True
+        shape = self._types.static_shape(node.inputs[1]) if node.inputs[1] is not None else None
+        # Kernels for few channels read NCHW and write either layout.
+        writes_both = (
+            shape is not None and shape[0] % _CHANNELS_AT_ONCE == 0 and 1 <= shape[1] <= _FEW_CHANNELS
+        )
+        either = None if writes_both and read_int(node, "group", 1) == 1 else False
+        return False, either, either
 
     def _suitable_quantised(self, node: ir.Node) -> tuple[bool | None, bool, bool]:
         """Return whether data, residual and result suit the kernels of QuantConv in NHWC.
