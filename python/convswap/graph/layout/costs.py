@@ -68,8 +68,8 @@ class ConversionCosts:
     Those for NHWC suit a convolution of one group, or a depthwise one, whose channels and filters are
     multiples of 8. First layers of at most four channels write both layouts. Those of QuantConv write NHWC if
     the filters are a multiple of 16, and then read other channels than a multiple of 16 in both layouts
-    alike. A depthwise QuantConv needs a multiple of 4. So does a 1x1 QuantConv with stride 1, if 2 or 4 pixels, of
-    which the tensor has a multiple, together have 16. An extent that is not known counts as one.
+    alike. A depthwise QuantConv needs a multiple of 4. So does a 1x1 QuantConv with stride 1, if 2 or 4
+    pixels, of which the tensor has a multiple, together have 16. An extent that is not known counts as one.
     """
 
     def __init__(self, types: ValueTypes) -> None:
