@@ -3,19 +3,11 @@
 // Draws random problems for an algorithm's kernels, runs the kernels on the CPU and compares the results with
 // float64 references.
 
-#include <random>
-
 #include "conv/problem.h"
+#include "draws.h"
 #include "plan/algorithm.h"
 
 namespace convswap {
-
-using Random = std::mt19937;
-
-inline int64_t between(Random& random, int64_t least, int64_t most) {
-  return std::uniform_int_distribution<int64_t>(least, most)(random);
-}
-inline bool one_in(Random& random, int count) { return between(random, 1, count) == 1; }
 
 // A small card, so that problems need several tiles and passes.
 Device draw_device(Random& random);

@@ -1,6 +1,6 @@
 #pragma once
 
-// Programs that check one random problem per seed: random numbers, and tensors at any address.
+// Programs that check one random problem per seed, with tensors at any address.
 
 #include <cmath>
 #include <cstdint>
@@ -11,14 +11,9 @@
 #include <type_traits>
 #include <vector>
 
+#include "draws.h"
+
 namespace convswap {
-
-using Random = std::mt19937;
-
-inline int64_t between(Random& random, int64_t least, int64_t most) {
-  return std::uniform_int_distribution<int64_t>(least, most)(random);
-}
-inline bool one_in(Random& random, int count) { return between(random, 1, count) == 1; }
 
 // Bytes before and after y, which must stay as they are. A multiple of the alignment of device memory.
 constexpr int64_t kGuardBytes = 64;

@@ -13,7 +13,7 @@ from convswap import _native, compare, explain
 from convswap.cli.main import main
 from convswap.errors import ConvswapError
 from convswap.graph.layout.choose import LayoutChange, change_layouts
-from convswap.graph.layout.costs import EstimatedCosts, NodeLayouts
+from convswap.graph.layout.costs import ConversionCosts, EstimatedCosts, NodeLayouts
 from convswap.graph.names import node_names
 from convswap.graph.plain_model import plain_model
 from convswap.graph.swap import swap
@@ -141,6 +141,16 @@ def test_a_first_conv_writes_nhwc_in_place_of_a_transpose():
     model, change = checked(nodes, w1 | w2 | {"scale": np.linspace(0.5, 2, 16)}, x=(2, 3, 9, 7))
     assert ops(model) == ["LayoutConv", "LayerNormalization", "LayoutConv"]
     assert (change.nodes["conv_a"], change.removed, change.added) == (("output",), 2, 0)
+
+
+def test_a_group_of_another_type_suits_nchw():
+    (node, weights) = conv("x", "y", channels=3)
+    model = swap(model_of([node], weights, x=(2, 3, 9, 7))).model
+    (swapped,) = model.graph
+    swapped.attributes["group"] = ir.AttrString("group", "one")
+    costs = ConversionCosts(ValueTypes(model))
+    assert costs.conv(swapped, NodeLayouts(False, False, False)) == 0
+    assert costs.conv(swapped, NodeLayouts(False, False, True)) > 0
 
 
 def test_a_residual_and_what_is_added_to_it_are_nhwc():

@@ -99,18 +99,18 @@ class ConversionCosts:
 
     def matmul_gain(self, chain: Chain) -> float:
         """Return the elements that nodes after the MatMul move; 0 if NHWC does not suit the Conv."""
-        return _moved_tensors(chain) * self.transpose(chain.result) if self._suits_nhwc(chain.conv) else 0.0
+        return _moved_tensors(chain) * self.transpose(chain.result) if self._suitable(chain.conv)[0] else 0.0
 
     def _suitable(self, node: ir.Node) -> tuple[bool, bool | None, bool | None]:
         """Return whether data, residual and result suit the kernels in NHWC; None: in both layouts."""
-        if self._suits_nhwc(node):
+        shape = self._plain_weights(node)
+        if shape is None:
+            return False, False, False
+        filters, channels = shape
+        if channels % _CHANNELS_AT_ONCE == 0 and filters % _CHANNELS_AT_ONCE == 0:
             return True, True, True
-        shape = self._types.static_shape(node.inputs[1]) if node.inputs[1] is not None else None
         # Kernels for few channels read NCHW and write either layout.
-        writes_both = (
-            shape is not None and shape[0] % _CHANNELS_AT_ONCE == 0 and 1 <= shape[1] <= _FEW_CHANNELS
-        )
-        either = None if writes_both and read_int(node, "group", 1) == 1 else False
+        either = None if filters % _CHANNELS_AT_ONCE == 0 and channels <= _FEW_CHANNELS else False
         return False, either, either
 
     def _suitable_quantised(self, node: ir.Node) -> tuple[bool | None, bool, bool]:
@@ -147,17 +147,17 @@ class ConversionCosts:
                 return at_once
         return _CODE_CHANNELS_AT_ONCE
 
-    def _suits_nhwc(self, node: ir.Node) -> bool:
+    def _plain_weights(self, node: ir.Node) -> tuple[int, int] | None:
+        """Return filters and channels of a convolution of one group or a depthwise one; else None."""
         shape = self._types.static_shape(node.inputs[1]) if node.inputs[1] is not None else None
         try:
             group = read_int(node, "group", 1)
         except NotFusable:
-            return False
+            return None
         if shape is None or len(shape) < 3 or any(extra is not None for extra in node.inputs[4:]):
-            return False
+            return None
         channels = shape[1] * group
-        is_plain = group == 1 or (group == channels == shape[0])
-        return is_plain and channels % _CHANNELS_AT_ONCE == 0 and shape[0] % _CHANNELS_AT_ONCE == 0
+        return (shape[0], channels) if group == 1 or (group == channels == shape[0]) else None
 
 
 class EstimatedCosts:
