@@ -106,11 +106,12 @@ class ConversionCosts:
         shape = self._plain_weights(node)
         if shape is None:
             return False, False, False
-        filters, channels = shape
-        if channels % _CHANNELS_AT_ONCE == 0 and filters % _CHANNELS_AT_ONCE == 0:
+        out_channels, in_channels = shape
+        if in_channels % _CHANNELS_AT_ONCE == 0 and out_channels % _CHANNELS_AT_ONCE == 0:
             return True, True, True
         # Kernels for few channels read NCHW and write either layout.
-        either = None if filters % _CHANNELS_AT_ONCE == 0 and channels <= _FEW_CHANNELS else False
+        writes_both = out_channels % _CHANNELS_AT_ONCE == 0 and in_channels <= _FEW_CHANNELS
+        either = None if writes_both else False
         return False, either, either
 
     def _suitable_quantised(self, node: ir.Node) -> tuple[bool | None, bool, bool]:
@@ -148,7 +149,7 @@ class ConversionCosts:
         return _CODE_CHANNELS_AT_ONCE
 
     def _plain_weights(self, node: ir.Node) -> tuple[int, int] | None:
-        """Return filters and channels of a convolution of one group or a depthwise one; else None."""
+        """Return out and in channels of a convolution of one group or a depthwise one; else None."""
         shape = self._types.static_shape(node.inputs[1]) if node.inputs[1] is not None else None
         try:
             group = read_int(node, "group", 1)
