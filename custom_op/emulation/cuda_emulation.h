@@ -9,8 +9,9 @@
 //
 // Detected: wrong results, reads of uninitialised shared memory (filled with NaN or with ordinary numbers),
 // writes beyond a block's shared memory, barriers that not all threads reach, asynchronous copies that are
-// read before they are waited for. Not detected: races, since a thread runs alone until its next barrier, and
-// missing fences. Those need compute-sanitizer and a card.
+// read before they are waited for, a warpgroup that relies on another one to keep up with it. Not detected:
+// races, since a thread runs alone until its next barrier, and missing fences. Those need compute-sanitizer
+// and a card.
 
 #include <setjmp.h>
 #include <ucontext.h>
@@ -108,6 +109,7 @@ inline Barrier block_barrier;
 inline bool block_predicate, block_result;
 inline unsigned initial_shared = kNanWord;  // initial contents of shared memory
 inline bool runs_backwards;                 // the threads of a block run in descending order
+inline int slow_warpgroup = -1;             // runs only while the block's other threads wait; -1 for none
 inline bool made_progress;                  // a thread passed a barrier or ended in this round
 inline dim3 block_size, grid_size;
 inline uint3 block_index;
@@ -247,14 +249,19 @@ EMULATION_HOT inline void run_block(unsigned char* shared, size_t shared_bytes) 
     makecontext(&fiber.start, enter_thread, 0);
   }
   int running = threads;
-  while (running > 0) {
-    made_progress = false;
+  // Resumes the threads of the slow warpgroup, or all others.
+  const auto resume_threads = [&](bool are_slow) {
     for (int i = 0; i < threads; ++i) {
       current = runs_backwards ? threads - 1 - i : i;
-      if (fibers[current].done) continue;
+      if (fibers[current].done || (current / 128 == slow_warpgroup) != are_slow) continue;
       resume();
       running -= fibers[current].done;
     }
+  };
+  while (running > 0) {
+    made_progress = false;
+    resume_threads(false);
+    if (!made_progress) resume_threads(true);
     if (!made_progress && running > 0) fail("threads wait for each other for ever");
   }
   for (const auto& check : block_end_checks) check();

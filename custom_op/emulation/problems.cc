@@ -911,6 +911,7 @@ bool check_seed(const Algorithm& algorithm, int seed, Task task, bool prints_pla
   // many_channels multiplies by mma.sync instead of wgmma on cards other than those of 9.0.
   if (algorithm.name() == "many_channels" && seed / 2 % 2 == 1) device.compute_capability = 80;
   emulation::initial_shared = seed % 2 == 0 ? emulation::kNanWord : emulation::kNumberWord;
+  emulation::slow_warpgroup = seed % 4 - 1;
   if (!choose_compiled_format(problem, algorithm, device)) return true;
   for (ConvProblem& before : problem.depthwise)
     before.type = problem.type, before.precision = problem.precision;

@@ -127,9 +127,10 @@ struct Arguments : Tensors<Element> {
   int pixel_stages, weight_stages;
   int phase_bytes, pixel_stage_bytes, loaded_bytes;  // of a stride phase; of a stage; by TMA for a stage
   int weight_stage_bytes;
-  // Warpgroups begin their main loops in turn. Without this order, a warpgroup that waits for a phase of a
-  // stage could take an older phase for it, unless the stages hold all loads of two tiles: then the previous
-  // load of the stage was for a tile of the same warpgroup. With one load per tile, two stages are enough.
+  // Warpgroups begin their main loops in turn, after the loads of the other one's have come. Without this
+  // order, a warpgroup would take an older phase of a stage for its own while a load for the other one is on
+  // its way; unless all loads of a stage are for one warpgroup, because the stages hold the loads of an even
+  // number of tiles.
   bool takes_turns;
   bool keeps_weights;  // all weights stay in shared memory: a stage for each K chunk and tap
   // A warpgroup stages all of its result chunks at once, or one after the other.
