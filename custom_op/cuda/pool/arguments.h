@@ -10,8 +10,8 @@ namespace convswap::pool {
 
 // In place of a number of outputs: a block computes the only output of an image.
 constexpr int kWholeImage = 0;
-// Threads of such a block, and its shared memory for each.
-constexpr int kPlaneThreads = 512, kPartialBytes = 32;
+// Shared memory of such a block for each thread.
+constexpr int kPartialBytes = 32;
 
 template <typename T>
 struct Arguments : Tensors<T> {  // x and y; w, b and z are null

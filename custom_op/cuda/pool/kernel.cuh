@@ -274,7 +274,7 @@ template <typename Reducer, int kElements, typename T>
 __device__ inline void pool_whole_images(const Arguments<T>& problem) {
   static_assert(sizeof(Reducer) <= kPartialBytes);
   constexpr int kBatch = 8;
-  const int lanes = problem.plane_lanes, rows = kPlaneThreads / lanes;
+  const int lanes = problem.plane_lanes, rows = static_cast<int>(blockDim.x) / lanes;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % lanes, row = thread / lanes;
   const int vectors = static_cast<int>(problem.position_vectors.divisor);
   const int positions = problem.height * problem.width;
@@ -291,7 +291,8 @@ __device__ inline void pool_whole_images(const Arguments<T>& problem) {
         Chunk<T, kElements> values[kBatch];
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) {
-          const int position = min(begin + i * rows, positions - 1);
+          const int position = begin + i * rows;
+          if (position >= positions) break;
           values[i] =
               *reinterpret_cast<const Chunk<T, kElements>*>(x + position * problem.channels + channel);
         }

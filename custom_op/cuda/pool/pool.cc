@@ -36,10 +36,11 @@ constexpr int64_t kMaxIndex = 1 << 30;  // the kernel indexes an image with 32 b
 // Threads per multiprocessor from which on threads compute runs, so that loads are in flight while others are
 // reduced.
 constexpr int64_t kMinThreadsWithRuns = 512;
-// Neighbouring vectors that a block pools over the whole image: at most 256 bytes of a position. Smaller
-// images are pooled by a thread for each vector.
-constexpr uint64_t kMaxPlaneLanes = 16;
-constexpr int64_t kMinPlanePositions = 16;
+// Neighbouring vectors that a block pools over the whole image: 32 to 256 bytes of a position. Its threads
+// have at least some positions each. Smaller images are pooled by a thread for each vector.
+constexpr int kMinPlaneLanes = 2, kMaxPlaneLanes = 16;
+constexpr int64_t kMinPlanePositions = 16, kMinThreadPositions = 6;
+constexpr int64_t kMinPlaneThreads = 64, kMaxPlaneThreads = 512;
 
 const KernelRegistration registration({.header = "cuda/pool/kernel.cuh",
                                        .instances = instance_names("pool::kernel", kPoolElements,
@@ -74,6 +75,17 @@ struct Family {
     return is_whole;
   }
 
+  // Returns the most lanes with blocks for every multiprocessor and with few idle lanes.
+  static int plane_lanes_of(const PoolProblem& problem, const Device& device, int64_t vectors) {
+    int lanes = kMaxPlaneLanes;
+    const auto blocks = [&] { return ceil_divide(vectors, int64_t{lanes}); };
+    while (lanes > kMinPlaneLanes &&
+           (problem.batch * blocks() < device.multiprocessors || 8 * blocks() * lanes > 9 * vectors)) {
+      lanes /= 2;
+    }
+    return lanes;
+  }
+
   static Tiling tiling_of(const PoolProblem& problem, const Device& device) {
     const bool has_vectors = problem.channels * bytes_per_element(problem.type) % 16 == 0;
     const auto tiling_with = [&](int run) {
@@ -86,10 +98,14 @@ struct Family {
       return tiling;
     };
     if (has_vectors && pools_whole_image(problem)) {
-      Tiling tiling{problem, {true, kWholeImage}, 0, kPlaneThreads, 0};
-      const auto vectors = static_cast<uint64_t>(position_vectors_of(tiling));
-      tiling.plane_lanes = static_cast<int>(std::min(kMaxPlaneLanes, std::bit_ceil(vectors)));
-      tiling.blocks_per_image = ceil_divide(position_vectors_of(tiling), int64_t{tiling.plane_lanes});
+      Tiling tiling{problem, {true, kWholeImage}, 0, 0, 0};
+      const int64_t vectors = position_vectors_of(tiling);
+      tiling.plane_lanes = plane_lanes_of(problem, device, vectors);
+      const int64_t positions = problem.input[0] * problem.input[1];
+      const auto rows = std::bit_floor(static_cast<uint64_t>(positions / kMinThreadPositions));
+      tiling.threads = std::clamp(static_cast<int64_t>(rows) * tiling.plane_lanes, kMinPlaneThreads,
+                                  kMaxPlaneThreads);
+      tiling.blocks_per_image = ceil_divide(vectors, int64_t{tiling.plane_lanes});
       return tiling;
     }
     const bool overlaps = problem.pool.kernel[1] > 2 * problem.pool.stride[1];
