@@ -31,6 +31,26 @@ CONVSWAP_HOST_DEVICE inline float reciprocal(float x) {
 }
 CONVSWAP_HOST_DEVICE inline double reciprocal(double x) { return 1 / x; }
 
+#ifdef __CUDA_ARCH__
+// Returns 2^x with a relative error of at most 2^-22; subnormal results are flushed to 0.
+__device__ inline float exp2(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+#endif
+
+// On the card four instructions, a third of those with expf. The exponent's rounding is a relative error of
+// at most 6e-8 times |x|, of a term that is small beside 1 unless x is negative.
+CONVSWAP_HOST_DEVICE inline float sigmoid(float x) {
+#ifdef __CUDA_ARCH__
+  return reciprocal(1 + exp2(x * -1.44269504f));
+#else
+  return reciprocal(1 + exp(-x));
+#endif
+}
+CONVSWAP_HOST_DEVICE inline double sigmoid(double x) { return reciprocal(1 + exp(-x)); }
+
 // x times the distribution function of the normal distribution. On the card by formula 7.1.26 of Abramowitz
 // and Stegun, "Handbook of Mathematical Functions" (1964), whose erf is off by at most 1.5e-7: 15
 // instructions without a branch.
@@ -38,12 +58,10 @@ CONVSWAP_HOST_DEVICE inline float gelu(float x) {
 #ifdef __CUDA_ARCH__
   const float z = fabsf(x) * 0.70710678f;
   const float t = reciprocal(1 + 0.3275911f * z);
-  float exponential;  // of -z * z
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(exponential) : "f"(z * z * -1.44269504f));
   // erfc(z) / 2
   const float tail =
       t * (0.127414796f + t * (-0.142248368f + t * (0.710706871f + t * (-0.726576014f + t * 0.530702715f)))) *
-      exponential;
+      exp2(z * z * -1.44269504f);
   return x * (x < 0 ? tail : 1 - tail);
 #else
   return 0.5f * x * (1 + erf(x * 0.70710678f));
@@ -61,7 +79,6 @@ CONVSWAP_HOST_DEVICE inline Sum activate(Activation activation, Sum alpha, Sum b
     value = value < lower ? lower : value;
     return value > upper ? upper : value;
   };
-  const auto sigmoid = [](Sum value) { return elementary::reciprocal(Sum(1) + elementary::exp(-value)); };
   switch (activation) {
     case Activation::none:
       return x;
@@ -74,13 +91,13 @@ CONVSWAP_HOST_DEVICE inline Sum activate(Activation activation, Sum alpha, Sum b
     case Activation::tanh:
       return elementary::tanh(x);
     case Activation::sigmoid:
-      return sigmoid(x);
+      return elementary::sigmoid(x);
     case Activation::hard_sigmoid:
       return clip(alpha * x + beta, 0, 1);
     case Activation::hard_swish:
       return x * clip(x * (Sum(1) / 6) + Sum(0.5), 0, 1);
     case Activation::silu:
-      return x * sigmoid(x);
+      return x * elementary::sigmoid(x);
     case Activation::gelu:
       return elementary::gelu(x);
     case Activation::gelu_tanh:
