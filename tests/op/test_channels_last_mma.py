@@ -38,8 +38,14 @@ def problem_of(x_shape, w_shape, element_type="float16", **attributes) -> _nativ
 def test_cards_without_wgmma_take_it_for_nhwc_tensors(x_shape, w_shape, attributes, element_type, capability):
     problem = problem_of(x_shape, w_shape, element_type, **attributes)
     chosen = _native.choose(problem, "cuda", compute_capability=capability)
-    # Others multiply float32 as scaled float16, at twice the rate of TF32.
-    assert chosen == ALGORITHM or (element_type == "float32" and chosen in ("many_channels", "few_channels"))
+    estimates = {
+        name: _native.alternatives(problem, name, 1, compute_capability=capability)[0]["milliseconds"]
+        for name in {chosen, ALGORITHM}
+    }
+    # Others multiply float32 as scaled float16, at twice the rate of TF32. On cards with the rates of 10.0
+    # many_channels is estimated as fast for one of the layers.
+    is_equal = estimates[ALGORITHM] < 1.02 * estimates[chosen]
+    assert is_equal or (element_type == "float32" and chosen in ("many_channels", "few_channels"))
     kernels = _native.kernels_of(problem, "cuda", ALGORITHM, compute_capability=capability)
     assert not any("layout::" in kernel for kernel in kernels)
 

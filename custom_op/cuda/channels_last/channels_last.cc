@@ -197,8 +197,9 @@ Arguments<void> arguments_of(const ConvProblem& node, const Derived& derived, co
   arguments.loaded_bytes = narrow(tiling.loaded_bytes());
   arguments.weight_stage_bytes = narrow(tiling.weight_stage_bytes());
   arguments.keeps_weights = tiling.keeps_weights;
-  arguments.takes_turns = !tiling.instance.shares_pixels &&
-                          (!tiling.keeps_weights || tiling.pixel_stages % (2 * k_chunks(problem, tiling)) != 0);
+  arguments.takes_turns =
+      !tiling.instance.shares_pixels &&
+      (!tiling.keeps_weights || tiling.pixel_stages % (2 * k_chunks(problem, tiling)) != 0);
   arguments.staged_chunks = tiling.staged_chunks;
   arguments.staged_tiles = tiling.staged_tiles;
   arguments.result_chunk_bytes = narrow(tiling.result_chunk_bytes());

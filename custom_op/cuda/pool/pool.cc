@@ -103,8 +103,8 @@ struct Family {
       tiling.plane_lanes = plane_lanes_of(problem, device, vectors);
       const int64_t positions = problem.input[0] * problem.input[1];
       const auto rows = std::bit_floor(static_cast<uint64_t>(positions / kMinThreadPositions));
-      tiling.threads = std::clamp(static_cast<int64_t>(rows) * tiling.plane_lanes, kMinPlaneThreads,
-                                  kMaxPlaneThreads);
+      tiling.threads =
+          std::clamp(static_cast<int64_t>(rows) * tiling.plane_lanes, kMinPlaneThreads, kMaxPlaneThreads);
       tiling.blocks_per_image = ceil_divide(vectors, int64_t{tiling.plane_lanes});
       return tiling;
     }
