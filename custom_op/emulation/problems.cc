@@ -565,30 +565,30 @@ struct Expected {
   int terms = 0;
 };
 
-Expected expected_of(const ConvProblem& p, const double* x, const double* w, const double* b, int64_t n,
-                     int64_t k, const Axes& at) {
-  double sum = b == nullptr ? 0 : b[k], magnitude = std::abs(sum);
+// Locals and no calls in the loops, because functions without EMULATION_HOT are not inlined here.
+EMULATION_HOT Expected expected_of(const ConvProblem& p, const double* x, const double* w, const double* b,
+                                   int64_t n, int64_t k, const Axes& at) {
+  double sum = b == nullptr ? 0 : b[k], magnitude = std::fabs(sum);
   int terms = 0;
-  const int64_t first_channel = k / p.filters_per_group() * p.channels_per_group();
-  const auto input_index = [&](int axis, int64_t tap) {
-    return at[axis] * p.stride[axis] + tap * p.dilation[axis] - p.pad_begin[axis];
-  };
-  const auto is_outside = [&](int axis, int64_t index) { return index < 0 || index >= p.input[axis]; };
-  // Local, because -Og does not hoist their loads from the innermost loop.
-  const int64_t taps = p.filter[2], width = p.input[2], step = p.dilation[2], first = input_index(2, 0);
-  for (int64_t c = 0; c < p.channels_per_group(); ++c) {
-    const double* const image = x + (n * p.in_channels + first_channel + c) * p.input_size();
-    const double* weight = w + (k * p.channels_per_group() + c) * p.filter_size();
-    for (int64_t t = 0; t < p.filter[0]; ++t) {
-      for (int64_t r = 0; r < p.filter[1]; ++r, weight += taps) {
-        const int64_t d = input_index(0, t), h = input_index(1, r);
-        if (is_outside(0, d) || is_outside(1, h)) continue;
-        const double* const row = image + (d * p.input[1] + h) * width;
+  const int64_t channels = p.channels_per_group(), filter_size = p.filter_size(), image_size = p.input_size();
+  const auto [depths, rows, taps] = p.filter;
+  const auto [depth, height, width] = p.input;
+  const auto [depth_step, row_step, step] = p.dilation;
+  const int64_t first_depth = at[0] * p.stride[0] - p.pad_begin[0];
+  const int64_t first_row = at[1] * p.stride[1] - p.pad_begin[1];
+  const int64_t first = at[2] * p.stride[2] - p.pad_begin[2];
+  const double* image = x + (n * p.in_channels + k / p.filters_per_group() * channels) * image_size;
+  const double* weight = w + k * channels * filter_size;
+  for (int64_t c = 0; c < channels; ++c, image += image_size) {
+    for (int64_t t = 0, d = first_depth; t < depths; ++t, d += depth_step) {
+      for (int64_t r = 0, h = first_row; r < rows; ++r, h += row_step, weight += taps) {
+        if (d < 0 || d >= depth || h < 0 || h >= height) continue;
+        const double* const row = image + (d * height + h) * width;
         for (int64_t s = 0, v = first; s < taps; ++s, v += step) {
           if (v < 0 || v >= width) continue;
           const double product = row[v] * weight[s];
           sum += product;
-          magnitude += std::abs(product);
+          magnitude += std::fabs(product);
           ++terms;
         }
       }

@@ -86,7 +86,7 @@ inline float round_to_tf32(float value) {
 }
 
 // The hardware truncates operands that are not rounded to TF32, which biases the results.
-inline double checked_tf32(unsigned word) {
+[[gnu::always_inline]] inline double checked_tf32(unsigned word) {
   const float value = std::bit_cast<float>(word);
   if (std::isfinite(value) && (word & 0x1fffu) != 0) {
     emulation::fail("an operand that is not rounded to TF32");

@@ -26,7 +26,7 @@ struct SmemDescriptor {
   SmemDescriptor warp_uniform() const { return *this; }
 
   // Two neighbours along k in one row; for TF32 the number `depth` / 2.
-  unsigned pair(int row, int depth) const {
+  [[gnu::always_inline]] unsigned pair(int row, int depth) const {
     unsigned word;
     std::memcpy(&word, start + depth / 8 * leading * 16 + row * 16 + depth % 8 * 2, 4);
     return word;
@@ -44,7 +44,7 @@ struct SwizzledDescriptor {
   SwizzledDescriptor advanced(unsigned units) const { return {start + units * 16}; }
   SwizzledDescriptor warp_uniform() const { return *this; }
 
-  unsigned pair(int row, int depth) const {
+  [[gnu::always_inline]] unsigned pair(int row, int depth) const {
     const uintptr_t address = reinterpret_cast<uintptr_t>(start) + row * 128 + depth * 2;
     unsigned word;
     std::memcpy(&word, reinterpret_cast<const void*>(address ^ (address >> 7 & 7) << 4), 4);
@@ -135,17 +135,22 @@ template <int kAccumulatorTiles, typename A, typename Descriptor>
 EMULATION_HOT void emulate_wgmma_tf32(float (&accumulators)[kAccumulatorTiles][4], A a, Descriptor b) {
   if (!wgmma_group_is_open[emulation::current]) emulation::fail("a wgmma without wgmma_fence");
   emulation::check_same_descriptor(b.start);
-  const auto number = [](unsigned bits) { return double{__uint_as_float(bits & ~0x1fffu)}; };
   const int lane = emulation::lane();
   const int first_row = emulation::current % 128 / 32 * 16 + lane / 4;
+  double rows[2][8];
+  for (int i = 0; i < 2; ++i) {
+    for (int depth = 0; depth < 8; ++depth) rows[i][depth] = checked_tf32(a(first_row + i * 8, depth));
+  }
   for (int tile = 0; tile < kAccumulatorTiles; ++tile) {
-    for (int i = 0; i < 4; ++i) {
-      const int column = tile * 8 + lane % 4 * 2 + i % 2;
-      double sum = accumulators[tile][i];
+    for (int i = 0; i < 2; ++i) {
+      double column[8];
       for (int depth = 0; depth < 8; ++depth) {
-        sum += checked_tf32(a(first_row + i / 2 * 8, depth)) * number(b.pair(column, 2 * depth));
+        column[depth] = std::bit_cast<float>(b.pair(tile * 8 + lane % 4 * 2 + i, 2 * depth) & ~0x1fffu);
       }
-      accumulators[tile][i] = static_cast<float>(sum);
+      for (int j = 0; j < 2; ++j) {
+        float& sum = accumulators[tile][j * 2 + i];
+        sum = static_cast<float>(std::inner_product(column, column + 8, rows[j], double{sum}));
+      }
     }
   }
 }
