@@ -75,7 +75,7 @@ OURS = re.compile(r"convswap::|libconvswap|_native\.")
 # Words in names of tests that determine the kernels they load: algorithms, types and precisions.
 KERNELS_OF = re.compile(
     r"naive|tiled|channels_last_depthwise|channels_last_mma|channels_last|depthwise|sliding_rows|sliced_k|separable|"
-    r"few_channels|toeplitz|implicit_gemm|quantised|layout_pool|layer_norm|codes|b?float\d+|u?int8|tf32|ieee"
+    r"few_channels|toeplitz|implicit_gemm|quantised|layout_pool|layer_norm|test_mul|codes|b?float\d+|u?int8|tf32|ieee"
 )
 # Exit status of pytest if all tests passed or some failed; any other status is a crash.
 NORMAL_STATUSES = (0, 1)

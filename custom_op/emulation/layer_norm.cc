@@ -8,13 +8,13 @@
 
 #include "compiled.h"
 #include "cuda/host/kernels.h"
-#include "cuda/host/launch.h"
 #include "cuda/layer_norm/arguments.h"
 #include "cuda_emulation.h"
 #include "plan/op_stage.h"
 #include "seeded.h"
 //
 #include "cuda/layer_norm/kernel.cuh"
+#include "stage_host.h"
 
 namespace convswap {
 namespace {
@@ -35,20 +35,9 @@ const CompiledKernels bfloat16_kernels(kernels_for<BFloat16>("BFloat16"));
 
 }  // namespace
 
-DeviceGuard::DeviceGuard(int) {}
-DeviceGuard::~DeviceGuard() {}
-void allow_shared_memory(const void*, int) {}
-int resident_blocks(const Launch&) { return 1; }
-Start earliest_start(const void*) { return Start::in_turn; }
-KernelFacts kernel_facts(std::string name, const Launch&) { return {name}; }
-
 void enqueue(const Launch& launch, void*, void** arguments) {
-  using Arguments = layer_norm::Arguments<float>;
-  const auto entry = reinterpret_cast<void (*)(Arguments)>(const_cast<void*>(launch.kernel));
-  const auto& typed_arguments = *static_cast<const Arguments*>(arguments[0]);
   static unsigned char shared[emulation::kSharedBytes];
-  emulation::run_grid(dim3(launch.grid.x), dim3(launch.block.x), shared, launch.shared_bytes,
-                      [&] { entry(typed_arguments); });
+  run_kernel<layer_norm::Arguments<float>>(launch, arguments, shared);
 }
 
 const LayerNormStage& cuda_layer_norm_stage();

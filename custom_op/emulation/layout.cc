@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "compiled.h"
-#include "cuda/host/launch.h"
 #include "cuda/layout/arguments.h"
 #include "cuda_emulation.h"
 #include "plan/layout_stage.h"
 #include "seeded.h"
 //
 #include "cuda/layout/kernel.cuh"
+#include "stage_host.h"
 
 namespace convswap {
 
@@ -25,18 +25,8 @@ static const CompiledKernels kernels({CompiledKernel("layout::kernel<Float16>", 
                                       CompiledKernel("layout::kernel<float>", layout::kernel<float>),
                                       CompiledKernel("layout::kernel<double>", layout::kernel<double>)});
 
-DeviceGuard::DeviceGuard(int) {}
-DeviceGuard::~DeviceGuard() {}
-void allow_shared_memory(const void*, int) {}
-Start earliest_start(const void*) { return Start::in_turn; }
-KernelFacts kernel_facts(std::string name, const Launch&) { return {name}; }
-
 void enqueue(const Launch& launch, void*, void** arguments) {
-  using Arguments = layout::Arguments<float>;
-  const auto entry = reinterpret_cast<void (*)(Arguments)>(const_cast<void*>(launch.kernel));
-  const auto& typed_arguments = *static_cast<const Arguments*>(arguments[0]);
-  emulation::run_grid(dim3(launch.grid.x), dim3(launch.block.x), layout::shared, launch.shared_bytes,
-                      [&] { entry(typed_arguments); });
+  run_kernel<layout::Arguments<float>>(launch, arguments, layout::shared);
 }
 
 const LayoutStage& cuda_layout_stage();

@@ -12,7 +12,6 @@
 #include "conv/epilogue_math.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernels.h"
-#include "cuda/host/launch.h"
 #include "cuda/pool/arguments.h"
 #include "cuda/pool/family.h"
 #include "cuda_emulation.h"
@@ -20,6 +19,7 @@
 #include "seeded.h"
 //
 #include "instances/pool.h"
+#include "stage_host.h"
 
 namespace convswap {
 
@@ -38,18 +38,8 @@ const CompiledKernels uint8_kernels(pool_kernels_for<UInt8>("UInt8"));
 
 }  // namespace
 
-DeviceGuard::DeviceGuard(int) {}
-DeviceGuard::~DeviceGuard() {}
-void allow_shared_memory(const void*, int) {}
-Start earliest_start(const void*) { return Start::in_turn; }
-KernelFacts kernel_facts(std::string name, const Launch&) { return {name}; }
-
 void enqueue(const Launch& launch, void*, void** arguments) {
-  using Arguments = pool::Arguments<float>;
-  const auto entry = reinterpret_cast<void (*)(Arguments)>(const_cast<void*>(launch.kernel));
-  const auto& typed_arguments = *static_cast<const Arguments*>(arguments[0]);
-  emulation::run_grid(dim3(launch.grid.x, launch.grid.y), dim3(launch.block.x), pool::shared,
-                      launch.shared_bytes, [&] { entry(typed_arguments); });
+  run_kernel<pool::Arguments<float>>(launch, arguments, pool::shared);
 }
 
 const PoolStage& cuda_pool_stage();

@@ -33,6 +33,7 @@ class Registry {
           extended_convs_.emplace_back(OpVariant{base, api, op, kind, type, type, Precision::tf32, origin});
         }
         stage_ops_.push_back(layer_norm_op({base, api, kind, type, origin}));
+        stage_ops_.push_back(mul_op({base, api, kind, type, origin}));
       }
       for (const ElementType x : {ElementType::int8, ElementType::uint8}) {
         for (const ElementType y :
@@ -104,9 +105,9 @@ void check_same_origin(const OrtApi& api, OrtSessionOptions* options, const Kern
   }
 }
 
-// Adds the domain `convswap` with its ops Conv, FusedConv, LayoutConv, QuantConv, LayoutPool and
-// LayerNormalization to the session options. In the override mode it also adds our op as Conv of the ONNX
-// domain, which replaces ONNX Runtime's own. Throws.
+// Adds the domain `convswap` with its ops Conv, FusedConv, LayoutConv, QuantConv, LayoutPool,
+// LayerNormalization and Mul to the session options. In the override mode it also adds our op as Conv of the
+// ONNX domain, which replaces ONNX Runtime's own. Throws.
 void register_ops(const OrtApiBase& base, const OrtApi& api, OrtSessionOptions* options) {
   const KernelOrigin* const origin = kernel_origin_of(api, options);
   check_same_origin(api, options, origin);

@@ -1,4 +1,5 @@
-// The ops LayoutPool, MaxPool or AveragePool of an NHWC image, and LayerNormalization.
+// The ops LayoutPool, MaxPool or AveragePool of an NHWC image, and LayerNormalization and Mul, ONNX's
+// operators of these names.
 
 #include "onnx/stage_op.h"
 
@@ -70,6 +71,28 @@ struct LayerNorm {
   // The kernel depends on the length of the rows only.
   static std::vector<Shape> shapes_to_plan(const Shape& x) {
     return x.back() < 0 ? std::vector<Shape>{} : std::vector<Shape>{{1, x.back()}};
+  }
+};
+
+// The same for Mul.
+struct Mul {
+  using Spec = MulSpec;
+  using Problem = MulProblem;
+  static constexpr char kName[] = "Mul";
+  static constexpr size_t kInputs = 2, kRequiredInputs = 2;
+  static constexpr auto& read_spec = read_mul_spec;
+  static constexpr auto& make_problem = make_mul_problem;
+  static constexpr auto& stage = mul_stage;
+
+  static Shape result_shape(const Spec&, const Shape& x, const std::optional<Shape>& factors,
+                            const std::optional<Shape>&) {
+    check_mul_shapes(x, factors);
+    return x;
+  }
+
+  // The kernel depends on the channels only.
+  static std::vector<Shape> shapes_to_plan(const Shape& x) {
+    return x.back() < 0 ? std::vector<Shape>{} : std::vector<Shape>{{1, 1, x.back()}};
   }
 };
 
@@ -264,5 +287,6 @@ StageOp make_op(const StageVariant& variant) {
 
 StageOp layout_pool_op(const StageVariant& variant) { return make_op<LayoutPool>(variant); }
 StageOp layer_norm_op(const StageVariant& variant) { return make_op<LayerNorm>(variant); }
+StageOp mul_op(const StageVariant& variant) { return make_op<Mul>(variant); }
 
 }  // namespace convswap

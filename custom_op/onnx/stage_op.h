@@ -24,5 +24,6 @@ struct StageOp : public CustomOp {
 
 StageOp layout_pool_op(const StageVariant& variant);
 StageOp layer_norm_op(const StageVariant& variant);
+StageOp mul_op(const StageVariant& variant);
 
 }  // namespace convswap

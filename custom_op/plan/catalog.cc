@@ -78,6 +78,13 @@ const LayerNormStage& layer_norm_stage(DeviceKind kind) {
   return kind == DeviceKind::cuda ? cuda_layer_norm_stage() : cpu_layer_norm_stage();
 }
 
+const MulStage& cpu_mul_stage();
+const MulStage& cuda_mul_stage();
+
+const MulStage& mul_stage(DeviceKind kind) {
+  return kind == DeviceKind::cuda ? cuda_mul_stage() : cpu_mul_stage();
+}
+
 const Algorithm* find_algorithm(std::string_view name, DeviceKind kind) {
   for (const Algorithm* algorithm : all_algorithms()) {
     if (algorithm->device_kind() == kind && algorithm->name() == name) return algorithm;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "conv/layer_norm_problem.h"
+#include "conv/mul_problem.h"
 #include "conv/pool_problem.h"
 #include "plan/algorithm.h"
 
@@ -28,9 +29,12 @@ class OpStage {
 using PoolStage = OpStage<PoolProblem>;
 // LayerNormalization; `w` is the scale.
 using LayerNormStage = OpStage<LayerNormProblem>;
+// Mul; `w` has the factors.
+using MulStage = OpStage<MulProblem>;
 
 // The stages of a kind of device.
 const PoolStage& pool_stage(DeviceKind kind);
 const LayerNormStage& layer_norm_stage(DeviceKind kind);
+const MulStage& mul_stage(DeviceKind kind);
 
 }  // namespace convswap

@@ -113,6 +113,7 @@ LAYOUT_SEEDS = 90
 # Pools, 20 of each element type.
 POOL_SEEDS = 120
 LAYER_NORM_SEEDS = 200
+MUL_SEEDS = 120
 ALGORITHMS = (
     "few_channels",
     "toeplitz",
@@ -345,6 +346,11 @@ def test_layout_pool_is_the_definition_for_every_type_and_alignment() -> None:
 def test_layer_normalisation_is_the_definition_for_every_type_and_length() -> None:
     (program,) = build("layer_norm")
     assert count_computed(program, 0, LAYER_NORM_SEEDS) == LAYER_NORM_SEEDS
+
+
+def test_mul_is_the_definition_for_every_type_and_alignment() -> None:
+    (program,) = build("mul")
+    assert count_computed(program, 0, MUL_SEEDS) == MUL_SEEDS
 
 
 def test_images_further_apart_than_32_bits_are_no_halves_of_a_tile() -> None:

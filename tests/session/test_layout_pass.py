@@ -372,6 +372,48 @@ def test_squeeze_and_excitation_is_carried(pool, dtype):
     model, change = checked(nodes, weights, dtype=dtype, x=(2, 16, 20, 17))
     assert set(change.carried) == {"mean", "scaled"}
     assert "LayoutPool" in ops(model) and "Transpose" not in ops(model)
+    assert change.muls == ("scaled",)
+    assert change.to_json()["muls"] == ["scaled"]
+    assert change.lines()[0].endswith("Mul nodes of the library: 1")
+
+
+def muls(nodes: list[onnx.NodeProto], channels: int = 16, dtype: type = np.float32) -> list[ir.Node]:
+    """Return the Muls, in NHWC, of a model whose `nodes` compute "factors" of "a", which is their product."""
+    parts = [conv("x", "a", filters=channels), conv("b", "y", channels=channels)]
+    mul = helper.make_node("Mul", ["factors", "a"], ["b"], name="mul")
+    model = model_of([parts[0][0], *nodes, mul, parts[1][0]], parts[0][1] | parts[1][1], dtype=dtype)
+    swapped = swap(model, fuse=True, layout="nhwc")
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 16, 9, 7)).astype(dtype)}
+    assert_same(
+        cpu_session(model).run(None, feeds), cpu_session(swapped.to_proto()).run(None, feeds), "outputs"
+    )
+    return [node for node in swapped.model.graph if node.op_type == "Mul"]
+
+
+def mean(*axes: int, y: str = "factors") -> onnx.NodeProto:
+    return helper.make_node("ReduceMean", ["a"], [y], name=y, axes=axes)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_a_mul_by_factors_of_images_and_channels_becomes_the_librarys(dtype):
+    (mul,) = muls([mean(2, 3)], dtype=dtype)
+    assert (mul.domain, mul.inputs[0].producer().op_type) == ("convswap", "LayoutConv")
+
+
+@pytest.mark.parametrize(
+    "channels, nodes",
+    [
+        (6, [mean(2, 3)]),
+        (16, [mean(0, 2, 3)]),
+        (16, [mean(1, 2, 3)]),
+        (16, [mean(3)]),
+        (16, [mean(0, 2, 3, y="m"), helper.make_node("Constant", [], ["shape"], value_ints=[16, 1, 1]),
+              helper.make_node("Reshape", ["m", "shape"], ["factors"], name="flat")]),
+    ],
+    ids=["no whole vectors", "one image", "one channel", "rows", "another rank"],
+)  # fmt: skip
+def test_other_muls_stay_those_of_onnx(channels, nodes):
+    assert [mul.domain for mul in muls(nodes, channels)] == [""]
 
 
 @pytest.mark.parametrize("keeps_axes", [0, 1])

@@ -20,8 +20,10 @@ QUANT_OP = "QuantConv"
 CONVSWAP_OPS = ("Conv", FUSED_OP, LAYOUT_OP)
 # MaxPool or AveragePool whose tensors are NHWC.
 POOL_OP = "LayoutPool"
-# ONNX's operator of this name over the last axis.
+# ONNX's operators of these names: over the last axis, and of an NHWC tensor by a factor for each image and
+# channel.
 LAYER_NORM_OP = "LayerNormalization"
+MUL_OP = "Mul"
 SUPPORTED_ELEMENT_TYPES = frozenset(
     {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 )
@@ -74,9 +76,9 @@ def is_layout_pool(node: onnx.NodeProto | ir.Node) -> bool:
     return node.domain == DOMAIN and node.op_type == POOL_OP
 
 
-def is_layer_norm(node: onnx.NodeProto | ir.Node) -> bool:
-    """Return whether `node` is a `convswap.LayerNormalization`."""
-    return node.domain == DOMAIN and node.op_type == LAYER_NORM_OP
+def is_operator_of_onnx(node: onnx.NodeProto | ir.Node) -> bool:
+    """Return whether `node` is a `convswap.LayerNormalization` or `convswap.Mul`, as ONNX's of that name."""
+    return node.domain == DOMAIN and node.op_type in (LAYER_NORM_OP, MUL_OP)
 
 
 def opset_of(model: ir.Model) -> int:

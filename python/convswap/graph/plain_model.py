@@ -2,8 +2,8 @@
 
 A FusedConv computes y = pool(activation(conv(u, W) + B + Z)), where u is X, or
 depthwise_activation(depthwise_conv(X, D) + DB). A LayoutConv computes the same between Transposes, and a
-LayoutPool the pool alone. A LayerNormalization is ONNX's operator. Batch normalisations that were folded into
-the weights stay folded, because ONNX Runtime folds them, too.
+LayoutPool the pool alone. A LayerNormalization or Mul is ONNX's operator. Batch normalisations that were
+folded into the weights stay folded, because ONNX Runtime folds them, too.
 
 A QuantConv becomes a Conv of float32 numbers that are the integers, with the other steps of the op behind it.
 Such a Conv is exact while its sums are below 2^24.
@@ -23,11 +23,12 @@ from convswap.errors import ConvswapError, unknown_name
 from convswap.graph.constants import Constants
 from convswap.graph.domain import (
     DOMAIN,
+    LAYER_NORM_OP,
     ONNX_DOMAINS,
     is_convswap_conv,
     is_convswap_op,
-    is_layer_norm,
     is_layout_pool,
+    is_operator_of_onnx,
     is_quant_op,
 )
 from convswap.graph.epilogue import max_finite
@@ -81,7 +82,7 @@ def plain_model(model: ir.Model) -> ir.Model:
         opset = next((body.opset_imports[name] for name in ONNX_DOMAINS if name in body.opset_imports), 1)
         body.opset_imports.pop(DOMAIN, None)
         for node in list(ir.traversal.RecursiveGraphIterator(body.graph)):
-            if is_convswap_conv(node) or is_layer_norm(node):
+            if is_convswap_conv(node) or is_operator_of_onnx(node):
                 _check_opset(node, opset)
                 node.domain = ""
                 for name in CONVSWAP_ATTRIBUTES:
@@ -105,7 +106,7 @@ def plain_nodes(
     """
     if is_layout_pool(node):
         return expand_layout_pool(node, opset)
-    if not (is_convswap_conv(node) or is_layer_norm(node)):
+    if not (is_convswap_conv(node) or is_operator_of_onnx(node)):
         return expand_fused(node, opset, element_type, shapes)
     _check_opset(node, opset)
     plain = copy_of(node)
@@ -117,7 +118,7 @@ def plain_nodes(
 
 
 def _check_opset(node: onnx.NodeProto | ir.Node, opset: int) -> None:
-    if is_layer_norm(node) and opset < _OLDEST_LAYER_NORM_OPSET:
+    if node.op_type == LAYER_NORM_OP and opset < _OLDEST_LAYER_NORM_OPSET:
         raise ConvswapError(
             f"{node.op_type} {node.name!r} is in a model of opset {opset}; ONNX has it from opset "
             f"{_OLDEST_LAYER_NORM_OPSET} on"

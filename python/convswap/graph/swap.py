@@ -17,6 +17,8 @@ from convswap.graph.algorithms import check_algorithm, takes_codes
 from convswap.graph.domain import (
     DOMAIN,
     DOMAIN_VERSION,
+    LAYER_NORM_OP,
+    MUL_OP,
     SUPPORTED_ELEMENT_TYPES,
     is_convswap_conv,
     is_convswap_op,
@@ -32,7 +34,7 @@ from convswap.graph.fusion.depthwise import fuse_depthwise
 from convswap.graph.fusion.fuse import Fused, NotFused, Stage, fuse_convs
 from convswap.graph.layout.choose import LAYOUTS, LayoutChange, change_layouts
 from convswap.graph.layout.costs import ConversionCosts, Costs, EstimatedCosts
-from convswap.graph.layout.layer_norms import replace_layer_norms
+from convswap.graph.layout.library_operators import replace_operators
 from convswap.graph.layout.matmuls import replace_matmuls
 from convswap.graph.model_file import load_model, model_from_message, not_a_model, save_model
 from convswap.graph.names import name_from_output, name_pattern, node_names
@@ -126,7 +128,7 @@ class SwapResult:
         "not_carried": [{"node", "op", "reason"}, …]}`, and "not_quantised" if there are any:
         `[{"node", "op", "reason"}, …]`. The record "layout" has "matmuls" if MatMuls became Convs, like
         "fused", "batch_norms" if BatchNormalizations became Convs that include other nodes, like "fused", and
-        "layer_norms" if nodes became the library's LayerNormalization: their names.
+        "layer_norms" and "muls" if nodes became the library's LayerNormalization or Mul: their names.
         """
         return {
             "swapped": list(self.swapped),
@@ -181,7 +183,8 @@ def swap(
     With `layout`, tensors between Convs become NHWC, and the Convs `convswap.LayoutConv`, see
     `layout.choose.change_layouts`. LayoutConv nodes of the model stay as they are. With `fuse`, MatMuls of
     these tensors become LayoutConv nodes too, see `layout.matmuls.replace_matmuls`. Their
-    LayerNormalizations become the library's, see `layout.layer_norms.replace_layer_norms`.
+    LayerNormalizations and the Muls of squeeze-and-excitation become the library's, see
+    `layout.library_operators.replace_operators`.
 
     Args:
         model: the path of an ONNX file, or a model in memory, which is not modified.
@@ -276,7 +279,8 @@ def _with_layout(
     costs = _costs(types, layout, batch)
     # Nodes of the original keep their names, also if the layout changed the name of an output.
     names = node_names(model) | names
-    change = replace(change, layer_norms=replace_layer_norms(model, names, types))
+    replaced = replace_operators(model, names, types)
+    change = replace(change, layer_norms=replaced[LAYER_NORM_OP], muls=replaced[MUL_OP])
     carried = set(change.carried)
     norms = [
         node for graph in model.graphs() for node in graph if is_layout_op(node) and names[node] in carried

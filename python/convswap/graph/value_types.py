@@ -52,6 +52,11 @@ class ValueTypes:
         labels, others = self._certain.labels(value), self._certain.labels(other)
         return bool(labels) and labels == others and None not in labels
 
+    def have_same_extent(self, value: ir.Value, other: ir.Value, axis: int) -> bool:
+        """Return whether an axis of both values has the same extent in every run."""
+        labels, others = self._certain.labels(value), self._certain.labels(other)
+        return bool(labels and others) and labels[axis] == others[axis] and labels[axis] is not None
+
     def axes(self, value: ir.Value) -> list[int | None]:
         """Return the extent of each axis, None for an unknown extent; an empty list for an unknown rank."""
         return [extent if isinstance(extent, int) else None for extent in self._shape(value) or ()]

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.graph.algorithms import check_algorithm
-from convswap.graph.domain import is_layer_norm, is_layout_pool, type_name
+from convswap.graph.domain import is_layout_pool, is_operator_of_onnx, type_name
 from convswap.graph.fusion.fuse import Fused, NotFused
 from convswap.graph.names import nodes_of, values_of
 from convswap.graph.plain_model import count_swapped, plain_model
@@ -163,7 +163,7 @@ def conv_problems(
 
 
 def _op_types(model: ir.Model) -> tuple[tuple[str, str], ...]:
-    nodes = [node for node in nodes_of(model) if is_layout_pool(node) or is_layer_norm(node)]
+    nodes = [node for node in nodes_of(model) if is_layout_pool(node) or is_operator_of_onnx(node)]
     if not nodes:
         return ()
     types = ValueTypes(model)

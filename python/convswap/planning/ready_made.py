@@ -51,6 +51,7 @@ GENERIC = (
     "cuda/layout/kernel.cuh",
     "cuda/pool/kernel.cuh",
     "cuda/layer_norm/kernel.cuh",
+    "cuda/mul/kernel.cuh",
 )
 
 

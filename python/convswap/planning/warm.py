@@ -15,7 +15,7 @@ from rich.text import Text
 from convswap import _native
 from convswap.errors import ConvswapError, batch_sizes
 from convswap.graph.algorithms import AUTO
-from convswap.graph.domain import LAYER_NORM_OP, POOL_OP
+from convswap.graph.domain import LAYER_NORM_OP, MUL_OP, POOL_OP
 from convswap.graph.swap import DEFAULT_PRECISION
 from convswap.inputs.feeds import declared_inputs, fixed_batch
 from convswap.inputs.model_with_data import UserModel, open_model
@@ -31,7 +31,7 @@ from convswap.runtime.library import OpLibraries
 # The batches to plan for a model whose batch is open.
 BATCHES = (1, 8, 64, 512)
 # The ops that are no convolutions, and the element types, in the names of kernels.
-_KERNELS_OF_OPS = {POOL_OP: "pool::kernel", LAYER_NORM_OP: "layer_norm::kernel"}
+_KERNELS_OF_OPS = {POOL_OP: "pool::kernel", LAYER_NORM_OP: "layer_norm::kernel", MUL_OP: "mul::kernel"}
 _KERNEL_ELEMENTS = {
     "float32": "float",
     "float64": "double",

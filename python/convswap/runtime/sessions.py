@@ -14,7 +14,7 @@ import onnxruntime
 from onnx import helper
 
 from convswap.errors import ConvswapError
-from convswap.graph.domain import CONVSWAP_OPS, DOMAIN, LAYER_NORM_OP, ONNX_DOMAINS, POOL_OP, QUANT_OP
+from convswap.graph.domain import CONVSWAP_OPS, DOMAIN, LAYER_NORM_OP, MUL_OP, ONNX_DOMAINS, POOL_OP, QUANT_OP
 from convswap.graph.external_weights import AnyModel, Weights, as_split
 from convswap.graph.serialisation import copy_of
 from convswap.runtime.device import Device
@@ -225,7 +225,7 @@ def check_session(session: onnxruntime.InferenceSession, side: Side, device: Dev
     domains: tuple[str, ...] = ONNX_DOMAINS
     ops: tuple[str, ...] = ("Conv",)
     if side.uses_convswap:
-        domains, ops = (DOMAIN,), (*CONVSWAP_OPS, QUANT_OP, POOL_OP, LAYER_NORM_OP)
+        domains, ops = (DOMAIN,), (*CONVSWAP_OPS, QUANT_OP, POOL_OP, LAYER_NORM_OP, MUL_OP)
     for part in report():
         for node in part.get_nodes():
             if node.op_type in ops and node.domain in domains and part.ep_name != device.provider:

@@ -46,6 +46,7 @@ class LayoutChange:
         matmuls: the MatMuls that became 1x1 Convs with NHWC tensors, with the nodes that each includes.
         batch_norms: the BatchNormalizations, now depthwise Convs, that include nodes after them.
         layer_norms: names of the LayerNormalizations that became the library's.
+        muls: names of the Muls that became the library's.
     """
 
     nodes: Mapping[str, tuple[str, ...]]
@@ -57,6 +58,7 @@ class LayoutChange:
     matmuls: tuple[Fused, ...] = ()
     batch_norms: tuple[Fused, ...] = ()
     layer_norms: tuple[str, ...] = ()
+    muls: tuple[str, ...] = ()
 
     def with_matmuls(self, matmuls: tuple[Fused, ...], gain: float) -> LayoutChange:
         """Return the change in which `matmuls` became 1x1 Convs afterwards, which gained `gain`."""
@@ -83,6 +85,7 @@ class LayoutChange:
                 {"batch_norms": [record.to_json() for record in self.batch_norms]} if self.batch_norms else {}
             ),
             **({"layer_norms": list(self.layer_norms)} if self.layer_norms else {}),
+            **({"muls": list(self.muls)} if self.muls else {}),
         }
 
     def lines(self) -> list[str]:
@@ -100,6 +103,8 @@ class LayoutChange:
             first += f"; BatchNormalization nodes that include an activation: {len(self.batch_norms)}"
         if self.layer_norms:
             first += f"; LayerNormalization nodes of the library: {len(self.layer_norms)}"
+        if self.muls:
+            first += f"; Mul nodes of the library: {len(self.muls)}"
         kinds: dict[tuple[str, str], list[str]] = {}
         for record in self.not_carried:
             kinds.setdefault((record.op, record.reason), []).append(record.node)

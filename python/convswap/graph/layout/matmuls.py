@@ -12,7 +12,14 @@ import numpy as np
 import onnx_ir as ir
 
 from convswap.graph.constants import Constants, ConstantWriter, remove_if_unused
-from convswap.graph.domain import DOMAIN, LAYER_NORM_OP, LAYOUT_OP, SUPPORTED_ELEMENT_TYPES, is_layout_op
+from convswap.graph.domain import (
+    DOMAIN,
+    LAYER_NORM_OP,
+    LAYOUT_OP,
+    MUL_OP,
+    SUPPORTED_ELEMENT_TYPES,
+    is_layout_op,
+)
 from convswap.graph.fusion.fuse import Chain, Fused, Stage, fuse_convs
 from convswap.graph.layout.axes import RANKS
 from convswap.graph.layout.costs import Costs, NodeLayouts, layout_attributes
@@ -21,7 +28,7 @@ from convswap.graph.value_types import ValueTypes
 
 # Operators whose tensors of one rank have the same order of axes; MatMul is one, too.
 _KEEP_ORDER = ELEMENTWISE | {("", op) for op in REDUCTIONS}
-_KEEP_ORDER |= {(domain, LAYER_NORM_OP) for domain in ("", DOMAIN)}
+_KEEP_ORDER |= {("", LAYER_NORM_OP), (DOMAIN, LAYER_NORM_OP), (DOMAIN, MUL_OP)}
 
 
 def replace_matmuls(

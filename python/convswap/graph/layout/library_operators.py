@@ -1,0 +1,91 @@
+"""Replace operators of NHWC tensors by the library's of the same name, which are faster on a card."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from convswap.graph.constants import Constants
+from convswap.graph.domain import DOMAIN, LAYER_NORM_OP, MUL_OP, SUPPORTED_ELEMENT_TYPES
+from convswap.graph.epilogue import NotFusable, read_int
+from convswap.graph.layout.matmuls import connected_nodes
+from convswap.graph.value_types import ValueTypes
+
+# The kernels load 16 bytes at a time, that of LayerNormalization up to 8 times by each of 32 lanes.
+_VECTOR_TYPES = SUPPORTED_ELEMENT_TYPES - {ir.DataType.DOUBLE}
+_VECTOR_BYTES = 16
+_MAX_ROW_BYTES = 32 * 8 * _VECTOR_BYTES
+
+
+def replace_operators(
+    model: ir.Model, names: Mapping[ir.Node, str], types: ValueTypes
+) -> dict[str, tuple[str, ...]]:
+    """Replace LayerNormalizations and Muls by the library's, in place; return their names by operator.
+
+    A node is replaced if operators that keep the order of axes connect it with the NHWC tensor of a Conv, and
+    the library's kernel for it loads vectors. A Mul's second factor is the same at all positions of an image,
+    as in squeeze-and-excitation. `names` has a name for every node; `types` knows the values of `model`.
+    """
+    constants = Constants(model)
+    connected = [node for graph in model.graphs() for node in connected_nodes(graph, constants, types)]
+    replaced: dict[str, list[str]] = {LAYER_NORM_OP: [], MUL_OP: []}
+    for node in connected:
+        if node.domain != "" or node.op_identifier() in model.functions:
+            continue
+        if not (_is_layer_norm(node, types) or _is_product(node, types)):
+            continue
+        node.domain, node.version = DOMAIN, None
+        node.attributes.pop("stash_type", None)
+        node.resize_outputs(1)
+        replaced[node.op_type].append(names[node])
+    return {op: tuple(nodes) for op, nodes in replaced.items()}
+
+
+def _is_layer_norm(node: ir.Node, types: ValueTypes) -> bool:
+    x, *parameters = node.inputs
+    if node.op_type != LAYER_NORM_OP or x is None or parameters[:1] in ([], [None]):
+        return False
+    if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
+        return False
+    row_bytes, axes = _vector_row_bytes(x, types), types.axes(x)
+    shapes = [types.static_shape(value) for value in parameters if value is not None]
+    try:
+        is_over_last_axis = read_int(node, "axis", -1) in (-1, len(axes) - 1)
+        is_plain = is_over_last_axis and read_int(node, "stash_type", 1) == 1
+    except NotFusable:
+        return False
+    return is_plain and 0 < row_bytes <= _MAX_ROW_BYTES and all(shape == (axes[-1],) for shape in shapes)
+
+
+def _is_product(node: ir.Node, types: ValueTypes) -> bool:
+    """Return whether `node` is a product of the library's Mul; its factors become the second input."""
+    if node.op_type != MUL_OP or len(node.inputs) != 2:
+        return False
+    for x, factors in (node.inputs, node.inputs[::-1]):
+        if x is None or factors is None or not _are_factors(x, factors, types):
+            continue
+        node.replace_input_with(0, x)
+        node.replace_input_with(1, factors)
+        return True
+    return False
+
+
+def _are_factors(x: ir.Value, factors: ir.Value, types: ValueTypes) -> bool:
+    axes, factor_axes = types.axes(x), types.axes(factors)
+    return (
+        2 < len(axes) == len(factor_axes)
+        and set(factor_axes[1:-1]) == {1}
+        and set(axes[1:-1]) != {1}
+        and _vector_row_bytes(x, types) > 0
+        and all(types.have_same_extent(x, factors, axis) for axis in (0, -1))
+    )
+
+
+def _vector_row_bytes(x: ir.Value, types: ValueTypes) -> int:
+    """Return the bytes of a row along the last axis; 0 if it is unknown or no whole number of vectors."""
+    axes, dtype = types.axes(x), types.element_type([x])
+    length = axes[-1] if axes else None
+    if length is None or dtype not in _VECTOR_TYPES or length * dtype.itemsize % _VECTOR_BYTES != 0:
+        return 0
+    return int(length * dtype.itemsize)
