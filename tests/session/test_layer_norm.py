@@ -233,5 +233,26 @@ def test_the_plain_node_is_that_of_onnx():
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
     (node,) = plain_nodes(model.graph.node[0], 20, TensorProto.FLOAT, {})
     assert (node.domain, node.op_type) == ("", "LayerNormalization")
-    with pytest.raises(ConvswapError, match="ONNX has it from opset 17 on"):
-        plain_model(ir.from_proto(norm_model(opset=16)))
+
+
+@each("dtype", [np.float32, np.float64, np.float16])
+@each("has_bias", [True, False])
+def test_the_plain_nodes_of_older_opsets_are_those_of_the_definition(has_bias, dtype):
+    feeds = feeds_of((4, 96), dtype)
+    if not has_bias:
+        del feeds["bias"]
+    element_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    model = norm_model(element_type, has_bias=has_bias, epsilon=0.1, opset=16)
+    plain = ir.to_proto(plain_model(ir.from_proto(model)))
+    assert {node.domain for node in plain.graph.node} == {""}
+    (actual,) = cpu_session(plain).run(None, feeds)
+    expected = cpu_session(model).run(None, feeds)[0].astype(np.float64)
+    tolerance = 2e-2 if dtype == np.float16 else 1e-5
+    np.testing.assert_allclose(actual.astype(np.float64), expected, rtol=tolerance, atol=tolerance)
+    nodes = plain_nodes(model.graph.node[0], 16, element_type, {})
+    assert (nodes[-1].name, list(nodes[-1].output)) == ("norm1", ["y"])
+
+
+def test_layer_normalisation_has_no_plain_nodes_before_opset_7():
+    with pytest.raises(ConvswapError, match="its parts need 7 or newer"):
+        plain_model(ir.from_proto(norm_model(opset=6)))

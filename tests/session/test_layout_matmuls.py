@@ -132,11 +132,16 @@ class Blocks:
             return self.add("LayerNormalization", [x, gamma], name, axis=-1)
         mean = self.add("ReduceMean", [x], f"{name}_mean", axes=[-1])
         centred = self.add("Sub", [x, mean], f"{name}_centred")
-        square = self.add("Mul", [centred, centred], f"{name}_square")
-        variance = self.add("ReduceMean", [square], f"{name}_variance", axes=[-1])
-        positive = self.add("Add", [variance, self.constant(f"{name}_epsilon", 1e-3)], f"{name}_positive")
+        power = ("Mul", centred) if self.bias else ("Pow", self.constant(f"{name}_2", 2.0))
+        square = self.add(power[0], [centred, power[1]], f"{name}_square")
+        variance = self.add("ReduceMean", [square], f"{name}_variance", axes=[self.rank - 1])
+        epsilon = self.constant(f"{name}_epsilon", 1e-3, self.form)
+        positive = self.add_either("Add", variance, epsilon, f"{name}_positive")
         normal = self.add("Div", [centred, self.add("Sqrt", [positive], f"{name}_root")], f"{name}_normal")
-        return self.add("Mul", [normal, gamma], name)
+        if self.scale is None:
+            return self.add_either("Mul", normal, gamma, name)
+        beta = self.constant(f"{name}_beta", self.numbers.standard_normal(CHANNELS))
+        return self.add_either("Add", self.add_either("Mul", normal, gamma, f"{name}_scaled"), beta, name)
 
     def _product(self, x: str, name: str, c: int, k: int) -> str:
         product = self.add("MatMul", [x, self._weights(f"{name}_w", c, k, form=self.form)], name)
@@ -240,6 +245,81 @@ def test_layer_normalisations_of_nhwc_tensors_become_those_of_the_library():
     assert result.layout.lines()[0].endswith("LayerNormalization nodes of the library: 2")
     assert norms(checked(plain_block(), fuse=False))[0].domain == "convswap"
     assert norms(checked(plain_block(), layout="nchw"))[0].domain == ""
+
+
+def older_block(**options) -> Blocks:
+    """Return a block of an opset without LayerNormalization, which is several nodes there."""
+    return plain_block(**{"opset": 13, "activation": "erf"} | options)
+
+
+@pytest.mark.parametrize("form", ["initializer", "Constant", "Identity"])
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"scale": None}, {"dtype": np.float16}])
+def test_decomposed_layer_normalisations_become_those_of_the_library(options, form):
+    result = checked(older_block(form=form, **options))
+    (norm,) = norms(result)
+    name = "b0_norm_Mul" if "scale" in options else "b0_norm_Add"
+    assert (norm.domain, norm.name) == ("convswap", name)
+    assert norm.attributes["epsilon"].as_float() == pytest.approx(1e-3, rel=1e-3)
+    assert not {"ReduceMean", "Sub", "Sqrt", "Div"} & set(counts(result.model))
+    assert result.report()["layout"]["layer_norms"] == [norm.name]
+    names = {value.name for node in result.model.graph for value in node.inputs if value is not None}
+    assert set(result.model.graph.initializers) <= names
+
+
+@pytest.mark.parametrize(
+    "value", ["mean", "centred", "square", "variance", "positive", "root", "normal", "scaled"]
+)
+def test_decomposed_layer_normalisations_whose_values_are_read_stay(value):
+    for reader in (True, False):
+        blocks = older_block()
+        if reader:
+            blocks.add("Neg", [f"b0_norm_{value}"], "z")
+        blocks.outputs.append("z" if reader else f"b0_norm_{value}")
+        left = norms(checked(blocks))
+        # With another reader before the bias, the Add of the bias stays.
+        assert [norm.name for norm in left] == (["b0_norm_scaled_Mul"] if value == "scaled" else [])
+
+
+def with_other_axis(block: Blocks) -> None:
+    node = next(node for node in block.nodes if node.output[0] == "b0_norm_variance")
+    node.attribute[0].ints[:] = [2]
+
+
+def with_other_square(block: Blocks) -> None:
+    node = next(node for node in block.nodes if node.output[0] == "b0_norm_square")
+    node.input[:] = ["b0_last"] * 2
+
+
+def with_reversed_quotient(block: Blocks) -> None:
+    node = next(node for node in block.nodes if node.output[0] == "b0_norm_normal")
+    node.input[:] = node.input[::-1]
+
+
+def with_computed_scale(block: Blocks) -> None:
+    index = next(i for i, node in enumerate(block.nodes) if node.output[0] == "b0_norm_scaled")
+    node = block.nodes[index]
+    gamma = next(name for name in node.input if name.endswith("gamma"))
+    node.input[list(node.input).index(gamma)] = "absolute"
+    block.nodes.insert(index, helper.make_node("Mul", [gamma, "b0_norm_root"], ["absolute"], name="absolute"))
+
+
+@pytest.mark.parametrize(
+    "change", [with_other_axis, with_other_square, with_reversed_quotient, with_computed_scale]
+)
+def test_nodes_like_a_layer_normalisation_stay(change):
+    blocks = older_block()
+    change(blocks)
+    assert norms(checked(blocks)) == []
+
+
+def test_commands_take_a_file_of_an_older_opset_with_layer_normalisations(tmp_path, device):
+    path, blocks = tmp_path / "blocks.onnx", older_block()
+    result = checked(blocks)
+    result.save(path)
+    plain = ir.to_proto(plain_model(ir.load(path)))
+    assert {node.domain for node in plain.graph.node} == {""}
+    assert_same_outputs(blocks, blocks.model, plain)
+    assert compare(path, device=device, batch=2, images=2, time_layers=False).verdict.agree
 
 
 def test_commands_take_a_file_with_layer_normalisations(tmp_path, device):

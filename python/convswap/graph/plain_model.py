@@ -65,7 +65,7 @@ TensorShapes = Mapping[str, Sequence[int | None]]
 _OLDEST_OPSET = 7
 # The first opset with QuantizeLinear.
 _OLDEST_QUANTISED_OPSET = 10
-_OLDEST_LAYER_NORM_OPSET = 17
+_LAYER_NORM_SINCE = 17
 _FIRST_OPSET_WITH_CEIL_MODE = 10  # of MaxPool and AveragePool
 
 
@@ -82,8 +82,9 @@ def plain_model(model: ir.Model) -> ir.Model:
         opset = next((body.opset_imports[name] for name in ONNX_DOMAINS if name in body.opset_imports), 1)
         body.opset_imports.pop(DOMAIN, None)
         for node in list(ir.traversal.RecursiveGraphIterator(body.graph)):
-            if is_convswap_conv(node) or is_operator_of_onnx(node):
-                _check_opset(node, opset)
+            if _is_older(node, opset):
+                _replace(node, expand_layer_norm(ir.to_proto(node), opset, _element_type(node, constants)))
+            elif is_convswap_conv(node) or is_operator_of_onnx(node):
                 node.domain = ""
                 for name in CONVSWAP_ATTRIBUTES:
                     node.attributes.pop(name, None)
@@ -106,9 +107,10 @@ def plain_nodes(
     """
     if is_layout_pool(node):
         return expand_layout_pool(node, opset)
+    if _is_older(node, opset):
+        return expand_layer_norm(node, opset, element_type)
     if not (is_convswap_conv(node) or is_operator_of_onnx(node)):
         return expand_fused(node, opset, element_type, shapes)
-    _check_opset(node, opset)
     plain = copy_of(node)
     plain.domain = ""
     for index in reversed(range(len(plain.attribute))):
@@ -117,12 +119,9 @@ def plain_nodes(
     return [plain]
 
 
-def _check_opset(node: onnx.NodeProto | ir.Node, opset: int) -> None:
-    if node.op_type == LAYER_NORM_OP and opset < _OLDEST_LAYER_NORM_OPSET:
-        raise ConvswapError(
-            f"{node.op_type} {node.name!r} is in a model of opset {opset}; ONNX has it from opset "
-            f"{_OLDEST_LAYER_NORM_OPSET} on"
-        )
+def _is_older(node: onnx.NodeProto | ir.Node, opset: int) -> bool:
+    """Return whether `node` is a LayerNormalization of the library in an opset without ONNX's."""
+    return is_operator_of_onnx(node) and node.op_type == LAYER_NORM_OP and opset < _LAYER_NORM_SINCE
 
 
 def count_swapped(model: ir.Model) -> int:
@@ -287,6 +286,41 @@ def expand_layout_pool(node: onnx.NodeProto, opset: int) -> list[onnx.NodeProto]
         helper.make_node(kind, [nchw], [pooled], name=pooled, **attributes),
         helper.make_node("Transpose", [pooled], node.output, name=node.name, perm=[0, 2, 3, 1]),
     ]
+
+
+def expand_layer_norm(node: onnx.NodeProto, opset: int, element_type: int) -> list[onnx.NodeProto]:
+    """Return nodes of opsets before 17 that are equivalent to `node`, a convswap.LayerNormalization.
+
+    The last node has the name and output of `node`. `element_type` is that of the data, a value of
+    `onnx.TensorProto`.
+
+    Raises:
+        ConvswapError: the opset is older than 7.
+    """
+    if opset < _OLDEST_OPSET:
+        raise ConvswapError(
+            f"{node.op_type} {node.name!r} is in a model of opset {opset}; its parts need {_OLDEST_OPSET} or "
+            "newer"
+        )
+    epsilon = float(_attributes(node).get("epsilon", 1e-5))
+    dtype = helper.tensor_dtype_to_np_dtype(element_type)
+    nodes: list[onnx.NodeProto] = []
+
+    def add(op: str, inputs: Sequence[str], **attributes: Any) -> str:
+        name = f"{node.output[0]}/expanded_{len(nodes)}"
+        nodes.append(helper.make_node(op, inputs, [name], name=name, **attributes))
+        return name
+
+    x = node.input[0]
+    centred = add("Sub", [x, add("ReduceMean", [x], axes=[-1], keepdims=1)])
+    variance = add("ReduceMean", [add("Mul", [centred, centred])], axes=[-1], keepdims=1)
+    constant = add("Constant", [], value=numpy_helper.from_array(np.array(epsilon, dtype)))
+    deviation = add("Sqrt", [add("Add", [variance, constant])])
+    result = add("Mul", [add("Div", [centred, deviation]), node.input[1]])
+    if _input(node, 2):
+        add("Add", [result, node.input[2]])
+    nodes[-1].name, nodes[-1].output[0] = node.name, node.output[0]
+    return nodes
 
 
 def fused_parts(node: onnx.NodeProto, shapes: TensorShapes | None = None) -> tuple[str, ...]:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from convswap.graph.constants import Constants
+from convswap.graph.constants import Constants, ConstantWriter
 from convswap.graph.domain import DOMAIN, LAYER_NORM_OP, MUL_OP, SUPPORTED_ELEMENT_TYPES
 from convswap.graph.epilogue import NotFusable, read_int
+from convswap.graph.layout.decomposed_norms import make_layer_norm, read_decomposed_norm
 from convswap.graph.layout.matmuls import connected_nodes
 from convswap.graph.value_types import ValueTypes
 
@@ -24,14 +25,22 @@ def replace_operators(
     """Replace LayerNormalizations and Muls by the library's, in place; return their names by operator.
 
     A node is replaced if operators that keep the order of axes connect it with the NHWC tensor of a Conv, and
-    the library's kernel for it loads vectors. A Mul's second factor is the same at all positions of an image,
-    as in squeeze-and-excitation. `names` has a name for every node; `types` knows the values of `model`.
+    the library's kernel for it loads vectors. So are the nodes of a decomposed LayerNormalization, by one
+    with the name of the last. A Mul's second factor is the same at all positions of an image, as in
+    squeeze-and-excitation. `names` has a name for every node; `types` knows the values of `model`.
     """
-    constants = Constants(model)
+    constants, writer = Constants(model), ConstantWriter(model)
     connected = [node for graph in model.graphs() for node in connected_nodes(graph, constants, types)]
+    connected = [node for node in connected if node.domain == ""]
+    connected = [node for node in connected if node.op_identifier() not in model.functions]
     replaced: dict[str, list[str]] = {LAYER_NORM_OP: [], MUL_OP: []}
     for node in connected:
-        if node.domain != "" or node.op_identifier() in model.functions:
+        norm = read_decomposed_norm(node, constants, types)
+        if norm is not None and 0 < _vector_row_bytes(norm.x, types) <= _MAX_ROW_BYTES:
+            make_layer_norm(norm, names[norm.nodes[-1]], writer)
+            replaced[LAYER_NORM_OP].append(names[norm.nodes[-1]])
+    for node in connected:
+        if node.graph is None or node.domain == DOMAIN:
             continue
         if not (_is_layer_norm(node, types) or _is_product(node, types)):
             continue
