@@ -21,6 +21,7 @@ from convswap import _native, export
 from convswap.models import Network
 from cuda_driver import free_bytes
 from hypothesis import settings
+from parts import PART, is_in_part
 from repeats import SHARE, time_fewer_runs
 
 # A cache of the tests, not the user's; it stays from one run to the next.
@@ -95,7 +96,8 @@ def free_host_bytes() -> int:
     return free
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    deselect_other_parts(config, items)
     reason = why_no_gpu()
     if reason:
         # With a card, some tests measure times and run one by one. Patches an ONNX Runtime that is imported.
@@ -106,6 +108,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def deselect_other_parts(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect tests marked `extended` that are not in the part named by the environment, if it names one."""
+    part = os.environ.get(PART)
+    if part is None:
+        return
+    others = [
+        item for item in items if item.get_closest_marker("extended") and not is_in_part(item.nodeid, part)
+    ]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if item not in set(others)]
 
 
 def algorithms_of(item: pytest.Item) -> Iterator[Any]:
