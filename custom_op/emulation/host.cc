@@ -1,15 +1,13 @@
 // The host's calls to the card and its driver, answered by the emulation. Launches run the kernels of
 // KERNEL_FAMILY, of the epilogue stage and of pools at once.
 
-#include <string>
-
 #include "compiled.h"
 #include "cuda/epilogue/arguments.h"
-#include "cuda/host/launch.h"
 #include "cuda/host/tensor_map.h"
 #include "cuda/pool/arguments.h"
 #include "cuda_emulation.h"
 #include "emulated_tensor_map.h"
+#include "host.h"
 #include "plan/epilogue_stage.h"
 //
 #include ARGUMENTS
@@ -25,13 +23,6 @@ const EpilogueStage& cuda_epilogue_stage();
 const EpilogueStage& cuda_code_pool_stage();
 const EpilogueStage* epilogue_stage(DeviceKind) { return &cuda_epilogue_stage(); }
 const EpilogueStage* code_pool_stage(DeviceKind) { return &cuda_code_pool_stage(); }
-
-DeviceGuard::DeviceGuard(int) {}
-DeviceGuard::~DeviceGuard() {}
-void allow_shared_memory(const void*, int) {}
-int resident_blocks(const Launch&) { return 1; }
-Start earliest_start(const void*) { return Start::in_turn; }
-KernelFacts kernel_facts(std::string name, const Launch&) { return {name}; }
 
 TensorMap make_tensor_map(const TensorBox& tensor, ElementType type, const void* data) {
   EmulatedTensorMap emulated{};
@@ -52,27 +43,13 @@ TensorMap make_tensor_map(const TensorBox& tensor, ElementType type, const void*
   return map;
 }
 
-namespace {
-
-// Calls a kernel with float arguments whatever its element type: the arguments differ in pointer types only.
-template <typename Arguments>
-void run_kernel(const Launch& launch, const void* arguments) {
-  const auto entry = reinterpret_cast<void (*)(Arguments)>(const_cast<void*>(launch.kernel));
-  const Arguments& typed_arguments = *static_cast<const Arguments*>(arguments);
-  emulation::run_grid(dim3(launch.grid.x, launch.grid.y), dim3(launch.block.x, launch.block.y),
-                      reinterpret_cast<unsigned char*>(KERNEL_FAMILY::shared), launch.shared_bytes,
-                      [&] { entry(typed_arguments); });
-}
-
-}  // namespace
-
 void enqueue(const Launch& launch, void*, void** arguments) {
   if (name_of(launch.kernel).starts_with("epilogue::")) {
-    run_kernel<epilogue::Arguments<float>>(launch, arguments[0]);
+    run_kernel<epilogue::Arguments<float>>(launch, arguments, KERNEL_FAMILY::shared);
   } else if (name_of(launch.kernel).starts_with("pool::")) {
-    run_kernel<pool::Arguments<float>>(launch, arguments[0]);
+    run_kernel<pool::Arguments<float>>(launch, arguments, KERNEL_FAMILY::shared);
   } else {
-    run_kernel<KERNEL_FAMILY::Arguments<float>>(launch, arguments[0]);
+    run_kernel<KERNEL_FAMILY::Arguments<float>>(launch, arguments, KERNEL_FAMILY::shared);
   }
 }
 

@@ -14,7 +14,7 @@
 #include "seeded.h"
 //
 #include "cuda/layer_norm/kernel.cuh"
-#include "stage_host.h"
+#include "host.h"
 
 namespace convswap {
 namespace {

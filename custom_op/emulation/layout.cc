@@ -13,7 +13,7 @@
 #include "seeded.h"
 //
 #include "cuda/layout/kernel.cuh"
-#include "stage_host.h"
+#include "host.h"
 
 namespace convswap {
 

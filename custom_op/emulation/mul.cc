@@ -12,7 +12,7 @@
 #include "seeded.h"
 //
 #include "cuda/mul/kernel.cuh"
-#include "stage_host.h"
+#include "host.h"
 
 namespace convswap {
 namespace {

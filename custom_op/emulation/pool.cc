@@ -19,7 +19,7 @@
 #include "seeded.h"
 //
 #include "instances/pool.h"
-#include "stage_host.h"
+#include "host.h"
 
 namespace convswap {
 

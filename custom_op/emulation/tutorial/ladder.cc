@@ -10,7 +10,6 @@ alignas(128) float shared[emulation::kSharedBytes / sizeof(float)];  // the kern
 
 #include "compiled.h"
 #include "cuda/host/kernels.h"
-#include "cuda/host/launch.h"
 #include "cuda/tutorial/ladder/constant_bank.h"
 #include "cuda/tutorial/ladder/course_layers.h"
 #include "cuda/tutorial/ladder/no_bias.h"
@@ -21,23 +20,16 @@ alignas(128) float shared[emulation::kSharedBytes / sizeof(float)];  // the kern
 #include <cstdlib>
 #include <cstring>
 
+#include "host.h"
 #include "problems.h"
 
 namespace convswap {
 
-DeviceGuard::DeviceGuard(int) {}
-DeviceGuard::~DeviceGuard() {}
-void allow_shared_memory(const void*, int) {}
-KernelFacts kernel_facts(std::string name, const Launch&) { return {name}; }
 const EpilogueStage* epilogue_stage(DeviceKind) { return nullptr; }  // rungs have no epilogue
 const EpilogueStage* code_pool_stage(DeviceKind) { return nullptr; }
 
 void enqueue(const Launch& launch, void*, void** arguments) {
-  const auto entry = reinterpret_cast<void (*)(ladder::Convolution)>(const_cast<void*>(launch.kernel));
-  const ladder::Convolution& conv = *static_cast<const ladder::Convolution*>(arguments[0]);
-  emulation::run_grid(dim3(launch.grid.x, launch.grid.y), dim3(launch.block.x, launch.block.y),
-                      reinterpret_cast<unsigned char*>(ladder::shared), launch.shared_bytes,
-                      [&] { entry(conv); });
+  run_kernel<ladder::Convolution>(launch, arguments, ladder::shared);
 }
 
 namespace ladder {
