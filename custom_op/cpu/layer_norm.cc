@@ -3,14 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 #include "conv/arithmetic.h"
-#include "conv/small_floats.h"
-#include "plan/op_stage.h"
+#include "cpu/float_stage.h"
 
 namespace convswap {
 namespace {
@@ -77,28 +75,10 @@ class LayerNormPlan final : public Plan {
   const LayerNormProblem problem_;
 };
 
-class CpuLayerNormStage final : public LayerNormStage {
- public:
-  std::unique_ptr<Plan> make(const LayerNormProblem& problem, const Device&) const override {
-    switch (problem.type) {
-      case ElementType::float64:
-        return std::make_unique<LayerNormPlan<double>>(problem);
-      case ElementType::float16:
-        return std::make_unique<LayerNormPlan<Float16>>(problem);
-      case ElementType::bfloat16:
-        return std::make_unique<LayerNormPlan<BFloat16>>(problem);
-      default:  // LayerNormalization has no other type
-        return std::make_unique<LayerNormPlan<float>>(problem);
-    }
-  }
-
-  std::vector<std::string> kernels(const LayerNormProblem&, const Device&) const override { return {}; }
-};
-
 }  // namespace
 
 const LayerNormStage& cpu_layer_norm_stage() {
-  static const CpuLayerNormStage stage;
+  static const FloatStage<LayerNormProblem, LayerNormPlan> stage;
   return stage;
 }
 

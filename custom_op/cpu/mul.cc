@@ -1,14 +1,11 @@
 // Mul on the CPU. A task is some positions of an image.
 
 #include <algorithm>
-#include <memory>
 #include <string>
 #include <type_traits>
-#include <vector>
 
 #include "conv/arithmetic.h"
-#include "conv/small_floats.h"
-#include "plan/op_stage.h"
+#include "cpu/float_stage.h"
 
 namespace convswap {
 namespace {
@@ -44,28 +41,10 @@ class MulPlan final : public Plan {
   const MulProblem problem_;
 };
 
-class CpuMulStage final : public MulStage {
- public:
-  std::unique_ptr<Plan> make(const MulProblem& problem, const Device&) const override {
-    switch (problem.type) {
-      case ElementType::float64:
-        return std::make_unique<MulPlan<double>>(problem);
-      case ElementType::float16:
-        return std::make_unique<MulPlan<Float16>>(problem);
-      case ElementType::bfloat16:
-        return std::make_unique<MulPlan<BFloat16>>(problem);
-      default:  // Mul has no other type
-        return std::make_unique<MulPlan<float>>(problem);
-    }
-  }
-
-  std::vector<std::string> kernels(const MulProblem&, const Device&) const override { return {}; }
-};
-
 }  // namespace
 
 const MulStage& cpu_mul_stage() {
-  static const CpuMulStage stage;
+  static const FloatStage<MulProblem, MulPlan> stage;
   return stage;
 }
 
