@@ -1,13 +1,14 @@
 // The host's calls to the card and its driver, answered by the emulation. Launches run the kernels of
 // KERNEL_FAMILY, of the epilogue stage and of pools at once.
 
+#include "host.h"
+
 #include "compiled.h"
 #include "cuda/epilogue/arguments.h"
 #include "cuda/host/tensor_map.h"
 #include "cuda/pool/arguments.h"
 #include "cuda_emulation.h"
 #include "emulated_tensor_map.h"
-#include "host.h"
 #include "plan/epilogue_stage.h"
 //
 #include ARGUMENTS

@@ -18,8 +18,8 @@
 #include "plan/op_stage.h"
 #include "seeded.h"
 //
-#include "instances/pool.h"
 #include "host.h"
+#include "instances/pool.h"
 
 namespace convswap {
 
