@@ -164,8 +164,9 @@ def swap(
     dropped. A node without a name is named after its output; nodes that share a name get numbers, see
     `node_names`.
 
-    Constant biases, scales and batch normalisations after a Conv are folded into its W and B. The node then
-    has the output of the last folded node. ONNX Runtime's optimiser does the same, but only for ONNX's Conv.
+    Constant biases, scales and batch normalisations after a Conv are folded into its W and B, and so are
+    constant scales and biases before it. The node then has the output of the last folded node. ONNX Runtime's
+    optimiser does the former, but only for ONNX's Conv.
 
     Functions that contain a Conv, themselves or through functions that they call, are inlined, because ONNX
     Runtime loads no custom op inside a function. Other functions stay. Declared shapes that do not follow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -143,29 +143,12 @@ class Folding:
         """Yield the weights times `factor`, a chunk of output channels at a time, or raise NotFusable."""
         tensor = self._weights_tensor()
         weights = tensor.numpy()
-        step = max(1, _CHUNK_ELEMENTS // max(1, math.prod(weights.shape[1:])))
-        for start in range(0, weights.shape[0], step):
-            chunk = slice(start, start + step)
-            exact = _as_float64(weights[chunk], tensor)
+        for chunk in chunks_of(weights.shape):
+            exact = float64_of(weights[chunk], tensor)
             if factor is not None:
                 with np.errstate(all="ignore"):
                     exact = exact * factor[chunk].reshape(-1, *(1,) * (exact.ndim - 1))
-            yield chunk, self._rounded(exact)
-
-    def _rounded(self, exact: np.ndarray) -> np.ndarray:
-        """Return weights rounded to their type, or raise NotFusable if rounding loses too much."""
-        with np.errstate(all="ignore"):
-            rounded = exact.astype(self._element_type.numpy())
-            widened = rounded.astype(np.float64)
-        if not np.isfinite(widened).all():
-            raise NotFusable("the folded weights would not be finite")
-        matrix = (exact.shape[0], math.prod(exact.shape[1:]))
-        error = np.linalg.norm((widened - exact).reshape(matrix), axis=1)
-        # Rounding to subnormal numbers exceeds this bound.
-        bound = _ROUNDING[self._element_type] * np.linalg.norm(exact.reshape(matrix), axis=1)
-        if (error > 1.01 * bound).any():
-            raise NotFusable(f"the folded weights would be too small for {rounded.dtype}")
-        return rounded
+            yield chunk, rounded_weights(exact, self._element_type)
 
     def _weights_tensor(self) -> ir.TensorProtocol:
         tensor = self._constants.tensor(self._weights)
@@ -183,6 +166,33 @@ class Folding:
         if tuple(tensor.shape.numpy()) != (self.channels,):
             raise NotFusable("the bias of the convolution does not have one number for each output channel")
         return _float64(tensor)
+
+
+def chunks_of(shape: Sequence[int]) -> Iterator[slice]:
+    """Yield the parts, along the first axis, in which weights of this shape are folded."""
+    step = max(1, _CHUNK_ELEMENTS // max(1, math.prod(shape[1:])))
+    for start in range(0, shape[0], step):
+        yield slice(start, start + step)
+
+
+def rounded_weights(exact: np.ndarray, element_type: ir.DataType) -> np.ndarray:
+    """Return weights rounded to their type.
+
+    Raises:
+        NotFusable: rounding loses too much, or a weight is not finite.
+    """
+    with np.errstate(all="ignore"):
+        rounded: np.ndarray = exact.astype(element_type.numpy())
+        widened = rounded.astype(np.float64)
+    if not np.isfinite(widened).all():
+        raise NotFusable("the folded weights would not be finite")
+    matrix = (exact.shape[0], math.prod(exact.shape[1:]))
+    error = np.linalg.norm((widened - exact).reshape(matrix), axis=1)
+    # Rounding to subnormal numbers exceeds this bound.
+    bound = _ROUNDING[element_type] * np.linalg.norm(exact.reshape(matrix), axis=1)
+    if (error > 1.01 * bound).any():
+        raise NotFusable(f"the folded weights would be too small for {rounded.dtype}")
+    return rounded
 
 
 def per_channel_values(
@@ -208,7 +218,7 @@ def per_channel_values(
 def _float64(tensor: ir.TensorProtocol) -> np.ndarray:
     # The type is checked first: NumPy may be unable to read the values of other types.
     _check_floating(tensor)
-    return _as_float64(tensor.numpy(), tensor)
+    return float64_of(tensor.numpy(), tensor)
 
 
 def _check_floating(tensor: ir.TensorProtocol) -> None:
@@ -216,8 +226,12 @@ def _check_floating(tensor: ir.TensorProtocol) -> None:
         raise NotFusable(f"the constant {tensor.name!r} is of no floating-point type")
 
 
-def _as_float64(values: np.ndarray, tensor: ir.TensorProtocol) -> np.ndarray:
-    """Return `values`, a part of `tensor`, in float64."""
+def float64_of(values: np.ndarray, tensor: ir.TensorProtocol) -> np.ndarray:
+    """Return `values`, a part of `tensor`, in float64.
+
+    Raises:
+        NotFusable: the tensor is of no floating-point type.
+    """
     _check_floating(tensor)
     # A signalling NaN in a damaged model would cause a warning.
     with np.errstate(invalid="ignore"):

@@ -3,7 +3,8 @@
 A FusedConv computes y = pool(activation(conv(X, W) + B + Z)) in one kernel. The chain of a Conv consists of
 the nodes after it that can be fused, in this order; each part is optional:
 
-1. constant biases, scales and batch normalisations, which are folded into W and B;
+1. constant biases, scales and batch normalisations, which are folded into W and B, as are constant scales and
+   biases in front of the Conv (folded_inputs.py);
 2. the addition of a residual Z;
 3. an activation;
 4. a pooling.
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from convswap.graph.domain import (
 )
 from convswap.graph.epilogue import NO_ACTIVATION, Activation, NotFusable, Pool
 from convswap.graph.fusion.activations import ACTIVATION_OPS, find_decomposed_activation, read_activation
+from convswap.graph.fusion.folded_inputs import fold_inputs
 from convswap.graph.fusion.folding import Folding, per_channel_values
 from convswap.graph.pooling import POOL_OPS, read_pool
 from convswap.graph.value_types import ValueTypes
@@ -53,8 +55,8 @@ class Fused:
 
     `op` is "FusedConv", "QuantConv", "LayoutConv" for a MatMul of NHWC tensors, or "Conv" if only biases,
     scales and batch normalisations were folded into the weights. `fused_nodes` has op and name of each node
-    in the order of computation. A fused depthwise Conv before the Conv comes first, followed by the nodes
-    that had been fused into the depthwise Conv.
+    in the order of computation, also of scales and biases in front of the Conv. A fused depthwise Conv before
+    the Conv comes first, followed by the nodes that had been fused into the depthwise Conv.
     """
 
     node: str
@@ -218,7 +220,7 @@ def fuse_convs(
     # All chains are found before the first change, because types and consumers are those of the unchanged
     # model.
     not_fused = [record for chain in chains if (record := fuser.not_fused_record(chain)) is not None]
-    fused = [fuser.record(chain) for chain in chains if chain.fused_nodes]
+    records = {chain.conv: fuser.record(chain) for chain in chains}
     for chain in (chain for chain in chains if chain.fused_nodes):
         # Shape inference does not know FusedConv, so its output shape is stored in the model.
         types.complete(chain.result)
@@ -226,7 +228,16 @@ def fuse_convs(
     for chain in chains:
         if chain.fused_nodes:
             writer.write(chain)
-    return tuple(fused), tuple(not_fused)
+    # Scales and biases in front of Convs come last: one may be a part of an activation.
+    takes_inputs = [chain for chain in chains if not chain.is_nhwc and opset_of(model) >= _OLDEST_OPSET]
+    nodes = {chain.result.producer() or chain.conv: chain.conv for chain in takes_inputs}
+    before = fold_inputs(model, {node: names[conv] for node, conv in nodes.items()}, names, types)
+    for node, folded in before.items():
+        fused = records[nodes[node]]
+        records[nodes[node]] = replace(fused, fused_nodes=(*folded, *fused.fused_nodes))
+    folded_names = {name for folded in before.values() for _, name in folded}
+    not_fused = [record for record in not_fused if record.follower not in folded_names]
+    return tuple(fused for fused in records.values() if fused.fused_nodes), tuple(not_fused)
 
 
 class _Fuser:
