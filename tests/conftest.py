@@ -21,7 +21,7 @@ from convswap import _native, export
 from convswap.models import Network
 from cuda_driver import free_bytes
 from hypothesis import settings
-from parts import PART, is_in_part
+from parts import PART, is_in_part, part_of
 from repeats import SHARE, time_fewer_runs
 
 # A cache of the tests, not the user's; it stays from one run to the next.
@@ -112,14 +112,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def deselect_other_parts(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect tests marked `extended` that are not in the part named by the environment, if it names one."""
-    part = os.environ.get(PART)
-    if part is None:
+    text = os.environ.get(PART)
+    if not text:
         return
-    others = [
-        item for item in items if item.get_closest_marker("extended") and not is_in_part(item.nodeid, part)
-    ]
-    config.hook.pytest_deselected(items=others)
-    items[:] = [item for item in items if item not in set(others)]
+    part = part_of(text)
+    if part is None:
+        raise pytest.UsageError(f"{PART} is {text!r}: expected NUMBER/COUNT with 1 <= NUMBER <= COUNT")
+    others = {
+        item for item in items if item.get_closest_marker("extended") and not is_in_part(item.nodeid, *part)
+    }
+    config.hook.pytest_deselected(items=list(others))
+    items[:] = [item for item in items if item not in others]
 
 
 def algorithms_of(item: pytest.Item) -> Iterator[Any]:

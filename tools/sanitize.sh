@@ -93,7 +93,8 @@ test() {
     tests/op/test_extreme_problems.py tests/tutorial/test_ladder_kernels.py tests/op/test_native_epilogue.py \
     'tests/op/test_property.py::test_every_algorithm_is_the_convolution_within_its_rounding[0-cpu]' \
     tests/session/test_fused_conv.py tests/session/test_override.py tests/session/test_plan_cache.py \
-    tests/session/test_tuning_table.py tests/unit/test_conv_shapes.py tests/unit/test_explain.py \
+    tests/session/test_tuning_table.py tests/session/test_mul.py tests/session/test_layer_norm.py \
+    tests/unit/test_conv_shapes.py tests/unit/test_explain.py \
     --deselect tests/programs/test_library.py::test_library_needs_nothing_but_the_system \
     >"$folder/parts.log" &
   parts=$!

@@ -11,7 +11,7 @@
 
 namespace convswap {
 
-// What a node fixes before it has an input.
+// What does not depend on the shapes of a run.
 struct LayerNormSpec {
   ElementType type = ElementType::float32;
   int64_t axis = -1;

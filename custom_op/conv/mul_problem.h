@@ -11,7 +11,7 @@
 
 namespace convswap {
 
-// What a node fixes before it has an input.
+// What does not depend on the shapes of a run.
 struct MulSpec {
   ElementType type = ElementType::float32;
 };

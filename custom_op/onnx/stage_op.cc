@@ -52,7 +52,7 @@ struct LayoutPool {
   }
 };
 
-// The same for LayerNormalization.
+// What LayerNormalization does differently.
 struct LayerNorm {
   using Spec = LayerNormSpec;
   using Problem = LayerNormProblem;
@@ -74,7 +74,7 @@ struct LayerNorm {
   }
 };
 
-// The same for Mul.
+// What Mul does differently.
 struct Mul {
   using Spec = MulSpec;
   using Problem = MulProblem;
@@ -161,11 +161,15 @@ class StageKernel {
       return known.device_index == index && known.keys == keys &&
              (keys[kX].has_extents() || known.x == shape_of(api, inputs[kX]));
     };
-    if (std::shared_ptr<const CachedPlan> known = shape_cache_.find(matches)) return known;
-
     const auto shape_or_none = [&](Input input) {
       return inputs[input] == nullptr ? std::nullopt : std::optional(shape_of(api, inputs[input]));
     };
+    if (std::shared_ptr<const CachedPlan> known = shape_cache_.find(matches)) {
+      // Keys without extents do not tell whether the other inputs still fit x.
+      if (!keys[kX].has_extents()) Op::result_shape(spec_, known->x, shape_or_none(kW), shape_or_none(kB));
+      return known;
+    }
+
     const Shape x = shape_of(api, inputs[kX]);
     Shape result = Op::result_shape(spec_, x, shape_or_none(kW), shape_or_none(kB));
     const typename Op::Problem problem = Op::make_problem(spec_, x);

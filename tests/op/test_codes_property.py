@@ -99,7 +99,7 @@ def drawn_problem(seed: int) -> Codes:
 
 
 def seeds_of(part: int) -> range:
-    count = int(os.environ.get(PROBLEMS, USUAL)) // PARTS
+    count = max(1, int(os.environ.get(PROBLEMS, USUAL)) // PARTS)
     return range(part * count, (part + 1) * count)
 
 

@@ -127,7 +127,7 @@ class Blocks:
         return self.add_either("Add", value, x, f"{b}_sum") if self.residual else value
 
     def _normalise(self, x: str, name: str) -> str:
-        gamma = self.constant(f"{name}_gamma", self.numbers.random(CHANNELS) + 0.5)
+        gamma = self.constant(f"{name}_gamma", self.numbers.random(CHANNELS) + 0.5, self.form)
         if self.opset >= 17:
             return self.add("LayerNormalization", [x, gamma], name, axis=-1)
         mean = self.add("ReduceMean", [x], f"{name}_mean", axes=[-1])
@@ -140,7 +140,7 @@ class Blocks:
         normal = self.add("Div", [centred, self.add("Sqrt", [positive], f"{name}_root")], f"{name}_normal")
         if self.scale is None:
             return self.add_either("Mul", normal, gamma, name)
-        beta = self.constant(f"{name}_beta", self.numbers.standard_normal(CHANNELS))
+        beta = self.constant(f"{name}_beta", self.numbers.standard_normal(CHANNELS), self.form)
         return self.add_either("Add", self.add_either("Mul", normal, gamma, f"{name}_scaled"), beta, name)
 
     def _product(self, x: str, name: str, c: int, k: int) -> str:
@@ -210,11 +210,14 @@ def test_random_blocks_keep_their_outputs_and_lose_their_matmuls(first):
         blocks = Blocks(seed)
         result = checked(blocks)
         left = counts(result.model)
-        # Without a bias, an activation, or a scale and a residual there is nothing to fuse.
-        included = [blocks.bias or blocks.activation, blocks.bias or blocks.scale or blocks.residual]
+        # Without a bias, an activation, or a scale and a residual there is nothing to fuse. A scale directly
+        # in front of the next Conv is folded into that one.
+        is_scaled = blocks.residual or blocks.scale == "before"
+        included = [blocks.bias or blocks.activation, blocks.bias or is_scaled]
         assert left["MatMul"] == 2 * sum(not each for each in included), seed
         if all(included):
-            others = {str(node.name) for node in result.model.graph if node.op_type != "LayoutConv"}
+            passing = ("LayoutConv", "Constant", "Identity")
+            others = {str(node.name) for node in result.model.graph if node.op_type not in passing}
             assert all("_norm" in name or "Transpose" in name for name in others), (seed, others)
             assert left["Transpose"] <= 1, seed
         assert left["LayoutConv"] == 3 + 2 * sum(map(bool, included))
@@ -261,7 +264,9 @@ def test_decomposed_layer_normalisations_become_those_of_the_library(options, fo
     assert (norm.domain, norm.name) == ("convswap", name)
     assert norm.attributes["epsilon"].as_float() == pytest.approx(1e-3, rel=1e-3)
     assert not {"ReduceMean", "Sub", "Sqrt", "Div"} & set(counts(result.model))
-    assert result.report()["layout"]["layer_norms"] == [norm.name]
+    report = result.report()["layout"]
+    assert report["layer_norms"] == [norm.name]
+    assert set(report["carried"]) <= {node.name for node in result.model.graph}
     names = {value.name for node in result.model.graph for value in node.inputs if value is not None}
     assert set(result.model.graph.initializers) <= names
 
@@ -278,6 +283,61 @@ def test_decomposed_layer_normalisations_whose_values_are_read_stay(value):
         left = norms(checked(blocks))
         # With another reader before the bias, the Add of the bias stays.
         assert [norm.name for norm in left] == (["b0_norm_scaled_Mul"] if value == "scaled" else [])
+
+
+@pytest.mark.parametrize("inner", range(1, 9))
+def test_decomposed_layer_normalisations_that_continue_in_a_branch_stay(inner):
+    """The last `inner` nodes of nine are in both branches of an If."""
+    blocks = older_block()
+    first = next(i for i, node in enumerate(blocks.nodes) if node.output[0] == "b0_norm_mean")
+    last = next(i for i, node in enumerate(blocks.nodes) if node.output[0] == "b0_norm")
+    moved = [node for node in blocks.nodes[first : last + 1] if node.op_type not in ("Constant", "Identity")]
+    moved = moved[len(moved) - inner :]
+    branches = {}
+    for name in ("then_branch", "else_branch"):
+        nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in moved]
+        nodes[-1].output[0] = f"{name}_y"
+        y = helper.make_tensor_value_info(f"{name}_y", onnx.TensorProto.FLOAT, None)
+        branches[name] = helper.make_graph(nodes, name, [], [y])
+    condition = helper.make_node("Constant", [], ["yes"], value=numpy_helper.from_array(np.array(True)))
+    blocks.nodes[last] = helper.make_node("If", ["yes"], ["b0_norm"], name="if", **branches)
+    for node in moved[:-1]:
+        blocks.nodes.remove(node)
+    blocks.nodes.insert(0, condition)
+    # Without its bias, the rest is a normalisation.
+    names = ["b0_norm_scaled_Mul"] if inner == 1 else []
+    assert [norm.name for norm in norms(checked(blocks))] == names
+
+
+def test_a_decomposed_layer_normalisation_of_data_without_certain_shape_stays():
+    blocks = older_block()
+    x = next(i for i, node in enumerate(blocks.nodes) if node.output[0] == "b0_norm_mean")
+    shape = helper.make_node("Shape", ["b0_last"], ["shape"], name="shape")
+    # An equal shape that no inference knows.
+    same = helper.make_node("NonZero", ["shape"], ["places"], name="places")
+    gathered = helper.make_node("Gather", ["shape", "places"], ["rows"], name="rows")
+    minus = numpy_helper.from_array(np.array([-1]), "minus")
+    flat = helper.make_node("Reshape", ["rows", "minus"], ["extents"], name="extents")
+    again = helper.make_node("Reshape", ["b0_last", "extents"], ["again"], name="again")
+    blocks.initializers.append(minus)
+    for node in blocks.nodes[x:]:
+        for index, value in enumerate(node.input):
+            if value == "b0_last":
+                node.input[index] = "again"
+    blocks.nodes[x:x] = [shape, same, gathered, flat, again]
+    assert norms(checked(blocks)) == []
+
+
+@pytest.mark.parametrize("wide", ["gamma", "epsilon"])
+def test_a_decomposed_layer_normalisation_whose_constants_add_an_axis_stays(wide):
+    blocks = older_block()
+    last = next(i for i, node in enumerate(blocks.nodes) if node.output[0] == "b0_norm")
+    del blocks.nodes[last + 1 :]
+    blocks.outputs = ["b0_norm"]
+    assert len(norms(checked(blocks))) == 1
+    tensor = next(each for each in blocks.initializers if each.name == f"b0_norm_{wide}")
+    tensor.dims[:] = [*[1] * (5 - len(tensor.dims)), *tensor.dims]
+    assert norms(checked(blocks)) == []
 
 
 def with_other_axis(block: Blocks) -> None:
@@ -304,7 +364,8 @@ def with_computed_scale(block: Blocks) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [with_other_axis, with_other_square, with_reversed_quotient, with_computed_scale]
+    "change",
+    [with_other_axis, with_other_square, with_reversed_quotient, with_computed_scale],
 )
 def test_nodes_like_a_layer_normalisation_stay(change):
     blocks = older_block()

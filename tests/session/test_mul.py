@@ -108,6 +108,18 @@ def test_one_session_takes_any_shape(device):
         check(session.run(None, feeds)[0], feeds)
 
 
+@each("axes", range(1, 8))
+def test_one_session_refuses_factors_that_do_not_fit(axes, device):
+    session = make_session(mul_model(), device)
+    shape = (2, *[2] * axes, 8)
+    feeds = feeds_of(shape, np.float32)
+    check(session.run(None, feeds)[0], feeds)
+    for factors in ((1, *[1] * axes, 8), (2, *[1] * axes, 1), (2, *[2] * axes, 8), (8,)):
+        with pytest.raises(Exception, match="one factor per image and channel"):
+            session.run(None, feeds | {"factors": np.ones(factors, np.float32)})
+    check(session.run(None, feeds)[0], feeds)
+
+
 @each("shape", [(0, 3, 8), (2, 0, 8), (2, 3, 0)])
 def test_empty_tensors_give_empty_tensors(shape, device):
     assert product_of(feeds_of(shape, np.float32), device).shape == shape

@@ -127,10 +127,9 @@ struct Arguments : Tensors<Element> {
   int pixel_stages, weight_stages;
   int phase_bytes, pixel_stage_bytes, loaded_bytes;  // of a stride phase; of a stage; by TMA for a stage
   int weight_stage_bytes;
-  // Warpgroups begin their main loops in turn, after the loads of the other one's have come. Without this
-  // order, a warpgroup would take an older phase of a stage for its own while a load for the other one is on
-  // its way; unless all loads of a stage are for one warpgroup, because the stages hold the loads of an even
-  // number of tiles.
+  // A warpgroup begins its main loop after the other one has ended its own. Otherwise it could mistake an
+  // older phase of a stage, whose load for the other warpgroup is on its way, for its own. That is not needed
+  // if a stage always serves the same warpgroup: if the stages hold the loads of an even number of tiles.
   bool takes_turns;
   bool keeps_weights;  // all weights stay in shared memory: a stage for each K chunk and tap
   // A warpgroup stages all of its result chunks at once, or one after the other.

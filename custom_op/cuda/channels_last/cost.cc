@@ -55,13 +55,15 @@ double kernel_cost(const ConvProblem& problem, const Device& device, const Tilin
   const double weight_bytes = tiling.keeps_weights ? 0 : units * to_double(tiling.weight_stage_bytes());
   const double loading = (pixel_bytes + weight_bytes) * multiprocessors / costs.cache;
   const double outputs = to_double(tiling.outputs()), result_rows = outputs * tiling.result_chunks;
-  // Warpgroups that share pixels compute activations at the same time, but for those without filters.
-  const double activating = problem.epilogue.activation == Activation::none
-                                ? 0
-                                : (costs.pass + activation_cycles(problem.epilogue, costs_of(device))) *
-                                      costs.activation * outputs *
-                                      to_double(ceil_divide(problem.filters_per_group(), int64_t{kWgmmaM})) /
-                                      to_double(tiling.filter_blocks);
+  // Warpgroups that share pixels compute their activations at the same time, each half as fast as one alone.
+  // A warpgroup without filters computes none.
+  const double activating =
+      problem.epilogue.activation == Activation::none
+          ? 0
+          : (costs.activation_overhead + activation_cycles(problem.epilogue, costs_of(device))) *
+                costs.activation * outputs *
+                to_double(ceil_divide(problem.filters_per_group(), int64_t{kWgmmaM})) /
+                to_double(tiling.filter_blocks);
   // The results of warpgroups that take turns are stored while the other multiplies.
   const double storing = costs.tile * tiling.result_chunks / tiling.staged_chunks +
                          costs.result * result_rows * (tiling.instance.shares_pixels ? 1 : 0.5) + activating;

@@ -31,7 +31,7 @@ extern const FittedCosts kH200{
             .tile = 370.5,  // ns
             .result = 5.333,  // ns
             .activation = 0.1416,  // ns
-            .pass = 7.701,
+            .activation_overhead = 7.701,
             .begin = 3142,  // ns
         },
         .channels_last_depthwise = {

@@ -36,8 +36,9 @@ constexpr int64_t kMaxIndex = 1 << 30;  // the kernel indexes an image with 32 b
 // Threads per multiprocessor from which on threads compute runs, so that loads are in flight while others are
 // reduced.
 constexpr int64_t kMinThreadsWithRuns = 512;
-// Neighbouring vectors that a block pools over the whole image: 32 to 256 bytes of a position. Its threads
-// have at least some positions each. Smaller images are pooled by a thread for each vector.
+// Neighbouring vectors that a block pools over the whole image: 32 to 256 bytes of a position. A block has
+// about one thread for each kMinThreadPositions of a vector, within the limits. Smaller images are pooled by
+// a thread for each vector.
 constexpr int kMinPlaneLanes = 2, kMaxPlaneLanes = 16;
 constexpr int64_t kMinPlanePositions = 16, kMinThreadPositions = 6;
 constexpr int64_t kMinPlaneThreads = 64, kMaxPlaneThreads = 512;

@@ -20,8 +20,8 @@ QUANT_OP = "QuantConv"
 CONVSWAP_OPS = ("Conv", FUSED_OP, LAYOUT_OP)
 # MaxPool or AveragePool whose tensors are NHWC.
 POOL_OP = "LayoutPool"
-# ONNX's operators of these names: over the last axis, and of an NHWC tensor by a factor for each image and
-# channel.
+# These compute what ONNX's operators of the same names do, LayerNormalization only over the last axis, Mul
+# only for factors of shape (N, 1..., C).
 LAYER_NORM_OP = "LayerNormalization"
 MUL_OP = "Mul"
 SUPPORTED_ELEMENT_TYPES = frozenset(
@@ -77,7 +77,7 @@ def is_layout_pool(node: onnx.NodeProto | ir.Node) -> bool:
 
 
 def is_operator_of_onnx(node: onnx.NodeProto | ir.Node) -> bool:
-    """Return whether `node` is a `convswap.LayerNormalization` or `convswap.Mul`, as ONNX's of that name."""
+    """Return whether `node` is a `convswap.LayerNormalization` or `convswap.Mul`."""
     return node.domain == DOMAIN and node.op_type in (LAYER_NORM_OP, MUL_OP)
 
 

@@ -281,7 +281,13 @@ def _with_layout(
     # Nodes of the original keep their names, also if the layout changed the name of an output.
     names = node_names(model) | names
     replaced = replace_operators(model, names, types)
-    change = replace(change, layer_norms=replaced[LAYER_NORM_OP], muls=replaced[MUL_OP])
+    remaining = {names[node] for graph in model.graphs() for node in graph}
+    change = replace(
+        change,
+        carried=tuple(name for name in change.carried if name in remaining),
+        layer_norms=replaced[LAYER_NORM_OP],
+        muls=replaced[MUL_OP],
+    )
     carried = set(change.carried)
     norms = [
         node for graph in model.graphs() for node in graph if is_layout_op(node) and names[node] in carried

@@ -138,6 +138,8 @@ class _Folder:
             return None
         if tensor.size > 1 and self._types.axes(data)[1:2] != [channels]:
             return None  # the data may be broadcast
+        if _is_normalised(data):
+            return None
         values = per_channel_values(tensor, channels, rank)
         if values is None:
             return None
@@ -207,3 +209,12 @@ class _Folder:
             name = f"{self._convs[conv]}/{role}"
             conv.replace_input_with(index, self._writer.add(conv, name, ir.Tensor(array, dtype=dtype)))
             remove_if_unused(old)
+
+
+def _is_normalised(value: ir.Value) -> bool:
+    """Return whether `value` is the quotient of a decomposed LayerNormalization, which has a scale."""
+    quotient = value.producer()
+    if quotient is None or (quotient.domain, quotient.op_type) != ("", "Div") or len(quotient.inputs) != 2:
+        return False
+    divisor = None if quotient.inputs[1] is None else quotient.inputs[1].producer()
+    return divisor is not None and (divisor.domain, divisor.op_type) == ("", "Sqrt")

@@ -39,7 +39,8 @@ def read_decomposed_norm(centred: ir.Node, constants: Constants, types: ValueTyp
         return None
     readers = _readers(centred)
     divided = next((node for node in readers if (node.domain, node.op_type) == ("", "Div")), None)
-    squared = next((node for node in readers if _is_square(node, centred, constants)), None)
+    rank = len(types.axes(x))
+    squared = next((node for node in readers if _is_square(node, centred, rank, constants)), None)
     if len(readers) != 2 or divided is None or squared is None:
         return None
     variance = _only_reader(squared, "ReduceMean")
@@ -47,19 +48,19 @@ def read_decomposed_norm(centred: ir.Node, constants: Constants, types: ValueTyp
     root = _only_reader(shifted, "Sqrt")
     if variance is None or shifted is None or root is None or _readers(mean) != [centred]:
         return None
-    epsilons = [number for value in shifted.inputs if (number := constants.scalar(value)) is not None]
+    epsilons = [number for value in shifted.inputs if (number := _scalar(value, rank, constants)) is not None]
     is_quotient = _readers(root) == [divided] and list(divided.inputs) == [*centred.outputs, *root.outputs]
     is_variance = _is_last_mean(variance, squared.outputs[0], constants, types)
     if not is_quotient or not is_variance or len(epsilons) != 1:
         return None
     scaled = _only_reader(divided, "Mul")
-    length = types.axes(x)[-1]
-    scale = None if scaled is None else _parameter(scaled, divided, length, constants)
-    if scaled is None or scale is None or epsilons[0] < 0:
+    axes = types.axes(x)
+    scale = None if scaled is None else _parameter(scaled, divided, axes, constants)
+    if scaled is None or scale is None or not epsilons[0] >= 0:
         return None
     nodes = (mean, centred, squared, variance, shifted, root, divided, scaled)
     biased = _only_reader(scaled, "Add")
-    bias = None if biased is None else _parameter(biased, scaled, length, constants)
+    bias = None if biased is None else _parameter(biased, scaled, axes, constants)
     if biased is None or bias is None:
         return DecomposedNorm(x, scale, None, epsilons[0], nodes)
     return DecomposedNorm(x, scale, bias, epsilons[0], (*nodes, biased))
@@ -93,9 +94,14 @@ def make_layer_norm(norm: DecomposedNorm, name: str, writer: ConstantWriter) -> 
 
 
 def _readers(node: ir.Node) -> list[ir.Node]:
-    """Return the nodes that read the only output of `node`; none if it is also an output of the graph."""
+    """Return the nodes that read the only output of `node`.
+
+    Return none if the value is also an output of the graph, or if a subgraph reads it.
+    """
     (output,) = node.outputs
-    return [] if output.is_graph_output() else list(dict.fromkeys(output.consumers()))
+    readers = list(dict.fromkeys(output.consumers()))
+    is_inner = not output.is_graph_output() and all(reader.graph is node.graph for reader in readers)
+    return readers if is_inner else []
 
 
 def _only_reader(node: ir.Node | None, op_type: str) -> ir.Node | None:
@@ -116,19 +122,25 @@ def _is_last_mean(node: ir.Node, data: ir.Value, constants: Constants, types: Va
         return False
 
 
-def _is_square(node: ir.Node, centred: ir.Node, constants: Constants) -> bool:
+def _is_square(node: ir.Node, centred: ir.Node, rank: int, constants: Constants) -> bool:
     if (node.domain, node.op_type) == ("", "Mul"):
         return list(node.inputs) == [*centred.outputs, *centred.outputs]
     is_power = (node.domain, node.op_type) == ("", "Pow") and node.inputs[0] is centred.outputs[0]
-    return is_power and constants.scalar(node.inputs[1]) == 2.0
+    return is_power and _scalar(node.inputs[1], rank, constants) == 2.0
+
+
+def _scalar(value: ir.Value | None, rank: int, constants: Constants) -> float | None:
+    """Return the constant number `value`; None if it is none, or if it would add axes to data of `rank`."""
+    tensor = constants.tensor(value)
+    return None if tensor is None or len(tensor.shape) > rank else constants.scalar(value)
 
 
 def _parameter(
-    node: ir.Node, before: ir.Node, length: int | None, constants: Constants
+    node: ir.Node, before: ir.Node, axes: list[int | None], constants: Constants
 ) -> ir.TensorProtocol | None:
     """Return the constant operand of `node`, one number for each element of a row; None if it has none."""
     others = [value for value in node.inputs if value is not before.outputs[0]]
     tensor = constants.tensor(others[0]) if len(others) == 1 else None
-    if tensor is None or length is None or tensor.size != length or tensor.shape.numpy()[-1:] != (length,):
+    if tensor is None or not axes or len(tensor.shape) > len(axes):
         return None
-    return tensor
+    return tensor if tensor.size == axes[-1] and tensor.shape.numpy()[-1:] == (axes[-1],) else None

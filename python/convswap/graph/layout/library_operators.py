@@ -25,9 +25,9 @@ def replace_operators(
     """Replace LayerNormalizations and Muls by the library's, in place; return their names by operator.
 
     A node is replaced if operators that keep the order of axes connect it with the NHWC tensor of a Conv, and
-    the library's kernel for it loads vectors. So are the nodes of a decomposed LayerNormalization, by one
-    with the name of the last. A Mul's second factor is the same at all positions of an image, as in
-    squeeze-and-excitation. `names` has a name for every node; `types` knows the values of `model`.
+    the library's kernel for it loads vectors. The factors of a Mul are the same at all positions of an image,
+    as in squeeze-and-excitation. The nodes of a decomposed LayerNormalization become one node with the name
+    of the last. `names` has a name for every node; `types` knows the values of `model`.
     """
     constants, writer = Constants(model), ConstantWriter(model)
     connected = [node for graph in model.graphs() for node in connected_nodes(graph, constants, types)]
@@ -42,8 +42,11 @@ def replace_operators(
     for node in connected:
         if node.graph is None or node.domain == DOMAIN:
             continue
-        if not (_is_layer_norm(node, types) or _is_product(node, types)):
+        operands = _operands_of_mul(node, types)
+        if operands is None and not _is_layer_norm(node, types):
             continue
+        for index, operand in enumerate(operands or ()):
+            node.replace_input_with(index, operand)
         node.domain, node.version = DOMAIN, None
         node.attributes.pop("stash_type", None)
         node.resize_outputs(1)
@@ -67,17 +70,14 @@ def _is_layer_norm(node: ir.Node, types: ValueTypes) -> bool:
     return is_plain and 0 < row_bytes <= _MAX_ROW_BYTES and all(shape == (axes[-1],) for shape in shapes)
 
 
-def _is_product(node: ir.Node, types: ValueTypes) -> bool:
-    """Return whether `node` is a product of the library's Mul; its factors become the second input."""
+def _operands_of_mul(node: ir.Node, types: ValueTypes) -> tuple[ir.Value, ir.Value] | None:
+    """Return the NHWC tensor and the factors of a Mul that the library has; None for another node."""
     if node.op_type != MUL_OP or len(node.inputs) != 2:
-        return False
+        return None
     for x, factors in (node.inputs, node.inputs[::-1]):
-        if x is None or factors is None or not _are_factors(x, factors, types):
-            continue
-        node.replace_input_with(0, x)
-        node.replace_input_with(1, factors)
-        return True
-    return False
+        if x is not None and factors is not None and _are_factors(x, factors, types):
+            return x, factors
+    return None
 
 
 def _are_factors(x: ir.Value, factors: ir.Value, types: ValueTypes) -> bool:
