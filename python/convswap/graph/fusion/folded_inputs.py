@@ -6,7 +6,7 @@ the padding are not a. PP-LCNet has both behind every activation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,66 +63,26 @@ class _Folder:
             return None
         readers = [reader for reader, _ in value.uses()]
         try:
-            weights = self._weights(conv)
-            shape = weights.shape.numpy()
-            channels, rank = shape[1] * read_int(conv, "group", 1), len(shape)
-            step = self._step(value, conv, channels, rank, weights.dtype)
-            if step is None:
-                return None
-            try:
-                folded = [self._folded(reader, step) for reader in readers]
-            except NotFusable:
-                return self._fold_scale_before_bias(step, readers, channels, rank, weights.dtype)
+            step = self._step(value, conv)
+            folded = [] if step is None else [self._folded(reader, step) for reader in readers]
         except NotFusable:
+            return None
+        if step is None:
             return None
         for reader, arrays in zip(readers, folded, strict=True):
             self._replace(reader, *arrays)
             reader.replace_input_with(0, step.data)
-        self._remove(step.node)
-        return step.node
-
-    def _fold_scale_before_bias(
-        self, bias: _Step, readers: Sequence[ir.Node], channels: int, rank: int, dtype: ir.DataType
-    ) -> ir.Node | None:
-        """Fold s of x * s + a, which is (x + a / s) * s, where `readers` cannot take the bias a."""
-        if bias.addend is None or len(bias.data.uses()) != 1:
-            return None
-        scale = self._step(bias.data, bias.node, channels, rank, dtype)
-        if scale is None or scale.factor is None:
-            return None
-        with np.errstate(all="ignore"):
-            addend = (bias.addend / scale.factor).astype(dtype.numpy())
-        if not np.isfinite(addend.astype(np.float64)).all():
-            return None
-        folded = [self._folded(reader, scale) for reader in readers]
-        for reader, arrays in zip(readers, folded, strict=True):
-            self._replace(reader, *arrays)
-        place = list(bias.node.inputs).index(bias.data)
-        old = bias.node.inputs[1 - place]
-        shape = (1,) if (addend == addend[0]).all() else (channels, *(1,) * (rank - 2))
-        tensor = ir.Tensor(addend[:1] if shape == (1,) else addend.reshape(shape), dtype=dtype)
-        name = f"{bias.node.outputs[0].name}/bias"
-        bias.node.op_type = "Add"
-        bias.node.replace_input_with(place, scale.data)
-        bias.node.replace_input_with(1 - place, self._writer.add(bias.node, name, tensor))
-        remove_if_unused(old)
-        self._remove(scale.node)
-        return scale.node
-
-    def _remove(self, node: ir.Node) -> None:
-        graph = node.graph
-        assert isinstance(graph, ir.Graph)
-        operands = list(node.inputs)
-        graph.remove(node, safe=True)
+        assert isinstance(step.node.graph, ir.Graph)
+        operands = list(step.node.inputs)
+        step.node.graph.remove(step.node, safe=True)
         for operand in operands:
             remove_if_unused(operand)
+        return step.node
 
-    def _step(
-        self, value: ir.Value, reader: ir.Node, channels: int, rank: int, dtype: ir.DataType
-    ) -> _Step | None:
-        """Return what the node before `reader` does to its data; None if that is no scale or bias."""
+    def _step(self, value: ir.Value, conv: ir.Node) -> _Step | None:
+        """Return what the node before `conv` does to its data; None if that is no scale or bias."""
         node = value.producer()
-        if node is None or value.is_graph_output() or node.graph is not reader.graph:
+        if node is None or value.is_graph_output() or node.graph is not conv.graph:
             return None
         is_binary = node.domain == "" and len(node.inputs) == 2 and not node.attributes
         if not is_binary or node.op_type not in ("Mul", "Div", "Add", "Sub"):
@@ -133,8 +93,16 @@ class _Folder:
         place = next((i for i in places if self._constants.tensor(node.inputs[i]) is not None), None)
         if place is None:
             return None
+        weights = self._weights(conv)
+        shape = weights.shape.numpy()
+        channels, rank = shape[1] * read_int(conv, "group", 1), len(shape)
         tensor, data = self._constants.tensor(node.inputs[place]), node.inputs[1 - place]
-        if tensor is None or data is None or self._types.rank([data]) != rank or tensor.dtype != dtype:
+        if (
+            tensor is None
+            or data is None
+            or self._types.rank([data]) != rank
+            or tensor.dtype != weights.dtype
+        ):
             return None
         if tensor.size > 1 and self._types.axes(data)[1:2] != [channels]:
             return None  # the data may be broadcast
@@ -170,10 +138,10 @@ class _Folder:
         for chunk in chunks_of(shape):
             numbers = rows[np.arange(chunk.start, min(chunk.stop, shape[0])) // (shape[0] // group)]
             exact = float64_of(values[chunk], tensor)
-            scaled = exact * numbers.reshape(*numbers.shape, *(1,) * (exact.ndim - 2))
-            if weights is None:
+            with np.errstate(all="ignore"):
+                scaled = exact * numbers.reshape(*numbers.shape, *(1,) * (exact.ndim - 2))
                 sums[chunk] = scaled.reshape(len(numbers), -1).sum(1)
-            else:
+            if weights is not None:
                 weights[chunk] = rounded_weights(scaled, tensor.dtype)
         return weights, None if step.addend is None else self._bias(conv, sums, tensor.dtype)
 

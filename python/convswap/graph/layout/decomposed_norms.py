@@ -39,7 +39,8 @@ def read_decomposed_norm(centred: ir.Node, constants: Constants, types: ValueTyp
         return None
     readers = _readers(centred)
     divided = next((node for node in readers if (node.domain, node.op_type) == ("", "Div")), None)
-    rank = len(types.axes(x))
+    axes = types.axes(x)
+    rank = len(axes)
     squared = next((node for node in readers if _is_square(node, centred, rank, constants)), None)
     if len(readers) != 2 or divided is None or squared is None:
         return None
@@ -54,7 +55,6 @@ def read_decomposed_norm(centred: ir.Node, constants: Constants, types: ValueTyp
     if not is_quotient or not is_variance or len(epsilons) != 1:
         return None
     scaled = _only_reader(divided, "Mul")
-    axes = types.axes(x)
     scale = None if scaled is None else _parameter(scaled, divided, axes, constants)
     if scaled is None or scale is None or not epsilons[0] >= 0:
         return None
