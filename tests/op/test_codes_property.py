@@ -128,5 +128,6 @@ def test_a_card_computes_drawn_codes_by_every_algorithm(part):
             note = f"seed {seed}, {algorithm}, tiling {tiling}: {problem.text}"
             np.testing.assert_array_equal(codes.on_card(algorithm, tiling), expected, note)
             computed += 1
-    # Each problem by `quantised`, and some by another.
-    assert computed > len(seeds_of(part))
+    # Each problem by `quantised`, and on a card of 9.0 some by another.
+    others = 1 if _native.cuda_devices()[0]["compute_capability"] >= 90 else 0
+    assert computed >= len(seeds_of(part)) + others

@@ -20,7 +20,7 @@ from convswap import _native, lab
 from convswap.cli.main import main
 from convswap.tutorial.lab.api import watch
 from convswap.tutorial.lab.emulation_check import find_host_compiler
-from convswap.tutorial.lab.kernel import read_kernel
+from convswap.tutorial.lab.kernel import Request, read_kernel
 from convswap.tutorial.lab.process import LabProcess
 from convswap.tutorial.lab.result import LabResult
 from faulty_kernels import COURSE, FAULTY
@@ -144,6 +144,18 @@ def test_kernels_that_do_not_end_are_stopped_and_the_next_one_runs() -> None:
             jsonschema.validate(result.to_json(), SCHEMA)
         assert lab.run(COURSE, **options).is_right
     assert "compiling kernel.cu" in stages
+
+
+@needs_compilers
+def test_a_worker_that_read_counters_does_not_run_another_kernel() -> None:
+    request = Request(read_kernel(COURSE), "ece408-2017-high", device="cpu")
+    with LabProcess("cpu") as process:
+        process.start()
+        worker = process._worker
+        counters, why_not = process.counters(request, print)
+        assert counters == {} and why_not
+        assert worker is not None and worker.poll() is not None
+        assert process.run(request, print).is_right
 
 
 @pytest.mark.extended

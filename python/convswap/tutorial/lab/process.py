@@ -74,14 +74,18 @@ class LabProcess:
         return request.result(fault=fault, seconds=time.perf_counter() - begin)
 
     def counters(self, request: Request, progress: Progress) -> tuple[dict[str, float], str]:
-        """Return the counters of a correct kernel, by name, and "", or an empty dict and the reason."""
+        """Return the counters of a correct kernel, by name, and "", or an empty dict and the reason.
+
+        The worker ends, and the next request starts another: where other processes read counters too, CUPTI
+        has left a context in which every later call failed.
+        """
         self._started()
         reply, _ = self._send(request, progress, counters=True)
+        self.close()
         if "result" in reply:
             return reply["result"], ""
         if "refused" in reply:
             return {}, str(reply["refused"])
-        self.close()
         return {}, "the process that read them ended" if "ended" in reply else "reading them took too long"
 
     def start(self) -> None:
