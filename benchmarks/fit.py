@@ -6,8 +6,8 @@
 
 `collect` draws problems from realistic ranges, each from its number. Numbers from NHWC_FROM on have channels
 last in x, y or both; `fit` needs some of them (`--problems 4000:4200`) for channels_last,
-channels_last_depthwise, channels_last_mma and layout. Numbers from PLAIN_FROM on are Convs alone, on which
-the default provider is timed too. Numbers from SUITES_FROM on are layers of the suites of `convswap bench`.
+channels_last_depthwise, channels_last_mma and layout, and for channels_last some from SMALL_FROM on, of few
+small images. Numbers from PLAIN_FROM on are Convs alone, on which the default provider is timed too. Numbers from SUITES_FROM on are layers of the suites of `convswap bench`.
 On each problem it times every algorithm that computes the problem, or those of `--families`: the tiling that
 the algorithm would choose, and others, at most TILINGS in all. The file DATA has a line of JSON for the card,
 and one for each problem and algorithm.
@@ -55,7 +55,7 @@ from results import card_and_driver, checked_out
 
 RULE = StoppingRule(samples=5, seconds=20, burst_ms=3, max_burst=20, drop_slower=10, drop_first=30)
 PROBLEMS = range(600)
-NHWC_FROM, PLAIN_FROM, SUITES_FROM = 4_000, 5_000, 10_000
+NHWC_FROM, SMALL_FROM, PLAIN_FROM, SUITES_FROM = 4_000, 4_800, 5_000, 10_000
 DEFAULT_PROVIDER = "default"
 TABLES = Path(__file__).resolve().parents[1] / "custom_op" / "cuda" / "costs"
 CONV_ATTRIBUTES = "strides", "dilations", "pads", "group"
@@ -148,8 +148,9 @@ def with_channels_last(draw: Drawn) -> Drawn:
 def drawn_problem(number: int) -> Drawn:
     """Return the first of a number's seeded draws that is neither empty nor too large."""
     random = Random(number)
+    draw_one = _draw_small if SMALL_FROM <= number < PLAIN_FROM else _draw
     while True:
-        draw = _draw(number, random)
+        draw = draw_one(number, random)
         try:
             problem = draw.problem()
         except ConvswapError:
@@ -216,6 +217,26 @@ def _draw(number: int, random: Random) -> Drawn:
         number=number,
         has_bias=random.random() < 0.5,
         has_residual=after == "residual",
+        attributes=attributes,
+    )
+
+
+def _draw_small(number: int, random: Random) -> Drawn:
+    """Return a convolution of few small images, as late layers of networks are for one image."""
+    taps, stride = random.choice((1, 1, 3, 3, 5)), random.choice((1, 1, 1, 2))
+    size = max(taps, _log_uniform(random, 5, 40))
+    channels, outputs = (round(_log_uniform(random, 32, 2048) / 8) * 8 for _ in range(2))
+    has_residual = random.random() < 0.3
+    attributes: Row = {"strides": [stride] * 2, "pads": [taps // 2] * 4}
+    if has_residual or random.random() < 0.5:
+        attributes["activation"] = "Relu" if has_residual else random.choice(("Relu", "SiLU"))
+    return Drawn(
+        (random.choice((1, 1, 1, 2, 4, 8)), channels, size, size),
+        (outputs, channels, taps, taps),
+        random.choices(PRECISIONS, (42, 18, 30, 10))[0],
+        number=number,
+        has_bias=True,
+        has_residual=has_residual,
         attributes=attributes,
     )
 

@@ -36,6 +36,8 @@ constexpr int kWordCodes = 4, kUnitCodes = 16;
 constexpr int kMaxPixelStages = 8;
 constexpr int kMaxWeightStages = 24;
 constexpr int kMaxStagedTiles = 2;
+constexpr int kMaxSplits = 8;                     // blocks of a cluster
+constexpr int kPartBytes = 128 * 4 * sizeof(int);  // of an accumulator tile
 constexpr short kNoOutput = -1;
 
 // Codes, of which a wgmma makes int32 sums.
@@ -68,6 +70,7 @@ struct BlockState {
   TmaMbarrier pixels_full[kMaxPixelStages];
   TmaMbarrier weights_full[kMaxWeightStages];
   TmaMbarrier residual_full[kConsumerWarpgroups][kMaxStagedTiles];
+  TmaMbarrier parts_full;
   Mbarrier pixels_empty[kMaxPixelStages], weights_empty[kMaxWeightStages];
   // Warpgroups that take turns: mainloop_turn[i] lets warpgroup i begin its main loop.
   Mbarrier mainloop_turn[kConsumerWarpgroups];
@@ -88,6 +91,7 @@ struct Windows {
 struct SharedOffsets {
   Offset<unsigned char> pixels, weights;
   Offset<unsigned char> results;     // the staged tiles of each consumer warpgroup; see stages_in_place
+  Offset<unsigned char> parts;       // of the block's accumulator tiles, from each block of the cluster
   Offset<unsigned char> discard;     // a row for results at positions without an output
   Offset<short> result_rows;         // row of a result chunk, or kNoOutput, for each position of a tile
   Offset<short> range_pairs;         // of codes, for each position of the tiles of both warpgroups
@@ -101,12 +105,15 @@ struct Arguments : Tensors<Element> {
   unsigned char* prepared_weights;
 
   int work_tiles;
+  int splits;  // blocks of a cluster, which split the K chunks of a work tile
   FastDivisor filter_blocks;  // of all conv groups; a block is the filters of a work tile
   FastDivisor filter_blocks_per_group;
   FastDivisor column_tiles, row_tiles, output_depth;
   int tile_images, tile_rows, tile_columns;  // outputs of a tile
   int image_positions, pitch;                // positions from image to image, and from row to row, of a tile
   int block_filters, filters_per_group, channels_per_group;
+  FastDivisor tile_rows_divisor, tile_columns_divisor;
+  int y_images, y_rows, y_columns, y_channels;
 
   // Of the node, whose filter f % node_filters is filter f: of the weights, the bias, the scale, the offset.
   FastDivisor node_filters;  // of all conv groups
@@ -155,7 +162,6 @@ struct Arguments : Tensors<Element> {
   // weights on padding, and for the full ranges, the first pair, times all weights.
   int* padding_sums;  // null for zero point 0
   TapRanges rows_inside, columns_inside;
-  FastDivisor tile_rows_divisor, tile_columns_divisor;
 
   int filter_taps;  // of a channel of a filter of the node, for `prepare`
 

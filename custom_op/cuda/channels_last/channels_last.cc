@@ -118,10 +118,8 @@ void set_codes(const ConvProblem& problem, Arguments<void>& arguments) {
   arguments.code_results = code_results_of(problem);
 }
 
-void set_padding(const ConvProblem& problem, const Tiling& tiling, Arguments<void>& arguments) {
+void set_padding(const ConvProblem& problem, Arguments<void>& arguments) {
   arguments.rows_inside = *tap_ranges(problem, 1), arguments.columns_inside = *tap_ranges(problem, 2);
-  arguments.tile_rows_divisor = FastDivisor(narrow(tiling.rows));
-  arguments.tile_columns_divisor = FastDivisor(narrow(tiling.columns));
 }
 
 // Scratch memory for windows, which are several times as large as x.
@@ -166,6 +164,13 @@ Arguments<void> arguments_of(const ConvProblem& node, const Derived& derived, co
   arguments.tile_columns = narrow(tiling.columns);
   arguments.image_positions = narrow(tiling.image_positions());
   arguments.pitch = narrow(tiling.pitch);
+  arguments.tile_rows_divisor = FastDivisor(narrow(tiling.rows));
+  arguments.tile_columns_divisor = FastDivisor(narrow(tiling.columns));
+  arguments.splits = tiling.splits;
+  arguments.y_images = narrow(problem.batch);
+  arguments.y_rows = narrow(problem.output[1]);
+  arguments.y_columns = narrow(problem.output[2]);
+  arguments.y_channels = narrow(problem.out_channels);
   arguments.block_filters = tiling.instance.block_filters();
   arguments.filters_per_group = narrow(problem.filters_per_group());
   arguments.channels_per_group = narrow(problem.channels_per_group());
@@ -198,7 +203,7 @@ Arguments<void> arguments_of(const ConvProblem& node, const Derived& derived, co
   arguments.weight_stage_bytes = narrow(tiling.weight_stage_bytes());
   arguments.keeps_weights = tiling.keeps_weights;
   arguments.takes_turns =
-      !tiling.instance.shares_pixels &&
+      !tiling.instance.shares_pixels && !tiling.instance.splits_k &&
       (!tiling.keeps_weights || tiling.pixel_stages % (2 * k_chunks(problem, tiling)) != 0);
   arguments.staged_chunks = tiling.staged_chunks;
   arguments.staged_tiles = tiling.staged_tiles;
@@ -209,7 +214,7 @@ Arguments<void> arguments_of(const ConvProblem& node, const Derived& derived, co
   arguments.shared = tiling.shared;
   arguments.epilogue_params = epilogue_params_of(problem.epilogue);
   if (problem.is_quantised()) set_codes(node, arguments);
-  if (has_padding_sums(problem)) set_padding(problem, tiling, arguments);
+  if (has_padding_sums(problem)) set_padding(problem, arguments);
   return arguments;
 }
 
@@ -240,10 +245,12 @@ class ChannelsLastPlan final : public Plan {
     units_ = problem.group * tiling.filter_blocks * weight_units(derived_.problem, tiling);
     prepare_ = {find_kernel(names[0], device, sizeof(Arguments<void>)), Dim3(static_cast<unsigned>(units_)),
                 Dim3(kPrepareThreads), 0, Start::in_turn};
-    multiply_ = {find_kernel(names[1], device, sizeof(Arguments<void>)),
-                 Dim3(static_cast<unsigned>(
-                     std::min<int64_t>(tiling.work_tiles, std::max(1, device.multiprocessors)))),
+    const int64_t blocks = tiling.instance.splits_k
+                               ? tiling.work_tiles * tiling.splits
+                               : std::min<int64_t>(tiling.work_tiles, std::max(1, device.multiprocessors));
+    multiply_ = {find_kernel(names[1], device, sizeof(Arguments<void>)), Dim3(static_cast<unsigned>(blocks)),
                  Dim3(kThreads), static_cast<std::size_t>(tiling.shared_bytes), Start::in_turn};
+    multiply_.cluster_blocks = static_cast<unsigned>(tiling.splits);
     unaligned_ = {
         find_kernel(names[2], device, sizeof(Arguments<void>)),
         Dim3(static_cast<unsigned>(ceil_divide(problem.result_elements(), int64_t{kUnalignedThreads}))),
@@ -333,7 +340,9 @@ class ChannelsLastPlan final : public Plan {
                   " x ", tiling_.tap_offsets.size(), " x ", row_wgmmas(problem), " wgmmas m64n",
                   tiling_.instance.positions(), "k", kWgmmaBytes / bytes_per_element(problem.type), ", ",
                   tiling_.pixel_stages, " stages of pixels and ", tiling_.weight_stages, " of weights, ",
-                  multiply_.grid.x, " blocks of ", kThreads, " threads, ", tiling_.shared_bytes,
+                  multiply_.grid.x, " blocks of ", kThreads, " threads, ",
+                  tiling_.splits > 1 ? joined(tiling_.splits, " of which share a tile, ") : "",
+                  tiling_.shared_bytes,
                   " bytes of shared memory");
   }
 

@@ -16,6 +16,7 @@ namespace {
 
 constexpr int64_t kMaxBoxExtent = 256, kMaxPositions = 256;
 constexpr std::size_t kMaxColumnTilings = 12, kMaxRowTilings = 5;
+constexpr int kReservedSharedBytes = 1024;  // by the driver, for each block
 constexpr int kMinPixelStages = 2, kMinWeightStages = 3;
 // Most units of a main loop that ends before a residual has come.
 constexpr int64_t kShortUnits = 4;
@@ -47,11 +48,12 @@ AxisTaps taps_of(const ConvProblem& problem, int axis) {
 double kernel_cost(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
   const auto& costs = costs_of(device).channels_last;
   const double multiprocessors = std::max(1, device.multiprocessors);
-  const double units = to_double(weight_units(problem, tiling));
+  const int64_t chunks = chunks_of_block(problem, tiling);
+  const double units = to_double(chunks * problem.filter[1] * problem.filter[2]);
   const double warpgroups = tiling.instance.shares_pixels ? kConsumerWarpgroups : 1;
   const double columns = warpgroups * tiling.instance.positions() * costs.column;
   const double multiplying = units * (costs.unit + columns * row_wgmmas(problem) / 4);
-  const double pixel_bytes = to_double(k_chunks(problem, tiling) * tiling.loaded_bytes());
+  const double pixel_bytes = to_double(chunks * tiling.loaded_bytes());
   const double weight_bytes = tiling.keeps_weights ? 0 : units * to_double(tiling.weight_stage_bytes());
   const double loading = (pixel_bytes + weight_bytes) * multiprocessors / costs.cache;
   const double outputs = to_double(tiling.outputs()), result_rows = outputs * tiling.result_chunks;
@@ -71,7 +73,13 @@ double kernel_cost(const ConvProblem& problem, const Device& device, const Tilin
   // Two stages of pixels do not hide all loads.
   const double exposed =
       tiling.pixel_stages > 2 ? 0 : costs.exposed * pixel_bytes * multiprocessors / costs.cache;
-  const double computing = costs.begin + waves * (std::max(multiplying, loading) + storing + exposed);
+  const double blocks = std::min(to_double(tiling.work_tiles * tiling.splits), multiprocessors);
+  double latencies = costs.block * blocks;
+  // Two work tiles of a block hide each other's latencies.
+  if (waves <= 1) latencies += costs.chunk * to_double(chunks);
+  if (tiling.splits > 1) latencies += costs.exchange * (1 + blocks / multiprocessors);
+  const double computing =
+      costs.begin + latencies + waves * (std::max(multiplying, loading) + storing + exposed);
   const double memory = to_double(problem.tensor_bytes()) / costs.memory;
   return costs.launch + overlapped({computing, memory});
 }
@@ -147,7 +155,7 @@ class Search {
     tiling.box_rows = rows + rows_.max_shift;
     const int64_t positions = (images - 1) * tiling.image_positions() + (rows - 1) * tiling.pitch + columns;
     const auto instance = std::ranges::find_if(kInstances, [&](const Instance& each) {
-      return each.shares_pixels == shares_pixels && each.positions() >= positions &&
+      return each.shares_pixels == shares_pixels && !each.splits_k && each.positions() >= positions &&
              each.computes(problem_.type);
     });
     if (instance == std::end(kInstances)) return false;
@@ -181,27 +189,50 @@ class Search {
                         ceil_divide(problem_.batch, images);
     if (!lay_out(tiling)) return false;
     tiling.cost = kernel_cost(problem_, device_, tiling);
+    add_splits(tiling);
     found_.push_back(std::move(tiling));
     return true;
   }
 
+  // Adds the tiling with K chunks split among the blocks of a cluster, if all blocks run at once.
+  void add_splits(const Tiling& whole) {
+    if (whole.instance.shares_pixels || whole.instance.positions() != kSplitInstance.positions()) return;
+    for (int splits = 2; splits <= std::min<int64_t>(kMaxSplits, k_chunks(problem_, whole)); splits *= 2) {
+      if (whole.work_tiles * splits > device_.multiprocessors) return;
+      Tiling tiling = whole;
+      tiling.instance = kSplitInstance;
+      tiling.splits = splits;
+      if (!lay_out(tiling)) return;
+      tiling.cost = kernel_cost(problem_, device_, tiling);
+      found_.push_back(std::move(tiling));
+    }
+  }
+
   // Lays out shared memory with as many stages as fit.
   bool lay_out(Tiling& tiling) const {
-    const int64_t units = weight_units(problem_, tiling);
+    const bool splits_k = tiling.splits > 1;
+    const int64_t chunks = chunks_of_block(problem_, tiling);
+    const int64_t units = chunks * problem_.filter[1] * problem_.filter[2];
     const auto fits = [&](int64_t pixel_stages, int64_t weight_stages) {
-      SharedLayout block(kSwizzleBytes, device_.shared_memory_per_block);
+      // A cluster needs several multiprocessors at once. Those of the next kernel begin early if each has room
+      // for two blocks.
+      const int most = splits_k ? device_.shared_memory_per_multiprocessor / 2 - kReservedSharedBytes
+                                : device_.shared_memory_per_block;
+      SharedLayout block(kSwizzleBytes, most);
       SharedOffsets& shared = tiling.shared;
       shared.pixels = block.place<unsigned char>(pixel_stages * tiling.pixel_stage_bytes());
       shared.weights = block.place<unsigned char>(weight_stages * tiling.weight_stage_bytes());
       shared.results = block.place<unsigned char>(
           tiling.stages_in_place ? 0 : kConsumerWarpgroups * tiling.staged_tiles * tiling.staged_bytes());
+      shared.parts =
+          block.place<unsigned char>(tiling.splits > 1 ? tiling.instance.accumulator_tiles * kPartBytes : 0);
       shared.discard = block.place<unsigned char>(kRowBytes);
       shared.result_rows = block.place<short>(tiling.instance.positions());
       shared.range_pairs =
           block.place<short>(problem_.is_quantised() ? kConsumerWarpgroups * tiling.instance.positions() : 0);
       shared.code_table = block.place<unsigned char>(problem_.is_quantised() ? kCodeCount : 0);
       shared.state = block.place<BlockState>(1);
-      if (block.end() > device_.shared_memory_per_block) return false;
+      if (block.end() > most) return false;
       // The last columns of a wgmma read beyond the last stage, but not beyond the block's memory.
       tiling.pixel_stages = static_cast<int>(pixel_stages);
       tiling.weight_stages = static_cast<int>(weight_stages);
@@ -211,12 +242,14 @@ class Search {
     const int64_t outputs = tiling.outputs(), loaded = tiling.images * tiling.image_positions();
     tiling.result_chunks = tiling.staged_chunks =
         static_cast<int>(kWgmmaM * bytes_per_element(problem_.type) / tiling.result_row_bytes);
-    const int64_t max_pixels = std::min<int64_t>(kMaxPixelStages, k_chunks(problem_, tiling) + 2);
-    const bool has_one_block = problem_.group * tiling.filter_blocks == 1;
+    const int64_t max_pixels = std::min<int64_t>(kMaxPixelStages, splits_k ? chunks : chunks + 2);
+    const int64_t max_weights = splits_k ? std::min<int64_t>(units, kMaxWeightStages) : 8;
+    const bool has_one_block = !splits_k && problem_.group * tiling.filter_blocks == 1;
     const bool could_keep = has_one_block && units <= kMaxWeightStages;
     // Two staged tiles hide the load of the residual where the main loop is too short for that, if they leave
     // room for three stages of pixels and for weights that stay.
-    tiling.stages_in_place = !tiling.instance.shares_pixels && !problem_.epilogue.has_residual;
+    tiling.stages_in_place =
+        !tiling.instance.shares_pixels && !splits_k && !problem_.epilogue.has_residual;
     tiling.staged_tiles = problem_.epilogue.has_residual && units <= kShortUnits ? kMaxStagedTiles : 1;
     if (!fits(std::min<int64_t>(max_pixels, kMinPixelStages + 1), could_keep ? units : kMinWeightStages)) {
       tiling.staged_tiles = 1;
@@ -227,17 +260,20 @@ class Search {
     const bool has_room = tiling.stages_in_place
                               ? others_bytes + outputs * tiling.result_row_bytes <= loaded * kRowBytes
                               : fits(kMinPixelStages + 1, kMinWeightStages);
-    if (!has_room && !problem_.epilogue.has_residual) tiling.staged_chunks = 1;
+    if (!has_room && !problem_.epilogue.has_residual && !splits_k) tiling.staged_chunks = 1;
     tiling.keeps_weights = could_keep && fits(kMinPixelStages, units);
-    int64_t pixels = kMinPixelStages, weights = tiling.keeps_weights ? units : kMinWeightStages;
+    int64_t pixels = std::min<int64_t>(max_pixels, kMinPixelStages);
+    int64_t weights = tiling.keeps_weights ? units
+                      : splits_k           ? std::min<int64_t>(units, kMinWeightStages)
+                                           : kMinWeightStages;
     if (!fits(pixels, weights)) {
       // A stage is released during the next K chunk, so a single one serves a single K chunk.
-      if (tiling.keeps_weights || k_chunks(problem_, tiling) > 1 || !fits(--pixels, weights)) return false;
+      if (tiling.keeps_weights || chunks > 1 || pixels == 1 || !fits(--pixels, weights)) return false;
     }
     for (bool grows = true; grows;) {
       grows = pixels < max_pixels && fits(pixels + 1, weights);
       if (grows) ++pixels;
-      if (!tiling.keeps_weights && weights < 8 && fits(pixels, weights + 1)) ++weights, grows = true;
+      if (!tiling.keeps_weights && weights < max_weights && fits(pixels, weights + 1)) ++weights, grows = true;
     }
     return fits(pixels, weights);
   }
@@ -252,6 +288,10 @@ class Search {
 
 int64_t k_chunks(const ConvProblem& problem, const Tiling& tiling) {
   return problem.filter[0] * tiling.channel_chunks;
+}
+
+int64_t chunks_of_block(const ConvProblem& problem, const Tiling& tiling) {
+  return ceil_divide(k_chunks(problem, tiling), int64_t{tiling.splits});
 }
 
 int row_wgmmas(const ConvProblem& problem) {

@@ -18,18 +18,25 @@ namespace convswap::channels_last {
 struct Instance {
   int accumulator_tiles;  // of a consumer warpgroup; N of a wgmma is eight times as many
   bool shares_pixels;     // both warpgroups compute the same positions, each for 64 filters
+  bool splits_k = false;  // the blocks of a cluster split the K chunks of a work tile
 
   // An integer wgmma has no N beyond 128 that is no multiple of 16.
   constexpr bool computes(ElementType type) const { return !is_code(type) || accumulator_tiles % 2 == 0; }
-  std::string arguments() const { return joined(accumulator_tiles, ", ", shares_pixels ? "true" : "false"); }
+  std::string arguments() const {
+    return joined(accumulator_tiles, ", ", shares_pixels ? "true" : "false", ", ",
+                  splits_k ? "true" : "false");
+  }
   int positions() const { return accumulator_tiles * kAccumulatorTileColumns; }
   int block_filters() const { return shares_pixels ? 2 * kWgmmaM : kWgmmaM; }
 };
 
+// Splits K where a grid is small; tiles are small there, too.
+inline constexpr Instance kSplitInstance = {8, false, true};
 inline constexpr Instance kInstances[] = {{8, false},  {15, false}, {20, false}, {24, false}, {26, false},
                                           {28, false}, {29, false}, {30, false}, {32, false}, {8, true},
                                           {15, true},  {16, true},  {20, true},  {24, true},  {26, true},
-                                          {27, true},  {28, true},  {29, true},  {30, true},  {32, true}};
+                                          {27, true},  {28, true},  {29, true},  {30, true},  {32, true},
+                                          kSplitInstance};
 
 struct Tiling {
   Instance instance{};
@@ -41,6 +48,7 @@ struct Tiling {
   std::vector<int64_t> tap_offsets;
   int64_t filter_blocks = 1, channel_chunks = 1;  // filter blocks of a conv group
   int64_t work_tiles = 0;
+  int splits = 1;  // blocks that split the K chunks of a work tile
   int pixel_stages = 0, weight_stages = 0;
   bool keeps_weights = false;
   bool stages_in_place = false;
@@ -61,7 +69,9 @@ struct Tiling {
   int64_t staged_bytes() const { return staged_chunks * result_chunk_bytes(); }
 
   std::string key() const {
-    return joined(instance.arguments(), " images ", images, " rows ", rows, " columns ", columns);
+    return joined(instance.accumulator_tiles, ", ", instance.shares_pixels ? "true" : "false", " images ",
+                  images, " rows ", rows, " columns ", columns,
+                  splits > 1 ? joined(" splits ", splits) : "");
   }
 };
 
@@ -72,6 +82,8 @@ int64_t stride_phases(const ConvProblem& problem);
 std::optional<TapRanges> tap_ranges(const ConvProblem& problem, int axis);
 // K chunks: for each depth tap all chunks of channels.
 int64_t k_chunks(const ConvProblem& problem, const Tiling& tiling);
+// The most that a block multiplies of a work tile.
+int64_t chunks_of_block(const ConvProblem& problem, const Tiling& tiling);
 // Wgmmas along K of a row of pixels: 4, or 2 or 1 if all channels take half or a quarter of a row.
 int row_wgmmas(const ConvProblem& problem);
 // Weight stages of one filter block: a tap of a K chunk each.

@@ -6,6 +6,7 @@
 #include "conv/small_floats.h"
 #include "cuda/channels_last/arguments.h"
 #include "cuda/epilogue/activations.cuh"
+#include "cuda/primitives/cluster.cuh"
 #include "cuda/primitives/code_results.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/mbarrier.cuh"
@@ -59,6 +60,9 @@ template <>
 struct Operand<UInt8> : CodeOperand {
   using Type = UInt8;
 };
+
+__device__ inline unsigned bits_of(float value) { return __float_as_uint(value); }
+__device__ inline unsigned bits_of(int value) { return static_cast<unsigned>(value); }
 
 // The filter, of the 64 of a warpgroup, in a row of the weights. Codes have neighbouring filters in the rows
 // of a thread's accumulators (8 rows apart), which then are neighbouring bytes of a result.
@@ -255,54 +259,77 @@ __device__ inline void skip(DynamicPipelineState& pipeline, int count, int stage
   pipeline.phase ^= sum / stages & 1;
 }
 
+// The K chunks of each work tile that a block multiplies, and its first work tile. The blocks of a cluster
+// have the same work tile, a single one.
+template <typename Element, bool kSplitsK>
+struct Share {
+  int first_chunk, chunks, first_index;
+
+  __device__ explicit Share(const Arguments<Element>& problem)
+      : first_chunk(0),
+        chunks(problem.depth_taps * problem.channel_chunks),
+        first_index(static_cast<int>(blockIdx.x)) {
+    if constexpr (kSplitsK) {
+      const int rank = cluster_rank(), all = chunks;
+      first_chunk = all * rank / problem.splits;
+      chunks = all * (rank + 1) / problem.splits - first_chunk;
+      first_index /= problem.splits;
+    }
+  }
+};
+
 // Producer warp: loads the pixels of the block's work tiles.
-template <typename Element>
-__device__ inline void load_pixels(const Arguments<Element>& problem) {
+template <typename Element, bool kSplitsK>
+__device__ inline void load_pixels(const Arguments<Element>& problem, const Share<Element, kSplitsK>& share) {
   BlockState& state = block_state(problem);
   DynamicPipelineState pipeline;
-  for (int index = static_cast<int>(blockIdx.x); index < problem.work_tiles;
-       index += static_cast<int>(gridDim.x)) {
+  for (int index = share.first_index; index < problem.work_tiles; index += static_cast<int>(gridDim.x)) {
     const WorkTile tile(problem, index);
     const int group = problem.filter_blocks_per_group.quotient_of_any(tile.filter_block);
-    for (int depth_tap = 0; depth_tap < problem.depth_taps; ++depth_tap) {
-      const int depth =
-          tile.depth * problem.stride_depth - problem.pad_depth + depth_tap * problem.dilation_depth;
-      for (int chunk = 0; chunk < problem.channel_chunks; ++chunk) {
-        mbarrier_wait(&state.pixels_empty[pipeline.stage], pipeline.phase ^ 1);
-        if (elect_one()) {
-          TmaMbarrier* const full = &state.pixels_full[pipeline.stage];
-          mbarrier_arrive_expect_tx(full, problem.loaded_bytes);
-          unsigned char* const to =
-              shared_memory_at(problem.shared.pixels) + pipeline.stage * problem.pixel_stage_bytes;
-          for (int phase = 0; phase < problem.stride_phases; ++phase) {
-            tma_load_tensor(
-                to + phase * problem.phase_bytes, problem.x_map,
-                {group * problem.channels_per_group + chunk * problem.chunk_channels,
-                 tile.column * problem.stride_width - problem.pad_width + problem.phase_columns[phase],
-                 tile.row * problem.stride_height - problem.pad_height + problem.phase_rows[phase], depth,
-                 tile.image},
-                full);
-          }
+    int depth_tap = 0, channel_chunk = share.first_chunk;
+    if constexpr (kSplitsK) {
+      depth_tap = channel_chunk / problem.channel_chunks, channel_chunk %= problem.channel_chunks;
+    }
+    for (int chunk = 0; chunk < share.chunks; ++chunk) {
+      mbarrier_wait(&state.pixels_empty[pipeline.stage], pipeline.phase ^ 1);
+      if (elect_one()) {
+        TmaMbarrier* const full = &state.pixels_full[pipeline.stage];
+        mbarrier_arrive_expect_tx(full, problem.loaded_bytes);
+        const int depth =
+            tile.depth * problem.stride_depth - problem.pad_depth + depth_tap * problem.dilation_depth;
+        unsigned char* const to =
+            shared_memory_at(problem.shared.pixels) + pipeline.stage * problem.pixel_stage_bytes;
+        for (int phase = 0; phase < problem.stride_phases; ++phase) {
+          tma_load_tensor(
+              to + phase * problem.phase_bytes, problem.x_map,
+              {group * problem.channels_per_group + channel_chunk * problem.chunk_channels,
+               tile.column * problem.stride_width - problem.pad_width + problem.phase_columns[phase],
+               tile.row * problem.stride_height - problem.pad_height + problem.phase_rows[phase], depth,
+               tile.image},
+              full);
         }
-        pipeline.advance(problem.pixel_stages);
       }
+      pipeline.advance(problem.pixel_stages);
+      if (++channel_chunk == problem.channel_chunks) channel_chunk = 0, ++depth_tap;
     }
   }
 }
 
 // Producer warp: loads the weights of the block's work tiles, once if they stay in shared memory.
-template <typename Element>
-__device__ inline void load_weights(const Arguments<Element>& problem) {
+template <typename Element, bool kSplitsK>
+__device__ inline void load_weights(const Arguments<Element>& problem,
+                                    const Share<Element, kSplitsK>& share) {
   BlockState& state = block_state(problem);
   DynamicPipelineState pipeline;
-  const int units = problem.depth_taps * problem.channel_chunks * problem.taps;
-  for (int index = static_cast<int>(blockIdx.x); index < problem.work_tiles;
-       index += static_cast<int>(gridDim.x)) {
+  const int units_of_all = problem.depth_taps * problem.channel_chunks * problem.taps;
+  for (int index = share.first_index; index < problem.work_tiles; index += static_cast<int>(gridDim.x)) {
     const int filter_block = index - problem.filter_blocks.quotient_of_any(index) *
                                          static_cast<int>(problem.filter_blocks.divisor);
     const unsigned char* from =
-        problem.prepared_weights + static_cast<long long>(filter_block) * units * problem.weight_stage_bytes;
-    for (int unit = 0; unit < units; ++unit) {
+        problem.prepared_weights +
+        (static_cast<long long>(filter_block) * units_of_all + share.first_chunk * problem.taps) *
+            problem.weight_stage_bytes;
+    for (int unit = 0; unit < share.chunks * problem.taps; ++unit) {
       mbarrier_wait(&state.weights_empty[pipeline.stage], pipeline.phase ^ 1);
       if (elect_one()) {
         TmaMbarrier* const full = &state.weights_full[pipeline.stage];
@@ -317,16 +344,15 @@ __device__ inline void load_weights(const Arguments<Element>& problem) {
   }
 }
 
-// Main loop of a consumer warpgroup: accumulates a work tile onto the accumulators. `weights_offset` selects
-// the warpgroup's filters in a weight stage. Returns the last pixel stage, which is not released.
+// Main loop of a consumer warpgroup: accumulates `chunks` K chunks of a work tile onto the accumulators.
+// `weights_offset` selects the warpgroup's filters in a weight stage. Returns the last pixel stage, which is not released.
 // kRowWgmmas: wgmmas along K of a row, of which the rest is zero.
 template <int kRowWgmmas, typename Element, int kAccumulatorTiles>
-__device__ inline int mainloop(const Arguments<Element>& problem, BlockState& state, int weights_offset,
-                               DynamicPipelineState& pixels, DynamicPipelineState& weights,
+__device__ inline int mainloop(const Arguments<Element>& problem, BlockState& state, int chunks,
+                               int weights_offset, DynamicPipelineState& pixels, DynamicPipelineState& weights,
                                typename Operand<Element>::Accumulator (&accumulators)[kAccumulatorTiles][4]) {
   // Stages that the wgmma group before the last one reads; -1 for none.
   int previous_weights = -1, previous_pixels = -1;
-  const int chunks = problem.depth_taps * problem.channel_chunks;
   wgmma_fence_operand(accumulators);
   int chunk = 0;
   do {
@@ -427,6 +453,15 @@ __device__ inline void set_to_initial(const ThreadFilters<Element>& filters,
   for (int t = 0; t < kAccumulatorTiles; ++t) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) accumulators[t][i] = filters.initial[i / 2];
+  }
+}
+
+template <typename Accumulator, int kAccumulatorTiles>
+__device__ inline void set_to_zero(Accumulator (&accumulators)[kAccumulatorTiles][4]) {
+#pragma unroll
+  for (auto& values : accumulators) {
+#pragma unroll
+    for (Accumulator& value : values) value = 0;
   }
 }
 
@@ -698,17 +733,88 @@ struct WarpgroupResults {
   }
 };
 
+// An accumulator tile of a cluster's work tile is of the block that adds and stores it.
+template <typename Element, int kAccumulatorTiles>
+__device__ inline bool is_of_block(const Arguments<Element>& problem, int tile, int rank) {
+  return tile * problem.splits / kAccumulatorTiles == rank;
+}
+
+// Adds the accumulators of the cluster's blocks, each of which has multiplied other K chunks. A block then has
+// the sums of its accumulator tiles, and in the others its part of them.
+template <typename Element, typename Accumulator, int kAccumulatorTiles>
+__device__ inline void add_parts(const Arguments<Element>& problem, BlockState& state,
+                                 Accumulator (&accumulators)[kAccumulatorTiles][4]) {
+  cluster_wait();
+  const int rank = cluster_rank(), block_tiles = kAccumulatorTiles / problem.splits;
+  Accumulator(*const parts)[128][4] = reinterpret_cast<Accumulator(*)[128][4]>(shared_memory_at(problem.shared.parts));
+  // Each block begins with another one, so that no two write to the same block at once.
+#pragma unroll 1
+  for (int distance = 1; distance < problem.splits; ++distance) {
+    const int to = (rank + distance) % problem.splits;
+#pragma unroll
+    for (int t = 0; t < kAccumulatorTiles; ++t) {
+      if (!is_of_block<Element, kAccumulatorTiles>(problem, t, to)) continue;
+      unsigned words[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) words[i] = bits_of(accumulators[t][i]);
+      store_to_block(to, parts[(distance - 1) * block_tiles + t - to * block_tiles][warpgroup_thread()], words,
+                     &state.parts_full);
+    }
+  }
+  mbarrier_wait(&state.parts_full, 0);
+#pragma unroll
+  for (int t = 0; t < kAccumulatorTiles; ++t) {
+    if (!is_of_block<Element, kAccumulatorTiles>(problem, t, rank)) continue;
+#pragma unroll 1
+    for (int part = t - rank * block_tiles; part < kAccumulatorTiles - block_tiles; part += block_tiles) {
+      const Accumulator(&values)[4] = parts[part][warpgroup_thread()];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) accumulators[t][i] += values[i];
+    }
+  }
+}
+
+// Stores the results at the positions of the block's accumulator tiles from the staged tile. A thread takes
+// 16 bytes of a position at a time.
+template <typename Element, int kAccumulatorTiles>
+__device__ inline void store_rows(const Arguments<Element>& problem, const WarpgroupResults<Element>& results,
+                                  const unsigned char* staged) {
+  constexpr int kUnitElements = 16 / static_cast<int>(sizeof(Element)), kUnits = kWgmmaM / kUnitElements;
+  constexpr int kChunkUnits = kUnits / kResultChunks<Element>;
+  const short* const result_rows = shared_memory_at(problem.shared.result_rows);
+  const int positions = kAccumulatorTiles * kAccumulatorTileColumns / problem.splits;
+  const int first_position = cluster_rank() * positions;
+  for (int i = warpgroup_thread(); i < positions * kUnits; i += 128) {
+    const int unit = i % kUnits, row = result_rows[first_position + i / kUnits];
+    if (row == kNoOutput || unit * kUnitElements >= results.filters_left) continue;
+    const int row_of_tile = static_cast<int>(problem.tile_columns_divisor.quotient(row));
+    const int image_of_tile = static_cast<int>(problem.tile_rows_divisor.quotient(row_of_tile));
+    const int column = results.at.column + row - row_of_tile * problem.tile_columns;
+    const int output_row = results.at.row + row_of_tile - image_of_tile * problem.tile_rows;
+    const int image = results.at.image + image_of_tile;
+    if (column >= problem.y_columns || output_row >= problem.y_rows || image >= problem.y_images) continue;
+    const long long depth = static_cast<long long>(image) * problem.output_depth.divisor + results.at.depth;
+    const long long position = (depth * problem.y_rows + output_row) * problem.y_columns + column;
+    const int in_chunk = unit % kChunkUnits;
+    const unsigned from = kIsCode<Element> ? swizzled_short(row, in_chunk) : swizzled(row, in_chunk);
+    *reinterpret_cast<uint4*>(problem.y + position * problem.y_channels + results.at.channel +
+                              unit * kUnitElements) =
+        *reinterpret_cast<const uint4*>(staged + unit / kChunkUnits * problem.result_chunk_bytes + from);
+  }
+}
+
 // Consumer warpgroup: computes work tiles and stores their results. Warpgroups that share pixels compute
 // every work tile together; others take turns.
-template <typename Element, int kAccumulatorTiles, bool kSharesPixels>
-__device__ inline void consume_tiles(const Arguments<Element>& problem, int warpgroup) {
+template <typename Element, int kAccumulatorTiles, bool kSharesPixels, bool kSplitsK>
+__device__ inline void consume_tiles(const Arguments<Element>& problem, const Share<Element, kSplitsK>& share,
+                                     int warpgroup) {
   BlockState& state = block_state(problem);
   DynamicPipelineState pixels, weights;
   // Kernels for 16-bit data have one result chunk, so the loop over result chunks runs once.
   constexpr bool kHasOneChunk = kResultChunks<Element> == 1;
   const int staged_chunks = kHasOneChunk ? 1 : problem.staged_chunks;
   const int chunk_of_warp = warpgroup_thread() / 32 * kResultChunks<Element> / 4;
-  const int chunks = problem.depth_taps * problem.channel_chunks, units = chunks * problem.taps;
+  const int chunks = share.chunks, units = chunks * problem.taps;
   const auto skip_a_tile = [&] {
     skip(pixels, chunks, problem.pixel_stages);
     if (!problem.keeps_weights) skip(weights, units, problem.weight_stages);
@@ -737,7 +843,7 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
   unsigned turn_phase = 0;
   DynamicPipelineState staging;
   const int first_index =
-      static_cast<int>(blockIdx.x) + (kSharesPixels ? 0 : warpgroup * static_cast<int>(gridDim.x));
+      share.first_index + (kSharesPixels ? 0 : warpgroup * static_cast<int>(gridDim.x));
   const bool loads_residual = is_first_thread && problem.z != nullptr;
   if (loads_residual && problem.staged_tiles > 1 && first_index < problem.work_tiles) {
     load_residual(first_index, 0);
@@ -760,12 +866,15 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
     }
     typename Operand<Element>::Accumulator accumulators[kAccumulatorTiles][4];
     set_to_initial(filters, accumulators);
+    // One block of a cluster adds the bias.
+    if (kSplitsK && share.first_chunk > 0) set_to_zero(accumulators);
     const int weights_offset = kSharesPixels ? warpgroup * kFilterBlockBytes : 0;
     const int last_stage = problem.row_wgmmas == 1
-                               ? mainloop<1>(problem, state, weights_offset, pixels, weights, accumulators)
+                               ? mainloop<1>(problem, state, chunks, weights_offset, pixels, weights, accumulators)
                            : problem.row_wgmmas == 2
-                               ? mainloop<2>(problem, state, weights_offset, pixels, weights, accumulators)
-                               : mainloop<4>(problem, state, weights_offset, pixels, weights, accumulators);
+                               ? mainloop<2>(problem, state, chunks, weights_offset, pixels, weights, accumulators)
+                               : mainloop<4>(problem, state, chunks, weights_offset, pixels, weights, accumulators);
+    if constexpr (kSplitsK) add_parts(problem, state, accumulators);
     if (problem.takes_turns) mbarrier_arrive(&state.mainloop_turn[warpgroup ^ 1]);
     if (!kSharesPixels) skip_a_tile();
     if (problem.stages_in_place) {
@@ -839,7 +948,9 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
       }
       fence_proxy_async();
       sync_warpgroup(warpgroup);
-      if (is_first_thread) {
+      if constexpr (kSplitsK) {
+        store_rows<Element, kAccumulatorTiles>(problem, results, staged);
+      } else if (is_first_thread) {
         for (int chunk = first; chunk < min(first + staged_chunks, results.chunks); ++chunk) {
           tma_store_tensor(staged + (chunk - first) * problem.result_chunk_bytes, problem.y_map,
                            results.at_chunk(chunk));
@@ -857,8 +968,8 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, int warp
 }
 
 // The implicit GEMM: persistent blocks compute work tiles. `prepare` has written the weights.
-template <typename Element, int kAccumulatorTiles, bool kSharesPixels>
-__global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Arguments<Element> problem) {
+template <typename Element, int kAccumulatorTiles, bool kSharesPixels, bool kSplitsK>
+__global__ void __launch_bounds__(kThreads, kSplitsK ? 2 : 1) kernel(const __grid_constant__ Arguments<Element> problem) {
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #error "channels_last has code for compute capability 9.0 alone: compile it for sm_90a"
 #else
@@ -879,6 +990,11 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Ar
         tma_mbarrier_init(&state.residual_full[i][tile]);
       }
       mbarrier_init(&state.mainloop_turn[i], kConsumerThreads / 2);
+    }
+    if constexpr (kSplitsK) {
+      tma_mbarrier_init(&state.parts_full);
+      mbarrier_arrive_expect_tx(&state.parts_full,
+                                (kAccumulatorTiles - kAccumulatorTiles / problem.splits) * kPartBytes);
     }
   }
   // A tap of the last positions reads beyond a loaded box: zeros, where the box ends with an output's
@@ -909,16 +1025,20 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Ar
   }
   fence_proxy_async();
   __syncthreads();
+  if constexpr (kSplitsK) cluster_arrive();
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
+  const Share<Element, kSplitsK> share(problem);
   const int warp = __shfl_sync(~0u, thread / 32, 0);
   if (warp < kPixelWarp) {
-    consume_tiles<Element, kAccumulatorTiles, kSharesPixels>(problem, warpgroup_index());
+    consume_tiles<Element, kAccumulatorTiles, kSharesPixels>(problem, share, warpgroup_index());
   } else if (warp == kPixelWarp) {
-    load_pixels(problem);
+    load_pixels(problem, share);
   } else {
-    load_weights(problem);
+    load_weights(problem, share);
   }
+  // The first warpgroup has waited.
+  if (kSplitsK && warp >= kPixelWarp / kConsumerWarpgroups) cluster_wait();
 #endif
 }
 

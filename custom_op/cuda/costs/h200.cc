@@ -8,7 +8,7 @@ namespace convswap {
 extern const FittedCosts kH200{
     .card = "NVIDIA H200",
     .date = "2026-11-30",
-    .commit = "18e4b069",
+    .commit = "a8c809a3",
     .driver = "580.159.04",
     .compute_capability = 90,
     .memory_bandwidth = 4.814e+12,
@@ -22,17 +22,20 @@ extern const FittedCosts kH200{
             .cycle = 0.505,  // ns
         },
         .channels_last = {
-            .launch = 195.9,  // ns
-            .memory = 4012,  // GB/s
-            .cache = 1.15e+04,  // GB/s
-            .exposed = 0.7461,
-            .column = 1.113,  // ns
-            .unit = 17.27,  // ns
-            .tile = 370.5,  // ns
-            .result = 5.333,  // ns
-            .activation = 0.1416,  // ns
-            .activation_overhead = 7.701,
-            .begin = 3142,  // ns
+            .launch = 119.7,  // ns
+            .memory = 3085,  // GB/s
+            .cache = 1.18e+04,  // GB/s
+            .exposed = 0.62,
+            .column = 1.17,  // ns
+            .unit = 8.944,  // ns
+            .chunk = 16.01,  // ns
+            .block = 9.326,  // ns
+            .exchange = 1314,  // ns
+            .tile = 436.6,  // ns
+            .result = 2.126,  // ns
+            .activation = 0.1238,  // ns
+            .activation_overhead = 15.29,
+            .begin = 2484,  // ns
         },
         .channels_last_depthwise = {
             .launch = 1330,  // ns

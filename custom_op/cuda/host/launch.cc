@@ -71,16 +71,26 @@ Start earliest_start(const void* kernel) {
 }
 
 void enqueue(const Launch& launch, void* stream, void** arguments) {
-  CUlaunchAttribute early{};
-  early.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-  early.value.programmaticStreamSerializationAllowed = 1;
+  CUlaunchAttribute attributes[2] = {};
+  unsigned count = 0;
+  if (launch.start == Start::early) {
+    CUlaunchAttribute& early = attributes[count++];
+    early.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    early.value.programmaticStreamSerializationAllowed = 1;
+  }
+  if (launch.cluster_blocks > 1) {
+    CUlaunchAttribute& cluster = attributes[count++];
+    cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    cluster.value.clusterDim.x = launch.cluster_blocks;
+    cluster.value.clusterDim.y = cluster.value.clusterDim.z = 1;
+  }
   CUlaunchConfig config{};
   config.gridDimX = launch.grid.x, config.gridDimY = launch.grid.y, config.gridDimZ = launch.grid.z;
   config.blockDimX = launch.block.x, config.blockDimY = launch.block.y, config.blockDimZ = launch.block.z;
   config.sharedMemBytes = static_cast<unsigned>(launch.shared_bytes);
   config.hStream = static_cast<CUstream>(stream);
-  config.attrs = &early;
-  config.numAttrs = launch.start == Start::early ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = count;
   CONVSWAP_CHECK_DRIVER(driver().cuLaunchKernelEx(&config, function_of(launch.kernel), arguments, nullptr));
 }
 

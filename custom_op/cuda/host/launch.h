@@ -47,6 +47,7 @@ struct Launch {
   Dim3 grid, block;
   std::size_t shared_bytes = 0;  // dynamic shared memory
   Start start = Start::in_turn;
+  unsigned cluster_blocks = 1;  // along x; see cluster.cuh
 };
 
 // Raises the kernel's limit of dynamic shared memory to the device's maximum per block; without it the limit
