@@ -7,10 +7,10 @@
 `collect` draws problems from realistic ranges, each from its number. Numbers from NHWC_FROM on have channels
 last in x, y or both; `fit` needs some of them (`--problems 4000:4200`) for channels_last,
 channels_last_depthwise, channels_last_mma and layout, and for channels_last some from SMALL_FROM on, of few
-small images. Numbers from PLAIN_FROM on are Convs alone, on which the default provider is timed too. Numbers from SUITES_FROM on are layers of the suites of `convswap bench`.
-On each problem it times every algorithm that computes the problem, or those of `--families`: the tiling that
-the algorithm would choose, and others, at most TILINGS in all. The file DATA has a line of JSON for the card,
-and one for each problem and algorithm.
+small images. Numbers from PLAIN_FROM on are Convs alone, on which the default provider is timed too. Numbers
+from SUITES_FROM on are layers of the suites of `convswap bench`. On each problem it times every algorithm
+that computes the problem, or those of `--families`: the tiling that the algorithm would choose, and others,
+at most TILINGS in all. The file DATA has a line of JSON for the card, and one for each problem and algorithm.
 
 `fit` fits the coefficients of the cost formulas (custom_op/cuda/costs) to the times by least squares, and
 writes the table of the card. The library has to be built again to use it. Every third drawn problem and the

@@ -1,17 +1,17 @@
 #pragma once
 
 // Runs CUDA kernels on the CPU, thread by thread, to test their logic without a card. Each thread of a block
-// is a fiber that runs until a barrier; blocks run one after the other. Include this header before a kernel's
-// own headers, with this folder before custom_op on the include path: it has replacements for the headers of
-// cuda/primitives/ that contain PTX.
+// is a fiber that runs until a barrier; blocks run one after the other, those of a cluster together. Include
+// this header before a kernel's own headers, with this folder before custom_op on the include path: it has
+// replacements for the headers of cuda/primitives/ that contain PTX.
 //
 // `convswap lab` checks users' kernels with it if there is no card.
 //
 // Detected: wrong results, reads of uninitialised shared memory (filled with NaN or with ordinary numbers),
 // writes beyond a block's shared memory, barriers that not all threads reach, asynchronous copies that are
-// read before they are waited for, a warpgroup that relies on another one to keep up with it. Not detected:
-// races, since a thread runs alone until its next barrier, and missing fences. Those need compute-sanitizer
-// and a card.
+// read before they are waited for, a warpgroup or a block of a cluster that relies on others to keep up with
+// it. Not detected: races, since a thread runs alone until its next barrier, and missing fences. Those need
+// compute-sanitizer and a card.
 
 #include <setjmp.h>
 #include <ucontext.h>
@@ -23,6 +23,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <vector>
 
 // CUDA's built-in types.
@@ -65,7 +66,9 @@ inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z,
 namespace emulation {
 
 constexpr size_t kStackBytes = 1 << 17;
-constexpr size_t kSharedBytes = 1 << 18;
+constexpr size_t kSharedBytes = 1 << 18;  // of a block
+constexpr int kMaxClusterBlocks = 8;
+constexpr int kMaxFibers = kMaxClusterBlocks * 1024;
 // Initial contents of shared memory. The first is NaN as float32, as two float16 and as two bfloat16. A
 // kernel may take another path for NaN and thus hide an out-of-bounds read, so every second problem starts
 // with ordinary numbers.
@@ -75,8 +78,8 @@ constexpr unsigned kGuardWord = 0xdeadbeefu;  // contents beyond a block's share
 
 struct Fiber {
   ucontext_t start;
-  jmp_buf resume_point;  // valid once the fiber has begun
-  std::vector<char> stack;
+  jmp_buf resume_point;           // valid once the fiber has begun
+  std::unique_ptr<char[]> stack;  // not initialised: most of it is never used
   uint3 thread;
   bool has_begun, done;
 };
@@ -93,7 +96,8 @@ struct Warp {
   unsigned a[32][4], b[32][2];
 };
 
-inline std::vector<Fiber> fibers;
+inline std::vector<Fiber> fibers;  // of the blocks that run together, each with block_fibers
+inline int block_fibers = 1;
 inline int current;  // index of the running fiber
 inline jmp_buf scheduler;
 inline std::vector<Warp> warps;
@@ -105,14 +109,25 @@ struct Warpgroup {
   bool predicate = true, result = true;
 };
 inline std::vector<Warpgroup> warpgroups;
-inline Barrier block_barrier;
-inline bool block_predicate, block_result;
+
+// A numbered barrier (bar.sync, bar.red.and).
+struct NamedBarrier {
+  Barrier barrier;
+  bool predicate = true, result = true;
+};
+
+struct Block {
+  uint3 index;
+  NamedBarrier barriers[17];  // the last is that of __syncthreads
+};
+inline std::vector<Block> blocks;           // that run together
+inline int cluster_arrived;                 // fibers
 inline unsigned initial_shared = kNanWord;  // initial contents of shared memory
 inline bool runs_backwards;                 // the threads of a block run in descending order
-inline int slow_warpgroup = -1;             // runs only while the block's other threads wait; -1 for none
+inline int slow_warpgroup = -1;             // runs only while the other threads wait; -1 for none
+inline int slow_rank = -1;                  // the same for a block of a cluster
 inline bool made_progress;                  // a thread passed a barrier or ended in this round
 inline dim3 block_size, grid_size;
-inline uint3 block_index;
 inline std::function<void()> thread_body;
 inline std::vector<std::function<void()>> block_end_checks;  // run after each block
 
@@ -132,6 +147,8 @@ inline void resume() {
 }
 
 inline int lane() { return current % 32; }
+inline int rank() { return current / block_fibers; }  // of the block in the cluster
+inline Block& block() { return blocks[rank()]; }
 inline Warp& warp() { return warps[current / 32]; }
 
 inline void arrive_and_wait(Barrier& barrier, int threads) {
@@ -160,15 +177,8 @@ inline bool sync_warpgroup_all(bool predicate) {
   return warpgroup.result;
 }
 
-// A numbered barrier (bar.sync, bar.red.and).
-struct NamedBarrier {
-  Barrier barrier;
-  bool predicate = true, result = true;
-};
-inline NamedBarrier named_barriers[16];
-
 inline bool sync_named_barrier(int number, int threads, bool predicate) {
-  NamedBarrier& named = named_barriers[number];
+  NamedBarrier& named = block().barriers[number];
   named.predicate = named.predicate && predicate;
   if (named.barrier.arrived + 1 == threads) {
     named.result = named.predicate;
@@ -180,14 +190,16 @@ inline bool sync_named_barrier(int number, int threads, bool predicate) {
 
 inline int block_threads() { return static_cast<int>(block_size.x * block_size.y * block_size.z); }
 
-inline bool sync_block(bool predicate) {
-  block_predicate = block_predicate && predicate;
-  if (block_barrier.arrived + 1 == block_threads()) {
-    block_result = block_predicate;
-    block_predicate = true;
-  }
-  arrive_and_wait(block_barrier, block_threads());
-  return block_result;
+inline bool sync_block(bool predicate) { return sync_named_barrier(16, block_threads(), predicate); }
+
+// The cluster's barrier, at which every thread arrives once.
+inline void arrive_at_cluster() {
+  ++cluster_arrived;
+  made_progress = true;
+}
+inline void wait_for_cluster() {
+  while (cluster_arrived < block_threads() * static_cast<int>(blocks.size())) yield();
+  made_progress = true;
 }
 
 // Reduces a value over the lanes of the warp.
@@ -203,7 +215,7 @@ unsigned reduce_warp(unsigned value, Combine combine) {
 }
 
 [[noreturn]] inline void fail(const char* message) {
-  std::printf("%s in block (%u, %u)\n", message, block_index.x, block_index.y);
+  std::printf("%s in block (%u, %u)\n", message, block().index.x, block().index.y);
   std::fflush(stdout);
   std::_Exit(1);  // not exit(): destructors of globals would free the stack in use
 }
@@ -223,37 +235,42 @@ inline void enter_thread() {
   yield();
 }
 
-// Runs `thread_body` in every thread of one block.
-EMULATION_HOT inline void run_block(unsigned char* shared, size_t shared_bytes) {
-  const int threads = block_threads();
-  for (size_t i = 0; i < kSharedBytes; i += 4) {
-    std::memcpy(shared + i, i < shared_bytes ? &initial_shared : &kGuardWord, 4);
+// Runs `thread_body` in every thread of `blocks`, whose shared memories follow each other.
+EMULATION_HOT inline void run_blocks(unsigned char* shared, size_t shared_bytes) {
+  const int threads = block_threads(), cluster = static_cast<int>(blocks.size());
+  for (size_t i = 0; i < cluster * kSharedBytes; i += 4) {
+    std::memcpy(shared + i, i % kSharedBytes < shared_bytes ? &initial_shared : &kGuardWord, 4);
   }
-  warps.assign((threads + 31) / 32, {});
-  warpgroups.assign((threads + 127) / 128, {});
-  block_barrier = {};
-  std::fill(std::begin(named_barriers), std::end(named_barriers), NamedBarrier());
-  block_predicate = true;
-  if (fibers.size() < static_cast<size_t>(threads)) fibers.resize(threads);
-  for (int i = 0; i < threads; ++i) {
+  // A warp and a warpgroup are of one block.
+  block_fibers = cluster > 1 ? (threads + 127) / 128 * 128 : threads;
+  const int count = cluster * block_fibers;
+  warps.assign((count + 31) / 32, {});
+  warpgroups.assign((count + 127) / 128, {});
+  cluster_arrived = 0;
+  if (fibers.size() < static_cast<size_t>(count)) fibers.resize(count);
+  int running = 0;
+  for (int i = 0; i < count; ++i) {
     Fiber& fiber = fibers[i];
-    fiber.stack.resize(kStackBytes);
-    const auto number = static_cast<unsigned>(i);
+    const auto number = static_cast<unsigned>(i % block_fibers);
     fiber.thread = {number % block_size.x, number / block_size.x % block_size.y,
                     number / (block_size.x * block_size.y)};
-    fiber.has_begun = fiber.done = false;
+    fiber.has_begun = false;
+    fiber.done = static_cast<int>(number) >= threads;
+    if (fiber.done) continue;
+    ++running;
+    if (!fiber.stack) fiber.stack.reset(new char[kStackBytes]);
     getcontext(&fiber.start);
-    fiber.start.uc_stack.ss_sp = fiber.stack.data();
-    fiber.start.uc_stack.ss_size = fiber.stack.size();
+    fiber.start.uc_stack.ss_sp = fiber.stack.get();
+    fiber.start.uc_stack.ss_size = kStackBytes;
     fiber.start.uc_link = nullptr;
     makecontext(&fiber.start, enter_thread, 0);
   }
-  int running = threads;
-  // Resumes the threads of the slow warpgroup, or all others.
+  // Resumes the threads of the slow warpgroup and block, or all others.
   const auto resume_threads = [&](bool are_slow) {
-    for (int i = 0; i < threads; ++i) {
-      current = runs_backwards ? threads - 1 - i : i;
-      if (fibers[current].done || (current / 128 == slow_warpgroup) != are_slow) continue;
+    for (int i = 0; i < count; ++i) {
+      current = runs_backwards ? count - 1 - i : i;
+      const bool is_slow = current % block_fibers / 128 == slow_warpgroup || rank() == slow_rank;
+      if (fibers[current].done || is_slow != are_slow) continue;
       resume();
       running -= fibers[current].done;
     }
@@ -266,22 +283,27 @@ EMULATION_HOT inline void run_block(unsigned char* shared, size_t shared_bytes) 
   }
   for (const auto& check : block_end_checks) check();
   const size_t guard_bytes = kSharedBytes - shared_bytes;
-  if (guard_bytes > 0 &&
-      (std::memcmp(shared + shared_bytes, &kGuardWord, 4) != 0 ||
-       std::memcmp(shared + shared_bytes, shared + shared_bytes + 4, guard_bytes - 4) != 0)) {
-    fail("a write beyond shared memory");
+  for (int i = 0; guard_bytes > 0 && i < cluster; ++i, shared += kSharedBytes) {
+    if (std::memcmp(shared + shared_bytes, &kGuardWord, 4) != 0 ||
+        std::memcmp(shared + shared_bytes, shared + shared_bytes + 4, guard_bytes - 4) != 0) {
+      fail("a write beyond shared memory");
+    }
   }
 }
 
-// Runs `body` in every thread of every block of a grid.
+// Runs `body` in every thread of every block of a grid, in clusters of `cluster` blocks along x.
 inline void run_grid(dim3 grid, dim3 block, unsigned char* shared, size_t shared_bytes,
-                     std::function<void()> body) {
+                     std::function<void()> body, unsigned cluster = 1) {
   grid_size = grid;
   block_size = block;
   thread_body = std::move(body);
-  for (block_index.z = 0; block_index.z < grid.z; ++block_index.z) {
-    for (block_index.y = 0; block_index.y < grid.y; ++block_index.y) {
-      for (block_index.x = 0; block_index.x < grid.x; ++block_index.x) run_block(shared, shared_bytes);
+  for (unsigned z = 0; z < grid.z; ++z) {
+    for (unsigned y = 0; y < grid.y; ++y) {
+      for (unsigned x = 0; x < grid.x; x += cluster) {
+        blocks.assign(cluster, {});
+        for (unsigned rank = 0; rank < cluster; ++rank) blocks[rank].index = {x + rank, y, z};
+        run_blocks(shared, shared_bytes);
+      }
     }
   }
 }
@@ -300,7 +322,7 @@ inline void run_grid(dim3 grid, dim3 block, unsigned char* shared, size_t shared
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define threadIdx (emulation::fibers[emulation::current].thread)
-#define blockIdx emulation::block_index
+#define blockIdx (emulation::block().index)
 #define blockDim emulation::block_size
 #define gridDim emulation::grid_size
 

@@ -1,5 +1,6 @@
 // Kernels with one fault each, and a correct one: `faults NAME` runs one, to test what the emulation reports.
 
+#include "cuda/primitives/cluster.cuh"
 #include "cuda/primitives/cp_async.cuh"
 #include "cuda/primitives/shared_memory.cuh"
 #include "cuda/primitives/tma.cuh"
@@ -9,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 64;
 constexpr int kWords = 64;
-alignas(16) unsigned char shared[emulation::kSharedBytes];
+alignas(16) unsigned char shared[2 * emulation::kSharedBytes];
 alignas(16) unsigned input[kWords + 4];
 alignas(16) unsigned output[kThreads];
 
@@ -63,6 +64,16 @@ void tma_load_misaligned() { tma_load(input + 1); }
 
 void end_without_waiting_for_load() { tma_load(input); }
 
+// The first block of a cluster writes to the second one, which has not begun.
+void store_too_early() {
+  convswap::TmaMbarrier* const barrier = reinterpret_cast<convswap::TmaMbarrier*>(shared);
+  if (threadIdx.x != 0) return;
+  if (convswap::cluster_rank() == 0) {
+    return convswap::store_to_block(1, shared + 16, {1, 2, 3, 4}, barrier);
+  }
+  convswap::tma_mbarrier_init(barrier);
+}
+
 // Thread 1 overwrites the source of thread 0's TMA store, which may still be reading it.
 void change_source() {
   unsigned* const words = reinterpret_cast<unsigned*>(shared);
@@ -90,11 +101,13 @@ int main(int count, char** arguments) {
       {"missing wait", end_without_waiting_for_store},
       {"misaligned TMA load", tma_load_misaligned},
       {"missing wait for loads", end_without_waiting_for_load},
+      {"missing wait for a cluster", store_too_early},
   };
   for (unsigned i = 0; i < kWords; ++i) input[i] = 100 + i;
   for (const auto& [name, kernel] : kernels) {
     if (count != 2 || std::strcmp(arguments[1], name) != 0) continue;
-    emulation::run_grid(dim3(2), dim3(kThreads), shared, kWords * sizeof(unsigned), kernel);
+    emulation::run_grid(dim3(2), dim3(kThreads), shared, kWords * sizeof(unsigned), kernel,
+                        kernel == store_too_early ? 2 : 1);
     for (int i = 0; i < kThreads; ++i) std::printf("%u ", output[i]);
     return 0;
   }

@@ -15,9 +15,10 @@
 
 namespace convswap {
 
-// The shared memory that the family's kernels declare as extern.
+// The shared memory that the family's kernels declare as extern, of each block of a cluster.
 namespace KERNEL_FAMILY {
-alignas(1024) SHARED_ELEMENT shared[emulation::kSharedBytes / sizeof(SHARED_ELEMENT)];
+alignas(1024)
+    SHARED_ELEMENT shared[emulation::kMaxClusterBlocks * emulation::kSharedBytes / sizeof(SHARED_ELEMENT)];
 }
 
 const EpilogueStage& cuda_epilogue_stage();

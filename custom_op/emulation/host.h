@@ -21,9 +21,10 @@ template <typename Arguments>
 void run_kernel(const Launch& launch, void** arguments, void* shared) {
   const auto entry = reinterpret_cast<void (*)(Arguments)>(const_cast<void*>(launch.kernel));
   const auto& typed_arguments = *static_cast<const Arguments*>(arguments[0]);
-  emulation::run_grid(dim3(launch.grid.x, launch.grid.y), dim3(launch.block.x, launch.block.y),
-                      static_cast<unsigned char*>(shared), launch.shared_bytes,
-                      [&] { entry(typed_arguments); });
+  emulation::run_grid(
+      dim3(launch.grid.x, launch.grid.y), dim3(launch.block.x, launch.block.y),
+      static_cast<unsigned char*>(shared), launch.shared_bytes, [&] { entry(typed_arguments); },
+      launch.cluster_blocks);
 }
 
 }  // namespace convswap

@@ -387,8 +387,15 @@ void make_channels_last(ConvProblem& p, Device& device, Random& random) {
   p.output[2] =
       (p.input[2] + p.pad_begin[2] + p.pad_end[2] - (p.filter[2] - 1) * p.dilation[2] - 1) / p.stride[2] + 1;
   p.result = p.output;
-  device.multiprocessors = static_cast<int>(between(random, 1, 6));
   device.shared_memory_per_block = 227 * 1024;
+  device.shared_memory_per_multiprocessor = 228 * 1024;
+  device.multiprocessors = static_cast<int>(between(random, 1, 6));
+  // Many channels and a small grid, whose K chunks may be split.
+  if (one_in(random, 4)) {
+    device.multiprocessors = 132;
+    p.batch = between(random, 1, 2);
+    if (p.group == 1) p.in_channels = round_up(between(random, 60, 700), 16 / bytes);
+  }
 }
 
 // First seed of channels-last depthwise problems, some with a pool.
@@ -529,6 +536,8 @@ void make_derived(ConvProblem& p, Device& device, Random& random) {
     p.result = p.output;
   }
   device.shared_memory_per_block = 227 * 1024;
+  device.shared_memory_per_multiprocessor = 228 * 1024;
+  if (one_in(random, 3)) device.multiprocessors = 132;
   make_quantised(p, random);
 }
 
@@ -870,6 +879,13 @@ std::vector<Offer> offers_of(const Algorithm& algorithm, const ConvProblem& prob
   return offers;
 }
 
+// The offer of one of an algorithm's tilings.
+std::vector<Offer> drawn_offer_of(const Algorithm& algorithm, const ConvProblem& problem,
+                                  const Device& device, int seed) {
+  const std::vector<Offer> offers = offers_of(algorithm, problem, device, true);
+  return offers.empty() ? offers : std::vector{offers[seed % offers.size()]};
+}
+
 // The program's task for each problem.
 enum class Task { compute, compute_by_every_tiling, plan };
 
@@ -912,13 +928,17 @@ bool check_seed(const Algorithm& algorithm, int seed, Task task, bool prints_pla
   if (algorithm.name() == "many_channels" && seed / 2 % 2 == 1) device.compute_capability = 80;
   emulation::initial_shared = seed % 2 == 0 ? emulation::kNanWord : emulation::kNumberWord;
   emulation::slow_warpgroup = seed % 4 - 1;
+  emulation::slow_rank = seed / 4 % 3 - 1;
   if (!choose_compiled_format(problem, algorithm, device)) return true;
   for (ConvProblem& before : problem.depthwise)
     before.type = problem.type, before.precision = problem.precision;
   // The small problems of depthwise codes would all be planned alike.
   const bool every_tiling = task == Task::compute_by_every_tiling ||
                             (task == Task::compute && problem.is_quantised() && problem.is_depthwise());
-  const std::vector<Offer> offers = offers_of(algorithm, problem, device, every_tiling);
+  const bool draws_tiling = algorithm.name() == "channels_last" && device.multiprocessors == 132;
+  const std::vector<Offer> offers = draws_tiling && !every_tiling
+                                        ? drawn_offer_of(algorithm, problem, device, seed / 4)
+                                        : offers_of(algorithm, problem, device, every_tiling);
   if (task == Task::plan) {
     for (const Offer& offer : offers) {
       std::printf("%d: %s; %s\n", seed, problem.text().c_str(), offer.make()->describe().c_str());

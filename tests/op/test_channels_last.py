@@ -109,6 +109,17 @@ def test_planning_tries_few_tilings():
     assert 10 < len(_native.alternatives(problem, "channels_last", 1000, **HOPPER)) < 150
 
 
+@pytest.mark.parametrize("element_type", ["float16", "float32"])
+@pytest.mark.parametrize("channels", [512, 2048])
+def test_blocks_split_k_where_one_image_leaves_the_card_idle(channels, element_type):
+    taps, pads = (3, [1] * 4) if channels == 512 else (1, [0] * 4)
+    for images in (1, 64):
+        shapes = (images, 7, 7, channels), (512, channels, taps, taps)
+        problem = problem_of(*shapes, pads=pads, element_type=element_type)
+        (tiling, *_) = _native.alternatives(problem, "channels_last", 1, **HOPPER)
+        assert ("splits" in tiling["tiling"]) is (images == 1), tiling
+
+
 @pytest.mark.parametrize(
     ("x_shape", "w_shape", "attributes"),
     [
@@ -134,6 +145,8 @@ CASES = {
     "groups": ((2, 12, 12, 128), (256, 64, 3, 3), {"pads": [1] * 4, "group": 2}),
     "1-D": ((2, 500, 64), (64, 64, 7), {"pads": [3, 3]}),
     "3-D": ((1, 6, 9, 9, 32), (48, 32, 3, 3, 3), {"pads": [1] * 6, "strides": [2, 1, 1]}),
+    "a small grid": ((1, 7, 8, 584), (136, 584, 3, 3), {"pads": [1] * 4}),
+    "a small grid of images": ((5, 5, 4, 520), (72, 520, 1, 1), {}),
 }
 
 
@@ -177,8 +190,11 @@ def test_it_is_the_definition_with_every_epilogue(element_type, case, has_residu
         problem = _native.Problem(
             x_shape, w_shape, True, element_type, residual_shape=z.shape, **layouts, **attributes
         )
-    count = len(_native.alternatives(problem, "channels_last", 1000))
-    for tiling in sorted({0, 1, count // 2, count - 1} & set(range(count))):
+    tilings = [each["tiling"] for each in _native.alternatives(problem, "channels_last", 1000)]
+    count = len(tilings)
+    splits = (f"splits {blocks}" for blocks in (2, 4, 8))
+    split = {next((i for i, tiling in enumerate(tilings) if words in tiling), 0) for words in splits}
+    for tiling in sorted({0, 1, count // 2, count - 1, *split} & set(range(count))):
         y.poison()
         _native.conv_device(
             *arrays, y, residual=residual, algorithm="channels_last", alternative=tiling,

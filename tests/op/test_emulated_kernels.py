@@ -82,6 +82,7 @@ FIRST_SLIDING_SEED, SLIDING_SEEDS = 7_000_000, 30
 FIRST_SEPARABLE_SEED, SEPARABLE_SEEDS = 8_000_000, 30
 # Channels-last tensors.
 FIRST_CHANNELS_LAST_SEED, CHANNELS_LAST_SEEDS = 9_000_000, 40
+SPLIT_PROBLEMS, FEW_SPLIT_PROBLEMS = 8, 2
 # Depthwise convolutions of channels-last tensors, some with a pool.
 FIRST_CHANNELS_LAST_DEPTHWISE_SEED, CHANNELS_LAST_DEPTHWISE_SEEDS = 10_000_000, 60
 # NCHW inputs and NHWC outputs.
@@ -266,6 +267,28 @@ def test_channels_last_is_the_definition() -> None:
     assert count_computed(program, first, first + count) == count
 
 
+@pytest.mark.parametrize("blocks", [2, 4, 8])
+def test_blocks_of_a_cluster_that_split_k_compute_the_definition(blocks: int) -> None:
+    (program,) = build("channels_last_UInt8")
+    first = FIRST_QUANTISED_SEED
+    for _ in range(FEW_SPLIT_PROBLEMS):
+        seed = seed_of_plan(program, first, f", {blocks} of which share a tile, ")
+        assert count_computed(program, seed, seed + 1) == 1
+        first = seed + 1
+
+
+@pytest.mark.extended
+@pytest.mark.slow
+@pytest.mark.parametrize("blocks", [2, 4, 8])
+def test_blocks_of_a_cluster_that_split_k_compute_the_definition_for_every_type(blocks: int) -> None:
+    (program,) = build("channels_last")
+    first = FIRST_CHANNELS_LAST_SEED
+    for _ in range(SPLIT_PROBLEMS):
+        seed = seed_of_plan(program, first, f", {blocks} of which share a tile, ")
+        assert count_computed(program, seed, seed + 1) == 1
+        first = seed + 1
+
+
 @pytest.mark.parametrize("program", ["channels_last_UInt8", "quantised_Int8"])
 def test_kernels_for_codes_are_the_definition(program: str) -> None:
     (built,) = build(program)
@@ -426,6 +449,7 @@ def test_missing_barrier_gives_what_shared_memory_held_before(faults: Path) -> N
         ("missing wait", "a TMA store that no thread waited for"),
         ("misaligned TMA load", "a misaligned TMA load"),
         ("missing wait for loads", "a TMA load that no thread waited for"),
+        ("missing wait for a cluster", "an mbarrier that is not initialised"),
     ],
 )
 def test_fault_is_named_with_its_block(faults: Path, fault: str, words: str) -> None:

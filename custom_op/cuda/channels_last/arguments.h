@@ -36,7 +36,7 @@ constexpr int kWordCodes = 4, kUnitCodes = 16;
 constexpr int kMaxPixelStages = 8;
 constexpr int kMaxWeightStages = 24;
 constexpr int kMaxStagedTiles = 2;
-constexpr int kMaxSplits = 8;                     // blocks of a cluster
+constexpr int kMaxSplits = 8;                      // blocks of a cluster
 constexpr int kPartBytes = 128 * 4 * sizeof(int);  // of an accumulator tile
 constexpr short kNoOutput = -1;
 
@@ -105,7 +105,7 @@ struct Arguments : Tensors<Element> {
   unsigned char* prepared_weights;
 
   int work_tiles;
-  int splits;  // blocks of a cluster, which split the K chunks of a work tile
+  int splits;                 // blocks of a cluster, which split the K chunks of a work tile
   FastDivisor filter_blocks;  // of all conv groups; a block is the filters of a work tile
   FastDivisor filter_blocks_per_group;
   FastDivisor column_tiles, row_tiles, output_depth;

@@ -214,8 +214,8 @@ class Search {
     const int64_t chunks = chunks_of_block(problem_, tiling);
     const int64_t units = chunks * problem_.filter[1] * problem_.filter[2];
     const auto fits = [&](int64_t pixel_stages, int64_t weight_stages) {
-      // A cluster needs several multiprocessors at once. Those of the next kernel begin early if each has room
-      // for two blocks.
+      // A cluster needs several multiprocessors at once. Those of the next kernel begin early if each has
+      // room for two blocks.
       const int most = splits_k ? device_.shared_memory_per_multiprocessor / 2 - kReservedSharedBytes
                                 : device_.shared_memory_per_block;
       SharedLayout block(kSwizzleBytes, most);
@@ -248,8 +248,7 @@ class Search {
     const bool could_keep = has_one_block && units <= kMaxWeightStages;
     // Two staged tiles hide the load of the residual where the main loop is too short for that, if they leave
     // room for three stages of pixels and for weights that stay.
-    tiling.stages_in_place =
-        !tiling.instance.shares_pixels && !splits_k && !problem_.epilogue.has_residual;
+    tiling.stages_in_place = !tiling.instance.shares_pixels && !splits_k && !problem_.epilogue.has_residual;
     tiling.staged_tiles = problem_.epilogue.has_residual && units <= kShortUnits ? kMaxStagedTiles : 1;
     if (!fits(std::min<int64_t>(max_pixels, kMinPixelStages + 1), could_keep ? units : kMinWeightStages)) {
       tiling.staged_tiles = 1;
@@ -273,7 +272,8 @@ class Search {
     for (bool grows = true; grows;) {
       grows = pixels < max_pixels && fits(pixels + 1, weights);
       if (grows) ++pixels;
-      if (!tiling.keeps_weights && weights < max_weights && fits(pixels, weights + 1)) ++weights, grows = true;
+      if (!tiling.keeps_weights && weights < max_weights && fits(pixels, weights + 1))
+        ++weights, grows = true;
     }
     return fits(pixels, weights);
   }

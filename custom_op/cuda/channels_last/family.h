@@ -32,11 +32,10 @@ struct Instance {
 
 // Splits K where a grid is small; tiles are small there, too.
 inline constexpr Instance kSplitInstance = {8, false, true};
-inline constexpr Instance kInstances[] = {{8, false},  {15, false}, {20, false}, {24, false}, {26, false},
-                                          {28, false}, {29, false}, {30, false}, {32, false}, {8, true},
-                                          {15, true},  {16, true},  {20, true},  {24, true},  {26, true},
-                                          {27, true},  {28, true},  {29, true},  {30, true},  {32, true},
-                                          kSplitInstance};
+inline constexpr Instance kInstances[] = {
+    {8, false},  {15, false}, {20, false}, {24, false}, {26, false}, {28, false}, {29, false},
+    {30, false}, {32, false}, {8, true},   {15, true},  {16, true},  {20, true},  {24, true},
+    {26, true},  {27, true},  {28, true},  {29, true},  {30, true},  {32, true},  kSplitInstance};
 
 struct Tiling {
   Instance instance{};
@@ -70,8 +69,7 @@ struct Tiling {
 
   std::string key() const {
     return joined(instance.accumulator_tiles, ", ", instance.shares_pixels ? "true" : "false", " images ",
-                  images, " rows ", rows, " columns ", columns,
-                  splits > 1 ? joined(" splits ", splits) : "");
+                  images, " rows ", rows, " columns ", columns, splits > 1 ? joined(" splits ", splits) : "");
   }
 };
 

@@ -345,11 +345,12 @@ __device__ inline void load_weights(const Arguments<Element>& problem,
 }
 
 // Main loop of a consumer warpgroup: accumulates `chunks` K chunks of a work tile onto the accumulators.
-// `weights_offset` selects the warpgroup's filters in a weight stage. Returns the last pixel stage, which is not released.
-// kRowWgmmas: wgmmas along K of a row, of which the rest is zero.
+// `weights_offset` selects the warpgroup's filters in a weight stage. Returns the last pixel stage, which is
+// not released. kRowWgmmas: wgmmas along K of a row, of which the rest is zero.
 template <int kRowWgmmas, typename Element, int kAccumulatorTiles>
 __device__ inline int mainloop(const Arguments<Element>& problem, BlockState& state, int chunks,
-                               int weights_offset, DynamicPipelineState& pixels, DynamicPipelineState& weights,
+                               int weights_offset, DynamicPipelineState& pixels,
+                               DynamicPipelineState& weights,
                                typename Operand<Element>::Accumulator (&accumulators)[kAccumulatorTiles][4]) {
   // Stages that the wgmma group before the last one reads; -1 for none.
   int previous_weights = -1, previous_pixels = -1;
@@ -739,14 +740,15 @@ __device__ inline bool is_of_block(const Arguments<Element>& problem, int tile, 
   return tile * problem.splits / kAccumulatorTiles == rank;
 }
 
-// Adds the accumulators of the cluster's blocks, each of which has multiplied other K chunks. A block then has
-// the sums of its accumulator tiles, and in the others its part of them.
+// Adds the accumulators of the cluster's blocks, each of which has multiplied other K chunks. A block then
+// has the sums of its accumulator tiles, and in the others its part of them.
 template <typename Element, typename Accumulator, int kAccumulatorTiles>
 __device__ inline void add_parts(const Arguments<Element>& problem, BlockState& state,
                                  Accumulator (&accumulators)[kAccumulatorTiles][4]) {
   cluster_wait();
   const int rank = cluster_rank(), block_tiles = kAccumulatorTiles / problem.splits;
-  Accumulator(*const parts)[128][4] = reinterpret_cast<Accumulator(*)[128][4]>(shared_memory_at(problem.shared.parts));
+  Accumulator(*const parts)[128][4] =
+      reinterpret_cast<Accumulator(*)[128][4]>(shared_memory_at(problem.shared.parts));
   // Each block begins with another one, so that no two write to the same block at once.
 #pragma unroll 1
   for (int distance = 1; distance < problem.splits; ++distance) {
@@ -757,8 +759,8 @@ __device__ inline void add_parts(const Arguments<Element>& problem, BlockState& 
       unsigned words[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) words[i] = bits_of(accumulators[t][i]);
-      store_to_block(to, parts[(distance - 1) * block_tiles + t - to * block_tiles][warpgroup_thread()], words,
-                     &state.parts_full);
+      store_to_block(to, parts[(distance - 1) * block_tiles + t - to * block_tiles][warpgroup_thread()],
+                     words, &state.parts_full);
     }
   }
   mbarrier_wait(&state.parts_full, 0);
@@ -842,8 +844,7 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, const Sh
   };
   unsigned turn_phase = 0;
   DynamicPipelineState staging;
-  const int first_index =
-      share.first_index + (kSharesPixels ? 0 : warpgroup * static_cast<int>(gridDim.x));
+  const int first_index = share.first_index + (kSharesPixels ? 0 : warpgroup * static_cast<int>(gridDim.x));
   const bool loads_residual = is_first_thread && problem.z != nullptr;
   if (loads_residual && problem.staged_tiles > 1 && first_index < problem.work_tiles) {
     load_residual(first_index, 0);
@@ -869,11 +870,12 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, const Sh
     // One block of a cluster adds the bias.
     if (kSplitsK && share.first_chunk > 0) set_to_zero(accumulators);
     const int weights_offset = kSharesPixels ? warpgroup * kFilterBlockBytes : 0;
-    const int last_stage = problem.row_wgmmas == 1
-                               ? mainloop<1>(problem, state, chunks, weights_offset, pixels, weights, accumulators)
-                           : problem.row_wgmmas == 2
-                               ? mainloop<2>(problem, state, chunks, weights_offset, pixels, weights, accumulators)
-                               : mainloop<4>(problem, state, chunks, weights_offset, pixels, weights, accumulators);
+    const int last_stage =
+        problem.row_wgmmas == 1
+            ? mainloop<1>(problem, state, chunks, weights_offset, pixels, weights, accumulators)
+        : problem.row_wgmmas == 2
+            ? mainloop<2>(problem, state, chunks, weights_offset, pixels, weights, accumulators)
+            : mainloop<4>(problem, state, chunks, weights_offset, pixels, weights, accumulators);
     if constexpr (kSplitsK) add_parts(problem, state, accumulators);
     if (problem.takes_turns) mbarrier_arrive(&state.mainloop_turn[warpgroup ^ 1]);
     if (!kSharesPixels) skip_a_tile();
@@ -969,7 +971,8 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, const Sh
 
 // The implicit GEMM: persistent blocks compute work tiles. `prepare` has written the weights.
 template <typename Element, int kAccumulatorTiles, bool kSharesPixels, bool kSplitsK>
-__global__ void __launch_bounds__(kThreads, kSplitsK ? 2 : 1) kernel(const __grid_constant__ Arguments<Element> problem) {
+__global__ void __launch_bounds__(kThreads, kSplitsK ? 2 : 1)
+    kernel(const __grid_constant__ Arguments<Element> problem) {
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #error "channels_last has code for compute capability 9.0 alone: compile it for sm_90a"
 #else

@@ -19,8 +19,9 @@ std::vector<CompiledKernel> kernels_for(const char* name) {
     if constexpr (kIsCode<Element> && !kInstance.computes(ElementType::int8)) {
       return CompiledKernel("", static_cast<void (*)(Arguments<Element>)>(nullptr));
     } else {
-      return CompiledKernel(instance_name("channels_last::kernel", name, kInstance.arguments()),
-                            kernel<Element, kInstance.accumulator_tiles, kInstance.shares_pixels>);
+      return CompiledKernel(
+          instance_name("channels_last::kernel", name, kInstance.arguments()),
+          kernel<Element, kInstance.accumulator_tiles, kInstance.shares_pixels, kInstance.splits_k>);
     }
   });
   kernels.emplace_back(instance_name("channels_last::prepare", name), prepare<Element>);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "cuda/primitives/shared_offset.h"
+#include "cuda_emulation.h"
 
 namespace convswap {
 
@@ -9,7 +10,7 @@ extern unsigned char shared[];
 }
 template <typename Part>
 Part* shared_memory_at(Offset<Part> offset) {
-  return offset.in(KERNEL_FAMILY::shared);
+  return offset.in(KERNEL_FAMILY::shared + emulation::rank() * emulation::kSharedBytes);
 }
 
 }  // namespace convswap

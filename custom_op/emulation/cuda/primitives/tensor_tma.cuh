@@ -64,7 +64,7 @@ inline void tma_load_tensor(void* shared, const TensorMap& map, TensorCoordinate
 inline void tma_store_tensor(const void* shared, const TensorMap& map, TensorCoordinates at) {
   const EmulatedTensorMap& tensor = emulated(map);
   const char* const source = static_cast<const char*>(shared);
-  tma_stores[threadIdx.x].push_back({source, {source, source + tensor.box_bytes()}});
+  tma_stores[emulation::current].push_back({source, {source, source + tensor.box_bytes()}});
   for_each_element(tensor, shared, at, [&](const char* global, const char* from) {
     if (global != nullptr) std::memcpy(const_cast<char*>(global), from, tensor.element_bytes);
   });

@@ -97,11 +97,11 @@ struct TmaStore {
   std::vector<char> bytes;
 };
 // Of each thread: the stores of the group that is still open, and those of committed groups.
-inline std::vector<TmaStore> tma_stores[1024], committed_tma_stores[1024];
+inline std::vector<TmaStore> tma_stores[emulation::kMaxFibers], committed_tma_stores[emulation::kMaxFibers];
 // All stores must have been waited for at the end of a block.
 inline const bool checks_stores_at_block_end = [] {
   emulation::block_end_checks.push_back([] {
-    for (int thread = 0; thread < 1024; ++thread) {
+    for (int thread = 0; thread < emulation::kMaxFibers; ++thread) {
       if (!tma_stores[thread].empty() || !committed_tma_stores[thread].empty())
         emulation::fail("a TMA store that no thread waited for");
     }
@@ -115,7 +115,7 @@ inline void tma_store_1d(void* global, const void* shared, unsigned bytes, bool)
     emulation::fail("a misaligned TMA store");
   }
   const char* const source = static_cast<const char*>(shared);
-  tma_stores[threadIdx.x].push_back({source, {source, source + bytes}});
+  tma_stores[emulation::current].push_back({source, {source, source + bytes}});
   std::memcpy(global, shared, bytes);
 }
 inline void tma_reduce_add_1d(float* global, const float* shared, unsigned bytes) {
@@ -126,16 +126,17 @@ inline void tma_reduce_add_1d(float* global, const float* shared, unsigned bytes
   std::memcpy(global, totals.data(), bytes);
 }
 inline void tma_store_commit_group() {
-  std::ranges::move(tma_stores[threadIdx.x], std::back_inserter(committed_tma_stores[threadIdx.x]));
-  tma_stores[threadIdx.x].clear();
+  std::ranges::move(tma_stores[emulation::current],
+                    std::back_inserter(committed_tma_stores[emulation::current]));
+  tma_stores[emulation::current].clear();
 }
 inline void tma_store_wait_group_read() {
-  for (const TmaStore& store : committed_tma_stores[threadIdx.x]) {
+  for (const TmaStore& store : committed_tma_stores[emulation::current]) {
     if (std::memcmp(store.source, store.bytes.data(), store.bytes.size()) != 0) {
       emulation::fail("a TMA store whose source changes");
     }
   }
-  committed_tma_stores[threadIdx.x].clear();
+  committed_tma_stores[emulation::current].clear();
 }
 inline void tma_store_wait_group() { tma_store_wait_group_read(); }
 inline void fence_proxy_async() {}

@@ -6,7 +6,7 @@
 namespace convswap {
 
 // The address of each lane's row of a matrix, visible to the whole warp.
-inline SharedAddress matrix_rows[1024];
+inline SharedAddress matrix_rows[emulation::kMaxFibers];
 
 inline unsigned short& element_of_matrix(int matrix, int row, int column) {
   const SharedAddress address =

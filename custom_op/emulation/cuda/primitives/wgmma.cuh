@@ -53,7 +53,7 @@ struct SwizzledDescriptor {
 };
 
 // By thread: between wgmma_fence and wgmma_commit_group.
-inline std::array<bool, 1024> wgmma_group_is_open;
+inline std::array<bool, emulation::kMaxFibers> wgmma_group_is_open;
 
 inline void wgmma_fence() {
   emulation::sync_warpgroup();
