@@ -61,12 +61,22 @@ def in_float16(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def of_torchvision(name: str) -> Any:
-    """Return torchvision's network in evaluation mode, with random weights."""
+    """Return torchvision's network in evaluation mode, with random weights.
+
+    Its BatchNormalizations have the statistics of a random batch. With those of a new network, values of
+    EfficientNet shrink from layer to layer, and only the last bias is left of them.
+    """
     import torch
     import torchvision
 
     torch.manual_seed(0)
-    return getattr(torchvision.models, name.replace("-", "_"))().eval()
+    network = getattr(torchvision.models, name.replace("-", "_"))()
+    for module in network.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.momentum = 1.0
+    with torch.no_grad():
+        network.train()(torch.randn(8, 3, 224, 224))
+    return network.eval()
 
 
 def model_of(name: str, batch: int) -> onnx.ModelProto:
