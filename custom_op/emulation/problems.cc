@@ -437,6 +437,12 @@ void make_nhwc_output(ConvProblem& p, Random& random) {
   p.result = p.output;
 }
 
+// A card of compute capability 7.5.
+void make_75(Device& device) {
+  device.compute_capability = 75;
+  device.shared_memory_per_block = device.shared_memory_per_multiprocessor = 64 * 1024;
+}
+
 // First seed of channels-last problems in several groups or of few channels, for channels_last_mma.
 constexpr int kFirstChannelsLastMmaSeed = 12'000'000;
 void make_channels_last_mma(ConvProblem& p, Device& device, Random& random) {
@@ -450,6 +456,7 @@ void make_channels_last_mma(ConvProblem& p, Device& device, Random& random) {
   device.compute_capability = 80;
   device.shared_memory_per_block = kSharedMemory[between(random, 0, 2)];
   device.shared_memory_per_multiprocessor = device.shared_memory_per_block + 1024;
+  if (p.type == ElementType::float16 && one_in(random, 2)) make_75(device);
 }
 
 // First seed of problems of codes, half of them in NHWC with channels for tensor cores, the others depthwise
@@ -926,6 +933,7 @@ bool check_seed(const Algorithm& algorithm, int seed, Task task, bool prints_pla
   }
   // many_channels multiplies by mma.sync instead of wgmma on cards other than those of 9.0.
   if (algorithm.name() == "many_channels" && seed / 2 % 2 == 1) device.compute_capability = 80;
+  if (algorithm.name() == "channels_last_mma" && problem.is_quantised() && seed / 2 % 2 == 1) make_75(device);
   emulation::initial_shared = seed % 2 == 0 ? emulation::kNanWord : emulation::kNumberWord;
   emulation::slow_warpgroup = seed % 4 - 1;
   emulation::slow_rank = seed / 4 % 3 - 1;

@@ -165,6 +165,10 @@ class Algorithm {
   // problem with tensors in NCHW, and the planner adds transposing kernels (plan/layout_stage.h).
   virtual bool takes_layouts(const ConvProblem&) const { return false; }
 
+  // True if it computes a problem that has other layouts, too, with all tensors in NHWC, to and from which
+  // the planner transposes them.
+  virtual bool changes_to_nhwc(const ConvProblem&, const Device&) const { return false; }
+
   // True if it computes int8 and uint8 codes. All other algorithms get numbers alone.
   virtual bool takes_codes() const { return false; }
 

@@ -73,7 +73,7 @@ Offer unchecked_offer(const Algorithm& algorithm, const ConvProblem& problem, co
   if (problem.is_quantised() && !algorithm.takes_codes()) {
     return Offer::refusal("it takes no int8 and uint8 codes");
   }
-  if (const Layouts taken = layouts_for(algorithm, problem); taken != problem.layouts) {
+  if (const Layouts taken = layouts_for(algorithm, problem, device); taken != problem.layouts) {
     Offer inner = unchecked_offer(algorithm, problem.with_layouts(taken), device);
     return inner.is_refusal() ? inner : with_layout_stage(std::move(inner), problem, taken, device);
   }
@@ -130,7 +130,7 @@ Offer refuse_scratch() {
 
 std::vector<Offer> alternatives_of(const Algorithm& algorithm, const ConvProblem& problem,
                                    const Device& device, std::size_t max_count) {
-  const bool computes_all = layouts_for(algorithm, problem) == problem.layouts &&
+  const bool computes_all = layouts_for(algorithm, problem, device) == problem.layouts &&
                             (problem.depthwise.empty() || algorithm.takes_depthwise()) &&
                             computes_epilogue(algorithm, problem, device);
   if (computes_all) return algorithm.alternatives(problem, device, max_count);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <initializer_list>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -25,8 +26,8 @@ Layout layout_of(const Layouts& layouts, LayoutTensor tensor) {
   return layout_of(copy, tensor);
 }
 
-// The change of an NHWC tensor to NCHW, or back. Empty if both layouts are the same memory: with one channel,
-// one position, or no element.
+// The change of a tensor of the problem, y to its layout and others from it. Empty if both layouts are the
+// same memory: with one channel, one position, or no element.
 std::optional<Transposition> transposition_of(const ConvProblem& problem, LayoutTensor tensor) {
   const ConvProblem& first = problem.depthwise.empty() ? problem : problem.depthwise.front();
   const auto [channels, positions] =
@@ -34,8 +35,10 @@ std::optional<Transposition> transposition_of(const ConvProblem& problem, Layout
       : tensor == LayoutTensor::residual ? std::pair(problem.out_channels, problem.output_size())
                                          : std::pair(problem.out_channels, problem.result_size());
   if (channels <= 1 || positions <= 1 || problem.batch == 0) return std::nullopt;
-  return tensor == LayoutTensor::y ? Transposition{problem.result_type(), problem.batch, channels, positions}
-                                   : Transposition{problem.type, problem.batch, positions, channels};
+  const bool is_y = tensor == LayoutTensor::y, is_nhwc = layout_of(problem.layouts, tensor) == Layout::nhwc;
+  const ElementType type = is_y ? problem.result_type() : problem.type;
+  return is_y == is_nhwc ? Transposition{type, problem.batch, channels, positions}
+                         : Transposition{type, problem.batch, positions, channels};
 }
 
 // True if the algorithm and the other stages compute the problem in its layouts.
@@ -60,6 +63,11 @@ class LayoutPlan final : public Plan {
   struct Change {
     std::unique_ptr<Plan> plan;
     std::size_t bytes = 0;
+    Layout to = Layout::nchw;
+
+    std::string describe(std::string_view tensor) const {
+      return std::string(tensor).append(" to ").append(name_of(to)) + ", " + plan->describe();
+    }
   };
 
   LayoutPlan(std::unique_ptr<Plan> inner, Change x, Change residual, Change y)
@@ -79,7 +87,7 @@ class LayoutPlan final : public Plan {
     if (y_.plan != nullptr) y_.plan->run({.x = scratch, .y = tensors.y}, execution);
   }
 
-  // The inner plan's scratch memory, then the tensors in NCHW.
+  // The inner plan's scratch memory, then the transposed tensors.
   std::size_t scratch_bytes() const override {
     return aligned(inner_->scratch_bytes()) + aligned(x_.bytes) + aligned(residual_.bytes) + y_.bytes;
   }
@@ -91,10 +99,10 @@ class LayoutPlan final : public Plan {
 
   std::string describe() const override {
     std::string text;
-    if (x_.plan != nullptr) text += "x to NCHW, " + x_.plan->describe() + "; ";
-    if (residual_.plan != nullptr) text += "residual to NCHW, " + residual_.plan->describe() + "; ";
+    if (x_.plan != nullptr) text += x_.describe("x") + "; ";
+    if (residual_.plan != nullptr) text += residual_.describe("residual") + "; ";
     text += inner_->describe();
-    if (y_.plan != nullptr) text += "; y to NHWC, " + y_.plan->describe();
+    if (y_.plan != nullptr) text += "; " + y_.describe("y");
     return text;
   }
 
@@ -125,7 +133,12 @@ double estimate_of(const LayoutStage& stage, const Transpositions& changes, cons
 
 }  // namespace
 
-Layouts layouts_for(const Algorithm& algorithm, const ConvProblem& problem) {
+Layouts layouts_for(const Algorithm& algorithm, const ConvProblem& problem, const Device& device) {
+  if (problem.depthwise.empty() && algorithm.changes_to_nhwc(problem, device)) {
+    Layouts nhwc{Layout::nhwc, Layout::nhwc, Layout::nhwc};
+    if (!problem.epilogue.has_residual) nhwc.residual = problem.layouts.residual;
+    if (computes_layouts(algorithm, problem.with_layouts(nhwc))) return nhwc;
+  }
   if (computes_layouts(algorithm, problem)) return problem.layouts;
   struct Candidate {
     int64_t bytes;
@@ -175,11 +188,13 @@ Offer with_layout_stage(Offer inner, const ConvProblem& problem, const Layouts& 
       return of_inner(costs) + estimate_of(*stage, changes, other);
     };
   }
-  offer.make = [stage, changes, device, make_inner = std::move(inner.make)] {
+  const Layouts to{taken.input, problem.layouts.output, taken.residual};
+  offer.make = [stage, changes, device, to, make_inner = std::move(inner.make)] {
     std::array<LayoutPlan::Change, kLayoutTensors.size()> made;
     for (std::size_t i = 0; i < changes.size(); ++i) {
       if (!changes[i]) continue;
-      made[i] = {stage->make(*changes[i], device), static_cast<std::size_t>(changes[i]->bytes())};
+      made[i] = {stage->make(*changes[i], device), static_cast<std::size_t>(changes[i]->bytes()),
+                 layout_of(to, kLayoutTensors[i])};
     }
     return std::make_unique<LayoutPlan>(make_inner(), std::move(made[0]), std::move(made[1]),
                                         std::move(made[2]));

@@ -38,9 +38,9 @@ class LayoutStage {
 // The layout stage of a kind of device.
 const LayoutStage& layout_stage(DeviceKind kind);
 
-// Returns the layouts with which the algorithm computes the problem, for the least bytes to transpose: those
-// of the problem or, for tensors whose layout it does not take, NCHW.
-Layouts layouts_for(const Algorithm& algorithm, const ConvProblem& problem);
+// Returns the layouts with which the algorithm computes the problem: NHWC if it changes to that, otherwise
+// for the least bytes to transpose those of the problem or, for tensors whose layout it does not take, NCHW.
+Layouts layouts_for(const Algorithm& algorithm, const ConvProblem& problem, const Device& device);
 
 // Adds the layout stage to `inner`, the algorithm's offer for `problem` with the layouts `taken`. Transposed
 // tensors go through scratch memory.

@@ -11,7 +11,6 @@ from convswap import _native
 
 # Algorithms on mma instructions of compute capability 8.0.
 FROM_8_0 = (
-    "channels_last_mma",
     "few_channels",
     "many_channels",
     "separable",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from card_algorithms import capability
 from convswap import _native
 from convswap.reference.operators import reference_conv
 from drawn_codes import drawn
@@ -80,7 +81,17 @@ def test_channels_last_is_estimated_faster_on_cards_with_wgmma(x_shape, w_shape,
             80,
             "it computes float32 in precision tf32 alone",
         ),
-        (problem_of((1, 8, 8, 64), (64, 64, 3, 3)), 75, "it needs compute capability 8.0 or newer"),
+        (
+            problem_of((1, 8, 8, 64), (64, 64, 3, 3), "bfloat16"),
+            75,
+            "it needs compute capability 8.0 or newer",
+        ),
+        (
+            problem_of((1, 8, 8, 64), (64, 64, 3, 3), "float32"),
+            75,
+            "it needs compute capability 8.0 or newer",
+        ),
+        (problem_of((1, 8, 8, 12), (64, 12, 3, 3)), 75, "it takes channels and filters in multiples of 8"),
         (problem_of((1, 8, 8, 12), (64, 12, 3, 3)), 80, "it takes channels and filters in multiples of 8"),
         (problem_of((1, 8, 8, 16), (12, 16, 3, 3)), 80, "it takes channels and filters in multiples of 8"),
         (
@@ -106,7 +117,25 @@ def test_it_says_why_it_cannot(problem, capability, reason):
     assert _native.why_not(problem, ALGORITHM, "cuda", compute_capability=capability).startswith(reason)
 
 
-@pytest.mark.parametrize("capability", [80, 86, 90, 120])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize(("x_shape", "w_shape", "attributes"), LAYERS)
+def test_cards_of_7_5_compute_float16_on_their_tensor_cores(x_shape, w_shape, attributes, layout):
+    if layout == "NCHW":
+        x_shape = (x_shape[0], x_shape[-1], *x_shape[1:-1])
+    layouts = {"input_layout": layout, "output_layout": layout}
+    problem = problem_of(x_shape, w_shape, **layouts, **attributes)
+    assert _native.choose(problem, "cuda", compute_capability=75) == ALGORITHM
+    kernels = _native.kernels_of(problem, "cuda", ALGORITHM, compute_capability=75)
+    assert any(kernel.startswith("channels_last_mma::kernel_75<Float16, ") for kernel in kernels)
+    assert any("layout::" in kernel for kernel in kernels) is (layout == "NCHW")
+
+
+def test_cards_of_7_5_compute_codes_on_their_tensor_cores():
+    codes = drawn((16, 28, 28, 64), (256, 64, 1, 1), **NHWC).problem()
+    assert _native.choose(codes, "cuda", compute_capability=75) == ALGORITHM
+
+
+@pytest.mark.parametrize("capability", [75, 80, 86, 90, 120])
 @pytest.mark.parametrize(
     ("x_shape", "w_shape", "attributes"),
     [*LAYERS, ((1, 7, 7, 8), (8, 8, 1, 1), {}), ((2, 40, 40, 64), (64, 64, 12, 11), {"strides": [9, 9]})],
@@ -117,7 +146,8 @@ def test_every_card_has_tilings_of_all_sizes(x_shape, w_shape, attributes, capab
     times = [tiling["milliseconds"] for tiling in tilings]
     assert times == sorted(times) and times[0] > 0
     sizes = {tiling["tiling"].partition(" stages ")[0] for tiling in tilings}
-    assert {"128, 128, 2, 2", "64, 64, 2, 2", "32, 32, 2, 2"} <= sizes
+    largest = "128, 64, 2, 2" if capability == 75 else "128, 128, 2, 2"
+    assert {largest, "64, 64, 2, 2", "32, 32, 2, 2"} <= sizes
 
 
 def estimate_of_codes(has_residual=False, **attributes) -> float:
@@ -178,6 +208,12 @@ def convolved(x, w, b, attributes):
     return np.moveaxis(reference_conv(np.moveaxis(x, -1, 1), w, b, attributes), 1, -1)
 
 
+def skip_without(element_type):
+    """Skip the test if the card's tensor cores do not compute the type."""
+    if element_type != "float16" and capability() < 80:
+        pytest.skip(f"{ALGORITHM} needs compute capability 8.0 for {element_type}")
+
+
 @pytest.mark.gpu
 @pytest.mark.algorithm(ALGORITHM)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -185,6 +221,7 @@ def convolved(x, w, b, attributes):
 @pytest.mark.parametrize("element_type", TYPES)
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_the_definition_with_every_epilogue(case, element_type, has_residual, activation):
+    skip_without(element_type)
     x_shape, w_shape, conv = CASES[case]
     x, w, b = arrays_of(x_shape, w_shape, element_type)
     expected = convolved(x, w, b, conv)
@@ -216,6 +253,7 @@ def test_it_is_the_definition_with_every_epilogue(case, element_type, has_residu
 @pytest.mark.algorithm(ALGORITHM)
 @pytest.mark.parametrize("element_type", ["float16", "bfloat16"])
 def test_a_pool_behind_it_is_the_definition(element_type):
+    skip_without(element_type)
     x, w, b = arrays_of((2, 28, 28, 64), (128, 64, 3, 3), element_type)
     expected = np.maximum(convolved(x, w, b, {"pads": [1] * 4}), 0)
     expected = expected.reshape(2, 14, 2, 14, 2, 128).max(axis=(2, 4))
@@ -234,6 +272,7 @@ def test_a_pool_behind_it_is_the_definition(element_type):
 @pytest.mark.algorithm(ALGORITHM)
 def test_tf32_rounds_to_the_nearest():
     """Truncated operands would make sums of positive terms 3e-4 too small."""
+    skip_without("float32")
     rng = np.random.default_rng(8)
     x = rng.uniform(1, 2, (4, 33, 33, 12)).astype(np.float32)
     w = rng.uniform(1, 2, (24, 12, 5, 5)).astype(np.float32)
@@ -242,3 +281,38 @@ def test_tf32_rounds_to_the_nearest():
     arrays = [_native.DeviceArray.from_numpy(array) for array in (x, w)]
     _native.conv_device(*arrays, None, y, algorithm=ALGORITHM, **NHWC)
     assert abs(np.mean((y.to_numpy() - expected) / expected)) < 5e-5
+
+
+@pytest.mark.gpu
+@pytest.mark.algorithm(ALGORITHM)
+@pytest.mark.parametrize(
+    "pool", [{}, {"pool": "MaxPool", "pool_kernel_shape": [2, 2], "pool_strides": [2, 2]}]
+)
+@pytest.mark.parametrize("layouts", ["NCHW NCHW NCHW", "NHWC NCHW NCHW", "NCHW NHWC NCHW"])
+def test_cards_of_7_5_transpose_tensors_to_nhwc(layouts, pool):
+    if capability() >= 80:
+        pytest.skip("the card computes other layouts by other algorithms")
+    x, w, b = arrays_of((3, 24, 9, 10), (40, 24, 3, 3), "float16")
+    expected = reference_conv(*(array.astype(np.float64) for array in (x, w, b)), {"pads": [1] * 4})
+    z = np.random.default_rng(1).standard_normal(expected.shape).astype(np.float16)
+    expected = np.maximum(expected + z.astype(np.float64), 0)
+    if pool:
+        n, c, height, width = expected.shape
+        windows = expected[:, :, : height // 2 * 2].reshape(n, c, height // 2, 2, width // 2, 2)
+        expected = windows.max((3, 5))
+    tensors, names = [x, z, expected], ("input_layout", "residual_layout", "output_layout")
+    attributes = dict(zip(names, layouts.split(), strict=True))
+    for i, name in enumerate(names):
+        if attributes[name] == "NHWC":
+            tensors[i] = np.ascontiguousarray(np.moveaxis(tensors[i], 1, -1))
+    x, z, expected = tensors
+    arrays = [_native.DeviceArray.from_numpy(array) for array in (x, w, b)]
+    y = _native.DeviceArray(expected.shape, "float16", 0, 4096)
+    y.poison()
+    _native.conv_device(
+        *arrays, y, residual=_native.DeviceArray.from_numpy(z), algorithm=ALGORITHM, activation="Relu",
+        pads=[1] * 4, **attributes, **pool,
+    )  # fmt: skip
+    error = y.to_numpy().astype(np.float64) - expected
+    assert np.linalg.norm(error) < TOLERANCES["float16"] * np.linalg.norm(expected)
+    assert y.damage() is None

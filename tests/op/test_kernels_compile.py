@@ -20,6 +20,7 @@ FAMILIES = {family["header"]: family for family in _native.kernel_families()}
 INSTRUCTIONS = {
     "cuda/channels_last/kernel.cuh": r"\b[HI]GMMA\.",
     "cuda/channels_last_mma/kernel.cuh": r"\b[HI]MMA\.",
+    "cuda/channels_last_mma/kernel_75.cuh": r"\b[HI]MMA\.",
     "cuda/few_channels/kernel.cuh": r"\bHMMA\.",
     "cuda/implicit_gemm/kernel.cuh": r"\bHGMMA\.",
     "cuda/many_channels/kernel.cuh": r"\bHGMMA\.",

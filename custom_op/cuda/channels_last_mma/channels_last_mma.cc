@@ -29,7 +29,9 @@
 // whose codes are a word of the results. Results of other kinds than those of `CodeResults` pass through
 // shared memory as sums.
 //
-// Limits: float32 in precision tf32, float16, bfloat16 and codes; compute capability 8.0 or newer; channels
+// Compute capability 7.5 has a kernel of its own, with loads through registers and smaller mmas.
+//
+// Limits: float16, codes, and from compute capability 8.0 on float32 in precision tf32 and bfloat16; channels
 // and filters of a conv group that are multiples of 16 bytes. A pool is a second kernel.
 
 #include <cstdint>
@@ -52,28 +54,41 @@ namespace convswap {
 namespace channels_last_mma {
 namespace {
 
-constexpr std::string_view kKernel = "channels_last_mma::kernel";
 constexpr std::string_view kPrepare = "channels_last_mma::prepare";
 constexpr std::string_view kPrepareCodes = "channels_last_mma::prepare_codes";
 constexpr std::string_view kUnaligned = "channels_last_mma::unaligned";
+// What compute capability 7.5 computes, and what it does not.
+constexpr std::string_view kElements75[] = {"Float16", "Int8", "UInt8"};
+constexpr std::string_view kElements80[] = {"float", "BFloat16"};
 
-std::vector<std::string> all_instances() {
-  std::vector<std::string> names = instance_names(kKernel, kElementsWithoutFloat64, kInstances);
-  const auto add = [&](std::vector<std::string> more) {
-    for (std::string& name : more) names.push_back(std::move(name));
-  };
-  add(instance_names(kKernel, kCodes, kInstances));
+template <typename Elements>
+void add_others(const Elements& elements, std::vector<std::string>& names) {
   for (const std::string_view kernel : {kPrepare, kUnaligned}) {
-    add(instance_names(kernel, kElementsWithoutFloat64));
-    add(instance_names(kernel, kCodes));
+    for (const std::string_view element : elements) names.push_back(instance_name(kernel, element));
   }
-  add(instance_names(kPrepareCodes, kCodes));
+}
+
+std::vector<std::string> instances_75() {
+  std::vector<std::string> names = instance_names(kInstances75[0].kernel(), kElements75, kInstances75);
+  add_others(kElements75, names);
+  for (const std::string_view code : kCodes) names.push_back(instance_name(kPrepareCodes, code));
   return names;
 }
 
-const KernelRegistration registration({.header = "cuda/channels_last_mma/kernel.cuh",
-                                       .instances = all_instances(),
-                                       .min_capability = 80});
+std::vector<std::string> instances_80() {
+  std::vector<std::string> names =
+      instance_names(kInstances[0].kernel(), kElementsWithoutFloat64, kInstances);
+  for (std::string& name : instance_names(kInstances[0].kernel(), kCodes, kInstances)) {
+    names.push_back(std::move(name));
+  }
+  add_others(kElements80, names);
+  return names;
+}
+
+const KernelRegistration registrations[] = {
+    KernelRegistration({.header = "cuda/channels_last_mma/kernel_75.cuh", .instances = instances_75()}),
+    KernelRegistration(
+        {.header = "cuda/channels_last_mma/kernel.cuh", .instances = instances_80(), .min_capability = 80})};
 
 int64_t prepared_pieces(const ConvProblem& problem) {
   return (k_chunks(problem) * problem.out_channels + kPaddingRows) * kRowPieces;
@@ -131,9 +146,10 @@ class ChannelsLastMmaPlan final : public Plan {
 
   static std::vector<std::string> kernel_names(const ConvProblem& problem, const Tiling& tiling) {
     const std::string_view element = element_name(problem.type);
-    std::vector<std::string> names{instance_name(kPrepare, element),
-                                   instance_name(kKernel, element, tiling.instance.arguments()),
-                                   instance_name(kUnaligned, element)};
+    std::vector<std::string> names{
+        instance_name(kPrepare, element),
+        instance_name(tiling.instance.kernel(), element, tiling.instance.arguments()),
+        instance_name(kUnaligned, element)};
     if (problem.is_quantised()) names.push_back(instance_name(kPrepareCodes, element));
     return names;
   }
@@ -231,6 +247,10 @@ class ChannelsLastMma final : public AlgorithmByTiling<ChannelsLastMmaPlan, best
  public:
   std::string_view name() const override { return "channels_last_mma"; }
   bool takes_layouts(const ConvProblem& problem) const override { return has_nhwc_tensors(problem); }
+  // No other algorithm runs on the tensor cores of compute capability 7.5.
+  bool changes_to_nhwc(const ConvProblem& problem, const Device& device) const override {
+    return device.compute_capability < 80 && problem.type == ElementType::float16;
+  }
   bool takes_codes() const override { return true; }
   bool fuses(const ConvProblem& problem) const override {
     return problem.epilogue.pool.kind == PoolKind::none;
@@ -248,7 +268,8 @@ class ChannelsLastMma final : public AlgorithmByTiling<ChannelsLastMmaPlan, best
     if (problem.type == ElementType::float32 && problem.precision != Precision::tf32) {
       return "it computes float32 in precision tf32 alone";
     }
-    if (std::string reason = why_not_capability(80, device); !reason.empty()) return reason;
+    const bool takes_75 = problem.type == ElementType::float16 || problem.is_quantised();
+    if (std::string reason = why_not_capability(takes_75 ? 75 : 80, device); !reason.empty()) return reason;
     if (std::string reason = why_not_sizes(problem); !reason.empty()) return reason;
     if (problem.input_size() == 0) return "the input is empty";
     const int64_t multiple = kPieceBytes / bytes_per_element(problem.type);

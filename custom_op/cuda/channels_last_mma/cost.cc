@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "conv/arithmetic.h"
@@ -72,10 +73,11 @@ bool lay_out(const ConvProblem& problem, const Device& device, Tiling& tiling) {
 
 void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found) {
   const int max_stages = static_cast<int>(std::min<int64_t>(kMaxStages, k_chunks(problem) + 1));
-  for (const Instance& instance : kInstances) {
+  const bool is_75 = device.compute_capability < 80;
+  for (const Instance& instance : is_75 ? std::span<const Instance>(kInstances75) : kInstances) {
     // The first of equal tilings counts.
-    for (const int stages : {3, 4, 5, 2}) {
-      if (stages > max_stages) continue;
+    for (const int stages : {3, 4, 5, 2, 1}) {
+      if (stages > max_stages || (stages == 1) != is_75) continue;
       Tiling tiling{.instance = instance, .stages = stages};
       tiling.position_blocks = ceil_divide(positions_of(problem), int64_t{instance.positions});
       tiling.filter_blocks = ceil_divide(problem.filters_per_group(), int64_t{instance.filters});
@@ -128,7 +130,7 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
     if (blocks == 0) return 0.0;
     const double count = to_double(blocks);
     const double chunk = std::max({count * multiplying, multiplying + costs.chunk, count * sharing,
-                                   count * loading, costs.load / (tiling.stages - 1)});
+                                   count * loading, costs.load / std::max(1, tiling.stages - 1)});
     return costs.tile + to_double(k_chunks(problem)) * chunk + count * storing;
   };
   const int64_t wave = multiprocessors * resident, waves = tiles / wave;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "conv/problem.h"
@@ -17,8 +18,13 @@ namespace convswap::channels_last_mma {
 struct Instance {
   int positions, filters;            // of a tile
   int position_warps, filter_warps;  // warps along both, which share the tile
-  int registers;                     // per thread, as compiled for compute capability 9.0; for the estimate
+  int registers;                     // per thread, as compiled; for the estimate
+  int capability = 80;               // 75: kernel_75, which takes float16 and codes
 
+  constexpr bool is_for_75() const { return capability < 80; }
+  std::string_view kernel() const {
+    return is_for_75() ? "channels_last_mma::kernel_75" : "channels_last_mma::kernel";
+  }
   std::string arguments() const {
     return joined(positions, ", ", filters, ", ", position_warps, ", ", filter_warps);
   }
@@ -30,6 +36,11 @@ inline constexpr Instance kInstances[] = {
     {256, 128, 4, 2, 242}, {128, 128, 2, 2, 242}, {256, 64, 4, 1, 255}, {128, 64, 2, 2, 160},
     {64, 128, 2, 2, 158},  {64, 64, 2, 2, 112},   {128, 32, 4, 1, 128}, {32, 32, 2, 2, 64},
 };
+inline constexpr Instance kInstances75[] = {{128, 64, 2, 2, 241, 75},
+                                            {64, 128, 2, 2, 255, 75},
+                                            {64, 64, 2, 2, 128, 75},
+                                            {128, 32, 4, 1, 136, 75},
+                                            {32, 32, 2, 2, 72, 75}};
 
 struct Tiling {
   Instance instance{};

@@ -51,7 +51,26 @@ __device__ inline void mma_m16n8k32<UInt8>(int (&sums)[4], const unsigned (&a)[4
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// mma_m16n8k16 with half the depth: a (16x8) is a0 and a1, b (8x8) is b0.
+// The same for 8 rows, 16 along K, and for compute capability 7.5: a (8x16) and b (16x8) are a word each, and
+// the sums those of (row g, column 2t) and (g, 2t + 1).
+template <typename Code>
+__device__ inline void mma_m8n8k16(int& first, int& second, unsigned a, unsigned b);
+
+template <>
+__device__ inline void mma_m8n8k16<Int8>(int& first, int& second, unsigned a, unsigned b) {
+  asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};"
+      : "+r"(first), "+r"(second)
+      : "r"(a), "r"(b));
+}
+template <>
+__device__ inline void mma_m8n8k16<UInt8>(int& first, int& second, unsigned a, unsigned b) {
+  asm("mma.sync.aligned.m8n8k16.row.col.s32.u8.s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};"
+      : "+r"(first), "+r"(second)
+      : "r"(a), "r"(b));
+}
+
+// mma_m16n8k16 with half the depth: a (16x8) is a0 and a1, b (8x8) is b0. Of Float16 also for compute
+// capability 7.5.
 template <typename Operand>
 __device__ inline void mma_m16n8k8(float (&accumulators)[4], unsigned a0, unsigned a1, unsigned b0);
 

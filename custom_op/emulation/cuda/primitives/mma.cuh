@@ -65,6 +65,20 @@ EMULATION_HOT void mma_m16n8k32(int (&sums)[4], const unsigned (&a)[4], const un
   emulation::sync_warp();
 }
 
+template <typename Code>
+EMULATION_HOT void mma_m8n8k16(int& first, int& second, unsigned a, unsigned b) {
+  emulation::Warp& warp = emulation::warp();
+  const int lane = emulation::lane();
+  warp.a[lane][0] = a, warp.b[lane][0] = b;
+  emulation::sync_warp();
+  for (int t = 0; t < 4; ++t) {
+    const unsigned x = warp.a[lane / 4 * 4 + t][0];
+    first = dp4a<Code>(x, warp.b[lane % 4 * 8 + t][0], first);
+    second = dp4a<Code>(x, warp.b[lane % 4 * 8 + 4 + t][0], second);
+  }
+  emulation::sync_warp();
+}
+
 template <typename Operand>
 void mma_m16n8k16(float (&accumulators)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
                   unsigned b1) {
