@@ -529,14 +529,21 @@ def algorithm_line(name: str, tilings: Sequence[Sequence[Row]]) -> str:
 # The fit
 
 
-def fit(file: Path, families: Sequence[str], *, passes: int = 2) -> None:
+def fit(file: Path, families: Sequence[str], kept: Sequence[str] = (), *, passes: int = 2) -> None:
     """Fit the coefficients of families to the times in `file`, and write the card's table.
 
+    Those named `kept` stay as they are.
+
     Raises:
-        ConvswapError: a family is unknown, or has no times.
+        ConvswapError: a family or a coefficient is unknown, or a family has no times.
     """
     header, *rows = read(file)
     owners = [family for family, *_ in _native.coefficients()]
+    names = [name for _, name, *_ in _native.coefficients()]
+    for name in kept:
+        if name not in names:
+            raise ConvswapError(f"{name}: expected a coefficient, such as {names[0]}")
+    free = [place for place, name in enumerate(names) if name not in kept]
     for family in families:
         if family not in owners:
             raise ConvswapError(f"{family}: expected one of {', '.join(dict.fromkeys(owners))}")
@@ -546,7 +553,7 @@ def fit(file: Path, families: Sequence[str], *, passes: int = 2) -> None:
         for family in families or dict.fromkeys(owners):
             # The coefficients of no algorithm are shared by all.
             times = [each for each in own if each.algorithm == family] or own
-            values = fitted(times, values, [place for place, each in enumerate(owners) if each == family])
+            values = fitted(times, values, [place for place in free if owners[place] == family])
             errors = residuals_of(times, values)
             print(f"{family:16}{len(errors):6} times{root_mean_square(errors):8.1%} rms", flush=True)
     write_table(header, values)
@@ -660,6 +667,7 @@ def main() -> int:
     add = actions.add_parser("fit", help="fit the card's table of coefficients to the times")
     add.add_argument("data", type=Path, metavar="DATA")
     add.add_argument("--families", type=names, default=[], metavar="NAME,...", help="default: all")
+    add.add_argument("--keep", type=names, default=[], metavar="NAME,...", help="coefficients that stay")
     add = actions.add_parser("report", help="judge choices and estimates")
     add.add_argument("data", type=Path, metavar="DATA")
     add.add_argument("--held-out", action="store_true", help="only the problems that nothing is fitted to")
@@ -667,7 +675,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         if options.action == "fit":
-            fit(options.data, options.families)
+            fit(options.data, options.families, options.keep)
         elif options.action == "report":
             report(options.data, held_out=options.held_out, json_file=options.json)
         elif not _native.cuda_devices():

@@ -269,7 +269,8 @@ EMULATION_HOT inline void run_blocks(unsigned char* shared, size_t shared_bytes)
   const auto resume_threads = [&](bool are_slow) {
     for (int i = 0; i < count; ++i) {
       current = runs_backwards ? count - 1 - i : i;
-      const bool is_slow = current % block_fibers / 128 == slow_warpgroup || rank() == slow_rank;
+      const bool is_slow =
+          current % block_fibers / 128 == slow_warpgroup || (cluster > 1 && rank() == slow_rank);
       if (fibers[current].done || is_slow != are_slow) continue;
       resume();
       running -= fibers[current].done;
@@ -284,6 +285,7 @@ EMULATION_HOT inline void run_blocks(unsigned char* shared, size_t shared_bytes)
   for (const auto& check : block_end_checks) check();
   const size_t guard_bytes = kSharedBytes - shared_bytes;
   for (int i = 0; guard_bytes > 0 && i < cluster; ++i, shared += kSharedBytes) {
+    current = i * block_fibers;
     if (std::memcmp(shared + shared_bytes, &kGuardWord, 4) != 0 ||
         std::memcmp(shared + shared_bytes, shared + shared_bytes + 4, guard_bytes - 4) != 0) {
       fail("a write beyond shared memory");
@@ -297,6 +299,10 @@ inline void run_grid(dim3 grid, dim3 block, unsigned char* shared, size_t shared
   grid_size = grid;
   block_size = block;
   thread_body = std::move(body);
+  if (grid.x % cluster != 0) {
+    std::printf("a grid of %u blocks in clusters of %u\n", grid.x, cluster);
+    std::exit(1);
+  }
   for (unsigned z = 0; z < grid.z; ++z) {
     for (unsigned y = 0; y < grid.y; ++y) {
       for (unsigned x = 0; x < grid.x; x += cluster) {

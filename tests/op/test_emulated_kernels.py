@@ -82,7 +82,7 @@ FIRST_SLIDING_SEED, SLIDING_SEEDS = 7_000_000, 30
 FIRST_SEPARABLE_SEED, SEPARABLE_SEEDS = 8_000_000, 30
 # Channels-last tensors.
 FIRST_CHANNELS_LAST_SEED, CHANNELS_LAST_SEEDS = 9_000_000, 40
-SPLIT_PROBLEMS, FEW_SPLIT_PROBLEMS = 8, 2
+SPLIT_PROBLEMS = 4
 # Depthwise convolutions of channels-last tensors, some with a pool.
 FIRST_CHANNELS_LAST_DEPTHWISE_SEED, CHANNELS_LAST_DEPTHWISE_SEEDS = 10_000_000, 60
 # NCHW inputs and NHWC outputs.
@@ -267,26 +267,37 @@ def test_channels_last_is_the_definition() -> None:
     assert count_computed(program, first, first + count) == count
 
 
-@pytest.mark.parametrize("blocks", [2, 4, 8])
-def test_blocks_of_a_cluster_that_split_k_compute_the_definition(blocks: int) -> None:
+# Plans of channels_last that split K: tiles of many rows and columns, so that all blocks have results, and
+# tiles of several images.
+SPLIT_TILES = (r"64 filters x 1 x ([4-9]|\d\d) x ([7-9]|\d\d) outputs", r"64 filters x [2-9] x")
+
+
+@pytest.mark.parametrize("blocks", [2, 4])
+@pytest.mark.parametrize("tile", SPLIT_TILES)
+def test_blocks_of_a_cluster_that_split_k_compute_the_definition_of_codes(blocks: int, tile: str) -> None:
     (program,) = build("channels_last_UInt8")
-    first = FIRST_QUANTISED_SEED
-    for _ in range(FEW_SPLIT_PROBLEMS):
-        seed = seed_of_plan(program, first, f", {blocks} of which share a tile, ")
-        assert count_computed(program, seed, seed + 1) == 1
-        first = seed + 1
+    assert count_computed_where_k_is_split(program, FIRST_QUANTISED_SEED, blocks, tile, 1) == 1
 
 
 @pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("blocks", [2, 4, 8])
-def test_blocks_of_a_cluster_that_split_k_compute_the_definition_for_every_type(blocks: int) -> None:
+@pytest.mark.parametrize("tile", SPLIT_TILES)
+def test_blocks_of_a_cluster_that_split_k_compute_the_definition(blocks: int, tile: str) -> None:
     (program,) = build("channels_last")
-    first = FIRST_CHANNELS_LAST_SEED
-    for _ in range(SPLIT_PROBLEMS):
-        seed = seed_of_plan(program, first, f", {blocks} of which share a tile, ")
-        assert count_computed(program, seed, seed + 1) == 1
+    computed = count_computed_where_k_is_split(
+        program, FIRST_CHANNELS_LAST_SEED, blocks, tile, SPLIT_PROBLEMS
+    )
+    assert computed == SPLIT_PROBLEMS
+
+
+def count_computed_where_k_is_split(program: Path, first: int, blocks: int, tile: str, count: int) -> int:
+    computed = 0
+    for _ in range(count):
+        seed = seed_of_plan(program, first, f"{tile}.*, in clusters of {blocks}, ")
+        computed += count_computed(program, seed, seed + 1)
         first = seed + 1
+    return computed
 
 
 @pytest.mark.parametrize("program", ["channels_last_UInt8", "quantised_Int8"])

@@ -207,3 +207,10 @@ def test_a_fit_estimates_the_times_that_it_is_given(fit, tmp_path, monkeypatch):
     assert '.card = "NVIDIA H200"' in table and '.commit = "abcdef01"' in table
     with pytest.raises(ConvswapError, match=r"nothing: expected one of activation, "):
         fit.fit(file, ["nothing"])
+    with pytest.raises(ConvswapError, match=r"nothing: expected a coefficient, such as "):
+        fit.fit(file, ["sliding_rows"], ["nothing"])
+    fit.fit(file, ["sliding_rows"], ["memory"])
+    (kept,) = re.findall(
+        r"\.sliding_rows = \{.*?\.memory = ([0-9.e+]+),", (tmp_path / "h200.cc").read_text(), re.DOTALL
+    )
+    assert float(kept) == pytest.approx(costs[names.index("sliding_rows.memory")], rel=1e-3)

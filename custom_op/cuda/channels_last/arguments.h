@@ -91,7 +91,7 @@ struct Windows {
 struct SharedOffsets {
   Offset<unsigned char> pixels, weights;
   Offset<unsigned char> results;     // the staged tiles of each consumer warpgroup; see stages_in_place
-  Offset<unsigned char> parts;       // of the block's accumulator tiles, from each block of the cluster
+  Offset<unsigned char> parts;       // of the block's accumulator tiles, from each other block
   Offset<unsigned char> discard;     // a row for results at positions without an output
   Offset<short> result_rows;         // row of a result chunk, or kNoOutput, for each position of a tile
   Offset<short> range_pairs;         // of codes, for each position of the tiles of both warpgroups
@@ -113,7 +113,7 @@ struct Arguments : Tensors<Element> {
   int image_positions, pitch;                // positions from image to image, and from row to row, of a tile
   int block_filters, filters_per_group, channels_per_group;
   FastDivisor tile_rows_divisor, tile_columns_divisor;
-  int y_images, y_rows, y_columns, y_channels;
+  int y_images, y_rows, y_columns, y_channels;  // extents of y, for stores without TMA
 
   // Of the node, whose filter f % node_filters is filter f: of the weights, the bias, the scale, the offset.
   FastDivisor node_filters;  // of all conv groups

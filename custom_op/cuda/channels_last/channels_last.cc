@@ -22,9 +22,9 @@
 // its results while the other multiplies. Results are transposed into shared memory (16 bits by stmatrix),
 // where the residual already waits, and stored by TMA, which drops what lies beyond the tensor.
 //
-// Where a grid is small, the blocks of a cluster compute one work tile of 64 filters: each multiplies some of
-// its K chunks, gets the others' sums of its share of the positions by their stores to its shared memory, and
-// stores the results there.
+// Where a grid is small, the blocks of a cluster compute one work tile of 64 filters. Each multiplies some of
+// the K chunks and owns some of the positions. The others store their partial sums of these positions to its
+// shared memory; it adds them, and writes the results to y without TMA, whose box has all positions.
 //
 // `prepare` writes the weights in the order and swizzle of the stages; constant weights are prepared once.
 // `unaligned` computes tensors at addresses that TMA does not take, one output a thread.
@@ -345,7 +345,7 @@ class ChannelsLastPlan final : public Plan {
                   tiling_.instance.positions(), "k", kWgmmaBytes / bytes_per_element(problem.type), ", ",
                   tiling_.pixel_stages, " stages of pixels and ", tiling_.weight_stages, " of weights, ",
                   multiply_.grid.x, " blocks of ", kThreads, " threads, ",
-                  tiling_.splits > 1 ? joined(tiling_.splits, " of which share a tile, ") : "",
+                  tiling_.splits > 1 ? joined("in clusters of ", tiling_.splits, ", ") : "",
                   tiling_.shared_bytes, " bytes of shared memory");
   }
 

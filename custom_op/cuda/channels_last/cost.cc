@@ -70,9 +70,10 @@ double kernel_cost(const ConvProblem& problem, const Device& device, const Tilin
   const double storing = costs.tile * tiling.result_chunks / tiling.staged_chunks +
                          costs.result * result_rows * (tiling.instance.shares_pixels ? 1 : 0.5) + activating;
   const double waves = std::ceil(to_double(tiling.work_tiles) / multiprocessors);
-  // Two stages of pixels do not hide all loads.
-  const double exposed =
-      tiling.pixel_stages > 2 ? 0 : costs.exposed * pixel_bytes * multiprocessors / costs.cache;
+  // Two stages of pixels do not hide all loads, if they are loaded again.
+  const double exposed = tiling.pixel_stages > 2 || (tiling.splits > 1 && tiling.pixel_stages >= chunks)
+                             ? 0
+                             : costs.exposed * pixel_bytes * multiprocessors / costs.cache;
   const double blocks = std::min(to_double(tiling.work_tiles * tiling.splits), multiprocessors);
   double latencies = costs.block * blocks;
   // Two work tiles of a block hide each other's latencies.
@@ -80,7 +81,7 @@ double kernel_cost(const ConvProblem& problem, const Device& device, const Tilin
   if (tiling.splits > 1) latencies += costs.exchange * (1 + blocks / multiprocessors);
   const double computing =
       costs.begin + latencies + waves * (std::max(multiplying, loading) + storing + exposed);
-  const double memory = to_double(problem.tensor_bytes()) / costs.memory;
+  const double memory = to_double(problem.bytes()) / costs.memory;
   return costs.launch + overlapped({computing, memory});
 }
 
@@ -194,7 +195,7 @@ class Search {
     return true;
   }
 
-  // Adds the tiling with K chunks split among the blocks of a cluster, if all blocks run at once.
+  // Adds the tilings with K chunks split among the blocks of a cluster, of which all run at once.
   void add_splits(const Tiling& whole) {
     if (whole.instance.shares_pixels || whole.instance.positions() != kSplitInstance.positions()) return;
     for (int splits = 2; splits <= std::min<int64_t>(kMaxSplits, k_chunks(problem_, whole)); splits *= 2) {
@@ -202,7 +203,7 @@ class Search {
       Tiling tiling = whole;
       tiling.instance = kSplitInstance;
       tiling.splits = splits;
-      if (!lay_out(tiling)) return;
+      if (!lay_out(tiling)) continue;  // more splits need fewer stages
       tiling.cost = kernel_cost(problem_, device_, tiling);
       found_.push_back(std::move(tiling));
     }
@@ -214,18 +215,18 @@ class Search {
     const int64_t chunks = chunks_of_block(problem_, tiling);
     const int64_t units = chunks * problem_.filter[1] * problem_.filter[2];
     const auto fits = [&](int64_t pixel_stages, int64_t weight_stages) {
-      // A cluster needs several multiprocessors at once. Those of the next kernel begin early if each has
-      // room for two blocks.
+      // Clusters of the next kernel start early only if each multiprocessor has room for two blocks.
       const int most = splits_k ? device_.shared_memory_per_multiprocessor / 2 - kReservedSharedBytes
                                 : device_.shared_memory_per_block;
       SharedLayout block(kSwizzleBytes, most);
       SharedOffsets& shared = tiling.shared;
       shared.pixels = block.place<unsigned char>(pixel_stages * tiling.pixel_stage_bytes());
       shared.weights = block.place<unsigned char>(weight_stages * tiling.weight_stage_bytes());
+      const int warpgroups = splits_k ? 1 : kConsumerWarpgroups;  // that have work tiles
       shared.results = block.place<unsigned char>(
-          tiling.stages_in_place ? 0 : kConsumerWarpgroups * tiling.staged_tiles * tiling.staged_bytes());
-      shared.parts =
-          block.place<unsigned char>(tiling.splits > 1 ? tiling.instance.accumulator_tiles * kPartBytes : 0);
+          tiling.stages_in_place ? 0 : warpgroups * tiling.staged_tiles * tiling.staged_bytes());
+      const int tiles = tiling.instance.accumulator_tiles;
+      shared.parts = block.place<unsigned char>((tiles - tiles / tiling.splits) * kPartBytes);
       shared.discard = block.place<unsigned char>(kRowBytes);
       shared.result_rows = block.place<short>(tiling.instance.positions());
       shared.range_pairs =
@@ -249,7 +250,8 @@ class Search {
     // Two staged tiles hide the load of the residual where the main loop is too short for that, if they leave
     // room for three stages of pixels and for weights that stay.
     tiling.stages_in_place = !tiling.instance.shares_pixels && !splits_k && !problem_.epilogue.has_residual;
-    tiling.staged_tiles = problem_.epilogue.has_residual && units <= kShortUnits ? kMaxStagedTiles : 1;
+    tiling.staged_tiles =
+        problem_.epilogue.has_residual && !splits_k && units <= kShortUnits ? kMaxStagedTiles : 1;
     if (!fits(std::min<int64_t>(max_pixels, kMinPixelStages + 1), could_keep ? units : kMinWeightStages)) {
       tiling.staged_tiles = 1;
     }

@@ -80,7 +80,7 @@ int64_t stride_phases(const ConvProblem& problem);
 std::optional<TapRanges> tap_ranges(const ConvProblem& problem, int axis);
 // K chunks: for each depth tap all chunks of channels.
 int64_t k_chunks(const ConvProblem& problem, const Tiling& tiling);
-// The most that a block multiplies of a work tile.
+// Most K chunks of a work tile that one block multiplies.
 int64_t chunks_of_block(const ConvProblem& problem, const Tiling& tiling);
 // Wgmmas along K of a row of pixels: 4, or 2 or 1 if all channels take half or a quarter of a row.
 int row_wgmmas(const ConvProblem& problem);

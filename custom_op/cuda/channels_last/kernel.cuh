@@ -734,22 +734,28 @@ struct WarpgroupResults {
   }
 };
 
-// An accumulator tile of a cluster's work tile is of the block that adds and stores it.
+// True if the block `rank` adds and stores accumulator tile `tile`.
 template <typename Element, int kAccumulatorTiles>
 __device__ inline bool is_of_block(const Arguments<Element>& problem, int tile, int rank) {
   return tile * problem.splits / kAccumulatorTiles == rank;
 }
 
-// Adds the accumulators of the cluster's blocks, each of which has multiplied other K chunks. A block then
-// has the sums of its accumulator tiles, and in the others its part of them.
+// A thread's sums of an accumulator tile, as another block sends them.
+template <typename Accumulator>
+struct alignas(16) Part {
+  Accumulator sums[4];
+};
+
+// Adds the accumulators of the cluster's blocks, each of which has multiplied other K chunks. Afterwards the
+// block's own accumulator tiles hold the sums. The others hold partial sums, whose results are dropped.
 template <typename Element, typename Accumulator, int kAccumulatorTiles>
 __device__ inline void add_parts(const Arguments<Element>& problem, BlockState& state,
                                  Accumulator (&accumulators)[kAccumulatorTiles][4]) {
   cluster_wait();
   const int rank = cluster_rank(), block_tiles = kAccumulatorTiles / problem.splits;
-  Accumulator(*const parts)[128][4] =
-      reinterpret_cast<Accumulator(*)[128][4]>(shared_memory_at(problem.shared.parts));
-  // Each block begins with another one, so that no two write to the same block at once.
+  Part<Accumulator>(*const parts)[128] =
+      reinterpret_cast<Part<Accumulator>(*)[128]>(shared_memory_at(problem.shared.parts));
+  // Each block begins with the next rank, so that no two write to the same block at once.
 #pragma unroll 1
   for (int distance = 1; distance < problem.splits; ++distance) {
     const int to = (rank + distance) % problem.splits;
@@ -759,19 +765,19 @@ __device__ inline void add_parts(const Arguments<Element>& problem, BlockState& 
       unsigned words[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) words[i] = bits_of(accumulators[t][i]);
-      store_to_block(to, parts[(distance - 1) * block_tiles + t - to * block_tiles][warpgroup_thread()],
+      store_to_block(to, &parts[(distance - 1) * block_tiles + t - to * block_tiles][warpgroup_thread()],
                      words, &state.parts_full);
     }
   }
-  mbarrier_wait(&state.parts_full, 0);
+  wait_for_blocks(&state.parts_full, 0);
 #pragma unroll
   for (int t = 0; t < kAccumulatorTiles; ++t) {
     if (!is_of_block<Element, kAccumulatorTiles>(problem, t, rank)) continue;
 #pragma unroll 1
-    for (int part = t - rank * block_tiles; part < kAccumulatorTiles - block_tiles; part += block_tiles) {
-      const Accumulator(&values)[4] = parts[part][warpgroup_thread()];
+    for (int i = t - rank * block_tiles; i < kAccumulatorTiles - block_tiles; i += block_tiles) {
+      const Part<Accumulator> part = parts[i][warpgroup_thread()];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) accumulators[t][i] += values[i];
+      for (int k = 0; k < 4; ++k) accumulators[t][k] += part.sums[k];
     }
   }
 }
@@ -806,7 +812,8 @@ __device__ inline void store_rows(const Arguments<Element>& problem, const Warpg
 }
 
 // Consumer warpgroup: computes work tiles and stores their results. Warpgroups that share pixels compute
-// every work tile together; others take turns.
+// every work tile together; others take turns. Blocks that split K have one work tile, which the first
+// warpgroup computes.
 template <typename Element, int kAccumulatorTiles, bool kSharesPixels, bool kSplitsK>
 __device__ inline void consume_tiles(const Arguments<Element>& problem, const Share<Element, kSplitsK>& share,
                                      int warpgroup) {
@@ -1040,8 +1047,8 @@ __global__ void __launch_bounds__(kThreads, kSplitsK ? 2 : 1)
   } else {
     load_weights(problem, share);
   }
-  // The first warpgroup has waited.
-  if (kSplitsK && warp >= kPixelWarp / kConsumerWarpgroups) cluster_wait();
+  // The first warpgroup has waited in add_parts.
+  if (kSplitsK && thread >= kConsumerThreads / kConsumerWarpgroups) cluster_wait();
 #endif
 }
 

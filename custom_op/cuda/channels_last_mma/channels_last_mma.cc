@@ -57,38 +57,33 @@ namespace {
 constexpr std::string_view kPrepare = "channels_last_mma::prepare";
 constexpr std::string_view kPrepareCodes = "channels_last_mma::prepare_codes";
 constexpr std::string_view kUnaligned = "channels_last_mma::unaligned";
-// What compute capability 7.5 computes, and what it does not.
 constexpr std::string_view kElements75[] = {"Float16", "Int8", "UInt8"};
-constexpr std::string_view kElements80[] = {"float", "BFloat16"};
 
-template <typename Elements>
-void add_others(const Elements& elements, std::vector<std::string>& names) {
-  for (const std::string_view kernel : {kPrepare, kUnaligned}) {
-    for (const std::string_view element : elements) names.push_back(instance_name(kernel, element));
-  }
-}
-
-std::vector<std::string> instances_75() {
-  std::vector<std::string> names = instance_names(kInstances75[0].kernel(), kElements75, kInstances75);
-  add_others(kElements75, names);
-  for (const std::string_view code : kCodes) names.push_back(instance_name(kPrepareCodes, code));
-  return names;
-}
-
-std::vector<std::string> instances_80() {
+std::vector<std::string> instances() {
   std::vector<std::string> names =
       instance_names(kInstances[0].kernel(), kElementsWithoutFloat64, kInstances);
   for (std::string& name : instance_names(kInstances[0].kernel(), kCodes, kInstances)) {
     names.push_back(std::move(name));
   }
-  add_others(kElements80, names);
+  return names;
+}
+
+std::vector<std::string> other_instances() {
+  std::vector<std::string> names = instance_names(kPrepareCodes, kCodes);
+  for (const std::string_view kernel : {kPrepare, kUnaligned}) {
+    for (std::string& name : instance_names(kernel, kElementsWithoutFloat64))
+      names.push_back(std::move(name));
+    for (std::string& name : instance_names(kernel, kCodes)) names.push_back(std::move(name));
+  }
   return names;
 }
 
 const KernelRegistration registrations[] = {
-    KernelRegistration({.header = "cuda/channels_last_mma/kernel_75.cuh", .instances = instances_75()}),
     KernelRegistration(
-        {.header = "cuda/channels_last_mma/kernel.cuh", .instances = instances_80(), .min_capability = 80})};
+        {.header = "cuda/channels_last_mma/kernel.cuh", .instances = instances(), .min_capability = 80}),
+    KernelRegistration({.header = "cuda/channels_last_mma/kernel_75.cuh",
+                        .instances = instance_names(kInstances75[0].kernel(), kElements75, kInstances75)}),
+    KernelRegistration({.header = "cuda/channels_last_mma/prepare.cuh", .instances = other_instances()})};
 
 int64_t prepared_pieces(const ConvProblem& problem) {
   return (k_chunks(problem) * problem.out_channels + kPaddingRows) * kRowPieces;

@@ -12,8 +12,6 @@
 #include "cuda/primitives/fast_divisor.cuh"
 #include "cuda/primitives/ldmatrix.cuh"
 #include "cuda/primitives/mma.cuh"
-#include "cuda/primitives/naive_quantised_conv.cuh"
-#include "cuda/primitives/nhwc_conv.cuh"
 #include "cuda/primitives/requantise.cuh"
 #include "cuda/primitives/shared_memory_at.cuh"
 #include "cuda/primitives/small_float_pairs.cuh"
@@ -28,7 +26,6 @@ struct Operand {
   using Accumulator = float;
   using ResultPair = unsigned;
 
-  static __device__ Element of_weight(Element weight) { return weight; }
   static __device__ void round(unsigned (&)[4]) {}
   static __device__ void multiply(float (&accumulators)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     mma_m16n8k16<Element>(accumulators, a[0], a[1], a[2], a[3], b[0], b[1]);
@@ -55,7 +52,6 @@ struct Operand<float> {
   using Accumulator = float;
   using ResultPair = uint2;
 
-  static __device__ float of_weight(float weight) { return round_to_tf32(weight); }
   static __device__ void round(unsigned (&a)[4]) {
 #pragma unroll
     for (unsigned& word : a) word = __float_as_uint(round_to_tf32(__uint_as_float(word)));
@@ -79,7 +75,6 @@ template <typename Code, int kCapability>
 struct CodeOperand {
   using Accumulator = int;
 
-  static __device__ Code of_weight(Code weight) { return weight; }
   static __device__ void round(unsigned (&)[4]) {}
   static __device__ void multiply(int (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     if constexpr (kCapability >= 80) {
@@ -98,13 +93,6 @@ struct Operand<Int8, kCapability> : CodeOperand<Int8, kCapability> {};
 template <int kCapability>
 struct Operand<UInt8, kCapability> : CodeOperand<UInt8, kCapability> {};
 
-// The filter, of a conv group, in a row of the prepared weights. Codes have, in two tiles of filters of the
-// mmas, four neighbouring filters for each thread.
-template <typename Element>
-__device__ inline int filter_of_row(int row) {
-  return kIsCode<Element> ? row / 16 * 16 + row % 8 / 2 * 4 + row % 16 / 8 * 2 + row % 2 : row;
-}
-
 // A piece of K: the tap, which may lie behind the last one, and the piece in the conv group's channels.
 struct KPiece {
   int tap, piece;
@@ -115,71 +103,6 @@ template <typename Element>
 __device__ inline KPiece first_of_tail(const Arguments<Element>& problem, int unit) {
   const int tap = unit / problem.tail_pieces;
   return {tap, problem.whole_spans * kRowPieces + unit - tap * problem.tail_pieces};
-}
-
-// Writes the weights in the order of the K chunks, with zeros behind the last tap and behind the last row. A
-// thread writes a piece.
-template <typename Element>
-__global__ void __launch_bounds__(kPrepareThreads)
-    prepare(const __grid_constant__ Arguments<Element> problem) {
-  griddepcontrol_wait();
-  griddepcontrol_launch_dependents();
-  const int piece = static_cast<int>(blockIdx.x) * kPrepareThreads + static_cast<int>(threadIdx.x);
-  const int unit = piece % kRowPieces, row = piece / kRowPieces;
-  const int chunk = row / problem.filters_per_group;
-  const int filter = filter_of_row<Element>(row - chunk * problem.filters_per_group);
-  const int group = chunk / problem.chunks;
-  const int rows = problem.chunks * problem.out_channels;
-  if (row >= rows + kPaddingRows) return;
-  const int k_chunk = chunk - group * problem.chunks, span = k_chunk / problem.taps;
-  KPiece k{k_chunk - span * problem.taps, span * kRowPieces + unit};
-  if (span >= problem.whole_spans) {
-    k = first_of_tail(problem, (k_chunk - problem.whole_spans * problem.taps) * kRowPieces + unit);
-  }
-  constexpr int kElements = kPieceBytes / static_cast<int>(sizeof(Element));
-  const long long first_channel =
-      static_cast<long long>(group * problem.filters_per_group + filter) * problem.group_pieces + k.piece;
-  const Element* const from = problem.w + first_channel * kElements * problem.taps + k.tap;
-  Element* const to =
-      reinterpret_cast<Element*>(problem.prepared_weights + static_cast<long long>(piece) * kPieceBytes);
-#pragma unroll
-  for (int i = 0; i < kElements; ++i) {
-    to[i] = row < rows && k.tap < problem.taps
-                ? Operand<Element>::of_weight(from[static_cast<long long>(i) * problem.taps])
-                : static_cast<Element>(0.0f);
-  }
-}
-
-// Writes what codes need besides the weights; see Arguments. A thread takes a filter.
-template <typename Element>
-__global__ void __launch_bounds__(kPrepareThreads)
-    prepare_codes(const __grid_constant__ Arguments<Element> problem) {
-  griddepcontrol_wait();
-  griddepcontrol_launch_dependents();
-  const int filter = static_cast<int>(blockIdx.x) * kPrepareThreads + static_cast<int>(threadIdx.x);
-  const int zero_point = problem.conv.quantization.x_zero_point;
-  if (filter < kPieceBytes) problem.zero_point_piece[filter] = static_cast<unsigned char>(zero_point);
-  if (filter >= problem.out_channels) return;
-  const int count = problem.group_pieces * kPieceBytes * problem.taps;
-  const Int8* const weights = problem.conv.w + static_cast<long long>(filter) * count;
-  int sum = 0;
-  for (int i = 0; i < count; ++i) sum += weights[i];
-  problem.corrections[filter] = -zero_point * sum;
-}
-
-// Computes one output per thread from tensors at any addresses; `kernel` needs multiples of 16 bytes.
-template <typename Element>
-__global__ void __launch_bounds__(kUnalignedThreads)
-    unaligned(const __grid_constant__ Arguments<Element> problem) {
-  griddepcontrol_wait();
-  griddepcontrol_launch_dependents();
-  const long long at = static_cast<long long>(blockIdx.x) * kUnalignedThreads + threadIdx.x;
-  if (at >= problem.unaligned.y_elements) return;
-  if constexpr (kIsCode<Element>) {
-    naive_quantised_output<Element>(problem.conv, at);
-  } else {
-    compute_nhwc_output(problem, problem.unaligned, at);
-  }
 }
 
 // Sizes of a tile of kPositions x kFilters that kPositionWarps x kFilterWarps warps share.

@@ -22,20 +22,20 @@ extern const FittedCosts kH200{
             .cycle = 0.505,  // ns
         },
         .channels_last = {
-            .launch = 119.7,  // ns
-            .memory = 3085,  // GB/s
-            .cache = 1.18e+04,  // GB/s
-            .exposed = 0.62,
-            .column = 1.17,  // ns
-            .unit = 8.944,  // ns
-            .chunk = 16.01,  // ns
-            .block = 9.326,  // ns
-            .exchange = 1314,  // ns
-            .tile = 436.6,  // ns
-            .result = 2.126,  // ns
-            .activation = 0.1238,  // ns
-            .activation_overhead = 15.29,
-            .begin = 2484,  // ns
+            .launch = 1997,  // ns
+            .memory = 4012,  // GB/s
+            .cache = 1.175e+04,  // GB/s
+            .exposed = 0.6791,
+            .column = 1.176,  // ns
+            .unit = 8.262,  // ns
+            .chunk = 14.32,  // ns
+            .block = 9.34,  // ns
+            .exchange = 1345,  // ns
+            .tile = 436.1,  // ns
+            .result = 2.371,  // ns
+            .activation = 0.1187,  // ns
+            .activation_overhead = 15.56,
+            .begin = 605.2,  // ns
         },
         .channels_last_depthwise = {
             .launch = 1330,  // ns

@@ -8,6 +8,7 @@
 #include "cuda/channels_last_mma/family.h"
 #include "cuda/channels_last_mma/kernel.cuh"
 #include "cuda/channels_last_mma/kernel_75.cuh"
+#include "cuda/channels_last_mma/prepare.cuh"
 #include "cuda/host/kernels.h"
 
 namespace convswap::channels_last_mma {

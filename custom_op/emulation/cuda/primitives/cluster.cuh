@@ -24,4 +24,6 @@ inline void store_to_block(int rank, void* target, const unsigned (&words)[4], T
              [there, four = std::to_array(words)] { std::memcpy(there, four.data(), sizeof four); });
 }
 
+inline void wait_for_blocks(TmaMbarrier* barrier, unsigned phase) { mbarrier_wait(barrier, phase); }
+
 }  // namespace convswap
