@@ -540,9 +540,10 @@ def fit(file: Path, families: Sequence[str], kept: Sequence[str] = (), *, passes
     header, *rows = read(file)
     owners = [family for family, *_ in _native.coefficients()]
     names = [name for _, name, *_ in _native.coefficients()]
+    own_names = [name for owner, name in zip(owners, names, strict=True) if owner in (families or owners)]
     for name in kept:
-        if name not in names:
-            raise ConvswapError(f"{name}: expected a coefficient, such as {names[0]}")
+        if name not in own_names:
+            raise ConvswapError(f"{name}: expected a coefficient, such as {own_names[0]}")
     free = [place for place, name in enumerate(names) if name not in kept]
     for family in families:
         if family not in owners:

@@ -162,11 +162,11 @@ class Algorithm {
   virtual bool takes_depthwise() const { return false; }
 
   // True if it computes the problem in its layouts, of which at least one is not NCHW. Otherwise it gets the
-  // problem with tensors in NCHW, and the planner adds transposing kernels (plan/layout_stage.h).
+  // problem with tensors in NCHW, unless it changes to NHWC, and the planner adds transposing kernels
+  // (plan/layout_stage.h).
   virtual bool takes_layouts(const ConvProblem&) const { return false; }
 
-  // True if it computes a problem that has other layouts, too, with all tensors in NHWC, to and from which
-  // the planner transposes them.
+  // True if the planner transposes x and the residual in other layouts to NHWC for it, and y back.
   virtual bool changes_to_nhwc(const ConvProblem&, const Device&) const { return false; }
 
   // True if it computes int8 and uint8 codes. All other algorithms get numbers alone.

@@ -26,8 +26,9 @@ Layout layout_of(const Layouts& layouts, LayoutTensor tensor) {
   return layout_of(copy, tensor);
 }
 
-// The change of a tensor of the problem, y to its layout and others from it. Empty if both layouts are the
-// same memory: with one channel, one position, or no element.
+// The transposition of x or the residual from the problem's layout to the other one, and of y from the other
+// one to the problem's. Empty if both layouts are the same memory: with one channel, one position, or no
+// element.
 std::optional<Transposition> transposition_of(const ConvProblem& problem, LayoutTensor tensor) {
   const ConvProblem& first = problem.depthwise.empty() ? problem : problem.depthwise.front();
   const auto [channels, positions] =
@@ -134,7 +135,9 @@ double estimate_of(const LayoutStage& stage, const Transpositions& changes, cons
 }  // namespace
 
 Layouts layouts_for(const Algorithm& algorithm, const ConvProblem& problem, const Device& device) {
-  if (problem.depthwise.empty() && algorithm.changes_to_nhwc(problem, device)) {
+  if (algorithm.changes_to_nhwc(problem, device)) {
+    // The offer for the convolution behind a depthwise one changes its layouts.
+    if (!problem.depthwise.empty() && !algorithm.takes_depthwise()) return problem.layouts;
     Layouts nhwc{Layout::nhwc, Layout::nhwc, Layout::nhwc};
     if (!problem.epilogue.has_residual) nhwc.residual = problem.layouts.residual;
     if (computes_layouts(algorithm, problem.with_layouts(nhwc))) return nhwc;

@@ -130,6 +130,19 @@ def test_cards_of_7_5_compute_float16_on_their_tensor_cores(x_shape, w_shape, at
     assert any("layout::" in kernel for kernel in kernels) is (layout == "NCHW")
 
 
+def test_cards_of_7_5_transpose_a_tensor_once_behind_a_depthwise_convolution():
+    front = {"depthwise_shape": (32, 1, 3, 3), "depthwise_pads": [1] * 4}
+
+    def estimate(input_layout, output_layout):
+        x_shape = (8, 32, 56, 56) if input_layout == "NCHW" else (8, 56, 56, 32)
+        layouts = {"input_layout": input_layout, "output_layout": output_layout}
+        problem = problem_of(x_shape, (64, 32, 1, 1), **layouts, **front)
+        return _native.estimates(problem, "cuda", compute_capability=75)[ALGORITHM]
+
+    # y in NHWC needs no transposition, wherever x comes from.
+    assert max(estimate("NCHW", "NHWC"), estimate("NHWC", "NHWC")) < estimate("NCHW", "NCHW")
+
+
 def test_cards_of_7_5_compute_codes_on_their_tensor_cores():
     codes = drawn((16, 28, 28, 64), (256, 64, 1, 1), **NHWC).problem()
     assert _native.choose(codes, "cuda", compute_capability=75) == ALGORITHM
@@ -286,7 +299,7 @@ def test_tf32_rounds_to_the_nearest():
 @pytest.mark.gpu
 @pytest.mark.algorithm(ALGORITHM)
 @pytest.mark.parametrize("last", ["residual", "pool"])
-@pytest.mark.parametrize("layouts", ["NCHW NCHW NCHW", "NHWC NCHW NCHW", "NCHW NHWC NCHW", "NCHW NCHW NHWC"])
+@pytest.mark.parametrize("layouts", ["NCHW NCHW NCHW", "NHWC NCHW NCHW", "NCHW NHWC NCHW"])
 def test_cards_of_7_5_transpose_tensors_to_nhwc(layouts, last):
     if capability() >= 80:
         pytest.skip("the card computes other layouts by other algorithms")

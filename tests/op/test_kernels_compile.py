@@ -68,7 +68,8 @@ def kernels_to_compile() -> Iterator[tuple[str, str, int]]:
     """Yield header, instance and compute capability: a family's first instance for every kind of card.
 
     Cards differ in the instructions that a kernel may use, alike in all data formats but bfloat16, for which
-    cards below 8.0 have none. tests/programs/test_fake_card.py compiles the rungs for 7.5.
+    cards below 8.0 have none, and codes, whose mma is another one there. tests/programs/test_fake_card.py
+    compiles the rungs for 7.5.
     """
     for header, family in FAMILIES.items():
         if "/ladder/" in header:
@@ -78,7 +79,8 @@ def kernels_to_compile() -> Iterator[tuple[str, str, int]]:
         for number, instance in enumerate(distinct_instances(header)):
             for capability in capabilities_of(family):
                 lacks_its_type = "<BFloat16" in instance and capability < 80
-                if number == 0 or lacks_its_type:
+                has_its_mma = "kernel_75<" in instance and capability == 75
+                if number == 0 or lacks_its_type or has_its_mma:
                     yield header, instance, capability
 
 

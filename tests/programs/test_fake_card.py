@@ -76,6 +76,33 @@ def test_tensors_in_nhwc_are_transposed_before_and_after_the_convolution(
     assert not [line for line in lines if line.startswith("left ")]
 
 
+# x and the residual are NCHW, y is NHWC: the convolution in NHWC needs two transpositions.
+TRANSPOSE_TO_NHWC = """
+import numpy as np
+from convswap import _native
+attributes = {"output_layout": "NHWC", "pads": [1] * 4, "activation": "Relu"}
+shapes = [(2, 16, 9, 8), (24, 16, 3, 3), (2, 24, 9, 8)]
+x, w, z = (_native.DeviceArray.from_numpy(np.ones(shape, np.float16)) for shape in shapes)
+problem = _native.Problem(*shapes[:2], False, "float16", residual_shape=shapes[2], **attributes)
+y = _native.DeviceArray(problem.output_shape, "float16")
+_native.conv_device(x, w, None, y, residual=z, algorithm="channels_last_mma", **attributes)
+print(_native.describe_plan(problem, "cuda", "channels_last_mma"))
+"""
+
+
+@needs_compiler
+def test_a_card_of_7_5_transposes_float16_to_nhwc(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    result = run_beside_card(TRANSPOSE_TO_NHWC, FAKE_LOG=log, FAKE_CAPABILITY=OLDEST)
+    assert result.returncode == 0, result.stderr
+    launched = [line.split()[1] for line in log.read_text().splitlines() if line.startswith("launch ")]
+    parts = ("layout6kernel", "layout6kernel", "7prepare", "9kernel_75")
+    assert [part in name for part, name in zip(parts, launched, strict=True)] == [True] * len(parts)
+    x, residual, convolution = result.stdout.strip().split("; ")
+    assert x.startswith("x to NHWC, ") and residual.startswith("residual to NHWC, ")
+    assert convolution.startswith("tiles of ")
+
+
 @pytest.mark.extended
 @needs_compiler
 @pytest.mark.slow

@@ -228,9 +228,11 @@ class Sources {
                                       static_cast<unsigned long long>(pixel.offset + offset_) * kPieceBytes;
     if constexpr (kIsCode<Element>) {
       const bool has_zero_point = problem_.conv.quantization.x_zero_point != 0;
-      return {is_pixel ? from : problem_.zero_point_piece, is_tap & (is_pixel | has_zero_point)};
+      const bool is_read = is_tap & (is_pixel | has_zero_point);
+      return {is_pixel ? from : problem_.zero_point_piece, is_read};
     }
-    return {from, is_tap & is_pixel};
+    const bool is_read = is_tap & is_pixel;
+    return {from, is_read};
   }
   // The same of kWeightRows. Rows behind the group's last filter give results that are not stored.
   __device__ const unsigned char* weights(int i) const {

@@ -1,6 +1,6 @@
 #pragma once
 
-// The kernel of `channels_last_mma` for compute capability 7.5, which has no cp.async and smaller mmas. The
+// The kernel of `channels_last_mma` for compute capability 7.5, which has smaller mmas and no cp.async. The
 // next K chunk waits in registers: a thread loads it between the mmas of this one, and then stores it in the
 // only stage. So several blocks fit into the 64 KB of shared memory of a multiprocessor.
 
@@ -68,7 +68,7 @@ __device__ inline void mainloop(const Arguments<Element>& problem, RegisterLoads
   __syncthreads();
 }
 
-// The least number of blocks that fit into the registers of a multiprocessor.
+// The least number of blocks whose registers fit into a multiprocessor.
 constexpr int min_blocks_75(int accumulators) { return accumulators > 32 ? 2 : 3; }
 
 // The implicit GEMM: a block computes a tile. `prepare` has written the weights. Template parameters as in

@@ -16,9 +16,9 @@ __device__ inline Element operand_of(Element weight) {
 }
 template <>
 __device__ inline float operand_of(float weight) {
-  const unsigned bits = __float_as_uint(weight);
-  const bool is_finite = (bits & 0x7f800000u) != 0x7f800000u;
-  return is_finite ? __uint_as_float((bits + 0x1000u) & ~0x1fffu) : weight;
+  if (weight != weight) return __uint_as_float(0x7fffffffu);  // NaN
+  // A carry out of the mantissa correctly raises the exponent, and an infinity stays one.
+  return __uint_as_float((__float_as_uint(weight) + 0x1000u) & ~0x1fffu);
 }
 
 // The filter, of a conv group, in a row of the prepared weights. Codes have, in two tiles of filters of the
