@@ -19,6 +19,12 @@ constexpr int64_t kSectorBytes = 32;
 int64_t units_read(const ConvProblem& problem, int axis, int64_t unit) {
   constexpr int64_t kMaxCounted = 1 << 16;
   const int64_t all = ceil_divide(problem.input[axis], unit);
+  if (problem.output[axis] > 0 && problem.dilation[axis] == 1 &&
+      problem.stride[axis] <= problem.filter[axis]) {
+    // Outputs leave no gaps.
+    const int64_t last = (problem.output[axis] - 1) * problem.stride[axis] - problem.pad_begin[axis];
+    return ceil_divide(std::clamp<int64_t>(last + problem.filter[axis], 0, problem.input[axis]), unit);
+  }
   if (problem.output[axis] > kMaxCounted / std::max<int64_t>(1, problem.filter[axis])) return all;
   std::vector<int64_t> units;
   for (int64_t output = 0; output < problem.output[axis]; ++output) {

@@ -76,6 +76,9 @@ def test_bytes_count_every_tensor_once(element_type, size):
         # Padding and pixels behind the last output are not read.
         ((1, 1, 10, 8), (1, 1, 3, 3), {"strides": [4, 1], "pads": [1, 1, 0, 1]}, 8 * 8),
         ((1, 1, 1000), (1, 1, 1), {"strides": [400]}, 3 * 8),
+        # Rows that overlap: of ten the last is not read, and of twelve with three of padding the last two.
+        ((1, 1, 10, 8), (1, 1, 3, 3), {"strides": [2, 1], "pads": [0, 1, 0, 1]}, 9 * 8),
+        ((1, 1, 12, 8), (1, 1, 5, 3), {"strides": [4, 1], "pads": [3, 1, 0, 1]}, 10 * 8),
     ],
 )
 def test_bytes_count_what_is_read_of_the_input(x, w, attributes, read):
