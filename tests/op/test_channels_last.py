@@ -120,6 +120,25 @@ def test_blocks_split_k_where_one_image_leaves_the_card_idle(channels, element_t
         assert ("splits" in tiling["tiling"]) is (images == 1), tiling
 
 
+@pytest.mark.parametrize("element_type", ["float16", "uint8"])
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "attributes", "is_paired"),
+    [
+        ((64, 56, 56, 32), (144, 32, 1, 1), {}, True),
+        ((64, 28, 28, 128), (512, 128, 1, 1), {}, True),
+        ((64, 56, 56, 64), (64, 64, 3, 3), {"pads": [1] * 4}, False),  # a long main loop
+        ((1, 56, 56, 32), (144, 32, 1, 1), {}, False),  # fewer tiles than multiprocessors
+    ],
+)
+def test_two_blocks_share_a_multiprocessor_where_main_loops_are_short(
+    x_shape, w_shape, attributes, is_paired, element_type
+):
+    activation = "SiLU" if element_type == "float16" else "Relu"
+    problem = problem_of(x_shape, w_shape, element_type, activation=activation, **attributes)
+    (tiling, *_) = _native.alternatives(problem, "channels_last", 1, **HOPPER)
+    assert ("blocks 2" in tiling["tiling"]) is is_paired, tiling
+
+
 @pytest.mark.parametrize(
     ("x_shape", "w_shape", "attributes"),
     [
@@ -147,6 +166,7 @@ CASES = {
     "3-D": ((1, 6, 9, 9, 32), (48, 32, 3, 3, 3), {"pads": [1] * 6, "strides": [2, 1, 1]}),
     "a small grid": ((1, 7, 8, 584), (136, 584, 3, 3), {"pads": [1] * 4}),
     "a small grid of images": ((5, 5, 4, 520), (72, 520, 1, 1), {}),
+    "short main loops": ((18, 32, 32, 40), (200, 40, 1, 1), {}),
 }
 
 
@@ -196,7 +216,14 @@ def test_it_is_the_definition_with_every_epilogue(element_type, case, has_residu
     split = {next((i for i, tiling in enumerate(tilings) if words in tiling), 0) for words in splits}
     if case.startswith("a small grid"):
         assert all(any(words in tiling for tiling in tilings) for words in splits)
-    for tiling in sorted({0, 1, count // 2, count - 1, *split} & set(range(count))):
+    # The first tiling of each kernel of which a multiprocessor runs two blocks.
+    paired = {
+        tiling.split(" images")[0]: i
+        for i, tiling in reversed(list(enumerate(tilings)))
+        if "blocks" in tiling
+    }
+    assert case != "short main loops" or "14, false" in paired
+    for tiling in sorted({0, 1, count // 2, count - 1, *split, *paired.values()} & set(range(count))):
         y.poison()
         _native.conv_device(
             *arrays, y, residual=residual, algorithm="channels_last", alternative=tiling,

@@ -262,6 +262,23 @@ def test_every_kind_of_tiling_of_channels_last_is_the_definition(case, x_zero_po
 
 
 @pytest.mark.gpu
+@pytest.mark.algorithm("channels_last")
+@pytest.mark.parametrize("has_residual", [False, True])
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+def test_two_blocks_on_a_multiprocessor_compute_the_definition(epilogue, has_residual):
+    both = NHWC | EPILOGUES[epilogue]
+    codes = drawn((18, 32, 32, 48), (208, 48, 1, 1), has_residual=has_residual, x_zero_point=3, **both)
+    expected = codes.expected()
+    paired: dict[str, int] = {}
+    for index, each in enumerate(_native.alternatives(codes.problem(), "channels_last", 1000)):
+        if "blocks 2" in each["tiling"]:
+            paired.setdefault(each["tiling"].split(" images")[0], index)
+    assert {"14, true", "14, false"} <= paired.keys()
+    for tiling in paired.values():
+        np.testing.assert_array_equal(codes.on_card("channels_last", tiling), expected)
+
+
+@pytest.mark.gpu
 @pytest.mark.algorithm("channels_last_mma")
 @pytest.mark.parametrize("x_zero_point", [0, 100])
 @pytest.mark.parametrize("epilogue", EPILOGUES)

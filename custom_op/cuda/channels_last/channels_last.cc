@@ -251,7 +251,8 @@ class ChannelsLastPlan final : public Plan {
                 Dim3(kPrepareThreads), 0, Start::in_turn};
     const int64_t blocks = tiling.instance.splits_k
                                ? tiling.work_tiles * tiling.splits
-                               : std::min<int64_t>(tiling.work_tiles, std::max(1, device.multiprocessors));
+                               : std::min<int64_t>(tiling.work_tiles, std::max(1, device.multiprocessors) *
+                                                                          tiling.instance.blocks);
     multiply_ = {find_kernel(names[1], device, sizeof(Arguments<void>)), Dim3(static_cast<unsigned>(blocks)),
                  Dim3(kThreads), static_cast<std::size_t>(tiling.shared_bytes), Start::in_turn};
     multiply_.cluster_blocks = static_cast<unsigned>(tiling.splits);

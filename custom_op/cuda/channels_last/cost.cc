@@ -18,7 +18,7 @@ constexpr int64_t kMaxBoxExtent = 256, kMaxPositions = 256;
 constexpr std::size_t kMaxColumnTilings = 12, kMaxRowTilings = 5;
 constexpr int kReservedSharedBytes = 1024;  // by the driver, for each block
 constexpr int kMinPixelStages = 2, kMinWeightStages = 3;
-// Most units of a main loop that ends before a residual has come.
+// Most units of a short main loop: it ends before a residual has come, and results take longer.
 constexpr int64_t kShortUnits = 4;
 
 // Stride phases and shifts of the filter taps along one axis.
@@ -57,30 +57,37 @@ double kernel_cost(const ConvProblem& problem, const Device& device, const Tilin
   const double weight_bytes = tiling.keeps_weights ? 0 : units * to_double(tiling.weight_stage_bytes());
   const double loading = (pixel_bytes + weight_bytes) * multiprocessors / costs.cache;
   const double outputs = to_double(tiling.outputs()), result_rows = outputs * tiling.result_chunks;
-  // Warpgroups that share pixels compute their activations at the same time, each half as fast as one alone.
-  // A warpgroup without filters computes none.
-  const double activating =
-      problem.epilogue.activation == Activation::none
+  // Warpgroups that share pixels compute their activations and codes at the same time, each half as fast as
+  // one alone. A warpgroup without filters computes none.
+  const double of_output =
+      problem.is_quantised() ? costs.instruction * instructions_of_code(problem)
+      : problem.epilogue.activation == Activation::none
           ? 0
           : (costs.activation_overhead + activation_cycles(problem.epilogue, costs_of(device))) *
-                costs.activation * outputs *
-                to_double(ceil_divide(problem.filters_per_group(), int64_t{kWgmmaM})) /
-                to_double(tiling.filter_blocks);
+                costs.activation;
+  const double activating = of_output * outputs *
+                            to_double(ceil_divide(problem.filters_per_group(), int64_t{kWgmmaM})) /
+                            to_double(tiling.filter_blocks);
   // The results of warpgroups that take turns are stored while the other multiplies.
   const double storing = costs.tile * tiling.result_chunks / tiling.staged_chunks +
-                         costs.result * result_rows * (tiling.instance.shares_pixels ? 1 : 0.5) + activating;
-  const double waves = std::ceil(to_double(tiling.work_tiles) / multiprocessors);
+                         costs.result * result_rows * (tiling.instance.shares_pixels ? 1 : 0.5);
+  const int residents = tiling.splits > 1 ? 1 : tiling.instance.blocks;
+  const double waves = std::ceil(to_double(tiling.work_tiles) / (multiprocessors * residents));
   // Two stages of pixels do not hide all loads, if they are loaded again.
   const double exposed = tiling.pixel_stages > 2 || (tiling.splits > 1 && tiling.pixel_stages >= chunks)
                              ? 0
                              : costs.exposed * pixel_bytes * multiprocessors / costs.cache;
-  const double blocks = std::min(to_double(tiling.work_tiles * tiling.splits), multiprocessors);
+  const double blocks = std::min(to_double(tiling.work_tiles * tiling.splits), multiprocessors * residents);
   double latencies = costs.block * blocks;
   // Two work tiles of a block hide each other's latencies.
   if (waves <= 1) latencies += costs.chunk * to_double(chunks);
   if (tiling.splits > 1) latencies += costs.exchange * (1 + blocks / multiprocessors);
-  const double computing =
-      costs.begin + latencies + waves * (std::max(multiplying, loading) + storing + exposed);
+  const double filling = std::max(multiplying, loading);
+  double tile = filling + storing + activating + exposed;
+  // Two blocks on a multiprocessor share the tensor cores and the schedulers. Other times of one block pass
+  // while the other one computes.
+  if (residents > 1) tile = std::max({tile, residents * filling, storing + residents * activating});
+  const double computing = costs.begin + latencies + waves * tile;
   const double memory = to_double(problem.bytes()) / costs.memory;
   return costs.launch + overlapped({computing, memory});
 }
@@ -104,6 +111,10 @@ class Search {
     std::vector<int64_t> widths = tile_extents(problem_.output[2], max_tile(2, columns_), kMaxColumnTilings);
     // The padding between whole rows may leave them room in a wider box.
     if (widths.front() < problem_.output[2]) widths.insert(widths.begin(), problem_.output[2]);
+    // One long row, as joined pixels are, would have no tile of half as many positions.
+    if (widths.back() > kMaxPositions / 2) {
+      widths.push_back(tile_extents(problem_.output[2], kMaxPositions / 2, 1).front());
+    }
     for (const bool shares_pixels : {false, true}) {
       // Half of a block for 128 filters would have nothing to do.
       if (shares_pixels && problem_.filters_per_group() <= kWgmmaM) continue;
@@ -142,6 +153,15 @@ class Search {
     return tiles;
   }
 
+  // The smallest instance for so many positions, of which a multiprocessor runs `blocks` blocks.
+  std::optional<Instance> instance_for(bool shares_pixels, int blocks, int64_t positions) const {
+    const auto instance = std::ranges::find_if(kInstances, [&](const Instance& each) {
+      return each.shares_pixels == shares_pixels && each.blocks == blocks && !each.splits_k &&
+             each.positions() >= positions && each.computes(problem_.type);
+    });
+    return instance == std::end(kInstances) ? std::nullopt : std::optional(*instance);
+  }
+
   // Adds the tiling if it fits; false if larger tiles cannot fit either.
   bool add(bool shares_pixels, int64_t images, int64_t rows, int64_t columns) {
     Tiling tiling;
@@ -155,11 +175,8 @@ class Search {
     tiling.pitch = std::min(tiling.pitch, columns + columns_.max_shift);
     tiling.box_rows = rows + rows_.max_shift;
     const int64_t positions = (images - 1) * tiling.image_positions() + (rows - 1) * tiling.pitch + columns;
-    const auto instance = std::ranges::find_if(kInstances, [&](const Instance& each) {
-      return each.shares_pixels == shares_pixels && !each.splits_k && each.positions() >= positions &&
-             each.computes(problem_.type);
-    });
-    if (instance == std::end(kInstances)) return false;
+    const std::optional<Instance> instance = instance_for(shares_pixels, 1, positions);
+    if (!instance) return false;
     tiling.instance = *instance;
     if (tiling.pitch * problem_.stride[2] > kMaxBoxExtent ||
         tiling.box_rows * problem_.stride[1] > kMaxBoxExtent || images > kMaxBoxExtent) {
@@ -191,6 +208,7 @@ class Search {
     if (!lay_out(tiling)) return false;
     tiling.cost = kernel_cost(problem_, device_, tiling);
     add_splits(tiling);
+    add_pairs(tiling, positions);
     found_.push_back(std::move(tiling));
     return true;
   }
@@ -209,15 +227,30 @@ class Search {
     }
   }
 
+  // Adds the tiling with two blocks on a multiprocessor for a short main loop.
+  void add_pairs(const Tiling& single, int64_t positions) {
+    if (single.work_tiles <= device_.multiprocessors || weight_units(problem_, single) > kShortUnits) return;
+    const std::optional<Instance> instance = instance_for(single.instance.shares_pixels, 2, positions);
+    // Smaller tiles, and those with many positions that are no outputs, take longer.
+    if (!instance || 4 * single.outputs() < 3 * instance->positions()) return;
+    Tiling tiling = single;
+    tiling.instance = *instance;
+    if (!lay_out(tiling)) return;
+    tiling.cost = kernel_cost(problem_, device_, tiling);
+    found_.push_back(std::move(tiling));
+  }
+
   // Lays out shared memory with as many stages as fit.
   bool lay_out(Tiling& tiling) const {
     const bool splits_k = tiling.splits > 1;
     const int64_t chunks = chunks_of_block(problem_, tiling);
     const int64_t units = chunks * problem_.filter[1] * problem_.filter[2];
     const auto fits = [&](int64_t pixel_stages, int64_t weight_stages) {
-      // Clusters of the next kernel start early only if each multiprocessor has room for two blocks.
-      const int most = splits_k ? device_.shared_memory_per_multiprocessor / 2 - kReservedSharedBytes
-                                : device_.shared_memory_per_block;
+      // Clusters of the next kernel start early only if each multiprocessor has room for two blocks, too.
+      const int most =
+          tiling.instance.blocks > 1
+              ? device_.shared_memory_per_multiprocessor / tiling.instance.blocks - kReservedSharedBytes
+              : device_.shared_memory_per_block;
       SharedLayout block(kSwizzleBytes, most);
       SharedOffsets& shared = tiling.shared;
       shared.pixels = block.place<unsigned char>(pixel_stages * tiling.pixel_stage_bytes());

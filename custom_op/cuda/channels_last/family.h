@@ -19,23 +19,28 @@ struct Instance {
   int accumulator_tiles;  // of a consumer warpgroup; N of a wgmma is eight times as many
   bool shares_pixels;     // both warpgroups compute the same positions, each for 64 filters
   bool splits_k = false;  // the blocks of a cluster split the K chunks of a work tile
+  int blocks = 1;         // that run on a multiprocessor at once
 
   // An integer wgmma has no N beyond 128 that is no multiple of 16.
   constexpr bool computes(ElementType type) const { return !is_code(type) || accumulator_tiles % 2 == 0; }
   std::string arguments() const {
     return joined(accumulator_tiles, ", ", shares_pixels ? "true" : "false", ", ",
-                  splits_k ? "true" : "false");
+                  splits_k ? "true" : "false", ", ", blocks);
   }
   int positions() const { return accumulator_tiles * kAccumulatorTileColumns; }
   int block_filters() const { return shares_pixels ? 2 * kWgmmaM : kWgmmaM; }
 };
 
-// Splits K where a grid is small; tiles are small there, too.
-inline constexpr Instance kSplitInstance = {8, false, true};
-inline constexpr Instance kInstances[] = {
-    {8, false},  {15, false}, {20, false}, {24, false}, {26, false}, {28, false}, {29, false},
-    {30, false}, {32, false}, {8, true},   {15, true},  {16, true},  {20, true},  {24, true},
-    {26, true},  {27, true},  {28, true},  {29, true},  {30, true},  {32, true},  kSplitInstance};
+// Splits K where a grid is small; tiles are small there, too. Two blocks of a multiprocessor have half of its
+// registers each, enough for up to 16 accumulator tiles.
+inline constexpr Instance kSplitInstance = {8, false, true, 2};
+inline constexpr Instance kPaired[] = {
+    {14, false, false, 2}, {16, false, false, 2}, {14, true, false, 2}, {16, true, false, 2}};
+inline constexpr Instance kInstances[] = {{8, false},  {15, false}, {20, false}, {24, false}, {26, false},
+                                          {28, false}, {29, false}, {30, false}, {32, false}, {8, true},
+                                          {15, true},  {16, true},  {20, true},  {24, true},  {26, true},
+                                          {27, true},  {28, true},  {29, true},  {30, true},  {32, true},
+                                          kPaired[0],  kPaired[1],  kPaired[2],  kPaired[3],  kSplitInstance};
 
 struct Tiling {
   Instance instance{};
@@ -69,7 +74,10 @@ struct Tiling {
 
   std::string key() const {
     return joined(instance.accumulator_tiles, ", ", instance.shares_pixels ? "true" : "false", " images ",
-                  images, " rows ", rows, " columns ", columns, splits > 1 ? joined(" splits ", splits) : "");
+                  images, " rows ", rows, " columns ", columns,
+                  splits > 1            ? joined(" splits ", splits)
+                  : instance.blocks > 1 ? joined(" blocks ", instance.blocks)
+                                        : "");
   }
 };
 

@@ -976,9 +976,10 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, const Sh
   if (is_first_thread) tma_store_wait_group();
 }
 
-// The implicit GEMM: persistent blocks compute work tiles. `prepare` has written the weights.
-template <typename Element, int kAccumulatorTiles, bool kSharesPixels, bool kSplitsK>
-__global__ void __launch_bounds__(kThreads, kSplitsK ? 2 : 1)
+// The implicit GEMM: persistent blocks, kBlocks on a multiprocessor, compute work tiles. `prepare` has
+// written the weights.
+template <typename Element, int kAccumulatorTiles, bool kSharesPixels, bool kSplitsK, int kBlocks>
+__global__ void __launch_bounds__(kThreads, kBlocks)
     kernel(const __grid_constant__ Arguments<Element> problem) {
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #error "channels_last has code for compute capability 9.0 alone: compile it for sm_90a"

@@ -25,31 +25,6 @@ bool stages_sums(const ConvProblem& problem) {
   return problem.is_quantised() && code_results_of(problem) == CodeResults::any;
 }
 
-// Instructions that turn a sum into a code and store the code, by the SASS for compute capability 9.0 of
-// tiles of 128 x 128; 0 for numbers. The time of one (costs.instruction) is that of two issue slots: two
-// warps for each scheduler do not fill all slots, and conversions, integer additions and limits take two
-// cycles of their unit.
-double instructions_of_code(const ConvProblem& problem) {
-  if (!problem.is_quantised()) return 0;
-  const double limiting = step_limits_of(problem).are_narrower ? 2 : 0;
-  switch (code_results_of(problem)) {
-    case CodeResults::scaled:
-      return limiting + 6;
-    case CodeResults::shifted:
-      return limiting + 7;
-    case CodeResults::residual:
-      return limiting + 14;
-    case CodeResults::rounded:
-      return limiting + 19;
-    case CodeResults::tabled:
-      return 11;
-    case CodeResults::any:
-      // From a time: a loop of dependent instructions, by one thread for each four codes.
-      return 64;
-  }
-  return 0;
-}
-
 // Lays out shared memory; false if it does not fit into a block's.
 bool lay_out(const ConvProblem& problem, const Device& device, Tiling& tiling) {
   const Instance& instance = tiling.instance;
@@ -124,6 +99,8 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double storing =
       costs.store * tensors * results * to_double(bytes_per_element(problem.type)) / kRowBytes +
       costs.shared * sum_rows / kSharedRows +
+      // The time of an instruction is that of two issue slots: two warps for each scheduler do not fill all
+      // slots, and conversions, integer additions and limits take two cycles of their unit.
       costs.instruction * instructions_of_code(problem) * results / 32 +
       costs.activation * activation_cycles(problem.epilogue, costs_of(device)) * results / 32;
   const auto wave_of = [&](int64_t blocks) {

@@ -8,7 +8,7 @@ namespace convswap {
 extern const FittedCosts kH200{
     .card = "NVIDIA H200",
     .date = "2026-11-30",
-    .commit = "fdfb268e",
+    .commit = "a8c809a3",
     .driver = "580.159.04",
     .compute_capability = 90,
     .memory_bandwidth = 4.814e+12,
@@ -22,20 +22,21 @@ extern const FittedCosts kH200{
             .cycle = 0.505,  // ns
         },
         .channels_last = {
-            .launch = 1997,  // ns
+            .launch = 2562,  // ns
             .memory = 4012,  // GB/s
-            .cache = 1.175e+04,  // GB/s
-            .exposed = 0.6791,
-            .column = 1.176,  // ns
-            .unit = 8.262,  // ns
-            .chunk = 14.32,  // ns
-            .block = 9.34,  // ns
-            .exchange = 1345,  // ns
-            .tile = 436.1,  // ns
-            .result = 2.371,  // ns
-            .activation = 0.1187,  // ns
-            .activation_overhead = 15.56,
-            .begin = 605.2,  // ns
+            .cache = 1.173e+04,  // GB/s
+            .exposed = 0.7079,
+            .column = 1.172,  // ns
+            .unit = 9.411,  // ns
+            .chunk = 11.86,  // ns
+            .block = 8.854,  // ns
+            .exchange = 1342,  // ns
+            .tile = 383.3,  // ns
+            .result = 2.794,  // ns
+            .activation = 0.1049,  // ns
+            .activation_overhead = 19.8,
+            .instruction = 0.42,  // ns
+            .begin = 98.93,  // ns
         },
         .channels_last_depthwise = {
             .launch = 1330,  // ns

@@ -40,4 +40,27 @@ inline double activation_nanoseconds(const Epilogue& epilogue, const Costs& cost
   return costs.activation.cycle * activation_cycles(epilogue, costs);
 }
 
+// Instructions that turn an int32 sum into a code and store the code, by the SASS of channels_last_mma for
+// compute capability 9.0 (tiles of 128 x 128); 0 for numbers.
+inline double instructions_of_code(const ConvProblem& problem) {
+  if (!problem.is_quantised()) return 0;
+  const double limiting = step_limits_of(problem).are_narrower ? 2 : 0;
+  switch (code_results_of(problem)) {
+    case CodeResults::scaled:
+      return limiting + 6;
+    case CodeResults::shifted:
+      return limiting + 7;
+    case CodeResults::residual:
+      return limiting + 14;
+    case CodeResults::rounded:
+      return limiting + 19;
+    case CodeResults::tabled:
+      return 11;
+    case CodeResults::any:
+      // From a time: a loop of dependent instructions, by one thread for each four codes.
+      return 64;
+  }
+  return 0;
+}
+
 }  // namespace convswap

@@ -245,6 +245,7 @@ CONVSWAP_WGMMAS_SS(Tf32, "k8.f32.tf32.tf32")
                     a_operand, b_operand, __VA_ARGS__)
 #define CONVSWAP_WGMMAS_CODES(Operand, type)                                        \
   CONVSWAP_WGMMA_CODES(Operand, type, 8, "64", "%32", "%33", CONVSWAP_INOUT_8(0))   \
+  CONVSWAP_WGMMA_CODES(Operand, type, 14, "112", "%56", "%57", CONVSWAP_INOUT_14)   \
   CONVSWAP_WGMMA_CODES(Operand, type, 16, "128", "%64", "%65", CONVSWAP_INOUT_16)   \
   CONVSWAP_WGMMA_CODES(Operand, type, 20, "160", "%80", "%81", CONVSWAP_INOUT_20)   \
   CONVSWAP_WGMMA_CODES(Operand, type, 24, "192", "%96", "%97", CONVSWAP_INOUT_24)   \

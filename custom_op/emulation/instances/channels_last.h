@@ -21,7 +21,7 @@ std::vector<CompiledKernel> kernels_for(const char* name) {
     } else {
       return CompiledKernel(
           instance_name("channels_last::kernel", name, kInstance.arguments()),
-          kernel<Element, kInstance.accumulator_tiles, kInstance.shares_pixels, kInstance.splits_k>);
+          kernel<Element, kInstance.accumulator_tiles, kInstance.shares_pixels, kInstance.splits_k, 1>);
     }
   });
   kernels.emplace_back(instance_name("channels_last::prepare", name), prepare<Element>);
