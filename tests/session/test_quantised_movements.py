@@ -82,6 +82,46 @@ def test_operator_between_equal_quantisations_moves_codes(move, monkeypatch):
     ]  # fmt: skip
 
 
+TO_ROWS = {
+    "Flatten": lambda graph, x: graph.add("Flatten", x),
+    "Squeeze": lambda graph, x: graph.add("Squeeze", x, graph.constant([2, 3], np.int64)),
+    "Unsqueeze": lambda graph, x: graph.add(
+        "Squeeze",
+        graph.rounded(graph.add("Unsqueeze", x, graph.constant([4], np.int64)), graph.codes_of(0.01)),
+        graph.constant([2, 3, 4], np.int64),
+    ),
+}
+
+
+def pooled_rows(move: str, **options) -> onnx.ModelProto:
+    """Return a network whose means become rows of codes in front of a MatMul."""
+    graph = MovingBuilder(**options)
+    mean = graph.add("GlobalAveragePool", graph.quantised_conv(graph.x, 0.02))
+    rows = graph.rounded(
+        TO_ROWS[move](graph, graph.rounded(mean, graph.codes_of(0.01))), graph.codes_of(0.01)
+    )
+    weights = graph.constant(np.random.default_rng(3).standard_normal((16, 5)).astype(np.float32), np.float32)
+    return graph.model(["n", 3, 8, 12], graph.add("MatMul", rows, weights))
+
+
+@pytest.mark.parametrize("move", TO_ROWS)
+def test_codes_become_rows_without_a_second_rounding(move, monkeypatch):
+    ops = models.ops(check_equal(pooled_rows(move), monkeypatch))
+    assert ops.count("QuantizeLinear") == 2  # of the input and of the means
+    assert ops[-2:] == ["DequantizeLinear", "MatMul"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("move", TO_ROWS)
+def test_card_makes_codes_rows(move, dtype):
+    original = pooled_rows(move, dtype=dtype)
+    message = swap(original, fuse=True).to_proto().SerializeToString()
+    feeds = data_of(original, batch=2)
+    (expected,), (actual,) = (make_session(message, device).run(None, feeds) for device in ("cpu", "cuda"))
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
 def _resize(mode: str):
     return lambda graph, x: graph.add("Resize", x, "", graph.constant([1, 1, 2, 2]), mode=mode)
 

@@ -29,7 +29,9 @@ from convswap.graph.quantised.quantisation import (
 from convswap.graph.quantised.write import remove_unused
 from convswap.graph.value_types import ValueTypes
 
-_MOVES = frozenset({"MaxPool", "Reshape", "Resize", "Slice", "Split", "Transpose"})
+_MOVES = frozenset(
+    {"Flatten", "MaxPool", "Reshape", "Resize", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
+)
 _MAX_POOL_TAKES_CODES = 12  # opset
 
 Chain = tuple[Accumulator, Epilogue]
