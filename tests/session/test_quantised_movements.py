@@ -119,7 +119,8 @@ def test_card_makes_codes_rows(move, dtype):
     message = swap(original, fuse=True).to_proto().SerializeToString()
     feeds = data_of(original, batch=2)
     (expected,), (actual,) = (make_session(message, device).run(None, feeds) for device in ("cpu", "cuda"))
-    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+    # The MatMul of a card rounds its operands to TF32. A code is 1e-2.
+    np.testing.assert_allclose(actual, expected, atol=2e-3)
 
 
 def _resize(mode: str):
