@@ -22,6 +22,7 @@ from results import H200, Results, check_same_kind
 
 HERE = Path(__file__).parent
 NETWORK = "ece408-2017-high"
+SAME = 1.005  # times as fast that are no difference
 UNMEASURED = """\
 These pages have no figures yet. `make tables` makes them, and says with them
 why a rung is slower than the one before, where one is.
@@ -204,10 +205,13 @@ def gained(page: Page, rung: Mapping[str, Any]) -> Iterator[str]:
         return
     sentences = [f"{three_digits(rung['op_ms'])} ms"]
     before = rung["speedup_before"]
+    is_slower = before is not None and before < 1 / SAME
     if before is not None:
-        faster = f"{three_digits(before)} times as fast as" if before >= 1 else "slower than"
-        share = "" if before >= 1 else f", by a factor of {three_digits(1 / before)}"
-        sentences[0] += f", {faster} the rung before{share}"
+        if is_slower:
+            sentences[0] += f", slower than the rung before, by a factor of {three_digits(1 / before)}"
+        else:
+            faster = "" if before < SAME else f"{three_digits(before)} times "
+            sentences[0] += f", {faster}as fast as the rung before"
         if rung["replaced_ms"] is not None:
             sentences[0] += f" with the ops that this one takes in ({three_digits(rung['replaced_ms'])} ms)"
     if rung["percent_of_floor"] is not None:
@@ -224,7 +228,7 @@ def gained(page: Page, rung: Mapping[str, Any]) -> Iterator[str]:
             f"of shared memory, {kernel['blocks']:,} blocks of {kernel['threads']:,} threads"
         )
     yield f"**What it did gain.** {'. '.join(sentences)}."
-    if before is not None and before < 1:
+    if is_slower:
         if not page.slower:
             raise SystemExit(
                 f"rung {page.number} was slower than the one before, and {page.file} does not say why"

@@ -17,8 +17,6 @@ path = parser.parse_args().model
 providers = ["CPUExecutionProvider"]
 if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
     providers.insert(0, "CUDAExecutionProvider")
-    # Load the CUDA libraries that pip installed.
-    onnxruntime.preload_dlls()
 
 swapped = convswap.swap(path or export_network("ece408-2019fa"))
 options = onnxruntime.SessionOptions()

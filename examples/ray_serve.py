@@ -27,8 +27,6 @@ class Model:
         providers = ["CPUExecutionProvider"]
         if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
             providers.insert(0, "CUDAExecutionProvider")
-            # Load the CUDA libraries that pip installed.
-            onnxruntime.preload_dlls()
         options = onnxruntime.SessionOptions()
         convswap.register(options)
         self.session = onnxruntime.InferenceSession(path, options, providers=providers)

@@ -216,6 +216,13 @@ def test_optimisers_that_the_user_disabled_stay_disabled():
         assert options.get_session_config_entry(DISABLED).split(";") == expected
 
 
+def test_registration_loads_the_cuda_libraries_that_pip_installed(monkeypatch):
+    loaded = []
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: loaded.append(True), raising=False)
+    convswap.register(onnxruntime.SessionOptions())
+    assert loaded == [True]
+
+
 def test_without_the_override_only_the_optimiser_that_reuses_our_domain_is_disabled():
     assert options_with({}).get_session_config_entry(DISABLED) == DOMAIN_OPTIMISER
 

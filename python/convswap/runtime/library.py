@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from convswap.errors import ConvswapError, as_path
+from convswap.runtime.packages import load_cuda_libraries
 
 # The folder of the installed package. It has the Python files, the library, the ready-made kernels, the texts
 # of the rungs and the C++ files of the lab.
@@ -57,7 +58,8 @@ def register(
 ) -> None:
     """Register the op library in an `onnxruntime.SessionOptions`.
 
-    Models with the op `convswap.Conv` then load in a session made with these options. The registration adds
+    Models with the op `convswap.Conv` then load in a session made with these options. CUDA libraries that pip
+    installed are loaded before, since the CUDA provider does not find them by itself. The registration adds
     WeightBiasQuantization to the entry `optimization.disable_specified_optimizers`, since that optimiser puts
     nodes of its own into the domain of a quantised Conv, also into convswap's. The argument
     `disabled_optimizers` of a session replaces the entry, so it must name WeightBiasQuantization too.
@@ -96,6 +98,7 @@ def register(
         set_entry(session_options, PACK_ENTRY, os.fspath(as_path(pack, "a file of `convswap warm`")))
     if compiles is not None:
         set_entry(session_options, COMPILE_ENTRY, "auto" if compiles else "never")
+    load_cuda_libraries("cuda")
     try:
         session_options.register_custom_ops_library(str(path))
     except Exception as error:  # onnxruntime's own exception types are private to it
