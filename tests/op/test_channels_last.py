@@ -135,8 +135,9 @@ def test_two_blocks_share_a_multiprocessor_where_main_loops_are_short(
 ):
     activation = "SiLU" if element_type == "float16" else "Relu"
     problem = problem_of(x_shape, w_shape, element_type, activation=activation, **attributes)
-    (tiling, *_) = _native.alternatives(problem, "channels_last", 1, **HOPPER)
-    assert ("blocks 2" in tiling["tiling"]) is is_paired, tiling
+    tilings = [each["tiling"] for each in _native.alternatives(problem, "channels_last", 1000, **HOPPER)]
+    assert ("blocks 2" in tilings[0]) is is_paired
+    assert is_paired or not any("blocks" in tiling for tiling in tilings)
 
 
 @pytest.mark.parametrize(
@@ -167,6 +168,7 @@ CASES = {
     "a small grid": ((1, 7, 8, 584), (136, 584, 3, 3), {"pads": [1] * 4}),
     "a small grid of images": ((5, 5, 4, 520), (72, 520, 1, 1), {}),
     "short main loops": ((18, 32, 32, 40), (200, 40, 1, 1), {}),
+    "short main loops, 128 filters": ((18, 32, 32, 32), (128, 32, 1, 1), {}),
 }
 
 
@@ -222,7 +224,7 @@ def test_it_is_the_definition_with_every_epilogue(element_type, case, has_residu
         for i, tiling in reversed(list(enumerate(tilings)))
         if "blocks" in tiling
     }
-    assert case != "short main loops" or "14, false" in paired
+    assert not case.startswith("short main loops") or "14, false" in paired
     for tiling in sorted({0, 1, count // 2, count - 1, *split, *paired.values()} & set(range(count))):
         y.poison()
         _native.conv_device(

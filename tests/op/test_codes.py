@@ -265,9 +265,10 @@ def test_every_kind_of_tiling_of_channels_last_is_the_definition(case, x_zero_po
 @pytest.mark.algorithm("channels_last")
 @pytest.mark.parametrize("has_residual", [False, True])
 @pytest.mark.parametrize("epilogue", EPILOGUES)
-def test_two_blocks_on_a_multiprocessor_compute_the_definition(epilogue, has_residual):
-    both = NHWC | EPILOGUES[epilogue]
-    codes = drawn((18, 32, 32, 48), (208, 48, 1, 1), has_residual=has_residual, x_zero_point=3, **both)
+@pytest.mark.parametrize("x_type", [np.int8, np.uint8])
+def test_two_blocks_on_a_multiprocessor_compute_the_definition(x_type, epilogue, has_residual):
+    both = NHWC | EPILOGUES[epilogue] | {"x_type": x_type, "x_zero_point": 3}
+    codes = drawn((18, 32, 32, 48), (208, 48, 1, 1), has_residual=has_residual, **both)
     expected = codes.expected()
     paired: dict[str, int] = {}
     for index, each in enumerate(_native.alternatives(codes.problem(), "channels_last", 1000)):

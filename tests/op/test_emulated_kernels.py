@@ -291,6 +291,16 @@ def test_blocks_of_a_cluster_that_split_k_compute_the_definition(blocks: int, ti
     assert computed == SPLIT_PROBLEMS
 
 
+@pytest.mark.parametrize(
+    ("program", "first"),
+    [("channels_last_Float16", FIRST_CHANNELS_LAST_SEED), ("channels_last_UInt8", FIRST_QUANTISED_SEED)],
+)
+def test_two_blocks_on_a_multiprocessor_compute_the_definition(program: str, first: int) -> None:
+    (built,) = build(program)
+    seed = seed_of_plan(built, first, "m64n112.*, 2 on a multiprocessor, ")
+    assert count_computed(built, seed, seed + 1) == 1
+
+
 def count_computed_where_k_is_split(program: Path, first: int, blocks: int, tile: str, count: int) -> int:
     computed = 0
     for _ in range(count):

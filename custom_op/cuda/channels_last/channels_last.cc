@@ -26,6 +26,9 @@
 // the K chunks and owns some of the positions. The others store their partial sums of these positions to its
 // shared memory; it adds them, and writes the results to y without TMA, whose box has all positions.
 //
+// Where the main loop is short, a multiprocessor runs two blocks, of which one computes while the other waits
+// for its residual, its activation or its stores. Each has half of the registers and of the shared memory.
+//
 // `prepare` writes the weights in the order and swizzle of the stages; constant weights are prepared once.
 // `unaligned` computes tensors at addresses that TMA does not take, one output a thread.
 //
@@ -346,7 +349,9 @@ class ChannelsLastPlan final : public Plan {
                   tiling_.instance.positions(), "k", kWgmmaBytes / bytes_per_element(problem.type), ", ",
                   tiling_.pixel_stages, " stages of pixels and ", tiling_.weight_stages, " of weights, ",
                   multiply_.grid.x, " blocks of ", kThreads, " threads, ",
-                  tiling_.splits > 1 ? joined("in clusters of ", tiling_.splits, ", ") : "",
+                  tiling_.splits > 1            ? joined("in clusters of ", tiling_.splits, ", ")
+                  : tiling_.instance.blocks > 1 ? joined(tiling_.instance.blocks, " on a multiprocessor, ")
+                                                : "",
                   tiling_.shared_bytes, " bytes of shared memory");
   }
 

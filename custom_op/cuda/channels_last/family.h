@@ -31,9 +31,10 @@ struct Instance {
   int block_filters() const { return shares_pixels ? 2 * kWgmmaM : kWgmmaM; }
 };
 
-// Splits K where a grid is small; tiles are small there, too. Two blocks of a multiprocessor have half of its
-// registers each, enough for up to 16 accumulator tiles.
+// Splits K where a grid is small; tiles are small there, too.
 inline constexpr Instance kSplitInstance = {8, false, true, 2};
+// With two blocks on a multiprocessor a thread has 96 registers. 16 accumulator tiles fit for 16-bit results;
+// codes spill up to 74 bytes of a thread, float32 up to 276.
 inline constexpr Instance kPaired[] = {
     {14, false, false, 2}, {16, false, false, 2}, {14, true, false, 2}, {16, true, false, 2}};
 inline constexpr Instance kInstances[] = {{8, false},  {15, false}, {20, false}, {24, false}, {26, false},

@@ -8,7 +8,7 @@ namespace convswap {
 extern const FittedCosts kH200{
     .card = "NVIDIA H200",
     .date = "2026-11-30",
-    .commit = "a8c809a3",
+    .commit = "dea51266",
     .driver = "580.159.04",
     .compute_capability = 90,
     .memory_bandwidth = 4.814e+12,
