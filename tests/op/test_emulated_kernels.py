@@ -299,6 +299,9 @@ def test_two_blocks_on_a_multiprocessor_compute_the_definition(program: str, fir
     (built,) = build(program)
     seed = seed_of_plan(built, first, "m64n112.*, 2 on a multiprocessor, ")
     assert count_computed(built, seed, seed + 1) == 1
+    # Of the 228 KB of a multiprocessor each block takes 1 KB besides its own.
+    found = re.search(r"(\d+) bytes of shared memory", output_of(built, seed, seed + 1, "plans"))
+    assert found is not None and 2 * (int(found[1]) + 1024) <= 228 * 1024
 
 
 def count_computed_where_k_is_split(program: Path, first: int, blocks: int, tile: str, count: int) -> int:
