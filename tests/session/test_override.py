@@ -218,7 +218,7 @@ def test_optimisers_that_the_user_disabled_stay_disabled():
 
 def test_registration_loads_the_cuda_libraries_that_pip_installed(monkeypatch):
     loaded: list[str] = []
-    # Other tests may have imported the modules anew.
+    # It loads them once in a process, maybe in an earlier test.
     monkeypatch.setitem(convswap.register.__globals__, "load_cuda_libraries", loaded.append)
     convswap.register(onnxruntime.SessionOptions())
     assert loaded == ["cuda"]
