@@ -35,7 +35,7 @@ def test_error_of_another_kind_fails_the_test_with_its_case():
     def test(number):
         assert 1 // number
 
-    with pytest.raises(AssertionError, match=r"^number 0: integer division") as raised:
+    with pytest.raises(AssertionError, match=r"^number 0: .*division") as raised:
         test()
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
 

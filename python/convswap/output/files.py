@@ -8,6 +8,7 @@ standard output or error, such as /dev/stdout.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -41,6 +42,12 @@ def check_writable(
 def _check_writable(
     path: Path, reserved: Mapping[str, Iterable[str | os.PathLike[str]]], option: str
 ) -> None:
+    try:
+        path.stat()
+    except OSError as error:
+        # Path's own tests return False for these from Python 3.14 on.
+        if error.errno in (errno.ENAMETOOLONG, errno.EACCES):
+            raise
     if path.is_dir():
         raise ConvswapError(f"cannot write '{path}': it is a folder; name a file")
     if _is_written_in_place(path):
