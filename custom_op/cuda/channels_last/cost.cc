@@ -246,7 +246,8 @@ class Search {
     const int64_t chunks = chunks_of_block(problem_, tiling);
     const int64_t units = chunks * problem_.filter[1] * problem_.filter[2];
     const auto fits = [&](int64_t pixel_stages, int64_t weight_stages) {
-      // Clusters of the next kernel start early only if each multiprocessor has room for two blocks, too.
+      // Two blocks share a multiprocessor. Clusters do not need that to run, but start early only beside a
+      // block of the kernel before.
       const int most =
           tiling.instance.blocks > 1
               ? device_.shared_memory_per_multiprocessor / tiling.instance.blocks - kReservedSharedBytes
