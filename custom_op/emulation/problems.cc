@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string_view>
 #include <type_traits>
@@ -22,6 +23,7 @@
 #include "plan/epilogue_stage.h"
 #include "plan/layout_stage.h"
 #include "plan/planner.h"
+#include "plan/prepared.h"
 
 namespace convswap {
 
@@ -783,13 +785,6 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
 
   const std::unique_ptr<Plan> plan = offer.make();
   if (prints_plan) std::printf("%s\n", plan->describe().c_str());
-  std::vector<float> scratch(plan->scratch_bytes() / sizeof(float) + 1, NAN);
-  // Half of the problems prepare their weights ahead of the run.
-  const PreparedForm form = plan->prepared_form();
-  std::vector<float> prepared(form.bytes / sizeof(float) + 1, NAN);
-  const bool is_prepared = form.bytes > 0 && one_in(random, 2);
-  if (is_prepared) plan->prepare(w.data(), prepared.data(), nullptr);
-  const Execution execution{nullptr, nullptr, scratch.data(), is_prepared ? prepared.data() : nullptr};
   const Element* const residual = p.epilogue.has_residual ? z.data() : nullptr;
   if (p.layouts.output == Layout::nhwc) {
     auto x_last = channels_last(x_begin, p.batch, p.in_channels, p.input_size());
@@ -801,13 +796,14 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
     x_last.insert(x_last.begin(), misaligned, static_cast<Element>(NAN));
     y_last.insert(y_last.begin(), y_misaligned, static_cast<Element>(NAN));
     z_last.insert(z_last.begin(), z_misaligned, static_cast<Element>(NAN));
-    plan->run({reads_nhwc ? x_last.data() + misaligned : x_begin, w.data(), bias,
-               y_last.data() + y_misaligned, residual == nullptr ? nullptr : z_last.data() + z_misaligned},
-              execution);
+    run_plan(*plan,
+             {reads_nhwc ? x_last.data() + misaligned : x_begin, w.data(), bias, y_last.data() + y_misaligned,
+              residual == nullptr ? nullptr : z_last.data() + z_misaligned},
+             random);
     std::ranges::copy(channels_last(y_last.data() + y_misaligned, p.batch, p.result_size(), p.out_channels),
                       y_begin);
   } else {
-    plan->run({x_begin, w.data(), bias, y_begin, residual, d.data(), d_bias}, execution);
+    run_plan(*plan, {x_begin, w.data(), bias, y_begin, residual, d.data(), d_bias}, random);
   }
 
   int64_t wrong = 0;
@@ -973,6 +969,27 @@ bool check_seed(const Algorithm& algorithm, int seed, Task task, bool prints_pla
 }
 
 }  // namespace
+
+void run_plan(const Plan& plan, const ConvTensors& tensors, Random& random) {
+  const PreparedForm form = plan.prepared_form();
+  const bool is_prepared = form.bytes > 0 && one_in(random, 2);
+  const std::size_t scratch_bytes = is_prepared ? plan.scratch_bytes() : scratch_bytes_with_weights(plan);
+  constexpr std::size_t kGuard = 64;
+  std::vector<float> scratch(scratch_bytes / sizeof(float) + kGuard, NAN);
+  std::vector<float> prepared(form.bytes / sizeof(float) + kGuard, NAN);
+  Execution execution{.scratch = scratch.data(), .weights_are_constant = is_prepared};
+  if (is_prepared) {
+    plan.prepare(tensors.w, prepared.data(), nullptr);
+    execution.prepared_weights = prepared.data();
+    plan.run(tensors, execution);
+  } else {
+    prepare_and_run(plan, tensors, execution);
+  }
+  const auto guard = std::span(scratch).subspan((scratch_bytes + sizeof(float) - 1) / sizeof(float));
+  if (!std::ranges::all_of(guard, [](float word) { return std::isnan(word); })) {
+    throw std::logic_error("a write behind scratch memory");
+  }
+}
 
 bool computes_float32(const Offer& offer, const ConvProblem& problem, Random& random, Values values) {
   return check<float>(offer, problem, random, values);

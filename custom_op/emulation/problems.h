@@ -16,6 +16,10 @@ Device draw_device(Random& random);
 // NaNs.
 enum class Values { any, normal };
 
+// Runs a plan, half of the time with weights that are prepared beforehand. Throws std::logic_error after a
+// write behind the scratch memory.
+void run_plan(const Plan& plan, const ConvTensors& tensors, Random& random);
+
 // True if the offer's plan computes a float32 problem correctly on drawn values; prints errors.
 bool computes_float32(const Offer& offer, const ConvProblem& problem, Random& random, Values values);
 

@@ -97,13 +97,7 @@ bool check_quantised(const Offer& offer, const ConvProblem& p, Random& random, b
   };
   const std::unique_ptr<Plan> plan = offer.make();
   if (prints_plan) std::printf("%s\n", plan->describe().c_str());
-  std::vector<float> scratch(plan->scratch_bytes() / sizeof(float) + 1, NAN);
-  const PreparedForm form = plan->prepared_form();
-  std::vector<float> prepared(form.bytes / sizeof(float) + 1, NAN);
-  const bool is_prepared = form.bytes > 0 && one_in(random, 2);
-  if (is_prepared) plan->prepare(w.data(), prepared.data(), nullptr);
-  plan->run(tensors_with(actual),
-            {nullptr, nullptr, scratch.data(), is_prepared ? prepared.data() : nullptr});
+  run_plan(*plan, tensors_with(actual), random);
   const ParallelFor in_turn = [](std::ptrdiff_t tasks, const std::function<void(std::ptrdiff_t)>& body) {
     for (std::ptrdiff_t task = 0; task < tasks; ++task) body(task);
   };

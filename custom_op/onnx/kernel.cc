@@ -12,6 +12,7 @@
 #include "cuda/runtime/kernel_store.h"
 #include "onnx/context.h"
 #include "plan/background.h"
+#include "plan/prepared.h"
 
 namespace convswap {
 namespace {
@@ -104,8 +105,11 @@ void ConvKernel::compute(OrtKernelContext* context) {
   if (variant_.device == DeviceKind::cuda) log_warning(api, context, take_kernel_store_warning());
   if (run->plan == nullptr) return;
 
-  const Scratch scratch(variant_.base, api, context, tensors[kX], run->scratch_bytes, variant_.device);
   Execution execution = execution_of(api, context, variant_.device);
+  execution.prepared_weights = prepared(*run, context, tensors[kW], execution.stream);
+  const bool is_prepared = execution.prepared_weights != nullptr;
+  const Scratch scratch(variant_.base, api, context, tensors[kX],
+                        is_prepared ? run->scratch_bytes : run->scratch_bytes_with_weights, variant_.device);
   execution.scratch = scratch.pointer();
   if (aligned_constants_) {
     AlignedTensors aligned(api, *aligned_constants_, bytes_per_element(spec_.type));
@@ -123,9 +127,12 @@ void ConvKernel::compute(OrtKernelContext* context) {
   const int64_t bytes = std::max(bytes_per_element(spec_.type), bytes_per_element(variant_.y_type));
   const auto on_device = [&](const OrtValue* tensor) { return aligned_data(api, tensor, bytes); };
   const ConvTensors on_card = conv_tensors(tensors, on_device(y), on_device);
-  execution.prepared_weights = prepared(*run, context, tensors[kW], on_card.w, execution.stream);
   execution.weights_are_constant = inputs_.has_constants_only(tensors);
-  run->plan->run(on_card, execution);
+  if (is_prepared) {
+    run->plan->run(on_card, execution);
+  } else {
+    prepare_and_run(*run->plan, on_card, execution);
+  }
 }
 
 // Returns the cached run for these input shapes, and makes it if there is none.
@@ -144,6 +151,7 @@ std::shared_ptr<const CachedRun> ConvKernel::cached_run(const OrtKernelContext* 
     run->plan = plans_->get(problem, device,
                             [&](const Offer& offer) { log_compiling(variant_.api, context, device, offer); });
     run->scratch_bytes = run->plan->scratch_bytes();
+    run->scratch_bytes_with_weights = scratch_bytes_with_weights(*run->plan);
     run->takes_prepared_weights = variant_.device == DeviceKind::cuda && inputs_.has_constant_weights() &&
                                   run->plan->prepared_form().bytes > 0;
   }
@@ -183,11 +191,12 @@ std::optional<Shape> ConvKernel::depthwise_result(const PerInput<DeclaredInput>&
   return result;
 }
 
-// Returns the weights in the plan's prepared form; null if the plan uses them unpacked.
+// Returns the weights in the plan's prepared form; null if each run prepares them, or has no such form.
 const void* ConvKernel::prepared(const CachedRun& run, const OrtKernelContext* context,
-                                 const OrtValue* weights, const void* data, void* stream) {
+                                 const OrtValue* weights, void* stream) {
   if (!run.takes_prepared_weights) return nullptr;
   if (const void* const known = run.prepared_weights; known != nullptr) return known;
+  const void* const data = aligned_data(variant_.api, weights, bytes_per_element(spec_.type));
   return run.prepared_weights =
              prepared_weights_.get(*run.plan, run.device.index, context, weights, data, stream);
 }

@@ -41,10 +41,11 @@ struct CachedRun {
 
   NodeInputs::Keys keys;
   const Device& device;
-  Shape result;                      // shape of y
-  std::shared_ptr<const Plan> plan;  // null if y has no elements
-  std::size_t scratch_bytes = 0;
-  bool takes_prepared_weights = false;
+  Shape result;                                                // shape of y
+  std::shared_ptr<const Plan> plan;                            // null if y has no elements
+  std::size_t scratch_bytes = 0;                               // of a run with prepared weights
+  std::size_t scratch_bytes_with_weights = 0;                  // of prepare_and_run
+  bool takes_prepared_weights = false;                         // once for all runs, because they are constant
   mutable std::atomic<const void*> prepared_weights{nullptr};  // null until they are packed
 };
 
@@ -66,7 +67,7 @@ class ConvKernel {
   std::optional<Shape> depthwise_result(const PerInput<DeclaredInput>& inputs) const;
   void plan_ahead(const OrtKernelInfo* info, const PerInput<DeclaredInput>& inputs) const;
   const void* prepared(const CachedRun& run, const OrtKernelContext* context, const OrtValue* weights,
-                       const void* data, void* stream);
+                       void* stream);
 
   const OpVariant variant_;
   const std::string title_;

@@ -40,14 +40,15 @@ struct Execution {
   ParallelFor parallel_for;  // CPU algorithms
   void* stream = nullptr;    // CUDA algorithms: a cudaStream_t
   void* scratch = nullptr;   // device memory, Plan::scratch_bytes() of it
-  // CUDA algorithms: the weights in the plan's prepared form; null if the run has to prepare them.
+  // CUDA algorithms: the weights in Plan::prepared_form(); null if the plan has none.
   const void* prepared_weights = nullptr;
-  // CUDA algorithms: no earlier kernel in the stream writes weights or biases, those of a depthwise
-  // convolution in front included. True for a model's constants.
+  // CUDA algorithms: no earlier kernel in the stream writes weights, prepared or not, or biases, those of a
+  // depthwise convolution in front included. True for a model's constants.
   bool weights_are_constant = false;
 };
 
-// The layout into which a plan packs weights, once for all runs if the weights are constant.
+// The layout into which a plan packs weights, once for all runs if the weights are constant. Otherwise the
+// caller prepares them for each run (plan/prepared.h).
 struct PreparedForm {
   std::size_t bytes = 0;  // device memory; 0: the plan uses the weights unpacked
   std::string name;       // plans for the same weights share packed weights of the same name
@@ -72,7 +73,8 @@ class Plan {
   // Never called with an empty output.
   virtual void run(const ConvTensors& tensors, const Execution& execution) const = 0;
 
-  // Device memory that a run needs besides its tensors. The stream may still use it after `run` has returned.
+  // Device memory that a run needs besides its tensors and prepared weights. The stream may still use it
+  // after `run` has returned.
   virtual std::size_t scratch_bytes() const { return 0; }
 
   virtual PreparedForm prepared_form() const { return {}; }
@@ -103,7 +105,7 @@ struct Offer {
   // on the CPU.
   std::function<std::vector<std::string>()> kernels = nullptr;
 
-  // True if a run needs scratch memory.
+  // True if a run needs scratch memory, if only for weights that are not constant.
   bool needs_scratch = false;
 
   // Returns the name of the tiling among the algorithm's alternatives; null if there is one only.

@@ -6,6 +6,7 @@
 
 #include "plan/layout_stage.h"
 #include "plan/planner.h"
+#include "plan/prepared.h"
 
 namespace convswap {
 namespace {

@@ -36,9 +36,6 @@ const EpilogueStage* epilogue_stage(DeviceKind kind);
 // convolution in front computes the rest of the epilogue.
 const EpilogueStage* code_pool_stage(DeviceKind kind);
 
-// Rounds the size of a part of scratch memory up to 256 bytes, the alignment of device memory.
-inline std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
-
 // Two plans in turn. One of them is the convolution's, whose weights may be prepared.
 class TwoPlans : public Plan {
  public:

@@ -7,7 +7,7 @@
 #include <tuple>
 #include <utility>
 
-#include "plan/epilogue_stage.h"
+#include "plan/prepared.h"
 
 namespace convswap {
 namespace {

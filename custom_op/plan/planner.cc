@@ -7,6 +7,7 @@
 
 #include "conv/error.h"
 #include "plan/catalog.h"
+#include "plan/prepared.h"
 
 namespace convswap {
 namespace {
@@ -117,17 +118,17 @@ class DepthwiseFirstPlan final : public TwoPlans {
   void run(const ConvTensors& tensors, const Execution& execution) const override {
     char* const convolution_scratch = static_cast<char*>(execution.scratch);
     char* const depthwise_scratch = convolution_scratch + aligned(second_->scratch_bytes());
-    char* const intermediate = depthwise_scratch + aligned(first_->scratch_bytes());
+    char* const intermediate = depthwise_scratch + aligned(scratch_bytes_with_weights(*first_));
     Execution first = execution;
     first.scratch = depthwise_scratch;
-    first.prepared_weights = nullptr;
-    first_->run({tensors.x, tensors.d, tensors.db, intermediate}, first);
+    prepare_and_run(*first_, {tensors.x, tensors.d, tensors.db, intermediate}, first);
     second_->run({intermediate, tensors.w, tensors.b, tensors.y, tensors.z}, execution);
   }
 
   // The convolution's scratch memory, the depthwise convolution's, and the intermediate tensor.
   std::size_t scratch_bytes() const override {
-    return aligned(second_->scratch_bytes()) + aligned(first_->scratch_bytes()) + intermediate_bytes_;
+    return aligned(second_->scratch_bytes()) + aligned(scratch_bytes_with_weights(*first_)) +
+           intermediate_bytes_;
   }
 
  private:

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <map>
@@ -24,6 +25,7 @@
 #include "cuda/runtime/driver.h"
 #include "cuda/runtime/kernel_origin.h"
 #include "plan/planner.h"
+#include "plan/prepared.h"
 
 namespace py = pybind11;
 
@@ -273,7 +275,8 @@ double conv_device(const DeviceInputs& inputs, DeviceArray& y, const ConvSpec& s
                             pointer_or_null(inputs.scale),
                             pointer_or_null(inputs.offset),
                             pointer_or_null(inputs.sum_values)};
-  const DeviceArray scratch({static_cast<int64_t>(plan->scratch_bytes() / sizeof(float)) + 1}, "float32",
+  const std::size_t scratch_bytes = is_prepared ? plan->scratch_bytes() : scratch_bytes_with_weights(*plan);
+  const DeviceArray scratch({static_cast<int64_t>(scratch_bytes / sizeof(float)) + 1}, "float32",
                             device.index, 0);
   const PreparedForm form = is_prepared ? plan->prepared_form() : PreparedForm{};
   const DeviceArray prepared({static_cast<int64_t>(form.bytes / sizeof(float)) + 1}, "float32", device.index,
@@ -284,7 +287,11 @@ double conv_device(const DeviceInputs& inputs, DeviceArray& y, const ConvSpec& s
   const Execution execution{.scratch = scratch.pointer(),
                             .prepared_weights = form.bytes > 0 ? prepared.pointer() : nullptr,
                             .weights_are_constant = true};
-  return stopwatch.milliseconds(runs, [&] { plan->run(tensors, execution); }) / runs;
+  const auto run = [&] {
+    if (is_prepared) return plan->run(tensors, execution);
+    prepare_and_run(*plan, tensors, execution);
+  };
+  return stopwatch.milliseconds(runs, run) / runs;
 }
 
 py::dict device_facts(int index) {

@@ -9,7 +9,7 @@
 //   FAKE_MULTIPROCESSORS  multiprocessors of a card (132)
 //   FAKE_REFUSES          number of loads that fail first, as if a newer compiler had made the code (0)
 //   FAKE_PARAMETER_BYTES  size of kernel parameters (unset: no such function, as in drivers of CUDA 12.0)
-//   FAKE_LOG              file that gets a line for each context, loaded kernel and launch (none)
+//   FAKE_LOG              file that gets a line for each context, loaded kernel, launch and allocation (none)
 
 #include <cuda.h>
 
@@ -245,6 +245,7 @@ CUresult event_elapsed(float* milliseconds, CUevent, CUevent) {
 CUresult allocate(CUdeviceptr* address, size_t bytes) {
   NEEDS_CONTEXT
   *address = reinterpret_cast<CUdeviceptr>(std::malloc(bytes));
+  log("allocate " + std::to_string(bytes));
   const std::lock_guard<std::mutex> lock(mutex);
   allocations.insert(*address);
   return CUDA_SUCCESS;

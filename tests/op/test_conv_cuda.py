@@ -848,10 +848,15 @@ def test_rule_takes_no_algorithm_that_needs_scratch_memory_where_there_is_none()
     pooled = _native.Problem(
         (1, 3, 16, 16), (4, 3, 3, 3), pool="MaxPool", pool_kernel_shape=[3, 3], pool_pads=[1] * 4
     )
-    for algorithm in ("few_channels", "tiled"):
-        why_not = _native.why_not(pooled, algorithm, "cuda", compute_capability=90, lends_scratch=False)
+    # Weights that are not constant are prepared in scratch memory.
+    nhwc = _native.Problem(
+        (1, 16, 16, 64), (64, 64, 3, 3), type="float16", input_layout="NHWC", output_layout="NHWC"
+    )
+    problems = {"few_channels": pooled, "tiled": pooled, "channels_last": nhwc, "channels_last_mma": nhwc}
+    for algorithm, refused in problems.items():
+        why_not = _native.why_not(refused, algorithm, "cuda", compute_capability=90, lends_scratch=False)
         assert "needs scratch memory" in why_not
-        assert not _native.why_not(pooled, algorithm, "cuda", compute_capability=90)
+        assert not _native.why_not(refused, algorithm, "cuda", compute_capability=90)
 
 
 @pytest.mark.gpu

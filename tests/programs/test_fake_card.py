@@ -76,6 +76,49 @@ def test_tensors_in_nhwc_are_transposed_before_and_after_the_convolution(
     assert not [line for line in lines if line.startswith("left ")]
 
 
+# Arguments: an algorithm, the layout of x and y, and the extents of x and w, with 16 channels. The weights of
+# the first run are prepared beforehand.
+PREPARE = """
+import sys
+import numpy as np
+from convswap import _native
+name, layout, *shapes = sys.argv[1:3] + [tuple(map(int, text.split(","))) for text in sys.argv[3:]]
+attributes = {"input_layout": layout, "output_layout": layout, "group": 16 // shapes[1][1]}
+x, w = (_native.DeviceArray.from_numpy(np.ones(shape, np.float16)) for shape in shapes)
+y = _native.DeviceArray(_native.Problem(*shapes, False, "float16", **attributes).output_shape, "float16")
+for prepared in (True, False):
+    _native.conv_device(x, w, None, y, algorithm=name, prepared=prepared, **attributes)
+"""
+IN_NHWC, DENSE, DEPTHWISE = "2,9,9,16", "24,16,3,3", "16,1,3,3"
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("arguments", "kernels"),
+    [
+        (("channels_last", "NHWC", IN_NHWC, DENSE), ["prepare", "kernel"]),
+        (("channels_last_mma", "NHWC", IN_NHWC, DENSE), ["prepare", "kernel"]),
+        (("channels_last_depthwise", "NHWC", IN_NHWC, DEPTHWISE), ["prepare", "sliding"]),
+        (("many_channels", "NCHW", "2,16,9,9", DENSE), ["prepare", "prepare", "kernel"]),
+    ],
+    ids=["channels_last", "channels_last_mma", "channels_last_depthwise", "many_channels"],
+)
+def test_scratch_memory_has_room_for_weights_only_if_the_run_prepares_them(
+    arguments: tuple[str, ...], kernels: list[str], tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    result = run_beside_card(PREPARE, *arguments, FAKE_LOG=log)
+    assert result.returncode == 0, result.stderr
+    lines = [line.split() for line in log.read_text().splitlines()]
+    launched = [words[1] for words in lines if words[0] == "launch"]
+    assert all(part in name for part, name in zip(kernels * 2, launched, strict=True)), launched
+    # Each run allocates scratch memory and then prepared weights, a word more than it needs.
+    allocated = [int(words[1]) for words in lines if words[0] == "allocate"]
+    scratch, weights, scratch_with_weights, no_weights = allocated[-4:]
+    assert weights > no_weights == 4
+    assert 0 <= scratch_with_weights - (scratch + weights - 4) < 256
+
+
 # x and the residual are NCHW, y is NHWC: the convolution in NHWC needs two transpositions.
 TRANSPOSE_TO_NHWC = """
 import numpy as np
@@ -96,7 +139,7 @@ def test_a_card_of_7_5_transposes_float16_to_nhwc(tmp_path: Path) -> None:
     result = run_beside_card(TRANSPOSE_TO_NHWC, FAKE_LOG=log, FAKE_CAPABILITY=OLDEST)
     assert result.returncode == 0, result.stderr
     launched = [line.split()[1] for line in log.read_text().splitlines() if line.startswith("launch ")]
-    parts = ("layout6kernel", "layout6kernel", "7prepare", "9kernel_75")
+    parts = ("7prepare", "layout6kernel", "layout6kernel", "9kernel_75")
     assert [part in name for part, name in zip(parts, launched, strict=True)] == [True] * len(parts)
     x, residual, convolution = result.stdout.strip().split("; ")
     assert x.startswith("x to NHWC, ") and residual.startswith("residual to NHWC, ")
@@ -141,7 +184,7 @@ def test_runs_that_are_timed_are_all_enqueued_before_the_first_begins(tmp_path: 
     result = run_beside_card(program, "naive", *LAYER, FAKE_LOG=log)
     assert result.returncode == 0, result.stderr
     lines = log.read_text().splitlines()
-    started = [line.split()[0] for line in lines if not line.startswith(("context ", "load "))]
+    started = [line.split()[0] for line in lines if line.startswith(("host ", "launch "))]
     # The host function that blocks the stream until all launches are enqueued. The measurement repeats while
     # the host takes longer than it blocks.
     assert started[:6] == ["host", *["launch"] * 5] and len(started) % 6 == 0

@@ -143,9 +143,11 @@ def test_each_convolution_of_a_chain_in_a_graph_reads_what_the_one_before_it_wro
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("algorithm", ["pointwise", "sliced_k", "depthwise", "sliding_rows", "in front"])
+@pytest.mark.parametrize(
+    "algorithm", ["pointwise", "sliced_k", "many_channels", "depthwise", "sliding_rows", "in front"]
+)
 def test_weights_that_the_node_before_writes_are_waited_for(algorithm, cuda):
-    """Constant weights are read before earlier kernels end. Here the previous node writes the weights."""
+    """Constant weights are read early or prepared once. Here the previous node writes the weights."""
     filters, depth, writer = 96, 16, first_on_card("sliced_k", "tiled")
     is_depthwise = algorithm in ("depthwise", "sliding_rows", "in front")
     w_shape = (filters, 1, 3, 3) if is_depthwise else (filters, filters, 1, 1)

@@ -66,7 +66,6 @@
 #include "cuda/host/limits.h"
 #include "cuda/host/tensor_map.h"
 #include "cuda/host/text.h"
-#include "plan/epilogue_stage.h"
 
 namespace convswap {
 namespace channels_last {
@@ -283,10 +282,9 @@ class ChannelsLastPlan final : public Plan {
     unaligned_.start = earliest_start(unaligned_.kernel);
   }
 
-  // The prepared weights, then the windows.
+  // The windows of x.
   std::size_t scratch_bytes() const override {
-    return aligned(prepared_form().bytes) +
-           static_cast<std::size_t>(write_windows_.grid.total() * arguments_.windows.row_units * kUnitCodes);
+    return static_cast<std::size_t>(write_windows_.grid.total() * arguments_.windows.row_units * kUnitCodes);
   }
 
   PreparedForm prepared_form() const override {
@@ -314,8 +312,7 @@ class ChannelsLastPlan final : public Plan {
     if (problem.is_quantised()) bind_tensors(tensors, arguments.conv);
     ConvTensors taken = tensors;
     if (derived_.has_windows()) {
-      arguments.windows.codes =
-          static_cast<unsigned char*>(execution.scratch) + aligned(prepared_form().bytes);
+      arguments.windows.codes = static_cast<unsigned char*>(execution.scratch);
       taken.x = arguments.windows.codes;
     }
     void* parameters[] = {&arguments};
@@ -323,9 +320,7 @@ class ChannelsLastPlan final : public Plan {
     if (!are_aligned(taken, kTensorMapAlignment)) {
       return enqueue(unaligned_, execution.stream, parameters);
     }
-    const bool has_weights = execution.prepared_weights != nullptr;
-    if (!has_weights) prepare(tensors.w, execution.scratch, execution.stream);
-    set_prepared(arguments, has_weights ? const_cast<void*>(execution.prepared_weights) : execution.scratch);
+    set_prepared(arguments, const_cast<void*>(execution.prepared_weights));
     const TensorBox output = output_box(problem, tiling_);
     if (derived_.has_windows()) enqueue(write_windows_, execution.stream, parameters);
     arguments.x_map = make_tensor_map(input_box(problem, tiling_), problem.type, taken.x);

@@ -126,8 +126,6 @@ class DepthwisePlan final : public Plan {
     prepare_.start = earliest_start(prepare_.kernel);
   }
 
-  std::size_t scratch_bytes() const override { return prepared_form().bytes; }
-
   PreparedForm prepared_form() const override {
     return {static_cast<std::size_t>(prepared_bytes_), "channels_last_depthwise"};
   }
@@ -142,13 +140,10 @@ class DepthwisePlan final : public Plan {
   }
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {
-    const bool is_prepared = execution.prepared_weights != nullptr;
-    if (!is_prepared) prepare(tensors.w, execution.scratch, execution.stream);
     const Step& step = are_aligned(tensors, kVectorBytes) ? main_ : single_;
     Arguments<void> arguments = step.arguments;
     static_cast<Tensors<void>&>(arguments) = tensors_of(tensors, execution);
-    arguments.prepared_weights =
-        is_prepared ? const_cast<void*>(execution.prepared_weights) : execution.scratch;
+    arguments.prepared_weights = const_cast<void*>(execution.prepared_weights);
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_);
     enqueue(step.launch, execution.stream, parameters);

@@ -167,8 +167,6 @@ class ChannelsLastMmaPlan final : public Plan {
     }
   }
 
-  std::size_t scratch_bytes() const override { return prepared_form().bytes; }
-
   PreparedForm prepared_form() const override {
     const auto weights = static_cast<std::size_t>(weight_bytes());
     if (!problem_.is_quantised()) return {weights, "channels_last_mma"};
@@ -195,9 +193,7 @@ class ChannelsLastMmaPlan final : public Plan {
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_.index);
     if (!are_aligned(tensors, kPieceBytes)) return enqueue(unaligned_, execution.stream, parameters);
-    const bool is_prepared = execution.prepared_weights != nullptr;
-    if (!is_prepared) prepare(tensors.w, execution.scratch, execution.stream);
-    set_prepared(arguments, is_prepared ? const_cast<void*>(execution.prepared_weights) : execution.scratch);
+    set_prepared(arguments, const_cast<void*>(execution.prepared_weights));
     enqueue(multiply_, execution.stream, parameters);
   }
 

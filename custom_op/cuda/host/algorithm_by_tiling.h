@@ -22,8 +22,8 @@ namespace convswap {
 //
 //   kernel_names(problem, tiling)    of the instances that it launches, each once
 //   why_not(problem, tiling)         optional: why it cannot compute the problem, or empty
-//   kNeedsScratch                    optional: a run needs scratch memory. If that depends on the tiling,
-//                                    the tiling has a member needs_scratch()
+//   kNeedsScratch                    optional: Offer::needs_scratch. If that depends on the tiling, the
+//                                    tiling has a member needs_scratch()
 template <typename TilingPlan, auto kBest, auto kAll = kBest>
 class AlgorithmByTiling : public Algorithm {
  public:

@@ -152,7 +152,7 @@ struct Arguments : Tensors<Element>, Geometry {
   FilterRange* filter_ranges;
 
   int first_prepared_tile;        // of the round
-  int weight_blocks;              // blocks of `prepare` that prepare weights; the others prepare pixels
+  bool prepares_weights;          // `prepare` prepares weights; otherwise pixels
   int blocks_per_tile_and_group;  // blocks of `prepare` for the pixels of a prepared tile and conv group
   int conv_groups;
   int output_tiles_per_prepared_tile;

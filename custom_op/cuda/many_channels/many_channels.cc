@@ -47,8 +47,8 @@
 // - `prepare` converts pixels into vectors and finds their scales, once for all filters. Pixels in the halo
 //   of two prepared tiles are converted for both, and every pixel once for each depth tap. A block takes some
 //   K tiles of a prepared tile. K tiles are written in the order in which `kernel` loads them.
-//   `prepare` also computes the offsets of the results in y. It converts the weights too, in the order in
-//   which wgmma reads them, unless they are constant and were prepared with the session (Plan::prepare).
+//   `prepare` also computes the offsets of the results in y. A launch of its own before the run
+//   (Plan::prepare) converts the weights, in the order in which wgmma reads them.
 // - `kernel` is a persistent, warp-specialised GEMM. Two producer warps load the pixels and the weights of K
 //   tiles with TMA into two pipelines; two consumer warpgroups issue wgmmas. Two wgmma groups are in flight,
 //   so the tensor core has work while a warp issues the next one. Results pass through shared memory in
@@ -166,8 +166,7 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   return arguments;
 }
 
-// Launches `prepare` and `kernel` for each round, and then `combine` if there are splits. The first round
-// prepares the weights.
+// Launches `prepare` and `kernel` for each round, and then `combine` if there are splits.
 class ManyChannelsPlan final : public Plan {
  public:
   static constexpr bool kNeedsScratch = true;
@@ -226,7 +225,7 @@ class ManyChannelsPlan final : public Plan {
     allow_shared_memory(multiply_.kernel, device.shared_memory_per_block);
     prepare_.start = earliest_start(prepare_.kernel);
     multiply_.start = earliest_start(multiply_.kernel);
-    set_round(0, true, arguments_, prepare_, multiply_);
+    set_round(0, arguments_, prepare_, multiply_);
     if (tiling.splits == 1) return;
     combine_ = {find_kernel(names[2], device, sizeof(Arguments<void>)),
                 Dim3(static_cast<unsigned>(ceil_divide(problem.result_elements(), int64_t{kCombineThreads}))),
@@ -238,8 +237,7 @@ class ManyChannelsPlan final : public Plan {
     return static_cast<std::size_t>(pixel_range_count_ * tiling_.prepared_k_tile_bytes() +
                                     pixel_range_count_ * static_cast<int64_t>(sizeof(PixelRange)) +
                                     output_offset_count_ * static_cast<int64_t>(sizeof(int)) +
-                                    split_accumulator_bytes()) +
-           prepared_form().bytes;
+                                    split_accumulator_bytes());
   }
 
   // Weights, then the ranges of the filters.
@@ -253,7 +251,7 @@ class ManyChannelsPlan final : public Plan {
     Arguments<void> arguments = arguments_;
     arguments.w = weights;
     set_prepared_weights(prepared, arguments);
-    arguments.weight_blocks = narrow(filter_rows_);
+    arguments.prepares_weights = true;
     Launch launch = prepare_;
     launch.grid = Dim3(static_cast<unsigned>(filter_rows_));
     void* parameters[] = {&arguments};
@@ -267,19 +265,14 @@ class ManyChannelsPlan final : public Plan {
     arguments.prepared_pixels = static_cast<unsigned char*>(execution.scratch);
     arguments.output_offsets = reinterpret_cast<int*>(arguments.prepared_pixels +
                                                       pixel_range_count_ * tiling_.prepared_k_tile_bytes());
-    // Scratch memory always has room for the prepared weights.
-    unsigned char* const weights =
-        reinterpret_cast<unsigned char*>(arguments.output_offsets + output_offset_count_);
-    arguments.pixel_ranges = reinterpret_cast<PixelRange*>(weights + prepared_form().bytes);
+    arguments.pixel_ranges = reinterpret_cast<PixelRange*>(arguments.output_offsets + output_offset_count_);
     arguments.split_accumulators = reinterpret_cast<float*>(arguments.pixel_ranges + pixel_range_count_);
-    const bool has_weights = execution.prepared_weights != nullptr;
-    arguments.weights_are_constant = has_weights;
-    set_prepared_weights(has_weights ? const_cast<void*>(execution.prepared_weights) : weights, arguments);
+    set_prepared_weights(const_cast<void*>(execution.prepared_weights), arguments);
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_.index);
     Launch prepare = prepare_, multiply = multiply_;
     for (int64_t tile = 0; tile < tiling_.prepared_tiles; tile += tiling_.round_tiles) {
-      set_round(tile, !has_weights && tile == 0, arguments, prepare, multiply);
+      set_round(tile, arguments, prepare, multiply);
       enqueue(prepare, execution.stream, parameters);
       enqueue(multiply, execution.stream, parameters);
     }
@@ -320,18 +313,16 @@ class ManyChannelsPlan final : public Plan {
     arguments.filter_ranges = reinterpret_cast<FilterRange*>(arguments.prepared_weights + weight_bytes_);
   }
 
-  // Sets the round that begins at a prepared tile, and whether `prepare` converts the weights.
-  void set_round(int64_t first_prepared_tile, bool with_weights, Arguments<void>& arguments, Launch& prepare,
+  // Sets the round that begins at a prepared tile.
+  void set_round(int64_t first_prepared_tile, Arguments<void>& arguments, Launch& prepare,
                  Launch& multiply) const {
     const int64_t prepared_tiles =
         std::min(tiling_.round_tiles, tiling_.prepared_tiles - first_prepared_tile);
     const int64_t tile_group_pairs = prepared_tiles * arguments.conv_groups;
     const int64_t blocks_per_tile_and_group = tiling_.k_tile_parts(device_, tile_group_pairs);
     arguments.first_prepared_tile = narrow(first_prepared_tile);
-    arguments.weight_blocks = with_weights ? narrow(filter_rows_) : 0;
     arguments.blocks_per_tile_and_group = narrow(blocks_per_tile_and_group);
-    prepare.grid =
-        Dim3(static_cast<unsigned>(arguments.weight_blocks + tile_group_pairs * blocks_per_tile_and_group));
+    prepare.grid = Dim3(static_cast<unsigned>(tile_group_pairs * blocks_per_tile_and_group));
     const int64_t work_tiles = prepared_tiles * arguments.work_tiles_per_prepared_tile.divisor;
     multiply.grid = Dim3(static_cast<unsigned>(std::min<int64_t>(work_tiles, device_.multiprocessors)));
     arguments.work_tiles_per_block = narrow(work_tiles / multiply.grid.x);

@@ -9,8 +9,8 @@
 
 namespace convswap::many_channels {
 
-// Prepares the operands of the multiplication. A block converts the weights of one filter row, or a part of
-// the K tiles of a prepared tile and conv group.
+// Prepares the weights or the pixels of the multiplication. A block converts the weights of one filter row,
+// or a part of the K tiles of a prepared tile and conv group.
 template <typename Format>
 __global__ void __launch_bounds__(kPrepareThreads, kPrepareThreadsPerSm / kPrepareThreads)
     prepare(const __grid_constant__ Arguments<typename Format::Element> problem) {
@@ -20,10 +20,10 @@ __global__ void __launch_bounds__(kPrepareThreads, kPrepareThreadsPerSm / kPrepa
   PrepareState& state = *reinterpret_cast<PrepareState*>(shared);
   if (threadIdx.x == 0) state.max_bits = 0u, state.min_bits_less_one = ~0u;
   __syncthreads();
-  if (static_cast<int>(blockIdx.x) < problem.weight_blocks) {
+  if (problem.prepares_weights) {
     prepare_filter<Format>(problem, blockIdx.x, state);
   } else {
-    prepare_k_tiles<Format>(problem, blockIdx.x - problem.weight_blocks, state);
+    prepare_k_tiles<Format>(problem, blockIdx.x, state);
   }
 }
 

@@ -178,8 +178,6 @@ class QuantisedPlan final : public Plan {
     }
   }
 
-  std::size_t scratch_bytes() const override { return prepared_form().bytes; }
-
   PreparedForm prepared_form() const override {
     if (tiling_.kernel == Kernel::each_output) return {};
     const auto bytes =
@@ -213,10 +211,7 @@ class QuantisedPlan final : public Plan {
       return;
     }
     if (tiling_.kernel != Kernel::each_output) {
-      const bool is_prepared = execution.prepared_weights != nullptr;
-      if (!is_prepared) prepare(tensors.w, execution.scratch, execution.stream);
-      set_prepared(is_prepared ? const_cast<void*>(execution.prepared_weights) : execution.scratch,
-                   arguments);
+      set_prepared(const_cast<void*>(execution.prepared_weights), arguments);
       set_vectors(tensors, arguments);
     }
     enqueue(launch_, execution.stream, parameters);
