@@ -216,7 +216,7 @@ def residual_net(
         shortcut = conv(x, channels, 1, f"{block}s") if projected else x
         x = graph.add("Relu", graph.add("Add", y, shortcut))
     x = graph.add("Flatten", graph.add("GlobalAveragePool", x))
-    x = graph.add("MatMul", x, graph.constant(graph.numbers.standard_normal((channels, 10))))
+    x = graph.add("MatMul", x, graph.constant(graph.numbers.standard_normal((channels, 10))), name="fc")
     return graph.model(["n", 3, 30, 34], x)
 
 

@@ -19,6 +19,7 @@ from convswap.graph.serialisation import from_proto
 from convswap.graph.swap import swap
 from convswap.runtime.layers import conv_layers, in_layouts_of
 from onnxruntime.quantization import QuantType
+from test_quantised_movements import classifier
 
 # The package's function of the same name hides the module.
 preparation = importlib.import_module("convswap.comparison.preparation")
@@ -26,6 +27,7 @@ preparation = importlib.import_module("convswap.comparison.preparation")
 MODELS = {
     "qdq": lambda: models.quantised(models.residual_net()),
     "uint8": lambda: models.quantised(models.mobile_net(), per_channel=True, activations=QuantType.QUInt8),
+    "classifier": lambda: classifier(32, 10),
     "qoperator": lambda: models.quantised(models.residual_net(), qdq=False),
     "model_optimizer": lambda: models.model_optimizer_net(),
     "exported": lambda: models.exported_net(),

@@ -15,7 +15,7 @@ from onnxruntime.quantization import QuantType
 from tuning_files import table
 
 __all__ = ["table"]
-NAMES = ["stem", "a1", "a2", "b1", "b2"]
+NAMES = ["stem", "a1", "a2", "b1", "b2", "fc"]
 
 
 def quantised_net(**options):

@@ -234,7 +234,7 @@ def test_quantised_convs_are_profiled_under_their_names():
     profile = pretended_profile(quantised(residual_net()), fuse=True)
     runs = {(run.op, run.node) for run in profile.timeline.recording.nodes}
     assert {(op, name) for op, name in runs if op == "QuantConv"} == {
-        ("QuantConv", name) for name in ("stem", "a1", "a2", "b1", "b2")
+        ("QuantConv", name) for name in ("stem", "a1", "a2", "b1", "b2", "fc")
     }
 
 

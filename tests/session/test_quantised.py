@@ -54,7 +54,8 @@ def check_nodes(original: onnx.ModelProto, result: SwapResult, share: float = SH
     values_of_original = {"x", *(name for node in original.graph.node for name in node.output)}
     nodes, others = [], set()
     for node in models.quant_convs(message):
-        new = {*node.input, *node.output} - constants - values_of_original
+        read_and_written = {name.removesuffix("/images") for name in (*node.input, *node.output)}
+        new = read_and_written - constants - values_of_original
         others |= new
         nodes += [] if new else [node]
     # The original has no codes of other quantisations.
@@ -64,8 +65,9 @@ def check_nodes(original: onnx.ModelProto, result: SwapResult, share: float = SH
         name for node in nodes for name in (*node.input, *node.output) if name not in constants
     ))  # fmt: skip
     feeds = data_of(original)
-    known = [name for name in names if name not in feeds]
+    known = [name.removesuffix("/images") for name in names if name not in feeds]
     values = feeds | dict(zip(known, models.run_plain(original, feeds, known), strict=True))
+    values |= {name: values[name.removesuffix("/images")][..., None, None] for name in {*names} - {*values}}
     differing, total = 0, 0
     for node in nodes:
         actual, expected = models.run_quant_conv(message, node, values), values[node.output[0]]
@@ -102,13 +104,16 @@ def test_every_conv_of_a_quantised_network_becomes_a_quant_conv(network, options
     result = swap(quantised, fuse=True)
     convs = [node.name for node in quantised.graph.node if "Conv" in node.op_type]
     message = result.to_proto()
-    assert sorted(node.name for node in models.quant_convs(message)) == sorted(convs)
+    head = {node.name for node in models.quant_convs(message)} - {*convs}
+    assert len(models.quant_convs(message)) == len({*convs} | head)
+    assert head <= {"fc", "fc_quant/MatMul"} and (head or network == "mobile" or not qdq)
+    assert {record.node for record in result.fused} == {*convs} | head
     assert not result.not_swapped and not result.not_quantised and result.swapped == tuple(convs)
     assert not {"Conv", "QLinearConv", "Add", "QLinearAdd", "MaxPool"} & set(models.ops(message))
     # The default layout is NHWC: every tensor between QuantConv nodes, and a Transpose behind the last.
     assert models.ops(message).count("Transpose") <= 1
     convs_with_nhwc = {node.name for node in models.quant_convs(message) if "NHWC" in str(node.attribute)}
-    assert convs_with_nhwc == set(convs)
+    assert convs_with_nhwc == set(convs) | head
     check_nodes(quantised, result)
     check_whole(quantised, result)
 
@@ -988,12 +993,13 @@ def test_without_a_quant_conv_operators_on_codes_stay():
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize("ends_in_codes", [False, True])
 @pytest.mark.parametrize(("transposed", "bias"), [(0, True), (1, True), (1, False)])
-def test_gemm_of_codes_becomes_one_of_numbers(transposed, bias, ends_in_codes, per_channel):
+@pytest.mark.parametrize("alpha", [0.5, 1.0])
+def test_gemm_of_codes_becomes_one_of_numbers_or_a_conv(alpha, transposed, bias, ends_in_codes, per_channel):
     graph, random = models.GraphBuilder(4), np.random.default_rng(0)
     x = graph.add("Flatten", graph.add("GlobalAveragePool", graph.conv("x", 3, 16, 3)))
     weights = graph.constant(random.standard_normal((5, 16) if transposed else (16, 5)))
     biases = [graph.constant(random.standard_normal(5))] if bias else []
-    y = graph.add("Gemm", x, weights, *biases, transB=transposed, alpha=0.5)
+    y = graph.add("Gemm", x, weights, *biases, transB=transposed, alpha=alpha)
     quantised = models.quantised(
         graph.model(["n", 3, 9, 7], graph.add("Relu", y) if ends_in_codes else y),
         qdq=False, per_channel=per_channel,
@@ -1006,10 +1012,13 @@ def test_gemm_of_codes_becomes_one_of_numbers(transposed, bias, ends_in_codes, p
         del gemm.input[7:], quantised.graph.node[-1]
     result = swap(quantised, fuse=True)
     ops = models.ops(result.to_proto())
-    assert "Gemm" in ops and "QGemm" not in ops
-    # Those of data, twice, of the weights and of the result. Biases are numbers already: ONNX Runtime
-    # dequantises int32 on the CPU alone.
-    assert ops.count("DequantizeLinear") == (4 if ends_in_codes else 3)
+    is_conv = alpha == 1 and ends_in_codes
+    assert ("Gemm" in ops) != is_conv and "QGemm" not in ops
+    assert ops.count("QuantConv") == 2 + is_conv
+    assert len(result.not_quantised) == 1 - is_conv
+    # Those of data, of the weights and of the result. Biases are numbers already: ONNX Runtime dequantises
+    # int32 on the CPU alone.
+    assert ops.count("DequantizeLinear") == (1 if is_conv else 3 if ends_in_codes else 2)
     check_whole(quantised, result)
     feeds = data_of(quantised)
     (actual,), (expected,) = (

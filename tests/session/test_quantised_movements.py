@@ -9,6 +9,7 @@ import pytest
 import quantised_models as models
 from convswap.graph.quantised.movements import CodeMover
 from convswap.graph.swap import swap
+from convswap.reference.evaluation import evaluate
 from onnx import helper, numpy_helper
 from onnxruntime.quantization import QuantType
 from op_sessions import make_session
@@ -121,6 +122,53 @@ def test_card_makes_codes_rows(move, dtype):
     (expected,), (actual,) = (make_session(message, device).run(None, feeds) for device in ("cpu", "cuda"))
     # The MatMul of a card rounds its operands to TF32. A code is 1e-2.
     np.testing.assert_allclose(actual, expected, atol=2e-3)
+
+
+def classifier(*filters: int, per_channel=False, **options) -> onnx.ModelProto:
+    """Return a network whose means are the data of fully connected layers with so many `filters`."""
+    graph, channels = MovingBuilder(**options), 16
+    x = graph.quantised_conv(graph.x, 0.02)
+    x = graph.rounded(
+        graph.add("ReduceMean", x, graph.constant([-1, 2], np.int64), keepdims=0), graph.codes_of(0.011)
+    )
+    for count in filters:
+        w, _ = graph.weights((count, channels), per_channel=per_channel)
+        bias = graph.constant(graph.numbers.standard_normal(count))
+        x = graph.rounded(graph.add("Relu", graph.add("Gemm", x, w, bias, transB=1)), graph.codes_of(0.017))
+        channels = count
+    return graph.model(["n", 3, 7, 7], graph.nodes.pop().input[0])
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+@pytest.mark.parametrize("filters", [(32, 10), (4100, 16)], ids=str)
+def test_head_of_a_classifier_computes_codes(filters, per_channel):
+    original = classifier(*filters, per_channel=per_channel)
+    result, feeds = swap(original, fuse=True), data_of(original, batch=64)
+    message = result.to_proto()
+    assert rest(message) == ["Flatten", *["Slice"] * (filters[0] % 16 > 0)]
+    assert len(models.quant_convs(message)) == 4 and len(result.swapped) == 1
+    check_whole(original, result)
+    ((actual,), (expected,)) = models.run_swapped(message, feeds), evaluate(original, feeds).outputs
+    steps = np.abs(actual.astype(np.int64) - expected.astype(np.int64))
+    assert steps.max() <= 1 and (steps > 0).mean() <= 1e-3
+
+
+def test_mean_over_a_large_image_stays_one_of_numbers():
+    ops = models.ops(swap(pooled_rows("Flatten"), fuse=True).to_proto())
+    assert "LayoutPool" in ops and ops.count("QuantConv") == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_card_computes_the_head_of_a_classifier(dtype):
+    original = classifier(4100, 10, dtype=dtype)
+    message = swap(original, fuse=True).to_proto().SerializeToString()
+    for batch in (1, 3, 64):
+        feeds = data_of(original, batch)
+        (expected,), (actual,) = (
+            make_session(message, device).run(None, feeds) for device in ("cpu", "cuda")
+        )
+        np.testing.assert_array_equal(actual, expected)
 
 
 def _resize(mode: str):

@@ -13,7 +13,7 @@ from convswap.graph.quantised.movements import CodeMover
 from convswap.graph.swap import swap
 from onnx import helper
 from onnxruntime.quantization import QuantType
-from test_quantised import data_of
+from test_quantised import check_nodes, data_of
 
 # How many networks a run draws; more by the environment variable.
 GRAPHS, USUAL = "CONVSWAP_TEST_GRAPHS", 24
@@ -58,6 +58,13 @@ def drawn_network(draw: random.Random) -> onnx.ModelProto:
         elif kind == "MaxPool":
             values.append((graph.add(kind, value, kernel_shape=[3, 3], pads=[1] * 4), channels))
     outputs = [conv(*values[-1])[0], draw.choice(values[1:])[0]]
+    value, channels = draw.choice(values[1:])
+    if draw.random() < 0.5:
+        rows = graph.add("Flatten", graph.add("GlobalAveragePool", value))
+    else:
+        rows = graph.add("ReduceMean", value, axes=[2, 3], keepdims=0)
+    weights = graph.constant(graph.numbers.standard_normal((channels, draw.choice((5, 16)))))
+    outputs.append(graph.add("Gemm", rows, weights, name="product"))
     return graph.model(["n", 8, 9, 7], list(dict.fromkeys(outputs)))
 
 
@@ -65,7 +72,7 @@ def drawn_network(draw: random.Random) -> onnx.ModelProto:
 @pytest.mark.parametrize("qdq", [True, False], ids=["QDQ", "QOperator"])
 def test_random_networks_have_the_same_codes(qdq, monkeypatch):
     count = int(os.environ.get(GRAPHS, USUAL)) // 2
-    requantising = moved = 0
+    requantising = moved = products = 0
     for seed in range(count):
         draw = random.Random(seed)
         # With weights of seven bits the CPU provider's 16-bit sums of products cannot overflow.
@@ -76,18 +83,23 @@ def test_random_networks_have_the_same_codes(qdq, monkeypatch):
             activations=draw.choice(ACTIVATIONS),
             reduce_range=not qdq,
         )
-        message, feeds = swap(original, fuse=True).to_proto(), data_of(original, seed=seed)
+        result = swap(original, fuse=True)
+        check_nodes(original, result)
+        message, feeds = result.to_proto(), data_of(original, seed=seed)
         with monkeypatch.context() as patch:
             patch.setattr(CodeMover, "concatenate", lambda _, chains: chains)
             patch.setattr(CodeMover, "move", lambda _: None)
             patch.setattr(CodeMover, "requantise", lambda _: [])
             plain = swap(original, fuse=True).to_proto()
+        # The product, the last output, may be one of numbers in `plain`.
         for one, other in zip(
-            models.run_swapped(message, feeds), models.run_swapped(plain, feeds), strict=True
+            models.run_swapped(message, feeds)[:-1], models.run_swapped(plain, feeds)[:-1], strict=True
         ):
             np.testing.assert_array_equal(one, other, err_msg=f"seed {seed}")
-        requantising += len(models.quant_convs(message)) - len(models.quant_convs(plain))
+        names, plain_names = ([node.name for node in models.quant_convs(each)] for each in (message, plain))
+        requantising += len({*names} - {*plain_names, "product", "product_quant/Gemm"})
+        products += bool({"product", "product_quant/Gemm"} & {*names})
         moved += models.ops(plain).count("DequantizeLinear") - models.ops(message).count("DequantizeLinear")
         assert not [op for op in models.ops(message) if op.startswith("QLinear")], f"seed {seed}"
     # The draws would prove nothing otherwise.
-    assert requantising > count / 4 and moved > count / 2
+    assert requantising > count / 4 and moved > count / 2 and products > count / 2

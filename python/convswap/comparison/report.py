@@ -79,7 +79,7 @@ def print_course_lines(comparison: Comparison, console: Console) -> None:
     # A row with a fused depthwise Conv has two Convs.
     timed = sum(1 + layer.fused.count("Conv") for layer in comparison.layers)
     untimed = comparison.swapped - timed + len(comparison.left)
-    if untimed:
+    if untimed > 0:
         console.print(Text(f"Note: Op Time leaves out {untimed} convolutions that were not timed alone."))
 
 
@@ -102,7 +102,8 @@ def _precisions(comparison: Comparison) -> str:
     quantised = max(of_layers, sum(record.op == QUANT_OP for record in comparison.fused))
     if not quantised:
         return comparison.precision
-    return INT8 if quantised == comparison.swapped else f"{comparison.precision}, {INT8} of QuantConv"
+    # Means and fully connected layers are no swapped Convs.
+    return INT8 if quantised >= comparison.swapped else f"{comparison.precision}, {INT8} of QuantConv"
 
 
 def _sides_table(comparison: Comparison) -> Table:

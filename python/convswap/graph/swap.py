@@ -78,14 +78,14 @@ class SwapResult:
         swapped: names of the nodes that this call swapped, in the order of the graph.
         not_swapped: the convolutions that were not swapped. Nodes that were swapped before are in neither.
         source: the file that was read, if any.
-        fused: the Convs into which other nodes were fused. `swapped` also names a depthwise Conv that was
-            fused into a 1x1 Conv.
+        fused: the Convs into which other nodes were fused, and means and fully connected layers that became
+            QuantConv. `swapped` also names a depthwise Conv that was fused into a 1x1 Conv.
         not_fused: the nodes that could not be fused, if fusing was asked for.
         notes: sentences for the user, without a full stop.
         layout: the tensors that became NHWC, if that was asked for.
         nchw: the swapped model before tensors became NHWC, if any did.
-        not_quantised: the quantised convolutions that did not become QuantConv, if fusing was asked for. Such
-            a Conv computes numbers, and is in `swapped`; the others are in `not_swapped`.
+        not_quantised: the quantised nodes that did not become QuantConv, if fusing was asked for. Such a Conv
+            computes numbers, and is in `swapped`; other convolutions are in `not_swapped`.
     """
 
     model: ir.Model
@@ -421,7 +421,8 @@ class _Swapping:
     order: Mapping[str, int] = field(default_factory=dict)  # of the names of nodes, before the change
 
     def result(self, fused: Sequence[Fused] = (), not_fused: Sequence[NotFused] = ()) -> SwapResult:
-        swapped = [*(self.names[node] for node in self.nodes), *(record.node for record in self.quantised)]
+        quantised = (record.node for record in self.quantised if record.is_conv)
+        swapped = [*(self.names[node] for node in self.nodes), *quantised]
         return SwapResult(
             self.copy,
             tuple(sorted(swapped, key=self.order.__getitem__)),

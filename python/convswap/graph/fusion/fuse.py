@@ -56,12 +56,14 @@ class Fused:
     `op` is "FusedConv", "QuantConv", "LayoutConv" for a MatMul of NHWC tensors, or "Conv" if only biases,
     scales and batch normalisations were folded into the weights. `fused_nodes` has op and name of each node
     in the order of computation, also of scales and biases in front of the Conv. A fused depthwise Conv before
-    the Conv comes first, followed by the nodes that had been fused into the depthwise Conv.
+    the Conv comes first, followed by the nodes that had been fused into the depthwise Conv. `is_conv` is
+    false for a mean or a fully connected layer, which became a QuantConv.
     """
 
     node: str
     op: str
     fused_nodes: tuple[tuple[str, str], ...]
+    is_conv: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Return the record for JSON: `{"node", "op", "taken": [{"op", "node"}, …]}`."""

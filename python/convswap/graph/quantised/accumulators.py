@@ -1,21 +1,23 @@
 """Read what a quantised convolution sums: codes, weights, bias, and the factors that make them numbers.
 
 Three forms are read: Conv with dequantised data and weights, QLinearConv, and ConvInteger with the Cast and
-the multiplications behind it.
+the multiplications behind it. A mean over images is read as a depthwise convolution, and a fully connected
+layer as one of images of one pixel.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
 
 from convswap.graph.domain import type_name
-from convswap.graph.epilogue import NotFusable, read_int
+from convswap.graph.epilogue import NotFusable, read_float, read_int, read_ints
 from convswap.graph.fusion.folding import per_channel_values
 from convswap.graph.layout.axes import RANKS
+from convswap.graph.quantised.computed_constants import RESHAPES
 from convswap.graph.quantised.quantisation import (
     NotQuantised,
     Quantisation,
@@ -25,6 +27,10 @@ from convswap.graph.quantised.quantisation import (
 )
 from convswap.graph.value_types import ValueTypes
 
+MEANS = ("GlobalAveragePool", "ReduceMean")
+HEADS = (*MEANS, "Gemm", "MatMul")
+# A thread of the depthwise kernels adds a whole window.
+_LARGEST_MEAN = 64
 FLOAT_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 # The names of codes in messages.
 _DATA, _WEIGHTS = "its data", "its weights"
@@ -75,10 +81,14 @@ class Accumulator:
 
 
 class AccumulatorReader:
-    """Reads the convolutions of a model; raises NotQuantised."""
+    """Reads the convolutions of a model; raises NotQuantised.
+
+    `images` has the images of one pixel that new Flattens of codes read, by their results.
+    """
 
     def __init__(self, quantisations: Quantisations, types: ValueTypes) -> None:
         self._quantisations, self._types = quantisations, types
+        self.images: dict[ir.Value, ir.Value] = {}
 
     def read(self, node: ir.Node) -> Accumulator | None:
         """Return the sums of `node`; None if it is no quantised convolution.
@@ -93,6 +103,8 @@ class AccumulatorReader:
             accumulator = self._read_qlinear_conv(node)
         elif op == ("", "ConvInteger"):
             accumulator = self._read_conv_integer(node)
+        elif node.domain == "" and node.op_type in HEADS:
+            accumulator = (self._read_mean if node.op_type in MEANS else self._read_product)(node)
         else:
             return None
         if accumulator is not None:
@@ -110,18 +122,22 @@ class AccumulatorReader:
             raise NotQuantised("its weights are codes, but its data are no result of DequantizeLinear")
         if w_node is None or not is_dequantize(w_node):
             raise NotQuantised("its data are codes, but its weights are no result of DequantizeLinear")
-        element_type = self._types.element_type([x, node.outputs[0]])
+        weights = self._weights(_required(w_node, 0), self._quantisations.of_node(w_node, what=_WEIGHTS))
+        return self._sums(node, x_node, weights, bias)
+
+    def _sums(
+        self, node: ir.Node, x_node: ir.Node, weights: Weights, bias: ir.Value | None = None
+    ) -> Accumulator:
+        element_type = self._types.element_type([x_node.outputs[0], node.outputs[0]])
         if element_type not in FLOAT_TYPES:
             actual = "unknown" if element_type is None else type_name(element_type)
             raise NotQuantised(f"its type is {actual}; QuantConv writes codes, float32 or float16")
         quantisation = self._data(x_node)
-        weights = self._weights(_required(w_node, 0), self._quantisations.of_node(w_node, what=_WEIGHTS))
-        factor = quantisation.only_scale * weights.scale
         accumulator = Accumulator(
             _required(x_node, 0),
             quantisation,
             weights,
-            factor,
+            quantisation.only_scale * weights.scale,
             node.outputs[0],
             float_type=element_type,
             nodes=[node],
@@ -129,6 +145,61 @@ class AccumulatorReader:
         if bias is not None:
             self._add_bias(accumulator, bias)
         return accumulator
+
+    def _read_mean(self, node: ir.Node) -> Accumulator | None:
+        x, axes = _inputs(node, 2)
+        x_node, extents = (None, []) if x is None else (x.producer(), self._types.axes(x))
+        if x_node is None or not is_dequantize(x_node) or len(extents) != 4:
+            return None
+        if node.op_type == "ReduceMean":
+            tensor = self._quantisations.constants.tensor(axes)
+            reduced = read_ints(node, "axes", ()) if tensor is None else tensor.numpy().flat
+            if sorted(int(axis) % 4 for axis in reduced) != [2, 3]:
+                return None
+        channels, height, width = (extent or 0 for extent in extents[1:])
+        is_small = channels > 0 and 0 < height * width <= _LARGEST_MEAN
+        if not is_small or not is_quantize(only_reader(node.outputs[0])):
+            return None
+        scale = np.full(channels, 1 / (height * width), np.float32)
+        return self._sums(node, x_node, Weights(np.ones((channels, 1, height, width), np.int8), scale, None))
+
+    def _read_product(self, node: ir.Node) -> Accumulator | None:
+        x, w, bias = _inputs(node, 3)
+        if x is None or w is None or self._types.rank([x]) != 2:
+            return None
+        x_node, w_node = self._unshaped(x).producer(), w.producer()
+        if x_node is None or w_node is None or not is_dequantize(x_node) or not is_dequantize(w_node):
+            return None
+        images = self._unshaped(_required(x_node, 0))
+        tensor = self._quantisations.constants.tensor(_required(w_node, 0))
+        if tensor is None or len(tensor.shape) != 2:
+            return None
+        axis = 0 if read_int(node, "transB", 0) else 1
+        matrix = np.ascontiguousarray(np.moveaxis(tensor.numpy(), axis, 0))[..., None, None]
+        shape = images.shape if images in self.images.values() else self._types.axes(images)
+        if [*(shape or ())][1:] != [*matrix.shape[1:]]:
+            return None
+        factors = {read_float(node, name, 1.0) for name in ("alpha", "beta")}
+        has_row = bias is None or self._types.axes(bias)[-1:] == [len(matrix)]
+        if factors != {1.0} or read_int(node, "transA", 0) or not has_row:
+            raise NotQuantised("it has a factor, transposed data, or a bias that is no row")
+        quantisation = self._quantisations.of_node(w_node, what=_WEIGHTS)
+        if quantisation.axis is not None:
+            quantisation = replace(quantisation, axis=(quantisation.axis - axis) % 2)
+        accumulator = self._sums(node, x_node, _shifted(matrix, quantisation, None), bias)
+        accumulator.codes = images
+        if node.op_type == "MatMul":
+            accumulator.offset = self._operand(accumulator, "Add", rank=2)
+        return accumulator
+
+    def _unshaped(self, value: ir.Value) -> ir.Value:
+        """Return the value of which reshapes alone make `value`."""
+        while value not in self.images:
+            node = value.producer()
+            if node is None or node.domain or node.op_type not in RESHAPES or node.inputs[0] is None:
+                return value
+            value = node.inputs[0]
+        return self.images[value]
 
     def _read_qlinear_conv(self, node: ir.Node) -> Accumulator:
         x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = _inputs(node, 9)
@@ -177,7 +248,7 @@ class AccumulatorReader:
         accumulator.offset = self._operand(accumulator, "Add")
         return accumulator
 
-    def _operand(self, accumulator: Accumulator, op: str) -> np.ndarray | None:
+    def _operand(self, accumulator: Accumulator, op: str, rank: int = 0) -> np.ndarray | None:
         """Append the next node if it is an `op` with a constant; return a number for each filter, or None."""
         node = only_reader(accumulator.result)
         if node is None or (node.domain, node.op_type) != ("", op) or len(node.inputs) != 2:
@@ -187,7 +258,7 @@ class AccumulatorReader:
         if tensor is None:
             return None
         shape = accumulator.weights.codes.shape
-        numbers = per_channel_values(tensor, shape[0], len(shape))
+        numbers = per_channel_values(tensor, shape[0], rank or len(shape))
         if numbers is None:
             return None
         _append_next(accumulator, op)

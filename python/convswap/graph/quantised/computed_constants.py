@@ -12,7 +12,8 @@ from convswap.graph.constants import Constants
 from convswap.graph.epilogue import NotFusable, read_int
 
 _ARITHMETIC = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}
-_OPS = frozenset({*_ARITHMETIC, "Cast", "ConstantOfShape", "Reshape", "Shape"})
+RESHAPES = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
+_OPS = frozenset({*_ARITHMETIC, *RESHAPES, "Cast", "ConstantOfShape", "Shape"})
 # Larger results are not computed.
 _MAX_ELEMENTS = 2**24
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,10 +14,10 @@ from convswap.graph.domain import DOMAIN, DOMAIN_VERSION, QUANT_OP, op_name
 from convswap.graph.epilogue import NotFusable
 from convswap.graph.fusion.fuse import Fused
 from convswap.graph.names import name_from_output
-from convswap.graph.quantised.accumulators import Accumulator, AccumulatorReader
+from convswap.graph.quantised.accumulators import HEADS, Accumulator, AccumulatorReader
 from convswap.graph.quantised.computed_constants import ComputedConstants
 from convswap.graph.quantised.epilogues import Epilogue, EpilogueFinder
-from convswap.graph.quantised.movements import CodeMover
+from convswap.graph.quantised.movements import Chain, CodeMover
 from convswap.graph.quantised.quantisation import NotQuantised, Quantisations, is_dequantize, is_quantize
 from convswap.graph.quantised.write import QuantConvWriter, remove_unused
 from convswap.graph.value_types import ValueTypes
@@ -25,7 +25,7 @@ from convswap.graph.value_types import ValueTypes
 
 @dataclass(frozen=True)
 class LeftQuantised:
-    """A quantised convolution that did not become a QuantConv: name, op, and the reason, about "it"."""
+    """A quantised node that did not become a QuantConv: name, op, and the reason, about "it"."""
 
     node: str
     op: str
@@ -49,13 +49,14 @@ def quantise_convs(
     convolution, and the place and output of the last of these nodes. Quantisations and constants that nothing
     reads afterwards are removed. QuantizeLinear nodes of one value with equal scales become one. If there are
     QuantConv nodes, operators that only move elements read codes where they can, and a QuantizeLinear of
-    dequantised codes becomes a QuantConv of one tap, see `movements`; these are not in the result.
+    dequantised codes becomes a QuantConv of one tap, see `movements`; these are not in the result. Means and
+    fully connected layers become QuantConv nodes, too, if their results are codes.
 
-    `names` has a name for every node; `types` knows the values of `model` before the change. A convolution is
+    `names` has a name for every node; `types` knows the values of `model` before the change. A node is
     replaced if `is_selected` is true for its name.
 
-    Returns the QuantConv nodes with the nodes that they replace, and the other quantised convolutions that
-    are selected. Such a Conv still computes numbers.
+    Returns the QuantConv nodes with the nodes that they replace, and the other quantised nodes that are
+    selected. Such a Conv still computes numbers.
     """
     convs = [node for node in ir.traversal.RecursiveGraphIterator(model.graph) if _may_be_quantised(node)]
     if not convs:
@@ -63,22 +64,29 @@ def quantise_convs(
     quantisations = Quantisations(model, types)
     _merge_equal_quantisations(model, quantisations)
     reader, finder = AccumulatorReader(quantisations, types), EpilogueFinder(model, quantisations, types)
-    chains: list[tuple[Accumulator, Epilogue]] = []
     not_quantised: list[LeftQuantised] = []
-    for node in convs:
+
+    def chain_of(node: ir.Node) -> Iterator[Chain]:
         if not is_selected(names[node]) or node.op_identifier() in model.functions:
-            continue
+            return
         try:
             accumulator = reader.read(node)
-            if accumulator is not None:
-                chains.append((accumulator, finder.find(accumulator)))
+            if accumulator is None:
+                return
+            epilogue = finder.find(accumulator)
+            # Shape inference does not know QuantConv, so its output shape is stored in the model.
+            types.complete(epilogue.result)
+            # The kernels for tensor cores write codes.
+            if node.op_type in HEADS and (epilogue.y is None or epilogue.result.shape is None):
+                raise NotQuantised("its result is no tensor of codes with a known shape")
         except (NotQuantised, NotFusable) as reason:
             not_quantised.append(LeftQuantised(names[node], op_name(node), str(reason)))
+            return
+        yield accumulator, epilogue
+
+    chains = [chain for node in convs for chain in chain_of(node)]
     # All chains are found before the first change, because types are those of the unchanged model.
-    for _, epilogue in chains:
-        # Shape inference does not know QuantConv, so its output shape is stored in the model.
-        types.complete(epilogue.result)
-    made = tuple(_record(names, *chain) for chain in chains)
+    made = [_record(names, *chain) for chain in chains]
     mover = CodeMover(model, quantisations, types)
     if chains:
         chains = mover.concatenate(chains)
@@ -90,9 +98,13 @@ def quantise_convs(
         for node, chain in mover.requantise():
             name = names.get(node) or node.name or name_from_output(node)
             QuantConvWriter(model, {node: name}).write(*chain)
+        for node in (node for node in names if node.op_type in HEADS):
+            for chain in chain_of(node):
+                made.append(_record(names, *chain))
+                reader.images |= QuantConvWriter(model, names).write(*chain)
         model.opset_imports[DOMAIN] = DOMAIN_VERSION
         _dequantise_biases(model)
-    return made, tuple(not_quantised)
+    return tuple(made), tuple(not_quantised)
 
 
 def _may_be_quantised(node: ir.Node) -> bool:
@@ -103,7 +115,8 @@ def _may_be_quantised(node: ir.Node) -> bool:
 
 def _record(names: Mapping[ir.Node, str], accumulator: Accumulator, epilogue: Epilogue) -> Fused:
     nodes = (*accumulator.nodes[1:], *epilogue.nodes)
-    return Fused(names[accumulator.conv], QUANT_OP, tuple((op_name(node), names[node]) for node in nodes))
+    fused_nodes = tuple((op_name(node), names.get(node, str(node.name))) for node in nodes)
+    return Fused(names[accumulator.conv], QUANT_OP, fused_nodes, accumulator.conv.op_type not in HEADS)
 
 
 def _merge_equal_quantisations(model: ir.Model, quantisations: Quantisations) -> None:

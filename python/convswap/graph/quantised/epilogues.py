@@ -15,6 +15,7 @@ import onnx_ir as ir
 from convswap.graph.domain import opset_of
 from convswap.graph.epilogue import NO_ACTIVATION, Activation, NotFusable, Pool
 from convswap.graph.fusion.activations import ACTIVATION_OPS, find_decomposed_activation, read_activation
+from convswap.graph.layout.axes import RANKS
 from convswap.graph.pooling import POOL_OPS, read_pool
 from convswap.graph.quantised.accumulators import Accumulator, only_reader
 from convswap.graph.quantised.quantisation import (
@@ -195,7 +196,8 @@ class EpilogueFinder:
         if other is None or writer is None or not is_dequantize(writer) or writer.inputs[0] is None:
             raise NotFusable("its other operand is no result of DequantizeLinear")
         z = self._per_tensor(writer)
-        if z.dtype != accumulator.x.dtype or not self._types.have_same_shape(value, other):
+        has_shape = self._types.rank([value]) in RANKS and self._types.have_same_shape(value, other)
+        if z.dtype != accumulator.x.dtype or not has_shape:
             raise NotFusable("its other operand has another type or shape")
         return replace(longer, residual=writer.inputs[0], z=z)
 

@@ -90,7 +90,7 @@ class _Expander:
         operands = [self._dequantized(node, graph, index) for index in form.data]
         attributes = [each for each in node.attributes.values() if each.name != "channels_last"]
         numbers = self._insert(form.op, operands, node, graph, attributes)
-        _become(node, "QuantizeLinear", [numbers, scales[0], zero_point])
+        become(node, "QuantizeLinear", [numbers, scales[0], zero_point])
         return True
 
     def _expand_gemm(self, node: ir.Node, graph: ir.Graph) -> bool:
@@ -120,10 +120,10 @@ class _Expander:
             operands.append(self._insert("DequantizeLinear", [c, factor], node, graph, vector))
         attributes = list(node.attributes.values())
         if y_scale is None:
-            _become(node, "Gemm", operands, attributes)
+            become(node, "Gemm", operands, attributes)
             return True
         numbers = self._insert("Gemm", operands, node, graph, attributes)
-        _become(node, "QuantizeLinear", [numbers, y_scale, y_zero_point])
+        become(node, "QuantizeLinear", [numbers, y_scale, y_zero_point])
         return True
 
     def _is_scalar(self, value: ir.Value | None) -> bool:
@@ -165,7 +165,7 @@ class _Expander:
         return new.outputs[0]
 
 
-def _become(
+def become(
     node: ir.Node, op: str, inputs: Sequence[ir.Value | None], attributes: Sequence[ir.Attr] = ()
 ) -> None:
     """Make `node` another one with the same result."""

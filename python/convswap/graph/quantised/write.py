@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -11,10 +13,14 @@ from convswap.graph.constants import ConstantWriter, remove_if_unused
 from convswap.graph.domain import DOMAIN, QUANT_OP
 from convswap.graph.epilogue import NO_ACTIVATION, Activation
 from convswap.graph.plain_model import CONV_ATTRIBUTES
-from convswap.graph.quantised.accumulators import Accumulator
+from convswap.graph.quantised.accumulators import MEANS, Accumulator
 from convswap.graph.quantised.computed_constants import is_constant_arithmetic
 from convswap.graph.quantised.epilogues import Epilogue
+from convswap.graph.quantised.qlinear import become
 from convswap.graph.quantised.quantisation import is_dequantize, is_quantize
+
+# From so many weights on, whole tiles of the tensor cores gain more than a Slice costs.
+_MIN_PADDED_WEIGHTS = 2**16
 
 
 class QuantConvWriter:
@@ -23,11 +29,18 @@ class QuantConvWriter:
     def __init__(self, model: ir.Model, names: Mapping[ir.Node, str]) -> None:
         self._names, self._constants = names, ConstantWriter(model)
 
-    def write(self, accumulator: Accumulator, epilogue: Epilogue) -> None:
-        """Write one QuantConv."""
+    def write(self, accumulator: Accumulator, epilogue: Epilogue) -> dict[ir.Value, ir.Value]:
+        """Write one QuantConv; return a result of two axes, by a Flatten, with its images of one pixel."""
         conv, nodes = accumulator.conv, [*accumulator.nodes, *epilogue.nodes]
-        node, graph = nodes[-1], conv.graph
+        channels, is_rows = len(accumulator.factor), len(epilogue.result.shape or ()) == 2
+        node, graph = conv if is_rows else nodes[-1], conv.graph
         assert isinstance(graph, ir.Graph)
+        padding = 0
+        if conv.op_type in MEANS:
+            conv.attributes["group"] = ir.AttrInt64("group", channels)
+        elif is_rows and accumulator.weights.codes.size >= _MIN_PADDED_WEIGHTS:
+            padding = -channels % 16
+            accumulator = _padded(accumulator, padding)
         old_inputs = [value for old in nodes for value in old.inputs]
         attributes = [attribute for name, attribute in conv.attributes.items() if name in CONV_ATTRIBUTES]
         inputs = self._inputs(accumulator, epilogue)
@@ -47,8 +60,33 @@ class QuantConvWriter:
         node.attributes.clear()
         for attribute in (*attributes, *_attributes(accumulator, epilogue)):
             node.attributes[attribute.name] = attribute
-        graph.remove(nodes[:-1], safe=True)
+        if is_rows:
+            nodes[-1].resize_inputs(0)
+        graph.remove(nodes[1:-1] if is_rows else nodes[:-1], safe=True)
         remove_unused(old_inputs)
+        return {epilogue.result: self._write_rows(node, nodes[-1], channels, padding)} if is_rows else {}
+
+    def _write_rows(self, node: ir.Node, flatten: ir.Node, channels: int, padding: int) -> ir.Value:
+        """Make `flatten` a Flatten of the result of `node`, behind a Slice that removes the padding."""
+        rows, graph = flatten.outputs[0], node.graph
+        assert rows.shape is not None and isinstance(graph, ir.Graph)
+        # The types of the original model are those of its values, so the images are new ones.
+        node.resize_outputs(0)
+        node.resize_outputs(1)
+        images = [node.outputs[0]]
+        if padding:
+            bounds = [
+                self._constants.add(node, f"{node.name}/{role}", ir.Tensor(np.array([number])))
+                for role, number in (("start", 0), ("end", channels), ("axis", 1))
+            ]
+            name = self._constants.node_names.make_unique(f"{node.name}/Slice")
+            graph.insert_before(flatten, cut := ir.node("Slice", [*images, *bounds], name=name))
+            images += cut.outputs
+        for value, extent in zip(images, (channels + padding, channels), strict=False):
+            value.name = self._constants.names.make_unique(f"{rows.name}/images")
+            value.type, value.shape = rows.type, ir.Shape([rows.shape[0], extent, 1, 1])
+        become(flatten, "Flatten", images[-1:])
+        return images[-1]
 
     def _inputs(self, accumulator: Accumulator, epilogue: Epilogue) -> list[ir.Value | None]:
         """Return the inputs of the QuantConv.
@@ -88,6 +126,17 @@ class QuantConvWriter:
             with np.errstate(over="ignore"):
                 inputs.append(constant("sum_values", sum_values / _result_unit(epilogue)))
         return inputs
+
+
+def _padded(accumulator: Accumulator, padding: int) -> Accumulator:
+    """Return the accumulator with `padding` more filters, of zeros."""
+
+    def padded(array: np.ndarray | None) -> Any:
+        return None if array is None else np.pad(array, [(0, padding), *[(0, 0)] * (array.ndim - 1)])
+
+    weights = replace(accumulator.weights, codes=padded(accumulator.weights.codes))
+    arrays = {name: padded(getattr(accumulator, name)) for name in ("factor", "bias", "offset")}
+    return replace(accumulator, weights=weights, **arrays)
 
 
 def _unit(epilogue: Epilogue) -> np.float32:
