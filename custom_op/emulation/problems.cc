@@ -378,7 +378,7 @@ void make_channels_last(ConvProblem& p, Device& device, Random& random) {
   p.type = one_in(random, 2)   ? ElementType::float16
            : one_in(random, 2) ? ElementType::bfloat16
                                : ElementType::float32;
-  p.precision = Precision::tf32;
+  p.precision = p.type == ElementType::float32 && one_in(random, 2) ? Precision::ieee : Precision::tf32;
   const int64_t bytes = bytes_per_element(p.type);
   p.layouts = {Layout::nhwc, Layout::nhwc, Layout::nhwc};
   const auto rounded = [&](int64_t count) {

@@ -11,11 +11,13 @@ NHWC = {"input_layout": "NHWC", "output_layout": "NHWC"}
 HOPPER = {"compute_capability": 90}
 
 
-def problem_of(x_shape, w_shape, element_type="float16", **attributes) -> _native.Problem:
-    return _native.Problem(x_shape, w_shape, type=element_type, **{**NHWC, **attributes})
+def problem_of(x_shape, w_shape, kind="float16", **attributes) -> _native.Problem:
+    """A problem of an element type, or of float32 in precision ieee."""
+    type_ = {"type": "float32", "precision": "ieee"} if kind == "ieee" else {"type": kind}
+    return _native.Problem(x_shape, w_shape, **{**type_, **NHWC, **attributes})
 
 
-@pytest.mark.parametrize("element_type", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32", "ieee"])
 @pytest.mark.parametrize(
     ("x_shape", "w_shape", "attributes"),
     [
@@ -29,8 +31,8 @@ def problem_of(x_shape, w_shape, element_type="float16", **attributes) -> _nativ
         ((4, 32, 32, 32, 32), (32, 32, 3, 3, 3), {"pads": [1] * 6}),
     ],
 )
-def test_the_planner_takes_it_for_nhwc_tensors(x_shape, w_shape, attributes, element_type):
-    problem = problem_of(x_shape, w_shape, element_type, **attributes)
+def test_the_planner_takes_it_for_nhwc_tensors(x_shape, w_shape, attributes, kind):
+    problem = problem_of(x_shape, w_shape, kind, **attributes)
     assert _native.choose(problem, "cuda", **HOPPER) == "channels_last"
     kernels = _native.kernels_of(problem, "cuda", "channels_last", **HOPPER)
     assert not any("layout::" in kernel for kernel in kernels)
@@ -48,11 +50,6 @@ def test_the_planner_takes_it_for_nhwc_tensors(x_shape, w_shape, attributes, ele
             problem_of((1, 8, 8, 64), (64, 64, 3, 3), "float64"),
             90,
             "it takes float32, float16, bfloat16 and codes",
-        ),
-        (
-            problem_of((1, 8, 8, 64), (64, 64, 3, 3), "float32", precision="ieee"),
-            90,
-            "it computes float32 in precision tf32 alone",
         ),
         (problem_of((1, 8, 8, 64), (64, 64, 3, 3)), 80, "it needs compute capability 9.0"),
         (problem_of((1, 8, 8, 12), (64, 12, 3, 3)), 90, "it takes channels and filters in multiples of 8"),
@@ -104,18 +101,27 @@ def test_empty_tensors_are_refused(x_shape, w_shape, reason):
     assert _native.why_not(problem, "channels_last", "cuda", **HOPPER) == reason
 
 
+def test_precision_ieee_is_computed_in_nhwc_where_tensors_are_nchw():
+    shapes = (64, 256, 14, 14), (256, 256, 3, 3)
+    for precision, is_taken in (("ieee", True), ("tf32", False)):
+        problem = _native.Problem(*shapes, type="float32", precision=precision, pads=[1] * 4)
+        assert (_native.choose(problem, "cuda", **HOPPER) == "channels_last") is is_taken
+        kernels = _native.kernels_of(problem, "cuda", "channels_last", **HOPPER) if is_taken else []
+        assert any("layout::" in kernel for kernel in kernels) is is_taken
+
+
 def test_planning_tries_few_tilings():
     problem = problem_of((1, 512, 512, 128), (128, 128, 3, 3), pads=[1] * 4)
     assert 10 < len(_native.alternatives(problem, "channels_last", 1000, **HOPPER)) < 150
 
 
-@pytest.mark.parametrize("element_type", ["float16", "float32"])
+@pytest.mark.parametrize("kind", ["float16", "float32", "ieee"])
 @pytest.mark.parametrize("channels", [512, 2048])
-def test_blocks_split_k_where_one_image_leaves_the_card_idle(channels, element_type):
+def test_blocks_split_k_where_one_image_leaves_the_card_idle(channels, kind):
     taps, pads = (3, [1] * 4) if channels == 512 else (1, [0] * 4)
     for images in (1, 64):
         shapes = (images, 7, 7, channels), (512, channels, taps, taps)
-        problem = problem_of(*shapes, pads=pads, element_type=element_type)
+        problem = problem_of(*shapes, kind, pads=pads)
         (tiling, *_) = _native.alternatives(problem, "channels_last", 1, **HOPPER)
         assert ("splits" in tiling["tiling"]) is (images == 1), tiling
 
@@ -177,6 +183,8 @@ CASES_OF_FLOAT32 = {
     "multiples of 4": ((2, 15, 15, 44), (92, 44, 3, 3), {"pads": [1] * 4}),
     "groups of 32": ((2, 12, 12, 96), (288, 32, 3, 3), {"pads": [1] * 4, "group": 3}),
 }
+# Numbers in two parts take twice the memory: four stride phases, residual and results do not fit.
+CASES_OF_IEEE = [case for case in CASES_OF_FLOAT32 if case != "long rows, strides"]
 
 
 @pytest.mark.gpu
@@ -184,17 +192,22 @@ CASES_OF_FLOAT32 = {
 @pytest.mark.parametrize("activation", [None, "Relu", "SiLU", "Tanh"])
 @pytest.mark.parametrize("has_residual", [False, True])
 @pytest.mark.parametrize(
-    ("element_type", "case"),
-    [*(("float16", case) for case in CASES), *(("float32", case) for case in CASES_OF_FLOAT32)],
+    ("kind", "case"),
+    [
+        *(("float16", case) for case in CASES),
+        *(("float32", case) for case in CASES_OF_FLOAT32),
+        *(("ieee", case) for case in CASES_OF_IEEE),
+    ],
 )
-def test_it_is_the_definition_with_every_epilogue(element_type, case, has_residual, activation):
+def test_it_is_the_definition_with_every_epilogue(kind, case, has_residual, activation):
     x_shape, w_shape, attributes = CASES_OF_FLOAT32[case]
     attributes = {**attributes, **({"activation": activation} if activation else {})}
+    element_type, precision = ("float32", "ieee") if kind == "ieee" else (kind, "tf32")
     rng = np.random.default_rng(0)
     x = rng.standard_normal(x_shape, np.float32).astype(element_type)
     w = (rng.standard_normal(w_shape, np.float32) / np.sqrt(np.prod(w_shape[1:]))).astype(element_type)
     b = rng.standard_normal(w_shape[:1], np.float32).astype(element_type)
-    problem = _native.Problem(x_shape, w_shape, True, element_type, **NHWC, **attributes)
+    problem = _native.Problem(x_shape, w_shape, True, element_type, precision, **NHWC, **attributes)
     z = rng.standard_normal(problem.output_shape, np.float32).astype(element_type) if has_residual else None
     conv = {name: value for name, value in attributes.items() if name != "activation"}
     expected = reference_conv(
@@ -210,7 +223,7 @@ def test_it_is_the_definition_with_every_epilogue(element_type, case, has_residu
     residual = None if z is None else _native.DeviceArray.from_numpy(z)
     if has_residual:
         problem = _native.Problem(
-            x_shape, w_shape, True, element_type, residual_shape=z.shape, **layouts, **attributes
+            x_shape, w_shape, True, element_type, precision, residual_shape=z.shape, **layouts, **attributes
         )
     tilings = [each["tiling"] for each in _native.alternatives(problem, "channels_last", 1000)]
     count = len(tilings)
@@ -224,16 +237,17 @@ def test_it_is_the_definition_with_every_epilogue(element_type, case, has_residu
         for i, tiling in reversed(list(enumerate(tilings)))
         if "blocks" in tiling
     }
-    assert not case.startswith("short main loops") or "14, false" in paired
+    assert not case.startswith("short main loops") or kind == "ieee" or "14, false" in paired
     for tiling in sorted({0, 1, count // 2, count - 1, *split, *paired.values()} & set(range(count))):
         y.poison()
         _native.conv_device(
             *arrays, y, residual=residual, algorithm="channels_last", alternative=tiling,
-            prepared=tiling % 2 == 0, **layouts, **attributes,
+            precision=precision, prepared=tiling % 2 == 0, **layouts, **attributes,
         )  # fmt: skip
         # Operands rounded to TF32 leave 3e-4, results rounded to float16 less.
+        limit = 1e-6 if kind == "ieee" else 5e-4
         error = y.to_numpy().astype(np.float64) - expected
-        assert np.linalg.norm(error) < 5e-4 * np.linalg.norm(expected), tiling
+        assert np.linalg.norm(error) < limit * np.linalg.norm(expected), tiling
         assert y.damage() is None
 
 
@@ -250,3 +264,44 @@ def test_tf32_rounds_to_the_nearest():
     arrays = [_native.DeviceArray.from_numpy(array) for array in (x, w)]
     _native.conv_device(*arrays, None, y, algorithm="channels_last", **NHWC)
     assert abs(np.mean((y.to_numpy() - expected) / expected)) < 5e-5
+
+
+@pytest.mark.gpu
+@pytest.mark.algorithm("channels_last")
+@pytest.mark.parametrize("case", [((1, 7, 7, 512), (512, 512, 3, 3)), ((4, 28, 28, 512), (128, 512, 3, 3))])
+def test_long_sums_of_positive_terms_are_as_accurate_as_float32(case):
+    """Each wgmma truncates what it adds to: 432 of them on one accumulator would leave 1e-5."""
+    x_shape, w_shape = case
+    rng = np.random.default_rng(9)
+    x, w = (rng.uniform(0, 1e10, shape).astype(np.float32) for shape in (x_shape, w_shape))
+    expected = reference_conv(np.moveaxis(x, -1, 1).astype(np.float64), w.astype(np.float64), None, {})
+    expected = np.moveaxis(expected, 1, -1)
+    y = _native.DeviceArray(expected.shape)
+    arrays = [_native.DeviceArray.from_numpy(array) for array in (x, w)]
+    _native.conv_device(*arrays, None, y, algorithm="channels_last", precision="ieee", **NHWC)
+    assert np.max(np.abs(y.to_numpy() / expected - 1)) < 1.5e-6
+
+
+@pytest.mark.gpu
+@pytest.mark.algorithm("channels_last")
+def test_infinities_and_nan_stay_what_they_are_in_two_parts():
+    rng = np.random.default_rng(10)
+    x, w = (rng.standard_normal(shape, np.float32) for shape in ((2, 16, 16, 32), (72, 32, 3, 3)))
+    x[0, 3, 3, 3], x[0, 9, 9, 5], x[1, 4, 4, 4] = np.inf, -np.inf, np.nan
+    # A large part would be beyond the largest number, if it were rounded.
+    x[1, 10, 10, 7], w[:, 7] = np.finfo(np.float32).max, np.abs(w[:, 7]) / 16
+    w[5, 6, 1, 1] = np.inf
+    with np.errstate(invalid="ignore"):
+        expected = reference_conv(
+            np.moveaxis(x, -1, 1).astype(np.float64), w.astype(np.float64), None, {"pads": [1] * 4}
+        )
+    expected = np.moveaxis(expected, 1, -1)
+    attributes = {"pads": [1] * 4, **NHWC}
+    problem = problem_of(x.shape, w.shape, "ieee", **attributes)
+    arrays = [_native.DeviceArray.from_numpy(array) for array in (x, w)]
+    for tiling in range(0, len(_native.alternatives(problem, "channels_last", 1000)), 7):
+        y = _native.DeviceArray(expected.shape)
+        _native.conv_device(
+            *arrays, None, y, algorithm="channels_last", alternative=tiling, precision="ieee", **attributes
+        )
+        np.testing.assert_allclose(y.to_numpy(), expected, rtol=1e-4, atol=1e-4)

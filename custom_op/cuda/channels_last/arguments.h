@@ -15,10 +15,11 @@
 
 namespace convswap::channels_last {
 
-constexpr int kRowBytes = 128;       // a row in shared memory: the span of the swizzle
-constexpr int kSwizzleBytes = 1024;  // the swizzle repeats after eight rows
-constexpr int kWgmmaM = 64;          // M of a wgmma: filters
-constexpr int kWgmmaBytes = 32;      // bytes along K of a wgmma
+constexpr int kRowBytes = 128;             // a row in shared memory: the span of the swizzle
+constexpr int kSwizzleBytes = 1024;        // the swizzle repeats after eight rows
+constexpr int kWgmmaM = 64;                // M of a wgmma: filters
+constexpr int kWgmmaBytes = 32;            // bytes along K of a wgmma
+constexpr unsigned kIgnoredBits = 0x1fff;  // of a float32 as operand of a wgmma
 constexpr int kAccumulatorTileColumns = 8;
 constexpr int kFilterBlockBytes = kWgmmaM * kRowBytes;  // weights of 64 filters, for one tap and chunk
 constexpr int kMaxTaps = 128;                           // of height and width
@@ -28,16 +29,20 @@ constexpr int kMaxTapRanges = 16, kMaxBorderOutputs = 64;  // of an axis
 constexpr int kConsumerWarpgroups = 2;
 constexpr int kConsumerThreads = 128 * kConsumerWarpgroups;
 constexpr int kProducerThreads = 64;
-constexpr int kThreads = kConsumerThreads + kProducerThreads;
+constexpr int kSplitterThreads = 64;  // of kernels of numbers in two parts
 constexpr int kPixelWarp = kConsumerThreads / 32, kWeightWarp = kPixelWarp + 1;
+// Threads of a block of `kernel`, for numbers in so many parts.
+constexpr int block_threads(int parts) {
+  return kConsumerThreads + kProducerThreads + (parts > 1 ? kSplitterThreads : 0);
+}
 constexpr int kPrepareThreads = 256, kUnalignedThreads = 256, kWindowThreads = 256;
 constexpr int kWordCodes = 4, kUnitCodes = 16;
 
 constexpr int kMaxPixelStages = 8;
 constexpr int kMaxWeightStages = 24;
 constexpr int kMaxStagedTiles = 2;
-constexpr int kMaxSplits = 8;                      // blocks of a cluster
-constexpr int kPartBytes = 128 * 4 * sizeof(int);  // of an accumulator tile
+constexpr int kMaxSplits = 8;                            // blocks of a cluster
+constexpr int kPartialSumBytes = 128 * 4 * sizeof(int);  // of an accumulator tile
 constexpr short kNoOutput = -1;
 
 // Codes, of which a wgmma makes int32 sums.
@@ -70,8 +75,9 @@ struct BlockState {
   TmaMbarrier pixels_full[kMaxPixelStages];
   TmaMbarrier weights_full[kMaxWeightStages];
   TmaMbarrier residual_full[kConsumerWarpgroups][kMaxStagedTiles];
-  TmaMbarrier parts_full;
+  TmaMbarrier partial_sums_full;
   Mbarrier pixels_empty[kMaxPixelStages], weights_empty[kMaxWeightStages];
+  Mbarrier pixels_split[kMaxPixelStages];  // of numbers in two parts: both are there
   // Warpgroups that take turns: mainloop_turn[i] lets warpgroup i begin its main loop.
   Mbarrier mainloop_turn[kConsumerWarpgroups];
 };
@@ -90,12 +96,12 @@ struct Windows {
 
 struct SharedOffsets {
   Offset<unsigned char> pixels, weights;
-  Offset<unsigned char> results;     // the staged tiles of each consumer warpgroup; see stages_in_place
-  Offset<unsigned char> parts;       // of the block's accumulator tiles, from each other block
-  Offset<unsigned char> discard;     // a row for results at positions without an output
-  Offset<short> result_rows;         // row of a result chunk, or kNoOutput, for each position of a tile
-  Offset<short> range_pairs;         // of codes, for each position of the tiles of both warpgroups
-  Offset<unsigned char> code_table;  // of codes: a code of y for each code of a sum
+  Offset<unsigned char> results;       // the staged tiles of each consumer warpgroup; see stages_in_place
+  Offset<unsigned char> partial_sums;  // of the block's accumulator tiles, from each other block
+  Offset<unsigned char> discard;       // a row for results at positions without an output
+  Offset<short> result_rows;           // row of a result chunk, or kNoOutput, for each position of a tile
+  Offset<short> range_pairs;           // of codes, for each position of the tiles of both warpgroups
+  Offset<unsigned char> code_table;    // of codes: a code of y for each code of a sum
   Offset<BlockState> state;
 };
 
@@ -134,6 +140,8 @@ struct Arguments : Tensors<Element> {
   int pixel_stages, weight_stages;
   int phase_bytes, pixel_stage_bytes, loaded_bytes;  // of a stride phase; of a stage; by TMA for a stage
   int weight_stage_bytes;
+  // Of numbers in two parts: bytes of a part of a stage, and weight stages whose products are summed apart.
+  int pixel_part_bytes, weight_part_bytes, added_units;
   // A warpgroup begins its main loop after the other one has ended its own. Otherwise it could mistake an
   // older phase of a stage, whose load for the other warpgroup is on its way, for its own. That is not needed
   // if a stage always serves the same warpgroup: if the stages hold the loads of an even number of tiles.

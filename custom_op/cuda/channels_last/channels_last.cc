@@ -14,6 +14,9 @@
 //   With stride 1 and whole rows, the zeros before a row also end the row above.
 // - With strides, the padded input is split into *stride phases*: the remainders of its rows and columns by
 //   the strides. Each has a box of its own, at the same positions.
+// - In precision ieee a number is the sum of two *parts* that TF32 holds, a large one and a small one. A
+// stage
+//   has the large parts, then the small ones.
 // - A *work tile* is a tile and a block of 64 or 128 filters.
 //
 // `kernel` is persistent and warp-specialised. One producer warp loads pixels, a K chunk a stage; the other
@@ -29,6 +32,12 @@
 // Where the main loop is short, a multiprocessor runs two blocks, of which one computes while the other waits
 // for its residual, its activation or its stores. Each has half of the registers and of the shared memory.
 //
+// In precision ieee TMA loads the pixels as they are, which wgmma takes as their large parts. Two more warps
+// write the small parts. Three of the four products of parts are taken; the omitted one is at most 2^-21 of
+// the product. As each wgmma truncates its sums, the products of few weight stages are summed apart, and
+// added to the others with rounding. The parts of an infinity are infinity and NaN: a sum that is not finite
+// is computed again, naively.
+//
 // `prepare` writes the weights in the order and swizzle of the stages; constant weights are prepared once.
 // `unaligned` computes tensors at addresses that TMA does not take, one output a thread.
 //
@@ -42,9 +51,8 @@
 // TMA takes, see derived.h: with several pixels as one, or with windows of the input that `write_windows`
 // gathers.
 //
-// Limits: float32 in precision tf32, float16, bfloat16 and codes; compute capability 9.0; channels and
-// filters of numbers that are multiples of 16 bytes, with several groups of 128 bytes; at most 128 taps of
-// height and width.
+// Limits: float32, float16, bfloat16 and codes; compute capability 9.0; channels and filters of numbers that
+// are multiples of 16 bytes, with several groups of 128 bytes; at most 128 taps of height and width.
 
 #include <algorithm>
 #include <cstdint>
@@ -72,12 +80,12 @@ namespace channels_last {
 namespace {
 
 std::vector<std::string> all_instances() {
-  std::vector<std::string> names =
-      instance_names("channels_last::kernel", kElementsWithoutFloat64, kInstances);
+  std::vector<std::string> names;
   for (const Instance& instance : kInstances) {
-    for (const std::string_view codes : kCodes) {
-      if (!instance.computes(ElementType::int8)) continue;
-      names.push_back(instance_name("channels_last::kernel", codes, instance.arguments()));
+    for (const ElementType type : {ElementType::float32, ElementType::float16, ElementType::bfloat16,
+                                   ElementType::int8, ElementType::uint8}) {
+      if (!instance.computes(type)) continue;
+      names.push_back(instance_name("channels_last::kernel", element_name(type), instance.arguments()));
     }
   }
   const auto add = [&](std::string_view kernel, std::span<const std::string_view> elements) {
@@ -103,7 +111,7 @@ TensorBox input_box(const ConvProblem& problem, const Tiling& tiling) {
   return {{problem.in_channels, problem.input[2], problem.input[1], problem.input[0], problem.batch},
           {chunk_channels(problem), tiling.pitch, tiling.box_rows, 1, tiling.images},
           {1, problem.stride[2], problem.stride[1], 1, 1},
-          problem.type == ElementType::float32};
+          problem.type == ElementType::float32 && parts_of(problem) == 1};
 }
 
 TensorBox output_box(const ConvProblem& problem, const Tiling& tiling) {
@@ -156,7 +164,13 @@ Windows windows_of(const ConvProblem& node, const Derived& derived) {
   return windows;
 }
 
-Arguments<void> arguments_of(const ConvProblem& node, const Derived& derived, const Tiling& tiling) {
+// Weight stages whose products an accumulator may take in precision ieee; see limits.h.
+int added_units(const ConvProblem& problem, const Device& device) {
+  return narrow(max_ieee_products(device) / (terms_of(problem) * row_wgmmas(problem)));
+}
+
+Arguments<void> arguments_of(const ConvProblem& node, const Device& device, const Derived& derived,
+                             const Tiling& tiling) {
   const ConvProblem& problem = derived.problem;
   Arguments<void> arguments{};
   arguments.work_tiles = narrow(tiling.work_tiles);
@@ -207,6 +221,9 @@ Arguments<void> arguments_of(const ConvProblem& node, const Derived& derived, co
   arguments.pixel_stage_bytes = narrow(tiling.pixel_stage_bytes());
   arguments.loaded_bytes = narrow(tiling.loaded_bytes());
   arguments.weight_stage_bytes = narrow(tiling.weight_stage_bytes());
+  arguments.pixel_part_bytes = narrow(tiling.pixel_part_bytes());
+  arguments.weight_part_bytes = narrow(tiling.weight_part_bytes());
+  arguments.added_units = added_units(problem, device);
   arguments.keeps_weights = tiling.keeps_weights;
   arguments.takes_turns =
       !tiling.instance.shares_pixels && !tiling.instance.splits_k &&
@@ -245,7 +262,7 @@ class ChannelsLastPlan final : public Plan {
       : derived_(derived_of(problem)),
         device_(device),
         tiling_(tiling),
-        arguments_(arguments_of(problem, derived_, tiling)) {
+        arguments_(arguments_of(problem, device, derived_, tiling)) {
     const DeviceGuard guard(device_.index);
     const std::vector<std::string> names = kernel_names(problem, tiling);
     units_ = problem.group * tiling.filter_blocks * weight_units(derived_.problem, tiling);
@@ -256,7 +273,8 @@ class ChannelsLastPlan final : public Plan {
                                : std::min<int64_t>(tiling.work_tiles, std::max(1, device.multiprocessors) *
                                                                           tiling.instance.blocks);
     multiply_ = {find_kernel(names[1], device, sizeof(Arguments<void>)), Dim3(static_cast<unsigned>(blocks)),
-                 Dim3(kThreads), static_cast<std::size_t>(tiling.shared_bytes), Start::in_turn};
+                 Dim3(static_cast<unsigned>(block_threads(tiling.instance.parts))),
+                 static_cast<std::size_t>(tiling.shared_bytes), Start::in_turn};
     multiply_.cluster_blocks = static_cast<unsigned>(tiling.splits);
     unaligned_ = {
         find_kernel(names[2], device, sizeof(Arguments<void>)),
@@ -290,8 +308,8 @@ class ChannelsLastPlan final : public Plan {
   PreparedForm prepared_form() const override {
     // The sums depend on the borders, and so on the size of the image.
     return {static_cast<std::size_t>(weight_bytes() + sums_ * int64_t{sizeof(int)}),
-            joined("channels_last of ", tiling_.instance.block_filters(), " filters, ", text_of_derivation(),
-                   text_of_borders())};
+            joined("channels_last of ", tiling_.instance.block_filters(), " filters, ", text_of_parts(),
+                   text_of_derivation(), text_of_borders())};
   }
 
   void prepare(const void* weights, void* prepared, void* stream) const override {
@@ -338,12 +356,13 @@ class ChannelsLastPlan final : public Plan {
 
   std::string describe() const override {
     const ConvProblem& problem = derived_.problem;
-    return joined(text_of_derivation(), tiling_.instance.block_filters(), " filters x ", tiling_.images,
-                  " x ", tiling_.rows, " x ", tiling_.columns, " outputs, ", k_chunks(problem, tiling_),
-                  " x ", tiling_.tap_offsets.size(), " x ", row_wgmmas(problem), " wgmmas m64n",
-                  tiling_.instance.positions(), "k", kWgmmaBytes / bytes_per_element(problem.type), ", ",
-                  tiling_.pixel_stages, " stages of pixels and ", tiling_.weight_stages, " of weights, ",
-                  multiply_.grid.x, " blocks of ", kThreads, " threads, ",
+    return joined(text_of_parts(), text_of_derivation(), tiling_.instance.block_filters(), " filters x ",
+                  tiling_.images, " x ", tiling_.rows, " x ", tiling_.columns, " outputs, ",
+                  k_chunks(problem, tiling_), " x ", tiling_.tap_offsets.size(), " x ",
+                  terms_of(problem) * row_wgmmas(problem), " wgmmas m64n", tiling_.instance.positions(), "k",
+                  kWgmmaBytes / bytes_per_element(problem.type), ", ", tiling_.pixel_stages,
+                  " stages of pixels and ", tiling_.weight_stages, " of weights, ", multiply_.grid.x,
+                  " blocks of ", block_threads(tiling_.instance.parts), " threads, ",
                   tiling_.splits > 1            ? joined("in clusters of ", tiling_.splits, ", ")
                   : tiling_.instance.blocks > 1 ? joined(tiling_.instance.blocks, " on a multiprocessor, ")
                                                 : "",
@@ -351,6 +370,8 @@ class ChannelsLastPlan final : public Plan {
   }
 
  private:
+  std::string text_of_parts() const { return tiling_.instance.parts > 1 ? "numbers in two parts, " : ""; }
+
   std::string text_of_derivation() const {
     return joined(
         derived_.has_windows() ? joined("windows of ", derived_.problem.in_channels, " codes, ") : "",
@@ -392,6 +413,10 @@ class ChannelsLast final : public AlgorithmByTiling<ChannelsLastPlan, cheapest_t
   bool takes_layouts(const ConvProblem& problem) const override {
     return has_nhwc_tensors(derived_of(problem).problem);
   }
+  // The algorithms for NCHW take several times as long in precision ieee.
+  bool changes_to_nhwc(const ConvProblem& problem, const Device& device) const override {
+    return device.compute_capability == 90 && parts_of(problem) > 1;
+  }
   bool takes_codes() const override { return true; }
   bool fuses(const ConvProblem& problem) const override {
     return problem.epilogue.pool.kind == PoolKind::none;
@@ -407,9 +432,6 @@ class ChannelsLast final : public AlgorithmByTiling<ChannelsLastPlan, cheapest_t
       return "it takes x, y and the residual in NHWC, and x in NCHW for some first layers of codes";
     if (node.type == ElementType::float64) return "it takes float32, float16, bfloat16 and codes";
     if (node.is_quantised() && !is_code(node.y_type)) return "its results of codes are codes";
-    if (node.type == ElementType::float32 && node.precision != Precision::tf32) {
-      return "it computes float32 in precision tf32 alone";
-    }
     if (std::string reason = why_not_hopper(device); !reason.empty()) return reason;
     if (std::string reason = why_not_sizes(node); !reason.empty()) return reason;
     if (node.input_size() == 0) return "the input is empty";

@@ -52,7 +52,8 @@ double kernel_cost(const ConvProblem& problem, const Device& device, const Tilin
   const double units = to_double(chunks * problem.filter[1] * problem.filter[2]);
   const double warpgroups = tiling.instance.shares_pixels ? kConsumerWarpgroups : 1;
   const double columns = warpgroups * tiling.instance.positions() * costs.column;
-  const double multiplying = units * (costs.unit + columns * row_wgmmas(problem) / 4);
+  const double multiplying = units * (costs.unit + columns * terms_of(problem) * row_wgmmas(problem) / 4) +
+                             (parts_of(problem) > 1 ? to_double(chunks) * costs.split : 0);
   const double pixel_bytes = to_double(chunks * tiling.loaded_bytes());
   const double weight_bytes = tiling.keeps_weights ? 0 : units * to_double(tiling.weight_stage_bytes());
   const double loading = (pixel_bytes + weight_bytes) * multiprocessors / costs.cache;
@@ -157,7 +158,7 @@ class Search {
   std::optional<Instance> instance_for(bool shares_pixels, int blocks, int64_t positions) const {
     const auto instance = std::ranges::find_if(kInstances, [&](const Instance& each) {
       return each.shares_pixels == shares_pixels && each.blocks == blocks && !each.splits_k &&
-             each.positions() >= positions && each.computes(problem_.type);
+             each.positions() >= positions && each.computes(problem_);
     });
     return instance == std::end(kInstances) ? std::nullopt : std::optional(*instance);
   }
@@ -213,13 +214,19 @@ class Search {
     return true;
   }
 
+  // Blocks of clusters that run at once. The multiprocessors of a GPC are no multiple of eight, so blocks
+  // that have a multiprocessor for themselves leave some out.
+  int max_cluster_blocks() const {
+    return parts_of(problem_) > 1 ? device_.multiprocessors * 7 / 8 : device_.multiprocessors;
+  }
+
   // Adds the tilings with K chunks split among the blocks of a cluster, of which all run at once.
   void add_splits(const Tiling& whole) {
     if (whole.instance.shares_pixels || whole.instance.positions() != kSplitInstance.positions()) return;
     for (int splits = 2; splits <= std::min<int64_t>(kMaxSplits, k_chunks(problem_, whole)); splits *= 2) {
-      if (whole.work_tiles * splits > device_.multiprocessors) return;
+      if (whole.work_tiles * splits > max_cluster_blocks()) return;
       Tiling tiling = whole;
-      tiling.instance = kSplitInstance;
+      tiling.instance = parts_of(problem_) > 1 ? kSplitPartsInstance : kSplitInstance;
       tiling.splits = splits;
       if (!lay_out(tiling)) continue;  // more splits need fewer stages
       tiling.cost = kernel_cost(problem_, device_, tiling);
@@ -260,7 +267,7 @@ class Search {
       shared.results = block.place<unsigned char>(
           tiling.stages_in_place ? 0 : warpgroups * tiling.staged_tiles * tiling.staged_bytes());
       const int tiles = tiling.instance.accumulator_tiles;
-      shared.parts = block.place<unsigned char>((tiles - tiles / tiling.splits) * kPartBytes);
+      shared.partial_sums = block.place<unsigned char>((tiles - tiles / tiling.splits) * kPartialSumBytes);
       shared.discard = block.place<unsigned char>(kRowBytes);
       shared.result_rows = block.place<short>(tiling.instance.positions());
       shared.range_pairs =

@@ -10,6 +10,7 @@
 #include "conv/arithmetic.h"
 #include "conv/problem.h"
 #include "cuda/channels_last/arguments.h"
+#include "cuda/host/formats.h"
 #include "cuda/host/text.h"
 #include "plan/device.h"
 
@@ -20,28 +21,39 @@ struct Instance {
   bool shares_pixels;     // both warpgroups compute the same positions, each for 64 filters
   bool splits_k = false;  // the blocks of a cluster split the K chunks of a work tile
   int blocks = 1;         // that run on a multiprocessor at once
+  int parts = 1;          // of a number; 2 for float32 in precision ieee
 
   // An integer wgmma has no N beyond 128 that is no multiple of 16.
-  constexpr bool computes(ElementType type) const { return !is_code(type) || accumulator_tiles % 2 == 0; }
+  constexpr bool computes(ElementType type) const {
+    return parts > 1 ? type == ElementType::float32 : !is_code(type) || accumulator_tiles % 2 == 0;
+  }
+  bool computes(const ConvProblem& problem) const {
+    return computes(problem.type) && parts == parts_of(problem);
+  }
   std::string arguments() const {
     return joined(accumulator_tiles, ", ", shares_pixels ? "true" : "false", ", ",
-                  splits_k ? "true" : "false", ", ", blocks);
+                  splits_k ? "true" : "false", ", ", blocks, ", ", parts);
   }
   int positions() const { return accumulator_tiles * kAccumulatorTileColumns; }
   int block_filters() const { return shares_pixels ? 2 * kWgmmaM : kWgmmaM; }
 };
 
 // Splits K where a grid is small; tiles are small there, too.
-inline constexpr Instance kSplitInstance = {8, false, true, 2};
+inline constexpr Instance kSplitInstance = {8, false, true, 2}, kSplitPartsInstance = {8, false, true, 1, 2};
 // With two blocks on a multiprocessor a thread has 96 registers. 16 accumulator tiles fit for 16-bit results;
 // codes spill up to 74 bytes of a thread, float32 up to 276.
 inline constexpr Instance kPaired[] = {
     {14, false, false, 2}, {16, false, false, 2}, {14, true, false, 2}, {16, true, false, 2}};
-inline constexpr Instance kInstances[] = {{8, false},  {15, false}, {20, false}, {24, false}, {26, false},
-                                          {28, false}, {29, false}, {30, false}, {32, false}, {8, true},
-                                          {15, true},  {16, true},  {20, true},  {24, true},  {26, true},
-                                          {27, true},  {28, true},  {29, true},  {30, true},  {32, true},
-                                          kPaired[0],  kPaired[1],  kPaired[2],  kPaired[3],  kSplitInstance};
+// Numbers in two parts have two sets of accumulators.
+inline constexpr Instance kOfParts[] = {{8, false, false, 1, 2},  {15, false, false, 1, 2},
+                                        {16, false, false, 1, 2}, {8, true, false, 1, 2},
+                                        {15, true, false, 1, 2},  {16, true, false, 1, 2}};
+inline constexpr Instance kInstances[] = {
+    {8, false},  {15, false}, {20, false},    {24, false},        {26, false}, {28, false}, {29, false},
+    {30, false}, {32, false}, {8, true},      {15, true},         {16, true},  {20, true},  {24, true},
+    {26, true},  {27, true},  {28, true},     {29, true},         {30, true},  {32, true},  kPaired[0],
+    kPaired[1],  kPaired[2],  kPaired[3],     kOfParts[0],        kOfParts[1], kOfParts[2], kOfParts[3],
+    kOfParts[4], kOfParts[5], kSplitInstance, kSplitPartsInstance};
 
 struct Tiling {
   Instance instance{};
@@ -64,9 +76,11 @@ struct Tiling {
 
   int64_t stride_phases() const { return static_cast<int64_t>(phase_rows.size()); }
   int64_t image_positions() const { return box_rows * pitch; }
-  int64_t pixel_stage_bytes() const { return phase_bytes * stride_phases(); }
+  int64_t pixel_part_bytes() const { return phase_bytes * stride_phases(); }
+  int64_t pixel_stage_bytes() const { return instance.parts * pixel_part_bytes(); }
   int64_t loaded_bytes() const { return images * image_positions() * kRowBytes * stride_phases(); }
-  int64_t weight_stage_bytes() const { return instance.block_filters() * kRowBytes; }
+  int64_t weight_part_bytes() const { return instance.block_filters() * kRowBytes; }
+  int64_t weight_stage_bytes() const { return instance.parts * weight_part_bytes(); }
   int64_t outputs() const { return images * rows * columns; }
   int64_t result_chunk_bytes() const {
     return round_up(outputs() * result_row_bytes, int64_t{kSwizzleBytes});

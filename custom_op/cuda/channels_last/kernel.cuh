@@ -31,34 +31,27 @@ __device__ inline unsigned swizzled(unsigned row, unsigned unit) {
   return row * kRowBytes + ((unit ^ row % 8) << 4);
 }
 
-// Operands of a wgmma. TMA rounds float32 pixels to TF32, and `prepare` the weights.
+// Operands of a wgmma. float32 is rounded to TF32: weights by `prepare`, pixels by TMA, or by `split_pixels`.
 template <typename Element>
 struct Operand {
   using Type = Element;
   using Accumulator = float;
-  static __device__ Element of_weight(Element weight) { return weight; }
 };
 template <>
 struct Operand<float> {
   using Type = Tf32;
   using Accumulator = float;
-  static __device__ float of_weight(float weight) { return round_to_tf32(weight); }
 };
 // Weights are int8 whatever x has.
-struct CodeOperand {
-  using Accumulator = int;
-  template <typename Weight>
-  static __device__ Weight of_weight(Weight weight) {
-    return weight;
-  }
-};
 template <>
-struct Operand<Int8> : CodeOperand {
+struct Operand<Int8> {
   using Type = Int8;
+  using Accumulator = int;
 };
 template <>
-struct Operand<UInt8> : CodeOperand {
+struct Operand<UInt8> {
   using Type = UInt8;
+  using Accumulator = int;
 };
 
 __device__ inline unsigned bits_of(float value) { return __float_as_uint(value); }
@@ -91,8 +84,7 @@ __device__ inline Element weight_at(const Arguments<Element>& problem, int group
     if (!is_inside(c, problem.node_channels)) return Element{};
   }
   const long long row = static_cast<long long>(group) * problem.filters_per_group + k;
-  return Operand<Element>::of_weight(
-      problem.w[(row * problem.node_channels + c) * problem.filter_taps + tap]);
+  return problem.w[(row * problem.node_channels + c) * problem.filter_taps + tap];
 }
 
 // Writes the weights in the order and the swizzle in which `kernel` loads them. A block takes one unit: a tap
@@ -119,8 +111,17 @@ __global__ void __launch_bounds__(kPrepareThreads)
     const int row = i / problem.chunk_channels, k = i % problem.chunk_channels;
     const int filter = first_filter + row / kWgmmaM * kWgmmaM + filter_of_row<Element>(row % kWgmmaM);
     const int bytes = k * static_cast<int>(sizeof(Element));
-    *reinterpret_cast<Element*>(to + swizzled(row, bytes / 16) + bytes % 16) =
+    Element* const operand = reinterpret_cast<Element*>(to + swizzled(row, bytes / 16) + bytes % 16);
+    const Element weight =
         weight_at(problem, group, filter, first_channel + k, depth_tap * problem.taps + tap);
+    if constexpr (sizeof(Element) == sizeof(float)) {
+      *operand = round_to_tf32(weight);
+      if (problem.weight_stage_bytes > problem.weight_part_bytes) {
+        operand[problem.weight_part_bytes / sizeof(float)] = round_to_tf32(weight - *operand);
+      }
+    } else {
+      *operand = weight;
+    }
   }
 }
 
@@ -344,6 +345,62 @@ __device__ inline void load_weights(const Arguments<Element>& problem,
   }
 }
 
+// The small part of a number: what wgmma ignores of it. wgmma truncates half a unit more, and so rounds.
+__device__ inline float small_part(float number) {
+  const float large = __uint_as_float(__float_as_uint(number) & ~kIgnoredBits);
+  return __uint_as_float(__float_as_uint(number - large) + (kIgnoredBits + 1) / 2);
+}
+
+// Splitter warps: write the small parts of loaded pixels behind them. The pixels are their own large parts.
+template <bool kSplitsK>
+__device__ inline void split_pixels(const Arguments<float>& problem, const Share<float, kSplitsK>& share) {
+  constexpr int kBatch = 4, kStep = kSplitterThreads * 16;
+  BlockState& state = block_state(problem);
+  DynamicPipelineState pipeline;
+  for (int index = share.first_index; index < problem.work_tiles; index += static_cast<int>(gridDim.x)) {
+    for (int chunk = 0; chunk < share.chunks; ++chunk) {
+      mbarrier_wait(&state.pixels_full[pipeline.stage], pipeline.phase);
+      unsigned char* const stage =
+          shared_memory_at(problem.shared.pixels) + pipeline.stage * problem.pixel_stage_bytes;
+      for (int first = static_cast<int>(threadIdx.x) % kSplitterThreads * 16;
+           first < problem.pixel_part_bytes; first += kBatch * kStep) {
+        float4 x[kBatch];
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          const int at = first + i * kStep;
+          if (at < problem.pixel_part_bytes) x[i] = *reinterpret_cast<const float4*>(stage + at);
+        }
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          const int at = first + i * kStep;
+          if (at >= problem.pixel_part_bytes) break;
+          *reinterpret_cast<float4*>(stage + problem.pixel_part_bytes + at) = {
+              small_part(x[i].x), small_part(x[i].y), small_part(x[i].z), small_part(x[i].w)};
+        }
+      }
+      fence_proxy_async();
+      mbarrier_arrive(&state.pixels_split[pipeline.stage]);
+      pipeline.advance(problem.pixel_stages);
+    }
+  }
+}
+
+// Goes on to the next weight stage behind a wgmma group, and releases the stages that the one before it has
+// read: `previous_weights` and, unless it is -1, `previous_pixels`.
+template <typename Element>
+__device__ inline void advance_weights(const Arguments<Element>& problem, BlockState& state,
+                                       DynamicPipelineState& weights, int& previous_weights,
+                                       int& previous_pixels) {
+  wgmma_wait<1>();
+  if (previous_weights >= 0 && !problem.keeps_weights) {
+    mbarrier_arrive(&state.weights_empty[previous_weights]);
+  }
+  if (previous_pixels >= 0) mbarrier_arrive(&state.pixels_empty[previous_pixels]), previous_pixels = -1;
+  previous_weights = weights.stage;
+  weights.advance(problem.weight_stages);
+  if (problem.keeps_weights) weights.phase = 0;
+}
+
 // Main loop of a consumer warpgroup: accumulates `chunks` K chunks of a work tile onto the accumulators.
 // `weights_offset` selects the warpgroup's filters in a weight stage. Returns the last pixel stage, which is
 // not released. kRowWgmmas: wgmmas along K of a row, of which the rest is zero.
@@ -377,14 +434,7 @@ __device__ inline int mainloop(const Arguments<Element>& problem, BlockState& st
             accumulators, a.advanced(k * kWgmmaBytes / 16), b.advanced(k * kWgmmaBytes / 16));
       }
       wgmma_commit_group();
-      wgmma_wait<1>();
-      if (previous_weights >= 0 && !problem.keeps_weights) {
-        mbarrier_arrive(&state.weights_empty[previous_weights]);
-      }
-      if (previous_pixels >= 0) mbarrier_arrive(&state.pixels_empty[previous_pixels]), previous_pixels = -1;
-      previous_weights = weights.stage;
-      weights.advance(problem.weight_stages);
-      if (problem.keeps_weights) weights.phase = 0;
+      advance_weights(problem, state, weights, previous_weights, previous_pixels);
     } while (++tap < problem.taps);
     previous_pixels = pixels.stage;
     pixels.advance(problem.pixel_stages);
@@ -464,6 +514,66 @@ __device__ inline void set_to_zero(Accumulator (&accumulators)[kAccumulatorTiles
 #pragma unroll
     for (Accumulator& value : values) value = 0;
   }
+}
+
+// The main loop of numbers in two parts: the products of few weight stages are summed apart, and added to the
+// accumulators.
+template <int kRowWgmmas, int kAccumulatorTiles>
+__device__ inline int mainloop_of_parts(const Arguments<float>& problem, BlockState& state, int chunks,
+                                        int weights_offset, DynamicPipelineState& pixels,
+                                        DynamicPipelineState& weights,
+                                        float (&accumulators)[kAccumulatorTiles][4]) {
+  // As in `mainloop`.
+  int previous_weights = -1, previous_pixels = -1;
+  int tap = 0, units_left = chunks * problem.taps;
+  do {
+    float products[kAccumulatorTiles][4];
+    set_to_zero(products);
+    wgmma_fence_operand(products);
+    const int units_after = max(0, units_left - problem.added_units);
+#pragma unroll 1
+    do {
+      if (tap == 0) mbarrier_wait(&state.pixels_split[pixels.stage], pixels.phase);
+      mbarrier_wait(&state.weights_full[weights.stage], weights.phase);
+      const SwizzledDescriptor a =
+          SwizzledDescriptor::at(shared_memory_at(problem.shared.weights) +
+                                 weights.stage * problem.weight_stage_bytes + weights_offset)
+              .warp_uniform();
+      const SwizzledDescriptor b =
+          SwizzledDescriptor::at(shared_memory_at(problem.shared.pixels) +
+                                 pixels.stage * problem.pixel_stage_bytes + problem.tap_offsets[tap])
+              .warp_uniform();
+      const SwizzledDescriptor small_a = a.advanced(problem.weight_part_bytes / 16);
+      const SwizzledDescriptor small_b = b.advanced(problem.pixel_part_bytes / 16);
+      wgmma_fence();
+      // The small products first, while the sums, which each wgmma truncates, are small.
+#pragma unroll
+      for (int k = 0; k < kRowWgmmas; ++k) {
+        const unsigned at = k * kWgmmaBytes / 16;
+        wgmma<Tf32, kAccumulatorTiles>(products, small_a.advanced(at), b.advanced(at));
+        wgmma<Tf32, kAccumulatorTiles>(products, a.advanced(at), small_b.advanced(at));
+      }
+#pragma unroll
+      for (int k = 0; k < kRowWgmmas; ++k) {
+        const unsigned at = k * kWgmmaBytes / 16;
+        wgmma<Tf32, kAccumulatorTiles>(products, a.advanced(at), b.advanced(at));
+      }
+      wgmma_commit_group();
+      advance_weights(problem, state, weights, previous_weights, previous_pixels);
+      if (++tap == problem.taps) {
+        tap = 0, previous_pixels = pixels.stage;
+        pixels.advance(problem.pixel_stages);
+      }
+    } while (--units_left > units_after);
+    wgmma_wait_all(products);
+#pragma unroll
+    for (int t = 0; t < kAccumulatorTiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) accumulators[t][i] += products[t][i];
+    }
+  } while (units_left > 0);
+  if (!problem.keeps_weights) mbarrier_arrive(&state.weights_empty[previous_weights]);
+  return previous_pixels;
 }
 
 // Applies the activation to all results, so that the code that runs is in one piece.
@@ -742,19 +852,19 @@ __device__ inline bool is_of_block(const Arguments<Element>& problem, int tile, 
 
 // A thread's sums of an accumulator tile, as another block sends them.
 template <typename Accumulator>
-struct alignas(16) Part {
+struct alignas(16) PartialSums {
   Accumulator sums[4];
 };
 
 // Adds the accumulators of the cluster's blocks, each of which has multiplied other K chunks. Afterwards the
 // block's own accumulator tiles hold the sums. The others hold partial sums, whose results are dropped.
 template <typename Element, typename Accumulator, int kAccumulatorTiles>
-__device__ inline void add_parts(const Arguments<Element>& problem, BlockState& state,
-                                 Accumulator (&accumulators)[kAccumulatorTiles][4]) {
+__device__ inline void add_partial_sums(const Arguments<Element>& problem, BlockState& state,
+                                        Accumulator (&accumulators)[kAccumulatorTiles][4]) {
   cluster_wait();
   const int rank = cluster_rank(), block_tiles = kAccumulatorTiles / problem.splits;
-  Part<Accumulator>(*const parts)[128] =
-      reinterpret_cast<Part<Accumulator>(*)[128]>(shared_memory_at(problem.shared.parts));
+  PartialSums<Accumulator>(*const received)[128] =
+      reinterpret_cast<PartialSums<Accumulator>(*)[128]>(shared_memory_at(problem.shared.partial_sums));
   // Each block begins with the next rank, so that no two write to the same block at once.
 #pragma unroll 1
   for (int distance = 1; distance < problem.splits; ++distance) {
@@ -765,19 +875,67 @@ __device__ inline void add_parts(const Arguments<Element>& problem, BlockState& 
       unsigned words[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) words[i] = bits_of(accumulators[t][i]);
-      store_to_block(to, &parts[(distance - 1) * block_tiles + t - to * block_tiles][warpgroup_thread()],
-                     words, &state.parts_full);
+      store_to_block(to, &received[(distance - 1) * block_tiles + t - to * block_tiles][warpgroup_thread()],
+                     words, &state.partial_sums_full);
     }
   }
-  wait_for_blocks(&state.parts_full, 0);
+  wait_for_blocks(&state.partial_sums_full, 0);
 #pragma unroll
   for (int t = 0; t < kAccumulatorTiles; ++t) {
     if (!is_of_block<Element, kAccumulatorTiles>(problem, t, rank)) continue;
 #pragma unroll 1
     for (int i = t - rank * block_tiles; i < kAccumulatorTiles - block_tiles; i += block_tiles) {
-      const Part<Accumulator> part = parts[i][warpgroup_thread()];
+      const PartialSums<Accumulator> of_block = received[i][warpgroup_thread()];
 #pragma unroll
-      for (int k = 0; k < 4; ++k) accumulators[t][k] += part.sums[k];
+      for (int k = 0; k < 4; ++k) accumulators[t][k] += of_block.sums[k];
+    }
+  }
+}
+
+// The output, counted over the positions of y, of a row of a result chunk; -1 for a row beyond y. `tile` is
+// the first output of the work tile.
+template <typename Element>
+__device__ inline long long output_of_row(const Arguments<Element>& problem, const TensorCoordinates& tile,
+                                          int row) {
+  const int row_of_tile = static_cast<int>(problem.tile_columns_divisor.quotient(row));
+  const int image_of_tile = static_cast<int>(problem.tile_rows_divisor.quotient(row_of_tile));
+  const int column = tile.column + row - row_of_tile * problem.tile_columns;
+  const int output_row = tile.row + row_of_tile - image_of_tile * problem.tile_rows;
+  const int image = tile.image + image_of_tile;
+  if (column >= problem.y_columns || output_row >= problem.y_rows || image >= problem.y_images) return -1;
+  const long long depth = static_cast<long long>(image) * problem.output_depth.divisor + tile.depth;
+  return (depth * problem.y_rows + output_row) * problem.y_columns + column;
+}
+
+// The sum of an output; not inline, since it is rarely needed.
+__device__ __noinline__ float sum_of_output(const Arguments<float>& problem, long long at) {
+  return nhwc_sum(problem, problem.unaligned, at);
+}
+
+// Computes sums that are not finite again: the parts of an infinity are infinity and NaN.
+template <int kAccumulatorTiles>
+__device__ inline void mend_infinite_sums(const Arguments<float>& problem,
+                                          const WarpgroupResults<float>& results,
+                                          float (&accumulators)[kAccumulatorTiles][4]) {
+  float zero = 0;
+#pragma unroll
+  for (const auto& values : accumulators) {
+#pragma unroll
+    for (const float value : values) zero += value * 0;
+  }
+  if (zero == 0) return;
+  const short* const result_rows = shared_memory_at(problem.shared.result_rows);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int t = 0; t < kAccumulatorTiles; ++t) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int filter = warpgroup_thread() / 32 * 16 + lane / 4 + i / 2 * 8;
+      const int row = result_rows[t * kAccumulatorTileColumns + lane % 4 * 2 + i % 2];
+      if (accumulators[t][i] * 0 == 0 || filter >= results.filters_left || row == kNoOutput) continue;
+      const long long output = output_of_row(problem, results.at, row);
+      if (output < 0) continue;
+      accumulators[t][i] = sum_of_output(problem, output * problem.y_channels + results.at.channel + filter);
     }
   }
 }
@@ -795,14 +953,8 @@ __device__ inline void store_rows(const Arguments<Element>& problem, const Warpg
   for (int i = warpgroup_thread(); i < positions * kUnits; i += 128) {
     const int unit = i % kUnits, row = result_rows[first_position + i / kUnits];
     if (row == kNoOutput || unit * kUnitElements >= results.filters_left) continue;
-    const int row_of_tile = static_cast<int>(problem.tile_columns_divisor.quotient(row));
-    const int image_of_tile = static_cast<int>(problem.tile_rows_divisor.quotient(row_of_tile));
-    const int column = results.at.column + row - row_of_tile * problem.tile_columns;
-    const int output_row = results.at.row + row_of_tile - image_of_tile * problem.tile_rows;
-    const int image = results.at.image + image_of_tile;
-    if (column >= problem.y_columns || output_row >= problem.y_rows || image >= problem.y_images) continue;
-    const long long depth = static_cast<long long>(image) * problem.output_depth.divisor + results.at.depth;
-    const long long position = (depth * problem.y_rows + output_row) * problem.y_columns + column;
+    const long long position = output_of_row(problem, results.at, row);
+    if (position < 0) continue;
     const int in_chunk = unit % kChunkUnits;
     const unsigned from = kIsCode<Element> ? swizzled_short(row, in_chunk) : swizzled(row, in_chunk);
     *reinterpret_cast<uint4*>(problem.y + position * problem.y_channels + results.at.channel +
@@ -814,7 +966,7 @@ __device__ inline void store_rows(const Arguments<Element>& problem, const Warpg
 // Consumer warpgroup: computes work tiles and stores their results. Warpgroups that share pixels compute
 // every work tile together; others take turns. Blocks that split K have one work tile, which the first
 // warpgroup computes.
-template <typename Element, int kAccumulatorTiles, bool kSharesPixels, bool kSplitsK>
+template <typename Element, int kAccumulatorTiles, bool kSharesPixels, int kParts, bool kSplitsK>
 __device__ inline void consume_tiles(const Arguments<Element>& problem, const Share<Element, kSplitsK>& share,
                                      int warpgroup) {
   BlockState& state = block_state(problem);
@@ -877,13 +1029,19 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, const Sh
     // One block of a cluster adds the bias.
     if (kSplitsK && share.first_chunk > 0) set_to_zero(accumulators);
     const int weights_offset = kSharesPixels ? warpgroup * kFilterBlockBytes : 0;
-    const int last_stage =
-        problem.row_wgmmas == 1
-            ? mainloop<1>(problem, state, chunks, weights_offset, pixels, weights, accumulators)
-        : problem.row_wgmmas == 2
-            ? mainloop<2>(problem, state, chunks, weights_offset, pixels, weights, accumulators)
-            : mainloop<4>(problem, state, chunks, weights_offset, pixels, weights, accumulators);
-    if constexpr (kSplitsK) add_parts(problem, state, accumulators);
+    const auto multiply = [&]<int kRowWgmmas>() {
+      if constexpr (kParts > 1) {
+        return mainloop_of_parts<kRowWgmmas>(problem, state, chunks, weights_offset, pixels, weights,
+                                             accumulators);
+      } else {
+        return mainloop<kRowWgmmas>(problem, state, chunks, weights_offset, pixels, weights, accumulators);
+      }
+    };
+    const int last_stage = problem.row_wgmmas == 1   ? multiply.template operator()<1>()
+                           : problem.row_wgmmas == 2 ? multiply.template operator()<2>()
+                                                     : multiply.template operator()<4>();
+    if constexpr (kSplitsK) add_partial_sums(problem, state, accumulators);
+    if constexpr (kParts > 1) mend_infinite_sums(problem, results, accumulators);
     if (problem.takes_turns) mbarrier_arrive(&state.mainloop_turn[warpgroup ^ 1]);
     if (!kSharesPixels) skip_a_tile();
     if (problem.stages_in_place) {
@@ -976,14 +1134,15 @@ __device__ inline void consume_tiles(const Arguments<Element>& problem, const Sh
   if (is_first_thread) tma_store_wait_group();
 }
 
-// The implicit GEMM: persistent blocks, kBlocks on a multiprocessor, compute work tiles. `prepare` has
-// written the weights.
-template <typename Element, int kAccumulatorTiles, bool kSharesPixels, bool kSplitsK, int kBlocks>
-__global__ void __launch_bounds__(kThreads, kBlocks)
+// The implicit GEMM: persistent blocks, kBlocks on a multiprocessor, compute work tiles of numbers in kParts.
+// `prepare` has written the weights.
+template <typename Element, int kAccumulatorTiles, bool kSharesPixels, bool kSplitsK, int kBlocks, int kParts>
+__global__ void __launch_bounds__(block_threads(kParts), kBlocks)
     kernel(const __grid_constant__ Arguments<Element> problem) {
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #error "channels_last has code for compute capability 9.0 alone: compile it for sm_90a"
 #else
+  constexpr int kThreads = block_threads(kParts);
   BlockState& state = block_state(problem);
   const int thread = static_cast<int>(threadIdx.x);
   if (thread == 0) {
@@ -991,6 +1150,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     for (int i = 0; i < problem.pixel_stages; ++i) {
       tma_mbarrier_init(&state.pixels_full[i]);
       mbarrier_init(&state.pixels_empty[i], consumers);
+      if constexpr (kParts > 1) mbarrier_init(&state.pixels_split[i], kSplitterThreads);
     }
     for (int i = 0; i < problem.weight_stages; ++i) {
       tma_mbarrier_init(&state.weights_full[i]);
@@ -1003,15 +1163,16 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       mbarrier_init(&state.mainloop_turn[i], kConsumerThreads / 2);
     }
     if constexpr (kSplitsK) {
-      tma_mbarrier_init(&state.parts_full);
-      mbarrier_arrive_expect_tx(&state.parts_full,
-                                (kAccumulatorTiles - kAccumulatorTiles / problem.splits) * kPartBytes);
+      tma_mbarrier_init(&state.partial_sums_full);
+      mbarrier_arrive_expect_tx(&state.partial_sums_full,
+                                (kAccumulatorTiles - kAccumulatorTiles / problem.splits) * kPartialSumBytes);
     }
   }
   // A tap of the last positions reads beyond a loaded box: zeros, where the box ends with an output's
   // padding.
   const int tail = problem.phase_bytes - problem.loaded_bytes / problem.stride_phases;
-  for (int i = thread; i < problem.pixel_stages * problem.stride_phases * tail / 16; i += kThreads) {
+  const int phases = problem.pixel_stages * kParts * problem.stride_phases;
+  for (int i = thread; i < phases * tail / 16; i += kThreads) {
     const int phase = i / (tail / 16);
     unsigned char* const at = shared_memory_at(problem.shared.pixels) + (phase + 1) * problem.phase_bytes -
                               tail + i % (tail / 16) * 16;
@@ -1042,13 +1203,15 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const Share<Element, kSplitsK> share(problem);
   const int warp = __shfl_sync(~0u, thread / 32, 0);
   if (warp < kPixelWarp) {
-    consume_tiles<Element, kAccumulatorTiles, kSharesPixels>(problem, share, warpgroup_index());
+    consume_tiles<Element, kAccumulatorTiles, kSharesPixels, kParts>(problem, share, warpgroup_index());
   } else if (warp == kPixelWarp) {
     load_pixels(problem, share);
-  } else {
+  } else if (kParts == 1 || warp == kWeightWarp) {
     load_weights(problem, share);
+  } else {
+    if constexpr (kParts > 1) split_pixels(problem, share);
   }
-  // The first warpgroup has waited in add_parts.
+  // The first warpgroup has waited in add_partial_sums.
   if (kSplitsK && thread >= kConsumerThreads / kConsumerWarpgroups) cluster_wait();
 #endif
 }

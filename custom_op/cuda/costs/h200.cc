@@ -28,6 +28,7 @@ extern const FittedCosts kH200{
             .exposed = 0.7079,
             .column = 1.172,  // ns
             .unit = 9.411,  // ns
+            .split = 400,  // ns
             .chunk = 11.86,  // ns
             .block = 8.854,  // ns
             .exchange = 1342,  // ns

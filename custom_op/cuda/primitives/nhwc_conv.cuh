@@ -8,10 +8,9 @@
 
 namespace convswap {
 
-// Computes element `at` of y.
+// The sum of element `at` of y, bias included.
 template <typename Element>
-__device__ inline void compute_nhwc_output(const Tensors<Element>& tensors, const NhwcConv& conv,
-                                           long long at) {
+__device__ inline float nhwc_sum(const Tensors<Element>& tensors, const NhwcConv& conv, long long at) {
   int image = static_cast<int>(at / conv.out_channels);
   const int filter = static_cast<int>(at - static_cast<long long>(image) * conv.out_channels);
   int first[3];  // pixel of the first tap
@@ -22,7 +21,7 @@ __device__ inline void compute_nhwc_output(const Tensors<Element>& tensors, cons
   const int first_channel = filter / conv.filters_per_group * conv.channels_per_group;
   const int taps = conv.filter[0] * conv.filter[1] * conv.filter[2];
   const Element* const weights = tensors.w + static_cast<long long>(filter) * conv.channels_per_group * taps;
-  float sum[] = {tensors.b == nullptr ? 0.0f : static_cast<float>(tensors.b[filter])};
+  float sum = tensors.b == nullptr ? 0.0f : static_cast<float>(tensors.b[filter]);
   int tap = 0;
   for (int t = 0; t < conv.filter[0]; ++t) {
     for (int r = 0; r < conv.filter[1]; ++r) {
@@ -35,15 +34,23 @@ __device__ inline void compute_nhwc_output(const Tensors<Element>& tensors, cons
         const long long row = (static_cast<long long>(image) * conv.input[0] + d) * conv.input[1] + h;
         const Element* const pixel = tensors.x + (row * conv.input[2] + v) * conv.in_channels + first_channel;
         for (int c = 0; c < conv.channels_per_group; ++c) {
-          sum[0] += static_cast<float>(pixel[c]) *
-                    static_cast<float>(weights[static_cast<long long>(c) * taps + tap]);
+          sum += static_cast<float>(pixel[c]) *
+                 static_cast<float>(weights[static_cast<long long>(c) * taps + tap]);
         }
       }
     }
   }
-  if (tensors.z != nullptr) sum[0] += static_cast<float>(tensors.z[at]);
-  apply_activation(conv.epilogue, sum);
-  tensors.y[at] = static_cast<Element>(sum[0]);
+  return sum;
+}
+
+// Computes element `at` of y.
+template <typename Element>
+__device__ inline void compute_nhwc_output(const Tensors<Element>& tensors, const NhwcConv& conv,
+                                           long long at) {
+  float result[] = {nhwc_sum(tensors, conv, at)};
+  if (tensors.z != nullptr) result[0] += static_cast<float>(tensors.z[at]);
+  apply_activation(conv.epilogue, result);
+  tensors.y[at] = static_cast<Element>(result[0]);
 }
 
 }  // namespace convswap

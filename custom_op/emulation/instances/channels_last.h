@@ -14,14 +14,17 @@ namespace convswap::channels_last {
 // Emulated kernel instances of an element type. `name` is the type's name.
 template <typename Element>
 std::vector<CompiledKernel> kernels_for(const char* name) {
+  constexpr ElementType kType = sizeof(Element) == sizeof(float) ? ElementType::float32
+                                : kIsCode<Element>               ? ElementType::int8
+                                                                 : ElementType::float16;
   std::vector<CompiledKernel> kernels = for_each_instance<kInstances>([&]<Instance kInstance>() {
-    // Codes lack some instances.
-    if constexpr (kIsCode<Element> && !kInstance.computes(ElementType::int8)) {
+    // No type has all instances.
+    if constexpr (!kInstance.computes(kType)) {
       return CompiledKernel("", static_cast<void (*)(Arguments<Element>)>(nullptr));
     } else {
-      return CompiledKernel(
-          instance_name("channels_last::kernel", name, kInstance.arguments()),
-          kernel<Element, kInstance.accumulator_tiles, kInstance.shares_pixels, kInstance.splits_k, 1>);
+      return CompiledKernel(instance_name("channels_last::kernel", name, kInstance.arguments()),
+                            kernel<Element, kInstance.accumulator_tiles, kInstance.shares_pixels,
+                                   kInstance.splits_k, 1, kInstance.parts>);
     }
   });
   kernels.emplace_back(instance_name("channels_last::prepare", name), prepare<Element>);
