@@ -6,7 +6,8 @@
 The networks have random weights and one random batch. Those that convswap has not are torchvision's, exported
 by PyTorch, which both have to be there. *nhwc* is `swap(fuse=True, layout="auto")`. A time is the median of
 runs in turn, in milliseconds; an error is the relative L2 error against the default side. With --pytorch the
-same architecture of torchvision, compiled by `torch.compile`, runs in channels last in a CUDA graph.
+same architecture of torchvision, compiled by `torch.compile`, runs in channels last in a CUDA graph. In
+precision ieee none of them uses TF32.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from onnx import TensorProto, numpy_helper
 from models import captured_runs, medians
 
 NETWORKS = ("resnet50", "vgg16", "mobilenet-v2", "efficientnet-b0", "convnext-tiny", "yolov8n")
-PRECISIONS = ("float16", "tf32")
+PRECISIONS = ("float16", "tf32", "ieee")
 RUNS, REPLAYS = 20, 10
 
 
@@ -96,11 +97,13 @@ def row(name: str, precision: str, batch: int, with_pytorch: bool) -> str:
     model = model_of(name, batch)
     if precision == "float16":
         model = in_float16(model)
+    arithmetic = "ieee" if precision == "ieee" else "tf32"
     sides = {
         "default": model,
-        "fused": swap(model, fuse=True).model,
-        "nhwc": swap(model, fuse=True, layout="auto", batch=batch).model,
+        "fused": swap(model, fuse=True, precision=arithmetic).model,
+        "nhwc": swap(model, fuse=True, precision=arithmetic, layout="auto", batch=batch).model,
     }
+    cuda_options = {"use_tf32": "0"} if precision == "ieee" else {}
     (value,) = model.graph.input
     sample = [axis.dim_value for axis in value.type.tensor_type.shape.dim[1:]]
     images = np.random.default_rng(0).standard_normal((batch, *sample), np.float32)
@@ -109,7 +112,8 @@ def row(name: str, precision: str, batch: int, with_pytorch: bool) -> str:
     outputs = {}
     runs = {}
     for side, its_model in sides.items():
-        session = make_session(as_split(its_model), DEFAULT if side == "default" else CONVSWAP, device)
+        provider = (DEFAULT if side == "default" else CONVSWAP).with_options(cuda_options)
+        session = make_session(as_split(its_model), provider, device)
         runs[side] = BoundRun(session, feeds, device)
         runs[side].once()
         outputs[side] = [output.numpy() for output in runs[side].values()]
@@ -118,7 +122,11 @@ def row(name: str, precision: str, batch: int, with_pytorch: bool) -> str:
         for own, default in zip(outputs["nhwc"], outputs["default"], strict=True)
     )
     captured = captured_runs(
-        {side: as_split(each) for side, each in sides.items()}, feeds, runs["default"], device
+        {side: as_split(each) for side, each in sides.items()},
+        feeds,
+        runs["default"],
+        device,
+        cuda_options,
     )
     if not captured:
         raise ConvswapError(f"{name} cannot be captured as a CUDA graph")
@@ -135,7 +143,7 @@ def compiled_ms(name: str, precision: str, images: np.ndarray) -> float:
     import torch
 
     torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision != "ieee"
     dtype = torch.float16 if precision == "float16" else torch.float32
     network = of_torchvision(name).to("cuda", dtype).to(memory_format=torch.channels_last)
     x = torch.from_numpy(images).to("cuda", memory_format=torch.channels_last)
@@ -163,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", default=list(NETWORKS), metavar="NAME")
-    parser.add_argument("--precision", default=",".join(PRECISIONS), metavar="P,...")
+    parser.add_argument("--precision", default="float16,tf32", metavar="P,...")
     parser.add_argument("--batch", default="1,64", metavar="B,...")
     parser.add_argument("--pytorch", action="store_true", help="also compile torchvision's networks")
     options = parser.parse_intermixed_args(arguments)

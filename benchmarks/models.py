@@ -25,6 +25,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import onnx
 import onnxruntime
@@ -162,16 +163,22 @@ def medians(runs: Mapping[str, Startable], device: Device) -> dict[str, float]:
 
 
 def captured_runs(
-    models: Mapping[str, AnyModel], feeds: Values, like: BoundRun, device: Device
+    models: Mapping[str, AnyModel],
+    feeds: Values,
+    like: BoundRun,
+    device: Device,
+    options: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, CapturedRun]:
-    """Return each model as a CUDA graph, its outputs shaped as `like` left them; none where one fails."""
+    """Return each model as a CUDA graph, its outputs shaped as `like` left them; none where one fails.
+
+    `options` are those of the CUDA provider.
+    """
     captured = {}
     outputs = dict(zip(like.outputs, like.values(), strict=True))
     try:
         for name, model in models.items():
-            captured[name] = CapturedRun(
-                model, DEFAULT if name == "default" else CONVSWAP, feeds, outputs, device
-            )
+            side = (DEFAULT if name == "default" else CONVSWAP).with_options(options)
+            captured[name] = CapturedRun(model, side, feeds, outputs, device)
             captured[name].start(1)
     except ConvswapError as error:
         print(f"no CUDA graph: {error}", file=sys.stderr, flush=True)
