@@ -71,6 +71,8 @@ CHUNK = 16
 MAX_BYTES, MAX_OPERATIONS = 1e9, 4e11
 # The planner's choice should take at most so many times as long as the fastest algorithm.
 NEAR, FAR = 1.05, 1.25
+# Algorithms that take so many times as long are left out of the written times.
+MUCH = 3
 # And at most so many times as long as the default provider's Conv.
 SLOWER = 1.03
 
@@ -494,9 +496,10 @@ def estimate_again(rows: Sequence[Row], table: np.ndarray) -> None:
 
 
 def times_by_algorithm(rows: Sequence[Row]) -> Row:
-    """Return a problem's number and the milliseconds of each algorithm."""
+    """Return a problem's number and the milliseconds of each algorithm, but for the slowest."""
     times = {row["algorithm"]: float(f"{row['tilings'][0]['ms']:.4g}") for row in rows}
-    return {"problem": rows[0]["problem"], "ms": times}
+    least = min(times.values())
+    return {"problem": rows[0]["problem"], "ms": {k: ms for k, ms in times.items() if ms < MUCH * least}}
 
 
 def ratio_of(rows: Sequence[Row]) -> float:
