@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
+from pathlib import Path
 
 import pytest
 from convswap.errors import ConvswapError
@@ -17,8 +19,15 @@ def images(tmp_path, monkeypatch):
     return write_images(tmp_path / "images")
 
 
+def memory_files():
+    return [file for file in Path("/proc/self/fd").iterdir() if "memfd:convswap" in os.path.realpath(file)]
+
+
 def run(images, processes):
-    evaluation = evaluate.evaluate(classifier(), images, batch=4, device="cpu", processes=processes)
+    used, options = [], {"batch": 4, "device": "cpu", "processes": processes}
+    options["progress"] = lambda _: used.extend(memory_files())
+    evaluation = evaluate.evaluate(classifier(), images, **options)
+    assert used and not memory_files()
     result = json.loads(json.dumps(evaluation.to_json(), allow_nan=False))
     return result, result.pop("run")
 
@@ -56,6 +65,7 @@ def test_a_block_that_ends_two_processes_is_refused(images, tmp_path, monkeypatc
     with pytest.raises(ConvswapError, match=message):
         run(images, 1)
     assert len(list((tmp_path / "ended").iterdir())) == 2
+    assert not memory_files()
 
 
 def test_an_image_that_cannot_be_read_is_named(images):

@@ -13,6 +13,8 @@ from command_line import refusal
 from convswap.cli.main import main
 from convswap.errors import ConvswapError
 from convswap.evaluation import embedded, evaluate, samples
+from convswap.evaluation.normaliser import session_normaliser
+from convswap.runtime.device import choose_device
 from image_data import classifier, write_images, write_parquet
 from PIL import Image
 from swap_models import text_model, weights
@@ -72,6 +74,29 @@ def test_counts_are_those_of_a_plain_loop(images, preprocess):
     assert 0 < top1 < top5 < 30 and found["top1_agreement"] == 1
     assert len(found["largest_differences"]) == 20
     assert all(0 < item["difference"] < 1e-4 for item in found["largest_differences"])
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16", "int64", "uint8"])
+def test_pixels_become_the_values_of_the_table_to_the_bit(kind, device):
+    random = np.random.default_rng(5)
+    table = random.uniform(0, 99, (3, 256)).astype(kind)
+    pixels = random.integers(0, 256, (4, 3, 5, 6), np.uint8)
+    found = session_normaliser(table, choose_device(device), 0)(pixels).numpy()
+    expected = table[[[[0]], [[1]], [[2]]], pixels]
+    assert found.dtype == kind and found.tobytes() == expected.tobytes()
+
+
+def test_both_sides_read_the_same_values(images, monkeypatch):
+    expected, read, real = same(run(images)), [], embedded.run_named
+
+    def run_named(session, feeds):
+        read.append(feeds["x"])
+        return real(session, feeds)
+
+    monkeypatch.setattr(embedded, "run_named", run_named)
+    monkeypatch.setattr(embedded, "normaliser", session_normaliser)
+    assert same(run(images)) == expected
+    assert len(read) == 16 and len(set(map(id, read))) == 8
 
 
 def test_labels_of_files_and_both_kinds_of_columns_give_the_same(images, tmp_path):

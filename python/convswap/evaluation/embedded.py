@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
-    CancelledError,
     Executor,
     Future,
     ProcessPoolExecutor,
@@ -23,6 +23,7 @@ import numpy as np
 import onnxruntime
 
 from convswap.errors import ConvswapError
+from convswap.evaluation.normaliser import normaliser
 from convswap.evaluation.parts import Decoded, Part, decode, start_process
 from convswap.evaluation.records import SIDES, Record, record_of
 from convswap.evaluation.samples import Block, Samples
@@ -30,7 +31,7 @@ from convswap.graph.external_weights import SplitModel
 from convswap.inputs.feeds import Feeds
 from convswap.runtime.device import Device
 from convswap.runtime.sessions import Side, make_session, run_named
-from convswap.runtime.values import Arrays, is_number
+from convswap.runtime.values import Arrays, RunFeeds, is_number
 
 # The scores (n, classes) of a block's samples by one side, and the seconds that its runs took.
 SideResult = tuple[np.ndarray, float]
@@ -53,22 +54,18 @@ class Job:
     input_name: str
     table: np.ndarray
 
-    def runs(self, decoded: Decoded) -> Iterator[tuple[Feeds, int]]:
-        """Yield the feeds of each run and its number of samples that count; a run may be padded."""
-        if not isinstance(decoded, np.ndarray):
-            yield from decoded
+    def runs(self, decoded: Decoded | str) -> Iterator[tuple[Feeds, int]]:
+        """Yield each run's feeds, pixels for images, and number of samples that count; it may be padded."""
+        block: Decoded = np.load(decoded, mmap_mode="r") if isinstance(decoded, str) else decoded
+        if not isinstance(block, np.ndarray):
+            yield from block
             return
-        for start in range(0, len(decoded), self.batch):
-            pixels = decoded[start : start + self.batch]
+        for start in range(0, len(block), self.batch):
+            pixels = block[start : start + self.batch]
             count = len(pixels)
-            if self.fixed_batch is not None:
+            if self.fixed_batch is not None and count < self.fixed_batch:
                 pixels = pixels[np.minimum(np.arange(self.fixed_batch), count - 1)]
-            values = np.empty(pixels.shape, self.table.dtype)
-            for image, normalised in zip(pixels, values, strict=True):
-                for channel, of_pixel in enumerate(self.table):
-                    # Without mode="clip" NumPy copies the result once more.
-                    np.take(of_pixel, image[channel], out=normalised[channel], mode="clip")
-            yield {self.input_name: values}, count
+            yield {self.input_name: pixels}, count
 
     def record(self, block: Block, results: Sequence[SideResult], times: Mapping[str, float]) -> Record:
         """Return the record of `block`, given the results of both sides and the other times."""
@@ -106,13 +103,13 @@ class _Decoder:
             spawn = multiprocessing.get_context("spawn")
             self._executor = ProcessPoolExecutor(1, spawn, start_process, (self._receiver,))
 
-    def submit(self, part: Part) -> Future[tuple[Decoded, float]]:
+    def submit(self, part: Part, path: str) -> Future[tuple[Decoded | str, float]]:
         try:
-            return self._executor.submit(decode, part)
+            return self._executor.submit(decode, part, path)
         except BrokenProcessPool:  # The process was killed.
             self.close()
             self._start()
-            return self._executor.submit(decode, part)
+            return self._executor.submit(decode, part, path)
 
     def close(self) -> None:
         self._sender.close()
@@ -121,39 +118,48 @@ class _Decoder:
 
 
 class Lane:
-    """The sessions of one card, with a thread for each side."""
+    """The sessions of one card, with a thread for each side and for each of two blocks."""
 
     def __init__(self, job: Job, card: int) -> None:
         self._job = job
-        self._is_closed = False
         options = {"device_id": str(card)} if job.device.name == "cuda" else {}
         self._sessions = [
             make_session(job.models[name], job.sides[name].with_options(options), job.device)
             for name in SIDES
         ]
-        self._threads = [ThreadPoolExecutor(1) for _ in SIDES]
+        self._normalise = normaliser(job.table, job.device, card) if job.table.size else None
+        self._sides = [ThreadPoolExecutor(1) for _ in SIDES]
+        # One block is computed while pixels of the other are copied.
+        self._blocks = ThreadPoolExecutor(2)
 
-    def submit(self, decoded: Decoded) -> list[Future[SideResult]]:
-        """Start the runs of both sides, which wait for those that were started before."""
-        pairs = zip(self._threads, self._sessions, strict=True)
-        return [thread.submit(self._run, session, decoded) for thread, session in pairs]
+    def submit(self, decoded: Decoded | str) -> Future[list[SideResult]]:
+        """Start the runs of both sides; two blocks take turns, and others wait."""
+        return self._blocks.submit(self._results, decoded)
 
-    def _run(self, session: onnxruntime.InferenceSession, decoded: Decoded) -> SideResult:
-        scores, seconds = [], 0.0
+    def _results(self, decoded: Decoded | str) -> list[SideResult]:
+        runs = []
         for feeds, samples in self._job.runs(decoded):
-            if self._is_closed:
-                raise CancelledError
-            start = time.perf_counter()
-            outputs = run_named(session, feeds)
-            seconds += time.perf_counter() - start
-            scores.append(_scores(outputs, samples))
-        return np.concatenate(scores), seconds
+            values: RunFeeds = feeds
+            if self._normalise is not None:
+                values = {name: self._normalise(pixels) for name, pixels in feeds.items()}
+            pairs = zip(self._sides, self._sessions, strict=True)
+            started = [thread.submit(_run, session, values, samples) for thread, session in pairs]
+            runs.append([future.result() for future in started])
+        return [
+            (np.concatenate([scores for scores, _ in results]), sum(seconds for _, seconds in results))
+            for results in zip(*runs, strict=True)
+        ]
 
     def close(self) -> None:
         """End the threads after the runs that they are in."""
-        self._is_closed = True
-        for thread in self._threads:
+        for thread in (*self._sides, self._blocks):
             thread.shutdown(cancel_futures=True)
+
+
+def _run(session: onnxruntime.InferenceSession, feeds: RunFeeds, samples: int) -> SideResult:
+    start = time.perf_counter()
+    outputs = run_named(session, feeds)
+    return _scores(outputs, samples), time.perf_counter() - start
 
 
 def records(job: Job, blocks: Sequence[Block], processes: int, cards: int) -> Iterator[tuple[Block, Record]]:
@@ -167,19 +173,22 @@ def records(job: Job, blocks: Sequence[Block], processes: int, cards: int) -> It
         ConvswapError: a sample cannot be decoded, a run fails, or two processes ended with the same block.
     """
     todo = zip(blocks, job.samples.parts(blocks), strict=True)
-    decoding: dict[Future[tuple[Decoded, float]], tuple[_Decoder, Block, Part]] = {}
-    computing: dict[Block, tuple[Lane, list[Future[SideResult]], float]] = {}
+    decoding: dict[Future[tuple[Decoded | str, float]], tuple[_Decoder, str, Block, Part]] = {}
+    computing: dict[Future[list[SideResult]], tuple[Lane, str, Block, float]] = {}
     repeated: list[Block] = []
     with ExitStack() as stack:
+        # /dev/shm does not limit these files. They are closed last, since paths may become another file's.
+        files = [os.fdopen(os.memfd_create("convswap-pixels")) for _ in range(max(processes, 1) + 2 * cards)]
+        paths = [f"/proc/{os.getpid()}/fd/{stack.enter_context(file).fileno()}" for file in files]
         idle = [_Decoder(not processes) for _ in range(max(processes, 1))]
-        limit, waited = len(idle) + 2 * cards, 0.0
+        waited = 0.0
         for decoder in idle:
             stack.callback(decoder.close)
 
         def start_decoding() -> None:
-            while idle and len(decoding) + len(computing) < limit and (following := next(todo, None)):
-                decoder = idle.pop()
-                decoding[decoder.submit(following[1])] = (decoder, *following)
+            while idle and paths and (following := next(todo, None)):
+                decoder, path = idle.pop(), paths.pop()
+                decoding[decoder.submit(following[1], path)] = (decoder, path, *following)
 
         # The first blocks are decoded while sessions are made.
         start_decoding()
@@ -187,20 +196,17 @@ def records(job: Job, blocks: Sequence[Block], processes: int, cards: int) -> It
         for lane in lanes:
             stack.callback(lane.close)
         while decoding or computing:
-            start, is_idle, pending = time.perf_counter(), not computing, list[Future[Any]](decoding)
-            for _, results, _ in computing.values():
-                # A block is done with both sides.
-                pending.append(next((future for future in results if not future.done()), results[0]))
-            wait(pending, return_when=FIRST_COMPLETED)
+            start, is_idle = time.perf_counter(), not computing
+            wait(list[Future[Any]]([*decoding, *computing]), return_when=FIRST_COMPLETED)
             waited += is_idle * (time.perf_counter() - start)
-            for block, (_, results, seconds) in list(computing.items()):
-                if all(future.done() for future in results):
-                    del computing[block]
-                    times = {"decoding": seconds, "waiting": waited, "repeated_blocks": block in repeated}
-                    waited = 0.0
-                    yield block, job.record(block, [future.result() for future in results], times)
+            for results in [future for future in computing if future.done()]:
+                _, path, block, seconds = computing.pop(results)
+                paths.append(path)
+                times = {"decoding": seconds, "waiting": waited, "repeated_blocks": block in repeated}
+                waited = 0.0
+                yield block, job.record(block, results.result(), times)
             for future in [future for future in decoding if future.done()]:
-                decoder, block, part = decoding.pop(future)
+                decoder, path, block, part = decoding.pop(future)
                 try:
                     decoded, seconds = future.result()
                 except BrokenProcessPool:
@@ -209,11 +215,11 @@ def records(job: Job, blocks: Sequence[Block], processes: int, cards: int) -> It
                             [job.samples.names[i] for i in (block.start, block.stop - 1)]
                         ) from None
                     repeated.append(block)
-                    decoding[decoder.submit(part)] = (decoder, block, part)
+                    decoding[decoder.submit(part, path)] = (decoder, path, block, part)
                     continue
                 idle.append(decoder)
                 lane = min(lanes, key=lambda lane: sum(lane is other for other, *_ in computing.values()))
-                computing[block] = (lane, lane.submit(decoded), seconds)
+                computing[lane.submit(decoded)] = (lane, path, block, seconds)
             start_decoding()
 
 

@@ -104,5 +104,5 @@ def _compute(
     """Return both sides' results of a block, the seconds of decoding, and when the runs began and ended."""
     lane, (samples, seconds) = _lane(shared[0]), decoded
     start = time.perf_counter()
-    results = [future.result() for future in lane.submit(samples)]
+    results = lane.submit(samples).result()
     return results, seconds, start, time.perf_counter()

@@ -36,10 +36,14 @@ class Part(Protocol):
         """Return the samples."""
 
 
-def decode(part: Part) -> tuple[Decoded, float]:
-    """Return the samples of `part`, and the seconds that decoding took."""
+def decode(part: Part, path: str | None = None) -> tuple[Decoded | str, float]:
+    """Return the samples of `part`, or `path` with pixels in that file, and the seconds that it took."""
     start = time.perf_counter()
-    decoded = part.decode()
+    decoded: Decoded | str = part.decode()
+    if path is not None and isinstance(decoded, np.ndarray):
+        with Path(path).open("r+b") as file:
+            np.save(file, decoded)
+        decoded = path
     return decoded, time.perf_counter() - start
 
 

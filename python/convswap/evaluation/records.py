@@ -91,10 +91,12 @@ def record_of(
         for side, values, side_classes in zip(SIDES, both, classes, strict=True):
             ranks = np.where(side_classes == NO_CLASS, values.shape[1], _ranks(block, values, labels))
             counts |= {f"{side}_top{top}": int(np.sum(ranks < top)) for top in TOPS}
-    label_of = [None] * len(default) if labels is None else labels.tolist()
-    rows = zip(differences.max(axis=1).tolist(), label_of, *(each.tolist() for each in classes), strict=True)
-    found = (Difference(sample, *row) for sample, row in enumerate(rows, start=block.start))
-    return Record(counts, run, _largest(found))
+    largest = differences.max(axis=1)
+    # In the order of `_largest`, without a tuple of every sample.
+    first = np.lexsort((-largest, classes[0] == classes[1]))[:LARGEST]
+    label_of = np.full(len(default), None) if labels is None else labels
+    columns = (np.arange(*block[1:]), largest, label_of, *classes)
+    return Record(counts, run, tuple(map(Difference, *(column[first].tolist() for column in columns))))
 
 
 def _ranks(block: Block, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:

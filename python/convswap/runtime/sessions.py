@@ -25,6 +25,7 @@ from convswap.runtime.override import ALWAYS_DISABLED, DISABLED_OPTIMIZERS_ENTRY
 from convswap.runtime.packages import load_cuda_libraries
 from convswap.runtime.values import (
     Arrays,
+    RunFeeds,
     array_from_bits,
     contiguous,
     host_value,
@@ -373,7 +374,7 @@ def run(session: onnxruntime.InferenceSession, feeds: Mapping[str, np.ndarray]) 
     return arrays
 
 
-def run_named(session: onnxruntime.InferenceSession, feeds: Mapping[str, np.ndarray]) -> Arrays:
+def run_named(session: onnxruntime.InferenceSession, feeds: RunFeeds) -> Arrays:
     """Return the outputs of one run by name; `named_arrays` splits sequences, optionals and maps.
 
     Raises:
@@ -391,9 +392,7 @@ def run_named(session: onnxruntime.InferenceSession, feeds: Mapping[str, np.ndar
     return named_arrays([output.name for output in outputs], [by_name[output.name] for output in outputs])
 
 
-def _run_for_bits(
-    session: onnxruntime.InferenceSession, feeds: Mapping[str, np.ndarray], names: Sequence[str]
-) -> Arrays:
+def _run_for_bits(session: onnxruntime.InferenceSession, feeds: RunFeeds, names: Sequence[str]) -> Arrays:
     """Return the outputs `names` of one run, which ONNX Runtime returns as values but not as arrays.
 
     Sequences it returns as arrays only, so one run cannot return both.
@@ -403,10 +402,13 @@ def _run_for_bits(
 
 
 def run_to_values(
-    session: onnxruntime.InferenceSession, feeds: Mapping[str, np.ndarray], names: Sequence[str]
+    session: onnxruntime.InferenceSession, feeds: RunFeeds, names: Sequence[str]
 ) -> Sequence[onnxruntime.OrtValue]:
     """Return the outputs `names`, tensors of any type, in the memory of the host."""
-    inputs = {name: value_on(contiguous(values)) for name, values in feeds.items()}
+    inputs = {
+        name: value_on(contiguous(values)) if isinstance(values, np.ndarray) else values
+        for name, values in feeds.items()
+    }
     outputs: Sequence[onnxruntime.OrtValue] = session.run_with_ort_values(list(names), inputs)
     return outputs
 

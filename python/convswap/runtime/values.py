@@ -29,6 +29,8 @@ _TYPES = {
 }
 
 Arrays = dict[str, np.ndarray]
+# The inputs of a run, in any memory.
+RunFeeds = Mapping[str, np.ndarray | onnxruntime.OrtValue]
 
 
 def lacks_numpy_type(type_text: str) -> bool:
@@ -87,10 +89,12 @@ def host_value(array: np.ndarray) -> onnxruntime.OrtValue:
     return value
 
 
-def run_feeds(feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray | onnxruntime.OrtValue]:
+def run_feeds(feeds: RunFeeds) -> dict[str, np.ndarray | onnxruntime.OrtValue]:
     """Return `feeds` as `InferenceSession.run` accepts them, which accepts arrays of strings too."""
     return {
-        name: values if is_numpys(values.dtype) else host_value(contiguous(values))
+        name: host_value(contiguous(values))
+        if isinstance(values, np.ndarray) and not is_numpys(values.dtype)
+        else values
         for name, values in feeds.items()
     }
 
