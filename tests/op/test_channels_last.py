@@ -126,6 +126,15 @@ def test_blocks_split_k_where_one_image_leaves_the_card_idle(channels, kind):
         assert ("splits" in tiling["tiling"]) is (images == 1), tiling
 
 
+def test_blocks_that_need_a_multiprocessor_leave_some_out_of_clusters():
+    """128 blocks in clusters of eight do not run at once on 132 multiprocessors."""
+    for kind, has_all in (("ieee", False), ("float32", True)):
+        problem = problem_of((1, 14, 14, 256), (256, 256, 3, 3), kind, pads=[1] * 4)
+        tilings = [each["tiling"] for each in _native.alternatives(problem, "channels_last", 1000, **HOPPER)]
+        assert any("rows 7 columns 7 splits 4" in tiling for tiling in tilings)
+        assert any("rows 7 columns 7 splits 8" in tiling for tiling in tilings) is has_all
+
+
 @pytest.mark.parametrize("element_type", ["float16", "uint8"])
 @pytest.mark.parametrize(
     ("x_shape", "w_shape", "attributes", "is_paired"),
