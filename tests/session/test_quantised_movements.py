@@ -153,6 +153,28 @@ def test_head_of_a_classifier_computes_codes(filters, per_channel):
     assert steps.max() <= 1 and (steps > 0).mean() <= 1e-3
 
 
+@pytest.mark.parametrize(("rounds", "op"), [(True, "ReduceMean"), (True, "Gemm"), (False, "Gemm")])
+def test_constant_that_adds_axes_to_rows_stays_behind_them(rounds, op):
+    graph = MovingBuilder()
+    x = graph.quantised_conv(graph.x, 0.02)
+    x = graph.add("ReduceMean", x, graph.constant([-1, 2], np.int64), keepdims=0)
+    if op == "Gemm":
+        w, _ = graph.weights((8, 16), per_channel=False)
+        x = graph.add("Gemm", graph.rounded(x, graph.codes_of(0.011)), w, transB=1)
+    if rounds:
+        x = graph.add("Mul", graph.rounded(x, graph.codes_of(0.017)), graph.constant([[[0.7]]]))
+    else:
+        x = graph.add("Mul", x, graph.add("Clip", graph.add("Add", x, graph.constant([[[3]]])), *(
+            graph.constant(bound) for bound in (0, 6)
+        )))  # fmt: skip
+        x = graph.add("Div", x, graph.constant([[[6]]]))
+    original = graph.model(["n", 3, 7, 7], graph.rounded(x, graph.codes_of(0.012)))
+    message, feeds = swap(original, fuse=True).to_proto(), data_of(original, batch=2)
+    (actual,), (expected,) = models.run_swapped(message, feeds), models.run_plain(original, feeds)
+    assert actual.shape == expected.shape == (1, 2, 8 if op == "Gemm" else 16)
+    np.testing.assert_allclose(actual, expected, atol=1.01 * 0.012)
+
+
 def test_mean_over_a_large_image_stays_one_of_numbers():
     ops = models.ops(swap(pooled_rows("Flatten"), fuse=True).to_proto())
     assert "LayoutPool" in ops and ops.count("QuantConv") == 1

@@ -79,6 +79,8 @@ def quantise_convs(
             # The kernels for tensor cores write codes.
             if node.op_type in HEADS and (epilogue.y is None or epilogue.result.shape is None):
                 raise NotQuantised("its result is no tensor of codes with a known shape")
+            if node.op_type in HEADS and types.rank(node.outputs) != types.rank([epilogue.result]):
+                raise NotQuantised("a constant behind it adds axes to its result")
         except (NotQuantised, NotFusable) as reason:
             not_quantised.append(LeftQuantised(names[node], op_name(node), str(reason)))
             return
