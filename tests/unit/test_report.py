@@ -124,6 +124,20 @@ def test_op_time_of_fused_convs_says_what_it_is_of():
     assert not any("is fused" in line for line in course_lines_of(example()))
 
 
+@pytest.mark.parametrize("other", ["fc", "rounding"])
+def test_quant_convs_of_other_nodes_do_not_count_as_convs(other):
+    first, second = example().layers
+    layers = (replace(first, precision="int8"), second, replace(first, node=other, precision="int8"))
+    fused = (Fused("conv1", "QuantConv", ()), Fused("fc", "QuantConv", (), is_conv=False))
+    comparison = example(layers=layers, fused=fused, swapped=2)
+    assert "precision tf32, int8 of QuantConv, algorithm" in "\n".join(lines_of(comparison)[:4])
+    (note,) = (line for line in course_lines_of(comparison) if "not timed" in line)
+    assert note == "Note: Op Time leaves out 1 convolutions that were not timed alone."
+    comparison = example(layers=(layers[0], layers[2]), fused=fused, swapped=1, left=())
+    assert "precision int8, algorithm" in "\n".join(lines_of(comparison)[:4])
+    assert not any("not timed" in line for line in course_lines_of(comparison))
+
+
 def test_other_options_of_the_provider_are_shown_by_what_they_are():
     sides = dict(example().sides)
     sides["heuristic"] = SideResult(

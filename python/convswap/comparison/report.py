@@ -77,9 +77,9 @@ def print_course_lines(comparison: Comparison, console: Console) -> None:
     if any(layer.fused for layer in comparison.layers):
         console.print(Text("Note: Op Time is that of what is fused with the convolutions too, on each side."))
     # A row with a fused depthwise Conv has two Convs.
-    timed = sum(1 + layer.fused.count("Conv") for layer in comparison.layers)
+    timed = sum(1 + layer.fused.count("Conv") for layer in _conv_layers(comparison))
     untimed = comparison.swapped - timed + len(comparison.left)
-    if untimed > 0:
+    if untimed:
         console.print(Text(f"Note: Op Time leaves out {untimed} convolutions that were not timed alone."))
 
 
@@ -98,12 +98,26 @@ def heading(comparison: Comparison) -> str:
 
 def _precisions(comparison: Comparison) -> str:
     # Without layers, only the records of this swap tell.
-    of_layers = sum(layer.precision == INT8 for layer in comparison.layers)
-    quantised = max(of_layers, sum(record.op == QUANT_OP for record in comparison.fused))
+    of_layers = sum(layer.precision == INT8 for layer in _conv_layers(comparison))
+    of_records = sum(record.op == QUANT_OP and record.is_conv for record in comparison.fused)
+    quantised = max(of_layers, of_records)
     if not quantised:
         return comparison.precision
-    # Means and fully connected layers are no swapped Convs.
-    return INT8 if quantised >= comparison.swapped else f"{comparison.precision}, {INT8} of QuantConv"
+    return INT8 if quantised == comparison.swapped else f"{comparison.precision}, {INT8} of QuantConv"
+
+
+def _conv_layers(comparison: Comparison) -> list[LayerResult]:
+    """Return the layers that are swapped Convs.
+
+    A QuantConv may also be a mean, a fully connected layer or a rounding. In a model that had all its
+    QuantConv nodes before, each counts as a swapped Conv.
+    """
+    records = {record.node: record.is_conv for record in comparison.fused if record.op == QUANT_OP}
+    return [
+        layer
+        for layer in comparison.layers
+        if not records or layer.precision != INT8 or records.get(layer.node, False)
+    ]
 
 
 def _sides_table(comparison: Comparison) -> Table:
