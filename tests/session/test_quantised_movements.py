@@ -153,6 +153,35 @@ def test_head_of_a_classifier_computes_codes(filters, per_channel):
     assert steps.max() <= 1 and (steps > 0).mean() <= 1e-3
 
 
+@pytest.mark.parametrize("transposed", [0, 1])
+@pytest.mark.parametrize(
+    ("attributes", "bias", "has_scales_of_channels", "reason"),
+    [
+        ({"alpha": 0.5}, [0] * 16, False, "its alpha or beta is not 1"),
+        ({"beta": 2.0}, [0] * 16, False, "its alpha or beta is not 1"),
+        ({}, [1], False, "its bias has not 16 numbers, one for each column of its result"),
+        ({}, [0] * 16, True, "its weights have a scale for each index of axis {}; expected {}"),
+    ],
+    ids=["alpha", "beta", "bias", "scales"],
+)
+def test_reason_says_why_a_fully_connected_layer_stays(
+    attributes, bias, has_scales_of_channels, reason, transposed
+):
+    graph = MovingBuilder()
+    x = graph.add("GlobalAveragePool", graph.quantised_conv(graph.x, 0.02))
+    x = graph.add("Flatten", graph.rounded(x, graph.codes_of(0.011)))
+    scale, zero_point = np.full(16, 0.01), np.zeros(16)
+    axis, filters = transposed, 1 - transposed
+    if not has_scales_of_channels:
+        scale, zero_point = scale[0], zero_point[0]
+    codes = graph.constant(graph.numbers.integers(-63, 64, (16, 16)), np.int8)
+    w = graph.dequantize(codes, [graph.constant(scale), graph.constant(zero_point, np.int8)], axis=axis)
+    y = graph.add("Gemm", x, w, graph.constant(bias), name="fc", transB=transposed, **attributes)
+    result = swap(graph.model(["n", 3, 7, 7], graph.rounded(y, graph.codes_of(0.1))), fuse=True)
+    (record,) = result.not_quantised
+    assert (record.node, record.op, record.reason) == ("fc", "Gemm", reason.format(axis, filters))
+
+
 @pytest.mark.parametrize(("rounds", "op"), [(True, "ReduceMean"), (True, "Gemm"), (False, "Gemm")])
 def test_constant_that_adds_axes_to_rows_stays_behind_them(rounds, op):
     graph = MovingBuilder()

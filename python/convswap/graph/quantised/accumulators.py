@@ -179,13 +179,19 @@ class AccumulatorReader:
         shape = images.shape if images in self.images.values() else self._types.axes(images)
         if [*(shape or ())][1:] != [*matrix.shape[1:]]:
             return None
-        factors = {read_float(node, name, 1.0) for name in ("alpha", "beta")}
-        has_row = bias is None or self._types.axes(bias)[-1:] == [len(matrix)]
-        if factors != {1.0} or read_int(node, "transA", 0) or not has_row:
-            raise NotQuantised("it has a factor, transposed data, or a bias that is no row")
+        if {read_float(node, name, 1.0) for name in ("alpha", "beta")} != {1.0}:
+            raise NotQuantised("its alpha or beta is not 1")
+        if read_int(node, "transA", 0):
+            raise NotQuantised("its data are transposed")
+        if bias is not None and self._types.axes(bias)[-1:] != [len(matrix)]:
+            raise NotQuantised(f"its bias has not {len(matrix)} numbers, one for each column of its result")
         quantisation = self._quantisations.of_node(w_node, what=_WEIGHTS)
         if quantisation.axis is not None:
-            quantisation = replace(quantisation, axis=(quantisation.axis - axis) % 2)
+            if quantisation.axis % 2 != axis:
+                raise NotQuantised(
+                    f"its weights have a scale for each index of axis {quantisation.axis}; expected {axis}"
+                )
+            quantisation = replace(quantisation, axis=0)
         accumulator = self._sums(node, x_node, _shifted(matrix, quantisation, None), bias)
         accumulator.codes = images
         if node.op_type == "MatMul":
