@@ -116,6 +116,22 @@ def test_planning_tries_few_tilings():
 
 
 @pytest.mark.parametrize("kind", ["float16", "float32", "ieee"])
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "attributes"),
+    [
+        ((1, 512, 3, 32), (64, 32, 3, 3), {"pads": [1] * 4}),
+        ((64, 2000, 8, 64), (64, 64, 3, 3), {"pads": [1] * 4}),
+        ((1, 2000, 2, 64), (64, 64, 1, 1), {}),
+        ((8, 112, 112, 64), (64, 64, 11, 11), {"pads": [3] * 4}),
+    ],
+)
+def test_tall_images_and_tall_filters_have_tilings(x_shape, w_shape, attributes, kind):
+    """The tallest tiles that are tried have no more positions than an instance of the precision."""
+    problem = problem_of(x_shape, w_shape, kind, **attributes)
+    assert len(_native.alternatives(problem, "channels_last", 1000, **HOPPER)) >= 10
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32", "ieee"])
 @pytest.mark.parametrize("channels", [512, 2048])
 def test_blocks_split_k_where_one_image_leaves_the_card_idle(channels, kind):
     taps, pads = (3, [1] * 4) if channels == 512 else (1, [0] * 4)

@@ -14,7 +14,7 @@
 namespace convswap::channels_last {
 namespace {
 
-constexpr int64_t kMaxBoxExtent = 256, kMaxPositions = 256;
+constexpr int64_t kMaxBoxExtent = 256;
 constexpr std::size_t kMaxColumnTilings = 12, kMaxRowTilings = 5;
 constexpr int kReservedSharedBytes = 1024;  // by the driver, for each block
 constexpr int kMinPixelStages = 2, kMinWeightStages = 3;
@@ -106,15 +106,19 @@ double windows_cost(const ConvProblem& node, const Derived& derived, const Devic
 class Search {
  public:
   Search(const ConvProblem& problem, const Device& device)
-      : problem_(problem), device_(device), rows_(taps_of(problem, 1)), columns_(taps_of(problem, 2)) {}
+      : problem_(problem),
+        device_(device),
+        rows_(taps_of(problem, 1)),
+        columns_(taps_of(problem, 2)),
+        max_positions_(max_positions(problem)) {}
 
   std::vector<Tiling> run() && {
     std::vector<int64_t> widths = tile_extents(problem_.output[2], max_tile(2, columns_), kMaxColumnTilings);
     // The padding between whole rows may leave them room in a wider box.
     if (widths.front() < problem_.output[2]) widths.insert(widths.begin(), problem_.output[2]);
     // One long row, as joined pixels are, would have no tile of half as many positions.
-    if (widths.back() > kMaxPositions / 2) {
-      widths.push_back(tile_extents(problem_.output[2], kMaxPositions / 2, 1).front());
+    if (widths.back() > max_positions_ / 2) {
+      widths.push_back(tile_extents(problem_.output[2], max_positions_ / 2, 1).front());
     }
     for (const bool shares_pixels : {false, true}) {
       // Half of a block for 128 filters would have nothing to do.
@@ -123,7 +127,7 @@ class Search {
         // The most rows whose positions a wgmma has, and fewer.
         const int64_t pitch = columns + columns_.max_shift;
         const int64_t max_rows =
-            std::clamp<int64_t>((kMaxPositions - columns) / pitch + 1, 1, max_tile(1, rows_));
+            std::clamp<int64_t>((max_positions_ - columns) / pitch + 1, 1, max_tile(1, rows_));
         for (const int64_t rows : tile_extents(problem_.output[1], max_rows, kMaxRowTilings)) {
           add(shares_pixels, 1, rows, columns);
           if (rows < problem_.output[1] || columns < problem_.output[2] || problem_.output[0] > 1) continue;
@@ -138,6 +142,15 @@ class Search {
   }
 
  private:
+  // Most positions of a tile: those of the largest instance.
+  static int64_t max_positions(const ConvProblem& problem) {
+    int64_t positions = 0;
+    for (const Instance& each : kInstances) {
+      if (each.computes(problem)) positions = std::max<int64_t>(positions, each.positions());
+    }
+    return positions;
+  }
+
   // Most outputs of a tile along an axis, whose pixels a TMA box holds.
   int64_t max_tile(int axis, const AxisTaps& taps) const {
     return std::max<int64_t>(1, kMaxBoxExtent / problem_.stride[axis] - taps.max_shift);
@@ -324,6 +337,7 @@ class Search {
   const ConvProblem& problem_;
   const Device& device_;
   AxisTaps rows_, columns_;
+  int64_t max_positions_;
   std::vector<Tiling> found_;
 };
 
