@@ -15,8 +15,7 @@
 // - With strides, the padded input is split into *stride phases*: the remainders of its rows and columns by
 //   the strides. Each has a box of its own, at the same positions.
 // - In precision ieee a number is the sum of two *parts* that TF32 holds, a large one and a small one. A
-// stage
-//   has the large parts, then the small ones.
+//   stage has the large parts, then the small ones.
 // - A *work tile* is a tile and a block of 64 or 128 filters.
 //
 // `kernel` is persistent and warp-specialised. One producer warp loads pixels, a K chunk a stage; the other
