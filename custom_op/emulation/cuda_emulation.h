@@ -126,6 +126,7 @@ inline unsigned initial_shared = kNanWord;  // initial contents of shared memory
 inline bool runs_backwards;                 // the threads of a block run in descending order
 inline int slow_warpgroup = -1;             // runs only while the other threads wait; -1 for none
 inline int slow_rank = -1;                  // the same for a block of a cluster
+inline int slow_warp_pair = -1;             // the same for two warps of a block
 inline bool made_progress;                  // a thread passed a barrier or ended in this round
 inline dim3 block_size, grid_size;
 inline std::function<void()> thread_body;
@@ -265,12 +266,13 @@ EMULATION_HOT inline void run_blocks(unsigned char* shared, size_t shared_bytes)
     fiber.start.uc_link = nullptr;
     makecontext(&fiber.start, enter_thread, 0);
   }
-  // Resumes the threads of the slow warpgroup and block, or all others.
+  // Resumes the threads of the slow warpgroup, block and warps, or all others.
   const auto resume_threads = [&](bool are_slow) {
     for (int i = 0; i < count; ++i) {
       current = runs_backwards ? count - 1 - i : i;
-      const bool is_slow =
-          current % block_fibers / 128 == slow_warpgroup || (cluster > 1 && rank() == slow_rank);
+      const int thread = current % block_fibers;
+      const bool is_slow = thread / 128 == slow_warpgroup || thread / 64 == slow_warp_pair ||
+                           (cluster > 1 && rank() == slow_rank);
       if (fibers[current].done || is_slow != are_slow) continue;
       resume();
       running -= fibers[current].done;

@@ -932,6 +932,7 @@ bool check_seed(const Algorithm& algorithm, int seed, Task task, bool prints_pla
   emulation::initial_shared = seed % 2 == 0 ? emulation::kNanWord : emulation::kNumberWord;
   emulation::slow_warpgroup = seed % 4 - 1;
   emulation::slow_rank = seed / 4 % 3 - 1;
+  emulation::slow_warp_pair = seed % 7 - 1;
   if (!choose_compiled_format(problem, algorithm, device)) return true;
   for (ConvProblem& before : problem.depthwise)
     before.type = problem.type, before.precision = problem.precision;
