@@ -208,7 +208,8 @@ CASES_OF_FLOAT32 = {
     "multiples of 4": ((2, 15, 15, 44), (92, 44, 3, 3), {"pads": [1] * 4}),
     "groups of 32": ((2, 12, 12, 96), (288, 32, 3, 3), {"pads": [1] * 4, "group": 3}),
 }
-# Numbers in two parts take twice the memory: four stride phases, residual and results do not fit.
+# Numbers in two parts take twice the memory: four stride phases, residual and results do not fit for the
+# narrowest tiles that are tried.
 CASES_OF_IEEE = [case for case in CASES_OF_FLOAT32 if case != "long rows, strides"]
 
 

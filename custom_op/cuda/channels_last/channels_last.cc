@@ -34,8 +34,8 @@
 // In precision ieee TMA loads the pixels as they are, which wgmma takes as their large parts. Two more warps
 // write the small parts. Three of the four products of parts are taken; the omitted one is at most 2^-21 of
 // the product. As each wgmma truncates its sums, the products of few weight stages are summed apart, and
-// added to the others with rounding. The parts of an infinity are infinity and NaN: a sum that is not finite
-// is computed again, naively.
+// added to the others with rounding. Products of an infinity and a small part may be NaN: a sum that is not
+// finite is computed again, naively.
 //
 // `prepare` writes the weights in the order and swizzle of the stages; constant weights are prepared once.
 // `unaligned` computes tensors at addresses that TMA does not take, one output a thread.

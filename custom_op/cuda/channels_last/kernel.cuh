@@ -909,7 +909,7 @@ __device__ __noinline__ float sum_of_output(const Arguments<float>& problem, lon
   return nhwc_sum(problem, problem.unaligned, at);
 }
 
-// Computes sums that are not finite again: the parts of an infinity are infinity and NaN.
+// Computes sums that are not finite again: the products of an infinity and small parts may be NaN.
 template <int kAccumulatorTiles>
 __device__ inline void mend_infinite_sums(const Arguments<float>& problem,
                                           const WarpgroupResults<float>& results,

@@ -3,7 +3,7 @@
 namespace convswap {
 namespace {
 
-// float32 data in precision ieee are split into two float16 each.
+// float32 data in precision ieee are split into two operands each.
 bool is_split(const ConvProblem& problem) {
   return problem.type == ElementType::float32 && problem.precision == Precision::ieee;
 }
