@@ -654,25 +654,23 @@ class StagedResults<float> {
  public:
   __device__ StagedResults(const Arguments<float>& problem, unsigned char* staged)
       : result_rows_(shared_memory_at(problem.shared.result_rows)),
-        tile_(shared_address(staged) + threadIdx.x % 32 / 4 % 4 * 4) {}
+        tile_(shared_address(staged) + threadIdx.x % 32 / 4 % 4 * 4),
+        discard_(shared_address(shared_memory_at(problem.shared.discard)) + threadIdx.x % 32 * 4) {}
 
-  // Calls use(i, address) for each of a lane's accumulators of a tile that has an output.
-  template <typename Use>
-  __device__ void for_each(int tile, Use use) const {
+  // The addresses of a lane's accumulators of a tile.
+  __device__ void find(int tile, SharedAddress (&addresses)[4]) const {
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 2;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = result_rows_[tile * kAccumulatorTileColumns + static_cast<int>(lane) % 4 * 2 + i];
-      if (row == kNoOutput) continue;
-      const SharedAddress address = tile_ + swizzled(row, warp * 4 + lane / 16);
-      use(i, address);
-      use(2 + i, address ^ 32);  // eight filters, two units, further on
+      addresses[i] = row == kNoOutput ? discard_ : tile_ + swizzled(row, warp * 4 + lane / 16);
+      addresses[2 + i] = addresses[i] ^ 32;  // eight filters, two units, further on
     }
   }
 
  private:
   const short* const result_rows_;
-  const SharedAddress tile_;
+  const SharedAddress tile_, discard_;
 };
 
 template <int kAccumulatorTiles>
@@ -681,7 +679,10 @@ __device__ inline void add_residual(const Arguments<float>& problem, unsigned ch
   const StagedResults<float> results(problem, staged);
 #pragma unroll
   for (int t = 0; t < kAccumulatorTiles; ++t) {
-    results.for_each(t, [&](int i, SharedAddress at) { accumulators[t][i] += load_shared_at(at); });
+    SharedAddress addresses[4];
+    results.find(t, addresses);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) accumulators[t][i] += load_shared_at(addresses[i]);
   }
 }
 
@@ -691,8 +692,10 @@ __device__ inline void stage_results(const Arguments<float>& problem, unsigned c
   const StagedResults<float> results(problem, staged);
 #pragma unroll
   for (int t = 0; t < kAccumulatorTiles; ++t) {
-    results.for_each(
-        t, [&](int i, SharedAddress at) { store_shared_at(at, __float_as_uint(accumulators[t][i])); });
+    SharedAddress addresses[4];
+    results.find(t, addresses);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) store_shared_at(addresses[i], __float_as_uint(accumulators[t][i]));
   }
 }
 
