@@ -448,6 +448,7 @@ void make_75(Device& device) {
 constexpr int kFirstChannelsLastMmaSeed = 12'000'000;
 void make_channels_last_mma(ConvProblem& p, Device& device, Random& random) {
   make_channels_last(p, device, random);
+  p.precision = Precision::tf32;
   const int64_t piece = 16 / bytes_per_element(p.type);
   if (one_in(random, 2)) {
     p.in_channels = p.group * piece * between(random, 1, 11);

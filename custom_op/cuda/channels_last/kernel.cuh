@@ -908,7 +908,8 @@ __device__ inline long long output_of_row(const Arguments<Element>& problem, con
 }
 
 // The sum of an output; not inline, since it is rarely needed.
-__device__ __noinline__ float sum_of_output(const Arguments<float>& problem, long long at) {
+template <typename Element>
+__device__ __noinline__ float sum_of_output(const Arguments<Element>& problem, long long at) {
   return nhwc_sum(problem, problem.unaligned, at);
 }
 
