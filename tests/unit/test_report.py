@@ -119,6 +119,14 @@ def test_what_was_fused_and_what_was_left_stands_below_with_the_reason():
     assert written["not_fused"][0]["follower"] == "flatten1"
 
 
+def test_nodes_that_were_no_convs_are_counted_apart():
+    head = Fused("head", "QuantConv", (("QuantizeLinear", "codes"),), is_conv=False)
+    text = " ".join(
+        "\n".join(lines_of(replace(fused_example(), fused=(*fused_example().fused, head)))).split()
+    )
+    assert "1 fused with the nodes after them, 1 other nodes turned into QuantConv; 13.24x as fast" in text
+
+
 def test_op_time_of_fused_convs_says_what_it_is_of():
     assert any("what is fused with the convolutions too" in line for line in course_lines_of(fused_example()))
     assert not any("is fused" in line for line in course_lines_of(example()))

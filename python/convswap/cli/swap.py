@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
-    from convswap.graph.fusion.fuse import fusion_lines
+    from convswap.graph.fusion.fuse import fusion_counts, fusion_lines
     from convswap.graph.quantised.convert import quantised_lines
     from convswap.graph.swap import swap
 
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     check_results({"--report": options.report}, model=options.model, read=output)
     result = swap(**arguments_of(swap, options))
     result.save(options.output, force=options.force)
-    fused = f", {len(result.fused)} fused with the nodes after them" if options.fuse else ""
+    fused = f", {fusion_counts(result.fused)}" if options.fuse else ""
 
     def show() -> None:
         print(f"{options.output}: {len(result.swapped)} Conv swapped, {len(result.not_swapped)} left{fused}")

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from convswap.comparison.result import Comparison, LayerResult, SideResult
 from convswap.graph.domain import QUANT_OP
-from convswap.graph.fusion.fuse import fusion_remarks
+from convswap.graph.fusion.fuse import fusion_counts, fusion_remarks
 from convswap.output.pages import Bar, BarPage, BarRow, bar_html
 from convswap.output.tables import error, milliseconds, plain_table, three_digits, times_faster, versions_line
 from convswap.runtime.layers import INT8
@@ -265,7 +265,7 @@ def comparison_verdict(comparison: Comparison) -> str:
     answer = f"{_outcome(comparison)}: {evidence}"
     swapped = f"{comparison.swapped} Conv swapped, {len(comparison.left)} left"
     if comparison.options.get("fuse"):
-        swapped += f", {len(comparison.fused)} fused with the nodes after them"
+        swapped += f", {fusion_counts(comparison.fused)}"
     return f"{answer}\n{swapped}; {_gain(comparison)}"
 
 

@@ -17,7 +17,7 @@ does not match gives no reason either.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -91,6 +91,13 @@ class NotFused:
     def to_json(self) -> dict[str, Any]:
         """Return the record for JSON: `{"node", "follower", "op", "reason"}`."""
         return asdict(self)
+
+
+def fusion_counts(fused: Sequence[Fused]) -> str:
+    """Return how many Convs were fused, and how many other nodes became a QuantConv."""
+    convs = sum(record.is_conv for record in fused)
+    others = f", {len(fused) - convs} other nodes turned into QuantConv" if convs < len(fused) else ""
+    return f"{convs} fused with the nodes after them{others}"
 
 
 def fusion_lines(fused: Iterable[Fused], not_fused: Iterable[NotFused]) -> list[str]:

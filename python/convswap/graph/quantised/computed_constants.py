@@ -55,7 +55,7 @@ class ComputedConstants(Constants):
 
 
 def is_constant_arithmetic(node: ir.Node) -> bool:
-    """Return whether `node` is one of the operators that constants are computed with."""
+    """Return whether `node` is an operator that computes constants from constants, or reshapes them."""
     return node.domain == "" and node.op_type in _OPS and len(node.outputs) == 1
 
 
