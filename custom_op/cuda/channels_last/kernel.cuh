@@ -14,6 +14,7 @@
 #include "cuda/primitives/naive_quantised_conv.cuh"
 #include "cuda/primitives/nhwc_conv.cuh"
 #include "cuda/primitives/pipeline_state.cuh"
+#include "cuda/primitives/recomputed.cuh"
 #include "cuda/primitives/requantise.cuh"
 #include "cuda/primitives/shared_memory_at.cuh"
 #include "cuda/primitives/small_float_pairs.cuh"
@@ -936,7 +937,8 @@ __device__ inline void mend_infinite_sums(const Arguments<float>& problem,
       if (accumulators[t][i] * 0 == 0 || filter >= results.filters_left || row == kNoOutput) continue;
       const long long output = output_of_row(problem, results.at, row);
       if (output < 0) continue;
-      accumulators[t][i] = sum_of_output(problem, output * problem.y_channels + results.at.channel + filter);
+      accumulators[t][i] =
+          recomputed(sum_of_output(problem, output * problem.y_channels + results.at.channel + filter));
     }
   }
 }

@@ -7,6 +7,7 @@
 #include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/global_memory.cuh"
 #include "cuda/primitives/naive_conv.cuh"
+#include "cuda/primitives/recomputed.cuh"
 #include "cuda/sliced_k/arguments.h"
 #include "cuda/sliced_k/operands.cuh"
 
@@ -192,7 +193,7 @@ struct CrossWarpReduction {
       for (int warp = 0; warp < kWarps; ++warp) sum += shared[(warp * kFilters + f) * kPitch + smem_column];
       const int filter = group * arguments.filters + first_filter + f;
       if constexpr (kSplitsOperands) {
-        if (!(fabsf(sum) < infinity())) sum = naive_sum(arguments, pixel, filter);
+        if (!(fabsf(sum) < infinity())) sum = recomputed(naive_sum(arguments, pixel, filter));
       }
       if (arguments.b != nullptr) sum += static_cast<float>(arguments.b[filter]);
       const long long at =
