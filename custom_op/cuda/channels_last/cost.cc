@@ -233,19 +233,17 @@ class Search {
     return true;
   }
 
-  // Blocks of clusters that run at once. The multiprocessors of a GPC are no multiple of eight, so blocks
-  // that have a multiprocessor for themselves leave some out.
-  int max_cluster_blocks() const {
-    return parts_of(problem_) > 1 ? device_.multiprocessors * 7 / 8 : device_.multiprocessors;
-  }
-
   // Adds the tilings with K chunks split among the blocks of a cluster, of which all run at once.
   void add_splits(const Tiling& whole) {
     if (whole.instance.shares_pixels || whole.instance.positions() != kSplitInstance.positions()) return;
+    const Instance& instance = parts_of(problem_) > 1 ? kSplitPartsInstance : kSplitInstance;
+    // The multiprocessors of a GPC are no multiple of eight: clusters of blocks that have a multiprocessor
+    // for themselves leave some out.
+    const int most = device_.multiprocessors * (instance.blocks > 1 ? 8 : 7) / 8;
     for (int splits = 2; splits <= std::min<int64_t>(kMaxSplits, k_chunks(problem_, whole)); splits *= 2) {
-      if (whole.work_tiles * splits > max_cluster_blocks()) return;
+      if (whole.work_tiles * splits > most) return;
       Tiling tiling = whole;
-      tiling.instance = parts_of(problem_) > 1 ? kSplitPartsInstance : kSplitInstance;
+      tiling.instance = instance;
       tiling.splits = splits;
       if (!lay_out(tiling)) continue;  // more splits need fewer stages
       tiling.cost = kernel_cost(problem_, device_, tiling);
