@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from convswap.errors import ConvswapError
@@ -89,9 +90,18 @@ def records(job: Job, blocks: Sequence[Block], cluster: Cluster) -> Iterator[tup
         yield block, job.record(block, results, times)
 
 
-@cache
+# A worker copies the pixels of one block while it computes another; both may be its first.
+_making_lane = Lock()
+
+
 def _lane(shared: Any) -> Lane:
     """Return the sessions of this process, made at the first block."""
+    with _making_lane:
+        return _made_lane(shared)
+
+
+@cache
+def _made_lane(shared: Any) -> Lane:
     import ray
 
     # Ray shows a worker only its own card.

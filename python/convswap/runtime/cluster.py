@@ -23,7 +23,7 @@ _SETTINGS = {
 
 
 class Worker:
-    """A Ray actor: runs functions in a process of the cluster, one after another."""
+    """A Ray actor: runs functions in a process of the cluster, two at a time."""
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return `function(*arguments)`."""
@@ -43,7 +43,9 @@ class Cluster:
         cards = 0 if device == "cpu" else int(ray.available_resources().get("GPU", 0))
         if device == "cuda" and not cards:
             raise ConvswapError("the Ray cluster has no free card; give --ray the address of one with cards")
-        self._worker = ray.remote(num_cpus=0, num_gpus=min(cards, 1), scheduling_strategy="SPREAD")(Worker)
+        self._worker = ray.remote(
+            num_cpus=0, num_gpus=min(cards, 1), scheduling_strategy="SPREAD", max_concurrency=2
+        )(Worker)
         nodes = sum(node["Alive"] for node in ray.nodes())
         self.workers = [self._worker.remote() for _ in range(cards or nodes)]
         self._starting: dict[Any, Any] = {}
