@@ -17,6 +17,7 @@ from concurrent.futures import (
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -192,7 +193,8 @@ def records(job: Job, blocks: Sequence[Block], processes: int, cards: int) -> It
 
         # The first blocks are decoded while sessions are made.
         start_decoding()
-        lanes = [Lane(job, card) for card in range(cards)]
+        with ThreadPoolExecutor(cards) as makers:
+            lanes = list(makers.map(partial(Lane, job), range(cards)))
         for lane in lanes:
             stack.callback(lane.close)
         while decoding or computing:
