@@ -445,6 +445,7 @@ def test_network_on_the_gpu_agrees_with_float64_and_has_every_side_and_floor():
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 @pytest.mark.skipif(bool(_no_gpu()), reason=_no_gpu())
 def test_short_runs_on_the_gpu_are_timed_in_bursts():
     # Other work on the card may make a run too long for a burst.
