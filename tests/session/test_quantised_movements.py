@@ -124,7 +124,7 @@ def test_card_makes_codes_rows(move, dtype):
     np.testing.assert_allclose(actual, expected, atol=2e-3)
 
 
-def classifier(*filters: int, per_channel=False, **options) -> onnx.ModelProto:
+def classifier(*filters: int, per_channel=False, form="codes", **options) -> onnx.ModelProto:
     """Return a network whose means are the data of fully connected layers with so many `filters`."""
     graph, channels = MovingBuilder(**options), 16
     x = graph.quantised_conv(graph.x, 0.02)
@@ -132,17 +132,24 @@ def classifier(*filters: int, per_channel=False, **options) -> onnx.ModelProto:
         graph.add("ReduceMean", x, graph.constant([-1, 2], np.int64), keepdims=0), graph.codes_of(0.011)
     )
     for count in filters:
-        w, _ = graph.weights((count, channels), per_channel=per_channel)
+        w, _ = graph.weights((count, channels), per_channel=per_channel, form=form)
         bias = graph.constant(graph.numbers.standard_normal(count))
         x = graph.rounded(graph.add("Relu", graph.add("Gemm", x, w, bias, transB=1)), graph.codes_of(0.017))
         channels = count
     return graph.model(["n", 3, 7, 7], graph.nodes.pop().input[0])
 
 
-@pytest.mark.parametrize("per_channel", [False, True])
-@pytest.mark.parametrize("filters", [(32, 10), (4100, 16)], ids=str)
-def test_head_of_a_classifier_computes_codes(filters, per_channel):
-    original = classifier(*filters, per_channel=per_channel)
+@pytest.mark.parametrize(
+    ("filters", "per_channel", "form"),
+    [
+        ((32, 10), False, "codes"),
+        ((32, 10), True, "float"),
+        ((4100, 16), True, "codes"),
+        ((4100, 16), False, "uint8"),
+    ],
+)
+def test_head_of_a_classifier_computes_codes(filters, per_channel, form):
+    original = classifier(*filters, per_channel=per_channel, form=form)
     result, feeds = swap(original, fuse=True), data_of(original, batch=64)
     message = result.to_proto()
     assert rest(message) == ["Flatten", *["Slice"] * (filters[0] % 16 > 0)]

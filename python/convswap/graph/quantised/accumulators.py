@@ -170,29 +170,31 @@ class AccumulatorReader:
         x_node, w_node = self._unshaped(x).producer(), w.producer()
         if x_node is None or w_node is None or not is_dequantize(x_node) or not is_dequantize(w_node):
             return None
-        images = self._unshaped(_required(x_node, 0))
-        tensor = self._quantisations.constants.tensor(_required(w_node, 0))
+        images, matrix = self._unshaped(_required(x_node, 0)), _required(w_node, 0)
+        tensor = self._stored_weights(matrix)
         if tensor is None or len(tensor.shape) != 2:
             return None
         axis = 0 if read_int(node, "transB", 0) else 1
-        matrix = np.ascontiguousarray(np.moveaxis(tensor.numpy(), axis, 0))[..., None, None]
         shape = images.shape if images in self.images.values() else self._types.axes(images)
-        if [*(shape or ())][1:] != [*matrix.shape[1:]]:
+        if [*(shape or ())][1:] != [tensor.shape[1 - axis], 1, 1]:
             return None
         if {read_float(node, name, 1.0) for name in ("alpha", "beta")} != {1.0}:
             raise NotQuantised("its alpha or beta is not 1")
         if read_int(node, "transA", 0):
             raise NotQuantised("its data are transposed")
-        if bias is not None and self._types.axes(bias)[-1:] != [len(matrix)]:
-            raise NotQuantised(f"its bias has not {len(matrix)} numbers, one for each column of its result")
+        filters = tensor.shape[axis]
+        if bias is not None and self._types.axes(bias)[-1:] != [filters]:
+            raise NotQuantised(f"its bias has not {filters} numbers, one for each column of its result")
         quantisation = self._quantisations.of_node(w_node, what=_WEIGHTS)
+        codes = np.ascontiguousarray(np.moveaxis(self._weight_codes(matrix, quantisation), axis, 0))
         if quantisation.axis is not None:
             if quantisation.axis % 2 != axis:
                 raise NotQuantised(
                     f"its weights have a scale for each index of axis {quantisation.axis}; expected {axis}"
                 )
             quantisation = replace(quantisation, axis=0)
-        accumulator = self._sums(node, x_node, _shifted(matrix, quantisation, None), bias)
+        weights = _shifted(codes[..., None, None], quantisation, None)
+        accumulator = self._sums(node, x_node, weights, bias)
         accumulator.codes = images
         if node.op_type == "MatMul":
             accumulator.offset = self._operand(accumulator, "Add", rank=2)
@@ -273,19 +275,26 @@ class AccumulatorReader:
     def _data(self, node: ir.Node) -> Quantisation:
         return self._quantisations.per_tensor(self._quantisations.of_node(node, what=_DATA), what=_DATA)
 
-    def _weights(self, value: ir.Value, quantisation: Quantisation) -> Weights:
-        """Return the weights whose codes are `value`: a constant, or quantised in the graph."""
-        constants, writer = self._quantisations.constants, value.producer()
-        is_quantised = writer is not None and is_quantize(writer)
-        tensor = constants.tensor(writer.inputs[0] if writer is not None and is_quantised else value)
+    def _stored_weights(self, value: ir.Value) -> ir.TensorProtocol | None:
+        """Return the constant that has weights: their codes are `value`, or quantised in the graph."""
+        writer = value.producer()
+        source = _required(writer, 0) if writer is not None and is_quantize(writer) else value
+        return self._quantisations.constants.tensor(source)
+
+    def _weight_codes(self, value: ir.Value, quantisation: Quantisation) -> np.ndarray:
+        tensor, writer = self._stored_weights(value), value.producer()
         if tensor is None:
             raise NotQuantised("its weights are not constant")
-        if writer is None or not is_quantised:
-            # Weights that the graph computes become a new constant.
-            return _shifted(tensor.numpy(), quantisation, value if constants.is_stored(value) else None)
+        if writer is None or not is_quantize(writer):
+            return tensor.numpy()
         if not quantisation.is_same(self._quantisations.of_node(writer, what=_WEIGHTS)):
             raise NotQuantised("its weights are quantised and dequantised differently")
-        return _shifted(quantisation.codes(tensor.numpy()), quantisation, None)
+        return quantisation.codes(tensor.numpy())
+
+    def _weights(self, value: ir.Value, quantisation: Quantisation) -> Weights:
+        """Return the weights whose codes are `value`; those that the graph computes become a new constant."""
+        is_stored = self._quantisations.constants.is_stored(value)
+        return _shifted(self._weight_codes(value, quantisation), quantisation, value if is_stored else None)
 
     def _add_bias(self, accumulator: Accumulator, value: ir.Value) -> None:
         """Make the bias of a Conv a part of the sums if its scale fits, else an offset."""
