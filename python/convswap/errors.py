@@ -30,12 +30,15 @@ class ConvswapError(Exception):
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConvswapError:
-    """Return the error for a `name` that is not in `known`; its message suggests the nearest known name.
+    """Return the error for a `name` that is not in `known`; its message suggests a name of similar spelling.
 
     `kind` is the user's word for such names: "network", "algorithm".
     """
-    names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.4) if isinstance(name, str) else []
+    names, near = sorted(known), []
+    if isinstance(name, str):
+        near = [each for each in names if len(name) > 2 and name in each]
+        # "gpu" is not meant to be "cpu", which is two thirds the same.
+        near = near or difflib.get_close_matches(name, names, n=1, cutoff=0.7)
     advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
     return ConvswapError(f"unknown {kind} {name!r}; {advice}")
 

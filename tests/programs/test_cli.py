@@ -112,6 +112,13 @@ def test_swap_writes_model_and_report(network, work_folder, capsys):
     assert domains == {"conv1": "", "conv2": "convswap"}
 
 
+def test_swap_of_a_swapped_file_says_that_nothing_changes(network, capsys):
+    assert main(["swap", "network.onnx", "-o", "swapped.onnx"]) == 0
+    assert "swapped before" not in capsys.readouterr().out
+    assert main(["swap", "swapped.onnx", "-o", "again.onnx", "--precision", "ieee"]) == 0
+    assert "all Convs were swapped before; they keep their algorithm" in capsys.readouterr().out
+
+
 def test_swap_does_not_overwrite_its_input_unless_forced(network, capsys):
     before = network.read_bytes()
     message = refusal(capsys, "swap", "network.onnx", "-o", "network.onnx")
@@ -213,6 +220,9 @@ def test_bench_keeps_the_rows_that_it_had_before_it_ended(work_folder, capsys, m
         (["export", "--list", "--image-size", "0"], "--image-size has no meaning beside --list"),
         (["export", "--list", "--mxnet-symbol", "s.json"], "--mxnet-symbol has no meaning beside --list"),
         (["compare", ""], "the name of the model is empty; expected the path of an ONNX model"),
+        (["optimze"], "unknown command 'optimze'; did you mean 'optimize'?"),
+        (["swap", "a.onnx", "-o", "b.onnx", "--fused"], "--fused; did you mean --fuse?; see `convswap swap"),
+        (["compare", "a.onnx", "--device", "gpu"], "unknown device 'gpu'; known: cpu, cuda"),
         (["swap", "", "-o", "out.onnx"], "the name of the model is empty"),
         (["explain", ""], "the name of the model is empty"),
         (["bench", "--first-run", ""], "the name of the model is empty"),

@@ -124,7 +124,7 @@ def test_wrong_outputs_of_our_side_are_found_in_the_layer_and_end_to_end(monkeyp
         weight.const_value = type(weight.const_value)(numpy_helper.from_array(negated, "w2"))
         return result
 
-    monkeypatch.setattr(compared_module, "swap", wrong_swap)
+    monkeypatch.setattr(compared_module, "swap_to_run", wrong_swap)
     comparison = compare(small_model(), device="cpu", batch=2, images=6)
     assert comparison.default.relative_l2_error < 1e-6
     assert comparison.convswap.relative_l2_error == pytest.approx(2.0, rel=1e-5)
@@ -265,6 +265,10 @@ def test_convs_swapped_before_run_as_they_were_swapped(monkeypatch):
         "first": {"algorithm": "reference", "precision": "ieee"},
         "second": {"algorithm": "direct"},
     }
+    as_it_is = compare(swapped, device="cpu")
+    assert [layer.node for layer in as_it_is.layers] == ["first"]
+    assert [(left.node, left.reason) for left in as_it_is.left] == [("second", "the file leaves it")]
+    assert as_it_is.tolerance == TOLERANCES["ieee"]
     all_ieee = compare(swap(small_model(), precision="ieee").to_proto(), device="cpu")
     assert all_ieee.tolerance == TOLERANCES["ieee"]
     assert not any("swapped before" in note for note in compare(small_model(), device="cpu").notes)

@@ -241,7 +241,7 @@ def test_wrong_outputs_of_a_fused_node_are_found_in_the_layer_and_end_to_end(mon
         )
         return result
 
-    monkeypatch.setattr("convswap.comparison.preparation.swap", wrong_swap)
+    monkeypatch.setattr("convswap.comparison.preparation.swap_to_run", wrong_swap)
     comparison = compare(complete_chain(), device="cpu", fuse=True)
     assert not comparison.within_tolerance
     layer = comparison.layers[1]

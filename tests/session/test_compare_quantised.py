@@ -93,7 +93,7 @@ def with_wrong_node(monkeypatch, change) -> None:
             change([node for node in swapped.graph if is_quant_op(node)][1])
         return result
 
-    monkeypatch.setattr(preparation, "swap", wrong_swap)
+    monkeypatch.setattr(preparation, "swap_to_run", wrong_swap)
 
 
 def shift_zero_point(node) -> None:

@@ -16,7 +16,7 @@ from convswap.graph.layout.choose import change_layouts
 from convswap.graph.names import node_names
 from convswap.graph.plain_model import count_swapped, plain_model
 from convswap.graph.serialisation import from_proto
-from convswap.graph.swap import SwapResult, swap
+from convswap.graph.swap import NOT_FUSED, SwapResult, swap
 from convswap.graph.value_types import ValueTypes
 from convswap.reference.evaluation import evaluate
 from layout_models import RandomCosts
@@ -195,6 +195,11 @@ def test_model_optimizer_form_is_recognised():
     np.testing.assert_array_equal(models.initializer(message, node.input[5]), bias / np.float32(0.02))
     check_nodes(original, result)
     check_whole(original, result)
+
+
+def test_note_says_that_quantised_convs_need_to_be_fused():
+    original = models.model_optimizer_net()
+    assert NOT_FUSED in swap(original).notes and NOT_FUSED not in swap(original, fuse=True).notes
 
 
 def test_other_readers_of_a_float_result_keep_it():

@@ -338,7 +338,10 @@ def test_where_no_conv_has_a_finite_output_either_nothing_could_be_compared():
     assert comparison_verdict(result).startswith(
         "NOTHING COULD BE COMPARED: no output has an element that is finite, "
     )
-    assert result.verdict.evidence.endswith("no Conv could be checked alone.")
+    assert result.verdict.evidence.endswith(
+        "no Conv could be checked alone: give --inputs for which it has some."
+    )
+    assert not result.within_tolerance
     assert checked(result)["layers"][0]["relative_l2_error"] == {"default": None, "convswap": None}
 
 

@@ -24,7 +24,7 @@ from convswap.errors import ConvswapError
 from convswap.graph.algorithms import check_algorithm
 from convswap.graph.model_file import save_model
 from convswap.graph.plain_model import plain_model
-from convswap.graph.swap import DEFAULT_PRECISION, swap
+from convswap.graph.swap import DEFAULT_PRECISION, swap_to_run
 from convswap.inputs.model_with_data import RunInputs, UserModel, open_model, run_inputs
 from convswap.inputs.sample_shapes import InputShape
 from convswap.inputs.tensor_inputs import with_tensor_inputs
@@ -73,7 +73,7 @@ def first_run(
     opened, inputs = with_tensor_inputs(opened, inputs)
     model_run = run_inputs(opened, batch=batch, device=chosen, input_shape=input_shape, user_inputs=inputs)
     shapes = {name: list(shape) for name, shape in model_run.shapes.items()}
-    swapped = swap(opened, algorithm=algorithm, precision=precision).model
+    swapped = swap_to_run(opened, algorithm=algorithm, precision=precision).model
     check_algorithm(algorithm, chosen.name)
     with (
         using_op_libraries(op_libraries),

@@ -8,6 +8,7 @@ error; 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import difflib
 import io
 import os
 import signal
@@ -36,7 +37,7 @@ from convswap.cli import (
     tune,
     warm,
 )
-from convswap.errors import NO_ONNXRUNTIME, ConvswapError, out_of_memory_error
+from convswap.errors import NO_ONNXRUNTIME, ConvswapError, out_of_memory_error, unknown_name
 from convswap.runtime.packages import NAME, why_broken
 
 # The help's sections, and the commands in each.
@@ -68,6 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser = parser_of_all()
         completion.complete(parser)
         words = list(sys.argv[1:] if arguments is None else arguments)
+        known = [_name(command) for group in GROUPS.values() for command in group]
+        if words and not words[0].startswith("-") and words[0] not in known:
+            raise unknown_name("command", words[0], known)
         options = parser.parse_args(words)
         options.words = words
         command: Command = options.command
@@ -96,6 +100,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _print_error(f"cannot read or write '{error.filename}': {error.strerror}")
 
 
+def _name(command: ModuleType) -> str:
+    return command.__name__.rpartition(".")[2]
+
+
 def _null_stream() -> TextIO:
     return os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
 
@@ -110,6 +118,20 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise ConvswapError(f"{message}; see `{self.prog} --help`")
+
+
+class _CommandParser(_Parser):
+    """Reports unknown arguments itself: the parser of all commands would point to its own help."""
+
+    def parse_known_args(
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            near = difflib.get_close_matches(unknown[0], self._option_string_actions, n=1)
+            advice = f"; did you mean {near[0]}?" if near else ""
+            self.error(f"unknown arguments: {' '.join(unknown)}{advice}")
+        return options, unknown
 
 
 class _Version(argparse.Action):
@@ -134,13 +156,17 @@ def parser_of_all() -> argparse.ArgumentParser:
         "--version", action=_Version, nargs=0, default=argparse.SUPPRESS, help="print the version and exit"
     )
     commands = parser.add_subparsers(
-        metavar="COMMAND", required=True, help=argparse.SUPPRESS, prog="convswap"
+        metavar="COMMAND",
+        required=True,
+        help=argparse.SUPPRESS,
+        prog="convswap",
+        parser_class=_CommandParser,
     )
     lines = []
     for title, group in GROUPS.items():
         lines.append(f"{title}:")
         for command in group:
-            name = command.__name__.rpartition(".")[2]
+            name = _name(command)
             command_parser = commands.add_parser(name, help=command.HELP)
             command_parser.set_defaults(command=command.run)
             command.add_arguments(command_parser)

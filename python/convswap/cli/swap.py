@@ -47,6 +47,8 @@ def run(options: argparse.Namespace) -> int:
             print(f"  {line}")
         for note in result.notes:
             print(f"Note: {note}.")
+        if not result.swapped and not result.not_swapped:
+            print("Note: all Convs were swapped before; they keep their algorithm and precision.")
 
     show_and_write(show, (options.report, lambda: json_text(result.report())))
     return 0

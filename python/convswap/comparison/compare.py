@@ -368,6 +368,7 @@ def _notes(
         yield compared_outputs.reference_note
     if not options.time_layers:
         yield "the Convs were not timed alone, as asked"
+    yield from (note for note in compared.swapping.notes if note != FLOAT16_ON_CPU)
     change = compared.swapping.layout
     if change is not None:
         yield from change.lines()

@@ -22,7 +22,7 @@ from convswap.graph.swap import (
     FLOAT16_ON_CPU,
     PRECISIONS,
     SwapResult,
-    swap,
+    swap_to_run,
 )
 from convswap.inputs.feeds import Source, declared_inputs
 from convswap.inputs.model_with_data import (
@@ -180,7 +180,7 @@ def prepare(model: UserModel, options: CompareOptions, device: Device) -> Compar
     source = source_of(tested, options.images, options.batch, device)
     if options.labelled and source.labels is None:
         raise no_labels_error(tested.dataset)
-    swapping = swap(
+    swapping = swap_to_run(
         tested.model,
         algorithm=options.algorithm,
         precision=options.precision,

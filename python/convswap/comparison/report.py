@@ -270,11 +270,9 @@ def comparison_verdict(comparison: Comparison) -> str:
 
 
 def _outcome(comparison: Comparison) -> str:
-    if not comparison.within_tolerance:
-        return "THE OUTPUTS DIFFER"
-    verdict = comparison.verdict
-    is_known = verdict is None or not verdict.nothing_compared
-    return "The outputs agree" if is_known else "NOTHING COULD BE COMPARED"
+    if comparison.verdict is not None and comparison.verdict.nothing_compared:
+        return "NOTHING COULD BE COMPARED"
+    return "The outputs agree" if comparison.within_tolerance else "THE OUTPUTS DIFFER"
 
 
 def _gain(comparison: Comparison) -> str:

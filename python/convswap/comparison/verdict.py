@@ -94,7 +94,7 @@ class Verdict:
     """The verdict: whether the outputs agree, the evidence, and notes for a reader.
 
     `evidence` is the text after "The outputs agree:". If `nothing_compared`, neither an output nor a Conv
-    alone has a finite element, and `agree` is true.
+    alone has a finite element, and `agree` is false.
     """
 
     agree: bool
@@ -211,7 +211,10 @@ def _without_outputs(convs: ConvsAlone) -> Verdict:
     evidence = "no output has an element that is finite, on either side"
     if convs.wrong:
         return Verdict(False, f"{evidence}, and these Convs are wrong alone: {', '.join(convs.wrong)}.")
-    return Verdict(True, f"{evidence}; {_all_right(convs)}.", nothing_compared=not convs.checked)
+    if not convs.checked:
+        advice = "give --inputs for which it has some"
+        return Verdict(False, f"{evidence}; {_all_right(convs)}: {advice}.", nothing_compared=True)
+    return Verdict(True, f"{evidence}; {_all_right(convs)}.")
 
 
 def _is_right(output: OutputErrors, case: _Case) -> bool:

@@ -23,7 +23,7 @@ from convswap.evaluation.records import SIDES, TOPS, KeptRecords, Record, merged
 from convswap.evaluation.samples import Block, Samples, file_samples, named_samples
 from convswap.graph.algorithms import check_algorithm
 from convswap.graph.external_weights import as_split
-from convswap.graph.swap import DEFAULT_PRECISION, swap
+from convswap.graph.swap import DEFAULT_PRECISION, swap_to_run
 from convswap.inputs.feeds import Input, checked_batch, declared_inputs, input_shapes
 from convswap.inputs.model_with_data import DATA, UserModel, open_model_with_data, source_of
 from convswap.inputs.sample_shapes import InputShape, shape_notes, with_sample_shapes
@@ -152,7 +152,7 @@ def _prepared(
         table: np.ndarray = np.zeros((0, 256))
     else:
         samples, table = _file_samples(data, inputs, options)
-    swapping = swap(
+    swapping = swap_to_run(
         tested.model,
         algorithm=options.algorithm,
         precision=options.precision,
@@ -164,7 +164,7 @@ def _prepared(
     models = {"default": as_split(tested.plain), "convswap": as_split(swapping.model)}
     sides = {"default": DEFAULT, "convswap": convswap_side(device, options.precision)}
     job = Job(samples, models, sides, device, batch, fixed, inputs[0].name if inputs else "", table)
-    notes = shape_notes(declared_inputs(tested.model), inputs, batch)
+    notes = [*shape_notes(declared_inputs(tested.model), inputs, batch), *swapping.notes]
     if device.name == "cpu" and device.reason != "asked for":
         notes.append(f"on the CPU, against the default CPU provider: {device.reason}")
     if samples.class_names and data not in DATA:

@@ -136,11 +136,6 @@ def count_swapped(model: ir.Model) -> int:
     )
 
 
-def count_quantised(model: ir.Model) -> int:
-    """Return how many QuantConv nodes `model` has, also in subgraphs and functions."""
-    return sum(map(is_quant_op, nodes_of(model)))
-
-
 def onnx_opset(opsets: Iterable[onnx.OperatorSetIdProto]) -> int:
     """Return the version of ONNX's domain in `opsets`; 1 if it is missing."""
     return next((opset.version for opset in opsets if opset.domain in ONNX_DOMAINS), 1)

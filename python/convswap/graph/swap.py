@@ -38,8 +38,10 @@ from convswap.graph.layout.library_operators import replace_operators
 from convswap.graph.layout.matmuls import replace_matmuls
 from convswap.graph.model_file import load_model, model_from_message, not_a_model, save_model
 from convswap.graph.names import name_from_output, name_pattern, node_names
+from convswap.graph.plain_model import count_swapped
 from convswap.graph.quantised.convert import LeftQuantised, quantise_convs
 from convswap.graph.quantised.qlinear import expand_qlinear_ops
+from convswap.graph.quantised.quantisation import is_dequantize
 from convswap.graph.serialisation import copy_of, to_proto
 from convswap.graph.value_types import ValueTypes
 
@@ -55,6 +57,7 @@ FLOAT16_ON_CPU = (
     "on the CPU ONNX Runtime keeps float32 between float16 nodes, where a swapped Conv rounds its result to "
     "float16: beyond 65504 it becomes infinite"
 )
+NOT_FUSED = "quantised Convs compute floating-point numbers: fuse makes them QuantConv"
 QUANTISED_ON_CPU = (
     "QuantConv is for cards: on the CPU ONNX Runtime's own kernels for quantised models are far faster"
 )
@@ -156,6 +159,7 @@ def swap(
     quantise: bool = True,
     layout: str | None = None,
     batch: int = 1,
+    leave: str | None = None,
 ) -> SwapResult:
     """Return a copy of `model` in which the library's op replaces every Conv that the library supports.
 
@@ -202,6 +206,7 @@ def swap(
             them; "auto" where it is estimated to gain on the card of this machine. `only` does not limit it.
             The default is "nhwc" if quantised convolutions were swapped, else "nchw".
         batch: for "auto", the extent of first axes that the model leaves open.
+        leave: the reason for which Convs stay that were not swapped before; by default they are swapped.
 
     Raises:
         ConvswapError: the model cannot be read, has no Conv that can be swapped, or an argument is not known.
@@ -219,7 +224,7 @@ def swap(
         return pattern.search(name) is not None
 
     def reason_unselected(name: str) -> str | None:
-        return None if is_selected(name) else f"its name does not match {pattern.pattern!r}"
+        return leave if is_selected(name) else f"its name does not match {pattern.pattern!r}"
 
     swapping = _swap_nodes(
         model,
@@ -231,8 +236,10 @@ def swap(
     layout = layout or (QUANTISED_LAYOUT if swapping.quantised else DEFAULT_LAYOUT)
     if not fuse:
         stages = dict.fromkeys(swapping.nodes if fold else (), Stage.FOLDED)
+        is_quantised = any(is_dequantize(x.producer()) for node in swapping.nodes if (x := node.inputs[0]))
         folded, _ = fuse_convs(swapping.copy, stages, swapping.names, swapping.types)
-        return _with_layout(swapping.result(folded), layout, batch)
+        result = _with_layout(swapping.result(folded), layout, batch)
+        return replace(result, notes=(*result.notes, NOT_FUSED)) if is_quantised else result
 
     def matmul_choice(name: str) -> NodeChoice | None:
         return NodeChoice(algorithm, precision) if is_selected(name) else None
@@ -247,6 +254,35 @@ def swap(
     paired = _with_layout(swapping.result(fused, (*not_fused, *unpaired)), layout, batch, matmul_choice)
     # A pair is computed in NCHW. It may be faster than two nodes in NHWC, or slower.
     return separate if _is_estimated_faster(separate.layout, paired.layout) else paired
+
+
+def swap_to_run(
+    model: ir.Model,
+    *,
+    algorithm: str = "auto",
+    precision: str = DEFAULT_PRECISION,
+    only: str | None = None,
+    fuse: bool = False,
+    layout: str | None = None,
+    batch: int = 1,
+) -> SwapResult:
+    """Swap a model that is to be run, as `swap` does.
+
+    A file that has swapped Convs, such as one of `optimize`, is taken as it is, unless an argument but the
+    precision asks for more.
+    """
+    asks_for_more = algorithm != "auto" or only is not None or fuse or layout is not None
+    leave = "the file leaves it" if count_swapped(model) and not asks_for_more else None
+    return swap(
+        model,
+        algorithm=algorithm,
+        precision=precision,
+        only=only,
+        fuse=fuse,
+        layout=layout,
+        batch=batch,
+        leave=leave,
+    )
 
 
 def _with_layout(

@@ -17,7 +17,7 @@ from convswap.graph.fusion.fuse import Fused, NotFused
 from convswap.graph.names import nodes_of, values_of
 from convswap.graph.plain_model import count_swapped, plain_model
 from convswap.graph.replaced import unfused_model
-from convswap.graph.swap import NotSwapped, swap
+from convswap.graph.swap import NotSwapped, swap_to_run
 from convswap.graph.value_types import ValueTypes
 from convswap.inputs.model_with_data import RunInputs, UserModel, open_model, run_inputs
 from convswap.inputs.sample_shapes import InputShape
@@ -133,7 +133,7 @@ def conv_problems(
     model_run = run_inputs(
         opened, batch=options.batch, device=device, input_shape=options.input_shape, user_inputs=inputs
     )
-    swapping = swap(
+    swapping = swap_to_run(
         opened,
         algorithm=options.algorithm,
         precision=options.precision,

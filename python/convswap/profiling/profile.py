@@ -11,7 +11,7 @@ from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.graph.algorithms import check_algorithm
 from convswap.graph.names import node_names
 from convswap.graph.serialisation import to_proto
-from convswap.graph.swap import DEFAULT_PRECISION, PRECISIONS, swap
+from convswap.graph.swap import DEFAULT_PRECISION, PRECISIONS, swap_to_run
 from convswap.inputs.feeds import declared_inputs
 from convswap.inputs.model_with_data import UserModel, open_model_with_data, source_of
 from convswap.inputs.sample_shapes import InputShape, shape_notes, shape_notes_on_error
@@ -79,7 +79,7 @@ def profile(
         tested = open_model_with_data(model, data, input_shape, inputs)
         source = source_of(tested, images, batch, device)
         shape_arguments = declared_inputs(tested.model), source.inputs, source.batch
-        swapping = swap(tested.model, algorithm=algorithm, precision=precision, only=only, fuse=fuse)
+        swapping = swap_to_run(tested.model, algorithm=algorithm, precision=precision, only=only, fuse=fuse)
         check_algorithm(algorithm, device.name)
         models: dict[Side, onnx.ModelProto] = {
             convswap_side(device, precision): _with_node_names(swapping.model)
