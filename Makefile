@@ -131,7 +131,6 @@ lint: all $(stamps)/lint
 	.venv/bin/mypy --package convswap
 	.venv/bin/mypy examples/load.py
 	@.venv/bin/lint-imports --no-cache
-	@.venv/bin/python tools/vocabulary.py
 	@if command -v actionlint >/dev/null; then actionlint; fi
 
 # Not --quiet, which would hide warnings from the strict mode.
