@@ -188,7 +188,7 @@ class DepthwisePlan final : public Plan {
   int64_t prepared_bytes_ = 0;
 };
 
-class ChannelsLastDepthwise final : public AlgorithmByTiling<DepthwisePlan, best_tiling, cheapest_tilings> {
+class ChannelsLastDepthwise final : public AlgorithmByTiling<DepthwisePlan, best_of<search>, all_of<search>> {
  public:
   std::string_view name() const override { return "channels_last_depthwise"; }
 

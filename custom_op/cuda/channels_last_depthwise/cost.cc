@@ -121,6 +121,8 @@ int64_t resident_blocks(const Device& device, const Tiling& tiling) {
                    device.shared_memory_per_multiprocessor / (tiling.shared_bytes() + kReservedBytes)}));
 }
 
+}  // namespace
+
 void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found) {
   const Instance instance = instance_for(problem, device);
   const bool slides = instance.kind == Kind::sliding;
@@ -151,8 +153,6 @@ void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>
     }
   }
 }
-
-}  // namespace
 
 int64_t vectors_of(const ConvProblem& problem, const Instance& instance) {
   return ceil_divide(problem.out_channels, instance.channels(problem.type));
@@ -200,14 +200,6 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double lines =
       to_double(tiling.blocks) / to_double(multiprocessors) * lines_of(problem, tiling, work) * costs.line;
   return costs.launch + overlapped({waves_time, memory, cache, lines});
-}
-
-std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
-  return best_of<Tiling>([&](Candidates<Tiling>& found) { search(problem, device, found); });
-}
-
-std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
-  return all_of<Tiling>([&](Candidates<Tiling>& found) { search(problem, device, found); });
 }
 
 Tiling tiling_of_single_channels(const ConvProblem& problem) {

@@ -3,13 +3,12 @@
 // Kernel instances of channels_last_depthwise, and the tilings that it chooses among.
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "conv/problem.h"
 #include "cuda/channels_last_depthwise/arguments.h"
+#include "cuda/host/candidates.h"
 #include "cuda/host/kernels.h"
 #include "cuda/host/text.h"
 #include "plan/device.h"
@@ -72,11 +71,8 @@ int64_t runs_of(const ConvProblem& problem, const Tiling& tiling);
 
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling);
 
-// The tiling with the least estimated time.
-std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device);
-
-// All tilings in ascending order of estimated time.
-std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
+// Adds all tilings.
+void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found);
 
 // The tiling for tensors at any addresses.
 Tiling tiling_of_single_channels(const ConvProblem& problem);

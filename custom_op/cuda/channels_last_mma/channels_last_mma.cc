@@ -234,7 +234,7 @@ class ChannelsLastMmaPlan final : public Plan {
   Launch prepare_, prepare_codes_, multiply_, unaligned_;
 };
 
-class ChannelsLastMma final : public AlgorithmByTiling<ChannelsLastMmaPlan, best_tiling, cheapest_tilings> {
+class ChannelsLastMma final : public AlgorithmByTiling<ChannelsLastMmaPlan, best_of<search>, all_of<search>> {
  public:
   std::string_view name() const override { return "channels_last_mma"; }
   bool takes_layouts(const ConvProblem& problem) const override { return has_nhwc_tensors(problem); }

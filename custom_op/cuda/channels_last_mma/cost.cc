@@ -46,6 +46,8 @@ bool lay_out(const ConvProblem& problem, const Device& device, Tiling& tiling) {
   return tiling.shared_bytes <= device.shared_memory_per_block;
 }
 
+}  // namespace
+
 void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found) {
   const int max_stages = static_cast<int>(std::min<int64_t>(kMaxStages, k_chunks(problem) + 1));
   const bool is_75 = device.compute_capability < 80;
@@ -62,8 +64,6 @@ void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>
     }
   }
 }
-
-}  // namespace
 
 int64_t group_pieces(const ConvProblem& problem) {
   return problem.channels_per_group() * bytes_per_element(problem.type) / kPieceBytes;
@@ -115,14 +115,6 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
       to_double(waves) * wave_of(resident) + wave_of(ceil_divide(tiles - waves * wave, multiprocessors));
   const double memory = to_double(problem.tensor_bytes()) / costs.memory;
   return costs.launch + overlapped({computing, memory});
-}
-
-std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
-  return best_of<Tiling>([&](Candidates<Tiling>& found) { search(problem, device, found); });
-}
-
-std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
-  return all_of<Tiling>([&](Candidates<Tiling>& found) { search(problem, device, found); });
 }
 
 }  // namespace convswap::channels_last_mma

@@ -3,13 +3,12 @@
 // Kernel instances of channels_last_mma, and the tilings that it chooses among.
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "conv/problem.h"
 #include "cuda/channels_last_mma/arguments.h"
+#include "cuda/host/candidates.h"
 #include "cuda/host/text.h"
 #include "plan/device.h"
 
@@ -62,10 +61,7 @@ int64_t positions_of(const ConvProblem& problem);
 
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling);
 
-// The tiling with the least estimated time.
-std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device);
-
-// All tilings that fit into the device's shared memory, in ascending order of estimated time.
-std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
+// Adds all tilings that fit into the device's shared memory.
+void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found);
 
 }  // namespace convswap::channels_last_mma

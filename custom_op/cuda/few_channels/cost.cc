@@ -437,10 +437,6 @@ void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>
   }
 }
 
-std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
-  return best_of<Tiling>([&](auto& found) { search(problem, device, found); });
-}
-
 }  // namespace
 
 std::vector<Pass> passes_of(const ConvProblem& problem, const Device& device) {
@@ -456,7 +452,7 @@ std::vector<Pass> passes_of(const ConvProblem& problem, const Device& device) {
       const bool is_repeated = !passes.empty() && pass_channels == channels;
       const std::optional<Tiling> tiling =
           is_repeated ? passes.front().tiling
-                      : best_tiling(problem_with_channels(problem, pass_channels), device);
+                      : best_of<search>(problem_with_channels(problem, pass_channels), device);
       if (!tiling) break;
       passes.push_back({first, pass_channels, *tiling});
       if (first + pass_channels == all) return passes;
@@ -466,7 +462,7 @@ std::vector<Pass> passes_of(const ConvProblem& problem, const Device& device) {
 }
 
 std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
-  return all_of<Tiling>([&](auto& found) { search(problem, device, found); });
+  return all_of<search>(problem, device);
 }
 
 ConvProblem folded_problem(ConvProblem problem, int folds) {

@@ -5,6 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "conv/problem.h"
+#include "plan/device.h"
+
 namespace convswap {
 
 // The tilings that a search finds: the one with the least cost, or all for measurements. The first of equal
@@ -33,20 +36,24 @@ class Candidates {
   std::vector<Tiling> all_;
 };
 
-// The best tiling that search(Candidates<Tiling>&) finds, if any.
 template <typename Tiling>
-std::optional<Tiling> best_of(const auto& search) {
-  Candidates<Tiling> found;
-  search(found);
-  return found.best();
+Candidates<Tiling> candidates_of(void (*search)(const ConvProblem&, const Device&, Candidates<Tiling>&),
+                                 const ConvProblem& problem, const Device& device, bool keeps_all) {
+  Candidates<Tiling> found(keeps_all);
+  search(problem, device, found);
+  return found;
 }
 
-// All tilings that search(Candidates<Tiling>&) finds, in ascending order of cost.
-template <typename Tiling>
-std::vector<Tiling> all_of(const auto& search) {
-  Candidates<Tiling> found(true);
-  search(found);
-  return std::move(found).sorted();
+// The best tiling that kSearch(problem, device, found) adds to `found`, if any.
+template <auto kSearch>
+auto best_of(const ConvProblem& problem, const Device& device) {
+  return candidates_of(kSearch, problem, device, false).best();
+}
+
+// All tilings that kSearch(problem, device, found) adds to `found`, in ascending order of cost.
+template <auto kSearch>
+auto all_of(const ConvProblem& problem, const Device& device) {
+  return candidates_of(kSearch, problem, device, true).sorted();
 }
 
 }  // namespace convswap

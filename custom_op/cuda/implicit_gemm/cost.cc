@@ -323,12 +323,8 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   return costs.launch + overlapped(blocks, bytes / costs.memory);
 }
 
-std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
-  return best_of<Tiling>([&](auto& found) { Tiler(problem, device).search(found); });
-}
-
-std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
-  return all_of<Tiling>([&](auto& found) { Tiler(problem, device).search(found); });
+void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found) {
+  Tiler(problem, device).search(found);
 }
 
 bool writes_pairs(const ConvProblem& problem, const Tiling& tiling) {

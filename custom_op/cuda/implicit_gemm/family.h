@@ -6,11 +6,11 @@
 #include <array>
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "conv/problem.h"
+#include "cuda/host/candidates.h"
 #include "cuda/host/text.h"
 #include "cuda/implicit_gemm/arguments.h"
 #include "plan/device.h"
@@ -72,12 +72,9 @@ struct Tiling {
 // The estimated time of a tiling in nanoseconds.
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling);
 
-// The tiling with the least estimated time, or nullopt if none fits into the device's shared memory. The
-// problem must have an output, channels, and one or two spatial axes.
-std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device);
-
-// All tilings that fit into the device's shared memory, in ascending order of estimated time.
-std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
+// Adds all tilings that fit into the device's shared memory. The problem must have an output, channels, and
+// one or two spatial axes.
+void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found);
 
 // True if two adjacent results may be one store, given that an image's first result is aligned to two.
 bool writes_pairs(const ConvProblem& problem, const Tiling& tiling);

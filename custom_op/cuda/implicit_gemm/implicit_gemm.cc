@@ -170,7 +170,7 @@ struct Family {
   }
 };
 
-class ImplicitGemm final : public AlgorithmByTiling<KernelPlan<Family>, best_tiling, cheapest_tilings> {
+class ImplicitGemm final : public AlgorithmByTiling<KernelPlan<Family>, best_of<search>, all_of<search>> {
  public:
   std::string_view name() const override { return "implicit_gemm"; }
   bool rounds_depthwise() const override { return true; }

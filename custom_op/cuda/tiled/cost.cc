@@ -157,6 +157,8 @@ class Estimate {
   double product_, row_, staged_, result_;  // instructions
 };
 
+}  // namespace
+
 void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found) {
   const Pool& pool = problem.epilogue.pool;
   const Estimate estimate(problem, device);
@@ -190,18 +192,8 @@ void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>
   }
 }
 
-}  // namespace
-
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
   return Estimate(problem, device).nanoseconds(tiling);
-}
-
-std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
-  return best_of<Tiling>([&](auto& found) { search(problem, device, found); });
-}
-
-std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
-  return all_of<Tiling>([&](auto& found) { search(problem, device, found); });
 }
 
 }  // namespace convswap::tiled

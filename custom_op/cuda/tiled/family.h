@@ -3,11 +3,10 @@
 // Kernel instances and tilings of tiled.
 
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "conv/problem.h"
+#include "cuda/host/candidates.h"
 #include "cuda/host/text.h"
 #include "plan/device.h"
 
@@ -49,11 +48,7 @@ struct Tiling {
 // The estimated time of a tiling in nanoseconds.
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling);
 
-// The tiling with the least estimated time, or nullopt if none fits into the device's shared memory. The
-// problem must have an output and channels.
-std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device);
-
-// All tilings that fit into the device's shared memory, in ascending order of estimated time.
-std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
+// Adds all tilings that fit into the device's shared memory. The problem must have an output and channels.
+void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found);
 
 }  // namespace convswap::tiled

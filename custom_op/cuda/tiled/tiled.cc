@@ -123,7 +123,7 @@ bool pools_inside_tiles(const Pool& pool) {
   return true;
 }
 
-class Tiled final : public AlgorithmByTiling<KernelPlan<Family>, best_tiling, cheapest_tilings> {
+class Tiled final : public AlgorithmByTiling<KernelPlan<Family>, best_of<search>, all_of<search>> {
  public:
   std::string_view name() const override { return "tiled"; }
 

@@ -470,13 +470,13 @@ class Tiler {
   const bool can_load_by_tma_;
 };
 
+}  // namespace
+
 void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found) {
   for (const VectorLayout& vector_layout : vector_layouts_of(problem, device)) {
     Tiler(problem, device, vector_layout).search(found);
   }
 }
-
-}  // namespace
 
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
   const LayoutCost cost(problem, device, tiling.vector_layout);
@@ -528,14 +528,6 @@ bool is_unpadded(const ConvProblem& problem, const VectorLayout& vector_layout) 
     if (problem.pad_begin[axis] != 0 || last >= problem.input[axis]) return false;
   }
   return problem.channels_per_group() % vector_layout.bundle == 0;
-}
-
-std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
-  return best_of<Tiling>([&](auto& found) { search(problem, device, found); });
-}
-
-std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
-  return all_of<Tiling>([&](auto& found) { search(problem, device, found); });
 }
 
 void set_step_offsets(const Tiling& tiling, StepVectors* vectors, unsigned* offsets) {

@@ -7,11 +7,11 @@
 #include <cstdint>
 #include <iterator>
 #include <limits>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "conv/problem.h"
+#include "cuda/host/candidates.h"
 #include "cuda/host/text.h"
 #include "cuda/toeplitz/arguments.h"
 #include "plan/device.h"
@@ -91,12 +91,9 @@ struct Tiling {
 // Estimated nanoseconds of a tiling.
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling);
 
-// The tiling with the lowest estimated cost; empty if none fits into the device's shared memory. The problem
-// must have an output, channels, and one or two spatial axes.
-std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device);
-
-// All tilings that fit into the device's shared memory, in ascending order of estimated time.
-std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
+// Adds all tilings that fit into the device's shared memory. The problem must have an output, channels, and
+// one or two spatial axes.
+void search(const ConvProblem& problem, const Device& device, Candidates<Tiling>& found);
 
 // True if the results of a filter in each output tile but the last end at a cache-line boundary, for a y that
 // starts at one.

@@ -234,7 +234,7 @@ struct Family {
   }
 };
 
-class Toeplitz final : public AlgorithmByTiling<KernelPlan<Family>, best_tiling, cheapest_tilings> {
+class Toeplitz final : public AlgorithmByTiling<KernelPlan<Family>, best_of<search>, all_of<search>> {
  public:
   std::string_view name() const override { return "toeplitz"; }
   bool rounds_depthwise() const override { return true; }
