@@ -1,7 +1,6 @@
 #include "conv/layout.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "conv/error.h"
 

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "conv/attributes.h"
 #include "conv/layout.h"

@@ -61,8 +61,6 @@ struct ConvProblem {
   bool is_quantised() const { return quantization.has_value(); }
   // The type of y.
   ElementType result_type() const { return is_quantised() ? y_type : type; }
-  // Several groups with several channels or filters each.
-  bool is_grouped() const { return group > 1 && !is_depthwise(); }
 
   // This convolution without the depthwise one in front, which then has an input in NCHW, without its
   // epilogue, or without the epilogue's pool.

@@ -3,11 +3,9 @@
 // over contiguous numbers, which the compiler vectorises. Padding is zero. It is the definition that the
 // card's kernels are tested against, and not tuned: ONNX Runtime's own kernels for integers are faster here.
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "conv/epilogue_math.h"

@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <string>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "conv/small_floats.h"

@@ -3,14 +3,11 @@
 
 #include <cmath>
 #include <cstdio>
-#include <memory>
-#include <string>
 #include <type_traits>
 #include <vector>
 
 #include "compiled.h"
 #include "conv/epilogue_math.h"
-#include "cuda/host/formats.h"
 #include "cuda/host/kernels.h"
 #include "cuda/pool/arguments.h"
 #include "cuda/pool/family.h"

@@ -1,7 +1,6 @@
 #include "onnx/inputs.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace convswap {
 namespace {

@@ -4,9 +4,6 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <stdexcept>
-#include <string>
-
 #include "bindings.h"
 #include "cuda/host/launch.h"
 #include "cuda/runtime/driver.h"

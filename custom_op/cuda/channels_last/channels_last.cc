@@ -55,11 +55,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "conv/arithmetic.h"
 #include "cuda/channels_last/arguments.h"

@@ -24,11 +24,8 @@
 // second kernel. Padding is multiplied as zeros where a test would cost more, so an infinite weight over it
 // may give NaN.
 
-#include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "conv/arithmetic.h"

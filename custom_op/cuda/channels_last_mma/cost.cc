@@ -1,9 +1,7 @@
 // Chooses the tiling of channels_last_mma with the lowest estimated time, without measuring.
 
 #include <algorithm>
-#include <optional>
 #include <span>
-#include <vector>
 
 #include "conv/arithmetic.h"
 #include "cuda/channels_last_mma/family.h"

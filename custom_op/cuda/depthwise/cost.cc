@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <vector>
 
 #include "conv/arithmetic.h"

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <iterator>
 #include <optional>
-#include <utility>
 
 #include "conv/arithmetic.h"
 #include "cuda/costs/cost_table.h"

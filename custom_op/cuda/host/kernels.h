@@ -44,10 +44,6 @@ struct KernelFamily {
   int min_capability = 75;             // oldest compute capability; 75 for 7.5
   bool is_arch_specific = false;       // only for min_capability (as sm_90a), not for newer ones
   std::string variable = {};           // constant memory that the host fills: "ladder::filters_of_layer"
-
-  bool has_code_for(int compute_capability) const {
-    return is_arch_specific ? compute_capability == min_capability : compute_capability >= min_capability;
-  }
 };
 
 // Registers a family: an object with static storage duration in the file of the family's plan.

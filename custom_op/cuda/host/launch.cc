@@ -1,7 +1,6 @@
 #include "cuda/host/launch.h"
 
 #include <atomic>
-#include <stdexcept>
 #include <utility>
 #include <vector>
 

@@ -36,10 +36,6 @@ struct Dim3 {
 // end of the preceding kernel (programmatic dependent launch), which hides the launch latency. An early
 // kernel must begin with griddepcontrol_wait() (dependent_launch.cuh).
 enum class Start { in_turn, early };
-// Time that an early start saves on an H200: 0.99 to 1.29 us over the course layers at batches 1, 8 and 64.
-// The estimates of all algorithms subtract it from the times that they were fitted to. Older cards' estimates
-// are those of an H200 too, since they only compare algorithms.
-constexpr double kEarlyStartNanoseconds = 1150;
 
 // A kernel and its launch configuration.
 struct Launch {

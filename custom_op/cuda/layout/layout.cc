@@ -10,7 +10,6 @@
 #include "conv/arithmetic.h"
 #include "cuda/costs/cost_table.h"
 #include "cuda/host/estimate.h"
-#include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 #include "cuda/host/text.h"
 #include "cuda/layout/arguments.h"

@@ -69,7 +69,6 @@
 // channels of a group on, and every activation for 16-bit data. A pool is never fused.
 
 #include <algorithm>
-#include <memory>
 #include <string>
 #include <utility>
 

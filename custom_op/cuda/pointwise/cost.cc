@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 
 #include "conv/arithmetic.h"
 #include "cuda/costs/cost_table.h"

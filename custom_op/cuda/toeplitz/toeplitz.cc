@@ -65,7 +65,6 @@
 // must fit into shared memory, which suits few channels and filters of moderate size. In precision ieee the
 // sums must be short (limits.h).
 
-#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <limits>

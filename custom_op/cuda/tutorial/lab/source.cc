@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 #include <sstream>
-#include <utility>
 
 #include "conv/error.h"
 

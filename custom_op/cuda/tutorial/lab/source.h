@@ -7,7 +7,6 @@
 //   // only: M == 50 && K == 5                                     the supported convolutions; default: all
 
 #include <array>
-#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>

@@ -23,8 +23,6 @@
 //
 // No copy: it is a folder of files, custom_op/cuda/toeplitz
 
-#include <memory>
-
 #include "cuda/tutorial/ladder/library_rung.h"
 
 namespace convswap {

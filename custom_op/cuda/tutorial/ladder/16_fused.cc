@@ -24,8 +24,6 @@
 //
 // No copy: it is a folder of files, custom_op/cuda/toeplitz
 
-#include <memory>
-
 #include "cuda/tutorial/ladder/library_rung.h"
 
 namespace convswap {
